@@ -178,7 +178,7 @@ SplitForecast forecast_splits(const planner::Plan& plan, const planner::StepConf
                        .samples = planner::group_samples(steps[i]),
                        .layout = layout,
                        .limit_bytes = plan.limit.limit_bytes});
-    const auto result = look_ahead.get_forecast(static_cast<int64_t>(i), std::chrono::seconds(600));
+    const auto result = look_ahead.wait_for_forecast(static_cast<int64_t>(i), std::chrono::seconds(600));
     VLMTRAIN_CHECK(result && result->fits, "step {} is not predicted to fit", i);
     forecast.num_split += result->layout != layout;
     forecast.num_released += result->empty_cache_first;
@@ -226,7 +226,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
   request.job.model = folder.path();
   if (mixture.lora_rank > 0) request.job.lora = nn::LoraSettings{.rank = mixture.lora_rank};
   request.target = planner::find_target_gpu(mixture.target);
-  request.workload = {.candidates = planner::find_worst_batches(samples, kGlobalBatch),
+  request.workload = {.worst_batches = planner::find_worst_batches(samples, kGlobalBatch),
                       .global_batch_size = kGlobalBatch};
   const auto sample_step = [&] {
     Samples step;
@@ -239,7 +239,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
     request.workload.sampled_steps.push_back({sample_step()});
   const planner::Plan plan = planner::make_plan(request);
   fmt::print(stderr, "{} on {}: {:.1f} s, split by memory {:.1f} s; {} of {} blocks\n", mixture.model, mixture.target,
-             equal.effort.seconds, plan.effort.seconds,
+             equal.planning_stats.seconds, plan.planning_stats.seconds,
              plan.best.step_config.recompute.vision + plan.best.step_config.recompute.language,
              plan.detail.vision_blocks + plan.detail.language_blocks);
   if (!plan.fits || !plan.split) {

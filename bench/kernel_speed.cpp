@@ -243,7 +243,7 @@ int run_benchmarks(const std::string& name) {
   for (const auto group : {benchmark_activations, benchmark_rope, benchmark_norms, benchmark_cross_entropy,
                            benchmark_adamw, benchmark_dequantization, benchmark_patchify_and_dropout}) {
     group(benchmark);
-    memory::release_unused(device);
+    memory::release_unused_memory(device);
   }
   return 0;
 }

@@ -66,7 +66,7 @@ std::vector<SampleSize> read_record_sizes(char** arguments) {
 /// Rows in sampling order, each with as many samples as a pack has on average, padded to its
 /// longest.
 double compute_padded_fill(const std::vector<SampleSize>& sizes, int64_t batch_size) {
-  const auto order = random_permutation(std::ssize(sizes), kSeed);
+  const auto order = make_random_permutation(std::ssize(sizes), kSeed);
   double used = 0;
   double capacity = 0;
   for (size_t first = 0; first < order.size(); first += static_cast<size_t>(batch_size)) {
@@ -83,7 +83,7 @@ double compute_padded_fill(const std::vector<SampleSize>& sizes, int64_t batch_s
 }
 
 void print_row(const std::string& name, const std::vector<SampleSize>& sizes, PackLimits limits) {
-  const auto order = random_permutation(std::ssize(sizes), kSeed);
+  const auto order = make_random_permutation(std::ssize(sizes), kSeed);
   const auto start = std::chrono::steady_clock::now();
   const auto packs = data::pack(order, sizes, limits, kSeed);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -95,7 +95,7 @@ void print_row(const std::string& name, const std::vector<SampleSize>& sizes, Pa
   fmt::print("| {} | {} | {} / {} | {} | {:.1f} % | {:.1f} % | {:.3f} | {:.0f} % | {} | {:.1f} % | {:.2f} |\n", name,
              sizes.size(), limits.tokens, limits.num_media, fill.packs, 100 * fill.tokens, 100 * fill.num_media,
              static_cast<double>(best.packs) / static_cast<double>(fill.packs),
-             100.0 * static_cast<double>(fill.limited_by_media) / static_cast<double>(fill.packs), fill.max_tiles,
+             100.0 * static_cast<double>(fill.num_limited_by_media) / static_cast<double>(fill.packs), fill.max_tiles,
              100 * compute_padded_fill(sizes, samples_per_pack), seconds);
 }
 

@@ -63,7 +63,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
   const std::string model = options.masks     ? random.pick(kMaskModels)
                             : options.volumes ? random.pick(kVolumeModels)
                                               : random.pick(kModels);
-  const auto& gpu = random.pick(memory::gpus());
+  const auto& gpu = random.pick(memory::list_gpus());
   models::SyntheticSample sample{.images = random.between(0, 4),
                                  .image_width = random.pick(kSides),
                                  .image_height = random.pick(kSides),
@@ -100,7 +100,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
   if (random.with_chance(0.1)) request.job.frozen.language_model = true;
   request.target = planner::find_target_gpu(std::string(gpu.name));
   request.mode = random.pick(planner::memory_modes()).second;
-  request.workload.candidates = {
+  request.workload.worst_batches = {
       {.shapes = {models::compute_sample_shape(request.job.model, sample)}, .first_sample_id = {}}};
   request.workload.global_batch_size = random.pick(kGlobalBatches);
   if (options.several_ranks) add_ranks(random, request.workload);
@@ -108,7 +108,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
   request.job.nodes = request.workload.nodes;
   if (random.with_chance(0.2)) request.constraints.recompute.text = random.pick(std::to_array({"none", "all", "5"}));
   request.constraints.expandable_segments = options.expandable_segments;
-  const auto& shape = request.workload.candidates.front().shapes.front();
+  const auto& shape = request.workload.worst_batches.front().shapes.front();
   return {request,
           {{"model", model},
            {"gpu", gpu.name},
@@ -150,7 +150,7 @@ data::SampleShape sample_smaller_shape(Random& random, const data::SampleShape& 
 
 /// Returns global batches of random samples; one of the first steps has only the largest samples.
 std::vector<std::vector<planner::SampleGroup>> make_random_steps(Random& random, const planner::Plan& plan) {
-  const data::SampleShape& worst = plan.worst.shapes.front();
+  const data::SampleShape& worst = plan.worst_batch.shapes.front();
   const int64_t micro_batch_size = plan.best.step_config.micro_batch_size;
   const int64_t samples = std::min(plan.workload.samples_per_rank(),
                                    std::max(kMaxSamplesPerStep / micro_batch_size, int64_t{2}) * micro_batch_size);
@@ -173,7 +173,7 @@ int64_t measure_next_larger_bytes(const planner::Plan& plan, planner::DryRunProc
   planner::StepConfig step_config = plan.best.step_config;
   step_config.micro_batch_size = *next_size;
   const int64_t micro_batches = std::min<int64_t>(2, plan.workload.samples_per_rank() / *next_size);
-  const std::vector<planner::SampleGroup> samples{{plan.worst.shapes.front(), micro_batches * *next_size}};
+  const std::vector<planner::SampleGroup> samples{{plan.worst_batch.shapes.front(), micro_batches * *next_size}};
   const auto outcome = unlimited.dry_run({.step_config = step_config, .steps = {samples, samples, samples}});
   return outcome.out_of_memory ? INT64_MAX : outcome.peaks().reserved_bytes;
 }
@@ -206,13 +206,13 @@ struct Summary {
 nlohmann::ordered_json check_plan(Random& random, JobSetting setting, Summary& summary) {
   const planner::Plan plan = planner::make_plan(setting.request);
   ++summary.planned;
-  summary.plan_seconds += plan.effort.seconds;
-  summary.worst_plan_seconds = std::max(summary.worst_plan_seconds, plan.effort.seconds);
-  summary.num_dry_runs += static_cast<double>(plan.effort.num_dry_runs);
+  summary.plan_seconds += plan.planning_stats.seconds;
+  summary.worst_plan_seconds = std::max(summary.worst_plan_seconds, plan.planning_stats.seconds);
+  summary.num_dry_runs += static_cast<double>(plan.planning_stats.num_dry_runs);
   nlohmann::ordered_json report = std::move(setting.description);
   report["fits"] = plan.fits;
-  report["plan_seconds"] = plan.effort.seconds;
-  report["dry_runs"] = plan.effort.num_dry_runs;
+  report["plan_seconds"] = plan.planning_stats.seconds;
+  report["dry_runs"] = plan.planning_stats.num_dry_runs;
   if (!plan.fits) return report;
   ++summary.fits;
 

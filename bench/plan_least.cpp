@@ -243,7 +243,7 @@ std::vector<planner::StepConfig> make_alternatives(Random& random, const planner
     };
     (add_with_value(values), ...);
   };
-  const int64_t tiles = std::max<int64_t>(2, plan.worst.shapes.front().pixel_rows);
+  const int64_t tiles = std::max<int64_t>(2, plan.worst_batch.shapes.front().pixel_rows);
   add_variants(&planner::StepConfig::recompute, models::RecomputeBlocks{}, models::RecomputeBlocks{all.vision, 0},
                models::RecomputeBlocks{0, all.language}, models::RecomputeBlocks{all.vision, all.language - 1},
                models::RecomputeBlocks{all.vision - 1, all.language});
@@ -274,7 +274,7 @@ void compare_with_alternatives(Random& random, const planner::PlanRequest& reque
   planner::PlanEvaluator evaluator(request.job, request.target, request.workload, plan.limit.limit_bytes);
   auto lower = nlohmann::ordered_json::array();
   for (const auto& step_config : make_alternatives(random, request, plan)) {
-    const auto bytes = evaluator.reserved_bytes(request.job, step_config, request.workload.candidates);
+    const auto bytes = evaluator.reserved_bytes(request.job, step_config, request.workload.worst_batches);
     ++summary.num_alternatives;
     if (!bytes || *bytes >= plan.best.peaks.reserved_bytes) continue;
     const int64_t difference = plan.best.peaks.reserved_bytes - *bytes;
@@ -303,7 +303,7 @@ void check_suggestions(const Arguments& arguments, const planner::Plan& plan, nl
     ++summary.num_suggestions;
     std::string outcome = "does not fit";
     try {
-      app::make_plan_request(parse_arguments(extended), [&](const planner::PlanRequest& request) {
+      app::call_with_plan_request(parse_arguments(extended), [&](const planner::PlanRequest& request) {
         planner::PlanRequest without_suggestions = request;
         without_suggestions.sample_limits.clear();  // suggestions are not needed
         if (planner::make_plan(without_suggestions).fits) outcome.clear();
@@ -324,15 +324,15 @@ nlohmann::ordered_json check_plan(Random& random, const Arguments& arguments, Su
   nlohmann::ordered_json report{{"command", fmt::format("{}", fmt::join(arguments, " "))}};
   ++summary.planned;
   const app::PlanArguments parsed_arguments = parse_arguments(arguments);
-  app::make_plan_request(parsed_arguments, [&](const planner::PlanRequest& request) {
+  app::call_with_plan_request(parsed_arguments, [&](const planner::PlanRequest& request) {
     const planner::Plan plan = planner::make_plan(request);
-    const bool from_data = !plan.worst.first_sample_id.empty();
+    const bool from_data = !plan.worst_batch.first_sample_id.empty();
     summary.data_sets += from_data;
-    summary.worst_seconds = std::max(summary.worst_seconds, plan.effort.seconds);
-    (plan.fits ? summary.fitting_seconds : summary.refused_seconds) += plan.effort.seconds;
+    summary.worst_seconds = std::max(summary.worst_seconds, plan.planning_stats.seconds);
+    (plan.fits ? summary.fitting_seconds : summary.refused_seconds) += plan.planning_stats.seconds;
     report["fits"] = plan.fits;
-    report["plan_seconds"] = plan.effort.seconds;
-    report["dry_runs"] = plan.effort.num_dry_runs;
+    report["plan_seconds"] = plan.planning_stats.seconds;
+    report["dry_runs"] = plan.planning_stats.num_dry_runs;
     report["reserved_bytes"] = plan.best.peaks.reserved_bytes;
     report["limit_bytes"] = plan.limit.limit_bytes;
     report["chosen"] = {plan.best.step_config.micro_batch_size, plan.best.step_config.recompute.vision,

@@ -35,12 +35,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 /// Blocks in random order, with their records.
 std::vector<int64_t> make_read_order(const io::Records& records) {
   std::vector<int64_t> block_starts = records.block_starts();
-  if (block_starts.empty()) return random_permutation(records.size(), 1);
+  if (block_starts.empty()) return make_random_permutation(records.size(), 1);
   block_starts.push_back(records.size());
   std::vector<int64_t> order;
-  for (const int64_t block : random_permutation(std::ssize(block_starts) - 1, 1)) {
+  for (const int64_t block : make_random_permutation(std::ssize(block_starts) - 1, 1)) {
     const auto begin = block_starts[static_cast<size_t>(block)];
-    for (const int64_t record : random_permutation(block_starts[static_cast<size_t>(block) + 1] - begin, 2))
+    for (const int64_t record : make_random_permutation(block_starts[static_cast<size_t>(block) + 1] - begin, 2))
       order.push_back(begin + record);
   }
   return order;

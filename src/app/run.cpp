@@ -43,7 +43,7 @@ constexpr CommandRunner kCommands[] = {
     {"eval", [](const Arguments& arguments) { return eval(arguments.eval); }},
     {"generate", [](const Arguments& arguments) { return generate(arguments.generate); }},
     {"merge", [](const Arguments& arguments) { return merge(arguments.merge); }},
-    {"options", [](const Arguments& arguments) { return options(arguments.options); }},
+    {"options", [](const Arguments& arguments) { return list_options(arguments.options); }},
     {"report", [](const Arguments& arguments) { return report(arguments.report); }},
     {"dry-run", [](const Arguments& /*arguments*/) { return dry_run(); }},
 };

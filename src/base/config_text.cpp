@@ -23,7 +23,7 @@ bool is_inherited_descriptor(const std::filesystem::path& path) {
   return name == "/dev/stdin" || name.starts_with("/dev/fd/") || name.starts_with("/proc/self/fd/");
 }
 
-void refuse_special_files(const std::filesystem::path& path) {
+void reject_special_files(const std::filesystem::path& path) {
   const std::string_view kind = describe_non_regular_file(path);
   if (kind.empty() || (is_inherited_descriptor(path) && kind != "a folder")) return;
   throw usage_error("{}: is {}; give an existing file to --config, or /dev/stdin", path.string(), kind);
@@ -45,7 +45,7 @@ std::string read_prefix(std::istream& file, size_t bytes) {
 }  // namespace
 
 std::string read_config_text(const std::filesystem::path& path) {
-  refuse_special_files(path);
+  reject_special_files(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw usage_error("{}: cannot be read; give an existing file to --config", path.string());
   std::string text = read_prefix(file, kMaxConfigBytes + 1);

@@ -71,34 +71,34 @@ std::string ContentHash::hex() const {
 Xxh64::Xxh64() : lanes_{kPrime1 + kPrime2, kPrime2, 0, 0 - kPrime1} {}
 
 Xxh64& Xxh64::add(std::string_view bytes) {
-  const size_t num_buffered = total_bytes_ % kStripe;
+  const size_t num_buffered = total_bytes_ % kStripeBytes;
   total_bytes_ += bytes.size();
   if (num_buffered > 0) {
-    const size_t count = std::min(kStripe - num_buffered, bytes.size());
+    const size_t count = std::min(kStripeBytes - num_buffered, bytes.size());
     std::memcpy(buffer_.data() + num_buffered, bytes.data(), count);
     bytes.remove_prefix(count);
-    if (num_buffered + count < kStripe) return *this;
+    if (num_buffered + count < kStripeBytes) return *this;
     add_stripe(lanes_, buffer_.data());
   }
   auto lanes = lanes_;  // A local copy stays in registers.
   const char* cursor = bytes.data();
-  const char* const end = cursor + bytes.size() / kStripe * kStripe;
-  for (; cursor < end; cursor += kStripe) add_stripe(lanes, cursor);
+  const char* const end = cursor + bytes.size() / kStripeBytes * kStripeBytes;
+  for (; cursor < end; cursor += kStripeBytes) add_stripe(lanes, cursor);
   lanes_ = lanes;
-  bytes.remove_prefix(bytes.size() / kStripe * kStripe);
+  bytes.remove_prefix(bytes.size() / kStripeBytes * kStripeBytes);
   if (!bytes.empty()) std::memcpy(buffer_.data(), bytes.data(), bytes.size());
   return *this;
 }
 
 uint64_t Xxh64::value() const {
   uint64_t hash = kPrime5;
-  if (total_bytes_ >= kStripe) {
+  if (total_bytes_ >= kStripeBytes) {
     hash = std::rotl(lanes_[0], 1) + std::rotl(lanes_[1], 7) + std::rotl(lanes_[2], 12) + std::rotl(lanes_[3], 18);
     for (const uint64_t lane : lanes_) hash = merge_lane(hash, lane);
   }
   hash += total_bytes_;
   const char* cursor = buffer_.data();
-  const char* const end = cursor + total_bytes_ % kStripe;
+  const char* const end = cursor + total_bytes_ % kStripeBytes;
   for (; end - cursor >= 8; cursor += 8) {
     hash = std::rotl(hash ^ mix(0, load_word<uint64_t>(cursor)), 27) * kPrime1 + kPrime4;
   }

@@ -15,7 +15,7 @@ namespace vlmtrain {
 namespace {
 
 /// A formatter that escapes the log message, which may contain untrusted names.
-class PrintableMessageFlag final : public spdlog::custom_flag_formatter {
+class PrintableMessageFormatter final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
     const std::string text = to_printable_message({message.payload.data(), message.payload.size()});
@@ -23,14 +23,14 @@ class PrintableMessageFlag final : public spdlog::custom_flag_formatter {
   }
 
   std::unique_ptr<spdlog::custom_flag_formatter> clone() const override {
-    return std::make_unique<PrintableMessageFlag>();
+    return std::make_unique<PrintableMessageFormatter>();
   }
 };
 
 void install_logger(const spdlog::sink_ptr& sink, spdlog::level::level_enum level) {
   auto logger = std::make_shared<spdlog::logger>("vlmtrain", sink);
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<PrintableMessageFlag>('*').set_pattern("%H:%M:%S %^%l%$ %*");
+  formatter->add_flag<PrintableMessageFormatter>('*').set_pattern("%H:%M:%S %^%l%$ %*");
   logger->set_formatter(std::move(formatter));
   logger->set_level(level);
   logger->flush_on(spdlog::level::info);

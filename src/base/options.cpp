@@ -23,17 +23,17 @@ namespace {
 template <class T>
 constexpr bool kIsAuto = std::is_same_v<T, Auto<int64_t>> || std::is_same_v<T, Auto<double>>;
 
-using TextMap = std::map<std::string, std::string>;
+using StringMap = std::map<std::string, std::string>;
 
 /// Returns the name of an option's type in messages and the documentation.
 template <class T>
-std::string type_name() {
+std::string get_type_name() {
   if constexpr (std::is_same_v<T, bool>) return "boolean";
   if constexpr (std::is_same_v<T, int64_t>) return "integer";
   if constexpr (std::is_same_v<T, double>) return "float";
   if constexpr (std::is_same_v<T, std::string>) return "string";
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return "list";
-  if constexpr (std::is_same_v<T, TextMap>) return "map";
+  if constexpr (std::is_same_v<T, StringMap>) return "map";
   if constexpr (std::is_same_v<T, Auto<int64_t>>) return "integer or auto";
   if constexpr (std::is_same_v<T, Auto<double>>) return "float or auto";
 }
@@ -61,7 +61,7 @@ void emit(YAML::Emitter& out, const T& value) {
     out << YAML::Flow << YAML::BeginSeq;
     for (const auto& item : value) emit(out, item);
     out << YAML::EndSeq;
-  } else if constexpr (std::is_same_v<T, TextMap>) {
+  } else if constexpr (std::is_same_v<T, StringMap>) {
     out << YAML::Flow << YAML::BeginMap;
     for (const auto& [name, text] : value) {
       out << YAML::Key << name << YAML::Value;
@@ -91,7 +91,7 @@ std::optional<T> parse(const YAML::Node& node) {
       items.push_back(item.Scalar());
     }
     return items;
-  } else if constexpr (std::is_same_v<T, TextMap>) {
+  } else if constexpr (std::is_same_v<T, StringMap>) {
     if (node.IsNull()) return T{};
     if (!node.IsMap()) return std::nullopt;
     T texts;
@@ -207,16 +207,16 @@ struct OptionTable::Declarations {
 
   /// The keys that a source (the file or the command line) has set, each with the name that it
   /// used: the key itself or an alias.
-  using UsedNames = TextMap;
+  using UsedNames = StringMap;
 
   /// Maximum number of reported errors in a file, for files that are not a configuration. Not
   /// tuned.
   static constexpr size_t kMaxErrors = 100;
 
   std::vector<Option> options;
-  TextMap aliases;  // earlier name of a key → the key
+  StringMap aliases;  // earlier name of a key → the key
   std::vector<std::pair<std::string, std::string>> sections;
-  std::function<std::optional<std::string>(std::string_view)> unknown_key_hint;
+  std::function<std::optional<std::string>(std::string_view)> make_unknown_key_hint;
 
   Option* find(std::string_view key) {
     const auto it = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.key == key; });
@@ -258,11 +258,11 @@ struct OptionTable::Declarations {
     options.push_back(std::move(option));
   }
 
-  static std::string_view last_component(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+  static std::string_view get_last_component(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
   std::optional<std::string> find_key_by_name(std::string_view word) const {
     const auto it = std::find_if(options.begin(), options.end(),
-                                 [&](const Option& option) { return last_component(option.key) == word; });
+                                 [&](const Option& option) { return get_last_component(option.key) == word; });
     return it == options.end() ? std::nullopt : std::optional(it->key);
   }
 
@@ -270,17 +270,17 @@ struct OptionTable::Declarations {
   /// else one with a similar spelling, else one with a similar last component. `key` may lack its
   /// section.
   std::optional<std::string> find_nearest_key(std::string_view key) const {
-    if (auto exact_match = find_key_by_name(last_component(key))) return exact_match;
-    if (auto suggestion = find_nearest(key, keys())) return suggestion;
+    if (auto exact_match = find_key_by_name(get_last_component(key))) return exact_match;
+    if (auto suggestion = find_nearest_word(key, keys())) return suggestion;
     std::vector<std::string> words;
-    for (const auto& option : options) words.emplace_back(last_component(option.key));
-    const auto suggestion = find_nearest(last_component(key), words);
+    for (const auto& option : options) words.emplace_back(get_last_component(option.key));
+    const auto suggestion = find_nearest_word(get_last_component(key), words);
     return suggestion ? find_key_by_name(*suggestion) : std::nullopt;
   }
 
   std::string suggest_known_key(std::string_view key) const {
-    if (const auto our_key = unknown_key_hint ? unknown_key_hint(key) : std::nullopt) {
-      return fmt::format("the equivalent in vlmtrain: {}", *our_key);
+    if (const auto equivalent_option = make_unknown_key_hint ? make_unknown_key_hint(key) : std::nullopt) {
+      return fmt::format("the equivalent in vlmtrain: {}", *equivalent_option);
     }
     const auto suggestion = find_nearest_key(key);
     return suggestion ? fmt::format("did you mean {}?", *suggestion) : "`vlmtrain options` lists all keys";
@@ -379,15 +379,15 @@ OptionTable& OptionTable::operator=(OptionTable&&) noexcept = default;
 
 template <class T>
 void OptionTable::add(std::string key, T& target, std::string doc, std::optional<Check<T>> check) {
-  Declarations::Option option{std::move(key), type_name<T>(), to_text(target), std::move(doc), {}, {}, {}};
+  Declarations::Option option{std::move(key), get_type_name<T>(), to_text(target), std::move(doc), {}, {}, {}};
   if (check) option.condition = check->description;
   option.set = [&target, check](const YAML::Node& node) -> std::optional<std::string> {
     const auto value = parse<T>(node);
     if (!value) {
       const std::string actual = node.IsScalar() ? node.Scalar() : node.IsNull() ? "nothing" : "a list or section";
       const std::string type = std::is_same_v<T, std::vector<std::string>> ? "list of strings"
-                               : std::is_same_v<T, TextMap>                ? "map of strings"
-                                                                           : type_name<T>();
+                               : std::is_same_v<T, StringMap>              ? "map of strings"
+                                                                           : get_type_name<T>();
       return fmt::format("must be {} {}, not {}", type.starts_with("integer") ? "an" : "a", type, make_excerpt(actual));
     }
     if (check && !check->is_satisfied(*value))
@@ -396,7 +396,7 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
     return std::nullopt;
   };
   option.emit_value = [&target](YAML::Emitter& out) { emit(out, target); };
-  if constexpr (std::is_same_v<T, TextMap>) {
+  if constexpr (std::is_same_v<T, StringMap>) {
     option.set_entry = [&target, set = option.set](const std::string& name, const YAML::Node& text) {
       YAML::Node merged_map;
       for (const auto& [entry_name, value] : target) merged_map[entry_name] = value;
@@ -457,7 +457,7 @@ void OptionTable::describe_section(std::string section, std::string doc) {
 }
 
 void OptionTable::set_unknown_key_hint(std::function<std::optional<std::string>(std::string_view)> make_hint) {
-  declarations_->unknown_key_hint = std::move(make_hint);
+  declarations_->make_unknown_key_hint = std::move(make_hint);
 }
 
 std::optional<std::string> OptionTable::find_key_by_name(std::string_view word) const {
@@ -572,7 +572,7 @@ std::string OptionTable::to_markdown() const {
   return text;
 }
 
-std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates) {
+std::optional<std::string> find_nearest_word(std::string_view word, const std::vector<std::string>& candidates) {
   // Longer than any key. The limit bounds the time, which grows with the product of both lengths.
   constexpr size_t kMaxWordLength = 200;
   if (word.size() > kMaxWordLength) return std::nullopt;
@@ -581,19 +581,19 @@ std::optional<std::string> find_nearest(std::string_view word, const std::vector
   size_t best_distance = std::max<size_t>(3, word.size() / 3);
   for (const auto& candidate : candidates) {
     // row[j]: distance between the first i characters of `word` and the first j of `candidate`.
-    std::vector<size_t> row(candidate.size() + 1);
-    std::iota(row.begin(), row.end(), size_t{0});
+    std::vector<size_t> distances(candidate.size() + 1);
+    std::iota(distances.begin(), distances.end(), size_t{0});
     for (size_t i = 1; i <= word.size(); ++i) {
-      size_t diagonal = row[0];
-      row[0] = i;
+      size_t diagonal = distances[0];
+      distances[0] = i;
       for (size_t j = 1; j <= candidate.size(); ++j) {
-        const size_t substituted = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
-        diagonal = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+        const size_t substitution_distance = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = distances[j];
+        distances[j] = std::min({distances[j] + 1, distances[j - 1] + 1, substitution_distance});
       }
     }
-    if (row.back() < best_distance) {
-      best_distance = row.back();
+    if (distances.back() < best_distance) {
+      best_distance = distances.back();
       best = candidate;
     }
   }

@@ -24,12 +24,12 @@ void* open_plugin_library(const char* name, std::string& problem) {
 
 }  // namespace
 
-Plugin load_plugin(const char* library, const char* version_name, int version,
+Plugin load_plugin(const char* library, const char* version_function, int version,
                    const std::vector<const char*>& functions) {
   Plugin plugin;
   void* const handle = open_plugin_library(library, plugin.problem);
   if (handle == nullptr) return plugin;
-  auto* const get_version = reinterpret_cast<int (*)()>(dlsym(handle, version_name));
+  auto* const get_version = reinterpret_cast<int (*)()>(dlsym(handle, version_function));
   bool is_complete = get_version != nullptr && get_version() == version;
   for (const char* const function : functions) {
     plugin.functions.push_back(dlsym(handle, function));

@@ -12,15 +12,15 @@ namespace {
 
 struct Character {
   uint32_t code_point;
-  size_t bytes;  // length of the encoding; 0 for invalid UTF-8
+  size_t num_bytes;  // length of the encoding; 0 for invalid UTF-8
 };
 
 /// The properties of a character that follow from its first byte. The limits of the second byte
 /// exclude overlong forms, surrogates and code points above U+10FFFF (Unicode 15, table 3-7).
 struct LeadByte {
-  size_t bytes;                           // length of the encoding; 0 for an invalid first byte
-  unsigned char second_low, second_high;  // limits of the second byte, inclusive
-  uint32_t bits;                          // the highest bits of the code point
+  size_t num_bytes;                                // length of the encoding; 0 for an invalid first byte
+  unsigned char second_byte_min, second_byte_max;  // limits of the second byte, inclusive
+  uint32_t code_point_bits;                        // the highest bits of the code point
 };
 
 LeadByte parse_lead_byte(unsigned char lead) {
@@ -39,20 +39,21 @@ Character decode_character(std::string_view text, size_t pos) {
   const auto lead = static_cast<unsigned char>(text[pos]);
   if (lead < 0x80) return {lead, 1};
   const LeadByte lead_info = parse_lead_byte(lead);
-  if (lead_info.bytes == 0 || lead_info.bytes > text.size() - pos) return {0, 0};
-  uint32_t code_point = lead_info.bits;
-  for (size_t i = 1; i < lead_info.bytes; ++i) {
+  if (lead_info.num_bytes == 0 || lead_info.num_bytes > text.size() - pos) return {0, 0};
+  uint32_t code_point = lead_info.code_point_bits;
+  for (size_t i = 1; i < lead_info.num_bytes; ++i) {
     const auto byte = static_cast<unsigned char>(text[pos + i]);
-    if (byte < (i == 1 ? lead_info.second_low : 0x80) || byte > (i == 1 ? lead_info.second_high : 0xBF)) return {0, 0};
+    if (byte < (i == 1 ? lead_info.second_byte_min : 0x80) || byte > (i == 1 ? lead_info.second_byte_max : 0xBF))
+      return {0, 0};
     code_point = code_point << 6U | (byte & 0x3FU);
   }
-  return {code_point, lead_info.bytes};
+  return {code_point, lead_info.num_bytes};
 }
 
 /// Returns whether a character must be escaped: C0 and C1 control characters, which terminals
 /// execute, line breaks (U+2028, U+2029), and characters that change the direction of text (U+202A
 /// to U+202E, U+2066 to U+2069), which may hide parts of a message.
-bool is_control(uint32_t code_point) {
+bool needs_escape(uint32_t code_point) {
   return code_point < 0x20 || (code_point >= 0x7F && code_point <= 0x9F) ||
          (code_point >= 0x2028 && code_point <= 0x202E) || (code_point >= 0x2066 && code_point <= 0x2069);
 }
@@ -82,17 +83,17 @@ std::string escape(std::string_view text, bool keep_line_breaks, size_t max_char
   for (size_t pos = 0; pos < text.size(); ++count) {
     if (count == max_characters) return out + "…";
     const Character character = decode_character(text, pos);
-    if (character.bytes == 0) {
+    if (character.num_bytes == 0) {
       fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(text[pos]));
       ++pos;
       continue;
     }
-    if (is_control(character.code_point) && !(keep_line_breaks && character.code_point == '\n')) {
+    if (needs_escape(character.code_point) && !(keep_line_breaks && character.code_point == '\n')) {
       append_escape(out, character.code_point);
     } else {
-      out += text.substr(pos, character.bytes);
+      out += text.substr(pos, character.num_bytes);
     }
-    pos += character.bytes;
+    pos += character.num_bytes;
   }
   return out;
 }
@@ -101,9 +102,9 @@ std::string escape(std::string_view text, bool keep_line_breaks, size_t max_char
 
 bool is_utf8(std::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
-    const size_t bytes = decode_character(text, pos).bytes;
-    if (bytes == 0) return false;
-    pos += bytes;
+    const size_t num_bytes = decode_character(text, pos).num_bytes;
+    if (num_bytes == 0) return false;
+    pos += num_bytes;
   }
   return true;
 }

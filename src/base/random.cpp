@@ -29,7 +29,7 @@ uint64_t derive_stream_seed(uint64_t seed, std::string_view stream, std::initial
   return result;
 }
 
-std::vector<int64_t> random_permutation(int64_t count, uint64_t seed) {
+std::vector<int64_t> make_random_permutation(int64_t count, uint64_t seed) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), int64_t{0});
   RandomStream random(seed);

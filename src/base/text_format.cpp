@@ -21,20 +21,20 @@ std::string format_bytes(int64_t bytes) {
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
-std::string with_commas(int64_t number) {
+std::string format_with_commas(int64_t number) {
   if (number < 1000) return fmt::format("{}", number);
-  return fmt::format("{},{:03}", with_commas(number / 1000), number % 1000);
+  return fmt::format("{},{:03}", format_with_commas(number / 1000), number % 1000);
 }
 
 std::string pluralize(int64_t number, const char* noun) {
-  return fmt::format("{} {}{}", with_commas(number), noun, number == 1 ? "" : "s");
+  return fmt::format("{} {}{}", format_with_commas(number), noun, number == 1 ? "" : "s");
 }
 
-std::string human_count(int64_t number) {
+std::string format_rounded_count(int64_t number) {
   const auto value = static_cast<double>(number);
   if (value >= 1e9) return fmt::format("{:.2f} billion", value / 1e9);
   if (value >= 1e6) return fmt::format("{:.1f} million", value / 1e6);
-  return with_commas(number);
+  return format_with_commas(number);
 }
 
 std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_view text) {
@@ -45,7 +45,7 @@ std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_vie
   return error == std::errc() && end == last ? std::optional(number) : std::nullopt;
 }
 
-std::string current_date() {
+std::string get_current_date() {
   const std::time_t now = std::time(nullptr);
   std::tm date{};
   localtime_r(&now, &date);

@@ -72,7 +72,7 @@ std::vector<double> match_shares(const TaskShares& change, const std::vector<Mix
       shares[static_cast<size_t>(match - names.begin())] = share;
       continue;
     }
-    const auto suggestion = find_nearest(task, names);
+    const auto suggestion = find_nearest_word(task, names);
     errors.push_back(fmt::format("{}: is not a task of data.train; {}", task,
                                  suggestion ? fmt::format("did you mean {}?", *suggestion)
                                             : fmt::format("its tasks are {}", fmt::join(names, ", "))));

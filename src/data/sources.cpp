@@ -54,7 +54,7 @@ ParseError parse_key(const std::string& key, const Json& value, Source& source) 
   if (key == "repeat") return parse_positive_number(value, key, source.repeat);
   if (key == "task") return parse_text(value, key, source.task);
   if (key == "image_root") return parse_text(value, key, source.image_root);
-  const auto suggestion = find_nearest(key, kKeys);
+  const auto suggestion = find_nearest_word(key, kKeys);
   return fmt::format("a source has no key {}; {}", make_excerpt(key),
                      suggestion ? fmt::format("did you mean {}?", *suggestion)
                                 : "its keys are path, weight, repeat, task, image_root");

@@ -155,7 +155,7 @@ void declare(OptionTable& table, VolumeOptions& options) {
       "Orientation of the slices.");
 }
 
-image::VolumeSettings VolumeOptions::volume_settings(image::Axes<int64_t> default_size) const {
+image::VolumeSettings VolumeOptions::make_volume_settings(image::Axes<int64_t> default_size) const {
   image::VolumeSettings settings{.size = size.value_or(default_size),
                                  .spacing = spacing,
                                  .normalization = normalization,
@@ -174,7 +174,7 @@ image::VolumeSettings VolumeOptions::volume_settings(image::Axes<int64_t> defaul
   return settings;
 }
 
-image::SliceSettings VolumeOptions::slice_settings() const {
+image::SliceSettings VolumeOptions::make_slice_settings() const {
   return {.count = slices, .plane = plane, .windows = windows};
 }
 

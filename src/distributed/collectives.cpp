@@ -174,12 +174,12 @@ class Collectives::Impl {
 
   int64_t all_gather_async(at::Tensor output, at::Tensor input) {
     device_ = output.device();
-    all_gathers_.emplace(next_ticket_, group_.select(output)._allgather_base(output, input));
-    return next_ticket_++;
+    all_gathers_.emplace(next_handle_, group_.select(output)._allgather_base(output, input));
+    return next_handle_++;
   }
 
-  void wait_for_all_gather(int64_t ticket) {
-    const auto work = all_gathers_.extract(ticket);
+  void wait_for_all_gather(int64_t handle) {
+    const auto work = all_gathers_.extract(handle);
     VLMTRAIN_CHECK(!work.empty(), "no all_gather is in progress");
     wait_timer_.begin(device_);
     work.mapped()->wait();
@@ -214,7 +214,7 @@ class Collectives::Impl {
   Backends world_, group_, replicas_;  // without shard groups, group_ is world_ and replicas_ is empty
   std::vector<c10::intrusive_ptr<c10d::Work>> reductions_;
   std::map<int64_t, c10::intrusive_ptr<c10d::Work>> all_gathers_;  // by handle
-  int64_t next_ticket_ = 0;
+  int64_t next_handle_ = 0;
   at::Device device_ = at::kCPU;  // of the outstanding calls
   WaitTimer wait_timer_;
   bool is_broken_ = false;
@@ -300,13 +300,13 @@ int64_t Collectives::all_gather_async(const at::Tensor& output, const at::Tensor
   VLMTRAIN_CHECK(input.is_contiguous() && input.numel() * group_size() == output.numel(),
                  "all_gather of {} values per rank does not match {} output values", input.numel(), output.numel());
   record_traffic(all_gather_traffic_, output);
-  int64_t ticket = 0;
-  run_guarded([&] { ticket = impl_->all_gather_async(output, input); });
-  return ticket;
+  int64_t handle = 0;
+  run_guarded([&] { handle = impl_->all_gather_async(output, input); });
+  return handle;
 }
 
-void Collectives::wait_for_all_gather(int64_t ticket) {
-  run_guarded([&] { impl_->wait_for_all_gather(ticket); });
+void Collectives::wait_for_all_gather(int64_t handle) {
+  run_guarded([&] { impl_->wait_for_all_gather(handle); });
 }
 
 void Collectives::wait_for_reductions() {

@@ -14,12 +14,12 @@ constexpr int64_t kMaxPort = 65535;
 
 /// Returns nothing if the variable is not set or is not a number. The latter is allowed, because
 /// other programs may use the same name.
-std::optional<int64_t> read_number(const Environment& environment, const char* name) {
+std::optional<int64_t> read_number(const EnvironmentLookup& environment, const char* name) {
   const auto text = environment(name);
   return text ? parse_suffix_int("", *text) : std::nullopt;
 }
 
-int64_t read_port(const Environment& environment) {
+int64_t read_port(const EnvironmentLookup& environment) {
   const auto port = read_number(environment, "MASTER_PORT");
   if (!port || *port < 1 || *port > kMaxPort) {
     throw usage_error("MASTER_PORT={}: must be a number from 1 to {}, the port of rank 0",
@@ -41,7 +41,7 @@ void check_world_size(int64_t world_size, const char* variable) {
   throw usage_error("{}={}: must be a number of ranks from 1 to {}", variable, world_size, kMaxRanks);
 }
 
-std::optional<Launch> parse_torchrun(const Environment& environment) {
+std::optional<Launch> parse_torchrun(const EnvironmentLookup& environment) {
   const auto world_size = read_number(environment, "WORLD_SIZE");
   const auto rank = read_number(environment, "RANK");
   if (!world_size) {
@@ -81,7 +81,7 @@ int64_t derive_port(int64_t job, int64_t step) {
   return kFirstPort + (job * kStepsPerJob + step) % kNumPorts;
 }
 
-std::optional<Launch> parse_srun(const Environment& environment) {
+std::optional<Launch> parse_srun(const EnvironmentLookup& environment) {
   const auto tasks = read_number(environment, "SLURM_STEP_NUM_TASKS");
   if (!environment("SLURM_STEP_ID") || !tasks || *tasks <= 1) return std::nullopt;
   check_world_size(*tasks, "SLURM_STEP_NUM_TASKS");
@@ -94,7 +94,7 @@ std::optional<Launch> parse_srun(const Environment& environment) {
   Launch launch{.rank = *rank,
                 .world_size = *tasks,
                 .local_rank = read_number(environment, "SLURM_LOCALID").value_or(0),
-                .host = environment("MASTER_ADDR").value_or(first_host(*nodes)),
+                .host = environment("MASTER_ADDR").value_or(get_first_host(*nodes)),
                 .port = environment("MASTER_PORT") ? read_port(environment)
                                                    : derive_port(read_number(environment, "SLURM_JOB_ID").value_or(0),
                                                                  read_number(environment, "SLURM_STEP_ID").value_or(0)),
@@ -103,7 +103,7 @@ std::optional<Launch> parse_srun(const Environment& environment) {
   return launch;
 }
 
-void reject_other_launchers(const Environment& environment) {
+void reject_other_launchers(const EnvironmentLookup& environment) {
   // Open MPI sets the first, MPICH and Intel MPI the second.
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const auto count = read_number(environment, variable);
@@ -116,7 +116,7 @@ void reject_other_launchers(const Environment& environment) {
 
 }  // namespace
 
-std::optional<Launch> parse_launch(const Environment& environment) {
+std::optional<Launch> parse_launch(const EnvironmentLookup& environment) {
   if (auto launch = parse_torchrun(environment)) return launch;
   if (auto launch = parse_srun(environment)) return launch;
   reject_other_launchers(environment);
@@ -130,7 +130,7 @@ std::optional<Launch> get_process_launch() {
   });
 }
 
-std::string first_host(std::string_view hosts) {
+std::string get_first_host(std::string_view hosts) {
   const size_t bracket = hosts.find_first_of("[,");
   if (bracket == std::string_view::npos || hosts[bracket] == ',') return std::string(hosts.substr(0, bracket));
   const std::string_view rest = hosts.substr(bracket + 1);
@@ -138,7 +138,7 @@ std::string first_host(std::string_view hosts) {
   const size_t close = rest.find(']');
   if (close == std::string_view::npos) return std::string(hosts.substr(0, bracket)) + first;
   // A host name can have several brackets: "rack[1-2]node[3-4]".
-  return std::string(hosts.substr(0, bracket)) + first + first_host(rest.substr(close + 1));
+  return std::string(hosts.substr(0, bracket)) + first + get_first_host(rest.substr(close + 1));
 }
 
 }  // namespace vlmtrain::distributed

@@ -36,22 +36,22 @@ constexpr const char* kFailureKey = "failure";
 /// Set when a connection between two ranks broke. Either of the two may be the lost one.
 constexpr const char* kBrokenKey = "broken";
 
-std::string heartbeat_key(int64_t rank) {
+std::string make_heartbeat_key(int64_t rank) {
   return fmt::format("beat/{}", rank);
 }
 
-std::string done_key(int64_t rank) {
+std::string make_done_key(int64_t rank) {
   return fmt::format("done/{}", rank);
 }
 
 /// Returns the key that a rank sets when it has read that all ranks are done. Rank 0 exits last,
 /// because it hosts the store.
-std::string exited_key(int64_t rank) {
+std::string make_exited_key(int64_t rank) {
   return fmt::format("gone/{}", rank);
 }
 
 /// Returns the key that a rank sets when it has noticed the failure.
-std::string acknowledged_key(int64_t rank) {
+std::string make_acknowledged_key(int64_t rank) {
   return fmt::format("heard/{}", rank);
 }
 
@@ -69,23 +69,23 @@ Failure parse_failure(const std::string& text) {
 
 RankMonitor::RankMonitor(const Launch& launch, RanksOptions options, std::vector<std::string> names)
     : launch_(launch), options_(std::move(options)), names_(std::move(names)), last_heartbeats_(names_.size()) {
-  for (LastHeartbeat& last : last_heartbeats_) last.time = Clock::now();
+  for (LastHeartbeat& heartbeat : last_heartbeats_) heartbeat.time = Clock::now();
   heartbeat_thread_ = std::thread([this] { run_heartbeat(); });
   watchdog_thread_ = std::jthread([this] { run_watchdog(); });
 }
 
 RankMonitor::~RankMonitor() {
-  bool is_answered = true;
+  bool is_responding = true;
   {
     std::unique_lock lock(mutex_);
     is_done_ = true;
-    changed_.notify_all();
+    state_changed_.notify_all();
     const auto is_finished = [this] { return failure_ || are_all_done_; };
-    changed_.wait_for(lock, kShutdownTimeout, is_finished);
-    is_answered = Clock::now() - last_exchange_ < kShutdownTimeout;
+    state_changed_.wait_for(lock, kShutdownTimeout, is_finished);
+    is_responding = Clock::now() - last_exchange_time_ < kShutdownTimeout;
   }
   watchdog_thread_.join();
-  if (is_answered) {
+  if (is_responding) {
     heartbeat_thread_.join();
   } else {
     // The thread is blocked by a machine that does not respond, and the process is about to end.
@@ -95,18 +95,18 @@ RankMonitor::~RankMonitor() {
 
 void RankMonitor::report_failure(const Failure& failure) {
   std::unique_lock lock(mutex_);
-  is_noticed_ = true;
+  has_noticed_failure_ = true;
   if (failure_) return;
   own_failure_ = failure;
-  changed_.notify_all();
-  changed_.wait_for(lock, kBrokenConnectionTimeout, [this] { return is_reported_ || failure_; });
+  state_changed_.notify_all();
+  state_changed_.wait_for(lock, kBrokenConnectionTimeout, [this] { return is_failure_published_ || failure_; });
 }
 
 std::optional<Failure> RankMonitor::wait_for_failure() {
   std::unique_lock lock(mutex_);
-  is_broken_ = true;
-  is_noticed_ = true;
-  changed_.wait_for(lock, kFailureReasonTimeout, [this] { return failure_.has_value(); });
+  is_connection_broken_ = true;
+  has_noticed_failure_ = true;
+  state_changed_.wait_for(lock, kFailureReasonTimeout, [this] { return failure_.has_value(); });
   return failure_;
 }
 
@@ -118,7 +118,7 @@ bool RankMonitor::has_lost_rank0() {
 void RankMonitor::mark_rank0_lost() {
   has_lost_rank0_ = true;
   if (!failure_) failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = describe_lost_rank(0)};
-  changed_.notify_all();
+  state_changed_.notify_all();
 }
 
 void RankMonitor::set_failure(const Failure& failure) {
@@ -126,17 +126,18 @@ void RankMonitor::set_failure(const Failure& failure) {
   if (failure_) return;
   failure_ = failure;
   acknowledge_deadline_ = Clock::now() + kAcknowledgeTimeout;
-  changed_.notify_all();
+  state_changed_.notify_all();
 }
 
 RankMonitor::Clock::duration RankMonitor::heartbeat_timeout() const {
-  return is_broken_ ? std::min<Clock::duration>(kBrokenConnectionTimeout, options_.heartbeat_timeout)
-                    : options_.heartbeat_timeout;
+  return is_connection_broken_ ? std::min<Clock::duration>(kBrokenConnectionTimeout, options_.heartbeat_timeout)
+                               : options_.heartbeat_timeout;
 }
 
 std::string RankMonitor::describe_lost_rank(int64_t rank) const {
   const std::string& name = names_[static_cast<size_t>(rank)];
-  if (is_broken_) return fmt::format("{} disconnected: it was killed, or its machine or network failed", name);
+  if (is_connection_broken_)
+    return fmt::format("{} disconnected: it was killed, or its machine or network failed", name);
   return fmt::format("{} has not responded for {:.0f} s: it was stopped, or its machine or network failed", name,
                      std::chrono::duration<double>(heartbeat_timeout()).count());
 }
@@ -148,28 +149,29 @@ void RankMonitor::run_heartbeat() {
     for (int64_t count = 1;; ++count) {
       exchange_status(store, count);
       std::unique_lock lock(mutex_);
-      last_exchange_ = Clock::now();
-      changed_.notify_all();
+      last_exchange_time_ = Clock::now();
+      state_changed_.notify_all();
       if (are_all_done_ || Clock::now() > acknowledge_deadline_) return;
       const auto interval = is_done_ || failure_ ? kShutdownHeartbeatInterval : kHeartbeatInterval;
-      changed_.wait_for(lock, interval,
-                        [this, is_done = is_done_] { return (own_failure_ && !is_reported_) || is_done_ != is_done; });
+      state_changed_.wait_for(lock, interval, [this, is_done = is_done_] {
+        return (own_failure_ && !is_failure_published_) || is_done_ != is_done;
+      });
     }
   } catch (const std::exception&) {
     const std::unique_lock lock(mutex_);
     const bool is_shutting_down = is_done_;
     if (is_shutting_down) {
       are_all_done_ = true;  // rank 0 exited as soon as all ranks were done
-      changed_.notify_all();
+      state_changed_.notify_all();
       return;
     }
-    is_broken_ = true;
+    is_connection_broken_ = true;
     mark_rank0_lost();
   }
 }
 
 void RankMonitor::exchange_status(SharedStore& store, int64_t count) {
-  store.set(heartbeat_key(launch_.rank), std::to_string(count));
+  store.set(make_heartbeat_key(launch_.rank), std::to_string(count));
   std::optional<Failure> own_failure;
   bool is_done = false;
   {
@@ -184,43 +186,43 @@ void RankMonitor::exchange_status(SharedStore& store, int64_t count) {
   if (is_failed) set_failure(parse_failure(store.get({kFailureKey}).front()));
   const bool are_all_done = is_failed ? acknowledge_failure(store) : is_done && sync_shutdown(store);
   const std::lock_guard lock(mutex_);
-  is_reported_ = own_failure.has_value();
+  is_failure_published_ = own_failure.has_value();
   are_all_done_ = are_all_done;
 }
 
-/// Shares is_broken_ with rank 0: only the two ranks of a broken connection notice that it broke.
+/// Shares is_connection_broken_ with rank 0: only the two ranks of a broken connection notice that it broke.
 void RankMonitor::sync_broken_flag(SharedStore& store) {
   bool is_broken = false;
   {
     const std::lock_guard lock(mutex_);
-    is_broken = is_broken_;
+    is_broken = is_connection_broken_;
   }
   if (is_broken) {
     store.set(kBrokenKey, "");
   } else if (launch_.rank == 0 && store.has({kBrokenKey})) {
     const std::lock_guard lock(mutex_);
-    is_broken_ = true;
+    is_connection_broken_ = true;
   }
 }
 
 bool RankMonitor::sync_shutdown(SharedStore& store) const {
-  store.set(done_key(launch_.rank), "");
+  store.set(make_done_key(launch_.rank), "");
   std::vector<std::string> done, exited;
   for (int64_t rank = 0; rank < launch_.world_size; ++rank) {
-    done.push_back(done_key(rank));
-    if (rank != 0) exited.push_back(exited_key(rank));
+    done.push_back(make_done_key(rank));
+    if (rank != 0) exited.push_back(make_exited_key(rank));
   }
   if (!store.has(done)) return false;
   if (launch_.rank == 0) return store.has(exited);
-  store.set(exited_key(launch_.rank), "");
+  store.set(make_exited_key(launch_.rank), "");
   return true;
 }
 
 bool RankMonitor::acknowledge_failure(SharedStore& store) const {
-  store.set(acknowledged_key(launch_.rank), "");
+  store.set(make_acknowledged_key(launch_.rank), "");
   if (launch_.rank != 0) return true;
   std::vector<std::string> acknowledged;
-  for (int64_t rank = 0; rank < launch_.world_size; ++rank) acknowledged.push_back(acknowledged_key(rank));
+  for (int64_t rank = 0; rank < launch_.world_size; ++rank) acknowledged.push_back(make_acknowledged_key(rank));
   return store.has(acknowledged);
 }
 
@@ -229,11 +231,12 @@ void RankMonitor::detect_lost_rank(SharedStore& store) {
   const auto now = Clock::now();
   int64_t silent_rank = 0;
   for (int64_t rank = 1; rank < launch_.world_size; ++rank) {
-    LastHeartbeat& last = last_heartbeats_[static_cast<size_t>(rank)];
-    const std::string name = heartbeat_key(rank);
+    LastHeartbeat& heartbeat = last_heartbeats_[static_cast<size_t>(rank)];
+    const std::string name = make_heartbeat_key(rank);
     const std::string count = store.has({name}) ? store.get({name}).front() : std::string();
-    if (count != last.count || store.has({done_key(rank)})) last = {.count = count, .time = now};
-    if (silent_rank == 0 || last.time < last_heartbeats_[static_cast<size_t>(silent_rank)].time) silent_rank = rank;
+    if (count != heartbeat.count || store.has({make_done_key(rank)})) heartbeat = {.count = count, .time = now};
+    if (silent_rank == 0 || heartbeat.time < last_heartbeats_[static_cast<size_t>(silent_rank)].time)
+      silent_rank = rank;
   }
   std::string reason;
   {
@@ -251,9 +254,9 @@ void RankMonitor::detect_lost_rank(SharedStore& store) {
 void RankMonitor::run_watchdog() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait_for(lock, kHeartbeatInterval);
-    if (is_done_ && (failure_ || are_all_done_ || Clock::now() - last_exchange_ >= kShutdownTimeout)) return;
-    if (!failure_ && !is_done_ && launch_.rank != 0 && Clock::now() - last_exchange_ > heartbeat_timeout()) {
+    state_changed_.wait_for(lock, kHeartbeatInterval);
+    if (is_done_ && (failure_ || are_all_done_ || Clock::now() - last_exchange_time_ >= kShutdownTimeout)) return;
+    if (!failure_ && !is_done_ && launch_.rank != 0 && Clock::now() - last_exchange_time_ > heartbeat_timeout()) {
       mark_rank0_lost();
     }
     if (failure_) break;
@@ -261,8 +264,8 @@ void RankMonitor::run_watchdog() {
   const auto start = Clock::now();
   // A rank may hang although it has noticed the failure: in a call that waits for a device, which
   // waits for the lost rank.
-  const auto deadline = [&] { return start + (is_noticed_ ? kExitTimeout : kUnnoticedFailureTimeout); };
-  while (!is_done_ && Clock::now() < deadline()) changed_.wait_until(lock, deadline());
+  const auto deadline = [&] { return start + (has_noticed_failure_ ? kExitTimeout : kUnnoticedFailureTimeout); };
+  while (!is_done_ && Clock::now() < deadline()) state_changed_.wait_until(lock, deadline());
   if (is_done_) return;
   const Failure failure = *failure_;
   lock.unlock();

@@ -62,7 +62,7 @@ class RankMonitor {
   void set_failure(const Failure& failure);
   Clock::duration heartbeat_timeout() const;
   std::string describe_lost_rank(int64_t rank) const;
-  /// Shares is_broken_ with rank 0.
+  /// Shares is_connection_broken_ with rank 0.
   void sync_broken_flag(SharedStore& store);
   void mark_rank0_lost();  // REQUIRES: mutex_ is held
 
@@ -70,17 +70,17 @@ class RankMonitor {
   const RanksOptions options_;
   const std::vector<std::string> names_;
   std::mutex mutex_;  // guards the members below
-  std::condition_variable changed_;
+  std::condition_variable state_changed_;
   std::optional<Failure> failure_;
   std::optional<Failure> own_failure_;  // to be published
-  bool is_reported_ = false;            // own_failure_ is published
+  bool is_failure_published_ = false;   // own_failure_ is published
   bool has_lost_rank0_ = false;
-  bool is_broken_ = false;   // a connection between two ranks broke, which shortens the heartbeat timeout
-  bool is_noticed_ = false;  // this rank's own thread has noticed the failure
+  bool is_connection_broken_ = false;  // a connection between two ranks broke, which shortens the heartbeat timeout
+  bool has_noticed_failure_ = false;   // this rank's own thread has noticed the failure
   bool is_done_ = false;
   bool are_all_done_ = false;
   Clock::time_point acknowledge_deadline_ = Clock::time_point::max();  // finite after a failure
-  Clock::time_point last_exchange_ = Clock::now();
+  Clock::time_point last_exchange_time_ = Clock::now();
   std::vector<LastHeartbeat> last_heartbeats_;  // by rank; used by the heartbeat thread only
   std::jthread watchdog_thread_;
   std::thread heartbeat_thread_;  // detached if rank 0 does not answer

@@ -38,7 +38,7 @@ std::string get_process_name() {
   return fmt::format("process {} on {}", getpid(), get_host_name());
 }
 
-std::string rendezvous_key(int64_t rank) {
+std::string make_rendezvous_key(int64_t rank) {
   return fmt::format("here/{}", rank);
 }
 
@@ -47,18 +47,18 @@ class Rendezvous {
  public:
   Rendezvous(SharedStore& store, const Launch& launch, std::chrono::milliseconds timeout)
       : store_(store), launch_(launch), timeout_(timeout) {
-    for (int64_t rank = 0; rank < launch.world_size; ++rank) keys_.push_back(rendezvous_key(rank));
+    for (int64_t rank = 0; rank < launch.world_size; ++rank) keys_.push_back(make_rendezvous_key(rank));
   }
 
   /// Returns the names of all ranks' processes once they are connected.
   std::vector<std::string> wait_for_names() {
     try {
-      store_.set(rendezvous_key(launch_.rank), get_process_name());
+      store_.set(make_rendezvous_key(launch_.rank), get_process_name());
       const auto deadline = std::chrono::steady_clock::now() + timeout_;
       while (!store_.has(keys_)) {
         if (launch_.rank == 0 && std::chrono::steady_clock::now() > deadline)
           store_.set(kMissingKey, find_missing_ranks());
-        if (store_.has({kMissingKey})) throw_missing(store_.get({kMissingKey}).front());
+        if (store_.has({kMissingKey})) throw_missing_ranks(store_.get({kMissingKey}).front());
         std::this_thread::sleep_for(kPollInterval);
       }
       return store_.get(keys_);
@@ -75,12 +75,12 @@ class Rendezvous {
   std::string find_missing_ranks() {
     std::string ranks;
     for (int64_t rank = 0; rank < launch_.world_size; ++rank) {
-      if (!store_.has({rendezvous_key(rank)})) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+      if (!store_.has({make_rendezvous_key(rank)})) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
     }
     return ranks;
   }
 
-  [[noreturn]] void throw_missing(const std::string& missing) const {
+  [[noreturn]] void throw_missing_ranks(const std::string& missing) const {
     // Rank 0 hosts the store, so it waits until the other ranks have polled the message.
     if (launch_.rank == 0) std::this_thread::sleep_for(20 * kPollInterval);
     throw run_error(
@@ -98,7 +98,7 @@ class Rendezvous {
 /// Turns off c10d's warnings and its flight recorder. c10d logs many lines about a lost connection,
 /// which add nothing to Failure. The flight recorder costs time in each call, and is not
 /// thread-safe with several ranks in one process, as in tests.
-void quiet_c10d_logs() {
+void silence_c10d_logs() {
   constexpr int kErrorLogLevel = 2;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrorLogLevel;
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
@@ -194,7 +194,7 @@ class Ranks::Group {
 };
 
 Ranks::Ranks(const Launch& launch, const RanksOptions& options) : launch_(launch) {
-  static const bool is_quiet = (quiet_c10d_logs(), true);
+  static const bool is_quiet = (silence_c10d_logs(), true);
   static_cast<void>(is_quiet);
   group_ = std::make_unique<Group>(launch_, options);
 }
@@ -264,7 +264,7 @@ std::vector<double> RankConsensus::sum_over_ranks(std::vector<double> values) co
   return sums;
 }
 
-void RankConsensus::all_reduce_sum(const at::Tensor& tensor) const {
+void RankConsensus::all_reduce_sum_async(const at::Tensor& tensor) const {
   collectives_.all_reduce_async(tensor);
 }
 

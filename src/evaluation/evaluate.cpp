@@ -36,11 +36,11 @@ std::string get_question(const io::Record& record) {
                                  [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
   if (turn == record.turns.rend()) return "";
   std::string question = turn->text;
-  const std::vector<io::MediaPlaceholder> marks = io::find_placeholders(*turn);
+  const std::vector<io::MediaPlaceholder> placeholders = io::find_placeholders(*turn);
   // From the last placeholder to the first, so that earlier positions stay valid. All kinds of
   // placeholders, such as <image> and <video>, have the same length.
-  for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark)
-    question.erase(mark->begin, io::kImagePlaceholder.size());
+  for (auto placeholder = placeholders.rbegin(); placeholder != placeholders.rend(); ++placeholder)
+    question.erase(placeholder->begin, io::kImagePlaceholder.size());
   return trim(question);
 }
 
@@ -61,7 +61,7 @@ class Evaluator {
   Evaluation run() {
     const auto start = std::chrono::steady_clock::now();
     result_.batch_size = settings_.batch_size;
-    data::SampleStream stream(data::make_sequential_indices(records_.size()),
+    data::SampleStream stream(data::make_sequential_generator(records_.size()),
                               [this](int64_t index) { return make_sample(index); },
                               {.workers = settings_.num_workers,
                                // The next batch is decoded while the current one is scored.
@@ -171,8 +171,8 @@ class Evaluator {
     } catch (const std::exception& error) {
       auto out_of_memory = memory::detect_out_of_memory(error);
       if (!out_of_memory) throw;
-      if (out_of_memory->kind != memory::MemoryKind::kDevice) memory::release_pinned(settings_.device);
-      memory::release_unused(settings_.device);
+      if (out_of_memory->kind != memory::MemoryKind::kDevice) memory::release_pinned_memory(settings_.device);
+      memory::release_unused_memory(settings_.device);
       return out_of_memory;
     }
   }
@@ -298,7 +298,7 @@ std::optional<report::MaskMetrics> make_mask_metrics(const MaskScoreSums& sums) 
 
 /// Returns the JSON object of MaskMetrics, with "by_task" and "by_structure". REQUIRES: at least
 /// one mask.
-nlohmann::ordered_json masks_json(const MaskScores& scores) {
+nlohmann::ordered_json make_masks_json(const MaskScores& scores) {
   auto json = make_mask_metrics(scores.total())->to_json();
   json["by_task"] = json["by_structure"] = nlohmann::ordered_json::object();
   for (const auto& [name, sums] : scores.by_task()) json["by_task"][name] = make_mask_metrics(sums)->to_json();
@@ -358,7 +358,7 @@ std::string Evaluation::to_json() const {
                               {"notices", notices.to_json()}};
   // Older versions named the field left_out.
   io::add_field_aliases(json, {{"dropped", "left_out"}});
-  if (masks.total().masks > 0) json["masks"] = masks_json(masks);
+  if (masks.total().masks > 0) json["masks"] = make_masks_json(masks);
   return io::to_json_string(json);
 }
 

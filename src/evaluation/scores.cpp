@@ -20,29 +20,29 @@ namespace vlmtrain::evaluation {
 namespace {
 
 /// Numbers of pixels of two masks and of their intersection.
-struct Overlap {
-  int64_t predicted = 0, truth = 0, both = 0;
+struct PixelOverlap {
+  int64_t predicted = 0, truth = 0, intersection = 0;
 
-  int64_t either() const { return predicted + truth - both; }
+  int64_t union_size() const { return predicted + truth - intersection; }
 };
 
 /// REQUIRES: both masks are uint8, contiguous, on the CPU and of equal size, as all functions below
 /// do.
-Overlap compute_overlap(const at::Tensor& predicted, const at::Tensor& truth) {
-  Overlap overlap;
+PixelOverlap compute_overlap(const at::Tensor& predicted, const at::Tensor& truth) {
+  PixelOverlap overlap;
   const auto* const a = predicted.const_data_ptr<uint8_t>();
   const auto* const b = truth.const_data_ptr<uint8_t>();
   for (int64_t i = 0; i < predicted.numel(); ++i) {
     overlap.predicted += a[i] != 0 ? 1 : 0;
     overlap.truth += b[i] != 0 ? 1 : 0;
-    overlap.both += (a[i] != 0) & (b[i] != 0) ? 1 : 0;
+    overlap.intersection += (a[i] != 0) & (b[i] != 0) ? 1 : 0;
   }
   return overlap;
 }
 
 /// Returns the smallest window that contains all nonzero pixels of both masks. REQUIRES: there is
 /// one.
-Window compute_window(const at::Tensor& a, const at::Tensor& b) {
+Window compute_bounding_window(const at::Tensor& a, const at::Tensor& b) {
   const int64_t height = a.size(0), width = a.size(1);
   int64_t top = height, bottom = -1, left = width, right = -1;
   for (const at::Tensor& mask : {a, b}) {
@@ -63,40 +63,40 @@ Window compute_window(const at::Tensor& a, const at::Tensor& b) {
 
 /// Returns the percentile of the square roots of `squared_distances`, which must not be empty.
 /// Interpolates linearly between the two nearest ranks, like numpy. Reorders `squared_distances`.
-double percentile(std::vector<int64_t>& squares, double percent) {
-  const double rank = percent / 100 * static_cast<double>(squares.size() - 1);
-  const auto lower = squares.begin() + static_cast<std::ptrdiff_t>(rank);
-  std::nth_element(squares.begin(), lower, squares.end());
+double compute_distance_percentile(std::vector<int64_t>& squared_distances, double percent) {
+  const double rank = percent / 100 * static_cast<double>(squared_distances.size() - 1);
+  const auto lower = squared_distances.begin() + static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(squared_distances.begin(), lower, squared_distances.end());
   const double below = std::sqrt(static_cast<double>(*lower));
-  if (lower + 1 == squares.end()) return below;
-  const double above = std::sqrt(static_cast<double>(*std::min_element(lower + 1, squares.end())));
+  if (lower + 1 == squared_distances.end()) return below;
+  const double above = std::sqrt(static_cast<double>(*std::min_element(lower + 1, squared_distances.end())));
   return below + (above - below) * (rank - std::floor(rank));
 }
 
 /// Returns the 95th percentile of the distances from each pixel of the edge `from` to the edge
 /// `to`. The window must contain both edges.
-double directed_hausdorff95(const at::Tensor& from, const at::Tensor& to, const Window& window) {
-  const std::vector<int64_t> squared_to_nearest = compute_squared_distances(to, window);
-  std::vector<int64_t> squares;
+double compute_directed_hausdorff95(const at::Tensor& from, const at::Tensor& to, const Window& window) {
+  const std::vector<int64_t> window_squared_distances = compute_squared_distances(to, window);
+  std::vector<int64_t> edge_squared_distances;
   for (int64_t y = 0; y < window.height; ++y) {
     const uint8_t* row = from.const_data_ptr<uint8_t>() + (window.top + y) * from.size(1) + window.left;
     for (int64_t x = 0; x < window.width; ++x) {
-      if (row[x] != 0) squares.push_back(squared_to_nearest[y * window.width + x]);
+      if (row[x] != 0) edge_squared_distances.push_back(window_squared_distances[y * window.width + x]);
     }
   }
   constexpr double kPercent = 95;
-  return percentile(squares, kPercent);
+  return compute_distance_percentile(edge_squared_distances, kPercent);
 }
 
 double compute_hausdorff95(const at::Tensor& predicted, const at::Tensor& truth) {
-  const Window window = compute_window(predicted, truth);
+  const Window window = compute_bounding_window(predicted, truth);
   const at::Tensor predicted_edge = image::find_mask_edge(predicted);
   const at::Tensor true_edge = image::find_mask_edge(truth);
-  return std::max(directed_hausdorff95(predicted_edge, true_edge, window),
-                  directed_hausdorff95(true_edge, predicted_edge, window));
+  return std::max(compute_directed_hausdorff95(predicted_edge, true_edge, window),
+                  compute_directed_hausdorff95(true_edge, predicted_edge, window));
 }
 
-void add_score(std::map<std::string, MaskScoreSums>& groups, const std::string& name, const MaskScore& score) {
+void add_to_group(std::map<std::string, MaskScoreSums>& groups, const std::string& name, const MaskScore& score) {
   if (!name.empty()) groups[name].add(score);
 }
 
@@ -110,13 +110,13 @@ MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth) {
   VLMTRAIN_CHECK(predicted.sizes() == truth.sizes(), "the predicted mask is {} x {}, the reference is {} x {}",
                  predicted.size(0), predicted.size(1), truth.size(0), truth.size(1));
   const at::Tensor a = predicted.contiguous(), b = truth.contiguous();
-  const Overlap overlap = compute_overlap(a, b);
-  if (overlap.either() == 0) {
+  const PixelOverlap overlap = compute_overlap(a, b);
+  if (overlap.union_size() == 0) {
     return {.iou = 1, .dice = 1, .hausdorff95 = {}, .is_truth_empty = true, .is_prediction_empty = true};
   }
-  const auto num_both = static_cast<double>(overlap.both);
-  MaskScore score{.iou = num_both / static_cast<double>(overlap.either()),
-                  .dice = 2 * num_both / static_cast<double>(overlap.predicted + overlap.truth),
+  const auto intersection = static_cast<double>(overlap.intersection);
+  MaskScore score{.iou = intersection / static_cast<double>(overlap.union_size()),
+                  .dice = 2 * intersection / static_cast<double>(overlap.predicted + overlap.truth),
                   .hausdorff95 = {},
                   .is_truth_empty = overlap.truth == 0,
                   .is_prediction_empty = overlap.predicted == 0};
@@ -151,8 +151,8 @@ std::optional<double> MaskScoreSums::hausdorff95() const {
 
 void MaskScores::add(const MaskScore& score, const std::string& task, const std::string& structure) {
   total_.add(score);
-  add_score(by_task_, task, score);
-  add_score(by_structure_, structure, score);
+  add_to_group(by_task_, task, score);
+  add_to_group(by_structure_, structure, score);
 }
 
 void MaskScores::merge(const MaskScores& other) {
@@ -161,14 +161,15 @@ void MaskScores::merge(const MaskScores& other) {
   for (const auto& [name, sums] : other.by_structure_) by_structure_[name].merge(sums);
 }
 
-at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
+at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& valid_region,
                             image::ImageSize image_size) {
   const auto resize = [](const at::Tensor& map, int64_t rows, int64_t columns) {
     return at::upsample_bilinear2d(map, {rows, columns}, /*align_corners=*/false);
   };
   const at::Tensor square = resize(logits.view({1, 1, logits.size(0), logits.size(1)}), side, side);
-  const at::Tensor filled_region = square.narrow(2, 0, filled.rows).narrow(3, 0, filled.columns).contiguous();
-  return resize(filled_region, image_size.height, image_size.width)[0][0].gt(0).to(at::kByte);
+  const at::Tensor cropped_square =
+      square.narrow(2, 0, valid_region.rows).narrow(3, 0, valid_region.columns).contiguous();
+  return resize(cropped_square, image_size.height, image_size.width)[0][0].gt(0).to(at::kByte);
 }
 
 namespace {
@@ -182,16 +183,18 @@ constexpr int64_t kInfiniteDistance = int64_t{1} << 30;
 std::vector<int64_t> compute_column_distances(const at::Tensor& points, const Window& window) {
   const int64_t width = window.width;
   std::vector<int64_t> distances(static_cast<size_t>(window.height * width));
-  std::vector<int64_t> last(static_cast<size_t>(width), kInfiniteDistance);
+  std::vector<int64_t> previous_row_distances(static_cast<size_t>(width), kInfiniteDistance);
   for (int64_t y = 0; y < window.height; ++y) {
     const uint8_t* row = points.const_data_ptr<uint8_t>() + (window.top + y) * points.size(1) + window.left;
     int64_t* out = &distances[y * width];
-    for (int64_t x = 0; x < width; ++x) out[x] = last[x] = row[x] != 0 ? 0 : last[x] + 1;
+    for (int64_t x = 0; x < width; ++x)
+      out[x] = previous_row_distances[x] = row[x] != 0 ? 0 : previous_row_distances[x] + 1;
   }
-  std::ranges::fill(last, kInfiniteDistance);
+  std::ranges::fill(previous_row_distances, kInfiniteDistance);
   for (int64_t y = window.height - 1; y >= 0; --y) {
     int64_t* out = &distances[y * width];
-    for (int64_t x = 0; x < width; ++x) out[x] = last[x] = std::min(out[x], last[x] + 1);
+    for (int64_t x = 0; x < width; ++x)
+      out[x] = previous_row_distances[x] = std::min(out[x], previous_row_distances[x] + 1);
   }
   return distances;
 }
@@ -206,7 +209,7 @@ struct Parabola {
 /// Replaces the column distances d of a row with the squared distances to the nearest point of any
 /// column, min over v of (x - v)² + d(v)². That is the lower envelope of one parabola per column
 /// (Felzenszwalb and Huttenlocher). `envelope`: memory that is reused between rows.
-void square_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
+void square_and_minimize_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
   envelope.clear();
   for (int64_t x = 0; x < width; ++x) {
     if (row[x] >= kInfiniteDistance) continue;
@@ -234,7 +237,8 @@ void square_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
 std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const Window& window) {
   std::vector<int64_t> distances = compute_column_distances(points, window);
   std::vector<Parabola> envelope;
-  for (int64_t y = 0; y < window.height; ++y) square_row(&distances[y * window.width], window.width, envelope);
+  for (int64_t y = 0; y < window.height; ++y)
+    square_and_minimize_row(&distances[y * window.width], window.width, envelope);
   return distances;
 }
 
@@ -302,12 +306,12 @@ std::string normalize_answer(std::string_view text) {
   return word_stream >> word && word == "a" && !(word_stream >> second_word) ? word : normalized;
 }
 
-void ClosedScore::add(std::string_view expected, std::string_view prediction) {
+void ClosedQuestionScore::add(std::string_view expected, std::string_view prediction) {
   ++samples;
   num_correct += normalize_answer(expected) == normalize_answer(prediction) ? 1 : 0;
 }
 
-void OpenScore::add(std::string_view expected, std::string_view prediction) {
+void OpenQuestionScore::add(std::string_view expected, std::string_view prediction) {
   ++samples;
   const std::string reference = normalize_answer(expected), candidate = normalize_answer(prediction);
   num_exact += reference == candidate ? 1 : 0;

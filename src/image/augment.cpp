@@ -86,21 +86,23 @@ uint8_t sample_nearest(const Plane& plane, Rotation::Position position) {
 /// Interpolates between four pixels, with weights in units of 2^-kBits. Products of two weights and
 /// a byte fit in 38 bits.
 uint8_t sample_bilinear(const Plane& plane, Rotation::Position position) {
-  constexpr int kBits = 15;
-  constexpr int64_t kUnit = int64_t{1} << kBits;
+  constexpr int kWeightBits = 15;
+  constexpr int64_t kWeightUnit = int64_t{1} << kWeightBits;
   const int64_t y = position.y >> Rotation::kFractionBits, x = position.x >> Rotation::kFractionBits;
-  const int64_t fraction_y = (position.y >> (Rotation::kFractionBits - kBits)) & (kUnit - 1);
-  const int64_t fraction_x = (position.x >> (Rotation::kFractionBits - kBits)) & (kUnit - 1);
-  const int64_t top = plane.get_pixel(y, x) * (kUnit - fraction_x) + plane.get_pixel(y, x + 1) * fraction_x;
-  const int64_t bottom = plane.get_pixel(y + 1, x) * (kUnit - fraction_x) + plane.get_pixel(y + 1, x + 1) * fraction_x;
-  constexpr int64_t kRounding = int64_t{1} << (2 * kBits - 1);
-  return static_cast<uint8_t>((top * (kUnit - fraction_y) + bottom * fraction_y + kRounding) >> (2 * kBits));
+  const int64_t fraction_y = (position.y >> (Rotation::kFractionBits - kWeightBits)) & (kWeightUnit - 1);
+  const int64_t fraction_x = (position.x >> (Rotation::kFractionBits - kWeightBits)) & (kWeightUnit - 1);
+  const int64_t top = plane.get_pixel(y, x) * (kWeightUnit - fraction_x) + plane.get_pixel(y, x + 1) * fraction_x;
+  const int64_t bottom =
+      plane.get_pixel(y + 1, x) * (kWeightUnit - fraction_x) + plane.get_pixel(y + 1, x + 1) * fraction_x;
+  constexpr int64_t kRounding = int64_t{1} << (2 * kWeightBits - 1);
+  return static_cast<uint8_t>((top * (kWeightUnit - fraction_y) + bottom * fraction_y + kRounding) >>
+                              (2 * kWeightBits));
 }
 
 /// Rotates `channels`, uint8 [channels, height, width]. `sample_plane` returns the value of a Plane
 /// at a Position.
-template <class Sample>
-at::Tensor rotate(const at::Tensor& channels, double degrees, const Sample& interpolate) {
+template <class SamplePlane>
+at::Tensor rotate(const at::Tensor& channels, double degrees, const SamplePlane& sample_plane) {
   const at::Tensor source = channels.contiguous();
   const int64_t height = source.size(1), width = source.size(2);
   const Rotation rotation(degrees, height, width);
@@ -109,7 +111,7 @@ at::Tensor rotate(const at::Tensor& channels, double degrees, const Sample& inte
   for (int64_t channel = 0; channel < source.size(0); ++channel) {
     const Plane plane{source.const_data_ptr<uint8_t>() + channel * height * width, height, width};
     for (int64_t y = 0; y < height; ++y) {
-      for (int64_t x = 0; x < width; ++x) *output++ = interpolate(plane, rotation.map_to_source(y, x));
+      for (int64_t x = 0; x < width; ++x) *output++ = sample_plane(plane, rotation.map_to_source(y, x));
     }
   }
   return result;
@@ -117,15 +119,15 @@ at::Tensor rotate(const at::Tensor& channels, double degrees, const Sample& inte
 
 /// Multiplies each byte by `factor`, through a table of the 256 results.
 at::Tensor brighten(const at::Tensor& image, double factor) {
-  std::array<uint8_t, 256> bytes;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<uint8_t>(std::clamp(std::round(static_cast<double>(i) * factor), 0.0, 255.0));
+  std::array<uint8_t, 256> brightened_bytes;
+  for (size_t i = 0; i < brightened_bytes.size(); ++i) {
+    brightened_bytes[i] = static_cast<uint8_t>(std::clamp(std::round(static_cast<double>(i) * factor), 0.0, 255.0));
   }
   const at::Tensor source = image.contiguous();
   at::Tensor result = at::empty(source.sizes(), at::kByte);
   const auto* const input = source.const_data_ptr<uint8_t>();
   std::transform(input, input + source.numel(), result.mutable_data_ptr<uint8_t>(),
-                 [&](uint8_t byte) { return bytes[byte]; });
+                 [&](uint8_t byte) { return brightened_bytes[byte]; });
   return result;
 }
 

@@ -13,7 +13,8 @@ namespace vlmtrain::image {
 
 namespace {
 
-StoredPixels decode_format(std::span<const std::byte> bytes, const ImageHeader& header, const std::string& name) {
+StoredPixels decode_stored_pixels(std::span<const std::byte> bytes, const ImageHeader& header,
+                                  const std::string& name) {
   switch (header.format) {
     case ImageFormat::kJpeg:
       return decode_jpeg(bytes, header.stored, name);
@@ -32,11 +33,11 @@ constexpr uint32_t divide_by_255(uint32_t x_plus_half) {
 }
 
 /// Returns RGB pixels. `convert_pixel` writes one pixel from the source's samples of that pixel.
-template <class Convert>
-StoredPixels convert_pixels(const StoredPixels& source, Convert convert_pixel) {
+template <class ConvertPixel>
+StoredPixels convert_pixels(const StoredPixels& source, ConvertPixel convert_pixel) {
   StoredPixels rgb(source.size, 3);
-  const int64_t pixels = source.size.height * source.size.width;
-  for (int64_t i = 0; i < pixels; ++i) convert_pixel(&source.samples[i * source.channels], &rgb.samples[i * 3]);
+  const int64_t num_pixels = source.size.height * source.size.width;
+  for (int64_t i = 0; i < num_pixels; ++i) convert_pixel(&source.samples[i * source.channels], &rgb.samples[i * 3]);
   return rgb;
 }
 
@@ -51,7 +52,7 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& nam
   const bool is_upright_jpeg = header.format == ImageFormat::kJpeg && header.orientation == Orientation::kUpright;
   // Decoding directly to planes saves a copy of the image.
   if (is_upright_jpeg && decode_jpeg_planes(bytes, header.stored, name, planes)) return result;
-  write_upright_planes(decode_format(bytes, header, name), header.orientation, planes);
+  write_upright_planes(decode_stored_pixels(bytes, header, name), header.orientation, planes);
   return result;
 }
 
@@ -69,12 +70,12 @@ ImageSize read_image_size(const io::MediaRef& image) {
   return get_upright_size(read_header(source, image.path));
 }
 
-StoredPixels gray_to_rgb(const StoredPixels& gray) {
+StoredPixels convert_gray_to_rgb(const StoredPixels& gray) {
   return convert_pixels(gray,
                         [](const uint8_t* source, uint8_t* target) { target[0] = target[1] = target[2] = source[0]; });
 }
 
-StoredPixels inverted_cmyk_to_rgb(const StoredPixels& cmyk) {
+StoredPixels convert_inverted_cmyk_to_rgb(const StoredPixels& cmyk) {
   return convert_pixels(cmyk, [](const uint8_t* source, uint8_t* target) {
     const uint32_t key = source[3];  // 255 means no black ink
     for (int channel = 0; channel < 3; ++channel) {
@@ -84,7 +85,7 @@ StoredPixels inverted_cmyk_to_rgb(const StoredPixels& cmyk) {
   });
 }
 
-StoredPixels rgba_on_white(const StoredPixels& rgba) {
+StoredPixels composite_on_white(const StoredPixels& rgba) {
   // Pillow's alpha_composite keeps seven more bits in the division.
   constexpr uint32_t kExtraBits = 7;
   return convert_pixels(rgba, [](const uint8_t* source, uint8_t* target) {

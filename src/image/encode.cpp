@@ -27,7 +27,7 @@ namespace {
 
 /// Encodes `rows`, contiguous uint8 [height, width, channels] or [height, width], as PNG. `format`:
 /// one of libpng's PNG_FORMAT_* with that number of channels.
-std::string encode_rows(const at::Tensor& rows, png_uint_32 format) {
+std::string encode_png_rows(const at::Tensor& rows, png_uint_32 format) {
   png_image png{};
   png.version = PNG_IMAGE_VERSION;
   png.height = static_cast<png_uint_32>(rows.size(0));
@@ -80,12 +80,12 @@ std::string encode_jpeg(const at::Tensor& image, int quality) {
 std::string encode_png(const at::Tensor& image) {
   VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
                  "the image to encode must be uint8 [3, height, width] on the CPU");
-  return encode_rows(image.permute({1, 2, 0}).contiguous(), PNG_FORMAT_RGB);
+  return encode_png_rows(image.permute({1, 2, 0}).contiguous(), PNG_FORMAT_RGB);
 }
 
 std::string encode_mask_png(const at::Tensor& mask) {
   check_is_mask(mask);
-  return encode_rows(mask.ne(0).to(at::kByte).mul_(255).contiguous(), PNG_FORMAT_GRAY);
+  return encode_png_rows(mask.ne(0).to(at::kByte).mul_(255).contiguous(), PNG_FORMAT_GRAY);
 }
 
 }  // namespace vlmtrain::image

@@ -50,13 +50,13 @@ void check_value(int64_t value, bool is_rgb, int64_t bits, const std::string& na
   }
 }
 
-/// Returns one byte for each pixel: 1 if `is_inside` returns true for the pixel's bytes, else 0.
-template <class IsInside>
-StoredPixels threshold_pixels(const StoredPixels& rows, const IsInside& is_inside) {
+/// Returns one byte for each pixel: 1 if `is_set` returns true for the pixel's bytes, else 0.
+template <class IsSet>
+StoredPixels make_mask_where(const StoredPixels& rows, const IsSet& is_set) {
   StoredPixels mask(rows.size, 1);
-  const int64_t pixels = rows.size.height * rows.size.width;
+  const int64_t num_pixels = rows.size.height * rows.size.width;
   const uint8_t* pixel = rows.samples.get();
-  for (int64_t i = 0; i < pixels; ++i, pixel += rows.channels) mask.samples[i] = is_inside(pixel) ? 1 : 0;
+  for (int64_t i = 0; i < num_pixels; ++i, pixel += rows.channels) mask.samples[i] = is_set(pixel) ? 1 : 0;
   return mask;
 }
 
@@ -67,19 +67,19 @@ StoredPixels make_mask(const StoredPixels& rows, std::optional<int64_t> value, i
   const int64_t count = rows.channels;
   if (!value && threshold > 0) {
     const bool is_16_bit = bits == 16;
-    return threshold_pixels(
+    return make_mask_where(
         rows, [=](const uint8_t* pixel) { return (is_16_bit ? pixel[0] << 8 | pixel[1] : int{pixel[0]}) > threshold; });
   }
   if (!value) {
-    return threshold_pixels(rows, [count](const uint8_t* pixel) {
+    return make_mask_where(rows, [count](const uint8_t* pixel) {
       uint8_t combined = 0;
       for (int64_t i = 0; i < count; ++i) combined |= pixel[i];
       return combined != 0;
     });
   }
-  const int64_t expected = *value;
-  if (count == 1) return threshold_pixels(rows, [expected](const uint8_t* pixel) { return pixel[0] == expected; });
-  return threshold_pixels(rows, [expected](const uint8_t* pixel) { return (pixel[0] << 8 | pixel[1]) == expected; });
+  const int64_t requested = *value;
+  if (count == 1) return make_mask_where(rows, [requested](const uint8_t* pixel) { return pixel[0] == requested; });
+  return make_mask_where(rows, [requested](const uint8_t* pixel) { return (pixel[0] << 8 | pixel[1]) == requested; });
 }
 
 DecodedMask decode_mask_bytes(std::span<const std::byte> bytes, std::optional<int64_t> value, const std::string& name) {
@@ -98,7 +98,7 @@ DecodedMask decode_mask_bytes(std::span<const std::byte> bytes, std::optional<in
 
 /// Reads the size from the header and validates `value` with the bit depth and color type of IHDR,
 /// the first chunk of a PNG (https://www.w3.org/TR/png-3/#11IHDR).
-ImageSize read_header_size(ByteSource& source, std::optional<int64_t> value, const std::string& name) {
+ImageSize read_size_and_check_value(ByteSource& source, std::optional<int64_t> value, const std::string& name) {
   constexpr uint64_t kBitDepthOffset = 24;  // in the file; the next byte is the color type
   constexpr uint8_t kColorBit = 2, kPalette = 3;
   const ImageHeader header = read_header(source, name);
@@ -116,10 +116,10 @@ ImageSize read_header_size(ByteSource& source, std::optional<int64_t> value, con
 ImageSize read_mask_size(const io::MediaRef& file, std::optional<int64_t> value) {
   if (file.bytes) {
     MemorySource source(std::as_bytes(std::span(io::get_media_bytes(file))));
-    return read_header_size(source, value, file.path);
+    return read_size_and_check_value(source, value, file.path);
   }
   FileSource source(file.path);
-  return read_header_size(source, value, file.path);
+  return read_size_and_check_value(source, value, file.path);
 }
 
 at::Tensor decode_mask(const io::MediaRef& file, std::optional<int64_t> value) {
@@ -134,17 +134,17 @@ DecodedMask decode_mask_with_notice(const io::MediaRef& file, std::optional<int6
 static_assert(io::kMaxMaskPixels == kMaxImagePixels);
 
 at::Tensor decode_rle(const Rle& rle) {
-  const int64_t pixels = rle.height * rle.width;
-  std::vector<uint8_t> columns(static_cast<size_t>(pixels));
+  const int64_t num_pixels = rle.height * rle.width;
+  std::vector<uint8_t> columns(static_cast<size_t>(num_pixels));
   int64_t offset = 0;
   uint8_t value = 0;
   for (const int64_t count : rle.counts) {
-    VLMTRAIN_CHECK(count >= 0 && count <= pixels - offset, "runs exceed the mask's {} pixels", pixels);
+    VLMTRAIN_CHECK(count >= 0 && count <= num_pixels - offset, "runs exceed the mask's {} pixels", num_pixels);
     std::fill_n(columns.begin() + offset, count, value);
     offset += count;
     value ^= 1;
   }
-  VLMTRAIN_CHECK(offset == pixels, "the runs have {} pixels, but the mask has {}", offset, pixels);
+  VLMTRAIN_CHECK(offset == num_pixels, "the runs have {} pixels, but the mask has {}", offset, num_pixels);
   at::Tensor mask = at::empty({rle.height, rle.width}, at::kByte);
   transpose_bytes(columns.data(), rle.height, rle.width, rle.height, mask.mutable_data_ptr<uint8_t>(), rle.width);
   return mask;

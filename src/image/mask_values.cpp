@@ -13,9 +13,9 @@ namespace {
 
 /// The maximum number of gray values of a label map without a palette. An 8-bit photograph has most
 /// of the 256 values. Chosen without measurement.
-constexpr int64_t kMaxLabels = 192;
+constexpr int64_t kMaxGrayLabels = 192;
 /// The maximum number of colors of an RGB label map: the maximum size of a palette.
-constexpr int64_t kMaxColors = 256;
+constexpr int64_t kMaxColorLabels = 256;
 
 // The limits between soft masks and label maps, for files with a bright interior. Chosen without
 // measurement; tests/image/mask_values_test.cpp has masks shrunk with several filters and masks
@@ -23,9 +23,9 @@ constexpr int64_t kMaxColors = 256;
 
 /// A file with more values than this is a soft mask, however many pixels have low values. A palette
 /// with at most this many entries holds labels.
-constexpr int64_t kMaxLabelValues = 64;
+constexpr int64_t kMaxAmbiguousValues = 64;
 /// A file with more values than this is a soft mask if fewer pixels have low values than high ones.
-constexpr int64_t kMaxSharpValues = 8;
+constexpr int64_t kMaxHardEdgeValues = 8;
 /// A file with any number of values is a soft mask if the high values have more than this many
 /// times the pixels of the low values: a region has more pixels inside than at its edge.
 constexpr int64_t kMinInteriorToEdgeRatio = 4;
@@ -39,21 +39,21 @@ int64_t read_sample(const uint8_t* bytes, int64_t bytes_per_sample) {
 struct GrayHistogram {
   std::vector<int64_t> counts;  // number of pixels, indexed by value
   int64_t num_distinct = 0;     // number of values that occur, without 0
-  int64_t highest = 0;          // highest value that occurs
+  int64_t highest_value = 0;    // highest value that occurs
 
   /// `range`: the highest value that the samples can have.
   explicit GrayHistogram(int64_t range) : counts(static_cast<size_t>(range) + 1) {}
 
-  /// Computes `num_distinct` and `highest` from `counts`.
+  /// Computes `num_distinct` and `highest_value` from `counts`.
   void finalize() {
     for (size_t value = 1; value < counts.size(); ++value) {
       if (counts[value] == 0) continue;
       ++num_distinct;
-      highest = static_cast<int64_t>(value);
+      highest_value = static_cast<int64_t>(value);
     }
   }
   /// Returns the number of pixels with values in [first, last].
-  int64_t pixels(int64_t first, int64_t last) const {
+  int64_t count_pixels(int64_t first, int64_t last) const {
     int64_t sum = 0;
     for (int64_t value = first; value <= last; ++value) sum += counts[static_cast<size_t>(value)];
     return sum;
@@ -63,14 +63,14 @@ struct GrayHistogram {
 /// Returns the histogram, or nothing if a pixel is not gray. The three samples of a gray RGB pixel
 /// are equal.
 std::optional<GrayHistogram> compute_gray_histogram(const PngSamples& samples) {
-  const int64_t bytes = samples.bits == 16 ? 2 : 1;
-  GrayHistogram histogram(bytes == 2 ? 65535 : 255);
+  const int64_t bytes_per_sample = samples.bits == 16 ? 2 : 1;
+  GrayHistogram histogram(bytes_per_sample == 2 ? 65535 : 255);
   const uint8_t* pixel = samples.rows.samples.get();
-  const int64_t pixels = samples.rows.size.height * samples.rows.size.width;
-  for (int64_t i = 0; i < pixels; ++i, pixel += samples.rows.channels) {
-    const int64_t value = read_sample(pixel, bytes);
+  const int64_t num_pixels = samples.rows.size.height * samples.rows.size.width;
+  for (int64_t i = 0; i < num_pixels; ++i, pixel += samples.rows.channels) {
+    const int64_t value = read_sample(pixel, bytes_per_sample);
     for (int64_t channel = 1; channel < samples.channels; ++channel) {
-      if (read_sample(pixel + channel * bytes, bytes) != value) return std::nullopt;
+      if (read_sample(pixel + channel * bytes_per_sample, bytes_per_sample) != value) return std::nullopt;
     }
     ++histogram.counts[static_cast<size_t>(value)];
   }
@@ -78,12 +78,12 @@ std::optional<GrayHistogram> compute_gray_histogram(const PngSamples& samples) {
   return histogram;
 }
 
-/// Returns the number of colors other than black. Stops counting at kMaxColors + 1.
+/// Returns the number of colors other than black. Stops counting at kMaxColorLabels + 1.
 int64_t count_colors(const PngSamples& samples) {
   std::unordered_set<uint64_t> colors;
   const uint8_t* pixel = samples.rows.samples.get();
-  const int64_t pixels = samples.rows.size.height * samples.rows.size.width;
-  for (int64_t i = 0; i < pixels && std::ssize(colors) <= kMaxColors; ++i, pixel += samples.rows.channels) {
+  const int64_t num_pixels = samples.rows.size.height * samples.rows.size.width;
+  for (int64_t i = 0; i < num_pixels && std::ssize(colors) <= kMaxColorLabels; ++i, pixel += samples.rows.channels) {
     uint64_t color = 0;
     for (int64_t byte = 0; byte < samples.rows.channels; ++byte) color = color << 8 | pixel[byte];
     if (color != 0) colors.insert(color);
@@ -109,27 +109,27 @@ UserError make_ambiguous_mask_error(const std::string& problem, const std::strin
 /// Finds the rule for a gray file with at least two values other than 0. `bits`: per sample.
 MaskRule make_gray_rule(const GrayHistogram& histogram, int64_t bits, const std::string& name) {
   // A 16-bit file may hold 8-bit values.
-  const int64_t range = bits == 16 && histogram.highest > 255 ? 65535 : 255;
+  const int64_t range = bits == 16 && histogram.highest_value > 255 ? 65535 : 255;
   const int64_t half = range / 2;
-  const int64_t num_high = histogram.pixels(half + 1, range), num_low = histogram.pixels(1, half);
+  const int64_t num_high = histogram.count_pixels(half + 1, range), num_low = histogram.count_pixels(1, half);
   // Most of the bright pixels lie in the upper tenth of the range.
-  const bool has_plateau = num_high > 0 && 2 * histogram.pixels(range - range / 10, range) >= num_high;
-  const bool is_edge =
-      kMinInteriorToEdgeRatio * num_low < num_high || (histogram.num_distinct > kMaxSharpValues && num_low < num_high);
-  if (has_plateau && (is_edge || histogram.num_distinct > kMaxLabelValues)) {
+  const bool has_bright_interior = num_high > 0 && 2 * histogram.count_pixels(range - range / 10, range) >= num_high;
+  const bool low_values_are_edges = kMinInteriorToEdgeRatio * num_low < num_high ||
+                                    (histogram.num_distinct > kMaxHardEdgeValues && num_low < num_high);
+  if (has_bright_interior && (low_values_are_edges || histogram.num_distinct > kMaxAmbiguousValues)) {
     return {.threshold = half,
             .notice = io::Notice{
                 .kind = "a mask file has soft edges or noise; values above half of the range count as mask",
                 .example = fmt::format("{} ({} of {} pixels that are not 0)", name, num_high, num_high + num_low)}};
   }
-  if (has_plateau) {
+  if (has_bright_interior) {
     throw make_ambiguous_mask_error(
         fmt::format("{} values other than 0, from low ones to {}: noise, or labels and a border",
-                    histogram.num_distinct, histogram.highest),
+                    histogram.num_distinct, histogram.highest_value),
         name);
   }
-  // kMaxLabels is a limit for 8-bit samples only.
-  if (bits != 16 && histogram.num_distinct > kMaxLabels)
+  // kMaxGrayLabels is a limit for 8-bit samples only.
+  if (bits != 16 && histogram.num_distinct > kMaxGrayLabels)
     throw make_ambiguous_mask_error(fmt::format("{} gray values", histogram.num_distinct), name);
   return {.threshold = 0, .notice = make_labels_notice(histogram.num_distinct, "values", name)};
 }
@@ -140,15 +140,16 @@ MaskRule find_mask_rule(const PngSamples& samples, const std::string& name) {
   const auto histogram = compute_gray_histogram(samples);
   if (!histogram) {
     const int64_t colors = count_colors(samples);
-    if (colors > kMaxColors) throw make_ambiguous_mask_error(fmt::format("more than {} colors", kMaxColors), name);
+    if (colors > kMaxColorLabels)
+      throw make_ambiguous_mask_error(fmt::format("more than {} colors", kMaxColorLabels), name);
     if (colors < 2) return {};
     return {.threshold = 0, .notice = make_labels_notice(colors, "colors", name)};
   }
   if (histogram->num_distinct < 2) return {};
   // Samples below 8 bits, and palettes with few or colored entries, are labels even if their
   // histogram looks like that of soft edges.
-  const bool has_labels = samples.bits < 8 || (samples.is_palette && histogram->num_distinct <= kMaxLabelValues);
-  if (has_labels || samples.has_colored_palette) {
+  const bool is_label_map = samples.bits < 8 || (samples.is_palette && histogram->num_distinct <= kMaxAmbiguousValues);
+  if (is_label_map || samples.has_colored_palette) {
     return {.threshold = 0,
             .notice = make_labels_notice(histogram->num_distinct, samples.is_palette ? "entries" : "values", name)};
   }

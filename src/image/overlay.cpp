@@ -28,16 +28,17 @@ at::Tensor extract_outline(const at::Tensor& mask, int64_t thickness) {
 
 /// Blends the set pixels of `image`, contiguous [3, height, width], with `percent` of `color`.
 /// `mask`: [height, width]; nonzero pixels count as set.
-void blend(at::Tensor& image, const at::Tensor& mask, const std::array<uint8_t, 3>& color, int percent) {
+void blend_color(at::Tensor& image, const at::Tensor& mask, const std::array<uint8_t, 3>& color, int percent) {
   const at::Tensor contiguous_mask = mask.contiguous();
-  const auto* const inside = contiguous_mask.const_data_ptr<uint8_t>();
-  const int64_t pixels = contiguous_mask.numel();
+  const auto* const mask_pixels = contiguous_mask.const_data_ptr<uint8_t>();
+  const int64_t num_pixels = contiguous_mask.numel();
   auto* plane = image.mutable_data_ptr<uint8_t>();
   for (const int channel : color) {
-    for (int64_t i = 0; i < pixels; ++i) {
-      if (inside[i] != 0) plane[i] = static_cast<uint8_t>((plane[i] * (100 - percent) + channel * percent + 50) / 100);
+    for (int64_t i = 0; i < num_pixels; ++i) {
+      if (mask_pixels[i] != 0)
+        plane[i] = static_cast<uint8_t>((plane[i] * (100 - percent) + channel * percent + 50) / 100);
     }
-    plane += pixels;
+    plane += num_pixels;
   }
 }
 
@@ -53,8 +54,8 @@ at::Tensor draw_masks(const at::Tensor& image, const std::vector<OverlayMask>& m
     VLMTRAIN_CHECK(overlay.mask.size(0) == image.size(1) && overlay.mask.size(1) == image.size(2),
                    "a mask of {} x {} pixels does not match an image of {} x {}", overlay.mask.size(1),
                    overlay.mask.size(0), image.size(2), image.size(1));
-    if (overlay.is_filled) blend(result, overlay.mask, overlay.color, kFillPercent);
-    blend(result, extract_outline(overlay.mask, thickness), overlay.color, 100);
+    if (overlay.is_filled) blend_color(result, overlay.mask, overlay.color, kFillPercent);
+    blend_color(result, extract_outline(overlay.mask, thickness), overlay.color, 100);
   }
   return result;
 }

@@ -43,11 +43,11 @@ void transpose_block(const uint8_t* input, int64_t input_stride, uint8_t* output
 
 }  // namespace
 
-VLMTRAIN_VECTORIZED void split_channels(const uint8_t* __restrict rgb, int64_t pixels, const PlaneRows& output) {
+VLMTRAIN_VECTORIZED void split_channels(const uint8_t* __restrict rgb, int64_t num_pixels, const PlaneRows& output) {
   uint8_t* __restrict red = output.red;
   uint8_t* __restrict green = output.green;
   uint8_t* __restrict blue = output.blue;
-  for (int64_t i = 0; i < pixels; ++i) {
+  for (int64_t i = 0; i < num_pixels; ++i) {
     red[i] = rgb[3 * i];
     green[i] = rgb[3 * i + 1];
     blue[i] = rgb[3 * i + 2];

@@ -21,7 +21,7 @@ struct PlaneRows {
 };
 
 /// Copies `num_pixels` interleaved RGB pixels to one row of each plane.
-void split_channels(const uint8_t* rgb, int64_t pixels, const PlaneRows& output);
+void split_channels(const uint8_t* rgb, int64_t num_pixels, const PlaneRows& output);
 
 /// Writes the transpose of `input` [rows, columns] to `output` [columns, rows]. The strides are the
 /// bytes between the starts of neighboring rows. The buffers must not overlap.

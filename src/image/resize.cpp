@@ -37,8 +37,8 @@ struct WeightTable {
   const Weight* row(int64_t output) const { return values.data() + output * stride; }
 };
 using ExactWeights = WeightTable<double>;
-using ResampleWeights = WeightTable<int16_t>;  // ATen's type of weights
-using PillowWeights = WeightTable<int32_t>;    // Pillow's type of weights
+using AtenWeights = WeightTable<int16_t>;    // ATen's type of weights
+using PillowWeights = WeightTable<int32_t>;  // Pillow's type of weights
 
 // The filters at distance x >= 0 from their center.
 
@@ -70,12 +70,12 @@ int64_t truncate(double value) {
 }
 
 /// A filter and its support: the distance in source samples at which it becomes 0.
-struct Kernel {
+struct FilterKernel {
   double (*value)(double distance);
   double support;
 };
 
-Kernel get_kernel(Filter filter) {
+FilterKernel get_filter_kernel(Filter filter) {
   switch (filter) {
     case Filter::kBilinear:
       return {triangle, 1.0};
@@ -116,7 +116,7 @@ WeightTable<Weight> to_fixed_point(const ExactWeights& exact, int precision) {
 /// Returns weights whose sum is 1 for each output. Source of the formulas: precompute_coeffs of
 /// Pillow's Resample.c.
 ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter filter) {
-  const Kernel kernel = get_kernel(filter);
+  const FilterKernel kernel = get_filter_kernel(filter);
   const double scale = static_cast<double>(input_size) / static_cast<double>(output_size);
   const double stretch = std::max(scale, 1.0);
   const double inverse_stretch = 1.0 / stretch;
@@ -146,7 +146,7 @@ ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter 
 
 /// Returns the weights of resize(). Source of the formulas: ATen/native/cpu/UpSampleKernel.cpp,
 /// which follows Pillow's Resample.c with 16-bit weights.
-ResampleWeights make_resample_weights(int64_t input_size, int64_t output_size, Filter filter) {
+AtenWeights make_aten_weights(int64_t input_size, int64_t output_size, Filter filter) {
   const ExactWeights exact = make_exact_weights(input_size, output_size, filter);
   const double max_weight = std::max(0.0, *std::ranges::max_element(exact.values));
   return to_fixed_point<int16_t>(exact, choose_precision(max_weight));
@@ -197,12 +197,12 @@ inline __attribute__((always_inline)) void resample_columns_impl(const uint8_t* 
   for (size_t y = 0; y < weights.spans.size(); ++y, output += width) {
     const auto [first, count] = weights.spans[y];
     const uint8_t* source = input + first * width;
-    const Weight* values = weights.row(static_cast<int64_t>(y));
+    const Weight* row_weights = weights.row(static_cast<int64_t>(y));
     for (int64_t x = 0; x < vector_width; x += kLanes) {
-      accumulate_lanes(source + x, width, count, values, weights.precision, output + x);
+      accumulate_lanes(source + x, width, count, row_weights, weights.precision, output + x);
     }
     for (int64_t x = vector_width; x < width; ++x)
-      output[x] = accumulate_sample(source + x, width, count, values, weights.precision);
+      output[x] = accumulate_sample(source + x, width, count, row_weights, weights.precision);
   }
 }
 
@@ -218,7 +218,7 @@ inline __attribute__((always_inline)) void resample_lanes_impl(const uint8_t* in
 }
 
 // target_clones of VLMTRAIN_VECTORIZED does not apply to templates, hence these overloads.
-VLMTRAIN_VECTORIZED void resample_columns(const uint8_t* input, int64_t width, const ResampleWeights& weights,
+VLMTRAIN_VECTORIZED void resample_columns(const uint8_t* input, int64_t width, const AtenWeights& weights,
                                           uint8_t* output) {
   resample_columns_impl(input, width, weights, output);
 }
@@ -226,7 +226,7 @@ VLMTRAIN_VECTORIZED void resample_columns(const uint8_t* input, int64_t width, c
                                           uint8_t* output) {
   resample_columns_impl(input, width, weights, output);
 }
-VLMTRAIN_VECTORIZED void resample_lanes(const uint8_t* input, const ResampleWeights& weights, uint8_t* output) {
+VLMTRAIN_VECTORIZED void resample_lanes(const uint8_t* input, const AtenWeights& weights, uint8_t* output) {
   resample_lanes_impl(input, weights, output);
 }
 VLMTRAIN_VECTORIZED void resample_lanes(const uint8_t* input, const PillowWeights& weights, uint8_t* output) {
@@ -280,12 +280,12 @@ void check_arguments(const at::Tensor& image, int64_t height, int64_t width) {
 
 /// Resizes the width, then the height, and rounds to bytes after each.
 template <class Weights>
-at::Tensor resize_bytes(MakeWeights<Weights> weights, const at::Tensor& image, int64_t height, int64_t width,
+at::Tensor resize_bytes(MakeWeights<Weights> make_weights, const at::Tensor& image, int64_t height, int64_t width,
                         Filter filter) {
   check_arguments(image, height, width);
   at::Tensor result = image.contiguous();
-  if (result.size(2) != width) result = resize_width(result, width, weights(result.size(2), width, filter));
-  if (result.size(1) != height) result = resize_height(result, height, weights(result.size(1), height, filter));
+  if (result.size(2) != width) result = resize_width(result, width, make_weights(result.size(2), width, filter));
+  if (result.size(1) != height) result = resize_height(result, height, make_weights(result.size(1), height, filter));
   return result;
 }
 
@@ -300,7 +300,7 @@ uint8_t round_to_byte(double value) {
 void resample_channel(const uint8_t* input, int64_t input_height, int64_t input_width, const ExactWeights& columns,
                       const ExactWeights& rows, uint8_t* output) {
   const size_t width = columns.spans.size();
-  std::vector<double> horizontal(static_cast<size_t>(input_height) * width);
+  std::vector<double> resampled_rows(static_cast<size_t>(input_height) * width);
   for (int64_t y = 0; y < input_height; ++y) {
     for (size_t x = 0; x < width; ++x) {
       const auto [first, count] = columns.spans[x];
@@ -308,7 +308,7 @@ void resample_channel(const uint8_t* input, int64_t input_height, int64_t input_
       const double* weights = columns.row(static_cast<int64_t>(x));
       double sum = 0;
       for (int64_t k = 0; k < count; ++k) sum += weights[k] * source[k];
-      horizontal[static_cast<size_t>(y) * width + x] = sum;
+      resampled_rows[static_cast<size_t>(y) * width + x] = sum;
     }
   }
   std::vector<double> sums(width);
@@ -317,7 +317,7 @@ void resample_channel(const uint8_t* input, int64_t input_height, int64_t input_
     const double* weights = rows.row(static_cast<int64_t>(y));
     std::fill(sums.begin(), sums.end(), 0.0);
     for (int64_t k = 0; k < count; ++k) {
-      const double* source = horizontal.data() + static_cast<size_t>(first + k) * width;
+      const double* source = resampled_rows.data() + static_cast<size_t>(first + k) * width;
       for (size_t x = 0; x < width; ++x) sums[x] += weights[k] * source[x];
     }
     output = std::transform(sums.begin(), sums.end(), output, round_to_byte);
@@ -332,7 +332,7 @@ int64_t map_to_source(int64_t output, int64_t output_size, int64_t input_size) {
 }  // namespace
 
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, Filter filter) {
-  return resize_bytes(&make_resample_weights, image, height, width, filter);
+  return resize_bytes(&make_aten_weights, image, height, width, filter);
 }
 
 at::Tensor resize_pillow(const at::Tensor& image, int64_t height, int64_t width, Filter filter) {

@@ -22,7 +22,7 @@ MomentFormat get_moment_format(const at::Tensor& moments) {
   }
 }
 
-const float* fp32_data_or_null(const at::Tensor& tensor) {
+const float* get_fp32_data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
@@ -52,8 +52,8 @@ AdamWTensor make_adamw_tensor(const AdamWParameter& tensor, MomentFormat format)
 }
 
 /// Returns the arguments that all launches of an update share.
-AdamW make_base_args(const AdamWParameter& first, const AdamWStep& step) {
-  AdamW args{};
+AdamWArgs make_base_args(const AdamWParameter& first, const AdamWStep& step) {
+  AdamWArgs args{};
   args.moments = get_moment_format(first.moments[0]);
   args.weight_element = first.weight.defined() ? get_element_type(first.weight) : ElementType::kBFloat16;
   args.learning_rate = step.learning_rate;
@@ -61,31 +61,31 @@ AdamW make_base_args(const AdamWParameter& first, const AdamWStep& step) {
   args.beta2 = step.beta2;
   // The update itself is computed in fp32.
   args.decay = static_cast<float>(step.learning_rate * step.weight_decay);
-  args.beta[0] = static_cast<float>(step.beta1);
-  args.beta[1] = static_cast<float>(step.beta2);
-  args.one_minus_beta[0] = static_cast<float>(1 - step.beta1);
-  args.one_minus_beta[1] = static_cast<float>(1 - step.beta2);
+  args.fp32_betas[0] = static_cast<float>(step.beta1);
+  args.fp32_betas[1] = static_cast<float>(step.beta2);
+  args.one_minus_betas[0] = static_cast<float>(1 - step.beta1);
+  args.one_minus_betas[1] = static_cast<float>(1 - step.beta2);
   args.epsilon = static_cast<float>(step.epsilon);
-  args.divisor = fp32_data_or_null(step.divisor);
+  args.divisor = get_fp32_data_or_null(step.divisor);
   args.skipped = step.skipped.const_data_ptr<float>();
-  args.codes = fp32_data_or_null(step.codes);
-  args.bounds = fp32_data_or_null(step.bounds);
+  args.codes = get_fp32_data_or_null(step.codes);
+  args.bounds = get_fp32_data_or_null(step.bounds);
   args.seed = step.seed;
   return args;
 }
 
 /// Launches the update of at most kMaxAdamWTensors parameters. Overwrites the arguments that depend
 /// on them.
-void launch_batch(std::span<const AdamWParameter> tensors, AdamW& args) {
+void launch_batch(std::span<const AdamWParameter> tensors, AdamWArgs& args) {
   std::vector<at::Tensor> reads, writes;
   int64_t blocks = 0;
-  args.tensors = static_cast<int>(tensors.size());
+  args.num_tensors = static_cast<int>(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const AdamWParameter& tensor = tensors[i];
-    args.tensor[i] = make_adamw_tensor(tensor, args.moments);
+    args.tensors[i] = make_adamw_tensor(tensor, args.moments);
     args.first_block[i] = blocks;
-    constexpr int64_t kElements = kMomentBlock * kAdamWBlocks;
-    blocks += (tensor.master.numel() + kElements - 1) / kElements;
+    constexpr int64_t kElementsPerThreadBlock = kMomentBlock * kAdamWBlocksPerThreadBlock;
+    blocks += (tensor.master.numel() + kElementsPerThreadBlock - 1) / kElementsPerThreadBlock;
     // Without absmax, which is 1/64 of the size of the codes.
     reads.insert(reads.end(), {tensor.master, tensor.gradient, tensor.moments[0], tensor.moments[1]});
     writes.insert(writes.end(), {tensor.master, tensor.moments[0], tensor.moments[1]});
@@ -99,7 +99,7 @@ void launch_batch(std::span<const AdamWParameter> tensors, AdamW& args) {
 
 void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step) {
   if (tensors.empty()) return;
-  AdamW args = make_base_args(tensors.front(), step);
+  AdamWArgs args = make_base_args(tensors.front(), step);
   for (size_t first = 0; first < tensors.size(); first += kMaxAdamWTensors) {
     launch_batch(tensors.subspan(first, std::min<size_t>(kMaxAdamWTensors, tensors.size() - first)), args);
   }

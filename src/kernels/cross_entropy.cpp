@@ -15,16 +15,16 @@ CrossEntropyRows cross_entropy(const at::Tensor& logits, const at::Tensor& label
   if (rows == 0) return result;
   KernelLaunch("vlmtrain::cross_entropy", {logits, labels}, {outputs, compute_gradient ? logits : outputs[0]})(
       launchers().cross_entropy,
-      CrossEntropy{.element = get_element_type(logits),
-                   .compute_gradient = compute_gradient,
-                   .rows = rows,
-                   .vocabulary = logits.size(1),
-                   .logits = logits.mutable_data_ptr(),
-                   .labels = labels.const_data_ptr<int64_t>(),
-                   .row_factors = row_factors.defined() ? row_factors.const_data_ptr<float>() : nullptr,
-                   .factor = static_cast<float>(factor),
-                   .cross_entropy = result.cross_entropy.mutable_data_ptr<float>(),
-                   .is_correct = result.is_correct.mutable_data_ptr<float>()});
+      CrossEntropyArgs{.element = get_element_type(logits),
+                       .compute_gradient = compute_gradient,
+                       .rows = rows,
+                       .vocabulary = logits.size(1),
+                       .logits = logits.mutable_data_ptr(),
+                       .labels = labels.const_data_ptr<int64_t>(),
+                       .row_factors = row_factors.defined() ? row_factors.const_data_ptr<float>() : nullptr,
+                       .factor = static_cast<float>(factor),
+                       .cross_entropy = result.cross_entropy.mutable_data_ptr<float>(),
+                       .is_correct = result.is_correct.mutable_data_ptr<float>()});
   return result;
 }
 

@@ -15,25 +15,26 @@ namespace vlmtrain::kernels {
 at::Tensor activate(const at::Tensor& x, ActivationFunction function) {
   at::Tensor value = at::empty_like(x);
   if (value.numel() == 0) return value;
-  KernelLaunch("vlmtrain::activate", {x}, {value})(launchers().activate, Activate{.element = get_element_type(x),
-                                                                                  .function = function,
-                                                                                  .count = x.numel(),
-                                                                                  .gradient = nullptr,
-                                                                                  .x = x.const_data_ptr(),
-                                                                                  .result = value.mutable_data_ptr()});
+  KernelLaunch("vlmtrain::activate", {x}, {value})(launchers().activate,
+                                                   ActivationArgs{.element = get_element_type(x),
+                                                                  .function = function,
+                                                                  .count = x.numel(),
+                                                                  .gradient = nullptr,
+                                                                  .x = x.const_data_ptr(),
+                                                                  .result = value.mutable_data_ptr()});
   return value;
 }
 
 at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function) {
   at::Tensor dx = at::empty_like(x);
   if (dx.numel() == 0) return dx;
-  KernelLaunch("vlmtrain::activation_backward", {gradient, x}, {dx})(launchers().activate,
-                                                                     Activate{.element = get_element_type(x),
-                                                                              .function = function,
-                                                                              .count = x.numel(),
-                                                                              .gradient = gradient.const_data_ptr(),
-                                                                              .x = x.const_data_ptr(),
-                                                                              .result = dx.mutable_data_ptr()});
+  KernelLaunch("vlmtrain::activation_backward", {gradient, x}, {dx})(
+      launchers().activate, ActivationArgs{.element = get_element_type(x),
+                                           .function = function,
+                                           .count = x.numel(),
+                                           .gradient = gradient.const_data_ptr(),
+                                           .x = x.const_data_ptr(),
+                                           .result = dx.mutable_data_ptr()});
   return dx;
 }
 
@@ -41,13 +42,13 @@ at::Tensor gated_activation(const at::Tensor& x, GateActivation activation) {
   const int64_t features = x.size(-1) / 2;
   at::Tensor value = at::empty({x.size(0), features}, x.options());
   if (value.numel() == 0) return value;
-  KernelLaunch("vlmtrain::gated_activation", {x}, {value})(launchers().gated_activation_forward,
-                                                           GatedActivationForward{.element = get_element_type(x),
-                                                                                  .activation = activation,
-                                                                                  .rows = x.size(0),
-                                                                                  .features = features,
-                                                                                  .x = x.const_data_ptr(),
-                                                                                  .value = value.mutable_data_ptr()});
+  KernelLaunch("vlmtrain::gated_activation", {x}, {value})(
+      launchers().gated_activation_forward, GatedActivationForwardArgs{.element = get_element_type(x),
+                                                                       .activation = activation,
+                                                                       .rows = x.size(0),
+                                                                       .features = features,
+                                                                       .x = x.const_data_ptr(),
+                                                                       .value = value.mutable_data_ptr()});
   return value;
 }
 
@@ -55,24 +56,24 @@ at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tenso
   at::Tensor dx = at::empty_like(x);
   if (dx.numel() == 0) return dx;
   KernelLaunch("vlmtrain::gated_activation_backward", {gradient, x}, {dx})(
-      launchers().gated_activation_backward, GatedActivationBackward{.element = get_element_type(x),
-                                                                     .activation = activation,
-                                                                     .rows = x.size(0),
-                                                                     .features = x.size(-1) / 2,
-                                                                     .gradient = gradient.const_data_ptr(),
-                                                                     .x = x.const_data_ptr(),
-                                                                     .dx = dx.mutable_data_ptr()});
+      launchers().gated_activation_backward, GatedActivationBackwardArgs{.element = get_element_type(x),
+                                                                         .activation = activation,
+                                                                         .rows = x.size(0),
+                                                                         .features = x.size(-1) / 2,
+                                                                         .gradient = gradient.const_data_ptr(),
+                                                                         .x = x.const_data_ptr(),
+                                                                         .dx = dx.mutable_data_ptr()});
   return dx;
 }
 
 namespace {
 
-/// Returns the arguments of the masks for `single` [rows, columns] and `per_reader` [consumers,
+/// Returns the arguments of the masks for `single` [rows, columns] and `per_consumer` [consumers,
 /// rows, columns]. Rows and streams are set by for_each_batch().
-DropoutMask make_mask(const at::Tensor& single, const at::Tensor& per_reader, const DropoutParams& params) {
-  VLMTRAIN_CHECK(single.dim() == 2 && single.is_contiguous() && per_reader.is_contiguous() &&
-                     per_reader.sizes().slice(per_reader.dim() - 2) == single.sizes(),
-                 "dropout tensors of {} and {} elements do not match", single.numel(), per_reader.numel());
+DropoutMask make_dropout_mask(const at::Tensor& single, const at::Tensor& per_consumer, const DropoutParams& params) {
+  VLMTRAIN_CHECK(single.dim() == 2 && single.is_contiguous() && per_consumer.is_contiguous() &&
+                     per_consumer.sizes().slice(per_consumer.dim() - 2) == single.sizes(),
+                 "dropout tensors of {} and {} elements do not match", single.numel(), per_consumer.numel());
   VLMTRAIN_CHECK(single.size(1) <= std::numeric_limits<uint32_t>::max(), "dropout does not support {} columns",
                  single.size(1));
   VLMTRAIN_CHECK(!params.streams.empty() && params.streams.front().first_row == 0,
@@ -81,8 +82,8 @@ DropoutMask make_mask(const at::Tensor& single, const at::Tensor& per_reader, co
   const auto keep_thresholds = static_cast<uint64_t>(std::llround(std::ldexp(1 - params.probability, 2 * kHalfBits)));
   return {.element = get_element_type(single),
           .columns = single.size(1),
-          .reader_stride = single.numel(),
-          .readers = static_cast<int>(per_reader.numel() / single.numel()),
+          .consumer_stride = single.numel(),
+          .num_consumers = static_cast<int>(per_consumer.numel() / single.numel()),
           .scale = static_cast<float>(1 / (1 - params.probability)),
           .keep_thresholds = {static_cast<uint32_t>(keep_thresholds >> kHalfBits),
                               static_cast<uint32_t>(keep_thresholds) & std::numeric_limits<uint16_t>::max()},
@@ -115,7 +116,8 @@ void for_each_batch(DropoutMask& mask, int64_t rows, std::span<const DropoutStre
 
 void dropout(const at::Tensor& dropped, const at::Tensor& x, const DropoutParams& params) {
   if (dropped.numel() == 0) return;
-  Dropout args{.mask = make_mask(x, dropped, params), .x = x.const_data_ptr(), .dropped = dropped.mutable_data_ptr()};
+  DropoutArgs args{
+      .mask = make_dropout_mask(x, dropped, params), .x = x.const_data_ptr(), .dropped = dropped.mutable_data_ptr()};
   for_each_batch(args.mask, x.size(0), params.streams, [&] {
     KernelLaunch("vlmtrain::dropout", {narrow_rows(x, args.mask)}, {narrow_rows(dropped, args.mask)})(
         launchers().dropout, args);
@@ -124,7 +126,8 @@ void dropout(const at::Tensor& dropped, const at::Tensor& x, const DropoutParams
 
 void dropout_backward(const at::Tensor& sum, const at::Tensor& x, const DropoutParams& params) {
   if (x.numel() == 0) return;
-  DropoutBackward args{.mask = make_mask(sum, x, params), .x = x.const_data_ptr(), .sum = sum.mutable_data_ptr()};
+  DropoutBackwardArgs args{
+      .mask = make_dropout_mask(sum, x, params), .x = x.const_data_ptr(), .sum = sum.mutable_data_ptr()};
   for_each_batch(args.mask, sum.size(0), params.streams, [&] {
     const at::Tensor batch_sum = narrow_rows(sum, args.mask);
     KernelLaunch("vlmtrain::dropout_backward", {batch_sum, narrow_rows(x, args.mask)}, {batch_sum})(

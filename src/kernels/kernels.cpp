@@ -44,7 +44,7 @@ static_assert(kKernelNames.size() == kAllKernels.size());
 
 /// The kernels that open_kernels() has opened in this process. Only open_kernels() changes it; any
 /// thread may read it.
-struct State {
+struct KernelRegistry {
   const Launchers* launchers = nullptr;
   at::DeviceType device = at::kCPU;
   KernelSet failed, disabled;
@@ -57,16 +57,16 @@ struct State {
   }
 };
 
-State& state() {
-  static State instance;
+KernelRegistry& registry() {
+  static KernelRegistry instance;
   return instance;
 }
 
 const Launchers* get_launchers(const Plugin& plugin) {
-  return reinterpret_cast<GetLaunchers*>(plugin.functions.front())();
+  return reinterpret_cast<GetLaunchersFunction*>(plugin.functions.front())();
 }
 
-Plugin load_library(const char* name) {
+Plugin load_kernel_library(const char* name) {
   return load_plugin(name, kKernelsVersionSymbol, kKernelsVersion, {kGetLaunchersSymbol});
 }
 
@@ -98,10 +98,11 @@ Kernel find_kernel(std::string_view name) {
 
 KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {
   if (device.is_cpu() && !is_emulated()) return {.problem = "the CPU has no custom kernels"};
-  static const Plugin plugin = load_library(device.is_cpu() ? std::getenv(kEmulatedLibraryVariable) : kLibraryName);
+  static const Plugin plugin =
+      load_kernel_library(device.is_cpu() ? std::getenv(kEmulatedLibraryVariable) : kLibraryName);
   if (plugin.functions.empty()) return {.problem = plugin.problem};
 
-  State& current = state();
+  KernelRegistry& current = registry();
   const bool is_first_open = current.launchers == nullptr;
   current.launchers = get_launchers(plugin);
   current.device = device.type();
@@ -119,24 +120,24 @@ KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {
 }
 
 std::string find_library_problem() {
-  const Plugin plugin = load_library(kLibraryName);
+  const Plugin plugin = load_kernel_library(kLibraryName);
   return plugin.functions.empty() ? plugin.problem : "";
 }
 
 KernelSet disabled_kernels() {
-  KernelSet disabled = state().failed;
-  disabled.insert(state().disabled.begin(), state().disabled.end());
+  KernelSet disabled = registry().failed;
+  disabled.insert(registry().disabled.begin(), registry().disabled.end());
   return disabled;
 }
 
-bool has(Kernel kernel, const at::Tensor& tensor) {
-  const State& current = state();
+bool is_available(Kernel kernel, const at::Tensor& tensor) {
+  const KernelRegistry& current = registry();
   return current.is_enabled[static_cast<size_t>(kernel)] && tensor.device().type() == current.device &&
          tensor.scalar_type() != at::kDouble;  // kernels compute in fp32
 }
 
 const Launchers& launchers() {
-  return *state().launchers;
+  return *registry().launchers;
 }
 
 }  // namespace vlmtrain::kernels

@@ -14,7 +14,7 @@ namespace vlmtrain::kernels {
 namespace {
 
 /// CUDA's value. The first launch of a kernel loads its code, for which memory may be missing.
-constexpr int kOutOfMemory = 2;
+constexpr int kCudaErrorMemoryAllocation = 2;
 
 std::vector<c10::IValue> to_ivalues(at::ArrayRef<at::Tensor> tensors) {
   std::vector<c10::IValue> values;
@@ -57,10 +57,11 @@ KernelLaunch::KernelLaunch(const char* name, at::ArrayRef<at::Tensor> reads, at:
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
 }
 
-void KernelLaunch::check(int error) const {
+void KernelLaunch::throw_on_error(int error) const {
   if (error == 0) return;
   // LibTorch's text, by which memory/out_of_memory.cpp recognizes the error.
-  TORCH_CHECK(error != kOutOfMemory, "CUDA error: out of memory\nthe kernel ", name_, " could not be loaded");
+  TORCH_CHECK(error != kCudaErrorMemoryAllocation, "CUDA error: out of memory\nthe kernel ", name_,
+              " could not be loaded");
   TORCH_CHECK(false, "CUDA error ", error, " while launching the kernel ", name_);
 }
 

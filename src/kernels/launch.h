@@ -29,14 +29,14 @@ class KernelLaunch {
 
   /// Calls `launcher` with the current stream of the outputs' device. Throws c10::Error if the
   /// launch fails; an out-of-memory error has LibTorch's text.
-  template <class Call>
-  void operator()(int (*launcher)(const Call&, void*), const Call& call) {
-    check(launcher(call, stream_));
+  template <class Args>
+  void operator()(int (*launcher)(const Args&, void*), const Args& args) {
+    throw_on_error(launcher(args, stream_));
   }
 
  private:
   /// Throws c10::Error unless `error`, a cudaError_t, is 0.
-  void check(int error) const;
+  void throw_on_error(int error) const;
 
   const char* name_;
   at::RecordFunction record_{at::RecordScope::FUNCTION};

@@ -9,48 +9,48 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-const void* data_or_null(const at::Tensor& tensor) {
+const void* get_data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;
 }
 
 /// Returns an uninitialized fp32 tensor with one value per row of x, [..., 1].
-at::Tensor empty_per_row(const at::Tensor& x) {
+at::Tensor allocate_per_row(const at::Tensor& x) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = 1;
   return at::empty(sizes, x.options().dtype(at::kFloat));
 }
 
-bool matches_layout(const at::Tensor& tensor, const at::Tensor& x) {
+bool has_type_and_layout(const at::Tensor& tensor, const at::Tensor& x) {
   return tensor.scalar_type() == x.scalar_type() && tensor.is_contiguous();
 }
 
 }  // namespace
 
 bool can_run_norm(const at::Tensor& x, const Norm& norm) {
-  return has(Kernel::kNorm, x) && x.is_contiguous() && matches_layout(norm.weight, x) &&
-         (!norm.bias.defined() || matches_layout(norm.bias, x));
+  return is_available(Kernel::kNorm, x) && x.is_contiguous() && has_type_and_layout(norm.weight, x) &&
+         (!norm.bias.defined() || has_type_and_layout(norm.bias, x));
 }
 
 NormResult norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual) {
-  NormResult result{.value = at::empty_like(x), .statistics = {.mean = {}, .rstd = empty_per_row(x)}};
-  if (norm.is_centered) result.statistics.mean = empty_per_row(x);
+  NormResult result{.value = at::empty_like(x), .statistics = {.mean = {}, .rstd = allocate_per_row(x)}};
+  if (norm.is_centered) result.statistics.mean = allocate_per_row(x);
   if (x.numel() == 0) return result;
   const auto& [mean, rstd] = result.statistics;
   const at::Tensor contiguous_residual = residual.defined() ? residual.contiguous() : residual;
   KernelLaunch("vlmtrain::norm", {x, norm.weight, norm.bias, contiguous_residual}, {result.value, mean, rstd})(
-      launchers().norm_forward, NormForward{.element = get_element_type(x),
-                                            .gain = norm.gain,
-                                            .is_centered = norm.is_centered,
-                                            .rows = rstd.numel(),
-                                            .features = x.size(-1),
-                                            .eps = static_cast<float>(norm.eps),
-                                            .x = x.const_data_ptr(),
-                                            .weight = norm.weight.const_data_ptr(),
-                                            .bias = data_or_null(norm.bias),
-                                            .residual = data_or_null(contiguous_residual),
-                                            .value = result.value.mutable_data_ptr(),
-                                            .mean = norm.is_centered ? mean.mutable_data_ptr<float>() : nullptr,
-                                            .rstd = rstd.mutable_data_ptr<float>()});
+      launchers().norm_forward, NormForwardArgs{.element = get_element_type(x),
+                                                .gain = norm.gain,
+                                                .is_centered = norm.is_centered,
+                                                .rows = rstd.numel(),
+                                                .features = x.size(-1),
+                                                .eps = static_cast<float>(norm.eps),
+                                                .x = x.const_data_ptr(),
+                                                .weight = norm.weight.const_data_ptr(),
+                                                .bias = get_data_or_null(norm.bias),
+                                                .residual = get_data_or_null(contiguous_residual),
+                                                .value = result.value.mutable_data_ptr(),
+                                                .mean = norm.is_centered ? mean.mutable_data_ptr<float>() : nullptr,
+                                                .rstd = rstd.mutable_data_ptr<float>()});
   return result;
 }
 
@@ -63,18 +63,18 @@ at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const 
                                                                          ? residual_gradient.contiguous()
                                                                          : residual_gradient;
   KernelLaunch("vlmtrain::norm_backward", {dy, x, norm.weight, contiguous_residual, mean, rstd}, {dx})(
-      launchers().norm_backward, NormBackward{.element = get_element_type(x),
-                                              .gain = norm.gain,
-                                              .is_centered = norm.is_centered,
-                                              .rows = rstd.numel(),
-                                              .features = x.size(-1),
-                                              .gradient = dy.const_data_ptr(),
-                                              .x = x.const_data_ptr(),
-                                              .weight = norm.weight.const_data_ptr(),
-                                              .residual_gradient = data_or_null(contiguous_residual),
-                                              .mean = norm.is_centered ? mean.const_data_ptr<float>() : nullptr,
-                                              .rstd = rstd.const_data_ptr<float>(),
-                                              .dx = dx.mutable_data_ptr()});
+      launchers().norm_backward, NormBackwardArgs{.element = get_element_type(x),
+                                                  .gain = norm.gain,
+                                                  .is_centered = norm.is_centered,
+                                                  .rows = rstd.numel(),
+                                                  .features = x.size(-1),
+                                                  .gradient = dy.const_data_ptr(),
+                                                  .x = x.const_data_ptr(),
+                                                  .weight = norm.weight.const_data_ptr(),
+                                                  .residual_gradient = get_data_or_null(contiguous_residual),
+                                                  .mean = norm.is_centered ? mean.const_data_ptr<float>() : nullptr,
+                                                  .rstd = rstd.const_data_ptr<float>(),
+                                                  .dx = dx.mutable_data_ptr()});
   return dx;
 }
 

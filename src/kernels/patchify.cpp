@@ -27,17 +27,17 @@ at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at:
   at::Tensor rows = at::empty({pixels.num_images() * (height / patch.height) * (width / patch.width), columns},
                               bytes.options().dtype(dtype));
   if (rows.numel() == 0) return rows;
-  Patchify args{.element = get_element_type(rows),
-                .num_images = pixels.num_images(),
-                .height = height,
-                .width = width,
-                .patch_height = patch.height,
-                .patch_width = patch.width,
-                .bytes = bytes.const_data_ptr<uint8_t>(),
-                .order = order.defined() ? order.const_data_ptr<int64_t>() : nullptr,
-                .mean = {},
-                .deviation = {},
-                .rows = rows.mutable_data_ptr()};
+  PatchifyArgs args{.element = get_element_type(rows),
+                    .num_images = pixels.num_images(),
+                    .height = height,
+                    .width = width,
+                    .patch_height = patch.height,
+                    .patch_width = patch.width,
+                    .bytes = bytes.const_data_ptr<uint8_t>(),
+                    .order = order.defined() ? order.const_data_ptr<int64_t>() : nullptr,
+                    .mean = {},
+                    .deviation = {},
+                    .rows = rows.mutable_data_ptr()};
   const auto normalization = image::to_byte_normalization(pixels.normalization);
   std::ranges::copy(normalization.mean, std::begin(args.mean));
   std::ranges::copy(normalization.std, std::begin(args.deviation));

@@ -178,29 +178,29 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t,
   return {l0, r0, l1, r1};
 }
 
-at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutParams& params) {
+at::Tensor dropout_masks(const at::Tensor& x, int64_t num_consumers, const DropoutParams& params) {
   constexpr int64_t kValuesPerDraw = 8;  // 16-bit numbers in the 128 bits of one Philox call
   const double bound = (1 - params.probability) * 0x1p32;
-  const at::Tensor masks = at::empty({readers, x.size(0), x.size(1)}, at::kDouble);
+  const at::Tensor masks = at::empty({num_consumers, x.size(0), x.size(1)}, at::kDouble);
   auto* mask = masks.mutable_data_ptr<double>();
-  for (int64_t reader = 0; reader < readers; ++reader) {
+  for (int64_t consumer = 0; consumer < num_consumers; ++consumer) {
     for (int64_t row = 0; row < x.size(0); ++row) {
       const auto next_stream = std::ranges::upper_bound(params.streams, row, {}, &DropoutStream::first_row);
       const DropoutStream& stream = *std::prev(next_stream);
       const uint64_t key = stream.key;
       const auto stream_row = static_cast<uint64_t>(row - stream.first_row);
       for (int64_t column = 0; column < x.size(1); ++column) {
-        const auto half = [&](uint32_t is_lower) {
+        const auto draw_16_bits = [&](uint32_t is_lower) {
           const auto words =
               philox({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)},
-                     {static_cast<uint32_t>(column / kValuesPerDraw), static_cast<uint32_t>(reader) | is_lower << 31,
+                     {static_cast<uint32_t>(column / kValuesPerDraw), static_cast<uint32_t>(consumer) | is_lower << 31,
                       static_cast<uint32_t>(stream_row), static_cast<uint32_t>(stream_row >> 32)});
           const auto index = static_cast<size_t>(column % kValuesPerDraw);
           return words.at(index / 2) >> (index % 2 * 16) & 0xffffU;
         };
         // Always draws all 32 bits; the kernel draws the lower 16 only if the upper 16 do not
         // decide.
-        *mask++ = half(0) * 0x1p16 + half(1) < bound ? 1 : 0;
+        *mask++ = draw_16_bits(0) * 0x1p16 + draw_16_bits(1) < bound ? 1 : 0;
       }
     }
   }

@@ -31,7 +31,7 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t,
 
 /// Returns the masks of x [rows, columns] on x's device, computed on the CPU: fp64 zeros and ones
 /// [consumers, rows, columns].
-at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutParams& params);
+at::Tensor dropout_masks(const at::Tensor& x, int64_t num_consumers, const DropoutParams& params);
 /// Returns x · mask / (1 − probability), [consumers, rows, columns].
 at::Tensor dropout(const at::Tensor& x, const at::Tensor& masks, double probability);
 /// Returns sum + Σ x · mask / (1 − probability) over the consumers.

@@ -11,7 +11,7 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-Rope::Heads make_heads(const at::Tensor& output, const at::Tensor& input) {
+RopeArgs::Heads make_heads(const at::Tensor& output, const at::Tensor& input) {
   VLMTRAIN_CHECK(input.stride(2) == 1 && output.stride(2) == 1 && input.stride(1) == input.size(2) &&
                      output.stride(1) == output.size(2),
                  "the heads of a row must be contiguous");
@@ -19,7 +19,7 @@ Rope::Heads make_heads(const at::Tensor& output, const at::Tensor& input) {
           .to = output.mutable_data_ptr(),
           .from_stride = input.stride(0),
           .to_stride = output.stride(0),
-          .heads = input.size(1)};
+          .num_heads = input.size(1)};
 }
 
 }  // namespace
@@ -28,42 +28,43 @@ void rope(const Heads& output, const Heads& input, const at::Tensor& cos, const 
   if (input.query.size(0) == 0) return;
   KernelLaunch("vlmtrain::rope", {input.query, input.key, input.value, cos, sin},
                {output.query, output.key, output.value})(launchers().rope,
-                                                         Rope{.element = get_element_type(input.query),
-                                                              .rows = input.query.size(0),
-                                                              .features = input.query.size(2),
-                                                              .direction = static_cast<float>(direction),
-                                                              .cos = cos.const_data_ptr<float>(),
-                                                              .sin = sin.const_data_ptr<float>(),
-                                                              .query = make_heads(output.query, input.query),
-                                                              .key = make_heads(output.key, input.key),
-                                                              .value = make_heads(output.value, input.value)});
+                                                         RopeArgs{.element = get_element_type(input.query),
+                                                                  .rows = input.query.size(0),
+                                                                  .features = input.query.size(2),
+                                                                  .direction = static_cast<float>(direction),
+                                                                  .cos = cos.const_data_ptr<float>(),
+                                                                  .sin = sin.const_data_ptr<float>(),
+                                                                  .query = make_heads(output.query, input.query),
+                                                                  .key = make_heads(output.key, input.key),
+                                                                  .value = make_heads(output.value, input.value)});
 }
 
 namespace {
 
 /// Returns the elements between rows. REQUIRES: the heads of a row are contiguous.
-int64_t row_stride(const at::Tensor& heads) {
+int64_t get_row_stride(const at::Tensor& heads) {
   VLMTRAIN_CHECK(heads.stride(2) == 1 && (heads.size(1) == 1 || heads.stride(1) == heads.size(2)),
                  "the heads of a row must be contiguous");
   return heads.stride(0);
 }
 
-QkNormRopeForward::Heads forward_heads(const at::Tensor& output, const at::Tensor& x, const at::Tensor& weight) {
+QkNormRopeForwardArgs::Heads make_forward_heads(const at::Tensor& output, const at::Tensor& x,
+                                                const at::Tensor& weight) {
   return {.x = x.const_data_ptr(),
           .weight = weight.const_data_ptr(),
           .rotated = output.mutable_data_ptr(),
-          .rotated_stride = row_stride(output),
-          .heads = x.size(1)};
+          .rotated_stride = get_row_stride(output),
+          .num_heads = x.size(1)};
 }
 
-QkNormRopeBackward::Heads backward_heads(const at::Tensor& dx, const at::Tensor& gradient, const at::Tensor& x,
-                                         const at::Tensor& weight) {
+QkNormRopeBackwardArgs::Heads make_backward_heads(const at::Tensor& dx, const at::Tensor& gradient, const at::Tensor& x,
+                                                  const at::Tensor& weight) {
   return {.gradient = gradient.const_data_ptr(),
-          .gradient_stride = row_stride(gradient),
+          .gradient_stride = get_row_stride(gradient),
           .x = x.const_data_ptr(),
           .weight = weight.defined() ? weight.const_data_ptr() : nullptr,
           .dx = dx.mutable_data_ptr(),
-          .heads = gradient.size(1)};
+          .num_heads = gradient.size(1)};
 }
 
 /// Returns the number of warps for the heads of all rows: enough to fill a large GPU, but no more
@@ -77,17 +78,17 @@ int64_t choose_num_warps(int64_t heads) {
 }
 
 /// Returns the row stride of both; throws InternalError if they differ.
-int64_t common_stride(const at::Tensor& query, const at::Tensor& key) {
-  const int64_t stride = row_stride(query);
+int64_t get_common_row_stride(const at::Tensor& query, const at::Tensor& key) {
+  const int64_t stride = get_row_stride(query);
   // The stride of a single row is arbitrary.
-  VLMTRAIN_CHECK(query.size(0) <= 1 || stride == row_stride(key), "queries and keys must have the same row stride");
+  VLMTRAIN_CHECK(query.size(0) <= 1 || stride == get_row_stride(key), "queries and keys must have the same row stride");
   return stride;
 }
 
 }  // namespace
 
-bool can_qk_norm_rope(const at::Tensor& x, int64_t features) {
-  return has(Kernel::kQkNormRope, x) && features <= kMaxQkNormFeatures;
+bool can_run_qk_norm_rope(const at::Tensor& x, int64_t features) {
+  return is_available(Kernel::kQkNormRope, x) && features <= kMaxQkNormFeatures;
 }
 
 at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& norm, const at::Tensor& cos,
@@ -97,17 +98,17 @@ at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& nor
   if (rows == 0) return rstd;
   KernelLaunch("vlmtrain::qk_norm_rope", {x.query, x.key, cos, sin}, {output.query, output.key, rstd})(
       launchers().qk_norm_rope_forward,
-      QkNormRopeForward{.element = get_element_type(x.query),
-                        .gain = norm.gain,
-                        .rows = rows,
-                        .features = x.query.size(2),
-                        .x_stride = common_stride(x.query, x.key),
-                        .eps = static_cast<float>(norm.eps),
-                        .cos = cos.const_data_ptr<float>(),
-                        .sin = sin.const_data_ptr<float>(),
-                        .rstd = rstd.mutable_data_ptr<float>(),
-                        .query = forward_heads(output.query, x.query, norm.query_weight),
-                        .key = forward_heads(output.key, x.key, norm.key_weight)});
+      QkNormRopeForwardArgs{.element = get_element_type(x.query),
+                            .gain = norm.gain,
+                            .rows = rows,
+                            .features = x.query.size(2),
+                            .x_stride = get_common_row_stride(x.query, x.key),
+                            .eps = static_cast<float>(norm.eps),
+                            .cos = cos.const_data_ptr<float>(),
+                            .sin = sin.const_data_ptr<float>(),
+                            .rstd = rstd.mutable_data_ptr<float>(),
+                            .query = make_forward_heads(output.query, x.query, norm.query_weight),
+                            .key = make_forward_heads(output.key, x.key, norm.key_weight)});
   return rstd;
 }
 
@@ -125,19 +126,19 @@ HeadNormGradients qk_norm_rope_backward(const Heads& dx, const Heads& gradients,
                  {gradients.query, gradients.key, gradients.value, x.query, x.key, rstd, cos, sin},
                  {dx.query, dx.key, dx.value})(
         launchers().qk_norm_rope_backward,
-        QkNormRopeBackward{
+        QkNormRopeBackwardArgs{
             .element = get_element_type(x.query),
             .gain = norm.gain,
             .rows = x.query.size(0),
             .features = features,
-            .x_stride = common_stride(x.query, x.key),
-            .dx_stride = common_stride(dx.query, dx.key),
+            .x_stride = get_common_row_stride(x.query, x.key),
+            .dx_stride = get_common_row_stride(dx.query, dx.key),
             .cos = cos.const_data_ptr<float>(),
             .sin = sin.const_data_ptr<float>(),
             .rstd = rstd.const_data_ptr<float>(),
-            .query = backward_heads(dx.query, gradients.query, x.query, norm.query_weight),
-            .key = backward_heads(dx.key, gradients.key, x.key, norm.key_weight),
-            .value = backward_heads(dx.value, gradients.value, gradients.value, {}),
+            .query = make_backward_heads(dx.query, gradients.query, x.query, norm.query_weight),
+            .key = make_backward_heads(dx.key, gradients.key, x.key, norm.key_weight),
+            .value = make_backward_heads(dx.value, gradients.value, gradients.value, {}),
             .warps = warps,
             .partial_weight_gradients = compute_weight_gradients ? partial_sums.mutable_data_ptr<float>() : nullptr});
   }

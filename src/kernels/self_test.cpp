@@ -35,15 +35,15 @@ class RandomInputs {
   at::Tensor sample(at::IntArrayRef sizes) {
     const at::Tensor values = at::empty(sizes, at::kFloat);
     auto* value = values.mutable_data_ptr<float>();
-    for (int64_t i = 0; i < values.numel(); ++i) *value++ = uniform();
+    for (int64_t i = 0; i < values.numel(); ++i) *value++ = draw_uniform();
     return values.to(options_);
   }
 
-  at::Tensor fp32(at::IntArrayRef sizes) { return sample(sizes).to(at::kFloat); }
+  at::Tensor sample_fp32(at::IntArrayRef sizes) { return sample(sizes).to(at::kFloat); }
 
  private:
   /// Maps 24 random bits, the precision of fp32, to [−2, 2).
-  float uniform() { return static_cast<float>(random_.next() >> 40) * 0x1p-22F - 2; }
+  float draw_uniform() { return static_cast<float>(random_.next() >> 40) * 0x1p-22F - 2; }
 
   at::TensorOptions options_;
   RandomStream random_{derive_stream_seed(1, "kernels", {})};
@@ -82,7 +82,8 @@ std::vector<ComparedTensors> test_rope(RandomInputs& inputs, const KernelTestSiz
   std::vector<ComparedTensors> comparisons;
   for (const int64_t features : {int64_t{32}, int64_t{6}}) {
     const at::Tensor x = inputs.sample({sizes.rows, 6, features});
-    const at::Tensor cos = inputs.fp32({sizes.rows, 1, features / 2}), sin = inputs.fp32({sizes.rows, 1, features / 2});
+    const at::Tensor cos = inputs.sample_fp32({sizes.rows, 1, features / 2}),
+                     sin = inputs.sample_fp32({sizes.rows, 1, features / 2});
     const at::Tensor actual = at::empty_like(x);
     const auto split_heads = [](const at::Tensor& heads) {
       return Heads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
@@ -101,8 +102,8 @@ std::vector<ComparedTensors> test_qk_norm_rope(RandomInputs& inputs, const Kerne
     for (const int64_t features : {int64_t{128}, int64_t{6}}) {
       const at::Tensor x = inputs.sample({sizes.rows, 6, features}),
                        gradient = inputs.sample({sizes.rows, 6, features});
-      const at::Tensor cos = inputs.fp32({sizes.rows, 1, features / 2}),
-                       sin = inputs.fp32({sizes.rows, 1, features / 2});
+      const at::Tensor cos = inputs.sample_fp32({sizes.rows, 1, features / 2}),
+                       sin = inputs.sample_fp32({sizes.rows, 1, features / 2});
       const HeadNorm norm{inputs.sample({features}), inputs.sample({features}), gain, kEps};
       const at::Tensor actual = at::empty_like(x), dx = at::empty_like(x);
       const auto split_heads = [](const at::Tensor& heads) {
@@ -153,7 +154,7 @@ std::vector<ComparedTensors> test_cross_entropy(RandomInputs& inputs, const Kern
   std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
     at::Tensor logits = inputs.sample({sizes.rows, columns});
-    const at::Tensor row_factors = inputs.fp32({sizes.rows});
+    const at::Tensor row_factors = inputs.sample_fp32({sizes.rows});
     const at::Tensor labels = at::arange(sizes.rows, logits.options().dtype(at::kLong));
     const auto expected = reference::cross_entropy(logits, labels, 1, row_factors);
     const auto actual = cross_entropy(logits, labels, 1, row_factors, /*compute_gradient=*/true);
@@ -166,13 +167,13 @@ std::vector<ComparedTensors> test_cross_entropy(RandomInputs& inputs, const Kern
 
 std::vector<ComparedTensors> test_nf4(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const at::Tensor example = inputs.sample({1});
-  const auto bytes = [&](int64_t count) { return inputs.fp32({count}).add_(2).mul_(63).to(at::kByte); };
+  const auto bytes = [&](int64_t count) { return inputs.sample_fp32({count}).add_(2).mul_(63).to(at::kByte); };
   const Nf4Blocks blocks{.packed = bytes(sizes.super_blocks * kNf4SuperBlock / 2),
                          .absmax = bytes(sizes.super_blocks * kNf4NestedBlock),
-                         .nested_absmax = inputs.fp32({sizes.super_blocks}),
-                         .nested_offset = inputs.fp32({2}),
-                         .absmax_codes = inputs.fp32({256}),
-                         .values = inputs.fp32({16}).to(at::kCPU),
+                         .nested_absmax = inputs.sample_fp32({sizes.super_blocks}),
+                         .nested_offset = inputs.sample_fp32({2}),
+                         .absmax_codes = inputs.sample_fp32({256}),
+                         .values = inputs.sample_fp32({16}).to(at::kCPU),
                          .first_super_blocks = {0, 2}};
   const at::Tensor actual = at::empty({sizes.super_blocks * kNf4SuperBlock}, example.options());
   nf4_dequantize(actual, blocks);
@@ -183,8 +184,8 @@ std::vector<ComparedTensors> test_int8(RandomInputs& inputs, const KernelTestSiz
   constexpr double kStep = 1.0 / 127;
   std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
-    const at::Tensor values = inputs.fp32({sizes.rows, columns}).mul_(60).to(at::kChar),
-                     absmax = inputs.fp32({sizes.rows});
+    const at::Tensor values = inputs.sample_fp32({sizes.rows, columns}).mul_(60).to(at::kChar),
+                     absmax = inputs.sample_fp32({sizes.rows});
     const at::Tensor actual = at::empty({sizes.rows, columns}, inputs.sample({1}).options());
     int8_dequantize(actual, values, absmax, kStep);
     comparisons.push_back({actual, reference::int8_dequantize(values, absmax, kStep, actual.scalar_type())});
@@ -196,7 +197,7 @@ std::vector<ComparedTensors> test_patchify(RandomInputs& inputs, const KernelTes
   const image::Normalization normalization{{0.5, 0.25, 0.75}, {0.25, 0.5, 0.3}, 1.0 / 255};
   const at::ScalarType dtype = inputs.sample({1}).scalar_type();
   const at::Tensor bytes =
-      inputs.fp32({3, 3, sizes.image_size.height, sizes.image_size.width}).add_(2).mul_(63).to(at::kByte);
+      inputs.sample_fp32({3, 3, sizes.image_size.height, sizes.image_size.width}).add_(2).mul_(63).to(at::kByte);
   const at::Tensor order = at::arange(2, bytes.options().dtype(at::kLong)).mul_(-1).add_(2);
   std::vector<ComparedTensors> comparisons;
   // Patch widths that the kernel reads in packs of 16 bytes, in pairs, byte by byte, and as whole
@@ -209,14 +210,14 @@ std::vector<ComparedTensors> test_patchify(RandomInputs& inputs, const KernelTes
 }
 
 std::vector<ComparedTensors> test_dropout(RandomInputs& inputs, const KernelTestSizes& sizes) {
-  constexpr int64_t kReaders = 3;
+  constexpr int64_t kNumConsumers = 3;
   constexpr DropoutStream kStreams[] = {{.key = 1, .first_row = 0}, {.key = 2, .first_row = 2}};
   const DropoutParams params{.probability = 0.25, .streams = kStreams};
   std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
     const at::Tensor x = inputs.sample({sizes.rows, columns}),
-                     gradients = inputs.sample({kReaders, sizes.rows, columns});
-    const at::Tensor masks = reference::dropout_masks(x, kReaders, params), actual = at::empty_like(gradients);
+                     gradients = inputs.sample({kNumConsumers, sizes.rows, columns});
+    const at::Tensor masks = reference::dropout_masks(x, kNumConsumers, params), actual = at::empty_like(gradients);
     dropout(actual, x, params);
     comparisons.push_back({actual, reference::dropout(x, masks, params.probability)});
     const at::Tensor expected = reference::dropout_backward(x, gradients, masks, params.probability);
@@ -230,7 +231,7 @@ std::vector<ComparedTensors> test_dropout(RandomInputs& inputs, const KernelTest
 /// type.
 std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const int64_t count = sizes.parameters;
-  const at::Tensor example = inputs.sample({1}), fp32 = inputs.fp32({1}), zero = fp32.new_zeros({});
+  const at::Tensor example = inputs.sample({1}), fp32 = inputs.sample_fp32({1}), zero = fp32.new_zeros({});
   const at::Tensor codes = at::arange(kMomentCodes, fp32.options()).div_(kMomentCodes - 1).repeat({2, 1});
   const AdamWStep step{.learning_rate = 0.125,
                        .beta1 = 0.5,
@@ -244,8 +245,8 @@ std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSi
                        .seed = 1};
   std::vector<ComparedTensors> comparisons;
   for (const auto moments_type : {at::kFloat, at::kBFloat16, at::kByte}) {
-    AdamWParameter parameter{.master = inputs.fp32({count}),
-                             .gradient = inputs.fp32({count}),
+    AdamWParameter parameter{.master = inputs.sample_fp32({count}),
+                             .gradient = inputs.sample_fp32({count}),
                              .weight = example.scalar_type() == at::kFloat ? at::Tensor() : example.new_empty({count}),
                              .steps = zero + 1,
                              .moments = {},
@@ -289,8 +290,8 @@ const std::vector<KernelTestCase>& kernel_test_cases() {
                                                  {Kernel::kInt8, test_int8},
                                                  {Kernel::kPatchify, test_patchify},
                                                  {Kernel::kDropout, test_dropout}};
-  VLMTRAIN_CHECK(cases.size() == all_kernels().size(), "expected one test case per kernel, got {} for {} kernels", cases.size(),
-                 all_kernels().size());
+  VLMTRAIN_CHECK(cases.size() == all_kernels().size(), "expected one test case per kernel, got {} for {} kernels",
+                 cases.size(), all_kernels().size());
   return cases;
 }
 
@@ -348,7 +349,7 @@ std::vector<FailedKernelTest> find_failed_kernels(at::Device device) {
       break;
     }
   }
-  if (!device.is_cpu()) memory::release_unused(device);
+  if (!device.is_cpu()) memory::release_unused_memory(device);
   return failed;
 }
 

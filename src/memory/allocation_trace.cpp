@@ -54,7 +54,7 @@ class NodeTags {
   std::unordered_map<uint64_t, std::vector<TagBoundary>> by_thread_;
 };
 
-NodeTags& node_tags() {
+NodeTags& get_node_tags() {
   static NodeTags tags;
   return tags;
 }
@@ -63,7 +63,7 @@ std::atomic<bool> is_recording{false};
 
 void set_thread_tag(MemoryTag tag) {
   thread_tag = tag;
-  if (is_recording.load(std::memory_order_relaxed)) node_tags().record(tag);
+  if (is_recording.load(std::memory_order_relaxed)) get_node_tags().record(tag);
 }
 
 }  // namespace
@@ -94,30 +94,30 @@ std::string_view to_string(Component component) {
   return "unknown";
 }
 
-ComponentScope::ComponentScope(Component component) : outer_(thread_tag) {
+ComponentScope::ComponentScope(Component component) : outer_tag_(thread_tag) {
   set_thread_tag({component, -1});
 }
 
 ComponentScope::~ComponentScope() {
-  set_thread_tag(outer_);
+  set_thread_tag(outer_tag_);
 }
 
-BlockScope::BlockScope(Component component, int64_t block) : outer_(thread_tag) {
+BlockScope::BlockScope(Component component, int64_t block) : outer_tag_(thread_tag) {
   set_thread_tag({component, static_cast<int>(block)});
 }
 
 BlockScope::~BlockScope() {
-  set_thread_tag(outer_);
+  set_thread_tag(outer_tag_);
 }
 
 bool is_in_backward() {
   return torch::autograd::get_current_node() != nullptr;
 }
 
-MemoryTag current_memory_tag() {
+MemoryTag get_current_memory_tag() {
   if (thread_tag != MemoryTag{}) return thread_tag;
   const auto node = torch::autograd::get_current_node();
-  return node == nullptr ? MemoryTag{} : node_tags().find(*node);
+  return node == nullptr ? MemoryTag{} : get_node_tags().find(*node);
 }
 
 MemoryTagRecorder::MemoryTagRecorder() {
@@ -131,7 +131,7 @@ MemoryTagRecorder::~MemoryTagRecorder() {
 }
 
 void MemoryTagRecorder::clear() {
-  node_tags().clear();
+  get_node_tags().clear();
 }
 
 /// The allocator also calls the listener on autograd threads, which inherit the debug info of the
@@ -143,7 +143,7 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* address, int64_t bytes, size_t /*allocated*/, size_t reserved,
                          c10::Device device) override {
     if (device != device_) return;
-    const MemoryTag tag = current_memory_tag();
+    const MemoryTag tag = get_current_memory_tag();
     const bool backward = is_in_backward();
     const std::lock_guard lock(mutex_);
     if (bytes > 0) {
@@ -191,8 +191,8 @@ void AllocationReplay::apply(const AllocationEvent& event) {
   by_component_[static_cast<size_t>(owners_.at(event.address))] += event.bytes;
 }
 
-Peak find_peak(const std::vector<AllocationEvent>& events, size_t first) {
-  Peak peak;
+MemoryPeak find_peak(const std::vector<AllocationEvent>& events, size_t first) {
+  MemoryPeak peak;
   int64_t allocated = 0;
   AllocationReplay replay;
   for (size_t i = 0; i < events.size(); ++i) {

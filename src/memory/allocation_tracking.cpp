@@ -54,15 +54,15 @@ class WatchedAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     Watchers watchers = disable_depth > 0 ? Watchers() : get_thread_watchers();
     if (watchers.empty()) return wrapped_->allocate(bytes);
-    const auto count = static_cast<int64_t>(bytes);
-    notify_allocate(watchers, count);
+    const auto num_bytes = static_cast<int64_t>(bytes);
+    notify_allocate(watchers, num_bytes);
     c10::DataPtr memory = allocate_or_rollback(watchers, bytes);
     if (memory.get() == nullptr) {
-      for (const auto& watcher : watchers) watcher->on_free(count);
+      for (const auto& watcher : watchers) watcher->on_free(num_bytes);
       return memory;
     }
     const std::lock_guard lock(mutex_);
-    allocations_[memory.get()] = {count, std::move(watchers)};
+    allocations_[memory.get()] = {num_bytes, std::move(watchers)};
     const bool replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
     VLMTRAIN_CHECK(replaced, "the CPU allocator's memory has an unexpected deleter");
     return memory;
@@ -124,9 +124,9 @@ class WatchedAllocator final : public c10::Allocator {
   std::unordered_map<void*, WatchedMemory> allocations_;
 };
 
-WatchedAllocator& watched_allocator_instance() {
+WatchedAllocator& get_watched_allocator_instance() {
   static WatchedAllocator* const allocator = [] {
-    auto* const instance = new WatchedAllocator(large_block_allocator());  // never freed: see the class comment
+    auto* const instance = new WatchedAllocator(get_large_block_allocator());  // never freed: see the class comment
     constexpr uint8_t kHighestPriority = 255;
     c10::SetAllocator(c10::DeviceType::CPU, instance, kHighestPriority);
     return instance;
@@ -135,7 +135,7 @@ WatchedAllocator& watched_allocator_instance() {
 }
 
 void WatchedAllocator::free(void* address) {
-  WatchedAllocator& allocator = watched_allocator_instance();
+  WatchedAllocator& allocator = get_watched_allocator_instance();
   allocator.notify_free(address);
   allocator.wrapped_->raw_deleter()(address);
 }
@@ -151,15 +151,15 @@ ScopedDisableTracking::~ScopedDisableTracking() {
 }
 
 void install_watched_allocator() {
-  watched_allocator_instance();
+  get_watched_allocator_instance();
 }
 
 void watch_allocations(std::shared_ptr<AllocationWatcher> watcher) {
-  watched_allocator_instance().watch(std::move(watcher));
+  get_watched_allocator_instance().watch(std::move(watcher));
 }
 
 void unwatch_allocations(const AllocationWatcher& watcher) {
-  watched_allocator_instance().unwatch(watcher);
+  get_watched_allocator_instance().unwatch(watcher);
 }
 
 struct BudgetCounter final : AllocationWatcher {

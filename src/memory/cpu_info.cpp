@@ -35,7 +35,7 @@ std::string read_first_value(const std::filesystem::path& path, std::string_view
   return {};
 }
 
-int64_t usable_cores() {
+int64_t count_usable_cores() {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : sysconf(_SC_NPROCESSORS_ONLN);
 }
@@ -57,7 +57,7 @@ std::optional<double> read_cpu_quota(const ControlGroupFolder& group) {
 
 std::optional<double> find_min_quota(const std::filesystem::path& root) {
   std::optional<double> min_quota;
-  for (const auto& group : control_groups(root, "cpu")) {
+  for (const auto& group : find_control_groups(root, "cpu")) {
     const auto quota = read_cpu_quota(group);
     if (quota) min_quota = std::min(min_quota.value_or(*quota), *quota);
   }
@@ -77,7 +77,7 @@ std::optional<int64_t> read_startable_threads(const ControlGroupFolder& group) {
 
 std::optional<int64_t> find_min_startable(const std::filesystem::path& root) {
   std::optional<int64_t> min_startable;
-  for (const auto& group : control_groups(root, "pids")) {
+  for (const auto& group : find_control_groups(root, "pids")) {
     const auto startable = read_startable_threads(group);
     if (startable) min_startable = std::min(min_startable.value_or(*startable), *startable);
   }
@@ -89,7 +89,7 @@ std::optional<int64_t> find_min_startable(const std::filesystem::path& root) {
 CpuInfo read_cpu_info(const std::filesystem::path& root) {
   CpuInfo cpu{.model = read_first_value(root / "proc/cpuinfo", "model name"),
               .machine_cores = sysconf(_SC_NPROCESSORS_CONF),
-              .usable_cores = usable_cores(),
+              .usable_cores = count_usable_cores(),
               .quota_cores = find_min_quota(root),
               .startable_threads = find_min_startable(root)};
   std::istringstream flags(read_first_value(root / "proc/cpuinfo", "flags"));
@@ -97,7 +97,7 @@ CpuInfo read_cpu_info(const std::filesystem::path& root) {
   return cpu;
 }
 
-int64_t default_threads(const CpuInfo& cpu) {
+int64_t get_default_threads(const CpuInfo& cpu) {
   // An upper bound on the thread pools of this size that the program starts (OpenMP, autograd, data
   // loader, checkpoints).
   constexpr int64_t kNumThreadPools = 4;
@@ -107,8 +107,8 @@ int64_t default_threads(const CpuInfo& cpu) {
   return std::max<int64_t>(1, threads);
 }
 
-int64_t default_threads() {
-  static const int64_t threads = default_threads(read_cpu_info());
+int64_t get_default_threads() {
+  static const int64_t threads = get_default_threads(read_cpu_info());
   return threads;
 }
 
@@ -117,7 +117,7 @@ void limit_threads_to_quota() {
     const char* const value = std::getenv(variable);
     if (value != nullptr && *value != '\0') return;
   }
-  if (default_threads() < usable_cores()) at::set_num_threads(static_cast<int>(default_threads()));
+  if (get_default_threads() < count_usable_cores()) at::set_num_threads(static_cast<int>(get_default_threads()));
 }
 
 namespace {
@@ -127,12 +127,12 @@ constexpr std::string_view kAtenPrefix = "aten,";
 constexpr std::string_view kThreadsPrefix = "threads,";
 
 /// Returns the text after `marker` in the line, or an empty string if the line lacks the marker.
-std::string find_suffix(const std::string& line, std::string_view marker) {
+std::string get_text_after_marker(const std::string& line, std::string_view marker) {
   const size_t position = line.find(marker);
   return position == std::string::npos ? std::string() : line.substr(position + marker.size());
 }
 
-std::string first_field(const std::string& text) {
+std::string get_first_field(const std::string& text) {
   return text.substr(0, text.find(','));
 }
 
@@ -179,12 +179,12 @@ CpuKernels parse_cpu_kernels(const std::string& output) {
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(kAtenPrefix)) kernels.aten = line.substr(kAtenPrefix.size());
     if (line.starts_with(kThreadsPrefix)) kernels.threads = std::atoi(line.c_str() + kThreadsPrefix.size());
-    const std::string version = find_suffix(line, ",info,oneDNN v");
+    const std::string version = get_text_after_marker(line, ",info,oneDNN v");
     set_if_empty(kernels.onednn_version, version.substr(0, version.find(' ')));
-    set_if_empty(kernels.onednn_isa, find_suffix(line, ",info,cpu,isa:"));
-    set_if_empty(kernels.bf16_product, first_field(find_suffix(line, ",exec,cpu,matmul,")));
+    set_if_empty(kernels.onednn_isa, get_text_after_marker(line, ",info,cpu,isa:"));
+    set_if_empty(kernels.bf16_matmul_kernel, get_first_field(get_text_after_marker(line, ",exec,cpu,matmul,")));
   }
-  kernels.bf16 = parse_bf16_support(kernels.bf16_product);
+  kernels.bf16 = parse_bf16_support(kernels.bf16_matmul_kernel);
   return kernels;
 }
 

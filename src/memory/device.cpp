@@ -93,7 +93,8 @@ at::Device open_cuda(const std::string& name, int index) {
   at::globalContext().setUserEnabledCuDNN(false);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   // Before CUDA is initialized, the virtual GPU cannot be described.
-  if (is_virtual) check_kernel_code(name, {.name = describe(device).name, .architecture = get_architecture(device)});
+  if (is_virtual)
+    check_kernel_code(name, {.name = describe_device(device).name, .architecture = get_architecture(device)});
   cache_device_size(device);
   // The environment's limit applies even if the run sets none.
   if (std::getenv(kReservedLimitVariable) != nullptr) {
@@ -135,27 +136,27 @@ at::Device open_device(const std::string& name) {
   return open_cuda(name, *index);
 }
 
-DeviceMemory device_memory(at::Device device) {
+DeviceMemory get_device_memory(at::Device device) {
   auto* const allocator = get_allocator(device);
   if (allocator == nullptr) return {};
   const auto statistics = allocator->getDeviceStats(device.index());
-  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return {.allocated_peak_bytes = statistics.allocated_bytes[kAll].peak,
-          .reserved_peak_bytes = statistics.reserved_bytes[kAll].peak,
-          .allocated_bytes = statistics.allocated_bytes[kAll].current,
-          .reserved_bytes = statistics.reserved_bytes[kAll].current};
+  constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {.allocated_peak_bytes = statistics.allocated_bytes[kAggregate].peak,
+          .reserved_peak_bytes = statistics.reserved_bytes[kAggregate].peak,
+          .allocated_bytes = statistics.allocated_bytes[kAggregate].current,
+          .reserved_bytes = statistics.reserved_bytes[kAggregate].current};
 }
 
 void reset_peaks(at::Device device) {
   if (auto* const allocator = get_allocator(device)) allocator->resetPeakStats(device.index());
 }
 
-int64_t allocation_retries(at::Device device) {
+int64_t get_allocation_retries(at::Device device) {
   auto* const allocator = get_allocator(device);
   return allocator == nullptr ? 0 : allocator->getDeviceStats(device.index()).num_alloc_retries;
 }
 
-void release_unused(at::Device device) {
+void release_unused_memory(at::Device device) {
   auto* const allocator = get_allocator(device);
   if (allocator == nullptr) {
     release_large_block_cache();
@@ -184,9 +185,10 @@ Function* load_symbol(void* library, const char* name) {
 }
 
 int get_attribute(int attribute, int device) {
-  static auto* const get_function = load_symbol<int(int*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetAttribute");
+  static auto* const cuda_device_get_attribute =
+      load_symbol<int(int*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetAttribute");
   int value = 0;
-  if (get_function(&value, attribute, device) != 0)
+  if (cuda_device_get_attribute(&value, attribute, device) != 0)
     throw run_error("device cuda:{}: the CUDA runtime does not report attribute {}", device, attribute);
   return value;
 }
@@ -201,7 +203,7 @@ std::string get_device_name(int device) {
 }
 
 /// Returns the device's index, which c10 stores as a signed char, as an int.
-int get_index(at::Device device) {
+int get_device_index(at::Device device) {
   return static_cast<unsigned char>(device.index());
 }
 
@@ -230,10 +232,11 @@ int64_t free_bytes(at::Device device) {
 }
 
 std::string get_pci_bus_id(at::Device device) {
-  static auto* const get_function = load_symbol<int(char*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetPCIBusId");
-  const int index = get_index(device);
+  static auto* const cuda_device_get_pci_bus_id =
+      load_symbol<int(char*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetPCIBusId");
+  const int index = get_device_index(device);
   std::array<char, 32> id{};
-  if (get_function(id.data(), static_cast<int>(id.size()), index) != 0) {
+  if (cuda_device_get_pci_bus_id(id.data(), static_cast<int>(id.size()), index) != 0) {
     throw run_error("device cuda:{}: the CUDA runtime does not report its PCI bus id", index);
   }
   return id.data();
@@ -246,9 +249,9 @@ int get_architecture(at::Device device) {
   return 10 * get_attribute(kMajor, device.index()) + get_attribute(kMinor, device.index());
 }
 
-DeviceDescription describe(at::Device device) {
+DeviceDescription describe_device(at::Device device) {
   constexpr int kMultiprocessors = 16;  // cudaDevAttrMultiProcessorCount
-  const int index = get_index(device);
+  const int index = get_device_index(device);
   const MemoryInfo memory = query_memory_info(index);
   return {.name = get_device_name(index),
           .architecture = get_architecture(device),
@@ -257,7 +260,7 @@ DeviceDescription describe(at::Device device) {
           .free_bytes = static_cast<int64_t>(memory.free_bytes)};
 }
 
-void release_pinned(at::Device device) {
+void release_pinned_memory(at::Device device) {
   if (!device.is_cpu()) at::getHostAllocator(device.type())->empty_cache();
 }
 

@@ -41,7 +41,7 @@ c10::impl::VirtualGuardImpl get_guard_impl(at::Device device) {
 }
 
 /// Returns the side stream for copies to the device, one per device and process.
-c10::Stream copy_stream(at::Device device) {
+c10::Stream get_copy_stream(at::Device device) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, c10::Stream> streams;
   const std::lock_guard lock(mutex);
@@ -52,13 +52,13 @@ c10::Stream copy_stream(at::Device device) {
 
 }  // namespace
 
-AsyncHostToDevice::AsyncHostToDevice(at::Device device) : device_(device), copy_event_(device.type()) {
+AsyncHostToDeviceCopier::AsyncHostToDeviceCopier(at::Device device) : device_(device), copy_event_(device.type()) {
   c10::Event ready_event(device.type());
   ready_event.record(get_guard_impl(device).getStream(device));
-  ready_event.block(copy_stream(device));
+  ready_event.block(get_copy_stream(device));
 }
 
-AsyncHostToDevice::~AsyncHostToDevice() {
+AsyncHostToDeviceCopier::~AsyncHostToDeviceCopier() {
   try {
     wait();
   } catch (const c10::Error&) {
@@ -66,19 +66,19 @@ AsyncHostToDevice::~AsyncHostToDevice() {
   }
 }
 
-at::Tensor AsyncHostToDevice::add(const at::Tensor& host) {
+at::Tensor AsyncHostToDeviceCopier::add(const at::Tensor& host) {
   at::Tensor device_tensor = at::empty(host.sizes(), host.options().device(device_));
   if (host.is_meta()) return device_tensor;
   const at::Tensor pinned = try_pin_memory(host);
   is_synchronized_ = false;
-  const c10::StreamGuard guard(copy_stream(device_));
+  const c10::StreamGuard guard(get_copy_stream(device_));
   device_tensor.copy_(pinned, /*non_blocking=*/true);
   return device_tensor;
 }
 
-void AsyncHostToDevice::wait() {
+void AsyncHostToDeviceCopier::wait() {
   if (std::exchange(is_synchronized_, true)) return;
-  copy_event_.record(copy_stream(device_));
+  copy_event_.record(get_copy_stream(device_));
   copy_event_.block(get_guard_impl(device_).getStream(device_));
 }
 
@@ -93,15 +93,15 @@ void warn_once(const std::string& reason) {
 /// Returns make_pinned(), or make_pageable() if no pinned memory is available even after LibTorch
 /// released its cached pinned memory.
 template <class MakePinned, class MakePageable>
-at::Tensor try_pinned(const MakePinned& make_pinned, const MakePageable& make_pageable) {
-  for (const bool is_first : {true, false}) {
+at::Tensor make_pinned_or_pageable(const MakePinned& make_pinned, const MakePageable& make_pageable) {
+  for (const bool may_retry : {true, false}) {
     try {
       return make_pinned();
     } catch (const std::exception& error) {
       const auto out_of_memory = detect_out_of_memory(error);
       if (!out_of_memory) throw;
-      if (is_first) {
-        release_pinned(at::kCUDA);
+      if (may_retry) {
+        release_pinned_memory(at::kCUDA);
       } else {
         warn_once(out_of_memory->reason);
       }
@@ -113,12 +113,13 @@ at::Tensor try_pinned(const MakePinned& make_pinned, const MakePageable& make_pa
 }  // namespace
 
 at::Tensor try_pin_memory(const at::Tensor& tensor) {
-  return try_pinned([&] { return tensor.pin_memory(); }, [&] { return tensor; });
+  return make_pinned_or_pageable([&] { return tensor.pin_memory(); }, [&] { return tensor; });
 }
 
 at::Tensor empty_pinned(at::IntArrayRef sizes) {
   const at::TensorOptions fp32(at::kFloat);
-  return try_pinned([&] { return at::empty(sizes, fp32.pinned_memory(true)); }, [&] { return at::empty(sizes, fp32); });
+  return make_pinned_or_pageable([&] { return at::empty(sizes, fp32.pinned_memory(true)); },
+                                 [&] { return at::empty(sizes, fp32); });
 }
 
 }  // namespace vlmtrain::memory

@@ -25,13 +25,13 @@ class DriverLibrary {
   explicit DriverLibrary(void* library) : library_(library) {}
 
   /// Result of call() if the library lacks the function.
-  static constexpr int kMissing = -1;
+  static constexpr int kMissingFunction = -1;
 
   /// Calls a function and returns its CUresult. The arguments' types must be as in cuda.h.
   template <class... Arguments>
   int call(const char* name, Arguments... arguments) const {
     auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
-    return function == nullptr ? kMissing : function(arguments...);
+    return function == nullptr ? kMissingFunction : function(arguments...);
   }
 
  private:
@@ -90,13 +90,13 @@ bool machine_has_gpus(const DriverPaths& paths) {
          std::ranges::any_of(files, [](const auto& path) { return is_gpu_file(path.filename().string()); });
 }
 
-struct Problem {
+struct GpuProblem {
   std::string name;
   std::string reason;
 };
 
 /// Returns why a GPU of this machine is not visible.
-Problem diagnose_hidden_gpu(const DriverPaths& paths) {
+GpuProblem diagnose_hidden_gpu(const DriverPaths& paths) {
   bool any_file = false;
   for (const auto& path : list_folder(paths.devices)) {
     const std::string name = path.filename().string();
@@ -120,17 +120,17 @@ Problem diagnose_hidden_gpu(const DriverPaths& paths) {
           "nvidia.com/gpu: 1)"};
 }
 
-DriverProbe make_absent(std::string name, std::string reason) {
+DriverProbe make_absent_probe(std::string name, std::string reason) {
   return {.state = DriverState::kAbsent, .name = std::move(name), .reason = std::move(reason), .gpus = {}};
 }
 
-DriverProbe make_unusable(std::string name, std::string reason) {
+DriverProbe make_unusable_probe(std::string name, std::string reason) {
   return {.state = DriverState::kUnusable, .name = std::move(name), .reason = std::move(reason), .gpus = {}};
 }
 
 DriverProbe explain_no_device(const DriverPaths& paths, int code) {
   if (!machine_has_gpus(paths)) {
-    return make_absent("no card", "the driver's library is installed, but the machine has no GPU");
+    return make_absent_probe("no card", "the driver's library is installed, but the machine has no GPU");
   }
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
     const std::string_view text = visible;
@@ -140,26 +140,26 @@ DriverProbe explain_no_device(const DriverPaths& paths, int code) {
               .reason = fmt::format("CUDA_VISIBLE_DEVICES={} hides every GPU", text),
               .gpus = {}};
     }
-    return make_unusable(
+    return make_unusable_probe(
         "names no card",
         fmt::format("CUDA_VISIBLE_DEVICES={} lists no GPU that this process may use; nvidia-smi -L lists the "
                     "machine's GPUs",
                     text));
   }
   auto [name, reason] = diagnose_hidden_gpu(paths);
-  return make_unusable(std::move(name), fmt::format("no GPU is visible (cuInit: error {}): {}", code, reason));
+  return make_unusable_probe(std::move(name), fmt::format("no GPU is visible (cuInit: error {}): {}", code, reason));
 }
 
 DriverProbe explain_init_failure(int code) {
   const auto* const entry = std::ranges::find(kInitFailures, code, &InitFailure::code);
   const bool is_known = entry != kInitFailures.end();
-  return make_unusable(is_known ? entry->name : "fails",
-                       fmt::format("the driver cannot be used (cuInit: error {}): {}", code,
-                                   is_known ? entry->reason : "check nvidia-smi"));
+  return make_unusable_probe(is_known ? entry->name : "fails",
+                             fmt::format("the driver cannot be used (cuInit: error {}): {}", code,
+                                         is_known ? entry->reason : "check nvidia-smi"));
 }
 
 std::string describe_old_driver(int version, const DriverPaths& paths) {
-  const std::string module = module_version(paths);
+  const std::string module = read_kernel_module_version(paths);
   return fmt::format(
       "the NVIDIA driver{} is too old: it supports CUDA {}.{}, but this program requires CUDA 13, driver {} or newer; "
       "update the driver (data-center GPUs can use the package cuda-compat-13-0 instead)",
@@ -187,10 +187,10 @@ DriverProbe explain_missing_library(const DriverPaths& paths, const std::string&
   // architecture, is an error to report.
   const bool is_missing = reason.starts_with(paths.library.string() + ": cannot open shared object file");
   if (!is_missing)
-    return make_unusable("broken library", fmt::format("the driver's library cannot be loaded: {}", reason));
-  const std::string module = module_version(paths);
+    return make_unusable_probe("broken library", fmt::format("the driver's library cannot be loaded: {}", reason));
+  const std::string module = read_kernel_module_version(paths);
   if (module.empty()) return {};
-  return make_absent(
+  return make_absent_probe(
       "no library",
       fmt::format("the machine has an NVIDIA driver ({}), but its library libcuda.so.1 was not found; start a "
                   "container with --nv (Apptainer) or --gpus all (Docker)",
@@ -199,7 +199,7 @@ DriverProbe explain_missing_library(const DriverPaths& paths, const std::string&
 
 }  // namespace
 
-std::string module_version(const DriverPaths& paths) {
+std::string read_kernel_module_version(const DriverPaths& paths) {
   std::ifstream file(paths.proc / "version");
   // Example: NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …
   for (std::string word; file >> word;) {
@@ -236,20 +236,21 @@ DriverProbe probe_driver(const DriverPaths& paths) {
   int version = 0;
   if (driver.call("cuDriverGetVersion", &version) == 0 && version > 0 && version < kRequiredVersion &&
       machine_has_gpus(paths)) {
-    return make_unusable("too old", describe_old_driver(version, paths));
+    return make_unusable_probe("too old", describe_old_driver(version, paths));
   }
   const int error = driver.call("cuInit", 0U);
-  if (error == DriverLibrary::kMissing)
-    return make_unusable("broken library", "libcuda.so.1 has no function cuInit, so it is not the driver's");
+  if (error == DriverLibrary::kMissingFunction)
+    return make_unusable_probe("broken library", "libcuda.so.1 has no function cuInit, so it is not the driver's");
   if (error == kNoDevice || error == kInvalidDevice) return explain_no_device(paths, error);
   if (error != 0) return explain_init_failure(error);
-  if (version < kRequiredVersion) return make_unusable("too old", describe_old_driver(version, paths));
+  if (version < kRequiredVersion) return make_unusable_probe("too old", describe_old_driver(version, paths));
   int count = 0;
   if (driver.call("cuDeviceGetCount", &count) != 0 || count == 0) return explain_no_device(paths, kNoDevice);
   DriverProbe probe{.state = DriverState::kUsable, .name = "usable", .reason = {}, .gpus = {}};
   for (int index = 0; index < count; ++index) {
     const auto gpu = describe_gpu(driver, index);
-    if (!gpu) return make_unusable("fails", fmt::format("the driver cannot describe GPU {}; check nvidia-smi", index));
+    if (!gpu)
+      return make_unusable_probe("fails", fmt::format("the driver cannot describe GPU {}; check nvidia-smi", index));
     probe.gpus.push_back(*gpu);
   }
   return probe;
@@ -289,7 +290,7 @@ class PrimaryContext {
 GpuMemoryInfo query_gpu_memory(int index, const DriverPaths& paths) {
   GpuMemoryInfo info;
   void* const library = dlopen(paths.library.c_str(), RTLD_NOW);
-  if (library == nullptr) return {.error = DriverLibrary::kMissing};
+  if (library == nullptr) return {.error = DriverLibrary::kMissingFunction};
   const DriverLibrary driver(library);
   int device = 0;
   size_t total = 0;

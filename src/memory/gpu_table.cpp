@@ -16,17 +16,17 @@ using gpu_list::kGiga;
 using gpu_list::kHopperContextBytes;
 using gpu_list::kMiB;
 using gpu_list::kTera;
-using gpu_list::make_geforce;
+using gpu_list::make_geforce_gpu;
 
 constexpr int64_t kKiB = 1024;
 
 // In the order of the fields: number, threads and blocks per multiprocessor, shared memory per
 // multiprocessor and per block.
 constexpr std::array kArchitectures{
-    Architecture{75, 1024, 16, 64 * kKiB, 64 * kKiB},   Architecture{80, 2048, 32, 164 * kKiB, 163 * kKiB},
-    Architecture{86, 1536, 16, 100 * kKiB, 99 * kKiB},  Architecture{89, 1536, 24, 100 * kKiB, 99 * kKiB},
-    Architecture{90, 2048, 32, 228 * kKiB, 227 * kKiB}, Architecture{100, 2048, 32, 228 * kKiB, 227 * kKiB},
-    Architecture{120, 1536, 24, 100 * kKiB, 99 * kKiB},
+    ArchitectureLimits{75, 1024, 16, 64 * kKiB, 64 * kKiB},   ArchitectureLimits{80, 2048, 32, 164 * kKiB, 163 * kKiB},
+    ArchitectureLimits{86, 1536, 16, 100 * kKiB, 99 * kKiB},  ArchitectureLimits{89, 1536, 24, 100 * kKiB, 99 * kKiB},
+    ArchitectureLimits{90, 2048, 32, 228 * kKiB, 227 * kKiB}, ArchitectureLimits{100, 2048, 32, 228 * kKiB, 227 * kKiB},
+    ArchitectureLimits{120, 1536, 24, 100 * kKiB, 99 * kKiB},
 };
 
 // Memory sizes that were not measured come from PyTorch's out-of-memory errors, which are rounded
@@ -44,34 +44,34 @@ constexpr Gpu kT4{.name = "t4",
                   .fp16_flops = 65 * kTera,
                   .memory_bandwidth = 320 * kGiga};
 
-constexpr Gpu kA10040{.name = "a100-40",
-                      .device_name = "NVIDIA A100-SXM4-40GB",
-                      .architecture = 80,
-                      .multiprocessors = 108,
-                      .l2_cache_bytes = 40 * kMiB,
-                      .memory_bytes = 40'335 * kMiB,
-                      .context_bytes = kDefaultContextBytes,
-                      .fp32_flops = 19.5 * kTera,
-                      .tf32_flops = 156 * kTera,
-                      .bf16_flops = 312 * kTera,
-                      .fp16_flops = 312 * kTera,
-                      .memory_bandwidth = 1555 * kGiga,
-                      .nvlink_bandwidth = 300 * kGiga};
+constexpr Gpu kA100Sxm40{.name = "a100-40",
+                         .device_name = "NVIDIA A100-SXM4-40GB",
+                         .architecture = 80,
+                         .multiprocessors = 108,
+                         .l2_cache_bytes = 40 * kMiB,
+                         .memory_bytes = 40'335 * kMiB,
+                         .context_bytes = kDefaultContextBytes,
+                         .fp32_flops = 19.5 * kTera,
+                         .tf32_flops = 156 * kTera,
+                         .bf16_flops = 312 * kTera,
+                         .fp16_flops = 312 * kTera,
+                         .memory_bandwidth = 1555 * kGiga,
+                         .nvlink_bandwidth = 300 * kGiga};
 
-constexpr Gpu kA10080{.name = "a100-80",
-                      .device_name = "NVIDIA A100-SXM4-80GB",
-                      .architecture = 80,
-                      .multiprocessors = 108,
-                      .l2_cache_bytes = 40 * kMiB,
-                      .memory_bytes = 85'097'971'712,
-                      .memory_measured = true,
-                      .context_bytes = kDefaultContextBytes,
-                      .fp32_flops = 19.5 * kTera,
-                      .tf32_flops = 156 * kTera,
-                      .bf16_flops = 312 * kTera,
-                      .fp16_flops = 312 * kTera,
-                      .memory_bandwidth = 2039 * kGiga,
-                      .nvlink_bandwidth = 300 * kGiga};
+constexpr Gpu kA100Sxm80{.name = "a100-80",
+                         .device_name = "NVIDIA A100-SXM4-80GB",
+                         .architecture = 80,
+                         .multiprocessors = 108,
+                         .l2_cache_bytes = 40 * kMiB,
+                         .memory_bytes = 85'097'971'712,
+                         .memory_measured = true,
+                         .context_bytes = kDefaultContextBytes,
+                         .fp32_flops = 19.5 * kTera,
+                         .tf32_flops = 156 * kTera,
+                         .bf16_flops = 312 * kTera,
+                         .fp16_flops = 312 * kTera,
+                         .memory_bandwidth = 2039 * kGiga,
+                         .nvlink_bandwidth = 300 * kGiga};
 
 constexpr Gpu kA6000{.name = "a6000",
                      .device_name = "NVIDIA RTX A6000",
@@ -207,18 +207,18 @@ constexpr Gpu make_mig_slice(Gpu gpu, std::string_view name, std::string_view de
 
 // Multiprocessors and memory as listed by `nvidia-smi mig -lgip`.
 constexpr std::array kMigSlices{
-    make_mig_slice(kA10040, "a100-40-mig-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 1, 4'864),
-    make_mig_slice(kA10040, "a100-40-mig-1g.10gb", "NVIDIA A100-SXM4-40GB MIG 1g.10gb", 14, 2, 9'984),
-    make_mig_slice(kA10040, "a100-40-mig-2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb", 28, 2, 9'984),
-    make_mig_slice(kA10040, "a100-40-mig-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", 42, 4, 20'096),
-    make_mig_slice(kA10040, "a100-40-mig-4g.20gb", "NVIDIA A100-SXM4-40GB MIG 4g.20gb", 56, 4, 20'096),
-    make_mig_slice(kA10040, "a100-40-mig-7g.40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 98, 8, 40'192),
-    make_mig_slice(kA10080, "a100-80-mig-1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", 14, 1, 9'728),
-    make_mig_slice(kA10080, "a100-80-mig-1g.20gb", "NVIDIA A100-SXM4-80GB MIG 1g.20gb", 14, 2, 19'968),
-    make_mig_slice(kA10080, "a100-80-mig-2g.20gb", "NVIDIA A100-SXM4-80GB MIG 2g.20gb", 28, 2, 19'968),
-    make_mig_slice(kA10080, "a100-80-mig-3g.40gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 4, 40'192),
-    make_mig_slice(kA10080, "a100-80-mig-4g.40gb", "NVIDIA A100-SXM4-80GB MIG 4g.40gb", 56, 4, 40'192),
-    make_mig_slice(kA10080, "a100-80-mig-7g.80gb", "NVIDIA A100-SXM4-80GB MIG 7g.80gb", 98, 8, 80'640),
+    make_mig_slice(kA100Sxm40, "a100-40-mig-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 1, 4'864),
+    make_mig_slice(kA100Sxm40, "a100-40-mig-1g.10gb", "NVIDIA A100-SXM4-40GB MIG 1g.10gb", 14, 2, 9'984),
+    make_mig_slice(kA100Sxm40, "a100-40-mig-2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb", 28, 2, 9'984),
+    make_mig_slice(kA100Sxm40, "a100-40-mig-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", 42, 4, 20'096),
+    make_mig_slice(kA100Sxm40, "a100-40-mig-4g.20gb", "NVIDIA A100-SXM4-40GB MIG 4g.20gb", 56, 4, 20'096),
+    make_mig_slice(kA100Sxm40, "a100-40-mig-7g.40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 98, 8, 40'192),
+    make_mig_slice(kA100Sxm80, "a100-80-mig-1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", 14, 1, 9'728),
+    make_mig_slice(kA100Sxm80, "a100-80-mig-1g.20gb", "NVIDIA A100-SXM4-80GB MIG 1g.20gb", 14, 2, 19'968),
+    make_mig_slice(kA100Sxm80, "a100-80-mig-2g.20gb", "NVIDIA A100-SXM4-80GB MIG 2g.20gb", 28, 2, 19'968),
+    make_mig_slice(kA100Sxm80, "a100-80-mig-3g.40gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 4, 40'192),
+    make_mig_slice(kA100Sxm80, "a100-80-mig-4g.40gb", "NVIDIA A100-SXM4-80GB MIG 4g.40gb", 56, 4, 40'192),
+    make_mig_slice(kA100Sxm80, "a100-80-mig-7g.80gb", "NVIDIA A100-SXM4-80GB MIG 7g.80gb", 98, 8, 80'640),
     make_mig_slice(kH100, "h100-mig-1g.10gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 1, 9'984),
     make_mig_slice(kH100, "h100-mig-1g.20gb", "NVIDIA H100 80GB HBM3 MIG 1g.20gb", 26, 2, 20'096),
     make_mig_slice(kH100, "h100-mig-2g.20gb", "NVIDIA H100 80GB HBM3 MIG 2g.20gb", 32, 2, 20'096),
@@ -247,45 +247,47 @@ constexpr std::array kUnsupportedGpus{
 
 /// Returns `gpu` with the dense bf16 and fp16 rate of its tensor cores, for GPUs where that rate is
 /// not twice the fp32 rate. TF32 has half of it.
-constexpr Gpu make_professional(Gpu gpu, double tensor_tflops) {
+constexpr Gpu make_professional_gpu(Gpu gpu, double tensor_tflops) {
   gpu.tf32_flops = tensor_tflops / 2 * kTera;
   gpu.bf16_flops = tensor_tflops * kTera;
   gpu.fp16_flops = tensor_tflops * kTera;
   return gpu;
 }
 
-constexpr Gpu kA4000 = make_professional(make_geforce("a4000", "NVIDIA RTX A4000", 86, 48, 4, 15'985, 19.2, 448), 76.7);
+constexpr Gpu kA4000 =
+    make_professional_gpu(make_geforce_gpu("a4000", "NVIDIA RTX A4000", 86, 48, 4, 15'985, 19.2, 448), 76.7);
 constexpr Gpu kA5000 =
-    make_professional(make_geforce("a5000", "NVIDIA RTX A5000", 86, 64, 6, 24'136, 27.8, 768), 111.1);
-constexpr Gpu kA10 = make_professional(make_geforce("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
-constexpr Gpu kA10g = make_professional(make_geforce("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
-constexpr Gpu kRtx6000Ada = make_professional(
-    make_geforce("rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 89, 142, 96, 45'496, 91.1, 960), 364.2);
-constexpr Gpu kL40 = make_professional(make_geforce("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
+    make_professional_gpu(make_geforce_gpu("a5000", "NVIDIA RTX A5000", 86, 64, 6, 24'136, 27.8, 768), 111.1);
+constexpr Gpu kA10 = make_professional_gpu(make_geforce_gpu("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
+constexpr Gpu kA10g = make_professional_gpu(make_geforce_gpu("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
+constexpr Gpu kRtx6000Ada = make_professional_gpu(
+    make_geforce_gpu("rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 89, 142, 96, 45'496, 91.1, 960), 364.2);
+constexpr Gpu kL40 = make_professional_gpu(make_geforce_gpu("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
 constexpr Gpu set_context_bytes(Gpu gpu, int64_t bytes) {
   gpu.context_bytes = bytes;
   return gpu;
 }
 
 constexpr Gpu kH100Pcie = set_context_bytes(
-    make_professional(make_geforce("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756),
+    make_professional_gpu(make_geforce_gpu("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756),
     kHopperContextBytes);
-constexpr Gpu kRtxPro6000 = make_professional(
-    make_geforce("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 128, 97'249, 125, 1792),
-    503.8);
+constexpr Gpu kRtxPro6000 =
+    make_professional_gpu(make_geforce_gpu("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120,
+                                           188, 128, 97'249, 125, 1792),
+                          503.8);
 
-constexpr std::array kOtherGpus{kT4,   kA10040, kA10080,  kA6000,   kA4000,      kA5000, kA10,
-                                kA10g, kL4,     kL40,     kL40s,    kRtx6000Ada, kH100,  kH100Pcie,
-                                kH200, kB200,   kRtx4090, kRtx5090, kRtxPro6000};
+constexpr std::array kOtherGpus{kT4,   kA100Sxm40, kA100Sxm80, kA6000,   kA4000,      kA5000, kA10,
+                                kA10g, kL4,        kL40,       kL40s,    kRtx6000Ada, kH100,  kH100Pcie,
+                                kH200, kB200,      kRtx4090,   kRtx5090, kRtxPro6000};
 constexpr auto kGpus = gpu_list::merge_sorted(kOtherGpus, gpu_list::kGeforce);
 
 }  // namespace
 
-std::span<const Gpu> gpus() {
+std::span<const Gpu> list_gpus() {
   return kGpus;
 }
 
-std::span<const Gpu> mig_slices() {
+std::span<const Gpu> list_mig_slices() {
   return kMigSlices;
 }
 
@@ -315,8 +317,8 @@ const UnsupportedGpu* find_unsupported_gpu(std::string_view name) {
   return it == kUnsupportedGpus.end() ? nullptr : it;
 }
 
-const Architecture& architecture(int number) {
-  const auto* const newer = std::ranges::upper_bound(kArchitectures, number, {}, &Architecture::number);
+const ArchitectureLimits& architecture(int number) {
+  const auto* const newer = std::ranges::upper_bound(kArchitectures, number, {}, &ArchitectureLimits::number);
   return newer == kArchitectures.begin() ? kArchitectures.front() : *(newer - 1);
 }
 

@@ -28,7 +28,7 @@ std::optional<int64_t> read_keyed_number(const std::filesystem::path& file, std:
   return std::nullopt;
 }
 
-std::optional<int64_t> meminfo_bytes(const std::filesystem::path& root, std::string_view key) {
+std::optional<int64_t> read_meminfo_bytes(const std::filesystem::path& root, std::string_view key) {
   constexpr int64_t kKibibyte = 1024;
   const auto kibibytes = read_keyed_number(root / "proc/meminfo", key);
   return kibibytes ? std::optional{*kibibytes * kKibibyte} : std::nullopt;
@@ -67,9 +67,9 @@ struct GroupLimit {
   std::filesystem::path file;
 };
 
-std::vector<GroupLimit> group_limits(const std::filesystem::path& root) {
+std::vector<GroupLimit> read_group_limits(const std::filesystem::path& root) {
   std::vector<GroupLimit> limits;
-  for (const ControlGroupFolder& group : control_groups(root, "memory")) {
+  for (const ControlGroupFolder& group : find_control_groups(root, "memory")) {
     const GroupFiles& files = group.is_v2 ? kVersion2 : kVersion1;
     const int64_t limit = read_limit(group.path / files.limit);
     if (limit == kNoHostLimit) continue;
@@ -97,7 +97,7 @@ ProcessMemory read_process_memory(const std::filesystem::path& root) {
   return {size * page, std::max<int64_t>(0, resident - shared) * page, data * page};
 }
 
-int64_t soft_limit(int resource) {
+int64_t get_soft_limit(int resource) {
   rlimit limit{};
   if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return kNoHostLimit;
   const bool is_limit = limit.rlim_cur != RLIM_INFINITY && std::in_range<int64_t>(limit.rlim_cur);
@@ -106,17 +106,17 @@ int64_t soft_limit(int resource) {
 
 }  // namespace
 
-int64_t host_limit_bytes(const std::filesystem::path& root) {
-  int64_t limit = meminfo_bytes(root, "MemTotal:").value_or(kNoHostLimit);
-  for (const auto& group : group_limits(root)) limit = std::min(limit, group.limit_bytes);
+int64_t get_host_limit_bytes(const std::filesystem::path& root) {
+  int64_t limit = read_meminfo_bytes(root, "MemTotal:").value_or(kNoHostLimit);
+  for (const auto& group : read_group_limits(root)) limit = std::min(limit, group.limit_bytes);
   return limit;
 }
 
-int64_t host_limit_bytes() {
-  return host_limit_bytes("/");
+int64_t get_host_limit_bytes() {
+  return get_host_limit_bytes("/");
 }
 
-AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const AddressLimits& limits) {
+AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const ResourceLimits& limits) {
   const ProcessMemory process = read_process_memory(root);
   AvailableHostMemory available{.bytes = kNoHostLimit, .limit_source = "nothing"};
   // `remaining` is memory that is not used yet; the process's own memory is added.
@@ -124,8 +124,8 @@ AvailableHostMemory get_available_host_memory(const std::filesystem::path& root,
     const int64_t bytes = std::max<int64_t>(0, remaining) + process.anonymous_bytes;
     if (bytes < available.bytes) available = {bytes, source};
   };
-  if (const auto free = meminfo_bytes(root, "MemAvailable:")) apply_limit(*free, "the machine's available memory");
-  for (const auto& group : group_limits(root)) {
+  if (const auto free = read_meminfo_bytes(root, "MemAvailable:")) apply_limit(*free, "the machine's available memory");
+  for (const auto& group : read_group_limits(root)) {
     apply_limit(group.remaining_bytes, "the control group's limit " + group.file.string());
   }
   if (limits.address_space != kNoHostLimit) {
@@ -136,10 +136,11 @@ AvailableHostMemory get_available_host_memory(const std::filesystem::path& root,
 }
 
 AvailableHostMemory get_available_host_memory() {
-  return get_available_host_memory("/", {.address_space = soft_limit(RLIMIT_AS), .data = soft_limit(RLIMIT_DATA)});
+  return get_available_host_memory("/",
+                                   {.address_space = get_soft_limit(RLIMIT_AS), .data = get_soft_limit(RLIMIT_DATA)});
 }
 
-int64_t host_bytes() {
+int64_t get_resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t total_pages = 0;
   int64_t resident_pages = 0;
@@ -147,13 +148,13 @@ int64_t host_bytes() {
   return resident_pages * sysconf(_SC_PAGESIZE);
 }
 
-int64_t host_peak_bytes() {
+int64_t get_peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
-int64_t machine_bytes() {
+int64_t get_machine_memory_bytes() {
   return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
 }
 
@@ -173,7 +174,7 @@ void add_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::
 
 }  // namespace
 
-std::vector<ControlGroupFolder> control_groups(const std::filesystem::path& root, std::string_view controller) {
+std::vector<ControlGroupFolder> find_control_groups(const std::filesystem::path& root, std::string_view controller) {
   // /proc/self/cgroup (man cgroups): `0::/path` in version 2, `4:cpu,memory:/path` in version 1.
   std::vector<ControlGroupFolder> groups;
   std::ifstream file(root / "proc/self/cgroup");

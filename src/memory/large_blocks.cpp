@@ -19,9 +19,9 @@ namespace vlmtrain::memory {
 namespace {
 
 /// Size of a page on x86-64.
-constexpr int64_t kPage = 4096;
+constexpr int64_t kPageBytes = 4096;
 /// Size of a transparent huge page on x86-64.
-constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 int64_t round_up(int64_t bytes, int64_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -34,28 +34,28 @@ PageCache::~PageCache() {
 }
 
 void* PageCache::allocate(size_t bytes) {
-  const int64_t count = round_up(static_cast<int64_t>(bytes), kPage);
+  const int64_t rounded_bytes = round_up(static_cast<int64_t>(bytes), kPageBytes);
   const std::lock_guard lock(mutex_);
-  Address address = take_cached(count);
+  Address address = take_cached(rounded_bytes);
   if (address == nullptr) {
     // Before new pages are mapped, the cache shrinks so that live and cached memory stay within the
     // peak.
-    trim_cache(std::max<int64_t>(0, peak_bytes_ - live_bytes_ - count));
-    address = map_pages(count);
+    trim_cache(std::max<int64_t>(0, peak_bytes_ - live_bytes_ - rounded_bytes));
+    address = map_pages(rounded_bytes);
     if (address == nullptr) {
       trim_cache(0);
-      address = map_pages(count);
+      address = map_pages(rounded_bytes);
     }
   }
   if (address == nullptr) return nullptr;
-  live_.emplace(address, count);
-  live_bytes_ += count;
+  live_.emplace(address, rounded_bytes);
+  live_bytes_ += rounded_bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
   return address;
 }
 
 bool PageCache::owns(void* address) const {
-  if (reinterpret_cast<uintptr_t>(address) % kPage != 0) return false;
+  if (reinterpret_cast<uintptr_t>(address) % kPageBytes != 0) return false;
   const std::lock_guard lock(mutex_);
   return live_.contains(address);
 }
@@ -97,12 +97,12 @@ PageCache::Address PageCache::take_cached(int64_t bytes) {
 /// Aligns blocks of two huge pages or more to huge pages. The threshold was chosen without
 /// measurement.
 PageCache::Address PageCache::map_pages(int64_t bytes) {
-  const int64_t padding = bytes >= 2 * kHugePage ? kHugePage : 0;
+  const int64_t padding = bytes >= 2 * kHugePageBytes ? kHugePageBytes : 0;
   const auto length = static_cast<size_t>(bytes + padding);
   void* const mapped = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   if (padding == 0) return static_cast<Address>(mapped);
-  const auto offset = round_up(reinterpret_cast<intptr_t>(mapped), kHugePage) - reinterpret_cast<intptr_t>(mapped);
+  const auto offset = round_up(reinterpret_cast<intptr_t>(mapped), kHugePageBytes) - reinterpret_cast<intptr_t>(mapped);
   const Address address = static_cast<Address>(mapped) + offset;
   if (offset > 0) munmap(mapped, static_cast<size_t>(offset));
   if (offset < padding) munmap(address + bytes, static_cast<size_t>(padding - offset));
@@ -141,7 +141,7 @@ void PageCache::remove_free_range(std::map<Address, int64_t>::iterator range) {
 void PageCache::trim_cache(int64_t max_cached_bytes) {
   while (cached_bytes_ > max_cached_bytes) {
     const auto [size, address] = *free_ranges_by_size_.begin();
-    const int64_t released = std::min(size, round_up(cached_bytes_ - max_cached_bytes, kPage));
+    const int64_t released = std::min(size, round_up(cached_bytes_ - max_cached_bytes, kPageBytes));
     remove_free_range(free_ranges_.find(address));
     if (released < size) add_free_range(address + released, size - released);
     munmap(address, static_cast<size_t>(released));
@@ -188,13 +188,13 @@ class LargeBlockAllocator final : public c10::Allocator {
   std::atomic<bool> is_caching_{false};
 };
 
-LargeBlockAllocator& large_block_allocator_instance() {
+LargeBlockAllocator& get_large_block_allocator_instance() {
   static auto* const allocator = new LargeBlockAllocator(c10::GetAllocator(c10::DeviceType::CPU));  // never freed
   return *allocator;
 }
 
 void LargeBlockAllocator::free(void* address) {
-  LargeBlockAllocator& allocator = large_block_allocator_instance();
+  LargeBlockAllocator& allocator = get_large_block_allocator_instance();
   if (allocator.pages_.owns(address)) {
     c10::profiledCPUMemoryReporter().Delete(address);
     allocator.pages_.deallocate(address);
@@ -205,21 +205,21 @@ void LargeBlockAllocator::free(void* address) {
 
 }  // namespace
 
-c10::Allocator* large_block_allocator() {
-  return &large_block_allocator_instance();
+c10::Allocator* get_large_block_allocator() {
+  return &get_large_block_allocator_instance();
 }
 
 void enable_large_block_cache() {
   install_watched_allocator();
-  large_block_allocator_instance().enable_cache();
+  get_large_block_allocator_instance().enable_cache();
 }
 
 void release_large_block_cache() {
-  large_block_allocator_instance().pages().release();
+  get_large_block_allocator_instance().pages().release();
 }
 
 LargeBlockStats get_large_block_stats() {
-  const PageCache& pages = large_block_allocator_instance().pages();
+  const PageCache& pages = get_large_block_allocator_instance().pages();
   return {.live_bytes = pages.live_bytes(), .cached_bytes = pages.cached_bytes()};
 }
 

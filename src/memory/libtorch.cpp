@@ -27,10 +27,10 @@ std::filesystem::path find_loaded_library(std::string_view name) {
   } search{name, {}};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
-        auto& result_search = *static_cast<Search*>(data);
+        auto& target = *static_cast<Search*>(data);
         const std::filesystem::path path = info->dlpi_name;
-        if (path.filename() != result_search.name) return 0;
-        result_search.path = path;
+        if (path.filename() != target.name) return 0;
+        target.path = path;
         return 1;
       },
       &search);

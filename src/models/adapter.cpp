@@ -30,23 +30,23 @@ namespace vlmtrain::models {
 namespace {
 
 /// A base model on the meta device, and the modules that an adapter's tensors may belong to.
-struct MetaBase {
+struct MetaBaseModel {
   std::unique_ptr<VisionLanguageModel> model;
   AdapterModules modules;
 
-  explicit MetaBase(const std::filesystem::path& base)
+  explicit MetaBaseModel(const std::filesystem::path& base)
       : model(build_model(base, at::kMeta, at::kFloat)), modules(*model, find_output_module(*model)) {}
 };
 
 /// Returns the model of `base`. If `base` is empty, uses base_model_name_or_path of the adapter in
 /// `folder`; returns nothing if that is not a valid checkpoint.
-std::optional<MetaBase> build_meta_base(const std::filesystem::path& folder, const std::filesystem::path& base) {
-  if (!base.empty()) return MetaBase(base);
+std::optional<MetaBaseModel> build_meta_base(const std::filesystem::path& folder, const std::filesystem::path& base) {
+  if (!base.empty()) return MetaBaseModel(base);
   const auto config = io::read_json(folder / kAdapterConfigName);
   const auto base_path = config.find("base_model_name_or_path");
   if (base_path == config.end() || !base_path->is_string()) return std::nullopt;
   try {
-    return MetaBase(base_path->get<std::string>());
+    return MetaBaseModel(base_path->get<std::string>());
   } catch (const UserError&) {
     return std::nullopt;
   }
@@ -55,31 +55,32 @@ std::optional<MetaBase> build_meta_base(const std::filesystem::path& folder, con
 /// Resolves modules_to_save to the model's names. Adds embedding and output if the adapter has them
 /// without naming them, which peft does when the vocabulary has grown (save_embedding_layers).
 void resolve_modules_to_save(nn::LoraSettings& settings, const AdapterTensors& tensors, const AdapterConfig& config,
-                             const MetaBase& base, const std::filesystem::path& folder) {
+                             const MetaBaseModel& base, const std::filesystem::path& folder) {
   for (auto& module : settings.modules_to_save) module = base.modules.resolve(module);
   const VisionLanguageModel& model = *base.model;
-  const nn::Parameter* const tied = find_tied_embedding(model);
+  const nn::Parameter* const tied_embedding = find_tied_embedding(model);
   const std::string output = find_output_module(model);
   const std::string output_weight = output + ".weight";
   const auto has_tensor = [&](const std::string& weight) { return tensors.contains(weight); };
-  if (tied != nullptr) {
-    const bool saves_either = settings.is_module_to_save(tied->name) || settings.is_module_to_save(output_weight);
+  if (tied_embedding != nullptr) {
+    const bool saves_either =
+        settings.is_module_to_save(tied_embedding->name) || settings.is_module_to_save(output_weight);
     // Like peft: without ensure_weight_tying, embedding and output have separate values.
     settings.unties_output = saves_either && !config.ensure_weight_tying;
     // peft may name either of the two tied modules.
-    if (!settings.unties_output && (saves_either || has_tensor(tied->name)) &&
-        !settings.is_module_to_save(tied->name)) {
-      settings.modules_to_save.push_back(tied->name.substr(0, tied->name.rfind('.')));
+    if (!settings.unties_output && (saves_either || has_tensor(tied_embedding->name)) &&
+        !settings.is_module_to_save(tied_embedding->name)) {
+      settings.modules_to_save.push_back(tied_embedding->name.substr(0, tied_embedding->name.rfind('.')));
     }
     if (!settings.unties_output) {
       std::erase_if(settings.modules_to_save, [&](const std::string& module) {
-        return nn::is_under_module(output_weight, module) && !nn::is_under_module(tied->name, module);
+        return nn::is_under_module(output_weight, module) && !nn::is_under_module(tied_embedding->name, module);
       });
     }
   }
   for (const auto& parameter : model.parameters().all()) {
-    const bool is_table = parameter.is_embedding || parameter.name == output_weight;
-    if (!is_table || !has_tensor(parameter.name)) continue;
+    const bool is_vocabulary_weight = parameter.is_embedding || parameter.name == output_weight;
+    if (!is_vocabulary_weight || !has_tensor(parameter.name)) continue;
     if (!settings.is_module_to_save(parameter.name)) {
       settings.modules_to_save.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
     }
@@ -118,7 +119,8 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, cons
   config.check_targets(settings.target_modules, modules, source);
   config.check_patterns(settings.target_modules, source);
   if (settings.target_modules.empty()) {
-    throw data_error("{}: has no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix, kLoraA);
+    throw data_error("{}: has no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix,
+                     kLoraASuffix);
   }
   if (meta_base) resolve_modules_to_save(settings, tensors, config, *meta_base, folder);
   return settings;
@@ -128,13 +130,13 @@ namespace {
 
 enum class ValueCheck : uint8_t { kAny, kFinite };
 
-void load_tensors(VisionLanguageModel& model, const std::filesystem::path& folder, ValueCheck check) {
+void load_adapter_tensors(VisionLanguageModel& model, const std::filesystem::path& folder, ValueCheck check) {
   const at::NoGradGuard no_gradients;
   const AdapterModules modules(model, find_output_module(model));
   const AdapterTensors tensors(folder, &modules);
   check_adapter_fits(model, tensors);
   if (check == ValueCheck::kFinite) check_adapter_values(model, tensors);
-  for (const auto& parameter : adapter_parameters(model)) {
+  for (const auto& parameter : get_adapter_parameters(model)) {
     parameter.set_values(tensors.tensor(parameter.name));
     tensors.release(parameter.name);
   }
@@ -143,7 +145,7 @@ void load_tensors(VisionLanguageModel& model, const std::filesystem::path& folde
 }  // namespace
 
 void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folder) {
-  load_tensors(model, folder, ValueCheck::kAny);
+  load_adapter_tensors(model, folder, ValueCheck::kAny);
 }
 
 LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::path& folder, LoadSettings settings) {
@@ -171,10 +173,10 @@ LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::
 void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
   std::unordered_map<std::string, nn::Parameter> weights;
   for (const auto& parameter : get_base_parameters(model)) weights.emplace(parameter.name, parameter);
-  for (const auto& parameter : adapter_parameters(model)) {
+  for (const auto& parameter : get_adapter_parameters(model)) {
     if (parameter.in_modules_to_save) continue;
-    if (parameter.name.ends_with(kMagnitude)) {
-      const std::string path = parameter.name.substr(0, parameter.name.size() - kMagnitude.size());
+    if (parameter.name.ends_with(kMagnitudeSuffix)) {
+      const std::string path = parameter.name.substr(0, parameter.name.size() - kMagnitudeSuffix.size());
       parameter.tensor.detach().copy_(nn::compute_row_norms(weights.at(path + "weight").values()));
     } else {
       initialize_parameter(parameter, seed);
@@ -187,7 +189,7 @@ void save_adapter(const VisionLanguageModel& model, const std::filesystem::path&
   io::write_file(out / kAdapterConfigName, make_adapter_config(model, base));
   copy_auxiliary_files(base, out);
   io::NamedTensors tensors;
-  for (const auto& parameter : adapter_parameters(model)) {
+  for (const auto& parameter : get_adapter_parameters(model)) {
     tensors.emplace_back(std::string(kAdapterPrefix) + parameter.name, parameter.tensor.detach());
   }
   if (saves_tied_output(model)) {
@@ -211,7 +213,7 @@ std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& fol
   auto model = build_model(checkpoint, device, dtype, lora);
   check_weights_fit(*model, folder, memory::get_available_host_memory());
   load_base_weights(*model, checkpoint, make_base_load_settings(lora));
-  load_tensors(*model, folder, ValueCheck::kFinite);
+  load_adapter_tensors(*model, folder, ValueCheck::kFinite);
   return model;
 }
 

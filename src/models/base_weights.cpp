@@ -35,29 +35,30 @@ BaseWeights::Entry make_entry(std::shared_ptr<const File> file, const std::strin
 // gigabytes. The pieces are spread from the start to the end of a tensor, so that overwriting one
 // half changes the fingerprint. Changing a number invalidates the fingerprints of existing
 // adapters.
-constexpr size_t kPieces = 4;
-constexpr size_t kPieceBytes = 256;
+constexpr size_t kFingerprintPieces = 4;
+constexpr size_t kFingerprintPieceBytes = 256;
 
 /// Adds the first bytes, the last bytes and evenly spaced pieces between them.
-void add_values(ContentHash& hash, const at::Tensor& tensor) {
+void hash_values(ContentHash& hash, const at::Tensor& tensor) {
   const std::string_view bytes(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-  if (bytes.size() <= kPieces * kPieceBytes) {
+  if (bytes.size() <= kFingerprintPieces * kFingerprintPieceBytes) {
     hash.add(bytes);
     return;
   }
-  for (size_t piece = 0; piece < kPieces; ++piece) {
-    hash.add(bytes.substr((bytes.size() - kPieceBytes) / (kPieces - 1) * piece, kPieceBytes));
+  for (size_t piece = 0; piece < kFingerprintPieces; ++piece) {
+    hash.add(bytes.substr((bytes.size() - kFingerprintPieceBytes) / (kFingerprintPieces - 1) * piece,
+                          kFingerprintPieceBytes));
   }
 }
 
-void add_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
+void hash_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
   auto names = tensors.names();
   std::ranges::sort(names);
   for (const auto& name : names) {
     const io::TensorInfo& info = tensors.info(name);
     hash.add(name).add(c10::toString(info.dtype)).add(info.shape.size());
     for (const int64_t size : info.shape) hash.add(static_cast<uint64_t>(size));
-    add_values(hash, tensors.tensor(name));
+    hash_values(hash, tensors.tensor(name));
     tensors.release(name);  // mapped pages count as this process's memory
   }
 }
@@ -65,16 +66,16 @@ void add_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
 }  // namespace
 
 bool is_weight_dtype(at::ScalarType dtype) {
-  constexpr std::array kTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
-  return std::ranges::find(kTypes, dtype) != kTypes.end();
+  constexpr std::array kWeightTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  return std::ranges::find(kWeightTypes, dtype) != kWeightTypes.end();
 }
 
-struct BaseWeights::FileStamp {
+struct BaseWeights::FileState {
   fs::path file;
   uintmax_t bytes = 0;
   fs::file_time_type modified;
 
-  static FileStamp read(const fs::path& file) {
+  static FileState read(const fs::path& file) {
     std::error_code error;
     return {file, fs::file_size(file, error), fs::last_write_time(file, error)};
   }
@@ -96,7 +97,7 @@ void BaseWeights::open_weights() {
     if (file == nullptr) {
       file = std::make_shared<const io::CheckpointTensors>(weights_folder);
       tensor_files_.push_back(file);
-      record_stamps(weights_folder);
+      record_file_states(weights_folder);
     }
     return file;
   };
@@ -105,15 +106,17 @@ void BaseWeights::open_weights() {
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   std::map<at::ScalarType, int64_t> dtype_counts;
   for (const auto& parameter : get_base_parameters(*model)) {
-    const auto external = model->external_weight(parameter.name);
+    const auto external = model->find_external_weight(parameter.name);
     const auto file = open(external ? external->folder : folder_);
-    const std::string name = external ? external->name : model->checkpoint_name(parameter.name);
+    const std::string name = external ? external->name : model->get_checkpoint_name(parameter.name);
     if (!file->contains(name)) continue;
     dtype_counts[file->info(name).dtype] += parameter.elements();
     model_entries_.emplace(parameter.name, make_entry(file, name));
   }
-  const auto most_common = std::ranges::max_element(dtype_counts, {}, [](const auto& entry) { return entry.second; });
-  if (most_common != dtype_counts.end() && is_weight_dtype(most_common->first)) dtype_ = most_common->first;
+  const auto most_common_dtype =
+      std::ranges::max_element(dtype_counts, {}, [](const auto& entry) { return entry.second; });
+  if (most_common_dtype != dtype_counts.end() && is_weight_dtype(most_common_dtype->first))
+    dtype_ = most_common_dtype->first;
 }
 
 void BaseWeights::open_adapter(const fs::path& adapter) {
@@ -121,13 +124,13 @@ void BaseWeights::open_adapter(const fs::path& adapter) {
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   const AdapterModules modules(*model, find_output_module(*model));
   const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);
-  record_stamps(adapter);
+  record_file_states(adapter);
   for (const auto& name : file->names()) adapter_entries_.emplace(name, make_entry(file, name));
 }
 
-void BaseWeights::record_stamps(const fs::path& folder) {
+void BaseWeights::record_file_states(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") stamps_.push_back(FileStamp::read(entry.path()));
+    if (entry.path().extension() == ".safetensors") file_states_.push_back(FileState::read(entry.path()));
   }
 }
 
@@ -165,15 +168,15 @@ void BaseWeights::override_entries(const BaseWeights& saved, const std::vector<n
 }
 
 bool BaseWeights::is_unchanged() const {
-  return std::ranges::all_of(stamps_, [](const FileStamp& recorded) {
-    const FileStamp current = FileStamp::read(recorded.file);
+  return std::ranges::all_of(file_states_, [](const FileState& recorded) {
+    const FileState current = FileState::read(recorded.file);
     return current.bytes == recorded.bytes && current.modified == recorded.modified;
   });
 }
 
 std::string compute_base_fingerprint(const BaseWeights& base) {
   ContentHash hash;
-  for (const auto& tensors : base.tensor_files()) add_tensors(hash, *tensors);
+  for (const auto& tensors : base.tensor_files()) hash_tensors(hash, *tensors);
   return hash.hex();
 }
 

@@ -112,7 +112,7 @@ void initialize_parameter(const nn::Parameter& parameter, uint64_t seed) {
 io::NamedTensors get_named_weights(const VisionLanguageModel& model) {
   io::NamedTensors weights;
   for (const auto& parameter : get_base_parameters(model)) {
-    weights.emplace_back(model.checkpoint_name(parameter.name), parameter.tensor.detach());
+    weights.emplace_back(model.get_checkpoint_name(parameter.name), parameter.tensor.detach());
   }
   return weights;
 }
@@ -136,7 +136,7 @@ void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, a
   io::LazyTensors weights;
   for (const auto& parameter : get_base_parameters(*model)) {
     weights.push_back(
-        {.name = model->checkpoint_name(parameter.name),
+        {.name = model->get_checkpoint_name(parameter.name),
          .dtype = dtype,
          .shape = parameter.sizes().vec(),
          .materialize = [parameter, seed, dtype] { return make_initial_values(parameter, seed).to(dtype); }});

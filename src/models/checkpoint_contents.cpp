@@ -128,7 +128,7 @@ CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, co
   const auto parameters = get_base_parameters(model);
   contents.tensors =
       make_lazy_tensors(model.parameters(), parameters, options,
-                        [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
+                        [&model](const nn::Parameter& parameter) { return model.get_checkpoint_name(parameter.name); });
   // transformers converts all weights to the dtype of config.json, so it must be fp32 if any weight
   // was widened.
   std::optional<at::ScalarType> dtype = options.dtype;
@@ -136,8 +136,8 @@ CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, co
     if (contents.tensors[i].dtype != choose_save_dtype(parameters[i], options)) dtype = at::kFloat;
   }
   for (const auto& [name, content] : options.base->files()) {
-    const bool matches_config = name == "config.json";
-    contents.files.emplace_back(name, matches_config ? make_saved_config(model, content, name, dtype) : content);
+    const bool is_config = name == "config.json";
+    contents.files.emplace_back(name, is_config ? make_saved_config(model, content, name, dtype) : content);
   }
   io::NamedTensors tables;
   model.complete_weights(tables);
@@ -169,7 +169,7 @@ CheckpointContents make_adapter_contents(const VisionLanguageModel& model, const
     if (name != "config.json") contents.files.emplace_back(name, content);
   }
   const auto make_name = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
-  contents.tensors = make_lazy_tensors(model.parameters(), adapter_parameters(model), options, make_name);
+  contents.tensors = make_lazy_tensors(model.parameters(), get_adapter_parameters(model), options, make_name);
   if (saves_tied_output(model)) {
     const auto make_output_name = [&model](const nn::Parameter&) { return make_tied_output_name(model); };
     for (auto& output :
@@ -188,7 +188,7 @@ void restore_frozen_weights(VisionLanguageModel& model, const fs::path& saved, c
   const at::NoGradGuard no_gradients;
   const io::CheckpointTensors tensors(saved);
   for (const auto& parameter : get_base_parameters(model)) {
-    const std::string name = model.checkpoint_name(parameter.name);
+    const std::string name = model.get_checkpoint_name(parameter.name);
     if (is_trained(parameter) || !tensors.contains(name)) continue;
     const at::ScalarType dtype = tensors.info(name).dtype;
     const BaseWeights::Entry* entry = base.find(parameter);

@@ -36,7 +36,7 @@ std::vector<std::string> list_checkpoint_remarks(const std::filesystem::path& fo
 }
 
 bool predicts_masks(const std::filesystem::path& folder) {
-  return find_family(read_model_config(folder), folder).mask_side != nullptr;
+  return find_family(read_model_config(folder), folder).get_mask_side != nullptr;
 }
 
 std::vector<std::string> get_default_modules_to_save(const std::filesystem::path& folder, const FrozenParts& frozen) {

@@ -55,11 +55,11 @@ std::vector<std::string> list_family_names() {
 }
 
 std::string list_video_families() {
-  return join_model_types([](const Family& family) { return family.video_shape != nullptr; });
+  return join_model_types([](const Family& family) { return family.compute_video_sample_shape != nullptr; });
 }
 
 std::string list_volume_families() {
-  return join_model_types([](const Family& family) { return family.volume_shape != nullptr; });
+  return join_model_types([](const Family& family) { return family.compute_volume_sample_shape != nullptr; });
 }
 
 const Family& find_family(const nlohmann::json& config, const std::filesystem::path& folder) {

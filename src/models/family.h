@@ -37,10 +37,10 @@ struct Family {
   /// Returns the sample sizes (pixels, tokens) of one image of `size` with its markers. Needs no
   /// tokenizer. `max_pixels` is ProcessorSettings::image_max_pixels. Null: the family takes no
   /// images.
-  data::SampleShape (*image_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
-                                   image::ImageSize size, std::optional<int64_t> max_pixels);
+  data::SampleShape (*compute_image_sample_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                  image::ImageSize size, std::optional<int64_t> max_pixels);
   /// Returns the maximum number of tokens of a sequence.
-  ContextLength (*context_length)(const nlohmann::json& config, const std::filesystem::path& folder);
+  ContextLength (*get_context_length)(const nlohmann::json& config, const std::filesystem::path& folder);
   /// Estimates the number of parameters from the config alone.
   double (*num_parameters)(const nlohmann::json& config, const std::filesystem::path& folder);
   /// Returns whether a config.json without `model_type` belongs to the family. Null: the family
@@ -51,18 +51,20 @@ struct Family {
   std::string_view config_name = {};
   /// Returns the sample sizes of a video with its markers. The video's fps may be 0 (unknown).
   /// Null: the family takes no videos.
-  data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
-                                   const image::VideoInfo& video, const ProcessorSettings& settings) = nullptr;
+  data::SampleShape (*compute_video_sample_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                  const image::VideoInfo& video,
+                                                  const ProcessorSettings& settings) = nullptr;
   /// Returns the sample sizes of a volume resampled to `size` (in voxels; nullopt: the config's
   /// size) with values of `dtype`. Null: the family takes no volumes.
-  data::SampleShape (*volume_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
-                                    std::optional<std::array<int64_t, 3>> size, at::ScalarType dtype) = nullptr;
+  data::SampleShape (*compute_volume_sample_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                   std::optional<std::array<int64_t, 3>> size,
+                                                   at::ScalarType dtype) = nullptr;
   /// Returns the side of the mask encoder's square input in pixels: `requested_side` if given, else
   /// the config's. Null: the family predicts no masks.
-  int64_t (*mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
-                       std::optional<int64_t> requested_side) = nullptr;
+  int64_t (*get_mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
+                           std::optional<int64_t> requested_side) = nullptr;
   /// Implements models::assemble() for the family's presets. Null: its models cannot be assembled.
-  AssemblyResult (*assemble)(const AssemblyOptions& parts, const std::filesystem::path& out) = nullptr;
+  AssemblyResult (*assemble)(const AssemblyOptions& options, const std::filesystem::path& out) = nullptr;
   /// Returns the changes that make_processor_files() applies for `settings`. Null: the family's
   /// files store none of these settings.
   ProcessorChanges (*make_processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,

@@ -53,30 +53,30 @@ int64_t count_vision_passes(const VisionInput& vision, int64_t rows_per_pass) {
   return vision.pixel_values.defined() ? std::ssize(split_vision_passes(vision, rows_per_pass)) : 0;
 }
 
-ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vision, bool with_dense) const {
-  return get_all_image_features(vision, vision_tiles_per_pass_, with_dense);
+ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vision, bool with_dense_features) const {
+  return get_all_image_features(vision, vision_tiles_per_pass_, with_dense_features);
 }
 
 ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vision, int64_t rows_per_pass,
-                                                          bool with_dense) const {
+                                                          bool with_dense_features) const {
   if (!vision.pixel_values.defined()) return {};
   parameters_.prepare_non_block_parameters();
   const ComponentScope component(Component::kVision);
   std::vector<ImageFeatures> passes;
   for (const auto& pass : split_vision_passes(vision, rows_per_pass)) {
     const nn::DropoutScope dropout(pass.units);
-    passes.push_back(get_image_features(pass, with_dense));
+    passes.push_back(get_image_features(pass, with_dense_features));
   }
   return passes.size() == 1 ? passes.front() : ImageFeatures::join(passes);
 }
 
 ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const OutputRequest& request) const {
   const ImageFeatures features = get_all_image_features(
-      {batch.pixel_values, batch.grids, batch.pixel_units, batch.modalities}, request.dense_features);
+      {batch.pixel_values, batch.grids, batch.pixel_dropout_units, batch.modalities}, request.dense_features);
   parameters_.prepare_non_block_parameters();
   const ComponentScope language(Component::kLanguage);
-  const nn::DropoutScope dropout(batch.sample_units);
-  ModelOutput output = hidden_states(batch, features, request, /*cache=*/nullptr);
+  const nn::DropoutScope dropout(batch.sample_dropout_units);
+  ModelOutput output = compute_hidden_states(batch, features, request, /*cache=*/nullptr);
   output.dense_features = features.dense;
   return output;
 }
@@ -86,7 +86,7 @@ at::Tensor VisionLanguageModel::mask_logits(const data::MaskBatch& /*masks*/, co
   throw InternalError("masks of a family that predicts none");
 }
 
-std::optional<ExternalWeight> VisionLanguageModel::external_weight(const std::string& /*parameter*/) const {
+std::optional<ExternalWeight> VisionLanguageModel::find_external_weight(const std::string& /*parameter*/) const {
   return std::nullopt;
 }
 

@@ -74,7 +74,7 @@ void check_preset_known(const std::string& preset, std::string_view source) {
     if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
   }
   const bool is_preset = std::ranges::find(names, name) != names.end();
-  const auto suggestion = is_preset ? std::optional(name) : find_nearest(preset, names);
+  const auto suggestion = is_preset ? std::optional(name) : find_nearest_word(preset, names);
   if (preset.find('/') != std::string::npos && !is_preset) {
     throw usage_error("{} {}: the folder does not exist; download it first (`hf download`), or use a preset: {}",
                       source, preset, fmt::join(names, ", "));

@@ -26,7 +26,7 @@ namespace {
 using nlohmann::ordered_json;
 using Documents = std::map<std::string, ordered_json>;  // by file name
 
-constexpr const char* kVideoFile = "video_preprocessor_config.json";
+constexpr const char* kSeparateVideoFile = "video_preprocessor_config.json";
 
 /// Returns the file's content, which is read once and edited in `documents`.
 ordered_json& load_document(Documents& documents, const std::filesystem::path& folder, const std::string& file) {
@@ -36,15 +36,15 @@ ordered_json& load_document(Documents& documents, const std::filesystem::path& f
 }
 
 /// Returns the settings that `copy` refers to: a section of the file, or the whole file.
-ordered_json& get_settings(ordered_json& document, const ProcessorCopy& copy) {
+ordered_json& get_settings(ordered_json& document, const ProcessorSettingsCopy& copy) {
   return copy.section.empty() ? document : document.at(copy.section);
 }
 
 /// Applies `edit` to all copies of a setting, so that they agree.
-void edit_copies(const std::vector<ProcessorCopy>& copies, const ProcessorChanges::Edit& edit,
-                 const std::filesystem::path& folder, Documents& documents) {
+void edit_all_copies(const std::vector<ProcessorSettingsCopy>& copies, const ProcessorChanges::Edit& edit,
+                     const std::filesystem::path& folder, Documents& documents) {
   if (!edit) return;
-  for (const ProcessorCopy& copy : copies) {
+  for (const ProcessorSettingsCopy& copy : copies) {
     ordered_json& settings = get_settings(load_document(documents, folder, copy.file), copy);
     for (const auto& key : find_differing_keys(copies.front().settings, copy.settings)) {
       settings[key] = ordered_json::parse(copies.front().settings.at(key).dump());
@@ -55,23 +55,23 @@ void edit_copies(const std::vector<ProcessorCopy>& copies, const ProcessorChange
 
 /// Applies the changes of video settings. If these are still in the image processor's file, writes
 /// them to a file of their own, as transformers does.
-void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& folder, Documents& documents) {
+void edit_video_settings(const ProcessorChanges& changes, const std::filesystem::path& folder, Documents& documents) {
   if (!changes.videos) return;
-  const auto video_copies = find_copies(folder, MediaRole::kVideos);
+  const auto video_copies = find_settings_copies(folder, MediaRole::kVideos);
   const bool uses_image_file = video_copies.empty() || video_copies.front().file == "preprocessor_config.json";
   if (!uses_image_file) {
-    edit_copies(video_copies, changes.videos, folder, documents);
+    edit_all_copies(video_copies, changes.videos, folder, documents);
     return;
   }
   if (!changes.videos_need_file) return;
-  const auto copies = video_copies.empty() ? find_copies(folder, MediaRole::kImages) : video_copies;
+  const auto copies = video_copies.empty() ? find_settings_copies(folder, MediaRole::kImages) : video_copies;
   if (copies.empty()) return;
   ordered_json settings = ordered_json::parse(copies.front().settings.dump());
   // These keys select the class of an image processor.
   for (const char* key : {"image_processor_type", "feature_extractor_type"}) settings.erase(key);
   settings["video_processor_type"] = changes.video_processor_type;
   changes.videos(settings);
-  documents[kVideoFile] = std::move(settings);
+  documents[kSeparateVideoFile] = std::move(settings);
 }
 
 namespace fs = std::filesystem;
@@ -86,7 +86,7 @@ bool affects_samples(const fs::directory_entry& entry) {
 }
 
 /// Adds the names and contents of the processor files in `folder`, in alphabetical order.
-void add_folder(ContentHash& hash, const fs::path& folder) {
+void hash_folder(ContentHash& hash, const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (affects_samples(entry)) files.push_back(entry.path());
@@ -115,8 +115,8 @@ ProcessorFiles make_processor_files(const std::filesystem::path& folder, const P
   return rethrow_json_errors(folder, [&] {
     ProcessorChanges changes = family.make_processor_changes(config, folder, settings, has_videos);
     Documents documents;
-    edit_videos(changes, folder, documents);
-    edit_copies(find_copies(folder, MediaRole::kImages), changes.images, folder, documents);
+    edit_video_settings(changes, folder, documents);
+    edit_all_copies(find_settings_copies(folder, MediaRole::kImages), changes.images, folder, documents);
     ProcessorFiles result{.files = {}, .unsaved_settings = std::move(changes.unsaved_settings)};
     for (const auto& [name, json] : documents) {
       const auto path = folder / name;
@@ -130,7 +130,7 @@ ProcessorFiles make_processor_files(const std::filesystem::path& folder, const P
 std::string compute_sample_key(const fs::path& folder, const ProcessorSettings& settings) {
   if (is_adapter(folder)) return compute_sample_key(find_adapter_base(folder), settings);
   ContentHash hash;
-  add_folder(hash, folder);
+  hash_folder(hash, folder);
   // An external vision tower's config may give the image size.
   const nlohmann::json model_config = read_model_config(folder);
   for (const auto& [key, value] : model_config.items()) {

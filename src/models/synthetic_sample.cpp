@@ -14,7 +14,7 @@ namespace {
 
 // Limits on the numbers of a sample. They are far above any plausible sample, and low enough that
 // products of them fit into 64 bits.
-constexpr int64_t kMaxImages = 10'000;
+constexpr int64_t kMaxMedia = 10'000;
 constexpr double kMaxFps = 1e4;
 constexpr int64_t kMaxSide = 100'000;
 constexpr int64_t kMaxTextTokens = 10'000'000;
@@ -28,8 +28,8 @@ struct MediaCounts {
 /// Returns the numbers of media, with defaults for those that are not set. Throws UserError
 /// (kUsage) for media that the family does not take.
 MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
-  const bool supports_images = family.image_shape != nullptr;
-  const bool supports_volumes = family.volume_shape != nullptr;
+  const bool supports_images = family.compute_image_sample_shape != nullptr;
+  const bool supports_volumes = family.compute_volume_sample_shape != nullptr;
   MediaCounts counts{.images = sample.images.value_or(supports_images ? 1 : 0),
                      .volumes = sample.volumes.value_or(supports_volumes && !supports_images ? 1 : 0)};
   if (counts.images > 0 && !supports_images) {
@@ -45,21 +45,21 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
 }
 
 void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
-  if (counts.images < 0 || counts.images > kMaxImages) {
-    throw usage_error("a sample of {} images: give 0 (text only) to {}", counts.images, kMaxImages);
+  if (counts.images < 0 || counts.images > kMaxMedia) {
+    throw usage_error("a sample of {} images: give 0 (text only) to {}", counts.images, kMaxMedia);
   }
-  if (counts.volumes < 0 || counts.volumes > kMaxImages) {
-    throw usage_error("a sample of {} volumes: give 0 (text only) to {}", counts.volumes, kMaxImages);
+  if (counts.volumes < 0 || counts.volumes > kMaxMedia) {
+    throw usage_error("a sample of {} volumes: give 0 (text only) to {}", counts.volumes, kMaxMedia);
   }
-  const auto is_side = [](int64_t pixels) { return pixels >= 1 && pixels <= kMaxSide; };
-  if (counts.images > 0 && !(is_side(sample.image_width) && is_side(sample.image_height))) {
+  const auto is_valid_side = [](int64_t pixels) { return pixels >= 1 && pixels <= kMaxSide; };
+  if (counts.images > 0 && !(is_valid_side(sample.image_width) && is_valid_side(sample.image_height))) {
     throw usage_error("an image of {} x {} pixels: give a width and a height of 1 to {}", sample.image_width,
                       sample.image_height, kMaxSide);
   }
   if (sample.video_frames < 0 || sample.video_frames > image::kMaxVideoFrames) {
     throw usage_error("a video of {} frames: give 0 (no video) to {}", sample.video_frames, image::kMaxVideoFrames);
   }
-  if (sample.video_frames > 0 && !(is_side(sample.video_width) && is_side(sample.video_height))) {
+  if (sample.video_frames > 0 && !(is_valid_side(sample.video_width) && is_valid_side(sample.video_height))) {
     throw usage_error("a video of {} x {} pixels: give a width and a height of 1 to {}", sample.video_width,
                       sample.video_height, kMaxSide);
   }
@@ -111,17 +111,18 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
   data::SampleShape shape;
   if (counts.images > 0) {
     const image::ImageSize size{.height = sample.image_height, .width = sample.image_width};
-    const auto image =
-        rethrow_json_errors(folder, [&] { return family.image_shape(config, folder, size, sample.image_max_pixels); });
+    const auto image = rethrow_json_errors(
+        folder, [&] { return family.compute_image_sample_shape(config, folder, size, sample.image_max_pixels); });
     for (int64_t i = 0; i < counts.images; ++i) add_medium(shape, image);
   }
   if (counts.volumes > 0) {
-    const auto volume = rethrow_json_errors(
-        folder, [&] { return family.volume_shape(config, folder, sample.volume_size, sample.volume_dtype); });
+    const auto volume = rethrow_json_errors(folder, [&] {
+      return family.compute_volume_sample_shape(config, folder, sample.volume_size, sample.volume_dtype);
+    });
     for (int64_t i = 0; i < counts.volumes; ++i) add_medium(shape, volume);
   }
   if (sample.video_frames > 0) {
-    if (family.video_shape == nullptr) {
+    if (family.compute_video_sample_shape == nullptr) {
       throw usage_error(
           "a video of {} frames: this model family supports no videos; use a family that does ({}), or images instead",
           sample.video_frames, list_video_families());
@@ -134,13 +135,15 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
     settings.video_fps = sample.sampling_fps;
     settings.video_max_frames = sample.video_max_frames;
     settings.video_layout = sample.video_layout;
-    add_medium(shape, rethrow_json_errors(folder, [&] { return family.video_shape(config, folder, video, settings); }));
+    add_medium(shape, rethrow_json_errors(
+                          folder, [&] { return family.compute_video_sample_shape(config, folder, video, settings); }));
   }
   shape.tokens += sample.text_tokens;
   shape.label_tokens = sample.label_tokens;
-  if (family.mask_side != nullptr) {
-    add_masks(shape, sample, counts.images,
-              rethrow_json_errors(folder, [&] { return family.mask_side(config, folder, sample.mask_image_size); }));
+  if (family.get_mask_side != nullptr) {
+    add_masks(shape, sample, counts.images, rethrow_json_errors(folder, [&] {
+                return family.get_mask_side(config, folder, sample.mask_image_size);
+              }));
   } else if (sample.masks.value_or(0) != 0) {
     throw usage_error(
         "{} masks: this model family predicts no masks; omit --masks, or use a family that does (prs_med)",

@@ -97,7 +97,7 @@ json map_to_json(const arrow::Array& column, int64_t index, const arrow::DataTyp
 }
 
 /// Formats a UUID as 8-4-4-4-12 hexadecimal digits (RFC 9562).
-std::string uuid_text(std::string_view value) {
+std::string format_uuid(std::string_view value) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
   for (size_t i = 0; i < value.size(); ++i) {
@@ -128,7 +128,7 @@ json extension_to_json(const arrow::Array& column, int64_t index, const arrow::D
   if (name == "arrow.bool8") return value.is_number() ? json(value != 0) : unsupported_to_json(column);
   if (name == "arrow.uuid" && value.is_binary()) {
     const auto& uuid = value.get_binary();
-    return uuid_text({reinterpret_cast<const char*>(uuid.data()), uuid.size()});
+    return format_uuid({reinterpret_cast<const char*>(uuid.data()), uuid.size()});
   }
   // Values of other canonical extension types (tensors, variants, opaque values) are not determined
   // by their storage alone.

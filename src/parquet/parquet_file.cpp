@@ -136,13 +136,13 @@ class ArrowRowGroup final : public io::RowGroup {
     for (int i = 0; i < table_->num_columns(); ++i) {
       const auto& field = *table_->field(i);
       const auto file_type = file_schema_->GetFieldByName(field.name());
-      row[field.name()] = value(*table_->column(i), index, file_type ? *file_type->type() : *field.type());
+      row[field.name()] = get_value(*table_->column(i), index, file_type ? *file_type->type() : *field.type());
     }
     return row;
   }
 
  private:
-  static nlohmann::json value(const arrow::ChunkedArray& column, int64_t index, const arrow::DataType& file_type) {
+  static nlohmann::json get_value(const arrow::ChunkedArray& column, int64_t index, const arrow::DataType& file_type) {
     for (const auto& chunk : column.chunks()) {
       if (index < chunk->length()) return cell_to_json(*chunk, index, file_type);
       index -= chunk->length();
@@ -193,15 +193,15 @@ class ParquetFile final : public io::RowFile {
     return bytes;
   }
 
-  std::unique_ptr<const io::RowGroup> read(size_t group, bool with_bytes) const override {
+  std::unique_ptr<const io::RowGroup> read(size_t group, bool include_media_bytes) const override {
     try {
-      auto table = read_table(static_cast<int>(group), with_bytes ? all_columns_ : columns_without_bytes_);
+      auto table = read_table(static_cast<int>(group), include_media_bytes ? all_columns_ : columns_without_bytes_);
       const int64_t rows = metadata_->RowGroup(static_cast<int>(group))->num_rows();
       if (table->num_rows() != rows)
         throw std::runtime_error("has a different number of rows than its footer declares");
       const arrow::Status status = table->ValidateFull();
       if (!status.ok()) throw std::runtime_error(status.message());
-      const bool needs_bytes = !with_bytes && !every_struct_has_bytes(*table, group);
+      const bool needs_bytes = !include_media_bytes && !every_struct_has_bytes(*table, group);
       return std::make_unique<ArrowRowGroup>(std::move(table), file_schema_, needs_bytes);
     } catch (const std::exception& error) {
       // io/row_file.h promises std::runtime_error; exceptions of Arrow and Parquet have other types.

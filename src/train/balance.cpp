@@ -34,7 +34,7 @@ void from_json(const nlohmann::ordered_json& json, TaskResult& result) {
 namespace vlmtrain::train {
 
 void check_batch_scaling(const engine::TrainingOptions& training) {
-  const engine::BalanceOptions& balance = training.balance;
+  const engine::BatchAndTaskOptions& balance = training.balance;
   const bool scales = balance.batch_scaling != engine::BatchScaling::kNone;
   if (balance.global_batch_tokens && !training.max_steps) {
     throw usage_error(
@@ -73,7 +73,7 @@ double compute_step_lr_factor(const engine::TrainingOptions& training, int64_t t
 }
 
 std::string describe_batch_scaling(const engine::TrainingOptions& training) {
-  const engine::BalanceOptions& balance = training.balance;
+  const engine::BatchAndTaskOptions& balance = training.balance;
   const std::string rule = engine::to_string(balance.batch_scaling);
   if (balance.global_batch_tokens) {
     const std::string text = fmt::format("steps of about {} tokens, at most {} samples", *balance.global_batch_tokens,
@@ -132,7 +132,7 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
     }
     const auto it = std::ranges::find(tasks.names(), name);
     if (it == tasks.names().end()) {
-      const auto suggestion = find_nearest(name, tasks.names());
+      const auto suggestion = find_nearest_word(name, tasks.names());
       errors.push_back(fmt::format("{}: is not a task of data.train; {}", name,
                                    suggestion ? fmt::format("did you mean {}?", *suggestion)
                                               : fmt::format("its tasks are {}", fmt::join(tasks.names(), ", "))));
@@ -142,13 +142,13 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
     if (slot) errors.push_back(fmt::format("{}: is given twice; keep one", name));
     slot = weight;
   }
-  std::vector<double> values;
+  std::vector<double> checked_weights;
   for (size_t task = 0; task < weights.size(); ++task) {
     if (!weights[task]) errors.push_back(fmt::format("{0}: has no weight; add {0}=1", tasks.names()[task]));
-    values.push_back(weights[task].value_or(1.0));
+    checked_weights.push_back(weights[task].value_or(1.0));
   }
   if (!errors.empty()) throw usage_error("training.task_weights:\n  {}", fmt::join(errors, "\n  "));
-  return normalize_mean(std::move(values), tasks.samples());
+  return normalize_mean(std::move(checked_weights), tasks.samples());
 }
 
 std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks) {
@@ -160,7 +160,7 @@ std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks) {
 namespace {
 
 /// Throws UserError (kUsage) if keys contradict each other or need several tasks.
-void check_options(const engine::BalanceOptions& options, const data::Tasks& tasks) {
+void check_task_options(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks) {
   if (options.task_weighting != engine::TaskWeighting::kFixed && !options.task_weights.empty()) {
     throw usage_error(
         "training.task_weights: has entries, but training.task_weighting is not fixed; set it to fixed, or remove the "
@@ -180,7 +180,7 @@ void check_options(const engine::BalanceOptions& options, const data::Tasks& tas
 }
 
 /// Returns the initial weights by task; empty if tasks are not weighted.
-std::vector<double> make_initial_weights(const engine::BalanceOptions& options, const data::Tasks& tasks) {
+std::vector<double> make_initial_weights(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks) {
   switch (options.task_weighting) {
     case engine::TaskWeighting::kNone:
       return {};
@@ -196,15 +196,15 @@ std::vector<double> make_initial_weights(const engine::BalanceOptions& options, 
 
 }  // namespace
 
-engine::TaskSettings make_task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks) {
-  check_options(options, tasks);
+engine::TaskSettings make_task_settings(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks) {
+  check_task_options(options, tasks);
   return {.count = tasks.count(),
           .weights = make_initial_weights(options, tasks),
           .gradient_norms = options.task_weighting == engine::TaskWeighting::kGradNorm,
           .resolve_conflicts = options.gradient_conflicts == engine::GradientConflicts::kPcGrad};
 }
 
-TaskBalance::TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks,
+TaskBalance::TaskBalance(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks,
                          std::optional<engine::MaskLossWeights> masks)
     : tasks_(tasks), settings_(make_task_settings(options, tasks)), masks_(masks) {
   if (settings_.gradient_norms) {

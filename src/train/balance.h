@@ -44,7 +44,7 @@ std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks);
 
 /// Returns the initial task settings of a run; without weights if tasks are not weighted. Throws
 /// UserError (kUsage) if the configuration does not fit the tasks.
-engine::TaskSettings make_task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks);
+engine::TaskSettings make_task_settings(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks);
 
 /// The tasks of a run and their weights in the loss, which GradNorm adapts. The weights of a step
 /// depend on the results of all earlier steps except the previous one. On a GPU, the results of the
@@ -53,7 +53,7 @@ class TaskBalance {
  public:
   /// `masks`: weights of the mask losses; nullopt if the model predicts no masks. Throws as
   /// make_task_settings().
-  TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks,
+  TaskBalance(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks,
               std::optional<engine::MaskLossWeights> masks = std::nullopt);
 
   /// Sets the task index of each sample of a step; does nothing if all samples have one task.

@@ -210,24 +210,24 @@ struct UnusedSettings {
 };
 
 /// Returns all groups of keys. Conditions on media hold only if samples were counted.
-std::vector<UnusedSettings> list_unused_settings(const Config& config, const data::MediaCounts& census,
+std::vector<UnusedSettings> list_unused_settings(const Config& config, const data::MediaCounts& media_counts,
                                                  bool predicts_masks) {
-  const bool has_census = census.samples > 0;
+  const bool has_checked_samples = media_counts.samples > 0;
   const auto& training = config.training;
   const auto& balance = training.balance;
   return {
-      {has_census && census.with_images == 0,
+      {has_checked_samples && media_counts.with_images == 0,
        {"data.augment"},
        "no sample has an image, and videos and volumes are not augmented"},
-      {has_census && census.with_videos == 0,
+      {has_checked_samples && media_counts.with_videos == 0,
        {"data.video_fps", "data.video_max_frames", "data.video_layout"},
        "no sample has a video"},
-      {has_census && census.with_volumes == 0,
+      {has_checked_samples && media_counts.with_volumes == 0,
        {"data.volume.as", "data.volume.size", "data.volume.spacing", "data.volume.normalization", "data.volume.window",
         "data.volume.dtype", "data.volume.percentiles", "data.volume.plane", "data.volume.series", "data.volume.slices",
         "data.volume.max_frames"},
        "no sample has a volume"},
-      {census.has_no_media(),
+      {media_counts.has_no_media(),
        {"data.image_max_pixels", "data.max_images_per_sample"},
        "no sample has an image or video"},
       {!config.data.packing,
@@ -257,12 +257,12 @@ std::vector<UnusedSettings> list_unused_settings(const Config& config, const dat
 
 }  // namespace
 
-std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& census,
+std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& media_counts,
                                               bool predicts_masks) {
   Config current = config, defaults;
   const OptionTable current_table = declare(current), default_table = declare(defaults);
   std::vector<std::string> remarks;
-  for (const UnusedSettings& unused : list_unused_settings(config, census, predicts_masks)) {
+  for (const UnusedSettings& unused : list_unused_settings(config, media_counts, predicts_masks)) {
     if (!unused.is_unused) continue;
     for (const std::string_view key : unused.keys) {
       if (current_table.format_value(key) == default_table.format_value(key)) continue;

@@ -32,7 +32,8 @@ io::RecordSettings make_record_settings(const data::DataOptions& data) {
   return settings;
 }
 
-std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings) {
+std::shared_ptr<const io::Records> open_nonempty_records(const std::filesystem::path& path,
+                                                         const io::RecordSettings& settings) {
   auto records = io::open_records(path, settings);
   check_row_groups(/*limit_gb=*/{});
   if (records->size() == 0) throw data_error("{}: contains no samples", path.string());
@@ -52,7 +53,7 @@ std::shared_ptr<const data::DataSet> open_sources(const Config& config,
   for (const data::Source& source : config.data.train.all()) {
     io::RecordSettings settings = make_record_settings(config.data);
     if (!source.image_root.empty()) settings.image_root = source.image_root;
-    auto records = read_records(source.path, settings);
+    auto records = open_nonempty_records(source.path, settings);
     if (share) {
       const int64_t samples = records->size();
       const bool is_training = split_indices == &data::HoldOutSplit::train;
@@ -80,7 +81,7 @@ std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
 
 std::shared_ptr<const io::Records> open_evaluation_records(const Config& config) {
   if (!data::parse_hold_out_share(config.data)) {
-    auto records = read_records(config.data.eval, make_record_settings(config.data));
+    auto records = open_nonempty_records(config.data.eval, make_record_settings(config.data));
     check_row_groups(config.memory.limit_gb);
     return records;
   }
@@ -107,17 +108,18 @@ models::ProcessorSettings make_processor_settings(const data::DataOptions& data,
 }
 
 data::LoaderSettings make_loader_settings(const Config& config) {
-  return {.global_batch_size = config.training.global_batch_size,
-          .global_batch_tokens = config.training.balance.global_batch_tokens,
-          .num_workers = config.data.num_workers,
-          .prefetch_bytes = planner::compute_prefetch_bytes(memory::host_limit_bytes(), memory::host_bytes()),
-          .on_bad_sample = config.data.on_bad_sample};
+  return {
+      .global_batch_size = config.training.global_batch_size,
+      .global_batch_tokens = config.training.balance.global_batch_tokens,
+      .num_workers = config.data.num_workers,
+      .prefetch_bytes = planner::compute_prefetch_bytes(memory::get_host_limit_bytes(), memory::get_resident_bytes()),
+      .on_bad_sample = config.data.on_bad_sample};
 }
 
 namespace {
 
 /// Throws UserError (kUsage) for a path that is not UTF-8, which JSON cannot contain.
-void check_base_name(const std::filesystem::path& base) {
+void check_base_path_is_utf8(const std::filesystem::path& base) {
   const std::string path = std::filesystem::absolute(base).string();
   if (is_utf8(path)) return;
   throw usage_error(
@@ -132,19 +134,19 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
   const LoraOptions& options = config.lora;
   const bool continues_adapter = !config.model.adapter.empty();
   // The settings of section `lora` that apply besides an adapter's own, or with rank 0.
-  const LoraOptions allowed = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
-  if (continues_adapter && options != allowed) {
+  const LoraOptions allowed_options = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
+  if (continues_adapter && options != allowed_options) {
     throw usage_error(
         "lora: model.adapter is {}, which has its own rank, alpha and targets; remove all keys of this section except "
         "lora.dropout",
         config.model.adapter);
   }
   if (!continues_adapter && options.rank == 0) {
-    if (options == allowed) return std::nullopt;
+    if (options == allowed_options) return std::nullopt;
     throw usage_error(
         "lora: has settings, but lora.rank is 0, which disables LoRA; set lora.rank, such as lora.rank=16");
   }
-  check_base_name(config.model.path);
+  check_base_path_is_utf8(config.model.path);
   if (continues_adapter || !adapter.empty()) {
     const std::filesystem::path base = config.model.path;
     std::error_code error;
@@ -158,11 +160,11 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
   if (options.target_modules.empty()) {
     throw usage_error("lora.target_modules: is empty; list the Linear layers that get adapters, or set all-linear");
   }
-  std::vector<nn::Component> left_out;
-  if (config.model.freeze_vision_tower) left_out.push_back(nn::Component::kVisionTower);
-  if (config.model.freeze_projector) left_out.push_back(nn::Component::kProjector);
-  if (config.model.freeze_language_model) left_out.push_back(nn::Component::kLanguageModel);
-  if (config.model.freeze_mask_encoder) left_out.push_back(nn::Component::kMaskEncoder);
+  std::vector<nn::Component> frozen_components;
+  if (config.model.freeze_vision_tower) frozen_components.push_back(nn::Component::kVisionTower);
+  if (config.model.freeze_projector) frozen_components.push_back(nn::Component::kProjector);
+  if (config.model.freeze_language_model) frozen_components.push_back(nn::Component::kLanguageModel);
+  if (config.model.freeze_mask_encoder) frozen_components.push_back(nn::Component::kMaskEncoder);
   auto modules_to_save = options.modules_to_save;
   std::ranges::copy(models::get_default_modules_to_save(config.model.path, make_frozen_parts(config.model)),
                     std::back_inserter(modules_to_save));
@@ -173,7 +175,7 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
                           .use_dora = options.use_dora,
                           .target_modules = options.target_modules,
                           .modules_to_save = modules_to_save,
-                          .excluded_components = left_out};
+                          .excluded_components = frozen_components};
 }
 
 nn::Quantization resolve_quantization(const Config& config) {
@@ -244,10 +246,10 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, pl
     }
   }
   const auto seed = static_cast<uint64_t>(config.training.seed);
-  const bool is_start = checkpoint == std::nullopt;
+  const bool is_new_run = checkpoint == std::nullopt;
   const auto result =
-      models::load_base_weights(*model, weights, make_load_settings(config, lora, /*is_strict=*/!is_start && !lora));
-  if (is_start) check_new_weights(result, lora.has_value(), weights);
+      models::load_base_weights(*model, weights, make_load_settings(config, lora, /*is_strict=*/!is_new_run && !lora));
+  if (is_new_run) check_new_weights(result, lora.has_value(), weights);
   if (!lora) return model;
   if (lora->adapter.empty()) {
     models::initialize_adapter(*model, seed);

@@ -204,22 +204,22 @@ OptionTable declare(Config& config) {
   return table;
 }
 
-int64_t compute_total_steps(const engine::TrainingOptions& training, double units) {
+int64_t compute_total_steps(const engine::TrainingOptions& training, double units_per_epoch) {
   if (training.max_steps) return *training.max_steps;
-  const double steps = training.epochs * units / static_cast<double>(training.global_batch_size);
+  const double steps = training.epochs * units_per_epoch / static_cast<double>(training.global_batch_size);
   if (steps > static_cast<double>(engine::kMaxSteps)) {
     throw usage_error("training.epochs: {} epochs of {:.0f} samples are {:.3g} steps of {}, more than {}; lower it",
-                      training.epochs, units, steps, training.global_batch_size, engine::kMaxSteps);
+                      training.epochs, units_per_epoch, steps, training.global_batch_size, engine::kMaxSteps);
   }
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps)));
 }
 
 int64_t compute_total_steps_after_change(int64_t steps, double epochs, const engine::TrainingOptions& training,
-                                         double units) {
-  const int64_t total_from_start = compute_total_steps(training, units);
+                                         double units_per_epoch) {
+  const int64_t total_from_start = compute_total_steps(training, units_per_epoch);
   if (training.max_steps) return total_from_start;
   constexpr double kRounding = 1e-9;  // rounding error of `epochs`, which must not add a step
-  const double remaining_units = (training.epochs - epochs) * units;
+  const double remaining_units = (training.epochs - epochs) * units_per_epoch;
   return steps +
          std::max<int64_t>(
              0, std::llround(std::ceil(remaining_units / static_cast<double>(training.global_batch_size) - kRounding)));

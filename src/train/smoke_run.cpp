@@ -77,7 +77,7 @@ class SmokeTrainer {
   /// Runs an optimizer step and returns its loss. Waits for the device.
   double step() {
     const engine::LearningRates rates{kSmokeRunLearningRate, kSmokeRunLearningRate, kSmokeRunLearningRate};
-    return engine::optimizer_step(*training_, make_input(), kLayout, rates).loss.item<double>();
+    return engine::run_optimizer_step(*training_, make_input(), kLayout, rates).loss.item<double>();
   }
 
  private:
@@ -137,8 +137,8 @@ SmokeRunTolerance get_smoke_run_tolerance(engine::Precision precision) {
   // Multiples of the rounding unit, 2^-24 in fp32. In fp32 only the order of long sums differs.
   // Lower precisions also round between operations.
   if (precision == engine::Precision::kFp32) return {.loss = 128.0 / (1 << 24), .gradient = 1024.0 / (1 << 24)};
-  const double unit = precision == engine::Precision::kBf16 ? 1.0 / 256 : 1.0 / 2048;
-  return {.loss = 2 * unit, .gradient = 32 * unit};
+  const double rounding_unit = precision == engine::Precision::kBf16 ? 1.0 / 256 : 1.0 / 2048;
+  return {.loss = 2 * rounding_unit, .gradient = 32 * rounding_unit};
 }
 
 }  // namespace vlmtrain::train

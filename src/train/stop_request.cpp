@@ -83,7 +83,7 @@ sigset_t make_stop_signal_set() {
 
 /// The handling of stop signals before the steps begin: a thread calls `on_stop`, which ends the
 /// process.
-class ImmediateStop {
+class ImmediateStopHandler {
  public:
   /// Starts the thread. Called once.
   void start(std::function<void(int)> on_stop) {
@@ -134,8 +134,8 @@ class ImmediateStop {
 
 /// Returns the only instance. It is never destroyed, because its thread runs until the process
 /// ends.
-ImmediateStop& immediate_stop() {
-  static auto* const instance = new ImmediateStop;
+ImmediateStopHandler& immediate_stop_handler() {
+  static auto* const instance = new ImmediateStopHandler;
   return *instance;
 }
 
@@ -145,14 +145,14 @@ void install_stop_handlers(std::function<void(int signal)> on_stop) {
   received_signal = 0;
   first_interrupt = {};
   install_alternate_stack();
-  if (on_stop) immediate_stop().start(std::move(on_stop));
+  if (on_stop) immediate_stop_handler().start(std::move(on_stop));
   for (const int signal : {SIGTERM, SIGUSR1}) install_handler(signal);
   for (const int signal : {SIGINT, SIGHUP, SIGPIPE}) {
     if (!is_ignored(signal)) install_handler(signal);
   }
   const sigset_t blocked = make_stop_signal_set();
   pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
-  immediate_stop().wait();  // another thread handles signals that were delivered now
+  immediate_stop_handler().wait();  // another thread handles signals that were delivered now
 }
 
 void block_stop_signals() {
@@ -161,7 +161,7 @@ void block_stop_signals() {
 }
 
 void enable_graceful_stop() {
-  immediate_stop().disable();
+  immediate_stop_handler().disable();
 }
 
 int stop_signal() {
@@ -169,7 +169,7 @@ int stop_signal() {
 }
 
 void wait_if_exiting() {
-  immediate_stop().wait();
+  immediate_stop_handler().wait();
 }
 
 }  // namespace vlmtrain::train

@@ -230,8 +230,8 @@ TEST_F(OptionsTest, SetsAMapWholeOrByEntry) {
 }
 
 TEST(Nearest, FindsOnlySimilarWords) {
-  EXPECT_EQ(find_nearest("max_step", {"max_steps", "seed"}), "max_steps");
-  EXPECT_FALSE(find_nearest("banana", {"max_steps", "seed"}).has_value());
+  EXPECT_EQ(find_nearest_word("max_step", {"max_steps", "seed"}), "max_steps");
+  EXPECT_FALSE(find_nearest_word("banana", {"max_steps", "seed"}).has_value());
 }
 
 }  // namespace

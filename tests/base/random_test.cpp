@@ -23,14 +23,14 @@ TEST(StreamSeed, DiffersByNameAndPosition) {
 }
 
 TEST(Permutation, HoldsEachNumberOnceAndDependsOnTheSeed) {
-  auto order = random_permutation(1000, 3);
-  EXPECT_EQ(order, random_permutation(1000, 3));
-  EXPECT_NE(order, random_permutation(1000, 4));
+  auto order = make_random_permutation(1000, 3);
+  EXPECT_EQ(order, make_random_permutation(1000, 3));
+  EXPECT_NE(order, make_random_permutation(1000, 4));
   std::sort(order.begin(), order.end());
   std::vector<int64_t> expected(1000);
   std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(order, expected);
-  EXPECT_TRUE(random_permutation(0, 1).empty());
+  EXPECT_TRUE(make_random_permutation(0, 1).empty());
 }
 
 }  // namespace

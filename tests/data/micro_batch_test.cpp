@@ -106,7 +106,7 @@ TEST(Collate, KeepsDtypeAndAxesOfVolumes) {
     const MicroBatch batch = collate(std::vector{volume, volume}).to(at::kCPU);
     EXPECT_TRUE(at::equal(batch.pixel_values, at::full({2, 1, 3, 5, 4}, 7, dtype)));
     EXPECT_EQ(batch.num_media, 2);
-    EXPECT_EQ(batch.pixel_units.size(), 2U);
+    EXPECT_EQ(batch.pixel_dropout_units.size(), 2U);
     EXPECT_THROW(collate(std::vector{volume, image_sample(1, 7)}), InternalError);
     Sample byte_volume = volume;
     byte_volume.pixel_values = volume.pixel_values.to(at::kByte);
@@ -139,15 +139,15 @@ TEST(Collate, DropoutUnitsFollowTheSample) {
   tiles.seed = 6;
   frames.seed = 7;
   const MicroBatch tile_batch = collate(std::vector{text, tiles, text});
-  EXPECT_EQ(tile_batch.sample_units, (std::vector<nn::DropoutSegment>{{5, 3}, {6, 4}, {5, 3}}));
-  EXPECT_EQ(get_unit_sizes(tile_batch.pixel_units), (std::vector<int64_t>{1, 1}));
-  EXPECT_NE(tile_batch.pixel_units[0].seed, tile_batch.pixel_units[1].seed);
-  EXPECT_EQ(collate(std::vector{tiles}).pixel_units, tile_batch.pixel_units);
+  EXPECT_EQ(tile_batch.sample_dropout_units, (std::vector<nn::DropoutSegment>{{5, 3}, {6, 4}, {5, 3}}));
+  EXPECT_EQ(get_unit_sizes(tile_batch.pixel_dropout_units), (std::vector<int64_t>{1, 1}));
+  EXPECT_NE(tile_batch.pixel_dropout_units[0].seed, tile_batch.pixel_dropout_units[1].seed);
+  EXPECT_EQ(collate(std::vector{tiles}).pixel_dropout_units, tile_batch.pixel_dropout_units);
 
   const MicroBatch frame_batch = collate(std::vector{text, frames});
-  EXPECT_EQ(get_unit_sizes(frame_batch.pixel_units), (std::vector<int64_t>{4, 4, 2}));
+  EXPECT_EQ(get_unit_sizes(frame_batch.pixel_dropout_units), (std::vector<int64_t>{4, 4, 2}));
   frames.seed = 8;
-  EXPECT_NE(collate(std::vector{frames}).pixel_units[2].seed, frame_batch.pixel_units[2].seed);
+  EXPECT_NE(collate(std::vector{frames}).pixel_dropout_units[2].seed, frame_batch.pixel_dropout_units[2].seed);
 }
 
 TEST(Collate, RejectsInvalidSamples) {

@@ -122,7 +122,7 @@ TEST_F(VolumeOptionsTest, ReadsItsSection) {
   EXPECT_EQ(options_.series, image::SeriesUse::kFrames);
   EXPECT_EQ(options_.max_frames, 4);
   EXPECT_EQ(options_.dtype, at::kHalf);
-  const auto slices = options_.slice_settings();
+  const auto slices = options_.make_slice_settings();
   EXPECT_EQ(slices.count, 12);
   EXPECT_EQ(slices.plane, image::SlicePlane::kCoronal);
   EXPECT_EQ(slices.windows, options_.windows);
@@ -133,7 +133,7 @@ TEST_F(VolumeOptionsTest, RoundTripsThroughYaml) {
                    "data.volume.normalization=window"});
   EXPECT_EQ(options_.size, (Sizes{48, 48, 32}));
   EXPECT_EQ(options_.spacing, (Spacings{1.5, 1.5, 1.5}));
-  EXPECT_EQ(options_.volume_settings({8, 8, 8}).window, (std::array{-160.0, 240.0}));
+  EXPECT_EQ(options_.make_volume_settings({8, 8, 8}).window, (std::array{-160.0, 240.0}));
   VolumeOptions restored;
   OptionTable table;
   declare(table, restored);
@@ -148,7 +148,7 @@ TEST_F(VolumeOptionsTest, RoundTripsThroughYaml) {
 }
 
 TEST_F(VolumeOptionsTest, UsesTheModelsSizeByDefault) {
-  const auto settings = options_.volume_settings({32, 40, 48});
+  const auto settings = options_.make_volume_settings({32, 40, 48});
   EXPECT_EQ(settings.size, (Sizes{32, 40, 48}));
   EXPECT_FALSE(settings.spacing);
   EXPECT_EQ(settings.series, image::SeriesUse::kRefused);
@@ -186,7 +186,7 @@ TEST_F(VolumeOptionsTest, WindowWithoutValuesIsAUsageError) {
   table_.read("", {"data.volume.normalization=window"});
   EXPECT_THAT(get_error_message(
                   [&] {
-                    options_.volume_settings({8, 8, 8});
+                    options_.make_volume_settings({8, 8, 8});
                   },
                   ExitCode::kUsage),
               HasSubstr("data.volume.window=[-160,240]"));

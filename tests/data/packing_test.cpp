@@ -83,7 +83,7 @@ TEST(Pack, ReportsTheLimitingFactor) {
   const auto packs = pack(make_order(100), image_sizes, limits, 1);
   const PackFill fill = compute_pack_statistics(packs, image_sizes, limits).fill;
   EXPECT_EQ(fill.packs, 6);
-  EXPECT_EQ(fill.limited_by_media, 5) << "the last has ten";
+  EXPECT_EQ(fill.num_limited_by_media, 5) << "the last has ten";
   EXPECT_NEAR(fill.tokens, 10'000.0 / (6 * 4096), 1e-12);
   EXPECT_NEAR(fill.num_media, 100.0 / (6 * 18), 1e-12);
   EXPECT_EQ(fill.max_tiles, 18);
@@ -100,10 +100,10 @@ TEST(PackStatisticsTest, ReportsTheLimitingFactor) {
   const Packs packs{.samples = {0, 1, 2, 4, 3}, .ends = {1, 3, 4, 5}};
   const PackStatistics statistics = compute_pack_statistics(packs, sizes, limits);
   EXPECT_EQ(statistics.fill.packs, 4);
-  EXPECT_EQ(statistics.limited_by_images, 1);
-  EXPECT_EQ(statistics.limited_by_tiles, 1);
-  EXPECT_EQ(statistics.limited_by_tokens(), 2);
-  EXPECT_EQ(statistics.limited_by_images + statistics.limited_by_tiles, statistics.fill.limited_by_media)
+  EXPECT_EQ(statistics.num_limited_by_images, 1);
+  EXPECT_EQ(statistics.num_limited_by_tiles, 1);
+  EXPECT_EQ(statistics.num_limited_by_tokens(), 2);
+  EXPECT_EQ(statistics.num_limited_by_images + statistics.num_limited_by_tiles, statistics.fill.num_limited_by_media)
       << "as in the log of a run";
   EXPECT_THAT(statistics.samples, ElementsAre(1, 2, 1, 1));
   EXPECT_EQ(statistics.packs[1].tokens, 50);

@@ -21,7 +21,7 @@ Sample make_numbered_sample(int64_t index) {
 
 TEST(SampleStream, IsOrderedAndEnds) {
   for (const int64_t workers : {1, 2, 5}) {
-    SampleStream stream(make_sequential_indices(200),
+    SampleStream stream(make_sequential_generator(200),
                         [](int64_t index) {
                           sleep_briefly(index);
                           return make_numbered_sample(index);
@@ -40,12 +40,12 @@ TEST(SampleStream, IsOrderedAndEnds) {
 }
 
 TEST(SampleStream, EmptySequenceEndsAtOnce) {
-  SampleStream stream(make_sequential_indices(0), make_numbered_sample, {.workers = 3, .prefetch_samples = 3});
+  SampleStream stream(make_sequential_generator(0), make_numbered_sample, {.workers = 3, .prefetch_samples = 3});
   EXPECT_FALSE(stream.next().has_value());
 }
 
 TEST(SampleStream, ExceptionsKeepTheirPosition) {
-  SampleStream stream(make_sequential_indices(6),
+  SampleStream stream(make_sequential_generator(6),
                       [](int64_t index) -> Sample {
                         if (index == 1) throw_too_long(index);
                         if (index == 3) throw 42;
@@ -66,7 +66,7 @@ TEST(SampleStream, ExceptionsKeepTheirPosition) {
 
 TEST(SampleStream, FailingGeneratorEndsTheSequenceWithItsError) {
   SampleStream stream(
-      [source = make_sequential_indices(3)]() mutable {
+      [source = make_sequential_generator(3)]() mutable {
         auto index = source();
         if (!index) throw std::length_error("source");
         return index;
@@ -79,7 +79,7 @@ TEST(SampleStream, FailingGeneratorEndsTheSequenceWithItsError) {
 TEST(SampleStream, PrefetchesNoMoreThanRequested) {
   std::atomic<int64_t> num_started{0};
   std::latch four(4);
-  SampleStream stream(make_sequential_indices(1000),
+  SampleStream stream(make_sequential_generator(1000),
                       [&](int64_t index) {
                         if (++num_started <= 4) four.count_down();
                         return make_numbered_sample(index);
@@ -96,7 +96,7 @@ TEST(SampleStream, PrefetchesNoMoreThanRequested) {
 
 TEST(SampleStream, StopsAtAnyMoment) {
   for (int64_t repetition = 0; repetition < 500; ++repetition) {
-    SampleStream stream(make_sequential_indices(repetition % 2 == 0 ? 1000000 : 6),
+    SampleStream stream(make_sequential_generator(repetition % 2 == 0 ? 1000000 : 6),
                         [](int64_t index) {
                           sleep_briefly(index);
                           return make_numbered_sample(index);
@@ -112,7 +112,7 @@ TEST(SampleStream, StartsNoSampleAfterAStop) {
   std::latch busy(2);
   std::latch may_continue(1);
   std::optional<SampleStream> stream(
-      std::in_place, make_sequential_indices(1000),
+      std::in_place, make_sequential_generator(1000),
       [&](int64_t index) {
         if (++num_started <= 2) busy.count_down();
         may_continue.wait();
@@ -128,7 +128,7 @@ TEST(SampleStream, StartsNoSampleAfterAStop) {
 
 TEST(SampleStream, AtenUsesOneThreadPerWorker) {
   at::set_num_threads(2);
-  SampleStream stream(make_sequential_indices(4),
+  SampleStream stream(make_sequential_generator(4),
                       [](int64_t index) {
                         at::ones({1 << 20}).mul_(2);  // far above the grain size
                         Sample sample = make_numbered_sample(index);
@@ -152,7 +152,7 @@ Sample make_sample_of_size(int64_t bytes) {
 /// Takes all samples of `bytes` each slowly. Returns the maximum number of samples that were ready.
 int64_t measure_max_ahead(int64_t workers, int64_t bytes, int64_t prefetch_bytes) {
   std::atomic<int64_t> num_made{0};
-  SampleStream stream(make_sequential_indices(40),
+  SampleStream stream(make_sequential_generator(40),
                       [&](int64_t) {
                         ++num_made;
                         return make_sample_of_size(bytes);

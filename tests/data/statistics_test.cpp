@@ -61,7 +61,7 @@ TEST(HistogramTest, PutsOutliersIntoTheLastBin) {
 TEST(HistogramTest, BinsCoverAllNumbersWithoutGaps) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     std::vector<int64_t> numbers =
-        random_permutation(1 + static_cast<int64_t>(derive_stream_seed(seed, "count", {}) % 700), seed);
+        make_random_permutation(1 + static_cast<int64_t>(derive_stream_seed(seed, "count", {}) % 700), seed);
     for (int64_t& number : numbers) number = number * number / (1 + static_cast<int64_t>(seed));
     const Histogram histogram = make_histogram(numbers);
     int64_t total = 0;

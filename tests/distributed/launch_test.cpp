@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
-Environment make_environment(Variables variables) {
+EnvironmentLookup make_environment(Variables variables) {
   return [variables = std::move(variables)](const char* name) {
     const auto it = variables.find(name);
     return it == variables.end() ? std::nullopt : std::optional(it->second);
@@ -96,12 +96,12 @@ TEST(LaunchTest, RejectsMissingRendezvous) {
 }
 
 TEST(FirstHostTest, ParsesSlurmHostLists) {
-  EXPECT_EQ(first_host("gpu1"), "gpu1");
-  EXPECT_EQ(first_host("gpu1,gpu2"), "gpu1");
-  EXPECT_EQ(first_host("gpu[003-007,010],login1"), "gpu003");
-  EXPECT_EQ(first_host("gpu[7]"), "gpu7");
-  EXPECT_EQ(first_host("rack[1-2]node[3-4]"), "rack1node3");
-  EXPECT_EQ(first_host("a[1,3].x"), "a1.x");
+  EXPECT_EQ(get_first_host("gpu1"), "gpu1");
+  EXPECT_EQ(get_first_host("gpu1,gpu2"), "gpu1");
+  EXPECT_EQ(get_first_host("gpu[003-007,010],login1"), "gpu003");
+  EXPECT_EQ(get_first_host("gpu[7]"), "gpu7");
+  EXPECT_EQ(get_first_host("rack[1-2]node[3-4]"), "rack1node3");
+  EXPECT_EQ(get_first_host("a[1,3].x"), "a1.x");
 }
 
 }  // namespace

@@ -59,10 +59,10 @@ TEST(RanksTest, ShardGroupsAndReplicas) {
 
     const at::Tensor values = at::full({4}, static_cast<double>(launch.rank + 1));
     const at::Tensor shard = values.narrow(0, 2 * shard_index, 2);
-    consensus.reduce_scatter(values);
+    consensus.reduce_scatter_async(values);
     consensus.wait_for_reductions();
     EXPECT_TRUE(at::equal(shard, at::full({2}, group == 0 ? 3.0 : 7.0)));
-    consensus.all_reduce_replicas(shard);
+    consensus.all_reduce_replicas_async(shard);
     consensus.wait_for_reductions();
     EXPECT_TRUE(at::equal(shard, at::full({2}, 10.0)));
     shard.fill_(static_cast<double>(launch.rank));
@@ -71,11 +71,11 @@ TEST(RanksTest, ShardGroupsAndReplicas) {
     EXPECT_TRUE(at::equal(values.narrow(0, 2, 2), at::full({2}, 2.0 * static_cast<double>(group) + 1)));
 
     const at::Tensor value = at::full({1}, static_cast<double>(launch.rank));
-    consensus.all_reduce_group(value);
+    consensus.all_reduce_group_async(value);
     consensus.wait_for_reductions();
     EXPECT_EQ(value.item<float>(), group == 0 ? 1 : 5);
     const at::Tensor group_sum = at::full({1}, 1.0);
-    consensus.all_reduce_sum(group_sum);
+    consensus.all_reduce_sum_async(group_sum);
     consensus.wait_for_reductions();
     EXPECT_EQ(group_sum.item<float>(), 4);
     EXPECT_EQ(consensus.all_gather_strings(std::to_string(launch.rank)),

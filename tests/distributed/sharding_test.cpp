@@ -73,7 +73,7 @@ TEST(ShardedOptimizerTest, TrafficMatchesWeightSize) {
     Ranks ranks(launch);
     const RankConsensus consensus(ranks.collectives());
     const at::Tensor values = at::arange(8, at::kFloat) * static_cast<double>(launch.rank + 1);
-    consensus.reduce_scatter(values);
+    consensus.reduce_scatter_async(values);
     consensus.wait_for_reductions();
     const at::Tensor sum = at::arange(8, at::kFloat) * 3;
     EXPECT_TRUE(at::equal(values.narrow(0, 4 * launch.rank, 4), sum.narrow(0, 4 * launch.rank, 4)));

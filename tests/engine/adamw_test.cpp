@@ -166,7 +166,7 @@ TEST(AdamW, FrozenParametersAreExcluded) {
   for (const auto& parameter : parameters.store().all())
     parameter.tensor.set_requires_grad(parameter.component == Component::kProjector);
   const BucketedAdamW optimizer(parameters.store(), {});
-  EXPECT_EQ(optimizer.trained_elements(), 3 * 5 + 7);
+  EXPECT_EQ(optimizer.count_trained_elements(), 3 * 5 + 7);
   EXPECT_EQ(optimizer.state().size(), 1U + 2 * 2);
   EXPECT_THROW(optimizer.gradient_buckets.sum("vision.matrix"), InternalError);
 }

@@ -36,7 +36,7 @@ void PrintTo(const DropoutCase& dropout_case, std::ostream* out) {
 
 /// Custom kernels, emulated in one run of these tests, do not support fp64.
 at::ScalarType get_model_dtype() {
-  return kernels::has(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
+  return kernels::is_available(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
 }
 
 class DropoutTest : public testing::TestWithParam<DropoutCase> {
@@ -103,7 +103,7 @@ TEST_P(DropoutTest, GradientDoesNotDependOnWhichSamplesAreTogether) {
   ASSERT_GT(num_samples(), 1);
   auto sizes = num_samples() > 2 ? std::vector<int64_t>{num_samples() - 2, 1, 1} : std::vector<int64_t>{1, 1};
   for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{3}}) {
-    const auto order = random_permutation(num_samples(), seed);
+    const auto order = make_random_permutation(num_samples(), seed);
     std::ranges::rotate(sizes, sizes.begin() + 1);
     expect_same(gradients({.micro_batches = sizes, .order = order}), expected,
                 fmt::format("{} of {}", fmt::join(sizes, "+"), fmt::join(order, ", ")));

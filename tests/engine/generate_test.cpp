@@ -206,8 +206,8 @@ class RecordingModel final : public models::VisionLanguageModel {
  public:
   RecordingModel() : VisionLanguageModel({}), weight_(at::zeros({5, 2})) {}
   models::ImageFeatures get_image_features(const models::VisionInput&, bool) const override { return {}; }
-  models::ModelOutput hidden_states(const data::MicroBatch& batch, const models::ImageFeatures&,
-                                    const models::OutputRequest& request, nn::KeyValueCache*) const override {
+  models::ModelOutput compute_hidden_states(const data::MicroBatch& batch, const models::ImageFeatures&,
+                                            const models::OutputRequest& request, nn::KeyValueCache*) const override {
     positions.push_back(batch.position_ids);
     return {.hidden = at::zeros({request.positions.numel(), 2})};
   }

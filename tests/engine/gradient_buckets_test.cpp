@@ -300,7 +300,8 @@ TEST(GradientBuckets, OfAModelsStepAreReducedOnce) {
       model->set_vision_tiles_per_pass(1);
       Training training(*model, {});
       if (records != nullptr) record_buckets(training.gradient_buckets, *records);
-      const auto result = optimizer_step(training, batch_of_eight(), kRates, {.micro_batch_size = micro_batch_size});
+      const auto result =
+          run_optimizer_step(training, batch_of_eight(), kRates, {.micro_batch_size = micro_batch_size});
       return result.grad_norm.item<float>();
     };
     RecordedBuckets records;

@@ -19,7 +19,7 @@ TEST(ShardTest, EachElementBelongsToOneRank) {
       Parameters parameters(at::kFloat, /*large=*/true);
       const GradientBuckets buckets(parameters.store(), 1, {.rank = rank, .count = ranks});
       for (size_t i = 0; i < buckets.size(); ++i) {
-        const ElementRange local_range = buckets.local_range(i);
+        const ElementRange local_range = buckets.get_local_range(i);
         EXPECT_EQ(local_range.first, local_range.count == 0 ? 0 : elements[i]) << "pieces follow each other";
         EXPECT_EQ(local_range.first % kShardAlignment, 0);
         elements[i] += local_range.count;

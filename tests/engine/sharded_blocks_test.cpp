@@ -28,7 +28,7 @@ class CountingConsensus : public Consensus {
     const std::string other_message = value == "-" ? value : other_message_.value_or(value);
     return {value, other_message};
   }
-  AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& value) const override {
+  AllGatherHandle all_gather_into_tensor_async(const at::Tensor& all, const at::Tensor& value) const override {
     all.zero_();
     all.narrow(0, 0, value.numel()).copy_(value);
     const auto num_unsharded =
@@ -38,7 +38,7 @@ class CountingConsensus : public Consensus {
     return {};
   }
   void wait_for_all_gather(AllGatherHandle /*ticket*/) const override { --num_pending_; }
-  void reduce_scatter(const at::Tensor& /*all*/) const override { ++num_reduce_scatters; }
+  void reduce_scatter_async(const at::Tensor& /*all*/) const override { ++num_reduce_scatters; }
 
   /// Makes the other rank take part in passes as if it needed these.
   void set_other_rank_message(std::string message) { other_message_ = std::move(message); }

@@ -47,11 +47,11 @@ inline StepResult accumulate_gradients(models::VisionLanguageModel& model, std::
 }
 
 /// Runs all phases of a step on a single rank.
-inline StepResult optimizer_step(Training& training, std::span<const data::Sample> samples, const LearningRates& rates,
-                                 const SmallStep& step) {
+inline StepResult run_optimizer_step(Training& training, std::span<const data::Sample> samples,
+                                     const LearningRates& rates, const SmallStep& step) {
   const CrossEntropy objective(step.tasks);
-  return optimizer_step(training, make_step_input(objective, samples), step.make_layout(training.model, samples),
-                        rates);
+  return run_optimizer_step(training, make_step_input(objective, samples), step.make_layout(training.model, samples),
+                            rates);
 }
 
 /// Returns the results by task of a step on the CPU. REQUIRES: several tasks.

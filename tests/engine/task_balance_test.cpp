@@ -132,7 +132,7 @@ at::Tensor resolve_reference(const at::Tensor& g, const at::Tensor& orders) {
 }
 
 at::Tensor resolve_with_coefficients(const at::Tensor& g, const at::Tensor& orders) {
-  return at::matmul(pcgrad_coefficients(at::matmul(g, g.t()), orders), g);
+  return at::matmul(compute_pcgrad_coefficients(at::matmul(g, g.t()), orders), g);
 }
 
 std::vector<double> to_doubles(const at::Tensor& tensor) {
@@ -148,22 +148,24 @@ at::Tensor make_rows(const std::vector<std::vector<double>>& values) {
 
 /// (1, 0) and (−1, 1): the first becomes (½, ½), the second (0, 1).
 TEST(PcGrad, TwoTasksMatchHandComputation) {
-  EXPECT_THAT(to_doubles(resolve_with_coefficients(make_rows({{1, 0}, {-1, 1}}), pcgrad_orders(2, 5))),
+  EXPECT_THAT(to_doubles(resolve_with_coefficients(make_rows({{1, 0}, {-1, 1}}), make_pcgrad_orders(2, 5))),
               ElementsAre(0.5, 1.5));
 }
 
 TEST(PcGrad, TasksThatAgreeAddUp) {
-  const auto coefficients = pcgrad_coefficients(make_rows({{2, 1, 0}, {1, 3, 2}, {0, 2, 9}}), pcgrad_orders(3, 5));
+  const auto coefficients =
+      compute_pcgrad_coefficients(make_rows({{2, 1, 0}, {1, 3, 2}, {0, 2, 9}}), make_pcgrad_orders(3, 5));
   EXPECT_THAT(to_doubles(coefficients), ElementsAre(1, 1, 1));
 }
 
 TEST(PcGrad, OppositeGradientsCancel) {
-  EXPECT_THAT(to_doubles(resolve_with_coefficients(make_rows({{1, 2}, {-3, -6}}), pcgrad_orders(2, 0))),
+  EXPECT_THAT(to_doubles(resolve_with_coefficients(make_rows({{1, 2}, {-3, -6}}), make_pcgrad_orders(2, 0))),
               ElementsAre(DoubleNear(0, 1e-15), DoubleNear(0, 1e-15)));
 }
 
 TEST(PcGrad, AbsentTaskConflictsWithNone) {
-  const auto coefficients = pcgrad_coefficients(make_rows({{1, 0, -1}, {0, 0, 0}, {-1, 0, 4}}), pcgrad_orders(3, 1));
+  const auto coefficients =
+      compute_pcgrad_coefficients(make_rows({{1, 0, -1}, {0, 0, 0}, {-1, 0, 4}}), make_pcgrad_orders(3, 1));
   // Task 0 becomes g0 + ¼ g2, task 2 becomes g2 + g0; the zero gradient of task 1 has no effect.
   EXPECT_THAT(to_doubles(coefficients), ElementsAre(2, 1, 1.25));
 }
@@ -188,7 +190,7 @@ TEST(PcGrad, MatchesThePapersAlgorithmInEveryOrder) {
   for (const int64_t tasks : {2, 3, 5}) {
     for (uint64_t seed = 0; seed < 10; ++seed) {
       const auto g = at::randn({tasks, 4}, at::kDouble);
-      const auto orders = pcgrad_orders(tasks, seed);
+      const auto orders = make_pcgrad_orders(tasks, seed);
       const auto expected = resolve_reference(g, orders);
       EXPECT_LT((resolve_with_coefficients(g, orders) - expected).abs().max().item<double>(), 1e-12);
       changed += (expected - g.sum(0)).abs().max().item<double>() > 1e-3 ? 1 : 0;
@@ -200,7 +202,7 @@ TEST(PcGrad, MatchesThePapersAlgorithmInEveryOrder) {
 TEST(PcGrad, OrdersArePermutationsOfTheOthersAndDependOnTheSeed) {
   std::set<std::vector<double>> distinct_orders;
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    const auto orders = pcgrad_orders(4, seed);
+    const auto orders = make_pcgrad_orders(4, seed);
     ASSERT_EQ(orders.sizes(), (at::IntArrayRef{3, 4}));
     for (int64_t task = 0; task < 4; ++task) {
       const auto column = to_doubles(orders.select(1, task));
@@ -208,7 +210,7 @@ TEST(PcGrad, OrdersArePermutationsOfTheOthersAndDependOnTheSeed) {
       tasks_in_order.insert(static_cast<double>(task));
       EXPECT_THAT(tasks_in_order, ElementsAre(0, 1, 2, 3));
     }
-    EXPECT_TRUE(at::equal(pcgrad_orders(4, seed), orders));
+    EXPECT_TRUE(at::equal(make_pcgrad_orders(4, seed), orders));
     distinct_orders.insert(to_doubles(orders));
   }
   EXPECT_GT(distinct_orders.size(), 15U);
@@ -239,7 +241,7 @@ TEST(PcGrad, CombinesAllTensors) {
       task_gradients.push_back(at::cat(flat_parts).to(at::kDouble));
     }
     resolve_conflicts(buckets, 9);
-    const auto expected = resolve_reference(at::stack(task_gradients), pcgrad_orders(3, 9));
+    const auto expected = resolve_reference(at::stack(task_gradients), make_pcgrad_orders(3, 9));
     EXPECT_GT((expected - at::stack(task_gradients).sum(0)).abs().max().item<double>(), 1e-3) << "no conflict";
     int64_t first = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -274,7 +276,7 @@ TEST(SeparateTasks, StepUsesTheResolvedGradient) {
       for (const auto& [name, gradient] : named_gradients) flat_parts.push_back(gradient.flatten());
       flat.push_back(at::cat(flat_parts).to(at::kDouble));
     }
-    at::Tensor resolved = resolve_reference(at::stack(flat), pcgrad_orders(2, step)).to(at::kFloat);
+    at::Tensor resolved = resolve_reference(at::stack(flat), make_pcgrad_orders(2, step)).to(at::kFloat);
     EXPECT_GT((resolved - (flat[0] + flat[1])).abs().max().item<double>(), 1e-2) << "no conflict";
     int64_t first = 0;
     for (const auto& [name, gradient] : gradients[0]) {

@@ -56,8 +56,8 @@ class TaskStepTest : public testing::Test {
     Training training(*model, {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
     TaskSettings tasks{.count = kTasks, .weights = {0.5, 1, 2}, .gradient_norms = true, .resolve_conflicts = true};
     tasks.seed = 4;
-    *result = optimizer_step(training, samples_, LearningRates{1e6, 1e6, 1e6},
-                             {.tasks = tasks, .micro_batches = micro_batches});
+    *result = run_optimizer_step(training, samples_, LearningRates{1e6, 1e6, 1e6},
+                                 {.tasks = tasks, .micro_batches = micro_batches});
     std::map<std::string, at::Tensor> weights;
     for (const auto& parameter : model->parameters().all()) weights[parameter.name] = parameter.tensor.detach().clone();
     return weights;
@@ -178,7 +178,7 @@ TEST_F(TaskStepTest, StepUsesTheResolvedGradients) {
   const at::Tensor gradients = at::stack(by_task);
   const at::Tensor products = gradients.matmul(gradients.t());
   ASSERT_LT(products.min().item<double>(), 0) << "else there is nothing to resolve";
-  const at::Tensor factors = pcgrad_coefficients(products, pcgrad_orders(kTasks, /*seed=*/4));
+  const at::Tensor factors = compute_pcgrad_coefficients(products, make_pcgrad_orders(kTasks, /*seed=*/4));
   const double expected = factors.matmul(gradients).norm().item<double>();
   const double plain = gradients.sum(0).norm().item<double>();
   EXPECT_NEAR(result.grad_norm.item<double>() / expected, 1, 1e-4);

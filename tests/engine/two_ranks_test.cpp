@@ -55,7 +55,7 @@ class ThreadConsensus : public Consensus {
       return std::vector<int64_t>(all.begin(), all.end());
     });
   }
-  void all_reduce_sum(const at::Tensor& value) const override {
+  void all_reduce_sum_async(const at::Tensor& value) const override {
     value.copy_(exchange(rendezvous_.tensors, value.clone(), [](const auto& a, const auto& b) { return a + b; }));
   }
 
@@ -92,7 +92,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
   const CrossEntropy objective(step_options.tasks);
   Training training(*model, kSettings, objective.gradient_groups());
   training.gradient_buckets.register_comm_hook(
-      [&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum(bucket); });
+      [&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum_async(bucket); });
   TrainedRank outcome;
   for (int64_t i = 0; i < kSteps; ++i) {
     const StepInput input{.objective = objective,

@@ -35,8 +35,8 @@ TEST(AnswerTypeTest, UsesTheRecordOrYesAndNo) {
   EXPECT_EQ(get_answer_type(make_record("other", " YES ")), AnswerType::kClosed);
 }
 
-TEST(ClosedScore, AccuracyIsTheShareOfEqualAnswers) {
-  ClosedScore score;
+TEST(ClosedQuestionScore, AccuracyIsTheShareOfEqualAnswers) {
+  ClosedQuestionScore score;
   EXPECT_EQ(score.accuracy(), 0);
   score.add("Yes", "yes.");
   score.add("no", "No");
@@ -46,8 +46,8 @@ TEST(ClosedScore, AccuracyIsTheShareOfEqualAnswers) {
   EXPECT_EQ(score.accuracy(), 0.5);
 }
 
-TEST(OpenScore, CountsWordsLikeLlavaMed) {
-  OpenScore score;
+TEST(OpenQuestionScore, CountsWordsLikeLlavaMed) {
+  OpenQuestionScore score;
   EXPECT_EQ(score.recall(), 0);
   score.add("the right lung", "Right lung");  // recall 1, precision 1
   EXPECT_EQ(score.exact_match(), 1);

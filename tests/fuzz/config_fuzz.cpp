@@ -13,10 +13,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     vlmtrain::models::rethrow_json_errors(folder, [&] {
       const auto& family = vlmtrain::models::find_family(config, folder);
       if (!(family.num_parameters(config, folder) >= 0)) std::abort();
-      if (family.image_shape != nullptr) {
-        family.image_shape(config, folder, {.height = 480, .width = 640}, std::nullopt);
+      if (family.compute_image_sample_shape != nullptr) {
+        family.compute_image_sample_shape(config, folder, {.height = 480, .width = 640}, std::nullopt);
       }
-      if (family.volume_shape != nullptr) family.volume_shape(config, folder, std::nullopt, at::kFloat);
+      if (family.compute_volume_sample_shape != nullptr)
+        family.compute_volume_sample_shape(config, folder, std::nullopt, at::kFloat);
     });
   });
   return 0;

@@ -11,8 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       std::abort();
     }
   });
-  vlmtrain::image::exif_orientation({data, size});
-  vlmtrain::image::xmp_orientation(vlmtrain::fuzz::to_text(data, size));
+  vlmtrain::image::parse_exif_orientation({data, size});
+  vlmtrain::image::parse_xmp_orientation(vlmtrain::fuzz::to_text(data, size));
   for (const char* chunk : {"tEXt", "zTXt", "iTXt", "eXIf"}) {
     vlmtrain::image::PngTexts texts;
     texts.add(chunk, {data, data + size});

@@ -31,7 +31,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     vlmtrain::models::rethrow_json_errors(folder, [&] {
       for (const vlmtrain::image::ImageSize image_size :
            {vlmtrain::image::ImageSize{480, 640}, {1, 3000}, {9000, 9000}}) {
-        vlmtrain::models::find_family(config, folder).image_shape(config, folder, image_size, std::nullopt);
+        vlmtrain::models::find_family(config, folder)
+            .compute_image_sample_shape(config, folder, image_size, std::nullopt);
       }
     });
   });

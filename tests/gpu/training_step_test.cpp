@@ -28,7 +28,7 @@ TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   const auto samples = reference.samples();
   std::vector<double> losses;
   for (int step = 0; step < 10; ++step) {
-    const auto result = engine::optimizer_step(training, samples, rates, {.micro_batch_size = 2});
+    const auto result = engine::run_optimizer_step(training, samples, rates, {.micro_batch_size = 2});
     losses.push_back(result.loss.item<double>());
   }
   EXPECT_LT(losses.back(), 0.9 * losses.front());

@@ -34,7 +34,7 @@ const Clip kLossy{.codec = "mpeg2video",
                   .key_interval = 8,
                   .b_frames = 2};
 
-std::vector<int64_t> list_all_frames(const VideoFile& video) {
+std::vector<int64_t> list_preselected_frames(const VideoFile& video) {
   std::vector<int64_t> indices(video.info().frames);
   std::iota(indices.begin(), indices.end(), 0);
   return indices;
@@ -61,7 +61,7 @@ class Video : public io::TemporaryFolderTest {
   static std::string get_refusal(const io::MediaRef& medium) {
     return get_error_message([&] {
       VideoFile video(medium);
-      read(video, list_all_frames(video));
+      read(video, list_preselected_frames(video));
     });
   }
 };
@@ -99,7 +99,7 @@ TEST_F(Video, CountsFramesInEveryContainer) {
     VideoFile video(write_clip(name, kLossy));
     EXPECT_EQ(video.info().frames, 30) << name;
     EXPECT_NEAR(video.info().fps, 25, 0.01) << name;
-    EXPECT_EQ(read(video, list_all_frames(video)).size(0), 30) << name;
+    EXPECT_EQ(read(video, list_preselected_frames(video)).size(0), 30) << name;
   }
   for (const char* options : {"movflags=frag_keyframe", "movflags=frag_keyframe+empty_moov", "movflags=faststart"}) {
     Clip clip = kLossy;
@@ -116,7 +116,7 @@ TEST_F(Video, CountsFramesInEveryContainer) {
 TEST_F(Video, ReadsTheSameFramesInAnyRequest) {
   for (const char* name : {"a.mp4", "a.mkv", "a.ts", "a.avi"}) {
     VideoFile video(write_clip(name, kLossy));
-    const at::Tensor whole = read(video, list_all_frames(video));
+    const at::Tensor whole = read(video, list_preselected_frames(video));
     for (int64_t first = 0; first < 30; ++first) {
       const std::vector<int64_t> indices{first, std::min<int64_t>(first + 1, 29), std::min<int64_t>(first + 11, 29)};
       const at::Tensor subset = read(video, indices);
@@ -130,10 +130,10 @@ TEST_F(Video, IsOpenedOnce) {
   for (const char* name : {"a.mp4", "a.mkv"}) {
     const auto file = write_clip(name, kLossy);
     VideoFile intact(file);
-    const at::Tensor whole = read(intact, list_all_frames(intact));
+    const at::Tensor whole = read(intact, list_preselected_frames(intact));
     VideoFile video(file);
     std::filesystem::remove(file);
-    EXPECT_TRUE(at::equal(read(video, list_all_frames(video)), whole)) << name;
+    EXPECT_TRUE(at::equal(read(video, list_preselected_frames(video)), whole)) << name;
   }
 }
 
@@ -146,14 +146,14 @@ TEST_F(Video, DoesNotCountReferenceOnlyFrames) {
   if (avcodec_find_encoder_by_name("libvpx") == nullptr) GTEST_SKIP() << "FFmpeg on this machine has no VP8 encoder";
   VideoFile video(write_clip("a.webm", clip));
   ASSERT_EQ(video.info().frames, 60);
-  const at::Tensor whole = read(video, list_all_frames(video));
+  const at::Tensor whole = read(video, list_preselected_frames(video));
   EXPECT_TRUE(at::equal(read(video, {20, 59}), at::stack({whole[20], whole[59]})));
 }
 
 TEST_F(Video, KeepsOneFrameInMemory) {
   VideoFile video(write_clip("a.mp4", kLossy));
   const void* memory = nullptr;
-  video.read(list_all_frames(video), [&](const at::Tensor& frame) {
+  video.read(list_preselected_frames(video), [&](const at::Tensor& frame) {
     if (memory == nullptr) memory = frame.const_data_ptr();
     EXPECT_EQ(frame.const_data_ptr(), memory);
   });
@@ -328,7 +328,7 @@ TEST_F(Video, SurvivesTruncationAnywhere) {
     try {
       VideoFile video(file);
       EXPECT_LE(video.info().frames, 30);
-      read(video, list_all_frames(video));
+      read(video, list_preselected_frames(video));
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
       EXPECT_THAT(error.what(), HasSubstr("cut.mkv"));
@@ -339,13 +339,13 @@ TEST_F(Video, SurvivesTruncationAnywhere) {
 TEST_F(Video, IsReadByManyThreads) {
   const auto file = write_clip("a.mp4", kLossy);
   VideoFile video(file);
-  const at::Tensor whole = read(video, list_all_frames(video));
+  const at::Tensor whole = read(video, list_preselected_frames(video));
   std::vector<int> is_equal(4);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < is_equal.size(); ++i) {
     threads.emplace_back([&, i] {
       VideoFile thread_video(file);
-      is_equal[i] = at::equal(read(thread_video, list_all_frames(thread_video)), whole) ? 1 : 0;
+      is_equal[i] = at::equal(read(thread_video, list_preselected_frames(thread_video)), whole) ? 1 : 0;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -360,7 +360,7 @@ TEST(VideoGoldens, FramesMatchPyAv) {
     VideoFile video(kImageData / name);
     ASSERT_EQ(video.info().frames, clip.at("frames").size()) << name;
     EXPECT_DOUBLE_EQ(video.info().fps, clip.at("fps").get<double>()) << name;
-    const at::Tensor frames = read(video, list_all_frames(video));
+    const at::Tensor frames = read(video, list_preselected_frames(video));
     for (int64_t i = 0; i < frames.size(0); ++i) {
       EXPECT_EQ(compute_crc32(frames[i]), clip.at("frames").at(i).get<std::string>()) << name << " frame " << i;
     }

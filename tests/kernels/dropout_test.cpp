@@ -23,17 +23,17 @@ class DropoutKernel : public EmulatedKernelTest {
     at::manual_seed(1);
   }
 
-  static at::Tensor apply_dropout(const at::Tensor& x, int64_t readers, const Streams& streams,
+  static at::Tensor apply_dropout(const at::Tensor& x, int64_t num_consumers, const Streams& streams,
                                   double probability = kProbability) {
-    at::Tensor result = at::empty({readers, x.size(0), x.size(1)}, x.options());
+    at::Tensor result = at::empty({num_consumers, x.size(0), x.size(1)}, x.options());
     dropout(result, x, {.probability = probability, .streams = streams});
     return result;
   }
 
   /// Returns the mask for ones: bool [readers, rows, columns].
-  static at::Tensor keep_mask(int64_t readers, int64_t rows, int64_t columns, const Streams& streams,
+  static at::Tensor keep_mask(int64_t num_consumers, int64_t rows, int64_t columns, const Streams& streams,
                               double probability = kProbability) {
-    return apply_dropout(at::ones({rows, columns}), readers, streams, probability).ne(0);
+    return apply_dropout(at::ones({rows, columns}), num_consumers, streams, probability).ne(0);
   }
 
   /// Returns five standard deviations of the mean of so many draws.
@@ -56,16 +56,16 @@ TEST(PhiloxTest, MatchesKnownAnswers) {
 TEST_P(DropoutKernel, MatchesAtenForwardAndBackward) {
   const Streams streams{{.key = 7, .first_row = 0}, {.key = uint64_t{8} << 32, .first_row = 2}};
   const DropoutParams params{.probability = kProbability, .streams = streams};
-  for (const int64_t readers : {1, 3}) {
+  for (const int64_t num_consumers : {1, 3}) {
     for (const auto dtype : kTypes) {
       for (const int64_t columns : kOddColumns) {
         const at::Tensor x = at::randn({3, columns}).to(dtype), sum = at::randn({3, columns}).to(dtype);
-        const at::Tensor reader_values = at::randn({readers, 3, columns}).to(dtype);
-        const at::Tensor masks = reference::dropout_masks(x, readers, params);
-        expect_close(apply_dropout(x, readers, streams), reference::dropout(x, masks, kProbability));
+        const at::Tensor reader_values = at::randn({num_consumers, 3, columns}).to(dtype);
+        const at::Tensor masks = reference::dropout_masks(x, num_consumers, params);
+        expect_close(apply_dropout(x, num_consumers, streams), reference::dropout(x, masks, kProbability));
         const at::Tensor actual = sum.clone();
         dropout_backward(actual, reader_values, params);
-        expect_close(actual, reference::dropout_backward(sum, reader_values, masks, kProbability), readers + 1.0);
+        expect_close(actual, reference::dropout_backward(sum, reader_values, masks, kProbability), num_consumers + 1.0);
       }
     }
   }
@@ -196,7 +196,7 @@ TEST_P(DropoutKernel, HandlesIndicesBeyond32Bits) {
   const at::Tensor x = reserve_tensor({kRows, kColumns}, at::kBFloat16);
   const at::Tensor reader_values = reserve_tensor({2, kRows, kColumns}, at::kBFloat16);
   x.narrow(0, kRows - 2, 2).copy_(tail);
-  settings().last_blocks = 2;
+  settings().num_last_blocks = 2;
   dropout(reader_values, x, {.probability = kProbability, .streams = streams});
   EXPECT_TRUE(at::equal(reader_values.narrow(1, kRows - 2, 2), apply_dropout(tail, 2, small_streams)));
   dropout_backward(x, reader_values, {.probability = kProbability, .streams = streams});

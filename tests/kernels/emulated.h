@@ -30,7 +30,7 @@ class EmulatedKernelTest : public testing::TestWithParam<emulation::Order> {
   /// faults.
   static emulation::Settings& settings() {
     void* const library = dlopen(VLMTRAIN_EMULATED_KERNELS, RTLD_NOW | RTLD_NOLOAD);
-    return *reinterpret_cast<emulation::Settings* (*)()>(dlsym(library, emulation::kSettingsFunction))();
+    return *reinterpret_cast<emulation::Settings* (*)()>(dlsym(library, emulation::kSettingsSymbol))();
   }
 };
 

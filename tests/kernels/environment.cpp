@@ -28,7 +28,8 @@ class KernelEnvironment : public testing::Environment {
     testing::AddGlobalTestEnvironment(new KernelEnvironment);
 
 TEST(CustomKernels, AreAvailableOnCpuOnlyWhenEmulated) {
-  for (const auto kernel : all_kernels()) EXPECT_EQ(has(kernel, at::empty({1})), are_emulated()) << to_string(kernel);
+  for (const auto kernel : all_kernels())
+    EXPECT_EQ(is_available(kernel, at::empty({1})), are_emulated()) << to_string(kernel);
 }
 
 }  // namespace

@@ -29,16 +29,16 @@ AllocationEvent release(uintptr_t address, int64_t bytes, Component during) {
   return {make_address(address), -bytes, {during, -1}, false, 1000};
 }
 
-int64_t bytes_of_component(const Peak& peak, Component component) {
+int64_t bytes_of_component(const MemoryPeak& peak, Component component) {
   return peak.by_component[static_cast<size_t>(component)];
 }
 
-int64_t sum_components(const Peak& peak) {
+int64_t sum_components(const MemoryPeak& peak) {
   return std::accumulate(peak.by_component.begin(), peak.by_component.end(), int64_t{0});
 }
 
 TEST(FindPeakTest, EmptyTraceHasNoPeak) {
-  const Peak peak = find_peak({});
+  const MemoryPeak peak = find_peak({});
   EXPECT_EQ(peak.allocated_bytes, 0);
   EXPECT_THAT(peak.by_component, Each(0));
 }
@@ -48,7 +48,7 @@ TEST(FindPeakTest, FindsPeakAndItsComponents) {
       allocation(1, 100, Component::kWeights), allocation(2, 40, Component::kVision, 3),
       allocation(3, 60, Component::kLanguage, 5), release(2, 40, Component::kLanguage),
       allocation(4, 30, Component::kLoss, -1, true)};
-  const Peak peak = find_peak(events);
+  const MemoryPeak peak = find_peak(events);
   EXPECT_EQ(peak.event, 2U);
   EXPECT_EQ(peak.allocated_bytes, 200);
   EXPECT_EQ(bytes_of_component(peak, Component::kWeights), 100);
@@ -64,7 +64,7 @@ TEST(FindPeakTest, FreesCountForAllocatingComponent) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision),
                                             release(1, 50, Component::kOptimizer),
                                             allocation(2, 70, Component::kOptimizer, -1, true)};
-  const Peak peak = find_peak(events);
+  const MemoryPeak peak = find_peak(events);
   EXPECT_EQ(peak.allocated_bytes, 70);
   EXPECT_EQ(bytes_of_component(peak, Component::kVision), 0);
   EXPECT_EQ(bytes_of_component(peak, Component::kOptimizer), 70);
@@ -75,7 +75,7 @@ TEST(FindPeakTest, ReusedAddressGetsNewOwner) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision), release(1, 50, Component::kVision),
                                             allocation(1, 60, Component::kLoss), allocation(2, 1, Component::kInput),
                                             release(1, 60, Component::kLoss)};
-  const Peak peak = find_peak(events);
+  const MemoryPeak peak = find_peak(events);
   EXPECT_EQ(peak.allocated_bytes, 61);
   EXPECT_EQ(bytes_of_component(peak, Component::kVision), 0);
   EXPECT_EQ(bytes_of_component(peak, Component::kLoss), 60);
@@ -93,7 +93,7 @@ TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
       release(2, 900, Component::kVision),     allocation(3, 10, Component::kInput),
       allocation(4, 20, Component::kLanguage), release(4, 20, Component::kLanguage)};
   EXPECT_EQ(find_peak(events).allocated_bytes, 1000);
-  const Peak later = find_peak(events, 3);
+  const MemoryPeak later = find_peak(events, 3);
   EXPECT_EQ(later.event, 4U);
   EXPECT_EQ(later.allocated_bytes, 130);
   EXPECT_EQ(bytes_of_component(later, Component::kWeights), 100);
@@ -174,7 +174,7 @@ TEST_F(AllocationTraceTest, SurvivingAllocationsAreWorkspacesUnlessGradients) {
   const at::Tensor workspace = allocate(2000);
   allocate(500);
   trace.assign_workspaces(built);
-  const Peak peak = find_peak(trace.events());
+  const MemoryPeak peak = find_peak(trace.events());
   EXPECT_GE(bytes_of_component(peak, Component::kGradients), 1000);
   EXPECT_LT(bytes_of_component(peak, Component::kGradients), 2000);
   EXPECT_GE(bytes_of_component(peak, Component::kWorkspace), 2000);

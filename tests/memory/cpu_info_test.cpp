@@ -66,15 +66,15 @@ TEST_F(CpuInfoTest, LimitsThreadsToControlGroup) {
 }
 
 TEST(DefaultThreadsTest, UsesMinOfCoresQuotaAndPids) {
-  EXPECT_EQ(default_threads(CpuInfo{.usable_cores = 8}), 8);
-  EXPECT_EQ(default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 16.0}), 8);
-  EXPECT_EQ(default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.0}), 2);
-  EXPECT_EQ(default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.5}), 3);
-  EXPECT_EQ(default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 0.2}), 1);
-  EXPECT_EQ(default_threads(CpuInfo{.usable_cores = 64, .startable_threads = 100}), 25);
-  EXPECT_EQ(default_threads(CpuInfo{.usable_cores = 64, .quota_cores = 4.0, .startable_threads = 1000}), 4);
-  EXPECT_EQ(default_threads(CpuInfo{.usable_cores = 64, .startable_threads = 0}), 1);
-  EXPECT_EQ(default_threads(CpuInfo{}), 1);
+  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8}), 8);
+  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 16.0}), 8);
+  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.0}), 2);
+  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.5}), 3);
+  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 0.2}), 1);
+  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 64, .startable_threads = 100}), 25);
+  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 64, .quota_cores = 4.0, .startable_threads = 1000}), 4);
+  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 64, .startable_threads = 0}), 1);
+  EXPECT_EQ(get_default_threads(CpuInfo{}), 1);
 }
 
 TEST_F(CpuInfoTest, ReadsQuotaVersion1) {
@@ -108,7 +108,7 @@ TEST(CpuKernelsTest, ParsesOneDnnOutput) {
   EXPECT_EQ(amx.threads, 2);
   EXPECT_EQ(amx.onednn_version, "3.10.2");
   EXPECT_EQ(amx.onednn_isa, "Intel AVX-512 with AVX512BW, AVX512VL, and Intel AMX");
-  EXPECT_EQ(amx.bf16_product, "brg_matmul:avx10_1_512_amx");
+  EXPECT_EQ(amx.bf16_matmul_kernel, "brg_matmul:avx10_1_512_amx");
   EXPECT_EQ(parse_cpu_kernels(make_output("x", make_matmul_line("brg_matmul:avx512_core_bf16"))).bf16,
             Bf16MatmulSupport::kAvx512);
 }
@@ -117,7 +117,7 @@ TEST(CpuKernelsTest, ReportsEmulatedBf16) {
   EXPECT_EQ(parse_cpu_kernels(make_output("x", make_matmul_line("gemm:jit:bf16"))).bf16, Bf16MatmulSupport::kEmulated);
   const auto empty = parse_cpu_kernels(make_output("Intel AVX2", ""));
   EXPECT_EQ(empty.bf16, Bf16MatmulSupport::kEmulated) << "ATen's own loops";
-  EXPECT_EQ(empty.bf16_product, "");
+  EXPECT_EQ(empty.bf16_matmul_kernel, "");
 }
 
 TEST(CpuKernelsTest, MissingFieldsAreEmpty) {

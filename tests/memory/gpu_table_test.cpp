@@ -20,11 +20,11 @@ TEST(GpuTableTest, FindsGpusByShortName) {
 
 TEST(GpuTableTest, NamesAreUnique) {
   std::set<std::string_view> names;
-  for (const auto& gpu : gpus()) EXPECT_TRUE(names.insert(gpu.name).second) << gpu.name;
+  for (const auto& gpu : list_gpus()) EXPECT_TRUE(names.insert(gpu.name).second) << gpu.name;
 }
 
 TEST(GpuTableTest, EveryGpuIsComplete) {
-  for (const auto& gpu : gpus()) {
+  for (const auto& gpu : list_gpus()) {
     SCOPED_TRACE(gpu.name);
     EXPECT_EQ(architecture(gpu.architecture).number, gpu.architecture);
     EXPECT_GT(gpu.multiprocessors, 0);
@@ -35,12 +35,12 @@ TEST(GpuTableTest, EveryGpuIsComplete) {
     EXPECT_GT(gpu.memory_bandwidth, 1e11);
     EXPECT_GT(gpu.l2_cache_bytes, int64_t{1} << 20);
   }
-  EXPECT_TRUE(std::ranges::is_sorted(gpus(), {}, &Gpu::architecture));
+  EXPECT_TRUE(std::ranges::is_sorted(list_gpus(), {}, &Gpu::architecture));
 }
 
 TEST(GpuTableTest, MigSliceIsSmallerThanGpu) {
   std::set<std::string_view> names;
-  for (const auto& slice : mig_slices()) {
+  for (const auto& slice : list_mig_slices()) {
     SCOPED_TRACE(slice.name);
     EXPECT_TRUE(names.insert(slice.name).second);
     EXPECT_EQ(find_gpu(slice.name), &slice);

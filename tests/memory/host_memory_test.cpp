@@ -24,7 +24,7 @@ class HostLimitTest : public io::TemporaryFolderTest {
     put(name, content);
   }
 
-  int64_t limit() const { return host_limit_bytes(folder()); }
+  int64_t limit() const { return get_host_limit_bytes(folder()); }
 };
 
 TEST_F(HostLimitTest, EqualsMachineMemoryWithoutControlGroups) {
@@ -83,7 +83,7 @@ class AvailableHostMemoryTest : public HostLimitTest {
     write("proc/self/statm", "5000 160 60 10 0 1000 0\n");
   }
 
-  AvailableHostMemory available_memory(const AddressLimits& limits = {}) const {
+  AvailableHostMemory available_memory(const ResourceLimits& limits = {}) const {
     return get_available_host_memory(folder(), limits);
   }
 };
@@ -132,17 +132,17 @@ TEST_F(AvailableHostMemoryTest, IsLimitedByUlimit) {
 
 TEST(HostMemoryTest, CurrentProcessHasMemory) {
   EXPECT_GT(get_available_host_memory().bytes, 0);
-  EXPECT_LE(get_available_host_memory().bytes, host_limit_bytes() + host_bytes());
+  EXPECT_LE(get_available_host_memory().bytes, get_host_limit_bytes() + get_resident_bytes());
   EXPECT_FALSE(get_available_host_memory().limit_source.empty());
 }
 
 TEST(HostMemoryTest, ResidentSetTracksUsage) {
   constexpr size_t kBytes = 64 * 1024 * 1024;
-  const int64_t before = host_bytes();
+  const int64_t before = get_resident_bytes();
   const std::vector<char> used(kBytes, 1);
-  EXPECT_GT(host_bytes(), before + static_cast<int64_t>(kBytes) / 2);
-  EXPECT_GE(host_peak_bytes(), host_bytes() - static_cast<int64_t>(kBytes) / 4);
-  EXPECT_LT(host_bytes(), host_limit_bytes());
+  EXPECT_GT(get_resident_bytes(), before + static_cast<int64_t>(kBytes) / 2);
+  EXPECT_GE(host_peak_bytes(), get_resident_bytes() - static_cast<int64_t>(kBytes) / 4);
+  EXPECT_LT(get_resident_bytes(), get_host_limit_bytes());
   EXPECT_EQ(used.back(), 1);
 }
 

@@ -61,7 +61,7 @@ int64_t run_steps() {
   release_large_block_cache();
   if (get_large_block_stats().cached_bytes != 0) std::_Exit(7);
 
-  const int64_t before = host_bytes();
+  const int64_t before = get_resident_bytes();
   const int64_t peak = run_steps();
   if (host_peak_bytes() - before > peak + 4 * kMebibyte) std::_Exit(8);
   if (get_large_block_stats().cached_bytes < peak / 2) std::_Exit(9);
@@ -78,7 +78,7 @@ TEST(LargeBlocksTest, CachesFreedBlocksWithoutRaisingPeak) {
 int64_t measure_resident_growth() {
   constexpr size_t kLarge = 8 << 20, kSmall = 4096, kBlocks = 40;
   std::vector<void*> large, small;
-  const int64_t before = host_bytes();
+  const int64_t before = get_resident_bytes();
   for (size_t i = 0; i < kBlocks; ++i) {
     large.push_back(std::malloc(kLarge));
     std::memset(large.back(), 1, kLarge);
@@ -86,7 +86,7 @@ int64_t measure_resident_growth() {
     std::memset(small.back(), 1, kSmall);
   }
   for (void* block : large) std::free(block);
-  const int64_t growth = host_bytes() - before;
+  const int64_t growth = get_resident_bytes() - before;
   for (void* block : small) std::free(block);
   return growth;
 }

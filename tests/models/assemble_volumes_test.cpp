@@ -78,9 +78,9 @@ TEST_P(MonaiTowerSource, MatchesMonai) {
   nn::ParameterStore store{at::TensorOptions(at::kFloat)};
   const VolumeTransformer tower(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
                                 VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
-  source.check(store.all());
+  source.check_weights(store.all());
   for (const auto& parameter : store.all()) {
-    const auto weight = source.weight(parameter);
+    const auto weight = source.find_weight(parameter);
     if (parameter.name.ends_with("modality_embeddings")) {
       EXPECT_FALSE(weight);
       parameter.set_values(at::zeros_like(parameter.tensor));
@@ -215,7 +215,7 @@ TEST_F(VolumeAssembly, ReportsMissingSettingsAndTensors) {
   const auto config = source.config({{"modalities", {"T1w"}}}, {.heads = 3, .volume_size = VolumeAxes{8, 12, 16}});
   const VolumeTransformer vision_tower(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
                                        VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
-  EXPECT_THAT(get_error_message([&] { source.check(store.all()); }, ExitCode::kBadData),
+  EXPECT_THAT(get_error_message([&] { source.check_weights(store.all()); }, ExitCode::kBadData),
               HasSubstr("missing: module.blocks.1.attn.qkv.weight"));
 }
 

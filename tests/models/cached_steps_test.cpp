@@ -60,9 +60,9 @@ TEST_P(CachedSteps, MatchFullForward) {
     }
   };
   const auto batch = data::collate(prompts);
-  expect_row(0, compute_logits(
-                    model->hidden_states(batch, model->get_all_image_features({batch.pixel_values, batch.grids}),
-                                         {.positions = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1}, &cache)));
+  expect_row(0, compute_logits(model->compute_hidden_states(
+                    batch, model->get_all_image_features({batch.pixel_values, batch.grids}),
+                    {.positions = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1}, &cache)));
   for (int64_t step = 0; step < kSteps; ++step) {
     data::MicroBatch next_batch;
     std::vector<at::Tensor> tokens, positions;
@@ -79,7 +79,7 @@ TEST_P(CachedSteps, MatchFullForward) {
     }
     next_batch.position_ids = at::cat(positions, -1);
     next_batch.segments = nn::Segments::uniform(std::ssize(samples), 1, at::kCPU);
-    expect_row(step + 1, compute_logits(model->hidden_states(
+    expect_row(step + 1, compute_logits(model->compute_hidden_states(
                              next_batch, {}, {.positions = at::arange(std::ssize(samples), at::kLong)}, &cache)));
   }
 }

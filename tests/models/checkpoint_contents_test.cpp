@@ -64,7 +64,7 @@ TEST_P(WeightsToSaveTest, SavesBaseForFrozenAndMasterWeightsForTrained) {
   const auto actual = save_and_open(make_options(base));
   int64_t num_frozen = 0, num_rounded = 0;
   for (const auto& parameter : model_->parameters().all()) {
-    const std::string name = model_->checkpoint_name(parameter.name);
+    const std::string name = model_->get_checkpoint_name(parameter.name);
     const at::Tensor tensor = actual.tensor(name);
     ASSERT_EQ(tensor.scalar_type(), at::kFloat) << name;
     if (master_weights_.contains(parameter.name)) {
@@ -88,7 +88,7 @@ TEST_P(WeightsToSaveTest, RequestedDtypeIsThatOfAllTensors) {
   const auto actual = save_and_open(make_options(base, at::kHalf));
   const io::CheckpointTensors original(copy_.path());
   for (const auto& parameter : model_->parameters().all()) {
-    const std::string name = model_->checkpoint_name(parameter.name);
+    const std::string name = model_->get_checkpoint_name(parameter.name);
     ASSERT_EQ(actual.info(name).dtype, at::kHalf) << name;
     if (const auto master = master_weights_.find(parameter.name); master != master_weights_.end()) {
       EXPECT_TRUE(at::equal(actual.tensor(name), master->second.to(at::kHalf))) << name;
@@ -102,7 +102,7 @@ TEST_P(WeightsToSaveTest, RequestedDtypeIsThatOfAllTensors) {
   freeze(*loaded, {.language_model = true});
   restore_frozen_weights(*loaded, out(), base, 0);
   for (const auto& parameter : loaded->parameters().all()) {
-    const std::string name = loaded->checkpoint_name(parameter.name);
+    const std::string name = loaded->get_checkpoint_name(parameter.name);
     if (parameter.tensor.requires_grad() || !original.contains(name)) continue;
     EXPECT_TRUE(at::equal(parameter.tensor, original.tensor(name))) << name;
   }
@@ -119,7 +119,7 @@ TEST_P(WeightsToSaveTest, RemovedBaseDoesNotPreventSaving) {
     const auto master = master_weights_.find(parameter.name);
     const at::Tensor expected =
         master != master_weights_.end() ? master->second : parameter.tensor.detach().to(at::kFloat);
-    EXPECT_TRUE(at::equal(actual.tensor(model_->checkpoint_name(parameter.name)), expected)) << parameter.name;
+    EXPECT_TRUE(at::equal(actual.tensor(model_->get_checkpoint_name(parameter.name)), expected)) << parameter.name;
   }
   EXPECT_TRUE(std::filesystem::exists(out() / "tokenizer.json"));
   EXPECT_NE(io::get_error_message([&] { BaseWeights{copy_.path()}; }), "");
@@ -184,10 +184,11 @@ TEST(WeightsToSave, FrozenTowerComesFromItsFolder) {
   const io::CheckpointTensors saved_tensors(out.path());
   int64_t num_tower = 0;
   for (const auto& parameter : model->parameters().all()) {
-    const auto weight_file = model->external_weight(parameter.name);
+    const auto weight_file = model->find_external_weight(parameter.name);
     if (!weight_file) continue;
     const at::Tensor expected = io::CheckpointTensors(weight_file->folder).tensor(weight_file->name);
-    EXPECT_TRUE(at::equal(saved_tensors.tensor(model->checkpoint_name(parameter.name)), expected)) << parameter.name;
+    EXPECT_TRUE(at::equal(saved_tensors.tensor(model->get_checkpoint_name(parameter.name)), expected))
+        << parameter.name;
     ++num_tower;
   }
   EXPECT_GT(num_tower, 10);

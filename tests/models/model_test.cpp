@@ -46,7 +46,7 @@ class DeepstackFeatures : public testing::Test {
     ImageFeatures features = model_->get_all_image_features({batch_.pixel_values, batch_.grids});
     features.deepstack_features = added;
     const OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .text_blocks = {0, 1}};
-    Result result{model_->hidden_states(batch_, features, request, /*cache=*/nullptr), {}};
+    Result result{model_->compute_hidden_states(batch_, features, request, /*cache=*/nullptr), {}};
     if (!added.empty()) result.gradients = torch::autograd::grad({result.output.hidden.square().sum()}, added);
     return result;
   }

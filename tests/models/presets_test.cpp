@@ -113,7 +113,7 @@ TEST_P(PresetTest, HasInitialWeightsOfModel) {
   initialize_weights(*model, 5);
   const io::CheckpointTensors weights(out);
   for (const auto& parameter : model->parameters().all()) {
-    const std::string name = model->checkpoint_name(parameter.name);
+    const std::string name = model->get_checkpoint_name(parameter.name);
     EXPECT_TRUE(at::equal(weights.tensor(name), parameter.tensor)) << name;
   }
 }

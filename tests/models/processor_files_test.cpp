@@ -181,7 +181,7 @@ TEST(ProcessorFiles, HaveTheSameValuesInAllFiles) {
   ProcessorSettings settings;
   settings.image_max_pixels = 12544;
   files.save(settings);
-  for (const auto& copy : find_copies(files.folder(), MediaRole::kImages)) {
+  for (const auto& copy : find_settings_copies(files.folder(), MediaRole::kImages)) {
     const json& copy_settings = copy.settings;
     EXPECT_EQ(
         copy_settings.contains("max_pixels") ? copy_settings["max_pixels"] : copy_settings["size"]["longest_edge"],

@@ -148,7 +148,7 @@ TEST_F(IndependentDropoutsTest, RepeatsWithTheSameMasks) {
   IndependentDropouts dropout = make_dropouts(x);
   const auto expected = apply_all(dropout, x);
   const bool regenerates = dropout.regenerates_masks();
-  EXPECT_EQ(regenerates, kernels::has(kernels::Kernel::kDropout, x));
+  EXPECT_EQ(regenerates, kernels::is_available(kernels::Kernel::kDropout, x));
   const at::Tensor masks = dropout.release_masks();
   EXPECT_EQ(masks.defined(), !regenerates);
   IndependentDropouts restored = dropout;

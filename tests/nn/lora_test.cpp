@@ -171,7 +171,7 @@ constexpr double kDropout = 0.5;
 
 /// Custom kernels, emulated in one run of these tests, do not support fp64.
 at::ScalarType get_dropout_dtype() {
-  return kernels::has(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
+  return kernels::is_available(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
 }
 double get_tolerance() {
   return get_dropout_dtype() == at::kFloat ? 3e-6 : 1e-14;

@@ -192,7 +192,7 @@ class VarlenKernel : public AttentionKernel {
 std::shared_ptr<const AttentionKernel> make_test_kernel() {
   return make_joined_kernel(std::make_shared<VarlenKernel>(kLengths),
                             std::make_shared<VarlenKernel>(std::vector<int64_t>(kFirstRows.size(), kSpan - 1)),
-                            make_ahead_keys(make_spans()));
+                            make_future_keys(make_spans()));
 }
 
 TEST(JoinedAttention, MergesTwoKernelsIntoOneSoftmax) {

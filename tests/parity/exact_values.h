@@ -136,9 +136,9 @@ inline void expect_same_steps(Deviations& deviations, models::VisionLanguageMode
   const engine::SmallStep make_full_batch{.micro_batch_size = std::ssize(samples)};
   const at::Tensor losses = reference.tensor("step_losses"), norms = reference.tensor("step_grad_norms");
   for (int64_t step = 0; step < losses.size(0); ++step) {
-    const auto actual = engine::optimizer_step(training, samples, {rate, rate, rate}, make_full_batch);
+    const auto actual = engine::run_optimizer_step(training, samples, {rate, rate, rate}, make_full_batch);
     expect_same_step(deviations, actual, losses, norms,
-                     engine::optimizer_step(exact, samples, {rate, rate, rate}, make_full_batch),
+                     engine::run_optimizer_step(exact, samples, {rate, rate, rate}, make_full_batch),
                      compute_norm_tolerance, step, name);
   }
 }

@@ -141,8 +141,8 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
     engine::Training training(*model, {});
     double first = 0, last = 0;
     for (int step = 0; step < 8; ++step) {
-      last =
-          engine::optimizer_step(training, samples_, {2e-3, 2e-3, 2e-3}, {.micro_batch_size = 2}).loss.item<double>();
+      last = engine::run_optimizer_step(training, samples_, {2e-3, 2e-3, 2e-3}, {.micro_batch_size = 2})
+                 .loss.item<double>();
       if (step == 0) first = last;
     }
     EXPECT_LT(last, 0.9 * first);
@@ -220,7 +220,7 @@ TEST_P(FamilyCapabilities, EachImageChangesTheLoss) {
 }
 
 TEST_P(FamilyCapabilities, FrameOrderChangesTheLoss) {
-  if (preset_.family().video_shape == nullptr) GTEST_SKIP() << "the family supports no videos";
+  if (preset_.family().compute_video_sample_shape == nullptr) GTEST_SKIP() << "the family supports no videos";
   record_capability(preset_.checkpoint(), "video");
   io::Record reversed = record("video");
   ASSERT_EQ(reversed.videos.size(), 1U);

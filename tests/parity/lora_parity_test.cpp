@@ -237,7 +237,7 @@ TEST_P(LoraParity, MergedWeightsMatchPeft) {
   for (const auto& parameter : model->parameters().all()) {
     if (parameter.is_adapter) continue;
     const std::string path = parameter.name.substr(0, parameter.name.rfind('.'));
-    const at::Tensor actual = merged.tensor(model->checkpoint_name(parameter.name));
+    const at::Tensor actual = merged.tensor(model->get_checkpoint_name(parameter.name));
     if (expected_.contains("merged." + parameter.name)) {
       ++num_compared;
       deviations_.expect_at_most(1e-6, relative_difference(actual, expected_.tensor("merged." + parameter.name)),

@@ -61,12 +61,12 @@ class TinyPreset {
   std::vector<io::Record> records() const {
     auto records = nlohmann::json::array({make_record("words", "", "Is there a fracture?", "No, there is none.")});
     add_media(records);
-    if (family().video_shape != nullptr) {
+    if (family().compute_video_sample_shape != nullptr) {
       const auto video = make_record("video", "<video>\n", "What moves?", "A ball, from left to right.");
       records.push_back(set_field(video, "video", write_frames("ball", 0.4)));
       write_frames("ball_backwards", -0.4);
     }
-    if (family().mask_side != nullptr) {
+    if (family().get_mask_side != nullptr) {
       auto record = make_record("mask", "<image>\n", "Segment the liver.", "It is here <SEG>");
       record["mask"] = write_mask("liver", 48, 64);
       records.push_back(set_field(std::move(record), "image", write_image("abdomen", 48, 64)));
@@ -96,7 +96,7 @@ class TinyPreset {
 
   /// Adds images, or volumes for a family without images.
   void add_media(nlohmann::json& records) const {
-    const bool takes_images = family().image_shape != nullptr;
+    const bool takes_images = family().compute_image_sample_shape != nullptr;
     const std::string key = takes_images ? "image" : "volume";
     const auto write_medium = [&](const std::string& name, int64_t height, int64_t width) {
       return takes_images ? write_image(name, height, width) : write_scan(name, height / 4, width / 4);

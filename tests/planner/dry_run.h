@@ -46,7 +46,7 @@ class PresetFolder {
 
 /// The plan's layout of these samples.
 inline engine::StepLayout make_step_layout(const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
-  return make_step_layout(step_config, expand_samples(samples));
+  return make_step_layout(step_config, expand_groups(samples));
 }
 
 inline int64_t get_bytes(const memory::ComponentBytes& bytes, memory::Component component) {

@@ -11,7 +11,7 @@
 namespace vlmtrain::planner {
 
 inline Workload make_workload(data::SampleShape shape, int64_t global_batch_size, int64_t world_size = 1) {
-  return {.candidates = {{.shapes = {shape}, .first_sample_id = {}}},
+  return {.worst_batches = {{.shapes = {shape}, .first_sample_id = {}}},
           .global_batch_size = global_batch_size,
           .world_size = world_size};
 }

@@ -27,7 +27,7 @@ TEST(EnvironmentTest, DescribesThisProcess) {
   EXPECT_THAT(environment.libtorch, testing::StartsWith("2."));
   EXPECT_THAT(environment.vlmtrain, testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
   EXPECT_THAT(environment.command.front(), testing::HasSubstr("report_tests"));
-  EXPECT_NEAR(environment.start_time, unix_seconds(), 60);
+  EXPECT_NEAR(environment.start_time, get_unix_seconds(), 60);
   EXPECT_EQ(environment.slurm_job_id, "4711");
 }
 

@@ -47,13 +47,13 @@ Inspection make_example() {
   inspection.pixel_rows = data::make_histogram({0, 4, 8});
   inspection.largest_samples = {
       {.index = 10, .id = "long", .shape = {.tokens = 8'190, .label_tokens = 10, .num_media = 2}}};
-  inspection.media = 14;
+  inspection.num_media = 14;
   inspection.missing_files = {
       {.path = "gone-0.png", .reason = "No such file or directory", .first_record = 0, .num_records = 3}};
   inspection.missing_file_sample_ids = {kHostile};
   inspection.duplicate_samples = {{"x", "y", "z"}};
   inspection.duplicate_files = {{"a.png", "b.png"}};
-  inspection.repeated_ids = 2;
+  inspection.num_repeated_ids = 2;
   inspection.first_repeated_id = "q7";
   inspection.evaluation = InspectedEvaluation{.name = "test.json",
                                               .ledger = data::Ledger("test.json", 5),
@@ -228,9 +228,9 @@ TEST(InspectionTest, ReportsWhatStopsTraining) {
 TEST(InspectionTest, ReportsWhatLimitsPacks) {
   Inspection inspection = make_example();
   inspection.pack_limits = data::PackLimits{.tokens = 4096, .num_media = 18};
-  inspection.packs.fill = {.packs = 10, .tokens = 0.5, .num_media = 1, .max_tiles = 90, .limited_by_media = 9};
+  inspection.packs.fill = {.packs = 10, .tokens = 0.5, .num_media = 1, .max_tiles = 90, .num_limited_by_media = 9};
   inspection.packs.packs = {{.tokens = 2048, .num_media = 18, .tiles = 90}};
-  inspection.packs.limited_by_images = 9;
+  inspection.packs.num_limited_by_images = 9;
   EXPECT_THAT(format_inspection(inspection, {.width = 1000}), HasSubstr("limited by tokens: 1, by images: 9"));
   EXPECT_EQ(inspection.to_json()["packs"]["bound_by"].dump(), R"({"tokens":1,"images":9,"tiles":0})");
 }

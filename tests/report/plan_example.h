@@ -24,13 +24,13 @@ inline planner::Plan make_example_plan() {
                  .context_measured = false,
                  .description = "a GPU of 24 GB"};
   plan.workload.global_batch_size = 16;
-  plan.worst = {.shapes = {{.tokens = 2622,
-                            .label_tokens = 64,
-                            .image_tokens = 2106,
-                            .num_media = 2,
-                            .pixel_rows = 26,
-                            .row = {.height = 384, .width = 512}}},
-                .first_sample_id = {}};
+  plan.worst_batch = {.shapes = {{.tokens = 2622,
+                                  .label_tokens = 64,
+                                  .image_tokens = 2106,
+                                  .num_media = 2,
+                                  .pixel_rows = 26,
+                                  .row = {.height = 384, .width = 512}}},
+                      .first_sample_id = {}};
   plan.best = {.step_config = {.micro_batch_size = 2, .recompute = {.vision = 9, .language = 0}},
                .peaks = {.allocated_bytes = 19'000 * kMB, .reserved_bytes = 20'000 * kMB},
                .step_seconds = 2.5,
@@ -71,7 +71,7 @@ inline planner::Plan make_example_plan() {
   plan.alternatives.push_back(plan.best);
   add(4, 0, 37'000, 2.2);
   plan.suggestions = {{.arguments = {}, .note = "with 1.1 GB more nothing would be recomputed", .makes_it_fit = true}};
-  plan.effort = {.seconds = 0.81, .num_dry_runs = 5, .dry_run_seconds = 0.7};
+  plan.planning_stats = {.seconds = 0.81, .num_dry_runs = 5, .dry_run_seconds = 0.7};
   return plan;
 }
 

@@ -84,7 +84,7 @@ TEST(PlanTextTest, SuggestionsAreLinesToCopy) {
 
 TEST(PlanTextTest, VideosAreReportedAsVideos) {
   planner::Plan plan = make_example_plan();
-  data::SampleShape& shape = plan.worst.shapes.front();
+  data::SampleShape& shape = plan.worst_batch.shapes.front();
   shape.num_media = 1;
   shape.num_videos = 1;
   shape.video_frames = 16;
@@ -103,7 +103,7 @@ TEST(PlanTextTest, VideosAreReportedAsVideos) {
 
 TEST(PlanTextTest, PatchesOfAnImageAreNotSplit) {
   planner::Plan plan = make_example_plan();
-  plan.worst.shapes.front().grids = {{1, 20, 24}, {1, 40, 40}};
+  plan.worst_batch.shapes.front().grids = {{1, 20, 24}, {1, 40, 40}};
   EXPECT_EQ(format_vision_pass(plan), "all patches in one vision pass");
   plan.best.step_config.vision_tiles_per_pass = 1;
   EXPECT_EQ(format_vision_pass(plan), "one image per vision pass");
@@ -121,7 +121,7 @@ TEST(PlanTextTest, ErrorListsFittingSuggestionsFirst) {
 
 TEST(PlanTextTest, DescribesTheModelSampleAndGpu) {
   planner::Plan plan = make_example_plan();
-  plan.worst.first_sample_id = "train-0042";
+  plan.worst_batch.first_sample_id = "train-0042";
   plan.limit.gpu_bytes = 20'000'000'000;
   plan.mode = planner::MemoryMode::kConservative;
   const std::string text = format_plan(plan, {.width = 100});
@@ -150,7 +150,7 @@ class PlanTextWidthTest : public testing::TestWithParam<int> {};
 TEST_P(PlanTextWidthTest, NoLineIsWider) {
   for (planner::Plan plan : {make_example_plan(), make_unfit_example_plan()}) {
     plan.model = std::string(150, 'm');
-    plan.worst.first_sample_id = "some-folder/" + std::string(80, 'x');
+    plan.worst_batch.first_sample_id = "some-folder/" + std::string(80, 'x');
     plan.best.step_config.vision_tiles_per_pass = 1;
     plan.alternatives.front().step_config.recompute = {.vision = 27, .language = 12};
     plan.alternatives.front().peaks.reserved_bytes = 1'436'800'000'000;
@@ -181,7 +181,7 @@ TEST(PlanTextTest, UsesAsciiWithoutUnicode) {
 TEST(PlanTextTest, ExternalNamesDoNotControlTheTerminal) {
   planner::Plan plan = make_example_plan();
   plan.model = "model\x1b[2J\nnext";
-  plan.worst.first_sample_id = "a\rb";
+  plan.worst_batch.first_sample_id = "a\rb";
   const std::string text = format_plan(plan, {});
   EXPECT_THAT(text, HasSubstr("model\\x1b[2J\\nnext"));
   EXPECT_THAT(text, HasSubstr("a\\rb"));

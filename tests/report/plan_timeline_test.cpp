@@ -149,7 +149,7 @@ TEST(PlanTimelineTest, PageLoadsNothing) {
 TEST(PlanTimelineTest, ExternalNamesAreEscaped) {
   planner::Plan plan = make_plan(example_step());
   plan.model = "<script>alert(1)</script>{{data}}";
-  plan.worst.first_sample_id = "\"><img onerror='x'>\xff";
+  plan.worst_batch.first_sample_id = "\"><img onerror='x'>\xff";
   const std::string page = render_plan_timeline(plan);
   EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
   EXPECT_THAT(page, Not(HasSubstr("<img")));

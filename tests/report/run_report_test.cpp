@@ -88,10 +88,11 @@ TEST(RunReportTest, NamesOfEarlierVersionsAreRead) {
     run.append("metrics.jsonl", line.dump() + "\n");
   }
   run.write("plan.json", R"({"card": "NVIDIA H100", "card_bytes": 85000000000})");
-  run.append("predictions.jsonl", R"({"step":0,"id":"a","task":"","question":"q","expected":"x","given":"first","images":[]})"
-                                  "\n"
-                                  R"({"step":4,"id":"a","task":"","question":"q","expected":"x","answer":"second","images":[]})"
-                                  "\n");
+  run.append("predictions.jsonl",
+             R"({"step":0,"id":"a","task":"","question":"q","expected":"x","given":"first","images":[]})"
+             "\n"
+             R"({"step":4,"id":"a","task":"","question":"q","expected":"x","answer":"second","images":[]})"
+             "\n");
   const auto data = render_and_parse(run);
   EXPECT_EQ(data["summary"]["forecast_splits"], 10);
   EXPECT_EQ(data["curves"]["forecast_splits"]["mean"], nlohmann::json({1, 2, 3, 4}));

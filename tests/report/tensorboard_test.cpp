@@ -24,9 +24,9 @@ std::string read_bytes(const std::filesystem::path& path) {
 }
 
 TEST(Crc32cTest, MatchesRfc3720) {
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);
-  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43U);
-  EXPECT_EQ(crc32c("123456789"), 0xe3069283U);
+  EXPECT_EQ(compute_crc32c(std::string(32, '\0')), 0x8a9136aaU);
+  EXPECT_EQ(compute_crc32c(std::string(32, '\xff')), 0x62a8ab43U);
+  EXPECT_EQ(compute_crc32c("123456789"), 0xe3069283U);
 }
 
 /// scripts/make_tensorboard_golden.py writes the same events with TensorBoard's own messages and
@@ -74,12 +74,13 @@ TEST(TensorBoardTest, WritesStepsAndAnswers) {
     tensorboard.add_text(0, "config", "    model: m");
     for (int64_t step = 1; step <= 3; ++step) tensorboard.add_step(RunFolder::example_step(step, 3));
     const auto image_dir = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch/images";
-    tensorboard.add_prediction({.step = 3,
-                            .id = "sample",
-                            .question = "How many?\nSay it.",
-                            .expected = "2",
-                            .answer = "3",
-                            .images = {make_thumbnail_uri(std::filesystem::directory_iterator(image_dir)->path())}});
+    tensorboard.add_prediction(
+        {.step = 3,
+         .id = "sample",
+         .question = "How many?\nSay it.",
+         .expected = "2",
+         .answer = "3",
+         .images = {make_thumbnail_uri(std::filesystem::directory_iterator(image_dir)->path())}});
   }
   ASSERT_EQ(list_files(folder).size(), 1u);
   EXPECT_THAT(list_files(folder)[0].filename().string(),

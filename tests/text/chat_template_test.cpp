@@ -104,7 +104,7 @@ TEST(BuiltinTemplates, RendersAsJinja2) {
     EXPECT_EQ(chat_template.render(turns, expected["add_generation_prompt"]).text, text) << name;
     names.insert(name);
   }
-  EXPECT_EQ(names.size(), builtin_template_names().size());
+  EXPECT_EQ(names.size(), get_builtin_template_names().size());
 }
 
 TEST(BuiltinTemplates, AnswerSpansCoverWhatTheModelGenerates) {
@@ -120,7 +120,7 @@ TEST(BuiltinTemplates, AnswerSpansCoverWhatTheModelGenerates) {
 }
 
 TEST(BuiltinTemplates, AnAnswerFollowsTheGenerationPrompt) {
-  for (const std::string_view name : builtin_template_names()) {
+  for (const std::string_view name : get_builtin_template_names()) {
     const ChatTemplate chat_template = make_builtin_template(name);
     const RenderedChat chat = chat_template.render(kTwoRounds, false);
     const RenderedChat prompt = chat_template.render({kTwoRounds.data(), 3}, true);
@@ -133,7 +133,7 @@ TEST(BuiltinTemplates, AnAnswerFollowsTheGenerationPrompt) {
 TEST(BuiltinTemplates, KeepsAllImages) {
   const std::vector<Turn> turns{{Role::kUser, "<image>\n<image>\nCompare them with <image>."},
                                 {Role::kAssistant, "No."}};
-  for (const std::string_view name : builtin_template_names()) {
+  for (const std::string_view name : get_builtin_template_names()) {
     const std::string token = name == "qwen2_vl" ? "<|image_pad|>" : "<image>";
     EXPECT_THAT(get_media(make_builtin_template(name).render(turns, false)), ElementsAre(token, token, token)) << name;
   }

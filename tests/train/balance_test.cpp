@@ -75,7 +75,7 @@ TEST(BatchScaling, RejectsConflictingOptions) {
               HasSubstr("training.batch_scaling=none; set it to sqrt"));
 }
 
-using engine::BalanceOptions;
+using engine::BatchAndTaskOptions;
 using engine::TaskResult;
 using engine::TaskWeighting;
 using testing::AllOf;
@@ -135,15 +135,15 @@ TEST(TaskWeights, ReportsAllErrorsTogether) {
               HasSubstr("vqa: is given twice"));
 }
 
-BalanceOptions make_weighted_options(TaskWeighting weighting, std::vector<std::string> weights = {}) {
-  BalanceOptions options;
+BatchAndTaskOptions make_weighted_options(TaskWeighting weighting, std::vector<std::string> weights = {}) {
+  BatchAndTaskOptions options;
   options.task_weighting = weighting;
   options.task_weights = std::move(weights);
   return options;
 }
 
-BalanceOptions make_pcgrad_options() {
-  BalanceOptions options;
+BatchAndTaskOptions make_pcgrad_options() {
+  BatchAndTaskOptions options;
   options.gradient_conflicts = engine::GradientConflicts::kPcGrad;
   return options;
 }
@@ -182,13 +182,13 @@ void update_balance(TaskBalance& balance, int64_t step, const std::vector<double
   balance.update(make_results(3, norm), weights, metrics);
 }
 
-BalanceOptions make_fast_gradnorm_options() {
-  BalanceOptions options = make_weighted_options(TaskWeighting::kGradNorm);
+BatchAndTaskOptions make_fast_gradnorm_options() {
+  BatchAndTaskOptions options = make_weighted_options(TaskWeighting::kGradNorm);
   options.gradnorm_learning_rate = 0.1;
   return options;
 }
 
-const BalanceOptions kGradNorm = make_fast_gradnorm_options();
+const BatchAndTaskOptions kGradNorm = make_fast_gradnorm_options();
 
 TEST(TaskBalance, AddsTasksToTheMetrics) {
   TaskBalance balance(make_weighted_options(TaskWeighting::kInverseSize), kTasks);

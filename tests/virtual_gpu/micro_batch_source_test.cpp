@@ -20,10 +20,10 @@ class MicroBatchSourceTest : public testing::Test {
  protected:
   MicroBatchSourceTest() {
     layout_.split = split_in_order({1, 1, 1});
-    memory::release_unused(device_);
+    memory::release_unused_memory(device_);
     virtual_gpu().reset();
   }
-  ~MicroBatchSourceTest() override { memory::release_unused(device_); }
+  ~MicroBatchSourceTest() override { memory::release_unused_memory(device_); }
 
   static data::Sample make_sample() {
     auto make_sample = data::make_meta_sample({.tokens = 100,
@@ -36,7 +36,7 @@ class MicroBatchSourceTest : public testing::Test {
     return make_sample;
   }
 
-  int64_t allocated_mib() const { return memory::device_memory(device_).allocated_bytes / kMiB; }
+  int64_t allocated_mib() const { return memory::get_device_memory(device_).allocated_bytes / kMiB; }
 
   const at::Device device_ = memory::open_device("cuda");
   const CrossEntropy objective_;

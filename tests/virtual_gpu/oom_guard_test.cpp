@@ -42,7 +42,7 @@ TEST(OomGuardTest, RetriesStepOnSmallGpu) {
   int64_t failed_attempts = 0;
   for (int64_t free_mib = 512; failed_attempts == 0 && free_mib > 0; free_mib = free_mib * 97 / 100) {
     filler.reset();
-    memory::release_unused(device);
+    memory::release_unused_memory(device);
     const int64_t filled_bytes = memory::free_bytes(device) - free_mib * kMiB;
     filler = at::empty({filled_bytes}, at::TensorOptions(at::kByte).device(device));
     virtual_gpu().reset();
@@ -55,7 +55,7 @@ TEST(OomGuardTest, RetriesStepOnSmallGpu) {
   EXPECT_EQ(counters().rejected_launches, 0U);
 
   filler.reset();
-  memory::release_unused(device);
+  memory::release_unused_memory(device);
   EXPECT_EQ(step().failed_attempts, 0) << "with enough memory again";
 }
 
@@ -177,7 +177,7 @@ TEST_F(FaultyGpuTest, RetriesCublasHandleCreation) {
 }
 
 TEST_F(FaultyGpuTest, CopiesBlockWithoutPinnedMemory) {
-  memory::release_pinned(device_);
+  memory::release_pinned_memory(device_);
   virtual_gpu().reset();
   virtual_gpu().inject_failures(vgpu::FaultPoint::kHostAllocation, 0, uint64_t{1} << 40);
   const CompletedStep result = step();
@@ -190,7 +190,7 @@ TEST_F(FaultyGpuTest, CopiesBlockWithoutPinnedMemory) {
 
 /// Other processes may fill the GPU.
 TEST_F(FaultyGpuTest, FullGpuIsOutOfMemory) {
-  memory::release_unused(device_);
+  memory::release_unused_memory(device_);
   virtual_gpu().inject_failures(vgpu::FaultPoint::kDeviceAllocation, 0, 4);
   const CompletedStep result = step();
   EXPECT_GT(result.failed_attempts, 0);

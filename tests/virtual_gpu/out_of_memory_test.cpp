@@ -11,7 +11,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 /// Releases cached memory, including the cuBLAS workspaces of earlier tests.
 void empty_cache() {
-  memory::release_unused(at::Device(at::kCUDA, 0));
+  memory::release_unused_memory(at::Device(at::kCUDA, 0));
 }
 
 class OutOfMemoryTest : public testing::Test {

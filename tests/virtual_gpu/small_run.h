@@ -60,7 +60,7 @@ class SmallRun {
 
   int64_t micro_batches() const { return step_.make_layout(*model_, samples_).split.micro_batches(); }
 
-  engine::StepResult step() { return engine::optimizer_step(*training_, samples_, kRates, step_); }
+  engine::StepResult step() { return engine::run_optimizer_step(*training_, samples_, kRates, step_); }
 
   models::VisionLanguageModel& model() { return *model_; }
   engine::Training& training() { return *training_; }

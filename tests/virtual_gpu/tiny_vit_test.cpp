@@ -52,9 +52,9 @@ TEST_P(TinyVitOnGpu, RecomputationSavesMemory) {
   const auto measure_peak = [&](int64_t recomputed_blocks) {
     run_forward_backward(recomputed_blocks);
     memory::reset_peaks(device);
-    const int64_t before = memory::device_memory(device).allocated_bytes;
+    const int64_t before = memory::get_device_memory(device).allocated_bytes;
     run_forward_backward(recomputed_blocks);
-    return memory::device_memory(device).allocated_peak_bytes - before;
+    return memory::get_device_memory(device).allocated_peak_bytes - before;
   };
   EXPECT_LT(2 * measure_peak(encoder_.blocks()), measure_peak(0));
 }

@@ -28,7 +28,7 @@ class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
     const at::Tensor modalities = at::zeros({3}, options_.dtype(at::kLong));
     const auto features = model.get_all_image_features(
         {.pixel_values = volumes, .grids = {}, .modalities = has_modalities ? modalities : at::Tensor()},
-        /*rows_per_pass=*/2, /*with_dense=*/false);
+        /*rows_per_pass=*/2, /*with_dense_features=*/false);
     EXPECT_EQ(features.features.size(0), 3 * 64);
     torch::autograd::backward({features.features.sum()}, {});
   }

@@ -42,10 +42,10 @@ class Xxh64 {
   std::string hex() const;
 
  private:
-  static constexpr size_t kStripe = 32;  // bytes that the four lanes consume at once (xxhash_spec.md)
+  static constexpr size_t kStripeBytes = 32;  // bytes that the four lanes consume at once (xxhash_spec.md)
 
   std::array<uint64_t, 4> lanes_;
-  std::array<char, kStripe> buffer_{};  // the last, incomplete stripe
+  std::array<char, kStripeBytes> buffer_{};  // the last, incomplete stripe
   uint64_t total_bytes_ = 0;
 };
 

@@ -141,6 +141,6 @@ class OptionTable {
 /// Returns the entry of `candidates` with the smallest Levenshtein distance to `word`, or nothing
 /// if the distance is too large for a typing error: at least 3, and at least a third of the word's
 /// length.
-std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates);
+std::optional<std::string> find_nearest_word(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace vlmtrain

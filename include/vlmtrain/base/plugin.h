@@ -16,9 +16,9 @@ struct Plugin {
 /// program's folder, its parent folder and the system's library path, in this order. The symbols of
 /// the library stay private to it (RTLD_LOCAL), and it is never unloaded. Does not throw.
 ///
-/// `version_name` names a C function of the library, `int version_name()`. It must return
+/// `version_function` names a C function of the library, `int version_function()`. It must return
 /// `version`, and all functions must exist. Otherwise `problem` reports that the versions differ.
-Plugin load_plugin(const char* library, const char* version_name, int version,
+Plugin load_plugin(const char* library, const char* version_function, int version,
                    const std::vector<const char*>& functions);
 
 }  // namespace vlmtrain

@@ -28,6 +28,6 @@ class RandomStream {
 };
 
 /// Returns a uniformly random permutation of 0 … count-1 (Fisher-Yates). REQUIRES: count >= 0.
-std::vector<int64_t> random_permutation(int64_t count, uint64_t seed);
+std::vector<int64_t> make_random_permutation(int64_t count, uint64_t seed);
 
 }  // namespace vlmtrain

@@ -17,7 +17,7 @@ constexpr double to_gigabytes(int64_t bytes) {
 }
 
 /// Returns the number with commas between thousands: 15209 → "15,209". REQUIRES: number >= 0.
-std::string with_commas(int64_t number);
+std::string format_with_commas(int64_t number);
 
 /// Returns the number and the noun, with an s unless the number is 1: "1 tile", "2,600 tiles".
 /// REQUIRES: number >= 0.
@@ -25,13 +25,13 @@ std::string pluralize(int64_t number, const char* noun);
 
 /// Returns a rounded count: 2246272880 → "2.25 billion", 1300000 → "1.3 million". Counts below a
 /// million are exact, with commas. REQUIRES: number >= 0.
-std::string human_count(int64_t number);
+std::string format_rounded_count(int64_t number);
 
 /// Returns the integer after `prefix` in `text`: 7 for "step-7" and the prefix "step-". Returns
 /// nothing if `text` does not begin with the prefix or if the rest is not a 64-bit integer.
 std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_view text);
 
 /// Returns the current date in the local time zone, such as "2026-11-22".
-std::string current_date();
+std::string get_current_date();
 
 }  // namespace vlmtrain

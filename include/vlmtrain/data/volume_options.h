@@ -35,9 +35,9 @@ struct VolumeOptions {
 
   /// Returns the settings of the volume reader, with `default_size` if `size` is not set. Throws
   /// UserError (kUsage) if `normalization` is kWindow and there is not exactly one window.
-  image::VolumeSettings volume_settings(image::Axes<int64_t> default_size) const;
+  image::VolumeSettings make_volume_settings(image::Axes<int64_t> default_size) const;
   /// Returns the settings for slices.
-  image::SliceSettings slice_settings() const;
+  image::SliceSettings make_slice_settings() const;
 };
 
 /// Declares the keys data.volume.* with their types, defaults, checks and descriptions. `options`

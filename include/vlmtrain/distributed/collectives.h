@@ -74,7 +74,7 @@ class Collectives {
   /// the `input` tensors of the group's ranks, in rank order.
   [[nodiscard]] int64_t all_gather_async(const at::Tensor& output, const at::Tensor& input);
   /// Waits for an all-gather as wait_for_reductions() does. REQUIRES: called once per handle.
-  void wait_for_all_gather(int64_t ticket);
+  void wait_for_all_gather(int64_t handle);
 
   /// Returns whether the device has completed the reductions and all-gathers whose wait functions
   /// were called. Polls until it has, or until `timeout`. A lost rank never completes them, so the

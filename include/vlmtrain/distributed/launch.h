@@ -25,7 +25,7 @@ struct Launch {
 };
 
 /// Returns an environment variable, or nothing if it is not set.
-using Environment = std::function<std::optional<std::string>(const char* name)>;
+using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
 /// Parses the environment that a launcher sets. Returns nothing for a single process.
 ///
@@ -36,13 +36,13 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 ///
 /// Throws UserError (kUsage) if there are several processes but no address of rank 0, as with
 /// mpirun, or if the variables contradict each other.
-std::optional<Launch> parse_launch(const Environment& environment);
+std::optional<Launch> parse_launch(const EnvironmentLookup& environment);
 
 /// Calls parse_launch() for this process's environment.
 std::optional<Launch> get_process_launch();
 
 /// Returns the first host of a SLURM node list (SLURM_STEP_NODELIST): "gpu003" for
 /// "gpu[003-007,010],login1". Does not check the syntax.
-std::string first_host(std::string_view hosts);
+std::string get_first_host(std::string_view hosts);
 
 }  // namespace vlmtrain::distributed

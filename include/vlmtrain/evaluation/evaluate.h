@@ -57,8 +57,8 @@ struct TaskScore {
 struct Evaluation {
   TaskScore total;
   std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in `total` only
-  ClosedScore closed;                        ///< answers to closed questions
-  OpenScore open;                            ///< answers to open questions
+  ClosedQuestionScore closed;                ///< answers to closed questions
+  OpenQuestionScore open;                    ///< answers to open questions
   MaskScores masks;                          ///< with teacher forcing
   data::NoticeCounts notices;                ///< notices of the evaluated samples
   int64_t num_skipped = 0;                   ///< bad samples skipped with on_bad_sample=skip

@@ -86,7 +86,7 @@ struct MaskPrediction {
 /// fp32 [height, width] for a padded square of `side` by `side` pixels, of which the image covers
 /// `valid_region`. Resizes bilinearly to the square, crops the padding, resizes bilinearly to
 /// `image_size`, and returns 1 for logits above 0, like postprocess_masks() of SAM.
-at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
+at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& valid_region,
                             image::ImageSize image_size);
 
 /// A rectangle of a mask, in pixels.
@@ -118,7 +118,7 @@ std::string normalize_answer(std::string_view text);
 /// The accuracy of closed questions. An answer is correct if it equals the expected one, both
 /// normalized. LLaVA-Med's script is less strict: it requires only that the answer contains the
 /// expected one, and ignores wrong answers that contain yes or no.
-struct ClosedScore {
+struct ClosedQuestionScore {
   int64_t samples = 0;
   int64_t num_correct = 0;
 
@@ -130,7 +130,7 @@ struct ClosedScore {
 /// The scores of open questions, each the mean over the answers. Recall and precision count
 /// normalized words as LLaVA-Med does: a common word counts as often as it occurs in the
 /// prediction.
-struct OpenScore {
+struct OpenQuestionScore {
   int64_t samples = 0;
   int64_t num_exact = 0;  ///< predictions equal to the expected answer, both normalized
   double recall_sum = 0, precision_sum = 0, f1_sum = 0;

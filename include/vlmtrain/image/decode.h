@@ -16,8 +16,10 @@ namespace vlmtrain::image {
 /// (up to 4 channels), as interleaved RGB and as planes, and the coefficients that libjpeg keeps of
 /// a progressive file (4 channels of 2 bytes).
 constexpr int64_t estimate_decoding_bytes(ImageSize size) {
-  constexpr int64_t kStored = 4, kRgb = 3, kPlanes = 3, kCoefficients = 8;  // bytes per pixel
-  return (kStored + kRgb + kPlanes + kCoefficients) * size.height * size.width;
+  constexpr int64_t kStoredBytesPerPixel = 4, kRgbBytesPerPixel = 3, kPlaneBytesPerPixel = 3,
+                    kCoefficientBytesPerPixel = 8;  // bytes per pixel
+  return (kStoredBytesPerPixel + kRgbBytesPerPixel + kPlaneBytesPerPixel + kCoefficientBytesPerPixel) * size.height *
+         size.width;
 }
 
 /// Decodes a JPEG, PNG or still WebP file in memory to RGB: uint8 [3, height, width], contiguous,

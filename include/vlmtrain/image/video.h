@@ -32,8 +32,9 @@ inline constexpr int64_t kMaxDecodedPixels = int64_t{1} << 39;
 /// the codec and the current one in 4:2:0 (1.5 bytes per pixel, rounded up), two copies of the
 /// frame as interleaved RGB (from swscale, and without row padding), and the frame as planes.
 constexpr int64_t estimate_frame_decoding_bytes(ImageSize size) {
-  constexpr int64_t kReferences = int64_t{17} * 3 / 2 + 1, kRgb = 6, kPlanes = 3;  // bytes per pixel
-  return (kReferences + kRgb + kPlanes) * size.height * size.width;
+  constexpr int64_t kReferenceBytesPerPixel = int64_t{17} * 3 / 2 + 1, kRgbBytesPerPixel = 6,
+                    kPlaneBytesPerPixel = 3;  // bytes per pixel
+  return (kReferenceBytesPerPixel + kRgbBytesPerPixel + kPlaneBytesPerPixel) * size.height * size.width;
 }
 
 /// A function that receives a frame, uint8 [3, height, width] RGB, contiguous, on the CPU. The next
@@ -73,7 +74,7 @@ class VideoFile {
   /// do not identify frames. May be called again, also for earlier frames. After an error the
   /// object can only be destroyed. REQUIRES: ascending indices in 0 to info().frames - 1; repeats
   /// are allowed.
-  void read(std::span<const int64_t> frames, const FrameCallback& take);
+  void read(std::span<const int64_t> frames, const FrameCallback& callback);
 
   /// The interface of the implementations; see src/image/video/frame_source.h.
   class FrameSource;

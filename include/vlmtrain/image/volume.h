@@ -71,7 +71,7 @@ struct VolumeInfo {
 /// spacing with x towards the left. Throws UserError (kBadData) for .hdr/.img pairs, DICOM, axes of
 /// no or too many voxels, complex and color types, singular affines and truncated files.
 /// Thread-safe.
-VolumeInfo read_volume_info(const io::MediaRef& medium);
+VolumeInfo read_volume_info(const io::MediaRef& scan);
 
 /// Returns the number of volumes that read_volume() returns. Throws UserError (kBadData) for a
 /// series with SeriesUse::kRefused.
@@ -96,6 +96,6 @@ int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& set
 /// finds only constant values or no foreground, if the spacing gives more than half a billion
 /// voxels, if a spacing is set and the scan's axes are oblique, and for values beyond fp16 with
 /// kHalf. Thread-safe; uses only the calling thread.
-at::Tensor read_volume(const io::MediaRef& medium, const VolumeSettings& settings);
+at::Tensor read_volume(const io::MediaRef& scan, const VolumeSettings& settings);
 
 }  // namespace vlmtrain::image

@@ -46,7 +46,7 @@ int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings
 /// right on the left and run from posterior to anterior; sagittal slices have superior up and
 /// anterior on the left and run from left to right. Throws UserError (kBadData) for the files that
 /// read_volume() rejects, and for a series. Thread-safe.
-std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSettings& settings);
+std::vector<at::Tensor> read_slices(const io::MediaRef& scan, const SliceSettings& settings);
 
 /// Renders the middle axial, coronal and sagittal slices of a volume next to each other, for
 /// reports. Orientations are those of read_slices(); each voxel is one pixel. `volume`: [1, right,
@@ -57,6 +57,6 @@ at::Tensor render_orthogonal_slices(const at::Tensor& volume);
 /// Renders the middle slices of a scan as render_orthogonal_slices() does, of a series those of the
 /// mean. The whole field of view is shown in its true proportions. `max_pixels`: the maximum number
 /// of pixels of the longest axis. Throws the errors of read_volume().
-at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t longest);
+at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t max_pixels);
 
 }  // namespace vlmtrain::image

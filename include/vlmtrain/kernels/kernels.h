@@ -64,6 +64,6 @@ KernelSet disabled_kernels();
 
 /// Returns whether the kernel is available on the tensor's device and the tensor is not fp64.
 /// Kernels of floating-point tensors support fp32, bf16 and fp16. Thread-safe.
-bool has(Kernel kernel, const at::Tensor& tensor);
+bool is_available(Kernel kernel, const at::Tensor& tensor);
 
 }  // namespace vlmtrain::kernels

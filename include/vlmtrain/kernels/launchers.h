@@ -14,8 +14,8 @@ namespace vlmtrain::kernels {
 struct Launchers;
 /// Types and symbols of the functions that the library exports. The first returns a static table of
 /// entry points. The second returns kKernelsVersion as of the library's build.
-using GetLaunchers = const Launchers*();
-using KernelsVersion = int();
+using GetLaunchersFunction = const Launchers*();
+using KernelsVersionFunction = int();
 inline constexpr const char* kGetLaunchersSymbol = "vlmtrain_kernels";
 inline constexpr const char* kKernelsVersionSymbol = "vlmtrain_kernels_version";
 inline constexpr int kKernelsVersion = 3;  ///< to be increased with each change of this header
@@ -30,7 +30,7 @@ enum class GateActivation : int32_t {
 };
 
 /// Arguments of value = activation(gate) · up for the columns [gate, up] of x.
-struct GatedActivationForward {
+struct GatedActivationForwardArgs {
   ElementType element;
   GateActivation activation;
   int64_t rows, features;
@@ -38,8 +38,8 @@ struct GatedActivationForward {
   void* value;    ///< [rows, features]
 };
 
-/// Arguments of the gradient of GatedActivationForward with respect to x.
-struct GatedActivationBackward {
+/// Arguments of the gradient of GatedActivationForwardArgs with respect to x.
+struct GatedActivationBackwardArgs {
   ElementType element;
   GateActivation activation;
   int64_t rows, features;
@@ -57,7 +57,7 @@ enum class ActivationFunction : int32_t {
 };
 
 /// Arguments of result = function(x) if `gradient` is null, else result = gradient · function'(x).
-struct Activate {
+struct ActivationArgs {
   ElementType element;
   ActivationFunction function;
   int64_t count;         ///< elements of each tensor
@@ -68,13 +68,13 @@ struct Activate {
 
 /// Arguments of rotary position embeddings: query and key heads are rotated, value heads copied.
 /// Feature i pairs with i + features / 2.
-struct Rope {
+struct RopeArgs {
   /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
     const void* from;                ///< [rows, heads, features]
     void* to;                        ///< [rows, heads, features]
     int64_t from_stride, to_stride;  ///< elements between rows
-    int64_t heads;
+    int64_t num_heads;
   };
 
   ElementType element;
@@ -87,7 +87,7 @@ struct Rope {
 
 /// Arguments of the cross-entropy of each row of logits with its label. The gradient overwrites the
 /// logits: (softmax − one-hot) · factor · row factor.
-struct CrossEntropy {
+struct CrossEntropyArgs {
   ElementType element;
   bool compute_gradient;  ///< whether to overwrite the logits with their gradient
   int64_t rows, vocabulary;
@@ -107,14 +107,14 @@ enum class Gain : int32_t {
 
 /// Arguments of QK-norm and rotary position embeddings of query and key heads: x / sqrt(mean(x²) +
 /// eps) · gain over a head's features, then the rotation.
-struct QkNormRopeForward {
+struct QkNormRopeForwardArgs {
   /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
     const void* x;           ///< [rows, heads, features]
     const void* weight;      ///< [features]
     void* rotated;           ///< [rows, heads, features]
     int64_t rotated_stride;  ///< elements between rows
-    int64_t heads;
+    int64_t num_heads;
   };
 
   ElementType element;
@@ -128,8 +128,8 @@ struct QkNormRopeForward {
   Heads query, key;
 };
 
-/// Arguments of the gradient of QkNormRopeForward. The gradients of the values are copied.
-struct QkNormRopeBackward {
+/// Arguments of the gradient of QkNormRopeForwardArgs. The gradients of the values are copied.
+struct QkNormRopeBackwardArgs {
   /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
     const void* gradient;     ///< of the rotated heads, [rows, heads, features]
@@ -137,7 +137,7 @@ struct QkNormRopeBackward {
     const void* x;            ///< [rows, heads, features]
     const void* weight;       ///< [features]
     void* dx;                 ///< [rows, heads, features]
-    int64_t heads;
+    int64_t num_heads;
   };
 
   ElementType element;
@@ -157,7 +157,7 @@ inline constexpr int64_t kQkNormRopeWarps = 8;      ///< warps per thread block 
 
 /// Arguments of value = (x − mean) / sqrt(variance + eps) · gain (+ bias) (+ residual) for each
 /// row. The mean is 0 if not centered.
-struct NormForward {
+struct NormForwardArgs {
   ElementType element;
   Gain gain;
   bool is_centered;
@@ -172,9 +172,9 @@ struct NormForward {
   float* rstd;           ///< [rows]: 1 / sqrt(variance + eps)
 };
 
-/// Arguments of dx, the gradient of NormForward with respect to x, plus the gradient of the
+/// Arguments of dx, the gradient of NormForwardArgs with respect to x, plus the gradient of the
 /// residual.
-struct NormBackward {
+struct NormBackwardArgs {
   ElementType element;
   Gain gain;
   bool is_centered;
@@ -197,7 +197,7 @@ inline constexpr int kMaxNf4Weights = 16;  ///< per launch; more than the Linear
 /// 2305.14314) for contiguous weights, each in whole superblocks. A value is values[index] ·
 /// (absmax_codes[absmax] · nested_absmax + the weight's nested_offset). Each byte holds two
 /// indices, the first in the high bits. Bit-identical to ATen.
-struct Nf4Dequantize {
+struct Nf4DequantizeArgs {
   ElementType element;  ///< of the result
   int64_t super_blocks;
   const uint8_t* packed;                      ///< [super_blocks · 8192]: two 4-bit indices per byte
@@ -208,13 +208,13 @@ struct Nf4Dequantize {
   int64_t code_stride;                        ///< elements between codes
   void* result;                               ///< [super_blocks · 16384]
   float values[16];                           ///< values of the indices
-  int weights;                                ///< number of weights
+  int num_weights;                            ///< number of weights
   int64_t first_super_block[kMaxNf4Weights];  ///< of each weight, ascending
 };
 
 /// Arguments of result = (values · row_absmax) · step. Each product is rounded to fp32, the result
 /// then to its type.
-struct Int8Dequantize {
+struct Int8DequantizeArgs {
   ElementType element;  ///< of the result
   int64_t rows, columns;
   const int8_t* values;     ///< [rows, columns]
@@ -250,20 +250,20 @@ struct AdamWTensor {
 
 inline constexpr int kMaxAdamWTensors = 40;  ///< as many as the arguments of a launch (4 KiB) can hold
 /// Moment blocks per thread block, which loads its code tables once for all of them. Not tuned.
-inline constexpr int64_t kAdamWBlocks = 64;
+inline constexpr int64_t kAdamWBlocksPerThreadBlock = 64;
 
 /// Arguments of an adamw() update (Loshchilov and Hutter 2017, arXiv 1711.05101) of parameters with
 /// one moment format.
-struct AdamW {
+struct AdamWArgs {
   MomentFormat moments;
   ElementType weight_element;  ///< kBFloat16 or kHalf; any if all weights are null
-  int tensors;
-  AdamWTensor tensor[kMaxAdamWTensors];
+  int num_tensors;
+  AdamWTensor tensors[kMaxAdamWTensors];
   int64_t first_block[kMaxAdamWTensors + 1];  ///< first thread block of each tensor, then their total
   double learning_rate, beta1, beta2;         ///< for the bias corrections, whose powers need fp64
   float decay;                                ///< learning rate · weight decay
-  float beta[2];                              ///< β₁, β₂ for the update in fp32
-  float one_minus_beta[2];                    ///< 1 − β₁, 1 − β₂
+  float fp32_betas[2];                        ///< β₁, β₂ for the update in fp32
+  float one_minus_betas[2];                   ///< 1 − β₁, 1 − β₂
   float epsilon;
   const float* divisor;  ///< gradients are divided by this scalar; null: 1
   const float* skipped;  ///< scalar: if not 0, nothing changes
@@ -271,14 +271,14 @@ struct AdamW {
   const float* bounds;   ///< [2, 256]: upper rounding bound of each code; the last of each row is unused
   uint64_t seed;         ///< seed of the stochastic rounding to bf16
 };
-static_assert(sizeof(AdamW) <= 4096, "every architecture accepts kernel arguments up to 4 KiB");
+static_assert(sizeof(AdamWArgs) <= 4096, "every architecture accepts kernel arguments up to 4 KiB");
 
 inline constexpr int64_t kPixelChannels = 3;  ///< red, green, blue
 
 /// Arguments of splitting images into patches. Each patch becomes one row, in order of channel,
 /// line, column. Its values are (byte − mean) / deviation of the channel, rounded to fp32 twice and
 /// then to the rows' type. Pixels beyond the last whole patch are dropped.
-struct Patchify {
+struct PatchifyArgs {
   ElementType element;  ///< of the rows
   int64_t num_images;
   int64_t height, width;              ///< of an image
@@ -304,8 +304,8 @@ inline constexpr int kMaxDropoutStreams = 240;  ///< as many as the arguments of
 struct DropoutMask {
   ElementType element;
   int64_t columns;
-  int64_t reader_stride;  ///< elements between the tensors of two consumers
-  int readers;
+  int64_t consumer_stride;  ///< elements between the tensors of two consumers
+  int num_consumers;
   float scale;                  ///< factor of kept elements, 1 / (1 − probability)
   uint32_t keep_thresholds[2];  ///< upper and lower 16 bits of the keep probability · 2³²
   int64_t first_row, rows;      ///< rows of the streams in this launch
@@ -314,40 +314,40 @@ struct DropoutMask {
 };
 
 /// Arguments of dropped = x · mask · scale for each consumer.
-struct Dropout {
+struct DropoutArgs {
   DropoutMask mask;
   const void* x;  ///< [rows, columns]
   void* dropped;  ///< [consumers, rows, columns]
 };
 
 /// Arguments of sum += Σ x · mask · scale over the consumers.
-struct DropoutBackward {
+struct DropoutBackwardArgs {
   DropoutMask mask;
   const void* x;  ///< [consumers, rows, columns]
   void* sum;      ///< [rows, columns]
 };
-static_assert(sizeof(Dropout) <= 4096 && sizeof(DropoutBackward) <= 4096,
+static_assert(sizeof(DropoutArgs) <= 4096 && sizeof(DropoutBackwardArgs) <= 4096,
               "every architecture accepts kernel arguments up to 4 KiB");
 
 /// The kernels' entry points. Each launches one kernel on `stream`, a cudaStream_t of the current
 /// device, and returns 0 or a cudaError_t without synchronizing. REQUIRES: no tensor is empty.
 /// Thread-safe.
 struct Launchers {
-  int (*gated_activation_forward)(const GatedActivationForward&, void* stream);
-  int (*gated_activation_backward)(const GatedActivationBackward&, void* stream);
-  int (*activate)(const Activate&, void* stream);
-  int (*rope)(const Rope&, void* stream);
-  int (*qk_norm_rope_forward)(const QkNormRopeForward&, void* stream);
-  int (*qk_norm_rope_backward)(const QkNormRopeBackward&, void* stream);
-  int (*norm_forward)(const NormForward&, void* stream);
-  int (*norm_backward)(const NormBackward&, void* stream);
-  int (*cross_entropy)(const CrossEntropy&, void* stream);
-  int (*adamw)(const AdamW&, void* stream);
-  int (*nf4_dequantize)(const Nf4Dequantize&, void* stream);
-  int (*int8_dequantize)(const Int8Dequantize&, void* stream);
-  int (*patchify)(const Patchify&, void* stream);
-  int (*dropout)(const Dropout&, void* stream);
-  int (*dropout_backward)(const DropoutBackward&, void* stream);
+  int (*gated_activation_forward)(const GatedActivationForwardArgs&, void* stream);
+  int (*gated_activation_backward)(const GatedActivationBackwardArgs&, void* stream);
+  int (*activate)(const ActivationArgs&, void* stream);
+  int (*rope)(const RopeArgs&, void* stream);
+  int (*qk_norm_rope_forward)(const QkNormRopeForwardArgs&, void* stream);
+  int (*qk_norm_rope_backward)(const QkNormRopeBackwardArgs&, void* stream);
+  int (*norm_forward)(const NormForwardArgs&, void* stream);
+  int (*norm_backward)(const NormBackwardArgs&, void* stream);
+  int (*cross_entropy)(const CrossEntropyArgs&, void* stream);
+  int (*adamw)(const AdamWArgs&, void* stream);
+  int (*nf4_dequantize)(const Nf4DequantizeArgs&, void* stream);
+  int (*int8_dequantize)(const Int8DequantizeArgs&, void* stream);
+  int (*patchify)(const PatchifyArgs&, void* stream);
+  int (*dropout)(const DropoutArgs&, void* stream);
+  int (*dropout_backward)(const DropoutBackwardArgs&, void* stream);
 };
 
 }  // namespace vlmtrain::kernels

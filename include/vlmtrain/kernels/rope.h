@@ -30,11 +30,11 @@ struct HeadNorm {
 
 /// Returns whether qk_norm_rope() supports x: is_available(kQkNormRope, x), and heads have at most
 /// kMaxQkNormFeatures features.
-bool can_qk_norm_rope(const at::Tensor& x, int64_t features);
+bool can_run_qk_norm_rope(const at::Tensor& x, int64_t features);
 
 /// Normalizes query and key heads, x / sqrt(mean(x²) + eps) · gain over a head's features, and
 /// rotates them as rope() does. Does not touch the value heads. Rounds once. Returns rstd = 1 /
-/// sqrt(mean(x²) + eps), fp32 `[rows, query heads + key heads]`. REQUIRES: can_qk_norm_rope()
+/// sqrt(mean(x²) + eps), fp32 `[rows, query heads + key heads]`. REQUIRES: can_run_qk_norm_rope()
 /// returned true; the queries and keys of `x` have equal row strides.
 at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& norm, const at::Tensor& cos,
                         const at::Tensor& sin);

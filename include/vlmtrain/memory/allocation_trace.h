@@ -50,7 +50,7 @@ class ComponentScope {
   ComponentScope& operator=(const ComponentScope&) = delete;
 
  private:
-  MemoryTag outer_;
+  MemoryTag outer_tag_;
 };
 
 /// A ComponentScope for one block of the component's tower.
@@ -62,13 +62,13 @@ class BlockScope {
   BlockScope& operator=(const BlockScope&) = delete;
 
  private:
-  MemoryTag outer_;
+  MemoryTag outer_tag_;
 };
 
 /// Returns the tag of the innermost scope of the calling thread. In a backward pass without a
 /// scope, returns the tag under which the forward pass created the current autograd node if a
 /// MemoryTagRecorder exists, else a default tag.
-MemoryTag current_memory_tag();
+MemoryTag get_current_memory_tag();
 
 /// Returns whether the autograd engine runs a node on the calling thread.
 bool is_in_backward();
@@ -142,7 +142,7 @@ class AllocationReplay {
 };
 
 /// The moment of a trace with the most allocated memory.
-struct Peak {
+struct MemoryPeak {
   size_t event = 0;  ///< index into the trace
   int64_t allocated_bytes = 0;
   ComponentBytes by_component{};  ///< sums to allocated_bytes
@@ -152,6 +152,6 @@ struct Peak {
 
 /// Returns the first maximum of the allocated bytes at events `first` and later. Memory that
 /// earlier events left allocated counts. Returns a default MemoryPeak if nothing is allocated.
-Peak find_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
+MemoryPeak find_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
 
 }  // namespace vlmtrain::memory

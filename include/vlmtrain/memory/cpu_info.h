@@ -28,11 +28,11 @@ CpuInfo read_cpu_info(const std::filesystem::path& root = "/");
 
 /// Returns the default number of compute threads: the minimum of the usable cores, the CPU quota
 /// rounded up, and a fourth of the threads that may still start. At least 1.
-int64_t default_threads(const CpuInfo& cpu);
-/// Returns default_threads() of this process, computed at the first call.
-int64_t default_threads();
+int64_t get_default_threads(const CpuInfo& cpu);
+/// Returns get_default_threads() of this process, computed at the first call.
+int64_t get_default_threads();
 
-/// Limits LibTorch to default_threads() threads per operation if that is less than the usable
+/// Limits LibTorch to get_default_threads() threads per operation if that is less than the usable
 /// cores. Does nothing if OMP_NUM_THREADS or MKL_NUM_THREADS is set. REQUIRES: no tensor operation
 /// has run.
 void limit_threads_to_quota();
@@ -56,7 +56,7 @@ struct CpuKernels {
   std::string onednn_isa;      ///< oneDNN's description, such as "Intel AVX-512 with Intel DL Boost"
   /// oneDNN's implementation of a bf16 matrix product, such as "brg_matmul:avx512_core_bf16". Empty
   /// if ATen uses its own loops.
-  std::string bf16_product;
+  std::string bf16_matmul_kernel;
   Bf16MatmulSupport bf16 = Bf16MatmulSupport::kEmulated;
 };
 

@@ -29,14 +29,14 @@ struct DeviceDescription {
 
 /// Describes a GPU. Creates the CUDA context if it does not exist. Throws UserError (kFailed) if a
 /// CUDA call fails. REQUIRES: `device` is a CUDA device from open_device().
-DeviceDescription describe(at::Device device);
+DeviceDescription describe_device(at::Device device);
 
 /// Returns the PCI bus id, such as "0000:17:00.0", by which two ranks detect that they share a GPU.
-/// Throws and REQUIRES as describe().
+/// Throws and REQUIRES as describe_device().
 std::string get_pci_bus_id(at::Device device);
 
 /// Returns the GPU memory that the driver has free, for any process. Throws and REQUIRES as
-/// describe().
+/// describe_device().
 int64_t free_bytes(at::Device device);
 
 /// Returns the compute capability × 10 of a CUDA device. Makes two calls of the CUDA runtime.
@@ -51,19 +51,19 @@ struct DeviceMemory {
 };
 
 /// Returns the allocator's counters. Does not synchronize the device.
-DeviceMemory device_memory(at::Device device);
+DeviceMemory get_device_memory(at::Device device);
 /// Sets the peaks to the current values.
 void reset_peaks(at::Device device);
 
 /// Returns how often the allocator emptied its cache and retried an allocation; 0 on the CPU.
-int64_t allocation_retries(at::Device device);
+int64_t get_allocation_retries(at::Device device);
 
 /// Returns unused cached memory, including cuBLAS workspaces, to the driver; synchronizes the
 /// device. On the CPU, returns unused memory to the system as far as malloc can.
-void release_unused(at::Device device);
+void release_unused_memory(at::Device device);
 
 /// Releases the pinned host memory that no tensor uses. Does nothing on the CPU.
-void release_pinned(at::Device device);
+void release_pinned_memory(at::Device device);
 
 /// Selects whether new allocations use segments that grow, as
 /// PYTORCH_CUDA_ALLOC_CONF=expandable_segments does. Batches of changing size then cause little

@@ -39,14 +39,14 @@ at::Tensor copy_to_device(std::span<const int64_t> values, at::Device device, at
 ///
 /// Not thread-safe. No work may be launched on the current stream between the constructor and the
 /// last call of add().
-class AsyncHostToDevice {
+class AsyncHostToDeviceCopier {
  public:
   /// REQUIRES: `device` is CUDA, and the calling thread's current device.
-  explicit AsyncHostToDevice(at::Device device);
+  explicit AsyncHostToDeviceCopier(at::Device device);
   /// Calls wait(). REQUIRES: the tensors that add() returned outlive this object.
-  ~AsyncHostToDevice();
-  AsyncHostToDevice(const AsyncHostToDevice&) = delete;
-  AsyncHostToDevice& operator=(const AsyncHostToDevice&) = delete;
+  ~AsyncHostToDeviceCopier();
+  AsyncHostToDeviceCopier(const AsyncHostToDeviceCopier&) = delete;
+  AsyncHostToDeviceCopier& operator=(const AsyncHostToDeviceCopier&) = delete;
 
   /// Returns a device tensor to which `host` is copied from pinned memory. Its values are undefined
   /// until wait(). A meta tensor, as in a dry run, is allocated but not copied.

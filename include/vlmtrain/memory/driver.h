@@ -57,7 +57,7 @@ DriverProbe probe_driver(const DriverPaths& paths = {});
 
 /// Returns the version of the kernel module, such as "550.54.15", or an empty string if none is
 /// loaded.
-std::string module_version(const DriverPaths& paths = {});
+std::string read_kernel_module_version(const DriverPaths& paths = {});
 
 /// Memory of a GPU, over all processes.
 struct GpuMemoryInfo {

@@ -8,7 +8,7 @@ namespace vlmtrain::memory {
 
 /// Limits that a compute capability implies (CUDA C++ Programming Guide, table "Technical
 /// Specifications per Compute Capability").
-struct Architecture {
+struct ArchitectureLimits {
   int number = 0;  ///< compute capability × 10: 90 is sm_90
   int threads_per_multiprocessor = 0;
   int blocks_per_multiprocessor = 0;
@@ -38,11 +38,11 @@ struct Gpu {
 };
 
 /// Returns all known GPUs, sorted by architecture, then by memory. Entries are never destroyed.
-std::span<const Gpu> gpus();
+std::span<const Gpu> list_gpus();
 
 /// Returns the MIG slices of known GPUs, such as "h100-mig-3g.40gb". A slice has its share of the
 /// GPU's rates.
-std::span<const Gpu> mig_slices();
+std::span<const Gpu> list_mig_slices();
 
 /// Returns the GPU or MIG slice whose Gpu::name is `name`, or null. The pointer is always valid.
 const Gpu* find_gpu(std::string_view name);
@@ -63,6 +63,6 @@ const UnsupportedGpu* find_unsupported_gpu(std::string_view name);
 
 /// Returns the limits of an architecture (compute capability × 10). An architecture that is not in
 /// the table gets the limits of the next older one; one older than the table gets the oldest's.
-const Architecture& architecture(int number);
+const ArchitectureLimits& architecture(int number);
 
 }  // namespace vlmtrain::memory

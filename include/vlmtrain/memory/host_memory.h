@@ -10,13 +10,13 @@
 namespace vlmtrain::memory {
 
 /// Returns the resident set size of this process (/proc/self/statm); 0 if it cannot be read.
-int64_t host_bytes();
+int64_t get_resident_bytes();
 
 /// Returns the peak resident set size of this process (getrusage).
-int64_t host_peak_bytes();
+int64_t get_peak_resident_bytes();
 
 /// Returns the physical memory of the machine.
-int64_t machine_bytes();
+int64_t get_machine_memory_bytes();
 
 /// Value of a limit, in bytes, that is not set or cannot be read.
 inline constexpr int64_t kNoHostLimit = std::numeric_limits<int64_t>::max();
@@ -25,8 +25,8 @@ inline constexpr int64_t kNoHostLimit = std::numeric_limits<int64_t>::max();
 /// groups (versions 1 and 2), which SLURM and containers set. The kernel kills a process that
 /// exceeds the limit. Files that cannot be read set no limit. The overload with `root` reads
 /// root/proc and root/sys, for tests.
-int64_t host_limit_bytes();
-int64_t host_limit_bytes(const std::filesystem::path& root);
+int64_t get_host_limit_bytes();
+int64_t get_host_limit_bytes(const std::filesystem::path& root);
 
 /// Host memory that this process can use now.
 struct AvailableHostMemory {
@@ -35,7 +35,7 @@ struct AvailableHostMemory {
 };
 
 /// Resource limits of a process in bytes, as `ulimit -v` and `ulimit -d` set them.
-struct AddressLimits {
+struct ResourceLimits {
   int64_t address_space = kNoHostLimit;
   int64_t data = kNoHostLimit;
 };
@@ -45,7 +45,7 @@ struct AddressLimits {
 /// because the kernel drops them. Files that cannot be read set no limit. The overload with `root`
 /// is for tests.
 AvailableHostMemory get_available_host_memory();
-AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const AddressLimits& limits);
+AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const ResourceLimits& limits);
 
 /// A directory in which the kernel exposes a control group.
 struct ControlGroupFolder {
@@ -56,6 +56,6 @@ struct ControlGroupFolder {
 /// Returns the control groups that limit this process's use of `controller` ("memory", "cpu",
 /// "pids"), outermost first. Reads root/proc/self/cgroup; returns no groups if that fails. Some of
 /// the folders may not exist.
-std::vector<ControlGroupFolder> control_groups(const std::filesystem::path& root, std::string_view controller);
+std::vector<ControlGroupFolder> find_control_groups(const std::filesystem::path& root, std::string_view controller);
 
 }  // namespace vlmtrain::memory

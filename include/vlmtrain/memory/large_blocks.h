@@ -40,7 +40,7 @@ LargeBlockStats get_large_block_stats();
 
 /// Returns the allocator that caches large blocks in front of LibTorch's CPU allocator. It wraps
 /// the allocator that was current at the first call. Never freed.
-c10::Allocator* large_block_allocator();
+c10::Allocator* get_large_block_allocator();
 
 /// A cache of freed pages. Pages that come from the system are cleared and mapped at first use,
 /// which takes longer than a typical tensor operation on them. Live and cached memory together

@@ -80,8 +80,8 @@ struct MergeSettings {
 /// The effect of rounding on a merge: some changed weights equal the base's again after rounding to
 /// the output dtype.
 struct MergeStats {
-  int64_t num_changed = 0;    ///< elements that the adapter changes in fp32
-  int64_t num_unchanged = 0;  ///< those of num_changed that rounding makes equal to the base's
+  int64_t num_changed = 0;       ///< elements that the adapter changes in fp32
+  int64_t num_rounded_away = 0;  ///< those of num_changed that rounding makes equal to the base's
 };
 
 /// Writes the merged checkpoint of an adapter to the folder `out`, which must not exist or must be

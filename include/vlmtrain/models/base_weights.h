@@ -68,18 +68,18 @@ class BaseWeights {
   bool is_unchanged() const;
 
  private:
-  struct FileStamp;
+  struct FileState;
 
   void open_weights();
   void open_adapter(const std::filesystem::path& adapter);
-  void record_stamps(const std::filesystem::path& folder);
+  void record_file_states(const std::filesystem::path& folder);
 
   std::filesystem::path folder_;
   std::map<std::string, std::string> files_;
   std::map<std::string, Entry> model_entries_;    // by parameter name
   std::map<std::string, Entry> adapter_entries_;  // by parameter name, of parameters saved with an adapter
   std::vector<std::shared_ptr<const io::CheckpointTensors>> tensor_files_;
-  std::vector<FileStamp> stamps_;
+  std::vector<FileState> file_states_;
   at::ScalarType dtype_;
 };
 

@@ -49,7 +49,7 @@ struct LoadResult {
 };
 
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to
-/// its dtype or quantized, one tensor at a time. Parameters for which external_weight() returns a
+/// its dtype or quantized, one tensor at a time. Parameters for which find_external_weight() returns a
 /// tensor are loaded from its checkpoint. Adapters are not changed. Throws one UserError (kBadData)
 /// that lists all missing and unexpected tensors and shape mismatches that `settings` do not allow.
 LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path& folder,

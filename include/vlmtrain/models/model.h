@@ -60,7 +60,7 @@ struct ExternalWeight {
 struct VisionInput {
   at::Tensor pixel_values;                     ///< as data::MicroBatch::pixel_values, in the family's dtype and shape
   std::vector<data::PatchGrid> grids;          ///< as data::MicroBatch::grids, on the host
-  std::vector<nn::DropoutSegment> units = {};  ///< as data::MicroBatch::pixel_units; empty: no dropout
+  std::vector<nn::DropoutSegment> units = {};  ///< as data::MicroBatch::pixel_dropout_units; empty: no dropout
   /// int64 [rows], modality of each row of pixels; undefined if unknown or not supported by the
   /// family.
   at::Tensor modalities = {};
@@ -79,16 +79,16 @@ class VisionLanguageModel {
   VisionLanguageModel(const VisionLanguageModel&) = delete;
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
 
-  /// Computes the vision tower and the projector in one pass. Throws InternalError if `with_dense`
+  /// Computes the vision tower and the projector in one pass. Throws InternalError if `with_dense_features`
   /// is set for a family without dense features.
-  virtual ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const = 0;
+  virtual ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const = 0;
 
   /// Computes the language model on a packed batch. `image_features` replace the embeddings of the
   /// tokens at batch.image_positions; they are empty for a batch without images. `cache` is null
   /// except in generation. It has the keys and values of the preceding tokens of the batch's
   /// sequences. The call appends the keys and values of the batch.
-  virtual ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                    const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
+  virtual ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                            const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
 
   /// Returns whether the model predicts masks (data::Masks).
   virtual bool predicts_masks() const { return false; }
@@ -107,11 +107,11 @@ class VisionLanguageModel {
   virtual int64_t language_blocks() const = 0;
 
   /// Returns the name of a parameter's tensor in checkpoints.
-  virtual std::string checkpoint_name(const std::string& parameter) const { return parameter; }
+  virtual std::string get_checkpoint_name(const std::string& parameter) const { return parameter; }
   /// Returns the tensor that a parameter is loaded from if it is in another checkpoint; else
-  /// nothing. A saved checkpoint has all weights, named by checkpoint_name(). Throws UserError
+  /// nothing. A saved checkpoint has all weights, named by get_checkpoint_name(). Throws UserError
   /// (kBadData) if the other checkpoint does not exist.
-  virtual std::optional<ExternalWeight> external_weight(const std::string& parameter) const;
+  virtual std::optional<ExternalWeight> find_external_weight(const std::string& parameter) const;
   /// Adds the settings that the model read from other files to the config.json of a saved
   /// checkpoint.
   virtual void complete_config(nlohmann::ordered_json& config) const;
@@ -121,10 +121,11 @@ class VisionLanguageModel {
   /// Computes get_image_features() in passes of at most vision_tiles_per_pass() rows of pixels. A
   /// frame of a grid is never split, so a pass may have more rows. Returns empty features without
   /// pixels.
-  ImageFeatures get_all_image_features(const VisionInput& vision, bool with_dense = false) const;
+  ImageFeatures get_all_image_features(const VisionInput& vision, bool with_dense_features = false) const;
   /// Computes the same with at most `rows_per_pass` rows per pass (0: all).
-  ImageFeatures get_all_image_features(const VisionInput& vision, int64_t rows_per_pass, bool with_dense) const;
-  /// Computes get_all_image_features() and hidden_states() of a batch.
+  ImageFeatures get_all_image_features(const VisionInput& vision, int64_t rows_per_pass,
+                                       bool with_dense_features) const;
+  /// Computes get_all_image_features() and compute_hidden_states() of a batch.
   ModelOutput forward(const data::MicroBatch& batch, const OutputRequest& request) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }

@@ -82,9 +82,9 @@ struct CpuPlan {
   DryRunDetail detail;
   CpuMemoryLimit limit;
   Workload workload;
-  SampleBatch worst;                    ///< the worst batch of the workload, given `step_config`
+  SampleBatch worst_batch;              ///< the worst batch of the workload, given `step_config`
   std::vector<Suggestion> suggestions;  ///< verified by dry runs; empty if the plan fits
-  PlanningEffort effort;
+  PlanningStats planning_stats;
 
   /// Returns the peak of tensors with malloc's free blocks.
   int64_t needed_bytes() const { return peak_bytes + malloc_cached_bytes; }
@@ -110,6 +110,6 @@ CpuPlan make_cpu_plan(const CpuPlanRequest& request);
 
 /// Dry-runs a StepConfig and returns its CpuPlan::needed_bytes(), the maximum over the workload's
 /// worst batches. Throws the exceptions of make_cpu_plan().
-int64_t dry_run_cpu_bytes(const Job& job, const Workload& workload, const StepConfig& step_config);
+int64_t measure_needed_cpu_bytes(const Job& job, const Workload& workload, const StepConfig& step_config);
 
 }  // namespace vlmtrain::planner

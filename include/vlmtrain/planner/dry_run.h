@@ -37,9 +37,9 @@ struct StepConfig {
   bool operator==(const StepConfig&) const = default;
 };
 
-/// Returns the layout of a step whose samples have `shapes`, split within `rule`.
+/// Returns the layout of a step whose samples have `shapes`, split within `constraint`.
 engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<const data::SampleShape> shapes,
-                                    const engine::SplitConstraint& rule = {});
+                                    const engine::SplitConstraint& constraint = {});
 
 /// Consecutive samples of the same shape.
 struct SampleGroup {
@@ -54,7 +54,7 @@ void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape);
 std::vector<SampleGroup> group_samples(std::span<const data::SampleShape> shapes);
 
 /// Returns the shape of every sample, in order. The inverse of group_samples().
-std::vector<data::SampleShape> expand_samples(const std::vector<SampleGroup>& groups);
+std::vector<data::SampleShape> expand_groups(const std::vector<SampleGroup>& groups);
 
 /// A batch of an evaluation.
 struct EvaluationBatch {
@@ -108,7 +108,7 @@ struct TimelinePoint {
 
 /// The peak by component, and the sizes of the model.
 struct DryRunDetail {
-  memory::Peak peak;            ///< over all steps
+  memory::MemoryPeak peak;      ///< over all steps
   int64_t vision_blocks = 0;    ///< number of blocks of the vision tower
   int64_t language_blocks = 0;  ///< number of blocks of the language model
   int64_t num_parameters = 0;

@@ -17,7 +17,7 @@ struct EvaluationRequest {
   /// during the evaluation; nullopt: evaluation without training.
   std::optional<StepConfig> training = std::nullopt;
   std::vector<SampleGroup> training_samples = {};  ///< a training step of one or two micro-batches
-  std::vector<SampleBatch> candidates;             ///< worst batches, each with up to max_batch_size samples; not empty
+  std::vector<SampleBatch> worst_batches;          ///< worst batches, each with up to max_batch_size samples; not empty
   int64_t max_new_tokens = 0;                      ///< generated tokens per sample; 0: no generation
   std::optional<int64_t> batch_size = std::nullopt;  ///< set by the user; nullopt: the planner chooses
   int64_t max_batch_size = 32;                       ///< the largest size to try if batch_size is not set

@@ -76,14 +76,14 @@ struct PackedSamples {
 struct Workload {
   /// Candidates for the worst global batch (find_worst_batches()). Dry runs decide which one needs
   /// the most memory. Not empty.
-  std::vector<SampleBatch> candidates;
+  std::vector<SampleBatch> worst_batches;
   int64_t global_batch_size = 16;  ///< samples, or packs if `packed` is set, of all ranks
   int64_t world_size = 1;
   int64_t nodes = 1;                                   ///< machines with the same number of ranks each
   double network_gbit = 100;                           ///< bandwidth of a machine, 10⁹ bits per second
   std::optional<PackedSamples> packed = std::nullopt;  ///< set if global_batch_size counts packs
   /// The samples of one rank in an average step, in order; empty: unknown.
-  std::vector<data::SampleShape> average{};
+  std::vector<data::SampleShape> average_step{};
   /// The samples of some steps of the training data, by rank; empty if all samples are alike.
   std::vector<data::ShapesByRank> sampled_steps = {};
 

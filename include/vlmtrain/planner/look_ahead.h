@@ -55,7 +55,7 @@ class LookAhead {
   /// Waits at most `timeout` for the forecast of a submitted step. Returns nullopt if the forecast
   /// is not available by then or the child has ended. Discards the forecasts of earlier steps, not
   /// of this one.
-  std::optional<MemoryForecast> get_forecast(int64_t step, std::chrono::duration<double> timeout);
+  std::optional<MemoryForecast> wait_for_forecast(int64_t step, std::chrono::duration<double> timeout);
 
   /// Returns why there are no further forecasts, such as the child's error; nullopt while the child
   /// runs.

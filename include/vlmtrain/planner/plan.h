@@ -73,7 +73,7 @@ struct RankStep {
 };
 
 /// The duration of planning, and its dry runs.
-struct PlanningEffort {
+struct PlanningStats {
   double seconds = 0;  ///< wall time of planning
   int64_t num_dry_runs = 0;
   double dry_run_seconds = 0;  ///< sum of the durations of the dry runs
@@ -145,8 +145,8 @@ struct Plan {
   StepCosts costs;      ///< of the dry-run step, which has at most two micro-batches
   MemoryLimit limit;
   Workload workload;
-  SampleBatch worst;                             ///< the worst batch of the workload, given `best`
-  std::optional<AverageStep> average;            ///< set if the workload has an average step
+  SampleBatch worst_batch;                       ///< the worst batch of the workload, given `best`
+  std::optional<AverageStep> average_step;       ///< set if the workload has an average step
   std::optional<Communication> communication{};  ///< set for several ranks
   /// The largest sampled step of each rank, by rank; at most the 64 ranks with the most tokens.
   /// Empty for one rank, and if nothing fits.
@@ -155,7 +155,7 @@ struct Plan {
   TargetGpu target;
   std::vector<StepEstimate> alternatives;  ///< sorted by micro-batch size, then by recomputed blocks
   std::vector<Suggestion> suggestions;     ///< faster settings if the plan fits, otherwise changes that fit
-  PlanningEffort effort;
+  PlanningStats planning_stats;
 
   /// Returns the number of micro-batches per step, if they have equal size.
   int64_t accumulation_steps() const { return workload.samples_per_rank() / best.step_config.micro_batch_size; }

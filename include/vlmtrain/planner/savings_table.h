@@ -22,8 +22,8 @@ struct SavingsRow {
   int64_t single_sample_bytes = 0;  ///< Plan::total_bytes() of `single_sample`
   /// Plan::best of this row's plan; nullopt if nothing fits.
   std::optional<StepEstimate> best_estimate = std::nullopt;
-  int64_t planned_bytes = 0;  ///< Plan::total_bytes() of this row's plan; 0 if nothing fits
-  DryRunDetail detail = {};   ///< Plan::detail of this row's plan
+  int64_t best_bytes = 0;    ///< Plan::total_bytes() of this row's plan; 0 if nothing fits
+  DryRunDetail detail = {};  ///< Plan::detail of this row's plan
 };
 
 /// Returns the rows none (fp32, all weights trained), 16 bits, recomputation, 8-bit optimizer
@@ -36,6 +36,6 @@ std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Pla
 /// Returns a list of {"name", "arguments", "absent", "single", "planned"}: unavailable_reason, or
 /// null if it is empty; single_sample; best_estimate or null. Estimates have bytes and seconds as
 /// in Plan::to_json().
-nlohmann::ordered_json savings_json(const std::vector<SavingsRow>& rows);
+nlohmann::ordered_json make_savings_json(const std::vector<SavingsRow>& rows);
 
 }  // namespace vlmtrain::planner

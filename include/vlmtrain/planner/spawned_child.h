@@ -13,7 +13,7 @@ namespace vlmtrain::planner {
 /// do not inherit the connections. A plain struct without a destructor: its user closes the
 /// connections and waits for the process.
 struct SpawnedChild {
-  pid_t process = -1;
+  pid_t pid = -1;
   std::vector<int> connections;  ///< file descriptors of sockets, one per worker
 };
 
@@ -25,7 +25,7 @@ size_t num_useful_workers();
 /// the first line that it writes to the first connection: {"gpu": make_gpu_environment()}. Throws
 /// UserError (kFailed) if the child cannot be started, and the exceptions of
 /// make_preload_environment().
-SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers);
+SpawnedChild spawn_child(const std::filesystem::path& program, size_t num_workers);
 
 /// Lets the child survive an exec of this process. The program that the process becomes calls
 /// take_inherited_child() to own the child.

@@ -106,7 +106,7 @@ struct SplitPlan {
 ///
 /// Takes the best result of first-fit and best-fit decreasing by each size, searches briefly for
 /// fewer micro-batches if a lower bound allows them, and then balances their memory. A unit of
-/// `rule` that does not fit alone becomes a micro-batch of its own. The largest micro-batches come
+/// `constraint` that does not fit alone becomes a micro-batch of its own. The largest micro-batches come
 /// first, and samples keep their order within a micro-batch. If micro-batches of equal numbers of
 /// samples, in order, are as few and need no more memory, they are returned instead.
 ///
@@ -114,6 +114,6 @@ struct SplitPlan {
 /// REQUIRES: `shapes` is not empty and is a multiple of rule.unit; rule.groups is empty or has one
 /// entry per shape.
 engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
-                                        const engine::SplitConstraint& rule = {});
+                                        const engine::SplitConstraint& constraint = {});
 
 }  // namespace vlmtrain::planner

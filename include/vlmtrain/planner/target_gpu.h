@@ -40,7 +40,7 @@ TargetGpu find_target_gpu(const std::string& name);
 /// Assumes that the driver reports 98 % of the nominal size. GPUs without in-band ECC report
 /// slightly more (RTX 4090 and A100-40: 98.5 %; A100-80, H100, A6000: 99 %). GPUs with in-band ECC
 /// (T4, L4, L40S) report 92 %; for these, use find_target_gpu() instead.
-TargetGpu make_target_gpu(double nominal_gigabytes);
+TargetGpu make_target_gpu(double nominal_gib);
 
 /// Returns whether the GPU supports the precision and PyTorch has attention kernels for both.
 bool supports_precision(const memory::Gpu& gpu, engine::Precision precision);

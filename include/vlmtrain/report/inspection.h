@@ -123,13 +123,13 @@ struct Inspection {
   int64_t without_media = 0;              ///< usable samples without image, video or volume
   std::vector<std::string> remarks = {};  ///< sentences about settings without effect
 
-  int64_t media = 0;     ///< number of different images, videos and volumes
-  bool decoded = false;  ///< all media were decoded; otherwise only their headers were read
+  int64_t num_media = 0;  ///< number of different images, videos and volumes
+  bool decoded = false;   ///< all media were decoded; otherwise only their headers were read
   std::vector<data::MissingFile> missing_files = {};
   /// For each missing file, the id of the first sample that names it.
   std::vector<std::string> missing_file_sample_ids = {};
   DuplicateGroups<std::string> duplicate_samples = {};
-  int64_t repeated_ids = 0;  ///< number of ids that several samples have
+  int64_t num_repeated_ids = 0;  ///< number of ids that several samples have
   std::string first_repeated_id = {};
   DuplicateGroups<std::string> duplicate_files = {};
   std::optional<InspectedEvaluation> evaluation = {};

@@ -20,9 +20,9 @@ void read_json_lines(const std::filesystem::path& path,
                      const std::function<void(const nlohmann::json& object)>& callback);
 
 /// A reader of a growing file of JSON lines. Not thread-safe.
-class AppendedJsonLines {
+class JsonLinesFollower {
  public:
-  explicit AppendedJsonLines(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit JsonLinesFollower(std::filesystem::path path) : path_(std::move(path)) {}
 
   /// Calls `callback` with each JSON object among the complete lines that were appended after the
   /// last call. Skips lines that are not objects. A last line without line break is read once it is
@@ -36,8 +36,8 @@ class AppendedJsonLines {
 
  private:
   std::filesystem::path path_;
-  std::streamoff read_bytes_ = 0;  // end of the lines read so far
-  ino_t inode_ = 0;                // of the file read last; 0: none
+  std::streamoff read_offset_ = 0;  // end of the lines read so far
+  ino_t inode_ = 0;                 // of the file read last; 0: none
 };
 
 // The following functions read a field of a file that may be damaged or written by another program
@@ -63,16 +63,16 @@ inline std::string get_text(const nlohmann::json& object, const char* key) {
 
 /// Returns the UTF-8 text if it has at most `max_bytes` bytes. Otherwise returns its first
 /// characters in at most `max_bytes` bytes, followed by " …".
-inline std::string truncate_utf8(const std::string& text, size_t size) {
-  if (text.size() <= size) return text;
+inline std::string truncate_utf8(const std::string& text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
   // Bytes of the form 10xxxxxx continue a character.
-  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;
-  return text.substr(0, size) + " …";
+  while (max_bytes > 0 && (static_cast<unsigned char>(text[max_bytes]) & 0xc0) == 0x80) --max_bytes;
+  return text.substr(0, max_bytes) + " …";
 }
 
 /// Returns the value as JSON, or null.
 template <class T>
-nlohmann::ordered_json or_null(const std::optional<T>& value) {
+nlohmann::ordered_json value_or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 

@@ -157,15 +157,15 @@ enum class EventKind : uint8_t {
 const char* to_string(EventKind kind);
 
 /// Returns the current Unix time in seconds.
-double unix_seconds();
+double get_unix_seconds();
 
 /// An event of a run, a line of events.jsonl.
 struct Event {
   int64_t step = 0;  ///< the step in which it happened; 0: before the first
   EventKind kind = EventKind::kAnomaly;
-  std::string message{};           ///< human-readable
-  std::vector<std::string> ids{};  ///< ids of the affected samples
-  double time = unix_seconds();    ///< Unix time in seconds
+  std::string message{};             ///< human-readable
+  std::vector<std::string> ids{};    ///< ids of the affected samples
+  double time = get_unix_seconds();  ///< Unix time in seconds
 
   /// Returns {"step", "time", "kind", "message", "ids"}.
   std::string to_json_line() const;

@@ -98,7 +98,7 @@ class CountProgress {
   bool quiet_;
   bool is_terminal_;
   bool is_drawn_ = false;
-  Clock::time_point next_;
+  Clock::time_point next_update_;
 };
 
 }  // namespace vlmtrain::report

@@ -32,15 +32,15 @@ class EpochSummaries {
  private:
   /// The sums over the label tokens of a task or of all samples.
   struct LossSum {
-    double loss = 0;          // sum of mean loss · label tokens
-    int64_t loss_tokens = 0;  // label tokens of the steps with a finite loss
+    double loss = 0;                 // sum of mean loss · label tokens
+    int64_t finite_loss_tokens = 0;  // label tokens of the steps with a finite loss
     int64_t label_tokens = 0;
     int64_t samples = 0;
 
     /// Adds the values of a step: {"loss", "label_tokens", "samples"}.
     void add(const nlohmann::json& values);
     /// Returns the mean loss; null without finite losses.
-    nlohmann::ordered_json loss_json() const;
+    nlohmann::ordered_json mean_loss_to_json() const;
   };
   /// Peak and mean of a kind of memory over the steps of an epoch.
   struct MemoryStats {
@@ -69,7 +69,7 @@ class EpochSummaries {
   nlohmann::ordered_json make_row(int64_t epoch, bool complete) const;
 
   Epoch epoch_;
-  double epochs_ = 0;  // passes over the data set after the last step
+  double epochs_done_ = 0;  // passes over the data set after the last step
   int64_t last_step_ = 0;
 };
 

@@ -61,6 +61,6 @@ std::string make_image_event(double time, int64_t step, std::string_view tag, st
 std::string frame_record(std::string_view event);
 
 /// Returns the CRC-32C (Castagnoli) of RFC 3720, appendix B.4: reflected, polynomial 0x1EDC6F41.
-uint32_t crc32c(std::string_view bytes);
+uint32_t compute_crc32c(std::string_view bytes);
 
 }  // namespace vlmtrain::report

@@ -27,7 +27,7 @@ struct TemplateSource {
 /// Returns the names of the built-in templates, in alphabetical order. Model families whose
 /// checkpoints have no template were trained with these. The templates write an image as `<image>`
 /// and a video as `<video>`; ChatTemplate inserts the family's markup.
-std::vector<std::string_view> builtin_template_names();
+std::vector<std::string_view> get_builtin_template_names();
 
 /// Returns a built-in template. Throws UserError (usage) with a list of the names if `name` is
 /// unknown.

@@ -54,7 +54,7 @@ void check_run_files(const Config& config, const std::filesystem::path& config_f
 /// Returns one sentence for each setting that differs from its default and has no effect, because
 /// no sample has its kind of media or because another setting disables it. `media_counts` counts
 /// the samples of data.train by media; with no samples, settings of media are not reported.
-std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& census,
+std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& media_counts,
                                               bool predicts_masks);
 
 }  // namespace vlmtrain::train

@@ -40,7 +40,8 @@ std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
 std::shared_ptr<const io::Records> open_evaluation_records(const Config& config);
 
 /// Opens the records of a file. Throws UserError (kBadData) if it has none.
-std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings);
+std::shared_ptr<const io::Records> open_nonempty_records(const std::filesystem::path& path,
+                                                         const io::RecordSettings& settings);
 
 /// Returns the settings with which the records of a data set are read.
 io::RecordSettings make_record_settings(const data::DataOptions& data);

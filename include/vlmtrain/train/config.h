@@ -127,12 +127,12 @@ OptionTable declare(Config& config);
 /// Returns the number of steps of a run: training.max_steps, or the steps of training.epochs
 /// epochs, rounded up. `units_per_epoch`: samples of an epoch or, with packing, packs. Throws
 /// UserError (kUsage) for more than engine::kMaxSteps.
-int64_t compute_total_steps(const engine::TrainingOptions& training, double units);
+int64_t compute_total_steps(const engine::TrainingOptions& training, double units_per_epoch);
 
 /// Returns the total number of steps of a run that continues with changed settings after `steps`
 /// completed steps and `epochs` completed epochs. `units_per_epoch`: samples or packs of an epoch.
 int64_t compute_total_steps_after_change(int64_t steps, double epochs, const engine::TrainingOptions& training,
-                                         double units);
+                                         double units_per_epoch);
 
 /// Returns the largest micro-batch size on the CPU: training.micro_batch_size or, for `auto`, at
 /// most 8 samples. Unless samples are packed, it divides the rank's part of the global batch.

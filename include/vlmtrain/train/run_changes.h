@@ -26,18 +26,18 @@ std::span<const std::string_view> get_keys_with_policy(ChangePolicy policy);
 // Keys of a fingerprint that are not keys of the configuration. The names appear in messages.
 
 /// The number of records.
-inline constexpr const char* kSamplesKey = "samples in data.train";
+inline constexpr const char* kSampleCountKey = "samples in data.train";
 /// data::SampleOrder::fingerprint(): a hash of the sample sizes on which packs or a curriculum
 /// depend.
-inline constexpr const char* kOrderKey = "sizes of the samples in data.train";
+inline constexpr const char* kSampleSizesKey = "sizes of the samples in data.train";
 /// models::compute_base_fingerprint(); checkpoints of older versions lack it.
-inline constexpr const char* kBaseKey = "weights in model.path";
+inline constexpr const char* kBaseWeightsKey = "weights in model.path";
 /// compute_total_steps(), which replaces the two keys that determine it.
-inline constexpr const char* kStepsKey = "steps (training.max_steps or training.epochs)";
+inline constexpr const char* kTotalStepsKey = "steps (training.max_steps or training.epochs)";
 
 /// Returns the fingerprint of a run: the values of all keys that affect its results, as text by
-/// key. A checkpoint stores it. `samples`: number of records in data.train. Lacks kBaseKey and
-/// kOrderKey, which the caller adds.
+/// key. A checkpoint stores it. `samples`: number of records in data.train. Lacks kBaseWeightsKey and
+/// kSampleSizesKey, which the caller adds.
 nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t samples);
 
 /// Returns the value of a key as text, for any JSON type; empty if it is missing.
@@ -63,11 +63,11 @@ std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, con
 bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
 
 /// Returns whether `changes` affect the samples of data.train or the order in which they are drawn.
-bool changes_samples(const std::vector<SettingChange>& changes);
+bool affects_samples(const std::vector<SettingChange>& changes);
 
 /// Returns whether `changes` affect the learning rate of any step. Changed samples do, since they
 /// change the number of steps.
-bool changes_schedule(const std::vector<SettingChange>& changes);
+bool affects_schedule(const std::vector<SettingChange>& changes);
 
 /// Throws UserError (kUsage) if `resume` does not allow `changes`. The message lists the changes
 /// and suggests how to continue: with training.resume=changed, or as a new run from the

@@ -79,16 +79,17 @@ class RunCheckpoints {
                                       const engine::Consensus& consensus);
 
  private:
-  void check_folder() const;
+  void check_run_folder_exists() const;
   void finish_commit(std::optional<int64_t> best_step);
-  void remove_old(std::optional<int64_t> best_step);
+  void remove_surplus(std::optional<int64_t> best_step);
   void remove(const std::filesystem::path& checkpoint);
 
   std::filesystem::path folder_;
   int64_t save_total_limit_;
   bool keep_best_;
-  bool supports_links_ = true;                    // assumed until a link fails
-  std::vector<std::filesystem::path> undeleted_;  // leftovers of old checkpoints, whose removal failed; removed later
+  bool supports_links_ = true;  // assumed until a link fails
+  std::vector<std::filesystem::path>
+      remaining_folders_;  // leftovers of old checkpoints, whose removal failed; removed later
 };
 
 /// Returns the checkpoint in `folder`: for the folder of a run, its best checkpoint or, without

@@ -10,9 +10,9 @@
 namespace vlmtrain::train {
 
 /// The smallest data.video_max_frames that a suggestion names: two temporal patches. Not tuned.
-inline constexpr int64_t kMinFrames = 4;
+inline constexpr int64_t kMinSuggestedFrames = 4;
 /// Frames of a temporal patch of Qwen2-VL. Suggested numbers of frames are multiples of it.
-inline constexpr int64_t kFramesPerPatch = 2;
+inline constexpr int64_t kFramesPerTemporalPatch = 2;
 
 /// Returns the configuration keys that can make the samples of data.train smaller: pixels per
 /// image, frames per video, images and tokens per sample. The planner suggests them if a run does
@@ -31,6 +31,6 @@ int64_t compute_min_pixels(const planner::Workload& workload);
 
 /// Returns the number of pixels of which suggestions are multiples: those of a tile, or of an image
 /// token for models with patch grids; 0 without images.
-int64_t compute_pixel_unit(const planner::Workload& workload);
+int64_t compute_pixel_granularity(const planner::Workload& workload);
 
 }  // namespace vlmtrain::train

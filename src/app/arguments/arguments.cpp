@@ -14,7 +14,7 @@ namespace vlmtrain::app {
 namespace {
 
 /// Longest answer: more tokens than any model has positions for.
-constexpr int64_t kMaxNewTokens = 10'000'000;
+constexpr int64_t kMaxAnswerTokens = 10'000'000;
 
 // Limits of --nproc-per-node and inspect's --samples. Chosen without measurement.
 constexpr int64_t kMaxLocalRanks = 1024;
@@ -22,13 +22,13 @@ constexpr int64_t kMaxShownSamples = 100;
 
 /// Returns a validator that rejects an empty value, such as `--out ""` from an unset shell
 /// variable.
-CLI::Validator not_empty() {
+CLI::Validator make_non_empty_check() {
   return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a value" : ""); }, ""};
 }
 
 /// Returns a validator for unsigned integers that rejects a negative number, which CLI11 would
 /// convert to a huge one.
-CLI::Validator non_negative() {
+CLI::Validator make_non_negative_check() {
   return {[](const std::string& value) {
             return std::string(value.starts_with('-') ? value + ": must be an integer of at least 0" : "");
           },
@@ -47,7 +47,7 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   add("--masks", arguments.masks, "number of masks in a sample's answers [one per image if the model predicts masks]");
   add("--image-mix,--mix", arguments.image_mix,
       "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
-      ->check(not_empty());
+      ->check(make_non_empty_check());
   add("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
   add("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
   add("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
@@ -58,7 +58,7 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   add("--answer-tokens", arguments.answer_tokens, "label tokens among these [64]");
 }
 
-void declare(CLI::App& command, TrainArguments& arguments) {
+void declare_arguments(CLI::App& command, TrainArguments& arguments) {
   command.add_option("--config", arguments.config, "YAML file (docs/config.md)")->required();
   command.add_option("overrides", arguments.overrides, "key=value, such as training.max_steps=100");
   command
@@ -88,13 +88,13 @@ void add_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag,
 
 }  // namespace
 
-std::vector<std::string> PlanArguments::all_overrides() const {
-  auto overrides_and_flags = key_flags;
-  overrides_and_flags.insert(overrides_and_flags.end(), overrides.begin(), overrides.end());
-  return overrides_and_flags;
+std::vector<std::string> PlanArguments::get_all_overrides() const {
+  auto all_overrides = key_flags;
+  all_overrides.insert(all_overrides.end(), overrides.begin(), overrides.end());
+  return all_overrides;
 }
 
-void declare(CLI::App& command, PlanArguments& arguments) {
+void declare_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--gpu-gb", arguments.gpu_gigabytes, "memory of the GPU in GB, as vendors state it")->take_last();
   command.add_option("--gpu", arguments.gpu, "or the name of the GPU, such as rtx4090 or a100-40 (docs/planner.md)")
       ->take_last();
@@ -139,13 +139,13 @@ void declare(CLI::App& command, PlanArguments& arguments) {
   command.add_flag("--json", arguments.json, "print the plan as one JSON object on stdout");
 }
 
-void declare(CLI::App& command, InspectArguments& arguments) {
+void declare_arguments(CLI::App& command, InspectArguments& arguments) {
   command.add_option("--config", arguments.config, "YAML file; data.train names the data")->required();
   command.add_option("overrides", arguments.overrides, "key=value, such as data.max_length=4096");
   command
       .add_option("--html", arguments.html,
                   "write the full report to this HTML file, with images as the model receives them")
-      ->check(not_empty());
+      ->check(make_non_empty_check());
   command.add_flag("--json", arguments.json, "print the report as one JSON object on stdout");
   command.add_flag("--decode", arguments.decode, "decode every image and video, not only their headers");
   command
@@ -164,13 +164,13 @@ void declare(CLI::App& command, InspectArguments& arguments) {
   command.add_option("--tokenizer", arguments.tokenizer, "tokenizer.json for a preset");
 }
 
-void declare(CLI::App& command, DoctorArguments& arguments) {
+void declare_arguments(CLI::App& command, DoctorArguments& arguments) {
   CLI::Option* const config =
       command.add_option("--config", arguments.config, "YAML file of a run, whose files are checked too")
-          ->check(not_empty());
+          ->check(make_non_empty_check());
   command.add_option("overrides", arguments.overrides, "key=value, with --config")->needs(config);
   command.add_option("--output-dir", arguments.output_dir, "folder for results, instead of the current one")
-      ->check(not_empty())
+      ->check(make_non_empty_check())
       ->excludes(config);
   command
       .add_option("--device", arguments.device,
@@ -179,10 +179,12 @@ void declare(CLI::App& command, DoctorArguments& arguments) {
   command.add_flag("--json", arguments.json, "print all findings as one JSON object on stdout");
 }
 
-void declare(CLI::App& command, InitArguments& arguments) {
+void declare_arguments(CLI::App& command, InitArguments& arguments) {
   command.add_option("--preset", arguments.preset, fmt::format("one of {}", fmt::join(models::list_presets(), ", ")))
       ->required();
-  command.add_option("--out", arguments.out, "new folder for the checkpoint")->required()->check(not_empty());
+  command.add_option("--out", arguments.out, "new folder for the checkpoint")
+      ->required()
+      ->check(make_non_empty_check());
   command
       .add_option("--tokenizer", arguments.tokenizer,
                   "tokenizer.json, for presets and text models that come without one")
@@ -191,7 +193,7 @@ void declare(CLI::App& command, InitArguments& arguments) {
       .add_option("--text-model", arguments.text_model,
                   "folder of a LLaVA or LLaVA-Med whose weights, tokenizer and config a prs-med preset uses; for "
                   "brain-llava also of a Llama, Mistral or Qwen2, whose text model is used")
-      ->check(not_empty());
+      ->check(make_non_empty_check());
   command
       .add_option(
           "--mask-model", arguments.mask_model,
@@ -212,29 +214,29 @@ void declare(CLI::App& command, InitArguments& arguments) {
                      "volume size in voxels that the tower has positions for: XxYxZ or one number for all three [as in "
                      "the preset; else a cube]");
   command.add_option("--seed", arguments.seed, "seed of the randomly initialized weights")
-      ->check(non_negative())
+      ->check(make_non_negative_check())
       ->capture_default_str();
   command.add_option("--dtype", arguments.dtype, "data type of the random weights [float32]")
-      ->check(CLI::IsMember(weight_dtype_names()));
+      ->check(CLI::IsMember(list_weight_dtype_names()));
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
 
-void declare(CLI::App& command, EvalArguments& arguments) {
+void declare_arguments(CLI::App& command, EvalArguments& arguments) {
   command.add_option("--config", arguments.config, "YAML file; data.eval names the data")->required();
   command
       .add_option("--checkpoint", arguments.checkpoint,
                   "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
       ->required()
-      ->check(not_empty());
+      ->check(make_non_empty_check());
   command
       .add_option("--base", arguments.base,
                   "folder of an adapter's base checkpoint, if it is not the one that adapter_config.json names")
-      ->check(not_empty());
+      ->check(make_non_empty_check());
   command.add_option("overrides", arguments.overrides, "key=value, such as data.eval=held_out.json");
   command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--answers", arguments.answers, "write every answer to this JSON Lines file");
   command.add_option("--max-new-tokens", arguments.max_new_tokens, "maximum number of tokens per answer")
-      ->check(CLI::Range(int64_t{1}, kMaxNewTokens))
+      ->check(CLI::Range(int64_t{1}, kMaxAnswerTokens))
       ->capture_default_str();
   command
       .add_option("--batch-size", arguments.batch_size,
@@ -245,16 +247,16 @@ void declare(CLI::App& command, EvalArguments& arguments) {
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
 
-void declare(CLI::App& command, GenerateArguments& arguments) {
+void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--checkpoint", arguments.checkpoint,
                   "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
       ->required()
-      ->check(not_empty());
+      ->check(make_non_empty_check());
   command
       .add_option("--base", arguments.base,
                   "folder of an adapter's base checkpoint, if it is not the one that adapter_config.json names")
-      ->check(not_empty());
+      ->check(make_non_empty_check());
   command.add_option("--image", arguments.images, "image file; may be given several times")->check(CLI::ExistingFile);
   command.add_option("--video", arguments.videos, "video file or folder of frames; may be given several times")
       ->check(CLI::ExistingPath);
@@ -281,7 +283,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
       "--show-prompt", arguments.show_prompt,
       "print the model's input and stop; for a record of --data as it is trained on, with the label tokens marked");
   command.add_option("--max-new-tokens", arguments.max_new_tokens, "maximum number of tokens of the answer")
-      ->check(CLI::Range(int64_t{1}, kMaxNewTokens))
+      ->check(CLI::Range(int64_t{1}, kMaxAnswerTokens))
       ->capture_default_str();
   auto& sampling = arguments.sampling;
   command
@@ -299,7 +301,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
                   "above 1: makes tokens that occurred before, also in the prompt, less likely")
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, "seed of sampling; the same seed gives the same answer")
-      ->check(non_negative())
+      ->check(make_non_negative_check())
       ->capture_default_str();
   command.add_flag("!--no-cache", arguments.use_cache,
                    "run the model over the whole sequence for each token, without a KV cache; slow, for comparison");
@@ -318,17 +320,19 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
       "that wrote the checkpoint. With --data also data.columns, data.ignore_keys and data.image_root");
 }
 
-void declare(CLI::App& command, MergeArguments& arguments) {
+void declare_arguments(CLI::App& command, MergeArguments& arguments) {
   command
       .add_option("--adapter", arguments.adapter,
                   "folder of a LoRA adapter in PEFT's layout, or of a run (its newest adapter)")
       ->required()
-      ->check(not_empty());
-  command.add_option("--out", arguments.out, "new folder for the checkpoint")->required()->check(not_empty());
+      ->check(make_non_empty_check());
+  command.add_option("--out", arguments.out, "new folder for the checkpoint")
+      ->required()
+      ->check(make_non_empty_check());
   command
       .add_option("--base", arguments.base,
                   "folder of the adapter's base checkpoint, if it is not the one that adapter_config.json names")
-      ->check(not_empty());
+      ->check(make_non_empty_check());
   command
       .add_option("--dtype", arguments.dtype,
                   "data type of all weights of the checkpoint; auto: as in the base, for each weight; float32 keeps "
@@ -338,12 +342,12 @@ void declare(CLI::App& command, MergeArguments& arguments) {
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
 
-void declare(CLI::App& command, OptionsArguments& arguments) {
+void declare_arguments(CLI::App& command, OptionsArguments& arguments) {
   command.add_flag("--markdown", arguments.markdown,
                    "print Markdown with types, conditions and descriptions, as in docs/config.md");
 }
 
-void declare(CLI::App& command, ReportArguments& arguments) {
+void declare_arguments(CLI::App& command, ReportArguments& arguments) {
   command.add_option("run_dir", arguments.folder, "folder of a run: its output.dir")->required();
 }
 

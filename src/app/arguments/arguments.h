@@ -53,7 +53,7 @@ struct TrainArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, TrainArguments& arguments);
+void declare_arguments(CLI::App& command, TrainArguments& arguments);
 
 /// LoRA rank of `--finetune lora` without lora.rank: the rank that messages and docs/lora.md
 /// suggest.
@@ -78,7 +78,7 @@ struct PlanArguments {
 
   /// Returns `key_flags`, then `overrides`: the order in which they apply. The last value of a key
   /// counts.
-  std::vector<std::string> all_overrides() const;
+  std::vector<std::string> get_all_overrides() const;
 
   /// Returns whether flags, not a data set, describe the samples.
   bool has_sample_flags() const { return samples.has_any(); }
@@ -86,7 +86,7 @@ struct PlanArguments {
 
 /// Binds the command's options to `arguments`, which must outlive it. The last value of a
 /// repeated flag counts.
-void declare(CLI::App& command, PlanArguments& arguments);
+void declare_arguments(CLI::App& command, PlanArguments& arguments);
 
 /// The arguments of `vlmtrain inspect`.
 struct InspectArguments {
@@ -102,7 +102,7 @@ struct InspectArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, InspectArguments& arguments);
+void declare_arguments(CLI::App& command, InspectArguments& arguments);
 
 /// The arguments of `vlmtrain doctor`.
 struct DoctorArguments {
@@ -114,7 +114,7 @@ struct DoctorArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, DoctorArguments& arguments);
+void declare_arguments(CLI::App& command, DoctorArguments& arguments);
 
 /// The arguments of `vlmtrain init`.
 struct InitArguments {
@@ -132,7 +132,7 @@ struct InitArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, InitArguments& arguments);
+void declare_arguments(CLI::App& command, InitArguments& arguments);
 
 /// The arguments of `vlmtrain eval`.
 struct EvalArguments {
@@ -149,7 +149,7 @@ struct EvalArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, EvalArguments& arguments);
+void declare_arguments(CLI::App& command, EvalArguments& arguments);
 
 /// The arguments of `vlmtrain generate`.
 struct GenerateArguments {
@@ -176,7 +176,7 @@ struct GenerateArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, GenerateArguments& arguments);
+void declare_arguments(CLI::App& command, GenerateArguments& arguments);
 
 /// The arguments of `vlmtrain merge`.
 struct MergeArguments {
@@ -188,7 +188,7 @@ struct MergeArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, MergeArguments& arguments);
+void declare_arguments(CLI::App& command, MergeArguments& arguments);
 
 /// The arguments of `vlmtrain options`.
 struct OptionsArguments {
@@ -196,7 +196,7 @@ struct OptionsArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, OptionsArguments& arguments);
+void declare_arguments(CLI::App& command, OptionsArguments& arguments);
 
 /// The arguments of `vlmtrain report`.
 struct ReportArguments {
@@ -204,6 +204,6 @@ struct ReportArguments {
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.
-void declare(CLI::App& command, ReportArguments& arguments);
+void declare_arguments(CLI::App& command, ReportArguments& arguments);
 
 }  // namespace vlmtrain::app

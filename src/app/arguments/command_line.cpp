@@ -27,12 +27,12 @@ std::string strip_dashes(std::string argument) {
 }
 
 /// Returns "max_steps" for "max-steps": configuration keys have underscores, flags have hyphens.
-std::string to_key(std::string argument) {
+std::string replace_hyphens(std::string argument) {
   std::replace(argument.begin(), argument.end(), '-', '_');
   return argument;
 }
 
-bool is_yaml_file(const std::string& argument) {
+bool has_yaml_extension(const std::string& argument) {
   return argument.ends_with(".yaml") || argument.ends_with(".yml");
 }
 
@@ -47,7 +47,7 @@ std::vector<std::string> list_flags(const CLI::App& command) {
 
 /// Returns whether the command has the positional argument `overrides`, key=value for any
 /// configuration key.
-bool accepts_keys(const CLI::App& command) {
+bool accepts_config_overrides(const CLI::App& command) {
   const auto positional = command.get_options([](const CLI::Option* option) { return option->get_positional(); });
   return std::any_of(positional.begin(), positional.end(),
                      [](const CLI::Option* option) { return option->get_name(true) == "overrides"; });
@@ -58,26 +58,28 @@ bool accepts_keys(const CLI::App& command) {
 std::string describe_unknown_flag(const CLI::App& command, const std::string& flag, const std::string& value) {
   const std::string argument = strip_dashes(flag);
   const auto flags = list_flags(command);
-  const auto is_same_flag = [&](const std::string& flag_name) { return to_key(flag_name) == to_key(argument); };
+  const auto is_same_flag = [&](const std::string& flag_name) {
+    return replace_hyphens(flag_name) == replace_hyphens(argument);
+  };
   if (const auto match = std::find_if(flags.begin(), flags.end(), is_same_flag); match != flags.end()) {
     return fmt::format("{}: unknown option; did you mean --{}?", flag, *match);
   }
-  if (accepts_keys(command)) {
+  if (accepts_config_overrides(command)) {
     train::Config config;
     const OptionTable options = train::declare(config);
-    const std::string full_key = to_key(argument);
+    const std::string full_key = replace_hyphens(argument);
     const auto key = options.find_key_by_name(full_key.substr(full_key.rfind('.') + 1));
     if (key && (*key == full_key || full_key.find('.') == std::string::npos)) {
       return fmt::format("{}: keys of the configuration are written key=value: {}={}", flag, *key,
                          value.empty() ? "…" : value);
     }
-    if (const auto suggestion = find_nearest(argument, flags)) {
+    if (const auto suggestion = find_nearest_word(argument, flags)) {
       return fmt::format("{}: unknown option; did you mean --{}?", flag, *suggestion);
     }
     return fmt::format("{}: unknown option of vlmtrain {}; configuration keys are written key=value: {}", flag,
-                       command.get_name(), options.suggest_known_key(to_key(argument)));
+                       command.get_name(), options.suggest_known_key(replace_hyphens(argument)));
   }
-  const auto suggestion = find_nearest(argument, flags);
+  const auto suggestion = find_nearest_word(argument, flags);
   return fmt::format("{}: unknown option; {}", flag,
                      suggestion ? fmt::format("did you mean --{}?", *suggestion)
                                 : fmt::format("vlmtrain {} --help lists the options", command.get_name()));
@@ -119,7 +121,7 @@ std::string describe_unexpected_argument(const CLI::App& command, const std::vec
 
 std::string describe_unknown_command(const CLI::App& app, const std::string& argument) {
   std::error_code error;
-  if (is_yaml_file(argument)) {
+  if (has_yaml_extension(argument)) {
     return fmt::format("{0}: not a command; pass a configuration with --config: vlmtrain --config {0}", argument);
   }
   if (argument.find('=') != std::string::npos) {
@@ -132,7 +134,8 @@ std::string describe_unknown_command(const CLI::App& app, const std::string& arg
   for (const CLI::App* const command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
   const auto prefix_match =
       std::find_if(names.begin(), names.end(), [&](const std::string& name) { return argument.starts_with(name); });
-  const auto suggestion = prefix_match != names.end() ? std::optional(*prefix_match) : find_nearest(argument, names);
+  const auto suggestion =
+      prefix_match != names.end() ? std::optional(*prefix_match) : find_nearest_word(argument, names);
   return fmt::format("{}: unknown command; {}", argument,
                      suggestion ? fmt::format("did you mean {}?", *suggestion) : "vlmtrain --help lists the commands");
 }
@@ -153,7 +156,7 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
   if (has_unknown_flag || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     return describe_unexpected_argument(command, arguments);
   }
-  if (const auto config = std::find_if(arguments.begin(), arguments.end(), is_yaml_file);
+  if (const auto config = std::find_if(arguments.begin(), arguments.end(), has_yaml_extension);
       config != arguments.end() && std::string_view(error.what()) == "--config is required") {
     return fmt::format("{1}: unexpected argument; pass a configuration with --config: vlmtrain {0} --config {1}",
                        command.get_name(), *config);
@@ -166,7 +169,7 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
 struct CommandDeclaration {
   const char* name;
   const char* description;
-  void (*declare)(CLI::App& command, Arguments& arguments);
+  void (*declare_arguments)(CLI::App& command, Arguments& arguments);
 };
 
 void declare_dry_run(CLI::App& command, Arguments& /*arguments*/) {
@@ -175,25 +178,25 @@ void declare_dry_run(CLI::App& command, Arguments& /*arguments*/) {
 
 constexpr CommandDeclaration kCommands[] = {
     {"train", "train with a configuration; the default command: vlmtrain --config FILE",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.train); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.train); }},
     {"plan", "report the memory and time that a run needs on a GPU; requires no GPU and reads no weights",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.plan); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.plan); }},
     {"inspect", "preview the training data: what is used, what is dropped, and why",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.inspect); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.inspect); }},
     {"doctor", "check this machine and report whether training would start",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.doctor); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.doctor); }},
     {"init", "write a checkpoint of a preset, random or from parts of pretrained models",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.init); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.init); }},
     {"eval", "compute loss and accuracy of a checkpoint on a data set",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.eval); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.eval); }},
     {"generate", "answer a question about images",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.generate); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.generate); }},
     {"merge", "merge a LoRA adapter into its base's weights",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.merge); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.merge); }},
     {"options", "list every configuration key",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.options); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.options); }},
     {"report", "write the report of a run, report.html, from the files in its folder",
-     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.report); }},
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.report); }},
     {"dry-run", "dry-run steps on a virtual GPU, as requested on stdin", declare_dry_run},
 };
 
@@ -212,7 +215,7 @@ CommandLine::CommandLine() : app_("Fine-tunes vision-language models and plans i
   app_.set_version_flag("--version", VLMTRAIN_VERSION);
   app_.require_subcommand(1);
   for (const auto& entry : kCommands) {
-    entry.declare(*app_.add_subcommand(entry.name, entry.description), arguments_);
+    entry.declare_arguments(*app_.add_subcommand(entry.name, entry.description), arguments_);
   }
 }
 

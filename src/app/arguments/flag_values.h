@@ -26,7 +26,7 @@ std::vector<ImageMixComponent> parse_image_mix(const std::string& text);
 std::optional<std::array<int64_t, 3>> parse_volume_size(const std::string& text);
 
 /// Returns the names of data types that --dtype accepts.
-inline const std::vector<std::string>& weight_dtype_names() {
+inline const std::vector<std::string>& list_weight_dtype_names() {
   static const std::vector<std::string> names{"float32", "bfloat16", "float16", "fp32", "bf16", "fp16"};
   return names;
 }

@@ -44,7 +44,7 @@ void apply_config_facts(const Section& config, DoctorContext& context) {
   context.precision = engine::parse_precision(config.facts.value("precision", "")).value_or(context.precision);
 }
 
-Section examine_step_unless_no_device(const DoctorContext& context, const Section& driver) {
+Section examine_step_if_device_usable(const DoctorContext& context, const Section& driver) {
   if (!driver.has_failure()) return examine_step(context, driver.facts.value("device", "cpu"));
   Section section{.name = "step"};
   section.warn("not tried, because no device is usable");
@@ -67,7 +67,7 @@ std::vector<Section> examine(DoctorContext context) {
   const auto model = make_small_model();
   if (model) context.model = model->path();
   sections.push_back(examine_planning(context));
-  sections.push_back(examine_step_unless_no_device(context, driver));
+  sections.push_back(examine_step_if_device_usable(context, driver));
   return sections;
 }
 
@@ -96,7 +96,7 @@ Diagnosis make_diagnosis(const std::vector<Section>& sections) {
 }
 
 /// Returns the word of earlier versions, which the JSON field `severity` keeps for scripts.
-const char* to_earlier_word(Severity severity) {
+const char* to_legacy_severity(Severity severity) {
   switch (severity) {
     case Severity::kFail:
       return "mend";
@@ -109,7 +109,7 @@ const char* to_earlier_word(Severity severity) {
 }
 
 /// Adds the earlier names of those fields that `object` contains.
-void add_aliases(nlohmann::ordered_json& object, std::initializer_list<io::FieldAlias> aliases) {
+void add_legacy_names(nlohmann::ordered_json& object, std::initializer_list<io::FieldAlias> aliases) {
   for (const io::FieldAlias alias : aliases) {
     if (object.contains(alias.name)) io::add_field_aliases(object, {alias});
   }
@@ -119,13 +119,13 @@ void add_aliases(nlohmann::ordered_json& object, std::initializer_list<io::Field
 nlohmann::ordered_json make_facts_json(const Section& section) {
   nlohmann::ordered_json facts = section.facts;
   if (section.name == "disk") {
-    for (auto& folder : facts) add_aliases(folder, {{"requested", "asked"}});
+    for (auto& folder : facts) add_legacy_names(folder, {{"requested", "asked"}});
   }
-  if (facts.contains("custom_kernels")) add_aliases(facts["custom_kernels"], {{"disabled", "left_out"}});
-  add_aliases(facts, {{"gpus", "cards"},
-                      {"available_bytes", "room_bytes"},
-                      {"custom_kernels", "own_kernels"},
-                      {"dry_run", "rehearsed"}});
+  if (facts.contains("custom_kernels")) add_legacy_names(facts["custom_kernels"], {{"disabled", "left_out"}});
+  add_legacy_names(facts, {{"gpus", "cards"},
+                           {"available_bytes", "room_bytes"},
+                           {"custom_kernels", "own_kernels"},
+                           {"dry_run", "rehearsed"}});
   return facts;
 }
 
@@ -141,7 +141,7 @@ nlohmann::ordered_json to_json(const std::vector<Section>& sections, const Diagn
   for (const auto& section : sections) {
     for (const auto& finding : section.findings) {
       json["findings"].push_back({{"status", to_string(finding.severity)},
-                                  {"severity", to_earlier_word(finding.severity)},
+                                  {"severity", to_legacy_severity(finding.severity)},
                                   {"about", section.name},
                                   {"text", finding.text}});
     }
@@ -150,7 +150,7 @@ nlohmann::ordered_json to_json(const std::vector<Section>& sections, const Diagn
   return json;
 }
 
-void print(const std::vector<Section>& sections, const Diagnosis& diagnosis) {
+void print_findings(const std::vector<Section>& sections, const Diagnosis& diagnosis) {
   for (const auto& section : sections) {
     for (const auto& finding : section.findings) {
       fmt::print("{:<5} {:<10} {}\n", to_string(finding.severity), section.name, to_printable(finding.text));
@@ -170,14 +170,14 @@ ExitCode doctor(const DoctorArguments& arguments) {
                         .config = arguments.config,
                         .overrides = arguments.overrides,
                         .output_dir = arguments.output_dir};
-  context.foreign_settings = memory::unset_libtorch_env_settings();
+  context.ignored_env_settings = memory::unset_libtorch_env_settings();
   const auto sections = examine(std::move(context));
   const Diagnosis diagnosis = make_diagnosis(sections);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (arguments.json) {
     fmt::print("{}\n", io::to_json_string(to_json(sections, diagnosis, seconds)));
   } else {
-    print(sections, diagnosis);
+    print_findings(sections, diagnosis);
   }
   return diagnosis.would_train() ? ExitCode::kSuccess : ExitCode::kFailed;
 }

@@ -34,21 +34,21 @@ namespace vlmtrain::app {
 namespace {
 
 /// Maximum characters of the name of a task or structure in a table. Not tuned.
-constexpr size_t kMaxStructureLength = 40;
+constexpr size_t kMaxNameCharacters = 40;
 
-std::string format_header(const char* name) {
+std::string format_mask_header(const char* name) {
   return fmt::format("{:<20} {:>7} {:>7} {:>7} {:>15}\n", name, "masks", "Dice", "IoU", "Hausdorff-95");
 }
 
-std::string format_row(const std::string& name, const evaluation::MaskScoreSums& sums) {
+std::string format_mask_row(const std::string& name, const evaluation::MaskScoreSums& sums) {
   const auto distance = sums.hausdorff95();
-  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", make_excerpt(name, kMaxStructureLength), sums.masks,
+  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", make_excerpt(name, kMaxNameCharacters), sums.masks,
                      sums.dice(), sums.iou(), distance ? fmt::format("{:.2f} px", *distance) : "-");
 }
 
-std::string format_rows(const std::map<std::string, evaluation::MaskScoreSums>& groups) {
+std::string format_mask_rows(const std::map<std::string, evaluation::MaskScoreSums>& groups) {
   std::string text;
-  for (const auto& [name, sums] : groups) text += format_row(name, sums);
+  for (const auto& [name, sums] : groups) text += format_mask_row(name, sums);
   return text;
 }
 
@@ -56,9 +56,10 @@ std::string format_rows(const std::map<std::string, evaluation::MaskScoreSums>& 
 /// "" if the data have no masks.
 std::string format_mask_table(const evaluation::MaskScores& scores) {
   if (scores.total().masks == 0) return "";
-  std::string text = format_header(scores.by_task().empty() ? "masks" : "masks by task");
-  text += format_rows(scores.by_task()) + format_row("all", scores.total());
-  if (!scores.by_structure().empty()) text += format_header("masks by structure") + format_rows(scores.by_structure());
+  std::string text = format_mask_header(scores.by_task().empty() ? "masks" : "masks by task");
+  text += format_mask_rows(scores.by_task()) + format_mask_row("all", scores.total());
+  if (!scores.by_structure().empty())
+    text += format_mask_header("masks by structure") + format_mask_rows(scores.by_structure());
   const auto& total = scores.total();
   if (total.empty_truths + total.empty_predictions > 0) {
     text += fmt::format(
@@ -69,7 +70,7 @@ std::string format_mask_table(const evaluation::MaskScores& scores) {
   return text;
 }
 
-void print_table(const evaluation::Evaluation& result) {
+void print_evaluation(const evaluation::Evaluation& result) {
   fmt::print("{:<16} {:>8} {:>12}\n", "task", "samples", "exact match");
   const auto print_row = [](const std::string& name, const evaluation::TaskScore& score) {
     fmt::print("{:<16} {:>8} {:>11.1f}%\n", name, score.samples, 100 * score.exact_match());
@@ -100,8 +101,8 @@ Auto<int64_t> parse_batch_size(const std::string& text) {
 /// Returns --base if given. Otherwise returns model.path if `checkpoint` is an adapter whose
 /// adapter_config.json names a base that does not exist. Otherwise returns "", so that the
 /// adapter's base is used.
-std::string find_base(const EvalArguments& arguments, const train::Config& config,
-                      const std::filesystem::path& checkpoint) {
+std::string find_base_checkpoint(const EvalArguments& arguments, const train::Config& config,
+                                 const std::filesystem::path& checkpoint) {
   if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
   const auto file = checkpoint / "adapter_config.json";
   const auto base_name = io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
@@ -136,11 +137,12 @@ ExitCode eval(const EvalArguments& arguments) {
   for (const auto& setting : train::apply_saved_media_settings(checkpoint, config.data)) {
     spdlog::info("{}, as in the training of the checkpoint", setting);
   }
-  const auto [base, adapter] = models::resolve_base_and_adapter(checkpoint, find_base(arguments, config, checkpoint));
+  const auto [base, adapter] =
+      models::resolve_base_and_adapter(checkpoint, find_base_checkpoint(arguments, config, checkpoint));
   const auto processor = models::load_processor(base, train::make_processor_settings(config.data, adapter));
   std::optional<MaskOverlays> overlays;
   if (!arguments.mask_out.empty()) {
-    check_draws_masks(*processor, arguments.checkpoint);
+    check_predicts_masks(*processor, arguments.checkpoint);
     overlays.emplace(arguments.mask_out);
   }
   const auto plan = train::plan_evaluation(config, checkpoint, *processor, device, base);
@@ -167,7 +169,7 @@ ExitCode eval(const EvalArguments& arguments) {
   if (arguments.json) {
     fmt::print("{}\n", result.to_json());
   } else {
-    print_table(result);
+    print_evaluation(result);
   }
   if (!std::isfinite(result.total.loss())) {
     spdlog::warn(

@@ -51,8 +51,8 @@ void check_sampling(const engine::SamplingSettings& sampling) {
 
 /// Throws UserError if the prompt has too many tokens. Reads only the headers of media, so it is
 /// fast and runs before the model is loaded.
-void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor,
-                  int64_t max_length) {
+void check_prompt_length(const GenerateArguments& arguments, const io::Record& record,
+                         const models::Processor& processor, int64_t max_length) {
   const std::string source = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
   constexpr const char* kAdvice = "shorten it, or give fewer or smaller images and videos";
   try {
@@ -93,8 +93,8 @@ struct AnswerMasks {
 /// Returns the masks at the size of the record's first image. `sample` is the result of
 /// Processor::make_mask_prompt() for the answer. The logits are [masks, height, width] at the size
 /// of the mask model's output.
-AnswerMasks draw_answer_masks(const models::VisionLanguageModel& model, const io::Record& record,
-                              const data::Sample& sample, at::Device device) {
+AnswerMasks predict_answer_masks(const models::VisionLanguageModel& model, const io::Record& record,
+                                 const data::Sample& sample, at::Device device) {
   AnswerMasks masks{.image = image::decode_image(record.images.front()), .predicted = {}};
   const image::ImageSize size{.height = masks.image.size(1), .width = masks.image.size(2)};
   const at::Tensor logits = engine::predict_masks(model, {sample}, {}, device);
@@ -126,9 +126,10 @@ std::vector<at::Tensor> load_true_masks(const models::Processor& processor, cons
 
 /// Throws UserError (kUsage) if --mask-out is given but cannot be used. Runs before the model is
 /// loaded, which takes long.
-void check_masks(const GenerateArguments& arguments, const models::Processor& processor, const io::Record& record) {
+void check_mask_output(const GenerateArguments& arguments, const models::Processor& processor,
+                       const io::Record& record) {
   if (arguments.mask_out.empty()) return;
-  check_draws_masks(processor, arguments.checkpoint);
+  check_predicts_masks(processor, arguments.checkpoint);
   if (record.images.empty()) {
     throw usage_error(
         "--mask-out: the input has no image for a mask; give one with --image, or a record of --data with one");
@@ -155,7 +156,7 @@ nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const
     spdlog::info("the answer has {}; --mask-out DIR writes {}", mask_count, sample->masks.count() == 1 ? "it" : "them");
     return json;
   }
-  const AnswerMasks masks = draw_answer_masks(model, record, *sample, device);
+  const AnswerMasks masks = predict_answer_masks(model, record, *sample, device);
   const auto files = make_mask_paths(folder, masks.predicted.size());
   if (!folder.empty()) {
     write_masks(folder, files, masks.image, masks.predicted, load_true_masks(processor, record));
@@ -191,14 +192,14 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   const io::Record record = arguments.data.empty()
                                 ? make_record(arguments)
                                 : load_record(arguments, train::load_record_settings(checkpoint, record_settings));
-  check_masks(arguments, *processor, record);
+  check_mask_output(arguments, *processor, record);
   if (arguments.show_prompt) {
-    const bool as_prompt = arguments.data.empty();
-    fmt::print("{}", arguments.json ? format_prompt_json(*processor, record, as_prompt) + "\n"
-                                    : format_prompt(*processor, record, as_prompt));
+    const bool ends_before_answer = arguments.data.empty();
+    fmt::print("{}", arguments.json ? format_prompt_json(*processor, record, ends_before_answer) + "\n"
+                                    : format_prompt(*processor, record, ends_before_answer));
     return ExitCode::kSuccess;
   }
-  check_length(arguments, record, *processor, processor_settings.max_length);
+  check_prompt_length(arguments, record, *processor, processor_settings.max_length);
   if (const auto keys = models::find_unapplied_generation_settings(checkpoint); !keys.empty()) {
     spdlog::info(
         "generation_config.json: {} {} applied by transformers' generate but not here; docs/generate.md lists the "

@@ -19,14 +19,17 @@ namespace {
 /// Inserts the placeholder `mark` before `text`, once per file, unless `text` already has one per
 /// file. Throws UserError (kUsage) if it has another number of placeholders. `media_name` is a
 /// singular noun for the message.
-void insert_marks(std::string_view mark, std::string_view media_name, size_t num_files, std::string& text) {
-  size_t num_marks = 0;
-  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++num_marks;
-  if (num_marks == 0) {
-    for (size_t i = 0; i < num_files; ++i) text.insert(0, mark);
-  } else if (num_marks != num_files) {
-    throw usage_error("--prompt: has {} placeholders {} for {} {}s; give one for each, or none", num_marks, mark,
-                      num_files, media_name);
+void insert_placeholders(std::string_view placeholder, std::string_view media_name, size_t num_files,
+                         std::string& text) {
+  size_t num_placeholders = 0;
+  for (size_t position = text.find(placeholder); position != std::string::npos;
+       position = text.find(placeholder, position + 1))
+    ++num_placeholders;
+  if (num_placeholders == 0) {
+    for (size_t i = 0; i < num_files; ++i) text.insert(0, placeholder);
+  } else if (num_placeholders != num_files) {
+    throw usage_error("--prompt: has {} placeholders {} for {} {}s; give one for each, or none", num_placeholders,
+                      placeholder, num_files, media_name);
   }
 }
 
@@ -50,12 +53,12 @@ void add_volumes(const GenerateArguments& arguments, io::Record& record) {
 
 /// Returns the index of the record with this id, else of the record at this position, from 1.
 /// Returns 0 for an empty argument, and nothing if there is no such record.
-std::optional<int64_t> find_record_index(const std::string& name, const io::Records& records) {
-  if (name.empty()) return 0;
+std::optional<int64_t> find_record_index(const std::string& id_or_position, const io::Records& records) {
+  if (id_or_position.empty()) return 0;
   for (int64_t index = 0; index < records.size(); ++index) {
-    if (records.at_without_bytes(index).id == name) return index;
+    if (records.at_without_bytes(index).id == id_or_position) return index;
   }
-  const auto index = parse_suffix_int("", name);
+  const auto index = parse_suffix_int("", id_or_position);
   return index && *index >= 1 && *index <= records.size() ? std::optional{*index - 1} : std::nullopt;
 }
 
@@ -88,15 +91,16 @@ io::Record make_record(const GenerateArguments& arguments) {
   add_volumes(arguments, record);
   record.videos.assign(arguments.videos.begin(), arguments.videos.end());
   std::string text = arguments.prompt;
-  insert_marks(io::kVideoPlaceholder, "video", arguments.videos.size(), text);
-  insert_marks(io::kImagePlaceholder, arguments.volumes.empty() ? "image" : "volume", record.images.size(), text);
+  insert_placeholders(io::kVideoPlaceholder, "video", arguments.videos.size(), text);
+  insert_placeholders(io::kImagePlaceholder, arguments.volumes.empty() ? "image" : "volume", record.images.size(),
+                      text);
   if (!arguments.system.empty()) record.turns.push_back({io::Role::kSystem, arguments.system});
   record.turns.push_back({io::Role::kUser, std::move(text)});
   return record;
 }
 
 io::Record load_record(const GenerateArguments& arguments, const io::RecordSettings& settings) {
-  const auto records = train::read_records(arguments.data, settings);
+  const auto records = train::open_nonempty_records(arguments.data, settings);
   const auto index = find_record_index(arguments.record, *records);
   if (!index) {
     throw usage_error("--record {}: {} has no record with this id; positions are 1 to {}", arguments.record,
@@ -109,28 +113,28 @@ io::Record load_record(const GenerateArguments& arguments, const io::RecordSetti
 
 namespace {
 
-data::Sample make_prompt_sample(const models::Processor& processor, const io::Record& record, bool as_prompt) {
-  return as_prompt ? processor.process_prompt_headers(record, 0) : processor.process_headers(record, 0);
+data::Sample make_prompt_sample(const models::Processor& processor, const io::Record& record, bool ends_before_answer) {
+  return ends_before_answer ? processor.process_prompt_headers(record, 0) : processor.process_headers(record, 0);
 }
 
 }  // namespace
 
-std::string format_prompt(const models::Processor& processor, const io::Record& record, bool as_prompt) {
-  const text::RenderedChat chat = processor.render(record, as_prompt);
+std::string format_prompt(const models::Processor& processor, const io::Record& record, bool ends_before_answer) {
+  const text::RenderedChat chat = processor.render(record, ends_before_answer);
   const std::string text = report::mark_answers(chat);
-  const data::Sample sample = make_prompt_sample(processor, record, as_prompt);
+  const data::Sample sample = make_prompt_sample(processor, record, ends_before_answer);
   std::string notices;
   for (const io::Notice& notice : chat.notices) notices += fmt::format("{}: {}\n", notice.kind, notice.example);
   return fmt::format("{}\n\n{} tokens, {} of which are image or video tokens; {} label tokens{}\n{}\n{}",
                      isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text, sample.tokens(),
                      sample.image_token_positions.size(), sample.label_tokens(),
-                     as_prompt ? ", because this is a prompt" : ", between ⟦ and ⟧",
+                     ends_before_answer ? ", because this is a prompt" : ", between ⟦ and ⟧",
                      processor.chat_template().description(), notices);
 }
 
-std::string format_prompt_json(const models::Processor& processor, const io::Record& record, bool as_prompt) {
-  const text::RenderedChat chat = processor.render(record, as_prompt);
-  const data::Sample sample = make_prompt_sample(processor, record, as_prompt);
+std::string format_prompt_json(const models::Processor& processor, const io::Record& record, bool ends_before_answer) {
+  const text::RenderedChat chat = processor.render(record, ends_before_answer);
+  const data::Sample sample = make_prompt_sample(processor, record, ends_before_answer);
   auto spans = nlohmann::ordered_json::array();
   for (const text::Span& answer : chat.answers) spans.push_back({answer.begin, answer.end});
   const text::ChatTemplate& chat_template = processor.chat_template();

@@ -25,14 +25,14 @@ io::Record make_record(const GenerateArguments& arguments);
 io::Record load_record(const GenerateArguments& arguments, const io::RecordSettings& settings);
 
 /// Returns the output of --show-prompt: the rendered chat, with label text between ⟦ and ⟧, then
-/// lines about tokens, template and notices. With `as_prompt` the chat ends where the model's
+/// lines about tokens, template and notices. With `ends_before_answer` the chat ends where the model's
 /// answer would start, and there are no labels; without it, it is a training sample. Throws
 /// UserError (kBadData) for media that cannot be read.
-std::string format_prompt(const models::Processor& processor, const io::Record& record, bool as_prompt);
+std::string format_prompt(const models::Processor& processor, const io::Record& record, bool ends_before_answer);
 
 /// Returns the output of --show-prompt --json, an object: "text", "label_spans" ([begin, end) in
 /// bytes of "text"), "token_ids", "is_label" (0 or 1 for each token), "image_tokens" (their
 /// number), "chat_template" (its name), "end_of_turn" (the text after an answer).
-std::string format_prompt_json(const models::Processor& processor, const io::Record& record, bool as_prompt);
+std::string format_prompt_json(const models::Processor& processor, const io::Record& record, bool ends_before_answer);
 
 }  // namespace vlmtrain::app

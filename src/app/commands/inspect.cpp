@@ -45,11 +45,13 @@ ExitCode inspect(const InspectArguments& arguments) {
                                    .records = arguments.records,
                                    .target = find_requested_gpu(arguments)};
   std::optional<report::Inspection> inspection;
-  with_model_folder(config, arguments.tokenizer, [&](const train::Config& model_config, const PresetFolder* preset) {
-    if (preset != nullptr) preset->require_tokenizer();
-    inspection = train::inspect_data(model_config, request);
-    if (preset != nullptr) inspection->chat_template = preset->replace_paths(inspection->chat_template);
-  });
+  call_with_model_folder(config, arguments.tokenizer,
+                         [&](const train::Config& model_config, const PresetFolder* preset) {
+                           if (preset != nullptr) preset->require_tokenizer();
+                           inspection = train::inspect_data(model_config, request);
+                           if (preset != nullptr)
+                             inspection->chat_template = preset->replace_paths(inspection->chat_template);
+                         });
   if (!arguments.html.empty()) io::write_file(arguments.html, report::render_inspection_page(*inspection));
   if (arguments.json) {
     fmt::print("{}\n", io::to_json_string(inspection->to_json()));

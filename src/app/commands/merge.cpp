@@ -20,7 +20,7 @@ ExitCode merge(const MergeArguments& arguments) {
     fmt::print("{}\n", io::to_json_string(nlohmann::ordered_json{{"adapter", adapter},
                                                                  {"checkpoint", arguments.out},
                                                                  {"changed_weights", weights.num_changed},
-                                                                 {"rounded_away", weights.num_unchanged}}));
+                                                                 {"rounded_away", weights.num_rounded_away}}));
   } else {
     spdlog::info("{}: the base of {} with the adapter merged into its weights", arguments.out, adapter);
   }

@@ -3,7 +3,7 @@
 
 namespace vlmtrain::app {
 
-ExitCode options(const OptionsArguments& arguments) {
+ExitCode list_options(const OptionsArguments& arguments) {
   train::Config config;
   const OptionTable table = train::declare(config);
   fmt::print("{}", arguments.markdown ? table.to_markdown() : table.to_yaml());

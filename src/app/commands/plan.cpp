@@ -18,12 +18,12 @@ namespace {
 
 /// Prints the plan, the table of --compare and the measurements of past runs on stdout, as text or
 /// JSON.
-void print(const planner::Plan& plan, const std::vector<planner::SavingsRow>& savings_table,
-           const std::optional<train::PastRuns>& past_runs, const PlanArguments& arguments) {
+void print_plan(const planner::Plan& plan, const std::vector<planner::SavingsRow>& savings_table,
+                const std::optional<train::PastRuns>& past_runs, const PlanArguments& arguments) {
   if (arguments.json) {
     auto json = plan.to_json();
     json["past_runs"] = past_runs ? past_runs->to_json() : nlohmann::ordered_json();
-    if (arguments.compare) json["compare"] = planner::savings_json(savings_table);
+    if (arguments.compare) json["compare"] = planner::make_savings_json(savings_table);
     fmt::print("{}\n", io::to_json_string(json));
     return;
   }
@@ -40,7 +40,7 @@ ExitCode plan(const PlanArguments& arguments) {
   // The signature is the end of the title that report::render_plan_timeline() writes.
   check_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
   bool fits = false;
-  make_plan_request(arguments, [&](const planner::PlanRequest& base_request) {
+  call_with_plan_request(arguments, [&](const planner::PlanRequest& base_request) {
     planner::PlanRequest request = base_request;
     const auto past_runs = train::load_past_runs(train::find_past_runs_file(),
                                                  train::describe_gpu_environment(request.target.device_name));
@@ -55,7 +55,7 @@ ExitCode plan(const PlanArguments& arguments) {
       train::calibrate(savings_table, *past_runs);
     }
     if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::render_plan_timeline(plan));
-    print(plan, savings_table, past_runs, arguments);
+    print_plan(plan, savings_table, past_runs, arguments);
     fits = plan.fits;
   });
   return fits ? ExitCode::kSuccess : ExitCode::kDoesNotFit;

@@ -54,7 +54,7 @@ void check_before_launch(const TrainArguments& arguments) {
 /// process would take itself for one of its ranks. `count` is the value of --nproc-per-node.
 void check_no_other_launcher(int64_t count) {
   const char* const launcher = std::getenv(kLauncherVariable);
-  if (launcher != nullptr && std::string_view(launcher) == kLaunchFlag) return;
+  if (launcher != nullptr && std::string_view(launcher) == kLocalLauncherName) return;
   for (const char* variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* const value = std::getenv(variable);
     const bool is_slurm = std::string_view(variable).starts_with("SLURM");

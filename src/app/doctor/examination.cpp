@@ -16,7 +16,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr std::array kSeverities{Severity::kOk, Severity::kWarn, Severity::kFail};
+constexpr std::array kAllSeverities{Severity::kOk, Severity::kWarn, Severity::kFail};
 
 /// Prints the section as one line of JSON, after an empty line that ends incomplete output.
 void print_section(const Section& section) {
@@ -29,7 +29,7 @@ void print_section(const Section& section) {
 
 /// Parses the last line of `out`, the output of print_section(); libraries may have printed other
 /// lines before. Returns false if there is no such line.
-bool read_section(const std::string& out, Section& section) {
+bool parse_section(const std::string& out, Section& section) {
   const size_t end = out.find_last_not_of('\n');
   if (end == std::string::npos) return false;
   const size_t line_break = out.rfind('\n', end);
@@ -40,7 +40,7 @@ bool read_section(const std::string& out, Section& section) {
   section.facts = json["facts"];
   for (const auto& finding : json["findings"]) {
     const auto severity = std::ranges::find_if(
-        kSeverities, [&](Severity candidate) { return finding.at(0).get<std::string>() == to_string(candidate); });
+        kAllSeverities, [&](Severity candidate) { return finding.at(0).get<std::string>() == to_string(candidate); });
     section.add(*severity, finding.at(1).get<std::string>());
   }
   return true;
@@ -62,12 +62,12 @@ const char* to_string(Severity severity) {
 
 void Section::add(Severity severity, const std::string& text) {
   std::string line;
-  bool is_after_break = false;
+  bool is_after_line_break = false;
   for (const char character : text) {
     if (character == '\n') {
-      is_after_break = true;
-    } else if (!is_after_break || character != ' ') {
-      if (std::exchange(is_after_break, false)) line += ' ';
+      is_after_line_break = true;
+    } else if (!is_after_line_break || character != ' ') {
+      if (std::exchange(is_after_line_break, false)) line += ' ';
       line += character;
     }
   }
@@ -78,30 +78,30 @@ bool Section::has_failure() const {
   return std::ranges::any_of(findings, [](const Finding& finding) { return finding.severity == Severity::kFail; });
 }
 
-Section examine_in_subprocess(const Examination& examination, const std::function<void(Section&)>& examine) {
+Section examine_in_subprocess(const ExaminationSettings& examination, const std::function<void(Section&)>& examine) {
   Section section{.name = examination.name};
   const auto examine_and_print = [&] {
     Section child_section{.name = examination.name};
     try {
       examine(child_section);
     } catch (const UserError& error) {
-      child_section.add(examination.on_failure, error.what());
+      child_section.add(examination.failure_severity, error.what());
     } catch (const std::exception& error) {
-      child_section.add(examination.on_failure,
+      child_section.add(examination.failure_severity,
                         fmt::format("{} failed: {}", examination.activity, get_first_line(error.what())));
     }
     print_section(child_section);
   };
   try {
     const SubprocessResult result = run_in_subprocess(examine_and_print, examination.timeout_seconds);
-    if (result.succeeded() && read_section(result.stdout_text, section)) return section;
+    if (result.succeeded() && parse_section(result.stdout_text, section)) return section;
     section.facts["failure"] = result.describe_exit();
-    section.add(examination.on_failure,
+    section.add(examination.failure_severity,
                 fmt::format("{} {}{}", examination.activity, result.describe_exit(),
                             examination.suggestion.empty() ? "" : "; " + examination.suggestion));
   } catch (const std::exception& error) {
     section.facts["failure"] = error.what();
-    section.add(examination.on_failure, fmt::format("{} failed: {}", examination.activity, error.what()));
+    section.add(examination.failure_severity, fmt::format("{} failed: {}", examination.activity, error.what()));
   }
   return section;
 }

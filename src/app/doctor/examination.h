@@ -43,19 +43,19 @@ struct Section {
 };
 
 /// The settings of one examination.
-struct Examination {
+struct ExaminationSettings {
   std::string name;  ///< name of its section
   /// Completes "… was ended by signal 11", for example "querying the driver".
   std::string activity;
-  std::string suggestion{};               ///< advice that is printed after a crash or a timeout; may be empty
-  double timeout_seconds = 30;            ///< not tuned
-  Severity on_failure = Severity::kFail;  ///< severity of an exception, a crash or a timeout
+  std::string suggestion{};                     ///< advice that is printed after a crash or a timeout; may be empty
+  double timeout_seconds = 30;                  ///< not tuned
+  Severity failure_severity = Severity::kFail;  ///< severity of an exception, a crash or a timeout
 };
 
 /// Calls `examine` with an empty section in a child process (base/process.h) and returns the
 /// section. If `examine` throws, crashes or hangs, as it may on a broken machine, that is a
 /// finding. Does not throw.
-Section examine_in_subprocess(const Examination& examination, const std::function<void(Section&)>& examine);
+Section examine_in_subprocess(const ExaminationSettings& examination, const std::function<void(Section&)>& examine);
 
 /// The input of the examinations: arguments of `vlmtrain doctor`, and results of earlier
 /// examinations.
@@ -67,7 +67,7 @@ struct DoctorContext {
   engine::Precision precision = engine::Precision::kBf16;  ///< training.precision
   /// LibTorch settings, as NAME=VALUE, that were removed from the environment
   /// (memory/libtorch_env.h).
-  std::vector<std::string> foreign_settings{};
+  std::vector<std::string> ignored_env_settings{};
   std::filesystem::path model{};  ///< folder with the files of a small preset; empty if none is writable
 
   bool is_virtual() const { return device.starts_with("virtual:"); }

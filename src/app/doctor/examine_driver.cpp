@@ -20,15 +20,15 @@ constexpr const char* kLaunchBlockingVariable = "CUDA_LAUNCH_BLOCKING";
 
 void check_environment(Section& section, const DoctorContext& context) {
   auto& facts = section.facts["environment"];
-  facts = context.foreign_settings;
+  facts = context.ignored_env_settings;
   for (const char* const name : {"CUDA_VISIBLE_DEVICES", kLaunchBlockingVariable}) {
     if (const char* const value = std::getenv(name)) facts.push_back(fmt::format("{}={}", name, value));
   }
-  if (!context.foreign_settings.empty()) {
+  if (!context.ignored_env_settings.empty()) {
     section.warn(
         fmt::format("{} in the environment: runs ignore it, because plans do not account for it; unset it, or set the "
                     "configuration keys instead (memory.expandable_segments, memory.limit_gb)",
-                    fmt::join(context.foreign_settings, ", ")));
+                    fmt::join(context.ignored_env_settings, ", ")));
   }
   if (const char* const value = std::getenv(kLaunchBlockingVariable);
       value != nullptr && std::string_view(value) == "1") {
@@ -55,7 +55,7 @@ class GpuExamination {
   }
 
   /// Returns the value of the fact "case" (docs/doctor.md).
-  std::string name() const {
+  std::string case_name() const {
     if (!memory::has_kernel_code(gpu_.architecture)) return "no code";
     if (is_full()) return "no memory";
     return is_mig() ? "MIG" : "usable";
@@ -79,9 +79,9 @@ class GpuExamination {
       return section.warn(
           fmt::format("{}: the driver does not report its memory (error {})", describe(), memory_.error));
     }
-    constexpr double kOtherProcessesShare = 0.1;  // of the GPU's memory; not tuned
+    constexpr double kMaxOtherProcessesShare = 0.1;  // of the GPU's memory; not tuned
     const auto used = static_cast<double>(memory_.total_bytes - memory_.free_bytes);
-    if (used > kOtherProcessesShare * static_cast<double>(memory_.total_bytes)) {
+    if (used > kMaxOtherProcessesShare * static_cast<double>(memory_.total_bytes)) {
       return section.warn(
           fmt::format("{}, {}: other processes use much of its memory; a run plans with the rest", describe(), free));
     }
@@ -115,7 +115,7 @@ void examine_gpus(Section& section, const DoctorContext& context, const std::vec
     section.facts["gpus"].push_back(gpu.facts());
     const bool is_selected = index == device_index && context.device != "cpu";
     gpu.examine(section, is_selected ? Severity::kFail : Severity::kWarn);
-    if (index == device_index) section.facts["case"] = gpu.name();
+    if (index == device_index) section.facts["case"] = gpu.case_name();
   }
   if (device_index >= std::ssize(gpus)) {
     section.fail(fmt::format("--device {}: only {} GPUs are usable (nvidia-smi -L, CUDA_VISIBLE_DEVICES)",
@@ -127,11 +127,11 @@ void examine_gpus(Section& section, const DoctorContext& context, const std::vec
 /// Adds a finding with the reason for which no GPU is usable. It fails if --device requests a GPU,
 /// or with --device auto if the machine has a driver that does not work: a run would not silently
 /// use the CPU then.
-void examine_missing_gpu(Section& section, const DoctorContext& context, const memory::DriverProbe& driver) {
+void report_missing_gpu(Section& section, const DoctorContext& context, const memory::DriverProbe& driver) {
   const bool is_expected = driver.state != memory::DriverState::kUnusable && driver.reason.empty();
   const std::string reason = is_expected ? "no NVIDIA driver is installed (no libcuda.so.1)" : driver.reason;
-  const bool is_refused = driver.state == memory::DriverState::kUnusable && context.device == "auto";
-  if (context.device.starts_with("cuda") || is_refused) {
+  const bool rejects_cpu_fallback = driver.state == memory::DriverState::kUnusable && context.device == "auto";
+  if (context.device.starts_with("cuda") || rejects_cpu_fallback) {
     return section.fail(fmt::format("{}; or train without a GPU: --device cpu", reason));
   }
   const std::string text = context.device == "auto" ? reason + ": training runs on the CPU" : reason;
@@ -141,10 +141,11 @@ void examine_missing_gpu(Section& section, const DoctorContext& context, const m
 }  // namespace
 
 Section examine_driver(const DoctorContext& context) {
-  const Examination examination{.name = "driver",
-                                .activity = "querying the driver",
-                                .suggestion = "check nvidia-smi and dmesg, or train without a GPU: --device cpu",
-                                .on_failure = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
+  const ExaminationSettings examination{
+      .name = "driver",
+      .activity = "querying the driver",
+      .suggestion = "check nvidia-smi and dmesg, or train without a GPU: --device cpu",
+      .failure_severity = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
   return examine_in_subprocess(examination, [&](Section& section) {
     section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"gpus", nlohmann::ordered_json::array()}};
     if (context.is_virtual()) {
@@ -156,11 +157,11 @@ Section examine_driver(const DoctorContext& context) {
     const auto driver = memory::probe_driver();
     section.facts["case"] = driver.name;
     section.facts["reason"] = driver.reason;
-    section.facts["module_version"] = memory::module_version();
+    section.facts["module_version"] = memory::read_kernel_module_version();
     if (driver.state == memory::DriverState::kUsable) {
       examine_gpus(section, context, driver.gpus);
     } else {
-      examine_missing_gpu(section, context, driver);
+      report_missing_gpu(section, context, driver);
     }
     check_environment(section, context);
   });

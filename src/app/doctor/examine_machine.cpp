@@ -22,11 +22,11 @@ namespace {
 constexpr double kKernelTimeoutSeconds = 20;
 
 /// Environment variables that select CPU kernels or the number of threads.
-constexpr const char* kVariables[] = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
-                                      "OMP_NUM_THREADS", "MKL_NUM_THREADS"};
+constexpr const char* kProcessorVariables[] = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+                                               "OMP_NUM_THREADS", "MKL_NUM_THREADS"};
 
 /// Returns the value of an environment variable, or "" if it is not set.
-std::string get_variable(const char* name) {
+std::string get_environment_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value != nullptr ? value : "";
 }
@@ -49,8 +49,8 @@ void add_facts(Section& section, const memory::CpuInfo& processor) {
                    {"environment", nlohmann::ordered_json::object()}};
   if (processor.quota_cores) section.facts["quota_cores"] = *processor.quota_cores;
   if (processor.startable_threads) section.facts["startable_threads"] = *processor.startable_threads;
-  for (const char* const name : kVariables) {
-    if (const auto value = get_variable(name); !value.empty()) section.facts["environment"][name] = value;
+  for (const char* const name : kProcessorVariables) {
+    if (const auto value = get_environment_variable(name); !value.empty()) section.facts["environment"][name] = value;
   }
 }
 
@@ -58,19 +58,19 @@ void add_facts(Section& section, const memory::CpuKernels& kernels) {
   section.facts["threads"] = kernels.threads;
   section.facts["aten"] = kernels.aten;
   section.facts["onednn"] = {
-      {"version", kernels.onednn_version}, {"isa", kernels.onednn_isa}, {"bf16_product", kernels.bf16_product}};
+      {"version", kernels.onednn_version}, {"isa", kernels.onednn_isa}, {"bf16_product", kernels.bf16_matmul_kernel}};
   section.facts["bf16"] = memory::to_string(kernels.bf16);
 }
 
 /// Reports environment variables that limit the processor.
 void check_environment(Section& section, const memory::CpuInfo& processor, const memory::CpuKernels& kernels) {
-  const std::string aten = get_variable("ATEN_CPU_CAPABILITY");
+  const std::string aten = get_environment_variable("ATEN_CPU_CAPABILITY");
   if (!aten.empty()) {
     section.warn(fmt::format("ATEN_CPU_CAPABILITY={} in the environment: ATen uses its kernels for {}; unset it", aten,
                              kernels.aten));
   }
   for (const char* const name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
-    const std::string isa = get_variable(name);
+    const std::string isa = get_environment_variable(name);
     if (isa.empty()) continue;
     const bool disables_bf16 = kernels.bf16 == memory::Bf16MatmulSupport::kEmulated && processor.has_bf16();
     section.warn(fmt::format("{}={} in the environment: oneDNN uses {}{}; unset it", name, isa,
@@ -78,7 +78,7 @@ void check_environment(Section& section, const memory::CpuInfo& processor, const
                              disables_bf16 ? ", and bf16 is emulated although this processor supports it" : ""));
   }
   const auto threads = static_cast<int64_t>(kernels.threads);
-  if (const std::string num_threads = get_variable("OMP_NUM_THREADS");
+  if (const std::string num_threads = get_environment_variable("OMP_NUM_THREADS");
       !num_threads.empty() && threads != processor.usable_cores) {
     section.warn(
         fmt::format("OMP_NUM_THREADS={} in the environment: {} for {}; unset it, or set it to the number of cores",
@@ -105,7 +105,8 @@ void check_environment(Section& section, const memory::CpuInfo& processor, const
 
 Section examine_processor() {
   return examine_in_subprocess(
-      {.name = "processor", .activity = "checking the processor", .on_failure = Severity::kWarn}, [](Section& section) {
+      {.name = "processor", .activity = "checking the processor", .failure_severity = Severity::kWarn},
+      [](Section& section) {
         const auto processor = memory::read_cpu_info();
         add_facts(section, processor);
         const auto kernels = probe_cpu_kernels();
@@ -120,12 +121,12 @@ Section examine_processor() {
 
 Section examine_host_memory() {
   // Too little for LibTorch, a small model and its optimizer. Not measured.
-  constexpr int64_t kLowBytes = 2'000'000'000;
+  constexpr int64_t kLowMemoryBytes = 2'000'000'000;
   return examine_in_subprocess(
-      {.name = "memory", .activity = "checking the host's memory", .on_failure = Severity::kWarn},
+      {.name = "memory", .activity = "checking the host's memory", .failure_severity = Severity::kWarn},
       [](Section& section) {
-        const int64_t machine = memory::machine_bytes();
-        const int64_t limit = memory::host_limit_bytes();
+        const int64_t machine = memory::get_machine_memory_bytes();
+        const int64_t limit = memory::get_host_limit_bytes();
         const auto available = memory::get_available_host_memory();
         section.facts = {{"machine_bytes", machine},
                          {"limit_bytes", limit},
@@ -133,14 +134,14 @@ Section examine_host_memory() {
                          {"bound", available.limit_source}};
         const auto text = fmt::format("{:.1f} GB, of which {:.1f} are available to this process ({})",
                                       to_gigabytes(machine), to_gigabytes(available.bytes), available.limit_source);
-        if (available.bytes >= kLowBytes) return section.ok(text);
+        if (available.bytes >= kLowMemoryBytes) return section.ok(text);
         section.warn(text + "; this may be too little for training: free some memory, or request more (SLURM's --mem)");
       });
 }
 
 Section examine_libraries(const DoctorContext& context) {
   return examine_in_subprocess(
-      {.name = "libtorch", .activity = "checking LibTorch's libraries", .on_failure = Severity::kWarn},
+      {.name = "libtorch", .activity = "checking LibTorch's libraries", .failure_severity = Severity::kWarn},
       [&](Section& section) {
         const auto libtorch = memory::describe_libtorch();
         section.facts = {
@@ -178,16 +179,16 @@ namespace {
 constexpr int64_t kLowDiskBytes = 2'000'000'000;
 
 /// Adds a finding on whether files can be created, locked and renamed in `folder`, and its free
-/// space. `name` is a word for messages, such as "output.dir".
-void examine_folder(Section& section, const std::string& name, const std::filesystem::path& folder,
+/// space. `purpose` is a word for messages, such as "output.dir".
+void examine_folder(Section& section, const std::string& purpose, const std::filesystem::path& folder,
                     Severity failure_severity) {
   const io::FolderProbe probe = io::probe_folder(folder);
-  section.facts[name] = {
+  section.facts[purpose] = {
       {"requested", folder.string()},   {"folder", probe.folder.string()},
       {"free_bytes", probe.free_bytes}, {"writable", probe.failure.empty()},
       {"failure", probe.failure},       {"locks", probe.failure.empty() && probe.lock_failure.empty()},
       {"seconds", probe.seconds}};
-  const std::string label = fmt::format("{} {}", name, probe.folder.string());
+  const std::string label = fmt::format("{} {}", purpose, probe.folder.string());
   if (!probe.failure.empty()) {
     return section.add(failure_severity, fmt::format("{}: not writable: {}", label, probe.failure));
   }

@@ -29,10 +29,10 @@ namespace {
 
 /// Number of samples to check. Errors of the data set as a whole appear in the first samples. Not
 /// tuned.
-constexpr int64_t kMaxSamples = 512;
+constexpr int64_t kMaxCheckedSamples = 512;
 
 /// Runs the checks that `train` runs before it plans and loads the model. Throws UserError.
-void check_like_run(const train::Config& config, const DoctorContext& context, Section& section) {
+void check_run_inputs(const train::Config& config, const DoctorContext& context, Section& section) {
   train::check_run_files(config, context.config);
   train::check_required_keys(config);
   const auto records = train::open_training_records(config);
@@ -41,7 +41,7 @@ void check_like_run(const train::Config& config, const DoctorContext& context, S
   const auto processor =
       models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
   train::preflight_check(config, *records);
-  train::check_no_bad_samples(*records, *processor, config, config.data.train.name(), kMaxSamples);
+  train::check_no_bad_samples(*records, *processor, config, config.data.train.name(), kMaxCheckedSamples);
   const io::CheckpointTensors weights(config.model.path);
   section.facts["tensors"] = weights.names().size();
   section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are valid for a run", context.config,
@@ -62,13 +62,13 @@ Section examine_config(const DoctorContext& context) {
                          {"precision", engine::to_string(config.training.precision)},
                          {"model", config.model.path},
                          {"data", config.data.train.name()}};
-        check_like_run(config, context, section);
+        check_run_inputs(config, context, section);
       });
 }
 
 namespace {
 
-struct DryRunSteps {
+struct DryRunStats {
   int64_t steps = 0;
   double step_seconds = 0;     ///< seconds of the steps
   double seconds = 0;          ///< seconds of all dry runs, including the start of the model in the process
@@ -77,19 +77,19 @@ struct DryRunSteps {
 
 /// Dry-runs steps of the model in `model` on a virtual GPU, in the planner's child process, for at
 /// least `seconds` and at least once. Throws UserError, or an exception of planner::DryRunProcess.
-DryRunSteps dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
+DryRunStats dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
                           const planner::VirtualGpu& virtual_gpu, double seconds) {
   // Steps per dry run: enough to include the allocator's reuse of memory. This number and the sizes
   // of the samples were chosen without measurement.
-  constexpr int64_t kSteps = 4;
+  constexpr int64_t kStepsPerDryRun = 4;
   const auto job = planner::with_precision({.model = model}, precision);
   const planner::SampleGroup samples{
       .shape = models::compute_sample_shape(model, {.text_tokens = 96, .label_tokens = 32}), .count = 4};
   planner::DryRunRequest request;
   request.step_config.micro_batch_size = 2;
-  request.steps.assign(kSteps, {samples});
+  request.steps.assign(kStepsPerDryRun, {samples});
   planner::DryRunProcess process(job, virtual_gpu);
-  DryRunSteps result;
+  DryRunStats result;
   const auto start = std::chrono::steady_clock::now();
   double elapsed_seconds = 0;
   do {
@@ -111,7 +111,8 @@ Section examine_planning(const DoctorContext& context) {
   // Failure is a warning: a run on a GPU continues without a plan, and one on the CPU needs no dry
   // run.
   return examine_in_subprocess(
-      {.name = "planning", .activity = "a dry run of a step", .on_failure = Severity::kWarn}, [&](Section& section) {
+      {.name = "planning", .activity = "a dry run of a step", .failure_severity = Severity::kWarn},
+      [&](Section& section) {
         if (context.model.empty()) return section.warn("not tried: no writable folder for the files of a small model");
         const auto result = dry_run_steps(context.model, context.precision, {}, /*seconds=*/0);
         section.facts = {{"seconds", result.seconds}, {"reserved_bytes", result.reserved_bytes}};
@@ -124,7 +125,7 @@ namespace {
 
 constexpr double kSmokeRunSeconds = 1;  // on the device, and again on the CPU
 
-nlohmann::ordered_json make_facts(const train::SmokeRun& run) {
+nlohmann::ordered_json make_smoke_run_facts(const train::SmokeRun& run) {
   return {{"steps", run.steps},
           {"steps_per_second", run.steps_per_second},
           {"first_loss", run.first_loss},
@@ -151,8 +152,8 @@ bool has_learned(const train::SmokeRun& run) {
 }
 
 /// A smoke run on a device, and the reference on the CPU in fp32.
-struct Comparison {
-  std::string location;
+struct SmokeRunComparison {
+  std::string device_phrase;
   engine::Precision precision;
   const train::SmokeRun& actual;
   const train::SmokeRun& reference;
@@ -160,8 +161,8 @@ struct Comparison {
 };
 
 /// Adds the finding that training gives the same results as the reference, or a failure.
-void compare(const Comparison& comparison, Section& section) {
-  const auto& [location, precision, actual, reference, tolerance] = comparison;
+void report_comparison(const SmokeRunComparison& comparison, Section& section) {
+  const auto& [device_phrase, precision, actual, reference, tolerance] = comparison;
   const auto deviation = train::compare_smoke_runs(actual, reference);
   section.facts["compared"] = true;
   section.facts["loss_difference"] = deviation.loss;
@@ -170,38 +171,39 @@ void compare(const Comparison& comparison, Section& section) {
   section.facts["gradient_tolerance"] = tolerance.gradient;
   section.facts["parameter"] = deviation.parameter;
   // Written so that NaN counts as different.
-  const bool is_equal = deviation.loss <= tolerance.loss && deviation.gradient <= tolerance.gradient;
+  const bool is_within_tolerance = deviation.loss <= tolerance.loss && deviation.gradient <= tolerance.gradient;
   const std::string difference_text =
       fmt::format("loss within {:.1e} and gradients within {:.1e} of the CPU's in fp32 (tolerance {:.1e} and {:.1e})",
                   deviation.loss, deviation.gradient, tolerance.loss, tolerance.gradient);
   const std::string speed = fmt::format("{:.1f} steps/s {} in {}, {:.1f} on the CPU in fp32", actual.steps_per_second,
-                                        location, engine::to_string(precision), reference.steps_per_second);
-  if (is_equal && has_learned(actual)) return section.ok(fmt::format("{}; {}", speed, difference_text));
-  if (is_equal) {
+                                        device_phrase, engine::to_string(precision), reference.steps_per_second);
+  if (is_within_tolerance && has_learned(actual)) return section.ok(fmt::format("{}; {}", speed, difference_text));
+  if (is_within_tolerance) {
     return section.fail(fmt::format("training {} does not learn: the loss went from {:.3g} to {:.3g} in {} steps; {}",
-                                    location, actual.first_loss, actual.last_loss, actual.steps, difference_text));
+                                    device_phrase, actual.first_loss, actual.last_loss, actual.steps, difference_text));
   }
   section.fail(
       fmt::format("training {} gives different results: {}, largest in {}: do not train there; unset environment "
                   "variables that select kernels, update the driver, or use another device",
-                  location, difference_text, deviation.parameter));
+                  device_phrase, difference_text, deviation.parameter));
 }
 
 /// Adds a warning if fp32 is faster than the 16-bit `precision`, which this CPU may only emulate.
-void advise_fp32(const train::SmokeRun& half_run, const train::SmokeRun& fp32_run, engine::Precision precision,
-                 Section& section) {
+void advise_fp32(const train::SmokeRun& half_precision_run, const train::SmokeRun& fp32_run,
+                 engine::Precision precision, Section& section) {
   // Smaller differences may be noise in one second of steps. Not tuned.
   constexpr double kMinSpeedup = 1.2;
-  if (fp32_run.steps_per_second < kMinSpeedup * half_run.steps_per_second) return;
+  if (fp32_run.steps_per_second < kMinSpeedup * half_precision_run.steps_per_second) return;
   section.warn(fmt::format("training.precision=fp32 is {:.1f} times as fast as {} on this CPU, for a small model",
-                           fp32_run.steps_per_second / half_run.steps_per_second, engine::to_string(precision)));
+                           fp32_run.steps_per_second / half_precision_run.steps_per_second,
+                           engine::to_string(precision)));
 }
 
 void test_on_cpu(const DoctorContext& context, Section& section) {
   train::SmokeRunSettings settings{
       .model = context.model, .precision = engine::Precision::kFp32, .seconds = kSmokeRunSeconds};
   const auto reference = train::run_smoke_training(settings);
-  section.facts["cpu_fp32"] = make_facts(reference);
+  section.facts["cpu_fp32"] = make_smoke_run_facts(reference);
   if (context.precision == engine::Precision::kFp32) {
     section.facts["compared"] = false;
     const auto text = fmt::format("{:.1f} steps/s on the CPU in fp32; the loss went from {:.3g} to {:.3g}",
@@ -210,13 +212,13 @@ void test_on_cpu(const DoctorContext& context, Section& section) {
   }
   settings.precision = context.precision;
   const auto actual = train::run_smoke_training(settings);
-  section.facts["trial"] = make_facts(actual);
-  compare({.location = "on the CPU",
-           .precision = context.precision,
-           .actual = actual,
-           .reference = reference,
-           .tolerance = train::get_smoke_run_tolerance(context.precision)},
-          section);
+  section.facts["trial"] = make_smoke_run_facts(actual);
+  report_comparison({.device_phrase = "on the CPU",
+                     .precision = context.precision,
+                     .actual = actual,
+                     .reference = reference,
+                     .tolerance = train::get_smoke_run_tolerance(context.precision)},
+                    section);
   advise_fp32(actual, reference, context.precision, section);
 }
 
@@ -242,27 +244,27 @@ void warn_disabled_kernels(Section& section) {
   }
 }
 
-/// Loads the custom kernels, which compares their results with ATen's. `name` is used in
+/// Loads the custom kernels, which compares their results with ATen's. `device_phrase` is used in
 /// messages, such as "on cuda:0".
-void compare_kernels(at::Device device, const std::string& name, Section& section) {
+void compare_kernels(at::Device device, const std::string& device_phrase, Section& section) {
   const auto load_result = kernels::open_kernels(device);
   section.facts["custom_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failed}};
   warn_disabled_kernels(section);
   if (!load_result.problem.empty()) return warn_missing_kernels(load_result.problem, section);
   for (const auto& problem : load_result.failed) {
-    section.warn(
-        fmt::format("a custom kernel is disabled, because its results {} differ from ATen's: {}", name, problem));
+    section.warn(fmt::format("a custom kernel is disabled, because its results {} differ from ATen's: {}",
+                             device_phrase, problem));
   }
   if (load_result.failed.empty()) {
-    section.ok(
-        fmt::format("{} custom kernels {} give the same results as ATen's", kernels::all_kernels().size(), name));
+    section.ok(fmt::format("{} custom kernels {} give the same results as ATen's", kernels::all_kernels().size(),
+                           device_phrase));
   }
 }
 
-void test_on_gpu(const DoctorContext& context, const std::string& name, Section& section) {
-  const at::Device device = open_device(name);
-  compare_kernels(device, "on " + name, section);
-  const auto target = planner::make_target_gpu(memory::describe(device));
+void test_on_gpu(const DoctorContext& context, const std::string& device_name, Section& section) {
+  const at::Device device = open_device(device_name);
+  compare_kernels(device, "on " + device_name, section);
+  const auto target = planner::make_target_gpu(memory::describe_device(device));
   const auto precision = choose_precision(*target.gpu, context, section);
   if (!precision) return;
   section.facts["precision"] = engine::to_string(*precision);
@@ -272,17 +274,17 @@ void test_on_gpu(const DoctorContext& context, const std::string& name, Section&
   settings.device = at::kCPU;
   settings.precision = engine::Precision::kFp32;
   const auto reference = train::run_smoke_training(settings);
-  section.facts["trial"] = make_facts(actual);
-  section.facts["cpu_fp32"] = make_facts(reference);
-  compare({.location = "on " + name,
-           .precision = *precision,
-           .actual = actual,
-           .reference = reference,
-           .tolerance = train::get_smoke_run_tolerance(*precision)},
-          section);
+  section.facts["trial"] = make_smoke_run_facts(actual);
+  section.facts["cpu_fp32"] = make_smoke_run_facts(reference);
+  report_comparison({.device_phrase = "on " + device_name,
+                     .precision = *precision,
+                     .actual = actual,
+                     .reference = reference,
+                     .tolerance = train::get_smoke_run_tolerance(*precision)},
+                    section);
 }
 
-void dry_run(const DoctorContext& context, Section& section) {
+void dry_run_on_virtual_gpu(const DoctorContext& context, Section& section) {
   const auto virtual_gpu = parse_virtual_gpu(context.device);
   const auto precision = choose_precision(*memory::find_gpu(virtual_gpu->gpu), context, section);
   if (!precision) return;
@@ -317,7 +319,7 @@ Section examine_step(const DoctorContext& context, const std::string& device) {
         if (context.model.empty()) {
           return section.fail("no step was tried: no writable folder for the files of a small model; set TMPDIR");
         }
-        if (context.is_virtual()) return dry_run(context, section);
+        if (context.is_virtual()) return dry_run_on_virtual_gpu(context, section);
         if (device == "cpu") return test_on_cpu(context, section);
         test_on_gpu(context, device, section);
       });

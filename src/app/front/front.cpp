@@ -37,13 +37,13 @@ void check_command_config(const CommandLine& command_line) {
   if (command == "train") check_config_file(arguments.train.config, arguments.train.overrides);
   if (command == "eval") check_config_file(arguments.eval.config, arguments.eval.overrides);
   if (command == "inspect") check_config_file(arguments.inspect.config, arguments.inspect.overrides);
-  if (command == "plan") check_config_file(arguments.plan.config, arguments.plan.all_overrides());
+  if (command == "plan") check_config_file(arguments.plan.config, arguments.plan.get_all_overrides());
 }
 
 /// Runs `vlmtrain options`, with the same message as other commands if stdout cannot be written.
-ExitCode print_options(const OptionsArguments& arguments) {
+ExitCode run_list_options(const OptionsArguments& arguments) {
   try {
-    return flush_stdout(options(arguments));
+    return flush_stdout(list_options(arguments));
   } catch (const std::system_error&) {  // {fmt} throws if a write fails while it prints
     const ExitCode flush_code = flush_stdout(ExitCode::kSuccess);
     if (flush_code == ExitCode::kSuccess) throw;
@@ -64,7 +64,7 @@ bool needs_dry_run(const CommandLine& command_line) {
 }
 
 /// Replaces this process by the core program. Throws UserError (kFailed) if that fails.
-[[noreturn]] void start_core(const std::filesystem::path& core, char** argv) {
+[[noreturn]] void exec_core(const std::filesystem::path& core, char** argv) {
   execv(core.c_str(), argv);
   throw run_error(
       "{}: cannot be started: {}; it must be in the folder of vlmtrain: build both (cmake --build --preset release), "
@@ -84,13 +84,14 @@ int run_front_end(const std::vector<std::string>& arguments, char** argv) {
     // Stop signals are held back until the core has loaded its libraries and handles them. The run
     // then ends with the exit code for requeueing.
     if (command_line.command() == "train") train::block_stop_signals();
-    if (command_line.command() == "options") return static_cast<int>(print_options(command_line.arguments().options));
+    if (command_line.command() == "options")
+      return static_cast<int>(run_list_options(command_line.arguments().options));
     check_command_config(command_line);
     const auto core = find_core_program();
     set_openmp_wait_policy();  // OpenMP reads it when the core is loaded
     // The dry-run process loads its libraries while the core loads its own.
     if (needs_dry_run(command_line)) planner::prestart_dry_run_process(core);
-    start_core(core, argv);
+    exec_core(core, argv);
   } catch (const UserError& error) {
     return static_cast<int>(report_user_error(error));
   }

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kOverlay = "overlay.png";
+constexpr const char* kOverlayFileName = "overlay.png";
 
 /// Returns 12 for "mask_12.png"; nothing for another name.
 std::optional<int64_t> parse_mask_number(const fs::path& file) {
@@ -27,7 +27,7 @@ std::optional<int64_t> parse_mask_number(const fs::path& file) {
 
 }  // namespace
 
-void check_draws_masks(const models::Processor& processor, const std::string& checkpoint) {
+void check_predicts_masks(const models::Processor& processor, const std::string& checkpoint) {
   if (processor.predicts_masks()) return;
   throw usage_error("--mask-out: the model of {} predicts no masks; omit the option, or give a checkpoint of prs_med",
                     checkpoint);
@@ -41,7 +41,7 @@ void check_mask_folder(const std::string& folder) {
   }
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const fs::path name = entry.path().filename();
-    if (name == kOverlay || parse_mask_number(name)) continue;
+    if (name == kOverlayFileName || parse_mask_number(name)) continue;
     throw usage_error(
         "--mask-out: {} contains {}, which is not a mask of an earlier answer, so nothing is written there; give a new "
         "or empty folder",
@@ -58,9 +58,10 @@ std::vector<std::string> make_mask_paths(const std::string& folder, size_t masks
 
 void write_masks(const std::string& folder, const std::vector<std::string>& files, const at::Tensor& image,
                  const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& true_masks) {
-  make_mask_folder(folder);
+  create_mask_folder(folder);
   for (size_t i = 0; i < masks.size(); ++i) io::write_file(files[i], image::encode_mask_png(masks[i]));
-  io::write_file(fs::path(folder) / kOverlay, image::encode_png(image::draw_mask_comparison(image, masks, true_masks)));
+  io::write_file(fs::path(folder) / kOverlayFileName,
+                 image::encode_png(image::draw_mask_comparison(image, masks, true_masks)));
   std::vector<fs::path> stale_files;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const auto number = parse_mask_number(entry.path().filename());
@@ -69,7 +70,7 @@ void write_masks(const std::string& folder, const std::vector<std::string>& file
   for (const fs::path& file : stale_files) fs::remove(file);
 }
 
-void make_mask_folder(const std::string& folder) {
+void create_mask_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw run_error("--mask-out: {} cannot be created: {}; give another folder", folder, error.message());
@@ -80,7 +81,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Bytes of a sample's id in a file name, which file systems limit to 255 bytes. Not tuned.
-constexpr size_t kMaxNameLength = 120;
+constexpr size_t kMaxIdBytes = 120;
 
 bool is_file_name_character(char character) {
   return (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
@@ -100,18 +101,18 @@ MaskOverlays::MaskOverlays(std::string folder) : folder_(std::move(folder)) {
 }
 
 std::string MaskOverlays::make_unique_name(const std::string& id) {
-  std::string plain = id.substr(0, kMaxNameLength);
+  std::string base_name = id.substr(0, kMaxIdBytes);
   std::ranges::replace_if(
-      plain, [](char character) { return !is_file_name_character(character); }, '_');
-  if (plain.empty() || plain.front() == '.') plain.insert(plain.begin(), '_');
-  std::string name = plain;
-  for (int64_t number = 2; !names_.insert(name).second; ++number) name = fmt::format("{}_{}", plain, number);
+      base_name, [](char character) { return !is_file_name_character(character); }, '_');
+  if (base_name.empty() || base_name.front() == '.') base_name.insert(base_name.begin(), '_');
+  std::string name = base_name;
+  for (int64_t number = 2; !used_names_.insert(name).second; ++number) name = fmt::format("{}_{}", base_name, number);
   return name;
 }
 
 void MaskOverlays::add(const io::Record& record, const evaluation::Answer& answer) {
   if (answer.masks.empty()) return;
-  make_mask_folder(folder_);
+  create_mask_folder(folder_);
   std::map<int64_t, std::vector<const evaluation::MaskPrediction*>> masks_by_image;
   for (const auto& mask : answer.masks) masks_by_image[mask.image].push_back(&mask);
   for (const auto& [image_index, masks] : masks_by_image) {

@@ -15,7 +15,7 @@ namespace vlmtrain::app {
 
 /// Throws UserError (kUsage) if the model predicts no masks. Call it if --mask-out is given.
 /// `checkpoint` is the name of the model in the message.
-void check_draws_masks(const models::Processor& processor, const std::string& checkpoint);
+void check_predicts_masks(const models::Processor& processor, const std::string& checkpoint);
 
 /// Throws UserError (kUsage) if `folder`, the value of --mask-out, exists but is not a folder,
 /// cannot be read, or contains files that `generate --mask-out` does not write, such as the images
@@ -34,7 +34,7 @@ void write_masks(const std::string& folder, const std::vector<std::string>& file
                  const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& true_masks);
 
 /// Creates the folder and its parents unless they exist. Throws UserError (kFailed).
-void make_mask_folder(const std::string& folder);
+void create_mask_folder(const std::string& folder);
 
 /// A writer of the images of samples with their masks, predicted masks filled and true masks
 /// outlined. The files are ID.png for the first image of a sample, and ID_2.png and so on for
@@ -56,7 +56,7 @@ class MaskOverlays {
   std::string make_unique_name(const std::string& id);
 
   std::string folder_;
-  std::set<std::string> names_;
+  std::set<std::string> used_names_;
   int64_t num_written_ = 0;
 };
 

@@ -23,35 +23,35 @@ constexpr const char* kDefaultModel = "llava-1.5-7b";
 
 /// Returns the last argument key=value for a key, or for any key of a section; nothing if there is
 /// no such argument. Does not read the file of --config.
-std::optional<std::string> find_setting(const PlanArguments& arguments, const std::string& key_or_section) {
-  std::optional<std::string> setting;
-  for (const auto* settings : {&arguments.key_flags, &arguments.overrides}) {
-    for (const auto& text : *settings) {
+std::optional<std::string> find_override(const PlanArguments& arguments, const std::string& key_or_section) {
+  std::optional<std::string> found_override;
+  for (const auto* overrides : {&arguments.key_flags, &arguments.overrides}) {
+    for (const auto& text : *overrides) {
       const std::string key = text.substr(0, text.find('='));
-      if (key == key_or_section || key.starts_with(key_or_section + ".")) setting = text;
+      if (key == key_or_section || key.starts_with(key_or_section + ".")) found_override = text;
     }
   }
-  return setting;
+  return found_override;
 }
 
 /// Throws UserError (kUsage) if --finetune contradicts the configuration keys of LoRA.
 void check_finetune(const PlanArguments& arguments, const train::Config& config) {
-  const auto refuse = [](const std::string& key, const std::string& flag, const std::string& advice) {
+  const auto reject = [](const std::string& key, const std::string& flag, const std::string& advice) {
     throw usage_error("--finetune {} contradicts {}: {}", flag, key, advice);
   };
   if (arguments.finetune == "full") {
     for (const char* key : {"lora", "model.adapter"}) {
-      const auto text = find_setting(arguments, key);
+      const auto text = find_override(arguments, key);
       if (!text || *text == "lora.rank=0" || *text == "model.adapter=") continue;
-      refuse(*text, "full", "the key enables LoRA; omit one of the two");
+      reject(*text, "full", "the key enables LoRA; omit one of the two");
     }
     if (config.model.quantization != nn::Quantization::kNone) {
-      refuse("model.quantization=" + nn::to_string(config.model.quantization), "full",
+      reject("model.quantization=" + nn::to_string(config.model.quantization), "full",
              "trained weights cannot be quantized; use --finetune lora, or model.quantization=none");
     }
   }
-  if (arguments.finetune == "lora" && find_setting(arguments, "lora.rank") == "lora.rank=0") {
-    refuse("lora.rank=0", "lora", "rank 0 disables LoRA; set a rank such as lora.rank=16, or use --finetune full");
+  if (arguments.finetune == "lora" && find_override(arguments, "lora.rank") == "lora.rank=0") {
+    reject("lora.rank=0", "lora", "rank 0 disables LoRA; set a rank such as lora.rank=16, or use --finetune full");
   }
 }
 
@@ -72,12 +72,12 @@ planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments) {
     throw UserError(error.code(), fmt::format("{}; or {}", error.what(), kAdvice));
   }
   if (device->is_cpu()) throw usage_error("this machine has no GPU; {}", kAdvice);
-  return planner::make_target_gpu(memory::describe(*device));
+  return planner::make_target_gpu(memory::describe_device(*device));
 }
 
 train::Config make_plan_config(const PlanArguments& arguments) {
   train::Config config;
-  train::declare(config).read(arguments.config, arguments.all_overrides());
+  train::declare(config).read(arguments.config, arguments.get_all_overrides());
   check_finetune(arguments, config);
   if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: must be greater than 0");
   if (arguments.world_size % arguments.nodes != 0) {
@@ -89,7 +89,7 @@ train::Config make_plan_config(const PlanArguments& arguments) {
   const bool uses_default_model = config.model.path.empty();
   if (uses_default_model) config.model.path = kDefaultModel;
   const bool has_no_adapter = config.lora.rank == 0 && config.model.adapter.empty();
-  const bool uses_lora = arguments.finetune.empty() ? uses_default_model && !find_setting(arguments, "lora.rank")
+  const bool uses_lora = arguments.finetune.empty() ? uses_default_model && !find_override(arguments, "lora.rank")
                                                     : arguments.finetune == "lora";
   if (uses_lora && has_no_adapter) config.lora.rank = kDefaultLoraRank;
   if (arguments.finetune == "full") {
@@ -140,17 +140,17 @@ void plan_synthetic_samples(const PlanArguments& arguments, const train::Config&
                             const planner::TargetGpu& target,
                             const std::function<void(const planner::PlanRequest&)>& callback) {
   const SyntheticSamples samples(arguments, config);
-  auto request = train::build_plan_request(config, train::make_job(config), target, samples.workload());
-  for (const auto& remark : samples.remarks()) spdlog::warn("{}", remark);
-  request.sample_limits = samples.limits();
+  auto request = train::build_plan_request(config, train::make_job(config), target, samples.build_workload());
+  for (const auto& remark : samples.list_remarks()) spdlog::warn("{}", remark);
+  request.sample_limits = samples.build_limits();
   fill_request(request, arguments, model);
   callback(request);
 }
 
 }  // namespace
 
-void make_plan_request(const PlanArguments& arguments,
-                       const std::function<void(const planner::PlanRequest&)>& callback) {
+void call_with_plan_request(const PlanArguments& arguments,
+                            const std::function<void(const planner::PlanRequest&)>& callback) {
   const train::Config parsed_config = make_plan_config(arguments);
   const auto plan_with_model = [&](const train::Config& config, const PresetFolder* preset) {
     for (const auto& remark : models::list_checkpoint_remarks(config.model.path)) spdlog::warn("{}", remark);
@@ -162,7 +162,7 @@ void make_plan_request(const PlanArguments& arguments,
     if (preset != nullptr) preset->require_tokenizer();
     plan_dataset(arguments, config, parsed_config.model.path, target, callback);
   };
-  with_model_folder(parsed_config, arguments.tokenizer, plan_with_model);
+  call_with_model_folder(parsed_config, arguments.tokenizer, plan_with_model);
 }
 
 }  // namespace vlmtrain::app

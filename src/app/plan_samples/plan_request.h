@@ -21,7 +21,7 @@ train::Config make_plan_config(const PlanArguments& arguments);
 /// Calls `callback` once with the request that `vlmtrain plan` sends to the planner. The request is
 /// valid only during the call, because the files of a preset are in a temporary folder. Logs
 /// remarks on the model and the samples. Throws UserError, and exceptions of `callback`.
-void make_plan_request(const PlanArguments& arguments,
-                       const std::function<void(const planner::PlanRequest&)>& callback);
+void call_with_plan_request(const PlanArguments& arguments,
+                            const std::function<void(const planner::PlanRequest&)>& callback);
 
 }  // namespace vlmtrain::app

@@ -38,40 +38,39 @@ std::optional<PixelSize> parse_pixel_size(const char* flag, const std::string& t
 }
 
 /// Throws UserError (kUsage) for flags that contradict or require each other.
-void check_flags(const SampleFlags& arguments) {
-  if (!arguments.image_mix.empty() && arguments.images) {
-    throw usage_error("--image-mix {} and --images {}: give one of them", arguments.image_mix, *arguments.images);
+void check_flags(const SampleFlags& flags) {
+  if (!flags.image_mix.empty() && flags.images) {
+    throw usage_error("--image-mix {} and --images {}: give one of them", flags.image_mix, *flags.images);
   }
-  if (!arguments.volume_size.empty() && arguments.volumes == 0) {
-    throw usage_error("--volume-size {}: requires volumes; give --volumes 1 or more", arguments.volume_size);
+  if (!flags.volume_size.empty() && flags.volumes == 0) {
+    throw usage_error("--volume-size {}: requires volumes; give --volumes 1 or more", flags.volume_size);
   }
-  if (arguments.video_frames) return;
-  const char* const flag_name = arguments.fps ? "--fps" : !arguments.video_size.empty() ? "--video-size" : nullptr;
+  if (flags.video_frames) return;
+  const char* const flag_name = flags.fps ? "--fps" : !flags.video_size.empty() ? "--video-size" : nullptr;
   if (flag_name)
     throw usage_error("{}: requires a video; give --video-frames too, such as --video-frames 32", flag_name);
 }
 
 /// Returns the sample without the number of images of a variant of --image-mix.
-models::SyntheticSample make_common_sample(const SampleFlags& arguments, const train::Config& config) {
+models::SyntheticSample make_common_sample(const SampleFlags& flags, const train::Config& config) {
   models::SyntheticSample sample;
-  sample.video_frames = arguments.video_frames.value_or(0);
-  sample.images = arguments.images;
+  sample.video_frames = flags.video_frames.value_or(0);
+  sample.images = flags.images;
   // A video or volumes replace the image that a family has by default.
-  if (!sample.images && (sample.video_frames > 0 || arguments.volumes)) sample.images = 0;
-  sample.volumes = arguments.volumes;
-  sample.volume_size =
-      arguments.volume_size.empty() ? config.data.volume.size : parse_volume_size(arguments.volume_size);
+  if (!sample.images && (sample.video_frames > 0 || flags.volumes)) sample.images = 0;
+  sample.volumes = flags.volumes;
+  sample.volume_size = flags.volume_size.empty() ? config.data.volume.size : parse_volume_size(flags.volume_size);
   sample.volume_dtype = config.data.volume.dtype;
-  sample.text_tokens = arguments.text_tokens.value_or(sample.text_tokens);
-  sample.label_tokens = arguments.answer_tokens.value_or(std::min(sample.label_tokens, sample.text_tokens - 1));
+  sample.text_tokens = flags.text_tokens.value_or(sample.text_tokens);
+  sample.label_tokens = flags.answer_tokens.value_or(std::min(sample.label_tokens, sample.text_tokens - 1));
   sample.image_max_pixels = config.data.image_max_pixels;
   sample.sampling_fps = config.data.video_fps;
   sample.video_max_frames = config.data.video_max_frames;
   sample.video_layout = config.data.video_layout;
-  sample.masks = arguments.masks;
+  sample.masks = flags.masks;
   sample.mask_image_size = config.data.mask_image_size;
-  const auto image_size = parse_pixel_size("--image-size", arguments.image_size);
-  const auto video_size = parse_pixel_size("--video-size", arguments.video_size);
+  const auto image_size = parse_pixel_size("--image-size", flags.image_size);
+  const auto video_size = parse_pixel_size("--video-size", flags.video_size);
   if (image_size) {  // also the default size of a video frame
     sample.image_width = sample.video_width = image_size->width;
     sample.image_height = sample.video_height = image_size->height;
@@ -80,9 +79,9 @@ models::SyntheticSample make_common_sample(const SampleFlags& arguments, const t
     sample.video_width = video_size->width;
     sample.video_height = video_size->height;
   }
-  if (arguments.fps) {
-    sample.video_fps = *arguments.fps;
-    if (!(sample.video_fps > 0)) throw usage_error("--fps {}: must be greater than 0", *arguments.fps);
+  if (flags.fps) {
+    sample.video_fps = *flags.fps;
+    if (!(sample.video_fps > 0)) throw usage_error("--fps {}: must be greater than 0", *flags.fps);
   }
   return sample;
 }
@@ -95,7 +94,7 @@ std::string describe_variant(const SampleVariant& variant) {
 
 /// Returns the shape of a sample of more than `max_tokens` tokens after training has shrunk its
 /// images (data.on_too_long=shrink), with the largest limit on pixels per image with which the
-/// sample fits. Uses the steps and the minimum of the processors (shrink_range() in src/models).
+/// sample fits. Uses the steps and the minimum of the processors (get_shrink_range() in src/models).
 /// Returns nothing if no limit makes the sample fit. `full_shape` is the shape without a limit.
 std::optional<data::SampleShape> shrink_shape(const train::Config& config, models::SyntheticSample sample,
                                               const data::SampleShape& full_shape, int64_t max_tokens) {
@@ -107,9 +106,9 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
   // pixels.
   const int64_t pixels_per_token =
       has_grids ? full_shape.pixel_rows / full_shape.image_tokens * full_shape.row.width * full_shape.row.width : 0;
-  const int64_t unit = has_grids ? pixels_per_token : full_shape.row.height * full_shape.row.width;
-  const auto try_shape = [&](int64_t units) -> std::optional<data::SampleShape> {
-    const int64_t pixels = units * unit;
+  const int64_t pixels_per_unit = has_grids ? pixels_per_token : full_shape.row.height * full_shape.row.width;
+  const auto try_shape = [&](int64_t num_units) -> std::optional<data::SampleShape> {
+    const int64_t pixels = num_units * pixels_per_unit;
     if (config.data.image_max_pixels && pixels > *config.data.image_max_pixels) return std::nullopt;
     sample.image_max_pixels = pixels;
     auto shape = models::compute_sample_shape(config.model.path, sample);
@@ -134,14 +133,14 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
 }
 
 /// Sets variant.rejection and variant.required_max_length if the processor would reject the sample.
-void check_acceptance(SampleVariant& variant, const train::Config& config, const models::ContextLength& context) {
+void set_rejection(SampleVariant& variant, const train::Config& config, const models::ContextLength& context) {
   const auto& data = config.data;
   if (data.max_images_per_sample && variant.num_media > *data.max_images_per_sample) {
     variant.rejection = fmt::format("a sample has {} images, more than data.max_images_per_sample={}",
                                     variant.num_media, *data.max_images_per_sample);
   } else if (context.is_hard_limit && variant.shape.tokens > context.tokens) {
     variant.rejection = fmt::format("{} is longer than the model's {} positions ({})", describe_variant(variant),
-                                    with_commas(context.tokens), context.key);
+                                    format_with_commas(context.tokens), context.key);
   } else if (variant.shape.tokens > data.max_length) {
     variant.rejection = fmt::format("{} is longer than data.max_length={}", describe_variant(variant), data.max_length);
     variant.required_max_length = variant.shape.tokens;
@@ -150,18 +149,18 @@ void check_acceptance(SampleVariant& variant, const train::Config& config, const
 
 }  // namespace
 
-std::vector<SampleVariant> make_sample_variants(const SampleFlags& arguments, const train::Config& config) {
-  check_flags(arguments);
-  models::SyntheticSample sample = make_common_sample(arguments, config);
+std::vector<SampleVariant> make_sample_variants(const SampleFlags& flags, const train::Config& config) {
+  check_flags(flags);
+  models::SyntheticSample sample = make_common_sample(flags, config);
   // Without --image-mix, all samples are equal. Without --images, they have the default number of
   // images of the model's family.
   const auto mix =
-      arguments.image_mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(arguments.image_mix);
+      flags.image_mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(flags.image_mix);
   const auto context = models::read_context_length(config.model.path);
   std::vector<SampleVariant> variants;
   variants.reserve(mix.size());
   for (const ImageMixComponent& component : mix) {
-    if (!arguments.image_mix.empty()) sample.images = component.images;
+    if (!flags.image_mix.empty()) sample.images = component.images;
     SampleVariant variant{
         .share = component.share, .shape = models::compute_sample_shape(config.model.path, sample), .rejection = {}};
     variant.num_media = variant.shape.num_media - variant.shape.num_videos - variant.shape.num_volumes;
@@ -173,7 +172,7 @@ std::vector<SampleVariant> make_sample_variants(const SampleFlags& arguments, co
         variant.shape = std::move(*shape);
       }
     }
-    check_acceptance(variant, config, context);
+    set_rejection(variant, config, context);
     variants.push_back(std::move(variant));
   }
   return variants;

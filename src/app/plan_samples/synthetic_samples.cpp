@@ -18,15 +18,15 @@ namespace vlmtrain::app {
 namespace {
 
 /// Returns the variants that training would accept, in the same order.
-std::vector<SampleVariant> filter_accepted(std::vector<SampleVariant> variants) {
+std::vector<SampleVariant> select_accepted(std::vector<SampleVariant> variants) {
   std::erase_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
   return variants;
 }
 
 /// Returns whether training drops rejected variants and continues with the others.
-bool drops_variants(const train::Config& config, const std::vector<SampleVariant>& variants) {
+bool drops_some_variants(const train::Config& config, const std::vector<SampleVariant>& variants) {
   return variants.size() > 1 && config.data.on_bad_sample == data::BadSamplePolicy::kSkip &&
-         !filter_accepted(variants).empty();
+         !select_accepted(variants).empty();
 }
 
 /// Returns the shapes of the samples of one rank in an average step; `samples` is their number.
@@ -48,27 +48,28 @@ std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant
 /// images.
 planner::Workload make_workload(const std::vector<SampleVariant>& variants, const PlanArguments& arguments,
                                 const train::Config& config) {
-  planner::Workload workload{.candidates = {{.shapes = {variants.back().shape}, .first_sample_id = {}}},
+  planner::Workload workload{.worst_batches = {{.shapes = {variants.back().shape}, .first_sample_id = {}}},
                              .global_batch_size = config.training.global_batch_size,
                              .world_size = arguments.world_size};
-  if (variants.size() > 1) workload.average = make_average_step(variants, workload.samples_per_rank());
+  if (variants.size() > 1) workload.average_step = make_average_step(variants, workload.samples_per_rank());
   return workload;
 }
 
 /// Returns the samples after `change(arguments, config)` has set a limit, or nothing if the limit
 /// is invalid or training would reject the samples.
 template <class Change>
-std::optional<planner::LimitedSamples> apply_change(PlanArguments arguments, train::Config config,
-                                                    const Change& change) {
+std::optional<planner::LimitedSamples> make_limited_samples(PlanArguments arguments, train::Config config,
+                                                            const Change& change) {
   change(arguments, config);
   try {
     const auto variants = make_sample_variants(arguments.samples, config);
-    const auto usable = filter_accepted(variants);
-    if (usable.empty() || (usable.size() < variants.size() && !drops_variants(config, variants))) return std::nullopt;
-    planner::LimitedSamples limited_samples{.workload = make_workload(usable, arguments, config)};
-    if (usable.size() == variants.size()) return limited_samples;
+    const auto accepted = select_accepted(variants);
+    if (accepted.empty() || (accepted.size() < variants.size() && !drops_some_variants(config, variants)))
+      return std::nullopt;
+    planner::LimitedSamples limited_samples{.workload = make_workload(accepted, arguments, config)};
+    if (accepted.size() == variants.size()) return limited_samples;
     const double remaining_share =
-        std::accumulate(usable.begin(), usable.end(), 0.0,
+        std::accumulate(accepted.begin(), accepted.end(), 0.0,
                         [](double sum, const SampleVariant& variant) { return sum + variant.share; });
     limited_samples.num_samples = config.training.global_batch_size;
     limited_samples.num_dropped =
@@ -82,7 +83,7 @@ std::optional<planner::LimitedSamples> apply_change(PlanArguments arguments, tra
 
 /// Returns the largest value of `limit` with which every sample is accepted, by binary search;
 /// nothing if there is no such value.
-std::optional<int64_t> find_largest_accepted(const planner::SampleLimit& limit) {
+std::optional<int64_t> find_largest_accepted_value(const planner::SampleLimit& limit) {
   int64_t lower = limit.find_min() / limit.multiple, upper = limit.current / limit.multiple;
   if (lower > upper || !limit.measure(lower * limit.multiple, /*all=*/true)) return std::nullopt;
   while (lower < upper) {
@@ -97,18 +98,18 @@ std::optional<int64_t> find_largest_accepted(const planner::SampleLimit& limit) 
 }
 
 /// Returns the error for rejected samples, with the changes of arguments that make them accepted.
-UserError make_refusal_error(const std::vector<SampleVariant>& variants,
-                             const std::vector<planner::SampleLimit>& limits) {
+UserError make_rejection_error(const std::vector<SampleVariant>& variants,
+                               const std::vector<planner::SampleLimit>& limits) {
   const auto rejected =
       std::ranges::find_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
   std::vector<std::string> suggestions;
   const int64_t max_length = std::ranges::max(variants, {}, &SampleVariant::required_max_length).required_max_length;
   if (max_length > 0) suggestions.push_back(fmt::format("data.max_length={}", max_length));
-  if (!filter_accepted(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
+  if (!select_accepted(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
   for (const auto& limit : limits) {
     // The suggestion data.on_bad_sample=skip above has the same effect.
     if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;
-    const auto value = find_largest_accepted(limit);
+    const auto value = find_largest_accepted_value(limit);
     if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
   }
   if (suggestions.empty()) suggestions.emplace_back("smaller samples");
@@ -118,21 +119,22 @@ UserError make_refusal_error(const std::vector<SampleVariant>& variants,
 
 }  // namespace
 
-planner::Workload SyntheticSamples::workload() const {
-  const auto usable = filter_accepted(variants_);
-  if (usable.size() < variants_.size() && !drops_variants(config_, variants_))
-    throw make_refusal_error(variants_, limits());
-  return make_workload(usable, arguments_, config_);
+planner::Workload SyntheticSamples::build_workload() const {
+  const auto accepted = select_accepted(variants_);
+  if (accepted.size() < variants_.size() && !drops_some_variants(config_, variants_))
+    throw make_rejection_error(variants_, build_limits());
+  return make_workload(accepted, arguments_, config_);
 }
 
-std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
+std::vector<planner::SampleLimit> SyntheticSamples::build_limits() const {
   const data::SampleShape& shape = variants_.back().shape;
   const planner::Workload workload = make_workload(variants_, arguments_, config_);
   std::vector<planner::SampleLimit> limits;
   const auto add = [&](planner::SampleLimit limit, const auto& change) {
     limit.measure = [this, change](int64_t value, bool /*all*/) {
-      return apply_change(arguments_, config_,
-                          [&](PlanArguments& arguments, train::Config& config) { change(value, arguments, config); });
+      return make_limited_samples(arguments_, config_, [&](PlanArguments& arguments, train::Config& config) {
+        change(value, arguments, config);
+      });
     };
     limits.push_back(std::move(limit));
   };
@@ -140,7 +142,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
     add({.argument_format = "data.image_max_pixels={}",
          .current = train::compute_max_pixels(workload),
          .find_min = [pixels = train::compute_min_pixels(workload)] { return pixels; },
-         .multiple = train::compute_pixel_unit(workload),
+         .multiple = train::compute_pixel_granularity(workload),
          .description = "downscales larger images",
          .measure = {}},
         [](int64_t value, PlanArguments&, train::Config& config) { config.data.image_max_pixels = value; });
@@ -151,8 +153,8 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
     const bool has_rate = arguments_.samples.fps.has_value();
     add({.argument_format = has_rate ? "data.video_max_frames={}" : "--video-frames {}",
          .current = shape.video_frames,
-         .find_min = [] { return train::kMinFrames; },
-         .multiple = train::kFramesPerPatch,
+         .find_min = [] { return train::kMinSuggestedFrames; },
+         .multiple = train::kFramesPerTemporalPatch,
          .description = has_rate ? "uses fewer frames per video" : "samples with fewer frames",
          .measure = {}},
         [has_rate](int64_t value, PlanArguments& arguments, train::Config& config) {
@@ -203,36 +205,37 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
   return limits;
 }
 
-std::vector<std::string> SyntheticSamples::remarks() const {
-  std::vector<std::string> notes;
+std::vector<std::string> SyntheticSamples::list_remarks() const {
+  std::vector<std::string> result;
   for (const auto& variant : variants_) {
     if (!variant.rejection.empty())
-      notes.push_back(variant.rejection + "; such samples are skipped (data.on_bad_sample=skip)");
+      result.push_back(variant.rejection + "; such samples are skipped (data.on_bad_sample=skip)");
   }
   for (const auto& variant : variants_) {
     if (variant.original_tokens == 0) continue;
-    notes.push_back(
+    result.push_back(
         fmt::format("a sample of {} tokens is longer than data.max_length={}: its images are downscaled, and {} tokens "
                     "remain (data.on_too_long=shrink)",
-                    with_commas(variant.original_tokens), config_.data.max_length, with_commas(variant.shape.tokens)));
+                    format_with_commas(variant.original_tokens), config_.data.max_length,
+                    format_with_commas(variant.shape.tokens)));
   }
-  const auto usable = filter_accepted(variants_);
-  if (usable.empty()) return notes;
-  const data::SampleShape& largest = usable.back().shape;
+  const auto accepted = select_accepted(variants_);
+  if (accepted.empty()) return result;
+  const data::SampleShape& largest = accepted.back().shape;
   const int64_t requested_frames = arguments_.samples.video_frames.value_or(0);
   if (!arguments_.samples.fps && largest.video_frames < requested_frames) {
-    notes.push_back(
-        fmt::format("{} of the {} frames are used (data.video_max_frames={}, and the limit of the model's processor)",
-                    with_commas(largest.video_frames), with_commas(requested_frames), config_.data.video_max_frames));
+    result.push_back(fmt::format(
+        "{} of the {} frames are used (data.video_max_frames={}, and the limit of the model's processor)",
+        format_with_commas(largest.video_frames), format_with_commas(requested_frames), config_.data.video_max_frames));
   }
   const auto context = models::read_context_length(config_.model.path);
   if (largest.tokens > context.tokens) {
-    notes.push_back(
+    result.push_back(
         fmt::format("a sample of {} tokens is longer than the model's context of {} ({}); it is used for training, but "
                     "at positions that the model has not seen",
-                    with_commas(largest.tokens), with_commas(context.tokens), context.key));
+                    format_with_commas(largest.tokens), format_with_commas(context.tokens), context.key));
   }
-  return notes;
+  return result;
 }
 
 }  // namespace vlmtrain::app

@@ -23,13 +23,13 @@ class SyntheticSamples {
   /// Returns the workload of a run. Throws UserError (kUsage) with suggestions if training would
   /// reject a sample (data.max_length, data.max_images_per_sample). With data.on_bad_sample=skip,
   /// rejected variants of a mix are dropped, unless all are rejected.
-  planner::Workload workload() const;
+  planner::Workload build_workload() const;
   /// Returns the configuration keys and flags that make the samples smaller.
-  std::vector<planner::SampleLimit> limits() const;
+  std::vector<planner::SampleLimit> build_limits() const;
   /// Returns warnings, one sentence each: dropped variants, shrunk images, and, for the largest
   /// sample, unused frames and more tokens than the model has positions for. REQUIRES:
   /// build_workload() has not thrown.
-  std::vector<std::string> remarks() const;
+  std::vector<std::string> list_remarks() const;
 
  private:
   const PlanArguments& arguments_;

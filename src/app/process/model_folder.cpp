@@ -39,15 +39,15 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 }  // namespace
 
 PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
-    : preset_(std::move(preset)), tokenizer_(std::move(tokenizer)) {
+    : preset_(std::move(preset)), tokenizer_file_(std::move(tokenizer)) {
   models::write_preset_config(preset_, folder_.path());
-  if (tokenizer_.empty()) return;
+  if (tokenizer_file_.empty()) return;
   const auto file = folder_.path() / "tokenizer.json";
   if (std::filesystem::exists(file)) {
     throw usage_error("--tokenizer: preset {} includes a tokenizer, and its config.json uses the ids; omit the option",
                       preset_);
   }
-  std::filesystem::copy_file(tokenizer_, file);
+  std::filesystem::copy_file(tokenizer_file_, file);
   // The preset's added_tokens.json belongs to the tokenizer of the published model. The given
   // tokenizer may be another one, and its tokenizer.json has all tokens.
   std::filesystem::remove(folder_.path() / "added_tokens.json");
@@ -63,13 +63,14 @@ void PresetFolder::require_tokenizer() const {
 }
 
 std::string PresetFolder::replace_paths(std::string text) const {
-  if (!tokenizer_.empty()) replace_all(text, (folder_.path() / "tokenizer.json").string(), tokenizer_);
+  if (!tokenizer_file_.empty()) replace_all(text, (folder_.path() / "tokenizer.json").string(), tokenizer_file_);
   replace_all(text, folder_.path().string(), preset_);
   return text;
 }
 
-void with_model_folder(train::Config config, const std::string& tokenizer,
-                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback) {
+void call_with_model_folder(
+    train::Config config, const std::string& tokenizer,
+    const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback) {
   const std::string model = config.model.path;
   if (std::filesystem::exists(model)) {
     if (!tokenizer.empty()) {

@@ -44,7 +44,7 @@ class PresetFolder {
 
  private:
   std::string preset_;
-  std::string tokenizer_;
+  std::string tokenizer_file_;
   TemporaryFolder folder_;
 };
 
@@ -52,7 +52,8 @@ class PresetFolder {
 /// becomes a temporary folder, `preset`, which exists during the call; otherwise `preset` is null.
 /// A UserError of `callback` is passed on with the preset's name in place of the folder. Throws
 /// UserError (kUsage) if `tokenizer` (see PresetFolder) is given without a preset.
-void with_model_folder(train::Config config, const std::string& tokenizer,
-                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback);
+void call_with_model_folder(
+    train::Config config, const std::string& tokenizer,
+    const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback);
 
 }  // namespace vlmtrain::app

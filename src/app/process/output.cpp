@@ -20,9 +20,9 @@ void check_overwrite(const OutputFile& output) {
   if (std::filesystem::file_size(output.path, error) == 0) return;
   // The content decides, not the path: an input file may have other paths through hard and symbolic
   // links.
-  std::string head(kSignatureBytes, '\0');
+  std::string head(kSignatureSearchBytes, '\0');
   std::ifstream file(output.path, std::ios::binary);
-  file.read(head.data(), kSignatureBytes);
+  file.read(head.data(), kSignatureSearchBytes);
   head.resize(static_cast<size_t>(file.gcount()));
   if (head.find(output.signature) != std::string::npos) return;
   throw usage_error("{}: {} exists but does not contain {}, so it is not overwritten; give another file, or remove it",
@@ -32,13 +32,13 @@ void check_overwrite(const OutputFile& output) {
 namespace {
 
 /// Returns the value of an environment variable, or "" if it is not set.
-std::string_view get_environment(const char* name) {
+std::string_view view_environment_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
 /// Reads the locale of the environment without changing the locale of the process.
-bool locale_is_utf8() {
+bool is_locale_utf8() {
   const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);
   if (locale == nullptr) return false;
   const bool is_utf8 = std::string_view(nl_langinfo_l(CODESET, locale)) == "UTF-8";
@@ -50,10 +50,10 @@ bool locale_is_utf8() {
 
 report::TextStyle detect_stdout_style() {
   report::TextStyle style;
-  const bool is_dumb = get_environment("TERM") == "dumb";
+  const bool is_dumb_terminal = view_environment_variable("TERM") == "dumb";
   const bool is_terminal = isatty(STDOUT_FILENO) == 1;
-  style.color = is_terminal && !is_dumb && get_environment("NO_COLOR").empty();
-  style.unicode = locale_is_utf8() && !(is_terminal && is_dumb);
+  style.color = is_terminal && !is_dumb_terminal && view_environment_variable("NO_COLOR").empty();
+  style.unicode = is_locale_utf8() && !(is_terminal && is_dumb_terminal);
   winsize size{};
   if (is_terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
   return style;

@@ -11,11 +11,11 @@ struct OutputFile {
   std::string option;       ///< the name of the option, such as `--answers`
   std::string path;         ///< the value of the option; empty if it was not given
   std::string description;  ///< a phrase for the content, such as `answers of eval`
-  std::string signature;    ///< text that all files with such content have in their first kSignatureBytes bytes
+  std::string signature;    ///< text that all files with such content have in their first kSignatureSearchBytes bytes
 };
 
 /// Number of bytes at the start of a file in which the signature is searched. Not tuned.
-inline constexpr int kSignatureBytes = 4096;
+inline constexpr int kSignatureSearchBytes = 4096;
 
 /// Throws UserError (kUsage) if `output.path` is a file with other content than
 /// `output.description`, such as a data set or configuration that was given by mistake. Empty files

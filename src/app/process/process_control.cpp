@@ -62,13 +62,13 @@ class LocalRanks {
  public:
   /// Starts the ranks. Blocks the handled signals in this thread for wait(). Throws UserError
   /// (kFailed), after killing the ranks that it has started.
-  explicit LocalRanks(int64_t count) : count_(count) {
-    sigemptyset(&signals_);
-    for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals_, signal);
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+  explicit LocalRanks(int64_t num_ranks) : num_ranks_(num_ranks) {
+    sigemptyset(&handled_signals_);
+    for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&handled_signals_, signal);
+    pthread_sigmask(SIG_BLOCK, &handled_signals_, nullptr);
     train::wait_if_exiting();  // A signal is ending this process, so ranks would lose their launcher.
     const int64_t port = find_free_port();
-    for (int64_t rank = 0; rank < count; ++rank) start(rank, port);
+    for (int64_t rank = 0; rank < num_ranks; ++rank) start_rank(rank, port);
   }
 
   /// Waits until all ranks have ended. Returns the exit code of launch_ranks(). After a failure,
@@ -77,7 +77,8 @@ class LocalRanks {
     while (!ranks_by_pid_.empty()) {
       siginfo_t info{};
       const timespec timeout{.tv_sec = kRankExitTimeoutSeconds, .tv_nsec = 0};
-      const int signal = failure_code_ ? sigtimedwait(&signals_, &info, &timeout) : sigwaitinfo(&signals_, &info);
+      const int signal =
+          failure_code_ ? sigtimedwait(&handled_signals_, &info, &timeout) : sigwaitinfo(&handled_signals_, &info);
       if (signal == SIGCHLD) {
         reap_ranks();
         if (failure_code_ && suspended_pids_.size() == ranks_by_pid_.size())
@@ -88,7 +89,7 @@ class LocalRanks {
         signal_all(SIGKILL);
       }
     }
-    return was_stopped_ ? ExitCode::kStopped : failure_code_.value_or(ExitCode::kSuccess);
+    return was_stopped_early_ ? ExitCode::kStopped : failure_code_.value_or(ExitCode::kSuccess);
   }
 
  private:
@@ -117,17 +118,17 @@ class LocalRanks {
   }
 
   /// Starts a rank that connects to rank 0 on `port` of this machine.
-  void start(int64_t rank, int64_t port) {
+  void start_rank(int64_t rank, int64_t port) {
     std::map<std::string, std::string> rank_variables{{"RANK", std::to_string(rank)},
                                                       {"LOCAL_RANK", std::to_string(rank)},
-                                                      {"WORLD_SIZE", std::to_string(count_)},
+                                                      {"WORLD_SIZE", std::to_string(num_ranks_)},
                                                       {"MASTER_ADDR", "127.0.0.1"},
                                                       {"MASTER_PORT", std::to_string(port)},
-                                                      {kLauncherVariable, kLaunchFlag},
+                                                      {kLauncherVariable, kLocalLauncherName},
                                                       {kLauncherPidVariable, std::to_string(getpid())}};
     if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-      const int64_t cores = memory::default_threads();
-      rank_variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / count_));
+      const int64_t cores = memory::get_default_threads();
+      rank_variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / num_ranks_));
     }
     auto environment = make_environment(rank_variables, [](std::string_view) { return true; });
     auto arguments = read_process_arguments();
@@ -169,7 +170,7 @@ class LocalRanks {
     if (WIFSIGNALED(status) && is_stop_requested_ && is_stop_signal(WTERMSIG(status))) {
       // The signal ended the rank before its handlers were installed. The other ranks notice that
       // it is lost, but that is not a failure.
-      if (!std::exchange(was_stopped_, true)) {
+      if (!std::exchange(was_stopped_early_, true)) {
         spdlog::info(
             "stopped by signal {} before a step was done, so there is no checkpoint to write; the same command starts "
             "again",
@@ -190,20 +191,20 @@ class LocalRanks {
     for (const auto& [pid, rank] : ranks_by_pid_) kill(pid, signal);
   }
 
-  const int64_t count_;
-  sigset_t signals_{};
+  const int64_t num_ranks_;
+  sigset_t handled_signals_{};
   std::map<pid_t, int64_t> ranks_by_pid_;             // the running ranks
   std::set<pid_t> suspended_pids_;                    // running ranks that SIGSTOP or a similar signal has suspended
   std::optional<ExitCode> failure_code_;              // exit code of the first rank that failed
   bool is_stop_requested_ = false;                    // a stop signal was forwarded
-  bool was_stopped_ = false;                          // a stop signal ended a rank before its first step
+  bool was_stopped_early_ = false;                    // a stop signal ended a rank before its first step
   std::optional<Clock::time_point> first_interrupt_;  // time of the first SIGINT
 };
 
 }  // namespace
 
-ExitCode launch_ranks(int64_t count) {
-  return LocalRanks(count).wait();
+ExitCode launch_ranks(int64_t num_ranks) {
+  return LocalRanks(num_ranks).wait();
 }
 
 void exit_when_launcher_exits() {

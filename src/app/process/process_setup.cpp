@@ -42,11 +42,11 @@ ExitCode flush_stdout(ExitCode code) {
 }
 
 bool set_openmp_wait_policy() {
-  constexpr const char* kPolicy = "OMP_WAIT_POLICY";
-  constexpr const char* kSpinCount = "GOMP_SPINCOUNT";
-  if (std::getenv(kPolicy) != nullptr || std::getenv(kSpinCount) != nullptr) return false;
-  setenv(kPolicy, "passive", /*overwrite=*/0);
-  setenv(kSpinCount, "1000", /*overwrite=*/0);  // some ten microseconds (docs/benchmarks/cpu-speed.md)
+  constexpr const char* kPolicyVariable = "OMP_WAIT_POLICY";
+  constexpr const char* kSpinCountVariable = "GOMP_SPINCOUNT";
+  if (std::getenv(kPolicyVariable) != nullptr || std::getenv(kSpinCountVariable) != nullptr) return false;
+  setenv(kPolicyVariable, "passive", /*overwrite=*/0);
+  setenv(kSpinCountVariable, "1000", /*overwrite=*/0);  // some ten microseconds (docs/benchmarks/cpu-speed.md)
   return true;
 }
 

@@ -21,37 +21,37 @@ const char* const kThreadLimitMessage =
 
 namespace {
 
-void print(const char* text) {
+void write_to_stderr(const char* text) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
 }
 
 [[noreturn]] void exit_with_message(ExitCode code, const char* message, const char* prefix = "vlmtrain: error: ") {
-  print(prefix);
-  print(message);
-  print("\n");
+  write_to_stderr(prefix);
+  write_to_stderr(message);
+  write_to_stderr("\n");
   _exit(static_cast<int>(code));
 }
 
 [[noreturn]] void handle_terminate() {
-  constexpr const char* kNoMemory =
+  constexpr const char* kOutOfMemoryMessage =
       "the host's memory is full: the system does not allocate more; free some memory, request more (SLURM's "
       "--mem), or raise the limits on address space (ulimit -v) and data (ulimit -d)";
-  constexpr const char* kInternal = "vlmtrain: internal error, please report it: ";
+  constexpr const char* kInternalErrorPrefix = "vlmtrain: internal error, please report it: ";
   if (abi::__cxa_current_exception_type() == nullptr)
-    exit_with_message(ExitCode::kFailed, "std::terminate was called", kInternal);
+    exit_with_message(ExitCode::kFailed, "std::terminate was called", kInternalErrorPrefix);
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    exit_with_message(ExitCode::kDoesNotFit, kNoMemory);
+    exit_with_message(ExitCode::kDoesNotFit, kOutOfMemoryMessage);
   } catch (const std::system_error& error) {
     if (error.code() == std::errc::resource_unavailable_try_again)
       exit_with_message(ExitCode::kFailed, kThreadLimitMessage);
-    if (error.code() == std::errc::not_enough_memory) exit_with_message(ExitCode::kDoesNotFit, kNoMemory);
-    exit_with_message(ExitCode::kFailed, error.what(), kInternal);
+    if (error.code() == std::errc::not_enough_memory) exit_with_message(ExitCode::kDoesNotFit, kOutOfMemoryMessage);
+    exit_with_message(ExitCode::kFailed, error.what(), kInternalErrorPrefix);
   } catch (const std::exception& error) {
-    exit_with_message(ExitCode::kFailed, error.what(), kInternal);
+    exit_with_message(ExitCode::kFailed, error.what(), kInternalErrorPrefix);
   } catch (...) {
-    exit_with_message(ExitCode::kFailed, "an exception of unknown type", kInternal);
+    exit_with_message(ExitCode::kFailed, "an exception of unknown type", kInternalErrorPrefix);
   }
 }
 

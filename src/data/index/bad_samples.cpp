@@ -32,7 +32,7 @@ UserError make_unusable_samples_error(const std::string& dataset, const io::Reco
 }
 
 /// Dropped samples that are logged one by one, so that they do not flood the log. Not tuned.
-constexpr int64_t kMaxLogged = 20;
+constexpr int64_t kMaxLoggedSamples = 20;
 
 }  // namespace
 
@@ -95,7 +95,7 @@ SampleProblem to_sample_problem(const std::exception_ptr& error) {
 }
 
 void BadSampleLog::warn(const std::string& message) {
-  if (num_logged_ == kMaxLogged) {
+  if (num_logged_ == kMaxLoggedSamples) {
     ++num_suppressed_;
     return;
   }

@@ -101,7 +101,7 @@ ContentIndex::Fingerprint ContentIndex::make_fingerprint(const io::Record& recor
   Fingerprint fingerprint;
   if (!record.problem.empty()) return fingerprint;
   fingerprint.is_usable = true;
-  fingerprint.text = hash_text(record);
+  fingerprint.text_hash = hash_text(record);
   for (const std::string& subject : record.subjects) fingerprint.subjects.push_back(ContentHash().add(subject).value());
   for (const io::MaskSource& mask : record.masks) {
     if (mask.rle) continue;
@@ -122,10 +122,13 @@ uint64_t ContentIndex::add_media(const io::MediaRef& medium, MediaEntry media_en
   uint64_t key = 0;
   if (medium.bytes) {
     media_entry.bytes = std::ssize(*medium.bytes);
-    media_entry.head = hash_bytes(*medium.bytes, kHeadBytes);
-    media_entry.content = hash_bytes(*medium.bytes, kWholeFile);
-    key =
-        ContentHash().add(uint64_t{1}).add(*media_entry.content).add(static_cast<uint64_t>(media_entry.bytes)).value();
+    media_entry.head_hash = hash_bytes(*medium.bytes, kHeadBytes);
+    media_entry.content_hash = hash_bytes(*medium.bytes, kWholeFile);
+    key = ContentHash()
+              .add(uint64_t{1})
+              .add(*media_entry.content_hash)
+              .add(static_cast<uint64_t>(media_entry.bytes))
+              .value();
   } else {
     key = ContentHash().add(uint64_t{0}).add(medium.path).value();
     {
@@ -189,33 +192,35 @@ void ContentIndex::hash_candidate_files(int64_t workers) {
   for_each_group(std::move(nonempty), size_key, [&](const std::vector<MediaEntry*>& group) {
     candidates.insert(candidates.end(), group.begin(), group.end());
   });
-  std::ranges::copy_if(candidates, std::back_inserter(pending), [](const MediaEntry* medium) { return !medium->head; });
+  std::ranges::copy_if(candidates, std::back_inserter(pending),
+                       [](const MediaEntry* medium) { return !medium->head_hash; });
   parallel_for(std::ssize(pending), workers, [&](int64_t i) {
     MediaEntry& medium = *pending[static_cast<size_t>(i)];
-    medium.head = hash_file(find_path(medium), kHeadBytes);
+    medium.head_hash = hash_file(find_path(medium), kHeadBytes);
   });
   pending.clear();
-  std::erase_if(candidates, [](const MediaEntry* medium) { return !medium->head; });
-  const auto size_and_head_key = [](const MediaEntry* medium) { return std::pair(medium->bytes, *medium->head); };
+  std::erase_if(candidates, [](const MediaEntry* medium) { return !medium->head_hash; });
+  const auto size_and_head_key = [](const MediaEntry* medium) { return std::pair(medium->bytes, *medium->head_hash); };
   for_each_group(std::move(candidates), size_and_head_key, [&](const std::vector<MediaEntry*>& group) {
-    std::ranges::copy_if(group, std::back_inserter(pending), [](const MediaEntry* medium) { return !medium->content; });
+    std::ranges::copy_if(group, std::back_inserter(pending),
+                         [](const MediaEntry* medium) { return !medium->content_hash; });
   });
   parallel_for(std::ssize(pending), workers, [&](int64_t i) {
     MediaEntry& medium = *pending[static_cast<size_t>(i)];
-    medium.content = hash_file(find_path(medium), kWholeFile);
+    medium.content_hash = hash_file(find_path(medium), kWholeFile);
   });
 }
 
 uint64_t ContentIndex::get_content_hash(uint64_t medium) const {
   const MediaEntry& media_entry = media_.at(medium);
   // A file that was not read has no duplicate; its own key identifies it.
-  if (!media_entry.content) return medium;
-  return ContentHash().add(static_cast<uint64_t>(media_entry.bytes)).add(*media_entry.content).value();
+  if (!media_entry.content_hash) return medium;
+  return ContentHash().add(static_cast<uint64_t>(media_entry.bytes)).add(*media_entry.content_hash).value();
 }
 
 uint64_t ContentIndex::compute_record_key(const Fingerprint& fingerprint) const {
   ContentHash hash;
-  hash.add(fingerprint.text);
+  hash.add(fingerprint.text_hash);
   for (const uint64_t medium : fingerprint.media) hash.add(get_content_hash(medium));
   return hash.value();
 }
@@ -268,7 +273,7 @@ std::vector<std::vector<int64_t>> ContentIndex::find_duplicate_records(size_t da
 std::vector<std::vector<std::string>> ContentIndex::duplicate_files() const {
   std::map<std::pair<int64_t, uint64_t>, std::vector<const MediaEntry*>> by_content;
   for (const auto& [key, medium] : media_) {
-    if (medium.content) by_content[{medium.bytes, *medium.content}].push_back(&medium);
+    if (medium.content_hash) by_content[{medium.bytes, *medium.content_hash}].push_back(&medium);
   }
   std::vector<std::vector<std::string>> duplicates;
   for (const auto& [content, media] : by_content) {

@@ -21,7 +21,7 @@ void hash_names(ContentHash& hash, const io::MediaRef& medium) {
 }
 
 /// Returns the split with these held-out samples. REQUIRES: `held_out` is ascending.
-HoldOutSplit make_split(int64_t samples, std::vector<int64_t> held_out) {
+HoldOutSplit make_hold_out_split(int64_t samples, std::vector<int64_t> held_out) {
   HoldOutSplit split{.train = {}, .held_out = std::move(held_out)};
   split.train.reserve(static_cast<size_t>(samples) - split.held_out.size());
   auto next = split.held_out.begin();
@@ -38,29 +38,30 @@ HoldOutSplit make_split(int64_t samples, std::vector<int64_t> held_out) {
 /// Returns whether the records with a saved hash are still at their indices.
 bool is_order_unchanged(const HoldOutState& state, const io::Records& records, int64_t workers) {
   if (records.size() < state.samples) return false;
-  std::vector<char> is_same(state.content_hashes.size());
+  std::vector<char> has_same_content(state.content_hashes.size());
   parallel_for(std::ssize(state.content_hashes), workers, [&](int64_t i) {
     const auto& [index, content_hash] = state.content_hashes[static_cast<size_t>(i)];
-    is_same[static_cast<size_t>(i)] = hash_content(records.at_without_bytes(index), index) == content_hash ? 1 : 0;
+    has_same_content[static_cast<size_t>(i)] =
+        hash_content(records.at_without_bytes(index), index) == content_hash ? 1 : 0;
   });
-  return std::ranges::all_of(is_same, [](char same) { return same != 0; });
+  return std::ranges::all_of(has_same_content, [](char same) { return same != 0; });
 }
 
 /// Returns the split of a source to which records may have been appended. The appended records are
 /// split separately.
 RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_t seed) {
-  RestoredHoldOut restored{.split = make_split(samples, state.indices), .change = {}};
+  RestoredHoldOut restored{.split = make_hold_out_split(samples, state.indices), .change = {}};
   const int64_t added = samples - state.samples;
   if (added == 0) return restored;
   const auto first_added = static_cast<uint64_t>(state.samples);
   // The names of random streams must not change: runs of earlier versions would get another split.
-  auto order = random_permutation(added, derive_stream_seed(seed, "held out of what was added", {first_added}));
+  auto order = make_random_permutation(added, derive_stream_seed(seed, "held out of what was added", {first_added}));
   const auto count = std::clamp<int64_t>(std::llround(state.share * static_cast<double>(added)), 0, added);
   auto held_out = state.indices;
   for (auto added_index = order.end() - count; added_index != order.end(); ++added_index)
     held_out.push_back(state.samples + *added_index);
   std::ranges::sort(held_out);
-  restored.split = make_split(samples, std::move(held_out));
+  restored.split = make_hold_out_split(samples, std::move(held_out));
   restored.change =
       fmt::format("{} samples were added: {} of them are held out, in addition to the earlier ones", added, count);
   return restored;
@@ -69,7 +70,8 @@ RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_
 /// Returns the split of a source whose records moved: records with the content of a held-out sample
 /// are held out. Throws UserError (kUsage) if more records have that content than were held out,
 /// since it is unknown which of them were.
-RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& records, uint64_t seed, int64_t workers) {
+RestoredHoldOut restore_by_content(const HoldOutState& state, const io::Records& records, uint64_t seed,
+                                   int64_t workers) {
   std::vector<uint64_t> record_hashes(static_cast<size_t>(records.size()));
   parallel_for(records.size(), workers, [&](int64_t index) {
     record_hashes[static_cast<size_t>(index)] = hash_content(records.at_without_bytes(index), index);
@@ -98,7 +100,7 @@ RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& re
         .change = fmt::format("none of the {} held-out samples exists; a new split is drawn", state.indices.size())};
   }
   const auto num_found = held_out.size();
-  return {.split = make_split(records.size(), std::move(held_out)),
+  return {.split = make_hold_out_split(records.size(), std::move(held_out)),
           .change = fmt::format("its records were reordered: {} of the {} held-out samples exist and remain held out",
                                 num_found, state.indices.size())};
 }
@@ -110,7 +112,7 @@ HoldOutSplit hold_out(int64_t samples, double share, uint64_t seed) {
   if (samples < 2)
     throw data_error("data.eval={}: none of {} samples can be held out; set it to a data set", share, samples);
   const int64_t count = std::clamp<int64_t>(std::llround(share * static_cast<double>(samples)), 1, samples - 1);
-  HoldOutSplit split{.train = random_permutation(samples, derive_stream_seed(seed, "held out")), .held_out = {}};
+  HoldOutSplit split{.train = make_random_permutation(samples, derive_stream_seed(seed, "held out")), .held_out = {}};
   split.held_out.assign(split.train.end() - count, split.train.end());
   split.train.resize(static_cast<size_t>(samples - count));
   std::ranges::sort(split.train);
@@ -146,13 +148,13 @@ RestoredHoldOut restore_hold_out(const HoldOutState& state, const io::Records& r
   const int64_t samples = records.size();
   const bool is_unchanged = state.stamp != 0 && state.stamp == records.stamp() && state.samples == samples;
   if (is_unchanged || is_order_unchanged(state, records, workers)) return extend_split(state, samples, seed);
-  if (!state.has_all_contents()) {
+  if (!state.has_all_content_hashes()) {
     throw usage_error(
         "data.eval={}: {} has changed, and with data.check_at_start=false a run does not record the held-out samples; "
         "restore the file, or set data.eval to a file",
         state.share, state.path);
   }
-  return find_by_content(state, records, seed, workers);
+  return restore_by_content(state, records, seed, workers);
 }
 
 }  // namespace vlmtrain::data

@@ -120,7 +120,7 @@ class SampleIndexer {
       current.fingerprint = compute_fingerprint(record);
       current.files = list_files(record);
       current.file_state = compute_file_state(current.files);
-      if (cached_sample && is_same(*cached_sample, current, record)) return keep_cached();
+      if (cached_sample && is_still_valid(*cached_sample, current, record)) return keep_cached();
     }
     try {
       const Sample header_sample = make_header_sample(processor_, record, index);
@@ -138,7 +138,7 @@ class SampleIndexer {
   }
 
   /// Returns whether the cached sample is still valid for the record.
-  bool is_same(const CachedSample& cached_sample, const CachedSample& current, const io::Record& record) const {
+  bool is_still_valid(const CachedSample& cached_sample, const CachedSample& current, const io::Record& record) const {
     return cached_sample.fingerprint == current.fingerprint && cached_sample.file_state == current.file_state &&
            cached_sample.id == current.id && cached_sample.task == current.task &&
            has_same_notices(cached_sample, record.notices);
@@ -290,18 +290,19 @@ SharedContent find_shared_content(const ContentFingerprints& fingerprints, Conte
   std::ranges::sort(other_fingerprints.content_hashes);
   std::ranges::sort(other_fingerprints.file_hashes);
   SharedContent shared;
-  std::vector<char> is_same(fingerprints.content_hashes.size());
+  std::vector<char> is_shared_sample(fingerprints.content_hashes.size());
   for (size_t i = 0; i < fingerprints.content_hashes.size(); ++i) {
     const uint64_t content = fingerprints.content_hashes[i];
     if (content == 0 || !std::ranges::binary_search(other_fingerprints.content_hashes, content)) continue;
-    is_same[i] = 1;
+    is_shared_sample[i] = 1;
     shared.samples.push_back(static_cast<int64_t>(i));
   }
   for (const auto& [file, index] : fingerprints.file_hashes) {
     const auto match =
         std::ranges::lower_bound(other_fingerprints.file_hashes, file, {}, &std::pair<uint64_t, int64_t>::first);
     const bool is_shared = match != other_fingerprints.file_hashes.end() && match->first == file;
-    if (is_shared && is_same[static_cast<size_t>(index)] == 0) shared.samples_with_shared_files.push_back(index);
+    if (is_shared && is_shared_sample[static_cast<size_t>(index)] == 0)
+      shared.samples_with_shared_files.push_back(index);
   }
   std::ranges::sort(shared.samples_with_shared_files);
   const auto unique_end = std::unique(shared.samples_with_shared_files.begin(), shared.samples_with_shared_files.end());

@@ -94,49 +94,49 @@ Json to_json_array(const CachedSample& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
   for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
-  Json numbers = Json::array({cached.fingerprint, cached.file_state, shape.tokens, shape.label_tokens,
-                              shape.image_tokens, shape.num_media, shape.pixel_rows, shape.row.height, shape.row.width,
-                              shape.num_videos, shape.video_frames, cached.decode_bytes, std::move(grids), cached.id,
-                              cached.task, cached.files, cached.shrunk ? to_json_array(*cached.shrunk) : Json()});
+  Json fields = Json::array({cached.fingerprint, cached.file_state, shape.tokens, shape.label_tokens,
+                             shape.image_tokens, shape.num_media, shape.pixel_rows, shape.row.height, shape.row.width,
+                             shape.num_videos, shape.video_frames, cached.decode_bytes, std::move(grids), cached.id,
+                             cached.task, cached.files, cached.shrunk ? to_json_array(*cached.shrunk) : Json()});
   const PixelRow& row = shape.row;
   const bool has_masks = shape.masks > 0;
   if (has_masks || shape.num_volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
-    numbers.push_back({row.dtype, row.channels, row.depth, shape.num_volumes});
+    fields.push_back({row.dtype, row.channels, row.depth, shape.num_volumes});
   }
-  if (has_masks) numbers.push_back({shape.masks, shape.mask_images, shape.mask_side});
-  if (!cached.notices.empty()) numbers.push_back(notices_to_json(cached));
-  return numbers;
+  if (has_masks) fields.push_back({shape.masks, shape.mask_images, shape.mask_side});
+  if (!cached.notices.empty()) fields.push_back(notices_to_json(cached));
+  return fields;
 }
 
 /// Parses the result of to_json_array(). Throws nlohmann::json::exception for other values.
-CachedSample sample_from_json(const Json& numbers) {
-  CachedSample cached{.fingerprint = numbers.at(0), .file_state = numbers.at(1)};
+CachedSample sample_from_json(const Json& json) {
+  CachedSample cached{.fingerprint = json.at(0), .file_state = json.at(1)};
   SampleShape& shape = cached.shape;
   int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.num_media,
                              &shape.pixel_rows,   &shape.row.height,   &shape.row.width,    &shape.num_videos,
                              &shape.video_frames, &cached.decode_bytes};
   size_t i = 2;
-  for (int64_t* field : fields) *field = numbers.at(i++);
-  const Json& grids = numbers.at(i);
+  for (int64_t* field : fields) *field = json.at(i++);
+  const Json& grids = json.at(i);
   for (size_t grid = 0; grid < grids.size(); grid += 3) {
     shape.grids.push_back({grids.at(grid), grids.at(grid + 1), grids.at(grid + 2)});
   }
-  cached.id = numbers.at(++i);
-  cached.task = numbers.at(++i);
-  cached.files = numbers.at(++i).get<std::vector<std::string>>();
-  if (const Json& shrunk = numbers.at(++i); !shrunk.is_null()) cached.shrunk = parse_shrink_info(shrunk);
-  const bool has_notices = numbers.back().is_object();
-  if (has_notices) parse_notices(numbers.back(), cached);
-  const size_t end = numbers.size() - (has_notices ? 1 : 0);
+  cached.id = json.at(++i);
+  cached.task = json.at(++i);
+  cached.files = json.at(++i).get<std::vector<std::string>>();
+  if (const Json& shrunk = json.at(++i); !shrunk.is_null()) cached.shrunk = parse_shrink_info(shrunk);
+  const bool has_notices = json.back().is_object();
+  if (has_notices) parse_notices(json.back(), cached);
+  const size_t end = json.size() - (has_notices ? 1 : 0);
   if (end > ++i) {
-    const Json& volume_fields = numbers.at(i);
+    const Json& volume_fields = json.at(i);
     shape.row.dtype = volume_fields.at(0);
     shape.row.channels = volume_fields.at(1);
     shape.row.depth = volume_fields.at(2);
     shape.num_volumes = volume_fields.at(3);
   }
   if (end > ++i) {
-    const Json& masks = numbers.at(i);
+    const Json& masks = json.at(i);
     shape.masks = masks.at(0);
     shape.mask_images = masks.at(1);
     shape.mask_side = masks.at(2);
@@ -224,10 +224,10 @@ std::string to_cache_line(const std::optional<CachedSample>& sample) {
 }
 
 std::optional<CachedSample> parse_cache_line(std::string_view line, int64_t kinds) {
-  const Json numbers = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!numbers.is_array()) return std::nullopt;
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_array()) return std::nullopt;
   try {
-    auto sample = sample_from_json(numbers);
+    auto sample = sample_from_json(json);
     const auto is_valid_kind = [kinds](const CachedNotice& notice) { return notice.kind >= 0 && notice.kind < kinds; };
     if (!std::ranges::all_of(sample.notices, is_valid_kind)) return std::nullopt;
     return sample;

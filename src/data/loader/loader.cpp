@@ -72,7 +72,7 @@ class Loader::Impl {
                       return is_needed ? make_sample(processor_, records_.at(index), index, request.seed) : Sample();
                     },
                     SampleStream::Settings{.workers = settings_.num_workers,
-                                           .prefetch_samples = prefetch_samples(),
+                                           .prefetch_samples = count_prefetch_samples(),
                                            .prefetch_bytes = settings_.prefetch_bytes});
   }
 
@@ -112,7 +112,7 @@ class Loader::Impl {
   }
 
  private:
-  bool is_alone() const { return settings_.shard.world_size == 1; }
+  bool is_single_rank() const { return settings_.shard.world_size == 1; }
 
   /// Returns the rank that processes a unit of a batch.
   int64_t get_unit_rank(int64_t unit_index) const { return unit_index % settings_.shard.world_size; }
@@ -121,9 +121,9 @@ class Loader::Impl {
   /// expected to process the sample; workers then return an empty sample. The expectation can be
   /// wrong only after a batch lost units; the sample is then processed when it is drawn.
   SampleRequest next_prefetch_request() {
-    const PrefetchQueue::Next next = prefetch_queue_->next();
+    const PrefetchQueue::QueuedSample next = prefetch_queue_->next();
     const bool is_local =
-        is_alone() || (next.unit_position && get_unit_rank(*next.unit_position) == settings_.shard.rank);
+        is_single_rank() || (next.unit_position && get_unit_rank(*next.unit_position) == settings_.shard.rank);
     return {.index = is_local ? next.sample : ~next.sample,
             .seed = order_.make_sample_seed(next.source, next.position)};
   }
@@ -186,10 +186,10 @@ class Loader::Impl {
     spdlog::warn(
         "prefetching is limited to {} of host memory, so that fewer than {} decoded samples are ready; give the job "
         "more memory, or lower data.image_max_pixels",
-        format_bytes(settings_.prefetch_bytes), prefetch_samples());
+        format_bytes(settings_.prefetch_bytes), count_prefetch_samples());
   }
 
-  int64_t prefetch_samples() const {
+  int64_t count_prefetch_samples() const {
     if (settings_.prefetch_samples > 0) return settings_.prefetch_samples;
     double samples_per_unit = 1;
     for (const SourceState& state : source_states_)
@@ -223,7 +223,7 @@ class Loader::Impl {
     cursor_.sources[static_cast<size_t>(unit.info.source)] = unit.info.end;
     for (Sample& sample : unit.samples) {
       batch.unit_by_seed[sample.seed] = std::ssize(batch.units);
-      if (is_alone() || is_loaded(sample)) {
+      if (is_single_rank() || is_loaded(sample)) {
         batch.samples.push_back(std::move(sample));
       } else {
         batch.remote_samples.push_back({.index = sample.index, .seed = sample.seed});
@@ -279,7 +279,7 @@ class Loader::Impl {
         std::erase_if(unit.samples, [this](const Sample& sample) { return bad_samples_.is_dropped(sample.index); });
       }
       unit.info.rank = rank;
-      if (!is_alone()) assign_to_rank(unit);
+      if (!is_single_rank()) assign_to_rank(unit);
       if (!unit.samples.empty()) return unit;
       prefetch_queue_->request_extra_unit(source);
     }
@@ -319,7 +319,7 @@ class Loader::Impl {
       const uint64_t seed = order_.make_sample_seed(source, position);
       ++position.offset;
       if (bad_samples_.is_dropped(index)) continue;
-      if (item.error && is_alone()) {
+      if (item.error && is_single_rank()) {
         bad_samples_.handle(index, item.error);
         continue;
       }

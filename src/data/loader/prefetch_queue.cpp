@@ -15,7 +15,7 @@ PrefetchQueue::PrefetchQueue(const SampleOrder& order, Cursor start, int64_t bat
   }
 }
 
-PrefetchQueue::Next PrefetchQueue::next() {
+PrefetchQueue::QueuedSample PrefetchQueue::next() {
   if (unit_offset_ == unit_samples_.size()) {
     source_ = choose_next_source();
     const SourceIterator::Unit unit = iterators_[static_cast<size_t>(source_)].next();

@@ -19,7 +19,7 @@ class PrefetchQueue {
   PrefetchQueue(const SampleOrder& order, Cursor start, int64_t batch_units);
 
   /// A sample to process.
-  struct Next {
+  struct QueuedSample {
     int64_t sample = 0;
     int64_t source = 0;
     EpochPosition position{};  ///< in the order of its source
@@ -27,7 +27,7 @@ class PrefetchQueue {
     std::optional<int64_t> unit_position{};
   };
   /// REQUIRES: one caller at a time.
-  Next next();
+  QueuedSample next();
   /// Requests one more unit of a source. Thread-safe.
   void request_extra_unit(int64_t source) { ++(*extra_units_)[static_cast<size_t>(source)]; }
 

@@ -8,14 +8,14 @@
 
 namespace vlmtrain::data {
 
-IndexGenerator make_sequential_indices(int64_t samples) {
+IndexGenerator make_sequential_generator(int64_t samples) {
   return [samples, next = int64_t{0}]() mutable -> std::optional<int64_t> {
     if (next >= samples) return std::nullopt;
     return next++;
   };
 }
 
-SampleStream::SampleStream(IndexGenerator source, MakeSample make, Settings settings)
+SampleStream::SampleStream(IndexGenerator source, SampleFunction make, Settings settings)
     : SampleStream(
           [source = std::move(source)]() -> std::optional<SampleRequest> {
             const auto index = source();
@@ -23,9 +23,9 @@ SampleStream::SampleStream(IndexGenerator source, MakeSample make, Settings sett
           },
           [make = std::move(make)](const SampleRequest& request) { return make(request.index); }, settings) {}
 
-SampleStream::SampleStream(RequestSource source, MakeRequestedSample make, Settings settings)
+SampleStream::SampleStream(RequestGenerator source, RequestFunction make, Settings settings)
     : source_(std::move(source)),
-      make_(std::move(make)),
+      make_sample_(std::move(make)),
       max_prefetch_samples_(static_cast<size_t>(std::max(settings.prefetch_samples, settings.workers))),
       max_prefetch_bytes_(settings.prefetch_bytes) {
   VLMTRAIN_CHECK(settings.workers >= 1, "{} workers", settings.workers);
@@ -42,7 +42,7 @@ SampleStream::~SampleStream() {
 
 std::optional<StreamItem> SampleStream::next() {
   std::unique_lock lock(mutex_);
-  front_ready_.wait(lock, [this] { return slots_.empty() ? ended_ : slots_.front().ready; });
+  front_ready_.wait(lock, [this] { return slots_.empty() ? has_ended_ : slots_.front().is_ready; });
   if (slots_.empty()) {
     if (source_error_) std::rethrow_exception(source_error_);
     return std::nullopt;
@@ -58,7 +58,8 @@ std::optional<StreamItem> SampleStream::next() {
 void SampleStream::run_worker(const std::stop_token& stop) {
   memory::use_single_aten_thread();
   std::unique_lock lock(mutex_);
-  while (slot_available_.wait(lock, stop, [this] { return ended_ || can_start_sample(); }) && !stop.stop_requested()) {
+  while (slot_available_.wait(lock, stop, [this] { return has_ended_ || can_start_sample(); }) &&
+         !stop.stop_requested()) {
     Slot* slot = claim_slot();
     if (slot == nullptr) return;
     const SampleRequest request{.index = slot->item.index, .seed = slot->seed};
@@ -66,14 +67,14 @@ void SampleStream::run_worker(const std::stop_token& stop) {
     Sample sample;
     std::exception_ptr error;
     try {
-      sample = make_(request);
+      sample = make_sample_(request);
     } catch (...) {
       error = std::current_exception();
     }
     lock.lock();
     slot->item.sample = std::move(sample);
     slot->item.error = std::move(error);
-    slot->ready = true;
+    slot->is_ready = true;
     slot->bytes = slot->item.sample.bytes();
     ready_bytes_ += slot->bytes;
     ++ready_samples_;
@@ -94,7 +95,7 @@ bool SampleStream::can_start_sample() {
 }
 
 SampleStream::Slot* SampleStream::claim_slot() {
-  if (ended_) return nullptr;
+  if (has_ended_) return nullptr;
   try {
     if (const auto request = source_()) {
       Slot& slot = slots_.emplace_back();
@@ -105,7 +106,7 @@ SampleStream::Slot* SampleStream::claim_slot() {
   } catch (...) {
     source_error_ = std::current_exception();
   }
-  ended_ = true;
+  has_ended_ = true;
   slot_available_.notify_all();
   front_ready_.notify_one();
   return nullptr;

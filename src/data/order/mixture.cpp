@@ -29,7 +29,7 @@ uint64_t make_order_seed(uint64_t seed, int64_t epoch, int64_t source) {
 }  // namespace
 
 std::vector<int64_t> shuffle_epoch(int64_t samples, uint64_t seed, int64_t epoch, int64_t source) {
-  return random_permutation(samples, make_order_seed(seed, epoch, source));
+  return make_random_permutation(samples, make_order_seed(seed, epoch, source));
 }
 
 std::vector<int64_t> shuffle_epoch_by_blocks(int64_t samples, const std::vector<int64_t>& block_starts, uint64_t seed,
@@ -38,7 +38,7 @@ std::vector<int64_t> shuffle_epoch_by_blocks(int64_t samples, const std::vector<
                      block_starts.back() <= samples,
                  "{} blocks of {} samples", block_starts.size(), samples);
   const uint64_t block_seed = make_order_seed(seed, epoch, source);
-  const auto block_order = random_permutation(std::ssize(block_starts), block_seed);
+  const auto block_order = make_random_permutation(std::ssize(block_starts), block_seed);
   std::vector<int64_t> order;
   order.reserve(static_cast<size_t>(samples));
   for (size_t first = 0, next = 0; first < block_starts.size(); first = next) {
@@ -52,8 +52,8 @@ std::vector<int64_t> shuffle_epoch_by_blocks(int64_t samples, const std::vector<
       for (int64_t sample = block_starts[block]; sample < end; ++sample) order.push_back(sample);
     }
     if (first == 0 && next == block_starts.size()) return shuffle_epoch(samples, seed, epoch, source);
-    const auto permuted = random_permutation(std::ssize(order) - begin,
-                                             derive_stream_seed(block_seed, "blocks", {static_cast<uint64_t>(first)}));
+    const auto permuted = make_random_permutation(
+        std::ssize(order) - begin, derive_stream_seed(block_seed, "blocks", {static_cast<uint64_t>(first)}));
     const std::vector<int64_t> unshuffled(order.begin() + begin, order.end());
     for (size_t i = 0; i < permuted.size(); ++i) {
       order[static_cast<size_t>(begin) + i] = unshuffled[static_cast<size_t>(permuted[i])];
@@ -90,15 +90,15 @@ int64_t MixtureSampler::choose_source(Cursor& cursor) const {
   // draw does not put ahead of their share, draw the one whose deficit would reach 1 - min_deficit
   // first. The tolerance absorbs rounding errors of the deficits, which are sums of one share for
   // each draw.
-  constexpr double kRounding = 1e-9;
+  constexpr double kDeficitTolerance = 1e-9;
   const double min_deficit = 1.0 / static_cast<double>(2 * num_sources() - 2);
   size_t selected = share.size();
   double fewest_draws = std::numeric_limits<double>::infinity();
   for (size_t source = 0; source < share.size(); ++source) {
     cursor.deficits[source] += share[source];
-    if (share[source] == 0 || cursor.deficits[source] < min_deficit - kRounding) continue;
+    if (share[source] == 0 || cursor.deficits[source] < min_deficit - kDeficitTolerance) continue;
     const double remaining_draws = (1 - min_deficit - cursor.deficits[source]) / share[source];
-    if (remaining_draws < fewest_draws - kRounding) {
+    if (remaining_draws < fewest_draws - kDeficitTolerance) {
       fewest_draws = remaining_draws;
       selected = source;
     }

@@ -54,7 +54,7 @@ class OpenPacks {
   std::vector<std::vector<int64_t>> take_packs() { return std::move(samples_by_pack_); }
 
  private:
-  using ByTokens = std::set<std::pair<int64_t, size_t>>;
+  using PacksByTokens = std::set<std::pair<int64_t, size_t>>;
 
   /// Removes the pack with the fewest remaining tokens that the sample fits into from its set and
   /// returns its index. Opens a new pack if it fits into none.
@@ -69,7 +69,7 @@ class OpenPacks {
       return remaining_.size() - 1;
     }
     const bool takes_full = has_full_fit && (!has_media_fit || full_fit->first <= media_fit->first);
-    ByTokens& packs = takes_full ? packs_full_of_media_ : packs_with_media_capacity_;
+    PacksByTokens& packs = takes_full ? packs_full_of_media_ : packs_with_media_capacity_;
     const auto fit = takes_full ? full_fit : media_fit;
     const size_t pack = fit->second;
     packs.erase(fit);
@@ -77,7 +77,7 @@ class OpenPacks {
   }
 
   /// Returns the pack of `packs` with the fewest remaining tokens that the sample fits into.
-  ByTokens::const_iterator find_first_fit(const ByTokens& packs, const SampleSize& size) const {
+  PacksByTokens::const_iterator find_first_fit(const PacksByTokens& packs, const SampleSize& size) const {
     auto pack = packs.lower_bound({size.tokens, 0});
     while (pack != packs.end() && !remaining_[pack->second].fits(size)) ++pack;
     return pack;
@@ -86,8 +86,8 @@ class OpenPacks {
   const PackLimits& limits_;
   std::vector<RemainingCapacity> remaining_;
   std::vector<std::vector<int64_t>> samples_by_pack_;
-  ByTokens packs_with_media_capacity_;  // (remaining tokens, index) of each pack
-  ByTokens packs_full_of_media_;
+  PacksByTokens packs_with_media_capacity_;  // (remaining tokens, index) of each pack
+  PacksByTokens packs_full_of_media_;
 };
 
 }  // namespace
@@ -113,7 +113,7 @@ Packs pack(std::span<const int64_t> order, const std::vector<SampleSize>& sizes,
     }
     const auto window_packs = open_packs.take_packs();
     for (const int64_t pack_index :
-         random_permutation(std::ssize(window_packs), derive_stream_seed(seed, "packs", {window_index}))) {
+         make_random_permutation(std::ssize(window_packs), derive_stream_seed(seed, "packs", {window_index}))) {
       const auto& pack_samples = window_packs[static_cast<size_t>(pack_index)];
       packs.samples.insert(packs.samples.end(), pack_samples.begin(), pack_samples.end());
       packs.ends.push_back(std::ssize(packs.samples));
@@ -147,8 +147,8 @@ PackStatistics compute_pack_statistics(const Packs& packs, const std::vector<Sam
     statistics.samples.push_back(end - first);
     if (limits.tokens - total.tokens >= min_tokens) {
       const bool is_image_limited = total.num_media >= limits.num_media;
-      statistics.limited_by_images += is_image_limited ? 1 : 0;
-      statistics.limited_by_tiles += !is_image_limited && limits.tiles && total.tiles >= *limits.tiles ? 1 : 0;
+      statistics.num_limited_by_images += is_image_limited ? 1 : 0;
+      statistics.num_limited_by_tiles += !is_image_limited && limits.tiles && total.tiles >= *limits.tiles ? 1 : 0;
     }
     if (total.tiles > max_tiles) {
       max_tiles = total.tiles;
@@ -159,7 +159,7 @@ PackStatistics compute_pack_statistics(const Packs& packs, const std::vector<Sam
   statistics.fill.tokens = static_cast<double>(tokens) / (num_packs * static_cast<double>(limits.tokens));
   statistics.fill.num_media = static_cast<double>(images) / (num_packs * static_cast<double>(limits.num_media));
   statistics.fill.max_tiles = max_tiles;
-  statistics.fill.limited_by_media = statistics.limited_by_images + statistics.limited_by_tiles;
+  statistics.fill.num_limited_by_media = statistics.num_limited_by_images + statistics.num_limited_by_tiles;
   return statistics;
 }
 

@@ -103,7 +103,7 @@ at::Tensor concat_positions(const Samples& samples) {
   return has_axes ? position_ids.view({kPositionAxes, -1}) : position_ids;
 }
 
-at::Tensor move_tensor(const at::Tensor& tensor, at::Device device) {
+at::Tensor copy_tensor(const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) return tensor;
   // In a dry run, pixels have a shape, but no values.
   if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
@@ -170,8 +170,8 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
     }
     batch.num_media += sample.num_media;
     batch.num_volumes += sample.num_volumes;
-    batch.sample_units.push_back({.seed = sample.seed, .row_share = sample.tokens()});
-    add_pixel_units(sample, batch.pixel_units);
+    batch.sample_dropout_units.push_back({.seed = sample.seed, .row_share = sample.tokens()});
+    add_pixel_units(sample, batch.pixel_dropout_units);
   }
   batch.samples = std::ssize(samples);
   batch.token_ids = to_tensor(token_ids);
@@ -202,7 +202,7 @@ std::array<at::Tensor*, 13> MicroBatch::tensors() {
 
 MicroBatch MicroBatch::to(at::Device device) const {
   MicroBatch result = *this;
-  for (at::Tensor* tensor : result.tensors()) *tensor = move_tensor(*tensor, device);
+  for (at::Tensor* tensor : result.tensors()) *tensor = copy_tensor(*tensor, device);
   return result;
 }
 

@@ -91,8 +91,8 @@ void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_
     if (num_logged++ == kMaxLoggedKinds) break;
     const std::string hint = get_notice_hint(kind);
     spdlog::warn("data {}: {}: {} of {} samples, such as {}{}{}", to_printable(dataset), describe_notice(kind),
-                 with_commas(count.samples), with_commas(samples), describe_example(count), hint.empty() ? "" : "; ",
-                 hint);
+                 format_with_commas(count.samples), format_with_commas(samples), describe_example(count),
+                 hint.empty() ? "" : "; ", hint);
   }
   const size_t kinds = notices.kinds().size();
   if (kinds > kMaxLoggedKinds) {

@@ -209,7 +209,7 @@ bool SampleShapes::operator==(const SampleShapes& other) const {
   return true;
 }
 
-bool SampleShapes::have_videos() const {
+bool SampleShapes::has_videos() const {
   return std::ranges::any_of(media_, [](const SampleShape& media) { return media.num_videos > 0; });
 }
 

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMaxBins = 14;
 
 /// Returns the smallest number that at least `percent` % of the sorted numbers do not exceed.
-int64_t quantile(const std::vector<int64_t>& sorted, int64_t percent) {
+int64_t compute_percentile(const std::vector<int64_t>& sorted, int64_t percent) {
   const auto index = (std::ssize(sorted) * percent + 99) / 100 - 1;
   return sorted[static_cast<size_t>(std::max<int64_t>(index, 0))];
 }
@@ -41,11 +41,11 @@ Histogram make_histogram(std::vector<int64_t> numbers) {
   histogram.count = std::ssize(numbers);
   histogram.sum = std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
   histogram.min = numbers.front();
-  histogram.median = quantile(numbers, 50);
-  histogram.percentile_95 = quantile(numbers, 95);
+  histogram.median = compute_percentile(numbers, 50);
+  histogram.percentile_95 = compute_percentile(numbers, 95);
   histogram.max = numbers.back();
 
-  const int64_t percentile_99 = quantile(numbers, 99);
+  const int64_t percentile_99 = compute_percentile(numbers, 99);
   const int64_t fine_width = choose_bin_width(histogram.min, percentile_99);
   // A tail bin is worth it if the other bins become less than half as wide.
   const bool has_tail = choose_bin_width(histogram.min, histogram.max) > 2 * fine_width;

@@ -26,7 +26,7 @@ HiddenStates compute_hidden_states(const models::VisionLanguageModel& model, con
   const at::Tensor positions =
       predicts_masks ? at::cat({batch.label_positions, batch.masks.positions}) : batch.label_positions;
   const at::Tensor hidden =
-      model.hidden_states(batch, image_features, {.positions = positions}, /*cache=*/nullptr).hidden;
+      model.compute_hidden_states(batch, image_features, {.positions = positions}, /*cache=*/nullptr).hidden;
   const int64_t labels = batch.label_tokens();
   return {.labels = hidden.narrow(0, 0, labels), .masks = hidden.narrow(0, labels, hidden.size(0) - labels)};
 }
@@ -80,7 +80,8 @@ at::Tensor predict_masks(const models::VisionLanguageModel& model, const std::ve
   const nn::PassSpec spec{.vision_passes = models::count_vision_passes(vision, layout.vision_tiles_per_pass)};
   at::Tensor logits;
   run_pass(model.parameters(), spec, [&] {
-    const auto features = model.get_all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense=*/false);
+    const auto features =
+        model.get_all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense_features=*/false);
     logits = to_host(model.mask_logits(batch.masks, compute_hidden_states(model, batch, features).masks,
                                        layout.vision_tiles_per_pass));
   });
@@ -93,7 +94,7 @@ BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::ve
   const at::NoGradGuard no_gradients;
   // With samples as tasks, the sums by task are sums by sample.
   for (size_t i = 0; i < samples.size(); ++i) samples[i].task_number = static_cast<int64_t>(i);
-  BatchEvaluation score;
+  BatchEvaluation evaluation;
   models::ImageFeatures features;
   {
     const auto batch = data::collate(samples, /*with_tasks=*/true).to(generation.device);
@@ -105,18 +106,19 @@ BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::ve
         .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
     const nn::PassSpec spec{.vision_passes = models::count_vision_passes(vision, layout.vision_tiles_per_pass)};
     run_pass(model.parameters(), spec, [&] {
-      features = model.get_all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense=*/false);
+      features = model.get_all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense_features=*/false);
       const HiddenStates states = compute_hidden_states(model, batch, features);
-      score.losses = to_doubles(compute_losses(model, batch, states.labels, layout.loss_chunk_rows, generation.device));
+      evaluation.losses =
+          to_doubles(compute_losses(model, batch, states.labels, layout.loss_chunk_rows, generation.device));
       if (!model.predicts_masks()) return;
-      score.mask_logits.resize(masks.size());
+      evaluation.mask_logits.resize(masks.size());
       if (batch.masks.count() == 0) return;
-      score.mask_logits =
+      evaluation.mask_logits =
           split_masks(to_host(model.mask_logits(batch.masks, states.masks, layout.vision_tiles_per_pass)), masks);
     });
   }
-  if (!prompts.empty()) score.answers = generate(model, std::move(prompts), features, generation);
-  return score;
+  if (!prompts.empty()) evaluation.answers = generate(model, std::move(prompts), features, generation);
+  return evaluation;
 }
 
 }  // namespace vlmtrain::engine

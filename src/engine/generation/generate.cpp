@@ -32,8 +32,8 @@ namespace {
 constexpr double kRemovedLogit = -std::numeric_limits<double>::infinity();
 
 at::Tensor keep_top_k(const at::Tensor& logits, int64_t k) {
-  const at::Tensor best = std::get<0>(at::topk(logits, std::min(k, logits.size(1)), 1));
-  return logits.masked_fill(logits < best.narrow(1, best.size(1) - 1, 1), kRemovedLogit);
+  const at::Tensor top_logits = std::get<0>(at::topk(logits, std::min(k, logits.size(1)), 1));
+  return logits.masked_fill(logits < top_logits.narrow(1, top_logits.size(1) - 1, 1), kRemovedLogit);
 }
 
 at::Tensor keep_top_p(const at::Tensor& logits, double p) {
@@ -147,8 +147,8 @@ at::Tensor compute_next_logits(const models::VisionLanguageModel& model, std::sp
   at::Tensor logits;
   run_pass(model.parameters(), {}, [&] {
     model.parameters().prepare_non_block_parameters();
-    const auto output = model.hidden_states(batch, is_prefill ? join_features(sequences) : models::ImageFeatures(),
-                                            {.positions = last_rows}, cache);
+    const auto output = model.compute_hidden_states(
+        batch, is_prefill ? join_features(sequences) : models::ImageFeatures(), {.positions = last_rows}, cache);
     logits = nn::matmul_transposed(output.hidden, model.output_weight()).to(at::kFloat);
   });
   return logits;

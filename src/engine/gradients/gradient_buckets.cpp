@@ -78,10 +78,10 @@ GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups
       entries_.back().offset = parameter.sharded->first(parameter.index_in_block);
     }
   }
-  layout_buckets();
+  lay_out_buckets();
   const int64_t elements = buckets_.empty() ? 0 : buckets_.back().first + buckets_.back().elements;
-  flat_ = at::zeros({groups, elements}, store.options().dtype(at::kFloat));
-  layout_block_buckets(store);
+  flat_sums_ = at::zeros({groups, elements}, store.options().dtype(at::kFloat));
+  lay_out_block_buckets(store);
   for (const auto& bucket : buckets_) {
     for (const size_t i : bucket.entries) {
       Entry& entry = entries_[i];
@@ -91,7 +91,7 @@ GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups
       }
       const int64_t first = bucket.first + entry.offset, count = entry.parameter.numel();
       for (int64_t group = 0; group < groups; ++group) {
-        entry.sums.push_back(flat_.select(0, group).narrow(0, first, count).view(entry.parameter.sizes()));
+        entry.sums.push_back(flat_sums_.select(0, group).narrow(0, first, count).view(entry.parameter.sizes()));
       }
       entry.has_gradient.assign(static_cast<size_t>(groups), false);
     }
@@ -112,7 +112,7 @@ int64_t GradientBuckets::align_up(int64_t elements) const {
   return (elements + alignment - 1) / alignment * alignment;
 }
 
-void GradientBuckets::layout_buckets() {
+void GradientBuckets::lay_out_buckets() {
   std::vector<bool> is_placed(entries_.size(), false);
   for (size_t i = entries_.size(); i-- > 0;) {
     if (is_placed[i] || entries_[i].block != nullptr) continue;
@@ -144,13 +144,13 @@ void GradientBuckets::layout_buckets() {
   }
 }
 
-ElementRange GradientBuckets::local_range(size_t i) const {
+ElementRange GradientBuckets::get_local_range(size_t i) const {
   const Entry& entry = entries_[i];
   const int64_t shard_elements = buckets_[entry.bucket].elements / shard_.count;
   return nn::intersect_shard(entry.offset, entry.parameter.numel(), shard_elements, shard_);
 }
 
-std::vector<at::Tensor> GradientBuckets::get_other_shards() const {
+std::vector<at::Tensor> GradientBuckets::get_non_block_shards() const {
   std::vector<at::Tensor> shards;
   for (const auto& bucket : buckets_) {
     if (bucket.block == nullptr) shards.push_back(get_local_shard(bucket));
@@ -196,8 +196,8 @@ void GradientBuckets::accumulate(size_t i) {
   }
   if (!is_last_micro_batch_) return;
   entry.in_last_micro_batch = true;
-  --buckets_[entry.bucket].pending;
-  while (num_reduced_buckets_ < buckets_.size() && buckets_[num_reduced_buckets_].pending == 0)
+  --buckets_[entry.bucket].num_pending_gradients;
+  while (num_reduced_buckets_ < buckets_.size() && buckets_[num_reduced_buckets_].num_pending_gradients == 0)
     reduce_bucket(num_reduced_buckets_++, group_);
 }
 
@@ -213,7 +213,7 @@ at::Tensor GradientBuckets::sum(size_t i, int64_t group) const {
 
 at::Tensor GradientBuckets::get_local_sum(size_t i) const {
   const Entry& entry = entries_[i];
-  const auto [first, count] = local_range(i);
+  const auto [first, count] = get_local_range(i);
   if (entry.block == nullptr) return sum(i).view(-1).narrow(0, first, count);
   VLMTRAIN_CHECK(has_gradient(i), "{} has no gradient", entry.name);
   const Bucket& bucket = buckets_[entry.bucket];
@@ -230,10 +230,10 @@ at::Tensor GradientBuckets::sum(const std::string& name) const {
 
 at::Tensor GradientBuckets::norm() const {
   const at::NoGradGuard no_gradients;
-  if (flat_.is_cpu()) return host_norm(collect_sums());
+  if (flat_sums_.is_cpu()) return compute_host_norm(collect_sums());
   const std::vector<at::Tensor> norms =
-      flat_.is_cuda() && has_all_gradients() ? compute_flat_norms() : compute_tensor_norms();
-  if (norms.empty()) return at::zeros({}, flat_.options());
+      flat_sums_.is_cuda() && has_all_gradients() ? compute_flat_norms() : compute_tensor_norms();
+  if (norms.empty()) return at::zeros({}, flat_sums_.options());
   return at::linalg_vector_norm(at::stack(norms), 2);
 }
 
@@ -247,7 +247,7 @@ bool GradientBuckets::has_all_gradients() const {
 /// Returns the norms of chunks of flat_sums_, with one launch per chunk. at::_foreach_norm would
 /// take one launch per million elements.
 std::vector<at::Tensor> GradientBuckets::compute_flat_norms() const {
-  const at::Tensor all = flat_.select(0, 0);
+  const at::Tensor all = flat_sums_.select(0, 0);
   std::vector<at::Tensor> norms;
   for (const at::Tensor& chunk : all.split(kMaxNormElements)) norms.push_back(at::linalg_vector_norm(chunk, 2));
   return norms;
@@ -265,14 +265,14 @@ std::vector<at::Tensor> GradientBuckets::collect_sums() const {
     if (!has_gradient(i)) continue;
     if (shard_.covers_all()) {
       sums.push_back(sum(i));
-    } else if (local_range(i).count > 0) {
+    } else if (get_local_range(i).count > 0) {
       sums.push_back(get_local_sum(i));
     }
   }
   return sums;
 }
 
-void GradientBuckets::zero_missing(const Bucket& bucket, int64_t group) const {
+void GradientBuckets::zero_missing_gradients(const Bucket& bucket, int64_t group) const {
   std::vector<at::Tensor> without_gradient;
   for (const size_t i : bucket.entries) {
     if (!has_gradient(i, group)) without_gradient.push_back(entries_[i].sums[static_cast<size_t>(group)]);
@@ -283,12 +283,12 @@ void GradientBuckets::zero_missing(const Bucket& bucket, int64_t group) const {
 void GradientBuckets::combine(const at::Tensor& factors) {
   const at::NoGradGuard no_gradients;
   for (int64_t group = 0; group < groups(); ++group) {
-    for (const auto& bucket : buckets_) zero_missing(bucket, group);
+    for (const auto& bucket : buckets_) zero_missing_gradients(bucket, group);
   }
-  const at::Tensor combined = flat_.select(0, 0);
+  const at::Tensor combined = flat_sums_.select(0, 0);
   combined.mul_(factors.select(0, 0));
   for (int64_t group = 1; group < groups(); ++group) {
-    combined.addcmul_(flat_.select(0, group), factors.select(0, group));
+    combined.addcmul_(flat_sums_.select(0, group), factors.select(0, group));
   }
   for (auto& entry : entries_)
     entry.has_gradient[0] = std::ranges::find(entry.has_gradient, true) != entry.has_gradient.end();
@@ -317,7 +317,7 @@ void GradientBuckets::begin_last_micro_batch() {
   if (!comm_hook_ || groups() > 1 || has_sharded_blocks_) return;
   is_last_micro_batch_ = true;
   for (auto& entry : entries_) entry.in_last_micro_batch = false;
-  for (auto& bucket : buckets_) bucket.pending = bucket.entries.size();
+  for (auto& bucket : buckets_) bucket.num_pending_gradients = bucket.entries.size();
 }
 
 void GradientBuckets::flush() {
@@ -351,8 +351,8 @@ void GradientBuckets::mark_received(const std::vector<int64_t>& indices) {
 }
 
 void GradientBuckets::reduce_bucket(size_t bucket, int64_t group) {
-  zero_missing(buckets_[bucket], group);
-  comm_hook_(flat_.select(0, group).narrow(0, buckets_[bucket].first, buckets_[bucket].elements));
+  zero_missing_gradients(buckets_[bucket], group);
+  comm_hook_(flat_sums_.select(0, group).narrow(0, buckets_[bucket].first, buckets_[bucket].elements));
 }
 
 }  // namespace vlmtrain::engine

@@ -12,7 +12,7 @@
 
 namespace vlmtrain::engine {
 
-void GradientBuckets::layout_block_buckets(const nn::ParameterStore& store) {
+void GradientBuckets::lay_out_block_buckets(const nn::ParameterStore& store) {
   int64_t first = 0, largest = 0;
   for (size_t i = entries_.size(); i-- > 0;) {
     Entry& entry = entries_[i];
@@ -34,7 +34,7 @@ void GradientBuckets::layout_block_buckets(const nn::ParameterStore& store) {
 at::Tensor GradientBuckets::get_local_shard(const Bucket& bucket) const {
   const int64_t shard_elements = bucket.elements / shard_.count;
   if (bucket.block != nullptr) return block_shards_.narrow(0, bucket.first, shard_elements);
-  return flat_.select(0, 0).narrow(0, bucket.first + shard_.rank * shard_elements, shard_elements);
+  return flat_sums_.select(0, 0).narrow(0, bucket.first + shard_.rank * shard_elements, shard_elements);
 }
 
 std::vector<at::Tensor> GradientBuckets::get_block_shards() const {
@@ -64,7 +64,7 @@ void GradientBuckets::reduce_block(const nn::ShardedBlock& block) {
   const auto index = static_cast<size_t>(it - buckets_.begin());
   VLMTRAIN_CHECK(filling_bucket_ == kNone || filling_bucket_ == index, "the filled bucket belongs to another block");
   const at::Tensor full_bucket = block_buffers_[filling_buffer_].narrow(0, 0, it->elements);
-  zero_unfilled(*it, full_bucket);
+  zero_unfilled_gradients(*it, full_bucket);
   filled_entries_.clear();
   filling_bucket_ = kNone;
   finish_block_reduction();
@@ -75,7 +75,7 @@ void GradientBuckets::reduce_block(const nn::ShardedBlock& block) {
 
 /// Zeroes the parts of `full_bucket` without a gradient. Padding between tensors is never read, so
 /// it is not zeroed.
-void GradientBuckets::zero_unfilled(const Bucket& bucket, const at::Tensor& full_bucket) const {
+void GradientBuckets::zero_unfilled_gradients(const Bucket& bucket, const at::Tensor& full_bucket) const {
   if (filled_entries_.empty()) {
     full_bucket.zero_();
     return;

@@ -38,7 +38,7 @@ double compute_sum_of_squares(const float* values, int64_t count) {
 
 }  // namespace
 
-at::Tensor host_norm(const std::vector<at::Tensor>& tensors) {
+at::Tensor compute_host_norm(const std::vector<at::Tensor>& tensors) {
   struct Chunk {
     const float* values;
     int64_t count;

@@ -10,6 +10,6 @@ namespace vlmtrain::engine {
 /// tensors. Squares are summed in fp64, in chunks of fixed size whose sums are added in order. The
 /// result is accurate to about the last bit of fp32, and independent of the number of threads. ATen
 /// sums in fp32 sequentially per lane, and its result is 1 % too small at 100 million elements.
-at::Tensor host_norm(const std::vector<at::Tensor>& tensors);
+at::Tensor compute_host_norm(const std::vector<at::Tensor>& tensors);
 
 }  // namespace vlmtrain::engine

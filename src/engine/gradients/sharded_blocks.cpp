@@ -16,11 +16,11 @@ namespace {
 
 using Kind = nn::ShardedBlock::Kind;
 
-constexpr std::array kKinds{Kind::kTrained, Kind::kFrozen};
+constexpr std::array kSectionKinds{Kind::kTrained, Kind::kFrozen};
 /// Messages between ranks: a rank has no pass; a rank requests to unshard a block outside of passes
 /// (followed by the block's index).
-constexpr std::string_view kIdle = "-";
-constexpr char kReadRequest = 'r';
+constexpr std::string_view kIdleMessage = "-";
+constexpr char kUnshardRequest = 'r';
 
 /// Encodes what a pass needs, for the exchange between ranks: "tb2" is a pass over the text model
 /// with a backward pass and two passes over the vision tower.
@@ -43,7 +43,7 @@ nn::PassSpec decode_pass(const std::string& message) {
 /// Whether parameters outside of the blocks are trained whose gradients pass through all blocks of
 /// the text model or of the vision tower.
 struct TrainedOutsideBlocks {
-  bool text_model = false, tower = false;
+  bool text_model = false, vision_tower = false;
 };
 
 TrainedOutsideBlocks find_trained_outside_blocks(const nn::ParameterStore& store) {
@@ -52,7 +52,7 @@ TrainedOutsideBlocks find_trained_outside_blocks(const nn::ParameterStore& store
     if (!parameter.tensor.requires_grad()) continue;
     const bool is_language_model = parameter.component == nn::Component::kLanguageModel;
     trained.text_model |= !is_language_model || !parameter.is_in_block;
-    trained.tower |= parameter.component == nn::Component::kVisionTower && !parameter.is_in_block;
+    trained.vision_tower |= parameter.component == nn::Component::kVisionTower && !parameter.is_in_block;
   }
   return trained;
 }
@@ -62,17 +62,17 @@ TrainedOutsideBlocks find_trained_outside_blocks(const nn::ParameterStore& store
 ShardedBlocks::ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets) : store_(store), buckets_(buckets) {
   const memory::ComponentScope weights(memory::Component::kWeights);
   const TrainedOutsideBlocks trained = find_trained_outside_blocks(store);
-  bool trains_tower = trained.tower, trains_text_model = trained.text_model;
+  bool trains_vision_tower = trained.vision_tower, trains_text_model = trained.text_model;
   int64_t bytes = 0;
   for (const auto& range : store.blocks()) {
     const auto begin = store.all().begin();
     const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
     const bool is_vision = store.all()[range.first].component != nn::Component::kLanguageModel;
-    bool& trains = is_vision ? trains_tower : trains_text_model;
-    trains |= std::any_of(begin + static_cast<std::ptrdiff_t>(range.first),
-                          begin + static_cast<std::ptrdiff_t>(range.end), is_trained);
+    bool& has_trained_parameters = is_vision ? trains_vision_tower : trains_text_model;
+    has_trained_parameters |= std::any_of(begin + static_cast<std::ptrdiff_t>(range.first),
+                                          begin + static_cast<std::ptrdiff_t>(range.end), is_trained);
     if (!range.sharded) continue;
-    blocks_.push_back({.range = range, .is_vision = is_vision, .is_in_backward = trains});
+    blocks_.push_back({.range = range, .is_vision = is_vision, .is_in_backward = has_trained_parameters});
     bytes = std::max(bytes, range.sharded->bytes());
   }
   for (auto& slot : slots_) slot = at::empty({bytes}, store.options().dtype(at::kByte));
@@ -98,21 +98,21 @@ void ShardedBlocks::synchronize_pass(const std::string& message) {
   VLMTRAIN_CHECK(consensus_ != nullptr, "sharded blocks require a consensus among ranks");
   is_any_rank_active_ = false;
   requested_block_.reset();
-  nn::PassSpec all{.vision_passes = 0, .text_model = false, .backward = false};
+  nn::PassSpec combined_spec{.vision_passes = 0, .text_model = false, .backward = false};
   for (const auto& rank_message : consensus_->all_gather_strings(message)) {
-    if (rank_message == kIdle) continue;
+    if (rank_message == kIdleMessage) continue;
     is_any_rank_active_ = true;
-    if (rank_message.front() == kReadRequest) {
+    if (rank_message.front() == kUnshardRequest) {
       visits_.clear();
       requested_block_ = parse_number(rank_message.substr(1));
       return;
     }
     const auto spec = decode_pass(rank_message);
-    all.vision_passes = std::max(all.vision_passes, spec.vision_passes);
-    all.text_model |= spec.text_model;
-    all.backward |= spec.backward;
+    combined_spec.vision_passes = std::max(combined_spec.vision_passes, spec.vision_passes);
+    combined_spec.text_model |= spec.text_model;
+    combined_spec.backward |= spec.backward;
   }
-  plan_visits(all);
+  plan_visits(combined_spec);
 }
 
 void ShardedBlocks::plan_visits(const nn::PassSpec& spec) {
@@ -157,10 +157,10 @@ void ShardedBlocks::prepare_block(size_t first) {
   const auto is_target = [&](const Visit& next) { return it->is_vision ? is_local(next) : next.block == block; };
   while (visit < visits_.size() && !is_target(visits_[visit])) ++visit;
   VLMTRAIN_CHECK(visit < visits_.size(), "block {} is read more often than the ranks agreed on", block);
-  advance(visit);
+  advance_to_visit(visit);
 }
 
-void ShardedBlocks::advance(size_t visit) {
+void ShardedBlocks::advance_to_visit(size_t visit) {
   for (size_t next = current_visit_ == kNone ? 0 : current_visit_ + 1; next <= visit; ++next) {
     if (current_visit_ != kNone) leave_visit(current_visit_);
     current_visit_ = next;
@@ -185,16 +185,16 @@ void ShardedBlocks::leave_visit(size_t visit) {
   // Autograd sums the gradients of all passes of the vision tower before it calls the hook of a
   // weight. In the backward pass, vision pass 0 comes last.
   if (finished.is_backward && finished.vision_pass == 0) buckets_.reduce_block(*block.range.sharded);
-  const bool stays = visit + 1 < visits_.size() && visits_[visit + 1].block == finished.block;
-  if (!stays) reshard_block(block);
+  const bool runs_again = visit + 1 < visits_.size() && visits_[visit + 1].block == finished.block;
+  if (!runs_again) reshard_block(block);
 }
 
 void ShardedBlocks::start_unshard(Block& block, size_t slot) {
   const nn::ShardedBlock& sharded = *block.range.sharded;
-  for (const Kind kind : kKinds) {
+  for (const Kind kind : kSectionKinds) {
     if (sharded.elements(kind) == 0) continue;
     block.handles[static_cast<size_t>(kind)] =
-        consensus_->all_gather_into_tensor(sharded.view_section(kind, slots_[slot]), sharded.local_shard(kind));
+        consensus_->all_gather_into_tensor_async(sharded.view_section(kind, slots_[slot]), sharded.local_shard(kind));
   }
   block.slot = slot;
 }
@@ -202,7 +202,7 @@ void ShardedBlocks::start_unshard(Block& block, size_t slot) {
 void ShardedBlocks::finish_unshard(Block& block) {
   if (block.is_gathered) return;
   nn::ShardedBlock& sharded = *block.range.sharded;
-  for (const Kind kind : kKinds) {
+  for (const Kind kind : kSectionKinds) {
     if (sharded.elements(kind) > 0) consensus_->wait_for_all_gather(block.handles[static_cast<size_t>(kind)]);
   }
   sharded.unshard(slots_[block.slot]);
@@ -225,7 +225,7 @@ void ShardedBlocks::end_pass() {
   if (!is_in_pass_) return;
   is_in_pass_ = false;
   if (!visits_.empty()) {
-    advance(visits_.size() - 1);
+    advance_to_visit(visits_.size() - 1);
     leave_visit(current_visit_);
   }
   current_visit_ = kNone;
@@ -236,7 +236,7 @@ void ShardedBlocks::join_remaining_passes() {
   VLMTRAIN_CHECK(!is_in_pass_, "cannot join other ranks' passes during a pass");
   reshard_all();
   for (;;) {
-    synchronize_pass(std::string(kIdle));
+    synchronize_pass(std::string(kIdleMessage));
     if (!is_any_rank_active_) return;
     if (requested_block_) {
       Block& block = blocks_.at(static_cast<size_t>(*requested_block_));
@@ -256,7 +256,7 @@ void ShardedBlocks::unshard_block(size_t first) {
   VLMTRAIN_CHECK(it != blocks_.end(), "parameter {} is not the first of a sharded block", first);
   if (it->is_gathered) return;
   reshard_all();
-  synchronize_pass(fmt::format("{}{}", kReadRequest, it - blocks_.begin()));
+  synchronize_pass(fmt::format("{}{}", kUnshardRequest, it - blocks_.begin()));
   start_unshard(*it, 0);
   finish_unshard(*it);
 }

@@ -172,7 +172,7 @@ void GradNorm::update(const std::vector<TaskResult>& results, const std::vector<
   }
   const double mean_lag = sum(lags) / count;
   const double mean_norm = sum(norms) / count;
-  const double before = sum(state_.weights);
+  const double weight_sum = sum(state_.weights);
   for (size_t i = 0; i < present.size(); ++i) {
     const size_t task = present[i];
     const double excess = norms[i] - mean_norm * std::pow(lags[i] / mean_lag, settings_.alpha);
@@ -182,7 +182,7 @@ void GradNorm::update(const std::vector<TaskResult>& results, const std::vector<
     state_.weights[task] = std::max(kMinWeight, state_.weights[task] - settings_.learning_rate * sign * slope);
   }
   // Rescale only the tasks of this step, to their previous sum; the other tasks keep their weights.
-  double present_before = before;
+  double present_before = weight_sum;
   double present_after = 0;
   for (size_t task = 0, i = 0; task < results.size(); ++task) {
     if (i < present.size() && present[i] == task) {
@@ -201,11 +201,12 @@ void GradNorm::set_state(State state) {
   state_ = std::move(state);
 }
 
-at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed) {
+at::Tensor make_pcgrad_orders(int64_t tasks, uint64_t seed) {
   at::Tensor orders = at::empty({tasks - 1, tasks}, at::kLong);
   auto* const values = orders.mutable_data_ptr<int64_t>();
   for (int64_t task = 0; task < tasks; ++task) {
-    const auto order = random_permutation(tasks - 1, derive_stream_seed(seed, "pcgrad", {static_cast<uint64_t>(task)}));
+    const auto order =
+        make_random_permutation(tasks - 1, derive_stream_seed(seed, "pcgrad", {static_cast<uint64_t>(task)}));
     for (int64_t i = 0; i < tasks - 1; ++i) {
       const int64_t other_task = order[static_cast<size_t>(i)];
       values[i * tasks + task] = other_task < task ? other_task : other_task + 1;
@@ -214,7 +215,7 @@ at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed) {
   return orders;
 }
 
-at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders) {
+at::Tensor compute_pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders) {
   // Row i holds the coefficients of task i's gradient.
   const at::Tensor combination = at::eye(products.size(0), products.options());
   const at::Tensor squares = products.diagonal().clamp_min(std::numeric_limits<double>::min());
@@ -231,8 +232,8 @@ void resolve_conflicts(GradientBuckets& buckets, uint64_t seed) {
   const at::NoGradGuard no_gradients;
   const memory::ComponentScope optimizer(memory::Component::kOptimizer);
   const at::Tensor products = compute_products(buckets);
-  const at::Tensor orders = memory::copy_to_device(pcgrad_orders(buckets.groups(), seed), products.device());
-  buckets.combine(pcgrad_coefficients(products, orders).to(at::kFloat));
+  const at::Tensor orders = memory::copy_to_device(make_pcgrad_orders(buckets.groups(), seed), products.device());
+  buckets.combine(compute_pcgrad_coefficients(products, orders).to(at::kFloat));
 }
 
 }  // namespace vlmtrain::engine

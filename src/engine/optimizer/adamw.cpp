@@ -24,7 +24,7 @@ namespace {
 static_assert(kShardAlignment == kBlockElements, "a block of compressed states belongs to one rank");
 
 /// Returns whether the moments of the parameter are compressed.
-bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
+bool compresses_moments(OptimizerStates states, const nn::Parameter& parameter) {
   // As in bitsandbytes (min_8bit_size).
   constexpr int64_t kMinCompressedElements = 4096;
   if (states == OptimizerStates::kFp32 || parameter.elements() < kMinCompressedElements) return false;
@@ -67,12 +67,12 @@ AdamW::AdamW(const nn::ParameterStore& store, GradientBuckets& buckets, AdamWSet
     if (!parameter.tensor.requires_grad()) continue;
     VLMTRAIN_CHECK(entries_.size() < buckets.size(),
                    "the buckets have {} gradients, fewer than there are trained parameters", buckets.size());
-    const ElementRange range = buckets.local_range(entries_.size());
+    const ElementRange range = buckets.get_local_range(entries_.size());
     const at::Tensor weight = get_local_weight(parameter, range, buckets.shard());
     // The master shares the storage of an fp32 weight.
     Entry entry{parameter.name, parameter.component,  parameter.tensor.dim() >= 2, parameter.tensor, range,
                 weight,         weight.to(at::kFloat)};
-    if (!compresses(settings.states, parameter)) {
+    if (!compresses_moments(settings.states, parameter)) {
       entry.first_moment = at::zeros(weight.sizes(), fp32);
       entry.second_moment = at::zeros(weight.sizes(), fp32);
     }
@@ -124,13 +124,13 @@ OptimizerUpdate AdamW::prepare(const at::Tensor& loss, const at::Tensor& norm) c
   if (uses_custom_kernel) {
     add_custom_kernel_groups(update);
   } else {
-    add_groups(update);
+    add_aten_groups(update);
     add_chunks(update);
   }
   return update;
 }
 
-void AdamW::add_groups(OptimizerUpdate& update) const {
+void AdamW::add_aten_groups(OptimizerUpdate& update) const {
   std::map<std::pair<nn::Component, bool>, OptimizerUpdate::Group> groups;
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
@@ -158,13 +158,13 @@ void AdamW::apply(const OptimizerUpdate& update, const LearningRates& rates) {
   is_consistent_ = false;
   uint64_t rounding_seed = 0;
   if (num_updates_.defined()) {
-    auto& updates = *num_updates_.mutable_data_ptr<int64_t>();
-    const auto update_index = static_cast<uint64_t>(updates), rank = static_cast<uint64_t>(buckets_.shard().rank);
+    auto& num_updates = *num_updates_.mutable_data_ptr<int64_t>();
+    const auto update_index = static_cast<uint64_t>(num_updates), rank = static_cast<uint64_t>(buckets_.shard().rank);
     rounding_seed = buckets_.shard().covers_all()
                         ? derive_stream_seed(settings_.seed, "optimizer states", {update_index})
                         : derive_stream_seed(settings_.seed, "optimizer states", {update_index, rank});
     chunk_context_->tables.random.set_current_seed(rounding_seed);
-    ++updates;
+    ++num_updates;
   }
   if (!update.steps.empty()) at::_foreach_add_(update.steps, update.increments);
   const auto divisor = update.divisor.defined() ? std::optional{update.divisor} : std::nullopt;
@@ -196,7 +196,7 @@ at::Tensor AdamW::loss_scale() const {
   return loss_scale_ ? loss_scale_->value() : at::Tensor();
 }
 
-int64_t AdamW::trained_elements() const {
+int64_t AdamW::count_trained_elements() const {
   int64_t elements = 0;
   for (const auto& entry : entries_) elements += entry.parameter.numel();
   return elements;

@@ -28,7 +28,7 @@ kernels::AdamWParameter add_moments(kernels::AdamWParameter tensor_args, const C
 
 bool AdamW::has_custom_kernel() const {
   // The kernel does not support fp64 weights, which tests use.
-  return !entries_.empty() && kernels::has(kernels::Kernel::kAdamW, entries_.front().weight);
+  return !entries_.empty() && kernels::is_available(kernels::Kernel::kAdamW, entries_.front().weight);
 }
 
 void AdamW::add_custom_kernel_groups(OptimizerUpdate& update) const {

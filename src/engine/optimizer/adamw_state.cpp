@@ -22,7 +22,7 @@ void AdamW::refresh_weights() {
   if (!weights.empty()) at::_foreach_copy_(weights, masters);
 }
 
-std::string AdamW::saved_name(const StateTensor& tensor) const {
+std::string AdamW::make_saved_name(const StateTensor& tensor) const {
   return tensor.is_sharded && !shard().covers_all() ? make_shard_name(tensor.name, tensor.first) : tensor.name;
 }
 
@@ -35,7 +35,7 @@ AdamW::StateTensor AdamW::make_master_tensor(const Entry& entry) const {
           .is_sharded = true};
 }
 
-std::vector<AdamW::StateTensor> AdamW::state_tensors() const {
+std::vector<AdamW::StateTensor> AdamW::collect_state_tensors() const {
   std::vector<StateTensor> tensors;
   const auto add = [&tensors](const std::string& name, const at::Tensor& values) {
     tensors.push_back({.name = name, .values = values, .total = values.numel()});
@@ -78,8 +78,8 @@ std::vector<AdamW::StateTensor> AdamW::state_tensors() const {
 
 std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& tensor : state_tensors()) {
-    if (tensor.is_sharded || shard().rank == 0) tensors.emplace_back(saved_name(tensor), tensor.values);
+  for (const auto& tensor : collect_state_tensors()) {
+    if (tensor.is_sharded || shard().rank == 0) tensors.emplace_back(make_saved_name(tensor), tensor.values);
   }
   return tensors;
 }
@@ -96,7 +96,7 @@ std::vector<std::pair<std::string, at::Tensor>> AdamW::masters() const {
 
 void AdamW::load_state(const SavedOptimizerState& saved, const std::string& source) {
   const at::NoGradGuard no_gradients;
-  auto expected = state_tensors();
+  auto expected = collect_state_tensors();
   for (const auto& entry : entries_) {
     if (entry.is_local() && !entry.has_master() && saved.contains("master." + entry.name)) {
       expected.push_back(make_master_tensor(entry));
@@ -158,7 +158,7 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
   };
   // Returns a value if other ranks find matching moments of a parameter that this rank has no part
   // of. Step counters are replicated, so all ranks must make the same decision.
-  const auto is_found_on_other_rank = [&](const Entry& entry) {
+  const auto find_on_other_rank = [&](const Entry& entry) {
     const at::ScalarType compressed = settings_.states == OptimizerStates::kBf16 ? at::kBFloat16 : at::kByte;
     const int64_t elements = entry.parameter.numel();
     return entry.is_compressed() ? saved.find("first_moment." + entry.name, 0, 1,
@@ -169,7 +169,7 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
     current.copy_(saved_values.view(current.sizes()));
   };
   std::map<std::string, std::vector<std::pair<at::Tensor, std::optional<at::Tensor>>>> moments;  // by parameter name
-  for (const auto& tensor : state_tensors()) {
+  for (const auto& tensor : collect_state_tensors()) {
     auto saved_values = find_matching(tensor);
     const size_t dot = tensor.name.find('.');
     if (tensor.is_sharded) {
@@ -193,7 +193,7 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
           is_migrated && std::ranges::all_of(current, [](const auto& pair) { return pair.second.has_value(); });
       for (size_t i = 0; is_migrated && i < current.size(); ++i) copy_values(current[i].first, *current[i].second);
     } else {
-      is_migrated = is_migrated && is_found_on_other_rank(entry);
+      is_migrated = is_migrated && find_on_other_rank(entry);
     }
     if (!is_migrated) {
       ++result.reset;

@@ -21,12 +21,13 @@ namespace vlmtrain::engine {
 namespace {
 
 /// Number of values of an 8-bit code.
-constexpr int64_t kCodes = 256;
+constexpr int64_t kNumCodes = 256;
 
 class Bf16Moments : public Moments {
  public:
   Bf16Moments(int64_t blocks, const MomentTables& tables, const at::TensorOptions& options)
-      : random_(tables.random), values_(at::zeros({kMoments, blocks, kBlockElements}, options.dtype(at::kBFloat16))) {}
+      : random_(tables.random),
+        values_(at::zeros({kNumMoments, blocks, kBlockElements}, options.dtype(at::kBFloat16))) {}
 
   void expand(int64_t first, const ChunkBuffers& buffers) const override {
     buffers.values.copy_(values_.narrow(1, first, buffers.blocks()));
@@ -40,7 +41,8 @@ class Bf16Moments : public Moments {
     constexpr int64_t kTruncatedRange = int64_t{1} << 16;
     buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedRange, random_));
     constexpr int64_t kUpperHalf = 1;  // little-endian
-    const at::Tensor halves = buffers.values.view(at::kBFloat16).view({kMoments, buffers.blocks(), kBlockElements, 2});
+    const at::Tensor halves =
+        buffers.values.view(at::kBFloat16).view({kNumMoments, buffers.blocks(), kBlockElements, 2});
     values_.narrow(1, first, buffers.blocks()).copy_(halves.select(3, kUpperHalf));
   }
 
@@ -58,16 +60,16 @@ class EightBitMoments : public Moments {
  public:
   EightBitMoments(int64_t blocks, const MomentTables& tables, const at::TensorOptions& options)
       : tables_(tables),
-        codes_(at::zeros({kMoments, blocks, kBlockElements}, options.dtype(at::kByte))),
-        absmax_(at::zeros({kMoments, blocks, 1}, options.dtype(at::kFloat))) {}
+        codes_(at::zeros({kNumMoments, blocks, kBlockElements}, options.dtype(at::kByte))),
+        absmax_(at::zeros({kNumMoments, blocks, 1}, options.dtype(at::kFloat))) {}
 
   /// Looks up two codes at a time, as one 16-bit index. ATen's indices have at least 32 bits, and
   /// pairs halve their number.
   void expand(int64_t first, const ChunkBuffers& buffers) const override {
     const at::Tensor codes = codes_.narrow(1, first, buffers.blocks()).view(at::kUInt16);
-    const at::Tensor indices = buffers.integers.view(-1).narrow(0, 0, codes.numel()).view({kMoments, -1});
+    const at::Tensor indices = buffers.integers.view(-1).narrow(0, 0, codes.numel()).view({kNumMoments, -1});
     indices.view(codes.sizes()).copy_(codes);
-    for (int64_t moment = 0; moment < kMoments; ++moment) {
+    for (int64_t moment = 0; moment < kNumMoments; ++moment) {
       at::Tensor values = buffers.values.select(0, moment).view(-1).view(at::kLong);
       at::index_select_out(values, tables_.pairs.select(0, moment), 0, indices.select(0, moment));
     }
@@ -83,14 +85,14 @@ class EightBitMoments : public Moments {
     buffers.values.mul_(factors);
     // One call per moment, because at::searchsorted, which accepts a row of bounds per moment, does
     // not run on the meta device.
-    for (int64_t moment = 0; moment < kMoments; ++moment) {
+    for (int64_t moment = 0; moment < kNumMoments; ++moment) {
       at::Tensor integers = buffers.integers.select(0, moment);
       at::bucketize_out(integers, buffers.values.select(0, moment), tables_.bounds.select(0, moment),
                         /*out_int32=*/true);
     }
     // Compressing an expanded value may give another code, because no code has the value −1. In a
     // skipped step, blocks must keep their codes.
-    update_unless_skipped(codes_.narrow(1, first, buffers.blocks()), low_bytes(buffers.integers), skipped);
+    update_unless_skipped(codes_.narrow(1, first, buffers.blocks()), get_low_bytes(buffers.integers), skipped);
     update_unless_skipped(absmax_.narrow(1, first, buffers.blocks()), scales, skipped);
   }
 
@@ -101,9 +103,9 @@ class EightBitMoments : public Moments {
 
  private:
   /// Returns a view of the low bytes of integers below 256.
-  static at::Tensor low_bytes(const at::Tensor& integers) {
+  static at::Tensor get_low_bytes(const at::Tensor& integers) {
     constexpr int64_t kLowByte = 0;  // little-endian
-    return integers.view(at::kByte).view({kMoments, -1, kBlockElements, sizeof(int32_t)}).select(3, kLowByte);
+    return integers.view(at::kByte).view({kNumMoments, -1, kBlockElements, sizeof(int32_t)}).select(3, kLowByte);
   }
 
   static void update_unless_skipped(at::Tensor current, const at::Tensor& updated, const at::Tensor& skipped) {
@@ -116,33 +118,33 @@ class EightBitMoments : public Moments {
 };
 
 /// Returns the beginning of a contiguous tensor [2, all blocks, width] as [2, blocks, width].
-at::Tensor narrow_front(const at::Tensor& buffer, int64_t blocks) {
+at::Tensor narrow_first_blocks(const at::Tensor& buffer, int64_t blocks) {
   if (!buffer.defined()) return {};
   const int64_t width = buffer.size(2);
-  return buffer.view(-1).narrow(0, 0, kMoments * blocks * width).view({kMoments, blocks, width});
+  return buffer.view(-1).narrow(0, 0, kNumMoments * blocks * width).view({kNumMoments, blocks, width});
 }
 
 /// Returns int64 [65536]: for each pair of codes, both fp32 values; the value of the low byte's
 /// code comes first in memory.
 at::Tensor make_pair_table(const at::Tensor& codebook) {
-  const at::Tensor pairs = at::stack({codebook.repeat({kCodes}), codebook.repeat_interleave(kCodes)}, 1);
+  const at::Tensor pairs = at::stack({codebook.repeat({kNumCodes}), codebook.repeat_interleave(kNumCodes)}, 1);
   return pairs.view(-1).view(at::kLong);
 }
 
 }  // namespace
 
 ChunkBuffers::ChunkBuffers(OptimizerStates states, int64_t blocks, const at::TensorOptions& options)
-    : values(at::empty({kMoments, blocks, kBlockElements}, options.dtype(at::kFloat))),
-      integers(at::empty({kMoments, blocks, kBlockElements}, options.dtype(at::kInt))) {
+    : values(at::empty({kNumMoments, blocks, kBlockElements}, options.dtype(at::kFloat))),
+      integers(at::empty({kNumMoments, blocks, kBlockElements}, options.dtype(at::kInt))) {
   if (states != OptimizerStates::k8Bit) return;
-  scales = at::empty({kMoments, blocks, 1}, options.dtype(at::kFloat));
-  factors = at::empty({kMoments, blocks, 1}, options.dtype(at::kFloat));
+  scales = at::empty({kNumMoments, blocks, 1}, options.dtype(at::kFloat));
+  factors = at::empty({kNumMoments, blocks, 1}, options.dtype(at::kFloat));
 }
 
 ChunkBuffers ChunkBuffers::narrow_blocks(int64_t blocks) const {
   ChunkBuffers result = *this;
   for (at::Tensor* tensor : {&result.values, &result.integers, &result.scales, &result.factors}) {
-    *tensor = narrow_front(*tensor, blocks);
+    *tensor = narrow_first_blocks(*tensor, blocks);
   }
   return result;
 }
@@ -156,7 +158,7 @@ MomentTables::MomentTables(OptimizerStates states, const at::TensorOptions& opti
   const at::Tensor first = nn::make_dynamic_codebook(nn::Signedness::kSigned),
                    second = nn::make_dynamic_codebook(nn::Signedness::kUnsigned);
   pairs = at::stack({make_pair_table(first), make_pair_table(second)}).to(options.device());
-  bounds = at::stack({nn::midpoints(first), nn::midpoints(second)}).to(options.device());
+  bounds = at::stack({nn::compute_midpoints(first), nn::compute_midpoints(second)}).to(options.device());
   codes = at::stack({first, second}).to(options.device());
   padded_bounds = at::constant_pad_nd(bounds, {0, 1}, std::numeric_limits<double>::infinity());
 }

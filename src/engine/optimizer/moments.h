@@ -18,7 +18,7 @@ namespace vlmtrain::engine {
 inline constexpr int64_t kBlockElements = 256;
 
 /// Number of AdamW's moments. The first is signed, the second unsigned.
-inline constexpr int64_t kMoments = 2;
+inline constexpr int64_t kNumMoments = 2;
 
 /// The fp32 values of both moments of a chunk, and scratch memory for expansion and compression.
 struct ChunkBuffers {

@@ -8,7 +8,7 @@ namespace vlmtrain::engine {
 
 namespace {
 
-const std::vector<std::pair<std::string, BatchScaling>> kScalings{
+const std::vector<std::pair<std::string, BatchScaling>> kBatchScalingNames{
     {"none", BatchScaling::kNone}, {"sqrt", BatchScaling::kSqrt}, {"linear", BatchScaling::kLinear}};
 
 }  // namespace
@@ -26,19 +26,19 @@ double compute_batch_scale(BatchScaling scaling, double factor) {
 }
 
 std::string to_string(BatchScaling scaling) {
-  for (const auto& [name, value] : kScalings) {
+  for (const auto& [name, value] : kBatchScalingNames) {
     if (value == scaling) return name;
   }
   throw InternalError("a batch scaling without a name");
 }
 
-void declare(OptionTable& table, BalanceOptions& options) {
+void declare(OptionTable& table, BatchAndTaskOptions& options) {
   table.add("training.global_batch_tokens", options.global_batch_tokens,
             "Approximate number of tokens per step, image tokens included, with at most `training.global_batch_size` "
             "samples (docs/tasks.md). Requires `training.max_steps`. auto: off, a step takes exactly "
             "`training.global_batch_size` samples.",
             std::optional{allow_auto(at_least<int64_t>(1))});
-  table.add_enum("training.batch_scaling", options.batch_scaling, kScalings,
+  table.add_enum("training.batch_scaling", options.batch_scaling, kBatchScalingNames,
                  "Scaling of the learning rates with the batch size. With f = tokens of the step / "
                  "`training.global_batch_tokens`, or `training.global_batch_size` / `training.reference_batch_size`, "
                  "they are multiplied by 1, √f or f.");

@@ -6,15 +6,15 @@ namespace vlmtrain::engine {
 
 namespace {
 
-const std::vector<std::pair<std::string, Precision>> kPrecisions{
+const std::vector<std::pair<std::string, Precision>> kPrecisionNames{
     {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}, {"fp32", Precision::kFp32}};
 
-const std::vector<std::pair<std::string, kernels::KernelBackend>> kKernels{{"own", kernels::KernelBackend::kCustom},
-                                                                           {"aten", kernels::KernelBackend::kAten}};
-const std::vector<std::pair<std::string, OptimizerStates>> kStates{
+const std::vector<std::pair<std::string, kernels::KernelBackend>> kKernelBackendNames{
+    {"own", kernels::KernelBackend::kCustom}, {"aten", kernels::KernelBackend::kAten}};
+const std::vector<std::pair<std::string, OptimizerStates>> kOptimizerStateNames{
     {"fp32", OptimizerStates::kFp32}, {"bf16", OptimizerStates::kBf16}, {"8bit", OptimizerStates::k8Bit}};
 
-const std::vector<std::pair<std::string, ScheduleShape>> kShapes{
+const std::vector<std::pair<std::string, ScheduleShape>> kScheduleShapeNames{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
 
 // Far above any batch size. Limits the memory of a step's list of samples.
@@ -36,18 +36,18 @@ std::string find_name(const std::vector<std::pair<std::string, T>>& names, T val
 }  // namespace
 
 std::string to_string(Precision precision) {
-  return find_name(kPrecisions, precision);
+  return find_name(kPrecisionNames, precision);
 }
 
 std::optional<Precision> parse_precision(std::string_view name) {
-  for (const auto& [precision_name, precision] : kPrecisions) {
+  for (const auto& [precision_name, precision] : kPrecisionNames) {
     if (precision_name == name) return precision;
   }
   return std::nullopt;
 }
 
 std::string to_string(OptimizerStates states) {
-  return find_name(kStates, states);
+  return find_name(kOptimizerStateNames, states);
 }
 
 at::ScalarType to_dtype(Precision precision) {
@@ -114,12 +114,12 @@ void declare(OptionTable& table, TrainingOptions& options) {
             std::optional{at_least(0.0)});
   table.add("training.warmup_ratio", options.warmup_ratio,
             "Fraction of the steps in which the learning rate rises to its peak.", std::optional{between(0.0, 1.0)});
-  table.add_enum("training.lr_scheduler", options.lr_scheduler, kShapes,
+  table.add_enum("training.lr_scheduler", options.lr_scheduler, kScheduleShapeNames,
                  "Learning rate schedule after the warm-up: decay to zero, or constant.");
   table.add("training.max_grad_norm", options.max_grad_norm,
             "Maximum global norm of the gradient; larger gradients are scaled down to it. 0: no clipping.",
             std::optional{at_least(0.0)});
-  table.add_enum("training.precision", options.precision, kPrecisions,
+  table.add_enum("training.precision", options.precision, kPrecisionNames,
                  "Data type of the model's computation. With bf16 and fp16 the optimizer keeps fp32 master weights, "
                  "and gradients are accumulated in fp32 over the micro-batches. fp16 uses a loss scale.");
   table.add("training.loss_scale", options.loss_scale,
@@ -131,10 +131,10 @@ void declare(OptionTable& table, TrainingOptions& options) {
             "With fp16 and `training.loss_scale: auto`: number of steps without an overflow after which the loss scale "
             "doubles.",
             std::optional{at_least<int64_t>(1)});
-  table.add_enum("training.optimizer_states", options.optimizer_states, kStates,
+  table.add_enum("training.optimizer_states", options.optimizer_states, kOptimizerStateNames,
                  "Data type of AdamW's moments. bf16: rounded stochastically. 8bit: block-wise and dynamic, as in "
                  "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are always in fp32.");
-  table.add_enum("training.kernels", options.kernels, kKernels,
+  table.add_enum("training.kernels", options.kernels, kKernelBackendNames,
                  "On CUDA: vlmtrain's custom kernels, each of which fuses several of ATen's, or only ATen's kernels. A "
                  "custom kernel whose results on a GPU differ from ATen's is disabled when the run starts.");
   table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",

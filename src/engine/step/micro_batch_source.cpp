@@ -16,7 +16,7 @@ struct MicroBatchSource::PrefetchedBatch {
   }
 
   data::MicroBatch batch;
-  memory::AsyncHostToDevice copy;  // destroyed first: waits for copies into the batch
+  memory::AsyncHostToDeviceCopier copy;  // destroyed first: waits for copies into the batch
 };
 
 MicroBatchSource::MicroBatchSource(const StepInput& input, const StepLayout& layout, at::Device device)
@@ -34,24 +34,24 @@ data::MicroBatch MicroBatchSource::next() {
   } else {
     batch = collate_next().to(device_);
   }
-  if (copies_ahead_ && next_ < layout_.split.micro_batches()) prefetch_next();
+  if (copies_ahead_ && next_index_ < layout_.split.micro_batches()) prefetch_next();
   return batch;
 }
 
 data::MicroBatch MicroBatchSource::collate_next() {
-  auto batch = input_.objective.collate(input_.samples, layout_.split.micro_batch(next_));
-  ++next_;
+  auto batch = input_.objective.collate(input_.samples, layout_.split.micro_batch(next_index_));
+  ++next_index_;
   return batch;
 }
 
 void MicroBatchSource::prefetch_next() {
-  const int64_t index = next_;
+  const int64_t index = next_index_;
   try {
     prefetched_ = std::make_unique<PrefetchedBatch>(collate_next(), device_);
   } catch (const std::exception& error) {
     if (!memory::detect_out_of_memory(error)) throw;
     copies_ahead_ = false;
-    next_ = index;
+    next_index_ = index;
   }
 }
 

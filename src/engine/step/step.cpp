@@ -35,10 +35,12 @@ std::vector<double> AsyncScalars::read() {
 void Training::connect(const Consensus& consensus) {
   if (sharded_blocks) sharded_blocks->connect(consensus);
   if (gradient_buckets.shard().covers_all()) {
-    gradient_buckets.register_comm_hook([&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum(bucket); });
+    gradient_buckets.register_comm_hook(
+        [&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum_async(bucket); });
   } else {
-    gradient_buckets.register_comm_hook([&consensus](const at::Tensor& bucket) { consensus.reduce_scatter(bucket); },
-                                        [&consensus] { consensus.wait_for_reductions(); });
+    gradient_buckets.register_comm_hook(
+        [&consensus](const at::Tensor& bucket) { consensus.reduce_scatter_async(bucket); },
+        [&consensus] { consensus.wait_for_reductions(); });
   }
 }
 
@@ -146,8 +148,8 @@ void all_reduce_counts(StepResult& result, const Consensus& consensus) {
 /// Sums this rank's shards of the gradients over the ranks that have the same shards.
 void all_reduce_replicas(const GradientBuckets& buckets, const Consensus& consensus) {
   if (buckets.shard().covers_all()) return;
-  for (const auto& shard : buckets.get_block_shards()) consensus.all_reduce_replicas(shard);
-  for (const auto& shard : buckets.get_other_shards()) consensus.all_reduce_replicas(shard);
+  for (const auto& shard : buckets.get_block_shards()) consensus.all_reduce_replicas_async(shard);
+  for (const auto& shard : buckets.get_non_block_shards()) consensus.all_reduce_replicas_async(shard);
   consensus.wait_for_reductions();
 }
 
@@ -155,7 +157,7 @@ void all_reduce_replicas(const GradientBuckets& buckets, const Consensus& consen
 at::Tensor compute_sharded_norm(const GradientBuckets& buckets, const Consensus& consensus) {
   if (buckets.shard().covers_all()) return {};
   const at::Tensor square = buckets.norm().square_();
-  consensus.all_reduce_group(square);
+  consensus.all_reduce_group_async(square);
   consensus.wait_for_reductions();
   return square.sqrt_();
 }
@@ -209,8 +211,8 @@ void Step::prepare() {
     training_.gradient_buckets.mark_received(
         consensus_.union_over_ranks(training_.gradient_buckets.find_received_indices()));
     all_reduce_counts(result, consensus_);
-    consensus_.all_reduce_sum(result.loss);
-    for (const auto& sum : accumulation_.loss->sums()) consensus_.all_reduce_sum(sum);
+    consensus_.all_reduce_sum_async(result.loss);
+    for (const auto& sum : accumulation_.loss->sums()) consensus_.all_reduce_sum_async(sum);
     consensus_.wait_for_reductions();
     result.objective_scalars = accumulation_.loss->scalars();
     accumulation_.loss.reset();
@@ -237,8 +239,8 @@ StepResult Step::apply(const LearningRates& rates) {
   return std::move(accumulation_.result);
 }
 
-StepResult optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
-                          const LearningRates& rates) {
+StepResult run_optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
+                              const LearningRates& rates) {
   const Consensus single_rank;
   Step step(training, input, single_rank);
   step.accumulate(layout);

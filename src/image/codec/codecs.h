@@ -55,10 +55,10 @@ PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored
 // Conversions to RGB, bit-equal to Pillow's. Defined in image/decode.cpp. REQUIRES: 1 channel for
 // gray, 4 for CMYK and RGBA.
 
-StoredPixels gray_to_rgb(const StoredPixels& gray);
+StoredPixels convert_gray_to_rgb(const StoredPixels& gray);
 /// Converts CMYK whose value 255 means no ink, as in Adobe's JPEG files.
-StoredPixels inverted_cmyk_to_rgb(const StoredPixels& cmyk);
+StoredPixels convert_inverted_cmyk_to_rgb(const StoredPixels& cmyk);
 /// Composites RGBA, with alpha not premultiplied, on white.
-StoredPixels rgba_on_white(const StoredPixels& rgba);
+StoredPixels composite_on_white(const StoredPixels& rgba);
 
 }  // namespace vlmtrain::image

@@ -20,9 +20,9 @@ constexpr uint32_t kMaxMetadataBytes = 8 << 20;
 
 /// A reader of the numbers and tags of an image's headers. Throws UserError (kBadData) for reads
 /// beyond the end of the file. Both constructor arguments must outlive the object.
-class HeaderBytes {
+class HeaderReader {
  public:
-  HeaderBytes(ByteSource& source, const std::string& name) : source_(source), name_(name) {}
+  HeaderReader(ByteSource& source, const std::string& name) : source_(source), name_(name) {}
 
   std::vector<uint8_t> read_bytes(uint64_t offset, size_t count) const {
     std::vector<uint8_t> result(count);
@@ -59,9 +59,9 @@ class HeaderBytes {
   }
 
   /// Returns whether the file has at least `end` bytes.
-  bool contains(uint64_t end) const {
-    uint8_t last = 0;
-    return source_.read(end - 1, {&last, 1});
+  bool has_bytes(uint64_t end) const {
+    uint8_t last_byte = 0;
+    return source_.read(end - 1, {&last_byte, 1});
   }
 
   const std::string& name() const { return name_; }
@@ -79,7 +79,7 @@ bool is_frame_marker(uint8_t marker) {
 
 /// Returns whether a marker stands alone, without a length and a segment (ITU T.81, table B.1):
 /// TEM, RST0 to RST7 and SOI.
-bool has_no_length(uint8_t marker) {
+bool is_standalone_marker(uint8_t marker) {
   return marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8);
 }
 
@@ -87,47 +87,47 @@ bool has_no_length(uint8_t marker) {
 constexpr std::string_view kXmpPrefix{"http://ns.adobe.com/xap/1.0/\0", 29};
 
 /// Adds the metadata of an APP1 segment, EXIF or XMP.
-void read_app1(const std::vector<uint8_t>& segment, OrientationTags& tags) {
+void read_app1_metadata(const std::vector<uint8_t>& segment, OrientationTags& tags) {
   const std::string_view text(reinterpret_cast<const char*>(segment.data()), segment.size());
   if (text.starts_with(std::string_view("Exif\0\0", 6))) tags.add_exif(segment);
   if (text.starts_with(kXmpPrefix)) tags.add_xmp(text.substr(kXmpPrefix.size()));
 }
 
-ImageHeader read_jpeg_header(const HeaderBytes& header_bytes) {
+ImageHeader read_jpeg_header(const HeaderReader& reader) {
   constexpr uint8_t kApp1 = 0xE1, kEndOfImage = 0xD9, kStartOfScan = 0xDA;
   ImageHeader header{ImageFormat::kJpeg, {}};
   OrientationTags tags;
   bool has_size = false;
   for (uint64_t offset = 2;;) {  // after the SOI marker
     // After the size only metadata is read, so that errors end the loop; the decoder reports them.
-    if (has_size && !header_bytes.read_tag(offset)) break;
-    if (header_bytes.read_big_endian(offset, 1) != 0xFF) {
+    if (has_size && !reader.read_tag(offset)) break;
+    if (reader.read_big_endian(offset, 1) != 0xFF) {
       if (has_size) break;
-      throw data_error("{}: a damaged JPEG: no marker at byte {}; replace the file or drop the sample",
-                       header_bytes.name(), offset);
+      throw data_error("{}: a damaged JPEG: no marker at byte {}; replace the file or drop the sample", reader.name(),
+                       offset);
     }
-    const auto marker = static_cast<uint8_t>(header_bytes.read_big_endian(offset + 1, 1));
+    const auto marker = static_cast<uint8_t>(reader.read_big_endian(offset + 1, 1));
     if (marker == 0xFF) {  // a fill byte before a marker
       ++offset;
       continue;
     }
     offset += 2;
-    if (has_no_length(marker)) continue;
+    if (is_standalone_marker(marker)) continue;
     const bool ends_headers = marker == kEndOfImage || marker == kStartOfScan;
     if (has_size && ends_headers) break;
-    const uint32_t length = header_bytes.read_big_endian(offset, 2);
+    const uint32_t length = reader.read_big_endian(offset, 2);
     if (ends_headers || length < 2) {
       if (has_size) break;
-      throw data_error("{}: a JPEG without a frame header; replace the file or drop the sample", header_bytes.name());
+      throw data_error("{}: a JPEG without a frame header; replace the file or drop the sample", reader.name());
     }
     if (is_frame_marker(marker) && !has_size) {
       // Length (2 bytes), precision (1), height (2), width (2).
-      header.stored = {header_bytes.read_big_endian(offset + 3, 2), header_bytes.read_big_endian(offset + 5, 2)};
+      header.stored = {reader.read_big_endian(offset + 3, 2), reader.read_big_endian(offset + 5, 2)};
       has_size = true;
     }
     if (marker == kApp1) {
-      if (has_size && !header_bytes.contains(offset + length)) break;
-      read_app1(header_bytes.read_metadata(offset + 2, length - 2), tags);
+      if (has_size && !reader.has_bytes(offset + length)) break;
+      read_app1_metadata(reader.read_metadata(offset + 2, length - 2), tags);
     }
     offset += length;
   }
@@ -135,84 +135,83 @@ ImageHeader read_jpeg_header(const HeaderBytes& header_bytes) {
   return header;
 }
 
-ImageHeader read_png_header(const HeaderBytes& header_bytes) {
-  constexpr uint64_t kSignatureBytes = 8;
+ImageHeader read_png_header(const HeaderReader& reader) {
+  constexpr uint64_t kSignatureSearchBytes = 8;
   constexpr uint64_t kChunkOverhead = 12;  // length, type and checksum
-  if (header_bytes.read_tag(kSignatureBytes + 4) != "IHDR") {
-    throw data_error("{}: a PNG without IHDR; replace the file or drop the sample", header_bytes.name());
+  if (reader.read_tag(kSignatureSearchBytes + 4) != "IHDR") {
+    throw data_error("{}: a PNG without IHDR; replace the file or drop the sample", reader.name());
   }
   // IHDR starts with the width and the height, at bytes 16 and 20 of the file.
-  ImageHeader header{ImageFormat::kPng, {header_bytes.read_big_endian(20, 4), header_bytes.read_big_endian(16, 4)}};
-  PngMetadata metadata_chunks;
+  ImageHeader header{ImageFormat::kPng, {reader.read_big_endian(20, 4), reader.read_big_endian(16, 4)}};
+  PngMetadata metadata;
   // Metadata may follow the pixels, hence all chunks are visited. The decoder reports a missing
   // IEND.
-  for (uint64_t offset = kSignatureBytes;;) {
-    const std::optional<std::string> type = header_bytes.read_tag(offset + 4);
+  for (uint64_t offset = kSignatureSearchBytes;;) {
+    const std::optional<std::string> type = reader.read_tag(offset + 4);
     if (!type || *type == "IEND") break;
-    const uint32_t length = header_bytes.read_big_endian(offset, 4);
-    if (*type == "eXIf" || PngMetadata::is_text(*type))
-      metadata_chunks.add(*type, header_bytes.read_metadata(offset + 8, length));
+    const uint32_t length = reader.read_big_endian(offset, 4);
+    if (*type == "eXIf" || PngMetadata::is_text_chunk(*type))
+      metadata.add(*type, reader.read_metadata(offset + 8, length));
     offset += length + kChunkOverhead;
   }
-  header.orientation = metadata_chunks.orientation();
+  header.orientation = metadata.orientation();
   return header;
 }
 
 /// Returns the size in the header of the bitstream at `data_offset`. Source of the formats: RFC
 /// 6386, 9.1 ("VP8 "); WebP lossless specification, 3 ("VP8L"). Both store 14 bits for each side.
-ImageSize read_webp_frame_size(const HeaderBytes& header_bytes, const std::string& type, uint64_t data) {
+ImageSize read_webp_frame_size(const HeaderReader& reader, const std::string& type, uint64_t data_offset) {
   if (type == "VP8 ")
-    return {header_bytes.read_little_endian(data + 8, 2) & 0x3FFF,
-            header_bytes.read_little_endian(data + 6, 2) & 0x3FFF};
-  const uint32_t bits = header_bytes.read_little_endian(data + 1, 4);
+    return {reader.read_little_endian(data_offset + 8, 2) & 0x3FFF,
+            reader.read_little_endian(data_offset + 6, 2) & 0x3FFF};
+  const uint32_t bits = reader.read_little_endian(data_offset + 1, 4);
   return {(bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1};
 }
 
-ImageHeader read_webp_header(const HeaderBytes& header_bytes) {
+ImageHeader read_webp_header(const HeaderReader& reader) {
   ImageHeader header{ImageFormat::kWebp, {}};
   OrientationTags tags;
   constexpr uint32_t kHasExif = 0x08, kHasXmp = 0x04;  // flags of the extended format's header
   uint32_t flags = 0;
   // "RIFF", the number of bytes that follow, "WEBP", then the chunks.
-  const uint64_t end = uint64_t{header_bytes.read_little_endian(4, 4)} + 8;
+  const uint64_t end = uint64_t{reader.read_little_endian(4, 4)} + 8;
   for (uint64_t offset = 12; offset < end;) {
-    const std::optional<std::string> type = header_bytes.read_tag(offset);
+    const std::optional<std::string> type = reader.read_tag(offset);
     if (!type) break;
-    const uint32_t length = header_bytes.read_little_endian(offset + 4, 4);
-    const uint64_t data = offset + 8;
+    const uint32_t length = reader.read_little_endian(offset + 4, 4);
+    const uint64_t data_offset = offset + 8;
     if (*type == "ANIM") {
-      throw data_error("{}: animated WebP is not supported; save the frame you need as a still image",
-                       header_bytes.name());
+      throw data_error("{}: animated WebP is not supported; save the frame you need as a still image", reader.name());
     }
-    if (*type == "VP8 " || *type == "VP8L") header.stored = read_webp_frame_size(header_bytes, *type, data);
-    if (*type == "VP8X") flags = header_bytes.read_little_endian(data, 1);
-    if (*type == "EXIF" && (flags & kHasExif) != 0) tags.add_exif(header_bytes.read_metadata(data, length));
+    if (*type == "VP8 " || *type == "VP8L") header.stored = read_webp_frame_size(reader, *type, data_offset);
+    if (*type == "VP8X") flags = reader.read_little_endian(data_offset, 1);
+    if (*type == "EXIF" && (flags & kHasExif) != 0) tags.add_exif(reader.read_metadata(data_offset, length));
     if (*type == "XMP " && (flags & kHasXmp) != 0) {
-      const std::vector<uint8_t> packet = header_bytes.read_metadata(data, length);
+      const std::vector<uint8_t> packet = reader.read_metadata(data_offset, length);
       tags.add_xmp({reinterpret_cast<const char*>(packet.data()), packet.size()});
     }
-    offset = data + length + length % 2;  // chunks are padded to an even size
+    offset = data_offset + length + length % 2;  // chunks are padded to an even size
   }
   header.orientation = tags.orientation();
   return header;
 }
 
-std::optional<ImageFormat> detect_format(const HeaderBytes& header_bytes) {
-  const std::optional<std::string> signature = header_bytes.read_tag(0);
+std::optional<ImageFormat> detect_format(const HeaderReader& reader) {
+  const std::optional<std::string> signature = reader.read_tag(0);
   if (!signature) return std::nullopt;
   if (signature->starts_with("\xFF\xD8\xFF")) return ImageFormat::kJpeg;
   if (signature == "\x89PNG") return ImageFormat::kPng;
-  if (signature == "RIFF" && header_bytes.read_tag(8) == "WEBP") return ImageFormat::kWebp;
+  if (signature == "RIFF" && reader.read_tag(8) == "WEBP") return ImageFormat::kWebp;
   return std::nullopt;
 }
 
 /// Returns the name of a format that files with an image's extension often have instead, for the
 /// message; empty if it is unknown.
-std::string_view detect_foreign_format(const HeaderBytes& header_bytes) {
+std::string_view detect_foreign_format(const HeaderReader& reader) {
   using namespace std::string_view_literals;  // keep the zeros of the signatures
-  const std::string signature = header_bytes.read_tag(0).value_or("");
-  if (header_bytes.read_tag(4) == "ftyp") {
-    const std::string brand = header_bytes.read_tag(8).value_or("");
+  const std::string signature = reader.read_tag(0).value_or("");
+  if (reader.read_tag(4) == "ftyp") {
+    const std::string brand = reader.read_tag(8).value_or("");
     return brand == "avif" ? "AVIF" : brand.starts_with("hei") || brand == "mif1" ? "HEIC" : "a video";
   }
   constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kFormats{{{"GIF8"sv, "GIF"sv},
@@ -229,24 +228,24 @@ std::string_view detect_foreign_format(const HeaderBytes& header_bytes) {
 }
 
 /// Detects the format and reads its headers.
-ImageHeader read_format(const HeaderBytes& header_bytes) {
-  const std::optional<ImageFormat> format = detect_format(header_bytes);
+ImageHeader read_format_header(const HeaderReader& reader) {
+  const std::optional<ImageFormat> format = detect_format(reader);
   if (!format) {
-    const auto foreign = detect_foreign_format(header_bytes);
+    const auto foreign = detect_foreign_format(reader);
     throw data_error(
-        "{}: not a JPEG, PNG or WebP image{}; {}", header_bytes.name(),
+        "{}: not a JPEG, PNG or WebP image{}; {}", reader.name(),
         foreign.empty() ? "" : fmt::format(" but {}", foreign),
         foreign == "a Git LFS pointer" ? "run `git lfs pull` in its folder" : "convert it to one of these");
   }
   switch (*format) {
     case ImageFormat::kJpeg:
-      return read_jpeg_header(header_bytes);
+      return read_jpeg_header(reader);
     case ImageFormat::kPng:
-      return read_png_header(header_bytes);
+      return read_png_header(reader);
     case ImageFormat::kWebp:
       break;
   }
-  return read_webp_header(header_bytes);
+  return read_webp_header(reader);
 }
 
 }  // namespace
@@ -256,7 +255,7 @@ ImageSize get_upright_size(const ImageHeader& header) {
 }
 
 ImageHeader read_header(ByteSource& source, const std::string& name) {
-  const ImageHeader header = read_format(HeaderBytes(source, name));
+  const ImageHeader header = read_format_header(HeaderReader(source, name));
   const auto [height, width] = header.stored;
   if (height == 0 || width == 0) {
     throw data_error("{}: the image's headers contain no size; replace the file or drop the sample", name);

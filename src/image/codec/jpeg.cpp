@@ -35,18 +35,18 @@ struct ErrorManager {
 }
 
 /// Returns whether libjpeg fills in missing pixels after this warning.
-bool is_missing_data(int code) {
+bool is_missing_data_warning(int code) {
   return code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE || code == JWRN_MUST_RESYNC;
 }
 
 /// Handles a message of libjpeg. Levels below 0 are warnings.
 void handle_message(j_common_ptr decompressor, int level) {
-  if (level < 0 && is_missing_data(decompressor->err->msg_code)) handle_error(decompressor);
+  if (level < 0 && is_missing_data_warning(decompressor->err->msg_code)) handle_error(decompressor);
 }
 
 /// Raises a libjpeg error if a progressive file has too many scans. A scan of a few bytes costs a
 /// pass over the whole image, so that a small file with thousands of scans would take very long.
-void check_scans(j_common_ptr decompressor) {
+void check_scan_count(j_common_ptr decompressor) {
   constexpr int kMaxScans = 100;  // encoders write about ten
   const int scan = reinterpret_cast<j_decompress_ptr>(decompressor)->input_scan_number;
   if (scan > kMaxScans) ERREXIT1(decompressor, JERR_BAD_SCAN_SCRIPT, scan);
@@ -58,7 +58,7 @@ class JpegReader {
  public:
   JpegReader() {
     info_.err = jpeg_std_error(&errors_.base);
-    progress_.progress_monitor = check_scans;
+    progress_.progress_monitor = check_scan_count;
     errors_.base.error_exit = handle_error;
     errors_.base.emit_message = handle_message;
   }
@@ -94,12 +94,12 @@ class JpegReader {
   /// REQUIRES: channels() is 3.
   bool read_planes(uint8_t* row, uint8_t* planes) {
     if (setjmp(errors_.jump_buffer) != 0) return false;
-    const int64_t width = info_.output_width, plane = width * info_.output_height;
+    const int64_t width = info_.output_width, plane_size = width * info_.output_height;
     while (info_.output_scanline < info_.output_height) {
       uint8_t* const out = planes + info_.output_scanline * width;
       JSAMPROW rows = row;
       jpeg_read_scanlines(&info_, &rows, 1);
-      split_channels(row, width, {out, out + plane, out + 2 * plane});
+      split_channels(row, width, {out, out + plane_size, out + 2 * plane_size});
     }
     return true;
   }
@@ -150,8 +150,8 @@ StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, con
   start_reader(reader, bytes, stored, name);
   StoredPixels pixels(reader.size(), reader.channels());
   if (!reader.read(pixels)) throw make_damaged_error(reader, name);
-  if (pixels.channels == 1) return gray_to_rgb(pixels);
-  if (pixels.channels == 4) return inverted_cmyk_to_rgb(pixels);
+  if (pixels.channels == 1) return convert_gray_to_rgb(pixels);
+  if (pixels.channels == 4) return convert_inverted_cmyk_to_rgb(pixels);
   return pixels;
 }
 

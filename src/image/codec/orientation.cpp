@@ -37,15 +37,15 @@ class TiffBlock {
 /// Returns the value of the directory entry at `entry_offset` if it is a single BYTE (type 1),
 /// SHORT (3) or LONG (4), whose value is stored in the entry itself. An entry is a tag (2 bytes), a
 /// type (2), a count (4) and a value (4).
-std::optional<uint32_t> read_single_value(const TiffBlock& tiff, size_t entry) {
-  if (tiff.read_number(entry + 4, 4) != 1U) return std::nullopt;
-  switch (tiff.read_number(entry + 2, 2).value_or(0)) {
+std::optional<uint32_t> read_single_value(const TiffBlock& tiff, size_t entry_offset) {
+  if (tiff.read_number(entry_offset + 4, 4) != 1U) return std::nullopt;
+  switch (tiff.read_number(entry_offset + 2, 2).value_or(0)) {
     case 1:
-      return tiff.read_number(entry + 8, 1);
+      return tiff.read_number(entry_offset + 8, 1);
     case 3:
-      return tiff.read_number(entry + 8, 2);
+      return tiff.read_number(entry_offset + 8, 2);
     case 4:
-      return tiff.read_number(entry + 8, 4);
+      return tiff.read_number(entry_offset + 8, 4);
     default:
       return std::nullopt;
   }
@@ -69,19 +69,19 @@ PixelStrides compute_strides(Orientation orientation, ImageSize stored) {
   switch (orientation) {
     case Orientation::kUpright:
       return {0, width, 1};
-    case Orientation::kMirrored:
+    case Orientation::kFlipHorizontal:
       return {width - 1, width, -1};
-    case Orientation::kHalfTurn:
+    case Orientation::kRotate180:
       return {last_row + width - 1, -width, -1};
-    case Orientation::kFlipped:
+    case Orientation::kFlipVertical:
       return {last_row, -width, 1};
-    case Orientation::kTransposed:
+    case Orientation::kTranspose:
       return {0, 1, width};
-    case Orientation::kQuarterTurn:
+    case Orientation::kRotate90Clockwise:
       return {last_row, 1, -width};
     case Orientation::kTransverse:
       return {last_row + width - 1, -1, -width};
-    case Orientation::kThreeQuarterTurn:
+    case Orientation::kRotate90Counterclockwise:
       break;
   }
   return {width - 1, -1, width};
@@ -94,7 +94,7 @@ constexpr size_t kMaxTextBytes = 1 << 20;
 
 /// Returns the text before the first zero byte, and removes both from `data`. Returns nothing if
 /// there is no zero byte.
-std::optional<std::string_view> take_field(std::string_view& data) {
+std::optional<std::string_view> take_zero_terminated(std::string_view& data) {
   const size_t end = data.find('\0');
   if (end == std::string_view::npos) return std::nullopt;
   const std::string_view field = data.substr(0, end);
@@ -119,7 +119,7 @@ std::optional<std::string> inflate_text(std::string_view compressed_bytes) {
 
 /// Returns the text of a chunk of type `chunk` whose data after the keyword is `remaining`, or
 /// nothing if it is invalid.
-std::optional<std::string> read_text(std::string_view chunk, std::string_view remaining) {
+std::optional<std::string> decode_text_chunk(std::string_view chunk, std::string_view remaining) {
   if (chunk == "tEXt") return std::string(remaining);
   if (chunk == "zTXt") {
     if (remaining.empty() || remaining.front() != 0) return std::nullopt;  // the compression method
@@ -130,12 +130,12 @@ std::optional<std::string> read_text(std::string_view chunk, std::string_view re
   if (remaining.size() < 2 || (remaining[0] != 0 && remaining[1] != 0)) return std::nullopt;
   const bool is_compressed = remaining[0] != 0;
   remaining.remove_prefix(2);
-  if (!take_field(remaining) || !take_field(remaining)) return std::nullopt;
+  if (!take_zero_terminated(remaining) || !take_zero_terminated(remaining)) return std::nullopt;
   return is_compressed ? inflate_text(remaining) : std::optional<std::string>(remaining);
 }
 
 /// Returns the value of a hexadecimal digit, or -1 for other characters.
-int hex_digit(char character) {
+int parse_hex_digit(char character) {
   if (character >= '0' && character <= '9') return character - '0';
   if (character >= 'a' && character <= 'f') return character - 'a' + 10;
   return character >= 'A' && character <= 'F' ? character - 'A' + 10 : -1;
@@ -152,7 +152,7 @@ std::vector<uint8_t> decode_raw_profile(std::string_view text) {
   std::vector<uint8_t> bytes;
   int high_digit = -1;
   for (const char character : text) {
-    const int digit = hex_digit(character);
+    const int digit = parse_hex_digit(character);
     if (digit < 0) continue;
     if (high_digit < 0) {
       high_digit = digit;
@@ -166,7 +166,7 @@ std::vector<uint8_t> decode_raw_profile(std::string_view text) {
 
 }  // namespace
 
-std::optional<Orientation> exif_orientation(std::span<const uint8_t> exif) {
+std::optional<Orientation> parse_exif_orientation(std::span<const uint8_t> exif) {
   constexpr std::string_view kPrefix{"Exif\0\0", 6};
   if (exif.size() >= kPrefix.size() && std::equal(kPrefix.begin(), kPrefix.end(), exif.begin())) {
     exif = exif.subspan(kPrefix.size());
@@ -178,20 +178,20 @@ std::optional<Orientation> exif_orientation(std::span<const uint8_t> exif) {
   const size_t directory = tiff.read_number(4, 4).value_or(0);
   const size_t entries = tiff.read_number(directory, 2).value_or(0);
   for (size_t i = 0; i < entries; ++i) {
-    const size_t entry = directory + 2 + i * kEntryBytes;
-    const std::optional<uint32_t> tag = tiff.read_number(entry, 2);
+    const size_t entry_offset = directory + 2 + i * kEntryBytes;
+    const std::optional<uint32_t> tag = tiff.read_number(entry_offset, 2);
     if (!tag) break;
     if (*tag != kOrientationTag) continue;
-    return to_orientation(read_single_value(tiff, entry).value_or(1));
+    return to_orientation(read_single_value(tiff, entry_offset).value_or(1));
   }
   return std::nullopt;
 }
 
-std::optional<Orientation> xmp_orientation(std::string_view packet) {
-  constexpr std::string_view kName = "tiff:Orientation";
-  for (size_t position = packet.find(kName); position != std::string_view::npos;
-       position = packet.find(kName, position + 1)) {
-    std::string_view remaining = packet.substr(position + kName.size());
+std::optional<Orientation> parse_xmp_orientation(std::string_view packet) {
+  constexpr std::string_view kOrientationProperty = "tiff:Orientation";
+  for (size_t position = packet.find(kOrientationProperty); position != std::string_view::npos;
+       position = packet.find(kOrientationProperty, position + 1)) {
+    std::string_view remaining = packet.substr(position + kOrientationProperty.size());
     if (remaining.starts_with("=\"")) {
       remaining.remove_prefix(2);
     } else if (remaining.starts_with('>')) {
@@ -250,11 +250,11 @@ void PngMetadata::add(std::string_view chunk, const std::vector<uint8_t>& data) 
     return;
   }
   std::string_view remaining(reinterpret_cast<const char*>(data.data()), data.size());
-  const std::optional<std::string_view> key = take_field(remaining);
+  const std::optional<std::string_view> key = take_zero_terminated(remaining);
   if (key != kXmpKey && key != kRawProfileKey) return;
   constexpr int kMaxTexts = 64;  // Pillow's limit of memory for texts, MAX_TEXT_MEMORY / MAX_TEXT_CHUNK
   if (++num_texts_ > kMaxTexts) return;
-  if (auto text = read_text(chunk, remaining)) add_text(*key, *std::move(text));
+  if (auto text = decode_text_chunk(chunk, remaining)) add_text(*key, *std::move(text));
 }
 
 void PngMetadata::add_text(std::string_view key, std::string text) {

@@ -15,30 +15,30 @@ namespace vlmtrain::image {
 /// (0x0112).
 enum class Orientation : uint8_t {
   kUpright = 1,
-  kMirrored = 2,  ///< exchange left and right
-  kHalfTurn = 3,
-  kFlipped = 4,     ///< exchange top and bottom
-  kTransposed = 5,  ///< exchange rows and columns
-  kQuarterTurn = 6,
-  kTransverse = 7,  ///< kTransposed, then kHalfTurn
-  kThreeQuarterTurn = 8,
+  kFlipHorizontal = 2,  ///< exchange left and right
+  kRotate180 = 3,
+  kFlipVertical = 4,  ///< exchange top and bottom
+  kTranspose = 5,     ///< exchange rows and columns
+  kRotate90Clockwise = 6,
+  kTransverse = 7,  ///< kTranspose, then kRotate180
+  kRotate90Counterclockwise = 8,
 };
 
 /// Returns whether applying the orientation exchanges height and width.
 inline bool swaps_axes(Orientation orientation) {
-  return orientation >= Orientation::kTransposed;
+  return orientation >= Orientation::kTranspose;
 }
 
 /// Returns the orientation in a block of EXIF data: a TIFF header and its first directory, with or
 /// without a leading "Exif\0\0". Returns nothing if the block has no Orientation tag or is
 /// malformed, and kUpright for an invalid value. Does not throw: corrupt metadata must not make an
 /// image unusable.
-std::optional<Orientation> exif_orientation(std::span<const uint8_t> exif);
+std::optional<Orientation> parse_exif_orientation(std::span<const uint8_t> exif);
 
 /// Returns the orientation in an XMP packet as Pillow's Image.getexif does: the first digit after
 /// `tiff:Orientation="` or `tiff:Orientation>`, anywhere in the packet. Returns nothing
 /// if the packet has no such digit, and kUpright for 0 and 9.
-std::optional<Orientation> xmp_orientation(std::string_view packet);
+std::optional<Orientation> parse_xmp_orientation(std::string_view packet);
 
 /// The orientation from all metadata of a file, with the precedence of Pillow: EXIF before XMP. Of
 /// several XMP packets the last counts. Of several EXIF segments the first counts, since the others
@@ -47,22 +47,22 @@ class OrientationTags {
  public:
   /// Adds a segment of EXIF data.
   void add_exif(std::span<const uint8_t> exif) {
-    if (!exif_seen_) exif_ = exif_orientation(exif);
-    exif_seen_ = true;
+    if (!has_exif_) exif_ = parse_exif_orientation(exif);
+    has_exif_ = true;
   }
   /// Adds complete EXIF data, which replaces earlier data.
   void replace_exif(std::span<const uint8_t> exif) {
-    exif_ = exif_orientation(exif);
-    exif_seen_ = true;
+    exif_ = parse_exif_orientation(exif);
+    has_exif_ = true;
   }
   /// Adds an XMP packet, which replaces earlier packets.
-  void add_xmp(std::string_view packet) { xmp_ = xmp_orientation(packet); }
+  void add_xmp(std::string_view packet) { xmp_ = parse_xmp_orientation(packet); }
 
   /// Returns the orientation; kUpright if no metadata has one.
   Orientation orientation() const { return exif_.value_or(xmp_.value_or(Orientation::kUpright)); }
 
  private:
-  bool exif_seen_ = false;
+  bool has_exif_ = false;
   std::optional<Orientation> exif_, xmp_;
 };
 
@@ -84,7 +84,7 @@ void write_upright_plane(const StoredPixels& gray, Orientation orientation, uint
 class PngMetadata {
  public:
   /// Returns whether a chunk of this type contains a text.
-  static bool is_text(std::string_view chunk) { return chunk == "tEXt" || chunk == "zTXt" || chunk == "iTXt"; }
+  static bool is_text_chunk(std::string_view chunk) { return chunk == "tEXt" || chunk == "zTXt" || chunk == "iTXt"; }
 
   /// Adds the data of a chunk. `chunk`: its type, eXIf or a text chunk.
   void add(std::string_view chunk, const std::vector<uint8_t>& data);

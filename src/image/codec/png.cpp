@@ -113,7 +113,7 @@ class PngReader {
 
 /// Decodes all pixels. `channels` of the result counts bytes per pixel. Throws UserError
 /// (kBadData).
-StoredPixels decode_pixels(PngReader& reader, PngOutput output, ImageSize stored, const std::string& name) {
+StoredPixels decode_png_pixels(PngReader& reader, PngOutput output, ImageSize stored, const std::string& name) {
   std::optional<StoredPixels> pixels;
   std::vector<png_bytep> rows;
   bool succeeded = reader.start(output);
@@ -166,13 +166,13 @@ StoredPixels remove_alpha(const StoredPixels& pixels, int64_t channels, const st
 
 StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   PngReader reader(bytes);
-  StoredPixels pixels = decode_pixels(reader, PngOutput::kColor, stored, name);
-  return pixels.channels == 4 ? rgba_on_white(pixels) : std::move(pixels);
+  StoredPixels pixels = decode_png_pixels(reader, PngOutput::kColor, stored, name);
+  return pixels.channels == 4 ? composite_on_white(pixels) : std::move(pixels);
 }
 
 PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   PngReader reader(bytes);
-  StoredPixels pixels = decode_pixels(reader, PngOutput::kStored, stored, name);
+  StoredPixels pixels = decode_png_pixels(reader, PngOutput::kStored, stored, name);
   int64_t channels = reader.channels();
   if (channels % 2 == 0) {  // gray or RGB, with alpha
     StoredPixels colors = remove_alpha(pixels, channels, name);

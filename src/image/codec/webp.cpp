@@ -10,7 +10,7 @@ namespace vlmtrain::image {
 namespace {
 
 /// Returns the reason of an error, for messages.
-const char* get_reason(VP8StatusCode status) {
+const char* describe_status(VP8StatusCode status) {
   switch (status) {
     case VP8_STATUS_NOT_ENOUGH_DATA:
       return "the file ends too early";
@@ -26,7 +26,7 @@ const char* get_reason(VP8StatusCode status) {
 void check_status(VP8StatusCode status, const std::string& name) {
   if (status == VP8_STATUS_OK) return;
   throw data_error("{}: a damaged or truncated WebP ({}); replace the file or drop the sample", name,
-                   get_reason(status));
+                   describe_status(status));
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, con
   config.output.u.RGBA = {pixels.samples.get(), static_cast<int>(pixels.row_bytes()),
                           static_cast<size_t>(pixels.row_bytes() * stored.height)};
   check_status(WebPDecode(data, bytes.size(), &config), name);
-  return has_alpha ? rgba_on_white(pixels) : std::move(pixels);
+  return has_alpha ? composite_on_white(pixels) : std::move(pixels);
 }
 
 }  // namespace vlmtrain::image

@@ -38,24 +38,24 @@ class FrameReader {
   /// Returns the number of displayed frames, from the container's index, from its packets, or by
   /// decoding the file. REQUIRES: called once, before read_frame().
   int64_t count_frames() {
-    if (packets_are_frames(container_->stream().codecpar->codec_id)) {
+    if (has_one_frame_per_packet(container_->stream().codecpar->codec_id)) {
       if (const int64_t samples = container_->count_indexed_samples(); samples > 0) {
         check_frame_count(samples, container_->name());
         return samples;
       }
     }
-    if (!times().empty()) return std::ssize(times());
+    if (!get_frame_times().empty()) return std::ssize(get_frame_times());
     reopen();
     is_positioned_ = false;  // counting moves the container to its end
     int64_t frames = 0;
-    for (; decoder_->next() != nullptr; ++frames) check_frame_count(frames + 1, container_->name());
+    for (; decoder_->decode_next() != nullptr; ++frames) check_frame_count(frames + 1, container_->name());
     return frames;
   }
 
   /// Returns the frame at `index`. Valid until the next call.
   const AVFrame& read_frame(int64_t index) {
     is_positioned_ = is_positioned_ && index >= position_;
-    if (!times().empty() && may_seek_) {
+    if (!get_frame_times().empty() && can_seek_) {
       const int64_t key_index = find_key_frame(index);
       if (!is_positioned_) {
         start_decoding(key_index);
@@ -66,7 +66,7 @@ class FrameReader {
     if (!is_positioned_) reopen();
     const AVFrame* frame = nullptr;
     while (position_ <= index) {
-      frame = decode();
+      frame = decode_frame();
       if (frame == nullptr) {
         stop_seeking();
         continue;
@@ -79,7 +79,7 @@ class FrameReader {
  private:
   /// Returns the times of all frames; empty if packets do not identify frames. The first call reads
   /// all packets from the current position, after which the container is at its end.
-  const std::vector<FrameTime>& times() {
+  const std::vector<FrameTime>& get_frame_times() {
     if (!times_) times_ = read_frame_times(*container_);
     return *times_;
   }
@@ -97,29 +97,29 @@ class FrameReader {
   /// Restarts from the first packet and forbids seeks, since one led to another frame than
   /// expected.
   void stop_seeking() {
-    may_seek_ = false;
+    can_seek_ = false;
     reopen();
   }
 
   /// Creates a decoder and seeks to the key frame at `key_index`. If this fails, is_positioned_
   /// remains false. The container may be at its end.
   void start_decoding(int64_t key_index) {
-    if (!times()[key_index].is_key) return;
+    if (!get_frame_times()[key_index].is_key) return;
     decoder_.emplace(*container_);
     position_ = 0;
     is_positioned_ = seek(key_index);
   }
 
   /// Returns the frame at position_, or null if a seek led to another frame.
-  const AVFrame* decode() {
-    const AVFrame* frame = decoder_->next();
-    if (times().empty()) {
+  const AVFrame* decode_frame() {
+    const AVFrame* frame = decoder_->decode_next();
+    if (get_frame_times().empty()) {
       if (frame != nullptr) return frame;
       throw make_decode_error();
     }
     // Frames that precede a key frame in presentation order may refer to frames before it, which
     // are missing after a seek.
-    while (has_sought_ && frame != nullptr && frame->pts < get_frame_time(position_)) frame = decoder_->next();
+    while (has_sought_ && frame != nullptr && frame->pts < get_frame_time(position_)) frame = decoder_->decode_next();
     if (frame != nullptr && frame->pts == get_frame_time(position_)) return frame;
     if (has_sought_) return nullptr;
     throw make_decode_error();
@@ -132,20 +132,20 @@ class FrameReader {
 
   /// Returns the index of the frame with this presentation time, or nothing.
   std::optional<int64_t> find_frame(int64_t time) {
-    const auto match = std::ranges::lower_bound(times(), time, {}, &FrameTime::presentation_time);
-    if (match == times().end() || match->presentation_time != time) return std::nullopt;
-    return match - times().begin();
+    const auto match = std::ranges::lower_bound(get_frame_times(), time, {}, &FrameTime::presentation_time);
+    if (match == get_frame_times().end() || match->presentation_time != time) return std::nullopt;
+    return match - get_frame_times().begin();
   }
 
   /// Returns the presentation time of a frame. Returns AV_NOPTS_VALUE, which no frame has, after
   /// the last one.
   int64_t get_frame_time(int64_t index) {
-    return index < std::ssize(times()) ? times()[index].presentation_time : AV_NOPTS_VALUE;
+    return index < std::ssize(get_frame_times()) ? get_frame_times()[index].presentation_time : AV_NOPTS_VALUE;
   }
 
   /// Returns the index of the last key frame at or before `index`; 0 without one.
   int64_t find_key_frame(int64_t index) {
-    while (index > 0 && !times()[index].is_key) --index;
+    while (index > 0 && !get_frame_times()[index].is_key) --index;
     return index;
   }
 
@@ -154,8 +154,9 @@ class FrameReader {
   bool seek(int64_t key_index) {
     has_sought_ = true;
     decoder_->flush();
-    if (!container_->seek(times()[key_index].presentation_time, times()[key_index].decoding_time)) return false;
-    const AVPacket* packet = container_->next_packet();
+    if (!container_->seek(get_frame_times()[key_index].presentation_time, get_frame_times()[key_index].decoding_time))
+      return false;
+    const AVPacket* packet = container_->read_packet();
     if (packet == nullptr || (packet->flags & AV_PKT_FLAG_KEY) == 0) return false;
     const std::optional<int64_t> landed_index = find_frame(packet->pts);
     if (!landed_index || *landed_index < position_ || *landed_index > key_index) return false;
@@ -170,7 +171,7 @@ class FrameReader {
   std::optional<VideoDecoder> decoder_;
   int64_t position_ = 0;        // index of the next frame
   bool is_positioned_ = false;  // whether the decoder's next frame is at position_
-  bool may_seek_ = true;        // false after a seek that led to another frame than expected
+  bool can_seek_ = true;        // false after a seek that led to another frame than expected
   bool has_sought_ = false;     // whether the container was sought since it was opened
 };
 
@@ -185,9 +186,9 @@ VideoInfo make_video_info(FrameReader& reader) {
 }
 
 /// A source whose frames are decoded by FFmpeg.
-class EncodedVideo final : public VideoFile::FrameSource {
+class EncodedFrameSource final : public VideoFile::FrameSource {
  public:
-  EncodedVideo(const VideoInfo& info, std::unique_ptr<FrameReader> reader)
+  EncodedFrameSource(const VideoInfo& info, std::unique_ptr<FrameReader> reader)
       : FrameSource(info), reader_(std::move(reader)), orientation_(reader_->container().orientation()) {}
 
   void read(int64_t index, uint8_t* planes) override {
@@ -212,7 +213,7 @@ class EncodedVideo final : public VideoFile::FrameSource {
 std::unique_ptr<VideoFile::FrameSource> open_encoded_video(const io::MediaRef& video) {
   auto reader = std::make_unique<FrameReader>(video);
   const VideoInfo info = make_video_info(*reader);
-  return std::make_unique<EncodedVideo>(info, std::move(reader));
+  return std::make_unique<EncodedFrameSource>(info, std::move(reader));
 }
 
 }  // namespace vlmtrain::image

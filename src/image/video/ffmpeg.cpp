@@ -17,13 +17,13 @@ thread_local std::string first_error;
 /// FFmpeg's log callback. FFmpeg's later messages usually follow from the first one.
 void store_first_error(void* /*object*/, int level, const char* format, va_list arguments) {
   if (level > AV_LOG_ERROR || !first_error.empty()) return;
-  std::array<char, 256> line{};
-  std::vsnprintf(line.data(), line.size(), format, arguments);
-  first_error = line.data();
+  std::array<char, 256> message{};
+  std::vsnprintf(message.data(), message.size(), format, arguments);
+  first_error = message.data();
   first_error.erase(first_error.find_last_not_of(" \r\n") + 1);
 }
 
-constexpr int kBufferBytes = 1 << 15;  // the size of FFmpeg's own file buffers
+constexpr int kFileBufferBytes = 1 << 15;  // the size of FFmpeg's own file buffers
 
 }  // namespace
 
@@ -40,10 +40,10 @@ std::string get_ffmpeg_error(int code) {
 }
 
 MemoryInput::MemoryInput(std::shared_ptr<const std::string> bytes) : bytes_(std::move(bytes)) {
-  auto* const buffer = static_cast<unsigned char*>(av_malloc(kBufferBytes));
+  auto* const buffer = static_cast<unsigned char*>(av_malloc(kFileBufferBytes));
   if (buffer == nullptr) throw std::bad_alloc();
   context_.reset(
-      avio_alloc_context(buffer, kBufferBytes, /*write_flag=*/0, this, read, /*write_packet=*/nullptr, seek));
+      avio_alloc_context(buffer, kFileBufferBytes, /*write_flag=*/0, this, read, /*write_packet=*/nullptr, seek));
   if (context_ != nullptr) return;
   av_free(buffer);
   throw std::bad_alloc();

@@ -45,9 +45,9 @@ std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) 
 
 /// A source whose frames are image files or embedded images. Reads the header of the first image;
 /// the others must have the same size.
-class ImageFrames final : public VideoFile::FrameSource {
+class ImageFrameSource final : public VideoFile::FrameSource {
  public:
-  ImageFrames(std::vector<io::MediaRef> images, double fps, bool is_folder)
+  ImageFrameSource(std::vector<io::MediaRef> images, double fps, bool is_folder)
       : FrameSource({.frames = std::ssize(images),
                      .fps = fps,
                      .size = read_image_size(images.front()),
@@ -88,7 +88,7 @@ const VideoInfo& VideoFile::info() const {
   return source_->info();
 }
 
-void VideoFile::read(std::span<const int64_t> frames, const FrameCallback& take) {
+void VideoFile::read(std::span<const int64_t> frames, const FrameCallback& callback) {
   VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames must be requested in ascending order");
   VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().frames),
                  "frames {} to {} were requested of a video of {} frames", frames.front(), frames.back(),
@@ -98,7 +98,7 @@ void VideoFile::read(std::span<const int64_t> frames, const FrameCallback& take)
   auto* const planes = frame.mutable_data_ptr<uint8_t>();
   for (size_t i = 0; i < frames.size(); ++i) {
     if (i == 0 || frames[i] != frames[i - 1]) source_->read(frames[i], planes);
-    take(frame);
+    callback(frame);
   }
 }
 
@@ -107,11 +107,11 @@ std::unique_ptr<VideoFile::FrameSource> open_frame_list(std::vector<io::MediaRef
   for (const io::MediaRef& image : images) {
     if (!image.bytes) check_is_file(image.path, "the frame");
   }
-  return std::make_unique<ImageFrames>(std::move(images), fps, /*is_folder=*/false);
+  return std::make_unique<ImageFrameSource>(std::move(images), fps, /*is_folder=*/false);
 }
 
 std::unique_ptr<VideoFile::FrameSource> open_frame_folder(const std::filesystem::path& folder, double fps) {
-  return std::make_unique<ImageFrames>(list_frame_files(folder), fps, /*is_folder=*/true);
+  return std::make_unique<ImageFrameSource>(list_frame_files(folder), fps, /*is_folder=*/true);
 }
 
 }  // namespace vlmtrain::image

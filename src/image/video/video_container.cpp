@@ -139,13 +139,14 @@ Orientation VideoContainer::orientation() const {
     std::array<int, 4> signs;
     Orientation orientation;
   };
-  constexpr std::array<MatrixOrientation, 7> kMatrixOrientations{{{{-1, 0, 0, 1}, Orientation::kMirrored},
-                                                                  {{-1, 0, 0, -1}, Orientation::kHalfTurn},
-                                                                  {{1, 0, 0, -1}, Orientation::kFlipped},
-                                                                  {{0, 1, 1, 0}, Orientation::kTransposed},
-                                                                  {{0, 1, -1, 0}, Orientation::kQuarterTurn},
-                                                                  {{0, -1, -1, 0}, Orientation::kTransverse},
-                                                                  {{0, -1, 1, 0}, Orientation::kThreeQuarterTurn}}};
+  constexpr std::array<MatrixOrientation, 7> kMatrixOrientations{
+      {{{-1, 0, 0, 1}, Orientation::kFlipHorizontal},
+       {{-1, 0, 0, -1}, Orientation::kRotate180},
+       {{1, 0, 0, -1}, Orientation::kFlipVertical},
+       {{0, 1, 1, 0}, Orientation::kTranspose},
+       {{0, 1, -1, 0}, Orientation::kRotate90Clockwise},
+       {{0, -1, -1, 0}, Orientation::kTransverse},
+       {{0, -1, 1, 0}, Orientation::kRotate90Counterclockwise}}};
   const std::array<int, 4> signs{get_sign(matrix[0]), get_sign(matrix[1]), get_sign(matrix[3]), get_sign(matrix[4])};
   const auto* match = std::ranges::find(kMatrixOrientations, signs, &MatrixOrientation::signs);
   return match == kMatrixOrientations.end() ? Orientation::kUpright : match->orientation;
@@ -172,7 +173,7 @@ int64_t VideoContainer::count_indexed_samples() const {
   return num_shown;
 }
 
-const AVPacket* VideoContainer::next_packet() {
+const AVPacket* VideoContainer::read_packet() {
   while (true) {
     av_packet_unref(packet_.get());
     const int code = av_read_frame(context_.get(), packet_.get());
@@ -193,15 +194,15 @@ bool VideoContainer::seek(int64_t presentation_time, int64_t decoding_time) {
                        AVSEEK_FLAG_BACKWARD) >= 0;
 }
 
-bool packets_are_frames(AVCodecID codec) {
+bool has_one_frame_per_packet(AVCodecID codec) {
   return codec != AV_CODEC_ID_VP8 && codec != AV_CODEC_ID_MPEG4;
 }
 
 std::vector<FrameTime> read_frame_times(VideoContainer& container) {
   const AVCodecID codec = container.stream().codecpar->codec_id;
-  if (!packets_are_frames(codec) && codec != AV_CODEC_ID_VP8) return {};
+  if (!has_one_frame_per_packet(codec) && codec != AV_CODEC_ID_VP8) return {};
   std::vector<FrameTime> frames;
-  while (const AVPacket* packet = container.next_packet()) {
+  while (const AVPacket* packet = container.read_packet()) {
     if ((packet->flags & AV_PKT_FLAG_DISCARD) != 0 || !is_shown(*packet, codec)) continue;
     if (packet->pts == AV_NOPTS_VALUE) return {};
     frames.push_back({packet->pts, packet->dts, (packet->flags & AV_PKT_FLAG_KEY) != 0});

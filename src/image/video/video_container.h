@@ -40,7 +40,7 @@ class VideoContainer {
 
   /// Reads and returns the next packet of the video stream that has data, or null after the last
   /// one. Valid until the next call.
-  const AVPacket* next_packet();
+  const AVPacket* read_packet();
 
   /// Seeks to the last key frame at or before a frame with these times, in the stream's time base.
   /// Uses the time by which the container's index is sorted. `decoding_time` may be AV_NOPTS_VALUE.
@@ -67,7 +67,7 @@ struct FrameTime {
 
 /// Returns whether each packet of the codec is one displayed frame. VP8 has packets of reference
 /// frames that are never displayed; MPEG-4 part 2 has packets that repeat the previous frame.
-bool packets_are_frames(AVCodecID codec);
+bool has_one_frame_per_packet(AVCodecID codec);
 
 /// Reads the remaining packets and returns the times of displayed frames in presentation order.
 /// Returns an empty vector if packets do not identify frames: without times, with equal times, or

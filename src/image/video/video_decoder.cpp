@@ -36,12 +36,12 @@ VideoDecoder::VideoDecoder(VideoContainer& container) : container_(container), f
   if (code < 0) throw make_damaged_error(container.name(), code);
 }
 
-const AVFrame* VideoDecoder::next() {
+const AVFrame* VideoDecoder::decode_next() {
   while (true) {
     const int code = avcodec_receive_frame(context_.get(), frame_.get());
     if (code == AVERROR_EOF) return nullptr;
     if (code == AVERROR(EAGAIN)) {
-      send_packet(container_.next_packet());
+      send_packet(container_.read_packet());
       continue;
     }
     if (code < 0) throw make_damaged_error(container_.name(), code);
@@ -65,16 +65,18 @@ void VideoDecoder::send_packet(const AVPacket* packet) {
 }
 
 StoredPixels RgbConverter::convert(const AVFrame& frame, const std::string& name) {
-  prepare({frame.width, frame.height, frame.format, frame.colorspace, frame.color_range == AVCOL_RANGE_JPEG}, name);
-  sws_scale(scaler_.get(), frame.data, frame.linesize, 0, frame.height, rgb_->data, rgb_->linesize);
+  prepare_scaler({frame.width, frame.height, frame.format, frame.colorspace, frame.color_range == AVCOL_RANGE_JPEG},
+                 name);
+  sws_scale(scaler_.get(), frame.data, frame.linesize, 0, frame.height, rgb_frame_->data, rgb_frame_->linesize);
   StoredPixels pixels({frame.height, frame.width}, 3);
   for (int64_t y = 0; y < frame.height; ++y) {
-    std::memcpy(&pixels.samples[y * pixels.row_bytes()], rgb_->data[0] + y * rgb_->linesize[0], pixels.row_bytes());
+    std::memcpy(&pixels.samples[y * pixels.row_bytes()], rgb_frame_->data[0] + y * rgb_frame_->linesize[0],
+                pixels.row_bytes());
   }
   return pixels;
 }
 
-void RgbConverter::prepare(const ConversionKey& key, const std::string& name) {
+void RgbConverter::prepare_scaler(const ConversionKey& key, const std::string& name) {
   if (scaler_ && key == key_) return;
   key_ = key;
   scaler_.reset(sws_getContext(key.width, key.height, static_cast<AVPixelFormat>(key.format), key.width, key.height,
@@ -100,11 +102,11 @@ void RgbConverter::prepare(const ConversionKey& key, const std::string& name) {
                              rgb_matrix, rgb_range, brightness, contrast, saturation);
   }
   // swscale writes whole vectors beyond the end of a row; the rows are padded for that.
-  rgb_.reset(av_frame_alloc());
-  rgb_->format = AV_PIX_FMT_RGB24;
-  rgb_->width = key.width;
-  rgb_->height = key.height;
-  if (av_frame_get_buffer(rgb_.get(), 0) < 0) throw std::bad_alloc();
+  rgb_frame_.reset(av_frame_alloc());
+  rgb_frame_->format = AV_PIX_FMT_RGB24;
+  rgb_frame_->width = key.width;
+  rgb_frame_->height = key.height;
+  if (av_frame_get_buffer(rgb_frame_.get(), 0) < 0) throw std::bad_alloc();
 }
 
 }  // namespace vlmtrain::image

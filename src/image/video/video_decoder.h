@@ -18,7 +18,7 @@ class VideoDecoder {
 
   /// Returns the next frame in presentation order, or null after the last one. Reads packets from
   /// the container as needed. The frame is valid until the next call.
-  const AVFrame* next();
+  const AVFrame* decode_next();
 
   /// Discards all packets. Must be called when the container seeks.
   void flush() { avcodec_flush_buffers(context_.get()); }
@@ -52,11 +52,11 @@ class RgbConverter {
   };
 
   /// Creates the scaler and rgb_ if `key` differs from key_.
-  void prepare(const ConversionKey& key, const std::string& name);
+  void prepare_scaler(const ConversionKey& key, const std::string& name);
 
   ConversionKey key_{};
   ScalerPtr scaler_;
-  FramePtr rgb_;  // output of the scaler, with padded rows
+  FramePtr rgb_frame_;  // output of the scaler, with padded rows
 };
 
 }  // namespace vlmtrain::image

@@ -16,7 +16,7 @@ namespace {
 /// define it.
 constexpr int32_t kMaxTransformCode = 5;
 
-bool is_valid_code(int32_t code) {
+bool is_valid_transform_code(int32_t code) {
   return code > 0 && code <= kMaxTransformCode;
 }
 
@@ -164,10 +164,10 @@ bool starts_at_corner(const AffineMatrix& reoriented, const std::array<int64_t, 
 AffineMatrix compute_best_affine(const nifti_2_header& header, const std::string& name) {
   AffineMatrix result;
   const char* source = nullptr;
-  if (is_valid_code(header.sform_code)) {
+  if (is_valid_transform_code(header.sform_code)) {
     result = read_sform(header);
     source = "sform";
-  } else if (is_valid_code(header.qform_code)) {
+  } else if (is_valid_transform_code(header.qform_code)) {
     result = read_qform(header, name);
     source = "qform";
   } else {

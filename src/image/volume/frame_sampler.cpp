@@ -50,21 +50,21 @@ OutputSchedule::OutputSchedule(const AxisSamples& samples, int64_t voxels) {
 FrameSampler::FrameSampler(const NiftiHeader& header, const std::array<AxisSamples, 3>& samples)
     : header_(header),
       samples_(samples),
-      row_order_(samples[1], header.size[1]),
-      plane_order_(samples[2], header.size[2]),
+      row_schedule_(samples[1], header.size[1]),
+      plane_schedule_(samples[2], header.size[2]),
       converter_(header.type, header.is_swapped, header.scaling) {
   const int64_t rows_per_block = std::clamp<int64_t>(kReadBlockBytes / header.row_bytes(), 1, header.size[1]);
   stored_block_.resize(rows_per_block * header.row_bytes());
   voxel_row_.resize(header.size[0]);
   for (auto& row : rows_) row.resize(samples[0].size());
   for (auto& plane : planes_) plane.resize(samples[0].size() * samples[1].size());
-  blended_.resize(planes_[0].size());
+  blended_plane_.resize(planes_[0].size());
 }
 
-void FrameSampler::process_row(int64_t row, const float* voxels) {
+void FrameSampler::resample_row(int64_t row, const float* voxels) {
   sample_row(voxels, samples_[0], rows_[row % 2].data());
-  std::vector<float>& plane = planes_[plane_ % 2];
-  row_order_.for_each_completed(row, [&](int64_t output) {
+  std::vector<float>& plane = planes_[plane_index_ % 2];
+  row_schedule_.for_each_completed(row, [&](int64_t output) {
     const std::vector<float>& a = rows_[samples_[1].first[output] % 2];
     const std::vector<float>& b = rows_[samples_[1].second[output] % 2];
     blend_rows(a.data(), b.data(), samples_[1].weight[output], std::ssize(a), plane.data() + output * std::ssize(a));
@@ -74,17 +74,17 @@ void FrameSampler::process_row(int64_t row, const float* voxels) {
 void FrameSampler::read_plane(VolumeStream& stream) {
   const int64_t row_bytes = header_.row_bytes();
   const int64_t rows_per_block = std::ssize(stored_block_) / row_bytes;
-  const bool checks_all_rows = converter_.may_be_nonfinite();
-  const bool is_plane_needed = plane_order_.is_needed(plane_);
+  const bool must_check_all_rows = converter_.may_be_nonfinite();
+  const bool is_plane_needed = plane_schedule_.is_needed(plane_index_);
   for (int64_t begin = 0; begin < header_.size[1]; begin += rows_per_block) {
     const int64_t rows = std::min(rows_per_block, header_.size[1] - begin);
     stream.read(std::span(stored_block_).first(rows * row_bytes));
     for (int64_t row = begin; row < begin + rows; ++row) {
-      const bool is_row_needed = is_plane_needed && row_order_.is_needed(row);
-      if (!is_row_needed && !checks_all_rows) continue;
+      const bool is_row_needed = is_plane_needed && row_schedule_.is_needed(row);
+      if (!is_row_needed && !must_check_all_rows) continue;
       converter_.convert(stored_block_.data() + (row - begin) * row_bytes, header_.size[0], voxel_row_.data());
-      if (checks_all_rows) num_nonfinite_ += count_nonfinite(voxel_row_.data(), header_.size[0]);
-      if (is_row_needed) process_row(row, voxel_row_.data());
+      if (must_check_all_rows) num_nonfinite_ += count_nonfinite(voxel_row_.data(), header_.size[0]);
+      if (is_row_needed) resample_row(row, voxel_row_.data());
     }
   }
 }
@@ -100,16 +100,16 @@ void FrameSampler::check_finite(const std::string& name) const {
 void FrameSampler::read(VolumeStream& stream, const PlaneCallback& callback) {
   num_nonfinite_ = 0;
   const AxisSamples& plane_samples = samples_[2];
-  for (plane_ = 0; plane_ < header_.size[2]; ++plane_) {
-    if (!plane_order_.is_needed(plane_) && !converter_.may_be_nonfinite()) {
+  for (plane_index_ = 0; plane_index_ < header_.size[2]; ++plane_index_) {
+    if (!plane_schedule_.is_needed(plane_index_) && !converter_.may_be_nonfinite()) {
       stream.skip(static_cast<uint64_t>(header_.plane_bytes()));
       continue;
     }
     read_plane(stream);
-    plane_order_.for_each_completed(plane_, [&](int64_t output) {
+    plane_schedule_.for_each_completed(plane_index_, [&](int64_t output) {
       blend_rows(planes_[plane_samples.first[output] % 2].data(), planes_[plane_samples.second[output] % 2].data(),
-                 plane_samples.weight[output], std::ssize(blended_), blended_.data());
-      callback(output, blended_.data(), std::ssize(blended_));
+                 plane_samples.weight[output], std::ssize(blended_plane_), blended_plane_.data());
+      callback(output, blended_plane_.data(), std::ssize(blended_plane_));
     });
   }
   check_finite(stream.name());

@@ -22,8 +22,8 @@ class OutputSchedule {
   bool is_needed(int64_t voxel) const { return is_needed_[voxel]; }
 
   /// Calls `visit` with the index of each output whose last needed voxel is `voxel`.
-  template <class Use>
-  void for_each_completed(int64_t voxel, const Use& visit) const {
+  template <class Visit>
+  void for_each_completed(int64_t voxel, const Visit& visit) const {
     for (int64_t i = output_begin_[voxel]; i < output_begin_[voxel + 1]; ++i) visit(outputs_[i]);
   }
 
@@ -55,24 +55,24 @@ class FrameSampler {
   /// Reads plane number plane_index_ and resamples it to planes_.
   void read_plane(VolumeStream& stream);
   /// Resamples a row to rows_, and blends the rows of the plane that it completes.
-  void process_row(int64_t row, const float* voxels);
+  void resample_row(int64_t row, const float* voxels);
   /// Throws UserError (kBadData) if num_nonfinite_ is not 0.
   void check_finite(const std::string& name) const;
 
   // The last two rows and planes of the scan, resampled: number i is at index i % 2.
   std::array<std::vector<float>, 2> rows_;
   std::array<std::vector<float>, 2> planes_;
-  int64_t plane_ = 0;          // index along the third axis
+  int64_t plane_index_ = 0;    // index along the third axis
   int64_t num_nonfinite_ = 0;  // voxels of the frame that are NaN or infinite
 
   const NiftiHeader& header_;
   const std::array<AxisSamples, 3>& samples_;
-  OutputSchedule row_order_;
-  OutputSchedule plane_order_;
+  OutputSchedule row_schedule_;
+  OutputSchedule plane_schedule_;
   VoxelConverter converter_;
   std::vector<uint8_t> stored_block_;  // rows as in the file
   std::vector<float> voxel_row_;       // one row of the scan
-  std::vector<float> blended_;         // one plane of the result
+  std::vector<float> blended_plane_;   // one plane of the result
 };
 
 }  // namespace vlmtrain::image

@@ -49,16 +49,16 @@ class Moments {
 };
 
 /// `voxels_phrase`: a noun phrase for the voxels that are equal, such as "all voxels".
-UserError make_constant_values_error(const std::string& name, std::string_view voxels, double value) {
+UserError make_constant_values_error(const std::string& name, std::string_view voxels_phrase, double value) {
   return data_error("{}: cannot normalize the scan: {} have the value {}; check the file, or drop the sample", name,
-                    voxels, value);
+                    voxels_phrase, value);
 }
 
 /// Returns the transform to mean 0 and standard deviation 1 of the values for which `is_counted`
 /// returns true. `voxels_phrase`: as in make_constant_values_error().
 template <class IsCounted>
-IntensityTransform make_z_score(const std::vector<float>& values, const IsCounted& is_counted, std::string_view voxels,
-                                const std::string& name) {
+IntensityTransform make_z_score_transform(const std::vector<float>& values, const IsCounted& is_counted,
+                                          std::string_view voxels_phrase, const std::string& name) {
   constexpr size_t kChunkSize = 4096;  // 16 KiB of floats remain in the L1 cache for the second pass
   Moments moments;
   for (size_t begin = 0; begin < values.size(); begin += kChunkSize) {
@@ -73,10 +73,11 @@ IntensityTransform make_z_score(const std::vector<float>& values, const IsCounte
   // The deviation of equal values may not be exactly 0, since their mean is rounded. Hence the
   // comparison of the values themselves.
   const auto first_counted = std::ranges::find_if(values, is_counted);
-  const bool differs =
+  const bool has_different_values =
       std::ranges::any_of(first_counted, values.end(), [&](float v) { return is_counted(v) && v != *first_counted; });
-  if (!differs || !(standard_deviation > 0)) throw make_constant_values_error(name, voxels, *first_counted);
-  return {.subtract = static_cast<float>(moments.mean()), .divide = standard_deviation};
+  if (!has_different_values || !(standard_deviation > 0))
+    throw make_constant_values_error(name, voxels_phrase, *first_counted);
+  return {.offset = static_cast<float>(moments.mean()), .divisor = standard_deviation};
 }
 
 }  // namespace
@@ -104,10 +105,10 @@ IntensityTransform make_intensity_transform(const std::vector<float>& values, co
     case VolumeNormalization::kNone:
       return {};
     case VolumeNormalization::kZScore:
-      return make_z_score(
+      return make_z_score_transform(
           values, [](float) { return true; }, "all voxels", name);
     case VolumeNormalization::kZScoreForeground: {
-      IntensityTransform transform = make_z_score(
+      IntensityTransform transform = make_z_score_transform(
           values, [](float value) { return value != 0; }, "all voxels that are not 0", name);
       transform.keeps_zero = true;
       return transform;
@@ -123,8 +124,8 @@ IntensityTransform make_intensity_transform(const std::vector<float>& values, co
     case VolumeNormalization::kWindow:
       break;
   }
-  return {.subtract = static_cast<float>(bounds[0]),
-          .divide = static_cast<float>(bounds[1] - bounds[0]),
+  return {.offset = static_cast<float>(bounds[0]),
+          .divisor = static_cast<float>(bounds[1] - bounds[0]),
           .is_clipped = true};
 }
 

@@ -9,14 +9,14 @@ namespace vlmtrain::image {
 
 /// A transform of intensities: (value - offset) / divisor, in fp32. The default is the identity.
 struct IntensityTransform {
-  float subtract = 0;
-  float divide = 1;
+  float offset = 0;
+  float divisor = 1;
   bool is_clipped = false;  ///< results are clipped to 0 to 1
   bool keeps_zero = false;  ///< zeros stay 0
 
   float apply(float value) const {
     if (keeps_zero && value == 0) return 0;
-    const float transformed = (value - subtract) / divide;
+    const float transformed = (value - offset) / divisor;
     if (!is_clipped) return transformed;
     return transformed < 0 ? 0 : (transformed > 1 ? 1 : transformed);
   }

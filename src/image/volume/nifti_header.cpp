@@ -15,7 +15,7 @@ namespace vlmtrain::image {
 namespace {
 
 /// The advice of messages about damaged headers.
-constexpr std::string_view kHint = "copy or convert the scan again";
+constexpr std::string_view kDamagedHeaderHint = "copy or convert the scan again";
 /// The sizes of the headers, which are also the values of their first field, sizeof_hdr.
 constexpr int32_t kNifti1Bytes = sizeof(nifti_1_header), kNifti2Bytes = sizeof(nifti_2_header);
 
@@ -47,7 +47,7 @@ UserError make_pair_error(const std::string& name) {
 }
 
 /// Returns a NIfTI-2 header with the fields of a NIfTI-1 header that this file uses.
-nifti_2_header widen(const nifti_1_header& nifti1) {
+nifti_2_header widen_to_nifti2(const nifti_1_header& nifti1) {
   nifti_2_header nifti2{};
   nifti2.datatype = nifti1.datatype;
   std::copy_n(nifti1.dim, 8, nifti2.dim);
@@ -74,7 +74,7 @@ RawHeader parse_nifti1(nifti_1_header header, const std::string& name) {
     throw make_not_nifti_error(name,
                                ", possibly Analyze 7.5, which does not define right and left; convert it to NIfTI");
   }
-  return {widen(header), header.vox_offset, kNifti1Bytes, is_swapped};
+  return {widen_to_nifti2(header), header.vox_offset, kNifti1Bytes, is_swapped};
 }
 
 RawHeader parse_nifti2(nifti_2_header header, const std::string& name) {
@@ -156,7 +156,8 @@ VoxelType to_voxel_type(int datatype, const std::string& name) {
 void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeader& header) {
   const int64_t axes = fields.dim[0];
   if (axes < 1 || axes > 7) {
-    throw data_error("{}: the scan's header is damaged: it has {} axes, and 1 to 7 are valid; {}", name, axes, kHint);
+    throw data_error("{}: the scan's header is damaged: it has {} axes, and 1 to 7 are valid; {}", name, axes,
+                     kDamagedHeaderHint);
   }
   if (axes < 3) {
     throw data_error("{}: the scan has {} axes, and three are required; save a single slice as a PNG image", name,
@@ -166,7 +167,7 @@ void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeade
     const int64_t size = fields.dim[axis];
     if (size < 1 || size > kMaxVoxelsPerAxis) {
       throw data_error("{}: the scan's header gives {} voxels along axis {}, and 1 to {} are supported; {}", name, size,
-                       axis, kMaxVoxelsPerAxis, kHint);
+                       axis, kMaxVoxelsPerAxis, kDamagedHeaderHint);
     }
     if (axis > 4 && size > 1) {
       throw data_error(
@@ -180,7 +181,7 @@ void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeade
   const int64_t voxels = header.size[0] * header.size[1] * header.size[2];
   if (voxels > kMaxVoxels) {
     throw data_error("{}: the scan's header gives {} × {} × {} voxels, more than {}; {}", name, header.size[0],
-                     header.size[1], header.size[2], kMaxVoxels, kHint);
+                     header.size[1], header.size[2], kMaxVoxels, kDamagedHeaderHint);
   }
 }
 
@@ -191,7 +192,7 @@ std::optional<VoxelScaling> read_scaling(const nifti_2_header& fields, const std
   if (!std::isfinite(fields.scl_inter)) {
     throw data_error(
         "{}: the scan's values are scaled by {} and shifted by {} (scl_inter), which is not a finite number; {}", name,
-        fields.scl_slope, fields.scl_inter, kHint);
+        fields.scl_slope, fields.scl_inter, kDamagedHeaderHint);
   }
   if (fields.scl_slope == 1 && fields.scl_inter == 0) return std::nullopt;
   return VoxelScaling{fields.scl_slope, fields.scl_inter};
@@ -204,7 +205,7 @@ int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
   const auto min_offset = static_cast<double>(raw.header_bytes + kExtenderBytes);
   if (!(offset >= min_offset && offset <= kMaxVoxelOffset) || offset != std::floor(offset)) {
     throw data_error("{}: the scan's voxels begin at byte {} (vox_offset), which is invalid: the header ends at {}; {}",
-                     name, offset, min_offset, kHint);
+                     name, offset, min_offset, kDamagedHeaderHint);
   }
   return static_cast<int64_t>(offset);
 }
@@ -218,7 +219,8 @@ void check_file_size(const NiftiHeader& header, int64_t begin, const VolumeStrea
       "{}: the scan's header requires {} bytes ({} × {} × {} voxels of {} bytes, {} frames, from byte {} on), but the "
       "file {} {}: it is truncated or damaged; {}",
       stream.name(), expected_bytes, header.size[0], header.size[1], header.size[2], get_voxel_bytes(header.type),
-      header.frames, begin, stream.is_compressed() ? "cannot inflate to more than" : "has", stream.max_bytes(), kHint);
+      header.frames, begin, stream.is_compressed() ? "cannot inflate to more than" : "has", stream.max_bytes(),
+      kDamagedHeaderHint);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ double snap_spacing(double original, double requested) {
 
 /// Returns whether resampling changes the scan. If not, MONAI skips it. `sizes`: the result of
 /// compute_sampled_sizes(); `spacing`: as requested.
-bool is_resampled(const RasShape& shape, const std::array<double, 3>& sizes, const Axes<double>& spacing) {
+bool needs_resampling(const RasShape& shape, const std::array<double, 3>& sizes, const Axes<double>& spacing) {
   for (int axis = 0; axis < 3; ++axis) {
     const double step = snap_spacing(shape.spacing[axis], spacing[axis]) / shape.spacing[axis];
     if (std::abs(step - 1) > kSpacingTolerance || sizes[axis] != static_cast<double>(shape.size[axis])) return true;
@@ -50,14 +50,14 @@ std::array<AxisSamples, 3> make_spaced_axis_samples(const VolumeInfo& info, cons
   const RasShape shape = get_ras_shape(info);
   Axes<double> spacing{};
   for (int axis = 0; axis < 3; ++axis) spacing[axis] = snap_spacing(shape.spacing[axis], requested[axis]);
-  const bool is_moved = is_resampled(shape, sizes, requested);
-  const bool is_from_corner =
+  const bool is_resampled = needs_resampling(shape, sizes, requested);
+  const bool is_corner_aligned =
       starts_at_corner(reorient_affine(affine, directions.file_axis, directions.is_flipped), shape.size, spacing);
   std::array<AxisSamples, 3> result;
   for (int axis = 0; axis < 3; ++axis) {
-    const double step = is_moved ? spacing[axis] / shape.spacing[axis] : 1;
+    const double step = is_resampled ? spacing[axis] / shape.spacing[axis] : 1;
     const double begin =
-        is_from_corner || !is_moved ? 0 : (static_cast<double>(shape.size[axis]) - step * sizes[axis]) / 2;
+        is_corner_aligned || !is_resampled ? 0 : (static_cast<double>(shape.size[axis]) - step * sizes[axis]) / 2;
     result[axis] = make_stepped_samples(shape.size[axis], static_cast<int64_t>(sizes[axis]), begin, step);
   }
   return result;
@@ -149,11 +149,11 @@ AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs) {
 AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step) {
   // A position this close to a voxel, in voxels, is moved to it, so that a background of 0 stays
   // exactly 0. Above the roundings of positions.
-  constexpr double kRounding = 1e-9;
+  constexpr double kSnapDistance = 1e-9;
   AxisSamples result;
   for (int64_t i = 0; i < outputs; ++i) {
     double position = std::clamp(begin + static_cast<double>(i) * step, 0.0, static_cast<double>(voxels - 1));
-    if (const double rounded = std::round(position); std::abs(position - rounded) < kRounding) position = rounded;
+    if (const double rounded = std::round(position); std::abs(position - rounded) < kSnapDistance) position = rounded;
     const double first = std::floor(position);
     add_sample(result, voxels, static_cast<int64_t>(first), static_cast<float>(position - first));
   }

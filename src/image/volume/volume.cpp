@@ -60,24 +60,25 @@ void check_is_orthogonal(const NiftiHeader& header, const VolumeSettings& settin
 }
 
 /// Throws UserError (kBadData) if the largest magnitude does not fit in fp16.
-void check_fits_half(float largest, const std::string& name) {
-  if (largest <= static_cast<float>(std::numeric_limits<c10::Half>::max())) return;
-  throw data_error("{}: values of up to {} do not fit in 16 bits; normalize the scan, or use fp32", name, largest);
+void check_fits_half(float max_magnitude, const std::string& name) {
+  if (max_magnitude <= static_cast<float>(std::numeric_limits<c10::Half>::max())) return;
+  throw data_error("{}: values of up to {} do not fit in 16 bits; normalize the scan, or use fp32", name,
+                   max_magnitude);
 }
 
 /// A reader that resamples and normalizes the frames of one scan. Reads the file once, forward:
 /// call either read_mean() or read_frames(), once. The settings must outlive the object.
 class VolumeReader {
  public:
-  VolumeReader(const io::MediaRef& medium, const VolumeSettings& settings)
+  VolumeReader(const io::MediaRef& scan, const VolumeSettings& settings)
       : settings_(settings),
-        stream_(open_volume_stream(medium)),
+        stream_(open_volume_stream(scan)),
         header_(read_nifti_header(*stream_)),
         info_(make_volume_info(header_)),
         grid_(make_sampled_grid(info_, header_.affine, settings, name())),
         samples_(order_samples_by_file_axis(grid_, info_)),
         sampler_(header_, samples_),
-        copy_(make_result_copy(grid_, info_, settings)) {
+        result_copy_(make_result_copy(grid_, info_, settings)) {
     check_is_orthogonal(header_, settings, name());
   }
 
@@ -97,7 +98,7 @@ class VolumeReader {
     values_.resize(sums.size());
     const auto frames = static_cast<double>(info_.frames);
     std::ranges::transform(sums, values_.begin(), [frames](double sum) { return static_cast<float>(sum / frames); });
-    write(out);
+    write_normalized(out);
   }
 
   /// Writes the frames at these ascending indices to `out` [frames, 1, right, anterior, superior].
@@ -111,28 +112,28 @@ class VolumeReader {
       });
       next_frame = frames[i] + 1;
       if (next_frame == info_.frames) stream_->finish();
-      write(out[static_cast<int64_t>(i)]);
+      write_normalized(out[static_cast<int64_t>(i)]);
     }
   }
 
  private:
   /// Normalizes values_ and writes them to `out`, one volume of the result.
-  void write(const at::Tensor& out) {
+  void write_normalized(const at::Tensor& out) {
     const IntensityTransform transform = make_intensity_transform(values_, settings_, name());
-    const float* const source = values_.data() + compute_offset(grid_.crop_begin, copy_.source_stride);
-    const int64_t result_offset = compute_offset(grid_.pad_before, copy_.target_stride);
+    const float* const source = values_.data() + compute_offset(grid_.crop_begin, result_copy_.source_stride);
+    const int64_t result_offset = compute_offset(grid_.pad_before, result_copy_.target_stride);
     if (settings_.dtype == at::kFloat) {
-      copy_strided(copy_, source, out.data_ptr<float>() + result_offset,
+      copy_strided(result_copy_, source, out.data_ptr<float>() + result_offset,
                    [&](float value) { return transform.apply(value); });
       return;
     }
-    float largest = 0;
-    copy_strided(copy_, source, out.data_ptr<at::Half>() + result_offset, [&](float value) {
+    float max_magnitude = 0;
+    copy_strided(result_copy_, source, out.data_ptr<at::Half>() + result_offset, [&](float value) {
       const float transformed = transform.apply(value);
-      largest = std::max(largest, std::abs(transformed));
+      max_magnitude = std::max(max_magnitude, std::abs(transformed));
       return static_cast<at::Half>(transformed);
     });
-    check_fits_half(largest, name());
+    check_fits_half(max_magnitude, name());
   }
 
   const VolumeSettings& settings_;
@@ -142,7 +143,7 @@ class VolumeReader {
   SampledGrid grid_;
   std::array<AxisSamples, 3> samples_;
   FrameSampler sampler_;
-  StridedCopy copy_;
+  StridedCopy result_copy_;
   std::vector<float> values_;  // a resampled frame, in file order with the first axis contiguous
 };
 
@@ -171,8 +172,8 @@ int64_t count_file_volumes(const VolumeInfo& info, const VolumeSettings& setting
 
 }  // namespace
 
-VolumeInfo read_volume_info(const io::MediaRef& medium) {
-  const auto stream = open_volume_stream(medium);
+VolumeInfo read_volume_info(const io::MediaRef& scan) {
+  const auto stream = open_volume_stream(scan);
   return make_volume_info(read_nifti_header(*stream));
 }
 
@@ -185,28 +186,28 @@ int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& set
   constexpr double kFixedBytes = 1 << 20;
   const std::array<double, 3> sampled_sizes = compute_sampled_sizes(get_ras_shape(info), settings);
   double num_values = 1;
-  double num_cropped = 1;
+  double num_kept_values = 1;
   double longest_axis = 0;
   for (int axis = 0; axis < 3; ++axis) {
-    num_cropped *= std::min(sampled_sizes[axis], static_cast<double>(settings.size[axis]));
+    num_kept_values *= std::min(sampled_sizes[axis], static_cast<double>(settings.size[axis]));
     num_values *= sampled_sizes[axis];
     longest_axis = std::max(longest_axis, sampled_sizes[axis]);
   }
-  num_values = std::min(needs_full_volume(settings.normalization) ? num_values : num_cropped,
+  num_values = std::min(needs_full_volume(settings.normalization) ? num_values : num_kept_values,
                         static_cast<double>(kMaxSampledValues));
   // For each value: fp32, a copy that compute_percentiles() sorts, and the sum of a mean in fp64.
   // Also three planes of fp32, and a row of the scan as stored (up to 8 bytes) and in fp32 (4).
   const bool is_mean = settings.series == SeriesUse::kMean && info.frames > 1;
   const double bytes_per_value =
       4 + (settings.normalization == VolumeNormalization::kPercentile ? 4 : 0) + (is_mean ? 8 : 0);
-  const double planes = std::min(3 * 4 * longest_axis * longest_axis, 3 * 4 * num_values);
-  const double row = 12.0 * static_cast<double>(std::ranges::max(info.size));
-  return static_cast<int64_t>(kFixedBytes + num_values * bytes_per_value + planes + row);
+  const double plane_bytes = std::min(3 * 4 * longest_axis * longest_axis, 3 * 4 * num_values);
+  const double row_bytes = 12.0 * static_cast<double>(std::ranges::max(info.size));
+  return static_cast<int64_t>(kFixedBytes + num_values * bytes_per_value + plane_bytes + row_bytes);
 }
 
-at::Tensor read_volume(const io::MediaRef& medium, const VolumeSettings& settings) {
+at::Tensor read_volume(const io::MediaRef& scan, const VolumeSettings& settings) {
   check_settings(settings);
-  VolumeReader reader(medium, settings);
+  VolumeReader reader(scan, settings);
   const int64_t volumes = count_file_volumes(reader.info(), settings, reader.name());
   at::Tensor result = at::zeros({volumes, 1, settings.size[0], settings.size[1], settings.size[2]}, settings.dtype);
   if (reader.info().frames > 1 && settings.series == SeriesUse::kMean) {

@@ -32,16 +32,16 @@ struct PlaneAxes {
 };
 
 PlaneAxes get_plane_axes(SlicePlane plane) {
-  constexpr int kRightAxis = 0, kFrontAxis = 1, kTopAxis = 2;
+  constexpr int kRightAxis = 0, kAnteriorAxis = 1, kSuperiorAxis = 2;
   switch (plane) {
     case SlicePlane::kAxial:
-      return {kTopAxis, kFrontAxis, kRightAxis};
+      return {kSuperiorAxis, kAnteriorAxis, kRightAxis};
     case SlicePlane::kCoronal:
-      return {kFrontAxis, kTopAxis, kRightAxis};
+      return {kAnteriorAxis, kSuperiorAxis, kRightAxis};
     case SlicePlane::kSagittal:
       break;
   }
-  return {kRightAxis, kTopAxis, kFrontAxis};
+  return {kRightAxis, kSuperiorAxis, kAnteriorAxis};
 }
 
 /// Returns the samples along right, anterior and superior. Rows and columns start at the ends of
@@ -121,8 +121,8 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
 }
 
 /// Returns the quantile `fraction`, 0 to 1, of sorted values: the value at the nearest rank.
-double get_quantile(const at::Tensor& sorted, double share) {
-  const auto index = static_cast<int64_t>(std::llround(share * static_cast<double>(sorted.numel() - 1)));
+double get_quantile(const at::Tensor& sorted, double fraction) {
+  const auto index = static_cast<int64_t>(std::llround(fraction * static_cast<double>(sorted.numel() - 1)));
   return sorted[index].item<double>();
 }
 
@@ -163,11 +163,11 @@ int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings
          12 * std::ranges::max(info.size);
 }
 
-std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSettings& settings) {
+std::vector<at::Tensor> read_slices(const io::MediaRef& scan, const SliceSettings& settings) {
   VLMTRAIN_CHECK(settings.count > 0, "the number of slices must be positive");
   VLMTRAIN_CHECK(settings.windows.size() <= 1 || settings.windows.size() == 3,
                  "give one window for all channels, or one per channel");
-  const auto stream = open_volume_stream(medium);
+  const auto stream = open_volume_stream(scan);
   const NiftiHeader header = read_nifti_header(*stream);
   const VolumeInfo info = make_volume_info(header);
   const SampledGrid grid = make_slice_grid(info, settings);
@@ -222,12 +222,12 @@ at::Tensor render_orthogonal_slices(const at::Tensor& volume) {
   return gray.unsqueeze(0).expand({3, -1, -1}).contiguous();
 }
 
-at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t longest) {
+at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t max_pixels) {
   const VolumeInfo info = read_volume_info(scan);
   const auto get_extent = [&info](size_t axis) { return static_cast<double>(info.size[axis]) * info.spacing[axis]; };
   const double longest_extent = std::max({get_extent(0), get_extent(1), get_extent(2)});
   const double pixel_mm =
-      std::max(longest_extent / static_cast<double>(longest), *std::ranges::min_element(info.spacing));
+      std::max(longest_extent / static_cast<double>(max_pixels), *std::ranges::min_element(info.spacing));
   VolumeSettings settings;
   settings.normalization = VolumeNormalization::kNone;
   settings.series = SeriesUse::kMean;

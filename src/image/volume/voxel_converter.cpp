@@ -67,8 +67,8 @@ ConvertVoxels select_converter(bool is_swapped, bool has_scaling) {
 }
 
 /// Calls `visit` with a value of the C++ type of `type`.
-template <class Use>
-auto dispatch_voxel_type(VoxelType type, const Use& visit) {
+template <class Visit>
+auto dispatch_voxel_type(VoxelType type, const Visit& visit) {
   switch (type) {
     case VoxelType::kUint8:
       return visit(uint8_t{});

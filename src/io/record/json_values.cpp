@@ -43,9 +43,9 @@ MediaClass classify_path(std::string_view path) {
 }
 
 bool has_image_signature(const json::binary_t& bytes) {
-  constexpr size_t kSignatureBytes = 12;  // of "RIFF", a length and "WEBP", the longest one
-  const std::string signature(bytes.begin(),
-                              bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kSignatureBytes)));
+  constexpr size_t kSignatureSearchBytes = 12;  // of "RIFF", a length and "WEBP", the longest one
+  const std::string signature(
+      bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kSignatureSearchBytes)));
   return signature.starts_with("\xff\xd8\xff") || signature.starts_with("\x89PNG") || signature.starts_with("GIF8") ||
          signature.starts_with("BM") || (signature.starts_with("RIFF") && signature.ends_with("WEBP"));
 }

@@ -89,8 +89,8 @@ __global__ void backward_kernel(const T* __restrict__ gradient, const T* __restr
 }
 
 template <class Function, class T, int kCount>
-int launch_kernel(const Activate& args, void* stream) {
-  const Size grid{count_blocks(args.count / kCount, kThreads), 1, 1}, block{kThreads, 1, 1};
+int launch_kernel(const ActivationArgs& args, void* stream) {
+  const Dim3 grid{count_blocks(args.count / kCount, kThreads), 1, 1}, block{kThreads, 1, 1};
   const auto* const gradient = static_cast<const T*>(args.gradient);
   const auto* const x = static_cast<const T*>(args.x);
   auto* const result = static_cast<T*>(args.result);
@@ -100,16 +100,16 @@ int launch_kernel(const Activate& args, void* stream) {
 }
 
 template <class Function, class T>
-int launch_packed(const Activate& args, void* stream) {
-  const bool packs = can_load_packs<T>(args.count, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
-                                       static_cast<const T*>(args.result));
-  return packs ? launch_kernel<Function, T, kPackElements<T>>(args, stream)
-               : launch_kernel<Function, T, 1>(args, stream);
+int launch_packed(const ActivationArgs& args, void* stream) {
+  const bool use_packs = can_load_packs<T>(args.count, static_cast<const T*>(args.gradient),
+                                           static_cast<const T*>(args.x), static_cast<const T*>(args.result));
+  return use_packs ? launch_kernel<Function, T, kPackElements<T>>(args, stream)
+                   : launch_kernel<Function, T, 1>(args, stream);
 }
 
 }  // namespace
 
-int activate(const Activate& args, void* stream) {
+int activate(const ActivationArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     switch (args.function) {
@@ -162,60 +162,60 @@ __global__ void gated_activation_backward_kernel(const T* __restrict__ gradient,
   store<kCount>(dx + row + features + column, d_up);
 }
 
-Size make_grid(int64_t rows, int64_t packs) {
+Dim3 make_grid(int64_t rows, int64_t packs) {
   return {static_cast<unsigned>(rows), count_blocks(packs, kThreads), 1};
 }
 
 template <class Activation, class T, int kCount>
-int launch_kernel(const GatedActivationForward& args, void* stream) {
+int launch_kernel(const GatedActivationForwardArgs& args, void* stream) {
   return launch(gated_activation_forward_kernel<Activation, T, kCount>, make_grid(args.rows, args.features / kCount),
-                Size{kThreads, 1, 1}, stream, static_cast<const T*>(args.x), static_cast<T*>(args.value),
+                Dim3{kThreads, 1, 1}, stream, static_cast<const T*>(args.x), static_cast<T*>(args.value),
                 args.features);
 }
 
 template <class Activation, class T, int kCount>
-int launch_kernel(const GatedActivationBackward& args, void* stream) {
+int launch_kernel(const GatedActivationBackwardArgs& args, void* stream) {
   return launch(gated_activation_backward_kernel<Activation, T, kCount>, make_grid(args.rows, args.features / kCount),
-                Size{kThreads, 1, 1}, stream, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
+                Dim3{kThreads, 1, 1}, stream, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
                 static_cast<T*>(args.dx), args.features);
 }
 
 template <class T, int kCount>
-bool fits(const GatedActivationForward& args) {
+bool can_use_packs(const GatedActivationForwardArgs& args) {
   return can_load_packs<T, kCount>(args.features, static_cast<const T*>(args.x), static_cast<const T*>(args.value));
 }
 
 template <class T, int kCount>
-bool fits(const GatedActivationBackward& args) {
+bool can_use_packs(const GatedActivationBackwardArgs& args) {
   return can_load_packs<T, kCount>(args.features, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
                                    static_cast<const T*>(args.dx));
 }
 
-template <class Activation, class Call>
-int launch_gated_packed(const Call& args, void* stream) {
+template <class Activation, class Args>
+int launch_gated_packed(const Args& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     constexpr int kCount = kPackElements<T>;
-    if (fits<T, kCount>(args)) return launch_kernel<Activation, T, kCount>(args, stream);
+    if (can_use_packs<T, kCount>(args)) return launch_kernel<Activation, T, kCount>(args, stream);
     // Rows of 3420 features, as in Qwen2.5-VL's vision tower, are aligned to half a pack only.
-    if (fits<T, kCount / 2>(args)) return launch_kernel<Activation, T, kCount / 2>(args, stream);
+    if (can_use_packs<T, kCount / 2>(args)) return launch_kernel<Activation, T, kCount / 2>(args, stream);
     return launch_kernel<Activation, T, 1>(args, stream);
   });
 }
 
-template <class Call>
-int dispatch_activation(const Call& args, void* stream) {
+template <class Args>
+int dispatch_activation(const Args& args, void* stream) {
   return args.activation == GateActivation::kSilu ? launch_gated_packed<Silu>(args, stream)
                                                   : launch_gated_packed<GeluTanh>(args, stream);
 }
 
 }  // namespace
 
-int gated_activation_forward(const GatedActivationForward& args, void* stream) {
+int gated_activation_forward(const GatedActivationForwardArgs& args, void* stream) {
   return dispatch_activation(args, stream);
 }
 
-int gated_activation_backward(const GatedActivationBackward& args, void* stream) {
+int gated_activation_backward(const GatedActivationBackwardArgs& args, void* stream) {
   return dispatch_activation(args, stream);
 }
 

@@ -7,14 +7,14 @@ namespace {
 
 // A warp processes a moment block of 256 elements at a time. A lane has four neighboring elements
 // of each half, so that a warp reads and writes fp32 in whole cache lines.
-constexpr int kElements = 8;                        // of a lane in a moment block
-constexpr int kPack = 4;                            // neighboring elements of a lane
-constexpr int64_t kHalf = int64_t{kLanes} * kPack;  // elements of half a moment block
-static_assert(kElements * kLanes == kMomentBlock && 2 * kHalf == kMomentBlock);
+constexpr int kElementsPerLane = 8;                                 // of a lane in a moment block
+constexpr int kElementsPerPack = 4;                                 // neighboring elements of a lane
+constexpr int64_t kHalfBlock = int64_t{kLanes} * kElementsPerPack;  // elements of half a moment block
+static_assert(kElementsPerLane * kLanes == kMomentBlock && 2 * kHalfBlock == kMomentBlock);
 
 /// A lane's elements of a moment block, in fp32.
 struct LaneElements {
-  float values[kElements];
+  float values[kElementsPerLane];
 };
 
 /// The position of a lane's elements in a tensor.
@@ -24,51 +24,53 @@ struct LanePosition {
 
   /// Returns the element at which the lane's pack 0 or 1 begins.
   __device__ __forceinline__ int64_t pack_offset(int pack) const {
-    return first + pack * kHalf + int64_t{lane} * kPack;
+    return first + pack * kHalfBlock + int64_t{lane} * kElementsPerPack;
   }
 };
 
-/// Loads a lane's elements; zeros beyond the tensor's `count` elements. `packs` as in load_fp32().
+/// Loads a lane's elements; zeros beyond the tensor's `count` elements. `use_packs` as in load_fp32().
 template <class T>
 __device__ __forceinline__ LaneElements load_elements(const T* from, const LanePosition& position, int64_t count,
-                                                      bool packs) {
+                                                      bool use_packs) {
   LaneElements elements = {};
-  for (int pack = 0; pack < kElements / kPack; ++pack)
-    load_fp32<kPack>(elements.values + pack * kPack, from, position.pack_offset(pack), count, packs);
+  for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack)
+    load_fp32<kElementsPerPack>(elements.values + pack * kElementsPerPack, from, position.pack_offset(pack), count,
+                                use_packs);
   return elements;
 }
 
 /// Stores a lane's elements; nothing beyond the tensor's `count` elements.
 template <class T>
 __device__ __forceinline__ void store_elements(T* to, const LaneElements& elements, const LanePosition& position,
-                                               int64_t count, bool packs) {
-  for (int pack = 0; pack < kElements / kPack; ++pack)
-    store_fp32<kPack>(to, elements.values + pack * kPack, position.pack_offset(pack), count, packs);
+                                               int64_t count, bool use_packs) {
+  for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack)
+    store_fp32<kElementsPerPack>(to, elements.values + pack * kElementsPerPack, position.pack_offset(pack), count,
+                                 use_packs);
 }
 
 /// Calls process(i, element) for each of the lane's elements of a tensor that is stored in whole
 /// moment blocks.
 template <class T, class Function>
 __device__ __forceinline__ void load_block(const T* from, const LanePosition& position, Function process) {
-  for (int pack = 0; pack < kElements / kPack; ++pack) {
-    const auto elements = load<kPack>(from + position.pack_offset(pack));
-    for (int i = 0; i < kPack; ++i) process(pack * kPack + i, elements.values[i]);
+  for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack) {
+    const auto elements = load<kElementsPerPack>(from + position.pack_offset(pack));
+    for (int i = 0; i < kElementsPerPack; ++i) process(pack * kElementsPerPack + i, elements.values[i]);
   }
 }
 
 /// Stores produce(i) as the lane's element i of a tensor that is stored in whole moment blocks.
 template <class T, class Function>
 __device__ __forceinline__ void store_block(T* to, const LanePosition& position, Function produce) {
-  for (int pack = 0; pack < kElements / kPack; ++pack) {
-    Pack<T, kPack> elements;
-    for (int i = 0; i < kPack; ++i) elements.values[i] = produce(pack * kPack + i);
-    store<kPack>(to + position.pack_offset(pack), elements);
+  for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack) {
+    Pack<T, kElementsPerPack> elements;
+    for (int i = 0; i < kElementsPerPack; ++i) elements.values[i] = produce(pack * kElementsPerPack + i);
+    store<kElementsPerPack>(to + position.pack_offset(pack), elements);
   }
 }
 
 constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
 constexpr int64_t kWarps = kThreads / kLanes;
-constexpr int64_t kMomentBlocksPerBlock = kAdamWBlocks;
+constexpr int64_t kMomentBlocksPerThreadBlock = kAdamWBlocksPerThreadBlock;
 
 /// Returns the position of the n-th smallest of 255 bounds, counted from 1, in Eytzinger order: the
 /// root of the binary search tree is at 1, the children of k are at 2k and 2k + 1. The bounds that
@@ -76,7 +78,7 @@ constexpr int64_t kMomentBlocksPerBlock = kAdamWBlocks;
 /// up to the sixth step. In ascending order they would be powers of two apart, with eight in one
 /// bank. For normally distributed gradients a warp reads shared memory 21 times per two codes
 /// instead of 64.
-__device__ __forceinline__ unsigned eytzinger_index(unsigned n) {
+__device__ __forceinline__ unsigned to_eytzinger_index(unsigned n) {
   return (kMomentCodes + n) >> __ffs(static_cast<int>(n));
 }
 
@@ -94,7 +96,7 @@ struct Fp32Moments {
   }
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
                                                       const LanePosition& position, const LaneElements& elements,
-                                                      const AdamW& /*args*/, const float* /*bounds*/) {
+                                                      const AdamWArgs& /*args*/, const float* /*bounds*/) {
     store_elements(static_cast<float*>(tensor.moments[moment]), elements, position, tensor.count, tensor.is_aligned);
   }
 };
@@ -113,13 +115,13 @@ struct Bf16Moments {
   }
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
                                                       const LanePosition& position, const LaneElements& elements,
-                                                      const AdamW& args, const float* /*bounds*/) {
-    const auto lane_counter = static_cast<uint64_t>(position.first + int64_t{position.lane} * kElements);
+                                                      const AdamWArgs& args, const float* /*bounds*/) {
+    const auto lane_counter = static_cast<uint64_t>(position.first + int64_t{position.lane} * kElementsPerLane);
     const RandomBits random =
         philox(args.seed, lane_counter, uint64_t{tensor.tensor_id} * 2 + static_cast<uint64_t>(moment));
     // Adds 16 random bits to the bits that bf16 truncates; a carry rounds the value.
     store_block(static_cast<uint16_t*>(tensor.moments[moment]), position, [&](int i) {
-      return static_cast<uint16_t>((__float_as_uint(elements.values[i]) + random.half(i)) >> 16);
+      return static_cast<uint16_t>((__float_as_uint(elements.values[i]) + random.get_16_bits(i)) >> 16);
     });
   }
 };
@@ -138,20 +140,20 @@ struct EightBitMoments {
   }
 
   /// Returns the number of the 255 bounds below the value, which is its code. The bounds are in the
-  /// order of eytzinger_index().
+  /// order of to_eytzinger_index().
   static __device__ __forceinline__ int find_code(float value, const float* bounds) {
     int node = 1;
-    for (int step_bounds = 1; step_bounds < kMomentCodes; step_bounds *= 2)
+    for (int level_size = 1; level_size < kMomentCodes; level_size *= 2)
       node = 2 * node + (bounds[node] < value ? 1 : 0);
     return node - kMomentCodes;
   }
 
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
                                                       const LanePosition& position, const LaneElements& elements,
-                                                      const AdamW& /*args*/, const float* bounds) {
+                                                      const AdamWArgs& /*args*/, const float* bounds) {
     constexpr float kMinAbsmax = 1e-38F;  // close to the smallest normal fp32 number; zeros stay zero
     float absmax = 0;
-    for (int i = 0; i < kElements; ++i) absmax = fmaxf(absmax, fabsf(elements.values[i]));
+    for (int i = 0; i < kElementsPerLane; ++i) absmax = fmaxf(absmax, fabsf(elements.values[i]));
     for (int mask = kLanes / 2; mask > 0; mask /= 2) absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffffU, absmax, mask));
     const float factor = 1 / fmaxf(absmax, kMinAbsmax);
     store_block(static_cast<uint8_t*>(tensor.moments[moment]), position,
@@ -162,55 +164,57 @@ struct EightBitMoments {
 
 /// Bias corrections of the moments after n updates.
 struct BiasCorrection {
-  float rate;  // learning rate / (1 − β₁ⁿ)
-  float root;  // √(1 − β₂ⁿ)
+  float step_size;              // learning rate / (1 − β₁ⁿ)
+  float bias_correction2_sqrt;  // √(1 − β₂ⁿ)
 };
 
-__device__ __forceinline__ BiasCorrection compute_bias_correction(const AdamW& args, float steps) {
+__device__ __forceinline__ BiasCorrection compute_bias_correction(const AdamWArgs& args, float steps) {
   const double n = steps;
   return {static_cast<float>(args.learning_rate / (1 - pow(args.beta1, n))),
           static_cast<float>(sqrt(1 - pow(args.beta2, n)))};
 }
 
-/// Each thread block updates kAdamWBlocks moment blocks of one parameter. Weight is the type of the
+/// Each thread block updates kAdamWBlocksPerThreadBlock moment blocks of one parameter. Weight is the type of the
 /// 16-bit copies.
 template <class Moments, class Weight>
-__global__ void adamw_kernel(const __grid_constant__ AdamW args) {
+__global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
   VLMTRAIN_SHARED(float, codes, Moments::kHasTables ? 2 * kMomentCodes : 1);
   VLMTRAIN_SHARED(float, bounds, Moments::kHasTables ? 2 * kMomentCodes : 1);
   VLMTRAIN_SHARED(BiasCorrection, shared_correction, 1);
   if (*args.skipped != 0) return;
 
   int tensor_index = 0;
-  while (tensor_index + 1 < args.tensors && int64_t{blockIdx.x} >= args.first_block[tensor_index + 1]) ++tensor_index;
-  const AdamWTensor& tensor = args.tensor[tensor_index];
+  while (tensor_index + 1 < args.num_tensors && int64_t{blockIdx.x} >= args.first_block[tensor_index + 1])
+    ++tensor_index;
+  const AdamWTensor& tensor = args.tensors[tensor_index];
   if (threadIdx.x == 0) shared_correction[0] = compute_bias_correction(args, *tensor.steps);
   if constexpr (Moments::kHasTables) {
     static_assert(kThreads == kMomentCodes);  // each thread loads one entry of each table
     for (unsigned table = 0; table < 2 * kMomentCodes; table += kMomentCodes) {
       codes[table + threadIdx.x] = args.codes[table + threadIdx.x];
-      if (threadIdx.x > 0) bounds[table + eytzinger_index(threadIdx.x)] = args.bounds[table + threadIdx.x - 1];
+      if (threadIdx.x > 0) bounds[table + to_eytzinger_index(threadIdx.x)] = args.bounds[table + threadIdx.x - 1];
     }
   }
   __syncthreads();
   const BiasCorrection correction = shared_correction[0];
   const float divisor = args.divisor != nullptr ? *args.divisor : 1;
   const auto warp = static_cast<int64_t>(threadIdx.x / kLanes);
-  const int64_t first_block = (int64_t{blockIdx.x} - args.first_block[tensor_index]) * kMomentBlocksPerBlock;
+  const int64_t first_block = (int64_t{blockIdx.x} - args.first_block[tensor_index]) * kMomentBlocksPerThreadBlock;
 
-  for (int64_t block = first_block + warp; block < first_block + kMomentBlocksPerBlock; block += kWarps) {
+  for (int64_t block = first_block + warp; block < first_block + kMomentBlocksPerThreadBlock; block += kWarps) {
     if (block * kMomentBlock >= tensor.count) return;  // true for the whole warp
     const LanePosition position{block * kMomentBlock, static_cast<int>(threadIdx.x % kLanes)};
     const LaneElements gradient = load_elements(tensor.gradient, position, tensor.count, tensor.is_aligned);
     LaneElements master = load_elements(tensor.master, position, tensor.count, tensor.is_aligned);
     LaneElements mean = Moments::load_moment(tensor, 0, position, &codes[0]);
     LaneElements square = Moments::load_moment(tensor, 1, position, &codes[Moments::kHasTables ? kMomentCodes : 0]);
-    for (int i = 0; i < kElements; ++i) {
+    for (int i = 0; i < kElementsPerLane; ++i) {
       const float g = gradient.values[i] / divisor;
       master.values[i] -= args.decay * master.values[i];
-      mean.values[i] = args.beta[0] * mean.values[i] + args.one_minus_beta[0] * g;
-      square.values[i] = args.beta[1] * square.values[i] + args.one_minus_beta[1] * g * g;
-      master.values[i] -= correction.rate * mean.values[i] / (sqrtf(square.values[i]) / correction.root + args.epsilon);
+      mean.values[i] = args.fp32_betas[0] * mean.values[i] + args.one_minus_betas[0] * g;
+      square.values[i] = args.fp32_betas[1] * square.values[i] + args.one_minus_betas[1] * g * g;
+      master.values[i] -= correction.step_size * mean.values[i] /
+                          (sqrtf(square.values[i]) / correction.bias_correction2_sqrt + args.epsilon);
     }
     Moments::store_moment(tensor, 0, position, mean, args, &bounds[0]);
     Moments::store_moment(tensor, 1, position, square, args, &bounds[Moments::kHasTables ? kMomentCodes : 0]);
@@ -222,20 +226,20 @@ __global__ void adamw_kernel(const __grid_constant__ AdamW args) {
 }
 
 template <class Moments, class Weight>
-int launch_kernel(const AdamW& args, void* stream) {
-  const Size grid{static_cast<unsigned>(args.first_block[args.tensors]), 1, 1};
-  return launch(adamw_kernel<Moments, Weight>, grid, Size{kThreads, 1, 1}, stream, args);
+int launch_kernel(const AdamWArgs& args, void* stream) {
+  const Dim3 grid{static_cast<unsigned>(args.first_block[args.num_tensors]), 1, 1};
+  return launch(adamw_kernel<Moments, Weight>, grid, Dim3{kThreads, 1, 1}, stream, args);
 }
 
 template <class Moments>
-int dispatch_weight_type(const AdamW& args, void* stream) {
+int dispatch_weight_type(const AdamWArgs& args, void* stream) {
   return args.weight_element == ElementType::kHalf ? launch_kernel<Moments, __half>(args, stream)
                                                    : launch_kernel<Moments, __nv_bfloat16>(args, stream);
 }
 
 }  // namespace
 
-int adamw(const AdamW& args, void* stream) {
+int adamw(const AdamWArgs& args, void* stream) {
   switch (args.moments) {
     case MomentFormat::kFp32:
       return dispatch_weight_type<Fp32Moments>(args, stream);

@@ -24,7 +24,7 @@ __device__ __forceinline__ ExpSum merge(const ExpSum& a, const ExpSum& b) {
 }
 
 /// Returns the merged sums of a warp's lanes to all of them. REQUIRES: all lanes call it.
-__device__ __forceinline__ ExpSum warp_sum(ExpSum value) {
+__device__ __forceinline__ ExpSum sum_warp(ExpSum value) {
   for (int mask = kLanes / 2; mask > 0; mask /= 2) {
     const ExpSum neighbor{__shfl_xor_sync(0xffffffffU, value.max, mask), __shfl_xor_sync(0xffffffffU, value.sum, mask)};
     value = merge(value, neighbor);
@@ -33,7 +33,7 @@ __device__ __forceinline__ ExpSum warp_sum(ExpSum value) {
 }
 
 template <class T, int kCount>
-__global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy args) {
+__global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs args) {
   VLMTRAIN_SHARED(float, max_by_warp, kWarps);
   VLMTRAIN_SHARED(float, sum_by_warp, kWarps);
   const int64_t row = blockIdx.x;
@@ -51,7 +51,7 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy args) 
     for (int i = 0; i < kCount; ++i) pack.sum += expf(to_float(packed.values[i]) - shift);
     thread_sum = merge(thread_sum, pack);
   }
-  thread_sum = warp_sum(thread_sum);
+  thread_sum = sum_warp(thread_sum);
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   if (threadIdx.x % kLanes == 0) {
     max_by_warp[warp] = thread_sum.max;
@@ -79,14 +79,14 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy args) 
 }
 
 template <class T, int kCount>
-int launch_kernel(const CrossEntropy& args, void* stream) {
-  return launch(cross_entropy_kernel<T, kCount>, Size{static_cast<unsigned>(args.rows), 1, 1}, Size{kThreads, 1, 1},
+int launch_kernel(const CrossEntropyArgs& args, void* stream) {
+  return launch(cross_entropy_kernel<T, kCount>, Dim3{static_cast<unsigned>(args.rows), 1, 1}, Dim3{kThreads, 1, 1},
                 stream, args);
 }
 
 }  // namespace
 
-int cross_entropy(const CrossEntropy& args, void* stream) {
+int cross_entropy(const CrossEntropyArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     return can_load_packs<T>(args.vocabulary, static_cast<const T*>(args.logits))

@@ -9,7 +9,7 @@ constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of
 
 /// blockIdx.x is the row, and blockIdx.y a range of its columns. Each thread processes one pack.
 template <class T, int kCount>
-__global__ void int8_kernel(const __grid_constant__ Int8Dequantize args) {
+__global__ void int8_kernel(const __grid_constant__ Int8DequantizeArgs args) {
   const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
   if (column >= args.columns) return;
   const int64_t index = int64_t{blockIdx.x} * args.columns + column;
@@ -23,20 +23,20 @@ __global__ void int8_kernel(const __grid_constant__ Int8Dequantize args) {
 }
 
 template <class T, int kCount>
-int launch_kernel(const Int8Dequantize& args, void* stream) {
-  const Size grid{static_cast<unsigned>(args.rows), count_blocks(args.columns / kCount, kThreads), 1};
-  return launch(int8_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, args);
+int launch_kernel(const Int8DequantizeArgs& args, void* stream) {
+  const Dim3 grid{static_cast<unsigned>(args.rows), count_blocks(args.columns / kCount, kThreads), 1};
+  return launch(int8_kernel<T, kCount>, grid, Dim3{kThreads, 1, 1}, stream, args);
 }
 
 }  // namespace
 
-int int8_dequantize(const Int8Dequantize& args, void* stream) {
+int int8_dequantize(const Int8DequantizeArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     constexpr int kCount = kPackElements<T>;
-    const bool packs = can_load_packs<T>(args.columns, static_cast<const T*>(args.result)) &&
-                       can_load_packs<int8_t, kCount>(args.columns, args.values);
-    return packs ? launch_kernel<T, kCount>(args, stream) : launch_kernel<T, 1>(args, stream);
+    const bool use_packs = can_load_packs<T>(args.columns, static_cast<const T*>(args.result)) &&
+                           can_load_packs<int8_t, kCount>(args.columns, args.values);
+    return use_packs ? launch_kernel<T, kCount>(args, stream) : launch_kernel<T, 1>(args, stream);
   });
 }
 
@@ -49,16 +49,16 @@ static_assert(kNf4SuperBlock % (kValuesPerThread * kThreads) == 0);
 
 /// Returns the absmax of a block. Multiplies and adds without contraction to an FMA, because ATen
 /// rounds in between.
-__device__ __forceinline__ float compute_absmax(const Nf4Dequantize& args, int64_t block) {
+__device__ __forceinline__ float compute_absmax(const Nf4DequantizeArgs& args, int64_t block) {
   const int64_t super_block = block / kNf4NestedBlock;
   int weight = 0;
-  while (weight + 1 < args.weights && super_block >= args.first_super_block[weight + 1]) ++weight;
+  while (weight + 1 < args.num_weights && super_block >= args.first_super_block[weight + 1]) ++weight;
   const float relative = args.absmax_codes[args.absmax[block] * args.code_stride];
   return __fadd_rn(__fmul_rn(relative, args.nested_absmax[super_block]), args.nested_offset[weight]);
 }
 
 template <class T>
-__global__ void nf4_kernel(const __grid_constant__ Nf4Dequantize args) {
+__global__ void nf4_kernel(const __grid_constant__ Nf4DequantizeArgs args) {
   VLMTRAIN_SHARED(float, table, kTableSize);
   if (threadIdx.x < kTableSize) table[threadIdx.x] = args.values[threadIdx.x];
   __syncthreads();
@@ -75,10 +75,10 @@ __global__ void nf4_kernel(const __grid_constant__ Nf4Dequantize args) {
 
 }  // namespace
 
-int nf4_dequantize(const Nf4Dequantize& args, void* stream) {
+int nf4_dequantize(const Nf4DequantizeArgs& args, void* stream) {
   const auto blocks = static_cast<unsigned>(args.super_blocks * (kNf4SuperBlock / (kValuesPerThread * kThreads)));
   return dispatch_element_type(args.element, [&](auto zero) {
-    return launch(nf4_kernel<decltype(zero)>, Size{blocks, 1, 1}, Size{kThreads, 1, 1}, stream, args);
+    return launch(nf4_kernel<decltype(zero)>, Dim3{blocks, 1, 1}, Dim3{kThreads, 1, 1}, stream, args);
   });
 }
 

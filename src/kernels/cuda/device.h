@@ -16,11 +16,11 @@
 
 namespace vlmtrain::kernels {
 
-using Size = dim3;
+using Dim3 = dim3;
 
 /// Launches a kernel on `stream`, a cudaStream_t. Returns 0 or a cudaError_t. Does not synchronize.
 template <class... Parameters, class... Arguments>
-int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, Arguments... arguments) {
+int launch(void (*kernel)(Parameters...), Dim3 grid, Dim3 block, void* stream, Arguments... arguments) {
   // clang-format off
   kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(arguments...);
   // clang-format on
@@ -49,9 +49,9 @@ __device__ __forceinline__ void store_vectorized(Values* to, const Values& value
     const auto source = __builtin_bit_cast(Vectors, values);
     const size_t address = __cvta_generic_to_global(to);
     for (int i = 0; i < kBytes / kMaxBytes; ++i) {
-      const auto& four = source.values[i].values;
-      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address + i * kMaxBytes), "r"(four[0]),
-                   "r"(four[1]), "r"(four[2]), "r"(four[3])
+      const auto& words = source.values[i].values;
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address + i * kMaxBytes), "r"(words[0]),
+                   "r"(words[1]), "r"(words[2]), "r"(words[3])
                    : "memory");
     }
   }
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_vectorized(Values* to, const Values& value
 /// Returns the pointer. REQUIRES: its address is a multiple of sizeof(T). The emulation reports a
 /// violation; a GPU faults.
 template <class T>
-__device__ __forceinline__ T* aligned(T* pointer) {
+__device__ __forceinline__ T* assume_aligned(T* pointer) {
   return pointer;
 }
 

@@ -19,23 +19,23 @@ template <class T>
 constexpr int kNeighborsPerPack = kNeighbors < kPackElements<T> ? kNeighbors : kPackElements<T>;
 
 /// Loads elements [first, first + kNeighbors) of the `count` elements at `from`; zeros beyond the
-/// end. `packs` as in load_fp32().
+/// end. `use_packs` as in load_fp32().
 template <class T>
-__device__ __forceinline__ Neighbors load_neighbors(const T* from, int64_t first, int64_t count, bool packs) {
+__device__ __forceinline__ Neighbors load_neighbors(const T* from, int64_t first, int64_t count, bool use_packs) {
   constexpr int kCount = kNeighborsPerPack<T>;
   Neighbors neighbors;
   for (int offset = 0; offset < kNeighbors; offset += kCount)
-    load_fp32<kCount>(neighbors.values + offset, from, first + offset, count, packs);
+    load_fp32<kCount>(neighbors.values + offset, from, first + offset, count, use_packs);
   return neighbors;
 }
 
 /// Stores elements like load_neighbors(); nothing beyond the end.
 template <class T>
 __device__ __forceinline__ void store_neighbors(T* to, const Neighbors& neighbors, int64_t first, int64_t count,
-                                                bool packs) {
+                                                bool use_packs) {
   constexpr int kCount = kNeighborsPerPack<T>;
   for (int offset = 0; offset < kNeighbors; offset += kCount)
-    store_fp32<kCount>(to, neighbors.values + offset, first + offset, count, packs);
+    store_fp32<kCount>(to, neighbors.values + offset, first + offset, count, use_packs);
 }
 
 /// Returns the stream of a row, by binary search.
@@ -60,21 +60,21 @@ struct KeepMask {
   uint32_t bits = 0;
 
   __device__ __forceinline__ KeepMask(const DropoutMask& mask, const DropoutStream& stream, int64_t row, int64_t column,
-                                      int reader) {
-    const uint64_t counter = static_cast<uint64_t>(reader) << 32 | static_cast<uint64_t>(column / kNeighbors);
+                                      int consumer) {
+    const uint64_t counter = static_cast<uint64_t>(consumer) << 32 | static_cast<uint64_t>(column / kNeighbors);
     const auto stream_row = static_cast<uint64_t>(row - stream.first_row);
     const RandomBits upper = philox(stream.key, counter, stream_row);
     uint32_t undecided = 0;
     for (int i = 0; i < kNeighbors; ++i) {
-      bits |= (upper.half(i) < mask.keep_thresholds[0] ? 1U : 0U) << i;
-      undecided |= (upper.half(i) == mask.keep_thresholds[0] ? 1U : 0U) << i;
+      bits |= (upper.get_16_bits(i) < mask.keep_thresholds[0] ? 1U : 0U) << i;
+      undecided |= (upper.get_16_bits(i) == mask.keep_thresholds[0] ? 1U : 0U) << i;
     }
     if (undecided == 0) return;
     // Distinguishes the counter from that of the upper bits; consumers are numbered below 2³¹.
-    constexpr uint64_t kLowerBits = uint64_t{1} << 63;
-    const RandomBits lower = philox(stream.key, kLowerBits | counter, stream_row);
+    constexpr uint64_t kLowerBitsFlag = uint64_t{1} << 63;
+    const RandomBits lower = philox(stream.key, kLowerBitsFlag | counter, stream_row);
     for (int i = 0; i < kNeighbors; ++i) {
-      bits |= undecided & (lower.half(i) < mask.keep_thresholds[1] ? 1U : 0U) << i;
+      bits |= undecided & (lower.get_16_bits(i) < mask.keep_thresholds[1] ? 1U : 0U) << i;
     }
   }
 
@@ -91,56 +91,57 @@ __device__ __forceinline__ Position get_position(const DropoutMask& mask) {
 }
 
 template <class T>
-__global__ void dropout_kernel(const __grid_constant__ Dropout args, bool packs) {
+__global__ void dropout_kernel(const __grid_constant__ DropoutArgs args, bool use_packs) {
   const DropoutMask& mask = args.mask;
   const auto [row, column] = get_position(mask);
   if (column >= mask.columns) return;
   const DropoutStream& stream = find_stream(mask, row);
-  const Neighbors x = load_neighbors(static_cast<const T*>(args.x) + row * mask.columns, column, mask.columns, packs);
+  const Neighbors x =
+      load_neighbors(static_cast<const T*>(args.x) + row * mask.columns, column, mask.columns, use_packs);
   T* to = static_cast<T*>(args.dropped) + row * mask.columns;
-  for (int reader = 0; reader < mask.readers; ++reader, to += mask.reader_stride) {
-    const KeepMask keep_mask(mask, stream, row, column, reader);
+  for (int consumer = 0; consumer < mask.num_consumers; ++consumer, to += mask.consumer_stride) {
+    const KeepMask keep_mask(mask, stream, row, column, consumer);
     Neighbors dropped;
     for (int i = 0; i < kNeighbors; ++i) dropped.values[i] = keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
-    store_neighbors(to, dropped, column, mask.columns, packs);
+    store_neighbors(to, dropped, column, mask.columns, use_packs);
   }
 }
 
 template <class T>
-__global__ void backward_kernel(const __grid_constant__ DropoutBackward args, bool packs) {
+__global__ void backward_kernel(const __grid_constant__ DropoutBackwardArgs args, bool use_packs) {
   const DropoutMask& mask = args.mask;
   const auto [row, column] = get_position(mask);
   if (column >= mask.columns) return;
   const DropoutStream& stream = find_stream(mask, row);
   T* const to = static_cast<T*>(args.sum) + row * mask.columns;
   const T* from = static_cast<const T*>(args.x) + row * mask.columns;
-  Neighbors sum = load_neighbors(to, column, mask.columns, packs);
-  for (int reader = 0; reader < mask.readers; ++reader, from += mask.reader_stride) {
-    const KeepMask keep_mask(mask, stream, row, column, reader);
-    const Neighbors x = load_neighbors(from, column, mask.columns, packs);
+  Neighbors sum = load_neighbors(to, column, mask.columns, use_packs);
+  for (int consumer = 0; consumer < mask.num_consumers; ++consumer, from += mask.consumer_stride) {
+    const KeepMask keep_mask(mask, stream, row, column, consumer);
+    const Neighbors x = load_neighbors(from, column, mask.columns, use_packs);
     for (int i = 0; i < kNeighbors; ++i) sum.values[i] += keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
   }
-  store_neighbors(to, sum, column, mask.columns, packs);
+  store_neighbors(to, sum, column, mask.columns, use_packs);
 }
 
-template <class T, class Call>
-int launch_kernel(void (*kernel)(Call, bool), const Call& args, const void* x, const void* result, void* stream) {
+template <class T, class Args>
+int launch_kernel(void (*kernel)(Args, bool), const Args& args, const void* x, const void* result, void* stream) {
   const int64_t threads = (args.mask.columns + kNeighbors - 1) / kNeighbors;
-  const Size grid{static_cast<unsigned>(args.mask.rows), count_blocks(threads, kThreads), 1};
-  const bool packs = can_load_packs<T>(args.mask.columns, static_cast<const T*>(x), static_cast<const T*>(result));
-  return launch(kernel, grid, Size{kThreads, 1, 1}, stream, args, packs);
+  const Dim3 grid{static_cast<unsigned>(args.mask.rows), count_blocks(threads, kThreads), 1};
+  const bool use_packs = can_load_packs<T>(args.mask.columns, static_cast<const T*>(x), static_cast<const T*>(result));
+  return launch(kernel, grid, Dim3{kThreads, 1, 1}, stream, args, use_packs);
 }
 
 }  // namespace
 
-int dropout(const Dropout& args, void* stream) {
+int dropout(const DropoutArgs& args, void* stream) {
   return dispatch_element_type(args.mask.element, [&](auto zero) {
     using T = decltype(zero);
     return launch_kernel<T>(dropout_kernel<T>, args, args.x, args.dropped, stream);
   });
 }
 
-int dropout_backward(const DropoutBackward& args, void* stream) {
+int dropout_backward(const DropoutBackwardArgs& args, void* stream) {
   return dispatch_element_type(args.mask.element, [&](auto zero) {
     using T = decltype(zero);
     return launch_kernel<T>(backward_kernel<T>, args, args.x, args.sum, stream);

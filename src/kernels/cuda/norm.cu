@@ -13,9 +13,9 @@ constexpr int kRegisterPacks = 4;
 
 /// Returns the sum over the block's threads to all of them. REQUIRES: all threads of the block call
 /// it.
-__device__ __forceinline__ float block_sum(float value) {
+__device__ __forceinline__ float sum_block(float value) {
   VLMTRAIN_SHARED(float, by_warp, kMaxWarps);
-  value = warp_sum(value);
+  value = sum_warp(value);
   if (blockDim.x == kLanes) return value;
   __syncthreads();  // all threads have read the previous sum
   if (threadIdx.x % kLanes == 0) by_warp[threadIdx.x / kLanes] = value;
@@ -34,9 +34,9 @@ __device__ __forceinline__ Pack<T, kCount> load_or_zero(const T* from, int64_t i
 /// A thread's packs of a row of x. If kNumPacks > 0, the thread has at most kNumPacks, which it
 /// holds in registers. If 0, it has any number and reads them from memory on each use.
 template <class T, int kCount, int kNumPacks>
-class Row {
+class ThreadRow {
  public:
-  __device__ __forceinline__ Row(const T* x, int64_t features)
+  __device__ __forceinline__ ThreadRow(const T* x, int64_t features)
       : x_(x), features_(features), first_(int64_t{threadIdx.x} * kCount), stride_(int64_t{blockDim.x} * kCount) {
     for (int i = 0; i < kNumPacks; ++i) {
       if (first_ + i * stride_ < features) packs_[i] = load<kCount>(x + first_ + i * stride_);
@@ -63,16 +63,16 @@ class Row {
 
 /// Computes the mean and then the variance from centered values, in two passes for accuracy.
 template <class T, int kCount, int kNumPacks>
-__global__ void forward_kernel(const __grid_constant__ NormForward args) {
+__global__ void forward_kernel(const __grid_constant__ NormForwardArgs args) {
   const int64_t row = blockIdx.x;
-  const Row<T, kCount, kNumPacks> x(static_cast<const T*>(args.x) + row * args.features, args.features);
+  const ThreadRow<T, kCount, kNumPacks> x(static_cast<const T*>(args.x) + row * args.features, args.features);
   const auto features = static_cast<float>(args.features);
   float mean = 0, sum = 0;
   if (args.is_centered) {
     x.for_each([&](int64_t, const Pack<T, kCount>& pack) {
       for (int i = 0; i < kCount; ++i) sum += to_float(pack.values[i]);
     });
-    mean = block_sum(sum) / features;
+    mean = sum_block(sum) / features;
     sum = 0;
   }
   x.for_each([&](int64_t, const Pack<T, kCount>& pack) {
@@ -81,7 +81,7 @@ __global__ void forward_kernel(const __grid_constant__ NormForward args) {
       sum += centered * centered;
     }
   });
-  const float rstd = rsqrtf(block_sum(sum) / features + args.eps);
+  const float rstd = rsqrtf(sum_block(sum) / features + args.eps);
   if (threadIdx.x == 0) {
     args.rstd[row] = rstd;
     if (args.is_centered) args.mean[row] = mean;
@@ -107,7 +107,7 @@ __global__ void forward_kernel(const __grid_constant__ NormForward args) {
 /// Computes, for x̂ = (x − mean) r, the gradient g and the gain w, dx = r (g w − mean(g w) − x̂
 /// mean(g w x̂)). The term mean(g w) exists only if the norm is centered.
 template <class T, int kCount>
-__global__ void backward_kernel(const __grid_constant__ NormBackward args) {
+__global__ void backward_kernel(const __grid_constant__ NormBackwardArgs args) {
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{blockDim.x} * kCount;
   const T* const x = static_cast<const T*>(args.x) + row * args.features;
   const T* const gradient = static_cast<const T*>(args.gradient) + row * args.features;
@@ -125,8 +125,8 @@ __global__ void backward_kernel(const __grid_constant__ NormBackward args) {
       sum_dy_xhat += scaled_dy * (to_float(packed.values[i]) - mean) * rstd;
     }
   }
-  const float mean_scaled_dy = args.is_centered ? block_sum(sum) / features : 0;
-  const float mean_dy_xhat = block_sum(sum_dy_xhat) / features;
+  const float mean_scaled_dy = args.is_centered ? sum_block(sum) / features : 0;
+  const float mean_dy_xhat = sum_block(sum_dy_xhat) / features;
 
   const T* residual_gradient = static_cast<const T*>(args.residual_gradient);
   if (residual_gradient != nullptr) residual_gradient += row * args.features;
@@ -150,16 +150,16 @@ int64_t count_packs(int64_t features, int count) {
   return (features + count - 1) / count;
 }
 
-template <class Call>
-int launch_kernel(void (*kernel)(Call), const Call& args, int64_t packs, int packs_per_thread, int max_warps,
+template <class Args>
+int launch_kernel(void (*kernel)(Args), const Args& args, int64_t packs, int packs_per_thread, int max_warps,
                   void* stream) {
   const int64_t warps = count_packs(packs, packs_per_thread * kLanes);
   const auto threads = static_cast<unsigned>((warps < max_warps ? warps : max_warps) * kLanes);
-  return launch(kernel, Size{static_cast<unsigned>(args.rows), 1, 1}, Size{threads, 1, 1}, stream, args);
+  return launch(kernel, Dim3{static_cast<unsigned>(args.rows), 1, 1}, Dim3{threads, 1, 1}, stream, args);
 }
 
 template <class T, int kCount>
-int launch_forward(const NormForward& args, void* stream) {
+int launch_forward(const NormForwardArgs& args, void* stream) {
   const int64_t packs = count_packs(args.features, kCount);
   if (packs <= int64_t{kLanes}) return launch_kernel(forward_kernel<T, kCount, 1>, args, packs, 1, kMaxWarps, stream);
   if (packs <= int64_t{kMaxWarps} * kLanes * kRegisterPacks)
@@ -168,7 +168,7 @@ int launch_forward(const NormForward& args, void* stream) {
 }
 
 template <class T, int kCount>
-int launch_backward(const NormBackward& args, void* stream) {
+int launch_backward(const NormBackwardArgs& args, void* stream) {
   constexpr int kMaxBackwardWarps = 4;  // not tuned by a recorded benchmark
   return launch_kernel(backward_kernel<T, kCount>, args, count_packs(args.features, kCount), 1, kMaxBackwardWarps,
                        stream);
@@ -181,7 +181,7 @@ bool can_load_all_packs(int64_t features, const Pointee*... pointers) {
 
 }  // namespace
 
-int norm_forward(const NormForward& args, void* stream) {
+int norm_forward(const NormForwardArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     return can_load_all_packs<T>(args.features, args.x, args.weight, args.bias, args.residual, args.value)
@@ -190,7 +190,7 @@ int norm_forward(const NormForward& args, void* stream) {
   });
 }
 
-int norm_backward(const NormBackward& args, void* stream) {
+int norm_backward(const NormBackwardArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     return can_load_all_packs<T>(args.features, args.gradient, args.x, args.weight, args.residual_gradient, args.dx)

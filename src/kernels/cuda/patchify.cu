@@ -13,7 +13,7 @@ constexpr int64_t kMaxBlocks = 65535;  // CUDA's limit of a grid's y dimension
 /// divides the width of a patch, so a pack never crosses a line and its bytes are neighbors in the
 /// image.
 template <class T, int kCount>
-__global__ void patchify_kernel(const __grid_constant__ Patchify args) {
+__global__ void patchify_kernel(const __grid_constant__ PatchifyArgs args) {
   const int64_t patches_per_row = args.width / args.patch_width;
   const int64_t num_patches = args.height / args.patch_height * patches_per_row;
   const int64_t index = blockIdx.x / num_patches, patch = blockIdx.x % num_patches;
@@ -48,29 +48,29 @@ __global__ void patchify_kernel(const __grid_constant__ Patchify args) {
 }
 
 template <class T, int kCount>
-bool fits(const Patchify& args) {
+bool can_use_packs(const PatchifyArgs& args) {
   return can_load_packs<uint8_t, kCount>(args.width, args.bytes) &&
          can_load_packs<T, kCount>(args.patch_width, static_cast<const T*>(args.rows));
 }
 
 template <class T, int kCount>
-int launch_kernel(const Patchify& args, void* stream) {
+int launch_kernel(const PatchifyArgs& args, void* stream) {
   const int64_t rows = args.num_images * (args.height / args.patch_height) * (args.width / args.patch_width);
   const int64_t packs = kPixelChannels * args.patch_height * args.patch_width / kCount;
   const unsigned blocks = count_blocks(packs, int64_t{kThreads} * kPacksPerThread);
-  const Size grid{static_cast<unsigned>(rows), blocks < kMaxBlocks ? blocks : static_cast<unsigned>(kMaxBlocks), 1};
-  return launch(patchify_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, args);
+  const Dim3 grid{static_cast<unsigned>(rows), blocks < kMaxBlocks ? blocks : static_cast<unsigned>(kMaxBlocks), 1};
+  return launch(patchify_kernel<T, kCount>, grid, Dim3{kThreads, 1, 1}, stream, args);
 }
 
 }  // namespace
 
-int patchify(const Patchify& args, void* stream) {
+int patchify(const PatchifyArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     constexpr int kCount = kPackElements<T>;
-    if (fits<T, kCount>(args)) return launch_kernel<T, kCount>(args, stream);
+    if (can_use_packs<T, kCount>(args)) return launch_kernel<T, kCount>(args, stream);
     // Patches that are 14 pixels wide, as CLIP's, are read in pairs.
-    return fits<T, 2>(args) ? launch_kernel<T, 2>(args, stream) : launch_kernel<T, 1>(args, stream);
+    return can_use_packs<T, 2>(args) ? launch_kernel<T, 2>(args, stream) : launch_kernel<T, 1>(args, stream);
   });
 }
 

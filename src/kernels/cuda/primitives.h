@@ -43,19 +43,19 @@ struct alignas(sizeof(T) * kCount) Pack {
 
 template <int kCount, class T>
 __device__ __forceinline__ Pack<T, kCount> load(const T* from) {
-  return *aligned(reinterpret_cast<const Pack<T, kCount>*>(from));
+  return *assume_aligned(reinterpret_cast<const Pack<T, kCount>*>(from));
 }
 
 template <int kCount, class T>
 __device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
-  store_vectorized(aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
+  store_vectorized(assume_aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
 }
 
 /// Loads elements [first, first + kCount) of the `count` elements at `from` as fp32; zeros beyond
-/// the end. `packs`: whole packs may be read, because `from` and `first` are aligned.
+/// the end. `use_packs`: whole packs may be read, because `from` and `first` are aligned.
 template <int kCount, class T>
-__device__ __forceinline__ void load_fp32(float* to, const T* from, int64_t first, int64_t count, bool packs) {
-  if (packs && first + kCount <= count) {
+__device__ __forceinline__ void load_fp32(float* to, const T* from, int64_t first, int64_t count, bool use_packs) {
+  if (use_packs && first + kCount <= count) {
     const auto pack = load<kCount>(from + first);
     for (int i = 0; i < kCount; ++i) to[i] = to_float(pack.values[i]);
   } else {
@@ -65,8 +65,8 @@ __device__ __forceinline__ void load_fp32(float* to, const T* from, int64_t firs
 
 /// Stores kCount elements like load_fp32(); nothing beyond the end.
 template <int kCount, class T>
-__device__ __forceinline__ void store_fp32(T* to, const float* from, int64_t first, int64_t count, bool packs) {
-  if (packs && first + kCount <= count) {
+__device__ __forceinline__ void store_fp32(T* to, const float* from, int64_t first, int64_t count, bool use_packs) {
+  if (use_packs && first + kCount <= count) {
     Pack<T, kCount> pack;
     for (int i = 0; i < kCount; ++i) pack.values[i] = from_float<T>(from[i]);
     store<kCount>(to + first, pack);
@@ -131,7 +131,7 @@ __device__ __forceinline__ float sum_across_groups(float value, int lanes) {
 }
 
 /// Returns the sum over the warp's lanes to all of them. REQUIRES: all lanes call it.
-__device__ __forceinline__ float warp_sum(float value) {
+__device__ __forceinline__ float sum_warp(float value) {
   return sum_lanes(value, kLanes);
 }
 
@@ -140,7 +140,9 @@ struct RandomBits {
   uint32_t words[4];
 
   /// Returns one of eight 16-bit numbers; `index` from 0.
-  __device__ __forceinline__ uint32_t half(int index) const { return words[index / 2] >> (index % 2 * 16) & 0xffffU; }
+  __device__ __forceinline__ uint32_t get_16_bits(int index) const {
+    return words[index / 2] >> (index % 2 * 16) & 0xffffU;
+  }
 };
 
 /// Returns the random bits for a key and a counter: Philox4x32-10 (Salmon et al. 2011, "Parallel

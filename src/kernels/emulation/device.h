@@ -35,9 +35,9 @@ namespace emulation {
 
 /// An array in shared memory.
 template <class T, int kCount>
-class Shared {
+class SharedArray {
  public:
-  Shared() { register_shared(values_, sizeof(values_)); }
+  SharedArray() { register_shared(values_, sizeof(values_)); }
   T& operator[](int64_t i) { return values_[i]; }
 
  private:
@@ -57,16 +57,16 @@ T shuffle(T value, unsigned lane) {
 
 }  // namespace emulation
 
-using Size = emulation::Size3;
+using Dim3 = emulation::Dim3;
 
 template <class... Parameters, class... Arguments>
-int launch(void (*kernel)(Parameters...), Size grid, Size block, void* /*stream*/, Arguments... arguments) {
+int launch(void (*kernel)(Parameters...), Dim3 grid, Dim3 block, void* /*stream*/, Arguments... arguments) {
   emulation::run_blocks(grid, block, [&] { kernel(arguments...); });
   return 0;
 }
 
 template <class T>
-T* aligned(T* pointer) {
+T* assume_aligned(T* pointer) {
   if (reinterpret_cast<uintptr_t>(pointer) % sizeof(T) != 0) emulation::report_misaligned();
   return pointer;
 }
@@ -79,7 +79,7 @@ void store_vectorized(Values* to, const Values& values) {
 }  // namespace vlmtrain::kernels
 
 /// Shared memory of a block. Blocks of a launch run one after another.
-#define VLMTRAIN_SHARED(type, name, count) static ::vlmtrain::kernels::emulation::Shared<type, count> name
+#define VLMTRAIN_SHARED(type, name, count) static ::vlmtrain::kernels::emulation::SharedArray<type, count> name
 #define VLMTRAIN_UNROLL_4
 
 inline void __syncthreads() {

@@ -27,7 +27,7 @@ struct Fiber {
   ucontext_t context{};
   std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
   State state = State::kReady;
-  Size3 thread{};
+  Dim3 thread{};
   uint64_t shuffle_value = 0;
   unsigned source_lane = 0;
   uint64_t received = 0;
@@ -47,7 +47,7 @@ struct Emulator {
   size_t num_done = 0;  // in the block
   bool is_misaligned = false;
   const std::function<void()>* body = nullptr;
-  Size3 block, grid_size, block_size;
+  Dim3 block, grid_size, block_size;
   std::vector<SharedMemory> shared;
   std::mt19937_64 random;
 };
@@ -117,7 +117,7 @@ void release_block(std::span<Fiber> fibers) {
   for (Fiber& fiber : fibers) fiber.state = State::kReady;
 }
 
-void start_fiber(Fiber& fiber, size_t thread_number, ucontext_t& scheduler, Size3 block) {
+void start_fiber(Fiber& fiber, size_t thread_number, ucontext_t& scheduler, Dim3 block) {
   fiber.state = State::kReady;
   const auto index = static_cast<unsigned>(thread_number);
   fiber.thread = {index % block.x, index / block.x % block.y, index / block.x / block.y};
@@ -156,7 +156,7 @@ Settings& settings() {
   return instance;
 }
 
-void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body) {
+void run_blocks(Dim3 grid, Dim3 block, const std::function<void()>& body) {
   Emulator& current = emulator();
   const std::lock_guard lock(current.launch_mutex);
   current.body = &body;
@@ -166,7 +166,7 @@ void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body) {
   const size_t threads = size_t{block.x} * block.y * block.z;
   if (current.fibers.size() < threads) current.fibers.resize(threads);
   const std::span fibers(current.fibers.data(), threads);
-  const auto first_x = static_cast<unsigned>(std::max<int64_t>(0, int64_t{grid.x} - settings().last_blocks));
+  const auto first_x = static_cast<unsigned>(std::max<int64_t>(0, int64_t{grid.x} - settings().num_last_blocks));
   for (current.block.z = 0; current.block.z < grid.z; ++current.block.z) {
     for (current.block.y = 0; current.block.y < grid.y; ++current.block.y) {
       for (current.block.x = first_x; current.block.x < grid.x; ++current.block.x) run_block(current, fibers);
@@ -174,16 +174,16 @@ void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body) {
   }
 }
 
-Size3 thread_index() {
+Dim3 thread_index() {
   return emulator().running->thread;
 }
-Size3 block_index() {
+Dim3 block_index() {
   return emulator().block;
 }
-Size3 block_size() {
+Dim3 block_size() {
   return emulator().block_size;
 }
-Size3 grid_size() {
+Dim3 grid_size() {
   return emulator().grid_size;
 }
 

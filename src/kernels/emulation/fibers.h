@@ -11,7 +11,7 @@ namespace vlmtrain::kernels::emulation {
 enum class Order : int32_t { kForwards, kBackwards, kShuffled };
 
 /// CUDA's dim3.
-struct Size3 {
+struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
@@ -22,14 +22,14 @@ struct Size3 {
 /// barriers allow. Concurrent calls run one after another. Throws std::runtime_error if some
 /// threads of a block end before a barrier, if a shuffle reads from a lane that does not take part,
 /// and for a misaligned address.
-void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body);
+void run_blocks(Dim3 grid, Dim3 block, const std::function<void()>& body);
 
 // threadIdx, blockIdx, blockDim and gridDim of the running thread. REQUIRES: called by a kernel.
 
-Size3 thread_index();
-Size3 block_index();
-Size3 block_size();
-Size3 grid_size();
+Dim3 thread_index();
+Dim3 block_index();
+Dim3 block_size();
+Dim3 grid_size();
 
 /// Implements __syncthreads().
 void wait_at_barrier();
@@ -46,18 +46,18 @@ void report_misaligned();
 void register_shared(void* memory, int64_t bytes);
 
 /// Settings of the emulation, for tests. libvlmtrain_kernels_emulated.so exports a function
-/// kSettingsFunction that returns its instance.
+/// kSettingsSymbol that returns its instance.
 struct Settings {
   Order order = Order::kForwards;
   uint64_t seed = 1;  ///< for kShuffled
   /// Runs only this many blocks at the end of a grid's first dimension. For tensors that are too
   /// large for a test to compute.
-  int64_t last_blocks = std::numeric_limits<int64_t>::max();
+  int64_t num_last_blocks = std::numeric_limits<int64_t>::max();
 };
 
 /// Returns the settings of this library, which apply to launches that begin later.
 Settings& settings();
 
-inline constexpr const char* kSettingsFunction = "vlmtrain_emulation_settings";
+inline constexpr const char* kSettingsSymbol = "vlmtrain_emulation_settings";
 
 }  // namespace vlmtrain::kernels::emulation

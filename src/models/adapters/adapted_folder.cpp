@@ -37,7 +37,7 @@ class SymlinkFolder {
     path_ = name;
     cleanup_.emplace(path_);
     // All auxiliary files come from `files`; the rest, such as config.json, is linked.
-    const auto names = auxiliary_file_names();
+    const auto names = get_auxiliary_file_names();
     for (const auto& entry : fs::directory_iterator(base)) {
       const std::string file = entry.path().filename().string();
       if (std::ranges::find(names, file) != names.end() || file == "additional_chat_templates") continue;

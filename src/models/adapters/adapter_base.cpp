@@ -55,15 +55,15 @@ std::vector<fs::path> list_safetensors(const fs::path& folder) {
 std::string read_samples(const fs::path& path, uintmax_t bytes) {
   // Reading 256 KiB of a file of gigabytes is fast. It is enough, since any training step changes
   // nearly all weights.
-  constexpr uintmax_t kSamples = 64;
-  constexpr uintmax_t kBytesEach = 4096;
+  constexpr uintmax_t kNumSamples = 64;
+  constexpr uintmax_t kSampleBytes = 4096;
   std::ifstream file(path, std::ios::binary);
   std::string samples;
-  std::string sample(kBytesEach, '\0');
-  for (uintmax_t i = 0; i < kSamples && file; ++i) {
-    const uintmax_t last = bytes > kBytesEach ? bytes - kBytesEach : 0;
-    file.seekg(static_cast<std::streamoff>(last * i / (kSamples - 1)));
-    file.read(sample.data(), static_cast<std::streamsize>(std::min(bytes, kBytesEach)));
+  std::string sample(kSampleBytes, '\0');
+  for (uintmax_t i = 0; i < kNumSamples && file; ++i) {
+    const uintmax_t last_offset = bytes > kSampleBytes ? bytes - kSampleBytes : 0;
+    file.seekg(static_cast<std::streamoff>(last_offset * i / (kNumSamples - 1)));
+    file.read(sample.data(), static_cast<std::streamsize>(std::min(bytes, kSampleBytes)));
     samples.append(sample, 0, static_cast<size_t>(file.gcount()));
   }
   return samples;
@@ -93,12 +93,12 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
   const std::string source = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
   const std::string base_path = read_base_path(folder);
   if (!fs::is_directory(base_path)) {
-    const std::string hub = io::is_hub_name(base_path)
-                                ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", base_path)
-                                : std::string();
+    const std::string hub_hint = io::is_hub_name(base_path)
+                                     ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", base_path)
+                                     : std::string();
     throw data_error(
         "{} {} is not a folder on this machine; give the folder of the adapter's base checkpoint with --base DIR{}",
-        source, base_path, hub);
+        source, base_path, hub_hint);
   }
   check_is_checkpoint(base_path, source);
   return base_path;

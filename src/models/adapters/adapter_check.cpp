@@ -48,7 +48,7 @@ std::string describe_unexpected_tensor(const std::string& name, const VisionLang
 
 namespace fs = std::filesystem;
 
-struct KnownWeightFile {
+struct ForeignWeightFile {
   std::string_view name;     ///< name of the file or a prefix of it
   std::string_view meaning;  ///< content of the file, for messages
 };
@@ -56,25 +56,25 @@ struct KnownWeightFile {
 constexpr std::string_view kTrainedWithLora = "weights that were trained in addition to LoRA";
 
 /// Weight files that other programs write next to an adapter and load with it.
-constexpr std::array kKnownWeightFiles{
-    KnownWeightFile{"non_lora_state_dict", kTrainedWithLora},   // Qwen2-VL-Finetune
-    KnownWeightFile{"non_lora_trainables", kTrainedWithLora},   // LLaVA
-    KnownWeightFile{"mm_projector", "a trained projector"},     // LLaVA
-    KnownWeightFile{"vit.", "a trained vision tower"},          // ms-swift
-    KnownWeightFile{"vision_tower", "a trained vision tower"},  // LLaVA's forks
-    KnownWeightFile{"aligner.", "a trained projector"},         // ms-swift
-    KnownWeightFile{"value_head", "a value head"},              // LLaMA-Factory, TRL
-    KnownWeightFile{"v_head", "a value head"},
-    KnownWeightFile{"new_embeddings", "trained embeddings"},
-    KnownWeightFile{"embeddings.", "trained embeddings"},
-    KnownWeightFile{"model.safetensors", "weights of a whole model"},
-    KnownWeightFile{"model-", "weights of a whole model"},
-    KnownWeightFile{"pytorch_model", "weights of a whole model"},
-    KnownWeightFile{"consolidated", "weights of a whole model"},
+constexpr std::array kForeignWeightFiles{
+    ForeignWeightFile{"non_lora_state_dict", kTrainedWithLora},   // Qwen2-VL-Finetune
+    ForeignWeightFile{"non_lora_trainables", kTrainedWithLora},   // LLaVA
+    ForeignWeightFile{"mm_projector", "a trained projector"},     // LLaVA
+    ForeignWeightFile{"vit.", "a trained vision tower"},          // ms-swift
+    ForeignWeightFile{"vision_tower", "a trained vision tower"},  // LLaVA's forks
+    ForeignWeightFile{"aligner.", "a trained projector"},         // ms-swift
+    ForeignWeightFile{"value_head", "a value head"},              // LLaMA-Factory, TRL
+    ForeignWeightFile{"v_head", "a value head"},
+    ForeignWeightFile{"new_embeddings", "trained embeddings"},
+    ForeignWeightFile{"embeddings.", "trained embeddings"},
+    ForeignWeightFile{"model.safetensors", "weights of a whole model"},
+    ForeignWeightFile{"model-", "weights of a whole model"},
+    ForeignWeightFile{"pytorch_model", "weights of a whole model"},
+    ForeignWeightFile{"consolidated", "weights of a whole model"},
 };
 
 /// Prefixes of the adapter's own weight files and of trainer files that hold no part of a model.
-constexpr std::array<std::string_view, 9> kFilesWithoutWeights{"adapter_model.", "training_args.", "optimizer",
+constexpr std::array<std::string_view, 9> kIgnoredFilePrefixes{"adapter_model.", "training_args.", "optimizer",
                                                                "scheduler",      "rng_state",      "random_states",
                                                                "scaler",         "lr_scheduler",   "trainer_state"};
 
@@ -85,7 +85,7 @@ bool may_hold_tensors(const fs::path& file) {
 
 }  // namespace
 
-std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model) {
+std::vector<nn::Parameter> get_adapter_parameters(const VisionLanguageModel& model) {
   std::vector<nn::Parameter> result;
   for (const auto& parameter : model.parameters().all()) {
     if (parameter.is_saved_with_adapter()) result.push_back(parameter);
@@ -96,7 +96,7 @@ std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model) 
 void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& tensors) {
   std::vector<std::string> problems;
   std::unordered_set<std::string> expected;
-  for (const auto& parameter : adapter_parameters(model)) {
+  for (const auto& parameter : get_adapter_parameters(model)) {
     expected.insert(parameter.name);
     if (!tensors.contains(parameter.name)) {
       problems.push_back(fmt::format("missing: {}{}", kAdapterPrefix, parameter.name));
@@ -119,7 +119,7 @@ void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& 
 }
 
 void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors) {
-  for (const auto& parameter : adapter_parameters(model)) {
+  for (const auto& parameter : get_adapter_parameters(model)) {
     const at::Tensor values = tensors.tensor(parameter.name);
     const std::string file = tensors.file().string();
     if (!find_non_finite(values).empty()) {
@@ -144,14 +144,14 @@ void refuse_foreign_weights(const fs::path& folder) {
     // macOS stores attributes of NAME in "._NAME".
     if (name.starts_with("._") || !may_hold_tensors(entry->path())) continue;
     if (std::error_code ignored; !entry->is_regular_file(ignored)) continue;
-    if (std::ranges::none_of(kFilesWithoutWeights, matches_prefix)) files.push_back(entry->path());
+    if (std::ranges::none_of(kIgnoredFilePrefixes, matches_prefix)) files.push_back(entry->path());
   }
   if (files.empty()) return;
   std::ranges::sort(files);
   const std::string name = files.front().filename().string();
   const auto match = std::ranges::find_if(
-      kKnownWeightFiles, [&](const KnownWeightFile& known_file) { return name.starts_with(known_file.name); });
-  if (match != kKnownWeightFiles.end()) {
+      kForeignWeightFiles, [&](const ForeignWeightFile& foreign_file) { return name.starts_with(foreign_file.name); });
+  if (match != kForeignWeightFiles.end()) {
     throw data_error(
         "{}: contains {}, which would not be loaded with the adapter, so the model would differ; merge the adapter "
         "with the "

@@ -21,7 +21,7 @@ void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& 
 void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors);
 
 /// Returns the parameters that an adapter provides: low-rank ones and those of modules_to_save.
-std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model);
+std::vector<nn::Parameter> get_adapter_parameters(const VisionLanguageModel& model);
 
 /// Throws UserError (kBadData) if an adapter's folder has weights in other files, which would be
 /// ignored: a projector trained by LLaVA's or ms-swift's scripts, a value head, a part of the

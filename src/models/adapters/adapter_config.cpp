@@ -23,20 +23,20 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr std::array<std::string_view, 14> kReadKeys{"peft_type",
-                                                     "base_model_name_or_path",
-                                                     "r",
-                                                     "lora_alpha",
-                                                     "lora_dropout",
-                                                     "use_rslora",
-                                                     "use_dora",
-                                                     "bias",
-                                                     "target_modules",
-                                                     "modules_to_save",
-                                                     "rank_pattern",
-                                                     "alpha_pattern",
-                                                     "ensure_weight_tying",
-                                                     "init_lora_weights"};
+constexpr std::array<std::string_view, 14> kSupportedKeys{"peft_type",
+                                                          "base_model_name_or_path",
+                                                          "r",
+                                                          "lora_alpha",
+                                                          "lora_dropout",
+                                                          "use_rslora",
+                                                          "use_dora",
+                                                          "bias",
+                                                          "target_modules",
+                                                          "modules_to_save",
+                                                          "rank_pattern",
+                                                          "alpha_pattern",
+                                                          "ensure_weight_tying",
+                                                          "init_lora_weights"};
 
 /// Keys of peft's LoraConfig (0.21.2) that change an adapter's computation or contents and are not
 /// supported.
@@ -47,29 +47,29 @@ constexpr std::array<std::string_view, 12> kUnsupportedKeys{"layer_replication",
                                                             "kasa_config",       "monteclora_config",
                                                             "megatron_config",   "enable_lora"};
 
-constexpr std::string_view kInitializationOnly =
+constexpr std::string_view kInitializationOnlyReason =
     "initialization only; init_lora_weights decides whether it changed the base";
-constexpr std::string_view kRedundantModuleList = "the adapter's tensors determine its modules";
-constexpr std::string_view kMetadata = "metadata of the program that wrote it";
-constexpr std::string_view kTrainingOnly = "changes how gradients are computed, not what the adapter computes";
+constexpr std::string_view kRedundantListReason = "the adapter's tensors determine its modules";
+constexpr std::string_view kMetadataReason = "metadata of the program that wrote it";
+constexpr std::string_view kTrainingOnlyReason = "changes how gradients are computed, not what the adapter computes";
 
-constexpr std::array kHarmlessKeys{
-    io::HarmlessKey{"auto_mapping", kMetadata},
-    io::HarmlessKey{"peft_version", kMetadata},
-    io::HarmlessKey{"revision", kMetadata},
-    io::HarmlessKey{"task_type", kMetadata},
+constexpr std::array kHarmlessAdapterKeys{
+    io::HarmlessKey{"auto_mapping", kMetadataReason},
+    io::HarmlessKey{"peft_version", kMetadataReason},
+    io::HarmlessKey{"revision", kMetadataReason},
+    io::HarmlessKey{"task_type", kMetadataReason},
     io::HarmlessKey{"inference_mode", "whether PEFT trains what it loads"},
-    io::HarmlessKey{"exclude_modules", kRedundantModuleList},
-    io::HarmlessKey{"layers_to_transform", kRedundantModuleList},
-    io::HarmlessKey{"layers_pattern", kRedundantModuleList},
+    io::HarmlessKey{"exclude_modules", kRedundantListReason},
+    io::HarmlessKey{"layers_to_transform", kRedundantListReason},
+    io::HarmlessKey{"layers_pattern", kRedundantListReason},
     io::HarmlessKey{"fan_in_fan_out", "PEFT sets it to false for Linears, and all modules are Linears"},
     io::HarmlessKey{"megatron_core", "used with megatron_config only"},
     io::HarmlessKey{"qalora_group_size", "used with use_qalora only"},
-    io::HarmlessKey{"loftq_config", kInitializationOnly},
-    io::HarmlessKey{"eva_config", kInitializationOnly},
-    io::HarmlessKey{"corda_config", kInitializationOnly},
-    io::HarmlessKey{"lora_ga_config", kInitializationOnly},
-    io::HarmlessKey{"velora_config", kTrainingOnly},
+    io::HarmlessKey{"loftq_config", kInitializationOnlyReason},
+    io::HarmlessKey{"eva_config", kInitializationOnlyReason},
+    io::HarmlessKey{"corda_config", kInitializationOnlyReason},
+    io::HarmlessKey{"lora_ga_config", kInitializationOnlyReason},
+    io::HarmlessKey{"velora_config", kTrainingOnlyReason},
     io::HarmlessKey{"runtime_config", "device on which PEFT initializes DoRA"},
     io::HarmlessKey{"lora_dtype", "ms-swift's: the tensors have their own types"},
     io::HarmlessKey{"lorap_lr_ratio", "ms-swift's: learning rate of lora_B"},
@@ -79,7 +79,7 @@ constexpr std::array kHarmlessKeys{
 
 /// Returns whether a target has a numbered component and therefore names a single module, such as
 /// "model.layers.3.q_proj", instead of a suffix of many, such as "q_proj".
-bool names_single_module(const std::string& target) {
+bool is_single_module_path(const std::string& target) {
   const auto is_number = [](std::string_view text) {
     return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
   };
@@ -90,7 +90,7 @@ bool names_single_module(const std::string& target) {
   return false;
 }
 
-bool is_set(const nlohmann::json& value) {
+bool is_enabled(const nlohmann::json& value) {
   return !io::is_empty_value(value) && value != false && value != 0;
 }
 
@@ -103,7 +103,7 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
     throw data_error("{}: trained biases (bias: {}) are not supported; train the adapter with bias none", source, bias);
   for (const auto key : kUnsupportedKeys) {
     const auto it = config.find(key);
-    if (it == config.end() || !is_set(*it)) continue;
+    if (it == config.end() || !is_enabled(*it)) continue;
     throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and use the result",
                      source, key, io::make_json_excerpt(*it));
   }
@@ -118,9 +118,9 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
 
 /// Warns once per process and file, since an adapter is read several times while a model is loaded.
 void warn_about_unread_keys(const nlohmann::json& config, const std::string& source) {
-  std::vector<std::string_view> known(kReadKeys.begin(), kReadKeys.end());
+  std::vector<std::string_view> known(kSupportedKeys.begin(), kSupportedKeys.end());
   known.insert(known.end(), kUnsupportedKeys.begin(), kUnsupportedKeys.end());
-  const auto unread = io::find_unread_keys(config, known, kHarmlessKeys);
+  const auto unread = io::find_unread_keys(config, known, kHarmlessAdapterKeys);
   if (unread.empty()) return;
   static std::mutex mutex;
   static std::set<std::string> warned_sources;
@@ -192,13 +192,13 @@ void AdapterConfig::check_targets(const std::vector<std::string>& adapted_paths,
   if (!target_modules.is_array()) return;
   std::vector<std::string> problems;
   for (const auto& target : target_modules) {
-    if (!target.is_string() || !names_single_module(target)) continue;
+    if (!target.is_string() || !is_single_module_path(target)) continue;
     const auto name = target.get<std::string>();
     const std::string resolved = modules != nullptr ? modules->resolve(name) : name;
     const bool has_tensors = std::ranges::any_of(adapted_paths, [&](const std::string& path) {
       return path == name || path == resolved || path.ends_with(fmt::format(".{}", name));
     });
-    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraA));
+    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraASuffix));
   }
   refuse_differences(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName),
                      problems);

@@ -77,7 +77,7 @@ std::string_view get_module_path(std::string_view path) {
 }
 
 bool is_low_rank_tensor(std::string_view name) {
-  return name.ends_with(kLoraA) || name.ends_with(kLoraB) || name.ends_with(kMagnitude);
+  return name.ends_with(kLoraASuffix) || name.ends_with(kLoraBSuffix) || name.ends_with(kMagnitudeSuffix);
 }
 
 }  // namespace
@@ -172,7 +172,7 @@ void AdapterTensors::refuse_empty() const {
 }
 
 std::vector<std::string> AdapterTensors::adapted_paths() const {
-  const std::string end = fmt::format(".{}", kLoraA);
+  const std::string end = fmt::format(".{}", kLoraASuffix);
   std::vector<std::string> paths;
   for (const auto& name : names_) {
     if (name.ends_with(end)) paths.push_back(name.substr(0, name.size() - end.size()));
@@ -180,7 +180,7 @@ std::vector<std::string> AdapterTensors::adapted_paths() const {
   return paths;
 }
 
-std::vector<std::string> AdapterTensors::full_tensors() const {
+std::vector<std::string> AdapterTensors::full_tensor_names() const {
   std::vector<std::string> full;
   std::ranges::copy_if(names_, std::back_inserter(full),
                        [](const std::string& name) { return !is_low_rank_tensor(name); });

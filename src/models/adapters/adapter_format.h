@@ -19,9 +19,9 @@ inline constexpr std::string_view kAdapterWeightsName = "adapter_model.safetenso
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 // Last components of the names of an adapter's parameters.
-inline constexpr std::string_view kLoraA = "lora_A.weight";
-inline constexpr std::string_view kLoraB = "lora_B.weight";
-inline constexpr std::string_view kMagnitude = "lora_magnitude_vector";  ///< of DoRA
+inline constexpr std::string_view kLoraASuffix = "lora_A.weight";
+inline constexpr std::string_view kLoraBSuffix = "lora_B.weight";
+inline constexpr std::string_view kMagnitudeSuffix = "lora_magnitude_vector";  ///< of DoRA
 
 /// Opens the tensors of an adapter. Throws UserError (kBadData) if adapter_model.safetensors does
 /// not exist.
@@ -87,7 +87,7 @@ class AdapterTensors {
   std::vector<std::string> adapted_paths() const;
   /// Returns the names of the tensors that are not parts of LoRA or DoRA: weights of
   /// modules_to_save.
-  std::vector<std::string> full_tensors() const;
+  std::vector<std::string> full_tensor_names() const;
 
  private:
   void refuse_empty() const;

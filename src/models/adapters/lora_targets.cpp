@@ -87,17 +87,17 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
     throw data_error("{}: adapts {}, and {} has no such Linear; is it an adapter for another model?",
                      lora.adapter.string(), fmt::join(truncate_list(unmatched), ", "), folder.string());
   }
-  std::set<std::string> last_names;
-  for (const auto& linear : store.linears()) last_names.insert(linear.path.substr(linear.path.rfind('.') + 1));
+  std::set<std::string> linear_names;
+  for (const auto& linear : store.linears()) linear_names.insert(linear.path.substr(linear.path.rfind('.') + 1));
   std::vector<std::string> problems;
   for (const auto& target : unmatched) {
-    const auto suggestion = find_nearest(target, {last_names.begin(), last_names.end()});
+    const auto suggestion = find_nearest_word(target, {linear_names.begin(), linear_names.end()});
     problems.push_back(target +
                        (suggestion && *suggestion != target ? fmt::format(" (did you mean {}?)", *suggestion) : ""));
   }
   throw usage_error("lora.target_modules: no Linear of {}{} matches {}; available are {}, at paths such as {}",
                     folder.string(), lora.excluded_components.empty() ? "" : " outside the frozen parts",
-                    fmt::join(problems, ", "), fmt::join(last_names, ", "), store.linears().back().path);
+                    fmt::join(problems, ", "), fmt::join(linear_names, ", "), store.linears().back().path);
 }
 
 bool saves_tied_output(const VisionLanguageModel& model) {

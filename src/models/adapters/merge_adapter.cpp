@@ -33,7 +33,7 @@ namespace vlmtrain::models {
 namespace {
 
 /// Returns `values` in `dtype`. Throws UserError (kBadData) if finite values overflow.
-at::Tensor cast_checked(const at::Tensor& values, at::ScalarType dtype, std::string_view name) {
+at::Tensor cast_or_throw(const at::Tensor& values, at::ScalarType dtype, std::string_view name) {
   if (!overflows(values, dtype)) return values.to(dtype);
   throw data_error("{}: merged values reach {:.3g}, beyond the range of {}; merge with --dtype float32", name,
                    values.abs().max().item<double>(), io::to_safetensors_dtype(dtype));
@@ -42,32 +42,33 @@ at::Tensor cast_checked(const at::Tensor& values, at::ScalarType dtype, std::str
 /// The merge of one adapted module: W of the base checkpoint, A and B of the adapter.
 class LoraMerge {
  public:
-  /// `path` is the module's path in the model, `weight` the name of W in the base. `base` and
+  /// `path` is the module's path in the model, `weight_name` the name of W in the base. `base` and
   /// `adapter` must outlive this object.
   LoraMerge(const io::CheckpointTensors& base, const AdapterTensors& adapter, const std::string& path,
-            std::string weight)
-      : base_(base), adapter_(adapter), weight_(std::move(weight)), module_(path + ".") {}
+            std::string weight_name)
+      : base_(base), adapter_(adapter), weight_name_(std::move(weight_name)), module_(path + ".") {}
 
-  const std::string& weight() const { return weight_; }
+  const std::string& weight_name() const { return weight_name_; }
 
   /// Returns W + scale · B A in `dtype` and adds the effect of rounding to `stats`. Throws
   /// UserError (kBadData) if values overflow.
   at::Tensor compute_merged(const nn::LoraSettings& settings, at::ScalarType dtype, MergeStats& stats) const {
-    const at::Tensor weight = base_.tensor(weight_);
-    at::Tensor merged_weight = at::mm(load_float(kLoraB), load_float(kLoraA)).mul_(settings.scale()).add_(weight);
+    const at::Tensor weight = base_.tensor(weight_name_);
+    at::Tensor merged_weight =
+        at::mm(load_float(kLoraBSuffix), load_float(kLoraASuffix)).mul_(settings.scale()).add_(weight);
     // DoRA: m · V / ‖V‖ by rows, for V = W + scale · B A and the magnitudes m [rows].
     if (settings.use_dora)
-      merged_weight.mul_((load_float(kMagnitude) / nn::compute_row_norms(merged_weight)).unsqueeze(1));
+      merged_weight.mul_((load_float(kMagnitudeSuffix) / nn::compute_row_norms(merged_weight)).unsqueeze(1));
     if (!find_non_finite(merged_weight).empty()) {
       throw data_error(
           "{}: has non-finite values after merging the adapter; use an earlier checkpoint of the adapter, or check the "
           "base weights",
-          weight_);
+          weight_name_);
     }
-    at::Tensor rounded_weight = cast_checked(merged_weight, dtype, weight_);
+    at::Tensor rounded_weight = cast_or_throw(merged_weight, dtype, weight_name_);
     const at::Tensor is_changed = merged_weight.ne(weight);
     stats.num_changed += is_changed.count_nonzero().item<int64_t>();
-    stats.num_unchanged += rounded_weight.eq(weight).logical_and_(is_changed).count_nonzero().item<int64_t>();
+    stats.num_rounded_away += rounded_weight.eq(weight).logical_and_(is_changed).count_nonzero().item<int64_t>();
     return rounded_weight;
   }
 
@@ -78,12 +79,12 @@ class LoraMerge {
 
   const io::CheckpointTensors& base_;
   const AdapterTensors& adapter_;
-  std::string weight_;
+  std::string weight_name_;
   std::string module_;  // prefix of the adapter's tensor names
 };
 
 /// A tensor that replaces a tensor of the base or is added to them.
-struct FullTensor {
+struct ReplacementTensor {
   std::vector<int64_t> shape;
   std::function<at::Tensor()> read;
 };
@@ -91,23 +92,24 @@ struct FullTensor {
 /// Returns the tensors that are replaced as a whole, by their names in the base: modules_to_save,
 /// and an output projection that becomes tied or untied. They read from `adapter` and `base`, which
 /// must outlive the result. REQUIRES: check_adapter_fits().
-std::map<std::string, FullTensor> collect_full_tensors(const AdapterTensors& adapter, const io::CheckpointTensors& base,
-                                                       const VisionLanguageModel& model) {
-  std::map<std::string, FullTensor> result;
+std::map<std::string, ReplacementTensor> collect_replacements(const AdapterTensors& adapter,
+                                                              const io::CheckpointTensors& base,
+                                                              const VisionLanguageModel& model) {
+  std::map<std::string, ReplacementTensor> result;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, std::function<at::Tensor()> read) {
-    result.insert_or_assign(name, FullTensor{.shape = std::move(shape), .read = std::move(read)});
+    result.insert_or_assign(name, ReplacementTensor{.shape = std::move(shape), .read = std::move(read)});
   };
   const auto read_from_adapter = [&adapter](const std::string& name) {
     return [&adapter, name] { return adapter.tensor(name); };
   };
   for (const auto& parameter : model.parameters().all()) {
     if (!parameter.in_modules_to_save) continue;
-    add(model.checkpoint_name(parameter.name), parameter.sizes().vec(), read_from_adapter(parameter.name));
+    add(model.get_checkpoint_name(parameter.name), parameter.sizes().vec(), read_from_adapter(parameter.name));
   }
-  const std::string output = model.checkpoint_name(find_output_module(model) + ".weight");
-  const nn::Parameter* const tied = find_tied_embedding(model);
-  if (tied != nullptr && tied->in_modules_to_save && base.contains(output)) {
-    add(output, tied->sizes().vec(), read_from_adapter(tied->name));
+  const std::string output = model.get_checkpoint_name(find_output_module(model) + ".weight");
+  const nn::Parameter* const tied_embedding = find_tied_embedding(model);
+  if (tied_embedding != nullptr && tied_embedding->in_modules_to_save && base.contains(output)) {
+    add(output, tied_embedding->sizes().vec(), read_from_adapter(tied_embedding->name));
   }
   const bool needs_output = !base.contains(output) && !result.contains(output);
   if (model.parameters().lora()->unties_output && needs_output) {
@@ -115,7 +117,7 @@ std::map<std::string, FullTensor> collect_full_tensors(const AdapterTensors& ada
     const auto embedding = std::ranges::find_if(all, [](const nn::Parameter& parameter) {
       return parameter.is_embedding && parameter.component == nn::Component::kLanguageModel;
     });
-    const std::string name = model.checkpoint_name(embedding->name);
+    const std::string name = model.get_checkpoint_name(embedding->name);
     add(output, base.info(name).shape, [&base, name] { return base.tensor(name); });
   }
   return result;
@@ -176,9 +178,9 @@ std::map<std::string, std::string> make_merged_files(const std::filesystem::path
 }
 
 /// Logs the share of the adapter's changes that rounding removed.
-void log_rounding(const MergeStats& stats, const std::filesystem::path& adapter, bool has_full_modules) {
+void log_rounding_loss(const MergeStats& stats, const std::filesystem::path& adapter, bool has_saved_modules) {
   if (stats.num_changed == 0) {
-    if (!has_full_modules) {
+    if (!has_saved_modules) {
       spdlog::warn(
           "{}: the adapter changes no weight (its lora_B are zero), so the result equals the base; check that "
           "training of the adapter has finished",
@@ -186,16 +188,17 @@ void log_rounding(const MergeStats& stats, const std::filesystem::path& adapter,
     }
     return;
   }
-  const double fraction = static_cast<double>(stats.num_unchanged) / static_cast<double>(stats.num_changed);
+  const double fraction = static_cast<double>(stats.num_rounded_away) / static_cast<double>(stats.num_changed);
   // Merging trained adapters in bf16 usually loses a fifth of the changes. If half of them are
   // lost, the merged model is likely to differ visibly from the adapted one. Not tuned.
   constexpr double kHighFraction = 0.5;
   const std::string text = fmt::format(
       "{}: of {} weights that the adapter changes, {} ({:.1f} %) round to the base value in the output data type",
-      adapter.string(), human_count(stats.num_changed), human_count(stats.num_unchanged), 100 * fraction);
+      adapter.string(), format_rounded_count(stats.num_changed), format_rounded_count(stats.num_rounded_away),
+      100 * fraction);
   if (fraction > kHighFraction) {
     spdlog::warn("{}; merge with --dtype float32 to keep the changes, or use the adapter without merging", text);
-  } else if (stats.num_unchanged > 0) {
+  } else if (stats.num_rounded_away > 0) {
     spdlog::info("{}", text);
   }
 }
@@ -219,9 +222,9 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   const io::CheckpointTensors weights(base);
   std::vector<LoraMerge> lora_merges;
   for (const auto& path : settings.target_modules) {
-    lora_merges.emplace_back(weights, tensors, path, model->checkpoint_name(path + ".weight"));
+    lora_merges.emplace_back(weights, tensors, path, model->get_checkpoint_name(path + ".weight"));
   }
-  auto full_tensors = collect_full_tensors(tensors, weights, *model);
+  auto replacements = collect_replacements(tensors, weights, *model);
   std::string config = make_merged_config(base, *model, merge_settings.dtype);
   const auto get_dtype = [&merge_settings](at::ScalarType stored_dtype) {
     return merge_settings.dtype && c10::isFloatingType(stored_dtype) ? *merge_settings.dtype : stored_dtype;
@@ -236,28 +239,28 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
     io::LazyTensor& tensor = merged.emplace_back(
         io::LazyTensor{.name = name, .dtype = dtype, .shape = info.shape, .materialize = {}, .on_written = {}});
     tensor.on_written = [&weights, name] { weights.release(name); };
-    const auto lora_merge = std::ranges::find(lora_merges, name, &LoraMerge::weight);
+    const auto lora_merge = std::ranges::find(lora_merges, name, &LoraMerge::weight_name);
     if (lora_merge != lora_merges.end()) {
       tensor.materialize = [&lora_merge = *lora_merge, &settings, dtype, &stats] {
         return lora_merge.compute_merged(settings, dtype, stats);
       };
-    } else if (const auto full_tensor = full_tensors.extract(name); !full_tensor.empty()) {
-      tensor.shape = full_tensor.mapped().shape;
-      tensor.materialize = [read = full_tensor.mapped().read, dtype, name] {
-        return cast_checked(read(), dtype, name);
+    } else if (const auto replacement = replacements.extract(name); !replacement.empty()) {
+      tensor.shape = replacement.mapped().shape;
+      tensor.materialize = [read = replacement.mapped().read, dtype, name] {
+        return cast_or_throw(read(), dtype, name);
       };
     } else {
-      tensor.materialize = [&weights, name, dtype] { return cast_checked(weights.tensor(name), dtype, name); };
+      tensor.materialize = [&weights, name, dtype] { return cast_or_throw(weights.tensor(name), dtype, name); };
     }
   }
   // Modules that the adapter adds to the base, such as a new projector.
-  for (auto& [name, tensor] : full_tensors) {
+  for (auto& [name, tensor] : replacements) {
     const at::ScalarType dtype = get_dtype(tensor.read().scalar_type());
     merged.push_back(
         {.name = name,
          .dtype = dtype,
          .shape = tensor.shape,
-         .materialize = [read = tensor.read, dtype, name = name] { return cast_checked(read(), dtype, name); },
+         .materialize = [read = tensor.read, dtype, name = name] { return cast_or_throw(read(), dtype, name); },
          .on_written = {}});
   }
   io::AtomicDirectory folder(out);
@@ -266,7 +269,7 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   }
   io::write_checkpoint_tensors(folder.path(), merged, io::kDefaultShardBytes);
   folder.commit();
-  log_rounding(stats, adapter, /*has_full_modules=*/!settings.modules_to_save.empty());
+  log_rounding_loss(stats, adapter, /*has_saved_modules=*/!settings.modules_to_save.empty());
   return stats;
 }
 

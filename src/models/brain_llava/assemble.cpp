@@ -35,12 +35,13 @@ using nlohmann::ordered_json;
 
 // Prefixes of this model's parameter names, then of the names in supported checkpoints.
 constexpr std::string_view kModelPrefix = "language_model.model.", kOutputPrefix = "language_model.lm_head.";
-constexpr std::array<std::string_view, 3> kModelPrefixes{"language_model.model.", "model.language_model.", "model."};
-constexpr std::array<std::string_view, 2> kOutputPrefixes{"language_model.lm_head.", "lm_head."};
+constexpr std::array<std::string_view, 3> kStoredModelPrefixes{"language_model.model.", "model.language_model.",
+                                                               "model."};
+constexpr std::array<std::string_view, 2> kStoredOutputPrefixes{"language_model.lm_head.", "lm_head."};
 
 /// Maps a supported `model_type` to that of its text model, if the text model's keys are at the top
 /// level of config.json. A LLaVA in its original layout has them there.
-const std::map<std::string, std::string>& text_model_types() {
+const std::map<std::string, std::string>& get_text_model_types() {
   static const std::map<std::string, std::string> types{{"llama", "llama"},       {"mistral", "mistral"},
                                                         {"qwen2", "qwen2"},       {"llava", "llama"},
                                                         {"llava_llama", "llama"}, {"llava_mistral", "mistral"}};
@@ -72,8 +73,8 @@ ordered_json read_text_config(const std::filesystem::path& folder) {
   const std::string file = (folder / "config.json").string();
   const auto config = io::read_ordered_json(folder / "config.json");
   const auto type = io::get_or<std::string>(config, "model_type", "", file);
-  const auto match = text_model_types().find(type);
-  if (match == text_model_types().end()) {
+  const auto match = get_text_model_types().find(type);
+  if (match == get_text_model_types().end()) {
     throw usage_error("--text-model {}: model_type {} is not supported; LLaVA, Llama, Mistral and Qwen2 are",
                       folder.string(), type.empty() ? "none" : type);
   }
@@ -106,7 +107,7 @@ constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; kee
 
 /// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
 /// empty, else the text model's. Throws UserError (kUsage) if both exist.
-fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_override) {
+fs::path find_tokenizer(const TextModelSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
     load_tokenizer(text.folder());  // its error explains how to fix a missing file
@@ -119,7 +120,7 @@ fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_ov
 
 /// Writes the text model's files to `folder` and adds the image token to its tokenizer. Sets the
 /// keys of the text model in `config`; enlarges the vocabulary if it has no free row for the token.
-void add_text_model(const LanguageSource& text, const fs::path& tokenizer_override, ordered_json& config,
+void add_text_model(const TextModelSource& text, const fs::path& tokenizer_override, ordered_json& config,
                     const fs::path& folder) {
   const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
   const auto token = io::get<std::string>(config, "image_token", "config.json");
@@ -136,34 +137,34 @@ void add_text_model(const LanguageSource& text, const fs::path& tokenizer_overri
                new_vocab_size);
 }
 
-AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<LanguageSource>& text,
+AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextModelSource>& text,
                              const std::optional<TowerSource>& tower, uint64_t seed, const fs::path& folder) {
   const auto parameters = get_base_parameters(model);
-  if (text) text->check(parameters);
-  if (tower) tower->check(parameters);
+  if (text) text->check_weights(parameters);
+  if (tower) tower->check_weights(parameters);
   const std::vector<WeightSource> sources{
-      [&](const nn::Parameter& parameter) { return tower ? tower->weight(parameter) : std::nullopt; },
-      [&](const nn::Parameter& parameter) { return text ? text->weight(parameter) : std::nullopt; }};
+      [&](const nn::Parameter& parameter) { return tower ? tower->find_weight(parameter) : std::nullopt; },
+      [&](const nn::Parameter& parameter) { return text ? text->find_weight(parameter) : std::nullopt; }};
   const auto combined = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
-  const int64_t num_tower = combined.num_tensors[0], num_text = combined.num_tensors[1];
-  if (text) spdlog::info("text model: {} tensors of {}", num_text, text->folder().string());
-  if (tower) spdlog::info("volume tower: {} tensors of {}", num_tower, tower->path().string());
+  const int64_t num_tower_tensors = combined.num_tensors[0], num_text_tensors = combined.num_tensors[1];
+  if (text) spdlog::info("text model: {} tensors of {}", num_text_tensors, text->folder().string());
+  if (tower) spdlog::info("volume tower: {} tensors of {}", num_tower_tensors, tower->path().string());
   spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined.num_random_tensors,
                fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
   io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
-  return {.num_text_tensors = num_text,
-          .num_volume_tensors = num_tower,
+  return {.num_text_tensors = num_text_tensors,
+          .num_volume_tensors = num_tower_tensors,
           .num_random_tensors = combined.num_random_tensors,
           .vocab_size = model.output_weight().size(0)};
 }
 
 }  // namespace
 
-LanguageSource::LanguageSource(const std::filesystem::path& folder)
+TextModelSource::TextModelSource(const std::filesystem::path& folder)
     : config_(read_text_config(folder)),
       tensors_(folder, make_text_messages()),
       text_(LlamaConfig::from_json(nlohmann::json(config_), (folder / "config.json").string())) {
-  for (const auto prefix : kModelPrefixes) {
+  for (const auto prefix : kStoredModelPrefixes) {
     if (tensors_.find(std::string(prefix) + "embed_tokens.weight") == nullptr) continue;
     model_prefix_ = prefix;
     break;
@@ -172,12 +173,12 @@ LanguageSource::LanguageSource(const std::filesystem::path& folder)
     throw data_error("{}: has no tensor model.embed_tokens.weight, neither at the top level nor below language_model",
                      folder.string());
   }
-  for (const auto prefix : kOutputPrefixes) {
+  for (const auto prefix : kStoredOutputPrefixes) {
     if (tensors_.has_prefix(prefix)) output_prefix_ = prefix;
   }
 }
 
-std::map<std::string, std::string> LanguageSource::auxiliary_files() const {
+std::map<std::string, std::string> TextModelSource::auxiliary_files() const {
   auto files = read_auxiliary_files(folder());
   for (const char* file : {"preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
                            "image_processor_config.json"}) {
@@ -186,17 +187,17 @@ std::map<std::string, std::string> LanguageSource::auxiliary_files() const {
   return files;
 }
 
-at::ScalarType LanguageSource::dtype() const {
+at::ScalarType TextModelSource::dtype() const {
   return tensors_.find(model_prefix_ + "embed_tokens.weight")->dtype;
 }
 
-std::optional<std::string> LanguageSource::find_stored_name(const nn::Parameter& parameter) const {
+std::optional<std::string> TextModelSource::find_stored_name(const nn::Parameter& parameter) const {
   if (parameter.name.starts_with(kModelPrefix)) return model_prefix_ + parameter.name.substr(kModelPrefix.size());
   if (parameter.name.starts_with(kOutputPrefix)) return output_prefix_ + parameter.name.substr(kOutputPrefix.size());
   return std::nullopt;
 }
 
-void LanguageSource::check(const std::vector<nn::Parameter>& parameters) const {
+void TextModelSource::check_weights(const std::vector<nn::Parameter>& parameters) const {
   std::vector<std::string> problems;
   for (nn::Parameter parameter : parameters) {
     const auto name = find_stored_name(parameter);
@@ -209,15 +210,15 @@ void LanguageSource::check(const std::vector<nn::Parameter>& parameters) const {
     }
     if (auto problem = describe_dtype_mismatch(*name, tensor->dtype); !problem.empty())
       problems.push_back(std::move(problem));
-    const bool is_table = name->ends_with("embed_tokens.weight") || name->ends_with("lm_head.weight");
-    if (is_table && differs_only_in_rows(parameter, tensor->shape)) continue;
+    const bool is_vocabulary_weight = name->ends_with("embed_tokens.weight") || name->ends_with("lm_head.weight");
+    if (is_vocabulary_weight && differs_only_in_rows(parameter, tensor->shape)) continue;
     if (auto problem = describe_shape_mismatch(parameter, tensor->shape); !problem.empty())
       problems.push_back(std::move(problem));
   }
   refuse_differences(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
 }
 
-std::optional<io::LazyTensor> LanguageSource::weight(const nn::Parameter& parameter) const {
+std::optional<io::LazyTensor> TextModelSource::find_weight(const nn::Parameter& parameter) const {
   const auto name = find_stored_name(parameter);
   const StoredTensor* const tensor = name ? tensors_.find(*name) : nullptr;
   if (tensor == nullptr) return std::nullopt;
@@ -236,7 +237,7 @@ AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
     throw usage_error("--mask-model: {} predicts no masks; omit the option, or use a prs-med preset", options.preset);
   }
   ordered_json config = load_preset_config(options.preset);
-  std::optional<LanguageSource> text;
+  std::optional<TextModelSource> text;
   if (!options.text_model.empty()) text.emplace(options.text_model);
   std::optional<TowerSource> tower;
   if (!options.volume_tower.empty()) {

@@ -19,11 +19,11 @@ namespace vlmtrain::models::brain_llava {
 
 /// The text model of a checkpoint that `init --text-model` copies: a Llama, Mistral or Qwen2, or
 /// the text model of a LLaVA in transformers' layout or in that of LLaVA's own code.
-class LanguageSource {
+class TextModelSource {
  public:
   /// Opens the checkpoint in `folder`. Throws UserError: kUsage for other models, kBadData for
   /// damaged files.
-  explicit LanguageSource(const std::filesystem::path& folder);
+  explicit TextModelSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return tensors_.path(); }
   /// Returns the text model's config, in the form of a `text_config` of transformers.
@@ -36,12 +36,12 @@ class LanguageSource {
   /// Compares the stored tensors with `parameters`, the parameters of the new model; ignores those
   /// outside of the text model. Throws UserError (kBadData) with a list of missing tensors and of
   /// unsupported dtypes and shapes. The number of vocabulary rows may differ.
-  void check(const std::vector<nn::Parameter>& parameters) const;
+  void check_weights(const std::vector<nn::Parameter>& parameters) const;
   /// Returns the stored weight for `parameter`, in the stored dtype and under the parameter's name.
   /// Vocabulary rows are added or removed to match the parameter. Returns nothing for parameters
   /// outside of the text model. The tensor is read when it is materialized, also after this object
   /// is destroyed.
-  std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
+  std::optional<io::LazyTensor> find_weight(const nn::Parameter& parameter) const;
 
  private:
   /// Returns the stored tensor's name; nothing for parameters outside of the text model.

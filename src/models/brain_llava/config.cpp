@@ -60,12 +60,12 @@ Config Config::from_json(const nlohmann::json& json, const std::filesystem::path
 }
 
 data::PixelRow Config::row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const {
-  const VolumeAxes size = volume_size(requested);
+  const VolumeAxes size = resolve_volume_size(requested);
   return {.dtype = dtype, .channels = vision.channels, .depth = size[0], .height = size[1], .width = size[2]};
 }
 
-VolumeAxes Config::volume_size(const std::optional<VolumeAxes>& requested) const {
-  const VolumeAxes size = vision.volume_size(requested);
+VolumeAxes Config::resolve_volume_size(const std::optional<VolumeAxes>& requested) const {
+  const VolumeAxes size = vision.resolve_volume_size(requested);
   if (!has_enough_patches(*this, size)) {
     throw usage_error(
         "data.volume.size: {} gives {} patches, fewer than the projector's {} tokens per volume; give at least {}",

@@ -42,9 +42,9 @@ struct Config {
 
   /// Returns the volume size in voxels along each axis: `requested` (data.volume.size) if given,
   /// else image_size of the config. Throws UserError (kUsage) for an unsupported size.
-  VolumeAxes volume_size(const std::optional<VolumeAxes>& requested) const;
-  /// Returns the shape and dtype of the tower's input for a volume of volume_size(requested).
-  /// Throws as volume_size().
+  VolumeAxes resolve_volume_size(const std::optional<VolumeAxes>& requested) const;
+  /// Returns the shape and dtype of the tower's input for a volume of resolve_volume_size(requested).
+  /// Throws as resolve_volume_size().
   data::PixelRow row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const;
   int64_t tokens_per_volume() const { return tokens[0] * tokens[1] * tokens[2]; }
 };

@@ -28,7 +28,7 @@ image::VolumeSettings make_volume_settings(const Config& config, const data::Vol
         "data.volume.as: slices are images, and brain_llava supports only volumes; set volume, or use a model of a "
         "family that supports images");
   }
-  return options.volume_settings(config.volume_size(options.size));
+  return options.make_volume_settings(config.volume_size(options.size));
 }
 
 /// Returns the letters and digits of a name in lower case, so that "T1-w" equals "t1w".
@@ -53,15 +53,15 @@ class Processor final : public ConversationProcessor {
   bool supports_images() const override { return false; }
   bool supports_volumes() const override { return true; }
   std::optional<int64_t> max_volumes() const override { return config_.max_volumes; }
-  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  MediaLayout layout_volume(const image::VolumeInfo& info) const override;
+  MediaLayout lay_out_volume(const image::VolumeInfo& info) const override;
   at::Tensor preprocess_volume(const io::MediaRef& file) const override;
   int64_t find_modality_id(const std::string& modality) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
 
   Config config_;
-  image::VolumeSettings volumes_;
+  image::VolumeSettings volume_settings_;
 };
 
 Processor::Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
@@ -69,7 +69,7 @@ Processor::Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplat
     : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
                             {config.row(settings.volume.size, settings.volume.dtype), config.tokens_per_volume()}),
       config_(std::move(config)),
-      volumes_(make_volume_settings(config_, settings.volume)) {
+      volume_settings_(make_volume_settings(config_, settings.volume)) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
   const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);
   if (image_token != config_.image_token_id) {
@@ -78,7 +78,7 @@ Processor::Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplat
   }
 }
 
-MediaLayout Processor::layout_image(image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
+MediaLayout Processor::lay_out_image(image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
   throw InternalError("an image layout in a family that supports only volumes");
 }
 
@@ -86,15 +86,15 @@ at::Tensor Processor::preprocess_image(const at::Tensor& /*image*/, std::optiona
   throw InternalError("image pixels in a family that supports only volumes");
 }
 
-MediaLayout Processor::layout_volume(const image::VolumeInfo& info) const {
-  MediaLayout layout{.text = {}, .pixel_rows = image::count_volumes(info, volumes_)};
-  layout.decode_bytes = image::estimate_reading_bytes(info, volumes_);
+MediaLayout Processor::lay_out_volume(const image::VolumeInfo& info) const {
+  MediaLayout layout{.text = {}, .pixel_rows = image::count_volumes(info, volume_settings_)};
+  layout.decode_bytes = image::estimate_reading_bytes(info, volume_settings_);
   for (int64_t i = 0; i < layout.pixel_rows * config_.tokens_per_volume(); ++i) layout.text += text::kImagePlaceholder;
   return layout;
 }
 
 at::Tensor Processor::preprocess_volume(const io::MediaRef& file) const {
-  return image::read_volume(file, volumes_);
+  return image::read_volume(file, volume_settings_);
 }
 
 int64_t Processor::find_modality_id(const std::string& modality) const {
@@ -109,8 +109,8 @@ int64_t Processor::find_modality_id(const std::string& modality) const {
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return encode_with_images(tokenizer(), chat, images, config_.image_token_id,
-                            /*add_special_tokens=*/!chat_template().writes_bos());
+  return encode_with_media(tokenizer(), chat, images, config_.image_token_id,
+                           /*add_special_tokens=*/!chat_template().writes_bos());
 }
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
@@ -128,8 +128,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   return std::make_unique<Processor>(std::move(config), std::move(tokenizer), std::move(chat_template), settings);
 }
 
-data::SampleShape volume_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                               std::optional<VolumeAxes> size, at::ScalarType dtype) {
+data::SampleShape compute_volume_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                              std::optional<VolumeAxes> size, at::ScalarType dtype) {
   const Config config = Config::from_json(config_json, folder);
   return {.tokens = config.tokens_per_volume(),
           .image_tokens = config.tokens_per_volume(),
@@ -139,7 +139,7 @@ data::SampleShape volume_shape(const nlohmann::json& config_json, const std::fil
           .num_volumes = 1};
 }
 
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
@@ -154,10 +154,10 @@ Family make_family() {
   return {.model_types = {kModelType},
           .build = build,
           .load_processor = load_processor,
-          .image_shape = nullptr,
-          .context_length = context_length,
+          .compute_image_sample_shape = nullptr,
+          .get_context_length = get_context_length,
           .num_parameters = num_parameters,
-          .volume_shape = volume_shape,
+          .compute_volume_sample_shape = compute_volume_sample_shape,
           .assemble = assemble};
 }
 

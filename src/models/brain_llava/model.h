@@ -27,9 +27,9 @@ class Model final : public VisionLanguageModel {
  public:
   Model(const Config& config, const nn::ParameterSettings& settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
-  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                            const OutputRequest& request, nn::KeyValueCache* cache) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }

@@ -28,7 +28,7 @@ TensorSourceMessages make_tower_messages() {
 }
 
 /// Returns the cube root of a positive cube number; nothing for other numbers.
-std::optional<int64_t> cube_root(int64_t number) {
+std::optional<int64_t> compute_cube_root(int64_t number) {
   const auto root = static_cast<int64_t>(std::llround(std::cbrt(static_cast<double>(number))));
   return root > 0 && root * root * root == number ? std::optional(root) : std::nullopt;
 }
@@ -70,7 +70,7 @@ void TowerSource::set_patch_config(ordered_json& config) const {
   std::optional<int64_t> patch;
   int64_t channels = config.value("num_channels", int64_t{1});
   if (is_linear_patch_) {
-    if (shape.size() == 2 && shape[1] % channels == 0) patch = cube_root(shape[1] / channels);
+    if (shape.size() == 2 && shape[1] % channels == 0) patch = compute_cube_root(shape[1] / channels);
   } else if (shape.size() == 5 && shape[2] == shape[3] && shape[3] == shape[4]) {
     channels = shape[1];
     patch = shape[2];
@@ -103,7 +103,7 @@ void TowerSource::set_position_config(ordered_json& config, const std::optional<
   };
   // Without --volume-size, a table that does not fit the preset's volume can be that of a cube.
   if (count_patches(size) != num_positions && !volume_size) {
-    if (const auto side = cube_root(num_positions)) size.fill(*side * patch);
+    if (const auto side = compute_cube_root(num_positions)) size.fill(*side * patch);
   }
   if (count_patches(size) != num_positions) {
     throw usage_error(
@@ -156,12 +156,12 @@ std::vector<int64_t> TowerSource::get_parameter_shape(const nn::Parameter& param
                                                       const StoredTensor& tensor) const {
   const auto sizes = parameter.sizes();
   const bool is_linear = is_linear_patch_ && sizes.size() == 5 && tensor.shape.size() == 2;
-  const bool is_same =
+  const bool can_reshape =
       is_linear && tensor.shape[0] == sizes[0] && tensor.shape[0] * tensor.shape[1] == parameter.elements();
-  return is_same ? sizes.vec() : tensor.shape;
+  return can_reshape ? sizes.vec() : tensor.shape;
 }
 
-void TowerSource::check(const std::vector<nn::Parameter>& parameters) const {
+void TowerSource::check_weights(const std::vector<nn::Parameter>& parameters) const {
   std::vector<std::string> problems;
   std::set<std::string> expected;
   for (nn::Parameter parameter : parameters) {
@@ -192,7 +192,7 @@ void TowerSource::check(const std::vector<nn::Parameter>& parameters) const {
                fmt::join(truncate_list(std::move(unexpected)), ", "));
 }
 
-std::optional<io::LazyTensor> TowerSource::weight(const nn::Parameter& parameter) const {
+std::optional<io::LazyTensor> TowerSource::find_weight(const nn::Parameter& parameter) const {
   const auto name = find_stored_name(parameter);
   const StoredTensor* const tensor = name ? tensors_.find(*name) : nullptr;
   if (tensor == nullptr) return std::nullopt;

@@ -38,11 +38,11 @@ class TowerSource {
   /// Compares the tensors with `parameters`, the parameters of the new model; ignores those outside
   /// of the tower. Throws UserError (kBadData) with a list of missing tensors and of unsupported
   /// dtypes and shapes. Logs unused tensors.
-  void check(const std::vector<nn::Parameter>& parameters) const;
+  void check_weights(const std::vector<nn::Parameter>& parameters) const;
   /// Returns the stored weight for `parameter`, with the parameter's name and shape, in the stored
   /// dtype; nothing if it is not stored. The tensor is read when it is materialized, also after
-  /// this object is destroyed. REQUIRES: check() has accepted the parameter.
-  std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
+  /// this object is destroyed. REQUIRES: check_weights() has accepted the parameter.
+  std::optional<io::LazyTensor> find_weight(const nn::Parameter& parameter) const;
 
  private:
   const StoredTensor* find(const std::string& name) const { return tensors_.find(prefix_ + name); }

@@ -62,14 +62,14 @@ bool has_default_template(const std::string& jinja, const std::map<std::string, 
     num_equal += text == jinja ? 1 : 0;
   };
   if (const auto file = files.find(kJinjaFile); file != files.end()) count_template(file->second);
-  const auto check_file = [&](const char* name, const char* key) {
+  const auto count_file_template = [&](const char* name, const char* key) {
     const auto file = files.find(name);
     if (file == files.end()) return;
     const auto json = io::parse_ordered_json(file->second, name);
     if (json.is_object() && json.contains(key)) count_template(get_default_template(json[key]));
   };
-  for (const char* const name : kFilesWithTemplates) check_file(name, kTemplateKey);
-  check_file("config.json", kTemplateInConfig);
+  for (const char* const name : kFilesWithTemplates) count_file_template(name, kTemplateKey);
+  count_file_template("config.json", kTemplateInConfig);
   return num_templates > 0 && num_equal == num_templates;
 }
 
@@ -86,7 +86,7 @@ constexpr const char* kVideoProcessorFile = "video_preprocessor_config.json";
 
 /// Returns true if processor_config.json has a processor under `key`, where transformers 5 saves
 /// it.
-bool holds_processor(const Files& files, const char* key) {
+bool has_processor(const Files& files, const char* key) {
   const auto file = files.find(kProcessorFile);
   if (file == files.end()) return false;
   const auto json = io::parse_json(file->second, kProcessorFile);
@@ -99,7 +99,7 @@ bool is_template(std::string_view name) {
 
 }  // namespace
 
-std::span<const std::string_view> auxiliary_file_names() {
+std::span<const std::string_view> get_auxiliary_file_names() {
   return kAuxiliaryFiles;
 }
 
@@ -135,12 +135,12 @@ void set_chat_template(const std::string& jinja, std::map<std::string, std::stri
 }
 
 void add_eos_token(int64_t id, std::map<std::string, std::string>& files) {
-  constexpr const char* kFile = "generation_config.json";
+  constexpr const char* kGenerationConfigFile = "generation_config.json";
   constexpr const char* kEosKey = "eos_token_id";
-  const auto file = files.find(kFile);
+  const auto file = files.find(kGenerationConfigFile);
   auto settings = nlohmann::ordered_json::object();
   if (file != files.end()) {
-    settings = io::parse_ordered_json(file->second, kFile);
+    settings = io::parse_ordered_json(file->second, kGenerationConfigFile);
     if (!settings.is_object()) return;
   } else if (const auto config_file = files.find("config.json"); config_file != files.end()) {
     // Same keys as GenerationConfig.from_model_config of transformers.
@@ -152,11 +152,11 @@ void add_eos_token(int64_t id, std::map<std::string, std::string>& files) {
       }
     }
   }
-  std::vector<int64_t> ids = text::parse_eos_token_ids(settings, kFile);
+  std::vector<int64_t> ids = text::parse_eos_token_ids(settings, kGenerationConfigFile);
   if (std::ranges::count(ids, id) > 0) return;
   ids.push_back(id);
   settings[kEosKey] = ids.size() == 1 ? nlohmann::ordered_json(id) : nlohmann::ordered_json(ids);
-  files[kFile] = io::to_json_string(settings, 2) + "\n";
+  files[kGenerationConfigFile] = io::to_json_string(settings, 2) + "\n";
 }
 
 std::map<std::string, std::string> read_auxiliary_files(const std::filesystem::path& source) {
@@ -197,11 +197,11 @@ Files merge_auxiliary_files(const std::filesystem::path& base, const std::filesy
   if (std::ranges::any_of(adapter_files, [](const auto& file) { return is_template(file.first); }))
     erase_matching(is_template);
   constexpr const char* kImageSection = "image_processor";
-  if (adapter_files.contains(kImageProcessorFile) || holds_processor(adapter_files, kImageSection)) {
+  if (adapter_files.contains(kImageProcessorFile) || has_processor(adapter_files, kImageSection)) {
     files.erase(kImageProcessorFile);
-    if (holds_processor(files, kImageSection)) files.erase(kProcessorFile);
+    if (has_processor(files, kImageSection)) files.erase(kProcessorFile);
   }
-  if (holds_processor(adapter_files, "video_processor")) files.erase(kVideoProcessorFile);
+  if (has_processor(adapter_files, "video_processor")) files.erase(kVideoProcessorFile);
   for (const auto& [name, content] : adapter_files) files.insert_or_assign(name, content);
   return files;
 }

@@ -11,7 +11,7 @@ namespace vlmtrain::models {
 
 /// Returns the names of the files next to config.json and the weights that belong to a model:
 /// tokenizer, processor, template, generation and settings files.
-std::span<const std::string_view> auxiliary_file_names();
+std::span<const std::string_view> get_auxiliary_file_names();
 
 /// Copies the auxiliary files that exist in `source` to the existing folder `out`.
 void copy_auxiliary_files(const std::filesystem::path& source, const std::filesystem::path& out);

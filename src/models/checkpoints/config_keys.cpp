@@ -106,115 +106,116 @@ constexpr std::array<std::string_view, 18> kRopeKeys{"attention_factor",
                                                      "type"};
 
 // Reasons why a key may be ignored.
-constexpr std::string_view kProvenance = "metadata on the origin of the file";
-constexpr std::string_view kGeneration = "a generation setting, which transformers 5 reads from generation_config.json";
-constexpr std::string_view kOutputs = "controls the outputs of transformers' forward pass";
-constexpr std::string_view kTraining = "a training setting; this run has its own";
-constexpr std::string_view kInitialization = "standard deviation of the random initialization";
-constexpr std::string_view kRuntime = "affects how transformers computes, not the result";
-constexpr std::string_view kOtherTasks = "for tasks that this model does not support";
-constexpr std::string_view kUnused = "transformers' class of this family ignores it";
+constexpr std::string_view kProvenanceReason = "metadata on the origin of the file";
+constexpr std::string_view kGenerationReason =
+    "a generation setting, which transformers 5 reads from generation_config.json";
+constexpr std::string_view kOutputsReason = "controls the outputs of transformers' forward pass";
+constexpr std::string_view kTrainingReason = "a training setting; this run has its own";
+constexpr std::string_view kInitializationReason = "standard deviation of the random initialization";
+constexpr std::string_view kComputationReason = "affects how transformers computes, not the result";
+constexpr std::string_view kOtherTasksReason = "for tasks that this model does not support";
+constexpr std::string_view kUnusedReason = "transformers' class of this family ignores it";
 
 /// Keys that are not read and need no warning, with the reason.
-constexpr std::array kHarmless{
-    HarmlessKey{"_attn_implementation_autoset", kRuntime},
-    HarmlessKey{"_attn_implementation_internal", kRuntime},
-    HarmlessKey{"_attn_implementation", kRuntime},
-    HarmlessKey{"_commit_hash", kProvenance},
-    HarmlessKey{"_flash_attn_2_enabled", kRuntime},
-    HarmlessKey{"_name_or_path", kProvenance},
-    HarmlessKey{"_pad_token_id", kUnused},
+constexpr std::array kHarmlessConfigKeys{
+    HarmlessKey{"_attn_implementation_autoset", kComputationReason},
+    HarmlessKey{"_attn_implementation_internal", kComputationReason},
+    HarmlessKey{"_attn_implementation", kComputationReason},
+    HarmlessKey{"_commit_hash", kProvenanceReason},
+    HarmlessKey{"_flash_attn_2_enabled", kComputationReason},
+    HarmlessKey{"_name_or_path", kProvenanceReason},
+    HarmlessKey{"_pad_token_id", kUnusedReason},
     HarmlessKey{"_sliding_window_pattern", "layer_types gives the same for each block"},
-    HarmlessKey{"_vocab_size", kProvenance},
-    HarmlessKey{"add_cross_attention", kOtherTasks},
-    HarmlessKey{"architectures", kProvenance},
-    HarmlessKey{"attn_implementation", kRuntime},
+    HarmlessKey{"_vocab_size", kProvenanceReason},
+    HarmlessKey{"add_cross_attention", kOtherTasksReason},
+    HarmlessKey{"architectures", kProvenanceReason},
+    HarmlessKey{"attn_implementation", kComputationReason},
     HarmlessKey{"auto_map", "refers to Python code, which is not run"},
-    HarmlessKey{"bad_words_ids", kGeneration},
-    HarmlessKey{"begin_suppress_tokens", kGeneration},
+    HarmlessKey{"bad_words_ids", kGenerationReason},
+    HarmlessKey{"begin_suppress_tokens", kGenerationReason},
     HarmlessKey{"bos_token_id", "the tokenizer's files are read instead"},
-    HarmlessKey{"cache_implementation", kRuntime},
-    HarmlessKey{"chunk_size_feed_forward", kRuntime},
-    HarmlessKey{"cross_attention_hidden_size", kOtherTasks},
-    HarmlessKey{"decoder_start_token_id", kOtherTasks},
-    HarmlessKey{"diversity_penalty", kGeneration},
-    HarmlessKey{"do_sample", kGeneration},
-    HarmlessKey{"early_stopping", kGeneration},
-    HarmlessKey{"encoder_no_repeat_ngram_size", kGeneration},
+    HarmlessKey{"cache_implementation", kComputationReason},
+    HarmlessKey{"chunk_size_feed_forward", kComputationReason},
+    HarmlessKey{"cross_attention_hidden_size", kOtherTasksReason},
+    HarmlessKey{"decoder_start_token_id", kOtherTasksReason},
+    HarmlessKey{"diversity_penalty", kGenerationReason},
+    HarmlessKey{"do_sample", kGenerationReason},
+    HarmlessKey{"early_stopping", kGenerationReason},
+    HarmlessKey{"encoder_no_repeat_ngram_size", kGenerationReason},
     HarmlessKey{"eos_token_id", "generation_config.json and the chat template are read instead"},
-    HarmlessKey{"exponential_decay_length_penalty", kGeneration},
-    HarmlessKey{"finetuning_task", kProvenance},
-    HarmlessKey{"forced_bos_token_id", kGeneration},
-    HarmlessKey{"forced_eos_token_id", kGeneration},
-    HarmlessKey{"freeze_mm_mlp_adapter", kTraining},
-    HarmlessKey{"freeze_mm_vision_resampler", kTraining},
-    HarmlessKey{"gradient_checkpointing", kTraining},
-    HarmlessKey{"id2label", kOtherTasks},
-    HarmlessKey{"ignore_index", kTraining},
-    HarmlessKey{"image_crop_resolution", kUnused},
+    HarmlessKey{"exponential_decay_length_penalty", kGenerationReason},
+    HarmlessKey{"finetuning_task", kProvenanceReason},
+    HarmlessKey{"forced_bos_token_id", kGenerationReason},
+    HarmlessKey{"forced_eos_token_id", kGenerationReason},
+    HarmlessKey{"freeze_mm_mlp_adapter", kTrainingReason},
+    HarmlessKey{"freeze_mm_vision_resampler", kTrainingReason},
+    HarmlessKey{"gradient_checkpointing", kTrainingReason},
+    HarmlessKey{"id2label", kOtherTasksReason},
+    HarmlessKey{"ignore_index", kTrainingReason},
+    HarmlessKey{"image_crop_resolution", kUnusedReason},
     HarmlessKey{"image_grid_pinpoints", "for image_aspect_ratio anyres, which is not supported"},
-    HarmlessKey{"image_split_resolution", kUnused},
-    HarmlessKey{"initializer_factor", kInitialization},
-    HarmlessKey{"initializer_range", kInitialization},
-    HarmlessKey{"is_decoder", kOtherTasks},
-    HarmlessKey{"is_encoder_decoder", kOtherTasks},
-    HarmlessKey{"is_llama_config", kProvenance},
-    HarmlessKey{"label2id", kOtherTasks},
-    HarmlessKey{"language_model_loss_mask", kTraining},
-    HarmlessKey{"length_penalty", kGeneration},
-    HarmlessKey{"max_length", kGeneration},
-    HarmlessKey{"min_length", kGeneration},
+    HarmlessKey{"image_split_resolution", kUnusedReason},
+    HarmlessKey{"initializer_factor", kInitializationReason},
+    HarmlessKey{"initializer_range", kInitializationReason},
+    HarmlessKey{"is_decoder", kOtherTasksReason},
+    HarmlessKey{"is_encoder_decoder", kOtherTasksReason},
+    HarmlessKey{"is_llama_config", kProvenanceReason},
+    HarmlessKey{"label2id", kOtherTasksReason},
+    HarmlessKey{"language_model_loss_mask", kTrainingReason},
+    HarmlessKey{"length_penalty", kGenerationReason},
+    HarmlessKey{"max_length", kGenerationReason},
+    HarmlessKey{"min_length", kGenerationReason},
     HarmlessKey{"mm_patch_merge_type", "for image_aspect_ratio anyres, which is not supported"},
-    HarmlessKey{"mm_projector_lr", kTraining},
-    HarmlessKey{"mm_tunable_parts", kTraining},
+    HarmlessKey{"mm_projector_lr", kTrainingReason},
+    HarmlessKey{"mm_tunable_parts", kTrainingReason},
     HarmlessKey{"mm_use_im_patch_token", "a token that prompts never contain"},
-    HarmlessKey{"mm_vision_tower_lr", kTraining},
-    HarmlessKey{"neftune_noise_alpha", kTraining},
-    HarmlessKey{"no_repeat_ngram_size", kGeneration},
-    HarmlessKey{"num_beam_groups", kGeneration},
-    HarmlessKey{"num_beams", kGeneration},
-    HarmlessKey{"num_return_sequences", kGeneration},
-    HarmlessKey{"output_attentions", kOutputs},
-    HarmlessKey{"output_hidden_states", kOutputs},
-    HarmlessKey{"output_scores", kOutputs},
+    HarmlessKey{"mm_vision_tower_lr", kTrainingReason},
+    HarmlessKey{"neftune_noise_alpha", kTrainingReason},
+    HarmlessKey{"no_repeat_ngram_size", kGenerationReason},
+    HarmlessKey{"num_beam_groups", kGenerationReason},
+    HarmlessKey{"num_beams", kGenerationReason},
+    HarmlessKey{"num_return_sequences", kGenerationReason},
+    HarmlessKey{"output_attentions", kOutputsReason},
+    HarmlessKey{"output_hidden_states", kOutputsReason},
+    HarmlessKey{"output_scores", kOutputsReason},
     HarmlessKey{"pad_token_id", "the tokenizer's files are read instead"},
     HarmlessKey{"perceiver_config", "for Idefics2; transformers' class of Idefics3 ignores it"},
     HarmlessKey{"pixel_shuffle_factor", "scale_factor at the top level replaces it"},
-    HarmlessKey{"prefix", kGeneration},
-    HarmlessKey{"pretrain_mm_mlp_adapter", kProvenance},
-    HarmlessKey{"pretraining_tp", kRuntime},
-    HarmlessKey{"problem_type", kOtherTasks},
-    HarmlessKey{"projection_size", kUnused},
-    HarmlessKey{"pruned_heads", kUnused},
-    HarmlessKey{"remove_invalid_values", kGeneration},
-    HarmlessKey{"repetition_penalty", kGeneration},
-    HarmlessKey{"return_dict", kOutputs},
-    HarmlessKey{"return_dict_in_generate", kOutputs},
-    HarmlessKey{"sep_token_id", kOtherTasks},
-    HarmlessKey{"suppress_tokens", kGeneration},
-    HarmlessKey{"task_specific_params", kOtherTasks},
-    HarmlessKey{"temperature", kGeneration},
-    HarmlessKey{"tf_legacy_loss", kOtherTasks},
-    HarmlessKey{"tie_encoder_decoder", kOtherTasks},
+    HarmlessKey{"prefix", kGenerationReason},
+    HarmlessKey{"pretrain_mm_mlp_adapter", kProvenanceReason},
+    HarmlessKey{"pretraining_tp", kComputationReason},
+    HarmlessKey{"problem_type", kOtherTasksReason},
+    HarmlessKey{"projection_size", kUnusedReason},
+    HarmlessKey{"pruned_heads", kUnusedReason},
+    HarmlessKey{"remove_invalid_values", kGenerationReason},
+    HarmlessKey{"repetition_penalty", kGenerationReason},
+    HarmlessKey{"return_dict", kOutputsReason},
+    HarmlessKey{"return_dict_in_generate", kOutputsReason},
+    HarmlessKey{"sep_token_id", kOtherTasksReason},
+    HarmlessKey{"suppress_tokens", kGenerationReason},
+    HarmlessKey{"task_specific_params", kOtherTasksReason},
+    HarmlessKey{"temperature", kGenerationReason},
+    HarmlessKey{"tf_legacy_loss", kOtherTasksReason},
+    HarmlessKey{"tie_encoder_decoder", kOtherTasksReason},
     HarmlessKey{"tie_word_embeddings", "a tower has no vocabulary"},
-    HarmlessKey{"tokenizer_class", kProvenance},
+    HarmlessKey{"tokenizer_class", kProvenanceReason},
     HarmlessKey{"tokenizer_padding_side", "samples are never padded"},
-    HarmlessKey{"top_k", kGeneration},
-    HarmlessKey{"top_p", kGeneration},
-    HarmlessKey{"torchscript", kRuntime},
-    HarmlessKey{"transformers.js_config", kRuntime},
-    HarmlessKey{"transformers_version", kProvenance},
-    HarmlessKey{"tune_mm_mlp_adapter", kTraining},
-    HarmlessKey{"tune_mm_vision_resampler", kTraining},
-    HarmlessKey{"typical_p", kGeneration},
-    HarmlessKey{"unfreeze_mm_vision_tower", kTraining},
-    HarmlessKey{"unsloth_fixed", kProvenance},
-    HarmlessKey{"unsloth_version", kProvenance},
-    HarmlessKey{"use_base_siglip", kUnused},
-    HarmlessKey{"use_bfloat16", kRuntime},
-    HarmlessKey{"use_cache", kRuntime},
-    HarmlessKey{"use_mm_proj", kProvenance},
-    HarmlessKey{"vlmtrain_version", kProvenance},
+    HarmlessKey{"top_k", kGenerationReason},
+    HarmlessKey{"top_p", kGenerationReason},
+    HarmlessKey{"torchscript", kComputationReason},
+    HarmlessKey{"transformers.js_config", kComputationReason},
+    HarmlessKey{"transformers_version", kProvenanceReason},
+    HarmlessKey{"tune_mm_mlp_adapter", kTrainingReason},
+    HarmlessKey{"tune_mm_vision_resampler", kTrainingReason},
+    HarmlessKey{"typical_p", kGenerationReason},
+    HarmlessKey{"unfreeze_mm_vision_tower", kTrainingReason},
+    HarmlessKey{"unsloth_fixed", kProvenanceReason},
+    HarmlessKey{"unsloth_version", kProvenanceReason},
+    HarmlessKey{"use_base_siglip", kUnusedReason},
+    HarmlessKey{"use_bfloat16", kComputationReason},
+    HarmlessKey{"use_cache", kComputationReason},
+    HarmlessKey{"use_mm_proj", kProvenanceReason},
+    HarmlessKey{"vlmtrain_version", kProvenanceReason},
     HarmlessKey{"vocab_size", "the text model's value is used"},
 };
 
@@ -257,7 +258,7 @@ bool is_neutral(const json& value, double neutral) {
 
 /// Throws UserError (kBadData) if `section` has one of kComputationKeys with another value than the
 /// neutral one.
-void refuse_section_keys(const json& section, const std::string& source) {
+void refuse_computation_keys(const json& section, const std::string& source) {
   for (const auto& [name, neutral] : kComputationKeys) {
     const auto it = section.find(name);
     if (it == section.end() || is_neutral(*it, neutral)) continue;
@@ -268,9 +269,9 @@ void refuse_section_keys(const json& section, const std::string& source) {
 }
 
 /// Appends the unknown keys of `section`, with `prefix`, to `unread`.
-void list_unread(const json& section, std::span<const std::string_view> known_keys, const std::string& prefix,
-                 std::vector<std::string>& unread) {
-  for (const auto& key : io::find_unread_keys(section, known_keys, kHarmless)) {
+void list_unread_keys(const json& section, std::span<const std::string_view> known_keys, const std::string& prefix,
+                      std::vector<std::string>& unread) {
+  for (const auto& key : io::find_unread_keys(section, known_keys, kHarmlessConfigKeys)) {
     if (section[key] == false ||
         std::ranges::find(kComputationKeys, key, &ComputationKey::name) != kComputationKeys.end())
       continue;
@@ -287,7 +288,7 @@ void list_unread_rope_keys(const json& text, const std::string& prefix, std::vec
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* const rope = find_section(text, key);
     if (rope == nullptr) continue;
-    list_unread(*rope, kRopeKeys, prefix + key + ".", unread);
+    list_unread_keys(*rope, kRopeKeys, prefix + key + ".", unread);
   }
 }
 
@@ -301,8 +302,9 @@ bool is_nanovlm(const json& config) {
 
 void refuse_unsupported_keys(const json& config, const std::string& file) {
   if (!config.is_object() || is_nanovlm(config)) return;
-  refuse_section_keys(config, file);
-  if (const json* const text = find_section(config, "text_config")) refuse_section_keys(*text, file + " (text_config)");
+  refuse_computation_keys(config, file);
+  if (const json* const text = find_section(config, "text_config"))
+    refuse_computation_keys(*text, file + " (text_config)");
 }
 
 std::vector<std::string> list_unread_config_keys(const json& config, const std::string& file) {
@@ -312,14 +314,14 @@ std::vector<std::string> list_unread_config_keys(const json& config, const std::
   std::vector<std::string_view> top_level_keys(kTopLevelKeys.begin(), kTopLevelKeys.end());
   // Files of older transformers also have the text model's keys at the top level.
   top_level_keys.insert(top_level_keys.end(), kTextKeys.begin(), kTextKeys.end());
-  list_unread(config, top_level_keys, "", unread);
+  list_unread_keys(config, top_level_keys, "", unread);
   list_unread_rope_keys(config, "", unread);
   if (text != nullptr) {
-    list_unread(*text, kTextKeys, "text_config.", unread);
+    list_unread_keys(*text, kTextKeys, "text_config.", unread);
     list_unread_rope_keys(*text, "text_config.", unread);
   }
   if (const json* const vision = find_section(config, "vision_config")) {
-    list_unread(*vision, kVisionKeys, "vision_config.", unread);
+    list_unread_keys(*vision, kVisionKeys, "vision_config.", unread);
   }
   if (unread.empty()) return {};
   return {fmt::format("{}: {} ignored: {}; check that the model does not depend on {}", file,

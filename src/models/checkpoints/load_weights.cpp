@@ -22,24 +22,24 @@ namespace vlmtrain::models {
 
 namespace {
 
-bool lies_within_any(std::string_view name, const std::vector<std::string>& modules) {
+bool is_under_any_module(std::string_view name, const std::vector<std::string>& modules) {
   return std::ranges::any_of(modules, [&](const std::string& module) { return nn::is_under_module(name, module); });
 }
 
 LoadTolerance make_tolerance(const VisionLanguageModel& model, const LoadSettings& settings) {
   const int64_t vocab_size = model.output_weight().size(0);
-  return {
-      .may_be_missing = [&settings](std::string_view name) { return lies_within_any(name, settings.allow_missing); },
-      .may_be_unused =
-          [&settings](std::string_view name) {
-            return may_be_unused(name) || lies_within_any(name, settings.allow_unexpected);
-          },
-      .may_resize_rows =
-          [&settings, vocab_size](const nn::Parameter& parameter) {
-            return settings.resize_embeddings && parameter.component == nn::Component::kLanguageModel &&
-                   parameter.tensor.size(0) == vocab_size;
-          },
-      .may_be_non_finite = settings.allow_non_finite};
+  return {.may_be_missing =
+              [&settings](std::string_view name) { return is_under_any_module(name, settings.allow_missing); },
+          .may_be_unused =
+              [&settings](std::string_view name) {
+                return may_be_unused(name) || is_under_any_module(name, settings.allow_unexpected);
+              },
+          .may_resize_rows =
+              [&settings, vocab_size](const nn::Parameter& parameter) {
+                return settings.resize_embeddings && parameter.component == nn::Component::kLanguageModel &&
+                       parameter.tensor.size(0) == vocab_size;
+              },
+          .may_be_non_finite = settings.allow_non_finite};
 }
 
 /// Throws UserError if a tied embedding is stored under the name of the output projection.
@@ -66,19 +66,20 @@ void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const 
   bool may_be_missing = true;
   for (const auto& parameter : checkpoint_parameters) {
     expected.push_back(parameter.name);
-    may_be_missing &= weights.contains(parameter.name) || lies_within_any(parameter.name, settings.allow_missing);
+    may_be_missing &= weights.contains(parameter.name) || is_under_any_module(parameter.name, settings.allow_missing);
   }
   refuse_mismatched_names(folder.string(), expected, model_names, weights.names(), may_be_missing);
   if (!has_tied_output(model)) return;
   for (const auto& parameter : checkpoint_parameters) {
-    if (!lies_within_any(parameter.name, settings.allow_missing)) refuse_swapped_embedding(parameter, weights, folder);
+    if (!is_under_any_module(parameter.name, settings.allow_missing))
+      refuse_swapped_embedding(parameter, weights, folder);
   }
 }
 
 /// Throws UserError if the stored output projection of a tied model differs from the embedding.
 /// They were equal in build_model(), so the files have changed.
-void check_outputs(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
-                   const std::filesystem::path& folder) {
+void check_tied_outputs(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
+                        const std::filesystem::path& folder) {
   for (const auto& name : unused) {
     const auto tensors = find_output_tensors(weights.names());
     if (!is_output_projection(name) || !tensors || are_output_tensors_equal(*tensors, folder)) continue;
@@ -89,8 +90,8 @@ void check_outputs(const std::vector<std::string>& unused, const io::CheckpointT
 
 /// Warns about stored tables that differ from the tables computed from the config. The computed
 /// tables are used.
-void warn_about_tables(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
-                       const VisionLanguageModel& model, const std::filesystem::path& folder) {
+void warn_about_computed_tables(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
+                                const VisionLanguageModel& model, const std::filesystem::path& folder) {
   io::NamedTensors computed_tables;
   model.complete_weights(computed_tables);
   const auto config = read_model_config(folder);
@@ -130,9 +131,9 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
   std::map<std::filesystem::path, std::vector<nn::Parameter>> external_parameters;
   std::vector<std::string> model_names;
   for (nn::Parameter parameter : get_base_parameters(model)) {
-    const auto external = model.external_weight(parameter.name);
+    const auto external = model.find_external_weight(parameter.name);
     if (!external) model_names.push_back(parameter.name);
-    parameter.name = external ? external->name : model.checkpoint_name(parameter.name);
+    parameter.name = external ? external->name : model.get_checkpoint_name(parameter.name);
     (external ? external_parameters[external->folder] : checkpoint_parameters).push_back(std::move(parameter));
   }
   refuse_quantized_weights(read_model_config(folder), folder);
@@ -144,8 +145,8 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
                       fmt::format("{}: the weights do not match config.json; to train anyway, set model.allow_missing "
                                   "(random initialization), model.allow_unexpected or model.resize_embeddings",
                                   folder.string()));
-  check_outputs(differences.unused, weights, folder);
-  warn_about_tables(differences.unused, weights, model, folder);
+  check_tied_outputs(differences.unused, weights, folder);
+  warn_about_computed_tables(differences.unused, weights, model, folder);
   for (const auto& [source, parameters] : external_parameters) {
     load_parameters(parameters, io::CheckpointTensors(source), "",
                     {.may_be_unused = [](std::string_view) { return true; }},

@@ -18,7 +18,7 @@ namespace vlmtrain::models {
 namespace {
 
 /// Elements per task of at::parallel_for. Chosen without measurement.
-constexpr int64_t kGrain = 1 << 18;
+constexpr int64_t kElementsPerTask = 1 << 18;
 
 /// Returns true if a value has all bits of the mask `exponent` set, that is, if it is infinite or
 /// NaN.
@@ -26,7 +26,7 @@ template <class Bits>
 bool has_full_exponent(const at::Tensor& values, Bits exponent) {
   const auto* const bits = static_cast<const Bits*>(values.const_data_ptr());
   std::atomic<bool> has_match = false;
-  at::parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, values.numel(), kElementsPerTask, [&](int64_t begin, int64_t end) {
     unsigned num_full = 0;
     for (int64_t i = begin; i < end; ++i) num_full |= static_cast<unsigned>((bits[i] & exponent) == exponent);
     if (num_full != 0) has_match = true;
@@ -55,7 +55,7 @@ std::string describe_first(const at::Tensor& values, const at::Tensor& mask) {
   return fmt::format("{:.6g} at [{}]", values.flatten()[position].item<double>(), fmt::join(index, ", "));
 }
 
-double max_finite_value(at::ScalarType dtype) {
+double get_max_finite_value(at::ScalarType dtype) {
   switch (dtype) {
     case at::kHalf:
       return 65504;
@@ -68,13 +68,13 @@ double max_finite_value(at::ScalarType dtype) {
   }
 }
 
-bool is_wider(at::ScalarType from, at::ScalarType to) {
-  return max_finite_value(from) > max_finite_value(to);
+bool has_wider_range(at::ScalarType from, at::ScalarType to) {
+  return get_max_finite_value(from) > get_max_finite_value(to);
 }
 
 /// Returns a mask of the finite values that round to infinity in `dtype`: those that exceed its
 /// largest number by half a unit in the last place or more.
-at::Tensor mask_overflow(const at::Tensor& values, at::ScalarType dtype) {
+at::Tensor make_overflow_mask(const at::Tensor& values, at::ScalarType dtype) {
   return at::isfinite(values).logical_and(at::isfinite(values.to(dtype)).logical_not());
 }
 
@@ -87,7 +87,7 @@ std::string find_non_finite(const at::Tensor& values) {
 }
 
 bool overflows(const at::Tensor& values, at::ScalarType dtype) {
-  if (!is_wider(values.scalar_type(), dtype) || values.numel() == 0 || values.is_meta()) return false;
+  if (!has_wider_range(values.scalar_type(), dtype) || values.numel() == 0 || values.is_meta()) return false;
   if (dtype == at::kHalf) {
     // Compares in place, because a converted copy would double the memory. 65520 is the least
     // number that float16 rounds to infinity (65504 plus half a unit in the last place).
@@ -96,13 +96,13 @@ bool overflows(const at::Tensor& values, at::ScalarType dtype) {
     const double low = smallest.item<double>(), high = largest.item<double>();
     if (low > -kOverflowThreshold && high < kOverflowThreshold) return false;
   }
-  return mask_overflow(values, dtype).any().item<bool>();
+  return make_overflow_mask(values, dtype).any().item<bool>();
 }
 
 std::string describe_overflow(std::string_view name, const at::Tensor& values, at::ScalarType dtype) {
   if (!overflows(values, dtype)) return "";
-  return fmt::format("{} has {}, which is infinite in {}", name, describe_first(values, mask_overflow(values, dtype)),
-                     io::to_safetensors_dtype(dtype));
+  return fmt::format("{} has {}, which is infinite in {}", name,
+                     describe_first(values, make_overflow_mask(values, dtype)), io::to_safetensors_dtype(dtype));
 }
 
 }  // namespace vlmtrain::models

@@ -25,49 +25,49 @@ using nlohmann::json;
 constexpr const char* kQuantizationKey = "quantization_config";
 
 /// A part of tensor names that only quantized checkpoints have, with the methods that write it.
-struct Marker {
+struct QuantizationMarker {
   std::string_view pattern;
   std::string_view method;
   bool is_suffix;  ///< whether `pattern` must be at the end of the name; else anywhere
 };
 
-constexpr std::array kMarkers{
-    Marker{".quant_state.bitsandbytes__", "bitsandbytes", false},
-    Marker{".absmax", "bitsandbytes", true},
-    Marker{".nested_absmax", "bitsandbytes", true},
-    Marker{".quant_map", "bitsandbytes", true},
-    Marker{".SCB", "bitsandbytes", true},
-    Marker{".qweight", "GPTQ or AWQ", true},
-    Marker{".qzeros", "GPTQ or AWQ", true},
-    Marker{"weight_scale_inv", "FP8", true},
-    Marker{".weight_packed", "compressed-tensors", true},
-    Marker{".weight_zero_point", "compressed-tensors", true},
-    Marker{"weight_scale", "FP8 or INT8", true},
-    Marker{"weight_scale_2", "NVFP4", true},
-    Marker{".weight_global_scale", "NVFP4", true},
-    Marker{".weight_scales", "EETQ", true},
-    Marker{".input_scale", "FP8", true},
-    Marker{".weight._data", "quanto", true},
-    Marker{".weight._scale", "quanto", true},
-    Marker{".W_q", "HQQ", true},
-    Marker{"weight_qdata", "torchao", true},
-    Marker{".weight:qdata", "torchao", true},
-    Marker{"proj_blocks", "MXFP4", true},
-    Marker{"proj_scales", "MXFP4", true},
-    Marker{".codebooks", "AQLM", true},
-    Marker{".centroids", "VPTQ", true},
-    Marker{".dense_weights", "SpQR", true},
+constexpr std::array kQuantizationMarkers{
+    QuantizationMarker{".quant_state.bitsandbytes__", "bitsandbytes", false},
+    QuantizationMarker{".absmax", "bitsandbytes", true},
+    QuantizationMarker{".nested_absmax", "bitsandbytes", true},
+    QuantizationMarker{".quant_map", "bitsandbytes", true},
+    QuantizationMarker{".SCB", "bitsandbytes", true},
+    QuantizationMarker{".qweight", "GPTQ or AWQ", true},
+    QuantizationMarker{".qzeros", "GPTQ or AWQ", true},
+    QuantizationMarker{"weight_scale_inv", "FP8", true},
+    QuantizationMarker{".weight_packed", "compressed-tensors", true},
+    QuantizationMarker{".weight_zero_point", "compressed-tensors", true},
+    QuantizationMarker{"weight_scale", "FP8 or INT8", true},
+    QuantizationMarker{"weight_scale_2", "NVFP4", true},
+    QuantizationMarker{".weight_global_scale", "NVFP4", true},
+    QuantizationMarker{".weight_scales", "EETQ", true},
+    QuantizationMarker{".input_scale", "FP8", true},
+    QuantizationMarker{".weight._data", "quanto", true},
+    QuantizationMarker{".weight._scale", "quanto", true},
+    QuantizationMarker{".W_q", "HQQ", true},
+    QuantizationMarker{"weight_qdata", "torchao", true},
+    QuantizationMarker{".weight:qdata", "torchao", true},
+    QuantizationMarker{"proj_blocks", "MXFP4", true},
+    QuantizationMarker{"proj_scales", "MXFP4", true},
+    QuantizationMarker{".codebooks", "AQLM", true},
+    QuantizationMarker{".centroids", "VPTQ", true},
+    QuantizationMarker{".dense_weights", "SpQR", true},
 };
 
 /// Config files of older quantization programs, with the method.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kQuantizationFiles{
     {{"quantize_config.json", "GPTQ"}, {"quant_config.json", "AWQ"}, {"hf_quant_config.json", "ModelOpt"}}};
 
-const Marker* find_marker(std::string_view name) {
-  const auto* const it = std::ranges::find_if(kMarkers, [&](const Marker& marker) {
+const QuantizationMarker* find_marker(std::string_view name) {
+  const auto* const it = std::ranges::find_if(kQuantizationMarkers, [&](const QuantizationMarker& marker) {
     return marker.is_suffix ? name.ends_with(marker.pattern) : name.find(marker.pattern) != std::string_view::npos;
   });
-  return it == kMarkers.end() ? nullptr : it;
+  return it == kQuantizationMarkers.end() ? nullptr : it;
 }
 
 std::string find_string_value(const json& object, const char* key) {
@@ -95,8 +95,8 @@ struct QuantizationMethod {
 
 std::optional<QuantizationMethod> find_quantization_method(const json& config, const fs::path& folder) {
   if (const std::string source = find_quantization_config(config); !source.empty()) {
-    const bool is_top = source == kQuantizationKey;
-    const json& section = is_top ? config : config[source.substr(0, source.find('.'))];
+    const bool is_top_level = source == kQuantizationKey;
+    const json& section = is_top_level ? config : config[source.substr(0, source.find('.'))];
     return QuantizationMethod{describe_method(section[kQuantizationKey]), source + " in config.json"};
   }
   for (const auto& [file, method] : kQuantizationFiles) {
@@ -127,13 +127,13 @@ struct QuantizationTraces {
   std::string integer_tensor;  ///< integer tensor that may be a weight; empty: no such tensor
 };
 
-QuantizationTraces find_traces(const fs::path& folder) {
+QuantizationTraces find_quantization_traces(const fs::path& folder) {
   QuantizationTraces traces;
   try {
     const io::CheckpointTensors weights(folder);
     for (const auto& name : weights.names()) {
       const at::ScalarType dtype = weights.info(name).dtype;
-      const Marker* const marker = find_marker(name);
+      const QuantizationMarker* const marker = find_marker(name);
       if (traces.quantized_tensor.empty() && (marker != nullptr || c10::isFloat8Type(dtype))) {
         traces.quantized_tensor = name;
         traces.method = marker != nullptr ? marker->method : io::to_safetensors_dtype(dtype);
@@ -174,7 +174,7 @@ bool erase_quantization_config(nlohmann::ordered_json& config) {
 void refuse_quantized_weights(const json& config, const fs::path& folder) {
   static WeightFileCache<QuantizationTraces> cache;
   const auto declared = find_quantization_method(config, folder);
-  const QuantizationTraces traces = cache.get(folder, [&] { return find_traces(folder); });
+  const QuantizationTraces traces = cache.get(folder, [&] { return find_quantization_traces(folder); });
   // Files that are unreadable for other reasons are reported when they are loaded.
   if (traces.is_unreadable && declared) throw_quantized(folder, declared->method, declared->source);
   const std::string tensor =

@@ -33,13 +33,13 @@ template <class Json>
 void write_vocab_size(Json& config, int64_t rows) {
   bool has_text_model = false;
   for_each_level(config, [&](Json& level) {
-    const bool is_top = &level == &config;
-    has_text_model |= !is_top;
+    const bool is_top_level = &level == &config;
+    has_text_model |= !is_top_level;
     for (const char* name : kVocabKeys) {
       if (level.contains(name)) level[name] = rows;
     }
     // Without the key, transformers would use the default of the section's model type.
-    if (!is_top) level[kVocabKeys.front()] = rows;
+    if (!is_top_level) level[kVocabKeys.front()] = rows;
   });
   if (!has_text_model && !config.contains(kVocabKeys.back())) config[kVocabKeys.front()] = rows;
 }

@@ -51,7 +51,7 @@ fs::path find_weight_file(const fs::path& path, const TensorSourceMessages& mess
 
 io::LazyTensor make_random_weight(const VisionLanguageModel& model, const nn::Parameter& parameter,
                                   at::ScalarType dtype, uint64_t seed) {
-  return {.name = model.checkpoint_name(parameter.name),
+  return {.name = model.get_checkpoint_name(parameter.name),
           .dtype = dtype,
           .shape = parameter.sizes().vec(),
           .materialize = [parameter, dtype, seed] { return make_initial_values(parameter, seed).to(dtype); }};
@@ -59,8 +59,8 @@ io::LazyTensor make_random_weight(const VisionLanguageModel& model, const nn::Pa
 
 }  // namespace
 
-uintmax_t compute_weights_stamp(const std::filesystem::path& folder) {
-  uintmax_t stamp = 0;
+uintmax_t hash_weight_files(const std::filesystem::path& folder) {
+  uintmax_t hash = 0;
   std::error_code error;
   for (auto entry = std::filesystem::directory_iterator(folder, error);
        !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
@@ -69,10 +69,10 @@ uintmax_t compute_weights_stamp(const std::filesystem::path& folder) {
     if (stat(entry->path().c_str(), &file) != 0) continue;
     // A sum does not depend on the order of directory entries, which is undefined. The factors of
     // size and inode are arbitrary.
-    stamp += static_cast<uintmax_t>(file.st_size) * 31 + static_cast<uintmax_t>(file.st_ino) * 17 +
-             static_cast<uintmax_t>(file.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uintmax_t>(file.st_mtim.tv_nsec);
+    hash += static_cast<uintmax_t>(file.st_size) * 31 + static_cast<uintmax_t>(file.st_ino) * 17 +
+            static_cast<uintmax_t>(file.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uintmax_t>(file.st_mtim.tv_nsec);
   }
-  return stamp;
+  return hash;
 }
 
 template <class File>

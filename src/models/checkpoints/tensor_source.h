@@ -20,7 +20,7 @@ namespace vlmtrain::models {
 
 /// Returns a hash of the sizes, inodes and modification times of the *.safetensors files in a
 /// folder. It changes when a file is written, added or removed.
-uintmax_t compute_weights_stamp(const std::filesystem::path& folder);
+uintmax_t hash_weight_files(const std::filesystem::path& folder);
 
 /// A cache of values computed from the weight files of a folder, so that a process that builds
 /// several models reads the files once. Entries of changed files are computed again. Thread-safe.
@@ -31,7 +31,7 @@ class WeightFileCache {
   /// no result for their current versions. Other threads wait meanwhile.
   template <class Compute>
   Value get(const std::filesystem::path& folder, const Compute& compute) {
-    const std::pair key(folder, compute_weights_stamp(folder));
+    const std::pair key(folder, hash_weight_files(folder));
     const std::scoped_lock lock(mutex_);
     const auto it = cache_.find(key);
     return it != cache_.end() ? it->second : cache_.emplace(key, compute()).first->second;

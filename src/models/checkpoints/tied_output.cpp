@@ -74,7 +74,7 @@ bool is_tied_in_transformers(const Json& config) {
 }
 
 template <class Json>
-void write_tie_keys(Json& config, bool tied) {
+void set_tie_keys(Json& config, bool tied) {
   // Only nanoVLM's config.json has this key.
   if (config.contains("lm_hidden_dim")) {
     if (get_flag(config, kNanoVlmTieKey, true) != tied) config[kNanoVlmTieKey] = tied;
@@ -120,11 +120,11 @@ std::string_view get_tie_key(const nlohmann::json& config) {
 }
 
 void set_tied_output(nlohmann::ordered_json& config, bool tied) {
-  write_tie_keys(config, tied);
+  set_tie_keys(config, tied);
 }
 
 void set_tied_output(nlohmann::json& config, bool tied) {
-  write_tie_keys(config, tied);
+  set_tie_keys(config, tied);
 }
 
 nlohmann::json reconcile_config(nlohmann::json config, const Family& family, const std::filesystem::path& folder) {

@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr NumberRange kScoreDivisorRange{0, 1e6};  // of query_pre_attn_scalar; 1e6 rejects only damaged files
 
 /// Throws UserError if the key has a value other than null, false and 0.
-void refuse_unless_absent(const json& text, const char* key, const std::string& source) {
+void refuse_if_set(const json& text, const char* key, const std::string& source) {
   const auto it = text.find(key);
   if (it == text.end() || it->is_null() || *it == false || *it == 0) return;
   throw data_error("{}: {} is {}, which is not supported; Gemma 3's checkpoints have null, false or 0 there", source,
@@ -102,8 +102,8 @@ int64_t read_tokens_per_side(const json& config, const VisionTransformerConfig& 
   return side;
 }
 
-int64_t read_token(const json& config, const char* key, const char* new_key, int64_t fallback, int64_t vocab_size,
-                   const std::string& source) {
+int64_t read_token_id(const json& config, const char* key, const char* new_key, int64_t fallback, int64_t vocab_size,
+                      const std::string& source) {
   const char* const used_key = config.contains(key) ? key : new_key;
   const auto id = io::get_or<int64_t>(config, used_key, fallback, source);
   if (id < 0 || id >= vocab_size) {
@@ -123,7 +123,7 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
   }
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention",
                           "num_experts", "num_local_experts", "attention_bias"}) {
-    refuse_unless_absent(text, key, source);
+    refuse_if_set(text, key, source);
   }
   refuse_attention_dropout(text, source);
   const auto activation = io::get_or<std::string>(text, "hidden_activation", "gelu_pytorch_tanh", source);
@@ -171,15 +171,16 @@ Config Config::from_json(const json& config_json, const std::string& source) {
     throw data_error("{}: vision tower {} is not supported in Gemma 3; siglip_vision_model is", section_source,
                      tower_type);
   }
-  config.vision = siglip_config(vision, section_source);
+  config.vision = read_siglip_config(vision, section_source);
   config.tie_word_embeddings = io::get_or<bool>(config_json, "tie_word_embeddings", true, source);
   config.tokens_per_side = read_tokens_per_side(config_json, config.vision, source);
-  const int64_t tokens = config.text.vocab_size;
+  const int64_t vocab_size = config.text.vocab_size;
   config.image_token_id =
-      read_token(config_json, "image_token_index", "image_token_id", config.image_token_id, tokens, source);
+      read_token_id(config_json, "image_token_index", "image_token_id", config.image_token_id, vocab_size, source);
   config.start_token_id =
-      read_token(config_json, "boi_token_index", "boi_token_id", config.start_token_id, tokens, source);
-  config.end_token_id = read_token(config_json, "eoi_token_index", "eoi_token_id", config.end_token_id, tokens, source);
+      read_token_id(config_json, "boi_token_index", "boi_token_id", config.start_token_id, vocab_size, source);
+  config.end_token_id =
+      read_token_id(config_json, "eoi_token_index", "eoi_token_id", config.end_token_id, vocab_size, source);
   return config;
 }
 

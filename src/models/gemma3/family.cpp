@@ -29,8 +29,8 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = read_config(config_json, folder);
-  const auto names = llava::make_key_map(llava::Layout::kHuggingFace, io::read_checkpoint_tensor_names(folder));
-  return std::make_unique<Model>(config, names, ImageProcessorSettings::read(config, folder).normalization, settings);
+  const auto key_map = llava::make_key_map(llava::Layout::kHuggingFace, io::read_checkpoint_tensor_names(folder));
+  return std::make_unique<Model>(config, key_map, ImageProcessorSettings::read(config, folder).normalization, settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
@@ -62,8 +62,8 @@ int64_t count_marker_tokens(const Config& config, int64_t crops, const std::file
   return (1 + crops) * kMarkersPerImage + (crops == 0 ? 0 : kIntroTokens + (crops - 1) * kSeparatorTokens);
 }
 
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              image::ImageSize size, std::optional<int64_t> max_pixels) {
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             image::ImageSize size, std::optional<int64_t> max_pixels) {
   const Config config = read_config(config_json, folder);
   check_max_pixels(config, max_pixels);
   const auto crops = std::ssize(compute_crops(size, ImageProcessorSettings::read(config, folder).pan_and_scan));
@@ -75,7 +75,7 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   return {.tokens = read_config(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
@@ -83,7 +83,8 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
   return read_config(config_json, folder).num_parameters();
 }
 
-constexpr std::string_view kDifferentModel = "a different model than Gemma 3, with its own text model and vision tower";
+constexpr std::string_view kDifferentModelReason =
+    "a different model than Gemma 3, with its own text model and vision tower";
 
 }  // namespace
 
@@ -91,14 +92,14 @@ Family make_family() {
   return {.model_types = {"gemma3"},
           .build = build,
           .load_processor = load_processor,
-          .image_shape = image_shape,
-          .context_length = context_length,
+          .compute_image_sample_shape = compute_image_sample_shape,
+          .get_context_length = get_context_length,
           .num_parameters = num_parameters,
           .unsupported_types = {{"gemma3_text",
                                  "Gemma 3's text model without a vision tower (1B, 270M); use a checkpoint of 4B, 12B "
                                  "or 27B, whose model_type is gemma3"},
-                                {"gemma3n", kDifferentModel},
-                                {"gemma4", kDifferentModel}}};
+                                {"gemma3n", kDifferentModelReason},
+                                {"gemma4", kDifferentModelReason}}};
 }
 
 }  // namespace vlmtrain::models::gemma3

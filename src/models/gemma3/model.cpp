@@ -81,8 +81,8 @@ TextModel::TextModel(const nn::ParameterScope& scope, const TextConfig& config, 
       embedding_((scope / "embed_tokens")
                      .embedding("weight", {config.vocab_size, config.hidden_size},
                                 nn::InitialValues::kaiming(config.hidden_size))),
-      full_frequencies_(config.full_rope.frequencies(config.head_dim).to(embedding_.device())),
-      sliding_frequencies_(config.sliding_rope.frequencies(config.head_dim).to(embedding_.device())),
+      full_frequencies_(config.full_rope.compute_frequencies(config.head_dim).to(embedding_.device())),
+      sliding_frequencies_(config.sliding_rope.compute_frequencies(config.head_dim).to(embedding_.device())),
       blocks_(scope / "layers", config.layers(), config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps, kNormGain),
       output_weight_(is_tied ? embedding_
@@ -123,9 +123,9 @@ ModelOutput TextModel::operator()(const data::MicroBatch& batch, const ImageFeat
         const bool is_sliding = config_.blocks[static_cast<size_t>(block)] == LayerType::kSliding;
         return BlockContext{.layer_type = is_sliding ? sliding : full, .cache = cache, .block = block};
       },
-      {.requested = request.text_blocks});
-  return {.hidden = norm_(outputs.last.index_select(0, request.positions)),
-          .text_blocks = std::move(outputs.requested)};
+      {.intermediates = request.text_blocks});
+  return {.hidden = norm_(outputs.last_hidden_state.index_select(0, request.positions)),
+          .text_blocks = std::move(outputs.intermediates)};
 }
 
 Projector::Projector(const ParameterScope& scope, const Config& config)
@@ -156,13 +156,13 @@ Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normal
             config_.image_tokens(), config_.tie_word_embeddings,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
-  return {.features = projector_(patches), .dense = with_dense ? patches : at::Tensor()};
+  return {.features = projector_(patches), .dense = with_dense_features ? patches : at::Tensor()};
 }
 
-ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
+ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
   return text_(batch, image_features, request, recompute().language_recompute(), cache);
 }
 

@@ -64,7 +64,7 @@ class TextModel {
   TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,
             const nn::ParameterScope& output);
 
-  /// Implements VisionLanguageModel::hidden_states().
+  /// Implements VisionLanguageModel::compute_hidden_states().
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                          const OutputRequest& request, const TowerRecompute& recomputed_blocks,
                          nn::KeyValueCache* cache) const;
@@ -107,13 +107,13 @@ class Model final : public VisionLanguageModel {
   /// Builds the model. `key_map` maps parameter names to checkpoint keys (llava::make_key_map()).
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization, nn::ParameterSettings settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
-  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                            const OutputRequest& request, nn::KeyValueCache* cache) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
-  std::string checkpoint_name(const std::string& parameter) const override {
+  std::string get_checkpoint_name(const std::string& parameter) const override {
     return key_map_.to_checkpoint_key(parameter);
   }
 

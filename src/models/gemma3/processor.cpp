@@ -71,14 +71,15 @@ std::string format_single_image(int64_t image_tokens) {
 
 ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& config) {
   config.type("Gemma3ImageProcessor", {"Gemma3ImageProcessor"});
-  config.require_only({// read here
-                       "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale",
-                       "do_normalize", "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
-                       "pan_and_scan_min_ratio_to_activate", "image_processor_type", "feature_extractor_type",
-                       // without effect on pixels
-                       "do_convert_rgb", "processor_class", "return_tensors", "data_format", "input_data_format",
-                       "device", "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class",
-                       "image_seq_length", "model_input_names"});
+  config.reject_other_keys({// read here
+                            "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale",
+                            "do_normalize", "do_pan_and_scan", "pan_and_scan_min_crop_size",
+                            "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate", "image_processor_type",
+                            "feature_extractor_type",
+                            // without effect on pixels
+                            "do_convert_rgb", "processor_class", "return_tensors", "data_format", "input_data_format",
+                            "device", "disable_grouping", "default_to_square", "_valid_processor_keys",
+                            "_processor_class", "image_seq_length", "model_input_names"});
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
   return {.side = read_side(config),
           .filter = config.filter(2),
@@ -155,20 +156,20 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
           std::move(tokenizer), std::move(chat_template), std::move(settings),
           {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens()}),
       config_(std::move(config)),
-      images_(images) {
+      image_settings_(images) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
   check_token(this->tokenizer(), kImageToken, config_.image_token_id, "image_token_index");
   check_token(this->tokenizer(), kStartOfImage, config_.start_token_id, "boi_token_index");
   check_token(this->tokenizer(), kEndOfImage, config_.end_token_id, "eoi_token_index");
 }
 
-MediaLayout Processor::layout_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
-  const auto crops = std::ssize(compute_crops(size, images_.pan_and_scan));
+MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
+  const auto crops = std::ssize(compute_crops(size, image_settings_.pan_and_scan));
   return {.text = format_image_text(config_.image_tokens(), crops), .pixel_rows = 1 + crops};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
-  return prepare_image(image, images_);
+  return prepare_image(image, image_settings_);
 }
 
 std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
@@ -179,8 +180,8 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return encode_with_images(tokenizer(), chat, images, config_.image_token_id,
-                            /*add_special_tokens=*/!chat_template().writes_bos());
+  return encode_with_media(tokenizer(), chat, images, config_.image_token_id,
+                           /*add_special_tokens=*/!chat_template().writes_bos());
 }
 
 }  // namespace vlmtrain::models::gemma3

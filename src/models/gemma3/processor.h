@@ -71,14 +71,14 @@ class Processor final : public ConversationProcessor {
             ProcessorSettings settings);
 
  private:
-  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
                                            std::optional<int64_t> max_pixels) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
 
   Config config_;
-  ImageProcessorSettings images_;
+  ImageProcessorSettings image_settings_;
 };
 
 }  // namespace vlmtrain::models::gemma3

@@ -67,8 +67,8 @@ std::unique_ptr<models::Processor> load_video_processor(const nlohmann::json& co
   return load_processor(config, folder, settings, VideoSettings::find(folder, tile_size, settings));
 }
 
-data::SampleShape video_shape(const nlohmann::json& config, const std::filesystem::path& folder,
-                              const image::VideoInfo& video, const ProcessorSettings& settings) {
+data::SampleShape compute_video_sample_shape(const nlohmann::json& config, const std::filesystem::path& folder,
+                                             const image::VideoInfo& video, const ProcessorSettings& settings) {
   const Config model_config = read_config(config, folder);
   const auto videos = VideoSettings::find(folder, model_config.vision.image_size, settings);
   if (!videos) {
@@ -88,12 +88,12 @@ data::SampleShape video_shape(const nlohmann::json& config, const std::filesyste
           .video_frames = text.frames};
 }
 
-data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,
-                              std::optional<int64_t> max_pixels) {
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config, const std::filesystem::path& folder,
+                                             image::ImageSize size, std::optional<int64_t> max_pixels) {
   const Config model_config = read_config(config, folder);
   const TileGrid grid = make_image_processor(model_config, folder, max_pixels).compute_grid(size);
   const int64_t side = model_config.vision.image_size;
-  return {.tokens = count_image_text(grid, model_config.image_tokens_per_tile(), folder),
+  return {.tokens = count_image_text_tokens(grid, model_config.image_tokens_per_tile(), folder),
           .image_tokens = grid.tiles() * model_config.image_tokens_per_tile(),
           .num_media = 1,
           .pixel_rows = grid.tiles(),
@@ -103,7 +103,8 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
 /// Adds data.image_max_pixels to `changes`. It limits the total pixels of an image's cells, but
 /// transformers can limit only the longer side. Only a limit below two tiles, which permits one
 /// cell, can be saved; a larger one is listed as unsaved.
-void limit_tiles(const ImageProcessorSettings& images, std::optional<int64_t> max_pixels, ProcessorChanges& changes) {
+void add_tile_limit(const ImageProcessorSettings& images, std::optional<int64_t> max_pixels,
+                    ProcessorChanges& changes) {
   if (!max_pixels || !images.do_image_splitting) return;
   const int64_t tile = images.tile_size, tile_pixels = tile * tile;
   const int64_t tiles_per_side = (images.longest_edge + tile - 1) / tile;
@@ -123,12 +124,12 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config, const std:
                                         const ProcessorSettings& settings, bool /*has_videos*/) {
   const Config model_config = read_config(config, folder);
   ProcessorChanges changes;
-  limit_tiles(make_image_processor(model_config, folder, settings.image_max_pixels).settings(),
-              settings.image_max_pixels, changes);
+  add_tile_limit(make_image_processor(model_config, folder, settings.image_max_pixels).settings(),
+                 settings.image_max_pixels, changes);
   return changes;
 }
 
-void set_sampling(nlohmann::ordered_json& file, const VideoSettings& videos) {
+void write_sampling(nlohmann::ordered_json& file, const VideoSettings& videos) {
   const bool has_section = file.contains("video_sampling") && file["video_sampling"].is_object();
   nlohmann::ordered_json& sampling = has_section ? file["video_sampling"] : file;
   sampling["fps"] = videos.fps;
@@ -147,20 +148,20 @@ ProcessorChanges make_video_processor_changes(const nlohmann::json& config, cons
   if (!changes.videos_need_file) return changes;
   changes.videos = [=](auto& file) {
     if (!has_sampling) return;
-    set_sampling(file, *videos);
+    write_sampling(file, *videos);
     file["do_sample_frames"] = true;
   };
   // Older versions of transformers read video_sampling from the image processor's file.
   changes.images = [=, limit_images = changes.images](auto& file) {
     if (limit_images) limit_images(file);
     if (has_sampling && file.contains("video_sampling") && file["video_sampling"].is_object()) {
-      set_sampling(file, *videos);
+      write_sampling(file, *videos);
     }
   };
   return changes;
 }
 
-ContextLength context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
+ContextLength get_context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
   return {.tokens = read_config(config, folder).text.max_positions, .is_hard_limit = false};
 }
 
@@ -175,8 +176,8 @@ Family make_family() {
   return {.model_types = {"idefics3"},
           .build = build,
           .load_processor = load_image_processor,
-          .image_shape = image_shape,
-          .context_length = context_length,
+          .compute_image_sample_shape = compute_image_sample_shape,
+          .get_context_length = get_context_length,
           .num_parameters = num_parameters,
           .make_processor_changes = make_processor_changes};
 }
@@ -185,7 +186,7 @@ Family make_smolvlm_family() {
   Family smolvlm = make_family();
   smolvlm.model_types = {"smolvlm"};
   smolvlm.load_processor = load_video_processor;
-  smolvlm.video_shape = video_shape;
+  smolvlm.compute_video_sample_shape = compute_video_sample_shape;
   smolvlm.make_processor_changes = make_video_processor_changes;
   return smolvlm;
 }

@@ -26,7 +26,7 @@ int64_t truncate(double value) {
   return static_cast<int64_t>(value);
 }
 
-double aspect_ratio(ImageSize size) {
+double compute_aspect_ratio(ImageSize size) {
   return static_cast<double>(size.width) / static_cast<double>(size.height);
 }
 
@@ -37,7 +37,7 @@ ImageSize scale_longest_edge(ImageSize size, int64_t longest) {
     const int64_t truncated = truncate(side);
     return std::max<int64_t>(truncated + truncated % 2, 1);
   };
-  const double ratio = aspect_ratio(size);
+  const double ratio = compute_aspect_ratio(size);
   if (size.width >= size.height) return {round_even(static_cast<double>(longest) / ratio), longest};
   return {longest, round_even(static_cast<double>(longest) * ratio)};
 }
@@ -45,7 +45,7 @@ ImageSize scale_longest_edge(ImageSize size, int64_t longest) {
 /// _resize_output_size_scale_below_upper_bound of transformers.
 ImageSize clamp_longest_side(ImageSize size) {
   if (std::max(size.height, size.width) <= kMaxSide) return size;
-  const double ratio = aspect_ratio(size);
+  const double ratio = compute_aspect_ratio(size);
   if (size.width >= size.height) return {std::max<int64_t>(truncate(kMaxSide / ratio), 1), kMaxSide};
   return {kMaxSide, std::max<int64_t>(truncate(kMaxSide * ratio), 1)};
 }
@@ -56,8 +56,8 @@ int64_t round_up(int64_t value, int64_t unit) {
 
 /// resize_for_vision_encoder of transformers: the longer side is rounded up to whole tiles first,
 /// the shorter side is scaled with it and rounded up.
-ImageSize round_up_tiles(ImageSize size, int64_t tile) {
-  const double ratio = aspect_ratio(size);
+ImageSize round_up_to_tiles(ImageSize size, int64_t tile) {
+  const double ratio = compute_aspect_ratio(size);
   if (size.width >= size.height) {
     const int64_t width = round_up(size.width, tile);
     return {round_up(truncate(static_cast<double>(width) / ratio), tile), width};
@@ -81,11 +81,11 @@ int64_t read_longest_edge(const PreprocessorConfig& config, const json* value, s
 }
 
 // Defaults of Idefics3ImageProcessor and SmolVLMImageProcessor, in pixels.
-constexpr int64_t kDefaultTile = 364;
-constexpr int64_t kDefaultLongestEdge = 4 * kDefaultTile;
+constexpr int64_t kDefaultTileSize = 364;
+constexpr int64_t kDefaultLongestEdge = 4 * kDefaultTileSize;
 
 int64_t read_tile_size(const PreprocessorConfig& config) {
-  return read_longest_edge(config, config.find("max_image_size"), "max_image_size", kDefaultTile);
+  return read_longest_edge(config, config.find("max_image_size"), "max_image_size", kDefaultTileSize);
 }
 
 image::Normalization read_normalization(const PreprocessorConfig& config) {
@@ -95,7 +95,7 @@ image::Normalization read_normalization(const PreprocessorConfig& config) {
 
 /// Throws UserError for unsupported settings. `extra_keys`: supported keys of videos.
 void check_config(const PreprocessorConfig& config, const std::set<std::string_view>& extra_keys = {}) {
-  std::set<std::string_view> known{
+  std::set<std::string_view> known_keys{
       // supported
       "do_image_splitting", "size", "max_image_size", "resample", "image_mean", "image_std", "rescale_factor",
       "image_processor_type", "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
@@ -103,8 +103,8 @@ void check_config(const PreprocessorConfig& config, const std::set<std::string_v
       "do_pad", "processor_class", "video_sampling", "return_tensors", "data_format", "input_data_format", "device",
       "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class", "image_seq_len",
       "image_seq_length", "pad_size", "crop_size", "return_row_col_info", "model_input_names"};
-  known.insert(extra_keys.begin(), extra_keys.end());
-  config.require_only(known);
+  known_keys.insert(extra_keys.begin(), extra_keys.end());
+  config.reject_other_keys(known_keys);
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"})
     config.require_true(key);
 }
@@ -145,14 +145,14 @@ ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::opti
 
 ImageProcessor::Sizes ImageProcessor::compute_sizes(ImageSize size, int64_t longest_edge) const {
   const ImageSize resized = clamp_longest_side(scale_longest_edge(size, longest_edge));
-  return {resized, round_up_tiles(resized, settings_.tile_size)};
+  return {resized, round_up_to_tiles(resized, settings_.tile_size)};
 }
 
 ImageProcessor::Sizes ImageProcessor::limit_sizes(ImageSize size, std::optional<int64_t> max_pixels) const {
   Sizes sizes = compute_sizes(size, settings_.longest_edge);
   if (!settings_.do_image_splitting) return sizes;
-  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-  const int64_t pixel_limit = std::min(max_pixels_.value_or(kAny), max_pixels.value_or(kAny));
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  const int64_t pixel_limit = std::min(max_pixels_.value_or(kNoLimit), max_pixels.value_or(kNoLimit));
   int64_t longest_tiles = std::max(sizes.tiled.height, sizes.tiled.width) / settings_.tile_size;
   // Removes tiles along the longer side until the limit is met; the other side follows.
   while (sizes.tiled.height * sizes.tiled.width > pixel_limit) {

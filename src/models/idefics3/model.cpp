@@ -18,7 +18,7 @@ Config Config::from_json(const nlohmann::json& json, const std::string& source) 
     throw data_error("{}: text model {} is not supported in Idefics3; llama is", source, text_type);
   }
   Config config;
-  config.vision = idefics3_vision_config(json["vision_config"], source + " (vision_config)");
+  config.vision = read_idefics3_vision_config(json["vision_config"], source + " (vision_config)");
   config.text = LlamaConfig::from_json(text, source + " (text_config)");
   config.scale_factor = io::get_or<int64_t>(json, "scale_factor", config.scale_factor, source);
   config.image_token_id = io::get_or<int64_t>(json, "image_token_id", config.image_token_id, source);
@@ -49,15 +49,15 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.text_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
-          .dense = with_dense ? patches : at::Tensor()};
+          .dense = with_dense_features ? patches : at::Tensor()};
 }
 
-ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -26,7 +26,7 @@ std::string format_image_text(TileGrid grid, int64_t image_tokens_per_tile);
 int64_t count_tokens(std::string_view text, const std::filesystem::path& folder);
 
 /// Returns count_tokens() of format_image_text().
-int64_t count_image_text(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
+int64_t count_image_text_tokens(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
 
 /// Processor of Idefics3 and SmolVLM (transformers' Idefics3Processor and SmolVLMProcessor). Each
 /// image becomes several tiles, each frame of a video one tile.
@@ -38,23 +38,23 @@ class Processor final : public ConversationProcessor {
             text::ChatTemplate chat_template, ProcessorSettings settings);
 
  private:
-  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
                                            std::optional<int64_t> max_pixels) const override;
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  std::optional<ShrinkRange> shrink_range(data::MediaKind kind) const override;
+  std::optional<ShrinkRange> get_shrink_range(data::MediaKind kind) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
 
-  bool supports_videos() const override { return videos_.has_value(); }
+  bool supports_videos() const override { return video_settings_.has_value(); }
   void check_video(const image::VideoInfo& info) const override;
-  MediaLayout layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
 
   Config config_;
-  ImageProcessor images_;
-  std::optional<VideoSettings> videos_;
+  ImageProcessor image_processor_;
+  std::optional<VideoSettings> video_settings_;
 };
 
 }  // namespace vlmtrain::models::idefics3

@@ -55,15 +55,15 @@ std::vector<int64_t> linspace(int64_t first, int64_t last, int64_t count) {
   return indices;
 }
 
-constexpr std::array<std::string_view, 20> kToNineteen{
+constexpr std::array<std::string_view, 20> kBelowTwenty{
     "",    "one",    "two",    "three",    "four",     "five",    "six",     "seven",     "eight",    "nine",
     "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
 constexpr std::array<std::string_view, 10> kTens{"",      "",      "twenty",  "thirty", "forty",
                                                  "fifty", "sixty", "seventy", "eighty", "ninety"};
 
 std::string spell_below_hundred(size_t number) {
-  if (number < kToNineteen.size()) return std::string(kToNineteen.at(number));
-  const std::string_view tens = kTens.at(number / 10), ones = kToNineteen.at(number % 10);
+  if (number < kBelowTwenty.size()) return std::string(kBelowTwenty.at(number));
+  const std::string_view tens = kTens.at(number / 10), ones = kBelowTwenty.at(number % 10);
   return ones.empty() ? std::string(tens) : fmt::format("{}-{}", tens, ones);
 }
 
@@ -98,7 +98,7 @@ std::optional<VideoSettings> VideoSettings::find(const std::filesystem::path& fo
 }
 
 std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const {
-  if (auto all = list_all_frames(video, max_listed_frames)) return *std::move(all);
+  if (auto all_frames = list_preselected_frames(video, max_listed_frames)) return *std::move(all_frames);
   if (video.is_frame_list) return linspace(0, video.frames - 1, max_listed_frames);
   const double source_fps = get_fps(video);
   const double seconds = static_cast<double>(video.frames) / source_fps;
@@ -125,7 +125,7 @@ std::string spell_number(int64_t number) {
   VLMTRAIN_CHECK(number >= 1 && number <= 999, "{} in words", number);
   const auto hundreds = static_cast<size_t>(number / 100), remainder = static_cast<size_t>(number % 100);
   if (hundreds == 0) return spell_below_hundred(remainder);
-  const std::string hundreds_text = fmt::format("{} hundred", kToNineteen.at(hundreds));
+  const std::string hundreds_text = fmt::format("{} hundred", kBelowTwenty.at(hundreds));
   return remainder == 0 ? hundreds_text : fmt::format("{} and {}", hundreds_text, spell_below_hundred(remainder));
 }
 

@@ -29,7 +29,7 @@ int64_t read_square_side(const json& config, const char* key, int64_t fallback, 
 }
 
 /// Throws UserError for unsupported values, none of which a published checkpoint has.
-void check_unsupported(const json& vision, const std::string& source) {
+void refuse_unsupported_values(const json& vision, const std::string& source) {
   const auto require_default = [&](const char* key, const json& supported) {
     const json value = vision.value(key, supported);
     if (value != supported) {
@@ -52,7 +52,7 @@ NormType parse_norm_type(const json& vision, const std::string& source) {
 }
 
 VisionConfig read_vision(const json& vision, const std::string& source) {
-  check_unsupported(vision, source);
+  refuse_unsupported_values(vision, source);
   VisionConfig config;
   config.hidden_size = read_size(vision, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
   config.intermediate_size = read_size(vision, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);

@@ -58,8 +58,8 @@ data::SampleShape make_tile_shape(int64_t tiles, int64_t tokens, const Config& c
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              image::ImageSize size, std::optional<int64_t> max_pixels) {
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             image::ImageSize size, std::optional<int64_t> max_pixels) {
   constexpr int64_t kMarkerTokens = 2;  // <img> and </img>
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
@@ -68,12 +68,12 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
   return make_tile_shape(tiles, tiles * config.image_tokens_per_tile() + kMarkerTokens, config);
 }
 
-data::SampleShape video_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              const image::VideoInfo& video, const ProcessorSettings& settings) {
+data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             const image::VideoInfo& video, const ProcessorSettings& settings) {
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   const auto frames = std::ssize(VideoSettings::read(folder, config.vision, settings).sample(video));
-  auto shape = make_tile_shape(frames, count_video_text(frames, config.image_tokens_per_tile(), folder), config);
+  auto shape = make_tile_shape(frames, count_video_text_tokens(frames, config.image_tokens_per_tile(), folder), config);
   shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;
@@ -85,9 +85,9 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   ProcessorChanges changes{.video_processor_type = "InternVLVideoProcessor"};
   if (settings.image_max_pixels) {
     const ImageProcessor images(read_image_settings(folder, config.vision), settings.image_max_pixels);
-    changes.images = [min_tiles = images.min_tiles(), max_tiles = images.max_tiles()](auto& file) {
-      file["min_patches"] = min_tiles;
-      file["max_patches"] = max_tiles;
+    changes.images = [min_cells = images.min_cells(), max_cells = images.max_cells()](auto& file) {
+      file["min_patches"] = min_cells;
+      file["max_patches"] = max_cells;
     };
   }
   changes.videos_need_file = has_videos || !has_default_sampling(settings);
@@ -109,7 +109,7 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   return changes;
 }
 
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
   return {.tokens = config.text.max_positions, .is_hard_limit = config.is_hard_limit};
 }
@@ -125,10 +125,10 @@ Family make_family() {
       .model_types = {"internvl"},
       .build = build,
       .load_processor = load_processor,
-      .image_shape = image_shape,
-      .context_length = context_length,
+      .compute_image_sample_shape = compute_image_sample_shape,
+      .get_context_length = get_context_length,
       .num_parameters = num_parameters,
-      .video_shape = video_shape,
+      .compute_video_sample_shape = compute_video_sample_shape,
       .make_processor_changes = make_processor_changes,
       .unsupported_types = {{"internvl_chat",
                              "this is InternVL in its original layout; use the repository in transformers' layout, "

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 /// Maximum of min_patches and max_patches. Checkpoints have at most 12; 1,024 keeps the search over
 /// all grids cheap.
-constexpr int64_t kMaxTiles = 1 << 10;
+constexpr int64_t kMaxCells = 1 << 10;
 
 int64_t read_side(const PreprocessorConfig& file) {
   const json* size = file.find("size");
@@ -85,29 +85,29 @@ ImageProcessorSettings read_image_settings(const std::filesystem::path& folder, 
                      "min_patches", "max_patches", "image_processor_type", "feature_extractor_type",
                      // without effect
                      "crop_to_patches"});
-  file->require_only(known_keys);
+  file->reject_other_keys(known_keys);
   const ImageProcessorSettings settings{.tile = read_tile_settings(*file, vision),
-                                        .min_tiles = file->value<int64_t>("min_patches", 1),
-                                        .max_tiles = file->value<int64_t>("max_patches", 12)};
-  check_size(settings.max_tiles, "max_patches", kMaxTiles, file->name());
-  check_size(settings.min_tiles, "min_patches", settings.max_tiles, file->name());
+                                        .min_cells = file->value<int64_t>("min_patches", 1),
+                                        .max_cells = file->value<int64_t>("max_patches", 12)};
+  check_size(settings.max_cells, "max_patches", kMaxCells, file->name());
+  check_size(settings.min_cells, "min_patches", settings.max_cells, file->name());
   return settings;
 }
 
 ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels)
     : settings_(settings) {
   if (!max_pixels) return;
-  const int64_t max_tiles = count_whole_tiles(*max_pixels, tile().side);
-  if (max_tiles < 1) {
+  const int64_t max_cells = count_whole_tiles(*max_pixels, tile().side);
+  if (max_cells < 1) {
     throw usage_error("data.image_max_pixels is {}, but one tile of this model has {} pixels; raise it to that or more",
                       *max_pixels, tile().side * tile().side);
   }
-  settings_.max_tiles = std::min(settings_.max_tiles, max_tiles);
+  settings_.max_cells = std::min(settings_.max_cells, max_cells);
 }
 
 TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max_pixels) const {
-  int64_t max_tiles = settings_.max_tiles;
-  if (max_pixels) max_tiles = std::clamp<int64_t>(count_whole_tiles(*max_pixels, tile().side), 1, max_tiles);
+  int64_t max_cells = settings_.max_cells;
+  if (max_pixels) max_cells = std::clamp<int64_t>(count_whole_tiles(*max_pixels, tile().side), 1, max_cells);
   const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
   const auto area = static_cast<double>(size.width * size.height);
   const auto tile_area = static_cast<double>(tile().side * tile().side);
@@ -115,7 +115,7 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
   double smallest_difference = std::numeric_limits<double>::infinity();
   // The order of the grids matters (by cells, then by columns): a later grid replaces an equally
   // close one only if the image has more than half of its pixels.
-  for (int64_t cells = std::min(settings_.min_tiles, max_tiles); cells <= max_tiles; ++cells) {
+  for (int64_t cells = std::min(settings_.min_cells, max_cells); cells <= max_cells; ++cells) {
     for (int64_t columns = 1; columns <= cells; ++columns) {
       if (cells % columns != 0) continue;
       const TileGrid grid{.rows = cells / columns, .columns = columns};
@@ -156,7 +156,7 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
                      "min_patches", "max_patches", "crop_to_patches", "image_processor_type", "feature_extractor_type",
                      // without effect: frames are always sampled at data.video_fps
                      "do_sample_frames", "fps", "return_metadata", "video_metadata"});
-  file->require_only(known_keys);
+  file->reject_other_keys(known_keys);
   VideoSettings result{.tile = read_tile_settings(*file, vision),
                        .num_frames = std::nullopt,
                        .initial_shift = file->value("initial_shift", true),
@@ -170,7 +170,7 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
 }
 
 std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const {
-  if (auto all = list_all_frames(video, max_frames)) return *std::move(all);
+  if (auto all_frames = list_preselected_frames(video, max_frames)) return *std::move(all_frames);
   const double fps = video.fps > 0 ? video.fps : sampling_fps;
   const auto total = static_cast<double>(video.frames);
   // The cast rounds toward zero, as int() in transformers.

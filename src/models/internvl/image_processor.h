@@ -30,7 +30,7 @@ struct TileSettings {
 /// Settings of preprocessor_config.json that affect pixels.
 struct ImageProcessorSettings {
   TileSettings tile;
-  int64_t min_tiles, max_tiles;  ///< min_patches, max_patches: limits of the number of cells of an image
+  int64_t min_cells, max_cells;  ///< min_patches, max_patches: limits of the number of cells of an image
 };
 
 /// Reads the common settings of GotOcr2ImageProcessor and InternVLVideoProcessor, with
@@ -58,7 +58,7 @@ struct TileGrid {
 };
 
 /// Conversion of images to tiles, bitwise equal to transformers 5.23 with torchvision 0.29. The
-/// grid has from min_tiles() to max_tiles() cells and the aspect ratio nearest to the image's.
+/// grid has from min_cells() to max_cells() cells and the aspect ratio nearest to the image's.
 /// Among equally near grids, it is the largest that the image fills more than half. The image is
 /// resized to the grid, regardless of its aspect ratio, and split into cells. The last tile is the
 /// full image, resized to a square. Immutable, so thread-safe.
@@ -70,9 +70,9 @@ class ImageProcessor {
 
   const TileSettings& tile() const { return settings_.tile; }
   /// Returns the minimum number of cells; data.image_max_pixels can lower it.
-  int64_t min_tiles() const { return std::min(settings_.min_tiles, settings_.max_tiles); }
+  int64_t min_cells() const { return std::min(settings_.min_cells, settings_.max_cells); }
   /// Returns the maximum number of cells.
-  int64_t max_tiles() const { return settings_.max_tiles; }
+  int64_t max_cells() const { return settings_.max_cells; }
 
   /// Returns the grid of process() for an image of this size. `max_pixels`, here and below, is an
   /// additional limit for this image; one below a tile permits one tile.

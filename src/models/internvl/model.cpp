@@ -21,7 +21,7 @@ namespace {
 
 /// As in models/network/vision_transformer: random positions must be large compared to patches of
 /// variance 1. Also used for the class token.
-constexpr InitialValues kPositions{.mean = 0, .deviation = 0.5};
+constexpr InitialValues kPositionInitialization{.mean = 0, .deviation = 0.5};
 
 /// transformers uses its default eps for the norms of queries and keys, regardless of
 /// layer_norm_eps.
@@ -55,7 +55,7 @@ Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
       qkv_(scope, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
            {config.hidden_size, config.hidden_size, config.hidden_size}, config.qkv_bias),
       out_proj_(scope / "projection_layer", config.hidden_size, config.hidden_size, true,
-                residual_branch_gain(config.layers)) {
+                compute_residual_gain(config.layers)) {
   if (!config.qk_norm) return;
   query_norm_.emplace(scope / "q_norm", config.hidden_size, kQueryKeyNormEps);
   key_norm_.emplace(scope / "k_norm", config.hidden_size, kQueryKeyNormEps);
@@ -63,12 +63,12 @@ Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
 
 nn::Branch Attention::operator()(const nn::LinearInput& x, const nn::Segments& tiles) const {
   const nn::Branch branch = qkv_.branch(x);
-  const at::Tensor& all = branch.value;
-  const int64_t rows = all.size(0), hidden = all.size(1) / 3;
+  const at::Tensor& outputs = branch.value;
+  const int64_t rows = outputs.size(0), hidden = outputs.size(1) / 3;
   // Queries, keys or values: columns [index · hidden, (index + 1) · hidden) → [rows, heads,
   // head_dim].
   const auto select_heads = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
-    const at::Tensor columns = all.narrow(1, index * hidden, hidden);
+    const at::Tensor columns = outputs.narrow(1, index * hidden, hidden);
     return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, heads_, -1});
   };
   const at::Tensor attended = nn::attention(select_heads(0, query_norm_), select_heads(1, key_norm_),
@@ -81,7 +81,7 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
       attention_(scope / "attention", config),
       fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
       fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
-           residual_branch_gain(config.layers)),
+           compute_residual_gain(config.layers)),
       attention_norm_(scope / "layernorm_before", config),
       mlp_norm_(scope / "layernorm_after", config),
       attention_scale_(
@@ -98,9 +98,10 @@ at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tile
 
 VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)
     : config_(config),
-      class_token_((scope / "embeddings").parameter("cls_token", {1, 1, config.hidden_size}, kPositions)),
+      class_token_((scope / "embeddings").parameter("cls_token", {1, 1, config.hidden_size}, kPositionInitialization)),
       positions_((scope / "embeddings")
-                     .embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size}, kPositions)),
+                     .embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size},
+                                kPositionInitialization)),
       patch_weight_((scope / "embeddings" / "patch_embeddings" / "projection")
                         .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
                                    InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
@@ -123,16 +124,16 @@ at::Tensor VisionTower::operator()(const image::BytePixels& pixels, int64_t reco
                  "tiles of {}×{} for a tower of {}", pixels.bytes.size(2), pixels.bytes.size(3), config_.image_size);
   const int64_t tiles = pixels.num_images(), rows = config_.rows_per_tile();
   const auto segments = nn::Segments::uniform(tiles, rows, pixels.bytes.device());
-  const at::Tensor all = blocks_.run(embed(pixels), recomputed_blocks, segments).last;
+  const at::Tensor outputs = blocks_.run(embed(pixels), recomputed_blocks, segments).last_hidden_state;
   // Drops the class token, the first row of each tile.
-  const at::Tensor patches = all.view({tiles, rows, -1}).narrow(1, 1, rows - 1).flatten(0, 1);
+  const at::Tensor patches = outputs.view({tiles, rows, -1}).narrow(1, 1, rows - 1).flatten(0, 1);
   return final_norm_ ? (*final_norm_)(patches) : patches;
 }
 
 namespace {
 
 /// Returns the number of features after the pixel shuffle.
-int64_t shuffled_size(const Config& config) {
+int64_t get_shuffled_size(const Config& config) {
   return config.vision.hidden_size * config.scale_factor * config.scale_factor;
 }
 
@@ -144,8 +145,8 @@ Projector::Projector(const ParameterScope& scope, const Config& config)
     : side_(config.vision.patches_per_side()),
       scale_factor_(config.scale_factor),
       activation_(config.projector_activation),
-      norm_(scope / "layer_norm", shuffled_size(config), kProjectorNormEps),
-      first_(scope / "linear_1", shuffled_size(config), config.text.hidden_size, /*bias=*/true),
+      norm_(scope / "layer_norm", get_shuffled_size(config), kProjectorNormEps),
+      first_(scope / "linear_1", get_shuffled_size(config), config.text.hidden_size, /*bias=*/true),
       second_(scope / "linear_2", config.text.hidden_size, config.text.hidden_size, /*bias=*/true) {}
 
 at::Tensor Projector::operator()(const at::Tensor& patches) const {
@@ -164,14 +165,14 @@ Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normal
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
-  return {.features = projector_(patches), .dense = with_dense ? patches : at::Tensor()};
+  return {.features = projector_(patches), .dense = with_dense_features ? patches : at::Tensor()};
 }
 
-ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::internvl

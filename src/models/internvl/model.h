@@ -112,13 +112,13 @@ class Model final : public VisionLanguageModel {
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization,
         const nn::ParameterSettings& settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
-  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                            const OutputRequest& request, nn::KeyValueCache* cache) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
-  std::string checkpoint_name(const std::string& parameter) const override {
+  std::string get_checkpoint_name(const std::string& parameter) const override {
     return key_map_.to_checkpoint_key(parameter);
   }
 

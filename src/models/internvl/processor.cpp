@@ -24,9 +24,9 @@ void check_tokenizer(const text::Tokenizer& tokenizer, const Config& config) {
                      kImageToken, image_token);
   }
   const int64_t rows = config.text.vocab_size;
-  const bool has_video_mark =
+  const bool has_video_placeholder =
       tokenizer.vocab_size() == rows + 1 && tokenizer.token_to_id(text::kVideoPlaceholder) == rows;
-  if (!has_video_mark) check_vocabulary(tokenizer, rows);
+  if (!has_video_placeholder) check_vocabulary(tokenizer, rows);
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ std::string format_video_text(int64_t frames, int64_t image_tokens_per_tile) {
   return text;
 }
 
-int64_t count_video_text(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder) {
+int64_t count_video_text_tokens(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder) {
   const auto tokenizer = folder / "tokenizer.json";
   if (std::filesystem::exists(tokenizer)) {
     return std::ssize(text::read_tokenizer(folder).encode(format_video_text(frames, image_tokens_per_tile)).ids);
@@ -61,18 +61,18 @@ Processor::Processor(Config config, ImageProcessor images, VideoSettings videos,
           std::move(tokenizer), std::move(chat_template), settings,
           {{.height = images.tile().side, .width = images.tile().side}, config.image_tokens_per_tile()}),
       config_(std::move(config)),
-      images_(images),
-      videos_(videos) {
+      image_processor_(images),
+      video_settings_(videos) {
   check_tokenizer(this->tokenizer(), config_);
 }
 
-MediaLayout Processor::layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const int64_t tiles = images_.compute_grid(size, max_pixels).tiles();
+MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  const int64_t tiles = image_processor_.compute_grid(size, max_pixels).tiles();
   return {.text = format_image_text(tiles, config_.image_tokens_per_tile()), .pixel_rows = tiles};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
-  return images_.process(image, max_pixels);
+  return image_processor_.process(image, max_pixels);
 }
 
 std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
@@ -82,7 +82,7 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
     for (size_t i = 0; i < frames.size(); ++i) frames[i].frame_index = static_cast<int64_t>(i);
     return frames;
   }
-  const TileGrid grid = images_.compute_grid(size, max_pixels);
+  const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
   if (grid.cells() == 1) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
   return {make_tiled_preview(rows.narrow(0, 0, grid.cells()), grid.rows, grid.columns),
           make_overview_preview(rows.select(0, grid.cells()))};
@@ -90,13 +90,13 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
   constexpr int64_t kMarkerTokens = 2;  // <img> and </img>
-  return images_.compute_grid(size, max_pixels).tiles() * config_.image_tokens_per_tile() + kMarkerTokens;
+  return image_processor_.compute_grid(size, max_pixels).tiles() * config_.image_tokens_per_tile() + kMarkerTokens;
 }
 
-std::optional<ShrinkRange> Processor::shrink_range(data::MediaKind /*kind*/) const {
+std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/) const {
   // Video frames are one tile each and cannot shrink; only a sample's images do.
-  const int64_t tile = images_.tile().side * images_.tile().side;
-  return ShrinkRange{.min_pixels = tile, .step = tile};
+  const int64_t tile_pixels = image_processor_.tile().side * image_processor_.tile().side;
+  return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
 }
 
 int64_t Processor::max_positions() const {
@@ -112,32 +112,32 @@ std::string Processor::describe_position_overflow(const std::string& id, int64_t
 }
 
 void Processor::check_video(const image::VideoInfo& /*info*/) const {
-  check_frame_normalization(images_.tile().normalization, videos_.tile.normalization);
+  check_frame_normalization(image_processor_.tile().normalization, video_settings_.tile.normalization);
 }
 
-MediaLayout Processor::layout_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
-  const auto frames = std::ssize(videos_.sample(info));
+MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
+  const auto frames = std::ssize(video_settings_.sample(info));
   return {.text = format_video_text(frames, config_.image_tokens_per_tile()), .pixel_rows = frames, .frames = frames};
 }
 
 at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
-  const auto frames = videos_.sample(video.info());
-  const int64_t side = videos_.tile.side;
+  const auto frames = video_settings_.sample(video.info());
+  const int64_t side = video_settings_.tile.side;
   at::Tensor tiles = at::empty({std::ssize(frames), 3, side, side}, at::kByte);
   int64_t next_tile = 0;
   video.read(frames, [&](const at::Tensor& frame) {
-    tiles.select(0, next_tile++).copy_(image::resize(frame, side, side, videos_.tile.filter));
+    tiles.select(0, next_tile++).copy_(image::resize(frame, side, side, video_settings_.tile.filter));
   });
   return tiles;
 }
 
 int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(layout_video(info, max_pixels).text).ids);
+  return std::ssize(tokenizer().encode(lay_out_video(info, max_pixels).text).ids);
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  EncodedChat encoded = encode_with_images(tokenizer(), chat, images, config_.image_token_id,
-                                           /*add_special_tokens=*/!chat_template().writes_bos());
+  EncodedChat encoded = encode_with_media(tokenizer(), chat, images, config_.image_token_id,
+                                          /*add_special_tokens=*/!chat_template().writes_bos());
   const auto unknown_token =
       std::ranges::find_if(encoded.token_ids, [&](int64_t id) { return id >= config_.text.vocab_size; });
   if (unknown_token != encoded.token_ids.end()) {

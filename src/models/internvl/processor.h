@@ -22,7 +22,7 @@ std::string format_video_text(int64_t frames, int64_t image_tokens_per_tile);
 /// Returns the number of tokens of format_video_text(). Exact if `folder` has a tokenizer.json;
 /// otherwise counted as Qwen's tokenizers split it: one token per word, digit, punctuation mark and
 /// line break.
-int64_t count_video_text(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
+int64_t count_video_text_tokens(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
 
 /// Processor of InternVL (transformers' InternVLProcessor). Each image becomes one or several
 /// tiles, each frame of a video one tile.
@@ -33,25 +33,25 @@ class Processor final : public ConversationProcessor {
             text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
  private:
-  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
                                            std::optional<int64_t> max_pixels) const override;
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  std::optional<ShrinkRange> shrink_range(data::MediaKind kind) const override;
+  std::optional<ShrinkRange> get_shrink_range(data::MediaKind kind) const override;
   int64_t max_positions() const override;
   std::string describe_position_overflow(const std::string& id, int64_t tokens) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
 
   bool supports_videos() const override { return true; }
   void check_video(const image::VideoInfo& info) const override;
-  MediaLayout layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
 
   Config config_;
-  ImageProcessor images_;
-  VideoSettings videos_;
+  ImageProcessor image_processor_;
+  VideoSettings video_settings_;
 };
 
 }  // namespace vlmtrain::models::internvl

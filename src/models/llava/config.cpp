@@ -37,10 +37,10 @@ void read_tower(Config& config, const json& vision, const std::string& source) {
   const std::string vision_source = source + " (vision_config)";
   if (type == "clip_vision_model") {
     config.tower = VisionTowerType::kClip;
-    config.vision = clip_config(vision, vision_source);
+    config.vision = read_clip_config(vision, vision_source);
   } else if (type == "siglip_vision_model") {
     config.tower = VisionTowerType::kSiglip;
-    config.vision = siglip_config(vision, vision_source);
+    config.vision = read_siglip_config(vision, vision_source);
   } else {
     throw data_error("{}: vision tower {} is not supported in LLaVA; clip_vision_model and siglip_vision_model are",
                      source, type);
@@ -50,7 +50,7 @@ void read_tower(Config& config, const json& vision, const std::string& source) {
 
 /// Returns the layer of `key`: a number or a list of one number; -2, LLaVA's choice, if it is
 /// missing.
-int64_t read_single_layer(const json& config, const char* key, const std::string& source) {
+int64_t read_feature_layer(const json& config, const char* key, const std::string& source) {
   const auto it = config.find(key);
   if (it != config.end() && it->is_array()) {
     if (it->size() == 1 && it->front().is_number_integer()) return it->front().get<int64_t>();
@@ -59,12 +59,12 @@ int64_t read_single_layer(const json& config, const char* key, const std::string
   return io::get_or<int64_t>(config, key, -2, source);
 }
 
-Config read_hugging_face(const json& json_config, const std::string& source) {
+Config read_hugging_face_config(const json& json_config, const std::string& source) {
   Config config;
   read_tower(config, json_config.value("vision_config", make_clip_large_336()), source);
   config.text = LlamaConfig::from_json(json_config.value("text_config", json::object()), source + " (text_config)");
   config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
-  config.vision.feature_blocks = count_feature_blocks(read_single_layer(json_config, "vision_feature_layer", source),
+  config.vision.feature_blocks = count_feature_blocks(read_feature_layer(json_config, "vision_feature_layer", source),
                                                       config.vision.layers, "vision_feature_layer", source);
   const auto strategy = io::get_or<std::string>(json_config, "vision_feature_select_strategy", "default", source);
   if (strategy != "default" && strategy != "full") {
@@ -116,7 +116,7 @@ void require_value(const json& config, const char* key, const std::string& suppo
   if (value != supported) throw data_error("{}: {} {} is not supported; {} is", source, key, value, supported);
 }
 
-Config read_original(const json& json_config, const std::filesystem::path& folder, const std::string& source) {
+Config read_original_config(const json& json_config, const std::filesystem::path& folder, const std::string& source) {
   Config config;
   config.layout = Layout::kOriginal;
   config.tower_name = io::get_or<std::string>(json_config, "mm_vision_tower", "", source);
@@ -126,7 +126,7 @@ Config read_original(const json& json_config, const std::filesystem::path& folde
   json text = json_config;
   text["model_type"] = json_config["model_type"] == "llava_mistral" ? "mistral" : "llama";
   config.text = LlamaConfig::from_json(text, source);
-  config.vision.feature_blocks = count_feature_blocks(read_single_layer(json_config, "mm_vision_select_layer", source),
+  config.vision.feature_blocks = count_feature_blocks(read_feature_layer(json_config, "mm_vision_select_layer", source),
                                                       config.vision.layers, "mm_vision_select_layer", source);
   const auto feature = io::get_or<std::string>(json_config, "mm_vision_select_feature", "patch", source);
   if (feature != "patch" && feature != "cls_patch") {
@@ -156,7 +156,8 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   const std::string source = (folder / "config.json").string();
   // LLaVA's original code also wrote model_type "llava" for its first models.
   const bool is_original = json_config.contains("mm_vision_tower") || json_config["model_type"] != "llava";
-  Config config = is_original ? read_original(json_config, folder, source) : read_hugging_face(json_config, source);
+  Config config =
+      is_original ? read_original_config(json_config, folder, source) : read_hugging_face_config(json_config, source);
   if (config.drop_first_row && config.vision.rows_per_tile() < 2) {
     throw data_error("{}: the vision tower has only one feature per image, the class token, which is dropped", source);
   }

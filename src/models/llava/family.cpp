@@ -88,8 +88,8 @@ std::unique_ptr<models::Processor> load_processor(
                                      std::move(chat_template), settings, std::move(mask_input));
 }
 
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              image::ImageSize /*size*/, std::optional<int64_t> max_pixels) {
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             image::ImageSize /*size*/, std::optional<int64_t> max_pixels) {
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   check_max_pixels(config, max_pixels);
@@ -101,7 +101,7 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
@@ -114,8 +114,8 @@ Family make_family() {
   return {{"llava", "llava_llama", "llava_mistral"},
           build,
           load_llava_processor,
-          image_shape,
-          context_length,
+          compute_image_sample_shape,
+          get_context_length,
           num_parameters};
 }
 

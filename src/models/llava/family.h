@@ -22,13 +22,13 @@ std::unique_ptr<models::Processor> load_processor(
     const std::function<MaskInput(const text::Tokenizer&)>& make_mask_input);
 /// Returns the token numbers and the input shape of an image with its markers. They do not depend
 /// on `size`. `max_pixels` is data.image_max_pixels. Throws as load_processor().
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              image::ImageSize size, std::optional<int64_t> max_pixels);
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             image::ImageSize size, std::optional<int64_t> max_pixels);
 /// Returns the name of the chat template that checkpoints of this text model were trained with.
 std::string_view choose_fallback_template(const LlamaConfig& text);
 /// Returns the maximum number of tokens of a sequence. RoPE permits longer ones, so the limit is
 /// not hard.
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder);
+ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder);
 /// Estimates the number of parameters of vision tower and text model.
 double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder);
 

@@ -69,9 +69,9 @@ ModelSpec ModelSpec::read(const nlohmann::json& config_json, const std::filesyst
           .normalization = load_image_processor_settings(config, folder).normalization};
 }
 
-Model::Model(ModelSpec source, const nn::ParameterSettings& settings)
+Model::Model(ModelSpec spec, const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),
-      source_(std::move(source)),
+      spec_(std::move(spec)),
       tower_(make_scope(parameters(), Component::kVisionTower, get_module_names(config().layout).vision_tower),
              config().vision),
       projector_(make_scope(parameters(), Component::kProjector, get_module_names(config().layout).projector_1),
@@ -84,24 +84,24 @@ Model::Model(ModelSpec source, const nn::ParameterSettings& settings)
             config().text,
             make_scope(parameters(), Component::kLanguageModel, get_module_names(config().layout).output)) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
-  at::Tensor features = tower_({vision.pixel_values, source_.normalization}, recomputed_tower_blocks());
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
+  at::Tensor features = tower_({vision.pixel_values, spec_.normalization}, count_recomputed_tower_blocks());
   if (config().drop_first_row) {
     // [tiles · rows, hidden] → [tiles · (rows − 1), hidden]
     const int64_t rows = config().vision.rows_per_tile();
     features = features.view({-1, rows, features.size(1)}).narrow(1, 1, rows - 1).flatten(0, 1);
   }
-  return {.features = projector_(features), .dense = with_dense ? features : at::Tensor()};
+  return {.features = projector_(features), .dense = with_dense_features ? features : at::Tensor()};
 }
 
-ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
-std::optional<ExternalWeight> Model::external_weight(const std::string& parameter) const {
+std::optional<ExternalWeight> Model::find_external_weight(const std::string& parameter) const {
   const std::string prefix = std::string(get_module_names(config().layout).vision_tower) + ".";
-  if (!source_.has_external_tower || !parameter.starts_with(prefix)) return std::nullopt;
+  if (!spec_.has_external_tower || !parameter.starts_with(prefix)) return std::nullopt;
   if (config().tower_folder.empty()) {
     throw data_error(
         "the checkpoint has no weights of its vision tower {}, since LLaVA's original code omits them; download the "

@@ -62,28 +62,28 @@ struct ModelSpec {
 /// get_module_names().
 class Model : public VisionLanguageModel {
  public:
-  Model(ModelSpec source, const nn::ParameterSettings& settings);
+  Model(ModelSpec spec, const nn::ParameterSettings& settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
-  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                            const OutputRequest& request, nn::KeyValueCache* cache) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
-  std::string checkpoint_name(const std::string& parameter) const override {
-    return source_.key_map.to_checkpoint_key(parameter);
+  std::string get_checkpoint_name(const std::string& parameter) const override {
+    return spec_.key_map.to_checkpoint_key(parameter);
   }
-  std::optional<ExternalWeight> external_weight(const std::string& parameter) const override;
+  std::optional<ExternalWeight> find_external_weight(const std::string& parameter) const override;
   void complete_config(nlohmann::ordered_json& config) const override;
 
  protected:
-  const Config& config() const { return source_.config; }
+  const Config& config() const { return spec_.config; }
   /// Returns how many of the recompute().vision recomputed blocks belong to the vision tower.
   /// Subclasses with another encoder override it.
-  virtual int64_t recomputed_tower_blocks() const { return recompute().vision; }
+  virtual int64_t count_recomputed_tower_blocks() const { return recompute().vision; }
 
  private:
-  ModelSpec source_;
+  ModelSpec spec_;
   VisionTransformer tower_;
   Projector projector_;
   CausalLlama text_;

@@ -27,32 +27,32 @@ constexpr ChannelValues kHalf{0.5, 0.5, 0.5};
       config.name(), key, io::make_json_excerpt(value));
 }
 
-bool is_pixels(const json& value) {
+bool is_valid_side(const json& value) {
   return value.is_number_integer() && value > 0 && value <= kMaxImageSide;
 }
 
 /// Returns the size in `value`: `height` and `width`, or one number for both.
 ImageSize read_size(const PreprocessorConfig& config, const char* key, const json& value) {
-  if (is_pixels(value)) return {value.get<int64_t>(), value.get<int64_t>()};
+  if (is_valid_side(value)) return {value.get<int64_t>(), value.get<int64_t>()};
   const bool is_valid = value.is_object() && value.size() == 2 && value.contains("height") && value.contains("width") &&
-                        is_pixels(value["height"]) && is_pixels(value["width"]);
+                        is_valid_side(value["height"]) && is_valid_side(value["width"]);
   if (!is_valid) throw_size_error(config, key, value);
   return {value["height"].get<int64_t>(), value["width"].get<int64_t>()};
 }
 
 /// Reads `size`: the shorter side if it has that key, or if it is one number (older files) without
 /// default_to_square.
-void read_resize(const PreprocessorConfig& config, ImageProcessorSettings& settings) {
+void read_resize_settings(const PreprocessorConfig& config, ImageProcessorSettings& settings) {
   const json* size = config.find("size");
   if (size == nullptr) return;
   settings.shortest_edge.reset();
-  if (!config.value("default_to_square", false) && is_pixels(*size)) {
+  if (!config.value("default_to_square", false) && is_valid_side(*size)) {
     settings.shortest_edge = size->get<int64_t>();
   } else if (size->is_object() && size->size() == 1 && size->contains("shortest_edge")) {
-    if (!is_pixels((*size)["shortest_edge"])) throw_size_error(config, "size", *size);
+    if (!is_valid_side((*size)["shortest_edge"])) throw_size_error(config, "size", *size);
     settings.shortest_edge = (*size)["shortest_edge"].get<int64_t>();
   } else {
-    settings.resized = read_size(config, "size", *size);
+    settings.resized_size = read_size(config, "size", *size);
   }
 }
 
@@ -80,30 +80,30 @@ ImageSize scale_shortest_edge(ImageSize size, int64_t edge) {
 
 /// Throws UserError if the enlarged size exceeds image::kMaxImagePixels. An image that is one pixel
 /// wide would be enlarged thousands of times.
-void check_enlarged(ImageSize size, ImageSize enlarged, const char* action) {
+void check_enlargement(ImageSize size, ImageSize enlarged, const char* action) {
   if (enlarged.height <= image::kMaxImagePixels / std::max<int64_t>(enlarged.width, 1)) return;
   throw data_error("{} x {} pixels are {} to {} x {}, above the limit of {} pixels; crop the image", size.width,
                    size.height, action, enlarged.width, enlarged.height, image::kMaxImagePixels);
 }
 
 /// Overlap of an image with its center crop along one dimension, in pixels: `length` pixels are
-/// copied from `from` in the image to `to` in the crop.
+/// copied from `source_offset` in the image to `target_offset` in the crop.
 struct CropOverlap {
-  int64_t from, to, length;
+  int64_t source_offset, target_offset, length;
 };
 
-CropOverlap center_overlap(int64_t image_size, int64_t crop) {
+CropOverlap compute_center_overlap(int64_t image_size, int64_t crop) {
   if (image_size >= crop) return {(image_size - crop) / 2, 0, crop};
   return {0, (crop - image_size) / 2, image_size};
 }
 
 at::Tensor center_crop(const at::Tensor& image, ImageSize crop) {
-  const CropOverlap rows = center_overlap(image.size(1), crop.height);
-  const CropOverlap columns = center_overlap(image.size(2), crop.width);
+  const CropOverlap rows = compute_center_overlap(image.size(1), crop.height);
+  const CropOverlap columns = compute_center_overlap(image.size(2), crop.width);
   at::Tensor cropped = at::zeros({3, crop.height, crop.width}, at::kByte);
-  cropped.narrow(1, rows.to, rows.length)
-      .narrow(2, columns.to, columns.length)
-      .copy_(image.narrow(1, rows.from, rows.length).narrow(2, columns.from, columns.length));
+  cropped.narrow(1, rows.target_offset, rows.length)
+      .narrow(2, columns.target_offset, columns.length)
+      .copy_(image.narrow(1, rows.source_offset, rows.length).narrow(2, columns.source_offset, columns.length));
   return cropped;
 }
 
@@ -115,7 +115,7 @@ std::string repeat(std::string_view text, int64_t times) {
 
 }  // namespace
 
-std::optional<ImageSize> ImageProcessorSettings::fixed_size() const {
+std::optional<ImageSize> ImageProcessorSettings::get_fixed_size() const {
   if (crop) return crop;
   if (!shortest_edge) return resized;
   return pad_to_square ? std::optional<ImageSize>({*shortest_edge, *shortest_edge}) : std::nullopt;
@@ -124,25 +124,25 @@ std::optional<ImageSize> ImageProcessorSettings::fixed_size() const {
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config) {
   const auto type = config.type("CLIPImageProcessor", {"CLIPImageProcessor", "CLIPFeatureExtractor",
                                                        "LlavaImageProcessor", "SiglipImageProcessor"});
-  config.require_only({// read here
-                       "size", "default_to_square", "crop_size", "resample", "image_mean", "image_std",
-                       "rescale_factor", "do_center_crop", "do_pad", "image_processor_type", "feature_extractor_type",
-                       "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
-                       // without effect on pixels
-                       "processor_class", "return_tensors", "data_format", "input_data_format", "device",
-                       "disable_grouping", "_valid_processor_keys", "_processor_class", "image_seq_length", "pad_size",
-                       "model_input_names", "aspect_ratio_setting"});
+  config.reject_other_keys({// read here
+                            "size", "default_to_square", "crop_size", "resample", "image_mean", "image_std",
+                            "rescale_factor", "do_center_crop", "do_pad", "image_processor_type",
+                            "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
+                            // without effect on pixels
+                            "processor_class", "return_tensors", "data_format", "input_data_format", "device",
+                            "disable_grouping", "_valid_processor_keys", "_processor_class", "image_seq_length",
+                            "pad_size", "model_input_names", "aspect_ratio_setting"});
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
 
   ImageProcessorSettings settings;
   settings.filter = config.filter(3);
   if (type == "SiglipImageProcessor") {
-    settings.resized = {224, 224};
-    read_resize(config, settings);
+    settings.resized_size = {224, 224};
+    read_resize_settings(config, settings);
     settings.normalization = config.normalization(kHalf, kHalf);
   } else {
     settings.shortest_edge = 224;
-    read_resize(config, settings);
+    read_resize_settings(config, settings);
     settings.normalization = config.normalization(kClipMean, kClipStd);
     if (config.value("do_center_crop", true)) {
       const json* crop = config.find("crop_size");
@@ -164,7 +164,7 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
   ImageProcessorSettings settings;
   if (const auto file = PreprocessorConfig::find_for_images(folder)) {
     settings = read_image_processor_settings(*file);
-    const auto size = settings.fixed_size();
+    const auto size = settings.get_fixed_size();
     if (!size || *size != ImageSize{side, side}) {
       const auto description =
           size ? fmt::format("{} x {} pixels", size->width, size->height) : "images of various sizes";
@@ -179,7 +179,7 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
     settings.crop = ImageSize{side, side};
     settings.normalization = {kClipMean, kClipStd, 1.0 / 255.0};
   } else {
-    settings.resized = {side, side};
+    settings.resized_size = {side, side};
     settings.normalization = {kHalf, kHalf, 1.0 / 255.0};
   }
   if (config.layout == Layout::kOriginal) settings.pad_to_square = config.pad_to_square;
@@ -189,8 +189,8 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
 void check_image_size(ImageSize size, const ImageProcessorSettings& settings) {
   const int64_t longer = std::max(size.height, size.width);
   const ImageSize padded = settings.pad_to_square ? ImageSize{longer, longer} : size;
-  check_enlarged(size, padded, "padded");
-  if (settings.shortest_edge) check_enlarged(size, scale_shortest_edge(padded, *settings.shortest_edge), "resized");
+  check_enlargement(size, padded, "padded");
+  if (settings.shortest_edge) check_enlargement(size, scale_shortest_edge(padded, *settings.shortest_edge), "resized");
 }
 
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
@@ -198,7 +198,7 @@ at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& 
   const at::Tensor padded = settings.pad_to_square ? pad_image_to_square(image, settings.normalization.mean) : image;
   const ImageSize size = settings.shortest_edge
                              ? scale_shortest_edge({padded.size(1), padded.size(2)}, *settings.shortest_edge)
-                             : settings.resized;
+                             : settings.resized_size;
   const at::Tensor resized = image::resize(padded, size.height, size.width, settings.filter);
   return settings.crop ? center_crop(resized, *settings.crop) : resized;
 }
@@ -210,7 +210,7 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
           {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens()},
           std::move(masks)),
       config_(std::move(config)),
-      images_(images) {
+      image_settings_(images) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
   if (config_.layout == Layout::kOriginal) return;
   const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);
@@ -220,23 +220,23 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
   }
 }
 
-MediaLayout Processor::layout_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
-  check_image_size(size, images_);
+MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
+  check_image_size(size, image_settings_);
   return {repeat(text::kImagePlaceholder, config_.image_tokens()), 1};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
-  return prepare_image(image, images_).unsqueeze(0);
+  return prepare_image(image, image_settings_).unsqueeze(0);
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
   if (config_.layout == Layout::kOriginal) return encode_text_segments(chat, images.size());
-  return encode_with_images(tokenizer(), chat, images, *config_.image_token_id,
-                            /*add_special_tokens=*/!chat_template().writes_bos());
+  return encode_with_media(tokenizer(), chat, images, *config_.image_token_id,
+                           /*add_special_tokens=*/!chat_template().writes_bos());
 }
 
 EncodedChat Processor::encode_text_segments(const text::RenderedChat& chat, size_t images) const {
-  constexpr int64_t kAnyToken = 0;  // any id is valid: an image feature replaces its embedding
+  constexpr int64_t kPlaceholderTokenId = 0;  // any id is valid: an image feature replaces its embedding
   // As tokenizer_image_token of LLaVA's original code: texts are tokenized separately, and only the
   // first one gets the tokenizer's special tokens.
   text::Encoding encoding;
@@ -251,7 +251,7 @@ EncodedChat Processor::encode_text_segments(const text::RenderedChat& chat, size
     if (image == images) break;
     for (int64_t i = 0; i < config_.image_tokens(); ++i) {
       encoded.image_token_positions.push_back(std::ssize(encoding.ids));
-      encoding.ids.push_back(kAnyToken);
+      encoding.ids.push_back(kPlaceholderTokenId);
       encoding.starts.push_back(static_cast<uint32_t>(end));
     }
     begin = chat.media[image].span.end;

@@ -19,16 +19,16 @@ namespace vlmtrain::models::llava {
 /// resized, cropped and normalized, in this order.
 struct ImageProcessorSettings {
   bool pad_to_square = false;  ///< pad to a centered square with the color of normalization.mean
-  /// Length in pixels that the shorter side is scaled to; nothing: images are resized to `resized`,
+  /// Length in pixels that the shorter side is scaled to; nothing: images are resized to `resized_size`,
   /// regardless of the aspect ratio.
   std::optional<int64_t> shortest_edge;
-  image::ImageSize resized{};            ///< used without shortest_edge
+  image::ImageSize resized_size{};       ///< used without shortest_edge
   std::optional<image::ImageSize> crop;  ///< center crop; a smaller image is padded with black
   image::Filter filter = image::Filter::kBicubic;
   image::Normalization normalization{};
 
   /// Returns the size of all outputs of prepare_image(); nothing if it depends on the image.
-  std::optional<image::ImageSize> fixed_size() const;
+  std::optional<image::ImageSize> get_fixed_size() const;
 };
 
 /// Reads the settings of a CLIPImageProcessor, LlavaImageProcessor or SiglipImageProcessor. Missing
@@ -48,7 +48,7 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
 void check_image_size(image::ImageSize size, const ImageProcessorSettings& settings);
 
 /// Returns the tower's input for an image: uint8 [3, height, width] as from image::decode_image() →
-/// uint8 [3, height, width] of settings.fixed_size(). Bitwise equal to transformers 5.23 with
+/// uint8 [3, height, width] of settings.get_fixed_size(). Bitwise equal to transformers 5.23 with
 /// torchvision 0.29. Throws as check_image_size(). Thread-safe.
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings);
 
@@ -63,14 +63,14 @@ class Processor final : public ConversationProcessor {
             ProcessorSettings settings, std::optional<MaskInput> masks);
 
  private:
-  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
   /// Tokenizes the texts between `images` images separately (original layout).
   EncodedChat encode_text_segments(const text::RenderedChat& chat, size_t images) const;
 
   Config config_;
-  ImageProcessorSettings images_;
+  ImageProcessorSettings image_settings_;
 };
 
 }  // namespace vlmtrain::models::llava

@@ -32,12 +32,12 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
                                      std::move(tokenizer), std::move(chat_template), settings);
 }
 
-data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,
-                              std::optional<int64_t> max_pixels) {
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config, const std::filesystem::path& folder,
+                                             image::ImageSize size, std::optional<int64_t> max_pixels) {
   const Config model_config = read_config(config, folder);
   const TileGrid grid = ImageProcessor(model_config, max_pixels).compute_grid(size);
   const int64_t side = model_config.vision.image_size;
-  return {.tokens = count_image_text(model_config, grid),
+  return {.tokens = count_image_text_tokens(model_config, grid),
           .image_tokens = grid.tiles() * model_config.image_tokens_per_tile(),
           .num_media = 1,
           .pixel_rows = grid.tiles(),
@@ -61,7 +61,7 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config, const std:
   return changes;
 }
 
-ContextLength context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
+ContextLength get_context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
   return {
       .tokens = read_config(config, folder).max_positions, .is_hard_limit = true, .key = "lm_max_position_embeddings"};
 }
@@ -77,8 +77,8 @@ Family make_family() {
   return {.model_types = {},
           .build = build,
           .load_processor = load_processor,
-          .image_shape = image_shape,
-          .context_length = context_length,
+          .compute_image_sample_shape = compute_image_sample_shape,
+          .get_context_length = get_context_length,
           .num_parameters = num_parameters,
           .matches_config = matches_config,
           .config_name = "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)",

@@ -213,7 +213,8 @@ constexpr const char* kOutputName = "decoder.head.weight";
 
 /// torchvision's ToTensor, which nanoVLM uses without normalization: maps bytes to the range from 0
 /// to 1.
-constexpr image::Normalization kToUnitRange{.mean = {0, 0, 0}, .std = {1, 1, 1}, .rescale_factor = 1.0 / 255.0};
+constexpr image::Normalization kUnitRangeNormalization{
+    .mean = {0, 0, 0}, .std = {1, 1, 1}, .rescale_factor = 1.0 / 255.0};
 
 }  // namespace
 
@@ -222,8 +223,8 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
       config_(std::move(config)),
       // save_model of safetensors, which nanoVLM calls, stores only one of several tensors that
       // share memory, the alphabetically first: decoder.head before decoder.token_embedding.
-      stores_output_only_(config_.text.tie_word_embeddings &&
-                          std::ranges::find(tensors, kEmbeddingName) == tensors.end()),
+      stores_tied_weight_as_output_(config_.text.tie_word_embeddings &&
+                                    std::ranges::find(tensors, kEmbeddingName) == tensors.end()),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "vision_encoder"), config_.vision),
       projection_(ParameterScope(parameters(), Component::kProjector, "MP.proj"),
                   config_.vision.hidden_size * config_.scale_factor * config_.scale_factor, config_.text.hidden_size,
@@ -231,19 +232,19 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
       text_(ParameterScope(parameters(), Component::kLanguageModel, "decoder"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "decoder.head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
-  const at::Tensor patches = tower_({vision.pixel_values, kToUnitRange}, recompute().vision);
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
+  const at::Tensor patches = tower_({vision.pixel_values, kUnitRangeNormalization}, recompute().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
-          .dense = with_dense ? patches : at::Tensor()};
+          .dense = with_dense_features ? patches : at::Tensor()};
 }
 
-ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
-std::string Model::checkpoint_name(const std::string& parameter) const {
-  return stores_output_only_ && parameter == kEmbeddingName ? kOutputName : parameter;
+std::string Model::get_checkpoint_name(const std::string& parameter) const {
+  return stores_tied_weight_as_output_ && parameter == kEmbeddingName ? kOutputName : parameter;
 }
 
 void Model::complete_config(nlohmann::ordered_json& config) const {
@@ -254,7 +255,7 @@ void Model::complete_config(nlohmann::ordered_json& config) const {
 
 void Model::complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const {
   // nanoVLM loads strictly, so it requires this buffer although it computes it.
-  weights.emplace_back("decoder.rotary_embd.inv_freq", config_.text.rope.frequencies(config_.text.head_dim));
+  weights.emplace_back("decoder.rotary_embd.inv_freq", config_.text.rope.compute_frequencies(config_.text.head_dim));
 }
 
 }  // namespace vlmtrain::models::nanovlm

@@ -40,7 +40,7 @@ struct Config {
   bool images_before_text() const { return extra_tokens.empty(); }
   bool has_global_image() const { return extra_tokens.contains("global_image_token"); }
   /// Returns the text of a token of vlm_extra_tokens. REQUIRES: it exists.
-  const std::string& extra_token(const std::string& token_name) const { return extra_tokens.at(token_name); }
+  const std::string& get_extra_token(const std::string& token_name) const { return extra_tokens.at(token_name); }
   int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
 };
 
@@ -59,19 +59,19 @@ class Model final : public VisionLanguageModel {
   /// checkpoint.
   Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;
-  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                            const OutputRequest& request, nn::KeyValueCache* cache) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
-  std::string checkpoint_name(const std::string& parameter) const override;
+  std::string get_checkpoint_name(const std::string& parameter) const override;
   void complete_config(nlohmann::ordered_json& config) const override;
   void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const override;
 
  private:
   Config config_;
-  bool stores_output_only_;  // the checkpoint has the tied embedding under the output projection's name
+  bool stores_tied_weight_as_output_;  // the checkpoint has the tied embedding under the output projection's name
   VisionTransformer tower_;
   nn::Linear projection_;
   CausalLlama text_;

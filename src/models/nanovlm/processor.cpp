@@ -25,7 +25,7 @@ std::string repeat(std::string_view text, int64_t times) {
   return result;
 }
 
-int64_t ceil_tiles(double side, int64_t tile) {
+int64_t count_tiles(double side, int64_t tile) {
   return static_cast<int64_t>(std::ceil(side / static_cast<double>(tile)));
 }
 
@@ -38,14 +38,14 @@ bool has_cell_tokens(const Config& config, TileGrid grid) {
 }  // namespace
 
 ImageProcessor::ImageProcessor(const Config& config, std::optional<int64_t> max_pixels)
-    : tile_(config.vision.image_size),
-      max_size_(config.max_image_size),
+    : tile_size_(config.vision.image_size),
+      max_side_(config.max_image_size),
       resize_to_max_side_(config.resize_to_max_side),
       has_global_image_(config.has_global_image()),
       max_pixels_(max_pixels) {
-  if (max_pixels && *max_pixels < tile_ * tile_) {
+  if (max_pixels && *max_pixels < tile_size_ * tile_size_) {
     throw usage_error("data.image_max_pixels is {}, but one tile of this model has {} pixels; raise it to that or more",
-                      *max_pixels, tile_ * tile_);
+                      *max_pixels, tile_size_ * tile_size_);
   }
 }
 
@@ -53,24 +53,25 @@ ImageProcessor::ImageProcessor(const Config& config, std::optional<int64_t> max_
 /// can add a tile.
 ImageSize ImageProcessor::resize_longest_side(ImageSize size, int64_t longest) const {
   const int64_t longer = std::max(size.height, size.width), shorter = std::min(size.height, size.width);
-  const int64_t tiled_longer = ceil_tiles(static_cast<double>(longer), tile_) * tile_;
+  const int64_t tiled_longer = count_tiles(static_cast<double>(longer), tile_size_) * tile_size_;
   const int64_t new_longer = resize_to_max_side_ ? longest : std::min(longest, tiled_longer);
   const double scale = static_cast<double>(new_longer) / static_cast<double>(longer);
-  const int64_t new_shorter = std::max<int64_t>(ceil_tiles(static_cast<double>(shorter) * scale, tile_), 1) * tile_;
+  const int64_t new_shorter =
+      std::max<int64_t>(count_tiles(static_cast<double>(shorter) * scale, tile_size_), 1) * tile_size_;
   if (size.width >= size.height) return {new_shorter, new_longer};
   return {new_longer, new_shorter};
 }
 
 ImageSize ImageProcessor::compute_resized_size(ImageSize size, std::optional<int64_t> max_pixels) const {
-  if (!max_size_) return {tile_, tile_};
-  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-  const int64_t pixel_limit = std::min(max_pixels_.value_or(kAny), max_pixels.value_or(kAny));
-  int64_t longest = *max_size_;
+  if (!max_side_) return {tile_size_, tile_size_};
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  const int64_t pixel_limit = std::min(max_pixels_.value_or(kNoLimit), max_pixels.value_or(kNoLimit));
+  int64_t longest = *max_side_;
   ImageSize resized_size = resize_longest_side(size, longest);
   // Removes tiles along the longer side until the limit is met; the other side follows.
   while (resized_size.height * resized_size.width > pixel_limit) {
-    VLMTRAIN_CHECK(longest > tile_, "one tile is within the limit");
-    longest -= tile_;
+    VLMTRAIN_CHECK(longest > tile_size_, "one tile is within the limit");
+    longest -= tile_size_;
     resized_size = resize_longest_side(size, longest);
   }
   return resized_size;
@@ -78,7 +79,7 @@ ImageSize ImageProcessor::compute_resized_size(ImageSize size, std::optional<int
 
 TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max_pixels) const {
   const ImageSize resized_size = compute_resized_size(size, max_pixels);
-  TileGrid grid{resized_size.height / tile_, resized_size.width / tile_};
+  TileGrid grid{resized_size.height / tile_size_, resized_size.width / tile_size_};
   grid.has_global_image = has_global_image_ && grid.cells() > 1;
   return grid;
 }
@@ -90,31 +91,31 @@ at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   const ImageSize resized_size = compute_resized_size(size, max_pixels);
   const TileGrid grid = compute_grid(size, max_pixels);
   const at::Tensor pixels = image::resize_pillow(image, resized_size.height, resized_size.width,
-                                                 max_size_ ? Filter::kBicubic : Filter::kBilinear);
-  at::Tensor tiles = at::empty({grid.tiles(), 3, tile_, tile_}, at::kByte);
-  split_tiles(pixels, tile_, tiles.narrow(0, grid.tiles() - grid.cells(), grid.cells()));
+                                                 max_side_ ? Filter::kBicubic : Filter::kBilinear);
+  at::Tensor tiles = at::empty({grid.tiles(), 3, tile_size_, tile_size_}, at::kByte);
+  split_tiles(pixels, tile_size_, tiles.narrow(0, grid.tiles() - grid.cells(), grid.cells()));
   if (grid.has_global_image) {
     // nanoVLM resizes the global image as a float tensor, hence not with Pillow's arithmetic.
-    tiles.select(0, 0).copy_(image::resize_float(pixels, tile_, tile_, Filter::kBilinear));
+    tiles.select(0, 0).copy_(image::resize_float(pixels, tile_size_, tile_size_, Filter::kBilinear));
   }
   return tiles;
 }
 
 std::string format_image_text(const Config& config, TileGrid grid) {
-  std::string tile = repeat(config.extra_token("image_token"), config.image_tokens_per_tile());
+  std::string tile = repeat(config.get_extra_token("image_token"), config.image_tokens_per_tile());
   if (!config.max_image_size) return tile;
   std::string text;
-  if (config.has_global_image()) text += config.extra_token("global_image_token") + tile;
+  if (config.has_global_image()) text += config.get_extra_token("global_image_token") + tile;
   if (!has_cell_tokens(config, grid)) return text;
   for (int64_t row = 1; row <= grid.rows; ++row) {
     for (int64_t column = 1; column <= grid.columns; ++column) {
-      text += config.extra_token(fmt::format("r{}c{}", row, column)) + tile;
+      text += config.get_extra_token(fmt::format("r{}c{}", row, column)) + tile;
     }
   }
   return text;
 }
 
-int64_t count_image_text(const Config& config, TileGrid grid) {
+int64_t count_image_text_tokens(const Config& config, TileGrid grid) {
   const bool has_markers = config.max_image_size.has_value();
   return grid.tiles() * (config.image_tokens_per_tile() + (has_markers ? 1 : 0));
 }
@@ -136,25 +137,25 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
           std::move(tokenizer), std::move(chat_template), std::move(settings),
           {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens_per_tile()}),
       config_(std::move(config)),
-      images_(images) {
+      image_processor_(images) {
   if (!config_.images_before_text()) {
-    image_token_id_ = find_token_id(this->tokenizer(), config_.extra_token("image_token"));
+    image_token_id_ = find_token_id(this->tokenizer(), config_.get_extra_token("image_token"));
   }
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
 }
 
-MediaLayout Processor::layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const TileGrid grid = images_.compute_grid(size, max_pixels);
+MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
   return {config_.images_before_text() ? "" : format_image_text(config_, grid), grid.tiles()};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
-  return images_.process(image, max_pixels);
+  return image_processor_.process(image, max_pixels);
 }
 
 std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& /*medium*/,
                                                     image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const TileGrid grid = images_.compute_grid(size, max_pixels);
+  const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
   std::vector<MediaPreview> previews;
   if (grid.has_global_image) previews.push_back(make_overview_preview(rows.select(0, 0)));
   const int64_t first = grid.has_global_image ? 1 : 0;
@@ -163,13 +164,13 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
 }
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  return count_image_text(config_, images_.compute_grid(size, max_pixels));
+  return count_image_text_tokens(config_, image_processor_.compute_grid(size, max_pixels));
 }
 
-std::optional<ShrinkRange> Processor::shrink_range(data::MediaKind /*kind*/) const {
+std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/) const {
   if (!config_.max_image_size) return std::nullopt;
-  const int64_t tile = config_.vision.image_size * config_.vision.image_size;
-  return ShrinkRange{.min_pixels = tile, .step = tile};
+  const int64_t tile_pixels = config_.vision.image_size * config_.vision.image_size;
+  return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
 }
 
 std::string Processor::describe_position_overflow(const std::string& id, int64_t tokens) const {
@@ -180,27 +181,28 @@ std::string Processor::describe_position_overflow(const std::string& id, int64_t
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return config_.images_before_text() ? encode_after_images(chat, images) : encode_with_tokens(chat, images);
+  return config_.images_before_text() ? encode_after_images(chat, images) : encode_with_image_tokens(chat, images);
 }
 
-EncodedChat Processor::encode_with_tokens(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  std::vector<MediaLayout> numbered(images.begin(), images.end());
-  for (size_t i = 0; i < numbered.size() && numbered.size() > 1; ++i) {
-    numbered[i].text.insert(0, fmt::format("<image: {}>", i));
+EncodedChat Processor::encode_with_image_tokens(const text::RenderedChat& chat,
+                                                std::span<const MediaLayout> images) const {
+  std::vector<MediaLayout> numbered_images(images.begin(), images.end());
+  for (size_t i = 0; i < numbered_images.size() && numbered_images.size() > 1; ++i) {
+    numbered_images[i].text.insert(0, fmt::format("<image: {}>", i));
   }
-  return encode_with_images(tokenizer(), chat, numbered, image_token_id_,
-                            /*add_special_tokens=*/false);
+  return encode_with_media(tokenizer(), chat, numbered_images, image_token_id_,
+                           /*add_special_tokens=*/false);
 }
 
 EncodedChat Processor::encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  constexpr int64_t kAnyToken = 0;  // any id is valid: an image feature replaces its embedding
-  EncodedChat text = encode_with_images(tokenizer(), chat, images, image_token_id_,
-                                        /*add_special_tokens=*/!chat_template().writes_bos());
-  int64_t features = 0;
-  for (const MediaLayout& image : images) features += image.pixel_rows * config_.image_tokens_per_tile();
-  text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(features), kAnyToken);
-  text.is_label.insert(text.is_label.begin(), static_cast<size_t>(features), 0);
-  for (int64_t position = 0; position < features; ++position) text.image_token_positions.push_back(position);
+  constexpr int64_t kPlaceholderTokenId = 0;  // any id is valid: an image feature replaces its embedding
+  EncodedChat text = encode_with_media(tokenizer(), chat, images, image_token_id_,
+                                       /*add_special_tokens=*/!chat_template().writes_bos());
+  int64_t num_features = 0;
+  for (const MediaLayout& image : images) num_features += image.pixel_rows * config_.image_tokens_per_tile();
+  text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(num_features), kPlaceholderTokenId);
+  text.is_label.insert(text.is_label.begin(), static_cast<size_t>(num_features), 0);
+  for (int64_t position = 0; position < num_features; ++position) text.image_token_positions.push_back(position);
   return text;
 }
 

@@ -47,8 +47,8 @@ class ImageProcessor {
   image::ImageSize compute_resized_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
   image::ImageSize resize_longest_side(image::ImageSize size, int64_t longest) const;
 
-  int64_t tile_;
-  std::optional<int64_t> max_size_;
+  int64_t tile_size_;
+  std::optional<int64_t> max_side_;
   bool resize_to_max_side_;
   bool has_global_image_;
   std::optional<int64_t> max_pixels_;
@@ -62,7 +62,7 @@ std::string format_image_text(const Config& config, TileGrid grid);
 
 /// Returns the number of tokens of format_image_text(), or the number of image features if
 /// config.images_before_text().
-int64_t count_image_text(const Config& config, TileGrid grid);
+int64_t count_image_text_tokens(const Config& config, TileGrid grid);
 
 /// Loads nanoVLM's tokenizer: `folder`/tokenizer.json, with the tokens of vlm_extra_tokens appended
 /// if they are missing. Throws UserError (kBadData) if the file is missing, as in nanoVLM's own
@@ -79,22 +79,22 @@ class Processor final : public ConversationProcessor {
             ProcessorSettings settings);
 
  private:
-  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
                                            std::optional<int64_t> max_pixels) const override;
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  std::optional<ShrinkRange> shrink_range(data::MediaKind kind) const override;
+  std::optional<ShrinkRange> get_shrink_range(data::MediaKind kind) const override;
   int64_t max_positions() const override { return config_.max_positions; }
   std::string describe_position_overflow(const std::string& id, int64_t tokens) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
   /// Tokenizes a chat whose image features precede the text (config.images_before_text()).
   EncodedChat encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
   /// Tokenizes a chat with image tokens in the text.
-  EncodedChat encode_with_tokens(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
+  EncodedChat encode_with_image_tokens(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
 
   Config config_;
-  ImageProcessor images_;
+  ImageProcessor image_processor_;
   int64_t image_token_id_ = -1;  // -1 if images precede the text
 };
 

@@ -20,7 +20,7 @@ namespace vlmtrain::models {
 
 /// Returns the initial scale of the two projections per block that write to the residual stream, so
 /// that its variance does not grow with depth (Radford et al. 2019, GPT-2).
-inline double residual_branch_gain(int64_t blocks) {
+inline double compute_residual_gain(int64_t blocks) {
   return 1.0 / std::sqrt(2.0 * static_cast<double>(blocks));
 }
 
@@ -34,14 +34,14 @@ struct DeepstackAddition {
 
 /// The operations on hidden states between blocks.
 struct HiddenStateOptions {
-  std::vector<int64_t> requested{};  ///< indices of blocks whose outputs are returned, before additions
+  std::vector<int64_t> intermediates{};  ///< indices of blocks whose outputs are returned, before additions
   std::vector<DeepstackAddition> additions{};
 };
 
 /// The results of BlockList::run().
 struct BlockOutputs {
-  at::Tensor last{};                    ///< output of the last block with its additions, [rows, hidden]
-  std::vector<at::Tensor> requested{};  ///< outputs [rows, hidden] of the blocks in HiddenStateOptions
+  at::Tensor last_hidden_state{};           ///< output of the last block with its additions, [rows, hidden]
+  std::vector<at::Tensor> intermediates{};  ///< outputs [rows, hidden] of the blocks in HiddenStateOptions
 };
 
 /// The blocks of a tower. Applies activation checkpointing and unshards the weights of each block
@@ -79,8 +79,8 @@ class BlockList {
   template <class GetContext>
   BlockOutputs run_with_contexts(at::Tensor hidden, const TowerRecompute& recompute, const GetContext& get_context,
                                  const HiddenStateOptions& options = {}) const {
-    check(options);
-    BlockOutputs outputs{.requested = std::vector<at::Tensor>(options.requested.size())};
+    check_options(options);
+    BlockOutputs outputs{.intermediates = std::vector<at::Tensor>(options.intermediates.size())};
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];
       store_->prepare_block_forward(entry.first_parameter, entry.end_parameter);
@@ -89,21 +89,22 @@ class BlockList {
         const memory::BlockScope memory_scope(component, i);
         return (*block)(x, context);
       };
-      const bool recomputes = i < recompute.count && c10::GradMode::is_enabled();
-      const auto selective = i < recompute.num_selective ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
-      hidden = recomputes ? nn::recompute(run_block, hidden, entry.parameters, selective) : run_block(hidden);
+      const bool is_recomputed = i < recompute.count && c10::GradMode::is_enabled();
+      const auto checkpoint_mode =
+          i < recompute.num_selective ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
+      hidden = is_recomputed ? nn::recompute(run_block, hidden, entry.parameters, checkpoint_mode) : run_block(hidden);
       if (store_->has_block_unsharder() && hidden.requires_grad()) register_backward_use(hidden, entry);
-      for (size_t index = 0; index < options.requested.size(); ++index) {
-        if (options.requested[index] == i) outputs.requested[index] = hidden;
+      for (size_t index = 0; index < options.intermediates.size(); ++index) {
+        if (options.intermediates[index] == i) outputs.intermediates[index] = hidden;
       }
       // The view collects the gradients of the next block before that of the returned state is
       // added, so the summation order does not depend on recomputation.
-      if (std::ranges::find(options.requested, i) != options.requested.end()) hidden = hidden.view_as(hidden);
+      if (std::ranges::find(options.intermediates, i) != options.intermediates.end()) hidden = hidden.view_as(hidden);
       for (const auto& addition : options.additions) {
         if (addition.block == i) hidden = hidden.index_add(0, addition.rows, addition.features);
       }
     }
-    outputs.last = std::move(hidden);
+    outputs.last_hidden_state = std::move(hidden);
     return outputs;
   }
 
@@ -120,9 +121,9 @@ class BlockList {
     });
   }
 
-  void check(const HiddenStateOptions& options) const {
+  void check_options(const HiddenStateOptions& options) const {
     const auto exists = [this](int64_t block) { return block >= 0 && block < size(); };
-    VLMTRAIN_CHECK(std::ranges::all_of(options.requested, exists) &&
+    VLMTRAIN_CHECK(std::ranges::all_of(options.intermediates, exists) &&
                        std::ranges::all_of(options.additions, exists, &DeepstackAddition::block),
                    "hidden states of a block that does not exist: the model has {} blocks", size());
   }

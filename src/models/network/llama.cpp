@@ -18,7 +18,7 @@ namespace vlmtrain::models {
 namespace {
 
 /// Returns transformers' defaults for a `model_type`.
-LlamaConfig get_defaults(const std::string& type, const std::string& source) {
+LlamaConfig get_transformers_defaults(const std::string& type, const std::string& source) {
   if (type == "llama") return {};
   if (type == "mistral")
     return {.type = LlamaType::kMistral, .intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
@@ -73,7 +73,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   refuse_experts(json, source);
   refuse_attention_dropout(json, source);
   const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
-  LlamaConfig config = get_defaults(type, source);
+  LlamaConfig config = get_transformers_defaults(type, source);
   config.vocab_size = read_size(json, "vocab_size", config.vocab_size, kMaxVocabSize, source);
   config.hidden_size = read_size(json, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
   config.intermediate_size = read_size(json, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
@@ -122,17 +122,19 @@ double LlamaConfig::num_parameters() const {
 }
 
 LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)
-    : heads_{.num_heads = config.heads, .num_key_value_heads = config.key_value_heads, .head_dim = config.head_dim},
+    : head_shape_{.num_heads = config.heads,
+                  .num_key_value_heads = config.key_value_heads,
+                  .head_dim = config.head_dim},
       qkv_(scope / config.names.attention, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
-           {heads_.num_heads * heads_.head_dim, heads_.num_key_value_heads * heads_.head_dim,
-            heads_.num_key_value_heads * heads_.head_dim},
+           {head_shape_.num_heads * head_shape_.head_dim, head_shape_.num_key_value_heads * head_shape_.head_dim,
+            head_shape_.num_key_value_heads * head_shape_.head_dim},
            config.qkv_bias),
       out_proj_(scope / config.names.attention / config.names.attention_output, config.heads * config.head_dim,
-                config.hidden_size, config.attention_output_bias, residual_branch_gain(config.layers)),
+                config.hidden_size, config.attention_output_bias, compute_residual_gain(config.layers)),
       gate_up_proj_(scope / "mlp", {"gate_proj", "up_proj"}, config.hidden_size,
                     {config.intermediate_size, config.intermediate_size}, config.mlp_bias),
       down_proj_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
-                 residual_branch_gain(config.layers)),
+                 compute_residual_gain(config.layers)),
       input_layernorm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
       post_attention_layernorm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {
   if (config.qk_norm) {
@@ -141,8 +143,8 @@ LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& confi
 }
 
 at::Tensor LlamaBlock::attend(const at::Tensor& qkv, const LlamaContext& context) const {
-  const auto [query, key, value] = head_norms_ ? head_norms_->split_and_rotate_heads(qkv, heads_, context.rotary)
-                                               : nn::split_and_rotate_heads(qkv, heads_, context.rotary);
+  const auto [query, key, value] = head_norms_ ? head_norms_->split_and_rotate_heads(qkv, head_shape_, context.rotary)
+                                               : nn::split_and_rotate_heads(qkv, head_shape_, context.rotary);
   const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
                                                        : nn::attention(query, key, value, context.samples,
                                                                        /*causal=*/true, context.sliding_window);
@@ -161,7 +163,7 @@ LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& confi
       embedding_((scope / config.names.embedding)
                      .embedding("weight", {config.vocab_size, config.hidden_size},
                                 nn::InitialValues::kaiming(config.hidden_size))),
-      rotary_frequencies_(config.rope.frequencies(config.head_dim).to(embedding_.device())),
+      rotary_frequencies_(config.rope.compute_frequencies(config.head_dim).to(embedding_.device())),
       rotary_axes_(config.rope.make_pair_axes().to(embedding_.device())),
       blocks_(scope / config.names.blocks, config.layers, config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
@@ -193,14 +195,14 @@ ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFea
     block_context.block = block;
     return block_context;
   };
-  HiddenStateOptions options{.requested = request.text_blocks};
+  HiddenStateOptions options{.intermediates = request.text_blocks};
   for (const auto& deepstack : image_features.deepstack_features) {
     // Feature level i is added after block i.
     options.additions.push_back({std::ssize(options.additions), batch.image_positions, deepstack});
   }
   BlockOutputs outputs = blocks_.run_with_contexts(embedded, recomputed_blocks, make_context, options);
-  return {.hidden = norm_(outputs.last.index_select(0, request.positions)),
-          .text_blocks = std::move(outputs.requested)};
+  return {.hidden = norm_(outputs.last_hidden_state.index_select(0, request.positions)),
+          .text_blocks = std::move(outputs.intermediates)};
 }
 
 CausalLlama::CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output)

@@ -86,7 +86,7 @@ class LlamaBlock {
   /// key_value_heads) · head_dim]: query, key and value heads in this order.
   at::Tensor attend(const at::Tensor& qkv, const LlamaContext& context) const;
 
-  nn::HeadShape heads_;
+  nn::HeadShape head_shape_;
   nn::Linears qkv_;
   nn::Linear out_proj_;
   nn::Linears gate_up_proj_;
@@ -100,7 +100,7 @@ class LlamaModel {
  public:
   LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config);
 
-  /// Implements VisionLanguageModel::hidden_states(). `batch.position_ids` may have several axes
+  /// Implements VisionLanguageModel::compute_hidden_states(). `batch.position_ids` may have several axes
   /// only if config.rope has sections.
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                          const OutputRequest& request, const TowerRecompute& recomputed_blocks,
@@ -130,10 +130,10 @@ class CausalLlama {
   /// config.tie_word_embeddings.
   CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output);
 
-  /// Implements VisionLanguageModel::hidden_states().
-  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                            const OutputRequest& request, const TowerRecompute& recomputed_blocks,
-                            nn::KeyValueCache* cache) const {
+  /// Implements VisionLanguageModel::compute_hidden_states().
+  ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                                    nn::KeyValueCache* cache) const {
     return text_(batch, image_features, request, recomputed_blocks, cache);
   }
 

@@ -43,12 +43,12 @@ constexpr double kUpscaleNormEpsilon = 1e-6;  // of SAM's LayerNorm2d, used here
 
 /// Random tokens must differ from each other, but be small compared to prompts, which have variance
 /// 1. Not tuned.
-constexpr InitialValues kTokens{.mean = 0, .deviation = 0.2};
+constexpr InitialValues kTokenInitialization{.mean = 0, .deviation = 0.2};
 /// transformers' usual standard deviation of embeddings.
-constexpr InitialValues kNoMask{.mean = 0, .deviation = 0.02};
+constexpr InitialValues kNoMaskInitialization{.mean = 0, .deviation = 0.02};
 
 /// Small random mask weights keep the initial mask probabilities near one half. Not tuned.
-constexpr double kMaskGain = 0.1;
+constexpr double kMaskWeightGain = 0.1;
 
 ParameterScope make_decoder_scope(const ParameterScope& scope) {
   return scope.with_component(Component::kMaskDecoder) / "mask_decoder";
@@ -163,18 +163,19 @@ MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& c
     : frequencies_((scope.with_component(Component::kConstant) / "shared_image_embedding")
                        .parameter("positional_embedding", {2, config.hidden_size() / 2}, {.mean = 0, .deviation = 1})),
       no_mask_((scope.with_component(Component::kMaskDecoder) / "prompt_encoder" / "no_mask_embed")
-                   .parameter("weight", {1, config.hidden_size()}, kNoMask)),
-      iou_token_((make_decoder_scope(scope) / "iou_token").parameter("weight", {1, config.hidden_size()}, kTokens)),
+                   .parameter("weight", {1, config.hidden_size()}, kNoMaskInitialization)),
+      iou_token_((make_decoder_scope(scope) / "iou_token")
+                     .parameter("weight", {1, config.hidden_size()}, kTokenInitialization)),
       mask_tokens_((make_decoder_scope(scope) / "mask_tokens")
-                       .parameter("weight", {config.mask_tokens, config.hidden_size()}, kTokens)),
+                       .parameter("weight", {config.mask_tokens, config.hidden_size()}, kTokenInitialization)),
       transformer_(make_decoder_scope(scope) / "transformer", config.transformer),
       upscale1_(make_decoder_scope(scope) / "upscale_conv1", config.hidden_size(), config.hidden_size() / 4),
       upscale_norm_(make_decoder_scope(scope) / "upscale_layer_norm", config.hidden_size() / 4, kUpscaleNormEpsilon),
       upscale2_(make_decoder_scope(scope) / "upscale_conv2", config.hidden_size() / 4, config.hidden_size() / 8),
-      first_layer_(make_first_mask_scope(scope) / "proj_in", config.hidden_size(), config.hidden_size(), true),
-      layer_(make_first_mask_scope(scope) / "layers" / 0, config.hidden_size(), config.hidden_size(), true),
-      last_layer_(make_first_mask_scope(scope) / "proj_out", config.hidden_size(), config.hidden_size() / 8, true,
-                  kMaskGain) {}
+      mask_mlp_input_(make_first_mask_scope(scope) / "proj_in", config.hidden_size(), config.hidden_size(), true),
+      mask_mlp_hidden_(make_first_mask_scope(scope) / "layers" / 0, config.hidden_size(), config.hidden_size(), true),
+      mask_mlp_output_(make_first_mask_scope(scope) / "proj_out", config.hidden_size(), config.hidden_size() / 8, true,
+                       kMaskWeightGain) {}
 
 /// Returns sines and cosines of the features' positions (Tancik et al. 2020, arXiv 2006.10739),
 /// [side², hidden], computed in fp32 as in SAM.
@@ -197,7 +198,7 @@ at::Tensor MaskDecoder::upscale(const at::Tensor& x) const {
 /// weights of the upscaled features in the mask logits.
 at::Tensor MaskDecoder::compute_mask_weights(const at::Tensor& x) const {
   const auto relu = [](const at::Tensor& y) { return activate(Activation::kRelu, y); };
-  return last_layer_(relu(layer_(relu(first_layer_(x)))));
+  return mask_mlp_output_(relu(mask_mlp_hidden_(relu(mask_mlp_input_(x)))));
 }
 
 at::Tensor MaskDecoder::operator()(const at::Tensor& features, int64_t side, const at::Tensor& prompts,

@@ -138,7 +138,7 @@ class MaskDecoder {
   ConvTranspose2x2 upscale1_;
   nn::LayerNorm upscale_norm_;
   ConvTranspose2x2 upscale2_;
-  nn::Linear first_layer_, layer_, last_layer_;  // hypernetwork of the first mask token
+  nn::Linear mask_mlp_input_, mask_mlp_hidden_, mask_mlp_output_;  // hypernetwork of the first mask token
 };
 
 }  // namespace vlmtrain::models

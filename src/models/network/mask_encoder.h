@@ -60,8 +60,8 @@ class RecomputedBlocks {
         const memory::BlockScope memory_scope(memory::Component::kMasks, i);
         return block(input);
       };
-      const bool recomputes = i < num_recomputed && c10::GradMode::is_enabled();
-      x = recomputes ? nn::recompute(run_block, x, entry.parameters) : run_block(x);
+      const bool is_recomputed = i < num_recomputed && c10::GradMode::is_enabled();
+      x = is_recomputed ? nn::recompute(run_block, x, entry.parameters) : run_block(x);
     }
     return x;
   }

@@ -14,7 +14,7 @@ namespace {
 /// Returns the normalized pixels of each patch, [images · patches, 3 · patch.height · patch.width],
 /// ordered by channel, then row.
 at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
-  if (kernels::has(kernels::Kernel::kPatchify, pixels.bytes) && dtype != at::kDouble) {
+  if (kernels::is_available(kernels::Kernel::kPatchify, pixels.bytes) && dtype != at::kDouble) {
     return kernels::patchify(pixels, patch, dtype);
   }
   const at::Tensor bytes = pixels.order.defined() ? pixels.bytes.index_select(0, pixels.order) : pixels.bytes;
@@ -45,9 +45,9 @@ at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtyp
 
 at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale) {
   const int64_t features = patches.size(1);
-  const int64_t cells = side / scale;
+  const int64_t squares = side / scale;
   // [tiles, row of squares, row in square, column of squares, column in square · features]
-  return patches.view({-1, cells, scale, cells, scale * features})
+  return patches.view({-1, squares, scale, squares, scale * features})
       .transpose(2, 3)
       .reshape({-1, scale * scale * features});
 }

@@ -143,7 +143,7 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
   return result;
 }
 
-at::Tensor RopeConfig::frequencies(int64_t head_dim) const {
+at::Tensor RopeConfig::compute_frequencies(int64_t head_dim) const {
   switch (type) {
     case RopeType::kDefault:
       return nn::compute_inv_freq(head_dim, theta);

@@ -44,7 +44,7 @@ struct RopeConfig {
   static RopeConfig from_json(const nlohmann::json& text_config, const std::string& source);
 
   /// Returns the frequencies, fp32 [head_dim / 2] on the CPU, rounded as in transformers.
-  at::Tensor frequencies(int64_t head_dim) const;
+  at::Tensor compute_frequencies(int64_t head_dim) const;
 
   /// Returns the axis of each pair, an index into data::kPositionAxes axes, as int64 [head_dim / 2]
   /// on the CPU; empty without sections.

@@ -37,7 +37,7 @@ using nn::ParameterScope;
 constexpr double kSamPositionDeviation = 0.5;  // as kPositionDeviation in vision_transformer.cpp
 constexpr double kNeckEpsilon = 1e-6;          // of SAM's LayerNorm2d
 
-RecomputedBlocks make_blocks(const ParameterScope& scope, const SamVitConfig& config) {
+RecomputedBlocks make_sam_vit_blocks(const ParameterScope& scope, const SamVitConfig& config) {
   RecomputedBlocks blocks;
   for (int64_t i = 0; i < config.layers; ++i) {
     blocks.add(scope.store(), [&] { return SamVitBlock(scope / i, config, config.get_window_size(i)); });
@@ -111,7 +111,7 @@ SamVitAttention::SamVitAttention(const nn::ParameterScope& scope, const SamVitCo
     : heads_(config.heads),
       side_(side),
       qkv_(scope / "qkv", config.hidden_size, 3 * config.hidden_size, config.qkv_bias),
-      proj_(scope / "proj", config.hidden_size, config.hidden_size, true, residual_branch_gain(config.layers)),
+      proj_(scope / "proj", config.hidden_size, config.hidden_size, true, compute_residual_gain(config.layers)),
       rel_pos_h_(make_relative_table(scope, "rel_pos_h", config, side)),
       rel_pos_w_(make_relative_table(scope, "rel_pos_w", config, side)) {}
 
@@ -144,29 +144,29 @@ at::Tensor SamVitAttention::operator()(const at::Tensor& x) const {
 SamVitBlock::SamVitBlock(const nn::ParameterScope& scope, const SamVitConfig& config, int64_t window)
     : side_(config.side()),
       window_(window),
-      windows_(window == 0 ? 1 : (side_ + window - 1) / window),
+      num_windows_(window == 0 ? 1 : (side_ + window - 1) / window),
       activation_(config.activation),
       norm1_(scope / "layer_norm1", config.hidden_size, config.layer_norm_eps),
       attention_(scope / "attn", config, window == 0 ? side_ : window),
       norm2_(scope / "layer_norm2", config.hidden_size, config.layer_norm_eps),
       lin1_(scope / "mlp" / "lin1", config.hidden_size, config.mlp_dim, true),
-      lin2_(scope / "mlp" / "lin2", config.mlp_dim, config.hidden_size, true, residual_branch_gain(config.layers)) {}
+      lin2_(scope / "mlp" / "lin2", config.mlp_dim, config.hidden_size, true, compute_residual_gain(config.layers)) {}
 
 /// Splits images into windows: [images · side², hidden] → [images · windows² · window², hidden].
 /// The zero padding outside the image is not masked, as in SAM's training.
 at::Tensor SamVitBlock::window_partition(const at::Tensor& x) const {
-  const int64_t padding = windows_ * window_ - side_;
+  const int64_t padding = num_windows_ * window_ - side_;
   const at::Tensor images = at::constant_pad_nd(x.view({-1, side_, side_, x.size(1)}), {0, 0, 0, padding, 0, padding});
-  return images.view({-1, windows_, window_, windows_, window_, x.size(1)})
+  return images.view({-1, num_windows_, window_, num_windows_, window_, x.size(1)})
       .permute({0, 1, 3, 2, 4, 5})
       .reshape({-1, x.size(1)});
 }
 
 /// Inverts window_partition() and removes the padding.
 at::Tensor SamVitBlock::window_unpartition(const at::Tensor& x) const {
-  return x.view({-1, windows_, windows_, window_, window_, x.size(1)})
+  return x.view({-1, num_windows_, num_windows_, window_, window_, x.size(1)})
       .permute({0, 1, 3, 2, 4, 5})
-      .reshape({-1, windows_ * window_, windows_ * window_, x.size(1)})
+      .reshape({-1, num_windows_ * window_, num_windows_ * window_, x.size(1)})
       .narrow(1, 0, side_)
       .narrow(2, 0, side_)
       .reshape({-1, x.size(1)});
@@ -191,7 +191,7 @@ SamVit::SamVit(const ParameterScope& scope, const SamVitConfig& config)
                      ? scope.parameter("pos_embed", {1, config.side(), config.side(), config.hidden_size},
                                        {.mean = 0, .deviation = kSamPositionDeviation})
                      : at::Tensor()),
-      blocks_(make_blocks(scope / "layers", config)),
+      blocks_(make_sam_vit_blocks(scope / "layers", config)),
       neck_weight_((scope / "neck" / "conv1")
                        .parameter("weight", {config.output_channels, config.hidden_size, 1, 1},
                                   InitialValues::kaiming(config.hidden_size))),
@@ -211,7 +211,7 @@ at::Tensor SamVit::embed(const at::Tensor& pixels) const {
   return (embedded.view({images, side, side, -1}) + pos_embed_).flatten(0, 2);
 }
 
-at::Tensor SamVit::neck(const at::Tensor& x) const {
+at::Tensor SamVit::apply_neck(const at::Tensor& x) const {
   const int64_t side = config_.side(), channels = config_.output_channels;
   const at::Tensor projected = neck_norm1_(nn::linear(x, neck_weight_.flatten(1), {}));
   const at::Tensor convolved = neck_convolution_(projected.view({-1, side, side, channels}).permute({0, 3, 1, 2}));
@@ -221,7 +221,7 @@ at::Tensor SamVit::neck(const at::Tensor& x) const {
 at::Tensor SamVit::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
   VLMTRAIN_CHECK(pixels.size(2) == config_.image_size && pixels.size(3) == config_.image_size,
                  "images of {}×{} for an encoder of {}", pixels.size(2), pixels.size(3), config_.image_size);
-  return neck(blocks_.run(embed(pixels), recomputed_blocks));
+  return apply_neck(blocks_.run(embed(pixels), recomputed_blocks));
 }
 
 }  // namespace vlmtrain::models

@@ -80,9 +80,9 @@ class SamVitBlock {
   at::Tensor window_partition(const at::Tensor& x) const;
   at::Tensor window_unpartition(const at::Tensor& x) const;
 
-  int64_t side_;     // of the image, in patches
-  int64_t window_;   // in patches; 0: full image
-  int64_t windows_;  // number of windows along an image's side, the last one padded
+  int64_t side_;         // of the image, in patches
+  int64_t window_;       // in patches; 0: full image
+  int64_t num_windows_;  // number of windows along an image's side, the last one padded
   Activation activation_;
   nn::LayerNorm norm1_;
   SamVitAttention attention_;
@@ -102,7 +102,7 @@ class SamVit : public MaskEncoder {
 
  private:
   at::Tensor embed(const at::Tensor& pixels) const;
-  at::Tensor neck(const at::Tensor& x) const;
+  at::Tensor apply_neck(const at::Tensor& x) const;
 
   SamVitConfig config_;
   at::Tensor patch_weight_, patch_bias_;  // of a convolution, [hidden, 3, patch, patch]

@@ -18,16 +18,16 @@ constexpr int64_t kMaxWindow = 64;
 constexpr int64_t kMaxStages = 16;  // published models have 4
 
 /// A config key with one number per stage.
-struct StageList {
+struct StageKey {
   const char* key;
   int64_t TinyVitStage::*member;  ///< field that the numbers are stored in
   int64_t max;                    ///< largest valid number
 };
 
-constexpr StageList kStageLists[] = {{"embed_dims", &TinyVitStage::width, kMaxLayerWidth},
-                                     {"depths", &TinyVitStage::blocks, kMaxBlocks},
-                                     {"num_heads", &TinyVitStage::heads, kMaxLayerWidth},
-                                     {"window_sizes", &TinyVitStage::window, kMaxWindow}};
+constexpr StageKey kStageKeys[] = {{"embed_dims", &TinyVitStage::width, kMaxLayerWidth},
+                                   {"depths", &TinyVitStage::blocks, kMaxBlocks},
+                                   {"num_heads", &TinyVitStage::heads, kMaxLayerWidth},
+                                   {"window_sizes", &TinyVitStage::window, kMaxWindow}};
 
 std::vector<int64_t> collect_values(const std::vector<TinyVitStage>& stages, int64_t TinyVitStage::*member) {
   std::vector<int64_t> numbers;
@@ -39,7 +39,7 @@ std::vector<int64_t> collect_values(const std::vector<TinyVitStage>& stages, int
 std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vector<TinyVitStage>& defaults,
                                       const std::string& source) {
   std::vector<TinyVitStage> stages;
-  for (const auto& [key, member, max] : kStageLists) {
+  for (const auto& [key, member, max] : kStageKeys) {
     const auto numbers = io::get_or<std::vector<int64_t>>(json, key, collect_values(defaults, member), source);
     if (stages.empty()) {
       check_size(std::ssize(numbers), fmt::format("the length of {}", key), kMaxStages, source);
@@ -47,7 +47,7 @@ std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vec
     }
     if (numbers.size() != stages.size()) {
       throw data_error("{}: {} has {} entries, but {} has {}: give one per stage", source, key, numbers.size(),
-                       kStageLists[0].key, stages.size());
+                       kStageKeys[0].key, stages.size());
     }
     for (size_t i = 0; i < stages.size(); ++i) {
       check_size(numbers[i], key, max, source);
@@ -79,8 +79,9 @@ void check_stages(const TinyVitConfig& config, const std::string& source) {
 
 void check_widths(const TinyVitConfig& config, const std::string& source) {
   for (const TinyVitStage& stage : config.stages) {
-    check_size(config.mlp_features(stage.width), "embed_dims times mlp_ratio", kMaxLayerWidth, source);
-    check_size(config.expanded_channels(stage.width), "embed_dims times mbconv_expand_ratio", kMaxLayerWidth, source);
+    check_size(config.compute_mlp_width(stage.width), "embed_dims times mlp_ratio", kMaxLayerWidth, source);
+    check_size(config.compute_expanded_channels(stage.width), "embed_dims times mbconv_expand_ratio", kMaxLayerWidth,
+               source);
   }
 }
 
@@ -100,7 +101,7 @@ void add_stage(RecomputedBlocks& blocks, const nn::ParameterScope& scope, const 
     const nn::ParameterScope block_scope = scope / "blocks" / i;
     if (is_convolutional) {
       blocks.add(scope.store(),
-                 [&] { return MBConv(block_scope, stage.width, config.expanded_channels(stage.width)); });
+                 [&] { return MBConv(block_scope, stage.width, config.compute_expanded_channels(stage.width)); });
     } else {
       blocks.add(scope.store(), [&] { return TinyVitBlock(block_scope, config, stage, offsets); });
     }
@@ -195,7 +196,7 @@ at::Tensor TinyVit::embed(const at::Tensor& pixels) const {
   return embedding2_(at::gelu(embedding1_(pixels)));
 }
 
-at::Tensor TinyVit::neck(const at::Tensor& x) const {
+at::Tensor TinyVit::apply_neck(const at::Tensor& x) const {
   const at::Tensor projected = neck_norm1_(to_channels_last(neck1_(x)));
   return neck_norm2_(to_channels_last(neck2_(to_channels_first(projected)))).flatten(0, 2);
 }
@@ -203,7 +204,7 @@ at::Tensor TinyVit::neck(const at::Tensor& x) const {
 at::Tensor TinyVit::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
   VLMTRAIN_CHECK(pixels.size(2) == pixels.size(3) && pixels.size(2) % kStride == 0,
                  "images of {}×{} for a mask encoder of stride {}", pixels.size(2), pixels.size(3), kStride);
-  return neck(blocks_.run(embed(pixels), recomputed_blocks));
+  return apply_neck(blocks_.run(embed(pixels), recomputed_blocks));
 }
 
 }  // namespace vlmtrain::models

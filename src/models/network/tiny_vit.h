@@ -49,8 +49,8 @@ struct TinyVitConfig {
   double num_parameters() const;  ///< estimate
   /// Returns the hidden features of an MLP, or the inner channels of an MBConv, in a stage of
   /// `width` channels. Rounded down.
-  int64_t mlp_features(int64_t width) const { return scale_width(width, mlp_ratio); }
-  int64_t expanded_channels(int64_t width) const { return scale_width(width, mbconv_expand_ratio); }
+  int64_t compute_mlp_width(int64_t width) const { return scale_width(width, mlp_ratio); }
+  int64_t compute_expanded_channels(int64_t width) const { return scale_width(width, mbconv_expand_ratio); }
 
  private:
   static int64_t scale_width(int64_t width, double ratio) {
@@ -75,7 +75,7 @@ class TinyVit : public MaskEncoder {
 
  private:
   at::Tensor embed(const at::Tensor& pixels) const;
-  at::Tensor neck(const at::Tensor& x) const;
+  at::Tensor apply_neck(const at::Tensor& x) const;
 
   nn::ConvBatchNorm embedding1_, embedding2_;
   RecomputedBlocks blocks_;

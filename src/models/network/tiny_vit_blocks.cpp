@@ -17,16 +17,16 @@ namespace vlmtrain::models {
 namespace {
 
 /// Returns the shape of a 1×1 convolution.
-nn::ConvolutionShape pointwise(int64_t in_channels, int64_t out_channels) {
+nn::ConvolutionShape make_pointwise_shape(int64_t in_channels, int64_t out_channels) {
   return {.in_channels = in_channels, .out_channels = out_channels};
 }
 
 /// Returns the shape of a 3×3 convolution of each channel by itself.
-nn::ConvolutionShape depthwise(int64_t channels, int64_t stride) {
+nn::ConvolutionShape make_depthwise_shape(int64_t channels, int64_t stride) {
   return {.in_channels = channels, .out_channels = channels, .kernel = 3, .stride = stride, .groups = channels};
 }
 
-constexpr double kWindowNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default
+constexpr double kAttentionNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default
 
 int64_t count_windows(int64_t side, int64_t window) {
   return (side + window - 1) / window;
@@ -37,18 +37,18 @@ constexpr double kMlpNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default
 }  // namespace
 
 MBConv::MBConv(const nn::ParameterScope& scope, int64_t channels, int64_t expanded_channels)
-    : conv1_(scope / "conv1", pointwise(channels, expanded_channels)),
-      conv2_(scope / "conv2", depthwise(expanded_channels, /*stride=*/1)),
-      conv3_(scope / "conv3", pointwise(expanded_channels, channels), /*initial_scale=*/0) {}
+    : conv1_(scope / "conv1", make_pointwise_shape(channels, expanded_channels)),
+      conv2_(scope / "conv2", make_depthwise_shape(expanded_channels, /*stride=*/1)),
+      conv3_(scope / "conv3", make_pointwise_shape(expanded_channels, channels), /*initial_scale=*/0) {}
 
 at::Tensor MBConv::operator()(const at::Tensor& x) const {
   return at::gelu(x + conv3_(at::gelu(conv2_(at::gelu(conv1_(x))))));
 }
 
 PatchMerging::PatchMerging(const nn::ParameterScope& scope, int64_t channels, int64_t out_channels, int64_t stride)
-    : conv1_(scope / "conv1", pointwise(channels, out_channels)),
-      conv2_(scope / "conv2", depthwise(out_channels, stride)),
-      conv3_(scope / "conv3", pointwise(out_channels, out_channels)) {}
+    : conv1_(scope / "conv1", make_pointwise_shape(channels, out_channels)),
+      conv2_(scope / "conv2", make_depthwise_shape(out_channels, stride)),
+      conv3_(scope / "conv3", make_pointwise_shape(out_channels, out_channels)) {}
 
 at::Tensor PatchMerging::operator()(const at::Tensor& x) const {
   return conv3_(at::gelu(conv2_(at::gelu(conv1_(x)))));
@@ -65,7 +65,7 @@ at::Tensor make_window_offsets(int64_t window, at::Device device) {
 WindowAttention::WindowAttention(const nn::ParameterScope& scope, const TinyVitStage& stage, at::Tensor offsets,
                                  double initial_gain)
     : heads_(stage.heads),
-      norm_(scope / "norm", stage.width, kWindowNormEpsilon),
+      norm_(scope / "norm", stage.width, kAttentionNormEpsilon),
       qkv_(scope / "qkv", stage.width, 3 * stage.width, true),
       projection_(scope / "proj", stage.width, stage.width, true, initial_gain),
       biases_(
@@ -74,7 +74,7 @@ WindowAttention::WindowAttention(const nn::ParameterScope& scope, const TinyVitS
 
 /// Returns the bias of all pairs of positions, [1, heads, positions, positions]. Gathers it in
 /// fp32, so that the gradient of an entry, a sum over hundreds of pairs, accumulates in fp32.
-at::Tensor WindowAttention::bias(int64_t positions, at::ScalarType dtype) const {
+at::Tensor WindowAttention::gather_bias(int64_t positions, at::ScalarType dtype) const {
   return biases_.to(at::kFloat).index_select(1, offsets_).to(dtype).view({1, heads_, positions, positions});
 }
 
@@ -83,7 +83,7 @@ at::Tensor WindowAttention::operator()(const at::Tensor& x) const {
   const at::Tensor projected = qkv_(norm_(x).flatten(0, 1)).view({x.size(0), positions, heads_, -1});
   const std::vector<at::Tensor> qkv_parts = projected.chunk(3, /*dim=*/-1);
   const at::Tensor attended =
-      nn::biased_attention(qkv_parts[0], qkv_parts[1], qkv_parts[2], bias(positions, projected.scalar_type()));
+      nn::biased_attention(qkv_parts[0], qkv_parts[1], qkv_parts[2], gather_bias(positions, projected.scalar_type()));
   return projection_(attended.reshape({x.size(0) * positions, x.size(2)})).view(x.sizes());
 }
 
@@ -113,17 +113,17 @@ at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::Int
 TinyVitBlock::TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig& config, const TinyVitStage& stage,
                            const at::Tensor& offsets)
     : window_(stage.window),
-      attention_(scope / "attn", stage, offsets, residual_branch_gain(config.blocks())),
+      attention_(scope / "attn", stage, offsets, compute_residual_gain(config.blocks())),
       norm_(scope / "mlp" / "norm", stage.width, kMlpNormEpsilon),
-      fc1_(scope / "mlp" / "fc1", stage.width, config.mlp_features(stage.width), true),
-      fc2_(scope / "mlp" / "fc2", config.mlp_features(stage.width), stage.width, true,
-           residual_branch_gain(config.blocks())),
+      fc1_(scope / "mlp" / "fc1", stage.width, config.compute_mlp_width(stage.width), true),
+      fc2_(scope / "mlp" / "fc2", config.compute_mlp_width(stage.width), stage.width, true,
+           compute_residual_gain(config.blocks())),
       local_convolution_(scope / "local_conv", {.in_channels = stage.width,
                                                 .out_channels = stage.width,
                                                 .kernel = config.local_conv_size,
                                                 .groups = stage.width}) {}
 
-at::Tensor TinyVitBlock::mlp(const at::Tensor& x) const {
+at::Tensor TinyVitBlock::apply_mlp(const at::Tensor& x) const {
   return fc2_(at::gelu(fc1_(norm_(x).flatten(0, 2)))).view(x.sizes());
 }
 
@@ -132,7 +132,7 @@ at::Tensor TinyVitBlock::operator()(const at::Tensor& x) const {
   const at::Tensor attended =
       positions + window_unpartition(attention_(window_partition(positions, window_)), window_, positions.sizes());
   const at::Tensor mixed = to_channels_last(local_convolution_(to_channels_first(attended)));
-  return to_channels_first(mixed + mlp(mixed));
+  return to_channels_first(mixed + apply_mlp(mixed));
 }
 
 }  // namespace vlmtrain::models

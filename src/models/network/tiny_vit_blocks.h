@@ -66,7 +66,7 @@ class WindowAttention {
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  at::Tensor bias(int64_t positions, at::ScalarType dtype) const;
+  at::Tensor gather_bias(int64_t positions, at::ScalarType dtype) const;
 
   int64_t heads_;
   nn::LayerNorm norm_;
@@ -96,7 +96,7 @@ class TinyVitBlock {
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  at::Tensor mlp(const at::Tensor& x) const;
+  at::Tensor apply_mlp(const at::Tensor& x) const;
 
   int64_t window_;
   WindowAttention attention_;

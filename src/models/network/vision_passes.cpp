@@ -31,7 +31,7 @@ std::vector<GridPass> split_grids(const std::vector<data::PatchGrid>& grids, int
 }
 
 /// Assigns each unit to the pass with its rows. REQUIRES: no unit crosses a pass boundary.
-void distribute(const std::vector<nn::DropoutSegment>& units, std::vector<VisionInput>& passes) {
+void distribute_to_passes(const std::vector<nn::DropoutSegment>& units, std::vector<VisionInput>& passes) {
   auto unit = units.begin();
   for (auto& pass : passes) {
     for (int64_t rows = pass.pixel_values.size(0); rows > 0 && unit != units.end(); ++unit) {
@@ -41,7 +41,7 @@ void distribute(const std::vector<nn::DropoutSegment>& units, std::vector<Vision
   }
 }
 
-void distribute(const at::Tensor& modalities, std::vector<VisionInput>& passes) {
+void distribute_to_passes(const at::Tensor& modalities, std::vector<VisionInput>& passes) {
   if (!modalities.defined()) return;
   int64_t first = 0;
   for (auto& pass : passes) {
@@ -65,8 +65,8 @@ std::vector<VisionInput> split_vision_passes(const VisionInput& vision, int64_t 
       first += pass.patches;
     }
   }
-  distribute(vision.units, passes);
-  distribute(vision.modalities, passes);
+  distribute_to_passes(vision.units, passes);
+  distribute_to_passes(vision.modalities, passes);
   return passes;
 }
 

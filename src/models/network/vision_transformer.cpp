@@ -106,10 +106,10 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerCon
       norm2_(scope / config.names.norm2, config.hidden_size, config.layer_norm_eps),
       qkv_(make_qkv_proj(scope / config.names.attention, config)),
       out_proj_(scope / config.names.attention / "out_proj", config.hidden_size, config.hidden_size, true,
-                residual_branch_gain(config.layers)),
+                compute_residual_gain(config.layers)),
       fc1_(scope / config.names.mlp1, config.hidden_size, config.intermediate_size, true),
       fc2_(scope / config.names.mlp2, config.intermediate_size, config.hidden_size, true,
-           residual_branch_gain(config.layers)) {}
+           compute_residual_gain(config.layers)) {}
 
 at::Tensor VisionBlock::attend(const at::Tensor& qkv, const nn::Segments& tiles) const {
   const auto heads = qkv.view({qkv.size(0), 3, heads_, -1}).unbind(1);
@@ -172,11 +172,11 @@ at::Tensor VisionTransformer::operator()(const image::BytePixels& pixels, int64_
   const auto tiles = nn::Segments::uniform(pixels.num_images(), config_.rows_per_tile(), pixels.bytes.device());
   at::Tensor embedded = embed(pixels);
   if (pre_layernorm_) embedded = (*pre_layernorm_)(embedded);
-  const at::Tensor features = blocks_.run(embedded, recomputed_blocks, tiles).last;
+  const at::Tensor features = blocks_.run(embedded, recomputed_blocks, tiles).last_hidden_state;
   return config_.feature_blocks ? features : post_layernorm_(features);
 }
 
-VisionTransformerConfig clip_config(const nlohmann::json& json, const std::string& source) {
+VisionTransformerConfig read_clip_config(const nlohmann::json& json, const std::string& source) {
   VisionTransformerConfig defaults;
   defaults.patch_size = 32;
   defaults.layer_norm_eps = 1e-5;
@@ -187,13 +187,13 @@ VisionTransformerConfig clip_config(const nlohmann::json& json, const std::strin
   return VisionTransformerConfig::from_json(json, defaults, source);
 }
 
-VisionTransformerConfig siglip_config(const nlohmann::json& json, const std::string& source) {
+VisionTransformerConfig read_siglip_config(const nlohmann::json& json, const std::string& source) {
   auto config = VisionTransformerConfig::from_json(json, {}, source);
   config.pooling_head = io::get_or<bool>(json, "vision_use_head", true, source);
   return config;
 }
 
-VisionTransformerConfig idefics3_vision_config(const nlohmann::json& json, const std::string& source) {
+VisionTransformerConfig read_idefics3_vision_config(const nlohmann::json& json, const std::string& source) {
   VisionTransformerConfig defaults;
   defaults.hidden_size = 1152;
   defaults.heads = 16;

@@ -124,15 +124,15 @@ class VisionTransformer {
 /// Returns the configuration of CLIP's vision transformer (Radford et al. 2021, arXiv 2103.00020)
 /// from a `vision_config` of model_type clip_vision_model, with transformers' defaults. `source`
 /// names the file in errors.
-VisionTransformerConfig clip_config(const nlohmann::json& config, const std::string& source);
+VisionTransformerConfig read_clip_config(const nlohmann::json& config, const std::string& source);
 
 /// Returns the configuration of the SigLIP vision transformer (Zhai et al. 2023, arXiv 2303.15343)
 /// from a `vision_config` of model_type siglip_vision_model, with transformers' defaults. `source`
 /// names the file in errors.
-VisionTransformerConfig siglip_config(const nlohmann::json& config, const std::string& source);
+VisionTransformerConfig read_siglip_config(const nlohmann::json& config, const std::string& source);
 
 /// Returns the configuration of Idefics3's variant of SigLIP, with bucketed positions, no pooling
 /// head, and transformers' defaults. `source` names the file in errors.
-VisionTransformerConfig idefics3_vision_config(const nlohmann::json& config, const std::string& source);
+VisionTransformerConfig read_idefics3_vision_config(const nlohmann::json& config, const std::string& source);
 
 }  // namespace vlmtrain::models

@@ -54,7 +54,7 @@ VisionTransformerConfig read_block_config(const nlohmann::json& tower, const std
   return blocks;
 }
 
-VolumePositions read_positions(const nlohmann::json& tower, const std::string& source) {
+VolumePositions read_position_type(const nlohmann::json& tower, const std::string& source) {
   const auto name = io::get_or<std::string>(tower, "positions", "learned", source);
   if (name == "learned") return VolumePositions::kLearned;
   if (name == "factorized") return VolumePositions::kFactorized;
@@ -84,19 +84,19 @@ int64_t multiply_axes(const VolumeAxes& axes) {
 constexpr double kVolumePositionDeviation = 0.5;
 
 /// Name of the single table in MONAI. The names of tables per axis end with the axis.
-constexpr std::string_view kPositions = "position_embeddings";
+constexpr std::string_view kPositionTableName = "position_embeddings";
 
 std::vector<at::Tensor> make_position_tables(const ParameterScope& scope, const VolumeTransformerConfig& config) {
   const int64_t hidden = config.blocks.hidden_size;
   const VolumeAxes& max_patches = config.max_patches;
   if (config.positions == VolumePositions::kLearned) {
-    return {scope.embedding(kPositions, {1, max_patches[0] * max_patches[1] * max_patches[2], hidden},
+    return {scope.embedding(kPositionTableName, {1, max_patches[0] * max_patches[1] * max_patches[2], hidden},
                             {.mean = 0, .deviation = kVolumePositionDeviation})};
   }
   std::vector<at::Tensor> tables;
   for (size_t axis = 0; axis < max_patches.size(); ++axis) {
     // The sum of three tables has the standard deviation of the single table.
-    tables.push_back(scope.embedding(fmt::format("{}_{}", kPositions, axis), {max_patches[axis], hidden},
+    tables.push_back(scope.embedding(fmt::format("{}_{}", kPositionTableName, axis), {max_patches[axis], hidden},
                                      {.mean = 0, .deviation = kVolumePositionDeviation / std::sqrt(3.0)}));
   }
   return tables;
@@ -133,7 +133,7 @@ VolumeTransformerConfig VolumeTransformerConfig::from_json(const nlohmann::json&
   config.channels = read_size(tower, "num_channels", config.channels, kMaxChannels, source);
   config.patch_size = read_size(tower, "patch_size", config.patch_size, kMaxImageSide, source);
   config.image_size = read_axes(tower, "image_size", config.image_size, kMaxImageSide, source);
-  config.positions = read_positions(tower, source);
+  config.positions = read_position_type(tower, source);
   config.class_token = io::get_or<bool>(tower, "class_token", config.class_token, source);
   config.modalities = read_modalities(tower, source);
   for (const int64_t side : config.image_size) {
@@ -156,7 +156,7 @@ VolumeTransformerConfig VolumeTransformerConfig::from_json(const nlohmann::json&
   }
   if (multiply_axes(config.max_patches) > kMaxVolumePatches) {
     throw data_error("{}: image_size and max_patches allow {} patches of a volume; at most {} are possible", source,
-                     format_axes(config.max_patches), with_commas(kMaxVolumePatches));
+                     format_axes(config.max_patches), format_with_commas(kMaxVolumePatches));
   }
   return config;
 }
@@ -165,7 +165,7 @@ VolumeAxes VolumeTransformerConfig::compute_grid(const VolumeAxes& volume) const
   return {volume[0] / patch_size, volume[1] / patch_size, volume[2] / patch_size};
 }
 
-VolumeAxes VolumeTransformerConfig::volume_size(const std::optional<VolumeAxes>& requested) const {
+VolumeAxes VolumeTransformerConfig::resolve_volume_size(const std::optional<VolumeAxes>& requested) const {
   const VolumeAxes size = requested.value_or(image_size);
   if (size != image_size && positions == VolumePositions::kLearned) {
     throw usage_error(
@@ -230,8 +230,8 @@ VolumeAxes VolumeTransformer::compute_grid(const at::Tensor& volumes) const {
 /// Returns the position embeddings, [1, patches, hidden].
 at::Tensor VolumeTransformer::compute_positions(const VolumeAxes& grid) const {
   if (config_.positions == VolumePositions::kLearned) return positions_[0];
-  const auto axis_positions = [&](size_t axis) { return positions_[axis].narrow(0, 0, grid[axis]); };
-  return (axis_positions(0).unsqueeze(1).unsqueeze(1) + axis_positions(1).unsqueeze(1) + axis_positions(2))
+  const auto get_axis_positions = [&](size_t axis) { return positions_[axis].narrow(0, 0, grid[axis]); };
+  return (get_axis_positions(0).unsqueeze(1).unsqueeze(1) + get_axis_positions(1).unsqueeze(1) + get_axis_positions(2))
       .flatten(0, 2)
       .unsqueeze(0);
 }
@@ -261,11 +261,11 @@ at::Tensor VolumeTransformer::operator()(const at::Tensor& volumes, const at::Te
                                          int64_t recomputed_blocks) const {
   VLMTRAIN_CHECK(volumes.dim() == 5 && volumes.size(1) == config_.channels, "rows of {} axes and {} channels for {}",
                  volumes.dim(), volumes.size(1), config_.channels);
-  config_.volume_size(VolumeAxes{volumes.size(2), volumes.size(3), volumes.size(4)});
+  config_.resolve_volume_size(VolumeAxes{volumes.size(2), volumes.size(3), volumes.size(4)});
   const at::Tensor embedded = embed(volumes, modalities, compute_grid(volumes));
   const int64_t rows = embedded.size(0), length = embedded.size(1);
   const auto segments = nn::Segments::uniform(rows, length, volumes.device());
-  at::Tensor features = norm_(blocks_.run(embedded.flatten(0, 1), recomputed_blocks, segments).last);
+  at::Tensor features = norm_(blocks_.run(embedded.flatten(0, 1), recomputed_blocks, segments).last_hidden_state);
   if (!class_token_.defined()) return features;
   return features.view({rows, length, -1}).narrow(1, 1, length - 1).flatten(0, 1);
 }

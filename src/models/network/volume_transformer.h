@@ -44,7 +44,7 @@ struct VolumeTransformerConfig {
 
   /// Returns `requested` in voxels (nullopt: image_size). Throws UserError (kUsage) for a size that
   /// the tower does not support.
-  VolumeAxes volume_size(const std::optional<VolumeAxes>& requested) const;
+  VolumeAxes resolve_volume_size(const std::optional<VolumeAxes>& requested) const;
   /// Returns the number of patches along each axis of a volume of `volume` voxels.
   VolumeAxes compute_grid(const VolumeAxes& volume) const;
   /// Estimates the number of parameters. Ignores biases, norms and modality embeddings.
@@ -66,7 +66,7 @@ class VolumeTransformer {
   VolumeTransformer(const nn::ParameterScope& scope, const VolumeTransformerConfig& config);
 
   /// Encodes `volumes` [rows, channels, x, y, z] of the tower's dtype, in a size that
-  /// config.volume_size() accepts, to features [rows · patches, hidden], volume by volume, with the
+  /// config.resolve_volume_size() accepts, to features [rows · patches, hidden], volume by volume, with the
   /// last axis fastest and without the class token. The first `recomputed_blocks` blocks are
   /// recomputed in the backward pass. `modalities` is int64 [rows]; undefined: unknown.
   at::Tensor operator()(const at::Tensor& volumes, const at::Tensor& modalities, int64_t recomputed_blocks) const;

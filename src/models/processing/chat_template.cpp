@@ -39,12 +39,12 @@ text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const
       .image = family.image,
       .video = family.video,
       .after_image = family.after_image,
-      .now = settings.chat_template_date.empty() ? current_date() : settings.chat_template_date};
+      .now = settings.chat_template_date.empty() ? get_current_date() : settings.chat_template_date};
   text::read_special_tokens(folder, tokenizer, template_settings);
   return {std::move(source), std::move(template_settings), tokenizer};
 }
 
-text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const std::string> expansions) {
+text::RenderedChat expand_media(const text::RenderedChat& chat, std::span<const std::string> expansions) {
   VLMTRAIN_CHECK(expansions.size() <= chat.media.size(), "{} images for {} placeholders in the text", expansions.size(),
                  chat.media.size());
   text::RenderedChat expanded;

@@ -32,6 +32,6 @@ text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const
 /// Returns `chat` with its media placeholders replaced by `expansions`, in order, and the spans of
 /// media and answers moved accordingly. Placeholders after the last expansion are kept. REQUIRES:
 /// the chat has at least as many media as expansions.
-text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const std::string> expansions);
+text::RenderedChat expand_media(const text::RenderedChat& chat, std::span<const std::string> expansions);
 
 }  // namespace vlmtrain::models

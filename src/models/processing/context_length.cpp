@@ -38,7 +38,7 @@ double extend_positions(const json& rope, double original, double positions) {
 int64_t compute_extended_context(const json& config, int64_t positions) {
   const auto initial = static_cast<double>(positions);
   double longest = initial;
-  const auto update = [&](const json& section) {
+  const auto extend_by_section = [&](const json& section) {
     if (!section.is_object()) return;
     const double original = get_number(section, "original_max_position_embeddings", initial);
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -46,15 +46,15 @@ int64_t compute_extended_context(const json& config, int64_t positions) {
         longest = extend_positions(*rope, original, longest);
     }
   };
-  update(config);
+  extend_by_section(config);
   for (const char* name : {"text_config", "llm_config", "language_config"}) {
-    if (const auto section = config.find(name); section != config.end()) update(*section);
+    if (const auto section = config.find(name); section != config.end()) extend_by_section(*section);
   }
   return longest < kMaxExtendedPositions ? std::max(positions, static_cast<int64_t>(std::llround(longest))) : positions;
 }
 
 ContextLength read_context_length(const json& config, const std::filesystem::path& folder) {
-  ContextLength context = find_family(config, folder).context_length(config, folder);
+  ContextLength context = find_family(config, folder).get_context_length(config, folder);
   if (!context.is_hard_limit) context.tokens = compute_extended_context(config, context.tokens);
   return context;
 }

@@ -67,7 +67,7 @@ data::Sample ConversationProcessor::process_chat(const io::Record& record, int64
                                                  const text::RenderedChat& chat,
                                                  const image::Augmentation& augmentation) const {
   std::vector<Medium> media = collect_media(record, chat);
-  measure(record, media);
+  read_media_headers(record, media);
   const SampleLayout layout = fit_layout(record, chat, media);
   data::Sample sample = add_masks(make_sample(record, index, layout), record, media);
   sample.notices = chat.notices;
@@ -78,7 +78,7 @@ data::Sample ConversationProcessor::process_chat(const io::Record& record, int64
 data::Sample ConversationProcessor::process_headers(const io::Record& record, int64_t index,
                                                     const text::RenderedChat& chat) const {
   std::vector<Medium> media = collect_media(record, chat);
-  measure(record, media);
+  read_media_headers(record, media);
   const SampleLayout layout = fit_layout(record, chat, media);
   data::Sample sample = add_masks(make_sample(record, index, layout), record, media);
   sample.notices = chat.notices;
@@ -86,14 +86,15 @@ data::Sample ConversationProcessor::process_headers(const io::Record& record, in
   return sample;
 }
 
-ConversationProcessor::SampleLayout ConversationProcessor::layout_sample(const io::Record& record,
-                                                                         const text::RenderedChat& chat,
-                                                                         const std::vector<Medium>& media,
-                                                                         const PixelLimits& limits) const {
+ConversationProcessor::SampleLayout ConversationProcessor::lay_out_sample(const io::Record& record,
+                                                                          const text::RenderedChat& chat,
+                                                                          const std::vector<Medium>& media,
+                                                                          const PixelLimits& limits) const {
   SampleLayout layout{.limits = limits, .media_layouts = {}, .chat = {}};
   layout.media_layouts.reserve(media.size());
   for (const Medium& medium : media) {
-    layout.media_layouts.push_back(read_medium(record, medium.kind, [&] { return layout_medium(medium, limits); }));
+    layout.media_layouts.push_back(
+        rethrow_medium_errors(record, medium.kind, [&] { return lay_out_medium(medium, limits); }));
   }
   layout.chat = encode(chat, layout.media_layouts);
   return layout;
@@ -144,12 +145,13 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
 }
 
 void ConversationProcessor::check_memory(const data::Sample& sample, int64_t pixel_bytes) const {
-  if (sample.decode_bytes + pixel_bytes <= max_sample_bytes(host_bytes())) return;
+  if (sample.decode_bytes + pixel_bytes <= compute_max_sample_bytes(get_host_limit_bytes())) return;
   throw data::SampleError(
       "too large for the memory",
       fmt::format("sample {}: its pixels take {} and preprocessing {} more, beyond the limit of a quarter of the "
                   "available {}; lower data.image_max_pixels or data.video_max_frames",
-                  sample.id, format_bytes(pixel_bytes), format_bytes(sample.decode_bytes), format_bytes(host_bytes())));
+                  sample.id, format_bytes(pixel_bytes), format_bytes(sample.decode_bytes),
+                  format_bytes(get_host_limit_bytes())));
 }
 
 int64_t find_token_id(const text::Tokenizer& tokenizer, std::string_view token) {
@@ -167,12 +169,12 @@ void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
   }
 }
 
-EncodedChat encode_with_images(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
-                               std::span<const MediaLayout> images, int64_t image_token_id, bool add_special_tokens,
-                               std::optional<int64_t> video_token_id) {
+EncodedChat encode_with_media(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
+                              std::span<const MediaLayout> images, int64_t image_token_id, bool add_special_tokens,
+                              std::optional<int64_t> video_token_id) {
   std::vector<std::string> expansions;
   for (const auto& image : images) expansions.push_back(image.text);
-  const auto expanded = expand_images(chat, expansions);
+  const auto expanded = expand_media(chat, expansions);
   auto encoding = tokenizer.encode(expanded.text, add_special_tokens);
   EncodedChat encoded;
   encoded.is_label = text::compute_label_mask(encoding, expanded.text, expanded.answers);

@@ -56,9 +56,9 @@ struct PixelLimits {
 };
 
 /// Returns the memory in bytes for decoding an image, or the frames of a video one by one, of the
-/// given size. Throws UserError (kBadData) if it exceeds a quarter of `host_bytes`, the available
+/// given size. Throws UserError (kBadData) if it exceeds a quarter of `available_bytes`, the available
 /// memory, since several threads decode and the model needs the rest.
-int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t host_bytes);
+int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t available_bytes);
 
 /// The common base of all processors: renders the chat, reads the media, counts and checks tokens.
 /// Families override the conversion of media. Thread-safe if the overrides are. Overrides throw
@@ -95,9 +95,9 @@ class ConversationProcessor : public Processor {
 
   /// Returns the layout of an image. `max_pixels` is an additional limit that shrinks the images of
   /// too long samples; nullopt: only the settings limit the size.
-  virtual MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
+  virtual MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
   /// Returns the rows of pixels of a decoded image, uint8 [3, height, width]. Shape and dtype are
-  /// those of TowerInput::row, the number of rows that of layout_image().
+  /// those of TowerInput::row, the number of rows that of lay_out_image().
   virtual at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const = 0;
   /// Returns previews of `rows`, which preprocess_image() or preprocess_video() made from a medium.
   /// The default shows each row as an image.
@@ -105,12 +105,12 @@ class ConversationProcessor : public Processor {
                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const;
   /// Throws UserError (kBadData) for sizes of images or frames that the family does not take.
   virtual void check_size(image::ImageSize /*size*/) const {}
-  /// Returns the number of text and image tokens of layout_image() without building its text.
-  /// Called only if shrink_range() has a value for images.
+  /// Returns the number of text and image tokens of lay_out_image() without building its text.
+  /// Called only if get_shrink_range() has a value for images.
   virtual int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const;
   /// Returns the range of pixel limits for images or for video frames; nothing if shrinking does
   /// not save tokens.
-  virtual std::optional<ShrinkRange> shrink_range(data::MediaKind /*kind*/) const { return std::nullopt; }
+  virtual std::optional<ShrinkRange> get_shrink_range(data::MediaKind /*kind*/) const { return std::nullopt; }
   /// Returns the message for a sample with more tokens than max_positions(). Override it together
   /// with max_positions().
   virtual std::string describe_position_overflow(const std::string& /*id*/, int64_t /*tokens*/) const { return {}; }
@@ -124,13 +124,13 @@ class ConversationProcessor : public Processor {
   virtual void check_video(const image::VideoInfo& /*info*/) const {}
   /// Return the layout, the rows of pixels and the number of tokens of a video, as for images.
   /// `max_pixels` is a limit per frame.
-  virtual MediaLayout layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
+  virtual MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   virtual at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const;
   virtual int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   /// Returns whether the family takes volumes. If not, the other volume methods are not called.
   virtual bool supports_volumes() const { return false; }
   /// Return the layout and the rows of pixels of a volume.
-  virtual MediaLayout layout_volume(const image::VolumeInfo& info) const;
+  virtual MediaLayout lay_out_volume(const image::VolumeInfo& info) const;
   virtual at::Tensor preprocess_volume(const io::MediaRef& file) const;
   /// Returns the family's id of a modality that a record names; 0 if unknown. Throws UserError
   /// (kBadData) if the family requires a known modality.
@@ -147,11 +147,11 @@ class ConversationProcessor : public Processor {
   struct Medium {
     const io::MediaRef* file;
     data::MediaKind kind;
-    image::ImageSize size{};                    ///< of an image, slice or frame; set by measure()
-    std::optional<image::VideoFile> video{};    ///< opened by measure(), so that it is opened only once
-    std::optional<image::VolumeInfo> volume{};  ///< set by measure()
+    image::ImageSize size{};                    ///< of an image, slice or frame; set by read_media_headers()
+    std::optional<image::VideoFile> video{};    ///< opened by read_media_headers(), so that it is opened only once
+    std::optional<image::VolumeInfo> volume{};  ///< set by read_media_headers()
     std::optional<size_t> slice{};              ///< index of the slice of a volume that is used as images
-    int64_t decoding_bytes = 0;                 ///< set by measure()
+    int64_t decode_bytes = 0;                   ///< set by read_media_headers()
   };
   /// The layouts of a sample's media.
   struct SampleLayout {
@@ -172,30 +172,29 @@ class ConversationProcessor : public Processor {
                             const image::Augmentation& augmentation = {}) const;
   data::Sample process_headers(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   /// Reads the sizes of media from file headers. Throws data::SampleError, which names the file.
-  void measure(const io::Record& record, std::vector<Medium>& media) const;
+  void read_media_headers(const io::Record& record, std::vector<Medium>& media) const;
   /// Returns the layout of a medium. Throws UserError, which names the file.
-  MediaLayout layout_medium(const Medium& medium, const PixelLimits& limits) const;
+  MediaLayout lay_out_medium(const Medium& medium, const PixelLimits& limits) const;
   /// Returns the number of tokens of all images and videos at the given limits.
   int64_t count_tokens(const std::vector<Medium>& media, const PixelLimits& limits) const;
   /// Returns the layouts of all media at the given limits, and the tokenized chat.
-  SampleLayout layout_sample(const io::Record& record, const text::RenderedChat& chat, const std::vector<Medium>& media,
-                             const PixelLimits& limits) const;
+  SampleLayout lay_out_sample(const io::Record& record, const text::RenderedChat& chat,
+                              const std::vector<Medium>& media, const PixelLimits& limits) const;
   /// Returns the layout that fits data.max_length and removes the fewest pixels. Shrinks images
   /// first, then video frames. Throws data::SampleTooLongError if none fits.
   SampleLayout fit_layout(const io::Record& record, const text::RenderedChat& chat,
                           const std::vector<Medium>& media) const;
   /// Returns the lowest limits; nothing if there are no media or a medium cannot be shrunk.
-  std::optional<PixelLimits> find_floor(const std::vector<Medium>& media) const;
+  std::optional<PixelLimits> find_lowest_limits(const std::vector<Medium>& media) const;
   /// Returns the highest limits at which the media have at most `token_budget` tokens; nothing if
   /// they have more at `floor`, the lowest limits.
-  std::optional<PixelLimits> find_limits(const std::vector<Medium>& media, const PixelLimits& floor,
-                                         int64_t token_budget) const;
+  std::optional<PixelLimits> find_highest_limits(const std::vector<Medium>& media, const PixelLimits& floor,
+                                                 int64_t token_budget) const;
   /// Returns advice on shortening a record.
   std::string describe_shortening(const io::Record& record) const;
-  /// Throws data::SampleTooLongError for a sample of `tokens` tokens. `tokens_at_floor` is the
+  /// Throws data::SampleTooLongError for a sample of `tokens` tokens. `min_tokens` is the
   /// number at the lowest limits, if its media can be shrunk.
-  [[noreturn]] void throw_too_long(const io::Record& record, int64_t tokens,
-                                   std::optional<int64_t> tokens_at_floor) const;
+  [[noreturn]] void throw_too_long(const io::Record& record, int64_t tokens, std::optional<int64_t> min_tokens) const;
   /// Returns the sample with pixel_values on the meta device. Throws data::SampleError if it
   /// exceeds the memory limit or if its text contains image tokens.
   data::Sample make_sample(const io::Record& record, int64_t index, const SampleLayout& layout) const;
@@ -213,7 +212,7 @@ class ConversationProcessor : public Processor {
   /// Decodes and preprocesses a medium. Reads the slices of a volume once into `cached_volume`.
   /// Appends notices about its pixels to `notices`.
   MediumPixels preprocess_medium(Medium& medium, const PixelLimits& limits, const image::Augmentation& augmentation,
-                                 bool with_mask_image, SlicedVolume& cached_volume,
+                                 bool needs_mask_image, SlicedVolume& cached_volume,
                                  std::vector<io::Notice>& notices) const;
   /// Adds notices about lists and folders of frames of which only some are used.
   static void add_frame_notices(const std::vector<Medium>& media, const SampleLayout& layout, data::Sample& sample);
@@ -231,15 +230,15 @@ class ConversationProcessor : public Processor {
   bool uses_slices() const { return settings_.volume.use == data::VolumeUse::kSlices; }
   /// Returns the number of images that each image placeholder stands for: 1, or the number of
   /// slices of a volume.
-  std::vector<int64_t> count_images_per_mark(const io::Record& record) const;
+  std::vector<int64_t> count_images_per_placeholder(const io::Record& record) const;
   /// Throws data::SampleError if a record has more images, slices included, than the settings
   /// allow.
-  void check_images(const io::Record& record, const std::vector<int64_t>& images_per_mark) const;
+  void check_images(const io::Record& record, const std::vector<int64_t>& images_per_placeholder) const;
   /// Returns the record's turns, with a placeholder for each slice of a volume.
   std::vector<text::Turn> make_turns(const io::Record& record) const;
   /// Reads the header of a volume or of a volume used as slices. Throws UserError if it exceeds the
   /// memory limit or if it is an unexpected series.
-  void measure_volume(Medium& medium) const;
+  void read_volume_header(Medium& medium) const;
   /// Returns the medium's slice as an image, uint8 [3, height, width], from `cached_volume`, which
   /// it fills if it has another volume.
   at::Tensor read_slice(const Medium& medium, SlicedVolume& cached_volume, std::vector<io::Notice>& notices) const;
@@ -266,9 +265,9 @@ void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
 /// Expands the placeholders of `chat` to the texts of `images`, the layouts of its media, and
 /// tokenizes it. `add_special_tokens` is as in text::Tokenizer::encode(). `video_token_id` is set
 /// for families with another token for video features.
-EncodedChat encode_with_images(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
-                               std::span<const MediaLayout> images, int64_t image_token_id, bool add_special_tokens,
-                               std::optional<int64_t> video_token_id = std::nullopt);
+EncodedChat encode_with_media(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
+                              std::span<const MediaLayout> images, int64_t image_token_id, bool add_special_tokens,
+                              std::optional<int64_t> video_token_id = std::nullopt);
 
 /// Reads `folder`/tokenizer.json. Throws UserError (kBadData) if it is missing or invalid.
 text::Tokenizer load_tokenizer(const std::filesystem::path& folder);

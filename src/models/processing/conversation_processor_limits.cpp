@@ -36,26 +36,27 @@ int64_t ConversationProcessor::count_tokens(const std::vector<Medium>& media, co
   return tokens;
 }
 
-std::optional<PixelLimits> ConversationProcessor::find_floor(const std::vector<Medium>& media) const {
+std::optional<PixelLimits> ConversationProcessor::find_lowest_limits(const std::vector<Medium>& media) const {
   PixelLimits floor;
   for (const Medium& medium : media) {
-    const auto range = shrink_range(medium.kind);
+    const auto range = get_shrink_range(medium.kind);
     if (!range) return std::nullopt;
     (medium.kind == data::MediaKind::kVideo ? floor.frame : floor.image) = range->min_pixels;
   }
   return media.empty() ? std::nullopt : std::optional{floor};
 }
 
-std::optional<PixelLimits> ConversationProcessor::find_limits(const std::vector<Medium>& media,
-                                                              const PixelLimits& floor, int64_t token_budget) const {
+std::optional<PixelLimits> ConversationProcessor::find_highest_limits(const std::vector<Medium>& media,
+                                                                      const PixelLimits& floor,
+                                                                      int64_t token_budget) const {
   const auto fits = [&](const PixelLimits& limits) { return count_tokens(media, limits) <= token_budget; };
   if (floor.image) {
-    const auto image_limit = find_highest_limit(*shrink_range(data::MediaKind::kImage),
+    const auto image_limit = find_highest_limit(*get_shrink_range(data::MediaKind::kImage),
                                                 [&](int64_t pixels) { return fits({.image = pixels, .frame = {}}); });
     if (image_limit) return PixelLimits{.image = image_limit, .frame = {}};
   }
   if (!floor.frame) return std::nullopt;
-  const auto frame_limit = find_highest_limit(*shrink_range(data::MediaKind::kVideo), [&](int64_t pixels) {
+  const auto frame_limit = find_highest_limit(*get_shrink_range(data::MediaKind::kVideo), [&](int64_t pixels) {
     return fits({.image = floor.image, .frame = pixels});
   });
   return frame_limit ? std::optional{PixelLimits{.image = floor.image, .frame = frame_limit}} : std::nullopt;
@@ -66,21 +67,21 @@ ConversationProcessor::SampleLayout ConversationProcessor::fit_layout(const io::
                                                                       const std::vector<Medium>& media) const {
   const int64_t max_tokens = std::min(settings_.max_length, max_positions());
   const bool may_shrink = settings_.on_too_long == data::LongSamplePolicy::kShrink;
-  const auto floor = may_shrink ? find_floor(media) : std::nullopt;
+  const auto floor = may_shrink ? find_lowest_limits(media) : std::nullopt;
   // If the media alone exceed the limit, starts with the lowest limits, to avoid tokenizing a very
   // long text.
-  const bool is_long = floor && count_tokens(media, {}) > max_tokens;
-  SampleLayout layout = layout_sample(record, chat, media, is_long ? *floor : PixelLimits{});
-  if (!is_long && layout.tokens() <= max_tokens) return layout;
+  const bool media_exceed_limit = floor && count_tokens(media, {}) > max_tokens;
+  SampleLayout layout = lay_out_sample(record, chat, media, media_exceed_limit ? *floor : PixelLimits{});
+  if (!media_exceed_limit && layout.tokens() <= max_tokens) return layout;
   if (!floor) throw_too_long(record, layout.tokens(), std::nullopt);
 
   const int64_t text = layout.tokens() - count_tokens(media, layout.limits);
   data::ShrinkInfo shrunk{.tokens = text + count_tokens(media, {})};
-  for (const Medium& medium : media) shrunk.pixels += layout_medium(medium, {}).pixel_rows * tower_input_.row.pixels();
+  for (const Medium& medium : media) shrunk.pixels += lay_out_medium(medium, {}).pixel_rows * tower_input_.row.pixels();
   for (int64_t token_budget = max_tokens - text, excess = 1; excess > 0; token_budget -= excess) {
-    const auto limits = find_limits(media, *floor, token_budget);
+    const auto limits = find_highest_limits(media, *floor, token_budget);
     if (!limits) throw_too_long(record, shrunk.tokens, text + count_tokens(media, *floor));
-    layout = layout_sample(record, chat, media, *limits);
+    layout = lay_out_sample(record, chat, media, *limits);
     // May be positive although the media fit their budget, since the tokenization of text next to
     // media depends on them.
     excess = layout.tokens() - max_tokens;
@@ -98,23 +99,23 @@ std::string ConversationProcessor::describe_shortening(const io::Record& record)
   const bool has_videos = !record.videos.empty();
   std::string image_hint;
   if (!record.images.empty() || !has_videos) {
-    image_hint = shrink_range(data::MediaKind::kImage) ? "shrink the images with data.image_max_pixels"
-                                                       : "remove images, which all have the same number of tokens";
+    image_hint = get_shrink_range(data::MediaKind::kImage) ? "shrink the images with data.image_max_pixels"
+                                                           : "remove images, which all have the same number of tokens";
   }
   if (!has_videos) return image_hint;
   return fmt::format("{}{}use fewer frames with data.video_max_frames", image_hint, image_hint.empty() ? "" : ", or ");
 }
 
 void ConversationProcessor::throw_too_long(const io::Record& record, int64_t tokens,
-                                           std::optional<int64_t> tokens_at_floor) const {
-  const int64_t shortest = tokens_at_floor.value_or(tokens);
+                                           std::optional<int64_t> min_tokens) const {
+  const int64_t shortest = min_tokens.value_or(tokens);
   const auto message = [&] {
     if (shortest <= settings_.max_length) return describe_position_overflow(record.id, shortest);
     if (record.images.empty() && record.videos.empty()) {
       return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shorten its text",
                          record.id, tokens, settings_.max_length);
     }
-    if (!tokens_at_floor) {
+    if (!min_tokens) {
       return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or {}", record.id, tokens,
                          settings_.max_length, describe_shortening(record));
     }

@@ -41,8 +41,8 @@ std::optional<data::Sample> ConversationProcessor::make_mask_prompt(const io::Re
   const at::Tensor image = image::decode_image(record.images.front());
   const auto count = static_cast<size_t>(masks.count());
   masks.image_indices.assign(count, 0);
-  masks.valid_regions.assign(count,
-                             compute_filled_size({.height = image.size(1), .width = image.size(2)}, mask_input_->side));
+  masks.valid_regions.assign(
+      count, compute_filled_region({.height = image.size(1), .width = image.size(2)}, mask_input_->side));
   masks.structures.resize(count);
   masks.pixels = make_mask_image(image, mask_input_->side).unsqueeze(0);
   sample.masks = std::move(masks);

@@ -19,7 +19,7 @@ namespace vlmtrain::models {
 namespace {
 
 /// Returns the error with the path of its file as prefix, unless the message contains the path.
-UserError prefix_path(const io::MediaRef& medium, const UserError& error) {
+UserError add_path_prefix(const io::MediaRef& medium, const UserError& error) {
   const std::string message = error.what();
   const auto is_mentioned = [&](const io::MediaRef& candidate) {
     return message.find(candidate.path) != std::string::npos;
@@ -44,22 +44,22 @@ std::vector<image::ImageSize> ConversationProcessor::collect_image_sizes(const s
   return sizes;
 }
 
-int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t host_bytes) {
+int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t available_bytes) {
   const bool is_video = kind == data::MediaKind::kVideo;
   const int64_t bytes = is_video ? image::estimate_frame_decoding_bytes(size) : image::estimate_decoding_bytes(size);
-  if (bytes <= max_sample_bytes(host_bytes)) return bytes;
+  if (bytes <= compute_max_sample_bytes(available_bytes)) return bytes;
   throw data_error(
       "{}{} x {} pixels take {} during decoding, beyond the limit of a quarter of the available {}; shrink the {}",
-      is_video ? "frames of " : "", size.width, size.height, format_bytes(bytes), format_bytes(host_bytes),
+      is_video ? "frames of " : "", size.width, size.height, format_bytes(bytes), format_bytes(available_bytes),
       is_video ? "video" : "image");
 }
 
-void ConversationProcessor::measure(const io::Record& record, std::vector<Medium>& media) const {
+void ConversationProcessor::read_media_headers(const io::Record& record, std::vector<Medium>& media) const {
   for (Medium& medium : media) {
-    read_medium(record, medium.kind, [&] {
+    rethrow_medium_errors(record, medium.kind, [&] {
       try {
         if (medium.file->is_volume) {
-          measure_volume(medium);
+          read_volume_header(medium);
           return;
         }
         if (medium.kind == data::MediaKind::kVideo) {
@@ -69,33 +69,33 @@ void ConversationProcessor::measure(const io::Record& record, std::vector<Medium
           medium.size = image::read_image_size(*medium.file);
         }
         check_size(medium.size);
-        medium.decoding_bytes = check_decoding(medium.size, medium.kind, host_bytes());
+        medium.decode_bytes = check_decoding(medium.size, medium.kind, get_host_limit_bytes());
       } catch (const UserError& error) {
-        throw prefix_path(*medium.file, error);
+        throw add_path_prefix(*medium.file, error);
       }
     });
   }
 }
 
-MediaLayout ConversationProcessor::layout_medium(const Medium& medium, const PixelLimits& limits) const {
+MediaLayout ConversationProcessor::lay_out_medium(const Medium& medium, const PixelLimits& limits) const {
   try {
     const bool is_video = medium.kind == data::MediaKind::kVideo;
     const bool is_volume = medium.kind == data::MediaKind::kVolume;
-    MediaLayout image = is_volume  ? layout_volume(*medium.volume)
-                        : is_video ? layout_video(medium.video->info(), limits.frame)
-                                   : layout_image(medium.size, limits.image);
+    MediaLayout image = is_volume  ? lay_out_volume(*medium.volume)
+                        : is_video ? lay_out_video(medium.video->info(), limits.frame)
+                                   : lay_out_image(medium.size, limits.image);
     image.kind = medium.kind;
     if (is_volume) image.modality = find_modality_id(medium.file->modality);
-    image.decode_bytes = medium.decoding_bytes;
+    image.decode_bytes = medium.decode_bytes;
     return image;
   } catch (const UserError& error) {
-    throw prefix_path(*medium.file, error);
+    throw add_path_prefix(*medium.file, error);
   }
 }
 
 ConversationProcessor::MediumPixels ConversationProcessor::preprocess_medium(Medium& medium, const PixelLimits& limits,
                                                                              const image::Augmentation& augmentation,
-                                                                             bool with_mask_image,
+                                                                             bool needs_mask_image,
                                                                              SlicedVolume& cached_volume,
                                                                              std::vector<io::Notice>& notices) const {
   if (medium.kind == data::MediaKind::kVolume) {
@@ -111,7 +111,7 @@ ConversationProcessor::MediumPixels ConversationProcessor::preprocess_medium(Med
     if (!medium.slice) add_notice(check_image_pixels(stored, medium.file->path), notices);
     const at::Tensor augmented = image::augment_image(stored, augmentation);
     return {.rows = preprocess_image(augmented, limits.image),
-            .mask_image = with_mask_image ? make_mask_image(augmented, mask_input_->side) : at::Tensor()};
+            .mask_image = needs_mask_image ? make_mask_image(augmented, mask_input_->side) : at::Tensor()};
   }
   at::Tensor rows = preprocess_video(*medium.video, limits.frame);
   medium.video.reset();
@@ -127,8 +127,8 @@ int64_t ConversationProcessor::count_video_tokens(const image::VideoInfo& /*info
   throw InternalError("video tokens in a family without videos");
 }
 
-MediaLayout ConversationProcessor::layout_video(const image::VideoInfo& /*info*/,
-                                                std::optional<int64_t> /*max_pixels*/) const {
+MediaLayout ConversationProcessor::lay_out_video(const image::VideoInfo& /*info*/,
+                                                 std::optional<int64_t> /*max_pixels*/) const {
   throw InternalError("a video layout in a family without videos");
 }
 
@@ -156,15 +156,15 @@ data::Sample ConversationProcessor::add_pixels(data::Sample sample, const io::Re
   for (Medium& medium : media) {
     const auto mask_slot =
         std::ranges::find(masked_images, medium.kind == data::MediaKind::kImage ? image_index++ : -1);
-    const bool with_mask_image = mask_slot != masked_images.end();
-    const auto [rows, mask_pixels] = read_medium(record, medium.kind, [&] {
-      return preprocess_medium(medium, limits, augmentation, with_mask_image, cached_volume, notices);
+    const bool needs_mask_image = mask_slot != masked_images.end();
+    const auto [rows, mask_pixels] = rethrow_medium_errors(record, medium.kind, [&] {
+      return preprocess_medium(medium, limits, augmentation, needs_mask_image, cached_volume, notices);
     });
     if (rows.sizes().slice(1) != pixels.sizes().slice(1) || rows.size(0) > pixels.size(0) - num_filled) {
       throw make_changed_image_error(record);
     }
     pixels.narrow(0, num_filled, rows.size(0)).copy_(rows);
-    if (with_mask_image) masks.pixels.select(0, mask_slot - masked_images.begin()).copy_(mask_pixels);
+    if (needs_mask_image) masks.pixels.select(0, mask_slot - masked_images.begin()).copy_(mask_pixels);
     num_filled += rows.size(0);
   }
   if (num_filled != pixels.size(0)) throw make_changed_image_error(record);
@@ -197,7 +197,7 @@ std::vector<MediaPreview> ConversationProcessor::preview_media(const io::Record&
   if (!sample.pixel_values.defined()) return previews;
   const text::RenderedChat chat = render(record, /*as_prompt=*/false);
   std::vector<Medium> media = collect_media(record, chat);
-  measure(record, media);
+  read_media_headers(record, media);
   const SampleLayout layout = fit_layout(record, chat, media);
   int64_t first = 0;
   for (size_t i = 0; i < media.size(); ++i) {
@@ -241,9 +241,10 @@ void ConversationProcessor::check_media(const io::Record& record) const {
   check_volumes(record);
 }
 
-void ConversationProcessor::check_images(const io::Record& record, const std::vector<int64_t>& images_per_mark) const {
+void ConversationProcessor::check_images(const io::Record& record,
+                                         const std::vector<int64_t>& images_per_placeholder) const {
   const auto limit = settings_.max_images_per_sample;
-  const int64_t num_images = std::reduce(images_per_mark.begin(), images_per_mark.end());
+  const int64_t num_images = std::reduce(images_per_placeholder.begin(), images_per_placeholder.end());
   if (!limit || num_images <= *limit) return;
   throw data::SampleError(
       "too many images",
@@ -255,15 +256,15 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::collect_media(
   check_media(record);
   std::vector<Medium> media;
   media.reserve(chat.media.size());
-  const auto slices = count_images_per_mark(record);
+  const auto slices = count_images_per_placeholder(record);
   check_images(record, slices);
   size_t images = 0, videos = 0, slice = 0;
-  for (const text::MediaSpan& mark : chat.media) {
-    const auto& files = mark.is_video ? record.videos : record.images;
-    size_t& next_file = mark.is_video ? videos : images;
+  for (const text::MediaSpan& placeholder : chat.media) {
+    const auto& files = placeholder.is_video ? record.videos : record.images;
+    size_t& next_file = placeholder.is_video ? videos : images;
     if (next_file == files.size()) break;  // a placeholder without a file; the token check reports it
     Medium& medium = media.emplace_back(Medium{.file = &files[next_file], .kind = data::MediaKind::kImage});
-    if (mark.is_video) {
+    if (placeholder.is_video) {
       medium.kind = data::MediaKind::kVideo;
     } else if (files[next_file].is_volume && uses_slices()) {
       medium.slice = slice++;

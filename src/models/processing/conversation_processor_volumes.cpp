@@ -16,7 +16,7 @@ namespace {
 
 /// Returns `text` with each image placeholder repeated as often as the next entry of `counts`.
 /// Advances `next_count`, the index of that entry.
-std::string repeat_marks(std::string_view text, std::span<const int64_t> counts, size_t& next_count) {
+std::string repeat_placeholders(std::string_view text, std::span<const int64_t> counts, size_t& next_count) {
   std::string result;
   for (size_t position = text.find(text::kImagePlaceholder);
        position != std::string_view::npos && next_count < counts.size();
@@ -60,14 +60,14 @@ void ConversationProcessor::check_volumes(const io::Record& record) const {
   }
 }
 
-std::vector<int64_t> ConversationProcessor::count_images_per_mark(const io::Record& record) const {
+std::vector<int64_t> ConversationProcessor::count_images_per_placeholder(const io::Record& record) const {
   std::vector<int64_t> counts;
   counts.reserve(record.images.size());
   for (const io::MediaRef& medium : record.images) {
     counts.push_back(1);
     if (!medium.is_volume || !uses_slices()) continue;
-    counts.back() = read_medium(record, data::MediaKind::kVolume, [&] {
-      return image::count_slices(image::read_volume_info(medium), settings_.volume.slice_settings());
+    counts.back() = rethrow_medium_errors(record, data::MediaKind::kVolume, [&] {
+      return image::count_slices(image::read_volume_info(medium), settings_.volume.make_slice_settings());
     });
   }
   return counts;
@@ -76,19 +76,19 @@ std::vector<int64_t> ConversationProcessor::count_images_per_mark(const io::Reco
 std::vector<text::Turn> ConversationProcessor::make_turns(const io::Record& record) const {
   if (!uses_slices() || std::ranges::none_of(record.images, &io::MediaRef::is_volume)) return record.turns;
   check_volumes(record);
-  const auto counts = count_images_per_mark(record);
+  const auto counts = count_images_per_placeholder(record);
   std::vector<text::Turn> turns = record.turns;
   size_t next_count = 0;
-  for (text::Turn& turn : turns) turn.text = repeat_marks(turn.text, counts, next_count);
+  for (text::Turn& turn : turns) turn.text = repeat_placeholders(turn.text, counts, next_count);
   return turns;
 }
 
-void ConversationProcessor::measure_volume(Medium& medium) const {
+void ConversationProcessor::read_volume_header(Medium& medium) const {
   medium.volume = image::read_volume_info(*medium.file);
   if (medium.slice) {
-    medium.size = image::compute_slice_size(*medium.volume, settings_.volume.slice_settings());
+    medium.size = image::compute_slice_size(*medium.volume, settings_.volume.make_slice_settings());
     check_size(medium.size);
-    medium.decoding_bytes = image::estimate_slice_reading_bytes(*medium.volume, settings_.volume.slice_settings());
+    medium.decode_bytes = image::estimate_slice_reading_bytes(*medium.volume, settings_.volume.make_slice_settings());
   } else {
     if (medium.volume->frames > 1 && settings_.volume.series == image::SeriesUse::kRefused) {
       throw data_error(
@@ -96,17 +96,17 @@ void ConversationProcessor::measure_volume(Medium& medium) const {
           "data.volume.series=frames to use several, or save the volume you need as a separate file",
           medium.volume->frames);
     }
-    medium.decoding_bytes = layout_volume(*medium.volume).decode_bytes;
+    medium.decode_bytes = lay_out_volume(*medium.volume).decode_bytes;
   }
-  if (medium.decoding_bytes <= max_sample_bytes(host_bytes())) return;
+  if (medium.decode_bytes <= compute_max_sample_bytes(get_host_limit_bytes())) return;
   throw data_error(
       "reading a volume of {} x {} x {} voxels takes {}, beyond the limit of a quarter of the available {}; resample "
       "the file",
-      medium.volume->size[0], medium.volume->size[1], medium.volume->size[2], format_bytes(medium.decoding_bytes),
-      format_bytes(host_bytes()));
+      medium.volume->size[0], medium.volume->size[1], medium.volume->size[2], format_bytes(medium.decode_bytes),
+      format_bytes(get_host_limit_bytes()));
 }
 
-MediaLayout ConversationProcessor::layout_volume(const image::VolumeInfo& /*info*/) const {
+MediaLayout ConversationProcessor::lay_out_volume(const image::VolumeInfo& /*info*/) const {
   throw InternalError("a volume layout in a family without volumes");
 }
 
@@ -118,7 +118,7 @@ at::Tensor ConversationProcessor::read_slice(const Medium& medium, SlicedVolume&
                                              std::vector<io::Notice>& notices) const {
   if (cached_volume.file != medium.file) {
     cached_volume = {.file = medium.file,
-                     .slices = image::read_slices(*medium.file, settings_.volume.slice_settings())};
+                     .slices = image::read_slices(*medium.file, settings_.volume.make_slice_settings())};
     // Slices outside the body are black, so only a scan with a single color in all slices is
     // reported.
     add_notice(check_slices(cached_volume.slices, medium.file->path), notices);

@@ -17,7 +17,7 @@ namespace {
 
 /// Padding color: SAM's pixel mean (123.675, 116.28, 103.53), rounded, so that normalized padding
 /// is close to zero.
-constexpr std::array<int64_t, 3> kPadding{124, 116, 104};
+constexpr std::array<int64_t, 3> kPaddingColor{124, 116, 104};
 
 /// Reads the size of a mask from its RLE or its file's header.
 image::ImageSize read_source_size(const io::MaskSource& source) {
@@ -60,7 +60,7 @@ std::vector<int64_t> find_mask_tokens(const data::Sample& sample, int64_t token_
 
 }  // namespace
 
-data::ValidRegion compute_filled_size(image::ImageSize size, int64_t side) {
+data::ValidRegion compute_filled_region(image::ImageSize size, int64_t side) {
   const int64_t longer = std::max(size.height, size.width);
   const auto scale_length = [&](int64_t length) {
     return std::max<int64_t>(1, (2 * length * side + longer) / (2 * longer));  // rounds half up
@@ -69,10 +69,10 @@ data::ValidRegion compute_filled_size(image::ImageSize size, int64_t side) {
 }
 
 at::Tensor make_mask_image(const at::Tensor& image, int64_t side) {
-  const data::ValidRegion filled = compute_filled_size({.height = image.size(1), .width = image.size(2)}, side);
+  const data::ValidRegion filled = compute_filled_region({.height = image.size(1), .width = image.size(2)}, side);
   at::Tensor square = at::empty({3, side, side}, at::kByte);
   for (int64_t channel = 0; channel < 3; ++channel) {
-    square.select(0, channel).fill_(kPadding[static_cast<size_t>(channel)]);
+    square.select(0, channel).fill_(kPaddingColor[static_cast<size_t>(channel)]);
   }
   square.narrow(1, 0, filled.rows)
       .narrow(2, 0, filled.columns)
@@ -81,7 +81,7 @@ at::Tensor make_mask_image(const at::Tensor& image, int64_t side) {
 }
 
 at::Tensor make_square_mask(const at::Tensor& mask, int64_t side) {
-  const data::ValidRegion filled = compute_filled_size({.height = mask.size(0), .width = mask.size(1)}, side);
+  const data::ValidRegion filled = compute_filled_region({.height = mask.size(0), .width = mask.size(1)}, side);
   at::Tensor square = at::zeros({side, side}, at::kByte);
   square.narrow(0, 0, filled.rows)
       .narrow(1, 0, filled.columns)
@@ -125,7 +125,7 @@ data::Masks make_meta_masks(const io::Record& record, const data::Sample& sample
     const image::ImageSize image_size = get_image_size(mask, image_sizes);
     rethrow_mask_error(record, index, [&] { check_mask_size(read_source_size(mask), image_size); });
     masks.image_indices.push_back(std::ranges::find(masked_images, mask.image) - masked_images.begin());
-    masks.valid_regions.push_back(compute_filled_size(image_size, input.side));
+    masks.valid_regions.push_back(compute_filled_region(image_size, input.side));
     masks.structures.push_back(mask.structure);
   }
   const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);

@@ -25,7 +25,7 @@ struct MaskInput {
 /// Returns the region that a resized image fills in a square of side `side`. The longer side of the
 /// image is resized to `side`; the rest of the square, at the right or bottom, is padding (Kirillov
 /// et al. 2023, arXiv 2304.02643; SamImageProcessor of transformers).
-data::ValidRegion compute_filled_size(image::ImageSize size, int64_t side);
+data::ValidRegion compute_filled_region(image::ImageSize size, int64_t side);
 
 /// Returns the mask encoder's input, uint8 [3, side, side], for an image, uint8 [3, height, width].
 /// Resizes bilinearly with antialiasing and pads with the color that the encoder normalizes to

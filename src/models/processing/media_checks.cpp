@@ -22,9 +22,10 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
   for (int64_t channel = 0; channel < 3; ++channel) {
     const uint8_t* const plane = values + channel * pixels;
     uint8_t channel_low = 255, channel_high = 0;
-    constexpr int64_t kChunk = 4096;  // pixels between two checks, so that the inner loop is vectorized; not tuned
-    for (int64_t begin = 0; begin < pixels; begin += kChunk) {
-      for (int64_t i = begin; i < std::min(begin + kChunk, pixels); ++i) {
+    constexpr int64_t kChunkPixels =
+        4096;  // pixels between two checks, so that the inner loop is vectorized; not tuned
+    for (int64_t begin = 0; begin < pixels; begin += kChunkPixels) {
+      for (int64_t i = begin; i < std::min(begin + kChunkPixels, pixels); ++i) {
         channel_low = std::min(channel_low, plane[i]);
         channel_high = std::max(channel_high, plane[i]);
       }
@@ -43,10 +44,10 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
 }
 
 std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std::string& name) {
-  const auto bytes = static_cast<size_t>(values.nbytes()), size = static_cast<size_t>(values.element_size());
+  const auto num_bytes = static_cast<size_t>(values.nbytes()), size = static_cast<size_t>(values.element_size());
   const auto* const data = static_cast<const char*>(values.const_data_ptr());
   // The values are constant if the data equals itself shifted by one value.
-  if (bytes <= size || std::memcmp(data, data + size, bytes - size) != 0) return std::nullopt;
+  if (num_bytes <= size || std::memcmp(data, data + size, num_bytes - size) != 0) return std::nullopt;
   return io::Notice{.kind =
                         "a scan has a single value after its window or normalization; check its units and "
                         "data.volume.window, or drop it",

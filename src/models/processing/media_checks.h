@@ -33,7 +33,7 @@ void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notic
 /// Returns the result of `function`, which reads a medium of `record`. Converts its UserErrors to
 /// data::SampleError, which names the record.
 template <class Function>
-auto read_medium(const io::Record& record, data::MediaKind kind, const Function& function) {
+auto rethrow_medium_errors(const io::Record& record, data::MediaKind kind, const Function& function) {
   try {
     return function();
   } catch (const UserError& error) {
@@ -45,15 +45,15 @@ auto read_medium(const io::Record& record, data::MediaKind kind, const Function&
 }
 
 /// Returns the limit on this process's host memory in bytes, determined once per process.
-inline int64_t host_bytes() {
-  static const int64_t bytes = memory::host_limit_bytes();
+inline int64_t get_host_limit_bytes() {
+  static const int64_t bytes = memory::get_host_limit_bytes();
   return bytes;
 }
 
 /// Returns the host memory in bytes that one sample may use, given the available memory. A quarter,
 /// since several threads make samples and the model needs the rest. Not tuned.
-inline int64_t max_sample_bytes(int64_t host_bytes) {
-  return host_bytes / 4;
+inline int64_t compute_max_sample_bytes(int64_t available_bytes) {
+  return available_bytes / 4;
 }
 
 }  // namespace vlmtrain::models

@@ -22,14 +22,14 @@ PreprocessorConfig::PreprocessorConfig(nlohmann::json config, std::string name)
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_for_images(const std::filesystem::path& folder) {
-  const auto copies = find_copies(folder, MediaRole::kImages);
+  const auto copies = find_settings_copies(folder, MediaRole::kImages);
   if (copies.empty()) return std::nullopt;
   warn_about_conflicting_copies(copies);
   return PreprocessorConfig(copies.front().settings, copies.front().name);
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_for_videos(const std::filesystem::path& folder) {
-  const auto copies = find_copies(folder, MediaRole::kVideos);
+  const auto copies = find_settings_copies(folder, MediaRole::kVideos);
   if (copies.empty()) return find_for_images(folder);
   warn_about_conflicting_copies(copies);
   return PreprocessorConfig(copies.front().settings, copies.front().name);
@@ -97,7 +97,7 @@ void PreprocessorConfig::require_true(std::string_view key) const {
   if (!value<bool>(key, true)) throw data_error("{}: {} is false, which is not supported; set it to true", name_, key);
 }
 
-void PreprocessorConfig::require_only(const std::set<std::string_view>& allowed) const {
+void PreprocessorConfig::reject_other_keys(const std::set<std::string_view>& allowed) const {
   for (const auto& [key, setting] : config_.items()) {
     if (allowed.contains(key) || setting.is_null() || setting == false) continue;
     throw data_error("{}: {} is {}, which is not supported; remove the key if it does not affect the pixels", name_,

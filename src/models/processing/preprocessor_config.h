@@ -80,7 +80,7 @@ class PreprocessorConfig {
   void require_true(std::string_view key) const;
   /// Throws UserError (kBadData) if a key that is not in `allowed` has another value than null or
   /// false.
-  void require_only(const std::set<std::string_view>& allowed) const;
+  void reject_other_keys(const std::set<std::string_view>& allowed) const;
 
   const std::string& name() const { return name_; }
   const nlohmann::json& json() const { return config_; }

@@ -18,22 +18,22 @@ namespace {
 
 using nlohmann::json;
 
-std::optional<ProcessorCopy> read_shared_section(const std::filesystem::path& folder, const char* section) {
+std::optional<ProcessorSettingsCopy> read_shared_section(const std::filesystem::path& folder, const char* section) {
   constexpr const char* kSharedFile = "processor_config.json";
   const auto path = folder / kSharedFile;
   if (!std::filesystem::exists(path)) return std::nullopt;
   const json config = io::read_json(path);
   if (!config.is_object() || !config.contains(section) || config[section].is_null()) return std::nullopt;
-  return ProcessorCopy{.file = kSharedFile,
-                       .section = section,
-                       .name = fmt::format("{} ({})", path.string(), section),
-                       .settings = config[section]};
+  return ProcessorSettingsCopy{.file = kSharedFile,
+                               .section = section,
+                               .name = fmt::format("{} ({})", path.string(), section),
+                               .settings = config[section]};
 }
 
-std::optional<ProcessorCopy> read_settings_file(const std::filesystem::path& folder, const char* file) {
+std::optional<ProcessorSettingsCopy> read_settings_file(const std::filesystem::path& folder, const char* file) {
   const auto path = folder / file;
   if (!std::filesystem::exists(path)) return std::nullopt;
-  return ProcessorCopy{.file = file, .section = "", .name = path.string(), .settings = io::read_json(path)};
+  return ProcessorSettingsCopy{.file = file, .section = "", .name = path.string(), .settings = io::read_json(path)};
 }
 
 bool is_class_key(std::string_view key) {
@@ -53,10 +53,10 @@ bool have_same_keys(const json& a, const json& b) {
 
 }  // namespace
 
-std::vector<ProcessorCopy> find_copies(const std::filesystem::path& folder, MediaRole role) {
+std::vector<ProcessorSettingsCopy> find_settings_copies(const std::filesystem::path& folder, MediaRole role) {
   const bool is_video = role == MediaRole::kVideos;
-  std::vector<ProcessorCopy> copies;
-  const auto add = [&](std::optional<ProcessorCopy> copy) {
+  std::vector<ProcessorSettingsCopy> copies;
+  const auto add = [&](std::optional<ProcessorSettingsCopy> copy) {
     if (copy) copies.push_back(*std::move(copy));
   };
   add(read_shared_section(folder, is_video ? "video_processor" : "image_processor"));
@@ -76,7 +76,7 @@ std::vector<std::string> find_differing_keys(const json& a, const json& b) {
   return keys;
 }
 
-void warn_about_conflicting_copies(const std::vector<ProcessorCopy>& copies) {
+void warn_about_conflicting_copies(const std::vector<ProcessorSettingsCopy>& copies) {
   static std::mutex mutex;
   static std::set<std::string> reported;
   for (size_t i = 1; i < copies.size(); ++i) {

@@ -34,7 +34,7 @@ inline bool has_default_sampling(const ProcessorSettings& settings) {
 enum class MediaRole { kImages, kVideos };
 
 /// A copy of the settings of an image or video processor in a checkpoint.
-struct ProcessorCopy {
+struct ProcessorSettingsCopy {
   std::string file;     ///< name in the folder: "processor_config.json"
   std::string section;  ///< "image_processor"; empty: the whole file
   std::string name;     ///< name in messages
@@ -47,7 +47,7 @@ struct ProcessorCopy {
 /// video_processor, then video_preprocessor_config.json, and without both preprocessor_config.json.
 /// Null sections are skipped. Does not check that settings are objects. Throws UserError (kBadData)
 /// for a file that is not JSON.
-std::vector<ProcessorCopy> find_copies(const std::filesystem::path& folder, MediaRole role);
+std::vector<ProcessorSettingsCopy> find_settings_copies(const std::filesystem::path& folder, MediaRole role);
 
 /// Returns the keys that both copies have with different values. Ignores class names, and sizes
 /// given by different keys.
@@ -55,6 +55,6 @@ std::vector<std::string> find_differing_keys(const nlohmann::json& a, const nloh
 
 /// Warns, once per copy and process, about copies that differ from the first. Thread-safe.
 /// REQUIRES: at least one copy.
-void warn_about_conflicting_copies(const std::vector<ProcessorCopy>& copies);
+void warn_about_conflicting_copies(const std::vector<ProcessorSettingsCopy>& copies);
 
 }  // namespace vlmtrain::models

@@ -62,7 +62,7 @@ void write_config(const fs::path& folder, const ordered_json& config) {
 
 /// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
 /// empty, else the text model's. Throws UserError (kUsage) if both exist.
-fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_override) {
+fs::path find_tokenizer(const LlavaSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
     load_tokenizer(text.folder());  // its error explains how to fix a missing file
@@ -75,7 +75,7 @@ fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_overri
 
 /// Writes the text model's files to `folder` and adds the mask token to tokenizer and vocabulary.
 /// `masks` is the mask_config.
-void write_model_files(const TextSource& text, const ordered_json& masks, const fs::path& tokenizer_override,
+void write_model_files(const LlavaSource& text, const ordered_json& masks, const fs::path& tokenizer_override,
                        const fs::path& folder) {
   const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
   const auto added = text::add_token(io::read_file(tokenizer), get_mask_token(masks), tokenizer.string());
@@ -89,7 +89,7 @@ void write_model_files(const TextSource& text, const ordered_json& masks, const 
   config["mask_config"] = masks;
   const int64_t new_vocab_size = (added.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
   if (added.id >= text.vocab_size()) {
-    config[text.vocab_size_key()] = new_vocab_size;
+    config[text.get_vocab_size_path()] = new_vocab_size;
     spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
                  new_vocab_size);
   }
@@ -106,41 +106,41 @@ void write_model_files(const AssemblyOptions& options, const ordered_json& masks
 }
 
 /// Writes the weights of the model in `folder`.
-AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextSource>& text,
+AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<LlavaSource>& text,
                              const std::optional<MaskSource>& masks, uint64_t seed, const fs::path& folder) {
-  if (masks) masks->check(get_base_parameters(model));
+  if (masks) masks->check_weights(get_base_parameters(model));
   const std::vector<WeightSource> sources{
-      [&](const nn::Parameter& parameter) { return masks ? masks->weight(parameter) : std::nullopt; },
-      [&](const nn::Parameter& parameter) { return text ? text->weight(parameter) : std::nullopt; }};
+      [&](const nn::Parameter& parameter) { return masks ? masks->find_weight(parameter) : std::nullopt; },
+      [&](const nn::Parameter& parameter) { return text ? text->find_weight(parameter) : std::nullopt; }};
   const auto combined = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
-  const int64_t num_mask = combined.num_tensors[0], num_text = combined.num_tensors[1];
-  if (text) spdlog::info("text model: {} tensors of {}", num_text, text->folder().string());
+  const int64_t num_mask_tensors = combined.num_tensors[0], num_text_tensors = combined.num_tensors[1];
+  if (text) spdlog::info("text model: {} tensors of {}", num_text_tensors, text->folder().string());
   if (masks) {
-    spdlog::info("mask model: {} tensors of {}, in the layout of {}", num_mask, masks->path().string(),
-                 masks->layout());
+    spdlog::info("mask model: {} tensors of {}, in the layout of {}", num_mask_tensors, masks->path().string(),
+                 masks->format());
   }
   spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined.num_random_tensors,
                fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
   io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
-  return {.num_text_tensors = num_text,
-          .num_mask_tensors = num_mask,
+  return {.num_text_tensors = num_text_tensors,
+          .num_mask_tensors = num_mask_tensors,
           .num_random_tensors = combined.num_random_tensors,
           .vocab_size = model.output_weight().size(0)};
 }
 
 }  // namespace
 
-TextSource::TextSource(const fs::path& folder) : model_(build_llava_model(folder)), base_(folder) {
+LlavaSource::LlavaSource(const fs::path& folder) : model_(build_llava_model(folder)), base_(folder) {
   config_ = io::read_ordered_json(folder / "config.json");
   model_->complete_config(config_);
   check_weights();
 }
 
-void TextSource::check_weights() const {
+void LlavaSource::check_weights() const {
   std::vector<std::string> problems;
   std::set<std::string> expected;
   for (const auto& parameter : get_base_parameters(*model_)) {
-    const std::string name = model_->checkpoint_name(parameter.name);
+    const std::string name = model_->get_checkpoint_name(parameter.name);
     expected.insert(name);
     const BaseWeights::Entry* const entry = base_.find(parameter);
     if (entry == nullptr) {
@@ -161,23 +161,23 @@ void TextSource::check_weights() const {
                fmt::join(truncate_list(std::move(unexpected)), ", "));
 }
 
-nlohmann::ordered_json::json_pointer TextSource::vocab_size_key() const {
+nlohmann::ordered_json::json_pointer LlavaSource::get_vocab_size_path() const {
   const bool is_top_level = llava::Config::from_json(config_, folder()).layout == llava::Layout::kOriginal;
   return nlohmann::ordered_json::json_pointer(is_top_level ? "/vocab_size" : "/text_config/vocab_size");
 }
 
-std::map<std::string, std::string> TextSource::auxiliary_files() const {
+std::map<std::string, std::string> LlavaSource::auxiliary_files() const {
   auto files = base_.files();
   files.erase("config.json");
   return files;
 }
 
-std::optional<io::LazyTensor> TextSource::weight(const nn::Parameter& parameter) const {
+std::optional<io::LazyTensor> LlavaSource::find_weight(const nn::Parameter& parameter) const {
   const BaseWeights::Entry* const entry = base_.find(parameter);
   if (entry == nullptr) return std::nullopt;
   const bool has_all_rows = parameter.sizes() == at::IntArrayRef(entry->info.shape);
   return io::LazyTensor{
-      .name = model_->checkpoint_name(parameter.name),
+      .name = model_->get_checkpoint_name(parameter.name),
       .dtype = entry->info.dtype,
       .shape = parameter.sizes().vec(),
       .materialize = [parameter, read = entry->read,
@@ -191,12 +191,12 @@ AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
                       options.preset);
   }
   ordered_json masks = load_preset_mask_config(options.preset);
-  std::optional<TextSource> text;
+  std::optional<LlavaSource> text;
   if (!options.text_model.empty()) text.emplace(options.text_model);
   std::optional<MaskSource> mask_source;
   if (!options.mask_model.empty()) {
     mask_source.emplace(options.mask_model);
-    masks = mask_source->config(std::move(masks));
+    masks = mask_source->make_mask_config(std::move(masks));
   }
   prepare_output_folder(out);
   io::AtomicDirectory folder(out);

@@ -18,12 +18,12 @@ namespace vlmtrain::models::prs_med {
 
 /// LLaVA checkpoint whose weights and files `init --text-model` copies to a model that predicts
 /// masks.
-class TextSource {
+class LlavaSource {
  public:
   /// Opens the checkpoint in `folder` and compares its weights with its config.json. Logs tensors
   /// that are not used. Throws UserError: kUsage for another family, kBadData for missing or
   /// damaged weights.
-  explicit TextSource(const std::filesystem::path& folder);
+  explicit LlavaSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return base_.folder(); }
   /// Returns the checkpoint's config.json, with the sizes of an external vision tower added.
@@ -31,14 +31,14 @@ class TextSource {
   /// Returns the number of embedding rows.
   int64_t vocab_size() const { return model_->output_weight().size(0); }
   /// Returns the JSON path of vocab_size in config(), which depends on LLaVA's layout.
-  nlohmann::ordered_json::json_pointer vocab_size_key() const;
+  nlohmann::ordered_json::json_pointer get_vocab_size_path() const;
   /// Returns the tokenizer, processor and template files: file name → content.
   std::map<std::string, std::string> auxiliary_files() const;
   /// Returns the stored dtype of most elements.
   at::ScalarType dtype() const { return base_.dtype(); }
   /// Returns the stored weight for `parameter`, under its checkpoint key. Vocabulary rows are added
   /// to match the parameter. Returns nothing for parameters that LLaVA does not have.
-  std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
+  std::optional<io::LazyTensor> find_weight(const nn::Parameter& parameter) const;
 
  private:
   void check_weights() const;

@@ -32,18 +32,18 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   });
 }
 
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              image::ImageSize size, std::optional<int64_t> max_pixels) {
-  return llava::image_shape(make_llava_config(config_json, folder), folder, size, max_pixels);
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             image::ImageSize size, std::optional<int64_t> max_pixels) {
+  return llava::compute_image_sample_shape(make_llava_config(config_json, folder), folder, size, max_pixels);
 }
 
-int64_t mask_side(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                  std::optional<int64_t> requested_side) {
+int64_t get_mask_side(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                      std::optional<int64_t> requested_side) {
   return Config::from_json(config_json, folder).side(requested_side);
 }
 
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
-  return llava::context_length(make_llava_config(config_json, folder), folder);
+ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return llava::get_context_length(make_llava_config(config_json, folder), folder);
 }
 
 double num_parameters(const nlohmann::json& config_json, const std::filesystem::path& folder) {
@@ -59,10 +59,10 @@ Family make_family() {
   return {.model_types = {"prs_med"},
           .build = build,
           .load_processor = load_processor,
-          .image_shape = image_shape,
-          .context_length = context_length,
+          .compute_image_sample_shape = compute_image_sample_shape,
+          .get_context_length = get_context_length,
           .num_parameters = num_parameters,
-          .mask_side = mask_side,
+          .get_mask_side = get_mask_side,
           .assemble = assemble,
           .default_modules_to_save = {{"mask_model.vision_encoder", nn::Component::kMaskEncoder},
                                       {"mask_model.mask_decoder", nn::Component::kMaskDecoder},

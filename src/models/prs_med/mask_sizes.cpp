@@ -187,10 +187,10 @@ ordered_json make_decoder_config(const TensorSource& tensors) {
 
 }  // namespace
 
-ordered_json read_mask_sizes(const TensorSource& tensors, MaskLayout layout, int64_t side) {
-  if (layout == MaskLayout::kTransformers) return read_config_sizes(tensors);
+ordered_json read_mask_sizes(const TensorSource& tensors, MaskCheckpointFormat format, int64_t side) {
+  if (format == MaskCheckpointFormat::kTransformers) return read_config_sizes(tensors);
   const TensorShapes encoder(tensors, "image_encoder.");
-  if (layout == MaskLayout::kMobileSam) {
+  if (format == MaskCheckpointFormat::kMobileSam) {
     return {{"image_size", side},
             {"vision_encoder", make_tiny_vit_config(encoder)},
             {"mask_decoder", make_decoder_config(tensors)}};

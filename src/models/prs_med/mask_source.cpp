@@ -25,7 +25,7 @@ struct SamRenaming {
 };
 
 /// Renamings of tensor names; the first match applies.
-constexpr std::array kSamPrefixes{
+constexpr std::array kSamPrefixRenamings{
     SamRenaming{"shared_image_embedding.positional_embedding",
                 "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"},
     SamRenaming{"mask_decoder.upscale_conv1.", "mask_decoder.output_upscaling.0."},
@@ -41,7 +41,7 @@ constexpr std::array kSamPrefixes{
 };
 
 /// Renamings of names after `mask_decoder.output_hypernetworks_mlps.N.`.
-constexpr std::array kSamHypernetwork{
+constexpr std::array kSamHypernetworkRenamings{
     SamRenaming{"proj_in.", "layers.0."},
     SamRenaming{"layers.0.", "layers.1."},
     SamRenaming{"proj_out.", "layers.2."},
@@ -72,28 +72,30 @@ std::optional<NumberedName> parse_numbered_name(std::string_view name, std::stri
 
 /// Replaces the prefix layer_norm by norm: layer_norm1 → norm1.
 std::string shorten_norm_name(std::string_view name) {
-  constexpr std::string_view kNorm = "layer_norm";
-  return std::string(name.starts_with(kNorm) ? name.substr(kNorm.size() - std::string_view("norm").size()) : name);
+  constexpr std::string_view kLayerNorm = "layer_norm";
+  return std::string(name.starts_with(kLayerNorm) ? name.substr(kLayerNorm.size() - std::string_view("norm").size())
+                                                  : name);
 }
 
 }  // namespace
 
 std::string to_original_sam_name(std::string_view name) {
-  constexpr std::string_view kEncoderLayers = "vision_encoder.layers.";
-  constexpr std::string_view kDecoderLayers = "mask_decoder.transformer.layers.";
-  constexpr std::string_view kHypernetworks = "mask_decoder.output_hypernetworks_mlps.";
-  if (const auto layer = parse_numbered_name(name, kEncoderLayers)) {
+  constexpr std::string_view kEncoderLayersPrefix = "vision_encoder.layers.";
+  constexpr std::string_view kDecoderLayersPrefix = "mask_decoder.transformer.layers.";
+  constexpr std::string_view kHypernetworksPrefix = "mask_decoder.output_hypernetworks_mlps.";
+  if (const auto layer = parse_numbered_name(name, kEncoderLayersPrefix)) {
     // A layer of TinyViT contains blocks and a downsampling layer; these names are equal in both.
     const bool is_tiny_vit = layer->suffix.starts_with("blocks.") || layer->suffix.starts_with("downsample.");
     if (!is_tiny_vit) return fmt::format("image_encoder.blocks.{}.{}", layer->number, shorten_norm_name(layer->suffix));
   }
-  if (const auto layer = parse_numbered_name(name, kDecoderLayers)) {
-    return fmt::format("{}{}.{}", kDecoderLayers, layer->number, shorten_norm_name(layer->suffix));
+  if (const auto layer = parse_numbered_name(name, kDecoderLayersPrefix)) {
+    return fmt::format("{}{}.{}", kDecoderLayersPrefix, layer->number, shorten_norm_name(layer->suffix));
   }
-  if (const auto mask = parse_numbered_name(name, kHypernetworks)) {
-    return fmt::format("{}{}.{}", kHypernetworks, mask->number, replace_prefix(mask->suffix, kSamHypernetwork));
+  if (const auto mask = parse_numbered_name(name, kHypernetworksPrefix)) {
+    return fmt::format("{}{}.{}", kHypernetworksPrefix, mask->number,
+                       replace_prefix(mask->suffix, kSamHypernetworkRenamings));
   }
-  return replace_prefix(name, kSamPrefixes);
+  return replace_prefix(name, kSamPrefixRenamings);
 }
 
 }  // namespace vlmtrain::models
@@ -103,19 +105,19 @@ namespace vlmtrain::models::prs_med {
 namespace {
 
 // Modules of SamModel, SAM and MobileSAM without a counterpart in PRS-Med's model.
-constexpr std::array<std::string_view, 10> kUnusedModules{"mask_decoder.iou_prediction_head.",
-                                                          "mask_decoder.output_hypernetworks_mlps.",
-                                                          "prompt_encoder.point_embeddings.",
-                                                          "prompt_encoder.not_a_point_embed.",
-                                                          "prompt_encoder.mask_downscaling.",
-                                                          "image_encoder.norm_head.",
-                                                          "image_encoder.head.",
-                                                          "prompt_encoder.point_embed.",
-                                                          "prompt_encoder.mask_embed.",
-                                                          "prompt_encoder.shared_embedding."};
+constexpr std::array<std::string_view, 10> kUnusedModulePrefixes{"mask_decoder.iou_prediction_head.",
+                                                                 "mask_decoder.output_hypernetworks_mlps.",
+                                                                 "prompt_encoder.point_embeddings.",
+                                                                 "prompt_encoder.not_a_point_embed.",
+                                                                 "prompt_encoder.mask_downscaling.",
+                                                                 "image_encoder.norm_head.",
+                                                                 "image_encoder.head.",
+                                                                 "prompt_encoder.point_embed.",
+                                                                 "prompt_encoder.mask_embed.",
+                                                                 "prompt_encoder.shared_embedding."};
 
 // Suffixes of computed buffers: BatchNorm's counter and TinyViT's attention indices.
-constexpr std::array<std::string_view, 2> kUnusedTables{".num_batches_tracked", ".attention_bias_idxs"};
+constexpr std::array<std::string_view, 2> kUnusedBufferSuffixes{".num_batches_tracked", ".attention_bias_idxs"};
 
 constexpr std::string_view kMaskModelPrefix = "mask_model.";
 
@@ -128,10 +130,10 @@ TensorSourceMessages make_mask_messages() {
 
 }  // namespace
 
-MaskLayout detect_layout(const TensorSource& tensors) {
-  if (tensors.has_prefix("vision_encoder.")) return MaskLayout::kTransformers;
-  if (tensors.has_prefix("image_encoder.blocks.")) return MaskLayout::kSam;
-  if (tensors.has_prefix("image_encoder.layers.")) return MaskLayout::kMobileSam;
+MaskCheckpointFormat detect_format(const TensorSource& tensors) {
+  if (tensors.has_prefix("vision_encoder.")) return MaskCheckpointFormat::kTransformers;
+  if (tensors.has_prefix("image_encoder.blocks.")) return MaskCheckpointFormat::kSam;
+  if (tensors.has_prefix("image_encoder.layers.")) return MaskCheckpointFormat::kMobileSam;
   throw data_error(
       "{}: is a mask model in an unknown layout{}; supported layouts have tensors vision_encoder.… (SamModel of "
       "transformers), image_encoder.blocks.… (SAM) or image_encoder.layers.… (MobileSAM)",
@@ -139,41 +141,41 @@ MaskLayout detect_layout(const TensorSource& tensors) {
       tensors.all().empty() ? "" : fmt::format(" (it has, for example, {})", tensors.all().begin()->first));
 }
 
-std::string_view get_layout_name(MaskLayout layout) {
-  switch (layout) {
-    case MaskLayout::kTransformers:
+std::string_view get_format_name(MaskCheckpointFormat format) {
+  switch (format) {
+    case MaskCheckpointFormat::kTransformers:
       return "SamModel of transformers";
-    case MaskLayout::kSam:
+    case MaskCheckpointFormat::kSam:
       return "SAM";
-    case MaskLayout::kMobileSam:
+    case MaskCheckpointFormat::kMobileSam:
       return "MobileSAM";
   }
   throw InternalError("unknown layout of a mask model");
 }
 
-std::string to_checkpoint_key(MaskLayout layout, const std::string& parameter) {
-  return layout == MaskLayout::kTransformers ? parameter : to_original_sam_name(parameter);
+std::string to_checkpoint_key(MaskCheckpointFormat format, const std::string& parameter) {
+  return format == MaskCheckpointFormat::kTransformers ? parameter : to_original_sam_name(parameter);
 }
 
-bool is_unused(std::string_view name) {
-  return std::ranges::any_of(kUnusedModules, [name](auto module) { return name.starts_with(module); }) ||
-         std::ranges::any_of(kUnusedTables, [name](auto table) { return name.ends_with(table); });
+bool is_unused_tensor(std::string_view name) {
+  return std::ranges::any_of(kUnusedModulePrefixes, [name](auto module) { return name.starts_with(module); }) ||
+         std::ranges::any_of(kUnusedBufferSuffixes, [name](auto table) { return name.ends_with(table); });
 }
 
 MaskSource::MaskSource(const std::filesystem::path& path)
-    : tensors_(path, make_mask_messages()), layout_(detect_layout(tensors_)) {}
+    : tensors_(path, make_mask_messages()), format_(detect_format(tensors_)) {}
 
-nlohmann::ordered_json MaskSource::config(nlohmann::ordered_json preset) const {
-  preset.update(read_mask_sizes(tensors_, layout_, preset.value("image_size", int64_t{1024})));
+nlohmann::ordered_json MaskSource::make_mask_config(nlohmann::ordered_json preset) const {
+  preset.update(read_mask_sizes(tensors_, format_, preset.value("image_size", int64_t{1024})));
   return preset;
 }
 
 std::optional<std::string> MaskSource::find_stored_name(const nn::Parameter& parameter) const {
   if (!parameter.name.starts_with(kMaskModelPrefix)) return std::nullopt;
-  return to_checkpoint_key(layout_, parameter.name.substr(kMaskModelPrefix.size()));
+  return to_checkpoint_key(format_, parameter.name.substr(kMaskModelPrefix.size()));
 }
 
-void MaskSource::check(const std::vector<nn::Parameter>& parameters) const {
+void MaskSource::check_weights(const std::vector<nn::Parameter>& parameters) const {
   std::vector<std::string> problems;
   std::set<std::string> expected;
   for (nn::Parameter parameter : parameters) {
@@ -192,11 +194,11 @@ void MaskSource::check(const std::vector<nn::Parameter>& parameters) const {
     }
   }
   refuse_differences(fmt::format("{}: is an incomplete mask model in the layout of {}; download it again",
-                                 tensors_.path().string(), layout()),
+                                 tensors_.path().string(), format()),
                      problems);
   std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : tensors_.all()) {
-    if (!expected.contains(name) && !is_unused(name)) unexpected.push_back(name);
+    if (!expected.contains(name) && !is_unused_tensor(name)) unexpected.push_back(name);
   }
   if (unexpected.empty()) return;
   const size_t count = unexpected.size();
@@ -204,7 +206,7 @@ void MaskSource::check(const std::vector<nn::Parameter>& parameters) const {
                fmt::join(truncate_list(std::move(unexpected)), ", "));
 }
 
-std::optional<io::LazyTensor> MaskSource::weight(const nn::Parameter& parameter) const {
+std::optional<io::LazyTensor> MaskSource::find_weight(const nn::Parameter& parameter) const {
   const auto name = find_stored_name(parameter);
   if (!name) return std::nullopt;
   const StoredTensor* const tensor = tensors_.find(*name);

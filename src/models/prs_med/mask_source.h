@@ -25,7 +25,7 @@ std::string to_original_sam_name(std::string_view name);
 namespace vlmtrain::models::prs_med {
 
 /// Format of a mask model's checkpoint, which determines tensor names and the source of its sizes.
-enum class MaskLayout {
+enum class MaskCheckpointFormat {
   kTransformers,  ///< transformers' SamModel, with a config.json
   kSam,           ///< SAM's original code: sam_vit_b_01ec64.pth
   kMobileSam,     ///< MobileSAM's code: mobile_sam.pt
@@ -33,18 +33,18 @@ enum class MaskLayout {
 
 /// Detects the format of a mask model from its tensor names. Throws UserError (kBadData) with a
 /// list of the supported formats.
-MaskLayout detect_layout(const TensorSource& tensors);
+MaskCheckpointFormat detect_format(const TensorSource& tensors);
 
 /// Returns the name of a format in messages.
-std::string_view get_layout_name(MaskLayout layout);
+std::string_view get_format_name(MaskCheckpointFormat format);
 
 /// Returns the checkpoint key of a parameter. `parameter` is its name after `mask_model.`.
-std::string to_checkpoint_key(MaskLayout layout, const std::string& parameter);
+std::string to_checkpoint_key(MaskCheckpointFormat format, const std::string& parameter);
 
 /// Returns true for a tensor of a part that PRS-Med does not use: point and box prompts, mask
 /// scores, the choice among several masks, a classifier, computed buffers. `name` is the name in
 /// the checkpoint.
-bool is_unused(std::string_view name);
+bool is_unused_tensor(std::string_view name);
 
 /// Pretrained mask model whose encoder and decoder `init --mask-model` copies.
 class MaskSource {
@@ -55,25 +55,25 @@ class MaskSource {
 
   /// Returns `preset`, a mask_config, with its sizes replaced by those of this mask model. Throws
   /// as read_mask_sizes().
-  nlohmann::ordered_json config(nlohmann::ordered_json preset) const;
+  nlohmann::ordered_json make_mask_config(nlohmann::ordered_json preset) const;
   /// Compares the tensors with `parameters`, the parameters of the new model; ignores those outside
   /// of the mask model. Throws UserError (kBadData) with a list of missing tensors and of
-  /// unsupported dtypes and shapes. Logs tensors that are neither used nor is_unused().
-  void check(const std::vector<nn::Parameter>& parameters) const;
+  /// unsupported dtypes and shapes. Logs tensors that are neither used nor is_unused_tensor().
+  void check_weights(const std::vector<nn::Parameter>& parameters) const;
   /// Returns the stored weight for `parameter`, in the stored dtype and under the parameter's name;
   /// nothing for parameters that no mask model has. The tensor is read when it is materialized,
-  /// also after this object is destroyed. REQUIRES: check() has accepted the parameter.
-  std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
+  /// also after this object is destroyed. REQUIRES: check_weights() has accepted the parameter.
+  std::optional<io::LazyTensor> find_weight(const nn::Parameter& parameter) const;
   const std::filesystem::path& path() const { return tensors_.path(); }
   /// Returns the name of the format in messages.
-  std::string_view layout() const { return get_layout_name(layout_); }
+  std::string_view format() const { return get_format_name(format_); }
 
  private:
   /// Returns the stored tensor's name; nothing for parameters that no mask model has.
   std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
 
   TensorSource tensors_;
-  MaskLayout layout_;
+  MaskCheckpointFormat format_;
 };
 
 }  // namespace vlmtrain::models::prs_med

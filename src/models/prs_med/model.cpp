@@ -33,11 +33,11 @@ std::unique_ptr<MaskEncoder> make_encoder(const ParameterScope& scope, const Con
 
 }  // namespace
 
-MaskPrompt::MaskPrompt(const ParameterScope& scope, int64_t hidden_size, int64_t channels)
+MaskPromptProjector::MaskPromptProjector(const ParameterScope& scope, int64_t hidden_size, int64_t channels)
     : first_(scope / "linear_1", hidden_size, hidden_size, /*bias=*/true),
       second_(scope / "linear_2", hidden_size, channels, /*bias=*/true) {}
 
-at::Tensor MaskPrompt::operator()(const at::Tensor& hidden) const {
+at::Tensor MaskPromptProjector::operator()(const at::Tensor& hidden) const {
   return second_(activate(Activation::kRelu, first_(hidden)));
 }
 
@@ -45,10 +45,10 @@ Model::Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSe
     : llava::Model(std::move(llava), settings),
       encoder_(make_encoder(make_mask_scope(parameters(), Component::kMaskEncoder) / "vision_encoder", config)),
       decoder_(make_mask_scope(parameters(), Component::kMaskDecoder), config.decoder),
-      prompt_(ParameterScope(parameters(), Component::kMaskDecoder, "mask_prompt"), config.text_hidden_size,
-              config.channels()) {}
+      prompt_projector_(ParameterScope(parameters(), Component::kMaskDecoder, "mask_prompt"), config.text_hidden_size,
+                        config.channels()) {}
 
-int64_t Model::recomputed_tower_blocks() const {
+int64_t Model::count_recomputed_tower_blocks() const {
   return std::max<int64_t>(0, recompute().vision - encoder_->blocks());  // the encoder's blocks come first
 }
 
@@ -67,8 +67,8 @@ at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) cons
 at::Tensor Model::mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const {
   parameters().prepare_non_block_parameters();
   const memory::ComponentScope memory_scope(memory::Component::kMasks);
-  return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / MaskEncoder::kStride, prompt_(hidden),
-                  masks.image_indices);
+  return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / MaskEncoder::kStride,
+                  prompt_projector_(hidden), masks.image_indices);
 }
 
 }  // namespace vlmtrain::models::prs_med

@@ -11,9 +11,9 @@ namespace vlmtrain::models::prs_med {
 
 /// Projector from the hidden state of a mask token to a prompt of the mask decoder: two Linears
 /// with a ReLU between them.
-class MaskPrompt {
+class MaskPromptProjector {
  public:
-  MaskPrompt(const nn::ParameterScope& scope, int64_t hidden_size, int64_t channels);
+  MaskPromptProjector(const nn::ParameterScope& scope, int64_t hidden_size, int64_t channels);
   /// Returns the prompts: [masks, hidden] → [masks, channels].
   at::Tensor operator()(const at::Tensor& hidden) const;
 
@@ -35,14 +35,14 @@ class Model final : public llava::Model {
   int64_t vision_blocks() const override { return encoder_->blocks() + llava::Model::vision_blocks(); }
 
  private:
-  int64_t recomputed_tower_blocks() const override;
+  int64_t count_recomputed_tower_blocks() const override;
   /// Encodes pixels, uint8 [images, 3, side, side], at most `images_per_pass` images at a time (0:
   /// all).
   at::Tensor encode(const at::Tensor& pixels, int64_t images_per_pass) const;
 
   std::unique_ptr<MaskEncoder> encoder_;
   MaskDecoder decoder_;
-  MaskPrompt prompt_;
+  MaskPromptProjector prompt_projector_;
 };
 
 }  // namespace vlmtrain::models::prs_med

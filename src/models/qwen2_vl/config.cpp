@@ -49,7 +49,7 @@ LlamaConfig read_text(const json& text_config, const std::string& source) {
 
 VisionConfig read_qwen2(const json& vision, const std::string& source) {
   VisionConfig config = read_common_vision(vision, source);
-  config.is_gated = false;
+  config.uses_qwen2_5_layers = false;
   config.hidden_size = read_size(vision, "embed_dim", 1280, kMaxLayerWidth, source);
   const auto ratio = io::get_or<double>(vision, "mlp_ratio", 4, source);
   const double width = static_cast<double>(config.hidden_size) * ratio;
@@ -155,7 +155,8 @@ int64_t read_token_id(const json& config, const char* key, int64_t fallback, con
 
 double VisionConfig::num_parameters() const {
   const auto hidden = static_cast<double>(hidden_size), merged = hidden * static_cast<double>(patches_per_token());
-  const double block = hidden * (4.0 * hidden + (is_gated ? 3.0 : 2.0) * static_cast<double>(intermediate_size));
+  const double block =
+      hidden * (4.0 * hidden + (uses_qwen2_5_layers ? 3.0 : 2.0) * static_cast<double>(intermediate_size));
   const double patch = 3.0 * static_cast<double>(patch_size) * static_cast<double>(patch_size) *
                        static_cast<double>(temporal_patch_size);
   return static_cast<double>(blocks) * block + hidden * patch + merged * (merged + static_cast<double>(output_size));

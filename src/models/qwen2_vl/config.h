@@ -18,7 +18,7 @@ namespace vlmtrain::models::qwen2_vl {
 /// MLP of two Linears. Qwen2.5-VL (Bai et al. 2025, arXiv 2502.13923) has RMSNorm, a gated MLP, and
 /// window attention in most blocks.
 struct VisionConfig {
-  bool is_gated = true;  ///< RMSNorm and gated MLP of Qwen2.5-VL, else LayerNorm and an MLP of two Linears
+  bool uses_qwen2_5_layers = true;  ///< RMSNorm and gated MLP of Qwen2.5-VL, else LayerNorm and an MLP of two Linears
   int64_t hidden_size = 1280;
   int64_t intermediate_size = 3420;
   int64_t blocks = 32;
@@ -29,9 +29,9 @@ struct VisionConfig {
   int64_t output_size = 3584;       ///< features of the merger's output
   // The next three are settings of an MLP that is not gated.
   Activation activation = Activation::kQuickGelu;
-  const char* first_linear = "fc1";   ///< checkpoint name of the first Linear
-  const char* second_linear = "fc2";  ///< checkpoint name of the second Linear
-  bool patch_bias = false;            ///< the patch embedding has a bias
+  const char* first_linear_name = "fc1";   ///< checkpoint name of the first Linear
+  const char* second_linear_name = "fc2";  ///< checkpoint name of the second Linear
+  bool patch_bias = false;                 ///< the patch embedding has a bias
   double rope_theta = 10000;
   std::optional<int64_t> window_tokens;     ///< tokens per side of a window; nothing: no block has windows
   std::set<int64_t> full_attention_blocks;  ///< indices of the blocks without windows

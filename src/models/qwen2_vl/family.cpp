@@ -23,7 +23,7 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
                                  read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
 }
 
-text::MediaMarkup make_medium_text(std::string_view pad) {
+text::MediaMarkup make_media_markup(std::string_view pad) {
   return {.block = format_vision_block(pad), .token = std::string(pad)};
 }
 
@@ -37,32 +37,32 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template = load_chat_template(
       folder, tokenizer, settings,
-      {.fallback = "qwen2_vl", .image = make_medium_text(kImagePad), .video = make_medium_text(kVideoPad)});
+      {.fallback = "qwen2_vl", .image = make_media_markup(kImagePad), .video = make_media_markup(kVideoPad)});
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-data::SampleShape make_marked_shape(const data::PatchGrid& grid, const VisionConfig& vision) {
-  data::SampleShape shape = make_shape(grid, vision);
+data::SampleShape make_shape_with_markers(const data::PatchGrid& grid, const VisionConfig& vision) {
+  data::SampleShape shape = make_sample_shape(grid, vision);
   shape.tokens += 2;  // kVisionStart and kVisionEnd
   return shape;
 }
 
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              image::ImageSize size, std::optional<int64_t> max_pixels) {
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             image::ImageSize size, std::optional<int64_t> max_pixels) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const image::ImageSize resized = compute_resized_size(size, read_image_settings(folder, vision, max_pixels), vision);
-  return make_marked_shape(compute_grid(1, resized, vision), vision);
+  return make_shape_with_markers(compute_grid(1, resized, vision), vision);
 }
 
-data::SampleShape video_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              const image::VideoInfo& video, const ProcessorSettings& settings) {
+data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             const image::VideoInfo& video, const ProcessorSettings& settings) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   VideoSettings videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
   videos.limits.max_frames = std::min(videos.limits.max_frames, settings.video_max_frames);
   const auto frames = std::ssize(videos.select_frames(video, settings.video_fps, vision));
   const image::ImageSize resized =
       compute_resized_size(video.size, videos.compute_frame_settings(frames, vision), vision);
-  auto shape = make_marked_shape(compute_grid(frames, resized, vision), vision);
+  auto shape = make_shape_with_markers(compute_grid(frames, resized, vision), vision);
   shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;
@@ -88,7 +88,7 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   return changes;
 }
 
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
@@ -103,10 +103,10 @@ Family make_family() {
   return {.model_types = {"qwen2_vl", "qwen2_5_vl"},
           .build = build,
           .load_processor = load_processor,
-          .image_shape = image_shape,
-          .context_length = context_length,
+          .compute_image_sample_shape = compute_image_sample_shape,
+          .get_context_length = get_context_length,
           .num_parameters = num_parameters,
-          .video_shape = video_shape,
+          .compute_video_sample_shape = compute_video_sample_shape,
           .make_processor_changes = make_processor_changes};
 }
 

@@ -13,7 +13,7 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-constexpr double kMaxRatio = 200;  // MAX_RATIO of qwen-vl-utils and transformers
+constexpr double kMaxAspectRatio = 200;  // MAX_RATIO of qwen-vl-utils and transformers
 
 using image::ImageSize;
 using nlohmann::json;
@@ -58,16 +58,16 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
 
 }  // namespace
 
-void check_ratio(image::ImageSize size) {
+void check_aspect_ratio(image::ImageSize size) {
   const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
-  if (std::max(height, width) / std::min(height, width) > kMaxRatio) {
+  if (std::max(height, width) / std::min(height, width) > kMaxAspectRatio) {
     throw data_error("{} x {} pixels: the aspect ratio exceeds Qwen-VL's limit of {}; crop it", size.width, size.height,
-                     kMaxRatio);
+                     kMaxAspectRatio);
   }
 }
 
 image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget) {
-  check_ratio(size);
+  check_aspect_ratio(size);
   const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   const auto unit = static_cast<double>(factor);
   const auto to_multiple = [factor](double multiples) { return static_cast<int64_t>(multiples) * factor; };
@@ -130,7 +130,7 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
                      folder.string());
   }
   file->type("Qwen2VLImageProcessor", {"Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"});
-  file->require_only(get_pixel_keys());
+  file->reject_other_keys(get_pixel_keys());
   PixelSettings settings = read_pixel_settings(*file, kImageBudget, vision);
   settings.budget = limit_budget(settings.budget, max_pixels);
   return settings;
@@ -140,9 +140,10 @@ void write_pixel_budget(nlohmann::ordered_json& settings, PixelBudget budget) {
   const bool has_size = settings.contains("size") && settings["size"].is_object();
   const bool has_edges = has_size && settings["size"].contains("shortest_edge");
   // Sets the keys that the file has; size with both edges if it has none of them.
-  const std::pair<const char*, int64_t> pixels[]{{"min_pixels", budget.min_pixels}, {"max_pixels", budget.max_pixels}};
+  const std::pair<const char*, int64_t> pixel_limits[]{{"min_pixels", budget.min_pixels},
+                                                       {"max_pixels", budget.max_pixels}};
   bool has_pixels = true;
-  for (const auto& [key, value] : pixels) {
+  for (const auto& [key, value] : pixel_limits) {
     if (has_size && settings["size"].contains(key)) settings["size"][key] = value;
     const bool is_set = settings.contains(key) && !settings[key].is_null();
     has_pixels = has_pixels && is_set;
@@ -171,7 +172,7 @@ data::PatchGrid compute_token_grid(const data::PatchGrid& patches, const VisionC
   return {patches.frames, patches.rows / vision.merge_size, patches.columns / vision.merge_size};
 }
 
-data::SampleShape make_shape(const data::PatchGrid& grid, const VisionConfig& vision) {
+data::SampleShape make_sample_shape(const data::PatchGrid& grid, const VisionConfig& vision) {
   const int64_t tokens = grid.patches() / vision.patches_per_token();
   return {.tokens = tokens,
           .image_tokens = tokens,
@@ -184,45 +185,46 @@ data::SampleShape make_shape(const data::PatchGrid& grid, const VisionConfig& vi
 PatchWriter::PatchWriter(int64_t frames, ImageSize size, image::Filter filter, const VisionConfig& vision)
     : filter_(filter),
       grid_(compute_grid(frames, size, vision)),
-      patch_(vision.patch_size),
-      depth_(vision.temporal_patch_size),
-      merge_(vision.merge_size),
-      patches_(at::empty({grid_.patches(), 3, depth_ * patch_, patch_}, at::kByte)) {}
+      patch_size_(vision.patch_size),
+      frames_per_patch_(vision.temporal_patch_size),
+      merge_size_(vision.merge_size),
+      patches_(at::empty({grid_.patches(), 3, frames_per_patch_ * patch_size_, patch_size_}, at::kByte)) {}
 
 void PatchWriter::add(const at::Tensor& frame) {
-  last_ = image::resize(frame, grid_.rows * patch_, grid_.columns * patch_, filter_);
-  write(last_);
+  last_frame_ = image::resize(frame, grid_.rows * patch_size_, grid_.columns * patch_size_, filter_);
+  write(last_frame_);
 }
 
 at::Tensor PatchWriter::finish() {
-  while (frames_ < grid_.frames * depth_) write(last_);
+  while (num_written_frames_ < grid_.frames * frames_per_patch_) write(last_frame_);
   return std::move(patches_);
 }
 
 void PatchWriter::write(const at::Tensor& resized) {
-  VLMTRAIN_CHECK(frames_ < grid_.frames * depth_, "more frames than {} patches of {}", grid_.frames, depth_);
-  const int64_t channel_bytes = depth_ * patch_ * patch_, patch_bytes = 3 * channel_bytes;
-  const int64_t merged_columns = grid_.columns / merge_;  // squares of merge² patches per row
+  VLMTRAIN_CHECK(num_written_frames_ < grid_.frames * frames_per_patch_, "more frames than {} patches of {}",
+                 grid_.frames, frames_per_patch_);
+  const int64_t channel_bytes = frames_per_patch_ * patch_size_ * patch_size_, patch_bytes = 3 * channel_bytes;
+  const int64_t merged_columns = grid_.columns / merge_size_;  // squares of merge² patches per row
   // First byte of the frame within the first of its patches.
   uint8_t* const frame = patches_.mutable_data_ptr<uint8_t>() +
-                         frames_ / depth_ * grid_.patches_per_frame() * patch_bytes +
-                         frames_ % depth_ * patch_ * patch_;
+                         num_written_frames_ / frames_per_patch_ * grid_.patches_per_frame() * patch_bytes +
+                         num_written_frames_ % frames_per_patch_ * patch_size_ * patch_size_;
   const auto* line = resized.const_data_ptr<uint8_t>();
   for (int64_t channel = 0; channel < 3; ++channel) {
     for (int64_t row = 0; row < grid_.rows; ++row) {
       // Index of the row's first patch: the patches of a token are adjacent, so a row of tokens has
       // merge² · merged_columns patches and a patch row within it starts at a multiple of merge.
-      const int64_t first = (row / merge_ * merged_columns * merge_ + row % merge_) * merge_;
-      for (int64_t y = 0; y < patch_; ++y) {
-        uint8_t* const in_patch = frame + channel * channel_bytes + y * patch_;
-        for (int64_t column = 0; column < grid_.columns; ++column, line += patch_) {
-          const int64_t patch = first + column / merge_ * merge_ * merge_ + column % merge_;
-          std::memcpy(in_patch + patch * patch_bytes, line, patch_);
+      const int64_t first = (row / merge_size_ * merged_columns * merge_size_ + row % merge_size_) * merge_size_;
+      for (int64_t y = 0; y < patch_size_; ++y) {
+        uint8_t* const in_patch = frame + channel * channel_bytes + y * patch_size_;
+        for (int64_t column = 0; column < grid_.columns; ++column, line += patch_size_) {
+          const int64_t patch = first + column / merge_size_ * merge_size_ * merge_size_ + column % merge_size_;
+          std::memcpy(in_patch + patch * patch_bytes, line, patch_size_);
         }
       }
     }
   }
-  ++frames_;
+  ++num_written_frames_;
 }
 
 at::Tensor extract_frame(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame,

@@ -23,11 +23,11 @@ struct PixelBudget {
 };
 
 /// Throws UserError (kBadData) for an aspect ratio above 200, which transformers rejects.
-void check_ratio(image::ImageSize size);
+void check_aspect_ratio(image::ImageSize size);
 
 /// Returns the size that an image is resized to, with the arithmetic of transformers' smart_resize.
 /// Both sides are multiples of `factor` pixels, and the size is within `budget`, if possible, with
-/// nearly the aspect ratio of `size`. Throws as check_ratio().
+/// nearly the aspect ratio of `size`. Throws as check_aspect_ratio().
 image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget);
 
 /// Settings of the conversion of images and video frames to the tower's input.
@@ -64,7 +64,7 @@ void write_pixel_budget(nlohmann::ordered_json& settings, PixelBudget budget);
 const std::set<std::string_view>& get_pixel_keys();
 
 /// Returns the size that an image of this size is resized to; its sides are whole tokens. Throws as
-/// check_ratio().
+/// check_aspect_ratio().
 image::ImageSize compute_resized_size(image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
 
 /// Returns the grid of patches of `frames` frames that were resized to `size`. The number of
@@ -76,7 +76,7 @@ data::PatchGrid compute_token_grid(const data::PatchGrid& patches, const VisionC
 
 /// Returns the token numbers and the input shape of an image or video with this grid of patches,
 /// without the tokens of markers.
-data::SampleShape make_shape(const data::PatchGrid& grid, const VisionConfig& vision);
+data::SampleShape make_sample_shape(const data::PatchGrid& grid, const VisionConfig& vision);
 
 /// Writer of the patches of frames that are added one by one. The result is uint8 [patches, 3,
 /// temporal_patch_size · patch_size, patch_size] for the grid of compute_grid(). The frames of a
@@ -99,10 +99,10 @@ class PatchWriter {
 
   image::Filter filter_;
   data::PatchGrid grid_;
-  int64_t patch_, depth_, merge_;
+  int64_t patch_size_, frames_per_patch_, merge_size_;
   at::Tensor patches_;
-  at::Tensor last_;  // resized last frame
-  int64_t frames_ = 0;
+  at::Tensor last_frame_;  // resized last frame
+  int64_t num_written_frames_ = 0;
 };
 
 /// Returns the resized frame with index `frame`, uint8 [3, height, width], from the patches of a

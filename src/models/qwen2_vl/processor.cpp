@@ -18,7 +18,7 @@ namespace {
 class PositionIdBuilder {
  public:
   PositionIdBuilder(int64_t tokens, data::VideoLayout layout)
-      : tokens_(tokens), layout_(layout), ids_(static_cast<size_t>(data::kPositionAxes * tokens)) {}
+      : tokens_(tokens), video_layout_(layout), ids_(static_cast<size_t>(data::kPositionAxes * tokens)) {}
 
   /// Adds the text tokens before token `token`.
   void add_text(int64_t token) {
@@ -40,7 +40,7 @@ class PositionIdBuilder {
     }
     const int64_t side = std::max(span.grid.rows, span.grid.columns);
     const int64_t last_time = compute_time(span.grid.frames - 1, span);
-    next_position_ += layout_ == data::VideoLayout::kReleased ? std::max(side, last_time + 1) : side;
+    next_position_ += video_layout_ == data::VideoLayout::kReleased ? std::max(side, last_time + 1) : side;
   }
 
   /// Adds the remaining text tokens and returns all ids. Call once.
@@ -65,7 +65,7 @@ class PositionIdBuilder {
   }
 
   int64_t tokens_;
-  data::VideoLayout layout_;
+  data::VideoLayout video_layout_;
   std::vector<int64_t> ids_;
   int64_t next_token_ = 0;
   int64_t next_position_ = 0;  // position of the next text token
@@ -94,14 +94,14 @@ std::string format_vision_block(std::string_view pad) {
   return fmt::format("{}{}{}", kVisionStart, pad, kVisionEnd);
 }
 
-GridProcessor::GridProcessor(const VisionConfig& vision, const Tokens& tokens, PixelSettings images,
+GridProcessor::GridProcessor(const VisionConfig& vision, const VocabularyInfo& tokens, PixelSettings images,
                              text::Tokenizer tokenizer, text::ChatTemplate chat_template,
                              const ProcessorSettings& settings)
     : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
                             {{.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size}}),
       vision_(vision),
       tokens_(tokens),
-      images_(images),
+      image_settings_(images),
       sampling_fps_(settings.video_fps) {
   check_vocabulary(this->tokenizer(), tokens.vocab_size);
   check_token(this->tokenizer(), kImagePad, "image_token_id", tokens.image);
@@ -116,17 +116,18 @@ MediaLayout GridProcessor::make_layout(const data::PatchGrid& grid, std::string_
 }
 
 image::ImageSize GridProcessor::compute_image_size(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  PixelSettings settings = images_;
+  PixelSettings settings = image_settings_;
   settings.budget = limit_budget(settings.budget, max_pixels);
   return compute_resized_size(size, settings, vision_);
 }
 
-MediaLayout GridProcessor::layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+MediaLayout GridProcessor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
   return make_layout(compute_grid(1, compute_image_size(size, max_pixels), vision_), kImagePad);
 }
 
 at::Tensor GridProcessor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
-  PatchWriter patches(1, compute_image_size({image.size(1), image.size(2)}, max_pixels), images_.filter, vision_);
+  PatchWriter patches(1, compute_image_size({image.size(1), image.size(2)}, max_pixels), image_settings_.filter,
+                      vision_);
   patches.add(image);
   return patches.finish();
 }
@@ -147,19 +148,19 @@ std::vector<MediaPreview> GridProcessor::preview_images(const at::Tensor& rows, 
 }
 
 void GridProcessor::check_size(image::ImageSize size) const {
-  smart_resize(size, vision_.pixels_per_token_side(), images_.budget);
+  smart_resize(size, vision_.pixels_per_token_side(), image_settings_.budget);
 }
 
 int64_t GridProcessor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
   return compute_grid(1, compute_image_size(size, max_pixels), vision_).patches() / vision_.patches_per_token();
 }
 
-std::optional<ShrinkRange> GridProcessor::shrink_range(data::MediaKind kind) const {
+std::optional<ShrinkRange> GridProcessor::get_shrink_range(data::MediaKind kind) const {
   // 64 tokens of 28 x 28 pixels have 224 x 224 pixels, the input size of the first CLIP models.
   // Chosen without measurement (docs/data.md).
   constexpr int64_t kMinTokens = 64;
   const int64_t side = vision_.pixels_per_token_side(), token_pixels = side * side;
-  const int64_t min_pixels = kind == data::MediaKind::kVideo ? min_frame_pixels() : images_.budget.min_pixels;
+  const int64_t min_pixels = kind == data::MediaKind::kVideo ? min_frame_pixels() : image_settings_.budget.min_pixels;
   return ShrinkRange{.min_pixels = std::max(kMinTokens, (min_pixels + token_pixels - 1) / token_pixels) * token_pixels,
                      .step = token_pixels};
 }
@@ -167,20 +168,20 @@ std::optional<ShrinkRange> GridProcessor::shrink_range(data::MediaKind kind) con
 data::PatchGrid GridProcessor::compute_video_grid(const image::VideoInfo& info,
                                                   std::optional<int64_t> max_pixels) const {
   const auto frames = std::ssize(select_frames(info));
-  return compute_grid(frames, frame_size(frames, info.size, max_pixels), vision_);
+  return compute_grid(frames, compute_frame_size(frames, info.size, max_pixels), vision_);
 }
 
 at::Tensor GridProcessor::preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const {
   const auto frames = select_frames(video.info());
   const auto count = std::ssize(frames);
-  PatchWriter patches(count, frame_size(count, video.info().size, max_pixels), frame_filter(), vision_);
+  PatchWriter patches(count, compute_frame_size(count, video.info().size, max_pixels), frame_filter(), vision_);
   video.read(frames, [&](const at::Tensor& frame) { patches.add(frame); });
   return patches.finish();
 }
 
 EncodedChat GridProcessor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return encode_with_images(tokenizer(), chat, images, tokens_.image,
-                            /*add_special_tokens=*/!chat_template().writes_bos(), tokens_.video);
+  return encode_with_media(tokenizer(), chat, images, tokens_.image,
+                           /*add_special_tokens=*/!chat_template().writes_bos(), tokens_.video);
 }
 
 Processor::Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
@@ -188,28 +189,29 @@ Processor::Processor(const Config& config, PixelSettings images, VideoSettings v
     : GridProcessor(config.vision, {config.image_token_id, config.video_token_id, config.text.vocab_size}, images,
                     std::move(tokenizer), std::move(chat_template), settings),
       tokens_per_second_(config.tokens_per_second),
-      videos_(videos),
-      layout_(settings.video_layout) {
-  videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
-  videos_.limits.max_listed_frames = settings.video_max_frames;
+      video_settings_(videos),
+      video_layout_(settings.video_layout) {
+  video_settings_.limits.max_frames = std::min(video_settings_.limits.max_frames, settings.video_max_frames);
+  video_settings_.limits.max_listed_frames = settings.video_max_frames;
 }
 
 std::vector<int64_t> Processor::select_frames(const image::VideoInfo& info) const {
-  return videos_.select_frames(info, sampling_fps(), vision());
+  return video_settings_.select_frames(info, sampling_fps(), vision());
 }
 
-image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  PixelSettings settings = videos_.compute_frame_settings(frames, vision());
+image::ImageSize Processor::compute_frame_size(int64_t frames, image::ImageSize size,
+                                               std::optional<int64_t> max_pixels) const {
+  PixelSettings settings = video_settings_.compute_frame_settings(frames, vision());
   settings.budget = limit_budget(settings.budget, max_pixels);
   return compute_resized_size(size, settings, vision());
 }
 
 void Processor::check_video(const image::VideoInfo& info) const {
-  check_frame_normalization(image_normalization(), videos_.pixels.normalization);
-  if (!info.is_frame_list) check_frame_limits(videos_.limits);
+  check_frame_normalization(image_normalization(), video_settings_.pixels.normalization);
+  if (!info.is_frame_list) check_frame_limits(video_settings_.limits);
 }
 
-MediaLayout Processor::layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
+MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
   const auto frames = std::ssize(select_frames(info));
   MediaLayout video = make_layout(compute_video_grid(info, max_pixels), kVideoPad);
   video.frames = frames;
@@ -233,7 +235,7 @@ std::vector<int64_t> Processor::make_position_ids(const EncodedChat& chat, std::
     spans.push_back({chat.image_token_positions.at(first), tokens, image.time_step});
     first += static_cast<size_t>(tokens.patches());
   }
-  return qwen2_vl::make_position_ids(std::ssize(chat.token_ids), spans, layout_);
+  return qwen2_vl::make_position_ids(std::ssize(chat.token_ids), spans, video_layout_);
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -44,20 +44,20 @@ std::string format_vision_block(std::string_view pad);
 class GridProcessor : public ConversationProcessor {
  protected:
   /// Ids of kImagePad and kVideoPad in config.json, and the number of embedding rows.
-  struct Tokens {
+  struct VocabularyInfo {
     int64_t image, video, vocab_size;
   };
 
   /// Throws UserError (kBadData) if the tokenizer does not match `tokens`.
-  GridProcessor(const VisionConfig& vision, const Tokens& tokens, PixelSettings images, text::Tokenizer tokenizer,
-                text::ChatTemplate chat_template, const ProcessorSettings& settings);
+  GridProcessor(const VisionConfig& vision, const VocabularyInfo& tokens, PixelSettings images,
+                text::Tokenizer tokenizer, text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
   /// Returns the ascending indices of the frames to use, at least one.
   virtual std::vector<int64_t> select_frames(const image::VideoInfo& info) const = 0;
   /// Returns the size that frames of `size` are resized to if `frames` frames are used.
   /// `max_pixels` is an additional limit per frame; nothing: no such limit.
-  virtual image::ImageSize frame_size(int64_t frames, image::ImageSize size,
-                                      std::optional<int64_t> max_pixels) const = 0;
+  virtual image::ImageSize compute_frame_size(int64_t frames, image::ImageSize size,
+                                              std::optional<int64_t> max_pixels) const = 0;
 
   /// Returns the layout of an image or video with this grid of patches. Its text has one `pad` per
   /// token.
@@ -68,17 +68,17 @@ class GridProcessor : public ConversationProcessor {
   double get_fps(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : sampling_fps_; }
   /// Returns data.video_fps.
   double sampling_fps() const { return sampling_fps_; }
-  const image::Normalization& image_normalization() const { return images_.normalization; }
+  const image::Normalization& image_normalization() const { return image_settings_.normalization; }
   const VisionConfig& vision() const { return vision_; }
 
  private:
-  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
+  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const final;
   std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
                                            std::optional<int64_t> max_pixels) const final;
   void check_size(image::ImageSize size) const final;
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
-  std::optional<ShrinkRange> shrink_range(data::MediaKind kind) const final;
+  std::optional<ShrinkRange> get_shrink_range(data::MediaKind kind) const final;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const final;
   bool supports_videos() const final { return true; }
   at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const final;
@@ -89,8 +89,8 @@ class GridProcessor : public ConversationProcessor {
   virtual image::Filter frame_filter() const = 0;
 
   VisionConfig vision_;
-  Tokens tokens_;
-  PixelSettings images_;
+  VocabularyInfo tokens_;
+  PixelSettings image_settings_;
   double sampling_fps_;
 };
 
@@ -104,17 +104,18 @@ class Processor final : public GridProcessor {
 
  private:
   std::vector<int64_t> select_frames(const image::VideoInfo& info) const override;
-  image::ImageSize frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  int64_t min_frame_pixels() const override { return videos_.pixels.budget.min_pixels; }
-  image::Filter frame_filter() const override { return videos_.pixels.filter; }
+  image::ImageSize compute_frame_size(int64_t frames, image::ImageSize size,
+                                      std::optional<int64_t> max_pixels) const override;
+  int64_t min_frame_pixels() const override { return video_settings_.pixels.budget.min_pixels; }
+  image::Filter frame_filter() const override { return video_settings_.pixels.filter; }
   void check_video(const image::VideoInfo& info) const override;
-  MediaLayout layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   std::vector<int64_t> make_position_ids(const EncodedChat& chat, std::span<const MediaLayout> images) const override;
 
   std::optional<int64_t> tokens_per_second_;
-  VideoSettings videos_;
-  data::VideoLayout layout_;
+  VideoSettings video_settings_;
+  data::VideoLayout video_layout_;
 };
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -105,7 +105,7 @@ FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits
 VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
   const PreprocessorConfig file = find_video_settings(folder, "Qwen2VLVideoProcessor");
-  file.require_only(get_video_keys());
+  file.reject_other_keys(get_video_keys());
   VideoSettings settings;
   settings.pixels = read_pixel_settings(file, kVideoBudget, vision);
   settings.pixels.budget = limit_budget(settings.pixels.budget, max_pixels);
@@ -129,7 +129,7 @@ PixelSettings VideoSettings::compute_frame_settings(int64_t frames, const Vision
 
 std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video, double sampling_fps,
                                                   const VisionConfig& vision) const {
-  if (auto all_frames = list_all_frames(video, limits.max_listed_frames)) return *std::move(all_frames);
+  if (auto all_frames = list_preselected_frames(video, limits.max_listed_frames)) return *std::move(all_frames);
   if (video.is_frame_list) {
     const int64_t patches = limits.max_listed_frames / vision.temporal_patch_size;
     return sample_evenly(video.frames, std::max<int64_t>(patches * vision.temporal_patch_size, 1));

@@ -18,9 +18,9 @@ namespace vlmtrain::models::qwen2_vl {
 namespace {
 
 /// Appends the tokens of a frame to a PatchLayout, in the tower's order.
-class FrameTraversal {
+class FrameLayoutBuilder {
  public:
-  FrameTraversal(PatchLayout& layout, const data::PatchGrid& grid, const VisionConfig& config)
+  FrameLayoutBuilder(PatchLayout& layout, const data::PatchGrid& grid, const VisionConfig& config)
       : layout_(layout),
         config_(config),
         rows_(grid.rows / config.merge_size),
@@ -83,14 +83,15 @@ std::vector<int64_t> split_axes(const std::vector<int64_t>& pairs) {
 constexpr double kNormEpsilon = 1e-6;  // a constant in transformers' code, not a config key
 
 std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& scope, const VisionConfig& config) {
-  if (config.is_gated) return nn::RmsNorm(scope, config.hidden_size, kNormEpsilon);
+  if (config.uses_qwen2_5_layers) return nn::RmsNorm(scope, config.hidden_size, kNormEpsilon);
   return nn::LayerNorm(scope, config.hidden_size, kNormEpsilon);
 }
 
 nn::Linears make_first_linears(const nn::ParameterScope& scope, const VisionConfig& config) {
   const int64_t features = config.intermediate_size;
-  if (config.is_gated) return {scope, {"gate_proj", "up_proj"}, config.hidden_size, {features, features}, true};
-  return {scope, {config.first_linear}, config.hidden_size, {features}, true};
+  if (config.uses_qwen2_5_layers)
+    return {scope, {"gate_proj", "up_proj"}, config.hidden_size, {features, features}, true};
+  return {scope, {config.first_linear_name}, config.hidden_size, {features}, true};
 }
 
 }  // namespace
@@ -102,7 +103,7 @@ PatchLayout PatchLayout::make(std::span<const data::PatchGrid> grids, const Visi
     VLMTRAIN_CHECK(grid.rows % config.merge_size == 0 && grid.columns % config.merge_size == 0,
                    "a grid of {} x {} patches, {} x {} of which form a token", grid.rows, grid.columns,
                    config.merge_size, config.merge_size);
-    FrameTraversal frame(layout, grid, config);
+    FrameLayoutBuilder frame(layout, grid, config);
     for (int64_t i = 0; i < grid.frames; ++i) {
       config.window_tokens ? frame.add_windows(first_token) : frame.add_row_major();
       layout.frame_patches.push_back(grid.patches_per_frame());
@@ -128,11 +129,11 @@ nn::LinearInput Norm::make_linear_input(const at::Tensor& x) const {
 }
 
 FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& config)
-    : is_gated_(config.is_gated),
+    : is_gated_(config.uses_qwen2_5_layers),
       activation_(config.activation),
       gate_up_proj_(make_first_linears(scope, config)),
-      down_proj_(scope / (config.is_gated ? "down_proj" : config.second_linear), config.intermediate_size,
-                 config.hidden_size, true, residual_branch_gain(config.blocks)) {}
+      down_proj_(scope / (config.uses_qwen2_5_layers ? "down_proj" : config.second_linear_name),
+                 config.intermediate_size, config.hidden_size, true, compute_residual_gain(config.blocks)) {}
 
 at::Tensor FeedForward::operator()(const nn::LinearInput& x) const {
   const nn::Branch branch = gate_up_proj_.branch(x);
@@ -148,7 +149,7 @@ VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& co
       norm2_(scope / "norm2", config),
       qkv_(scope / "attn" / "qkv", config.hidden_size, 3 * config.hidden_size, true),
       out_proj_(scope / "attn" / "proj", config.hidden_size, config.hidden_size, true,
-                residual_branch_gain(config.blocks)),
+                compute_residual_gain(config.blocks)),
       feed_forward_(scope / "mlp", config) {}
 
 at::Tensor VisionBlock::attend(const at::Tensor& qkv, const VisionContext& context) const {

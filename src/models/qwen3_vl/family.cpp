@@ -47,11 +47,12 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
 
 constexpr int64_t kMarkerTokens = 2;  // <|vision_start|> and <|vision_end|>
 
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              image::ImageSize size, std::optional<int64_t> max_pixels) {
+data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             image::ImageSize size, std::optional<int64_t> max_pixels) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const auto settings = qwen2_vl::read_image_settings(folder, vision, max_pixels);
-  auto shape = make_shape(qwen2_vl::compute_grid(1, compute_resized_size(size, settings, vision), vision), vision);
+  auto shape =
+      make_sample_shape(qwen2_vl::compute_grid(1, compute_resized_size(size, settings, vision), vision), vision);
   shape.tokens += kMarkerTokens;
   return shape;
 }
@@ -71,16 +72,16 @@ int64_t count_timestamp_tokens(const std::vector<std::string>& timestamps, const
   return tokens;
 }
 
-data::SampleShape video_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              const image::VideoInfo& video, const ProcessorSettings& settings) {
+data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                             const image::VideoInfo& video, const ProcessorSettings& settings) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   VideoSettings videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
   videos.limits.max_frames = std::min(videos.limits.max_frames, settings.video_max_frames);
   const double fps = video.fps > 0 ? video.fps : settings.video_fps;
   const auto frame_indices = videos.select_frames(video, settings.video_fps);
   const auto frames = std::ssize(frame_indices);
-  const auto resized = videos.frame_size(frames, video.size, std::nullopt, vision);
-  auto shape = make_shape(qwen2_vl::compute_grid(frames, resized, vision), vision);
+  const auto resized = videos.compute_frame_size(frames, video.size, std::nullopt, vision);
+  auto shape = make_sample_shape(qwen2_vl::compute_grid(frames, resized, vision), vision);
   shape.tokens += count_timestamp_tokens(make_timestamps(frame_indices, fps, vision.temporal_patch_size), folder);
   if (settings.video_layout == data::VideoLayout::kTransformers5) shape.tokens += kMarkerTokens;
   shape.num_videos = 1;
@@ -115,7 +116,7 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   return changes;
 }
 
-ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   return {.tokens = Config::from_json(config_json, folder).text.max_positions, .is_hard_limit = false};
 }
 
@@ -130,10 +131,10 @@ Family make_family() {
   return {.model_types = {"qwen3_vl"},
           .build = build,
           .load_processor = load_processor,
-          .image_shape = image_shape,
-          .context_length = context_length,
+          .compute_image_sample_shape = compute_image_sample_shape,
+          .get_context_length = get_context_length,
           .num_parameters = num_parameters,
-          .video_shape = video_shape,
+          .compute_video_sample_shape = compute_video_sample_shape,
           .make_processor_changes = make_processor_changes,
           .unsupported_types = {{"qwen3_vl_moe", "a mixture of experts; the dense Qwen3-VL are 2B, 4B, 8B and 32B"}}};
 }

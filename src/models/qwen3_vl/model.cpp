@@ -74,9 +74,9 @@ VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std:
   json merged_config{{"depth", 27}, {"patch_size", 16}};
   if (!vision.empty()) merged_config.update(vision);
   static_cast<qwen2_vl::VisionConfig&>(config) = qwen2_vl::read_common_vision(merged_config, source);
-  config.is_gated = false;
-  config.first_linear = "linear_fc1";
-  config.second_linear = "linear_fc2";
+  config.uses_qwen2_5_layers = false;
+  config.first_linear_name = "linear_fc1";
+  config.second_linear_name = "linear_fc2";
   config.patch_bias = true;
   config.hidden_size = io::get_or<int64_t>(vision, "hidden_size", 1152, source);
   config.intermediate_size = io::get_or<int64_t>(vision, "intermediate_size", 4304, source);
@@ -197,8 +197,8 @@ BlockOutputs VisionTower::operator()(const image::BytePixels& pixels, const qwen
   const at::Tensor indices = memory::copy_to_device(interpolation.indices, device).view({kInterpolationPoints, -1});
   const at::Tensor weights =
       memory::copy_to_device(at::tensor(interpolation.weights), device).view({kInterpolationPoints, -1});
-  const at::Tensor embedded = transformer_.embed(pixels) + nn::weighted_row_sum(positions_, indices, weights);
-  return transformer_(embedded, layout, recomputed_blocks, {.requested = deepstack_blocks_});
+  const at::Tensor embedded = transformer_.embed(pixels) + nn::sum_weighted_rows(positions_, indices, weights);
+  return transformer_(embedded, layout, recomputed_blocks, {.intermediates = deepstack_blocks_});
 }
 
 PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool use_postshuffle_norm)
@@ -239,7 +239,7 @@ Model::Model(Config config, image::Normalization normalization, const nn::Parame
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   const auto layout = qwen2_vl::PatchLayout::make(vision.grids, config_.vision);
   VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0),
                  "the grids have {} patches, but there are {} rows of pixels", layout.positions.size() / 2,
@@ -247,18 +247,19 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
   const auto interpolation =
       PositionInterpolation::make(vision.grids, config_.vision.position_side, config_.vision.merge_size);
   BlockOutputs patches = tower_({vision.pixel_values, normalization_}, layout, interpolation, recompute().vision);
-  ImageFeatures result{.features = merger_(patches.last), .dense = with_dense ? patches.last : at::Tensor()};
-  patches.last.reset();  // frees memory before the next merger runs
+  ImageFeatures result{.features = merger_(patches.last_hidden_state),
+                       .dense = with_dense_features ? patches.last_hidden_state : at::Tensor()};
+  patches.last_hidden_state.reset();  // frees memory before the next merger runs
   for (size_t i = 0; i < deepstack_mergers_.size(); ++i) {
-    result.deepstack_features.push_back(deepstack_mergers_[i](patches.requested[i]));
-    patches.requested[i].reset();
+    result.deepstack_features.push_back(deepstack_mergers_[i](patches.intermediates[i]));
+    patches.intermediates[i].reset();
   }
   return result;
 }
 
-ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

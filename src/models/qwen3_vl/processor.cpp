@@ -47,7 +47,7 @@ ImageSize enlarge_to_token(ImageSize size, int64_t side) {
 VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
   const PreprocessorConfig file = qwen2_vl::find_video_settings(folder, "Qwen3VLVideoProcessor");
-  file.require_only(qwen2_vl::get_video_keys());
+  file.reject_other_keys(qwen2_vl::get_video_keys());
   VideoSettings settings;
   constexpr PreprocessorConfig::ChannelValues kHalf{0.5, 0.5, 0.5};
   settings.pixels = qwen2_vl::read_pixel_settings(file, kVideoBudget, vision, kHalf, kHalf);
@@ -57,7 +57,7 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
 }
 
 std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video, double sampling_fps) const {
-  if (auto all_frames = list_all_frames(video, limits.max_listed_frames)) return *std::move(all_frames);
+  if (auto all_frames = list_preselected_frames(video, limits.max_listed_frames)) return *std::move(all_frames);
   if (video.is_frame_list) return sample_evenly(video.frames, limits.max_listed_frames);
   qwen2_vl::check_frame_limits(limits);
   if (limits.num_frames) return sample_evenly(video.frames, std::min(*limits.num_frames, limits.max_frames));
@@ -72,11 +72,11 @@ std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, dou
   return sample_evenly(frames, count);
 }
 
-ImageSize VideoSettings::frame_size(int64_t frames, ImageSize size, std::optional<int64_t> max_pixels,
-                                    const VisionConfig& vision) const {
-  const int64_t side = vision.pixels_per_token_side(), per_patch = vision.temporal_patch_size;
+ImageSize VideoSettings::compute_frame_size(int64_t frames, ImageSize size, std::optional<int64_t> max_pixels,
+                                            const VisionConfig& vision) const {
+  const int64_t side = vision.pixels_per_token_side(), frames_per_patch = vision.temporal_patch_size;
   // transformers rejects a video shorter than a temporal patch; here its last frame is repeated.
-  frames = std::max(frames, per_patch);
+  frames = std::max(frames, frames_per_patch);
   qwen2_vl::PixelBudget budget = pixels.budget;
   if (limits.cap_pixels_per_frame) {
     const int64_t frame_share = std::min(limits.max_video_tokens * side * side, budget.max_pixels / frames);
@@ -88,14 +88,14 @@ ImageSize VideoSettings::frame_size(int64_t frames, ImageSize size, std::optiona
     if (limit) budget = qwen2_vl::limit_budget(budget, scale_budget(*limit, frames));
   }
   const ImageSize enlarged = enlarge_to_token(size, side);
-  qwen2_vl::check_ratio(enlarged);
+  qwen2_vl::check_aspect_ratio(enlarged);
   const auto round_to_multiple = [](double value, int64_t unit) {
     return static_cast<int64_t>(std::nearbyint(value / static_cast<double>(unit))) * unit;
   };
   const double height = static_cast<double>(enlarged.height), width = static_cast<double>(enlarged.width);
   const ImageSize rounded{round_to_multiple(height, side), round_to_multiple(width, side)};
   const int64_t total_pixels =
-      round_to_multiple(static_cast<double>(frames), per_patch) * rounded.height * rounded.width;
+      round_to_multiple(static_cast<double>(frames), frames_per_patch) * rounded.height * rounded.width;
   const auto unit = static_cast<double>(side);
   if (total_pixels > budget.max_pixels) {
     const double shrink =
@@ -154,25 +154,26 @@ Processor::Processor(const Config& config, qwen2_vl::PixelSettings images, Video
     : GridProcessor(config.vision, {config.image_token_id, config.video_token_id, config.text.vocab_size}, images,
                     std::move(tokenizer), std::move(chat_template), settings),
       vision_(config.vision),
-      videos_(videos) {
-  videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
-  videos_.limits.max_listed_frames = settings.video_max_frames;
+      video_settings_(videos) {
+  video_settings_.limits.max_frames = std::min(video_settings_.limits.max_frames, settings.video_max_frames);
+  video_settings_.limits.max_listed_frames = settings.video_max_frames;
 }
 
 std::vector<int64_t> Processor::select_frames(const image::VideoInfo& info) const {
-  return videos_.select_frames(info, sampling_fps());
+  return video_settings_.select_frames(info, sampling_fps());
 }
 
-image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  return videos_.frame_size(frames, size, max_pixels, vision_);
+image::ImageSize Processor::compute_frame_size(int64_t frames, image::ImageSize size,
+                                               std::optional<int64_t> max_pixels) const {
+  return video_settings_.compute_frame_size(frames, size, max_pixels, vision_);
 }
 
 void Processor::check_video(const image::VideoInfo& info) const {
-  check_frame_normalization(image_normalization(), videos_.pixels.normalization);
-  if (!info.is_frame_list) qwen2_vl::check_frame_limits(videos_.limits);
+  check_frame_normalization(image_normalization(), video_settings_.pixels.normalization);
+  if (!info.is_frame_list) qwen2_vl::check_frame_limits(video_settings_.limits);
 }
 
-MediaLayout Processor::layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
+MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
   const auto frames = select_frames(info);
   const data::PatchGrid grid = compute_video_grid(info, max_pixels);
   const auto timestamps = make_timestamps(frames, get_fps(info), vision_.temporal_patch_size);
@@ -185,7 +186,7 @@ MediaLayout Processor::layout_video(const image::VideoInfo& info, std::optional<
 }
 
 int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(layout_video(info, max_pixels).text).ids);
+  return std::ssize(tokenizer().encode(lay_out_video(info, max_pixels).text).ids);
 }
 
 std::vector<int64_t> Processor::make_position_ids(const EncodedChat& chat, std::span<const MediaLayout> images) const {

@@ -38,8 +38,8 @@ struct VideoSettings {
   /// Returns the size that frames of `size` are resized to if `frames` frames are used.
   /// `max_pixels` is an additional limit per frame; nothing: no such limit. Throws UserError
   /// (kBadData) for an aspect ratio above 200.
-  image::ImageSize frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels,
-                              const VisionConfig& vision) const;
+  image::ImageSize compute_frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels,
+                                      const VisionConfig& vision) const;
 };
 
 /// Writes settings.max_frame_pixels into `file`, the settings of a Qwen3VLVideoProcessor, as a
@@ -66,16 +66,17 @@ class Processor final : public qwen2_vl::GridProcessor {
 
  private:
   std::vector<int64_t> select_frames(const image::VideoInfo& info) const override;
-  image::ImageSize frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  image::ImageSize compute_frame_size(int64_t frames, image::ImageSize size,
+                                      std::optional<int64_t> max_pixels) const override;
   int64_t min_frame_pixels() const override { return 1; }
-  image::Filter frame_filter() const override { return videos_.pixels.filter; }
+  image::Filter frame_filter() const override { return video_settings_.pixels.filter; }
   void check_video(const image::VideoInfo& info) const override;
-  MediaLayout layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+  MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   std::vector<int64_t> make_position_ids(const EncodedChat& chat, std::span<const MediaLayout> images) const override;
 
   VisionConfig vision_;
-  VideoSettings videos_;
+  VideoSettings video_settings_;
 };
 
 }  // namespace vlmtrain::models::qwen3_vl

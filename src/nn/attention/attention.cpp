@@ -35,27 +35,28 @@ bool has_flash_kernel(const at::Tensor& query) {
 }
 
 /// Runs the CPU's flash kernel on `count` segments of equal length.
-at::Tensor cpu_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t count,
-                     bool causal) {
-  const auto per_segment = [count](const at::Tensor& x) {
+at::Tensor run_cpu_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t count,
+                         bool causal) {
+  const auto split_segments = [count](const at::Tensor& x) {
     return x.view({count, x.size(0) / count, x.size(1), x.size(2)}).transpose(1, 2);
   };
   const at::Tensor output =
-      attend(make_cpu_flash_kernel(causal), per_segment(query), per_segment(key), per_segment(value));
+      attend(make_cpu_flash_kernel(causal), split_segments(query), split_segments(key), split_segments(value));
   return output.transpose(1, 2).reshape(query.sizes());
 }
 
 /// Runs the CPU's flash kernel on each segment, or on all at once if they have equal length.
-at::Tensor cpu_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         const Segments& segments, bool causal) {
+at::Tensor run_cpu_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                             const Segments& segments, bool causal) {
   if (segments.is_uniform()) {
-    return cpu_flash(query, key, value, static_cast<int64_t>(segments.lengths.size()), causal);
+    return run_cpu_flash(query, key, value, static_cast<int64_t>(segments.lengths.size()), causal);
   }
   const auto queries = query.split_with_sizes(segments.lengths);
   const auto keys = key.split_with_sizes(segments.lengths);
   const auto values = value.split_with_sizes(segments.lengths);
   std::vector<at::Tensor> outputs;
-  for (size_t i = 0; i < queries.size(); ++i) outputs.push_back(cpu_flash(queries[i], keys[i], values[i], 1, causal));
+  for (size_t i = 0; i < queries.size(); ++i)
+    outputs.push_back(run_cpu_flash(queries[i], keys[i], values[i], 1, causal));
   return at::cat(outputs);
 }
 
@@ -63,13 +64,13 @@ VarlenArgs make_varlen_args(const Segments& segments, bool causal, std::optional
   return {.offsets = segments.offsets, .max_length = segments.max_length, .causal = causal, .window = window};
 }
 
-at::Tensor cuda_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
-                      bool causal, std::optional<int64_t> window) {
+at::Tensor run_cuda_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const Segments& segments, bool causal, std::optional<int64_t> window) {
   return attend(make_cuda_flash_kernel(make_varlen_args(segments, causal, window)), query, key, value);
 }
 
-at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                 const Segments& segments, bool causal) {
+at::Tensor run_cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                     const Segments& segments, bool causal) {
   const int64_t group = query.size(1) / key.size(1);
   const auto expand = [group](const at::Tensor& x) {
     return (group == 1 ? x : at::repeat_interleave(x, group, 1)).unsqueeze(0);
@@ -99,7 +100,8 @@ at::Tensor windowed_segment_attention(const at::Tensor& query, const at::Tensor&
     const auto expand_keys = [&](const at::Tensor& x) {
       return x.narrow(0, first_key, keys).permute({1, 0, 2}).unsqueeze(1);
     };
-    const at::Tensor scores = at::matmul(heads_first, expand_keys(key).transpose(-1, -2)) * attention_scale(query);
+    const at::Tensor scores =
+        at::matmul(heads_first, expand_keys(key).transpose(-1, -2)) * compute_attention_scale(query);
     const at::Tensor weights =
         at::softmax(scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity()), -1,
                     at::toOpMathType(query.scalar_type()));
@@ -121,35 +123,35 @@ at::Tensor windowed_attention(const at::Tensor& query, const at::Tensor& key, co
   return at::cat(outputs);
 }
 
-at::Tensor cpu_decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                const CacheSlots& slots) {
+at::Tensor run_cpu_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const CacheSlots& slots) {
   const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
   std::vector<at::Tensor> outputs;
   for (int64_t i = 0; i < query.size(0); ++i) {
-    const auto slot = [&](const at::Tensor& x) {
+    const auto view_slot = [&](const at::Tensor& x) {
       const auto index = static_cast<size_t>(i);
       return x.narrow(0, slots.starts[index], slots.lengths[index]).unsqueeze(0).transpose(1, 2);
     };
     // The queries that share a key head become rows of that head, so its keys are read once.
     const at::Tensor grouped = query[i].view({1, key_value_heads, group, -1});
     outputs.push_back(std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-                                      grouped, slot(key), slot(value), /*dropout_p=*/0.0, /*is_causal=*/false,
-                                      /*attn_mask=*/{}, attention_scale(query)))
+                                      grouped, view_slot(key), view_slot(value), /*dropout_p=*/0.0, /*is_causal=*/false,
+                                      /*attn_mask=*/{}, compute_attention_scale(query)))
                           .reshape({1, query.size(1), query.size(2)}));
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
 }
 
-at::Tensor cuda_flash_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                             const CacheSlots& slots) {
+at::Tensor run_cuda_flash_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                 const CacheSlots& slots) {
   return std::get<0>(at::_flash_attention_forward(
       query, key, value, slots.cu_seqlens_q, slots.device_starts, /*max_q=*/1, slots.max_length, /*dropout_p=*/0.0,
-      /*is_causal=*/false, /*return_debug_mask=*/false, attention_scale(query), /*window_size_left=*/{},
+      /*is_causal=*/false, /*return_debug_mask=*/false, compute_attention_scale(query), /*window_size_left=*/{},
       /*window_size_right=*/{}, /*seqused_k=*/slots.device_lengths));
 }
 
-at::Tensor cuda_memory_efficient_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                        const CacheSlots& slots) {
+at::Tensor run_cuda_memory_efficient_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                            const CacheSlots& slots) {
   // The kernel does not support grouped queries, so the queries that share a key head become rows
   // of it.
   const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads, head_dim = query.size(2);
@@ -159,7 +161,7 @@ at::Tensor cuda_memory_efficient_decode(const at::Tensor& query, const at::Tenso
   const auto output = std::get<0>(at::_efficient_attention_forward(
       grouped, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.cu_seqlens_q * group, slots.device_starts,
       /*max_seqlen_q=*/group, slots.max_length, /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/false,
-      attention_scale(query), /*seqlen_k=*/slots.device_lengths));
+      compute_attention_scale(query), /*seqlen_k=*/slots.device_lengths));
   return output.view({-1, group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
 }
 
@@ -237,8 +239,8 @@ Segments Segments::to(at::Device device) const {
 }
 
 CacheSlots CacheSlots::make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
-  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "got {} starts and {} lengths of cache slots", starts.size(),
-                 lengths.size());
+  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "got {} starts and {} lengths of cache slots",
+                 starts.size(), lengths.size());
   CacheSlots slots;
   slots.max_length = *std::ranges::max_element(lengths);
   auto bounds = starts;
@@ -256,9 +258,9 @@ at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, cons
   VLMTRAIN_CHECK(query.size(0) == std::ssize(slots.lengths) && query.size(1) % key.size(1) == 0,
                  "attention got {} rows for {} slots and {} heads for {} key-value heads", query.size(0),
                  slots.lengths.size(), query.size(1), key.size(1));
-  if (!query.is_cuda()) return cpu_decode_attention(query, key, value, slots);
-  if (has_flash_kernel(query)) return cuda_flash_decode(query, key, value, slots);
-  return cuda_memory_efficient_decode(query, key, value, slots);
+  if (!query.is_cuda()) return run_cpu_decode(query, key, value, slots);
+  if (has_flash_kernel(query)) return run_cuda_flash_decode(query, key, value, slots);
+  return run_cuda_memory_efficient_decode(query, key, value, slots);
 }
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
@@ -273,11 +275,11 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   if (query.is_cuda()) {
     return attend_chunked(query, key, value, segments, kMaxSegmentsPerLaunch,
                           [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Segments& chunk) {
-                            return has_flash ? cuda_flash(q, k, v, chunk, causal, window)
-                                             : cuda_memory_efficient(q, k, v, chunk, causal);
+                            return has_flash ? run_cuda_flash(q, k, v, chunk, causal, window)
+                                             : run_cuda_memory_efficient(q, k, v, chunk, causal);
                           });
   }
-  return cpu_attention(query, key, value, segments, causal);
+  return run_cpu_attention(query, key, value, segments, causal);
 }
 
 at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -286,13 +288,13 @@ at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, cons
                      bias.size(1) == query.size(2) && bias.size(2) == query.size(1) && bias.size(3) == key.size(1),
                  "a bias with {} dimensions does not match {} rows and {} keys", bias.dim(), query.size(1),
                  key.size(1));
-  const double scale = attention_scale(query);
+  const double scale = compute_attention_scale(query);
   if (!query.is_cuda()) return composite_attention(query, key, value, bias, scale);
   return memory_efficient_attention(query, key, value, align_rows(bias).expand({query.size(0), -1, -1, -1}), scale);
 }
 
 at::Tensor batched_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-  const double scale = attention_scale(query);
+  const double scale = compute_attention_scale(query);
   if (query.is_cuda()) return memory_efficient_attention(query, key, value, /*bias=*/std::nullopt, scale);
   return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query.transpose(1, 2), key.transpose(1, 2),
                                                                      value.transpose(1, 2), /*dropout_p=*/0.0,

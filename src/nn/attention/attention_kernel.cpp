@@ -27,9 +27,9 @@ namespace {
 
 constexpr double kNoDropout = 0;
 
-class CudaFlash : public AttentionKernel {
+class CudaFlashAttention : public AttentionKernel {
  public:
-  explicit CudaFlash(VarlenArgs args) : args_(std::move(args)) {
+  explicit CudaFlashAttention(VarlenArgs args) : args_(std::move(args)) {
     if (!args_.window) return;
     rows_before_ = *args_.window - 1;
     rows_after_ = 0;
@@ -39,7 +39,7 @@ class CudaFlash : public AttentionKernel {
                                   const at::Tensor& value) const override {
     auto [output, logsumexp, random_state, unused, mask] = at::_flash_attention_forward(
         query, key, value, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout, args_.causal,
-        /*return_debug_mask=*/false, attention_scale(query), rows_before_, rows_after_);
+        /*return_debug_mask=*/false, compute_attention_scale(query), rows_before_, rows_after_);
     return {output, logsumexp, random_state, unused};
   }
 
@@ -48,7 +48,7 @@ class CudaFlash : public AttentionKernel {
     auto [dq, dk, dv] =
         at::_flash_attention_backward(gradient, query, key, value, outputs[0], outputs[1], args_.offsets, args_.offsets,
                                       args_.max_length, args_.max_length, kNoDropout, args_.causal, outputs[2],
-                                      outputs[3], attention_scale(query), rows_before_, rows_after_);
+                                      outputs[3], compute_attention_scale(query), rows_before_, rows_after_);
     return {dq, dk, dv};
   }
 
@@ -57,15 +57,15 @@ class CudaFlash : public AttentionKernel {
   std::optional<int64_t> rows_before_, rows_after_;
 };
 
-class CudaMemoryEfficient : public AttentionKernel {
+class CudaMemoryEfficientAttention : public AttentionKernel {
  public:
-  explicit CudaMemoryEfficient(VarlenArgs args) : args_(std::move(args)) {}
+  explicit CudaMemoryEfficientAttention(VarlenArgs args) : args_(std::move(args)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
     auto [output, logsumexp, seed, offset, rows, keys] = at::_efficient_attention_forward(
         query, key, value, /*bias=*/{}, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout,
-        mask_type(), /*compute_log_sumexp=*/true, attention_scale(query));
+        mask_type(), /*compute_log_sumexp=*/true, compute_attention_scale(query));
     return {output, logsumexp, seed, offset};
   }
 
@@ -74,7 +74,7 @@ class CudaMemoryEfficient : public AttentionKernel {
     auto [dq, dk, dv, dbias] = at::_efficient_attention_backward(
         gradient, query, key, value, /*bias=*/{}, outputs[0], args_.offsets, args_.offsets, args_.max_length,
         args_.max_length, outputs[1], kNoDropout, outputs[2], outputs[3], mask_type(), /*bias_requires_grad=*/false,
-        attention_scale(query));
+        compute_attention_scale(query));
     return {dq, dk, dv};
   }
 
@@ -89,15 +89,15 @@ class CudaMemoryEfficient : public AttentionKernel {
   VarlenArgs args_;
 };
 
-class CudaMasked : public AttentionKernel {
+class CudaMaskedAttention : public AttentionKernel {
  public:
-  explicit CudaMasked(at::Tensor mask) : mask_(std::move(mask)) {}
+  explicit CudaMaskedAttention(at::Tensor mask) : mask_(std::move(mask)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
     auto [output, logsumexp, seed, offset, rows, keys] = at::_efficient_attention_forward(
         query, key, value, expand_bias(query), /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{}, query.size(1), key.size(1),
-        kNoDropout, kNoBuiltinMask, /*compute_log_sumexp=*/true, attention_scale(query));
+        kNoDropout, kNoBuiltinMask, /*compute_log_sumexp=*/true, compute_attention_scale(query));
     return {output, logsumexp, seed, offset};
   }
 
@@ -106,7 +106,7 @@ class CudaMasked : public AttentionKernel {
     auto [dq, dk, dv, dbias] = at::_efficient_attention_backward(
         gradient, query, key, value, expand_bias(query), outputs[0], /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
         query.size(1), key.size(1), outputs[1], kNoDropout, outputs[2], outputs[3], kNoBuiltinMask,
-        /*bias_requires_grad=*/false, attention_scale(query));
+        /*bias_requires_grad=*/false, compute_attention_scale(query));
     return {dq, dk, dv};
   }
 
@@ -118,22 +118,23 @@ class CudaMasked : public AttentionKernel {
   at::Tensor mask_;
 };
 
-class CpuFlash : public AttentionKernel {
+class CpuFlashAttention : public AttentionKernel {
  public:
-  explicit CpuFlash(bool causal, std::optional<at::Tensor> mask = std::nullopt)
+  explicit CpuFlashAttention(bool causal, std::optional<at::Tensor> mask = std::nullopt)
       : causal_(causal), mask_(std::move(mask)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
     auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, kNoDropout, causal_,
-                                                                               mask_, attention_scale(query));
+                                                                               mask_, compute_attention_scale(query));
     return {output, logsumexp};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        gradient, query, key, value, outputs[0], outputs[1], kNoDropout, causal_, mask_, attention_scale(query));
+        gradient, query, key, value, outputs[0], outputs[1], kNoDropout, causal_, mask_,
+        compute_attention_scale(query));
     return {dq, dk, dv};
   }
 
@@ -228,26 +229,26 @@ bool has_flash_kernel(at::ScalarType dtype, at::Device device) {
 }
 
 std::shared_ptr<const AttentionKernel> make_cuda_flash_kernel(VarlenArgs args) {
-  return std::make_shared<CudaFlash>(std::move(args));
+  return std::make_shared<CudaFlashAttention>(std::move(args));
 }
 
 std::shared_ptr<const AttentionKernel> make_cuda_memory_efficient_kernel(VarlenArgs args) {
-  return std::make_shared<CudaMemoryEfficient>(std::move(args));
+  return std::make_shared<CudaMemoryEfficientAttention>(std::move(args));
 }
 
 std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool causal) {
-  return std::make_shared<CpuFlash>(causal);
+  return std::make_shared<CpuFlashAttention>(causal);
 }
 
 std::shared_ptr<const AttentionKernel> make_cpu_masked_kernel(const at::Tensor& mask) {
-  return std::make_shared<CpuFlash>(/*causal=*/false, mask.expand({1, 1, -1, -1}));
+  return std::make_shared<CpuFlashAttention>(/*causal=*/false, mask.expand({1, 1, -1, -1}));
 }
 
 std::shared_ptr<const AttentionKernel> make_cuda_masked_kernel(at::Tensor mask) {
-  return std::make_shared<CudaMasked>(std::move(mask));
+  return std::make_shared<CudaMaskedAttention>(std::move(mask));
 }
 
-ExtraKeys make_ahead_keys(const BidirectionalSpans& spans) {
+ExtraKeys make_future_keys(const BidirectionalSpans& spans) {
   const at::Tensor reversed = spans.rows.view({-1, spans.length}).flip(1);
   return {.query_rows = reversed.narrow(1, 1, spans.length - 1).flatten(),
           .key_rows = reversed.narrow(1, 0, spans.length - 1).flatten()};

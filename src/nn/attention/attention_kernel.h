@@ -15,7 +15,7 @@
 namespace vlmtrain::nn {
 
 /// Returns the factor of the scores, 1/sqrt(head_dim), for `query` [..., head_dim].
-inline double attention_scale(const at::Tensor& query) {
+inline double compute_attention_scale(const at::Tensor& query) {
   return 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
 }
 
@@ -86,7 +86,7 @@ struct ExtraKeys {
 /// Returns, for each span, the queries and keys of the attention to later rows. They are in an
 /// order that makes this attention causal: queries are all rows of the span except the last, keys
 /// are all except the first, both reversed. REQUIRES: spans have more than one row.
-ExtraKeys make_ahead_keys(const BidirectionalSpans& spans);
+ExtraKeys make_future_keys(const BidirectionalSpans& spans);
 
 /// Returns a kernel that merges attention to two disjoint sets of keys. `first` runs over all rows,
 /// `second` over the rows of `extra`. Both kernels take and return [rows, heads, head_dim], return

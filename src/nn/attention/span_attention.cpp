@@ -75,14 +75,14 @@ SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, c
   VLMTRAIN_CHECK(spans.rows.numel() % spans.length == 0, "{} rows are not divisible into spans of {}",
                  spans.rows.numel(), spans.length);
   if (options.device().is_cuda() && has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), options.device())) {
-    ExtraKeys extra = make_ahead_keys(spans);
+    ExtraKeys extra = make_future_keys(spans);
     query_rows_ = std::move(extra.query_rows);
     key_rows_ = std::move(extra.key_rows);
-    ahead_segments_ = Segments::uniform(spans.rows.numel() / spans.length, spans.length - 1, options.device());
+    future_segments_ = Segments::uniform(spans.rows.numel() / spans.length, spans.length - 1, options.device());
     VLMTRAIN_CHECK(std::ssize(segments_.lengths) <= kMaxSegmentsPerLaunch &&
-                       std::ssize(ahead_segments_.lengths) <= kMaxSegmentsPerLaunch,
+                       std::ssize(future_segments_.lengths) <= kMaxSegmentsPerLaunch,
                    "{} samples with {} images exceed the limit of {} per launch", segments_.lengths.size(),
-                   ahead_segments_.lengths.size(), kMaxSegmentsPerLaunch);
+                   future_segments_.lengths.size(), kMaxSegmentsPerLaunch);
   } else {
     masks_ = make_masks(segments_, window_, spans, options);
   }
@@ -109,7 +109,7 @@ at::Tensor SpanAttention::operator()(const at::Tensor& query, const at::Tensor& 
       make_cuda_flash_kernel(
           {.offsets = segments_.offsets, .max_length = segments_.max_length, .causal = true, .window = window_}),
       make_cuda_flash_kernel(
-          {.offsets = ahead_segments_.offsets, .max_length = ahead_segments_.max_length, .causal = true}),
+          {.offsets = future_segments_.offsets, .max_length = future_segments_.max_length, .causal = true}),
       {.query_rows = query_rows_, .key_rows = key_rows_});
   return attend(kernel, query, key, value);
 }

@@ -22,7 +22,7 @@ namespace vlmtrain::nn {
 namespace {
 
 /// From OpenAI's CLIP.
-constexpr double kQuickGeluSteepness = 1.702;
+constexpr double kQuickGeluScale = 1.702;
 
 at::Tensor activate_aten(Activation activation, const at::Tensor& x) {
   switch (activation) {
@@ -31,7 +31,7 @@ at::Tensor activate_aten(Activation activation, const at::Tensor& x) {
     case Activation::kGeluTanh:
       return at::gelu(x, "tanh");
     case Activation::kQuickGelu:
-      return at::silu(x * kQuickGeluSteepness).mul_(1 / kQuickGeluSteepness);  // x σ(c x) = silu(c x) / c
+      return at::silu(x * kQuickGeluScale).mul_(1 / kQuickGeluScale);  // x σ(c x) = silu(c x) / c
     case Activation::kRelu:
       return at::threshold(x, 0, 0);  // at::relu has no meta kernel, which dry runs on the host need
   }
@@ -45,7 +45,7 @@ at::Tensor activation_backward_aten(Activation activation, const at::Tensor& x, 
     case Activation::kGeluTanh:
       return at::gelu_backward(gradient, x, "tanh");
     case Activation::kQuickGelu:
-      return at::silu_backward(gradient, x * kQuickGeluSteepness);
+      return at::silu_backward(gradient, x * kQuickGeluScale);
     case Activation::kRelu:
       return at::threshold_backward(gradient, x, 0);
   }
@@ -87,7 +87,7 @@ class ActivationPrologue : public FusedPrologue {
 
  private:
   static bool uses_custom_kernel(const at::Tensor& x) {
-    return kernels::has(kernels::Kernel::kActivation, x) && x.is_contiguous();
+    return kernels::is_available(kernels::Kernel::kActivation, x) && x.is_contiguous();
   }
 
   Activation activation_;
@@ -143,7 +143,7 @@ class GatedPrologue : public FusedPrologue {
 
  private:
   static bool uses_custom_kernel(const at::Tensor& x) {
-    return kernels::has(kernels::Kernel::kGatedActivation, x) && x.is_contiguous();
+    return kernels::is_available(kernels::Kernel::kGatedActivation, x) && x.is_contiguous();
   }
 
   /// Returns a tensor of x's size. Its gate half holds the activation; its up half is

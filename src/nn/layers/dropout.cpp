@@ -123,7 +123,7 @@ const DropoutSegments& DropoutScope::current() {
 
 IndependentDropouts::IndependentDropouts(const at::Tensor& x, int64_t consumers, double probability, uint64_t layer)
     : num_consumers_(consumers), probability_(probability), streams_(make_streams(x.size(0), layer)) {
-  if (!kernels::has(kernels::Kernel::kDropout, x)) masks_ = sample_masks(x, consumers, make_kernel_args());
+  if (!kernels::is_available(kernels::Kernel::kDropout, x)) masks_ = sample_masks(x, consumers, make_kernel_args());
 }
 
 void IndependentDropouts::apply(const at::Tensor& x,

@@ -150,12 +150,12 @@ FusedPrologue::Output FusedPrologue::forward_add_residual(const std::vector<at::
   return output;
 }
 
-std::vector<at::Tensor> FusedPrologue::backward_with_stream(const std::vector<at::Tensor>& inputs, const Output& output,
-                                                            const at::Tensor& gradient,
-                                                            const std::vector<bool>& needs_grad,
-                                                            const at::Tensor& stream_gradient) const {
+std::vector<at::Tensor> FusedPrologue::backward_add_stream_gradient(const std::vector<at::Tensor>& inputs,
+                                                                    const Output& output, const at::Tensor& gradient,
+                                                                    const std::vector<bool>& needs_grad,
+                                                                    const at::Tensor& residual_stream_gradient) const {
   auto gradients = backward(inputs, output, gradient, needs_grad);
-  gradients.front().add_(stream_gradient);
+  gradients.front().add_(residual_stream_gradient);
   return gradients;
 }
 

@@ -23,7 +23,7 @@ using Member = LinearGroup::Member;
 using DropoutCapsule = ValueCapsule<IndependentDropouts>;
 
 /// Returns the A of each adapter, [rank, in].
-std::vector<at::Tensor> collect_a(const std::vector<const LoraAdapter*>& adapters) {
+std::vector<at::Tensor> collect_lora_a(const std::vector<const LoraAdapter*>& adapters) {
   std::vector<at::Tensor> all(adapters.size());
   std::ranges::transform(adapters, all.begin(), &LoraAdapter::a);
   return all;
@@ -70,8 +70,8 @@ int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters) {
   return ranks;
 }
 
-at::Tensor merge_a(const std::vector<const LoraAdapter*>& adapters) {
-  return cat_view(collect_a(adapters));
+at::Tensor view_merged_a(const std::vector<const LoraAdapter*>& adapters) {
+  return cat_view(collect_lora_a(adapters));
 }
 
 variable_list split_by_adapter(const at::Tensor& all, int64_t dimension,
@@ -89,7 +89,7 @@ LinearBackward::LinearBackward(const LinearGroup& group, const FusedPrologue* pr
       gradient_(gradient.contiguous()),
       needs_grad_(std::move(needs_grad)),
       adapters_(group_.adapters()) {
-  if (needs_value()) {
+  if (needs_input_value()) {
     prologue_output_ = prologue_ != nullptr ? prologue_->forward(saved_.inputs, /*for_backward=*/true)
                                             : FusedPrologue::Output{.value = saved_.inputs.front()};
   } else {
@@ -98,24 +98,24 @@ LinearBackward::LinearBackward(const LinearGroup& group, const FusedPrologue* pr
   if (!adapters_.empty()) project_gradient();
 }
 
-variable_list LinearBackward::gradients(bool has_residual, const at::Tensor& stream_gradient) {
+variable_list LinearBackward::compute_gradients(bool has_residual, const at::Tensor& residual_stream_gradient) {
   variable_list parameter_gradients = compute_parameter_gradients();
   prologue_output_.value.reset();
-  variable_list result = compute_input_gradients(stream_gradient);
+  variable_list result = compute_input_gradients(residual_stream_gradient);
   if (has_residual) result.push_back(gradient_);
   std::ranges::move(parameter_gradients, std::back_inserter(result));
   return result;
 }
 
-bool LinearBackward::needs_value() const {
+bool LinearBackward::needs_input_value() const {
   return std::ranges::any_of(group_.members, &Member::trains_weight) ||
          std::ranges::any_of(adapters_, [](const LoraAdapter* adapter) { return adapter->a().requires_grad(); });
 }
 
 void LinearBackward::project_gradient() {
-  all_lora_gradients_ = at::empty({gradient_.size(0), compute_total_rank(adapters_)}, gradient_.options());
-  lora_gradients_ = split_by_adapter(all_lora_gradients_, 1, adapters_);
-  auto next = lora_gradients_.begin();
+  all_projected_gradients_ = at::empty({gradient_.size(0), compute_total_rank(adapters_)}, gradient_.options());
+  projected_gradients_ = split_by_adapter(all_projected_gradients_, 1, adapters_);
+  auto next = projected_gradients_.begin();
   for (const Member& member : group_.members) {
     if (!member.adapter) continue;
     store_product(*next++, member.slice(gradient_), member.adapter->b().t(), member.adapter->scale());
@@ -175,24 +175,24 @@ variable_list LinearBackward::compute_a_gradients() const {
   if (adapters_.empty() || !prologue_output_.value.defined()) return result;
   if (!saved_.dropout.is_active()) {
     const at::Tensor product =
-        accumulate_or_multiply(collect_a(adapters_), all_lora_gradients_.t(), prologue_output_.value.t());
+        accumulate_or_multiply(collect_lora_a(adapters_), all_projected_gradients_.t(), prologue_output_.value.t());
     return product.defined() ? split_by_adapter(product, 0, adapters_) : variable_list(adapters_.size());
   }
   saved_.dropout.apply(prologue_output_.value, [&](int64_t consumer, const at::Tensor& consumer_input) {
     const auto i = static_cast<size_t>(consumer);
     result.push_back(
-        accumulate_or_multiply({adapters_[i]->a()}, make_dense(lora_gradients_[i].t()), consumer_input.t()));
+        accumulate_or_multiply({adapters_[i]->a()}, make_dense(projected_gradients_[i].t()), consumer_input.t()));
   });
   return result;
 }
 
-variable_list LinearBackward::compute_input_gradients(const at::Tensor& stream_gradient) const {
+variable_list LinearBackward::compute_input_gradients(const at::Tensor& residual_stream_gradient) const {
   if (std::ranges::none_of(needs_grad_, std::identity())) return variable_list(needs_grad_.size());
-  const at::Tensor value_gradient = compute_value_gradient();
+  const at::Tensor value_gradient = compute_input_value_gradient();
   if (prologue_ == nullptr) return {value_gradient};
-  if (stream_gradient.defined() && needs_grad_.front())
-    return prologue_->backward_with_stream(saved_.inputs, prologue_output_, value_gradient, needs_grad_,
-                                           stream_gradient);
+  if (residual_stream_gradient.defined() && needs_grad_.front())
+    return prologue_->backward_add_stream_gradient(saved_.inputs, prologue_output_, value_gradient, needs_grad_,
+                                                   residual_stream_gradient);
   return prologue_->backward(saved_.inputs, prologue_output_, value_gradient, needs_grad_);
 }
 
@@ -213,25 +213,25 @@ at::Tensor LinearBackward::multiply_weight() const {
   return result;
 }
 
-at::Tensor LinearBackward::compute_value_gradient() const {
+at::Tensor LinearBackward::compute_input_value_gradient() const {
   at::Tensor result = multiply_weight();
   if (adapters_.empty()) return result;
   if (saved_.dropout.is_active()) {
     saved_.dropout.add_gradients(result, [&](int64_t consumer, const at::Tensor& output) {
       const auto i = static_cast<size_t>(consumer);
       const at::Tensor a = adapters_[i]->a().t();
-      if (!output.defined()) return matmul_transposed(make_dense(lora_gradients_[i]), a);
-      store_product(output, lora_gradients_[i], a);
+      if (!output.defined()) return matmul_transposed(make_dense(projected_gradients_[i]), a);
+      store_product(output, projected_gradients_[i], a);
       return output;
     });
     return result;
   }
-  const at::Tensor a = merge_a(adapters_);
+  const at::Tensor a = view_merged_a(adapters_);
   if (a.defined()) {
-    add_product(result, all_lora_gradients_, a);
+    add_product(result, all_projected_gradients_, a);
     return result;
   }
-  for (size_t i = 0; i < adapters_.size(); ++i) add_product(result, lora_gradients_[i], adapters_[i]->a());
+  for (size_t i = 0; i < adapters_.size(); ++i) add_product(result, projected_gradients_[i], adapters_[i]->a());
   return result;
 }
 

@@ -31,7 +31,7 @@ int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters);
 
 /// Returns the A of all adapters as one view [sum of ranks, in]; undefined unless they are adjacent
 /// in memory.
-at::Tensor merge_a(const std::vector<const LoraAdapter*>& adapters);
+at::Tensor view_merged_a(const std::vector<const LoraAdapter*>& adapters);
 
 /// Splits `all` along `dimension`, whose size is the sum of the ranks, into one view per adapter.
 std::vector<at::Tensor> split_by_adapter(const at::Tensor& all, int64_t dimension,
@@ -49,15 +49,15 @@ class LinearBackward {
 
   /// Returns the gradients of the inputs, the residual and the trained tensors, in the order of the
   /// forward call. An entry is undefined if it is not needed or was added to a GradientSink. Adds
-  /// `stream_gradient`, if defined, to the gradient of the first input. May be called once: it
+  /// `residual_stream_gradient`, if defined, to the gradient of the first input. May be called once: it
   /// releases the prologue's value.
-  std::vector<at::Tensor> gradients(bool has_residual, const at::Tensor& stream_gradient);
+  std::vector<at::Tensor> compute_gradients(bool has_residual, const at::Tensor& residual_stream_gradient);
 
  private:
   /// Returns whether a trained weight or an adapter's A needs the value of the LinearInput.
-  bool needs_value() const;
+  bool needs_input_value() const;
 
-  /// Sets lora_gradients_ to scale · gradient · B of each adapter, [rows, rank].
+  /// Sets projected_gradients_ to scale · gradient · B of each adapter, [rows, rank].
   void project_gradient();
 
   /// Returns the gradients of the trained tensors of all members: weight, bias, A, B.
@@ -76,13 +76,13 @@ class LinearBackward {
   std::vector<at::Tensor> compute_a_gradients() const;
 
   /// Returns one gradient per input of the LinearInput; undefined if not needed.
-  std::vector<at::Tensor> compute_input_gradients(const at::Tensor& stream_gradient) const;
+  std::vector<at::Tensor> compute_input_gradients(const at::Tensor& residual_stream_gradient) const;
 
   /// Returns gradient · W, [rows, in]. Dequantized weights are freed on return.
   at::Tensor multiply_weight() const;
 
   /// Returns the gradient of the LinearInput's value, [rows, in], adapters included.
-  at::Tensor compute_value_gradient() const;
+  at::Tensor compute_input_value_gradient() const;
 
   const LinearGroup& group_;
   const FusedPrologue* prologue_;
@@ -91,8 +91,8 @@ class LinearBackward {
   std::vector<bool> needs_grad_;  // per input
   std::vector<const LoraAdapter*> adapters_;
   FusedPrologue::Output prologue_output_;
-  at::Tensor all_lora_gradients_;           // scale · gradient · B of all adapters, [rows, sum of ranks]
-  std::vector<at::Tensor> lora_gradients_;  // views of all_lora_gradients_, one per adapter
+  at::Tensor all_projected_gradients_;           // scale · gradient · B of all adapters, [rows, sum of ranks]
+  std::vector<at::Tensor> projected_gradients_;  // views of all_projected_gradients_, one per adapter
 };
 
 }  // namespace vlmtrain::nn

@@ -30,8 +30,8 @@ struct LinearCall {
   std::shared_ptr<const FusedPrologue> prologue;  // null: the input is a plain tensor
   size_t inputs = 0;                              // number of tensors of the LinearInput
   bool has_residual = false;
-  bool returns_stream = false;  // whether the first input is also returned, as the second result
-  bool has_dropout = false;     // whether the adapters apply dropout to their inputs
+  bool returns_residual_stream = false;  // whether the first input is also returned, as the second result
+  bool has_dropout = false;              // whether the adapters apply dropout to their inputs
 };
 using CallCapsule = ValueCapsule<LinearCall>;
 
@@ -83,7 +83,7 @@ void add_adapters(const LinearGroup& group, bool has_dropout, const at::Tensor& 
   if (adapters.empty()) return;
   const at::Tensor lora_hidden = at::empty({x.size(0), compute_total_rank(adapters)}, x.options());
   saved.lora_hidden = split_by_adapter(lora_hidden, 1, adapters);
-  const at::Tensor a = merge_a(adapters);
+  const at::Tensor a = view_merged_a(adapters);
   const auto project_down = [&](int64_t consumer, const at::Tensor& consumer_input) {
     const auto i = static_cast<size_t>(consumer);
     store_product(saved.lora_hidden[i], consumer_input, adapters[i]->a(), adapters[i]->scale());
@@ -120,7 +120,7 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
     context->saved_data["call"] = c10::IValue::make_capsule(capsule);
     context->saved_data["tensors"] = static_cast<int64_t>(tensors.size());
     context->set_materialize_grads(false);
-    if (call.returns_stream) return {std::move(y), saved.inputs.front()};
+    if (call.returns_residual_stream) return {std::move(y), saved.inputs.front()};
     return {std::move(y)};
   }
 
@@ -129,28 +129,29 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
     const LinearCall& call = capsule->value;
     std::vector<bool> needs_grad;
     for (size_t i = 0; i < call.inputs; ++i) needs_grad.push_back(context->needs_input_grad(i));
-    const at::Tensor stream_gradient = call.returns_stream ? gradients[1] : at::Tensor();
-    if (!gradients[0].defined()) return make_stream_gradients(context, stream_gradient);
+    const at::Tensor residual_stream_gradient = call.returns_residual_stream ? gradients[1] : at::Tensor();
+    if (!gradients[0].defined()) return make_residual_stream_gradients(context, residual_stream_gradient);
     LinearBackward pass(*call.group, call.prologue.get(), LinearSavedState::load(context), gradients[0],
                         std::move(needs_grad));
-    variable_list result = pass.gradients(call.has_residual, stream_gradient);
+    variable_list result = pass.compute_gradients(call.has_residual, residual_stream_gradient);
     result.insert(result.begin(), at::Tensor());  // for the call
     return result;
   }
 
  private:
   /// Returns the gradients of a call whose first result was not used.
-  static variable_list make_stream_gradients(AutogradContext* context, const at::Tensor& stream_gradient) {
+  static variable_list make_residual_stream_gradients(AutogradContext* context,
+                                                      const at::Tensor& residual_stream_gradient) {
     // The gradient at index 0 belongs to the argument `capsule`, the next to the first tensor.
-    constexpr size_t kCall = 1;
-    variable_list result(kCall + static_cast<size_t>(context->saved_data["tensors"].toInt()));
-    result[kCall] = stream_gradient;
+    constexpr size_t kFirstTensorGradient = 1;
+    variable_list result(kFirstTensorGradient + static_cast<size_t>(context->saved_data["tensors"].toInt()));
+    result[kFirstTensorGradient] = residual_stream_gradient;
     return result;
   }
 };
 
 /// Appends the trained tensors of a group in the order of LinearGroupFunction::forward().
-void append_trainable(const LinearGroup& group, std::vector<at::Tensor>& tensors) {
+void append_trained_tensors(const LinearGroup& group, std::vector<at::Tensor>& tensors) {
   for (const Member& member : group.members) {
     if (member.trains_weight()) tensors.push_back(member.weight.values());
     if (member.trains_bias()) tensors.push_back(member.bias);
@@ -200,16 +201,16 @@ bool LinearGroup::has_dora() const {
 namespace {
 
 variable_list apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
-                                 const at::Tensor& residual, bool returns_stream) {
+                                 const at::Tensor& residual, bool returns_residual_stream) {
   std::vector<at::Tensor> tensors = x.inputs();
   if (residual.defined()) tensors.push_back(residual);
-  append_trainable(*group, tensors);
+  append_trained_tensors(*group, tensors);
   // Dropout is determined here because gradients are disabled inside the autograd Function.
   const LinearCall call{.group = group,
                         .prologue = x.prologue(),
                         .inputs = x.inputs().size(),
                         .has_residual = residual.defined(),
-                        .returns_stream = returns_stream,
+                        .returns_residual_stream = returns_residual_stream,
                         .has_dropout = std::ranges::any_of(group->adapters(), &LoraAdapter::is_dropout_active)};
   return LinearGroupFunction::apply(c10::make_intrusive<CallCapsule>(call), at::TensorList(tensors));
 }
@@ -218,11 +219,11 @@ variable_list apply_linear_group(const std::shared_ptr<const LinearGroup>& group
 
 at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
                               const at::Tensor& residual) {
-  return apply_linear_group(group, x, residual, /*returns_stream=*/false).front();
+  return apply_linear_group(group, x, residual, /*returns_residual_stream=*/false).front();
 }
 
 Branch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x) {
-  auto results = apply_linear_group(group, x, /*residual=*/{}, /*returns_stream=*/true);
+  auto results = apply_linear_group(group, x, /*residual=*/{}, /*returns_residual_stream=*/true);
   return {std::move(results[0]), std::move(results[1])};
 }
 

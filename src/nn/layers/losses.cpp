@@ -59,12 +59,12 @@ struct ChunkArgs {
   at::Tensor row_weights;  ///< fp32 [rows, 1], or undefined
   double divisor;          ///< of the gradient
   bool needs_gradient;     ///< of the logits
-  bool needs_accuracy;     ///< whether to set ChunkLoss::is_right
+  bool needs_accuracy;     ///< whether to set ChunkLoss::is_correct
 };
 
 /// The results of one chunk of rows.
 struct ChunkLoss {
-  at::Tensor cross_entropy, is_right;  ///< fp32 [rows, 1]; is_right may be undefined if not requested
+  at::Tensor cross_entropy, is_correct;  ///< fp32 [rows, 1]; is_correct may be undefined if not requested
   /// (softmax − one-hot) · weight / divisor: the gradient of the loss with respect to the logits in
   /// their dtype, rounded once. Undefined unless requested. May share memory with the logits.
   at::Tensor logits_gradient;
@@ -77,7 +77,7 @@ ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkArgs& arg
   loss.cross_entropy = scores.gather(1, args.labels).neg_();
   if (args.needs_accuracy) {
     const at::Tensor min_loss = at::amax(scores, 1, /*keepdim=*/true).neg_();
-    loss.is_right = loss.cross_entropy.eq(min_loss).to(at::kFloat);
+    loss.is_correct = loss.cross_entropy.eq(min_loss).to(at::kFloat);
   }
   if (!args.needs_gradient) return loss;
   scores.exp_().scatter_add_(1, args.labels, at::full({scores.size(0), 1}, -1.0, scores.options()));
@@ -105,8 +105,8 @@ class PerTaskChunk {
   const at::Tensor& weights() const { return weights_; }
 
   /// Adds the results of the chunk, both fp32 [rows, 1], to the sums.
-  void add(const at::Tensor& cross_entropy, const at::Tensor& is_right) const {
-    per_task_.sums.add_(matmul_transposed(task_one_hot_, at::cat({cross_entropy, is_right}, 1).t()));
+  void add(const at::Tensor& cross_entropy, const at::Tensor& is_correct) const {
+    per_task_.sums.add_(matmul_transposed(task_one_hot_, at::cat({cross_entropy, is_correct}, 1).t()));
   }
 
   /// Adds `gradient` · `hidden` / `divisor`, summed by task, to scale_gradients; both [rows,
@@ -149,10 +149,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                            .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
                            .needs_accuracy = tasks.has_value()};
       const at::Tensor logits = matmul_transposed(chunk, weight);
-      const auto [cross_entropy, is_right, logits_gradient] = kernels::has(kernels::Kernel::kCrossEntropy, logits)
-                                                                  ? compute_chunk_loss_fused(logits, args)
-                                                                  : compute_chunk_loss_aten(logits, args);
-      if (tasks) tasks->add(cross_entropy, is_right);
+      const auto [cross_entropy, is_correct, logits_gradient] =
+          kernels::is_available(kernels::Kernel::kCrossEntropy, logits) ? compute_chunk_loss_fused(logits, args)
+                                                                        : compute_chunk_loss_aten(logits, args);
+      if (tasks) tasks->add(cross_entropy, is_correct);
       loss += args.row_weights.defined() ? cross_entropy.mul(args.row_weights).sum() : cross_entropy.sum();
       if (!args.needs_gradient) continue;
 
@@ -234,7 +234,7 @@ class MaskResizer {
 };
 
 /// The arguments of mask_loss() and the tensor that receives its sums.
-struct MaskLossTerms {
+struct MaskLossArgs {
   at::Tensor targets;
   const std::vector<std::array<int64_t, 2>>& sizes;
   double bce_weight, dice_weight;
@@ -244,7 +244,7 @@ struct MaskLossTerms {
 
 /// Adds the losses of one mask to the sums; `logits` and `targets` fp32 [rows, columns]. Returns
 /// the gradient of the loss with respect to the logits; undefined unless requested.
-at::Tensor add_mask_loss(const at::Tensor& logits, const at::Tensor& targets, const MaskLossTerms& terms,
+at::Tensor add_mask_loss(const at::Tensor& logits, const at::Tensor& targets, const MaskLossArgs& args,
                          bool needs_gradient) {
   const at::Tensor entropy =
       at::binary_cross_entropy_with_logits(logits, targets, /*weight=*/{}, /*pos_weight=*/{}, at::Reduction::Sum);
@@ -252,32 +252,32 @@ at::Tensor add_mask_loss(const at::Tensor& logits, const at::Tensor& targets, co
   const at::Tensor overlap = (probabilities * targets).sum().mul_(2).add_(kDiceSmoothing);
   const at::Tensor total = (probabilities.sum() + targets.sum()).add_(kDiceSmoothing);
   const at::Tensor ratio = overlap / total;
-  terms.sums.select(0, 0).add_(entropy, 1.0 / terms.pixels);
-  terms.sums.select(0, 1).add_(1.0 - ratio, 1.0 / terms.masks);
+  args.sums.select(0, 0).add_(entropy, 1.0 / args.pixels);
+  args.sums.select(0, 1).add_(1.0 - ratio, 1.0 / args.masks);
   if (!needs_gradient) return {};
 
   // The gradient of the Dice loss with respect to the probabilities p is (ratio − 2 g) / total; the
   // gradient of p with respect to the logits is p (1 − p).
-  at::Tensor gradient = (ratio - targets * 2).mul_(terms.dice_weight / terms.masks / total);
+  at::Tensor gradient = (ratio - targets * 2).mul_(args.dice_weight / args.masks / total);
   gradient.mul_(probabilities).mul_(1.0 - probabilities);
-  return gradient.add_(probabilities.sub_(targets), terms.bce_weight / terms.pixels);
+  return gradient.add_(probabilities.sub_(targets), args.bce_weight / args.pixels);
 }
 
 struct MaskLossFunction : torch::autograd::Function<MaskLossFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
-                            const MaskLossTerms* terms) {
+                            const MaskLossArgs* args) {
     const bool needs_gradient = logits.requires_grad();
     const at::Tensor gradients = needs_gradient ? at::empty_like(logits, at::MemoryFormat::Contiguous) : at::Tensor();
-    const MaskResizer resize(logits.sizes(), terms->targets.sizes());
+    const MaskResizer resize(logits.sizes(), args->targets.sizes());
     for (int64_t i = 0; i < logits.size(0); ++i) {
-      const auto& size = terms->sizes[static_cast<size_t>(i)];
-      const at::Tensor targets = terms->targets[i].narrow(0, 0, size[0]).narrow(1, 0, size[1]).to(at::kFloat);
+      const auto& size = args->sizes[static_cast<size_t>(i)];
+      const at::Tensor targets = args->targets[i].narrow(0, 0, size[0]).narrow(1, 0, size[1]).to(at::kFloat);
       const at::Tensor gradient =
-          add_mask_loss(resize(logits[i].contiguous(), size), targets.contiguous(), *terms, needs_gradient);
+          add_mask_loss(resize(logits[i].contiguous(), size), targets.contiguous(), *args, needs_gradient);
       if (needs_gradient) gradients[i].copy_(resize.backward(gradient, size));
     }
     context->saved_data["gradients"] = gradients;
-    return terms->sums[0] * terms->bce_weight + terms->sums[1] * terms->dice_weight;
+    return args->sums[0] * args->bce_weight + args->sums[1] * args->dice_weight;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -313,7 +313,7 @@ MaskLoss mask_loss(const at::Tensor& logits, const at::Tensor& targets,
                    "a mask of {}×{} does not fit in a target of {}×{}", rows, columns, targets.size(1),
                    targets.size(2));
   }
-  const MaskLossTerms terms{
+  const MaskLossArgs args{
       .targets = targets,
       .sizes = sizes,
       .bce_weight = bce_weight,
@@ -322,7 +322,7 @@ MaskLoss mask_loss(const at::Tensor& logits, const at::Tensor& targets,
       .masks = masks,
       .sums = at::zeros({2}, at::TensorOptions(at::kFloat).device(logits.device())),
   };
-  return {.loss = MaskLossFunction::apply(logits, &terms), .sums = terms.sums};
+  return {.loss = MaskLossFunction::apply(logits, &args), .sums = args.sums};
 }
 
 }  // namespace vlmtrain::nn

@@ -79,16 +79,16 @@ class NormPrologue : public FusedPrologue {
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
                                    const at::Tensor& gradient, const std::vector<bool>& needs_grad) const final {
-    return backward_with_stream(inputs, output, gradient, needs_grad, {});
+    return backward_add_stream_gradient(inputs, output, gradient, needs_grad, {});
   }
 
-  std::vector<at::Tensor> backward_with_stream(const std::vector<at::Tensor>& inputs, const Output& output,
-                                               const at::Tensor& gradient, const std::vector<bool>& needs_grad,
-                                               const at::Tensor& stream_gradient) const final {
+  std::vector<at::Tensor> backward_add_stream_gradient(const std::vector<at::Tensor>& inputs, const Output& output,
+                                                       const at::Tensor& gradient, const std::vector<bool>& needs_grad,
+                                                       const at::Tensor& residual_stream_gradient) const final {
     const kernels::Norm norm = make_kernel_norm(inputs);
     if (!kernels::can_run_norm(inputs[0], norm)) {
       auto gradients = backward_aten(inputs, output, gradient, needs_grad);
-      if (stream_gradient.defined()) gradients[0].add_(stream_gradient);
+      if (residual_stream_gradient.defined()) gradients[0].add_(residual_stream_gradient);
       return gradients;
     }
     std::vector<at::Tensor> gradients(inputs.size());
@@ -98,7 +98,8 @@ class NormPrologue : public FusedPrologue {
       gradients = backward_aten(inputs, output, gradient, needs_weight_grad);
     }
     if (needs_grad[0])
-      gradients[0] = kernels::norm_backward(gradient, inputs[0], get_statistics(output), norm, stream_gradient);
+      gradients[0] =
+          kernels::norm_backward(gradient, inputs[0], get_statistics(output), norm, residual_stream_gradient);
     return gradients;
   }
 
@@ -217,7 +218,7 @@ void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain
   }
 }
 
-InitialValues unit_gain(NormGain gain) {
+InitialValues make_unit_gain(NormGain gain) {
   return gain == NormGain::kWeight ? InitialValues::ones() : InitialValues::zeros();
 }
 
@@ -239,7 +240,7 @@ LinearInput LayerNorm::make_linear_input(const at::Tensor& x) const {
 }
 
 RmsNorm::RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
-    : weight_(scope.parameter("weight", {features}, unit_gain(gain))), eps_(eps), gain_(gain) {}
+    : weight_(scope.parameter("weight", {features}, make_unit_gain(gain))), eps_(eps), gain_(gain) {}
 
 LinearInput RmsNorm::make_linear_input(const at::Tensor& x) const {
   if (gain_ == NormGain::kOnePlusWeight) return {std::make_shared<OnePlusRmsNormPrologue>(eps_), {x, weight_}};

@@ -51,8 +51,8 @@ kernels::Heads split_heads(const at::Tensor& x, int64_t query_heads, int64_t key
 /// Returns `heads` if the heads of a row are adjacent, as in the gradients of attention; else a
 /// contiguous copy.
 at::Tensor make_rows_contiguous(const at::Tensor& heads) {
-  const bool dense_rows = heads.stride(2) == 1 && heads.stride(1) == heads.size(2);
-  return dense_rows ? heads : heads.contiguous();
+  const bool has_dense_rows = heads.stride(2) == 1 && heads.stride(1) == heads.size(2);
+  return has_dense_rows ? heads : heads.contiguous();
 }
 
 /// Makes MKL select its kernels for cosine and sine on this thread. If several threads trigger the
@@ -78,7 +78,7 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
     // A separate tensor instead of views of x, so x can be freed.
     const at::Tensor rotated = at::empty({x.size(0), num_rotated_heads, features}, x.options());
     const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
-    if (kernels::has(kernels::Kernel::kRope, x)) {
+    if (kernels::is_available(kernels::Kernel::kRope, x)) {
       const at::Tensor value = at::empty({x.size(0), key_value_heads, features}, x.options());
       kernels::rope({query, key, value}, split_heads(x, query_heads, key_value_heads, features), cos, sin, 1);
       return {query, key, value};
@@ -94,7 +94,7 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
     const int64_t query_heads = query.size(1), key_value_heads = gradients[1].size(1), features = query.size(2);
     const at::Tensor result =
         at::empty({query.size(0), (query_heads + 2 * key_value_heads) * features}, query.options());
-    if (kernels::has(kernels::Kernel::kRope, query)) {
+    if (kernels::is_available(kernels::Kernel::kRope, query)) {
       kernels::rope(
           split_heads(result, query_heads, key_value_heads, features),
           {make_rows_contiguous(query), make_rows_contiguous(gradients[1]), make_rows_contiguous(gradients[2])},
@@ -126,7 +126,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
                                                 const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
                                                 int64_t key_value_heads, int64_t features, double eps, int64_t gain) {
     const int64_t num_normed_heads = query_heads + key_value_heads;
-    if (kernels::can_qk_norm_rope(x, features)) {
+    if (kernels::can_run_qk_norm_rope(x, features)) {
       // All of x is saved, so the values can remain in it without a copy.
       const at::Tensor rotated = at::empty({x.size(0), num_normed_heads, features}, x.options());
       const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
@@ -205,7 +205,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
   }
 };
 
-/// Implements weighted_row_sum().
+/// Implements sum_weighted_rows().
 struct WeightedRows : torch::autograd::Function<WeightedRows> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& table,
                             const at::Tensor& indices, const at::Tensor& weights) {
@@ -259,8 +259,8 @@ QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads
 }
 
 QkNorm::QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
-    : query_weight_((scope / "q_norm").parameter("weight", {features}, unit_gain(gain))),
-      key_weight_((scope / "k_norm").parameter("weight", {features}, unit_gain(gain))),
+    : query_weight_((scope / "q_norm").parameter("weight", {features}, make_unit_gain(gain))),
+      key_weight_((scope / "k_norm").parameter("weight", {features}, make_unit_gain(gain))),
       eps_(eps),
       gain_(gain) {}
 
@@ -271,7 +271,7 @@ QueryKeyValue QkNorm::split_and_rotate_heads(const at::Tensor& x, const HeadShap
   return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
 }
 
-at::Tensor weighted_row_sum(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights) {
+at::Tensor sum_weighted_rows(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights) {
   return WeightedRows::apply(table, indices, weights);
 }
 

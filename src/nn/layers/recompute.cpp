@@ -50,10 +50,10 @@ class FirstForwardGuard {
 struct CheckpointedBlock : torch::CustomClassHolder {
   CheckpointedBlock(std::function<at::Tensor(const at::Tensor&)> function, CheckpointMode mode)
       : run(std::move(function)) {
-    if (mode == CheckpointMode::kSelective) attention = std::make_unique<SelectiveCheckpoint>();
+    if (mode == CheckpointMode::kSelective) selective_checkpoint = std::make_unique<SelectiveCheckpoint>();
   }
   std::function<at::Tensor(const at::Tensor&)> run;
-  std::unique_ptr<SelectiveCheckpoint> attention;  // null in CheckpointMode::kFull
+  std::unique_ptr<SelectiveCheckpoint> selective_checkpoint;  // null in CheckpointMode::kFull
   DropoutSegments dropout_segments = DropoutScope::current();
 };
 
@@ -111,7 +111,8 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     variable_list saved{input};
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     context->save_for_backward(std::move(saved));
-    const SelectiveCheckpoint::Scope record_scope(block->attention.get(), SelectiveCheckpoint::Mode::kRecord);
+    const SelectiveCheckpoint::Scope record_scope(block->selective_checkpoint.get(),
+                                                  SelectiveCheckpoint::Mode::kRecord);
     return block->run(input);
   }
 
@@ -125,8 +126,9 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     at::Tensor output;
     {
       const at::AutoGradMode enable_grad(true);
-      const DropoutScope same_dropout(block->dropout_segments);
-      const SelectiveCheckpoint::Scope replay_scope(block->attention.get(), SelectiveCheckpoint::Mode::kReplay);
+      const DropoutScope dropout_scope(block->dropout_segments);
+      const SelectiveCheckpoint::Scope replay_scope(block->selective_checkpoint.get(),
+                                                    SelectiveCheckpoint::Mode::kReplay);
       output = block->run(inputs[0]);
     }
     variable_list grad_inputs;

@@ -45,7 +45,7 @@ at::Tensor to_byte_pairs(const at::Tensor& bytes) {
 
 /// Returns the fp32 values of the entries `pairs` of a table of Nf4Tables, [n] → [n · values per
 /// entry].
-at::Tensor lookup_pairs(const at::Tensor& table, const at::Tensor& pairs) {
+at::Tensor look_up_pairs(const at::Tensor& table, const at::Tensor& pairs) {
   return at::gather(table, 0, pairs).view(at::kFloat);
 }
 
@@ -63,8 +63,8 @@ at::Tensor expand_to_byte_pairs(const at::Tensor& byte_table) {
 /// Packs two 4-bit indices per byte, the first in the high bits. Pads an odd number of indices with
 /// 7, the index of the value 0.
 at::Tensor pack_pairs(const at::Tensor& indices) {
-  const at::Tensor even = indices.size(0) % 2 == 0 ? indices : at::constant_pad_nd(indices, {0, 1}, 7);
-  const at::Tensor pairs = even.view({-1, 2});
+  const at::Tensor padded = indices.size(0) % 2 == 0 ? indices : at::constant_pad_nd(indices, {0, 1}, 7);
+  const at::Tensor pairs = padded.view({-1, 2});
   return pairs.select(1, 0) * 16 + pairs.select(1, 1);
 }
 
@@ -144,7 +144,7 @@ class Nf4Weight::AdjacentWeights {
   /// Returns the dequantized values of each weight as views of one tensor. REQUIRES:
   /// are_adjacent().
   std::vector<at::Tensor> values() const {
-    const bool uses_custom_kernel = kernels::has(kernels::Kernel::kNf4, packed_) &&
+    const bool uses_custom_kernel = kernels::is_available(kernels::Kernel::kNf4, packed_) &&
                                     weights_.front()->dtype_ != at::kDouble &&
                                     std::ssize(weights_) <= kernels::kMaxNf4Weights;
     const at::Tensor all = uses_custom_kernel ? dequantize_fused() : dequantize_chunked();
@@ -202,7 +202,7 @@ class Nf4Weight::AdjacentWeights {
         pairs = all_pairs.narrow(0, all_blocks / 2, packed_bytes / 2);
       }
       at::Tensor values = result.narrow(0, first * kBlockSize, blocks * kBlockSize).view({-1, kBlockSize});
-      at::mul_out(values, lookup_pairs(table, pairs).view({-1, kBlockSize}), absmax.narrow(0, first, blocks));
+      at::mul_out(values, look_up_pairs(table, pairs).view({-1, kBlockSize}), absmax.narrow(0, first, blocks));
     }
     return result;
   }
@@ -210,7 +210,7 @@ class Nf4Weight::AdjacentWeights {
   /// Returns the absmax of all blocks, fp32 [blocks, 1], given their codes as byte pairs.
   /// Consecutive weights of equal size share one addition of their offsets.
   at::Tensor decode_absmax(const at::Tensor& pairs) const {
-    const at::Tensor relative = lookup_pairs(weights_.front()->tables_.absmax, pairs).view({-1, kNestedBlockSize});
+    const at::Tensor relative = look_up_pairs(weights_.front()->tables_.absmax, pairs).view({-1, kNestedBlockSize});
     const at::Tensor absmax = relative.mul_(nested_absmax_.unsqueeze(1));
     int64_t first = 0, first_weight = 0;
     while (first < absmax.size(0)) {

@@ -42,11 +42,12 @@ ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move
 at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
                                bool is_adapter, const at::Tensor& storage) {
   const bool is_trainable = nn::is_trainable(component);
-  const bool is_saved = is_trainable && !is_adapter && settings_.lora && settings_.lora->is_module_to_save(name);
-  const bool is_trained = is_trainable && (is_adapter || is_saved || !settings_.lora);
+  const bool is_module_to_save =
+      is_trainable && !is_adapter && settings_.lora && settings_.lora->is_module_to_save(name);
+  const bool is_trained = is_trainable && (is_adapter || is_module_to_save || !settings_.lora);
   at::Tensor tensor = storage.defined() ? storage : at::empty(sizes, settings_.options);
   tensor.set_requires_grad(is_trained);
-  parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
+  parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_module_to_save});
   return tensor;
 }
 
@@ -72,7 +73,7 @@ LinearWeight ParameterStore::add_linear_weight(std::string name, Component compo
   return LinearWeight(std::move(weight));
 }
 
-const LoraSettings* ParameterStore::add_linear(const std::string& path, Component component) {
+const LoraSettings* ParameterStore::register_linear(const std::string& path, Component component) {
   LinearInfo linear{path, component, /*has_adapter=*/false};
   linear.has_adapter =
       std::ranges::any_of(targets_, [&](const LoraTarget& target) { return matches_target(target, linear); });

@@ -38,7 +38,7 @@ at::Tensor linspace_fma(float first, float last, int64_t count) {
 }
 
 /// The largest absolute value of an int8 code; −128 is not used, as in bitsandbytes.
-constexpr double kMaxCode = 127;
+constexpr double kMaxInt8Code = 127;
 /// 1 / 127 with the digits of bitsandbytes (functional.py, int8_vectorwise_dequant).
 constexpr double kDequantizeScale = 7.874015718698502e-3;
 /// Maximum values per chunk of whole rows: half of an MLP weight of a 7B model (4096 · 11008 / 2),
@@ -85,7 +85,7 @@ void Int8Weight::quantize(const at::Tensor& weight) {
     const at::Tensor rows = values.narrow(0, first, count).to(at::kHalf).to(at::kFloat);
     const at::Tensor absmax = at::amax(rows.abs(), {1});
     // Rounds twice, as Python's 127.0 / absmax does. Rows of zeros are divided by 1.
-    const at::Tensor scale = absmax.masked_fill(absmax == 0, 1).reciprocal_().mul_(kMaxCode);
+    const at::Tensor scale = absmax.masked_fill(absmax == 0, 1).reciprocal_().mul_(kMaxInt8Code);
     values_.narrow(0, first, count).copy_((rows * scale.unsqueeze(1)).round_());
     row_absmax_.narrow(0, first, count).copy_(absmax);
   }
@@ -95,7 +95,7 @@ at::Tensor Int8Weight::dequantize() const {
   const at::NoGradGuard no_gradients;
   const at::Tensor step = c10::scalar_to_tensor(kDequantizeScale);
   at::Tensor result = at::empty(sizes(), values_.options().dtype(dtype_));
-  if (kernels::has(kernels::Kernel::kInt8, values_) && dtype_ != at::kDouble) {
+  if (kernels::is_available(kernels::Kernel::kInt8, values_) && dtype_ != at::kDouble) {
     kernels::int8_dequantize(result, values_, row_absmax_, kDequantizeScale);
     return result;
   }
@@ -117,7 +117,7 @@ std::vector<at::Tensor> Int8Weight::tensors() const {
 
 }  // namespace
 
-at::Tensor midpoints(const at::Tensor& ascending) {
+at::Tensor compute_midpoints(const at::Tensor& ascending) {
   const int64_t num_gaps = ascending.size(0) - 1;
   return (ascending.narrow(0, 0, num_gaps) + ascending.narrow(0, 1, num_gaps)) / 2;
 }
@@ -135,7 +135,7 @@ at::Tensor make_dynamic_codebook(Signedness signedness) {
   std::vector<at::Tensor> parts{at::tensor({0.0F, 1.0F})};
   for (int i = 0; i < kExponents; ++i) {
     const int64_t count = signedness == Signedness::kSigned ? int64_t{1} << i : int64_t{2} << i;
-    const at::Tensor fractions = midpoints(linspace_fma(0.1F, 1.0F, count + 1));
+    const at::Tensor fractions = compute_midpoints(linspace_fma(0.1F, 1.0F, count + 1));
     const at::Tensor positive = std::pow(10.0, i - (kExponents - 1)) * fractions;
     parts.push_back(positive);
     if (signedness == Signedness::kSigned) parts.push_back(-positive);
@@ -145,7 +145,7 @@ at::Tensor make_dynamic_codebook(Signedness signedness) {
 
 QuantizedBlocks quantize_blocks(const at::Tensor& values, int64_t block_size, const at::Tensor& codebook) {
   constexpr double kMinAbsmax = 1e-38;  // avoids 0 / 0 in blocks of zeros; positive in fp32
-  const at::Tensor bounds = midpoints(codebook);
+  const at::Tensor bounds = compute_midpoints(codebook);
   const int64_t whole = values.size(0) / block_size * block_size;
   const at::Tensor blocks = values.narrow(0, 0, whole).view({whole / block_size, block_size});
   at::Tensor absmax = at::amax(blocks.abs(), {1});
@@ -163,8 +163,8 @@ Quantizer::Quantizer(Quantization quantization, const at::TensorOptions& options
     : quantization_(quantization), options_(options) {
   if (quantization_ != Quantization::kNf4) return;
   const Nf4Tables tables = make_nf4_tables(options.device());
-  nf4_pairs_ = tables.values;
-  dynamic_map_ = tables.absmax;
+  nf4_value_table_ = tables.values;
+  nf4_absmax_table_ = tables.absmax;
 }
 
 std::shared_ptr<QuantizedWeight> Quantizer::make(at::IntArrayRef sizes) const {
@@ -176,7 +176,8 @@ std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_group(const std::v
   std::vector<std::shared_ptr<QuantizedWeight>> weights;
   switch (quantization_) {
     case Quantization::kNf4:
-      for (auto& weight : make_nf4_weights(out_features, in_features, options_, {nf4_pairs_, dynamic_map_})) {
+      for (auto& weight :
+           make_nf4_weights(out_features, in_features, options_, {nf4_value_table_, nf4_absmax_table_})) {
         weights.push_back(std::move(weight));
       }
       return weights;

@@ -45,11 +45,11 @@ ShardedBlock::ShardedBlock(const std::vector<Weight>& weights, const at::TensorO
     : shard_(shard), device_(options.device()) {
   const at::NoGradGuard no_gradients;
   section(Kind::kTrained).dtype = options.dtype().toScalarType();
-  layout_sections(weights);
+  lay_out_sections(weights);
   rebind_tensors(options);
 }
 
-void ShardedBlock::layout_sections(const std::vector<Weight>& weights) {
+void ShardedBlock::lay_out_sections(const std::vector<Weight>& weights) {
   for (const auto& weight : weights) {
     Member member{.kind = weight.kind, .stored = {}, .quantized = weight.quantized};
     const auto tensors = weight.quantized ? weight.quantized->tensors() : std::vector{weight.tensor};

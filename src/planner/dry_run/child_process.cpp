@@ -48,11 +48,11 @@ void write_line(std::FILE* file, const nlohmann::json& json) {
   std::fflush(file);
 }
 
-ChildProcess::ChildProcess(const VirtualGpu& gpu, size_t workers) {
+ChildProcess::ChildProcess(const VirtualGpu& gpu, size_t num_workers) {
   require_address_space();
   const auto inherited_child = take_inherited_child();
-  const SpawnedChild child = inherited_child ? *inherited_child : spawn_child("/proc/self/exe", workers);
-  process_ = child.process;
+  const SpawnedChild child = inherited_child ? *inherited_child : spawn_child("/proc/self/exe", num_workers);
+  process_ = child.pid;
   for (const int connection : child.connections) connections_.emplace_back(fdopen(connection, "r"), std::fclose);
   send({{"gpu", make_gpu_environment(gpu)}});
 }
@@ -128,7 +128,7 @@ void exit_out_of_memory(int64_t bytes, int64_t max_bytes) {
     poll(&requests, 1, kPollMilliseconds);
     if ((requests.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) _exit(static_cast<int>(ExitCode::kSuccess));
     exit_without_parent(watch.parent);
-    const int64_t bytes = memory::host_bytes();
+    const int64_t bytes = memory::get_resident_bytes();
     if (bytes > watch.max_host_bytes) exit_out_of_memory(bytes, watch.max_host_bytes);
   }
 }

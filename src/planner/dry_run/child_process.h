@@ -25,13 +25,13 @@ class ChildProcess {
   /// (spawned_child.h), which may have another number. Returns before the child is ready. Throws
   /// UserError (kFailed) if the child cannot be started, and the exceptions of
   /// require_address_space().
-  explicit ChildProcess(const VirtualGpu& gpu, size_t workers = 1);
+  explicit ChildProcess(const VirtualGpu& gpu, size_t num_workers = 1);
   /// Kills the child and waits for its end.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  size_t workers() const { return connections_.size(); }
+  size_t num_workers() const { return connections_.size(); }
 
   /// Sends a request to a worker. Ignores errors: if the child is dead, receive() reports it.
   void send(const nlohmann::json& message, size_t worker = 0);

@@ -27,8 +27,8 @@ namespace {
 // (measured, docs/benchmarks/first-gpu-hour.md).
 //
 // Memory: copies reach about four fifths of the bandwidth. Not fitted.
-constexpr double kProductEfficiency = 0.66;
-constexpr double kHalfRateProductEfficiency = 0.92;
+constexpr double kMatmulEfficiency = 0.66;
+constexpr double kHalfRateMatmulEfficiency = 0.92;
 /// A peak of at most this multiple of the fp32 peak means tensor cores at half rate.
 constexpr double kHalfRateFactor = 2;
 constexpr double kAttentionEfficiency = 0.45;
@@ -36,10 +36,10 @@ constexpr double kHopperAttentionEfficiency = 0.20;
 /// Factor for matmuls with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS
 /// has only A100 kernels for them, which read 4 bytes at a time.
 constexpr double kHopperMisalignedEfficiency = 0.36;
-constexpr int64_t kAlignment = 16;
+constexpr int64_t kAlignmentBytes = 16;
 /// FlashAttention-2 pads head sizes to multiples of this number.
 constexpr double kHeadSizeMultiple = 32;
-constexpr double kBandwidthEfficiency = 0.8;
+constexpr double kMemoryBandwidthEfficiency = 0.8;
 /// Time from the start of an empty kernel to the start of the next one. Not tested, since large
 /// micro-batches hide it.
 constexpr double kSecondsPerLaunch = 4e-6;
@@ -64,11 +64,11 @@ Rates compute_rates(const memory::Gpu& gpu, at::ScalarType dtype) {
   // Data-center GPUs with matrix instructions of their own generation. The B200 is assumed to
   // behave like the H200.
   const bool is_hopper = gpu.architecture >= 90 && gpu.architecture < 120;
-  const double matmul_flops_per_second = peak * (is_half_rate ? kHalfRateProductEfficiency : kProductEfficiency);
+  const double matmul_flops_per_second = peak * (is_half_rate ? kHalfRateMatmulEfficiency : kMatmulEfficiency);
   return {.matmul_flops = matmul_flops_per_second,
           .misaligned_matmul_flops = matmul_flops_per_second * (is_hopper ? kHopperMisalignedEfficiency : 1),
           .attention_flops = peak * (is_hopper ? kHopperAttentionEfficiency : kAttentionEfficiency),
-          .bytes = gpu.memory_bandwidth * kBandwidthEfficiency};
+          .bytes = gpu.memory_bandwidth * kMemoryBandwidthEfficiency};
 }
 
 /// Returns the bytes of the CUDA tensors in an argument.
@@ -88,10 +88,10 @@ double count_bytes(const c10::IValue& value) {
 /// to the forward pass. The indices are those of ATen's native_functions.yaml.
 struct AttentionOperator {
   std::string_view name;
-  size_t query;
+  size_t query_index;
   size_t max_segment_index;  // index of the argument max_q or max_seqlen_q
-  size_t causal;             // index of the argument is_causal or custom_mask_type
-  double factor;
+  size_t causal_index;       // index of the argument is_causal or custom_mask_type
+  double flops_factor;
 };
 
 constexpr AttentionOperator kAttentionOperators[] = {
@@ -102,8 +102,8 @@ constexpr AttentionOperator kAttentionOperators[] = {
 };
 
 struct AttentionFlops {
-  double operations = 0;         ///< 0 if the operation is not attention
-  double padded_operations = 0;  ///< the same with padded head sizes, which determine the duration
+  double flops = 0;         ///< 0 if the operation is not attention
+  double padded_flops = 0;  ///< the same with padded head sizes, which determine the duration
 };
 
 /// Returns the FLOPs of an attention operation. Assumes that all sequences are as long as the
@@ -114,13 +114,14 @@ AttentionFlops count_attention_flops(const at::RecordFunction& function) {
                                          [name](const AttentionOperator& operation) { return operation.name == name; });
   if (entry == std::end(kAttentionOperators)) return {};
   const auto inputs = function.inputs();
-  const at::Tensor& query = inputs[entry->query].toTensor();  // [..., rows, heads, head size]
-  const auto rows = static_cast<double>(query.size(-3));
-  const auto heads = static_cast<double>(query.size(-2)), head_size = static_cast<double>(query.size(-1));
+  const at::Tensor& query_tensor = inputs[entry->query_index].toTensor();  // [..., rows, heads, head size]
+  const auto rows = static_cast<double>(query_tensor.size(-3));
+  const auto heads = static_cast<double>(query_tensor.size(-2)), head_size = static_cast<double>(query_tensor.size(-1));
   const auto max_segment = static_cast<double>(inputs[entry->max_segment_index].toInt());
-  const c10::IValue& causal_argument = inputs[entry->causal];
-  const bool causal = causal_argument.isBool() ? causal_argument.toBool() : causal_argument.toInt() != 0;
-  const double flops_per_feature = entry->factor * 4.0 * rows * max_segment * heads * (causal ? kCausalShare : 1.0);
+  const c10::IValue& causal_argument = inputs[entry->causal_index];
+  const bool is_causal = causal_argument.isBool() ? causal_argument.toBool() : causal_argument.toInt() != 0;
+  const double flops_per_feature =
+      entry->flops_factor * 4.0 * rows * max_segment * heads * (is_causal ? kCausalShare : 1.0);
   return {flops_per_feature * head_size,
           flops_per_feature * std::ceil(head_size / kHeadSizeMultiple) * kHeadSizeMultiple};
 }
@@ -132,16 +133,16 @@ bool is_aligned(const c10::IValue& value) {
   const at::Tensor& tensor = value.toTensor();
   if (!tensor.defined() || !tensor.is_cuda() || tensor.dim() < 2) return true;
   const auto item_bytes = static_cast<int64_t>(tensor.itemsize());
-  if (tensor.storage_offset() * item_bytes % kAlignment != 0) return false;
+  if (tensor.storage_offset() * item_bytes % kAlignmentBytes != 0) return false;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     const int64_t elements = tensor.stride(i) == 1 ? tensor.size(i) : tensor.stride(i);
-    if (elements * item_bytes % kAlignment != 0) return false;
+    if (elements * item_bytes % kAlignmentBytes != 0) return false;
   }
   return true;
 }
 
 template <class Values>
-bool all_aligned(const Values& values) {
+bool are_all_aligned(const Values& values) {
   return std::ranges::all_of(values, is_aligned);
 }
 
@@ -173,8 +174,8 @@ class CostTotals {
     Cost cost;
     cost.kernel_launches = static_cast<int64_t>(work.kernel_launches);
     cost.matmul_flops = static_cast<double>(work.matmul_flops);
-    cost.attention_flops = attention.operations;
-    const memory::MemoryTag tag = memory::current_memory_tag();
+    cost.attention_flops = attention.flops;
+    const memory::MemoryTag tag = memory::get_current_memory_tag();
     const bool forward = !memory::is_in_backward();
 
     const std::lock_guard lock(mutex_);
@@ -182,7 +183,7 @@ class CostTotals {
     if (!is_compute) cost.bytes_moved = bytes;
     const double matmul_flops_per_second = is_aligned ? rates_.matmul_flops : rates_.misaligned_matmul_flops;
     cost.seconds =
-        std::max({cost.matmul_flops / matmul_flops_per_second, attention.padded_operations / rates_.attention_flops,
+        std::max({cost.matmul_flops / matmul_flops_per_second, attention.padded_flops / rates_.attention_flops,
                   bytes / rates_.bytes, static_cast<double>(cost.kernel_launches) * kSecondsPerLaunch});
     costs_.total += cost;
     if (tag.component == memory::Component::kOptimizer) costs_.optimizer += cost;
@@ -230,7 +231,7 @@ bool is_written(const c10::AliasInfo* alias) {
 
 /// Returns the bytes of the inputs that an operation on tensor lists writes in place. Other
 /// operations return the tensors that they write, so that these are counted as outputs.
-double bytes_written_in_place(const at::RecordFunction& function) {
+double count_bytes_written_in_place(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   if (!name.starts_with("aten::_foreach_") && !name.starts_with("aten::_fused_")) return 0;
   const auto schema = function.operator_schema();
@@ -254,8 +255,8 @@ std::unique_ptr<at::ObserverContext> on_operation_start(const at::RecordFunction
   auto frame = std::make_unique<OperationFrame>();
   // Inputs are available in this callback only.
   frame->attention = count_attention_flops(function);
-  frame->bytes = count_all_bytes(function.inputs()) + bytes_written_in_place(function);
-  frame->is_aligned = all_aligned(function.inputs());
+  frame->bytes = count_all_bytes(function.inputs()) + count_bytes_written_in_place(function);
+  frame->is_aligned = are_all_aligned(function.inputs());
   frame->start = CounterSnapshot::take();
   frame->caller = std::exchange(current_frame, frame.get());
   return frame;
@@ -276,7 +277,7 @@ void on_operation_end(const at::RecordFunction& function, at::ObserverContext* c
   if (own_work.kernel_launches == 0) return;  // views and operations that only call others
   const auto& outputs = function.outputs();
   cost_totals().add(own_work, frame->attention, frame->bytes + count_all_bytes(outputs),
-                    frame->is_aligned && all_aligned(outputs));
+                    frame->is_aligned && are_all_aligned(outputs));
 }
 
 }  // namespace

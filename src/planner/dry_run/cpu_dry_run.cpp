@@ -97,20 +97,20 @@ const Job& register_kernels(const Job& job) {
 
 CpuDryRun::CpuDryRun(const Job& job, Detail detail, bool with_training)
     : trace_(detail == Detail::kNone ? nullptr : std::make_unique<memory::AllocationTrace>(at::kMeta)),
-      run_(register_kernels(job), at::kMeta, with_training) {}
+      session_(register_kernels(job), at::kMeta, with_training) {}
 
 StepPeaks CpuDryRun::evaluate(const EvaluationBatch& batch) {
   memory_.reset_peak();
   const int64_t small_bytes = memory_.small_live_bytes();
   {
     const ScopedCopyCounting copy_counting;
-    run_.evaluate(batch);
+    session_.evaluate(batch);
   }
   return {memory_.peak_bytes(), memory_.peak_bytes() + memory_.small_peak_bytes() - small_bytes};
 }
 
 DryRunResult CpuDryRun::step(const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
-  return step(make_step_layout(step_config, expand_samples(samples)), samples);
+  return step(make_step_layout(step_config, expand_groups(samples)), samples);
 }
 
 DryRunResult CpuDryRun::step(const engine::StepLayout& layout, const std::vector<SampleGroup>& samples) {
@@ -120,16 +120,16 @@ DryRunResult CpuDryRun::step(const engine::StepLayout& layout, const std::vector
   const int64_t small_bytes = memory_.small_live_bytes();
   {
     const ScopedCopyCounting copy_counting;
-    run_.step(samples, layout);
+    session_.step(samples, layout);
   }
   DryRunResult result;
   const int64_t malloc_cached_bytes = memory_.small_peak_bytes() - small_bytes;
   result.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes() + malloc_cached_bytes});
-  result.detail = DryRunDetail{.peak = trace_ ? memory::find_peak(trace_->events(), first_event) : memory::Peak{},
-                               .vision_blocks = run_.model().vision_blocks(),
-                               .language_blocks = run_.model().language_blocks(),
-                               .num_parameters = run_.model().parameters().total_elements(),
-                               .num_trainable_parameters = run_.training().optimizer.trained_elements(),
+  result.detail = DryRunDetail{.peak = trace_ ? memory::find_peak(trace_->events(), first_event) : memory::MemoryPeak{},
+                               .vision_blocks = session_.model().vision_blocks(),
+                               .language_blocks = session_.model().language_blocks(),
+                               .num_parameters = session_.model().parameters().total_elements(),
+                               .num_trainable_parameters = session_.training().optimizer.count_trained_elements(),
                                .timeline = {}};
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -37,13 +37,13 @@ class CpuDryRun {
   /// Returns the bytes of live tensors, which between steps are weights, gradients and optimizer
   /// state.
   int64_t persistent_bytes() const { return memory_.live_bytes(); }
-  int64_t vision_blocks() const { return run_.model().vision_blocks(); }
-  int64_t language_blocks() const { return run_.model().language_blocks(); }
+  int64_t vision_blocks() const { return session_.model().vision_blocks(); }
+  int64_t language_blocks() const { return session_.model().language_blocks(); }
 
  private:
   memory::MetaMemoryTracker memory_;
   std::unique_ptr<memory::AllocationTrace> trace_;
-  DryRunSession run_;
+  DryRunSession session_;
 };
 
 /// Registers meta kernels for operations whose CPU kernels have no meta counterpart in LibTorch.

@@ -77,7 +77,7 @@ at::Tensor& elementwise_out(const at::Tensor& x, at::Tensor& result) {
 
 /// Returns the numbers of rows and features of an input that is normalized over its last
 /// dimensions.
-std::pair<int64_t, int64_t> rows_and_features(const at::Tensor& x, size_t normalized_dimensions) {
+std::pair<int64_t, int64_t> count_rows_and_features(const at::Tensor& x, size_t normalized_dimensions) {
   int64_t features = 1;
   for (const int64_t size : x.sizes().slice(static_cast<size_t>(x.dim()) - normalized_dimensions)) features *= size;
   return {x.numel() / std::max<int64_t>(features, 1), features};
@@ -86,7 +86,7 @@ std::pair<int64_t, int64_t> rows_and_features(const at::Tensor& x, size_t normal
 TensorTriple native_layer_norm(const at::Tensor& x, c10::SymIntArrayRef normalized,
                                const std::optional<at::Tensor>& /*weight*/, const std::optional<at::Tensor>& /*bias*/,
                                double /*eps*/) {
-  const auto [rows, features] = rows_and_features(x, normalized.size());
+  const auto [rows, features] = count_rows_and_features(x, normalized.size());
   const auto fp32 = x.options().dtype(at::kFloat);
   return {empty_contiguous(x), at::empty({rows, 1}, fp32), at::empty({rows, 1}, fp32)};
 }
@@ -95,7 +95,7 @@ TensorTriple native_layer_norm_backward(const at::Tensor& /*gradient*/, const at
                                         c10::SymIntArrayRef normalized, const at::Tensor& /*mean*/,
                                         const at::Tensor& /*rstd*/, const std::optional<at::Tensor>& weight,
                                         const std::optional<at::Tensor>& bias, std::array<bool, 3> output_mask) {
-  const auto [rows, features] = rows_and_features(x, normalized.size());
+  const auto [rows, features] = count_rows_and_features(x, normalized.size());
   TensorTriple result;
   if (output_mask[0]) std::get<0>(result) = empty_contiguous(x);
   if (output_mask[1]) std::get<1>(result) = empty_contiguous(*weight);
@@ -165,7 +165,7 @@ struct FlashBlock {
   int64_t queries, keys;
 };
 
-FlashBlock flash_block(const at::Tensor& query, const at::Tensor& key) {
+FlashBlock make_flash_block(const at::Tensor& query, const at::Tensor& key) {
   // Sizes and thresholds are those of the same source.
   constexpr int64_t kKeyBlockRows = 512;
   const int64_t rows = query.size(2);
@@ -176,8 +176,8 @@ FlashBlock flash_block(const at::Tensor& query, const at::Tensor& key) {
 /// Returns the buffers of all threads: [threads, elements], fp32. Each thread has
 /// `num_score_blocks` blocks of scores and `accumulator_elements` for running sums. 16-bit inputs
 /// also need each block of scores in 16 bits.
-at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t num_score_blocks,
-                         int64_t accumulator_elements) {
+at::Tensor allocate_flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t num_score_blocks,
+                                  int64_t accumulator_elements) {
   const int64_t block_elements = block.queries * block.keys;
   const int64_t reduced_precision_elements = query.element_size() < 4 ? block_elements / 2 : 0;
   return at::empty(
@@ -194,8 +194,9 @@ std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, cons
   const int64_t batch = query.size(0), heads = query.size(1), rows = query.size(2);
   const at::Tensor output = at::empty({batch, rows, heads, query.size(3)}, query.options());
   const at::Tensor logsumexp = at::empty({batch, rows, heads}, query.options().dtype(at::kFloat));
-  const FlashBlock block = flash_block(query, key);
-  const at::Tensor buffers = flash_buffers(query, block, /*num_score_blocks=*/1, block.queries * (query.size(3) + 2));
+  const FlashBlock block = make_flash_block(query, key);
+  const at::Tensor buffers =
+      allocate_flash_buffers(query, block, /*num_score_blocks=*/1, block.queries * (query.size(3) + 2));
   return {output.transpose(1, 2), logsumexp.transpose(1, 2)};
 }
 
@@ -203,12 +204,12 @@ TensorTriple flash_attention_backward(const at::Tensor& /*gradient*/, const at::
                                       const at::Tensor& value, const at::Tensor& /*output*/,
                                       const at::Tensor& /*logsumexp*/, double /*dropout*/, bool /*causal*/,
                                       const std::optional<at::Tensor>& /*mask*/, std::optional<double> /*scale*/) {
-  const auto rows_first = [](const at::Tensor& x) {
+  const auto make_empty_rows_first = [](const at::Tensor& x) {
     return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   };
-  TensorTriple result{rows_first(query), rows_first(key), rows_first(value)};
+  TensorTriple result{make_empty_rows_first(query), make_empty_rows_first(key), make_empty_rows_first(value)};
   const at::Tensor buffers =
-      flash_buffers(query, flash_block(query, key), /*num_score_blocks=*/2, /*accumulator_elements=*/0);
+      allocate_flash_buffers(query, make_flash_block(query, key), /*num_score_blocks=*/2, /*accumulator_elements=*/0);
   return result;
 }
 

@@ -40,7 +40,7 @@ class DryRunner {
   DryRunResult run() {
     memory::set_expandable_segments(request_.step_config.expandable_segments);
     memory::reset_peaks(device_);
-    initial_retries_ = memory::allocation_retries(device_);
+    initial_retries_ = memory::get_allocation_retries(device_);
     if (request_.with_detail || request_.with_timeline) trace_.emplace(device_);
     try {
       dry_run();
@@ -49,16 +49,16 @@ class DryRunner {
     } catch (const std::exception& error) {
       const auto out_of_memory = memory::detect_out_of_memory(error);
       if (!out_of_memory) throw;
-      if (out_of_memory->kind == memory::MemoryKind::kHost) throw dry_run_out_of_host_memory(out_of_memory->reason);
+      if (out_of_memory->kind == memory::MemoryKind::kHost) throw make_out_of_host_memory_error(out_of_memory->reason);
       result_.out_of_memory = true;
     }
-    result_.allocation_retries = memory::allocation_retries(device_) - initial_retries_;
+    result_.allocation_retries = memory::get_allocation_retries(device_) - initial_retries_;
     return std::move(result_);
   }
 
  private:
   void dry_run() {
-    DryRunSession run(job_, device_, request_.with_training);
+    DryRunSession session(job_, device_, request_.with_training);
     const size_t first_step_event = trace_ ? trace_->events().size() : 0;
     size_t last_step_event = first_step_event;
     VLMTRAIN_CHECK(request_.splits.empty() || request_.splits.size() == request_.steps.size(),
@@ -68,30 +68,30 @@ class DryRunner {
       const bool is_last = i + 1 == request_.steps.size();
       if (trace_) last_step_event = trace_->events().size();
       if (request_.empty_cache_each_step) {
-        memory::release_unused(device_);
+        memory::release_unused_memory(device_);
         memory::reset_peaks(device_);
       }
       std::optional<CostRecorder> recorder;
       if (request_.with_step_seconds || (request_.with_costs && is_last)) {
         const memory::Gpu& gpu = *memory::find_gpu(vgpu::find_interface()->gpu_name());
-        recorder.emplace(memory::scale_multiprocessors(gpu, memory::describe(device_).multiprocessors),
+        recorder.emplace(memory::scale_multiprocessors(gpu, memory::describe_device(device_).multiprocessors),
                          engine::to_dtype(job_.precision));
       }
-      engine::StepLayout layout = make_step_layout(request_.step_config, expand_samples(samples));
+      engine::StepLayout layout = make_step_layout(request_.step_config, expand_groups(samples));
       if (!request_.splits.empty()) layout.split = request_.splits[i];
-      run.step(samples, layout);
+      session.step(samples, layout);
       if (recorder && is_last && request_.with_costs) result_.costs = recorder->costs();
       if (request_.with_step_seconds) result_.step_seconds.push_back(recorder->costs().total.seconds);
-      const auto memory = memory::device_memory(device_);
+      const auto memory = memory::get_device_memory(device_);
       result_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
       memory::reset_peaks(device_);
     }
-    result_.collectives = run.step_collectives();
+    result_.collectives = session.step_collectives();
     for (const auto& batch : request_.evaluations) {
-      memory::release_unused(device_);
+      memory::release_unused_memory(device_);
       memory::reset_peaks(device_);
-      run.evaluate(batch);
-      const auto memory = memory::device_memory(device_);
+      session.evaluate(batch);
+      const auto memory = memory::get_device_memory(device_);
       result_.evaluations.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
     }
     if (!trace_) return;
@@ -99,10 +99,10 @@ class DryRunner {
     // workspace of a library.
     trace_->assign_workspaces(first_step_event);
     result_.detail = DryRunDetail{.peak = memory::find_peak(trace_->events()),
-                                  .vision_blocks = run.model().vision_blocks(),
-                                  .language_blocks = run.model().language_blocks(),
-                                  .num_parameters = run.model().parameters().total_elements(),
-                                  .num_trainable_parameters = run.training().optimizer.trained_elements(),
+                                  .vision_blocks = session.model().vision_blocks(),
+                                  .language_blocks = session.model().language_blocks(),
+                                  .num_parameters = session.model().parameters().total_elements(),
+                                  .num_trainable_parameters = session.training().optimizer.count_trained_elements(),
                                   .timeline = {}};
     if (request_.with_timeline) result_.detail->timeline = make_timeline(trace_->events(), last_step_event);
   }
@@ -140,17 +140,17 @@ std::vector<SampleGroup> group_samples(std::span<const data::SampleShape> shapes
   return groups;
 }
 
-std::vector<data::SampleShape> expand_samples(const std::vector<SampleGroup>& groups) {
+std::vector<data::SampleShape> expand_groups(const std::vector<SampleGroup>& groups) {
   std::vector<data::SampleShape> shapes;
   for (const auto& group : groups) shapes.insert(shapes.end(), static_cast<size_t>(group.count), group.shape);
   return shapes;
 }
 
 engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<const data::SampleShape> shapes,
-                                    const engine::SplitConstraint& rule) {
+                                    const engine::SplitConstraint& constraint) {
   return {.split = step_config.memory_costs
-                       ? split_by_memory(shapes, *step_config.memory_costs, rule)
-                       : engine::split_evenly(std::ssize(shapes), step_config.micro_batch_size, rule),
+                       ? split_by_memory(shapes, *step_config.memory_costs, constraint)
+                       : engine::split_evenly(std::ssize(shapes), step_config.micro_batch_size, constraint),
           .recompute = step_config.recompute,
           .vision_tiles_per_pass = step_config.vision_tiles_per_pass,
           .loss_chunk_rows = step_config.loss_chunk_rows,
@@ -160,7 +160,7 @@ engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<con
 DryRunResult dry_run(const Job& job, const DryRunRequest& request, at::Device device) {
   VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "a dry run needs a virtual GPU");
   const auto start = Clock::now();
-  memory::release_unused(device);
+  memory::release_unused_memory(device);
   DryRunResult result = DryRunner(job, request, device).run();
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;

@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kMaxHostBytes = int64_t{8} << 30;
 
 /// Returns the delay of look-ahead answers, which is 0 except in tests that simulate a busy host.
-std::chrono::duration<double> look_ahead_delay() {
+std::chrono::duration<double> get_look_ahead_delay() {
   const char* const seconds = std::getenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS");
   return std::chrono::duration<double>(seconds == nullptr ? 0 : std::atof(seconds));
 }
@@ -69,7 +69,7 @@ at::Device open_virtual_gpu(const std::string& line) {
 void serve_requests(at::Device device) {
   Job job;
   std::optional<LookAheadDryRun> look_ahead;
-  const auto delay = look_ahead_delay();
+  const auto delay = get_look_ahead_delay();
   while (const auto line = read_line(stdin)) {
     const auto message = nlohmann::json::parse(*line);
     if (message.contains("job")) {
@@ -109,14 +109,14 @@ struct DryRunProcess::PrefetchState {
 
 DryRunProcess::DryRunProcess(const Job& job, const VirtualGpu& gpu)
     : child_(std::make_unique<ChildProcess>(gpu, num_useful_workers())), prefetch_(std::make_unique<PrefetchState>()) {
-  prefetch_->has_worker = child_->workers() > 1;
+  prefetch_->has_worker = child_->num_workers() > 1;
   set_job(job);
 }
 
 DryRunProcess::~DryRunProcess() = default;
 
 void DryRunProcess::set_job(const Job& job) {
-  for (size_t worker = 0; worker < child_->workers(); ++worker) child_->send({{"job", job}}, worker);
+  for (size_t worker = 0; worker < child_->num_workers(); ++worker) child_->send({{"job", job}}, worker);
   prefetch_->request = nullptr;
 }
 

@@ -41,31 +41,31 @@ class RecordingConsensus final : public engine::Consensus {
   std::vector<double> sum_over_ranks(std::vector<double> own) const override {
     return consensus_->sum_over_ranks(std::move(own));
   }
-  void all_reduce_sum(const at::Tensor& own) const override {
+  void all_reduce_sum_async(const at::Tensor& own) const override {
     if (ranks_) recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, CollectiveGroup::kWorld));
-    consensus_->all_reduce_sum(own);
+    consensus_->all_reduce_sum_async(own);
   }
-  void reduce_scatter(const at::Tensor& all) const override {
+  void reduce_scatter_async(const at::Tensor& all) const override {
     recorded_.reductions.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
-    consensus_->reduce_scatter(all);
+    consensus_->reduce_scatter_async(all);
   }
-  void all_reduce_replicas(const at::Tensor& own) const override {
+  void all_reduce_replicas_async(const at::Tensor& own) const override {
     if (shard_group_ == CollectiveGroup::kNode)
       recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, CollectiveGroup::kReplicas));
-    consensus_->all_reduce_replicas(own);
+    consensus_->all_reduce_replicas_async(own);
   }
-  void all_reduce_group(const at::Tensor& own) const override {
+  void all_reduce_group_async(const at::Tensor& own) const override {
     if (ranks_) recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, shard_group_));
-    consensus_->all_reduce_group(own);
+    consensus_->all_reduce_group_async(own);
   }
   void wait_for_reductions() const override { consensus_->wait_for_reductions(); }
   engine::AllGatherHandle all_gather_async(const at::Tensor& all) const override {
     recorded_.all_gathers.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
     return consensus_->all_gather_async(all);
   }
-  engine::AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& own) const override {
+  engine::AllGatherHandle all_gather_into_tensor_async(const at::Tensor& all, const at::Tensor& own) const override {
     recorded_.block_all_gathers.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
-    return consensus_->all_gather_into_tensor(all, own);
+    return consensus_->all_gather_into_tensor_async(all, own);
   }
   void wait_for_all_gather(engine::AllGatherHandle handle) const override { consensus_->wait_for_all_gather(handle); }
   std::vector<std::string> all_gather_strings(std::string own) const override {
@@ -124,7 +124,7 @@ void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::S
     step.prepare();
     scalars_.emplace(step.apply(engine::LearningRates{}).scalars);
   } catch (const engine::StepOutOfMemory& error) {
-    if (error.memory_kind() == memory::MemoryKind::kHost) throw dry_run_out_of_host_memory(error.what());
+    if (error.memory_kind() == memory::MemoryKind::kHost) throw make_out_of_host_memory_error(error.what());
     throw;
   }
 }
@@ -165,7 +165,7 @@ void DryRunSession::evaluate(const EvaluationBatch& batch) const {
   engine::evaluate_batch(*model_, samples, prompts, batch.layout, generation);
 }
 
-UserError dry_run_out_of_host_memory(const std::string& reason) {
+UserError make_out_of_host_memory_error(const std::string& reason) {
   return run_error("the dry-run process ran out of host memory: {}; request more, for example with SLURM's --mem",
                    reason);
 }
@@ -188,20 +188,20 @@ at::Device configure_segments(at::Device device, const StepConfig& step_config) 
 }  // namespace
 
 LookAheadDryRun::LookAheadDryRun(const Job& job, const StepConfig& step_config, at::Device device)
-    : device_(configure_segments(device, step_config)), run_(job, device) {
-  memory::release_unused(device_);
+    : device_(configure_segments(device, step_config)), session_(job, device) {
+  memory::release_unused_memory(device_);
 }
 
 MemoryForecast LookAheadDryRun::dry_run(const LookAheadStep& step) {
   const double start_seconds = read_cpu_seconds();
   memory::limit_reserved_bytes(device_, step.limit_bytes);
-  const models::RecomputeBlocks all_blocks{run_.model().vision_blocks(), run_.model().language_blocks()};
+  const models::RecomputeBlocks all_blocks{session_.model().vision_blocks(), session_.model().language_blocks()};
   MemoryForecast forecast;
   forecast.step = step.step;
   forecast.layout = step.layout;
   forecast.empty_cache_first = step.empty_cache_first;
   // The limit applies to new reservations only; memory that is already reserved can exceed it.
-  if (memory::device_memory(device_).reserved_bytes > step.limit_bytes) forecast.empty_cache_first = true;
+  if (memory::get_device_memory(device_).reserved_bytes > step.limit_bytes) forecast.empty_cache_first = true;
   bool completed = run_attempt(step, forecast);
   // A retry means that the allocator emptied its cache in the middle of the step, which stalls a
   // physical GPU. The run's allocator has no margin in its limit, so that it would not retry at the
@@ -233,22 +233,22 @@ MemoryForecast LookAheadDryRun::dry_run(const LookAheadStep& step) {
 }
 
 bool LookAheadDryRun::run_attempt(const LookAheadStep& step, MemoryForecast& forecast) {
-  if (forecast.empty_cache_first) memory::release_unused(device_);
+  if (forecast.empty_cache_first) memory::release_unused_memory(device_);
   ++forecast.attempts;
   memory::reset_peaks(device_);
-  const int64_t initial_retries = memory::allocation_retries(device_);
+  const int64_t initial_retries = memory::get_allocation_retries(device_);
   bool fits = true;
   failed_micro_batch_ = -1;
   try {
-    run_.step(step.samples, forecast.layout);
+    session_.step(step.samples, forecast.layout);
   } catch (const engine::StepOutOfMemory& error) {
     failed_micro_batch_ = error.micro_batch();
-    run_.drop_gradients();
+    session_.drop_gradients();
     fits = false;
   }
-  const auto memory = memory::device_memory(device_);
+  const auto memory = memory::get_device_memory(device_);
   forecast.peaks = {memory.allocated_peak_bytes, memory.reserved_peak_bytes};
-  num_retries_ = memory::allocation_retries(device_) - initial_retries;
+  num_retries_ = memory::get_allocation_retries(device_) - initial_retries;
   return fits;
 }
 

@@ -52,7 +52,7 @@ class DryRunSession {
 
 /// Returns the error (kFailed) of a dry run that exhausts the host's memory. `reason` describes the
 /// failed allocation.
-UserError dry_run_out_of_host_memory(const std::string& reason);
+UserError make_out_of_host_memory_error(const std::string& reason);
 
 /// The look-ahead's session in the child process: a training state on the virtual GPU.
 class LookAheadDryRun {
@@ -72,7 +72,7 @@ class LookAheadDryRun {
   bool run_attempt(const LookAheadStep& step, MemoryForecast& forecast);
 
   at::Device device_;
-  DryRunSession run_;
+  DryRunSession session_;
   int64_t failed_micro_batch_ = -1;  // of the last attempt; -1: none, or the optimizer ran out of memory
   int64_t num_retries_ = 0;          // retries of the allocator in the last attempt
 };

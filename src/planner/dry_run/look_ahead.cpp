@@ -34,7 +34,7 @@ class LookAhead::Impl {
     state_changed_.notify_all();
   }
 
-  std::optional<MemoryForecast> get_forecast(int64_t step, std::chrono::duration<double> timeout) {
+  std::optional<MemoryForecast> wait_for_forecast(int64_t step, std::chrono::duration<double> timeout) {
     std::unique_lock lock(mutex_);
     state_changed_.wait_for(lock, timeout, [&] { return forecasts_.contains(step) || failure_; });
     forecasts_.erase(forecasts_.begin(), forecasts_.lower_bound(step));
@@ -94,8 +94,8 @@ void LookAhead::submit(LookAheadStep step) {
   impl_->submit(std::move(step));
 }
 
-std::optional<MemoryForecast> LookAhead::get_forecast(int64_t step, std::chrono::duration<double> timeout) {
-  return impl_->get_forecast(step, timeout);
+std::optional<MemoryForecast> LookAhead::wait_for_forecast(int64_t step, std::chrono::duration<double> timeout) {
+  return impl_->wait_for_forecast(step, timeout);
 }
 
 std::optional<std::string> LookAhead::failure() const {

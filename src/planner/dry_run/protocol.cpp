@@ -25,7 +25,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_toke
 
 namespace memory {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTag, component, block)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Peak, event, allocated_bytes, by_component, tag, backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event, allocated_bytes, by_component, tag, backward)
 }  // namespace memory
 
 namespace models {
@@ -65,7 +65,7 @@ namespace {
 
 /// Returns a path as UTF-8, which JSON strings must be. Paths are arbitrary bytes: each byte
 /// becomes the code point of the same value.
-std::string path_to_text(const std::filesystem::path& path) {
+std::string encode_path(const std::filesystem::path& path) {
   std::string text;
   for (const char character : path.native()) {
     const auto byte = static_cast<unsigned char>(character);
@@ -75,8 +75,8 @@ std::string path_to_text(const std::filesystem::path& path) {
   return text;
 }
 
-/// The inverse of path_to_text().
-std::filesystem::path path_from_text(const std::string& text) {
+/// The inverse of encode_path().
+std::filesystem::path decode_path(const std::string& text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -125,7 +125,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, vision_blocks, language_b
                                    num_trainable_parameters, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {{"model", path_to_text(job.model)},
+  json = {{"model", encode_path(job.model)},
           {"precision", job.precision},
           {"frozen", job.frozen},
           {"lora", job.lora},
@@ -138,15 +138,15 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"nodes", job.nodes},
           {"sharding", job.sharding}};
   // Replaces the path that nlohmann's own conversion wrote, which may not be UTF-8.
-  if (job.lora) json["lora"]["adapter"] = path_to_text(job.lora->adapter);
+  if (job.lora) json["lora"]["adapter"] = encode_path(job.lora->adapter);
 }
 
 void from_json(const nlohmann::json& json, Job& job) {
-  job.model = path_from_text(json.at("model").get<std::string>());
+  job.model = decode_path(json.at("model").get<std::string>());
   json.at("precision").get_to(job.precision);
   json.at("frozen").get_to(job.frozen);
   json.at("lora").get_to(job.lora);
-  if (job.lora) job.lora->adapter = path_from_text(json["lora"].at("adapter").get<std::string>());
+  if (job.lora) job.lora->adapter = decode_path(json["lora"].at("adapter").get<std::string>());
   json.at("quantization").get_to(job.quantization);
   json.at("disabled_kernels").get_to(job.disabled_kernels);
   json.at("optimizer").get_to(job.optimizer);

@@ -105,10 +105,10 @@ std::vector<int> parse_ints(const char* text) {
   return numbers;
 }
 
-/// Returns whether `process` is a child of this process, running or not yet reaped.
-bool is_child(pid_t process) {
+/// Returns whether `pid` is a child of this process, running or not yet reaped.
+bool is_child(pid_t pid) {
   siginfo_t info{};
-  return waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
 }  // namespace
@@ -117,12 +117,12 @@ size_t num_useful_workers() {
   return std::thread::hardware_concurrency() > 1 ? 2 : 1;
 }
 
-SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers) {
+SpawnedChild spawn_child(const std::filesystem::path& program, size_t num_workers) {
   const auto preload_variables = make_preload_environment();
   std::map<std::string, std::string> variables(preload_variables.begin(), preload_variables.end());
   SpawnedChild child;
   std::vector<int> child_ends;
-  for (size_t i = 0; i < workers; ++i) {
+  for (size_t i = 0; i < num_workers; ++i) {
     const SocketPair sockets = make_socket_pair();
     child.connections.push_back(sockets.parent_end);
     child_ends.push_back(sockets.child_end);
@@ -136,7 +136,7 @@ SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers) {
   variables[kWorkersVariable] = fmt::format("{}", fmt::join(worker_ends, " "));
   std::vector<std::string> arguments{"vlmtrain", "dry-run"};
   std::vector<std::string> environment = make_environment(variables, is_passed_to_dry_runs);
-  const int error = posix_spawn(&child.process, program.c_str(), actions.get(), SpawnAttributes().get(),
+  const int error = posix_spawn(&child.pid, program.c_str(), actions.get(), SpawnAttributes().get(),
                                 make_exec_array(arguments).data(), make_exec_array(environment).data());
   for (const int connection : child_ends) close(connection);
   if (error == 0) return child;
@@ -146,7 +146,7 @@ SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers) {
 
 void pass_child_through_exec(const SpawnedChild& child) {
   for (const int connection : child.connections) fcntl(connection, F_SETFD, 0);
-  setenv(kInheritedChildVariable, fmt::format("{} {}", child.process, fmt::join(child.connections, " ")).c_str(),
+  setenv(kInheritedChildVariable, fmt::format("{} {}", child.pid, fmt::join(child.connections, " ")).c_str(),
          /*overwrite=*/1);
 }
 
@@ -154,7 +154,7 @@ std::optional<SpawnedChild> take_inherited_child() {
   const auto values = parse_ints(std::getenv(kInheritedChildVariable));
   unsetenv(kInheritedChildVariable);
   if (values.size() < 2 || !is_child(values.front())) return std::nullopt;
-  SpawnedChild child{.process = values.front(), .connections = {values.begin() + 1, values.end()}};
+  SpawnedChild child{.pid = values.front(), .connections = {values.begin() + 1, values.end()}};
   for (const int connection : child.connections) fcntl(connection, F_SETFD, FD_CLOEXEC);
   return child;
 }

@@ -13,7 +13,7 @@ namespace {
 
 /// Returns the bandwidth of 16 PCI Express lanes, per direction, for a GPU of compute capability
 /// `architecture` / 10. Lanes of generations 3 to 5 have 8, 16 and 32 GT/s with 128b/130b encoding.
-double pcie_bandwidth(int architecture) {
+double get_pcie_bandwidth(int architecture) {
   constexpr double kGen3 = 15.75e9, kGen4 = 31.5e9, kGen5 = 63e9;
   if (architecture < 80) return kGen3;
   return architecture < 90 ? kGen4 : kGen5;
@@ -98,7 +98,7 @@ Interconnect make_interconnect(const memory::Gpu& gpu, int64_t world_size, int64
   const bool is_nvlink = gpu.nvlink_bandwidth > 0;
   return {.world_size = world_size,
           .nodes = nodes,
-          .gpu_bandwidth = is_nvlink ? gpu.nvlink_bandwidth : pcie_bandwidth(gpu.architecture),
+          .gpu_bandwidth = is_nvlink ? gpu.nvlink_bandwidth : get_pcie_bandwidth(gpu.architecture),
           .network_bandwidth = network_gbit * kBytesPerGbit,
           .is_nvlink = is_nvlink};
 }

@@ -75,7 +75,7 @@ std::vector<SampledRankStep> find_largest_rank_steps(const Workload& workload) {
 
 std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& workload) {
   std::vector<std::vector<data::SampleShape>> steps;
-  for (const auto& batch : workload.candidates) {
+  for (const auto& batch : workload.worst_batches) {
     auto& step = steps.emplace_back(batch.shapes);
     step.resize(static_cast<size_t>(workload.samples_per_rank()), batch.shapes.back());
   }
@@ -85,9 +85,10 @@ std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& wor
 std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size) {
   VLMTRAIN_CHECK(samples.shapes.num_known() > 0, "no samples");
   std::vector<SampleBatch> batches;
-  for (const auto& size : {data::token_sort_key, data::pixel_sort_key, data::label_sort_key, data::mask_sort_key}) {
+  for (const auto& size :
+       {data::get_token_sort_key, data::get_pixel_sort_key, data::get_label_sort_key, data::get_mask_sort_key}) {
     const auto largest = data::find_largest(samples.shapes, size, global_batch_size);
-    if (size == data::mask_sort_key && samples.shapes.at(largest.front()).masks == 0) continue;
+    if (size == data::get_mask_sort_key && samples.shapes.at(largest.front()).masks == 0) continue;
     SampleBatch batch{.shapes = {}, .first_sample_id = std::string(samples.ids[largest.front()])};
     for (const int64_t index : largest) batch.shapes.push_back(samples.shapes.at(index));
     const bool is_duplicate = std::ranges::find(batches, batch.shapes, &SampleBatch::shapes) != batches.end();

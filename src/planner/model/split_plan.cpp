@@ -13,7 +13,7 @@ namespace vlmtrain::planner {
 
 namespace {
 
-constexpr int64_t kUnitsPerWeight = 1024;  // of MemoryCostTable::bytes_per_1024
+constexpr int64_t kUnitsPerCoefficient = 1024;  // of MemoryCostTable::bytes_per_1024
 // JSON fields with their earlier names, which plans of earlier versions have.
 constexpr io::FieldAlias kMaskImagesField{"mask_images", "mask_pictures"};
 constexpr io::FieldAlias kPassImagesField{"pass_images", "pass_pictures"};
@@ -72,7 +72,7 @@ int64_t MemoryCostTable::bytes(const MicroBatchSizes& sizes) const {
   const auto terms = compute_terms(sizes);
   int64_t sum = 0;
   for (size_t term = 0; term < kNumTerms; ++term) sum += terms[term] * bytes_per_1024[term];
-  return base_bytes + (sum + kUnitsPerWeight - 1) / kUnitsPerWeight;
+  return base_bytes + (sum + kUnitsPerCoefficient - 1) / kUnitsPerCoefficient;
 }
 
 bool MemoryCostTable::fits(const MicroBatchSizes& sizes) const {
@@ -148,7 +148,7 @@ using MicroBatchBins = std::vector<MicroBatchBin>;
 using UnitOrder = std::vector<const SplitUnit*>;
 
 /// Returns orders of the units from largest to smallest: by bytes, and by each size.
-std::vector<UnitOrder> make_orders(const std::vector<SplitUnit>& units) {
+std::vector<UnitOrder> make_unit_orders(const std::vector<SplitUnit>& units) {
   UnitOrder all_units;
   all_units.reserve(units.size());
   for (const SplitUnit& unit : units) all_units.push_back(&unit);
@@ -192,7 +192,7 @@ MicroBatchBins pack(const UnitOrder& order, const MemoryCostTable& table, Packin
 
 /// Returns a lower bound of the number of micro-batches. Uses only terms that are sums over
 /// samples, since the others do not add up over micro-batches.
-int64_t compute_min_bins(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
+int64_t compute_min_num_bins(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
   MicroBatchSizes total_sizes;
   for (const SplitUnit& unit : units) total_sizes = total_sizes.merge(unit.sizes);
   MemoryCostTable additive_table = table;
@@ -265,7 +265,7 @@ std::optional<MicroBatchBins> spread_evenly_by_bytes(const UnitOrder& order, con
   return bins;
 }
 
-int64_t max_bin_bytes(const MicroBatchBins& bins, const MemoryCostTable& table) {
+int64_t compute_max_bin_bytes(const MicroBatchBins& bins, const MemoryCostTable& table) {
   int64_t max_bytes = 0;
   for (const MicroBatchBin& bin : bins) max_bytes = std::max(max_bytes, table.bytes(bin.sizes));
   return max_bytes;
@@ -295,7 +295,7 @@ void balance_bins(MicroBatchBins& bins, const MemoryCostTable& table) {
 
 /// Returns the micro-batches of one group of samples, the largest first (split_by_memory()).
 MicroBatchBins pack_units(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
-  const auto orders = make_orders(units);
+  const auto orders = make_unit_orders(units);
   MicroBatchBins best_bins;
   for (const UnitOrder& order : orders) {
     for (const PackingHeuristic heuristic : {PackingHeuristic::kFirstFit, PackingHeuristic::kBestFit}) {
@@ -303,7 +303,7 @@ MicroBatchBins pack_units(const std::vector<SplitUnit>& units, const MemoryCostT
       if (best_bins.empty() || bins.size() < best_bins.size()) best_bins = std::move(bins);
     }
   }
-  const auto min_bins = static_cast<size_t>(compute_min_bins(units, table));
+  const auto min_bins = static_cast<size_t>(compute_min_num_bins(units, table));
   while (best_bins.size() > min_bins) {
     auto fewer_bins = PlacementSearch(orders.front(), table, best_bins.size() - 1).find();
     if (!fewer_bins) break;
@@ -323,29 +323,30 @@ MicroBatchBins pack_units(const std::vector<SplitUnit>& units, const MemoryCostT
 /// Returns the units of each group of samples, by group.
 std::map<int64_t, std::vector<SplitUnit>> group_units(std::span<const data::SampleShape> shapes,
                                                       const MemoryCostTable& table,
-                                                      const engine::SplitConstraint& rule) {
+                                                      const engine::SplitConstraint& constraint) {
   std::map<int64_t, std::vector<SplitUnit>> groups;
-  for (int64_t first_sample = 0; first_sample < std::ssize(shapes); first_sample += rule.unit) {
-    const auto samples = shapes.subspan(static_cast<size_t>(first_sample), static_cast<size_t>(rule.unit));
+  for (int64_t first_sample = 0; first_sample < std::ssize(shapes); first_sample += constraint.unit) {
+    const auto samples = shapes.subspan(static_cast<size_t>(first_sample), static_cast<size_t>(constraint.unit));
     SplitUnit unit{.first_sample = first_sample, .sizes = compute_sizes(samples)};
     unit.bytes = table.bytes(unit.sizes);
-    groups[rule.groups.empty() ? 0 : rule.groups[static_cast<size_t>(first_sample)]].push_back(unit);
+    groups[constraint.groups.empty() ? 0 : constraint.groups[static_cast<size_t>(first_sample)]].push_back(unit);
   }
   return groups;
 }
 
 /// Returns the split with the micro-batches of all groups. Samples are sorted within a micro-batch.
-engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups, const engine::SplitConstraint& rule) {
-  engine::MicroBatchSplit split{.order = {}, .sizes = {}, .unit = rule.unit};
+engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups,
+                                   const engine::SplitConstraint& constraint) {
+  engine::MicroBatchSplit split{.order = {}, .sizes = {}, .unit = constraint.unit};
   for (const MicroBatchBins& bins : groups) {
     for (const MicroBatchBin& bin : bins) {
       std::vector<int64_t> first_samples;
       first_samples.reserve(bin.units.size());
       for (const SplitUnit* unit : bin.units) first_samples.push_back(unit->first_sample);
       std::ranges::sort(first_samples);
-      split.sizes.push_back(std::ssize(first_samples) * rule.unit);
+      split.sizes.push_back(std::ssize(first_samples) * constraint.unit);
       for (const int64_t first_sample : first_samples) {
-        for (int64_t sample = 0; sample < rule.unit; ++sample) split.order.push_back(first_sample + sample);
+        for (int64_t sample = 0; sample < constraint.unit; ++sample) split.order.push_back(first_sample + sample);
       }
     }
   }
@@ -356,18 +357,18 @@ engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups, co
 /// is none, or a micro-batch does not fit or exceeds `max_bytes`.
 std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::SampleShape> shapes,
                                                         const MemoryCostTable& table,
-                                                        const engine::SplitConstraint& rule, int64_t micro_batches,
-                                                        int64_t max_bytes) {
+                                                        const engine::SplitConstraint& constraint,
+                                                        int64_t micro_batches, int64_t max_bytes) {
   const auto num_samples = std::ssize(shapes);
-  const int64_t num_units = num_samples / rule.unit;
-  const int64_t size = (num_units + micro_batches - 1) / micro_batches * rule.unit;
-  engine::MicroBatchSplit split = engine::split_evenly(num_samples, size, rule);
+  const int64_t num_units = num_samples / constraint.unit;
+  const int64_t size = (num_units + micro_batches - 1) / micro_batches * constraint.unit;
+  engine::MicroBatchSplit split = engine::split_evenly(num_samples, size, constraint);
   if (split.micro_batches() != micro_batches) return std::nullopt;
   for (int64_t i = 0; i < micro_batches; ++i) {
     MicroBatchSizes sizes;
     for (const int64_t sample_index : split.micro_batch(i))
       sizes = sizes.merge(compute_sizes(shapes[static_cast<size_t>(sample_index)]));
-    const bool is_single_unit = sizes.samples == rule.unit;
+    const bool is_single_unit = sizes.samples == constraint.unit;
     if (table.bytes(sizes) > max_bytes || (!is_single_unit && !table.fits(sizes))) return std::nullopt;
   }
   return split;
@@ -376,20 +377,20 @@ std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::Sa
 }  // namespace
 
 engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
-                                        const engine::SplitConstraint& rule) {
-  VLMTRAIN_CHECK(!shapes.empty() && rule.unit > 0 && std::ssize(shapes) % rule.unit == 0,
-                 "cannot split {} samples into units of {}", shapes.size(), rule.unit);
-  VLMTRAIN_CHECK(rule.groups.empty() || rule.groups.size() == shapes.size(),
-                 "groups are given for {} samples, expected {}", rule.groups.size(), shapes.size());
-  const auto groups = group_units(shapes, table, rule);
+                                        const engine::SplitConstraint& constraint) {
+  VLMTRAIN_CHECK(!shapes.empty() && constraint.unit > 0 && std::ssize(shapes) % constraint.unit == 0,
+                 "cannot split {} samples into units of {}", shapes.size(), constraint.unit);
+  VLMTRAIN_CHECK(constraint.groups.empty() || constraint.groups.size() == shapes.size(),
+                 "groups are given for {} samples, expected {}", constraint.groups.size(), shapes.size());
+  const auto groups = group_units(shapes, table, constraint);
   std::vector<MicroBatchBins> bins;
   int64_t max_bytes = 0;
   for (const auto& [group, units] : groups) {
     bins.push_back(pack_units(units, table));
-    max_bytes = std::max(max_bytes, max_bin_bytes(bins.back(), table));
+    max_bytes = std::max(max_bytes, compute_max_bin_bytes(bins.back(), table));
   }
-  engine::MicroBatchSplit split = make_split(bins, rule);
-  if (auto equal_split = find_equal_split(shapes, table, rule, split.micro_batches(), max_bytes))
+  engine::MicroBatchSplit split = make_split(bins, constraint);
+  if (auto equal_split = find_equal_split(shapes, table, constraint, split.micro_batches(), max_bytes))
     return std::move(*equal_split);
   return split;
 }

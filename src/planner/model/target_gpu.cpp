@@ -28,7 +28,7 @@ constexpr double kReportedShare = 0.98;
 
 /// Memory in use before the first allocation counts as this process's context if it is at most this
 /// multiple of the table's context size. Chosen without measurement.
-constexpr int64_t kMaxContexts = 2;
+constexpr int64_t kMaxContextMultiple = 2;
 /// Growth of a context when a step's kernels are loaded: 203 MiB on an H200
 /// (src/memory/gpu_list.h).
 constexpr int64_t kLazyKernelBytes = 208 * kMiB;
@@ -42,7 +42,7 @@ constexpr int64_t kRingPeers = 2;
 
 /// The GPU that represents all GPUs up to a nominal size in GiB.
 struct SizeClass {
-  double max_gigabytes;
+  double max_gib;
   const char* gpu;  // name in the GPU table
 };
 
@@ -81,7 +81,7 @@ std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string
     const std::string name = fmt::format("{}", fmt::join(gpu_words, ""));
     return joined_words == name || "rtx" + joined_words == name;
   };
-  for (const auto& gpu : memory::gpus()) {
+  for (const auto& gpu : memory::list_gpus()) {
     const auto device_words = split_gpu_name(gpu.device_name);
     if (matches_name(split_gpu_name(gpu.name)) || matches_name(device_words)) exact_matches.push_back(&gpu);
     if (std::ranges::mismatch(words, device_words).in1 == words.end()) prefix_matches.push_back(&gpu);
@@ -91,9 +91,9 @@ std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string
 
 /// Returns whether the GPU has this nominal size in GiB. Drivers report a little less; up to an
 /// eighth less is accepted.
-bool has_nominal_size(const memory::Gpu& gpu, int64_t nominal_size) {
-  const double missing_gigabytes = static_cast<double>(nominal_size) - static_cast<double>(gpu.memory_bytes) / kGiB;
-  return missing_gigabytes >= 0 && missing_gigabytes < static_cast<double>(nominal_size) / 8;
+bool has_nominal_size(const memory::Gpu& gpu, int64_t nominal_gib) {
+  const double missing_gib = static_cast<double>(nominal_gib) - static_cast<double>(gpu.memory_bytes) / kGiB;
+  return missing_gib >= 0 && missing_gib < static_cast<double>(nominal_gib) / 8;
 }
 
 /// Returns the GPUs that a name may refer to. Accepts names of the table and names as users and
@@ -129,11 +129,11 @@ std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
     const auto names = sort_names(matches, [](const memory::Gpu* gpu) { return gpu->name; });
     throw usage_error("gpu {}: ambiguous; choose one of {}", name, join_names(names));
   }
-  const auto gpu_names = sort_names(memory::gpus(), &memory::Gpu::name);
-  const auto mig_names = sort_names(memory::mig_slices(), &memory::Gpu::name);
+  const auto gpu_names = sort_names(memory::list_gpus(), &memory::Gpu::name);
+  const auto mig_names = sort_names(memory::list_mig_slices(), &memory::Gpu::name);
   std::vector<std::string> all_names;
   std::ranges::set_union(gpu_names, mig_names, std::back_inserter(all_names));
-  const auto closest = find_nearest(name, all_names);
+  const auto closest = find_nearest_word(name, all_names);
   const std::string hint = closest ? fmt::format("did you mean {}? ", *closest) : "";
   if (name.find("mig") != std::string::npos) {
     throw usage_error(
@@ -168,23 +168,23 @@ TargetGpu find_target_gpu(const std::string& name) {
           .device_name = std::string(gpu->device_name)};
 }
 
-TargetGpu make_target_gpu(double nominal_gigabytes) {
+TargetGpu make_target_gpu(double nominal_gib) {
   // Outside of these sizes the value is a typing error, such as bytes.
-  constexpr double kMinGigabytes = 1;
-  constexpr double kMaxGigabytes = 1024;
-  if (!(nominal_gigabytes >= kMinGigabytes && nominal_gigabytes <= kMaxGigabytes)) {
-    throw usage_error("gpu-gb {}: must be the GPU's memory size in gigabytes, from {} to {}", nominal_gigabytes,
-                      kMinGigabytes, kMaxGigabytes);
+  constexpr double kMinGib = 1;
+  constexpr double kMaxGib = 1024;
+  if (!(nominal_gib >= kMinGib && nominal_gib <= kMaxGib)) {
+    throw usage_error("gpu-gb {}: must be the GPU's memory size in gigabytes, from {} to {}", nominal_gib, kMinGib,
+                      kMaxGib);
   }
   const auto* const size_class =
       std::find_if(kSizeClasses.begin(), kSizeClasses.end(),
-                   [&](const SizeClass& candidate) { return nominal_gigabytes <= candidate.max_gigabytes; });
+                   [&](const SizeClass& candidate) { return nominal_gib <= candidate.max_gib; });
   const memory::Gpu* const gpu = memory::find_gpu(size_class->gpu);
-  const auto pages = static_cast<int64_t>(std::floor(nominal_gigabytes * kGiB * kReportedShare / kPageBytes));
+  const auto pages = static_cast<int64_t>(std::floor(nominal_gib * kGiB * kReportedShare / kPageBytes));
   const int64_t bytes = pages * kPageBytes;
   return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
-          fmt::format("a GPU with {:g} GB (its driver reports about {}; architecture and speed of an {})",
-                      nominal_gigabytes, format_gigabytes(bytes), gpu->device_name)};
+          fmt::format("a GPU with {:g} GB (its driver reports about {}; architecture and speed of an {})", nominal_gib,
+                      format_gigabytes(bytes), gpu->device_name)};
 }
 
 bool supports_precision(const memory::Gpu& gpu, engine::Precision precision) {
@@ -200,18 +200,19 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
   // The GPU with the lowest tuple is the most similar one: by name, then architecture (older ones
   // before newer ones), then number of multiprocessors.
-  const auto dissimilarity = [&](const memory::Gpu& gpu) {
+  const auto compute_dissimilarity = [&](const memory::Gpu& gpu) {
     return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
                       gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
                       std::abs(gpu.multiprocessors - device.multiprocessors));
   };
   std::vector<const memory::Gpu*> gpus;
-  for (const auto& gpu : memory::gpus()) gpus.push_back(&gpu);
-  for (const auto& gpu : memory::mig_slices()) {
+  for (const auto& gpu : memory::list_gpus()) gpus.push_back(&gpu);
+  for (const auto& gpu : memory::list_mig_slices()) {
     if (gpu.device_name == device.name) gpus.push_back(&gpu);
   }
-  const memory::Gpu* const nearest_gpu = *std::ranges::min_element(
-      gpus, [&](const auto* left, const auto* right) { return dissimilarity(*left) < dissimilarity(*right); });
+  const memory::Gpu* const nearest_gpu = *std::ranges::min_element(gpus, [&](const auto* left, const auto* right) {
+    return compute_dissimilarity(*left) < compute_dissimilarity(*right);
+  });
   std::string description = fmt::format("{} ({})", device.name, format_gigabytes(device.total_bytes));
   if (nearest_gpu->device_name != device.name) {
     description +=
@@ -222,7 +223,7 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   const int64_t used_bytes = device.total_bytes - device.free_bytes;
   const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyKernelBytes);
   const int64_t table_context_bytes = nearest_gpu->context_bytes;
-  const bool is_alone = used_bytes <= kMaxContexts * table_context_bytes;
+  const bool is_alone = used_bytes <= kMaxContextMultiple * table_context_bytes;
   return {.gpu = nearest_gpu,
           .memory_bytes = device.total_bytes,
           .context_bytes = is_alone ? std::max(final_context_bytes, table_context_bytes) : table_context_bytes,

@@ -26,7 +26,7 @@ constexpr int64_t kLibraryBytes = 200'000'000;
 constexpr double kBytesPerGigabyte = 1e9;
 
 /// Returns a FlagSyntax that outlives all evaluators. CPU plans have no flag for a GPU.
-const FlagSyntax& default_flag_syntax() {
+const FlagSyntax& get_default_flag_syntax() {
   static const FlagSyntax flags;
   return flags;
 }
@@ -41,12 +41,12 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
                          .workload = request.workload,
                          .constraints = request.constraints,
                          .sample_limits = request.sample_limits,
-                         .flags = default_flag_syntax()}),
+                         .flags = get_default_flag_syntax()}),
         request_(request),
         plan_(plan) {}
 
-  std::optional<int64_t> estimate_min_bytes(const Job& job, const Workload& workload,
-                                            const StepConstraints& constraints) override {
+  std::optional<int64_t> measure_min_bytes(const Job& job, const Workload& workload,
+                                           const StepConstraints& constraints) override {
     try {
       return search(job, workload, constraints).find_min_memory().peak_bytes;
     } catch (const c10::Error&) {
@@ -98,7 +98,7 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
         {.constraints = constraints,
          .limit_bytes = limit_bytes(),
          .max_micro_batch_size = std::min(request_.max_micro_batch_size, workload.samples_per_rank())},
-        plan_.effort);
+        plan_.planning_stats);
   }
 
   CpuMemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const {
@@ -164,39 +164,39 @@ CpuPlan make_cpu_plan(const CpuPlanRequest& original_request) {
                            {.constraints = request.constraints,
                             .limit_bytes = plan.limit.tensor_bytes,
                             .max_micro_batch_size = request.max_micro_batch_size},
-                           plan.effort);
+                           plan.planning_stats);
     const auto fitting_estimate = search.find();
     const CpuStepEstimate estimate = fitting_estimate ? *fitting_estimate : search.find_min_memory();
     plan.fits = fitting_estimate.has_value();
     plan.step_config = estimate.step_config;
     plan.peak_bytes = estimate.tensor_bytes;
     plan.malloc_cached_bytes = estimate.peak_bytes - estimate.tensor_bytes;
-    plan.worst = request.workload.candidates[estimate.batch_index];
+    plan.worst_batch = request.workload.worst_batches[estimate.batch_index];
     plan.detail = search.compute_detail(estimate);
   }
   if (plan.fits && request.with_split) plan_cpu_split(request, plan);
   if (!plan.fits && request.with_suggestions) plan.suggestions = suggest_cpu_changes(request, plan);
-  plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  plan.planning_stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return plan;
 }
 
-int64_t dry_run_cpu_bytes(const Job& job, const Workload& workload, const StepConfig& step_config) {
-  PlanningEffort effort;
-  return CpuConfigSearch(job, workload, {}, effort).dry_run(step_config).peak_bytes;
+int64_t measure_needed_cpu_bytes(const Job& job, const Workload& workload, const StepConfig& step_config) {
+  PlanningStats planning_stats;
+  return CpuConfigSearch(job, workload, {}, planning_stats).dry_run(step_config).peak_bytes;
 }
 
 nlohmann::ordered_json CpuPlan::to_json() const {
-  auto json = plan_summary_json({.fits = fits,
-                                 .model = model,
-                                 .job = job,
-                                 .mode = mode,
-                                 .step_config = step_config,
-                                 .workload = workload,
-                                 .worst = worst,
-                                 .detail = detail,
-                                 .suggestions = suggestions,
-                                 .effort = effort});
-  auto memory = peak_bytes_json(detail.peak);
+  auto json = make_plan_summary_json({.fits = fits,
+                                      .model = model,
+                                      .job = job,
+                                      .mode = mode,
+                                      .step_config = step_config,
+                                      .workload = workload,
+                                      .worst_batch = worst_batch,
+                                      .detail = detail,
+                                      .suggestions = suggestions,
+                                      .planning_stats = planning_stats});
+  auto memory = make_peak_bytes_json(detail.peak);
   memory.update({{"allocated_peak_bytes", peak_bytes},
                  {"total_bytes", total_bytes()},
                  {"fragmentation_bytes", malloc_cached_bytes},

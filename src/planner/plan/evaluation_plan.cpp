@@ -14,12 +14,12 @@ namespace vlmtrain::planner {
 namespace {
 
 /// A function that dry-runs batches and returns the peaks of each.
-using DryRun = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
+using DryRunFunction = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
 
 /// Returns the first samples of each of the request's candidates, as many as the plan's batch size.
 std::vector<EvaluationBatch> make_batches(const EvaluationRequest& request, const EvaluationPlan& plan) {
   std::vector<EvaluationBatch> batches;
-  for (const auto& candidate : request.candidates) {
+  for (const auto& candidate : request.worst_batches) {
     EvaluationBatch& batch = batches.emplace_back();
     batch.layout = plan.layout;
     batch.max_new_tokens = request.max_new_tokens;
@@ -31,7 +31,7 @@ std::vector<EvaluationBatch> make_batches(const EvaluationRequest& request, cons
 
 /// Returns plans without peaks, in the order in which they are tried.
 std::vector<EvaluationPlan> list_candidate_plans(const EvaluationRequest& request) {
-  const int64_t samples = std::ssize(request.candidates.front().shapes);
+  const int64_t samples = std::ssize(request.worst_batches.front().shapes);
   std::vector<EvaluationPlan> plans;
   if (request.batch_size) {
     plans.push_back({.batch_size = *request.batch_size});
@@ -47,7 +47,7 @@ std::vector<EvaluationPlan> list_candidate_plans(const EvaluationRequest& reques
   return plans;
 }
 
-StepPeaks max_peaks(const std::vector<StepPeaks>& all_peaks) {
+StepPeaks compute_max_peaks(const std::vector<StepPeaks>& all_peaks) {
   StepPeaks max;
   for (const auto& peaks : all_peaks) {
     max.allocated_bytes = std::max(max.allocated_bytes, peaks.allocated_bytes);
@@ -59,10 +59,11 @@ StepPeaks max_peaks(const std::vector<StepPeaks>& all_peaks) {
 using Clock = std::chrono::steady_clock;
 
 /// Returns the first plan that is accepted, or the last one. Dry-runs the plans one by one.
-EvaluationPlan search(const EvaluationRequest& request, Clock::time_point start, const DryRun& dry_run) {
+EvaluationPlan find_evaluation_plan(const EvaluationRequest& request, Clock::time_point start,
+                                    const DryRunFunction& dry_run) {
   std::optional<EvaluationPlan> best_plan;
   for (EvaluationPlan plan : list_candidate_plans(request)) {
-    plan.peaks = max_peaks(dry_run(make_batches(request, plan)));
+    plan.peaks = compute_max_peaks(dry_run(make_batches(request, plan)));
     plan.fits = plan.peaks.reserved_bytes <= request.limit_bytes;
     const bool is_smallest = plan.batch_size == 1 || request.batch_size;
     const bool is_accepted = plan.peaks.reserved_bytes <= request.target_bytes || (is_smallest && plan.fits);
@@ -93,7 +94,7 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGp
   // Two steps, since the second one needs more memory than the first.
   if (request.training) dry_run_request.steps.assign(2, request.training_samples);
   // All plans are in one request, since building the model and the training steps take longer than
-  // the evaluations. `search` then reads the peaks in the same order.
+  // the evaluations. `find_evaluation_plan` then reads the peaks in the same order.
   const auto plans = list_candidate_plans(request);
   std::vector<EvaluationBatch> all_batches;
   for (const auto& plan : plans) {
@@ -103,7 +104,7 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGp
   dry_run_request.evaluations = all_batches;
   const auto peaks = process.dry_run(dry_run_request).evaluations;
   size_t next = 0;
-  return search(request, start, [&](const std::vector<EvaluationBatch>& batches) {
+  return find_evaluation_plan(request, start, [&](const std::vector<EvaluationBatch>& batches) {
     const auto first = peaks.begin() + static_cast<std::ptrdiff_t>(next);
     next += batches.size();
     return std::vector(first, first + std::ssize(batches));
@@ -114,7 +115,7 @@ EvaluationPlan plan_cpu_evaluation(const EvaluationRequest& request) {
   const auto start = Clock::now();
   CpuDryRun dry_run(request.job, CpuDryRun::Detail::kNone, request.training.has_value());
   if (request.training) dry_run.step(*request.training, request.training_samples);
-  return search(request, start, [&](const std::vector<EvaluationBatch>& batches) {
+  return find_evaluation_plan(request, start, [&](const std::vector<EvaluationBatch>& batches) {
     std::vector<StepPeaks> peaks;
     peaks.reserve(batches.size());
     for (const auto& batch : batches) peaks.push_back(dry_run.evaluate(batch));

@@ -66,8 +66,8 @@ struct WorseBatch {
 /// than `best`.
 WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, const StepEstimate& best) {
   WorseBatch worse{.reserved_bytes = best.peaks.reserved_bytes};
-  for (const auto& candidate : workload.candidates) {
-    if (candidate.shapes == evaluator.worst().shapes) continue;
+  for (const auto& candidate : workload.worst_batches) {
+    if (candidate.shapes == evaluator.first_worst_case().shapes) continue;
     const int64_t bytes = evaluator.reserved_bytes(best.step_config, candidate);
     if (bytes > worse.reserved_bytes) worse = {&candidate, bytes};
   }
@@ -106,7 +106,7 @@ std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) 
     add(rank_step);
     num_micro_batches += request.splits.back().micro_batches();
   }
-  const DryRunResult result = evaluator.run(request);
+  const DryRunResult result = evaluator.run_request(request);
   std::vector<RankStep> steps;
   for (size_t i = 1; i < result.steps.size(); ++i) {
     steps.push_back({.rank = rank_steps[i - 1].rank, .sampled_step = rank_steps[i - 1].step, .peaks = result.steps[i]});
@@ -133,7 +133,7 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
 
   PlanEvaluator evaluator(request.job, request.target, request.workload, plan.limit.limit_bytes);
   evaluator.add_worst_case(
-      find_heaviest_batch(evaluator, request.workload.candidates,
+      find_heaviest_batch(evaluator, request.workload.worst_batches,
                           {.recompute = {}, .expandable_segments = request.constraints.expandable_segments}));
   // Plans for the worst batches known so far. If another candidate needs more memory with that
   // plan, it is added. The search repeats if this candidate does not fit.
@@ -144,7 +144,7 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
     plan.fits = estimate.has_value();
     plan.best = estimate ? *estimate : search->find_min_memory();
     plan.alternatives = search->alternatives();
-    if (num_batches == request.workload.candidates.size()) break;
+    if (num_batches == request.workload.worst_batches.size()) break;
     const WorseBatch worse = find_worse_batch(evaluator, request.workload, plan.best);
     if (worse.batch == nullptr) break;
     if (plan.fits && worse.reserved_bytes <= plan.limit.limit_bytes) {
@@ -158,11 +158,11 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
     plan_split(plan, evaluator, search->cost_model());
   }
   const DryRunResult& result = evaluator.get_result(plan.best.step_config, request.with_timeline);
-  plan.worst = evaluator.get_batch(plan.best.step_config);
+  plan.worst_batch = evaluator.get_worst_case(plan.best.step_config);
   plan.detail = *result.detail;
   plan.costs = *result.costs;
-  if (!request.workload.average.empty()) {
-    plan.average = evaluator.dry_run_average_step(plan.best.step_config, request.workload.average);
+  if (!request.workload.average_step.empty()) {
+    plan.average_step = evaluator.dry_run_average_step(plan.best.step_config, request.workload.average_step);
   }
   if (request.workload.world_size > 1) {
     plan.communication = evaluator.communication(plan.best.step_config);
@@ -173,8 +173,8 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
   } else if (request.with_suggestions) {
     plan.suggestions = suggest_changes_that_fit(request, plan, evaluator);
   }
-  plan.effort = evaluator.effort();
-  plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  plan.planning_stats = evaluator.planning_stats();
+  plan.planning_stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return plan;
 }
 
@@ -203,13 +203,13 @@ Plan make_plan(const PlanRequest& original_request) {
   request.job.world_size = request.workload.world_size;
   request.with_suggestions = false;  // suggestions are needed for the best sharding only
   std::optional<Plan> best;
-  PlanningEffort effort;
+  PlanningStats planning_stats;
   const auto make_plan_with_sharding = [&](engine::Sharding sharding) {
     request.job.sharding = sharding;
     Plan plan = plan_with_sharding(request);
-    effort.seconds += plan.effort.seconds;
-    effort.num_dry_runs += plan.effort.num_dry_runs;
-    effort.dry_run_seconds += plan.effort.dry_run_seconds;
+    planning_stats.seconds += plan.planning_stats.seconds;
+    planning_stats.num_dry_runs += plan.planning_stats.num_dry_runs;
+    planning_stats.dry_run_seconds += plan.planning_stats.dry_run_seconds;
     return plan;
   };
   for (const auto sharding : list_possible_shardings(request.job)) {
@@ -221,17 +221,17 @@ Plan make_plan(const PlanRequest& original_request) {
     request.with_suggestions = true;
     best = make_plan_with_sharding(best->job.sharding);
   }
-  best->effort = effort;
+  best->planning_stats = planning_stats;
   return std::move(*best);
 }
 
 namespace {
 
-nlohmann::ordered_json estimate_json(const StepEstimate& estimate, const Plan& plan) {
+nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, const Plan& plan) {
   nlohmann::ordered_json json{
       {"micro_batch_size", estimate.step_config.micro_batch_size},
       {"gradient_accumulation_steps", plan.workload.samples_per_rank() / estimate.step_config.micro_batch_size},
-      {"recompute", blocks_json(estimate.step_config.recompute)},
+      {"recompute", make_blocks_json(estimate.step_config.recompute)},
       {"vision_tiles_per_pass", estimate.step_config.vision_tiles_per_pass},
       {"loss_chunk_rows", estimate.step_config.loss_chunk_rows},
       {"copies_ahead", estimate.step_config.copies_ahead},
@@ -245,9 +245,9 @@ nlohmann::ordered_json estimate_json(const StepEstimate& estimate, const Plan& p
   return json;
 }
 
-nlohmann::ordered_json memory_json(const Plan& plan) {
+nlohmann::ordered_json make_memory_json(const Plan& plan) {
   const StepPeaks peaks = plan.peaks();
-  auto json = peak_bytes_json(plan.detail.peak);
+  auto json = make_peak_bytes_json(plan.detail.peak);
   json.update({{"workspace_bytes", plan.detail.peak.by_component[static_cast<size_t>(memory::Component::kWorkspace)]},
                {"context_bytes", plan.limit.context_bytes},
                {"communication_bytes", plan.limit.communication_bytes},
@@ -259,13 +259,13 @@ nlohmann::ordered_json memory_json(const Plan& plan) {
   return json;
 }
 
-nlohmann::ordered_json peak_json(const memory::Peak& peak) {
+nlohmann::ordered_json make_peak_json(const memory::MemoryPeak& peak) {
   return {{"during", memory::to_string(peak.tag.component)},
           {"block", peak.tag.block < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(peak.tag.block)},
           {"pass", peak.backward ? "backward" : "forward"}};
 }
 
-nlohmann::ordered_json cost_json(const Cost& cost) {
+nlohmann::ordered_json make_cost_json(const Cost& cost) {
   nlohmann::ordered_json json{{"matmul_operations", cost.matmul_flops},
                               {"attention_operations", cost.attention_flops},
                               {"bytes_moved", cost.bytes_moved},
@@ -275,7 +275,7 @@ nlohmann::ordered_json cost_json(const Cost& cost) {
   return json;
 }
 
-nlohmann::ordered_json average_json(const AverageStep& average, const Plan& plan) {
+nlohmann::ordered_json make_average_json(const AverageStep& average, const Plan& plan) {
   auto samples = nlohmann::ordered_json::array();
   int64_t tokens = 0;
   for (const auto& [shape, count] : average.samples) {
@@ -296,7 +296,7 @@ nlohmann::ordered_json average_json(const AverageStep& average, const Plan& plan
 
 /// Returns the object `ranks` of plan.json, the rank with the highest peak first; null if it is
 /// empty.
-nlohmann::ordered_json rank_steps_json(std::vector<RankStep> steps) {
+nlohmann::ordered_json make_rank_steps_json(std::vector<RankStep> steps) {
   if (steps.empty()) return nullptr;
   std::ranges::stable_sort(steps, std::greater{}, [](const RankStep& step) { return step.peaks.reserved_bytes; });
   auto json = nlohmann::ordered_json::array();
@@ -324,17 +324,17 @@ StepPeaks Plan::peaks() const {
 
 nlohmann::ordered_json Plan::to_json() const {
   auto alternatives_json = nlohmann::ordered_json::array();
-  for (const auto& estimate : alternatives) alternatives_json.push_back(estimate_json(estimate, *this));
-  auto json = plan_summary_json({.fits = fits,
-                                 .model = model,
-                                 .job = job,
-                                 .mode = mode,
-                                 .step_config = best.step_config,
-                                 .workload = workload,
-                                 .worst = worst,
-                                 .detail = detail,
-                                 .suggestions = suggestions,
-                                 .effort = effort});
+  for (const auto& estimate : alternatives) alternatives_json.push_back(make_estimate_json(estimate, *this));
+  auto json = make_plan_summary_json({.fits = fits,
+                                      .model = model,
+                                      .job = job,
+                                      .mode = mode,
+                                      .step_config = best.step_config,
+                                      .workload = workload,
+                                      .worst_batch = worst_batch,
+                                      .detail = detail,
+                                      .suggestions = suggestions,
+                                      .planning_stats = planning_stats});
   json.update(
       {{"expandable_segments", best.step_config.expandable_segments},
        {"copies_ahead", best.step_config.copies_ahead},
@@ -344,11 +344,11 @@ nlohmann::ordered_json Plan::to_json() const {
        {"margin_bytes", limit.margin_bytes},
        {"margin_percent", limit.margin_percent},
        {"limit_bytes", limit.limit_bytes},
-       {"memory", memory_json(*this)},
-       {"peak", peak_json(detail.peak)},
+       {"memory", make_memory_json(*this)},
+       {"peak", make_peak_json(detail.peak)},
        {"step_seconds", best.step_seconds},
        {"tokens_per_second", best.tokens_per_second},
-       {"dry_run_step_cost", cost_json(costs.total)},
+       {"dry_run_step_cost", make_cost_json(costs.total)},
        {"predicted",
         "step_seconds and tokens_per_second are computed from counted operations and data sheets, not measured"},
        {"alternatives", alternatives_json},
@@ -358,9 +358,9 @@ nlohmann::ordered_json Plan::to_json() const {
                                {"other_processes_bytes", "others_bytes"},
                                {"dry_run_step_cost", "rehearsed_step_cost"},
                                {"split", "cut"}});
-  if (average) json["average"] = average_json(*average, *this);
+  if (average_step) json["average"] = make_average_json(*average_step, *this);
   json["communication"] = communication ? communication->to_json() : nullptr;
-  json["ranks"] = rank_steps_json(rank_steps);
+  json["ranks"] = make_rank_steps_json(rank_steps);
   return json;
 }
 

@@ -6,7 +6,7 @@ namespace vlmtrain::planner {
 
 namespace {
 
-nlohmann::ordered_json suggestions_json(const std::vector<Suggestion>& suggestions) {
+nlohmann::ordered_json make_suggestions_json(const std::vector<Suggestion>& suggestions) {
   auto list = nlohmann::ordered_json::array();
   for (const auto& suggestion : suggestions) {
     list.push_back(
@@ -20,7 +20,7 @@ nlohmann::ordered_json suggestions_json(const std::vector<Suggestion>& suggestio
 
 }  // namespace
 
-nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks) {
+nlohmann::ordered_json make_blocks_json(const models::RecomputeBlocks& blocks) {
   nlohmann::ordered_json json{{"language_blocks", blocks.language},
                               {"selective_language_blocks", blocks.language_selective},
                               {"vision_blocks", blocks.vision}};
@@ -28,7 +28,7 @@ nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks) {
   return json;
 }
 
-nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak) {
+nlohmann::ordered_json make_peak_bytes_json(const memory::MemoryPeak& peak) {
   using memory::Component;
   const auto bytes = [&](Component component) { return peak.by_component[static_cast<size_t>(component)]; };
   const int64_t vision = bytes(Component::kVision);
@@ -47,9 +47,9 @@ nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak) {
           {"input_bytes", input}};
 }
 
-nlohmann::ordered_json plan_summary_json(const PlanSummary& step) {
-  const data::SampleShape& largest = step.worst.shapes.front();
-  const std::string& id = step.worst.first_sample_id;
+nlohmann::ordered_json make_plan_summary_json(const PlanSummary& step) {
+  const data::SampleShape& largest = step.worst_batch.shapes.front();
+  const std::string& id = step.worst_batch.first_sample_id;
   const auto& packed = step.workload.packed;
   nlohmann::ordered_json json{
       {"fits", step.fits},
@@ -64,8 +64,8 @@ nlohmann::ordered_json plan_summary_json(const PlanSummary& step) {
       {"samples_per_pack", packed ? nlohmann::ordered_json(packed->samples_per_pack) : nullptr},
       {"world_size", step.workload.world_size},
       {"sharding", engine::to_string(step.job.sharding)},
-      {"recompute", blocks_json(step.step_config.recompute)},
-      {"blocks", blocks_json({step.detail.vision_blocks, step.detail.language_blocks})},
+      {"recompute", make_blocks_json(step.step_config.recompute)},
+      {"blocks", make_blocks_json({step.detail.vision_blocks, step.detail.language_blocks})},
       {"vision_tiles_per_pass", step.step_config.vision_tiles_per_pass},
       {"loss_chunk_rows", step.step_config.loss_chunk_rows},
       {"tokens_per_sample", largest.tokens},
@@ -79,10 +79,10 @@ nlohmann::ordered_json plan_summary_json(const PlanSummary& step) {
       {"mode", to_string(step.mode)},
       {"parameters", step.detail.num_parameters},
       {"trained_parameters", step.detail.num_trainable_parameters},
-      {"suggestions", suggestions_json(step.suggestions)},
-      {"dry_runs", step.effort.num_dry_runs},
-      {"dry_run_seconds", step.effort.dry_run_seconds},
-      {"plan_seconds", step.effort.seconds}};
+      {"suggestions", make_suggestions_json(step.suggestions)},
+      {"dry_runs", step.planning_stats.num_dry_runs},
+      {"dry_run_seconds", step.planning_stats.dry_run_seconds},
+      {"plan_seconds", step.planning_stats.seconds}};
   io::add_field_aliases(json, {{"dry_runs", "rehearsals"}, {"dry_run_seconds", "rehearsal_seconds"}});
   return json;
 }

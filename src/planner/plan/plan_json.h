@@ -16,19 +16,19 @@ struct PlanSummary {
   MemoryMode mode;
   const StepConfig& step_config;
   const Workload& workload;
-  const SampleBatch& worst;
+  const SampleBatch& worst_batch;
   const DryRunDetail& detail;
   const std::vector<Suggestion>& suggestions;
-  const PlanningEffort& effort;
+  const PlanningStats& planning_stats;
 };
 
 /// Returns the fields of plan.json that GPU and CPU plans have in common.
-nlohmann::ordered_json plan_summary_json(const PlanSummary& step);
+nlohmann::ordered_json make_plan_summary_json(const PlanSummary& step);
 
 /// Returns the bytes of each component at the peak, under keys such as "weights_bytes".
-nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak);
+nlohmann::ordered_json make_peak_bytes_json(const memory::MemoryPeak& peak);
 
 /// Returns {"language_blocks", "selective_language_blocks", "vision_blocks"}.
-nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks);
+nlohmann::ordered_json make_blocks_json(const models::RecomputeBlocks& blocks);
 
 }  // namespace vlmtrain::planner

@@ -32,9 +32,9 @@ struct SavingsState {
 
 /// A function that applies one saving to `state`. `request` is the original request. Returns why
 /// the row does not apply; empty if it applies.
-using ApplySaving = std::string (*)(SavingsState& state, const PlanRequest& request);
+using ApplySavingFunction = std::string (*)(SavingsState& state, const PlanRequest& request);
 
-std::string start_without_savings(SavingsState& state, const PlanRequest& /*request*/) {
+std::string remove_all_savings(SavingsState& state, const PlanRequest& /*request*/) {
   Job& job = state.request.job;
   job = with_precision(std::move(job), engine::Precision::kFp32);
   job.optimizer.states = engine::OptimizerStates::kFp32;
@@ -79,8 +79,8 @@ std::string use_nf4(SavingsState& state, const PlanRequest& /*request*/) {
 }
 
 /// The rows in order: name and function.
-constexpr std::pair<const char*, ApplySaving> kSavings[] = {
-    {"none", start_without_savings},    {"16 bits", use_16_bits}, {"recomputation", enable_recomputation},
+constexpr std::pair<const char*, ApplySavingFunction> kSavings[] = {
+    {"none", remove_all_savings},       {"16 bits", use_16_bits}, {"recomputation", enable_recomputation},
     {"8-bit states", use_8_bit_states}, {"LoRA", use_lora},       {"NF4", use_nf4}};
 
 /// Returns the StepConfig of SavingsRow::single_sample.
@@ -101,17 +101,17 @@ void fill_row(const SavingsState& state, const Plan& full_plan, SavingsRow& row)
   row.detail = plan.detail;
   if (plan.fits) {
     row.best_estimate = plan.best;
-    row.planned_bytes = plan.total_bytes();
+    row.best_bytes = plan.total_bytes();
   }
   PlanEvaluator evaluator(state.request.job, state.request.target, state.request.workload, plan.limit.limit_bytes);
-  for (const auto& candidate : state.request.workload.candidates) evaluator.add_worst_case(candidate);
+  for (const auto& candidate : state.request.workload.worst_batches) evaluator.add_worst_case(candidate);
   row.single_sample = evaluator.dry_run(make_single_sample_config(state, plan.detail));
   row.single_sample_bytes = full_plan.total_bytes(row.single_sample);
 }
 
-nlohmann::ordered_json estimate_json(const StepEstimate& estimate, int64_t total_bytes) {
+nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, int64_t total_bytes) {
   return {{"micro_batch_size", estimate.step_config.micro_batch_size},
-          {"recompute", blocks_json(estimate.step_config.recompute)},
+          {"recompute", make_blocks_json(estimate.step_config.recompute)},
           {"total_bytes", total_bytes},
           {"step_seconds", estimate.step_seconds},
           {"tokens_per_second", estimate.tokens_per_second},
@@ -123,7 +123,7 @@ nlohmann::ordered_json estimate_json(const StepEstimate& estimate, int64_t total
 std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Plan& plan) {
   SavingsState state{.request = request};
   state.request.with_suggestions = state.request.with_timeline = false;
-  state.request.workload.average.clear();
+  state.request.workload.average_step.clear();
   std::vector<SavingsRow> rows;
   rows.reserve(std::size(kSavings));
   for (const auto& [name, apply] : kSavings) {
@@ -147,16 +147,16 @@ std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Pla
   return rows;
 }
 
-nlohmann::ordered_json savings_json(const std::vector<SavingsRow>& rows) {
+nlohmann::ordered_json make_savings_json(const std::vector<SavingsRow>& rows) {
   auto list = nlohmann::ordered_json::array();
   for (const auto& row : rows) {
     const bool is_available = row.unavailable_reason.empty();
     nlohmann::ordered_json json{{"name", row.name}, {"arguments", row.arguments}};
     json["absent"] = is_available ? nlohmann::ordered_json() : nlohmann::ordered_json(row.unavailable_reason);
     json["single"] =
-        is_available ? estimate_json(row.single_sample, row.single_sample_bytes) : nlohmann::ordered_json();
+        is_available ? make_estimate_json(row.single_sample, row.single_sample_bytes) : nlohmann::ordered_json();
     json["planned"] =
-        row.best_estimate ? estimate_json(*row.best_estimate, row.planned_bytes) : nlohmann::ordered_json();
+        row.best_estimate ? make_estimate_json(*row.best_estimate, row.best_bytes) : nlohmann::ordered_json();
     list.push_back(std::move(json));
   }
   return list;

@@ -29,7 +29,7 @@ constexpr double kMaxEstimatedRatio = 1.3;
 constexpr int64_t kMaxTooLargeAlternatives = 2;
 /// If smaller vision passes affect only fragmentation, they are dry-run for samples with at most
 /// this many images and frames. Dry runs with more of them are slow. Not tuned.
-constexpr int64_t kFewImages = 16;
+constexpr int64_t kMaxImagesForVisionPasses = 16;
 
 }  // namespace
 
@@ -87,8 +87,10 @@ StepEstimate ConfigSearch::find_min_memory() {
     // activations of this block may take less memory than keeping its input and recomputing them.
     if (constraints_.recompute.is_auto()) dry_run_without_last_block(step_config, largest_component);
     // If the peak is not in the vision tower, smaller vision passes affect only fragmentation.
-    const data::SampleShape& worst = evaluator_.worst().shapes.front();
-    if (largest_component != memory::Component::kVision && worst.num_media + worst.video_frames > kFewImages) break;
+    const data::SampleShape& worst = evaluator_.first_worst_case().shapes.front();
+    if (largest_component != memory::Component::kVision &&
+        worst.num_media + worst.video_frames > kMaxImagesForVisionPasses)
+      break;
   }
   for (const StepEstimate* estimate : evaluator_.all_estimates()) {
     if (!is_allowed(estimate->step_config)) continue;
@@ -143,8 +145,8 @@ void ConfigSearch::run_probes() {
   };
   const bool has_two_samples = workload_.samples_per_rank() > 1;
   ProbeResults probes;
-  if (has_two_samples) evaluator_.prefetch_probe(make_probe_config(2, {}), ProbeDetail::kCosts);
-  probes.one_sample = evaluator_.probe(base_config, ProbeDetail::kCostsAndDetail);
+  if (has_two_samples) evaluator_.prefetch_probe(make_probe_config(2, {}), ProbeDetail::kWithCosts);
+  probes.one_sample = evaluator_.probe(base_config, ProbeDetail::kWithCostsAndDetail);
   const DryRunDetail& detail = *probes.one_sample.detail;
   for (const auto component :
        {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
@@ -155,19 +157,19 @@ void ConfigSearch::run_probes() {
   const bool exceeds_all_gpus = probes.one_sample.peaks().reserved_bytes > kUnlimitedBytes / 2;
   if (exceeds_all_gpus && !constraints_.micro_batch_size) micro_batch_sizes_.resize(1);
   if (has_two_samples && !exceeds_all_gpus)
-    probes.two_samples = evaluator_.probe(make_probe_config(2, {}), ProbeDetail::kCosts);
+    probes.two_samples = evaluator_.probe(make_probe_config(2, {}), ProbeDetail::kWithCosts);
   all_blocks_ = {.vision = detail.vision_blocks, .language = detail.language_blocks};
-  const bool has_pixel_rows = evaluator_.worst().shapes.front().pixel_rows > 0;
+  const bool has_pixel_rows = evaluator_.first_worst_case().shapes.front().pixel_rows > 0;
   if (all_blocks_.language > 0)
-    evaluator_.prefetch_probe(make_probe_config(1, {0, all_blocks_.language}), ProbeDetail::kPeaks);
+    evaluator_.prefetch_probe(make_probe_config(1, {0, all_blocks_.language}), ProbeDetail::kPeaksOnly);
   if (has_pixel_rows && all_blocks_.vision > 0)
-    probes.vision = evaluator_.probe(make_probe_config(1, {all_blocks_.vision, 0}), ProbeDetail::kPeaks);
+    probes.vision = evaluator_.probe(make_probe_config(1, {all_blocks_.vision, 0}), ProbeDetail::kPeaksOnly);
   if (all_blocks_.language > 0)
-    probes.language = evaluator_.probe(make_probe_config(1, {0, all_blocks_.language}), ProbeDetail::kPeaks);
+    probes.language = evaluator_.probe(make_probe_config(1, {0, all_blocks_.language}), ProbeDetail::kPeaksOnly);
   if (probes.language && constraints_.recompute.is_auto() && is_attention_worth_keeping(*probes.one_sample.costs)) {
     probes.language_without_attention =
         evaluator_.probe(make_probe_config(1, {0, all_blocks_.language, /*language_selective=*/all_blocks_.language}),
-                         ProbeDetail::kPeaks);
+                         ProbeDetail::kPeaksOnly);
   }
   cost_model_.emplace(probes);
   recompute_order_ = cost_model_->make_recompute_order();
@@ -275,7 +277,7 @@ std::optional<StepEstimate> ConfigSearch::find_with_smaller_passes() {
 
 std::vector<StepConfig> ConfigSearch::list_smaller_passes() const {
   std::vector<StepConfig> step_configs{make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1)};
-  const int64_t tiles = evaluator_.worst().shapes.front().pixel_rows * micro_batch_sizes_.front();
+  const int64_t tiles = evaluator_.first_worst_case().shapes.front().pixel_rows * micro_batch_sizes_.front();
   const int64_t max_passes = constraints_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMaxVisionPasses);
   for (int64_t passes = 1; passes <= max_passes; passes *= 2)
     step_configs.push_back(make_smallest_config(passes, kSmallLossChunkRows));
@@ -286,7 +288,7 @@ std::vector<StepConfig> ConfigSearch::list_smaller_passes() const {
 StepConfig ConfigSearch::make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const {
   StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
   if (constraints_.recompute.is_auto()) step_config.recompute = all_blocks_;
-  const int64_t tiles = evaluator_.worst().shapes.front().pixel_rows * step_config.micro_batch_size;
+  const int64_t tiles = evaluator_.first_worst_case().shapes.front().pixel_rows * step_config.micro_batch_size;
   if (!constraints_.vision_tiles_per_pass && vision_passes > 1) {
     step_config.vision_tiles_per_pass = (tiles + vision_passes - 1) / vision_passes;
   }
@@ -300,7 +302,7 @@ StepEstimate ConfigSearch::get_or_estimate(const StepConfig& step_config) const 
   const int64_t bytes = std::max(estimate_bytes(step_config), min_memory_ ? min_memory_->peaks.reserved_bytes : 0);
   StepEstimate estimate{.step_config = step_config, .peaks = {0, bytes}};
   estimate.step_seconds = estimate_seconds(step_config);
-  estimate.tokens_per_second = evaluator_.tokens_per_step(evaluator_.worst()) / estimate.step_seconds;
+  estimate.tokens_per_second = evaluator_.tokens_per_step(evaluator_.first_worst_case()) / estimate.step_seconds;
   estimate.fits = estimate.peaks.reserved_bytes <= limit_bytes_;
   return estimate;
 }

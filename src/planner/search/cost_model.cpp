@@ -21,7 +21,7 @@ int64_t round_bytes(double bytes) {
 }
 
 /// Returns the duration of the forward and backward passes.
-double get_model_seconds(const StepCosts& costs) {
+double get_pass_seconds(const StepCosts& costs) {
   return costs.total.seconds - costs.optimizer.seconds;
 }
 
@@ -33,7 +33,7 @@ CostModel::CostModel(const ProbeResults& probes) {
   vision_blocks_ = probes.one_sample.detail->vision_blocks;
   language_blocks_ = probes.one_sample.detail->language_blocks;
   one_sample_bytes_ = get_reserved_bytes(probes.one_sample);
-  one_sample_seconds_ = get_model_seconds(costs);
+  one_sample_seconds_ = get_pass_seconds(costs);
   optimizer_seconds_ = costs.optimizer.seconds;
   const auto make_block_cost = [this](const std::optional<DryRunResult>& all_recomputed, int64_t blocks,
                                       double forward_seconds) {
@@ -41,23 +41,23 @@ CostModel::CostModel(const ProbeResults& probes) {
     const double saved = std::max(0.0, one_sample_bytes_ - get_reserved_bytes(*all_recomputed));
     return BlockCost{saved / static_cast<double>(blocks), forward_seconds / static_cast<double>(blocks)};
   };
-  vision_ = make_block_cost(probes.vision, vision_blocks_, costs.vision_blocks_forward.seconds);
-  language_ = make_block_cost(probes.language, language_blocks_, costs.language_blocks_forward.seconds);
+  vision_block_cost_ = make_block_cost(probes.vision, vision_blocks_, costs.vision_blocks_forward.seconds);
+  language_block_cost_ = make_block_cost(probes.language, language_blocks_, costs.language_blocks_forward.seconds);
   if (probes.language_without_attention && language_blocks_ > 0) {
     const double attention_bytes =
         std::max(0.0, get_reserved_bytes(*probes.language_without_attention) - get_reserved_bytes(*probes.language));
     const auto blocks = static_cast<double>(language_blocks_);
-    attention_ = {attention_bytes / blocks, costs.language_attention_forward.seconds / blocks};
+    attention_cost_ = {attention_bytes / blocks, costs.language_attention_forward.seconds / blocks};
   }
   bytes_per_extra_sample_ = probes.two_samples ? get_reserved_bytes(*probes.two_samples) - one_sample_bytes_ : 0;
   seconds_per_extra_sample_ =
-      probes.two_samples ? get_model_seconds(*probes.two_samples->costs) - one_sample_seconds_ : 0;
+      probes.two_samples ? get_pass_seconds(*probes.two_samples->costs) - one_sample_seconds_ : 0;
 }
 
-double CostModel::linear_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
-  const double saved = static_cast<double>(recompute.vision) * vision_.saved_bytes +
-                       static_cast<double>(recompute.language) * language_.saved_bytes -
-                       static_cast<double>(recompute.language_selective) * attention_.saved_bytes;
+double CostModel::predict_linear_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
+  const double saved = static_cast<double>(recompute.vision) * vision_block_cost_.saved_bytes +
+                       static_cast<double>(recompute.language) * language_block_cost_.saved_bytes -
+                       static_cast<double>(recompute.language_selective) * attention_cost_.saved_bytes;
   // The savings are measured with one sample. They may exceed the memory of a further sample, whose
   // memory cannot be negative.
   const double extra_sample_bytes = std::max(0.0, bytes_per_extra_sample_ - saved);
@@ -65,7 +65,7 @@ double CostModel::linear_bytes(int64_t micro_batch_size, const models::Recompute
 }
 
 int64_t CostModel::reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
-  const double linear = linear_bytes(micro_batch_size, recompute);
+  const double linear = predict_linear_bytes(micro_batch_size, recompute);
   if (corrections_.empty()) return round_bytes(linear);
   // Uses the correction of the nearest dry-run micro-batch size, by ratio, scaled with the number
   // of samples.
@@ -88,43 +88,46 @@ double CostModel::micro_batch_seconds(int64_t micro_batch_size, const models::Re
   // `language` includes the blocks that keep their attention output, so that its time is
   // subtracted.
   return one_sample_seconds_ + (samples - 1) * seconds_per_extra_sample_ +
-         samples * (static_cast<double>(recompute.vision) * vision_.seconds +
-                    static_cast<double>(recompute.language) * language_.seconds -
-                    static_cast<double>(recompute.language_selective) * attention_.seconds);
+         samples * (static_cast<double>(recompute.vision) * vision_block_cost_.seconds +
+                    static_cast<double>(recompute.language) * language_block_cost_.seconds -
+                    static_cast<double>(recompute.language_selective) * attention_cost_.seconds);
 }
 
 double CostModel::step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const {
   // micro_batch_seconds() is linear in the size: size 0 gives the time that each micro-batch takes
   // in addition.
-  const double sample = micro_batch_seconds(1, recompute) - micro_batch_seconds(0, recompute);
-  return micro_batches * micro_batch_seconds(0, recompute) + samples * sample + optimizer_seconds_;
+  const double seconds_per_sample = micro_batch_seconds(1, recompute) - micro_batch_seconds(0, recompute);
+  return micro_batches * micro_batch_seconds(0, recompute) + samples * seconds_per_sample + optimizer_seconds_;
 }
 
 std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {
   /// A kind of block that is recomputed one by one. A stage is complete before the next one begins.
-  struct Stage {
+  struct RecomputeStage {
     int64_t blocks;
-    BlockCost block;
-    void (*add)(models::RecomputeBlocks&);
+    BlockCost block_cost;
+    void (*add_block)(models::RecomputeBlocks&);
   };
   // Compares seconds per saved byte without a division, since saved bytes may be 0.
-  const auto costs_less = [](const Stage& left, const Stage& right) {
-    return left.block.seconds * right.block.saved_bytes < right.block.seconds * left.block.saved_bytes;
+  const auto costs_less = [](const RecomputeStage& left, const RecomputeStage& right) {
+    return left.block_cost.seconds * right.block_cost.saved_bytes <
+           right.block_cost.seconds * left.block_cost.saved_bytes;
   };
   // Stages of the language model: whole blocks, or blocks without attention and then their
   // attention.
-  const Stage whole_blocks{language_blocks_, language_, [](models::RecomputeBlocks& blocks) { ++blocks.language; }};
-  const Stage without_attention{
-      language_blocks_,
-      {language_.saved_bytes - attention_.saved_bytes, language_.seconds - attention_.seconds},
-      [](models::RecomputeBlocks& blocks) {
-        ++blocks.language;
-        ++blocks.language_selective;
-      }};
-  const Stage attention{language_blocks_, attention_,
-                        [](models::RecomputeBlocks& blocks) { --blocks.language_selective; }};
-  std::vector<Stage> stages{{vision_blocks_, vision_, [](models::RecomputeBlocks& blocks) { ++blocks.vision; }}};
-  if (attention_.seconds > 0 && costs_less(without_attention, attention)) {
+  const RecomputeStage whole_blocks{language_blocks_, language_block_cost_,
+                                    [](models::RecomputeBlocks& blocks) { ++blocks.language; }};
+  const RecomputeStage without_attention{language_blocks_,
+                                         {language_block_cost_.saved_bytes - attention_cost_.saved_bytes,
+                                          language_block_cost_.seconds - attention_cost_.seconds},
+                                         [](models::RecomputeBlocks& blocks) {
+                                           ++blocks.language;
+                                           ++blocks.language_selective;
+                                         }};
+  const RecomputeStage attention{language_blocks_, attention_cost_,
+                                 [](models::RecomputeBlocks& blocks) { --blocks.language_selective; }};
+  std::vector<RecomputeStage> stages{
+      {vision_blocks_, vision_block_cost_, [](models::RecomputeBlocks& blocks) { ++blocks.vision; }}};
+  if (attention_cost_.seconds > 0 && costs_less(without_attention, attention)) {
     stages.push_back(without_attention);
     stages.push_back(attention);
   } else {
@@ -132,11 +135,11 @@ std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {
   }
   std::ranges::stable_sort(stages, costs_less);
   std::vector<models::RecomputeBlocks> order{{}};
-  for (const Stage& stage : stages) {
-    if (stage.block.saved_bytes <= 0) continue;
+  for (const RecomputeStage& stage : stages) {
+    if (stage.block_cost.saved_bytes <= 0) continue;
     for (int64_t i = 0; i < stage.blocks; ++i) {
       order.push_back(order.back());
-      stage.add(order.back());
+      stage.add_block(order.back());
     }
   }
   return order;
@@ -152,7 +155,8 @@ bool is_attention_worth_keeping(const StepCosts& costs) {
 
 void CostModel::add_measurement(int64_t micro_batch_size, const models::RecomputeBlocks& recompute,
                                 int64_t reserved_bytes) {
-  corrections_[micro_batch_size] = static_cast<double>(reserved_bytes) - linear_bytes(micro_batch_size, recompute);
+  corrections_[micro_batch_size] =
+      static_cast<double>(reserved_bytes) - predict_linear_bytes(micro_batch_size, recompute);
 }
 
 }  // namespace vlmtrain::planner

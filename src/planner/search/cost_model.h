@@ -61,17 +61,17 @@ class CostModel {
     double seconds = 0;
   };
 
-  double linear_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
+  double predict_linear_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
 
   int64_t vision_blocks_;
   int64_t language_blocks_;
   double one_sample_bytes_;
   double bytes_per_extra_sample_;
-  BlockCost vision_;
-  BlockCost language_;
+  BlockCost vision_block_cost_;
+  BlockCost language_block_cost_;
   // Effect of recomputing the attention of a block of the language model too, instead of keeping
   // its output.
-  BlockCost attention_;
+  BlockCost attention_cost_;
   double one_sample_seconds_;
   double seconds_per_extra_sample_;
   double optimizer_seconds_;

@@ -24,8 +24,12 @@ std::vector<SampleGroup> make_micro_batch(const SampleBatch& batch, int64_t size
 
 }  // namespace
 
-CpuConfigSearch::CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningEffort& effort)
-    : job_(std::move(job)), workload_(workload), settings_(std::move(settings)), effort_(effort), dry_run_(job_) {
+CpuConfigSearch::CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningStats& planning_stats)
+    : job_(std::move(job)),
+      workload_(workload),
+      settings_(std::move(settings)),
+      planning_stats_(planning_stats),
+      dry_run_(job_) {
   all_blocks_ = {dry_run_->vision_blocks(), dry_run_->language_blocks()};
 }
 
@@ -54,26 +58,26 @@ std::optional<CpuStepEstimate> CpuConfigSearch::find_largest_fitting(const model
 /// tower come first, since they have most of the activations.
 std::optional<CpuStepEstimate> CpuConfigSearch::find_with_recomputation() {
   if (!settings_.constraints.recompute.is_auto()) return std::nullopt;
-  if (!fits(dry_run(config_with_recomputation(num_blocks())))) return std::nullopt;
+  if (!fits(dry_run(make_config_with_recomputation(num_blocks())))) return std::nullopt;
   // Bisection by interpolation: the next guess is where the line through both bounds crosses the
   // limit.
   int64_t num_fitting = num_blocks();
   int64_t num_failing = 0;
   while (num_fitting - num_failing > 1) {
-    const auto fitting_bytes = static_cast<double>(dry_run(config_with_recomputation(num_fitting)).peak_bytes);
-    const auto failing_bytes = static_cast<double>(dry_run(config_with_recomputation(num_failing)).peak_bytes);
+    const auto fitting_bytes = static_cast<double>(dry_run(make_config_with_recomputation(num_fitting)).peak_bytes);
+    const auto failing_bytes = static_cast<double>(dry_run(make_config_with_recomputation(num_failing)).peak_bytes);
     const double interpolation =
         (failing_bytes - static_cast<double>(settings_.limit_bytes)) / std::max(1.0, failing_bytes - fitting_bytes);
     const auto guess =
         num_failing + std::llround(std::ceil(interpolation * static_cast<double>(num_fitting - num_failing)));
     const int64_t next_guess = std::clamp<int64_t>(guess, num_failing + 1, num_fitting - 1);
-    (fits(dry_run(config_with_recomputation(next_guess))) ? num_fitting : num_failing) = next_guess;
+    (fits(dry_run(make_config_with_recomputation(next_guess))) ? num_fitting : num_failing) = next_guess;
   }
-  return dry_run(config_with_recomputation(num_fitting));
+  return dry_run(make_config_with_recomputation(num_fitting));
 }
 
-StepConfig CpuConfigSearch::config_with_recomputation(int64_t blocks) const {
-  const int64_t vision = max_pixel_rows() > 0 ? std::min(blocks, all_blocks_.vision) : 0;
+StepConfig CpuConfigSearch::make_config_with_recomputation(int64_t blocks) const {
+  const int64_t vision = find_max_pixel_rows() > 0 ? std::min(blocks, all_blocks_.vision) : 0;
   return make_step_config(list_micro_batch_sizes().front(), {vision, std::min(blocks - vision, all_blocks_.language)});
 }
 
@@ -84,7 +88,7 @@ std::optional<CpuStepEstimate> CpuConfigSearch::find_with_smaller_passes() {
 
 CpuStepEstimate CpuConfigSearch::find_min_memory() {
   const StepConstraints& constraints = settings_.constraints;
-  StepConfig step_config = config_with_recomputation(num_blocks());
+  StepConfig step_config = make_config_with_recomputation(num_blocks());
   if (!constraints.recompute.is_auto()) step_config.recompute = constraints.recompute.resolve_blocks(all_blocks_);
   CpuStepEstimate min_memory = dry_run(step_config);
   const auto improve = [&](const StepConfig& candidate) {
@@ -95,7 +99,7 @@ CpuStepEstimate CpuConfigSearch::find_min_memory() {
   if (fits(min_memory)) return min_memory;
   if (!constraints.loss_chunk_rows) step_config.loss_chunk_rows = kCpuSmallLossChunkRows;
   if (improve(step_config) || constraints.vision_tiles_per_pass) return min_memory;
-  for (int64_t tiles_per_pass = max_pixel_rows() * step_config.micro_batch_size; tiles_per_pass > 1;) {
+  for (int64_t tiles_per_pass = find_max_pixel_rows() * step_config.micro_batch_size; tiles_per_pass > 1;) {
     tiles_per_pass = (tiles_per_pass + 1) / 2;
     step_config.vision_tiles_per_pass = tiles_per_pass;
     if (improve(step_config)) return min_memory;
@@ -119,9 +123,9 @@ StepConfig CpuConfigSearch::make_step_config(int64_t size, const models::Recompu
           .expandable_segments = constraints.expandable_segments};
 }
 
-int64_t CpuConfigSearch::max_pixel_rows() const {
+int64_t CpuConfigSearch::find_max_pixel_rows() const {
   int64_t max_rows = 0;
-  for (const auto& batch : workload_.candidates) max_rows = std::max(max_rows, batch.shapes.front().pixel_rows);
+  for (const auto& batch : workload_.worst_batches) max_rows = std::max(max_rows, batch.shapes.front().pixel_rows);
   return max_rows;
 }
 
@@ -130,11 +134,11 @@ CpuStepEstimate CpuConfigSearch::dry_run(const StepConfig& step_config) {
   if (previous != estimates_.end()) return *previous;
   if (!dry_run_) dry_run_.emplace(job_);
   CpuStepEstimate worst{.step_config = step_config};
-  for (size_t i = 0; i < workload_.candidates.size(); ++i) {
+  for (size_t i = 0; i < workload_.worst_batches.size(); ++i) {
     const DryRunResult result =
-        dry_run_->step(step_config, make_micro_batch(workload_.candidates[i], step_config.micro_batch_size));
-    ++effort_.num_dry_runs;
-    effort_.dry_run_seconds += result.seconds;
+        dry_run_->step(step_config, make_micro_batch(workload_.worst_batches[i], step_config.micro_batch_size));
+    ++planning_stats_.num_dry_runs;
+    planning_stats_.dry_run_seconds += result.seconds;
     const StepPeaks peaks = result.peaks();
     if (peaks.reserved_bytes > worst.peak_bytes) worst = {step_config, peaks.allocated_bytes, peaks.reserved_bytes, i};
   }
@@ -145,8 +149,8 @@ CpuStepEstimate CpuConfigSearch::dry_run(const StepConfig& step_config) {
 DryRunDetail CpuConfigSearch::compute_detail(const CpuStepEstimate& estimate) {
   dry_run_.reset();
   return *CpuDryRun(job_, CpuDryRun::Detail::kPeakByComponent)
-              .step(estimate.step_config,
-                    make_micro_batch(workload_.candidates[estimate.batch_index], estimate.step_config.micro_batch_size))
+              .step(estimate.step_config, make_micro_batch(workload_.worst_batches[estimate.batch_index],
+                                                           estimate.step_config.micro_batch_size))
               .detail;
 }
 

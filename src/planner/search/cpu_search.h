@@ -26,9 +26,9 @@ class CpuConfigSearch {
     int64_t max_micro_batch_size = 1;  ///< the largest size to try unless the constraints set one
   };
 
-  /// Builds the model. Adds the number and duration of dry runs to `effort`. Throws the exceptions
-  /// of build_model(). `workload` and `effort` must outlive the search.
-  CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningEffort& effort);
+  /// Builds the model. Adds the number and duration of dry runs to `planning_stats`. Throws the exceptions
+  /// of build_model(). `workload` and `planning_stats` must outlive the search.
+  CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningStats& planning_stats);
 
   /// Returns the first StepConfig that fits, in the order of make_cpu_plan(); nullopt if none fits.
   std::optional<CpuStepEstimate> find();
@@ -48,17 +48,17 @@ class CpuConfigSearch {
   std::optional<CpuStepEstimate> find_largest_fitting(const models::RecomputeBlocks& recompute);
   std::optional<CpuStepEstimate> find_with_recomputation();
   std::optional<CpuStepEstimate> find_with_smaller_passes();
-  StepConfig config_with_recomputation(int64_t blocks) const;
+  StepConfig make_config_with_recomputation(int64_t blocks) const;
   StepConfig make_step_config(int64_t size, const models::RecomputeBlocks& recompute) const;
   std::vector<int64_t> list_micro_batch_sizes() const;
-  int64_t max_pixel_rows() const;
+  int64_t find_max_pixel_rows() const;
   int64_t num_blocks() const { return all_blocks_.vision + all_blocks_.language; }
   bool fits(const CpuStepEstimate& estimate) const { return estimate.peak_bytes <= settings_.limit_bytes; }
 
   Job job_;
   const Workload& workload_;
   Settings settings_;
-  PlanningEffort& effort_;
+  PlanningStats& planning_stats_;
   std::optional<CpuDryRun> dry_run_;
   std::vector<CpuStepEstimate> estimates_;
   models::RecomputeBlocks all_blocks_;  // of the model

@@ -73,10 +73,10 @@ void PlanEvaluator::add_worst_case(const SampleBatch& batch) {
   entries_.clear();
 }
 
-DryRunResult PlanEvaluator::run(const DryRunRequest& request) {
+DryRunResult PlanEvaluator::run_request(const DryRunRequest& request) {
   DryRunResult result = process_.dry_run(request);
-  ++effort_.num_dry_runs;
-  effort_.dry_run_seconds += result.seconds;
+  ++planning_stats_.num_dry_runs;
+  planning_stats_.dry_run_seconds += result.seconds;
   if (!result.collectives.reductions.empty()) collectives_ = result.collectives;
   return result;
 }
@@ -144,7 +144,7 @@ StepEstimate PlanEvaluator::dry_run(const StepConfig& step_config) {
   std::optional<Entry> largest;
   for (size_t i = 0; i < batches_.size(); ++i) {
     if (i + 1 < batches_.size()) process_.prefetch(make_full_request(step_config, batches_[i + 1]));
-    DryRunResult result = run(make_full_request(step_config, batches_[i]));
+    DryRunResult result = run_request(make_full_request(step_config, batches_[i]));
     if (result.out_of_memory) throw make_exceeds_all_gpus_error(batches_[i], step_config);
     if (largest && result.peaks().reserved_bytes <= largest->estimate.peaks.reserved_bytes) continue;
     StepEstimate estimate{.step_config = step_config, .peaks = result.peaks()};
@@ -167,7 +167,7 @@ std::vector<PlanEvaluator::Probe>::const_iterator PlanEvaluator::find_probe(cons
 DryRunResult PlanEvaluator::probe(const StepConfig& step_config, ProbeDetail detail) {
   const auto probe_entry = find_probe(step_config, detail);
   if (probe_entry != probes_.end()) return probe_entry->result;
-  probes_.push_back({step_config, detail, probe(step_config, worst(), detail)});
+  probes_.push_back({step_config, detail, probe(step_config, first_worst_case(), detail)});
   return probes_.back().result;
 }
 
@@ -175,12 +175,12 @@ DryRunRequest PlanEvaluator::make_probe_request(const StepConfig& step_config, c
                                                 ProbeDetail detail) {
   return {.step_config = step_config,
           .steps = {take_samples(batch, step_config.micro_batch_size)},
-          .with_costs = detail != ProbeDetail::kPeaks,
-          .with_detail = detail == ProbeDetail::kCostsAndDetail};
+          .with_costs = detail != ProbeDetail::kPeaksOnly,
+          .with_detail = detail == ProbeDetail::kWithCostsAndDetail};
 }
 
 DryRunResult PlanEvaluator::probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) {
-  DryRunResult result = run(make_probe_request(step_config, batch, detail));
+  DryRunResult result = run_request(make_probe_request(step_config, batch, detail));
   if (result.out_of_memory) throw make_exceeds_all_gpus_error(batch, step_config);
   return result;
 }
@@ -190,7 +190,7 @@ void PlanEvaluator::prefetch(const StepConfig& step_config) {
 }
 
 void PlanEvaluator::prefetch_probe(const StepConfig& step_config, ProbeDetail detail) {
-  if (find_probe(step_config, detail) == probes_.end()) prefetch_probe(step_config, worst(), detail);
+  if (find_probe(step_config, detail) == probes_.end()) prefetch_probe(step_config, first_worst_case(), detail);
 }
 
 void PlanEvaluator::prefetch_probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) {
@@ -203,12 +203,12 @@ const DryRunResult& PlanEvaluator::get_result(const StepConfig& step_config, boo
   if (with_timeline && entry->result.detail->timeline.empty()) {
     DryRunRequest request = make_full_request(step_config, batches_[entry->batch]);
     request.with_timeline = true;
-    entry->result = run(request);
+    entry->result = run_request(request);
   }
   return entry->result;
 }
 
-const SampleBatch& PlanEvaluator::get_batch(const StepConfig& step_config) const {
+const SampleBatch& PlanEvaluator::get_worst_case(const StepConfig& step_config) const {
   const auto entry = find_entry(step_config);
   VLMTRAIN_CHECK(entry != entries_.end(), "the StepConfig has not been dry-run");
   return batches_[entry->batch];
@@ -217,7 +217,7 @@ const SampleBatch& PlanEvaluator::get_batch(const StepConfig& step_config) const
 int64_t PlanEvaluator::reserved_bytes(const StepConfig& step_config, const SampleBatch& batch) {
   DryRunRequest request = make_full_request(step_config, batch);
   request.with_costs = request.with_detail = false;
-  return run(request).peaks().reserved_bytes;
+  return run_request(request).peaks().reserved_bytes;
 }
 
 AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
@@ -237,7 +237,7 @@ AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
     }
   }
   const DryRunResult result =
-      run({.step_config = step_config, .steps = {dry_run_samples, dry_run_samples}, .with_costs = true});
+      run_request({.step_config = step_config, .steps = {dry_run_samples, dry_run_samples}, .with_costs = true});
   if (result.out_of_memory) throw make_exceeds_all_gpus_error({.shapes = samples, .first_sample_id = {}}, step_config);
   average.peaks = result.peaks();
   const auto num_samples = static_cast<double>(samples.size());
@@ -257,13 +257,13 @@ AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
 }
 
 std::optional<int64_t> PlanEvaluator::reserved_bytes(const Job& job, const StepConfig& step_config,
-                                                     const std::vector<SampleBatch>& candidates) {
+                                                     const std::vector<SampleBatch>& worst_batches) {
   process_.set_job(job);
   std::optional<int64_t> max_bytes = 0;
-  for (const auto& candidate : candidates) {
+  for (const auto& candidate : worst_batches) {
     DryRunRequest request = make_full_request(step_config, candidate);
     request.with_costs = request.with_detail = false;
-    const DryRunResult result = run(request);
+    const DryRunResult result = run_request(request);
     if (result.out_of_memory) {
       max_bytes.reset();
       break;
@@ -288,7 +288,7 @@ std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constrain
       .expandable_segments = constraints.expandable_segments,
       .copies_ahead = false};
   std::vector<StepConfig> min_memory_configs{step_config};
-  const bool has_tiles = std::any_of(workload.candidates.begin(), workload.candidates.end(),
+  const bool has_tiles = std::any_of(workload.worst_batches.begin(), workload.worst_batches.end(),
                                      [](const SampleBatch& batch) { return batch.shapes.front().pixel_rows > 0; });
   if (has_tiles && !constraints.vision_tiles_per_pass) {
     step_config.vision_tiles_per_pass = 1;
@@ -303,7 +303,7 @@ std::optional<int64_t> find_min_reserved_bytes(PlanEvaluator& evaluator, const J
   std::optional<int64_t> min_bytes;
   for (const StepConfig& step_config : configs) {
     if (min_bytes && static_cast<double>(*min_bytes) > give_up_bytes) break;
-    const auto bytes = evaluator.reserved_bytes(job, step_config, workload.candidates);
+    const auto bytes = evaluator.reserved_bytes(job, step_config, workload.worst_batches);
     if (bytes && (!min_bytes || *bytes < *min_bytes)) min_bytes = bytes;
     if (min_bytes && *min_bytes <= limit_bytes) break;
   }

@@ -23,7 +23,7 @@ class PlanEvaluator {
   /// for probes.
   void add_worst_case(const SampleBatch& batch);
   /// Returns the first worst case, which probes use. REQUIRES: add_worst_case() was called.
-  const SampleBatch& worst() const { return batches_.front(); }
+  const SampleBatch& first_worst_case() const { return batches_.front(); }
 
   /// Returns the estimate of a StepConfig. Unless it has been dry-run, dry-runs four steps for each
   /// worst case: two of its samples, each after a step of smaller samples, since changing sizes
@@ -34,22 +34,23 @@ class PlanEvaluator {
 
   /// The optional fields of a probe's DryRunResult. All results have peaks.
   enum class ProbeDetail {
-    kPeaks,           ///< neither costs nor detail
-    kCosts,           ///< costs
-    kCostsAndDetail,  ///< costs and detail
+    kPeaksOnly,           ///< neither costs nor detail
+    kWithCosts,           ///< costs
+    kWithCostsAndDetail,  ///< costs and detail
   };
-  /// Dry-runs a probe: one step of one micro-batch of worst(). Returns the earlier result of an
+  /// Dry-runs a probe: one step of one micro-batch of first_worst_case(). Returns the earlier result of an
   /// equal probe.
   DryRunResult probe(const StepConfig& step_config, ProbeDetail detail);
   /// Dry-runs a probe with another batch, without a cache.
-  DryRunResult probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail = ProbeDetail::kPeaks);
+  DryRunResult probe(const StepConfig& step_config, const SampleBatch& batch,
+                     ProbeDetail detail = ProbeDetail::kPeaksOnly);
 
   /// Starts the dry run of a later dry_run(step_config) or probe() call in the background, for the
   /// first worst case, if a worker is idle. Affects only the duration, not the results.
   void prefetch(const StepConfig& step_config);
   void prefetch_probe(const StepConfig& step_config, ProbeDetail detail);
   void prefetch_probe(const StepConfig& step_config, const SampleBatch& batch,
-                      ProbeDetail detail = ProbeDetail::kPeaks);
+                      ProbeDetail detail = ProbeDetail::kPeaksOnly);
 
   /// Returns the estimate of a StepConfig, or null if it has not been dry-run. Valid until the next
   /// call of dry_run() or add_worst_case().
@@ -65,26 +66,26 @@ class PlanEvaluator {
   const DryRunResult& get_result(const StepConfig& step_config, bool with_timeline);
   /// Returns the worst case with the highest peak. Valid until the next call of add_worst_case().
   /// REQUIRES: the StepConfig has been dry-run.
-  const SampleBatch& get_batch(const StepConfig& step_config) const;
+  const SampleBatch& get_worst_case(const StepConfig& step_config) const;
 
   /// Dry-runs four steps as dry_run() does, with a batch that need not be a worst case, and returns
   /// the reserved peak. Does not throw if it exceeds the memory of any GPU, but returns an
   /// incomplete peak.
   int64_t reserved_bytes(const StepConfig& step_config, const SampleBatch& batch);
 
-  /// Does the same for another job with each of `candidates` and returns the highest reserved peak,
+  /// Does the same for another job with each of `worst_batches` and returns the highest reserved peak,
   /// or nullopt if it exceeds the memory of any GPU.
   std::optional<int64_t> reserved_bytes(const Job& job, const StepConfig& step_config,
-                                        const std::vector<SampleBatch>& candidates);
+                                        const std::vector<SampleBatch>& worst_batches);
 
   /// Dry-runs two steps of `samples`, an average step of one rank, and returns the second one's
   /// costs and the peaks of both. If a step has more than 32 micro-batches, the first 32 represent
   /// all.
   AverageStep dry_run_average_step(const StepConfig& step_config, const std::vector<data::SampleShape>& samples);
 
-  /// Dry-runs any request with the evaluator's job and counts it in effort(). Does not throw if the
+  /// Dry-runs any request with the evaluator's job and counts it in planning_stats(). Does not throw if the
   /// GPU's memory is exhausted.
-  DryRunResult run(const DryRunRequest& request);
+  DryRunResult run_request(const DryRunRequest& request);
 
   /// Returns the number of tokens of all ranks together in a step of `batch`.
   double tokens_per_step(const SampleBatch& batch) const;
@@ -93,8 +94,8 @@ class PlanEvaluator {
   Communication communication(double micro_batch_seconds, int64_t num_micro_batches) const;
   /// Returns the communication of a StepConfig. REQUIRES: it has been dry-run.
   Communication communication(const StepConfig& step_config) const;
-  /// Returns the number and duration of dry runs so far; PlanningEffort::seconds is 0.
-  const PlanningEffort& effort() const { return effort_; }
+  /// Returns the number and duration of dry runs so far; PlanningStats::seconds is 0.
+  const PlanningStats& planning_stats() const { return planning_stats_; }
 
  private:
   /// A dry-run StepConfig with the worst case that has the highest peak.
@@ -104,7 +105,7 @@ class PlanEvaluator {
     size_t batch;  ///< index of the worst case in batches_
   };
 
-  /// A probe of worst().
+  /// A probe of first_worst_case().
   struct Probe {
     StepConfig step_config;
     ProbeDetail detail;
@@ -126,8 +127,8 @@ class PlanEvaluator {
   std::vector<SampleBatch> batches_;  // worst cases
   DryRunProcess process_;
   std::vector<Entry> entries_;
-  std::vector<Probe> probes_;  // stay valid, since worst() does not change
-  PlanningEffort effort_;
+  std::vector<Probe> probes_;  // stay valid, since first_worst_case() does not change
+  PlanningStats planning_stats_;
 };
 
 /// Returns the one or two StepConfigs that may need the least memory within the constraints: the

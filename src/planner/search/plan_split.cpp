@@ -34,7 +34,7 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
       request.steps.push_back(group_samples(doubled));
       request.splits.push_back(engine::split_in_order({std::ssize(micro_batch), std::ssize(micro_batch)}));
     }
-    const DryRunResult result = evaluator_.run(request);
+    const DryRunResult result = evaluator_.run_request(request);
     // Steps after one that ran out of memory have no result.
     std::vector<int64_t> bytes(micro_batches.size(), kUnlimitedBytes);
     for (size_t i = 0; i < micro_batches.size() && i + 1 < result.steps.size(); ++i) {
@@ -43,11 +43,12 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
     return bytes;
   }
 
-  StepResults run(const std::vector<SampleShapes>& steps, const std::vector<engine::MicroBatchSplit>& splits) override {
+  StepResults run_steps(const std::vector<SampleShapes>& steps,
+                        const std::vector<engine::MicroBatchSplit>& splits) override {
     DryRunRequest request{
         .step_config = step_config_, .steps = {}, .splits = splits, .with_costs = true, .with_step_seconds = true};
     for (const SampleShapes& step : steps) request.steps.push_back(group_samples(step));
-    DryRunResult result = evaluator_.run(request);
+    DryRunResult result = evaluator_.run_request(request);
     double num_micro_batches = 0, seconds = 0;
     for (size_t i = 0; i < result.step_seconds.size(); ++i) {
       num_micro_batches += static_cast<double>(splits[i].micro_batches());
@@ -79,7 +80,7 @@ bool should_plan_split(const Plan& plan) {
          best_config.recompute != models::RecomputeBlocks{};
 }
 
-int64_t midpoint(int64_t a, int64_t b) {
+int64_t compute_midpoint(int64_t a, int64_t b) {
   return (a + b + 1) / 2;
 }
 
@@ -100,8 +101,8 @@ std::vector<models::RecomputeBlocks> list_recompute_blocks(const Plan& plan, Pla
                                            .language = plan.detail.language_blocks};
   add(min_blocks);
   add(best_config.recompute);
-  add({.vision = midpoint(min_blocks.vision, all_blocks.vision),
-       .language = midpoint(min_blocks.language, all_blocks.language)});
+  add({.vision = compute_midpoint(min_blocks.vision, all_blocks.vision),
+       .language = compute_midpoint(min_blocks.language, all_blocks.language)});
   add(all_blocks);
   std::ranges::stable_sort(blocks_to_try, {},
                            [](const models::RecomputeBlocks& blocks) { return blocks.vision + blocks.language; });
@@ -165,9 +166,9 @@ namespace {
 /// Dry runs on the meta device.
 class CpuMicroBatchDryRun final : public MicroBatchDryRun {
  public:
-  /// Adds the number and duration of dry runs to `effort`, which must outlive the object.
-  CpuMicroBatchDryRun(const Job& job, StepConfig step_config, PlanningEffort& effort)
-      : dry_run_(job), step_config_(std::move(step_config)), effort_(effort) {}
+  /// Adds the number and duration of dry runs to `planning_stats`, which must outlive the object.
+  CpuMicroBatchDryRun(const Job& job, StepConfig step_config, PlanningStats& planning_stats)
+      : dry_run_(job), step_config_(std::move(step_config)), planning_stats_(planning_stats) {}
 
   std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) override {
     std::vector<int64_t> bytes;
@@ -180,7 +181,8 @@ class CpuMicroBatchDryRun final : public MicroBatchDryRun {
     return bytes;
   }
 
-  StepResults run(const std::vector<SampleShapes>& steps, const std::vector<engine::MicroBatchSplit>& splits) override {
+  StepResults run_steps(const std::vector<SampleShapes>& steps,
+                        const std::vector<engine::MicroBatchSplit>& splits) override {
     StepResults results;
     for (size_t i = 0; i < steps.size(); ++i) {
       const StepPeaks peaks = step(steps[i], splits[i]);
@@ -194,14 +196,14 @@ class CpuMicroBatchDryRun final : public MicroBatchDryRun {
     engine::StepLayout layout = make_step_layout(step_config_, samples);
     layout.split = std::move(split);
     const DryRunResult result = dry_run_.step(layout, group_samples(samples));
-    ++effort_.num_dry_runs;
-    effort_.dry_run_seconds += result.seconds;
+    ++planning_stats_.num_dry_runs;
+    planning_stats_.dry_run_seconds += result.seconds;
     return result.peaks();
   }
 
   CpuDryRun dry_run_;
   StepConfig step_config_;
-  PlanningEffort& effort_;
+  PlanningStats& planning_stats_;
   bool has_optimizer_state_ = false;
 };
 
@@ -218,7 +220,7 @@ void plan_cpu_split(const CpuPlanRequest& request, CpuPlan& plan) {
                                                .loss_chunk_rows = plan.step_config.loss_chunk_rows,
                                                .limit_bytes = plan.limit.tensor_bytes,
                                                .max_samples = request.max_micro_batch_size}};
-  CpuMicroBatchDryRun dry_run(request.job, plan.step_config, plan.effort);
+  CpuMicroBatchDryRun dry_run(request.job, plan.step_config, plan.planning_stats);
   plan.split = learn_split_plan(dry_run, problem);
   if (plan.split->peaks.reserved_bytes <= plan.needed_bytes()) return;
   plan.peak_bytes = plan.split->peaks.allocated_bytes;

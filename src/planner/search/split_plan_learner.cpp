@@ -57,12 +57,12 @@ class SplitPlanLearner {
       : dry_run_(dry_run), problem_(problem), plan_{.table = problem.initial_table} {
     for (const auto* steps : {&problem.worst_steps, &problem.sampled_steps}) {
       for (const SampleShapes& step : *steps) {
-        for (const auto& shape : step) pool_.push_back(&shape);
+        for (const auto& shape : step) all_shapes_.push_back(&shape);
       }
     }
   }
 
-  SplitPlan run() {
+  SplitPlan learn() {
     measure(make_single_samples());
     measure(make_small_micro_batches());
     for (int64_t round = 0; round < kRounds; ++round) {
@@ -77,7 +77,7 @@ class SplitPlanLearner {
  private:
   template <class Size>
   const data::SampleShape& find_largest(const Size& size) const {
-    return **std::ranges::max_element(pool_, {}, [&](const data::SampleShape* shape) { return size(*shape); });
+    return **std::ranges::max_element(all_shapes_, {}, [&](const data::SampleShape* shape) { return size(*shape); });
   }
 
   /// Returns the largest and the smallest sample by each size, and the quartiles by tokens.
@@ -96,7 +96,7 @@ class SplitPlanLearner {
       add_extremes([](const Shape& shape) { return shape.mask_images; });
     }
     add_extremes([](const Shape& shape) { return shape.tokens - shape.image_tokens; });
-    auto sorted = pool_;
+    auto sorted = all_shapes_;
     std::ranges::stable_sort(sorted, {}, [](const Shape* shape) { return shape->tokens; });
     for (const size_t quarter : {1, 2, 3}) micro_batches.push_back({*sorted[quarter * (sorted.size() - 1) / 4]});
     return micro_batches;
@@ -210,7 +210,7 @@ class SplitPlanLearner {
       steps.push_back(partial_step.samples);
       splits.push_back(partial_step.split);
     }
-    const auto results = dry_run_.run(steps, splits);
+    const auto results = dry_run_.run_steps(steps, splits);
     plan_.peaks = results.peaks;
     plan_.num_dry_run_steps = std::ssize(sampled_indices);
     if (results.seconds.empty()) return results.peaks.reserved_bytes;
@@ -278,7 +278,7 @@ class SplitPlanLearner {
   MicroBatchDryRun& dry_run_;
   const SplitProblem& problem_;
   SplitPlan plan_;
-  std::vector<const data::SampleShape*> pool_;
+  std::vector<const data::SampleShape*> all_shapes_;
   std::vector<MeasuredMicroBatch> measured_;
 };
 
@@ -303,10 +303,10 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
     weights.push_back(!any_near_limit || is_near_limit(micro_batch) ? 1 : kFarFromLimitWeight);
   }
   const auto coefficients = nonnegative_least_squares(rows, values, weights);
-  constexpr double kUnitsPerWeight = 1024;  // of MemoryCostTable::bytes_per_1024
+  constexpr double kUnitsPerCoefficient = 1024;  // of MemoryCostTable::bytes_per_1024
   table.base_bytes = std::llround(std::floor(coefficients.front()));
   for (size_t term = 0; term < MemoryCostTable::kNumTerms; ++term) {
-    table.bytes_per_1024[term] = std::llround(std::ceil(coefficients[term + 1] * kUnitsPerWeight));
+    table.bytes_per_1024[term] = std::llround(std::ceil(coefficients[term + 1] * kUnitsPerCoefficient));
   }
   int64_t max_error = 0;
   for (const MeasuredMicroBatch& micro_batch : micro_batches) {
@@ -319,7 +319,7 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
 
 SplitPlan learn_split_plan(MicroBatchDryRun& dry_run, const SplitProblem& problem) {
   VLMTRAIN_CHECK(!problem.sampled_steps.empty(), "no steps to split");
-  return SplitPlanLearner(dry_run, problem).run();
+  return SplitPlanLearner(dry_run, problem).learn();
 }
 
 nlohmann::ordered_json SplitPlan::to_json() const {

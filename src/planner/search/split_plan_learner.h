@@ -32,8 +32,8 @@ class MicroBatchDryRun {
     double optimizer_and_exposed_seconds = 0;
   };
   /// Dry-runs steps one after another, like a training run, with the split of the same index each.
-  virtual StepResults run(const std::vector<SampleShapes>& steps,
-                          const std::vector<engine::MicroBatchSplit>& splits) = 0;
+  virtual StepResults run_steps(const std::vector<SampleShapes>& steps,
+                                const std::vector<engine::MicroBatchSplit>& splits) = 0;
 };
 
 /// A dry-run micro-batch.

@@ -122,7 +122,7 @@ std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& pro
   return list_changes(problem, freeze_vision_tower, [&](JobChange& change) { return add_lora(problem, change); });
 }
 
-std::vector<JobChange> make_smallest_job(const ChangeEvaluator::Problem& problem) {
+std::vector<JobChange> list_changes_to_smallest_job(const ChangeEvaluator::Problem& problem) {
   return list_changes(problem, [&](JobChange& change) {
     // No short-circuit: both are applied.
     const bool added_lora = add_lora(problem, change);

@@ -38,8 +38,8 @@ class ChangeEvaluator {
   /// Dry-runs a job with the samples of `workload` and returns the least memory within the
   /// constraints, in the bytes of limit_bytes(). Stops at the first StepConfig that fits. Returns
   /// nullopt if the job exceeds the memory of any device or cannot be dry-run.
-  virtual std::optional<int64_t> estimate_min_bytes(const Job& job, const Workload& workload,
-                                                    const StepConstraints& constraints) = 0;
+  virtual std::optional<int64_t> measure_min_bytes(const Job& job, const Workload& workload,
+                                                   const StepConstraints& constraints) = 0;
 
   /// A plan with other constraints.
   struct RelaxedPlan {
@@ -86,7 +86,7 @@ std::vector<JobChange> list_numeric_changes(const ChangeEvaluator::Problem& prob
 std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& problem);
 /// Returns at most one change, which minimizes memory but still trains adapters in every part: LoRA
 /// and NF4. Empty if the job has both already.
-std::vector<JobChange> make_smallest_job(const ChangeEvaluator::Problem& problem);
+std::vector<JobChange> list_changes_to_smallest_job(const ChangeEvaluator::Problem& problem);
 
 /// Returns the lowest value of memory.limit_gb above `gigabytes` for which `is_sufficient(value)`
 /// returns true. Tries multiples of 0.01 up to 10 GB and of 0.1 above. Returns nullopt if none up

@@ -46,8 +46,8 @@ double GpuChangeEvaluator::compute_give_up_ratio() const {
   return kPassSavingsMargin * max_ratio;
 }
 
-std::optional<int64_t> GpuChangeEvaluator::estimate_min_bytes(const Job& job, const Workload& workload,
-                                                              const StepConstraints& constraints) {
+std::optional<int64_t> GpuChangeEvaluator::measure_min_bytes(const Job& job, const Workload& workload,
+                                                             const StepConstraints& constraints) {
   const models::RecomputeBlocks blocks{.vision = plan_.detail.vision_blocks, .language = plan_.detail.language_blocks};
   return find_min_reserved_bytes(evaluator_, job, workload, make_min_memory_configs(constraints, workload, blocks),
                                  limit_bytes(), compute_give_up_ratio() * static_cast<double>(limit_bytes()));
@@ -110,12 +110,12 @@ struct GpuCandidate {
 };
 
 /// Returns the GPUs that the flag of the request can select, in increasing order of memory.
-std::vector<GpuCandidate> list_candidates(const PlanRequest& request) {
+std::vector<GpuCandidate> list_gpu_candidates(const PlanRequest& request) {
   std::vector<GpuCandidate> list;
   if (request.flags.gpu_by_size || request.flags.gpu.empty()) {
     for (const double size : kGpuSizes) list.push_back({fmt::format("{:g}", size), make_target_gpu(size)});
   } else {
-    for (const auto& gpu : memory::gpus()) {
+    for (const auto& gpu : memory::list_gpus()) {
       // Laptop GPUs are not sold separately.
       if (supports_precision(gpu, request.job.precision) && !gpu.name.ends_with("-laptop")) {
         list.push_back({std::string(gpu.name), find_target_gpu(std::string(gpu.name))});
@@ -160,7 +160,7 @@ Suggestion make_suggestion(const GpuCandidate& candidate, int64_t reserved_bytes
 
 std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const Plan& plan) {
   int num_dry_runs = 0;
-  for (const auto& candidate : list_candidates(request)) {
+  for (const auto& candidate : list_gpu_candidates(request)) {
     const auto limit = compute_memory_limit(candidate.target, request.mode, std::nullopt, request.workload.world_size);
     if (candidate.target.memory_bytes <= request.target.memory_bytes ||
         limit.limit_bytes < plan.best.peaks.reserved_bytes ||

@@ -26,8 +26,8 @@ class GpuChangeEvaluator final : public ChangeEvaluator {
   /// The arguments must outlive the evaluator.
   GpuChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator);
 
-  std::optional<int64_t> estimate_min_bytes(const Job& job, const Workload& workload,
-                                            const StepConstraints& constraints) override;
+  std::optional<int64_t> measure_min_bytes(const Job& job, const Workload& workload,
+                                           const StepConstraints& constraints) override;
   std::optional<RelaxedPlan> replan(const StepConstraints& constraints) override;
   int64_t limit_bytes() const override { return plan_.limit.limit_bytes; }
   int64_t total_bytes(int64_t bytes) const override { return bytes + plan_.overhead_bytes(); }

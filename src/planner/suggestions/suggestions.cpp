@@ -97,11 +97,11 @@ class ChangeSuggester {
   /// Returns the smallest job if it fits, otherwise the smallest job with smaller samples. For
   /// plans that no single change makes fit.
   std::vector<Suggestion> suggest_combined_changes() {
-    const auto smallest_jobs = make_smallest_job(evaluator_.problem());
+    const auto smallest_jobs = list_changes_to_smallest_job(evaluator_.problem());
     auto suggestions = suggest_fitting_jobs(smallest_jobs);
     if (!suggestions.empty()) return suggestions;
     for (const auto& change : smallest_jobs) {
-      const auto bytes = evaluator_.estimate_min_bytes(change.job, evaluator_.problem().workload, constraints_);
+      const auto bytes = evaluator_.measure_min_bytes(change.job, evaluator_.problem().workload, constraints_);
       if (!bytes) continue;
       for (auto& suggestion : suggest_smaller_samples(change.job, *bytes)) {
         suggestion.arguments.insert(suggestion.arguments.begin(), change.arguments.begin(), change.arguments.end());
@@ -117,7 +117,7 @@ class ChangeSuggester {
   std::vector<Suggestion> suggest_fitting_jobs(const std::vector<JobChange>& changes) {
     std::vector<Suggestion> suggestions;
     for (const auto& change : changes) {
-      const auto bytes = evaluator_.estimate_min_bytes(change.job, evaluator_.problem().workload, constraints_);
+      const auto bytes = evaluator_.measure_min_bytes(change.job, evaluator_.problem().workload, constraints_);
       if (!evaluator_.fits(bytes)) continue;
       suggestions.push_back({.arguments = change.arguments,
                              .note = change.description,
@@ -143,7 +143,7 @@ class ChangeSuggester {
 };
 
 /// Returns the memory of weights and optimizer state, which does not depend on the samples.
-int64_t persistent_bytes(const DryRunDetail& detail) {
+int64_t compute_persistent_bytes(const DryRunDetail& detail) {
   const auto& bytes = detail.peak.by_component;
   return bytes[static_cast<size_t>(memory::Component::kWeights)] +
          bytes[static_cast<size_t>(memory::Component::kOptimizer)];
@@ -163,7 +163,7 @@ void prepend_arguments(const std::vector<Relaxation>& relaxations, std::vector<S
 
 std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min_bytes, const DryRunDetail& detail) {
   const auto& problem = evaluator.problem();
-  const bool can_samples_help = persistent_bytes(detail) <= evaluator.limit_bytes();
+  const bool can_samples_help = compute_persistent_bytes(detail) <= evaluator.limit_bytes();
   const auto relaxations = list_relaxations(problem.constraints);
   auto suggestions = suggest_relaxations(relaxations, evaluator);
   // A change may help only without the constraints. Then both are suggested together.
@@ -176,7 +176,7 @@ std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min
   ChangeSuggester relaxed_suggester(evaluator, unconstrained);
   auto changes = constrained_suggester.suggest_single_changes(min_bytes, can_samples_help);
   if (changes.empty() && can_relax_all) {
-    const auto relaxed_min_bytes = evaluator.estimate_min_bytes(problem.job, problem.workload, unconstrained);
+    const auto relaxed_min_bytes = evaluator.measure_min_bytes(problem.job, problem.workload, unconstrained);
     changes = relaxed_suggester.suggest_single_changes(relaxed_min_bytes.value_or(min_bytes), can_samples_help);
     prepend_arguments(relaxations, changes);
   }
@@ -250,7 +250,7 @@ class LimitSearch {
     if (!limited_samples || 2 * limited_samples->num_dropped > limited_samples->num_samples) return std::nullopt;
     num_dropped_ = limited_samples->num_dropped;
     num_samples_ = limited_samples->num_samples;
-    const auto bytes = evaluator_.estimate_min_bytes(job_, limited_samples->workload, constraints_);
+    const auto bytes = evaluator_.measure_min_bytes(job_, limited_samples->workload, constraints_);
     if (!bytes) return std::nullopt;
     return LimitPoint{limit, *bytes};
   }
@@ -281,7 +281,8 @@ class LimitSearch {
   Suggestion make_suggestion(const LimitPoint& point) const {
     std::string note = limit_.description;
     if (num_dropped_ > 0)
-      note += fmt::format(", which drops {} of {} samples", with_commas(num_dropped_), with_commas(num_samples_));
+      note += fmt::format(", which drops {} of {} samples", format_with_commas(num_dropped_),
+                          format_with_commas(num_samples_));
     return {.arguments = format_arguments(limit_.argument_format, point.limit),
             .note = std::move(note),
             .makes_it_fit = true,

@@ -69,7 +69,7 @@ std::string fill_page(std::string_view name, const std::map<std::string, std::st
 
 namespace {
 
-constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::string_view kBase64Alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 }  // namespace
 
@@ -83,7 +83,7 @@ std::string base64_encode(std::string_view bytes) {
     for (size_t k = i; k < i + 3; ++k)
       group = group << 8 | (k < bytes.size() ? static_cast<unsigned char>(bytes[k]) : 0U);
     for (size_t k = 0; k < 4; ++k) {
-      text += i + k > bytes.size() ? '=' : kAlphabet[group >> (18 - 6 * k) & 63];
+      text += i + k > bytes.size() ? '=' : kBase64Alphabet[group >> (18 - 6 * k) & 63];
     }
   }
   return text;
@@ -96,7 +96,7 @@ std::string base64_decode(std::string_view text) {
   uint32_t bits = 0;
   int num_bits = 0;
   for (const char character : text) {
-    const size_t value = kAlphabet.find(character);
+    const size_t value = kBase64Alphabet.find(character);
     if (value == std::string_view::npos) return {};
     bits = bits << 6 | static_cast<uint32_t>(value);
     num_bits += 6;

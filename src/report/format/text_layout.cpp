@@ -82,25 +82,25 @@ std::string wrap_text(const std::string& prefix, const std::string& text, int co
   const int indent = count_columns(prefix);
   const int line_columns = std::max(1, columns - indent);
   std::string lines = prefix;
-  int num_used = 0;
+  int used_columns = 0;
   const auto break_line = [&] {
     lines += '\n';
     lines.append(static_cast<size_t>(indent), ' ');
-    num_used = 0;
+    used_columns = 0;
   };
   std::istringstream words(text);
   for (std::string word; words >> word;) {
-    if (num_used > 0 && num_used + 1 + count_columns(word) > line_columns) break_line();
-    if (num_used > 0) {
+    if (used_columns > 0 && used_columns + 1 + count_columns(word) > line_columns) break_line();
+    if (used_columns > 0) {
       lines += ' ';
-      ++num_used;
+      ++used_columns;
     }
     while (count_columns(word) > line_columns) {
       lines += take_columns(word, line_columns);
       break_line();
     }
     lines += word;
-    num_used += count_columns(word);
+    used_columns += count_columns(word);
   }
   return lines + "\n";
 }

@@ -47,11 +47,11 @@ ordered_json make_json(const std::vector<data::MissingFile>& files) {
 
 ordered_json make_sources_json(const Inspection& inspection) {
   auto sources = ordered_json::array();
-  const auto or_null = [](const auto& number) { return number ? ordered_json(*number) : ordered_json(); };
+  const auto value_or_null = [](const auto& number) { return number ? ordered_json(*number) : ordered_json(); };
   for (const auto& source : inspection.sources) {
     sources.push_back({{"path", source.source.path},
-                       {"weight", or_null(source.source.weight)},
-                       {"repeat", or_null(source.source.repeat)},
+                       {"weight", value_or_null(source.source.weight)},
+                       {"repeat", value_or_null(source.source.repeat)},
                        {"task", source.source.task},
                        {"samples", source.num_records},
                        {"usable", source.num_usable},
@@ -96,17 +96,18 @@ ordered_json make_largest_json(const Inspection& inspection) {
 ordered_json make_packs_json(const Inspection& inspection) {
   if (!inspection.pack_limits) return {};
   const data::PackStatistics& packs = inspection.packs;
-  return {
-      {"packs", packs.fill.packs},
-      {"max_tokens", inspection.pack_limits->tokens},
-      {"max_images", inspection.pack_limits->num_media},
-      {"max_tiles", inspection.pack_limits->tiles ? ordered_json(*inspection.pack_limits->tiles) : ordered_json()},
-      {"tokens_filled", packs.fill.tokens},
-      {"images_filled", packs.fill.num_media},
-      {"bound_by",
-       {{"tokens", packs.limited_by_tokens()}, {"images", packs.limited_by_images}, {"tiles", packs.limited_by_tiles}}},
-      {"most_tiles", packs.fill.max_tiles},
-      {"most_tiles_ids", inspection.largest_pack_ids}};
+  return {{"packs", packs.fill.packs},
+          {"max_tokens", inspection.pack_limits->tokens},
+          {"max_images", inspection.pack_limits->num_media},
+          {"max_tiles", inspection.pack_limits->tiles ? ordered_json(*inspection.pack_limits->tiles) : ordered_json()},
+          {"tokens_filled", packs.fill.tokens},
+          {"images_filled", packs.fill.num_media},
+          {"bound_by",
+           {{"tokens", packs.num_limited_by_tokens()},
+            {"images", packs.num_limited_by_images},
+            {"tiles", packs.num_limited_by_tiles}}},
+          {"most_tiles", packs.fill.max_tiles},
+          {"most_tiles_ids", inspection.largest_pack_ids}};
 }
 
 /// Returns the content of data.eval; null without one.
@@ -203,12 +204,12 @@ ordered_json Inspection::to_json() const {
                     {"ledger", ledger.to_json()},
                     {"largest", make_largest_json(*this)},
                     {"predicted_for", make_prediction_target_json(*this)},
-                    {"media", media},
+                    {"media", num_media},
                     {"decoded", decoded},
                     {"missing_files", std::move(missing_json)},
                     {"same_samples", {{"repeated", num_duplicates()}, {"groups", duplicate_samples}}},
                     {"same_files", duplicate_files},
-                    {"repeated_ids", {{"ids", repeated_ids}, {"first", first_repeated_id}}},
+                    {"repeated_ids", {{"ids", num_repeated_ids}, {"first", first_repeated_id}}},
                     {"evaluation", make_evaluation_json(*this)},
                     {"packs", make_packs_json(*this)},
                     {"shown", make_samples_json(*this)},

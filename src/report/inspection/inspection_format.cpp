@@ -15,13 +15,15 @@ namespace vlmtrain::report {
 namespace {
 
 NamedHistogram make_named_histogram(const std::string& name, const data::Histogram& histogram) {
-  std::string text = histogram.min == histogram.max
-                         ? fmt::format("{} each", with_commas(histogram.min))
-                         : fmt::format("{} to {} per sample, median {}, 95 % up to {}", with_commas(histogram.min),
-                                       with_commas(histogram.max), with_commas(histogram.median),
-                                       with_commas(histogram.percentile_95));
-  return {
-      .name = name, .text = text + fmt::format("; {} in total", with_commas(histogram.sum)), .histogram = &histogram};
+  std::string text =
+      histogram.min == histogram.max
+          ? fmt::format("{} each", format_with_commas(histogram.min))
+          : fmt::format("{} to {} per sample, median {}, 95 % up to {}", format_with_commas(histogram.min),
+                        format_with_commas(histogram.max), format_with_commas(histogram.median),
+                        format_with_commas(histogram.percentile_95));
+  return {.name = name,
+          .text = text + fmt::format("; {} in total", format_with_commas(histogram.sum)),
+          .histogram = &histogram};
 }
 
 double to_percent(double share) {
@@ -30,7 +32,7 @@ double to_percent(double share) {
 
 }  // namespace
 
-const char* pixel_row_title(const Inspection& inspection) {
+const char* get_pixel_row_title(const Inspection& inspection) {
   return inspection.has_patches ? "Patches" : inspection.has_grids ? "Grids" : "Tiles";
 }
 
@@ -42,7 +44,7 @@ std::vector<NamedHistogram> list_histograms(const Inspection& inspection) {
   if (inspection.volumes.max > 0) histograms.push_back(make_named_histogram("Volumes", inspection.volumes));
   // Each volume is one grid, except for series.
   if (inspection.pixel_rows.max > 0 && inspection.pixel_rows.sum != inspection.volumes.sum) {
-    histograms.push_back(make_named_histogram(pixel_row_title(inspection), inspection.pixel_rows));
+    histograms.push_back(make_named_histogram(get_pixel_row_title(inspection), inspection.pixel_rows));
   }
   if (inspection.video_frames.max > 0)
     histograms.push_back(make_named_histogram("Frames of videos", inspection.video_frames));
@@ -50,8 +52,8 @@ std::vector<NamedHistogram> list_histograms(const Inspection& inspection) {
 }
 
 std::string format_bin(const data::Histogram::Bin& bin) {
-  return bin.first == bin.last ? with_commas(bin.first)
-                               : fmt::format("{} - {}", with_commas(bin.first), with_commas(bin.last));
+  return bin.first == bin.last ? format_with_commas(bin.first)
+                               : fmt::format("{} - {}", format_with_commas(bin.first), format_with_commas(bin.last));
 }
 
 std::string format_run_length(const Inspection& inspection) {
@@ -76,7 +78,7 @@ std::vector<NoticeRow> make_notice_rows(const data::Ledger& ledger) {
   std::vector<NoticeRow> rows;
   for (const auto& [kind, count] : ledger.notices().kinds()) {
     rows.push_back({.kind = data::describe_notice(kind),
-                    .samples = with_commas(count.samples),
+                    .samples = format_with_commas(count.samples),
                     .example = count.example.empty()
                                    ? to_printable(count.id)
                                    : fmt::format("{}: {}", to_printable(count.id), make_excerpt(count.example)),
@@ -88,9 +90,9 @@ std::vector<NoticeRow> make_notice_rows(const data::Ledger& ledger) {
 std::string format_bad_samples(const Inspection& inspection) {
   const int64_t failed = inspection.ledger.count(data::SampleStatus::kFailed);
   const int64_t dropped = inspection.ledger.count(data::SampleStatus::kDropped);
-  if (failed == 0) return dropped == 1 ? "1 is dropped" : fmt::format("{} are dropped", with_commas(dropped));
-  std::string text = fmt::format("{} would stop training (data.on_bad_sample=fail)", with_commas(failed));
-  return dropped > 0 ? text + fmt::format(", {} are dropped", with_commas(dropped)) : text;
+  if (failed == 0) return dropped == 1 ? "1 is dropped" : fmt::format("{} are dropped", format_with_commas(dropped));
+  std::string text = fmt::format("{} would stop training (data.on_bad_sample=fail)", format_with_commas(failed));
+  return dropped > 0 ? text + fmt::format(", {} are dropped", format_with_commas(dropped)) : text;
 }
 
 std::string describe_largest_samples(const Inspection& inspection) {
@@ -108,7 +110,7 @@ std::string format_usable_samples(const data::Ledger& ledger) {
   return fmt::format("{}, {} of which can be used", pluralize(ledger.samples(), "sample"),
                      num_bad == 0                  ? "all"
                      : num_bad == ledger.samples() ? "none"
-                                                   : with_commas(ledger.samples() - num_bad));
+                                                   : format_with_commas(ledger.samples() - num_bad));
 }
 
 std::string format_source_options(const data::Source& source) {
@@ -122,7 +124,7 @@ std::string format_source_options(const data::Source& source) {
 std::string format_media(const data::SampleShape& shape, const Inspection& inspection) {
   if (shape.num_media == 0) return inspection.has_grids ? "no volume" : "no image";
   if (inspection.has_grids) return data::describe_media(shape);
-  return fmt::format("{}, {} {}", data::describe_media(shape), with_commas(shape.pixel_rows),
+  return fmt::format("{}, {} {}", data::describe_media(shape), format_with_commas(shape.pixel_rows),
                      inspection.pixel_row_name());
 }
 
@@ -132,19 +134,20 @@ std::string format_packs(const Inspection& inspection) {
   std::string text = fmt::format(
       "{} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} {} are used. Packs limited by "
       "tokens: {}, by {}: {}",
-      pluralize(packs.fill.packs, "pack"), to_percent(packs.fill.tokens), with_commas(limits.tokens),
+      pluralize(packs.fill.packs, "pack"), to_percent(packs.fill.tokens), format_with_commas(limits.tokens),
       to_percent(packs.fill.num_media), limits.num_media, inspection.media_name(),
-      with_commas(packs.limited_by_tokens()), inspection.media_name(), with_commas(packs.limited_by_images));
+      format_with_commas(packs.num_limited_by_tokens()), inspection.media_name(),
+      format_with_commas(packs.num_limited_by_images));
   if (limits.tiles)
-    text += fmt::format(", by {}: {}", inspection.pixel_row_name(), with_commas(packs.limited_by_tiles));
-  return text +
-         fmt::format(". Most {} in one pack: {}", inspection.pixel_row_name(), with_commas(packs.fill.max_tiles));
+    text += fmt::format(", by {}: {}", inspection.pixel_row_name(), format_with_commas(packs.num_limited_by_tiles));
+  return text + fmt::format(". Most {} in one pack: {}", inspection.pixel_row_name(),
+                            format_with_commas(packs.fill.max_tiles));
 }
 
 std::string format_repeated_ids(const Inspection& inspection) {
-  const bool is_one = inspection.repeated_ids == 1;
+  const bool is_one = inspection.num_repeated_ids == 1;
   return fmt::format("{} {} by several samples{}{}; the ledger distinguishes them by index, --record uses the first",
-                     pluralize(inspection.repeated_ids, "id"), is_one ? "is shared" : "are shared",
+                     pluralize(inspection.num_repeated_ids, "id"), is_one ? "is shared" : "are shared",
                      is_one ? ", " : ", the first is ", to_printable(inspection.first_repeated_id));
 }
 
@@ -152,13 +155,13 @@ std::string format_pixels(int64_t pixels) {
   constexpr double kMillion = 1e6;
   const double millions = static_cast<double>(pixels) / kMillion;
   return millions >= 0.1 ? fmt::format("{:.1f} million pixels", millions)
-                         : fmt::format("{} pixels", with_commas(pixels));
+                         : fmt::format("{} pixels", format_with_commas(pixels));
 }
 
 namespace {
 
 /// Size of the chart in units of the SVG's view box. Not tuned.
-constexpr double kWidth = 460, kHeight = 168;
+constexpr double kChartWidth = 460, kChartHeight = 168;
 constexpr double kTopMargin = 16, kBottomMargin = 18;  // space for labels above and below the bars
 /// Maximum width of a bar, so that a few bins do not fill the chart.
 constexpr double kMaxBarWidth = 64;
@@ -177,42 +180,42 @@ std::string abbreviate_number(int64_t number) {
 }  // namespace
 
 std::string render_histogram_svg(const data::Histogram& histogram) {
-  std::string svg = fmt::format(R"(<svg class="histogram" viewBox="0 0 {} {}" role="img">)", kWidth, kHeight);
+  std::string svg = fmt::format(R"(<svg class="histogram" viewBox="0 0 {} {}" role="img">)", kChartWidth, kChartHeight);
   const auto& bins = histogram.bins;
   int64_t max_count = 1;
   for (const auto& bin : bins) max_count = std::max(max_count, bin.count);
-  const double step = std::min(kMaxBarWidth, kWidth / static_cast<double>(std::max<size_t>(bins.size(), 1)));
-  const double baseline = kHeight - kBottomMargin, max_bar_height = baseline - kTopMargin;
+  const double bin_width = std::min(kMaxBarWidth, kChartWidth / static_cast<double>(std::max<size_t>(bins.size(), 1)));
+  const double baseline = kChartHeight - kBottomMargin, max_bar_height = baseline - kTopMargin;
   // With more bins, neighboring labels would overlap: only every second one is drawn.
   const bool is_crowded = bins.size() > 9;
   for (size_t i = 0; i < bins.size(); ++i) {
     const auto& bin = bins[i];
     const double fraction = static_cast<double>(bin.count) / static_cast<double>(max_count);
     const double height = bin.count > 0 ? std::max(1.0, fraction * max_bar_height) : 0;
-    const double bar_left = static_cast<double>(i) * step, bar_center = bar_left + step / 2;
+    const double bar_left = static_cast<double>(i) * bin_width, bar_center = bar_left + bin_width / 2;
     // The last bin may be wider (data::Histogram).
     const bool is_tail = i > 0 && bin.last - bin.first > bins.front().last - bins.front().first;
     svg += fmt::format(R"(<g><title>{}: {}</title><rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{}"/>)",
-                       format_bin(bin), pluralize(bin.count, "sample"), bar_left, step, kHeight);
+                       format_bin(bin), pluralize(bin.count, "sample"), bar_left, bin_width, kChartHeight);
     svg += fmt::format(R"(<rect class="bar{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>)",
-                       is_tail ? " tail" : "", bar_left + 1, baseline - height, step - 2, height);
+                       is_tail ? " tail" : "", bar_left + 1, baseline - height, bin_width - 2, height);
     if (bin.count > 0) {
       svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{}</text>)", bar_center, baseline - height - 4,
                          abbreviate_number(bin.count));
     }
     if (!is_crowded || i % 2 == 0 || is_tail) {
-      svg += fmt::format(R"(<text class="axis" x="{:.1f}" y="{}">{}{}</text>)", bar_center, kHeight - 4,
+      svg += fmt::format(R"(<text class="axis" x="{:.1f}" y="{}">{}{}</text>)", bar_center, kChartHeight - 4,
                          is_tail ? "≥ " : "", abbreviate_number(bin.first));
     }
     svg += "</g>";
   }
-  return svg + fmt::format(R"(<path class="floor" d="M0 {0}H{1}"/></svg>)", baseline, kWidth);
+  return svg + fmt::format(R"(<path class="floor" d="M0 {0}H{1}"/></svg>)", baseline, kChartWidth);
 }
 
 namespace {
 
 /// Frames of a video or series that are shown, so that the page stays small. Not tuned.
-constexpr int64_t kMaxFrames = 16;
+constexpr int64_t kMaxShownFrames = 16;
 
 std::string render_tile_lines(const models::MediaPreview& preview) {
   const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
@@ -226,33 +229,34 @@ std::string render_tile_lines(const models::MediaPreview& preview) {
   return lines.empty() ? "" : fmt::format(R"(<path class="tiles" d="{}"/>)", lines);
 }
 
-std::string format_volume_caption(const models::MediaPreview& preview, int64_t frames) {
+std::string format_volume_caption(const models::MediaPreview& preview, int64_t num_frames) {
   const auto& [right, front, top] = preview.voxels;
   std::string text = fmt::format("volume {}: {} × {} × {}", preview.media_index + 1, right, front, top);
-  if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
+  if (num_frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, num_frames);
   if (!preview.name.empty()) text += fmt::format(", {}", escape_html(to_printable(preview.name)));
   return text;
 }
 
-std::string format_caption(const models::MediaPreview& preview, int64_t frames) {
-  if (preview.is_volume()) return format_volume_caption(preview, frames);
+std::string format_caption(const models::MediaPreview& preview, int64_t num_frames) {
+  if (preview.is_volume()) return format_volume_caption(preview, num_frames);
   const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
-  std::string text = fmt::format("{}{}: {} × {}", frames > 1 ? "video " : "", preview.media_index + 1, width, height);
-  if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
+  std::string text =
+      fmt::format("{}{}: {} × {}", num_frames > 1 ? "video " : "", preview.media_index + 1, width, height);
+  if (num_frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, num_frames);
   const int64_t rows = height / preview.tile_height, columns = width / preview.tile_width;
   if (rows * columns > 1) text += fmt::format(", {} × {} tiles", columns, rows);
   if (preview.is_overview) text += ", overview";
   return text;
 }
 
-std::string render_figure(const models::MediaPreview& preview, int64_t frames) {
+std::string render_figure(const models::MediaPreview& preview, int64_t num_frames) {
   const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
   return fmt::format(
       R"(<figure{}><svg viewBox="0 0 {} {}"><image width="{}" height="{}" href="data:image/png;base64,{}"/>{}</svg>)"
       "<figcaption>{}</figcaption></figure>\n",
-      preview.is_overview || frames > 1 ? R"( class="small")" : "", width, height, width, height,
+      preview.is_overview || num_frames > 1 ? R"( class="small")" : "", width, height, width, height,
       base64_encode(image::encode_png(preview.pixels.contiguous())), render_tile_lines(preview),
-      format_caption(preview, frames));
+      format_caption(preview, num_frames));
 }
 
 }  // namespace
@@ -263,10 +267,10 @@ std::string render_media_previews(const std::vector<models::MediaPreview>& previ
     const auto end =
         std::find_if(first, previews.end(), [&](const auto& other) { return other.media_index != first->media_index; });
     const auto is_frame = [](const models::MediaPreview& preview) { return preview.frame_index > 0; };
-    const int64_t frames = std::any_of(first, end, is_frame) ? end - first : 1;
-    const int64_t num_shown = frames > 1 ? std::min(frames, kMaxFrames) : end - first;
+    const int64_t num_frames = std::any_of(first, end, is_frame) ? end - first : 1;
+    const int64_t num_shown = num_frames > 1 ? std::min(num_frames, kMaxShownFrames) : end - first;
     for (int64_t i = 0; i < num_shown; ++i)
-      html += render_figure(first[frames > 1 ? i * frames / num_shown : i], frames);
+      html += render_figure(first[num_frames > 1 ? i * num_frames / num_shown : i], num_frames);
     first = end;
   }
   return html;

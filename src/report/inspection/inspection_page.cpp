@@ -37,13 +37,13 @@ class PageTable {
  public:
   explicit PageTable(const std::vector<std::string>& headers, size_t num_text_columns = 1)
       : num_text_columns_(num_text_columns) {
-    html_ = "<table><thead>" + row(headers, "th") + "</thead><tbody>\n";
+    html_ = "<table><thead>" + make_row(headers, "th") + "</thead><tbody>\n";
   }
-  void add(const std::vector<std::string>& cells) { html_ += row(cells, "td"); }
+  void add(const std::vector<std::string>& cells) { html_ += make_row(cells, "td"); }
   std::string html() const { return html_ + "</tbody></table>\n"; }
 
  private:
-  std::string row(const std::vector<std::string>& cells, const char* tag) const {
+  std::string make_row(const std::vector<std::string>& cells, const char* tag) const {
     std::string html = "<tr>";
     for (size_t i = 0; i < cells.size(); ++i) {
       const char* const style = i == 0 ? R"( class="id")" : i < num_text_columns_ ? R"( class="text")" : "";
@@ -68,12 +68,13 @@ std::string make_long_table(const std::vector<std::string>& headers, size_t num_
   size_t number = 0;
   for (const auto& entry : entries) (number++ < kOpenRows ? first : remaining).add(cells(entry));
   if (number <= kOpenRows) return first.html();
-  return first.html() + make_details(with_commas(static_cast<int64_t>(number - kOpenRows)) + " more", remaining.html());
+  return first.html() +
+         make_details(format_with_commas(static_cast<int64_t>(number - kOpenRows)) + " more", remaining.html());
 }
 
 /// Returns an HTML list of the groups. Groups after the first kOpenRows are collapsed.
 std::string make_group_list(const DuplicateGroups<std::string>& groups) {
-  const auto list = [&](size_t begin, size_t end) {
+  const auto make_list = [&](size_t begin, size_t end) {
     std::string html = "<ul class=\"groups\">\n";
     for (size_t i = begin; i < end; ++i)
       html += fmt::format("<li>{}</li>\n", escape(fmt::format("{}", fmt::join(groups[i], ", "))));
@@ -81,8 +82,9 @@ std::string make_group_list(const DuplicateGroups<std::string>& groups) {
   };
   const size_t num_open = std::min(kOpenRows, groups.size());
   const auto num_remaining = static_cast<int64_t>(groups.size() - num_open);
-  return list(0, num_open) +
-         (num_remaining > 0 ? make_details(with_commas(num_remaining) + " more", list(num_open, groups.size())) : "");
+  return make_list(0, num_open) + (num_remaining > 0 ? make_details(format_with_commas(num_remaining) + " more",
+                                                                    make_list(num_open, groups.size()))
+                                                     : "");
 }
 
 /// A builder of the sections of the page.
@@ -122,8 +124,9 @@ class InspectionPageBuilder {
     add("model", inspection_.model);
     add("chat template", inspection_.chat_template);
     add("run", format_run_length(inspection_));
-    add("media", fmt::format("{} different {}, {}", with_commas(inspection_.media), inspection_.media_description(),
-                             inspection_.decoded ? "all decoded" : "only the headers were read"));
+    add("media",
+        fmt::format("{} different {}, {}", format_with_commas(inspection_.num_media), inspection_.media_description(),
+                    inspection_.decoded ? "all decoded" : "only the headers were read"));
     return make_panel("Run", "<dl>\n" + rows + "</dl>\n");
   }
 
@@ -134,9 +137,9 @@ class InspectionPageBuilder {
     if (has_shares) headers.insert(headers.begin() + 1, "sampling");
     PageTable table(headers, has_shares ? 2 : 1);
     for (const auto& source : inspection_.sources) {
-      std::vector<std::string> cells{source.source.path, with_commas(source.num_records),
-                                     with_commas(source.num_usable), with_commas(source.shrunk),
-                                     with_commas(source.without_media)};
+      std::vector<std::string> cells{source.source.path, format_with_commas(source.num_records),
+                                     format_with_commas(source.num_usable), format_with_commas(source.shrunk),
+                                     format_with_commas(source.without_media)};
       if (has_shares) cells.insert(cells.begin() + 1, format_source_options(source.source));
       table.add(cells);
     }
@@ -147,7 +150,7 @@ class InspectionPageBuilder {
     if (inspection_.mixture_sources.empty()) return {};
     PageTable table({"drawn from", "share", "usable", "epochs"});
     for (const auto& source : inspection_.mixture_sources) {
-      table.add({source.name, fmt::format("{:.1f} %", 100 * source.share), with_commas(source.num_usable),
+      table.add({source.name, fmt::format("{:.1f} %", 100 * source.share), format_with_commas(source.num_usable),
                  fmt::format("{:.3g}", source.epochs)});
     }
     return make_panel("Drawn by shares", table.html());
@@ -157,7 +160,8 @@ class InspectionPageBuilder {
     if (inspection_.tasks.size() < 2) return {};
     PageTable table({"task", "samples", "tokens", "label tokens"});
     for (const auto& task : inspection_.tasks) {
-      table.add({task.name, with_commas(task.samples), with_commas(task.tokens), with_commas(task.label_tokens)});
+      table.add({task.name, format_with_commas(task.samples), format_with_commas(task.tokens),
+                 format_with_commas(task.label_tokens)});
     }
     return make_panel("Tasks", table.html());
   }
@@ -166,7 +170,7 @@ class InspectionPageBuilder {
     if (inspection_.num_bad() == 0) return {};
     PageTable reasons({"reason", "samples"});
     for (const auto& [reason, count] : ledger_["reasons"].items())
-      reasons.add({reason, with_commas(count.get<int64_t>())});
+      reasons.add({reason, format_with_commas(count.get<int64_t>())});
     return make_panel(
         "Cannot be used: " + format_bad_samples(inspection_),
         reasons.html() +
@@ -199,7 +203,7 @@ class InspectionPageBuilder {
                                                          return std::vector<std::string>{
                                                              file.path, file.reason,
                                                              inspection_.missing_file_sample_ids[number++],
-                                                             with_commas(file.num_records)};
+                                                             format_with_commas(file.num_records)};
                                                        }));
   }
 
@@ -209,8 +213,8 @@ class InspectionPageBuilder {
     return make_panel(
         "Shrunk to fit data.max_length: " + pluralize(std::ssize(each), "sample"),
         make_long_table({"sample", "tokens", "before", "pixels", "before"}, 1, each, [](const ordered_json& sample) {
-          return std::vector<std::string>{sample["id"], with_commas(sample["tokens"][1]),
-                                          with_commas(sample["tokens"][0]), format_pixels(sample["pixels"][1]),
+          return std::vector<std::string>{sample["id"], format_with_commas(sample["tokens"][1]),
+                                          format_with_commas(sample["tokens"][0]), format_pixels(sample["pixels"][1]),
                                           format_pixels(sample["pixels"][0])};
         }));
   }
@@ -222,9 +226,9 @@ class InspectionPageBuilder {
     if (inspection_.prediction_target) headers.insert(headers.begin() + 1, "memory");
     PageTable table(headers);
     for (const auto& sample : inspection_.largest_samples) {
-      std::vector<std::string> cells{sample.id, with_commas(sample.shape.tokens),
-                                     with_commas(sample.shape.label_tokens), with_commas(sample.shape.num_media),
-                                     with_commas(sample.shape.pixel_rows)};
+      std::vector<std::string> cells{
+          sample.id, format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.label_tokens),
+          format_with_commas(sample.shape.num_media), format_with_commas(sample.shape.pixel_rows)};
       if (inspection_.prediction_target) cells.insert(cells.begin() + 1, format_gigabytes(sample.predicted_bytes));
       table.add(cells);
     }
@@ -247,7 +251,7 @@ class InspectionPageBuilder {
     };
     add("Tokens", std::move(tokens));
     add(inspection_.has_grids ? "Volumes" : "Images", std::move(images));
-    add(pixel_row_title(inspection_), std::move(rows));
+    add(get_pixel_row_title(inspection_), std::move(rows));
     html += make_details(fmt::format("the pack with the most {}", inspection_.pixel_row_name()),
                          make_group_list({inspection_.largest_pack_ids}));
     return make_panel("Packs", html);
@@ -260,17 +264,18 @@ class InspectionPageBuilder {
     std::string html =
         make_hint(fmt::format("data.eval={}: {}.", evaluation.name, format_usable_samples(evaluation.ledger)));
     if (evaluation.without_media > 0) {
-      html += make_hint(fmt::format("{} have no image, video or volume.", with_commas(evaluation.without_media)));
+      html +=
+          make_hint(fmt::format("{} have no image, video or volume.", format_with_commas(evaluation.without_media)));
     }
     html += make_hint(fmt::format("{} are also in the training data, with the same text and images.",
-                                  with_commas(std::ssize(evaluation.train_duplicates))));
+                                  format_with_commas(std::ssize(evaluation.train_duplicates))));
     if (!evaluation.train_duplicates.empty()) {
       html += make_long_table({"in data.eval", "in data.train"}, 2, evaluation.train_duplicates, [](const auto& pair) {
         return std::vector<std::string>{pair.first, pair.second};
       });
     }
     html += make_hint(fmt::format("{} have {} from the training data.",
-                                  with_commas(std::ssize(evaluation.ids_with_train_media)),
+                                  format_with_commas(std::ssize(evaluation.ids_with_train_media)),
                                   inspection_.has_grids ? "a volume" : "an image or video"));
     if (!evaluation.ids_with_train_media.empty())
       html += make_details("samples", make_group_list({evaluation.ids_with_train_media}));
@@ -288,11 +293,11 @@ class InspectionPageBuilder {
   static std::string render_subjects(const InspectedEvaluation& evaluation) {
     if (!evaluation.has_subjects) return {};
     std::string html = make_hint(fmt::format("{} are of a subject in the training data.",
-                                             with_commas(std::ssize(evaluation.ids_with_train_subjects))));
+                                             format_with_commas(std::ssize(evaluation.ids_with_train_subjects))));
     if (evaluation.train_subjects.empty()) return html;
     html += make_details("samples", make_group_list({evaluation.ids_with_train_subjects}));
-    html +=
-        make_hint(fmt::format("{} of the subjects are in both:", with_commas(std::ssize(evaluation.train_subjects))));
+    html += make_hint(
+        fmt::format("{} of the subjects are in both:", format_with_commas(std::ssize(evaluation.train_subjects))));
     return html + make_group_list({evaluation.train_subjects});
   }
 
@@ -307,7 +312,8 @@ class InspectionPageBuilder {
     if (!inspection_.duplicate_files.empty()) {
       html += make_panel("Files with the same content", make_group_list(inspection_.duplicate_files));
     }
-    if (inspection_.repeated_ids > 0) html += make_panel("Repeated ids", make_hint(format_repeated_ids(inspection_)));
+    if (inspection_.num_repeated_ids > 0)
+      html += make_panel("Repeated ids", make_hint(format_repeated_ids(inspection_)));
     return html;
   }
 
@@ -316,11 +322,12 @@ class InspectionPageBuilder {
                                           sample.task.empty() ? "" : fmt::format(" ({})", to_printable(sample.task)));
     if (!sample.problem.empty())
       return make_panel(title, fmt::format("<p class=\"bad\">{}</p>\n", escape(sample.problem)));
-    std::string summary = fmt::format("{} tokens: {} media tokens, {} label tokens (highlighted). {}.",
-                                      with_commas(sample.shape.tokens), with_commas(sample.shape.image_tokens),
-                                      with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_));
+    std::string summary =
+        fmt::format("{} tokens: {} media tokens, {} label tokens (highlighted). {}.",
+                    format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.image_tokens),
+                    format_with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_));
     if (sample.shrunk) {
-      summary += fmt::format(" Shrunk, it has {} tokens and {}.", with_commas(sample.shrunk->tokens),
+      summary += fmt::format(" Shrunk, it has {} tokens and {}.", format_with_commas(sample.shrunk->tokens),
                              format_pixels(sample.shrunk->pixels));
     }
     return make_panel(

@@ -15,7 +15,7 @@ namespace vlmtrain::report {
 namespace {
 
 /// Entries that a list shows in the terminal; --json and --html show all.
-constexpr size_t kMaxListed = 5;
+constexpr size_t kMaxListedEntries = 5;
 constexpr size_t kMaxListedNotices = 20;
 /// Characters of a listed message, so that it takes a few lines. Not tuned.
 constexpr size_t kMaxMessageCharacters = 300;
@@ -94,8 +94,8 @@ class InspectionTextBuilder {
     return fmt::format("\x1b[{}m{}\x1b[0m{}", color, text.substr(0, text.size() - (ends_line ? 1 : 0)),
                        ends_line ? "\n" : "");
   }
-  void add_faint(const std::string& first, const std::string& text) {
-    text_ += colorize("2", wrap_text(first, text, columns_));
+  void add_faint(const std::string& prefix, const std::string& text) {
+    text_ += colorize("2", wrap_text(prefix, text, columns_));
   }
   void add_heading(const std::string& title) {
     text_ += fmt::format("\n{}", colorize("1", wrap_text("", title, columns_)));
@@ -103,11 +103,11 @@ class InspectionTextBuilder {
   void add_fact(const char* name, const std::string& text) {
     text_ += wrap_text(fmt::format("  {:<6} ", name), to_printable(text), columns_);
   }
-  /// Adds the number of entries that are not listed, of `all_groups` entries.
-  void add_more(size_t all_groups) {
-    if (all_groups > kMaxListed)
-      add_faint("  ",
-                fmt::format("and {} more: --json, --html", with_commas(static_cast<int64_t>(all_groups - kMaxListed))));
+  /// Adds the number of entries that are not listed, of `num_entries` entries.
+  void add_more(size_t num_entries) {
+    if (num_entries > kMaxListedEntries)
+      add_faint("  ", fmt::format("and {} more: --json, --html",
+                                  format_with_commas(static_cast<int64_t>(num_entries - kMaxListedEntries))));
   }
   void add_row_header(std::string text) {
     text.erase(text.find_last_not_of(" \n") + 1);
@@ -122,8 +122,9 @@ class InspectionTextBuilder {
       const bool has_no_media = source.num_usable > 0 && source.without_media == source.num_usable;
       text_ +=
           fmt::format("  {} {:>10} {:>10} {:>9}  {}{}", pad_text(shorten_path(source.source.path), kNameCharacters),
-                      with_commas(source.num_records), with_commas(source.num_usable), with_commas(source.shrunk),
-                      has_no_media ? "no media " : "", to_printable(format_source_options(source.source)));
+                      format_with_commas(source.num_records), format_with_commas(source.num_usable),
+                      format_with_commas(source.shrunk), has_no_media ? "no media " : "",
+                      to_printable(format_source_options(source.source)));
       end_line();
     }
   }
@@ -134,7 +135,7 @@ class InspectionTextBuilder {
     add_row_header(fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kNameCharacters, "share", "usable", "epochs"));
     for (const auto& source : inspection_.mixture_sources) {
       text_ += fmt::format("  {} {:>8.1f} % {:>10} {:>9.3g}\n", pad_text(shorten_name(source.name), kNameCharacters),
-                           100 * source.share, with_commas(source.num_usable), source.epochs);
+                           100 * source.share, format_with_commas(source.num_usable), source.epochs);
     }
   }
 
@@ -145,7 +146,8 @@ class InspectionTextBuilder {
         fmt::format("  {:<{}} {:>10} {:>13} {:>13}\n", "", kNameCharacters, "samples", "tokens", "label tokens"));
     for (const auto& task : inspection_.tasks) {
       text_ += fmt::format("  {} {:>10} {:>13} {:>13}\n", pad_text(shorten_name(task.name), kNameCharacters),
-                           with_commas(task.samples), with_commas(task.tokens), with_commas(task.label_tokens));
+                           format_with_commas(task.samples), format_with_commas(task.tokens),
+                           format_with_commas(task.label_tokens));
     }
   }
 
@@ -160,7 +162,7 @@ class InspectionTextBuilder {
     for (const auto& bin : bins) {
       std::string bar = draw_bar(0, bin.count, BarFill::kSolid, scale);
       bar.erase(bar.find_last_not_of(' ') + 1);
-      text_ += fmt::format("  {:>16} {:>10}  {}", format_bin(bin), with_commas(bin.count), colorize("34", bar));
+      text_ += fmt::format("  {:>16} {:>10}  {}", format_bin(bin), format_with_commas(bin.count), colorize("34", bar));
       end_line();
     }
   }
@@ -176,11 +178,11 @@ class InspectionTextBuilder {
     add_heading(fmt::format("Cannot be used: {}", format_bad_samples(inspection_)));
     const auto ledger = inspection_.ledger.to_json();
     for (const auto& [reason, count] : ledger["reasons"].items()) {
-      text_ += fmt::format("  {:>8}  {}\n", with_commas(count.get<int64_t>()), to_printable(reason));
+      text_ += fmt::format("  {:>8}  {}\n", format_with_commas(count.get<int64_t>()), to_printable(reason));
     }
     size_t listed = 0;
     for (const auto& problem : ledger["problems"]) {
-      if (listed++ == kMaxListed) break;
+      if (listed++ == kMaxListedEntries) break;
       add_faint("            ", make_excerpt(problem["message"].get<std::string>(), kMaxMessageCharacters));
     }
     add_more(ledger["problems"].size());
@@ -198,7 +200,7 @@ class InspectionTextBuilder {
     }
     if (rows.size() > kMaxListedNotices) {
       add_faint("  ", fmt::format("and {} more: --json, --html",
-                                  with_commas(static_cast<int64_t>(rows.size() - kMaxListedNotices))));
+                                  format_with_commas(static_cast<int64_t>(rows.size() - kMaxListedNotices))));
     }
   }
 
@@ -210,8 +212,8 @@ class InspectionTextBuilder {
 
   void add_missing_files() {
     if (inspection_.missing_files.empty()) return;
-    add_heading(fmt::format("Missing files: {}", with_commas(std::ssize(inspection_.missing_files))));
-    for (size_t i = 0; i < std::min(kMaxListed, inspection_.missing_files.size()); ++i) {
+    add_heading(fmt::format("Missing files: {}", format_with_commas(std::ssize(inspection_.missing_files))));
+    for (size_t i = 0; i < std::min(kMaxListedEntries, inspection_.missing_files.size()); ++i) {
       const auto& file = inspection_.missing_files[i];
       text_ += wrap_text("  ",
                          fmt::format("{}: {} ({}{})", to_printable(file.path), file.reason,
@@ -226,15 +228,15 @@ class InspectionTextBuilder {
     const auto each = inspection_.ledger.to_json()["shrunk"]["each"];
     if (each.empty()) return;
     add_heading(fmt::format("Shrunk to fit data.max_length: {}", pluralize(std::ssize(each), "sample")));
-    for (size_t i = 0; i < std::min(kMaxListed, each.size()); ++i) {
+    for (size_t i = 0; i < std::min(kMaxListedEntries, each.size()); ++i) {
       const auto& sample = each[i];
-      text_ += wrap_text(
-          "  ",
-          fmt::format("{}: {} → {} tokens, {} → {}", to_printable(sample["id"].get<std::string>()),
-                      with_commas(sample["tokens"][0].get<int64_t>()), with_commas(sample["tokens"][1].get<int64_t>()),
-                      format_pixels(sample["pixels"][0].get<int64_t>()),
-                      format_pixels(sample["pixels"][1].get<int64_t>())),
-          columns_);
+      text_ += wrap_text("  ",
+                         fmt::format("{}: {} → {} tokens, {} → {}", to_printable(sample["id"].get<std::string>()),
+                                     format_with_commas(sample["tokens"][0].get<int64_t>()),
+                                     format_with_commas(sample["tokens"][1].get<int64_t>()),
+                                     format_pixels(sample["pixels"][0].get<int64_t>()),
+                                     format_pixels(sample["pixels"][1].get<int64_t>())),
+                         columns_);
     }
     add_more(each.size());
   }
@@ -245,11 +247,11 @@ class InspectionTextBuilder {
     add_row_header(fmt::format("  {:<{}} {:>8} {:>8} {:>7} {:>8} {:>9}\n", "", kNameCharacters, "tokens", "labels",
                                inspection_.media_name(), inspection_.pixel_row_name(),
                                inspection_.prediction_target ? "memory" : ""));
-    for (size_t i = 0; i < std::min(kMaxListed, inspection_.largest_samples.size()); ++i) {
+    for (size_t i = 0; i < std::min(kMaxListedEntries, inspection_.largest_samples.size()); ++i) {
       const auto& sample = inspection_.largest_samples[i];
       text_ += fmt::format("  {} {:>8} {:>8} {:>7} {:>8}", pad_text(shorten_name(sample.id), kNameCharacters),
-                           with_commas(sample.shape.tokens), with_commas(sample.shape.label_tokens),
-                           sample.shape.num_media, with_commas(sample.shape.pixel_rows));
+                           format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.label_tokens),
+                           sample.shape.num_media, format_with_commas(sample.shape.pixel_rows));
       if (sample.predicted_bytes > 0) text_ += fmt::format(" {:>9}", format_gigabytes(sample.predicted_bytes));
       text_ += "\n";
     }
@@ -261,7 +263,7 @@ class InspectionTextBuilder {
       add_heading(fmt::format("Duplicates: {} the text and images of an earlier one",
                               inspection_.num_duplicates() == 1
                                   ? "1 sample has"
-                                  : with_commas(inspection_.num_duplicates()) + " samples have"));
+                                  : format_with_commas(inspection_.num_duplicates()) + " samples have"));
       add_groups(inspection_.duplicate_samples);
     }
     if (!inspection_.duplicate_files.empty()) {
@@ -269,13 +271,13 @@ class InspectionTextBuilder {
                               pluralize(std::ssize(inspection_.duplicate_files), "group")));
       add_groups(inspection_.duplicate_files);
     }
-    if (inspection_.repeated_ids > 0) add_heading(format_repeated_ids(inspection_));
+    if (inspection_.num_repeated_ids > 0) add_heading(format_repeated_ids(inspection_));
   }
 
   void add_groups(const DuplicateGroups<std::string>& all_groups) {
     // Limits a group to one or two lines.
     constexpr size_t kMaxNamesPerGroup = 6;
-    for (size_t i = 0; i < std::min(kMaxListed, all_groups.size()); ++i) {
+    for (size_t i = 0; i < std::min(kMaxListedEntries, all_groups.size()); ++i) {
       std::vector<std::string> names(
           all_groups[i].begin(),
           all_groups[i].begin() + static_cast<std::ptrdiff_t>(std::min(kMaxNamesPerGroup, all_groups[i].size())));
@@ -294,13 +296,14 @@ class InspectionTextBuilder {
                             format_usable_samples(evaluation.ledger)));
     const auto add_line = [&](size_t count, const char* text, const auto& get_id) {
       std::vector<std::string> ids;
-      for (size_t i = 0; i < std::min(kMaxListed, count); ++i) ids.push_back(to_printable(get_id(i)));
+      for (size_t i = 0; i < std::min(kMaxListedEntries, count); ++i) ids.push_back(to_printable(get_id(i)));
       const std::string names =
-          ids.empty() ? "" : fmt::format(": {}{}", fmt::join(ids, ", "), count > kMaxListed ? ", …" : "");
-      text_ += wrap_text(fmt::format("  {:>8}  ", with_commas(static_cast<int64_t>(count))), text + names, columns_);
+          ids.empty() ? "" : fmt::format(": {}{}", fmt::join(ids, ", "), count > kMaxListedEntries ? ", …" : "");
+      text_ +=
+          wrap_text(fmt::format("  {:>8}  ", format_with_commas(static_cast<int64_t>(count))), text + names, columns_);
     };
     if (evaluation.without_media > 0) {
-      text_ += wrap_text(fmt::format("  {:>8}  ", with_commas(evaluation.without_media)),
+      text_ += wrap_text(fmt::format("  {:>8}  ", format_with_commas(evaluation.without_media)),
                          "have no image, video or volume", columns_);
     }
     add_line(evaluation.train_duplicates.size(), "are also in the training data, with the same text and images",
@@ -332,9 +335,10 @@ class InspectionTextBuilder {
       }
       text_ += to_printable_lines(mark_answers(sample.chat));
       if (!text_.ends_with('\n')) text_ += "\n";
-      add_faint("", fmt::format("{} tokens: {} media tokens, {} label tokens (between ⟦ and ⟧); {}",
-                                with_commas(sample.shape.tokens), with_commas(sample.shape.image_tokens),
-                                with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_)));
+      add_faint("",
+                fmt::format("{} tokens: {} media tokens, {} label tokens (between ⟦ and ⟧); {}",
+                            format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.image_tokens),
+                            format_with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_)));
     }
   }
 

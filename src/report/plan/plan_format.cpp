@@ -29,18 +29,19 @@ std::string format_model(const planner::Plan& plan) {
   if (plan.job.frozen.vision_tower) frozen.emplace_back("vision tower");
   if (plan.job.frozen.projector) frozen.emplace_back("projector");
   if (plan.job.frozen.language_model) frozen.emplace_back("language model");
-  const std::string trained_text = detail.num_trainable_parameters == detail.num_parameters
-                                       ? "all trained"
-                                       : fmt::format("{} trained", human_count(detail.num_trainable_parameters));
+  const std::string trained_text =
+      detail.num_trainable_parameters == detail.num_parameters
+          ? "all trained"
+          : fmt::format("{} trained", format_rounded_count(detail.num_trainable_parameters));
   const bool quantized = plan.job.quantization != nn::Quantization::kNone;
   const engine::OptimizerStates states = plan.job.optimizer.states;
-  return fmt::format("{}, {} parameters, {}{}, {}{}{}", to_printable(plan.model), human_count(detail.num_parameters),
-                     trained_text, frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
-                     engine::to_string(plan.job.precision),
-                     quantized ? fmt::format(", frozen Linears in {}", nn::to_string(plan.job.quantization)) : "",
-                     states == engine::OptimizerStates::kFp32
-                         ? ""
-                         : fmt::format(", optimizer states in {}", engine::to_string(states)));
+  return fmt::format(
+      "{}, {} parameters, {}{}, {}{}{}", to_printable(plan.model), format_rounded_count(detail.num_parameters),
+      trained_text, frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
+      engine::to_string(plan.job.precision),
+      quantized ? fmt::format(", frozen Linears in {}", nn::to_string(plan.job.quantization)) : "",
+      states == engine::OptimizerStates::kFp32 ? ""
+                                               : fmt::format(", optimizer states in {}", engine::to_string(states)));
 }
 
 std::string format_worst_sample(const planner::SampleBatch& worst) {
@@ -53,13 +54,13 @@ std::string format_worst_sample(const planner::SampleBatch& worst) {
                               : shape.num_videos == 0               ? "images"
                               : shape.num_videos == shape.num_media ? "videos"
                                                                     : "images and videos";
-    text += fmt::format(" ({} of {})", with_commas(shape.image_tokens), media);
+    text += fmt::format(" ({} of {})", format_with_commas(shape.image_tokens), media);
   }
-  text += fmt::format(", {} label tokens; {}", with_commas(shape.label_tokens), data::describe_media(shape));
+  text += fmt::format(", {} label tokens; {}", format_with_commas(shape.label_tokens), data::describe_media(shape));
   if (shape.num_media > 0 && shape.row.depth == 0) {  // for volumes, describe_media() includes it
     text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", pluralize(shape.pixel_rows, "tile"),
                                                                     shape.row.width, shape.row.height)
-                                                      : with_commas(shape.pixel_rows) + " patches");
+                                                      : format_with_commas(shape.pixel_rows) + " patches");
   }
   return text;
 }
@@ -134,12 +135,12 @@ std::string format_average_step(const planner::AverageStep& average) {
   std::vector<std::string> sample_groups;
   sample_groups.reserve(average.samples.size());
   for (const auto& [shape, count] : average.samples) {
-    sample_groups.push_back(fmt::format("{} of {}", with_commas(count), data::describe_media(shape)));
+    sample_groups.push_back(fmt::format("{} of {}", format_with_commas(count), data::describe_media(shape)));
   }
   return fmt::format(
       "samples of an average step: {}; predicted {}, {:.3g} samples/s, {} tokens/s, {} of memory reserved",
       fmt::join(sample_groups, ", "), format_seconds(average.step_seconds), average.samples_per_second,
-      with_commas(std::llround(average.tokens_per_second)), format_gigabytes(average.peaks.reserved_bytes));
+      format_with_commas(std::llround(average.tokens_per_second)), format_gigabytes(average.peaks.reserved_bytes));
 }
 
 }  // namespace
@@ -168,7 +169,7 @@ std::string format_recompute(const models::RecomputeBlocks& blocks, const planne
 
 std::string format_vision_pass(const planner::Plan& plan) {
   const int64_t tiles = plan.best.step_config.vision_tiles_per_pass;
-  const data::SampleShape& shape = plan.worst.shapes.front();
+  const data::SampleShape& shape = plan.worst_batch.shapes.front();
   if (shape.grids.empty()) {
     return tiles == 0 ? "all tiles in one vision pass" : fmt::format("{} per vision pass", pluralize(tiles, "tile"));
   }
@@ -176,7 +177,8 @@ std::string format_vision_pass(const planner::Plan& plan) {
   const bool is_one_image = std::all_of(shape.grids.begin(), shape.grids.end(), [tiles](const data::PatchGrid& grid) {
     return grid.patches_per_frame() >= tiles;
   });
-  return is_one_image ? "one image per vision pass" : fmt::format("{} patches per vision pass", with_commas(tiles));
+  return is_one_image ? "one image per vision pass"
+                      : fmt::format("{} patches per vision pass", format_with_commas(tiles));
 }
 
 std::string format_training(const planner::Plan& plan) {
@@ -195,8 +197,8 @@ std::string format_memory_tag(const memory::MemoryTag& tag, bool backward) {
 }
 
 std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
-  std::vector<PlanFact> facts{{"model", format_model(plan)}, {"sample", format_worst_sample(plan.worst)}};
-  if (plan.average) facts.push_back({"average", format_average_step(*plan.average)});
+  std::vector<PlanFact> facts{{"model", format_model(plan)}, {"sample", format_worst_sample(plan.worst_batch)}};
+  if (plan.average_step) facts.push_back({"average", format_average_step(*plan.average_step)});
   facts.insert(facts.end(), {{"GPU", format_gpu(plan)},
                              {"margin", format_margin(plan)},
                              {"context", format_context(plan)},
@@ -240,7 +242,7 @@ std::vector<planner::StepEstimate> list_alternatives(const planner::Plan& plan) 
 /// the closest micro-batch sizes by ratio.
 std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estimates,
                                 const planner::StepConfig& best_config, size_t max_rows) {
-  const auto distance = [&](size_t index) {
+  const auto compute_distance = [&](size_t index) {
     const auto& step_config = estimates[index].step_config;
     const auto ratio =
         static_cast<double>(step_config.micro_batch_size) / static_cast<double>(best_config.micro_batch_size);
@@ -249,7 +251,7 @@ std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estima
   std::vector<size_t> indices(estimates.size());
   std::iota(indices.begin(), indices.end(), size_t{0});
   std::stable_sort(indices.begin(), indices.end(),
-                   [&](size_t left, size_t right) { return distance(left) < distance(right); });
+                   [&](size_t left, size_t right) { return compute_distance(left) < compute_distance(right); });
   indices.resize(std::min(indices.size(), max_rows));
   std::sort(indices.begin(), indices.end());
   return indices;
@@ -258,23 +260,24 @@ std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estima
 TableCells make_cells(const planner::StepEstimate& estimate, const planner::Plan& plan) {
   const char* const prefix = estimate.from_dry_run ? "" : "~";
   const int64_t size = estimate.step_config.micro_batch_size;
-  return {.mark = estimate.step_config == plan.best.step_config ? ">" : "",
-          .micro_batch = fmt::format("{} x {}", size, plan.workload.samples_per_rank() / size),
-          .recomputed = format_recompute(estimate.step_config.recompute, plan.detail),
-          .memory = fmt::format("{}{}", prefix, format_gigabytes(plan.total_bytes(estimate))),
-          .step = fmt::format("{}{}", prefix, format_seconds(estimate.step_seconds)),
-          .tokens_per_second = fmt::format("{}{}", prefix, with_commas(std::llround(estimate.tokens_per_second))),
-          .fits = estimate.fits ? "yes" : "no"};
+  return {
+      .mark = estimate.step_config == plan.best.step_config ? ">" : "",
+      .micro_batch = fmt::format("{} x {}", size, plan.workload.samples_per_rank() / size),
+      .recomputed = format_recompute(estimate.step_config.recompute, plan.detail),
+      .memory = fmt::format("{}{}", prefix, format_gigabytes(plan.total_bytes(estimate))),
+      .step = fmt::format("{}{}", prefix, format_seconds(estimate.step_seconds)),
+      .tokens_per_second = fmt::format("{}{}", prefix, format_with_commas(std::llround(estimate.tokens_per_second))),
+      .fits = estimate.fits ? "yes" : "no"};
 }
 
 /// Returns the passes of the best config if any estimate has others; empty if all are equal.
 std::string describe_smaller_passes(const std::vector<planner::StepEstimate>& estimates, const planner::Plan& plan) {
   const planner::StepConfig& best_config = plan.best.step_config;
-  const auto differs = [&](const planner::StepEstimate& estimate) {
+  const auto has_other_passes = [&](const planner::StepEstimate& estimate) {
     return estimate.step_config.vision_tiles_per_pass != best_config.vision_tiles_per_pass ||
            estimate.step_config.loss_chunk_rows != best_config.loss_chunk_rows;
   };
-  if (std::none_of(estimates.begin(), estimates.end(), differs)) return {};
+  if (std::none_of(estimates.begin(), estimates.end(), has_other_passes)) return {};
   return fmt::format("{} and loss chunks of {}", format_vision_pass(plan),
                      pluralize(best_config.loss_chunk_rows, "row"));
 }

@@ -77,10 +77,11 @@ class PlanTextBuilder {
     for (const auto& row : rows) scale.bytes += row.bytes;
     add_gpu_mark(scale);
     int64_t offset = 0;
-    int color = 0;
+    int color_index = 0;
     for (const auto& row : rows) {
       if (row.kind != MemoryRow::Kind::kUsed && offset == plan_.total_bytes()) add_total_row();
-      add_memory_row(row, offset, row.kind == MemoryRow::Kind::kUsed ? kBarColors[color++ % kBarColors.size()] : kFaint,
+      add_memory_row(row, offset,
+                     row.kind == MemoryRow::Kind::kUsed ? kBarColors[color_index++ % kBarColors.size()] : kFaint,
                      scale);
       offset += row.bytes;
     }
@@ -122,12 +123,12 @@ class PlanTextBuilder {
       text_ += colorize(line.is_best ? kBold : line.fits ? kPlain : kFaint, fmt::format("{}\n", line.text));
       has_interpolated = has_interpolated || !line.from_dry_run;
     }
-    const auto note = [&](const char* mark, const std::string& text) {
+    const auto add_note = [&](const char* mark, const std::string& text) {
       text_ += colorize(kFaint, wrap_text(mark, text, columns_));
     };
-    if (!table.best_difference.empty()) note("> ", fmt::format("uses {}", table.best_difference));
-    if (has_interpolated) note("~ ", "interpolated between dry runs; the other rows are dry runs");
-    if (table.num_hidden > 0) note("  ", fmt::format("{} more rows: --json", table.num_hidden));
+    if (!table.best_difference.empty()) add_note("> ", fmt::format("uses {}", table.best_difference));
+    if (has_interpolated) add_note("~ ", "interpolated between dry runs; the other rows are dry runs");
+    if (table.num_hidden > 0) add_note("  ", fmt::format("{} more rows: --json", table.num_hidden));
   }
 
   void add_suggestions() {
@@ -154,7 +155,7 @@ class PlanTextBuilder {
     const std::string note = fmt::format(
         "Found in {} with {} dry runs on a virtual GPU. Step times are predicted from counted operations, not "
         "measured.",
-        format_seconds(plan_.effort.seconds), plan_.effort.num_dry_runs);
+        format_seconds(plan_.planning_stats.seconds), plan_.planning_stats.num_dry_runs);
     text_ += "\n";
     text_ += colorize(kFaint, wrap_text("", note, columns_));
   }
@@ -295,7 +296,7 @@ namespace {
 std::string format_best_plan(const planner::SavingsRow& row) {
   if (!row.best_estimate) return "does not fit";
   const auto& step_config = row.best_estimate->step_config;
-  return fmt::format("micro-batch {}, {}, {}{}", step_config.micro_batch_size, format_gigabytes(row.planned_bytes),
+  return fmt::format("micro-batch {}, {}, {}{}", step_config.micro_batch_size, format_gigabytes(row.best_bytes),
                      format_seconds(row.best_estimate->step_seconds),
                      step_config.recompute == models::RecomputeBlocks{}
                          ? ""
@@ -306,10 +307,10 @@ std::string format_best_plan(const planner::SavingsRow& row) {
 
 std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, const TextStyle& style) {
   const int columns = std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns);
-  const auto bold = [&](const std::string& line) {
+  const auto make_bold = [&](const std::string& line) {
     return fmt::format(fmt::runtime(style.color ? "\n\x1b[1m{}\x1b[0m\n" : "\n{}\n"), line);
   };
-  std::string text = bold("Memory by saving option (each row includes the options above it)");
+  std::string text = make_bold("Memory by saving option (each row includes the options above it)");
   text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", "", "1 sample", "step", "plan for this GPU");
   for (const auto& row : rows) {
     if (row.unavailable_reason.empty()) {

@@ -24,25 +24,26 @@ using memory::Component;
 constexpr size_t kMaxTimelinePoints = 20'000;
 
 /// A layer of the chart: the memory of one component.
-struct Layer {
+struct ChartLayer {
   Component component;
   const char* key;  ///< names its color in plan_timeline.css
 };
 
 /// Layers from the bottom of the chart to the top. Components that persist through a step come
 /// first.
-constexpr std::array kLayers{Layer{Component::kWeights, "weights"},     Layer{Component::kOptimizer, "optimizer"},
-                             Layer{Component::kGradients, "gradients"}, Layer{Component::kWorkspace, "workspace"},
-                             Layer{Component::kOther, "other"},         Layer{Component::kInput, "input"},
-                             Layer{Component::kVision, "vision"},       Layer{Component::kLanguage, "language"},
-                             Layer{Component::kMasks, "masks"},         Layer{Component::kLoss, "loss"}};
-static_assert(kLayers.size() == memory::kNumComponents);
+constexpr std::array kChartLayers{
+    ChartLayer{Component::kWeights, "weights"},     ChartLayer{Component::kOptimizer, "optimizer"},
+    ChartLayer{Component::kGradients, "gradients"}, ChartLayer{Component::kWorkspace, "workspace"},
+    ChartLayer{Component::kOther, "other"},         ChartLayer{Component::kInput, "input"},
+    ChartLayer{Component::kVision, "vision"},       ChartLayer{Component::kLanguage, "language"},
+    ChartLayer{Component::kMasks, "masks"},         ChartLayer{Component::kLoss, "loss"}};
+static_assert(kChartLayers.size() == memory::kNumComponents);
 
 std::string escape_text(std::string_view text) {
   return escape_html(to_printable(text));
 }
 
-int64_t get_layer_bytes(const planner::TimelinePoint& point, const Layer& layer) {
+int64_t get_component_bytes(const planner::TimelinePoint& point, const ChartLayer& layer) {
   return point.by_component[static_cast<size_t>(layer.component)];
 }
 
@@ -71,12 +72,13 @@ nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_
     const auto& point = timeline[event];
     auto row =
         nlohmann::json::array({event - previous_event, tags.get_index(format_memory_tag(point.tag, point.backward))});
-    for (size_t i = 0; i < kLayers.size(); ++i) {
-      const int64_t change = get_layer_bytes(point, kLayers[i]) - get_layer_bytes(previous, kLayers[i]);
+    for (size_t i = 0; i < kChartLayers.size(); ++i) {
+      const int64_t change =
+          get_component_bytes(point, kChartLayers[i]) - get_component_bytes(previous, kChartLayers[i]);
       if (change != 0) row.insert(row.end(), {i, change});
     }
     const int64_t change = point.reserved_bytes - previous.reserved_bytes;
-    if (change != 0) row.insert(row.end(), {kLayers.size(), change});
+    if (change != 0) row.insert(row.end(), {kChartLayers.size(), change});
     rows.push_back(std::move(row));
     previous = point;
     previous_event = event;
@@ -88,7 +90,7 @@ nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_
 nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<size_t>& events) {
   const Timeline& timeline = plan.detail.timeline;
   auto components = nlohmann::json::array();
-  for (const auto& layer : kLayers) components.push_back({{"key", layer.key}});
+  for (const auto& layer : kChartLayers) components.push_back({{"key", layer.key}});
   auto phases = nlohmann::json::array();
   for (const auto& phase : find_phases(timeline)) phases.push_back({phase.first_event, phase.micro_batch, phase.pass});
   StringTable tags;
@@ -109,9 +111,9 @@ nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<s
 std::string make_component_rows(const planner::TimelinePoint& peak) {
   const int64_t allocated = sum_allocated_bytes(peak);
   std::string rows;
-  for (size_t i = kLayers.size(); i-- > 0;) {
-    const Layer& layer = kLayers[i];
-    const int64_t bytes = get_layer_bytes(peak, layer);
+  for (size_t i = kChartLayers.size(); i-- > 0;) {
+    const ChartLayer& layer = kChartLayers[i];
+    const int64_t bytes = get_component_bytes(peak, layer);
     rows += fmt::format(
         "<tr><td><span class=\"swatch\" style=\"background:var(--{})\"></span>{}</td><td>{}</td><td>{:.0f} %</td>"
         "<td data-cursor=\"{}\"></td></tr>\n",
@@ -124,7 +126,7 @@ std::string make_component_rows(const planner::TimelinePoint& peak) {
   rows += fmt::format(
       "<tr><td><span class=\"swatch line\" style=\"background:var(--reserved)\"></span>reserved</td><td>{}</td>"
       "<td></td><td data-cursor=\"{}\"></td></tr>",
-      escape_html(format_gigabytes(peak.reserved_bytes)), kLayers.size());
+      escape_html(format_gigabytes(peak.reserved_bytes)), kChartLayers.size());
   return rows;
 }
 
@@ -170,7 +172,7 @@ std::string format_notes(const planner::Plan& plan, size_t num_shown) {
   int num_micro_batches = 0;
   for (const auto& phase : find_phases(timeline)) num_micro_batches = std::max(num_micro_batches, phase.micro_batch);
   std::string text = fmt::format("The last step of the dry run on a virtual GPU: {} allocations and frees.",
-                                 with_commas(std::ssize(timeline)));
+                                 format_with_commas(std::ssize(timeline)));
   if (num_micro_batches < plan.accumulation_steps()) {
     text += fmt::format(" It has {} of the {} micro-batches; the others repeat the last of these.", num_micro_batches,
                         plan.accumulation_steps());
@@ -178,7 +180,7 @@ std::string format_notes(const planner::Plan& plan, size_t num_shown) {
   if (num_shown < timeline.size()) {
     text += fmt::format(
         " The chart draws {} of them: the least and the most memory of each short interval, which preserves peaks.",
-        with_commas(static_cast<int64_t>(num_shown)));
+        format_with_commas(static_cast<int64_t>(num_shown)));
   }
   return text + " The limit is the GPU's memory without context and margin. Nothing here was measured on a GPU.";
 }

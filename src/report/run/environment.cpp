@@ -31,26 +31,26 @@ std::string read_content(const std::filesystem::path& path) {
 }
 
 GpuDescription describe_gpu(at::Device device) {
-  const auto device_description = memory::describe(device);
+  const auto device_description = memory::describe_device(device);
   return {.name = device_description.name,
           .architecture = device_description.architecture,
           .total_bytes = device_description.total_bytes,
-          .driver = memory::module_version()};
+          .driver = memory::read_kernel_module_version()};
 }
 
-std::vector<std::string> command_line() {
+std::vector<std::string> get_command_line() {
   std::istringstream text(read_content("/proc/self/cmdline"));
   std::vector<std::string> arguments;
   for (std::string word; std::getline(text, word, '\0');) arguments.push_back(word);
   return arguments;
 }
 
-std::string environment_variable(const char* name) {
+std::string get_environment_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value != nullptr ? value : "";
 }
 
-nlohmann::ordered_json gpu_json(const GpuDescription& gpu) {
+nlohmann::ordered_json gpu_to_json(const GpuDescription& gpu) {
   return {
       {"name", gpu.name}, {"architecture", gpu.architecture}, {"total_bytes", gpu.total_bytes}, {"driver", gpu.driver}};
 }
@@ -64,8 +64,8 @@ std::string Environment::get_program_commit() {
 Environment Environment::collect(at::Device device) {
   utsname system{};
   uname(&system);
-  const int64_t memory_bytes = memory::machine_bytes();
-  const int64_t limit_bytes = memory::host_limit_bytes();
+  const int64_t memory_bytes = memory::get_machine_memory_bytes();
+  const int64_t limit_bytes = memory::get_host_limit_bytes();
   const memory::CpuInfo processor = memory::read_cpu_info();
   Environment environment{.host = system.nodename,
                           .kernel = std::string(system.sysname) + " " + system.release,
@@ -77,9 +77,9 @@ Environment Environment::collect(at::Device device) {
                           .libtorch = TORCH_VERSION,
                           .vlmtrain = VLMTRAIN_VERSION,
                           .commit = kBuildCommit,
-                          .command = command_line(),
-                          .start_time = unix_seconds(),
-                          .slurm_job_id = environment_variable("SLURM_JOB_ID"),
+                          .command = get_command_line(),
+                          .start_time = get_unix_seconds(),
+                          .slurm_job_id = get_environment_variable("SLURM_JOB_ID"),
                           .disabled_kernels = {}};
   for (const auto kernel : kernels::disabled_kernels())
     environment.disabled_kernels.emplace_back(kernels::to_string(kernel));
@@ -93,8 +93,8 @@ std::string Environment::to_json() const {
                               {"cpu", cpu},
                               {"cpu_cores", cpu_cores},
                               {"memory_bytes", memory_bytes},
-                              {"memory_limit_bytes", or_null(memory_limit_bytes)},
-                              {"gpu", gpu ? gpu_json(*gpu) : nlohmann::ordered_json()},
+                              {"memory_limit_bytes", value_or_null(memory_limit_bytes)},
+                              {"gpu", gpu ? gpu_to_json(*gpu) : nlohmann::ordered_json()},
                               {"libtorch", libtorch},
                               {"vlmtrain", vlmtrain},
                               {"commit", commit},

@@ -24,23 +24,23 @@ std::string filter_lines(const std::filesystem::path& path, int64_t last_step) {
   return lines;
 }
 
-nlohmann::ordered_json tasks_json(const std::map<std::string, TaskMetrics>& tasks) {
+nlohmann::ordered_json tasks_to_json(const std::map<std::string, TaskMetrics>& tasks) {
   auto json = nlohmann::ordered_json::object();
   for (const auto& [name, task] : tasks) {
     json[name] = {{"loss", task.loss},
                   {"label_tokens", task.label_tokens},
                   {"samples", task.samples},
                   {"weight", task.weight},
-                  {"accuracy", or_null(task.accuracy)}};
+                  {"accuracy", value_or_null(task.accuracy)}};
   }
   return json;
 }
 
-nlohmann::ordered_json score_json(const EvaluationScore& score) {
+nlohmann::ordered_json score_to_json(const EvaluationScore& score) {
   nlohmann::ordered_json json{{"loss", score.loss},
                               {"label_tokens", score.label_tokens},
                               {"samples", score.samples},
-                              {"exact_match", or_null(score.exact_match)}};
+                              {"exact_match", value_or_null(score.exact_match)}};
   if (score.masks) json["masks"] = score.masks->to_json();
   return json;
 }
@@ -54,14 +54,14 @@ std::string transform_lines(const std::filesystem::path& path, const Transform& 
   return text;
 }
 
-nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
-  auto json = score_json(evaluation.total);
+nlohmann::ordered_json evaluation_to_json(const EvaluationMetrics& evaluation) {
+  auto json = score_to_json(evaluation.total);
   json["seconds"] = evaluation.seconds;
   json["batch_size"] = evaluation.batch_size;
   json["oom_splits"] = evaluation.oom_splits;
   json["is_best"] = evaluation.is_best;
   auto tasks = nlohmann::ordered_json::object();
-  for (const auto& [name, score] : evaluation.tasks) tasks[name] = score_json(score);
+  for (const auto& [name, score] : evaluation.tasks) tasks[name] = score_to_json(score);
   json["tasks"] = tasks;
   for (const auto& [name, masks] : evaluation.structures) json["structures"][name] = masks.to_json();
   return json;
@@ -73,7 +73,7 @@ nlohmann::ordered_json MaskMetrics::to_json() const {
   nlohmann::ordered_json json{{"masks", masks},
                               {"dice", dice},
                               {"iou", iou},
-                              {"hausdorff95", or_null(hausdorff95)},
+                              {"hausdorff95", value_or_null(hausdorff95)},
                               {"empty_truths", empty_truths},
                               {"empty_predictions", empty_predictions}};
   io::add_field_aliases(json, {{"empty_predictions", "empty_drawn"}});
@@ -81,7 +81,7 @@ nlohmann::ordered_json MaskMetrics::to_json() const {
 }
 
 std::string EvaluationMetrics::to_json() const {
-  return io::to_json_string(evaluation_json(*this));
+  return io::to_json_string(evaluation_to_json(*this));
 }
 
 std::string StepMetrics::to_json_line() const {
@@ -91,12 +91,12 @@ std::string StepMetrics::to_json_line() const {
                               {"epoch", epoch},
                               {"loss", loss},
                               {"learning_rate", learning_rate},
-                              {"vision_learning_rate", or_null(vision_learning_rate)},
-                              {"projector_learning_rate", or_null(projector_learning_rate)},
+                              {"vision_learning_rate", value_or_null(vision_learning_rate)},
+                              {"projector_learning_rate", value_or_null(projector_learning_rate)},
                               {"grad_norm", grad_norm},
                               {"skipped", skipped},
                               {"skipped_steps", skipped_steps},
-                              {"loss_scale", or_null(loss_scale)},
+                              {"loss_scale", value_or_null(loss_scale)},
                               {"tokens", tokens},
                               {"label_tokens", label_tokens},
                               {"images", num_media},
@@ -108,17 +108,17 @@ std::string StepMetrics::to_json_line() const {
                               {"micro_batch_sizes", micro_batch_sizes},
                               {"forecast_splits", forecast_splits},
                               {"oom_splits", oom_splits},
-                              {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
-                              {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
+                              {"predicted_allocated_peak_bytes", value_or_null(predicted_allocated_peak_bytes)},
+                              {"predicted_peak_bytes", value_or_null(predicted_peak_bytes)},
                               {"allocated_peak_bytes", allocated_peak_bytes},
                               {"reserved_peak_bytes", reserved_peak_bytes},
                               {"allocated_bytes", allocated_bytes},
                               {"reserved_bytes", reserved_bytes},
                               {"fragmentation_bytes", fragmentation_bytes()},
-                              {"device_free_bytes", or_null(device_free_bytes)},
+                              {"device_free_bytes", value_or_null(device_free_bytes)},
                               {"host_bytes", host_bytes},
                               {"host_peak_bytes", host_peak_bytes},
-                              {"tasks", tasks_json(tasks)}};
+                              {"tasks", tasks_to_json(tasks)}};
   io::add_field_aliases(json, {{"forecast_splits", "foreseen_splits"}});
   if (num_volumes > 0) json["volumes"] = num_volumes;
   if (mask_learning_rate) json["mask_learning_rate"] = *mask_learning_rate;
@@ -127,7 +127,7 @@ std::string StepMetrics::to_json_line() const {
         {"text", loss_components->text}, {"mask_bce", loss_components->bce}, {"mask_dice", loss_components->dice}};
   }
   if (!rank_wait_seconds.empty()) json["rank_wait_seconds"] = rank_wait_seconds;
-  if (evaluation) json["evaluation"] = evaluation_json(*evaluation);
+  if (evaluation) json["evaluation"] = evaluation_to_json(*evaluation);
   return io::to_json_string(json);
 }
 
@@ -186,7 +186,7 @@ const char* to_string(EventKind kind) {
   return "";
 }
 
-double unix_seconds() {
+double get_unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 

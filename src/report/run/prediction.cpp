@@ -19,7 +19,7 @@ namespace vlmtrain::report {
 namespace {
 
 /// JPEG quality of thumbnails, whose details are not examined. Not tuned.
-constexpr int kJpegQuality = 85;
+constexpr int kThumbnailQuality = 85;
 /// JPEG quality of overlays, so that contours of one pixel stay visible. Not tuned.
 constexpr int kOverlayQuality = 92;
 
@@ -38,7 +38,7 @@ at::Tensor shrink(const at::Tensor& image, image::ImageSize size) {
   return image::resize(image, size.height, size.width, image::Filter::kBilinear);
 }
 
-std::string data_uri(const at::Tensor& image, int quality) {
+std::string make_data_uri(const at::Tensor& image, int quality) {
   return "data:image/jpeg;base64," + base64_encode(image::encode_jpeg(image, quality));
 }
 
@@ -56,19 +56,19 @@ std::string Prediction::to_json_line() const {
 }
 
 std::string make_thumbnail_uri(const at::Tensor& image) {
-  return data_uri(shrink(image, limit_size({image.size(1), image.size(2)}, kThumbnailPixels)), kJpegQuality);
+  return make_data_uri(shrink(image, limit_size({image.size(1), image.size(2)}, kThumbnailPixels)), kThumbnailQuality);
 }
 
 std::string make_thumbnail_uri(const io::MediaRef& image) {
-  if (image.is_volume) return data_uri(image::render_scan_slices(image, kThumbnailPixels), kJpegQuality);
+  if (image.is_volume) return make_data_uri(image::render_scan_slices(image, kThumbnailPixels), kThumbnailQuality);
   return make_thumbnail_uri(image::decode_image(image));
 }
 
 std::string make_overlay_uri(const at::Tensor& image, const at::Tensor& predicted, const at::Tensor& truth) {
   const image::ImageSize size = limit_size({image.size(1), image.size(2)}, kOverlayPixels);
   const auto resize = [&](const at::Tensor& mask) { return image::resize_mask(mask, size.height, size.width); };
-  return data_uri(image::draw_mask_comparison(shrink(image, size), {resize(predicted)}, {resize(truth)}),
-                  kOverlayQuality);
+  return make_data_uri(image::draw_mask_comparison(shrink(image, size), {resize(predicted)}, {resize(truth)}),
+                       kOverlayQuality);
 }
 
 }  // namespace vlmtrain::report

@@ -26,7 +26,7 @@ constexpr auto kLineInterval = std::chrono::seconds(5);
 constexpr auto kFirstUpdateDelay = std::chrono::milliseconds(500);
 
 /// Returns the width of the terminal; 80 if it is unknown.
-size_t terminal_columns() {
+size_t get_terminal_columns() {
   winsize size{};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
@@ -114,9 +114,9 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
 
 void RemainingTimeEstimator::record_step(std::chrono::steady_clock::time_point now) {
   // Steps of the average. Fewer vary more; more adapt later to changes. Not tuned.
-  constexpr size_t kSteps = 50;
+  constexpr size_t kWindowSteps = 50;
   times_.push_back(now);
-  if (times_.size() > kSteps + 1) times_.pop_front();
+  if (times_.size() > kWindowSteps + 1) times_.pop_front();
 }
 
 std::optional<double> RemainingTimeEstimator::estimate_seconds(int64_t num_remaining_steps) const {
@@ -139,8 +139,8 @@ std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps
   const std::string grad_norm = "  grad " + format_value(metrics.grad_norm, 2, metrics.is_dry_run);
   const std::string* const by_importance[] = {&step,  &loss,   &remaining,     &incidents,
                                               &speed, &memory, &learning_rate, &grad_norm};
-  const std::string* const in_order[] = {&step,  &loss,   &learning_rate, &grad_norm,
-                                         &speed, &memory, &remaining,     &incidents};
+  const std::string* const by_position[] = {&step,  &loss,   &learning_rate, &grad_norm,
+                                            &speed, &memory, &remaining,     &incidents};
   size_t length = 0;
   std::set<const std::string*> visible;
   for (const auto* part : by_importance) {
@@ -149,7 +149,7 @@ std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps
     visible.insert(part);
   }
   std::string text;
-  for (const auto* part : in_order) {
+  for (const auto* part : by_position) {
     if (visible.contains(part)) text += *part;
   }
   return text;
@@ -181,7 +181,7 @@ void Progress::show(const StepMetrics& metrics) {
                  format_progress_line(metrics, total_steps_, remaining_seconds, oom_splits_, kNoLimit).c_str());
     return;
   }
-  const size_t columns = terminal_columns() - 1;  // some terminals wrap in the last column
+  const size_t columns = get_terminal_columns() - 1;  // some terminals wrap in the last column
   const std::string text = format_progress_line(metrics, total_steps_, remaining_seconds, oom_splits_, columns);
   // A bar has more than 10 and at most 30 cells, and 3 columns for brackets and a space.
   std::string bar;
@@ -205,7 +205,8 @@ CountProgress::CountProgress(std::string label, int64_t total, bool quiet)
       total_(total),
       quiet_(quiet),
       is_terminal_(isatty(STDERR_FILENO) == 1),
-      next_(Clock::now() + (is_terminal_ ? Clock::duration(kFirstUpdateDelay) : Clock::duration(kLineInterval))) {}
+      next_update_(Clock::now() +
+                   (is_terminal_ ? Clock::duration(kFirstUpdateDelay) : Clock::duration(kLineInterval))) {}
 
 CountProgress::~CountProgress() {
   if (is_drawn_) std::fputs("\r\x1b[K", stderr);
@@ -213,8 +214,8 @@ CountProgress::~CountProgress() {
 
 void CountProgress::show(int64_t count) {
   const auto now = Clock::now();
-  if (quiet_ || now < next_) return;
-  next_ = now + (is_terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval));
+  if (quiet_ || now < next_update_) return;
+  next_update_ = now + (is_terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval));
   const std::string line = fmt::format("{}: {} of {} samples", label_, count, total_);
   std::fprintf(stderr, is_terminal_ ? "\r\x1b[K%s" : "%s\n", line.c_str());
   std::fflush(stderr);

@@ -13,14 +13,14 @@ namespace {
 /// Maximum number of tasks, since the names in the file are untrusted. A real data set has fewer.
 constexpr size_t kMaxEpochTasks = 200;
 /// Tolerance of rounding at an epoch's end, where the number of epochs is a sum of fractions.
-constexpr double kEpochRounding = 1e-9;
+constexpr double kEpochTolerance = 1e-9;
 
 double round_down_epochs(double epochs) {
-  return std::floor(epochs + kEpochRounding);
+  return std::floor(epochs + kEpochTolerance);
 }
 
 /// Returns a rate per second; null if no time was measured.
-nlohmann::ordered_json divide(double count, double seconds) {
+nlohmann::ordered_json compute_rate(double count, double seconds) {
   return seconds > 0 ? nlohmann::ordered_json(count / seconds) : nlohmann::ordered_json();
 }
 
@@ -33,11 +33,12 @@ void EpochSummaries::LossSum::add(const nlohmann::json& values) {
   const double mean = get_number(values, "loss");
   if (!std::isfinite(mean) || tokens <= 0) return;
   loss += mean * static_cast<double>(tokens);
-  loss_tokens += tokens;
+  finite_loss_tokens += tokens;
 }
 
-nlohmann::ordered_json EpochSummaries::LossSum::loss_json() const {
-  return loss_tokens > 0 ? nlohmann::ordered_json(loss / static_cast<double>(loss_tokens)) : nlohmann::ordered_json();
+nlohmann::ordered_json EpochSummaries::LossSum::mean_loss_to_json() const {
+  return finite_loss_tokens > 0 ? nlohmann::ordered_json(loss / static_cast<double>(finite_loss_tokens))
+                                : nlohmann::ordered_json();
 }
 
 std::vector<nlohmann::ordered_json> EpochSummaries::add(const nlohmann::json& line) {
@@ -45,16 +46,16 @@ std::vector<nlohmann::ordered_json> EpochSummaries::add(const nlohmann::json& li
   const double epochs = get_number(line, "epoch");
   if (step <= last_step_ || !std::isfinite(epochs)) return {};
   std::vector<nlohmann::ordered_json> rows;
-  if (epochs + kEpochRounding < epochs_) {
+  if (epochs + kEpochTolerance < epochs_done_) {
     if (auto previous_row = current_epoch()) rows.push_back(std::move(*previous_row));
     epoch_ = {};
-    epochs_ = 0;
+    epochs_done_ = 0;
   }
   last_step_ = step;
   accumulate(line);
   const double whole_epochs = round_down_epochs(epochs);
-  const bool is_epoch_end = whole_epochs > round_down_epochs(epochs_);
-  epochs_ = epochs;
+  const bool is_epoch_end = whole_epochs > round_down_epochs(epochs_done_);
+  epochs_done_ = epochs;
   if (!is_epoch_end) return rows;
   rows.push_back(make_row(static_cast<int64_t>(whole_epochs), /*complete=*/true));
   epoch_ = {};
@@ -63,7 +64,7 @@ std::vector<nlohmann::ordered_json> EpochSummaries::add(const nlohmann::json& li
 
 std::optional<nlohmann::ordered_json> EpochSummaries::current_epoch() const {
   if (epoch_.steps == 0) return std::nullopt;
-  return make_row(static_cast<int64_t>(round_down_epochs(epochs_)) + 1, /*complete=*/false);
+  return make_row(static_cast<int64_t>(round_down_epochs(epochs_done_)) + 1, /*complete=*/false);
 }
 
 void EpochSummaries::accumulate(const nlohmann::json& line) {
@@ -97,18 +98,18 @@ void EpochSummaries::accumulate(const nlohmann::json& line) {
 nlohmann::ordered_json EpochSummaries::make_row(int64_t epoch, bool complete) const {
   nlohmann::ordered_json row{{"step", epoch_.last_step},      {"epoch", epoch},
                              {"complete", complete},          {"first_step", epoch_.first_step},
-                             {"last_step", epoch_.last_step}, {"loss", epoch_.total.loss_json()}};
+                             {"last_step", epoch_.last_step}, {"loss", epoch_.total.mean_loss_to_json()}};
   auto tasks = nlohmann::ordered_json::object();
   for (const auto& [name, sum] : epoch_.tasks) {
-    tasks[name] = {{"loss", sum.loss_json()}, {"samples", sum.samples}, {"label_tokens", sum.label_tokens}};
+    tasks[name] = {{"loss", sum.mean_loss_to_json()}, {"samples", sum.samples}, {"label_tokens", sum.label_tokens}};
   }
   row["tasks"] = std::move(tasks);
   row["samples"] = epoch_.total.samples;
   row["tokens"] = epoch_.tokens;
   row["label_tokens"] = epoch_.total.label_tokens;
   row["seconds"] = epoch_.seconds;
-  row["samples_per_second"] = divide(static_cast<double>(epoch_.total.samples), epoch_.seconds);
-  row["tokens_per_second"] = divide(static_cast<double>(epoch_.tokens), epoch_.seconds);
+  row["samples_per_second"] = compute_rate(static_cast<double>(epoch_.total.samples), epoch_.seconds);
+  row["tokens_per_second"] = compute_rate(static_cast<double>(epoch_.tokens), epoch_.seconds);
   row["oom_splits"] = epoch_.oom_splits;
   row["forecast_splits"] = epoch_.forecast_splits;
   row["skipped_steps"] = epoch_.skipped_steps;

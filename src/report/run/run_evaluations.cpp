@@ -35,7 +35,7 @@ RunEvaluations::Score RunEvaluations::parse_score(const nlohmann::json& values) 
   return {get_number(values, "loss"), get_number(values, "exact_match"), parse_masks(values).dice};
 }
 
-RunEvaluations::Masks RunEvaluations::parse_masks(const nlohmann::json& values) {
+RunEvaluations::MaskSummary RunEvaluations::parse_masks(const nlohmann::json& values) {
   const auto entry = values.find("masks");
   if (entry == values.end() || !entry->is_object()) return {};
   return {get_count(*entry, "masks"),
@@ -46,7 +46,7 @@ RunEvaluations::Masks RunEvaluations::parse_masks(const nlohmann::json& values) 
           get_count(*entry, io::find_field_name(*entry, {"empty_predictions", "empty_drawn"}))};
 }
 
-nlohmann::json RunEvaluations::masks_to_json(const Masks& masks) {
+nlohmann::json RunEvaluations::masks_to_json(const MaskSummary& masks) {
   return {{"masks", masks.masks},
           {"dice", masks.dice},
           {"iou", masks.iou},
@@ -77,7 +77,7 @@ void RunEvaluations::add_structures(const nlohmann::json& evaluation, Point& poi
 
 /// Returns the index of the task, which is added if it is new; the number of tasks if there are too
 /// many.
-size_t RunEvaluations::find_task_index(const std::string& name) {
+size_t RunEvaluations::find_or_add_task(const std::string& name) {
   const auto entry = std::ranges::find(tasks_, name, &Task::name);
   if (entry == tasks_.end() && tasks_.size() < kMaxEvaluatedTasks) {
     tasks_.push_back({.name = name});
@@ -94,7 +94,7 @@ void RunEvaluations::add(int64_t step, const nlohmann::json& line) {
   if (const auto tasks = evaluation.find("tasks"); tasks != evaluation.end() && tasks->is_object()) {
     for (const auto& [name, values] : tasks->items()) {
       if (!values.is_object()) continue;
-      const size_t index = find_task_index(name);
+      const size_t index = find_or_add_task(name);
       if (index == tasks_.size()) continue;
       point.tasks.resize(std::max(point.tasks.size(), index + 1));
       point.tasks[index] = parse_score(values);
@@ -170,10 +170,10 @@ nlohmann::json RunEvaluations::to_json() const {
     for (const auto* point : points) values.push_back(round_value(get_value(*point)));
     return values;
   };
-  const auto headline = [](const Point& point) {
+  const auto make_headline = [](const Point& point) {
     return nlohmann::json{{"step", point.step}, {"loss", point.total.loss}, {"exact_match", point.total.exact_match}};
   };
-  auto newest = headline(*newest_);
+  auto newest = make_headline(*newest_);
   newest["seconds"] = newest_seconds_;
   newest["batch_size"] = newest_batch_size_;
   newest["samples"] = newest_samples_;
@@ -200,7 +200,7 @@ nlohmann::json RunEvaluations::to_json() const {
   nlohmann::json json{{"count", count_},
                       {"seconds", seconds_},
                       {"oom_splits", oom_splits_},
-                      {"best", best_ ? headline(*best_) : nlohmann::json()},
+                      {"best", best_ ? make_headline(*best_) : nlohmann::json()},
                       {"newest", std::move(newest)},
                       {"steps", std::move(steps)},
                       {"loss", make_list([](const Point& point) { return point.total.loss; })},

@@ -37,7 +37,7 @@ class RunEvaluations {
     double dice = std::numeric_limits<double>::quiet_NaN();
   };
   /// The scores of masks; NaN if unknown.
-  struct Masks {
+  struct MaskSummary {
     int64_t masks = 0;  // 0 without masks
     double dice = std::numeric_limits<double>::quiet_NaN();
     double iou = std::numeric_limits<double>::quiet_NaN();
@@ -60,20 +60,20 @@ class RunEvaluations {
 
   struct Structure {
     std::string name;
-    Masks newest{};  // of the newest evaluation
+    MaskSummary newest{};  // of the newest evaluation
   };
 
   static Score parse_score(const nlohmann::json& values);
-  static Masks parse_masks(const nlohmann::json& values);
-  static nlohmann::json masks_to_json(const Masks& masks);
+  static MaskSummary parse_masks(const nlohmann::json& values);
+  static nlohmann::json masks_to_json(const MaskSummary& masks);
   void add_structures(const nlohmann::json& evaluation, Point& point);
   void append_masks(nlohmann::json& json) const;
-  size_t find_task_index(const std::string& task);
+  size_t find_or_add_task(const std::string& task);
   std::vector<const Point*> list_points() const;
 
   std::vector<Task> tasks_;
   std::vector<Structure> structures_;
-  Masks newest_masks_;
+  MaskSummary newest_masks_;
   std::vector<Point> points_;
   int64_t stride_ = 1;  // points_ has the evaluations whose number is a multiple of it
   std::optional<Point> best_;

@@ -44,7 +44,7 @@ void RunEvents::add(const nlohmann::json& line) {
     num_more = ids_entry->size() - ids.size();
   }
   auto& events = newest_[kind];
-  events.push_back({{"number", number_++},
+  events.push_back({{"number", next_number_++},
                     {"step", step},
                     {"time", time},
                     {"kind", kind},

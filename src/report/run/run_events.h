@@ -32,7 +32,7 @@ class RunEvents {
  private:
   std::map<std::string, int64_t> counts_;
   std::map<std::string, std::deque<nlohmann::json>> newest_;  // by kind, so that frequent kinds do not hide rare ones
-  int64_t number_ = 0;                                        // events so far; numbers the next one
+  int64_t next_number_ = 0;                                   // events so far; numbers the next one
   std::string end_state_;
   std::string end_message_;
   int64_t end_step_ = 0;

@@ -115,7 +115,7 @@ nlohmann::json parse_ledger(const std::string& content) {
 }
 
 /// Returns the row without its tasks, which have their own curves.
-nlohmann::json trim_epoch(nlohmann::json row) {
+nlohmann::json remove_tasks(nlohmann::json row) {
   row.erase("tasks");
   if (row["evaluation"].is_object()) row["evaluation"].erase("tasks");
   return row;
@@ -150,9 +150,9 @@ struct RunReport::State {
     step_lines.read([this](const auto& line) {
       steps.add(line);
       for (const auto& row : epochs.add(line)) {
-        epoch_rows.push_back(trim_epoch(row));
+        epoch_rows.push_back(remove_tasks(row));
         if (epoch_rows.size() > kMaxEpochRows) epoch_rows.pop_front();
-        ++num_epochs_;
+        ++num_complete_epochs;
       }
     });
     event_lines.read([this](const auto& line) { events.add(line); });
@@ -170,25 +170,25 @@ struct RunReport::State {
   }
 
   /// Returns the newest epochs, including the current one.
-  nlohmann::json epochs_json() const {
+  nlohmann::json epochs_to_json() const {
     auto rows = nlohmann::json::array();
     for (const auto& row : epoch_rows) rows.push_back(row);
-    if (auto row = epochs.current_epoch()) rows.push_back(trim_epoch(*row));
-    return {{"rows", std::move(rows)}, {"hidden", num_epochs_ - std::ssize(epoch_rows)}};
+    if (auto row = epochs.current_epoch()) rows.push_back(remove_tasks(*row));
+    return {{"rows", std::move(rows)}, {"hidden", num_complete_epochs - std::ssize(epoch_rows)}};
   }
 
-  std::string make_data() {
+  std::string make_page_data() {
     const std::string state = find_state();
     const nlohmann::json json{
         {"name", name()},
         {"state", state},
         {"message", state == "stopped" || state == "failed" ? events.end_message() : std::string()},
         {"updated", std::max(events.last_time(), get_modified_time(folder / "metrics.jsonl"))},
-        {"written", unix_seconds()},
+        {"written", get_unix_seconds()},
         {"summary", steps.summary()},
         {"tasks", steps.tasks()},
         {"evaluations", steps.evaluations()},
-        {"epochs", epochs_json()},
+        {"epochs", epochs_to_json()},
         {"events", events.to_json()},
         {"predictions", predictions.to_json()},
         {"plan", plan.value()},
@@ -197,17 +197,17 @@ struct RunReport::State {
         {"config", config.value()}};
     std::string text = escape_script_json(json);
     text.pop_back();  // the closing brace: appends the curves, which are already JSON text
-    return text + ",\"curves\":" + steps.curves_json() + "}";
+    return text + ",\"curves\":" + steps.curves_to_json() + "}";
   }
 
   fs::path folder;
-  AppendedJsonLines step_lines;
-  AppendedJsonLines event_lines;
-  AppendedJsonLines prediction_lines;
+  JsonLinesFollower step_lines;
+  JsonLinesFollower event_lines;
+  JsonLinesFollower prediction_lines;
   RunSteps steps;
   EpochSummaries epochs;
   std::deque<nlohmann::json> epoch_rows;
-  int64_t num_epochs_ = 0;  // rows of complete epochs
+  int64_t num_complete_epochs = 0;  // rows of complete epochs
   RunEvents events;
   RunPredictions predictions;
   CachedFile plan;
@@ -227,7 +227,7 @@ std::string RunReport::html() {
   return fill_page("run_report.html",
                    {{"title", escape_html(state_->name())},
                     {"style", read_resource("common.css") + read_resource("run_report.css")},
-                    {"data", state_->make_data()},
+                    {"data", state_->make_page_data()},
                     {"script", read_resource("elements.js") + read_resource("line_chart.js") +
                                    read_resource("run_sections.js") + read_resource("run_report.js")}});
 }
@@ -240,8 +240,8 @@ std::string render_run_report(const fs::path& run_dir) {
   if (!fs::is_directory(run_dir)) {
     throw usage_error("{}: is not a folder; pass the output.dir of a run", run_dir.string());
   }
-  constexpr const char* kFiles[] = {"config.yaml", "metrics.jsonl", "environment.json", "plan.json"};
-  if (std::none_of(std::begin(kFiles), std::end(kFiles),
+  constexpr const char* kRunFiles[] = {"config.yaml", "metrics.jsonl", "environment.json", "plan.json"};
+  if (std::none_of(std::begin(kRunFiles), std::end(kRunFiles),
                    [&](const char* file) { return fs::exists(run_dir / file); })) {
     throw usage_error("{}: has no config.yaml or metrics.jsonl; pass the output.dir of a run", run_dir.string());
   }

@@ -168,8 +168,8 @@ void RunSteps::add_task(size_t bin, const std::string& name, const nlohmann::jso
   task.samples += get_count(values, "samples");
   task.label_tokens += label_tokens;
   const double weight = get_number(values, "weight");
-  task.weight_changes =
-      task.weight_changes || (!task.weight_curve.empty() && std::isfinite(weight) && weight != task.weight);
+  task.has_weight_changes =
+      task.has_weight_changes || (!task.weight_curve.empty() && std::isfinite(weight) && weight != task.weight);
   task.weight = weight;
   task.weight_curve.add(bin, weight);
   if (std::isfinite(loss)) push_recent(task.recent_loss, loss);
@@ -256,7 +256,7 @@ nlohmann::json RunSteps::tasks() const {
   return rows;
 }
 
-std::string RunSteps::curves_json() const {
+std::string RunSteps::curves_to_json() const {
   const size_t num_bins = first_step_ == 0 ? 0 : static_cast<size_t>((last_step_ - first_step_) / steps_per_bin_) + 1;
   std::string text = fmt::format("{{\"width\":{},\"first\":{},\"bins\":{}", steps_per_bin_,
                                  std::max<int64_t>(1, first_step_), num_bins);
@@ -279,7 +279,7 @@ std::string RunSteps::curves_json() const {
   };
   add_list("task_loss", &Task::loss);
   add_list("task_accuracy", &Task::accuracy);
-  if (std::ranges::any_of(tasks, [](const auto* task) { return task->second.weight_changes; })) {
+  if (std::ranges::any_of(tasks, [](const auto* task) { return task->second.has_weight_changes; })) {
     add_list("task_weight", &Task::weight_curve);
   }
   return text + "}";

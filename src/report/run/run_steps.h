@@ -65,7 +65,7 @@ class RunSteps {
   /// Returns the curves as JSON: {"width": steps per bin, "first": first step of the first bin,
   /// "bins": number of bins, "loss": {…}, …, "task_loss": [{…}, …], "task_accuracy": [{…}, …], and
   /// "task_weight": [{…}, …] if weights change}.
-  std::string curves_json() const;
+  std::string curves_to_json() const;
 
  private:
   /// The curves and sums of a task.
@@ -76,7 +76,7 @@ class RunSteps {
     int64_t samples = 0;
     int64_t label_tokens = 0;
     double weight = 1;
-    bool weight_changes = false;
+    bool has_weight_changes = false;
     std::deque<double> recent_loss{};
     std::deque<double> recent_accuracy{};
   };

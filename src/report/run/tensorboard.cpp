@@ -18,7 +18,7 @@ namespace vlmtrain::report {
 
 namespace {
 
-std::string host_name_or_unknown() {
+std::string get_host_name_or_unknown() {
   const std::string name = get_host_name();
   return name.empty() ? "unknown" : name;
 }
@@ -26,8 +26,8 @@ std::string host_name_or_unknown() {
 /// Returns a path that does not exist. TensorBoard reads files in the order of their names, which
 /// begin with the time. A number distinguishes files of one process and second.
 std::filesystem::path make_file_path(const std::filesystem::path& folder) {
-  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(unix_seconds()),
-                                       host_name_or_unknown(), getpid());
+  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(get_unix_seconds()),
+                                       get_host_name_or_unknown(), getpid());
   std::filesystem::path path = folder / name;
   for (int number = 1; std::filesystem::exists(path); ++number) path = folder / fmt::format("{}.{}", name, number);
   return path;
@@ -51,8 +51,8 @@ TensorBoard::TensorBoard(const std::filesystem::path& folder, int64_t resumed_st
                     folder.string(), error.message());
   path_ = make_file_path(folder);
   file_.open(path_, std::ios::binary);
-  append(make_version_event(unix_seconds()));
-  append(make_session_start_event(unix_seconds(), resumed_step + 1));
+  append(make_version_event(get_unix_seconds()));
+  append(make_session_start_event(get_unix_seconds(), resumed_step + 1));
 }
 
 void TensorBoard::append(const std::string& event) {
@@ -62,15 +62,15 @@ void TensorBoard::append(const std::string& event) {
 }
 
 void TensorBoard::add_scalars(int64_t step, const std::map<std::string, double>& values_by_tag) {
-  append(make_scalars_event(unix_seconds(), step, values_by_tag));
+  append(make_scalars_event(get_unix_seconds(), step, values_by_tag));
 }
 
 void TensorBoard::add_text(int64_t step, std::string_view tag, std::string_view markdown) {
-  append(make_text_event(unix_seconds(), step, tag, markdown));
+  append(make_text_event(get_unix_seconds(), step, tag, markdown));
 }
 
 void TensorBoard::add_image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size) {
-  append(make_image_event(unix_seconds(), step, tag, bytes, size));
+  append(make_image_event(get_unix_seconds(), step, tag, bytes, size));
 }
 
 void TensorBoard::add_step(const StepMetrics& metrics) {
@@ -172,30 +172,30 @@ std::string to_little_endian(T value) {
 
 /// A protocol buffer message under construction. Fields must be added in ascending order of their
 /// numbers, as other writers do.
-class Message {
+class ProtoMessage {
  public:
-  Message& add_varint(int field, uint64_t value) {
+  ProtoMessage& add_varint(int field, uint64_t value) {
     write_key(field, WireType::kVarint);
     write_varint(value);
     return *this;
   }
-  Message& add_number(int field, double value) {
+  ProtoMessage& add_number(int field, double value) {
     write_key(field, WireType::kFixed64);
     bytes_ += to_little_endian(std::bit_cast<uint64_t>(value));
     return *this;
   }
-  Message& add_number(int field, float value) {
+  ProtoMessage& add_number(int field, float value) {
     write_key(field, WireType::kFixed32);
     bytes_ += to_little_endian(std::bit_cast<uint32_t>(value));
     return *this;
   }
-  Message& add_text(int field, std::string_view value) {
+  ProtoMessage& add_text(int field, std::string_view value) {
     write_key(field, WireType::kBytes);
     write_varint(value.size());
     bytes_ += value;
     return *this;
   }
-  Message& add_message(int field, const Message& value) { return add_text(field, value.bytes_); }
+  ProtoMessage& add_message(int field, const ProtoMessage& value) { return add_text(field, value.bytes_); }
 
   const std::string& bytes() const { return bytes_; }
 
@@ -226,8 +226,8 @@ constexpr int kTensor = 8;
 constexpr int kMetadata = 9;
 
 /// Returns an event without content. A step of 0 is omitted, as protocol buffers omit zeros.
-Message make_event(double time, int64_t step) {
-  Message event;
+ProtoMessage make_event(double time, int64_t step) {
+  ProtoMessage event;
   event.add_number(kWallTime, time);
   if (step != 0) event.add_varint(kStep, static_cast<uint64_t>(step));
   return event;
@@ -235,7 +235,7 @@ Message make_event(double time, int64_t step) {
 
 /// Returns the CRC masked as in TensorFlow's crc32c.h: rotated by 15 bits, plus kMaskDelta.
 uint32_t mask_crc(std::string_view bytes) {
-  const uint32_t crc = crc32c(bytes);
+  const uint32_t crc = compute_crc32c(bytes);
   constexpr uint32_t kMaskDelta = 0xa282ead8U;
   return (crc >> 15 | crc << 17) + kMaskDelta;
 }
@@ -249,14 +249,14 @@ std::string make_version_event(double time) {
 std::string make_session_start_event(double time, int64_t step) {
   constexpr int kStatus = 1;
   constexpr uint64_t kStart = 1;
-  return make_event(time, step).add_message(kSessionLog, Message().add_varint(kStatus, kStart)).bytes();
+  return make_event(time, step).add_message(kSessionLog, ProtoMessage().add_varint(kStatus, kStart)).bytes();
 }
 
 std::string make_scalars_event(double time, int64_t step, const std::map<std::string, double>& values_by_tag) {
-  Message summary;
+  ProtoMessage summary;
   for (const auto& [tag, value] : values_by_tag) {
     summary.add_message(
-        kValue, Message().add_text(kTag, to_printable(tag)).add_number(kSimpleValue, static_cast<float>(value)));
+        kValue, ProtoMessage().add_text(kTag, to_printable(tag)).add_number(kSimpleValue, static_cast<float>(value)));
   }
   return make_event(time, step).add_message(kSummary, summary).bytes();
 }
@@ -268,26 +268,26 @@ std::string make_text_event(double time, int64_t step, std::string_view tag, std
   // tensor.proto: dtype = 1 (DT_STRING = 7), tensor_shape = 2, string_val = 8. tensor_shape.proto:
   // dim = 2, Dim.size = 1. summary.proto: SummaryMetadata.plugin_data = 1, PluginData.plugin_name =
   // 1.
-  const Message shape = Message().add_message(2, Message().add_varint(1, 1));
-  const Message tensor =
-      Message().add_varint(1, kString).add_message(2, shape).add_text(8, to_printable_lines(markdown));
-  const Message metadata = Message().add_message(1, Message().add_text(1, "text"));
-  const Message value =
-      Message().add_text(kTag, to_printable(tag)).add_message(kTensor, tensor).add_message(kMetadata, metadata);
-  return make_event(time, step).add_message(kSummary, Message().add_message(kValue, value)).bytes();
+  const ProtoMessage shape = ProtoMessage().add_message(2, ProtoMessage().add_varint(1, 1));
+  const ProtoMessage tensor =
+      ProtoMessage().add_varint(1, kString).add_message(2, shape).add_text(8, to_printable_lines(markdown));
+  const ProtoMessage metadata = ProtoMessage().add_message(1, ProtoMessage().add_text(1, "text"));
+  const ProtoMessage value =
+      ProtoMessage().add_text(kTag, to_printable(tag)).add_message(kTensor, tensor).add_message(kMetadata, metadata);
+  return make_event(time, step).add_message(kSummary, ProtoMessage().add_message(kValue, value)).bytes();
 }
 
 std::string make_image_event(double time, int64_t step, std::string_view tag, std::string_view bytes,
                              image::ImageSize size) {
   // summary.proto, message Summary.Image: height, width, colorspace, encoded_image_string.
   constexpr uint64_t kRgb = 3;
-  const Message image = Message()
-                            .add_varint(1, static_cast<uint64_t>(size.height))
-                            .add_varint(2, static_cast<uint64_t>(size.width))
-                            .add_varint(3, kRgb)
-                            .add_text(4, bytes);
-  const Message value = Message().add_text(kTag, to_printable(tag)).add_message(kImage, image);
-  return make_event(time, step).add_message(kSummary, Message().add_message(kValue, value)).bytes();
+  const ProtoMessage image = ProtoMessage()
+                                 .add_varint(1, static_cast<uint64_t>(size.height))
+                                 .add_varint(2, static_cast<uint64_t>(size.width))
+                                 .add_varint(3, kRgb)
+                                 .add_text(4, bytes);
+  const ProtoMessage value = ProtoMessage().add_text(kTag, to_printable(tag)).add_message(kImage, image);
+  return make_event(time, step).add_message(kSummary, ProtoMessage().add_message(kValue, value)).bytes();
 }
 
 std::string frame_record(std::string_view event) {
@@ -300,7 +300,7 @@ namespace {
 constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1EDC6F41 with its bits reversed
 
 /// CRCs of the 256 bytes, for computing a CRC byte by byte.
-constexpr std::array<uint32_t, 256> kTable = [] {
+constexpr std::array<uint32_t, 256> kCrcTable = [] {
   std::array<uint32_t, 256> table{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t remainder = byte;
@@ -312,9 +312,9 @@ constexpr std::array<uint32_t, 256> kTable = [] {
 
 }  // namespace
 
-uint32_t crc32c(std::string_view bytes) {
+uint32_t compute_crc32c(std::string_view bytes) {
   uint32_t crc = ~0U;
-  for (const char byte : bytes) crc = kTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff] ^ crc >> 8;
+  for (const char byte : bytes) crc = kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff] ^ crc >> 8;
   return ~crc;
 }
 

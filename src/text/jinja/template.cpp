@@ -12,9 +12,9 @@ namespace {
 
 /// A recursive-descent parser of statements. Throws UserError (bad data) "FILE:LINE: …" for syntax
 /// errors.
-class Parser {
+class TemplateParser {
  public:
-  Parser(std::string_view source, std::string source_name)
+  TemplateParser(std::string_view source, std::string source_name)
       : tokens_(source, source_name), tree_(std::make_shared<SyntaxTree>()) {
     tree_->source_name = std::move(source_name);
     // In the order of kLoopName, kCallerName, kVarargsName and kKwargsName.
@@ -95,15 +95,20 @@ class Parser {
     /// The name of a statement and its parse function.
     struct StatementParser {
       const char* name;
-      Statement (Parser::*parse)(int line);
+      Statement (TemplateParser::*parse)(int line);
     };
     constexpr std::array kStatements = {
-        StatementParser{"for", &Parser::parse_for_loop},    StatementParser{"if", &Parser::parse_if},
-        StatementParser{"set", &Parser::parse_set},         StatementParser{"macro", &Parser::parse_macro},
-        StatementParser{"call", &Parser::parse_call_block}, StatementParser{"filter", &Parser::parse_filter_block},
-        StatementParser{"with", &Parser::parse_with_block}, StatementParser{"generation", &Parser::parse_generation},
-        StatementParser{"break", &Parser::parse_break},     StatementParser{"continue", &Parser::parse_continue},
-        StatementParser{"print", &Parser::parse_print},
+        StatementParser{"for", &TemplateParser::parse_for_loop},
+        StatementParser{"if", &TemplateParser::parse_if},
+        StatementParser{"set", &TemplateParser::parse_set},
+        StatementParser{"macro", &TemplateParser::parse_macro},
+        StatementParser{"call", &TemplateParser::parse_call_block},
+        StatementParser{"filter", &TemplateParser::parse_filter_block},
+        StatementParser{"with", &TemplateParser::parse_with_block},
+        StatementParser{"generation", &TemplateParser::parse_generation},
+        StatementParser{"break", &TemplateParser::parse_break},
+        StatementParser{"continue", &TemplateParser::parse_continue},
+        StatementParser{"print", &TemplateParser::parse_print},
     };
     for (const StatementParser& statement : kStatements) {
       if (name == statement.name) return (this->*statement.parse)(line);
@@ -290,7 +295,7 @@ class Parser {
 std::shared_ptr<const SyntaxTree> parse_template(std::string_view source, std::string source_name) {
   if (source.size() > kMaxSourceBytes)
     throw data_error("{}: the template exceeds {} MiB", source_name, kMaxSourceBytes >> 20U);
-  return Parser(source, std::move(source_name)).run();
+  return TemplateParser(source, std::move(source_name)).run();
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class AnswerSpanFinder {
       : rendering_(rendering), text_(rendering.text), answer_text_(answer_text), traits_(traits), settings_(settings) {}
 
   AnswerSpans find(int turn) const {
-    const std::vector<Span> text_spans = find_spans(rendering_, turn);
+    const std::vector<Span> text_spans = find_origin_spans(rendering_, turn);
     AnswerSpans answer{.spans = merge_spans(text_spans)};
     if (answer.spans.empty()) return {.spans = {}, .is_complete = count_visible(answer_text_) == 0};
     size_t visible_bytes = 0;

@@ -11,7 +11,7 @@ namespace vlmtrain::text {
 namespace {
 
 /// Returns the number of bytes of the line break at the beginning of `text`, or 0.
-size_t count_leading_line_break(std::string_view text) {
+size_t count_line_break_bytes(std::string_view text) {
   if (text.starts_with("\r\n")) return 2;
   return text.starts_with('\n') ? 1 : 0;
 }
@@ -46,7 +46,7 @@ jinja::Value make_text_block(std::string_view text, int origin) {
 }
 
 /// Returns the content of `turn` as a list of blocks. The list is never empty.
-jinja::Value make_blocks(const Turn& turn, int origin) {
+jinja::Value make_block_list(const Turn& turn, int origin) {
   std::vector<jinja::Value> blocks;
   for (const MediaPiece& piece : split_media_placeholders(turn)) {
     switch (piece.kind) {
@@ -67,7 +67,7 @@ jinja::Value make_blocks(const Turn& turn, int origin) {
 
 /// Returns the content of `turn` as one string, with the markup of the model family in place of
 /// placeholders.
-jinja::Value make_string(const Turn& turn, int origin, const TemplateSettings& settings) {
+jinja::Value make_string_content(const Turn& turn, int origin, const TemplateSettings& settings) {
   std::string text;
   bool is_at_start = true;
   for (const MediaPiece& piece : split_media_placeholders(turn)) {
@@ -99,7 +99,7 @@ std::vector<MediaPiece> split_media_placeholders(const Turn& turn) {
     add_text(placeholder.begin);
     pieces.push_back({placeholder.is_video ? MediaPiece::Kind::kVideo : MediaPiece::Kind::kImage});
     pos = placeholder.begin + kImagePlaceholder.size();
-    if (is_at_start) pos += count_leading_line_break(text.substr(pos));
+    if (is_at_start) pos += count_line_break_bytes(text.substr(pos));
   }
   add_text(text.size());
   return pieces;
@@ -116,10 +116,10 @@ jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& con
   for (size_t i = 0; i < turns.size(); ++i) {
     const int origin = static_cast<int>(i);
     const Turn& turn = turns[i];
-    messages.push_back(
-        jinja::Value::dict({{"role", jinja::Value::text(get_role_name(turn.role))},
-                            {"content", content_format.uses_blocks(turn.role) ? make_blocks(turn, origin)
-                                                                              : make_string(turn, origin, settings)}}));
+    messages.push_back(jinja::Value::dict(
+        {{"role", jinja::Value::text(get_role_name(turn.role))},
+         {"content", content_format.uses_blocks(turn.role) ? make_block_list(turn, origin)
+                                                           : make_string_content(turn, origin, settings)}}));
   }
   return jinja::Value::list(std::move(messages));
 }

@@ -85,7 +85,7 @@ class RenderedChatReader {
         continue;
       }
       const bool is_last_answer = ends_with_answer && i + 1 == turns.size();
-      reject_repeated(static_cast<int>(i), turn.text);
+      reject_repeated_answer(static_cast<int>(i), turn.text);
       const AnswerSpans answer_spans =
           find_answer_spans(rendering_, static_cast<int>(i), turn_text, traits_, settings_);
       if (!answer_spans.is_complete) add_omission_notice(turn, chat.notices);
@@ -136,7 +136,7 @@ class RenderedChatReader {
 
   /// Throws UserError (bad data) if the text contains an answer twice. probe_template() checks only
   /// its own conversations.
-  void reject_repeated(int turn, const std::string& text) const {
+  void reject_repeated_answer(int turn, const std::string& text) const {
     if (!is_repeated(rendering_, turn, text)) return;
     throw data_error("turn {}: the chat template writes this answer more than once, so its label tokens are ambiguous",
                      turn + 1);
@@ -220,10 +220,10 @@ class RenderedChatReader {
 
   /// Returns the length of the white space before `offset` that the model has to generate.
   size_t compute_prefix_length(size_t offset) const {
-    const std::string& answer_begin = traits_.answer_begin;
-    if (!std::string_view(rendering_.text).substr(0, offset).ends_with(answer_begin)) return 0;
-    const bool is_from_template = answer_begin.empty() || !is_turn_text(offset - answer_begin.size());
-    return is_from_template ? answer_begin.size() : 0;
+    const std::string& answer_leading_space = traits_.answer_leading_space;
+    if (!std::string_view(rendering_.text).substr(0, offset).ends_with(answer_leading_space)) return 0;
+    const bool is_from_template = answer_leading_space.empty() || !is_turn_text(offset - answer_leading_space.size());
+    return is_from_template ? answer_leading_space.size() : 0;
   }
 
   /// Returns the length of the template text from `offset` through the end of turn, or 0 if no end
@@ -321,7 +321,7 @@ std::string ChatTemplate::description() const {
   text += impl_->traits.lacks_end_of_turn
               ? fmt::format("it writes nothing after the last answer, so {} is appended", impl_->traits.end_of_turn)
               : fmt::format("an answer ends with {}", impl_->traits.end_of_turn);
-  for (const std::string& trait_note : impl_->traits.notes) text += "; " + trait_note;
+  for (const std::string& note : impl_->traits.notes) text += "; " + note;
   return text;
 }
 
@@ -337,7 +337,7 @@ std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view 
   for (size_t i = 1; i < answers.size(); ++i) {
     VLMTRAIN_CHECK(answers[i - 1].end <= answers[i].begin, "answers {} and {} overlap", i - 1, i);
   }
-  std::vector<char> is_answer(encoding.ids.size(), 0);
+  std::vector<char> label_mask(encoding.ids.size(), 0);
   size_t next = 0;
   for (size_t i = 0; i < encoding.starts.size(); ++i) {
     while (next < answers.size() && answers[next].end <= encoding.starts[i]) ++next;
@@ -345,9 +345,9 @@ std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view 
     const size_t start = encoding.starts[i], begin = answers[next].begin;
     const bool reaches_into_answer = start < begin && start + count_leading_white_space(text.substr(start)) >= begin &&
                                      find_token_end(encoding, i, text.size()) > begin;
-    is_answer[i] = begin <= start || reaches_into_answer ? 1 : 0;
+    label_mask[i] = begin <= start || reaches_into_answer ? 1 : 0;
   }
-  return is_answer;
+  return label_mask;
 }
 
 }  // namespace vlmtrain::text

@@ -27,7 +27,7 @@ class TemplateProbe {
   TemplateTraits probe() {
     detect_content_format();
     detect_system_format();
-    detect_answer_begin();
+    detect_answer_leading_space();
     detect_end_of_turn();
     const std::string start = find_start_text();
     traits_.writes_bos = !start.empty() && render({kTwoRounds.data(), 2}).text.starts_with(start);
@@ -63,7 +63,7 @@ class TemplateProbe {
 
   static bool contains_all_turns(const jinja::Rendering& rendering, size_t turns) {
     for (size_t i = 0; i < turns; ++i) {
-      const auto spans = find_spans(rendering, static_cast<int>(i));
+      const auto spans = find_origin_spans(rendering, static_cast<int>(i));
       if (spans.empty() || spans.back().end == spans.front().begin) return false;
     }
     return true;
@@ -71,7 +71,7 @@ class TemplateProbe {
 
   /// Returns whether the template printed lists of blocks, as templates for strings do.
   static bool prints_blocks(const jinja::Rendering& rendering) {
-    return !find_spans(rendering, kBlockTypeOrigin).empty();
+    return !find_origin_spans(rendering, kBlockTypeOrigin).empty();
   }
 
   /// Sets system_as_blocks, and adds a note if the template omits system messages.
@@ -93,15 +93,15 @@ class TemplateProbe {
     if (!is_rejected) traits_.notes.emplace_back("it omits system messages");
   }
 
-  /// Sets generation_prompt and answer_begin, and adds notes if training text and prompt differ.
-  void detect_answer_begin() {
+  /// Sets generation_prompt and answer_leading_space, and adds notes if training text and prompt differ.
+  void detect_answer_leading_space() {
     const std::string prompt = render({kTwoRounds.data(), 1}, /*add_generation_prompt=*/true).text;
     if (const std::string rendered_question = render({kTwoRounds.data(), 1}).text;
         prompt.starts_with(rendered_question)) {
       traits_.generation_prompt = prompt.substr(rendered_question.size());
     }
     const jinja::Rendering rendering = render({kTwoRounds.data(), 2});
-    const std::string answer_prefix = rendering.text.substr(0, find_spans(rendering, 1).front().begin);
+    const std::string answer_prefix = rendering.text.substr(0, find_origin_spans(rendering, 1).front().begin);
     if (!answer_prefix.starts_with(prompt)) {
       traits_.notes.push_back(fmt::format("its generation prompt ends with \"{}\", but answers follow \"{}\"",
                                           excerpt_end(prompt), excerpt_end(answer_prefix)));
@@ -116,7 +116,7 @@ class TemplateProbe {
     }
     const std::string between = answer_prefix.substr(prompt.size());
     if (count_leading_white_space(between) == between.size()) {
-      traits_.answer_begin = between;
+      traits_.answer_leading_space = between;
     } else if (!is_generated(rendering, {prompt.size(), answer_prefix.size()})) {
       traits_.notes.push_back(fmt::format("it writes \"{}\" between its prompt and an answer, which is not learned",
                                           make_excerpt(between)));
@@ -140,11 +140,11 @@ class TemplateProbe {
     const jinja::Rendering rendering = render(kTwoRounds);
     reject_repeated_answers(rendering);
     const auto get_tail = [&](int turn, size_t next_turn_begin) {
-      const size_t end = find_spans(rendering, turn).back().end;
+      const size_t end = find_origin_spans(rendering, turn).back().end;
       return std::string_view(rendering.text).substr(end, next_turn_begin - end);
     };
     const std::string_view last_tail = get_tail(3, rendering.text.size()),
-                           earlier_tail = get_tail(1, find_spans(rendering, 2).front().begin);
+                           earlier_tail = get_tail(1, find_origin_spans(rendering, 2).front().begin);
     if (const auto token = find_special_token(last_tail)) {
       traits_.end_of_turn = token->text;
       traits_.endings.emplace_back(last_tail.substr(0, token->end));
@@ -249,7 +249,7 @@ TemplateTraits probe_template(const jinja::Template& jinja, const TemplateSource
   return TemplateProbe(jinja, source, settings, tokenizer).probe();
 }
 
-std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin) {
+std::vector<Span> find_origin_spans(const jinja::Rendering& rendering, int origin) {
   std::vector<Span> spans;
   for (const jinja::OriginSpan& origin_span : rendering.origin_spans) {
     if (origin_span.origin == origin) spans.push_back({origin_span.begin, origin_span.end});
@@ -263,7 +263,7 @@ std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin) {
 
 bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text) {
   size_t num_bytes = 0;
-  for (const Span& span : find_spans(rendering, origin)) num_bytes += span.end - span.begin;
+  for (const Span& span : find_origin_spans(rendering, origin)) num_bytes += span.end - span.begin;
   // A part of the text may be missing or repeated; only a full second copy makes it ambiguous.
   return !text.empty() && num_bytes >= 2 * text.size();
 }

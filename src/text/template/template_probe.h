@@ -16,7 +16,7 @@ struct TemplateTraits {
   ContentFormat content_format;
   /// White space that the template writes between the generation prompt and an answer. The model
   /// has to generate it, so it belongs to the answer.
-  std::string answer_begin{};
+  std::string answer_leading_space{};
   /// The text that add_generation_prompt=true appends. Empty if the option changes other parts of
   /// the text.
   std::string generation_prompt{};
@@ -45,7 +45,7 @@ TemplateTraits probe_template(const jinja::Template& jinja, const TemplateSource
 /// Returns the spans of the bytes that come from `origin`: the index of a turn, or
 /// kBlockTypeOrigin. The spans are in order. An empty turn gives one empty span. The result is
 /// empty if the template omits the text.
-std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin);
+std::vector<Span> find_origin_spans(const jinja::Rendering& rendering, int origin);
 
 /// Returns whether the output contains `text`, the text of turn `origin`, more than once, so that
 /// its position is ambiguous.

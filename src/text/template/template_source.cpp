@@ -136,7 +136,7 @@ void add_end_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vecto
 
 }  // namespace
 
-std::vector<std::string_view> builtin_template_names() {
+std::vector<std::string_view> get_builtin_template_names() {
   std::vector<std::string_view> names;
   names.reserve(kBuiltinTemplates.size());
   for (const BuiltinTemplate& builtin : kBuiltinTemplates) names.push_back(builtin.name);
@@ -147,7 +147,7 @@ TemplateSource find_builtin_template(std::string_view name) {
   const auto entry = std::ranges::find(kBuiltinTemplates, name, &BuiltinTemplate::name);
   if (entry == kBuiltinTemplates.end()) {
     throw usage_error("Unknown chat template \"{}\"; available are {}", name,
-                      fmt::join(builtin_template_names(), ", "));
+                      fmt::join(get_builtin_template_names(), ", "));
   }
   return {.jinja = std::string(resources().at(std::string(name) + ".jinja")),
           .name = std::string(name),
@@ -208,7 +208,7 @@ TemplateSource choose_template(const std::string& name,
     if (!is_file(name)) throw usage_error("data.chat_template: the file {} does not exist", name);
     return make_template_source(io::read_file(name), name);
   }
-  const auto builtin_names = builtin_template_names();
+  const auto builtin_names = get_builtin_template_names();
   if (std::ranges::find(builtin_names, name) != builtin_names.end()) return find_builtin_template(name);
   std::vector<std::string> names(builtin_names.begin(), builtin_names.end());
   for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);

@@ -17,15 +17,15 @@ constexpr int64_t kMaxTokenIds = int64_t{1} << 26U;
 /// Returns whether a word character precedes or follows `match`.
 bool is_within_word(std::string_view text, Range match) {
   const bool has_word_before =
-      match.begin > 0 && is_word_character(read_utf8(text, previous_character(text, match.begin)).code_point);
+      match.begin > 0 && is_word_character(read_utf8(text, find_previous_character(text, match.begin)).code_point);
   const bool has_word_after = match.end < text.size() && is_word_character(read_utf8(text, match.end).code_point);
   return has_word_before || has_word_after;
 }
 
 /// Returns the begin of the white space that ends at byte `begin`, but at least `limit`.
-size_t strip_left(std::string_view text, size_t begin, size_t limit) {
+size_t find_white_space_begin(std::string_view text, size_t begin, size_t limit) {
   while (begin > limit) {
-    const size_t previous = previous_character(text, begin);
+    const size_t previous = find_previous_character(text, begin);
     if (!is_white_space(read_utf8(text, previous).code_point)) break;
     begin = previous;
   }
@@ -33,7 +33,7 @@ size_t strip_left(std::string_view text, size_t begin, size_t limit) {
 }
 
 /// Returns the end of the white space that begins at byte `end`.
-size_t strip_right(std::string_view text, size_t end) {
+size_t find_white_space_end(std::string_view text, size_t end) {
   while (end < text.size()) {
     const Utf8Character utf8 = read_utf8(text, end);
     if (!is_white_space(utf8.code_point)) break;
@@ -148,7 +148,7 @@ void AddedTokens::add_file_token(const JsonNode& node, const Vocabulary& vocabul
 void AddedTokens::add_external_token(const ExternalToken& external, const Vocabulary& vocabulary,
                                      const Normalizer* normalizer) {
   if (external.content.empty()) return;
-  const auto spelling = [&] {
+  const auto compute_spelling = [&] {
     return external.normalized ? normalize(external.content, normalizer) : external.content;
   };
   if (const AddedToken* const existing = find(external.content)) {
@@ -158,10 +158,10 @@ void AddedTokens::add_external_token(const ExternalToken& external, const Vocabu
           "correct the id in this file",
           external.source, external.content, *external.id, existing->id);
     }
-    if (!external.overrides) return;
+    if (!external.overrides_tokenizer_json) return;
     // The id stays; only the other properties change.
     AddedToken& token = tokens_by_id_.at(existing->id);
-    token.spelling = spelling();
+    token.spelling = compute_spelling();
     token.single_word = external.single_word;
     token.lstrip = external.lstrip;
     token.rstrip = external.rstrip;
@@ -188,7 +188,7 @@ void AddedTokens::add_external_token(const ExternalToken& external, const Vocabu
     ++next_id_;
   }
   add({.content = external.content,
-       .spelling = spelling(),
+       .spelling = compute_spelling(),
        .id = static_cast<uint32_t>(id),
        .single_word = external.single_word,
        .lstrip = external.lstrip,
@@ -216,8 +216,8 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, cons
     pos = match.end;
     // A rejected match is skipped as a whole, as in `tokenizers`.
     if (token_match->token->single_word && is_within_word(text, match)) continue;
-    if (token_match->token->lstrip) match.begin = strip_left(text, match.begin, segment_begin);
-    if (token_match->token->rstrip) match.end = strip_right(text, match.end);
+    if (token_match->token->lstrip) match.begin = find_white_space_begin(text, match.begin, segment_begin);
+    if (token_match->token->rstrip) match.end = find_white_space_end(text, match.end);
     if (match.begin > segment_begin) segments.push_back({{segment_begin, match.begin}, nullptr});
     segments.push_back({match, token_match->token});
     segment_begin = pos = match.end;

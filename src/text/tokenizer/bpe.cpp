@@ -19,7 +19,7 @@ constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;
 
 /// Returns the id of `token`. Throws UserError (bad data) unless it is an integer in [0,
 /// kMaxVocabularyIds).
-int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
+int64_t parse_vocabulary_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
   const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxVocabularyIds;
   if (!is_valid)
     throw node.error("gives the token \"{}\" the invalid id {}", make_excerpt(token), io::make_json_excerpt(id));
@@ -27,7 +27,7 @@ int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonN
 }
 
 /// Number of code points of the basic multilingual plane.
-constexpr size_t kBasicPlane = 0x10000;
+constexpr size_t kBasicPlaneSize = 0x10000;
 
 /// Throws UserError (kBadData) for models other than BPE and unsupported options.
 void reject_unsupported(const JsonNode& node) {
@@ -69,7 +69,7 @@ Vocabulary::Vocabulary(const JsonNode& node) {
   const nlohmann::json& entries = node.value();
   if (!entries.is_object()) throw node.error("must be an object {{token: id}}");
   int64_t max_id = -1;
-  for (const auto& [token, id] : entries.items()) max_id = std::max(max_id, check_id(token, id, node));
+  for (const auto& [token, id] : entries.items()) max_id = std::max(max_id, parse_vocabulary_id(token, id, node));
   tokens_.resize(static_cast<size_t>(max_id + 1));
   ids_.reserve(entries.size());
   for (const auto& [token, id] : entries.items()) {
@@ -95,7 +95,7 @@ Bpe::Bpe(const JsonNode& node)
   read_merges(node);
   index_characters();
   for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
-    byte_ids_[byte] = vocabulary_.find(fmt::format("<0x{:02X}>", byte)).value_or(kNone);
+    byte_ids_[byte] = vocabulary_.find(fmt::format("<0x{:02X}>", byte)).value_or(kNoId);
   }
 }
 
@@ -124,42 +124,42 @@ void Bpe::read_merges(const JsonNode& node) {
 }
 
 void Bpe::index_characters() {
-  character_ids_.assign(kBasicPlane, kNone);
+  character_ids_.assign(kBasicPlaneSize, kNoId);
   for (size_t id = 0; id < vocabulary_.tokens().size(); ++id) {
     const std::string& token = vocabulary_.tokens()[id];
     if (token.empty()) continue;
     const Utf8Character utf8 = read_utf8(token, 0);
-    if (utf8.bytes == token.size() && utf8.code_point < kBasicPlane) {
+    if (utf8.bytes == token.size() && utf8.code_point < kBasicPlaneSize) {
       character_ids_[utf8.code_point] = static_cast<uint32_t>(id);
     }
   }
 }
 
 uint32_t Bpe::find_character_id(char32_t code_point, std::string_view character) const {
-  return code_point < kBasicPlane ? character_ids_[code_point] : vocabulary_.find(character).value_or(kNone);
+  return code_point < kBasicPlaneSize ? character_ids_[code_point] : vocabulary_.find(character).value_or(kNoId);
 }
 
 void Bpe::append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const {
-  const auto byte_id = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
-  const auto has_token = [&](char byte) { return byte_id(byte) != kNone; };
+  const auto get_byte_id = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
+  const auto has_token = [&](char byte) { return get_byte_id(byte) != kNoId; };
   if (byte_fallback_ && std::all_of(character.begin(), character.end(), has_token)) {
-    for (const char byte : character) workspace.symbols_.push_back({byte_id(byte), begin++, 0, 0, false});
-    workspace.last_is_unknown_ = false;
-  } else if (unk_token_id_ && !(fuse_unk_ && workspace.last_is_unknown_)) {
+    for (const char byte : character) workspace.symbols_.push_back({get_byte_id(byte), begin++, 0, 0, false});
+    workspace.is_last_unknown_ = false;
+  } else if (unk_token_id_ && !(fuse_unk_ && workspace.is_last_unknown_)) {
     workspace.symbols_.push_back({*unk_token_id_, begin, 0, 0, false});
-    workspace.last_is_unknown_ = true;
+    workspace.is_last_unknown_ = true;
   }
 }
 
 void Bpe::split_characters(std::string_view piece, Workspace& workspace) const {
   workspace.symbols_.clear();
-  workspace.last_is_unknown_ = false;
+  workspace.is_last_unknown_ = false;
   for (uint32_t pos = 0; pos < piece.size();) {
     const Utf8Character utf8 = read_utf8(piece, pos);
     const std::string_view character = piece.substr(pos, utf8.bytes);
-    if (const uint32_t id = find_character_id(utf8.code_point, character); id != kNone) {
+    if (const uint32_t id = find_character_id(utf8.code_point, character); id != kNoId) {
       workspace.symbols_.push_back({id, pos, 0, 0, false});
-      workspace.last_is_unknown_ = false;
+      workspace.is_last_unknown_ = false;
     } else {
       append_unk(character, pos, workspace);
     }
@@ -179,9 +179,10 @@ void Bpe::push_candidate(int32_t left, Workspace& workspace) const {
   const Merge* merge = merges_.find(symbol.id, workspace.symbols_[static_cast<size_t>(symbol.next)].id);
   if (merge == nullptr) return;
   workspace.heap_.push_back({*merge, left});
-  std::push_heap(workspace.heap_.begin(), workspace.heap_.end(), [](const Candidate& first, const Candidate& second) {
-    return is_later_merge(first.merge, first.left, second.merge, second.left);
-  });
+  std::push_heap(workspace.heap_.begin(), workspace.heap_.end(),
+                 [](const MergeCandidate& first, const MergeCandidate& second) {
+                   return is_later_merge(first.merge, first.left, second.merge, second.left);
+                 });
 }
 
 void Bpe::merge_symbols(Workspace& workspace) const {
@@ -190,10 +191,10 @@ void Bpe::merge_symbols(Workspace& workspace) const {
   heap.clear();
   for (size_t i = 0; i + 1 < symbols.size(); ++i) push_candidate(static_cast<int32_t>(i), workspace);
   while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), [](const Candidate& first, const Candidate& second) {
+    std::pop_heap(heap.begin(), heap.end(), [](const MergeCandidate& first, const MergeCandidate& second) {
       return is_later_merge(first.merge, first.left, second.merge, second.left);
     });
-    const Candidate candidate = heap.back();
+    const MergeCandidate candidate = heap.back();
     heap.pop_back();
     Symbol& left = symbols[static_cast<size_t>(candidate.left)];
     if (left.merged || left.next < 0) continue;

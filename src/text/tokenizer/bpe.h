@@ -52,8 +52,8 @@ struct Merge {
 /// Lookups take most of the time of encoding; std::unordered_map is several times slower.
 class MergeTable {
  public:
-  /// Allocates a table for up to `merges` merges. It does not grow.
-  explicit MergeTable(size_t merges) : slots_(std::bit_ceil(merges * 2 + 2)) {}
+  /// Allocates a table for up to `num_merges` merges. It does not grow.
+  explicit MergeTable(size_t num_merges) : slots_(std::bit_ceil(num_merges * 2 + 2)) {}
 
   /// Sets the merge of the pair of ids (left, right). The last one wins.
   void insert(uint32_t left, uint32_t right, Merge merge) {
@@ -63,16 +63,16 @@ class MergeTable {
   /// Returns the merge of the pair (left, right), or null.
   const Merge* find(uint32_t left, uint32_t right) const {
     const Slot& slot = slots_[find_slot(make_key(left, right))];
-    return slot.key == kFree ? nullptr : &slot.merge;
+    return slot.key == kEmptyKey ? nullptr : &slot.merge;
   }
 
  private:
-  static constexpr uint64_t kFree = ~uint64_t{0};              // ids are below 2^26, so no pair has this key
+  static constexpr uint64_t kEmptyKey = ~uint64_t{0};          // ids are below 2^26, so no pair has this key
   static constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // 2^64 divided by the golden ratio (Knuth)
   static constexpr uint32_t kHashShift = 20;                   // the low bits of a product are the least mixed
   /// An entry of the hash table.
   struct Slot {
-    uint64_t key = kFree;
+    uint64_t key = kEmptyKey;
     Merge merge{};
   };
 
@@ -80,7 +80,7 @@ class MergeTable {
   size_t find_slot(uint64_t key) const {
     const size_t mask = slots_.size() - 1;
     size_t index = (key * kMultiplier) >> kHashShift & mask;
-    while (slots_[index].key != kFree && slots_[index].key != key) index = (index + 1) & mask;
+    while (slots_[index].key != kEmptyKey && slots_[index].key != key) index = (index + 1) & mask;
     return index;
   }
 
@@ -112,7 +112,7 @@ class Bpe {
   void encode(std::string_view piece, Workspace& workspace, std::vector<BpeToken>& out) const;
 
  private:
-  static constexpr uint32_t kNone = ~uint32_t{0};
+  static constexpr uint32_t kNoId = ~uint32_t{0};
 
   /// A token of the piece. Symbols form a doubly linked list by index; -1 marks its ends.
   struct Symbol {
@@ -123,16 +123,16 @@ class Bpe {
     bool merged;  // merged into the symbol before it
   };
   /// A possible merge of a symbol and the one after it.
-  struct Candidate {
+  struct MergeCandidate {
     Merge merge;
     int32_t left;  // index of the left symbol
   };
 
-  /// Reads `merges`. Throws UserError (bad data) for a merge of unknown tokens.
+  /// Reads `num_merges`. Throws UserError (bad data) for a merge of unknown tokens.
   void read_merges(const JsonNode& node);
   /// Fills character_ids_.
   void index_characters();
-  /// Returns the id of a character, or kNone.
+  /// Returns the id of a character, or kNoId.
   uint32_t find_character_id(char32_t code_point, std::string_view character) const;
   /// Appends the byte tokens or the unknown token for a character that the vocabulary lacks.
   void append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const;
@@ -150,16 +150,16 @@ class Bpe {
   bool byte_fallback_ = false;
   bool fuse_unk_ = false;
   std::optional<uint32_t> unk_token_id_;
-  std::array<uint32_t, 256> byte_ids_{};  // ids of "<0x00>" to "<0xFF>", or kNone
-  std::vector<uint32_t> character_ids_;   // ids of the characters of the basic multilingual plane, or kNone
+  std::array<uint32_t, 256> byte_ids_{};  // ids of "<0x00>" to "<0xFF>", or kNoId
+  std::vector<uint32_t> character_ids_;   // ids of the characters of the basic multilingual plane, or kNoId
 };
 
 /// The buffers of Bpe::encode(). Not thread-safe.
 class Bpe::Workspace {
   friend class Bpe;
   std::vector<Symbol> symbols_;
-  std::vector<Candidate> heap_;
-  bool last_is_unknown_ = false;  // whether the last symbol is the unknown token, see fuse_unk_
+  std::vector<MergeCandidate> heap_;
+  bool is_last_unknown_ = false;  // whether the last symbol is the unknown token, see fuse_unk_
 };
 
 }  // namespace vlmtrain::text

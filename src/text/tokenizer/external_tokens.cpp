@@ -24,15 +24,15 @@ using Json = nlohmann::json;
 
 /// The names of PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES in transformers, in the same
 /// order.
-constexpr std::array kStandardNames{"bos_token", "eos_token", "unk_token", "sep_token",
-                                    "pad_token", "cls_token", "mask_token"};
-constexpr const char* kDecoderKey = "added_tokens_decoder";
-constexpr const char* kExtraKey = "extra_special_tokens";
-constexpr const char* kAdditionalKey = "additional_special_tokens";
+constexpr std::array kStandardTokenNames{"bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token"};
+constexpr const char* kAddedTokensDecoderKey = "added_tokens_decoder";
+constexpr const char* kExtraTokensKey = "extra_special_tokens";
+constexpr const char* kAdditionalTokensKey = "additional_special_tokens";
 
-/// Returns whether `key` is one of kStandardNames.
-bool is_standard_name(std::string_view key) {
-  return std::ranges::find(kStandardNames, key) != kStandardNames.end();
+/// Returns whether `key` is one of kStandardTokenNames.
+bool is_standard_token_name(std::string_view key) {
+  return std::ranges::find(kStandardTokenNames, key) != kStandardTokenNames.end();
 }
 
 /// Parses a token: a string, or an object with the properties of an added token. Returns nothing
@@ -88,19 +88,19 @@ struct JsonFile {
 
 /// Reads a file that must hold a JSON object. Returns an empty object if the file does not exist.
 /// Throws UserError (bad data) for other content.
-JsonFile read_object(const fs::path& file) {
-  JsonFile object;
-  if (!is_file(file)) return object;
-  object.text = io::read_file(file);
-  object.json = io::parse_json(object.text, file.string());
-  if (!object.json.is_object()) {
-    throw data_error("{}: is {}, not an object", file.string(), io::make_json_excerpt(object.json));
+JsonFile read_object_file(const fs::path& file) {
+  JsonFile json_file;
+  if (!is_file(file)) return json_file;
+  json_file.text = io::read_file(file);
+  json_file.json = io::parse_json(json_file.text, file.string());
+  if (!json_file.json.is_object()) {
+    throw data_error("{}: is {}, not an object", file.string(), io::make_json_excerpt(json_file.json));
   }
-  return object;
+  return json_file;
 }
 
 /// Parses added_tokens_decoder. Returns its tokens by ascending id.
-std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::string& source) {
+std::vector<ExternalToken> parse_added_tokens_decoder(const Json& decoder, const std::string& source) {
   if (!decoder.is_object()) throw data_error("{}: must be an object {{id: token}}", source);
   std::map<int64_t, ExternalToken> by_id;
   for (const auto& [key, value] : decoder.items()) {
@@ -108,7 +108,7 @@ std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::
     if (value.is_object() && !value.contains("special")) token.special = false;  // AddedToken's default in `tokenizers`
     if (value.is_object() && !value.contains("normalized")) token.normalized = !token.special;
     token.id = parse_token_id(key, source);
-    token.overrides = true;
+    token.overrides_tokenizer_json = true;
     by_id.insert_or_assign(*token.id, std::move(token));
   }
   std::vector<ExternalToken> tokens;
@@ -132,13 +132,14 @@ class ExternalTokenReader {
  public:
   explicit ExternalTokenReader(const fs::path& folder)
       : folder_(folder),
-        config_file_(read_object(folder / kConfigName)),
-        map_file_(read_object(folder / kMapName)),
+        config_file_(read_object_file(folder / kConfigName)),
+        special_tokens_map_file_(read_object_file(folder / kSpecialTokensMapName)),
         config_(config_file_.json),
-        map_(map_file_.json) {}
+        special_tokens_map_(special_tokens_map_file_.json) {}
 
   ExternalTokens read() {
-    result_.has_decoder = config_.contains(kDecoderKey) && !config_[kDecoderKey].is_null();
+    result_.has_added_tokens_decoder =
+        config_.contains(kAddedTokensDecoderKey) && !config_[kAddedTokensDecoderKey].is_null();
     read_added_tokens();
     read_named_tokens();
     read_token_lists();
@@ -147,7 +148,7 @@ class ExternalTokenReader {
 
  private:
   static constexpr const char* kConfigName = "tokenizer_config.json";
-  static constexpr const char* kMapName = "special_tokens_map.json";
+  static constexpr const char* kSpecialTokensMapName = "special_tokens_map.json";
 
   std::string format_source(const char* file, const std::string& key) const {
     return fmt::format("{}: {}", (folder_ / file).string(), key);
@@ -155,8 +156,9 @@ class ExternalTokenReader {
 
   /// Reads added_tokens_decoder, and added_tokens.json, which is ignored if the key exists.
   void read_added_tokens() {
-    if (result_.has_decoder)
-      result_.tokens = parse_decoder_tokens(config_[kDecoderKey], format_source(kConfigName, kDecoderKey));
+    if (result_.has_added_tokens_decoder)
+      result_.tokens = parse_added_tokens_decoder(config_[kAddedTokensDecoderKey],
+                                                  format_source(kConfigName, kAddedTokensDecoderKey));
     const fs::path file = folder_ / "added_tokens.json";
     if (!is_file(file)) return;
     const Json ids = io::read_json(file);
@@ -170,7 +172,7 @@ class ExternalTokenReader {
       if (!content.empty()) added_tokens.push_back(std::move(token));
     }
     std::ranges::sort(added_tokens, {}, [](const ExternalToken& token) { return *token.id; });
-    auto& destination = result_.has_decoder ? result_.ignored_tokens : result_.tokens;
+    auto& destination = result_.has_added_tokens_decoder ? result_.ignored_tokens : result_.tokens;
     destination.insert(destination.end(), added_tokens.begin(), added_tokens.end());
   }
 
@@ -180,10 +182,11 @@ class ExternalTokenReader {
       const auto token = parse_token(value, "");
       return token && token->content == content;
     };
-    for (const Json* json : {&config_, &map_}) {
+    for (const Json* json : {&config_, &special_tokens_map_}) {
       for (const auto& [key, value] : json->items()) {
-        if (is_standard_name(key) && is_content(value)) return true;
-        if ((key == kExtraKey || key == kAdditionalKey) && value.is_array() && std::ranges::any_of(value, is_content))
+        if (is_standard_token_name(key) && is_content(value)) return true;
+        if ((key == kExtraTokensKey || key == kAdditionalTokensKey) && value.is_array() &&
+            std::ranges::any_of(value, is_content))
           return true;
       }
     }
@@ -204,40 +207,43 @@ class ExternalTokenReader {
   }
 
   /// Adds the tokens with model-specific names, such as image_token.
-  void add_model_tokens(const JsonFile& object, const char* file) {
+  void add_model_tokens(const JsonFile& json_file, const char* file) {
     Json model_tokens = Json::object();
-    for (const auto& [key, value] : object.json.items()) {
-      if (!is_standard_name(key) && key.ends_with("_token") && value.is_string()) model_tokens[key] = value;
+    for (const auto& [key, value] : json_file.json.items()) {
+      if (!is_standard_token_name(key) && key.ends_with("_token") && value.is_string()) model_tokens[key] = value;
     }
-    for (const std::string& key : object.list_keys_in_file_order(model_tokens))
+    for (const std::string& key : json_file.list_keys_in_file_order(model_tokens))
       add_named_token(key, model_tokens[key], file);
   }
 
   /// Adds the named tokens of extra_special_tokens if it is an object.
-  void add_extra_tokens(const JsonFile& object, const char* file) {
-    const auto extra = object.json.find(kExtraKey);
-    if (extra == object.json.end() || !extra->is_object()) return;
-    for (const std::string& key : object.list_keys_in_file_order(*extra)) add_named_token(key, (*extra)[key], file);
+  void add_extra_tokens(const JsonFile& json_file, const char* file) {
+    const auto extra = json_file.json.find(kExtraTokensKey);
+    if (extra == json_file.json.end() || !extra->is_object()) return;
+    for (const std::string& key : json_file.list_keys_in_file_order(*extra)) add_named_token(key, (*extra)[key], file);
   }
 
   /// Reads the named tokens: the standard names, model-specific names, then extra_special_tokens.
   void read_named_tokens() {
-    for (const char* const key : kStandardNames) {
+    for (const char* const key : kStandardTokenNames) {
       if (config_.contains(key)) add_named_token(key, config_[key], kConfigName);
-      if (!result_.has_decoder && map_.contains(key)) add_named_token(key, map_[key], kMapName);
+      if (!result_.has_added_tokens_decoder && special_tokens_map_.contains(key))
+        add_named_token(key, special_tokens_map_[key], kSpecialTokensMapName);
     }
     add_model_tokens(config_file_, kConfigName);
-    if (!result_.has_decoder) add_model_tokens(map_file_, kMapName);
+    if (!result_.has_added_tokens_decoder) add_model_tokens(special_tokens_map_file_, kSpecialTokensMapName);
     add_extra_tokens(config_file_, kConfigName);
-    if (!result_.has_decoder) add_extra_tokens(map_file_, kMapName);
+    if (!result_.has_added_tokens_decoder) add_extra_tokens(special_tokens_map_file_, kSpecialTokensMapName);
     for (auto& [key, token] : named_tokens_) {
       result_.named_tokens.emplace_back(key, token.content);
       token.special = true;
       result_.tokens.push_back(std::move(token));
     }
-    if (!result_.has_decoder) return;
-    for (const char* const key : kStandardNames) {
-      const auto token = map_.contains(key) ? parse_token(map_[key], format_source(kMapName, key)) : std::nullopt;
+    if (!result_.has_added_tokens_decoder) return;
+    for (const char* const key : kStandardTokenNames) {
+      const auto token = special_tokens_map_.contains(key)
+                             ? parse_token(special_tokens_map_[key], format_source(kSpecialTokensMapName, key))
+                             : std::nullopt;
       if (token && !token->content.empty()) result_.ignored_tokens.push_back(*token);
     }
   }
@@ -249,19 +255,19 @@ class ExternalTokenReader {
 
   /// Reads the lists extra_special_tokens and additional_special_tokens of both files.
   void read_token_lists() {
-    auto extra = read_token_list(config_, kExtraKey, kConfigName),
-         additional = read_token_list(config_, kAdditionalKey, kConfigName);
+    auto extra = read_token_list(config_, kExtraTokensKey, kConfigName),
+         additional = read_token_list(config_, kAdditionalTokensKey, kConfigName);
     if (extra.empty()) {
       extra = std::move(additional);
       additional.clear();
     }
-    auto map_extra = read_token_list(map_, kExtraKey, kMapName),
-         map_additional = read_token_list(map_, kAdditionalKey, kMapName);
+    auto map_extra = read_token_list(special_tokens_map_, kExtraTokensKey, kSpecialTokensMapName),
+         map_additional = read_token_list(special_tokens_map_, kAdditionalTokensKey, kSpecialTokensMapName);
     const auto append = [](std::vector<ExternalToken>& destination, std::vector<ExternalToken>& tokens) {
       destination.insert(destination.end(), tokens.begin(), tokens.end());
     };
     append(result_.ignored_tokens, additional);
-    if (result_.has_decoder) {
+    if (result_.has_added_tokens_decoder) {
       append(result_.ignored_tokens, map_extra);
       append(result_.ignored_tokens, map_additional);
     } else {
@@ -273,9 +279,9 @@ class ExternalTokenReader {
 
   const fs::path& folder_;
   const JsonFile config_file_;
-  const JsonFile map_file_;
+  const JsonFile special_tokens_map_file_;
   const Json& config_;
-  const Json& map_;
+  const Json& special_tokens_map_;
   std::vector<std::pair<std::string, ExternalToken>> named_tokens_;
   ExternalTokens result_;
 };

@@ -19,7 +19,7 @@ struct ExternalToken {
   bool normalized = false;
   bool special = true;
   /// Whether these properties replace the properties of the same token in tokenizer.json.
-  bool overrides = false;
+  bool overrides_tokenizer_json = false;
   std::string source{};  ///< file and key, for messages
 };
 
@@ -30,7 +30,7 @@ struct ExternalTokens {
   std::vector<std::pair<std::string, std::string>> named_tokens;
   /// Tokens that transformers ignores because another file or key takes precedence.
   std::vector<ExternalToken> ignored_tokens;
-  bool has_decoder = false;  ///< whether tokenizer_config.json has added_tokens_decoder
+  bool has_added_tokens_decoder = false;  ///< whether tokenizer_config.json has added_tokens_decoder
 };
 
 /// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json of `folder` as

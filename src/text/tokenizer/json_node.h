@@ -103,8 +103,8 @@ std::unique_ptr<Component> make_component(const JsonNode& node,
 
 /// Returns the component `key` of `root`, or null if it is missing or null.
 template <class Component>
-std::unique_ptr<Component> make_optional(const JsonNode& root, const std::string& key,
-                                         std::unique_ptr<Component> (*make)(const JsonNode&)) {
+std::unique_ptr<Component> make_optional_component(const JsonNode& root, const std::string& key,
+                                                   std::unique_ptr<Component> (*make)(const JsonNode&)) {
   return root.has(key) ? make(root.at(key)) : nullptr;
 }
 

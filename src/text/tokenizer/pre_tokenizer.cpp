@@ -18,7 +18,7 @@ constexpr bool is_printable_latin1(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
 
-/// Returns the table of byte_alphabet().
+/// Returns the table of get_byte_alphabet().
 std::array<std::string, kNumBytes> make_alphabet() {
   std::array<std::string, kNumBytes> alphabet;
   char32_t substitute = kFirstSubstitute;
@@ -29,13 +29,13 @@ std::array<std::string, kNumBytes> make_alphabet() {
   return alphabet;
 }
 
-/// Returns the inverse of byte_alphabet(): the byte by code point, or -1 if no byte has this
+/// Returns the inverse of get_byte_alphabet(): the byte by code point, or -1 if no byte has this
 /// character.
 std::array<int, kFirstSubstitute + kNumSubstitutes> make_inverse_alphabet() {
   std::array<int, kFirstSubstitute + kNumSubstitutes> inverse{};
   inverse.fill(-1);
   for (int byte = 0; byte < kNumBytes; ++byte) {
-    inverse[read_utf8(byte_alphabet()[static_cast<size_t>(byte)], 0).code_point] = byte;
+    inverse[read_utf8(get_byte_alphabet()[static_cast<size_t>(byte)], 0).code_point] = byte;
   }
   return inverse;
 }
@@ -151,24 +151,24 @@ SplitBehavior parse_split_behavior(const JsonNode& node) {
       name);
 }
 
-/// Splits each piece of `text` at the matches of `pattern`; with `invert`, at the text between
+/// Splits each piece of `pre_tokenized` at the matches of `pattern`; with `invert`, at the text between
 /// matches.
-void split_pieces(PreTokenized& text, const Pattern& pattern, SplitBehavior behavior, bool invert = false) {
+void split_pieces(PreTokenized& pre_tokenized, const Pattern& pattern, SplitBehavior behavior, bool invert = false) {
   std::vector<Range> pieces;
   std::vector<Range> matches;
   std::vector<TextSegment> segments;
-  for (const Range& piece : text.pieces) {
+  for (const Range& piece : pre_tokenized.pieces) {
     matches.clear();
     segments.clear();
     const size_t size = piece.end - piece.begin;
-    pattern.find_all(std::string_view(text.text.bytes).substr(piece.begin, size), matches);
+    pattern.find_all(std::string_view(pre_tokenized.text.bytes).substr(piece.begin, size), matches);
     split_at_matches(matches, size, invert, segments);
     apply_behavior(segments, behavior);
     for (const TextSegment& segment : segments) {
       pieces.push_back({piece.begin + segment.range.begin, piece.begin + segment.range.end});
     }
   }
-  text.pieces = std::move(pieces);
+  pre_tokenized.pieces = std::move(pieces);
 }
 
 /// The regular expression of GPT-2's tokenizer, which ByteLevel applies if use_regex is set.
@@ -177,18 +177,18 @@ constexpr const char* kGpt2Regex = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+|
 /// Inserts `prefix` before each piece for which needs_prefix(bytes, original_offset) returns true.
 /// `original_offset` is the offset of the first byte in the original text.
 template <class Predicate>
-void prepend_to_pieces(PreTokenized& text, std::string_view prefix, Predicate needs_prefix) {
+void prepend_to_pieces(PreTokenized& pre_tokenized, std::string_view prefix, Predicate needs_prefix) {
   PreTokenized out;
-  out.text.reserve(text.text.bytes.size() + text.pieces.size() * prefix.size());
-  for (const Range& piece : text.pieces) {
+  out.text.reserve(pre_tokenized.text.bytes.size() + pre_tokenized.pieces.size() * prefix.size());
+  for (const Range& piece : pre_tokenized.pieces) {
     const size_t begin = out.text.bytes.size();
-    const uint32_t original_offset = text.text.original_offsets[piece.begin];
-    const auto bytes = std::string_view(text.text.bytes).substr(piece.begin, piece.end - piece.begin);
+    const uint32_t original_offset = pre_tokenized.text.original_offsets[piece.begin];
+    const auto bytes = std::string_view(pre_tokenized.text.bytes).substr(piece.begin, piece.end - piece.begin);
     if (needs_prefix(bytes, original_offset)) out.text.append(prefix, original_offset);
-    out.text.append(text.text, piece.begin, piece.end);
+    out.text.append(pre_tokenized.text, piece.begin, piece.end);
     out.pieces.push_back({begin, out.text.bytes.size()});
   }
-  text = std::move(out);
+  pre_tokenized = std::move(out);
 }
 
 /// The pre-tokenizer ByteLevel, which splits with the regular expression of GPT-2 and represents
@@ -198,27 +198,28 @@ class ByteLevelPreTokenizer : public PreTokenizer {
   ByteLevelPreTokenizer(bool add_prefix_space, std::unique_ptr<Pattern> regex)
       : add_prefix_space_(add_prefix_space), regex_(std::move(regex)) {}
 
-  void apply(PreTokenized& text) const override {
+  void apply(PreTokenized& pre_tokenized) const override {
     if (add_prefix_space_) {
-      prepend_to_pieces(text, " ", [](std::string_view bytes, uint32_t) { return !bytes.starts_with(' '); });
+      prepend_to_pieces(pre_tokenized, " ", [](std::string_view bytes, uint32_t) { return !bytes.starts_with(' '); });
     }
-    if (regex_) split_pieces(text, *regex_, SplitBehavior::kIsolated);
-    encode_bytes(text);
+    if (regex_) split_pieces(pre_tokenized, *regex_, SplitBehavior::kIsolated);
+    encode_bytes(pre_tokenized);
   }
 
  private:
-  static void encode_bytes(PreTokenized& text) {
-    const auto& alphabet = byte_alphabet();
+  static void encode_bytes(PreTokenized& pre_tokenized) {
+    const auto& alphabet = get_byte_alphabet();
     AlignedText out;
-    out.reserve(text.text.bytes.size() * 2);
-    for (Range& piece : text.pieces) {
+    out.reserve(pre_tokenized.text.bytes.size() * 2);
+    for (Range& piece : pre_tokenized.pieces) {
       const size_t begin = out.bytes.size();
       for (size_t i = piece.begin; i < piece.end; ++i) {
-        out.append(alphabet[static_cast<unsigned char>(text.text.bytes[i])], text.text.original_offsets[i]);
+        out.append(alphabet[static_cast<unsigned char>(pre_tokenized.text.bytes[i])],
+                   pre_tokenized.text.original_offsets[i]);
       }
       piece = {begin, out.bytes.size()};
     }
-    text.text = std::move(out);
+    pre_tokenized.text = std::move(out);
   }
 
   bool add_prefix_space_;
@@ -231,7 +232,7 @@ class SplitPreTokenizer : public PreTokenizer {
   SplitPreTokenizer(std::unique_ptr<Pattern> pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  void apply(PreTokenized& text) const override { split_pieces(text, *pattern_, behavior_, invert_); }
+  void apply(PreTokenized& pre_tokenized) const override { split_pieces(pre_tokenized, *pattern_, behavior_, invert_); }
 
  private:
   std::unique_ptr<Pattern> pattern_;
@@ -246,12 +247,12 @@ class MetaspacePreTokenizer : public PreTokenizer {
   explicit MetaspacePreTokenizer(MetaspaceOptions options)
       : options_(std::move(options)), replacement_pattern_(make_literal_pattern(options_.replacement)) {}
 
-  void apply(PreTokenized& text) const override {
-    replace_spaces(text);
-    prepend_to_pieces(text, options_.replacement, [this](std::string_view bytes, uint32_t original_offset) {
+  void apply(PreTokenized& pre_tokenized) const override {
+    replace_spaces(pre_tokenized);
+    prepend_to_pieces(pre_tokenized, options_.replacement, [this](std::string_view bytes, uint32_t original_offset) {
       return !bytes.starts_with(options_.replacement) && needs_prefix(original_offset);
     });
-    if (options_.split) split_pieces(text, *replacement_pattern_, SplitBehavior::kMergedWithNext);
+    if (options_.split) split_pieces(pre_tokenized, *replacement_pattern_, SplitBehavior::kMergedWithNext);
   }
 
  private:
@@ -260,19 +261,20 @@ class MetaspacePreTokenizer : public PreTokenizer {
            (options_.prepend_scheme == Scheme::kFirst && original_offset == 0);
   }
 
-  void replace_spaces(PreTokenized& text) const {
+  void replace_spaces(PreTokenized& pre_tokenized) const {
     AlignedText out;
-    out.reserve(text.text.bytes.size() * 2);
-    for (Range& piece : text.pieces) {
+    out.reserve(pre_tokenized.text.bytes.size() * 2);
+    for (Range& piece : pre_tokenized.pieces) {
       const size_t begin = out.bytes.size();
       for (size_t i = piece.begin; i < piece.end; ++i) {
-        const bool is_space = text.text.bytes[i] == ' ';
-        out.append(is_space ? std::string_view(options_.replacement) : std::string_view(&text.text.bytes[i], 1),
-                   text.text.original_offsets[i]);
+        const bool is_space = pre_tokenized.text.bytes[i] == ' ';
+        out.append(
+            is_space ? std::string_view(options_.replacement) : std::string_view(&pre_tokenized.text.bytes[i], 1),
+            pre_tokenized.text.original_offsets[i]);
       }
       piece = {begin, out.bytes.size()};
     }
-    text.text = std::move(out);
+    pre_tokenized.text = std::move(out);
   }
 
   MetaspaceOptions options_;
@@ -285,8 +287,8 @@ class PreTokenizerSequence : public PreTokenizer {
   explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers)
       : pre_tokenizers_(std::move(pre_tokenizers)) {}
 
-  void apply(PreTokenized& text) const override {
-    for (const auto& pre_tokenizer : pre_tokenizers_) pre_tokenizer->apply(text);
+  void apply(PreTokenized& pre_tokenized) const override {
+    for (const auto& pre_tokenizer : pre_tokenizers_) pre_tokenizer->apply(pre_tokenized);
   }
 
  private:
@@ -330,7 +332,7 @@ constexpr std::array<ComponentFactory<PreTokenizer>, 5> kPreTokenizerFactories{{
 
 }  // namespace
 
-const std::array<std::string, 256>& byte_alphabet() {
+const std::array<std::string, 256>& get_byte_alphabet() {
   static const std::array<std::string, kNumBytes> alphabet = make_alphabet();
   return alphabet;
 }

@@ -16,9 +16,9 @@ namespace vlmtrain::text {
 /// Returns, for each byte, the printable character (in UTF-8) that represents it in byte-level
 /// vocabularies. Source: GPT-2's `bytes_to_unicode`. Printable Latin-1 characters represent
 /// themselves; the other bytes map to U+0100 and the following characters in ascending order.
-const std::array<std::string, 256>& byte_alphabet();
+const std::array<std::string, 256>& get_byte_alphabet();
 
-/// Returns the bytes that `token` represents in byte_alphabet(), or nothing if one of its
+/// Returns the bytes that `token` represents in get_byte_alphabet(), or nothing if one of its
 /// characters is not in the alphabet.
 std::optional<std::string> decode_byte_level(std::string_view token);
 

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using io::HarmlessKey;
 
-constexpr const char* kConfig = "tokenizer_config.json";
+constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
 
 /// Keys of tokenizer_config.json that read_tokenizer.cpp, external_tokens.cpp and
 /// template_source.cpp read. They also read all keys that end with _token.
@@ -38,79 +38,79 @@ constexpr std::array<std::string_view, 7> kReadKeys{"chat_template",
                                                     "auto_map"};
 
 // Reasons why keys of tokenizer_config.json can be ignored.
-constexpr std::string_view kPostProcessorWins = "transformers uses tokenizer.json's post-processor instead";
-constexpr std::string_view kOnlyNames = "names a class or a file";
-constexpr std::string_view kNeverTruncated = "samples are never truncated";
-constexpr std::string_view kNeverPadded = "samples are never padded";
-constexpr std::string_view kOnlyDecoding = "changes decoded text only; transformers ignores it for BPE";
-constexpr std::string_view kOtherTokenizers = "for vocabularies in other files, which tokenizer.json replaces";
-constexpr std::string_view kReadFromConfig = "read from config.json";
-constexpr std::string_view kOtherTasks = "for tasks other than training";
+constexpr std::string_view kPostProcessorReason = "transformers uses tokenizer.json's post-processor instead";
+constexpr std::string_view kOnlyNamesReason = "names a class or a file";
+constexpr std::string_view kNeverTruncatedReason = "samples are never truncated";
+constexpr std::string_view kNeverPaddedReason = "samples are never padded";
+constexpr std::string_view kOnlyDecodingReason = "changes decoded text only; transformers ignores it for BPE";
+constexpr std::string_view kOtherTokenizersReason = "for vocabularies in other files, which tokenizer.json replaces";
+constexpr std::string_view kReadFromConfigReason = "read from config.json";
+constexpr std::string_view kOtherTasksReason = "for tasks other than training";
 
 constexpr std::array kHarmlessKeys{
-    HarmlessKey{"add_bos_token", kPostProcessorWins},
-    HarmlessKey{"add_eos_token", kPostProcessorWins},
-    HarmlessKey{"tokenizer_class", kOnlyNames},
-    HarmlessKey{"processor_class", kOnlyNames},
-    HarmlessKey{"name_or_path", kOnlyNames},
-    HarmlessKey{"_name_or_path", kOnlyNames},
-    HarmlessKey{"tokenizer_file", kOnlyNames},
-    HarmlessKey{"vocab_file", kOnlyNames},
-    HarmlessKey{"merges_file", kOnlyNames},
-    HarmlessKey{"tokenizer_type", kOnlyNames},
-    HarmlessKey{"special_tokens_map_file", kOnlyNames},
-    HarmlessKey{"backend", kOnlyNames},
-    HarmlessKey{"is_local", kOnlyNames},
-    HarmlessKey{"local_files_only", kOnlyNames},
-    HarmlessKey{"use_fast", kOnlyNames},
-    HarmlessKey{"from_slow", kOnlyNames},
-    HarmlessKey{"trust_remote_code", kOnlyNames},
-    HarmlessKey{"device_map", kOnlyNames},
-    HarmlessKey{"torch_dtype", kOnlyNames},
-    HarmlessKey{"dtype", kOnlyNames},
-    HarmlessKey{"transformers_version", kOnlyNames},
-    HarmlessKey{"_commit_hash", kOnlyNames},
-    HarmlessKey{"model_max_length", kNeverTruncated},
-    HarmlessKey{"max_len", kNeverTruncated},
-    HarmlessKey{"max_length", kNeverTruncated},
-    HarmlessKey{"truncation", kNeverTruncated},
-    HarmlessKey{"truncation_side", kNeverTruncated},
-    HarmlessKey{"truncation_strategy", kNeverTruncated},
-    HarmlessKey{"stride", kNeverTruncated},
-    HarmlessKey{"padding", kNeverPadded},
-    HarmlessKey{"padding_side", kNeverPadded},
-    HarmlessKey{"pad_to_multiple_of", kNeverPadded},
-    HarmlessKey{"pad_token_type_id", kNeverPadded},
-    HarmlessKey{"clean_up_tokenization_spaces", kOnlyDecoding},
-    HarmlessKey{"clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", kOnlyDecoding},
-    HarmlessKey{"spaces_between_special_tokens", kOnlyDecoding},
-    HarmlessKey{"skip_special_tokens", kOnlyDecoding},
-    HarmlessKey{"errors", kOnlyDecoding},
-    HarmlessKey{"legacy", kOtherTokenizers},
-    HarmlessKey{"sp_model_kwargs", kOtherTokenizers},
-    HarmlessKey{"use_default_system_prompt", kOtherTokenizers},
-    HarmlessKey{"do_lower_case", kOtherTokenizers},
-    HarmlessKey{"strip_accents", kOtherTokenizers},
-    HarmlessKey{"tokenize_chinese_chars", kOtherTokenizers},
-    HarmlessKey{"remove_space", kOtherTokenizers},
-    HarmlessKey{"keep_accents", kOtherTokenizers},
-    HarmlessKey{"extra_ids", kOtherTokenizers},
-    HarmlessKey{"bos_token_id", kReadFromConfig},
-    HarmlessKey{"eos_token_id", kReadFromConfig},
-    HarmlessKey{"pad_token_id", kReadFromConfig},
-    HarmlessKey{"unk_token_id", kReadFromConfig},
-    HarmlessKey{"image_token_id", kReadFromConfig},
-    HarmlessKey{"video_token_id", kReadFromConfig},
-    HarmlessKey{"model_input_names", kOtherTasks},
-    HarmlessKey{"return_token_type_ids", kOtherTasks},
-    HarmlessKey{"return_tensors", kOtherTasks},
-    HarmlessKey{"verbose", kOtherTasks},
-    HarmlessKey{"response_schema", kOtherTasks},
-    HarmlessKey{"response_template", kOtherTasks},
-    HarmlessKey{"chat_control_tokens", kOtherTasks}};
+    HarmlessKey{"add_bos_token", kPostProcessorReason},
+    HarmlessKey{"add_eos_token", kPostProcessorReason},
+    HarmlessKey{"tokenizer_class", kOnlyNamesReason},
+    HarmlessKey{"processor_class", kOnlyNamesReason},
+    HarmlessKey{"name_or_path", kOnlyNamesReason},
+    HarmlessKey{"_name_or_path", kOnlyNamesReason},
+    HarmlessKey{"tokenizer_file", kOnlyNamesReason},
+    HarmlessKey{"vocab_file", kOnlyNamesReason},
+    HarmlessKey{"merges_file", kOnlyNamesReason},
+    HarmlessKey{"tokenizer_type", kOnlyNamesReason},
+    HarmlessKey{"special_tokens_map_file", kOnlyNamesReason},
+    HarmlessKey{"backend", kOnlyNamesReason},
+    HarmlessKey{"is_local", kOnlyNamesReason},
+    HarmlessKey{"local_files_only", kOnlyNamesReason},
+    HarmlessKey{"use_fast", kOnlyNamesReason},
+    HarmlessKey{"from_slow", kOnlyNamesReason},
+    HarmlessKey{"trust_remote_code", kOnlyNamesReason},
+    HarmlessKey{"device_map", kOnlyNamesReason},
+    HarmlessKey{"torch_dtype", kOnlyNamesReason},
+    HarmlessKey{"dtype", kOnlyNamesReason},
+    HarmlessKey{"transformers_version", kOnlyNamesReason},
+    HarmlessKey{"_commit_hash", kOnlyNamesReason},
+    HarmlessKey{"model_max_length", kNeverTruncatedReason},
+    HarmlessKey{"max_len", kNeverTruncatedReason},
+    HarmlessKey{"max_length", kNeverTruncatedReason},
+    HarmlessKey{"truncation", kNeverTruncatedReason},
+    HarmlessKey{"truncation_side", kNeverTruncatedReason},
+    HarmlessKey{"truncation_strategy", kNeverTruncatedReason},
+    HarmlessKey{"stride", kNeverTruncatedReason},
+    HarmlessKey{"padding", kNeverPaddedReason},
+    HarmlessKey{"padding_side", kNeverPaddedReason},
+    HarmlessKey{"pad_to_multiple_of", kNeverPaddedReason},
+    HarmlessKey{"pad_token_type_id", kNeverPaddedReason},
+    HarmlessKey{"clean_up_tokenization_spaces", kOnlyDecodingReason},
+    HarmlessKey{"clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", kOnlyDecodingReason},
+    HarmlessKey{"spaces_between_special_tokens", kOnlyDecodingReason},
+    HarmlessKey{"skip_special_tokens", kOnlyDecodingReason},
+    HarmlessKey{"errors", kOnlyDecodingReason},
+    HarmlessKey{"legacy", kOtherTokenizersReason},
+    HarmlessKey{"sp_model_kwargs", kOtherTokenizersReason},
+    HarmlessKey{"use_default_system_prompt", kOtherTokenizersReason},
+    HarmlessKey{"do_lower_case", kOtherTokenizersReason},
+    HarmlessKey{"strip_accents", kOtherTokenizersReason},
+    HarmlessKey{"tokenize_chinese_chars", kOtherTokenizersReason},
+    HarmlessKey{"remove_space", kOtherTokenizersReason},
+    HarmlessKey{"keep_accents", kOtherTokenizersReason},
+    HarmlessKey{"extra_ids", kOtherTokenizersReason},
+    HarmlessKey{"bos_token_id", kReadFromConfigReason},
+    HarmlessKey{"eos_token_id", kReadFromConfigReason},
+    HarmlessKey{"pad_token_id", kReadFromConfigReason},
+    HarmlessKey{"unk_token_id", kReadFromConfigReason},
+    HarmlessKey{"image_token_id", kReadFromConfigReason},
+    HarmlessKey{"video_token_id", kReadFromConfigReason},
+    HarmlessKey{"model_input_names", kOtherTasksReason},
+    HarmlessKey{"return_token_type_ids", kOtherTasksReason},
+    HarmlessKey{"return_tensors", kOtherTasksReason},
+    HarmlessKey{"verbose", kOtherTasksReason},
+    HarmlessKey{"response_schema", kOtherTasksReason},
+    HarmlessKey{"response_template", kOtherTasksReason},
+    HarmlessKey{"chat_control_tokens", kOtherTasksReason}};
 
 /// Logs a warning about keys that are not supported and may change tokens.
-void warn_unread_keys(const nlohmann::json& config, const std::string& source) {
+void warn_about_unread_keys(const nlohmann::json& config, const std::string& source) {
   std::vector<std::string> unread_keys = io::find_unread_keys(config, kReadKeys, kHarmlessKeys);
   // false and 0 mean the same as a missing key.
   std::erase_if(unread_keys, [&config](const std::string& key) {
@@ -128,7 +128,7 @@ bool adds_prefix_space(const Tokenizer& tokenizer) {
 }
 
 /// Logs a warning if add_prefix_space contradicts tokenizer.json.
-void warn_prefix_space(const nlohmann::json& config, const Tokenizer& tokenizer, const std::string& source) {
+void warn_about_prefix_space(const nlohmann::json& config, const Tokenizer& tokenizer, const std::string& source) {
   const auto setting = config.find("add_prefix_space");
   if (setting == config.end() || !setting->is_boolean() || *setting == adds_prefix_space(tokenizer)) return;
   warn_once(fmt::format(
@@ -139,10 +139,11 @@ void warn_prefix_space(const nlohmann::json& config, const Tokenizer& tokenizer,
 
 /// Logs a warning if added_tokens_decoder lacks tokens of tokenizer.json. Tokenizer classes of
 /// transformers that read only added_tokens_decoder would split these tokens.
-void warn_incomplete_decoder(const nlohmann::json& config, const Tokenizer& tokenizer,
-                             const ExternalTokens& external_tokens, const std::string& source) {
+void warn_about_incomplete_decoder(const nlohmann::json& config, const Tokenizer& tokenizer,
+                                   const ExternalTokens& external_tokens, const std::string& source) {
   const auto tokenizer_class = config.find("tokenizer_class");
-  if (!external_tokens.has_decoder || tokenizer_class == config.end() || !tokenizer_class->is_string()) return;
+  if (!external_tokens.has_added_tokens_decoder || tokenizer_class == config.end() || !tokenizer_class->is_string())
+    return;
   const auto& class_name = tokenizer_class->get_ref<const std::string&>();
   if (class_name == "PreTrainedTokenizerFast" || class_name == "TokenizersBackend") return;
   std::set<std::string_view> known_tokens;
@@ -158,13 +159,14 @@ void warn_incomplete_decoder(const nlohmann::json& config, const Tokenizer& toke
 }
 
 /// Logs a warning about the first token of `ignored_tokens` that the tokenizer lacks.
-void warn_ignored_tokens(const Tokenizer& tokenizer, const ExternalTokens& external_tokens) {
+void warn_about_ignored_tokens(const Tokenizer& tokenizer, const ExternalTokens& external_tokens) {
   for (const ExternalToken& token : external_tokens.ignored_tokens) {
     if (tokenizer.token_to_id(token.content)) continue;
     warn_once(fmt::format(
         "{}: names \"{}\", which tokenizer.json lacks, but vlmtrain and transformers ignore this file, because "
         "tokenizer_config.json has {}; add the token to that key, otherwise it is split",
-        token.source, token.content, external_tokens.has_decoder ? "added_tokens_decoder" : "extra_special_tokens"));
+        token.source, token.content,
+        external_tokens.has_added_tokens_decoder ? "added_tokens_decoder" : "extra_special_tokens"));
     return;
   }
 }
@@ -174,8 +176,8 @@ void warn_ignored_tokens(const Tokenizer& tokenizer, const ExternalTokens& exter
 /// about other contradictions.
 void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer,
                               const ExternalTokens& external_tokens) {
-  warn_ignored_tokens(tokenizer, external_tokens);
-  const fs::path file = folder / kConfig;
+  warn_about_ignored_tokens(tokenizer, external_tokens);
+  const fs::path file = folder / kTokenizerConfigFile;
   if (!is_file(file)) return;
   const std::string source = file.string();
   const auto config = io::read_json(file);
@@ -187,12 +189,12 @@ void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer
     warn_once(
         fmt::format("{}: auto_map names code in the checkpoint, which is not run; tokenizer.json is used", source));
   }
-  warn_prefix_space(config, tokenizer, source);
-  warn_incomplete_decoder(config, tokenizer, external_tokens, source);
-  warn_unread_keys(config, source);
+  warn_about_prefix_space(config, tokenizer, source);
+  warn_about_incomplete_decoder(config, tokenizer, external_tokens, source);
+  warn_about_unread_keys(config, source);
 }
 
-constexpr std::string_view kJsonSpace = " \t\r\n";
+constexpr std::string_view kJsonWhiteSpace = " \t\r\n";
 
 /// Returns the offset after the string whose opening quote is at `quote`. This and the following
 /// functions REQUIRE valid JSON.
@@ -203,7 +205,7 @@ size_t find_json_string_end(std::string_view json, size_t quote) {
 }
 
 /// Returns the offset of the value of `key` in the outermost object, or nothing.
-std::optional<size_t> find_value(std::string_view json, std::string_view key) {
+std::optional<size_t> find_value_offset(std::string_view json, std::string_view key) {
   const std::string quoted_key = '"' + std::string(key) + '"';
   int64_t depth = 0;
   for (size_t pos = 0; pos < json.size();) {
@@ -214,9 +216,9 @@ std::optional<size_t> find_value(std::string_view json, std::string_view key) {
       continue;
     }
     const size_t end = find_json_string_end(json, pos);
-    const size_t next = json.find_first_not_of(kJsonSpace, end);
+    const size_t next = json.find_first_not_of(kJsonWhiteSpace, end);
     if (depth == 1 && json.substr(pos, end - pos) == quoted_key && json[next] == ':') {
-      return json.find_first_not_of(kJsonSpace, next + 1);
+      return json.find_first_not_of(kJsonWhiteSpace, next + 1);
     }
     pos = end;
   }
@@ -239,7 +241,7 @@ size_t find_closing_bracket(std::string_view json, size_t begin) {
 }
 
 /// Returns an entry of `added_tokens` as JSON.
-std::string make_entry(const std::string& token, int64_t id) {
+std::string make_added_token_entry(const std::string& token, int64_t id) {
   const nlohmann::ordered_json entry{{"id", id},        {"content", token}, {"single_word", false},
                                      {"lstrip", false}, {"rstrip", false},  {"normalized", false},
                                      {"special", false}};
@@ -249,14 +251,14 @@ std::string make_entry(const std::string& token, int64_t id) {
 /// Returns `json` with `entry` appended to the list `added_tokens`, with the white space that
 /// precedes its first entry. Edits the text, because writing the parsed document again would change
 /// the rest of the file.
-std::string insert_entry(std::string json, const std::string& entry) {
-  const auto list_begin = find_value(json, "added_tokens");
+std::string insert_added_token_entry(std::string json, const std::string& entry) {
+  const auto list_begin = find_value_offset(json, "added_tokens");
   if (!list_begin) return json.insert(json.find('{') + 1, "\"added_tokens\":[" + entry + "],");
   // `first` is the first byte of the first entry, `last` the last byte of the last entry.
-  const size_t first = json.find_first_not_of(kJsonSpace, *list_begin + 1);
+  const size_t first = json.find_first_not_of(kJsonWhiteSpace, *list_begin + 1);
   if (json[first] == ']') return json.insert(first, entry);
   const std::string separator = json.substr(*list_begin + 1, first - *list_begin - 1);
-  const size_t last = json.find_last_not_of(kJsonSpace, find_closing_bracket(json, *list_begin) - 1);
+  const size_t last = json.find_last_not_of(kJsonWhiteSpace, find_closing_bracket(json, *list_begin) - 1);
   return json.insert(last + 1, "," + separator + entry);
 }
 
@@ -292,7 +294,7 @@ AddTokenResult add_token(const std::string& json, const std::string& token, cons
   const auto existing_id = tokenizer.token_to_id(token);
   if (existing_id && tokenizer.encode(token).ids == std::vector<int64_t>{*existing_id}) return {json, *existing_id};
   const int64_t id = existing_id.value_or(tokenizer.vocab_size());
-  return {insert_entry(json, make_entry(token, id)), id};
+  return {insert_added_token_entry(json, make_added_token_entry(token, id)), id};
 }
 
 }  // namespace vlmtrain::text

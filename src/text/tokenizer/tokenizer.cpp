@@ -132,11 +132,11 @@ std::unique_ptr<PostProcessor> make_post_processor(const JsonNode& node) {
 /// The components of a tokenizer.
 struct Tokenizer::Impl {
   Impl(const JsonNode& root, std::span<const ExternalToken> external_tokens)
-      : normalizer(make_optional(root, "normalizer", &make_normalizer)),
-        pre_tokenizer(make_optional(root, "pre_tokenizer", &make_pre_tokenizer)),
+      : normalizer(make_optional_component(root, "normalizer", &make_normalizer)),
+        pre_tokenizer(make_optional_component(root, "pre_tokenizer", &make_pre_tokenizer)),
         model(root.at("model")),
-        post_processor(make_optional(root, "post_processor", &make_post_processor)),
-        decoder(make_optional(root, "decoder", &make_decoder)),
+        post_processor(make_optional_component(root, "post_processor", &make_post_processor)),
+        decoder(make_optional_component(root, "decoder", &make_decoder)),
         added_tokens(root, model.vocabulary(), normalizer.get(), external_tokens) {}
 
   /// The result and the buffers of one call of encode().

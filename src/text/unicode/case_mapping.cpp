@@ -197,8 +197,8 @@ constexpr std::string_view kSmallIWithDot = "i\xCC\x87";  // the only lowercase 
 
 /// Returns whether the sigma at `pos` ends a word. Python lowercases it to kFinalSigma then.
 bool is_word_final(std::string_view text, size_t pos) {
-  const size_t next = next_character(text, pos);
-  const bool follows_cased = pos > 0 && is_cased(read_utf8(text, previous_character(text, pos)).code_point);
+  const size_t next = find_next_character(text, pos);
+  const bool follows_cased = pos > 0 && is_cased(read_utf8(text, find_previous_character(text, pos)).code_point);
   return follows_cased && (next == text.size() || !is_cased(read_utf8(text, next).code_point));
 }
 

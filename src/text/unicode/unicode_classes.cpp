@@ -39,7 +39,7 @@ bool is_numeric(char32_t code_point) {
   return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
 }
 
-bool is_space(char32_t character) {
+bool is_python_space(char32_t character) {
   return is_white_space(character) || (character >= 0x1C && character <= 0x1F);
 }
 
@@ -91,11 +91,12 @@ bool is_title(char32_t character) {
 
 std::string_view strip_whitespace(std::string_view text) {
   size_t begin = 0;
-  while (begin < text.size() && is_space(read_utf8(text, begin).code_point)) begin = next_character(text, begin);
+  while (begin < text.size() && is_python_space(read_utf8(text, begin).code_point))
+    begin = find_next_character(text, begin);
   size_t end = text.size();
   while (end > begin) {
-    const size_t last = previous_character(text, end);
-    if (!is_space(read_utf8(text, last).code_point)) break;
+    const size_t last = find_previous_character(text, end);
+    if (!is_python_space(read_utf8(text, last).code_point)) break;
     end = last;
   }
   return text.substr(begin, end - begin);

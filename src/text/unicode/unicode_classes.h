@@ -24,7 +24,7 @@ bool is_numeric(char32_t code_point);
 
 /// Returns whether Python's str.isspace() is true: is_white_space() or a separator U+001C to
 /// U+001F.
-bool is_space(char32_t character);
+bool is_python_space(char32_t character);
 
 /// Returns whether Python's str.isprintable() is true. repr() escapes all other characters.
 bool is_printable(char32_t character);
@@ -45,7 +45,7 @@ bool is_upper(char32_t character);
 bool is_lower(char32_t character);
 bool is_title(char32_t character);
 
-/// Returns `text` without white space (is_space()) at both ends, as Python's str.strip(). REQUIRES
+/// Returns `text` without white space (is_python_space()) at both ends, as Python's str.strip(). REQUIRES
 /// valid UTF-8.
 std::string_view strip_whitespace(std::string_view text);
 

@@ -83,11 +83,11 @@ std::string replace_invalid_utf8(std::string_view text) {
   return out;
 }
 
-size_t next_character(std::string_view text, size_t pos) {
+size_t find_next_character(std::string_view text, size_t pos) {
   return pos + read_utf8(text, pos).bytes;
 }
 
-size_t previous_character(std::string_view text, size_t pos) {
+size_t find_previous_character(std::string_view text, size_t pos) {
   do {
     --pos;
   } while (pos > 0 && (static_cast<unsigned char>(text[pos]) & 0xC0U) == 0x80U);
@@ -96,7 +96,7 @@ size_t previous_character(std::string_view text, size_t pos) {
 
 size_t to_byte_offset(std::string_view text, size_t index) {
   size_t pos = 0;
-  for (; index > 0 && pos < text.size(); --index) pos = next_character(text, pos);
+  for (; index > 0 && pos < text.size(); --index) pos = find_next_character(text, pos);
   return pos;
 }
 

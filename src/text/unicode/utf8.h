@@ -32,11 +32,11 @@ std::string replace_invalid_utf8(std::string_view text);
 
 /// Returns the byte offset of the next character after the character that begins at byte `pos`.
 /// REQUIRES pos < text.size().
-size_t next_character(std::string_view text, size_t pos);
+size_t find_next_character(std::string_view text, size_t pos);
 
 /// Returns the byte offset of the character that ends at byte `pos`. REQUIRES valid UTF-8 and pos >
 /// 0.
-size_t previous_character(std::string_view text, size_t pos);
+size_t find_previous_character(std::string_view text, size_t pos);
 
 /// Returns the byte offset of character `index`, counted from 0, or text.size() if there are fewer
 /// characters. REQUIRES valid UTF-8.

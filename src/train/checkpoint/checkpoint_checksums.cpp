@@ -26,13 +26,14 @@ namespace fs = std::filesystem;
 constexpr const char* kAlgorithm = "XXH64";
 constexpr const char* kChecksumsFile = "trainer_state/checksums.json";
 
-bool is_weights(const std::string& name) {
+bool is_weight_file(const std::string& name) {
   return name.ends_with(".safetensors");
 }
 
 bool is_in_scope(const std::string& name, VerifiedFiles scope) {
   if (scope == VerifiedFiles::kAll) return true;
-  return scope == VerifiedFiles::kSmall ? !is_weights(name) : is_weights(name) && name.find('/') == std::string::npos;
+  return scope == VerifiedFiles::kSmall ? !is_weight_file(name)
+                                        : is_weight_file(name) && name.find('/') == std::string::npos;
 }
 
 std::string to_hex(uint64_t number) {
@@ -146,7 +147,7 @@ bool verify_checksums(const fs::path& checkpoint, VerifiedFiles scope) {
     if (scope != VerifiedFiles::kModelWeights) verify_size(checkpoint / name, saved);
     if (!is_in_scope(name, scope)) continue;
     if (scope == VerifiedFiles::kModelWeights && was_rewritten(checkpoint / name, saved)) continue;
-    if (!is_weights(name)) {
+    if (!is_weight_file(name)) {
       verify_content(checkpoint / name, saved);
       continue;
     }

@@ -80,7 +80,7 @@ CheckpointContent make_checkpoint_content(const RunState& state, const models::V
   content.best_step = state.evaluation.best_step;
   content.model = model.parameters().lora() ? models::make_adapter_contents(model, save_settings)
                                             : models::make_checkpoint_contents(model, save_settings, base.folder());
-  content.model.base_fingerprint = get_setting_text(state.fingerprint, kBaseKey);
+  content.model.base_fingerprint = get_setting_text(state.fingerprint, kBaseWeightsKey);
   content.optimizer = io::make_lazy_tensors(make_optimizer_tensors(model, std::move(tensors), masters, save_settings));
   content.ledger = io::to_json_string(ledger.to_json(), 2) + "\n";
   content.state = format_run_state(state);
@@ -140,8 +140,9 @@ std::optional<int64_t> count_shards(const std::filesystem::path& folder) {
 
 }  // namespace
 
-std::string make_optimizer_file_name(int64_t rank, int64_t count) {
-  return count == 1 ? "optimizer.safetensors" : fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, count);
+std::string make_optimizer_file_name(int64_t rank, int64_t num_shards) {
+  return num_shards == 1 ? "optimizer.safetensors"
+                         : fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, num_shards);
 }
 
 std::vector<std::filesystem::path> find_optimizer_files(const std::filesystem::path& trainer_state) {

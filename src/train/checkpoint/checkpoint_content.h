@@ -71,6 +71,6 @@ std::map<std::string, std::string> make_shard_metadata(int64_t rank, int64_t ste
 
 /// Returns the file name of the shard of `rank`, which counts from 0. If `num_shards` is 1, returns
 /// "optimizer.safetensors".
-std::string make_optimizer_file_name(int64_t rank, int64_t count);
+std::string make_optimizer_file_name(int64_t rank, int64_t num_shards);
 
 }  // namespace vlmtrain::train

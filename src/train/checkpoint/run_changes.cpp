@@ -134,7 +134,7 @@ bool contains_key(std::span<const std::string_view> keys, std::string_view key) 
   return std::ranges::find(keys, key) != keys.end();
 }
 
-/// Returns whether a fingerprint has kStepsKey instead of `key`.
+/// Returns whether a fingerprint has kTotalStepsKey instead of `key`.
 bool sets_run_length(std::string_view key) {
   return key == "training.max_steps" || key == "training.epochs";
 }
@@ -179,8 +179,8 @@ nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t sample
       if (!sets_run_length(key)) fingerprint[std::string(key)] = options.format_value(key);
     }
   }
-  fingerprint[kSamplesKey] = std::to_string(samples);
-  fingerprint[kStepsKey] = std::to_string(compute_total_steps(config.training, static_cast<double>(samples)));
+  fingerprint[kSampleCountKey] = std::to_string(samples);
+  fingerprint[kTotalStepsKey] = std::to_string(compute_total_steps(config.training, static_cast<double>(samples)));
   return fingerprint;
 }
 
@@ -200,14 +200,15 @@ std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, con
   for (const auto& [key, value] : current.items()) {
     const auto it = saved.find(key);
     if (it != saved.end() && *it == value) continue;
-    if (it == saved.end() && key == kBaseKey) continue;  // of an older version
-    const bool is_never = contains_key(kNeverKeys, key);
-    if (it == saved.end() && (is_never || contains_key(kIfRequestedKeys, key)) && value == options.format_value(key))
+    if (it == saved.end() && key == kBaseWeightsKey) continue;  // of an older version
+    const bool is_never_allowed = contains_key(kNeverKeys, key);
+    if (it == saved.end() && (is_never_allowed || contains_key(kIfRequestedKeys, key)) &&
+        value == options.format_value(key))
       continue;
     changes.push_back({.key = key,
                        .old_value = it == saved.end() ? "not set" : make_excerpt(to_text(*it)),
                        .new_value = make_excerpt(to_text(value)),
-                       .policy = is_never ? ChangePolicy::kNever : ChangePolicy::kIfRequested});
+                       .policy = is_never_allowed ? ChangePolicy::kNever : ChangePolicy::kIfRequested});
   }
   return changes;
 }
@@ -216,14 +217,14 @@ bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const 
   return std::ranges::any_of(changes, [&](const SettingChange& change) { return contains_key(keys, change.key); });
 }
 
-bool changes_samples(const std::vector<SettingChange>& changes) {
-  static constexpr std::string_view kKeys[] = {
-      "data.train",           "data.task_shares",    "data.curriculum", "data.packing", "data.pack_max_tokens",
-      "data.pack_max_images", "data.pack_max_tiles", kSamplesKey,       kOrderKey};
+bool affects_samples(const std::vector<SettingChange>& changes) {
+  static constexpr std::string_view kKeys[] = {"data.train",          "data.task_shares",     "data.curriculum",
+                                               "data.packing",        "data.pack_max_tokens", "data.pack_max_images",
+                                               "data.pack_max_tiles", kSampleCountKey,        kSampleSizesKey};
   return any_key_changed(changes, kKeys);
 }
 
-bool changes_schedule(const std::vector<SettingChange>& changes) {
+bool affects_schedule(const std::vector<SettingChange>& changes) {
   static constexpr std::string_view kKeys[] = {"training.learning_rate",
                                                "training.vision_learning_rate",
                                                "training.projector_learning_rate",
@@ -231,8 +232,8 @@ bool changes_schedule(const std::vector<SettingChange>& changes) {
                                                "training.warmup_ratio",
                                                "training.lr_scheduler",
                                                "training.schedule_from",
-                                               kStepsKey};
-  return changes_samples(changes) || any_key_changed(changes, kKeys);
+                                               kTotalStepsKey};
+  return affects_samples(changes) || any_key_changed(changes, kKeys);
 }
 
 void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resume,

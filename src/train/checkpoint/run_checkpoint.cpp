@@ -22,12 +22,12 @@ namespace vlmtrain::train {
 namespace {
 
 /// Maximum size of a weight file: the default of save_pretrained() in transformers, 5 GB.
-constexpr int64_t kShardBytes = 5'000'000'000;
+constexpr int64_t kMaxWeightFileBytes = 5'000'000'000;
 /// Name of the symbolic link to the best checkpoint.
 constexpr const char* kBestLink = "best";
 
 /// Returns the name of the optimizer's files for error messages.
-std::string get_optimizer_source(const std::filesystem::path& checkpoint) {
+std::string get_optimizer_files_name(const std::filesystem::path& checkpoint) {
   return format_optimizer_files_name(get_state_folder(checkpoint));
 }
 
@@ -86,7 +86,7 @@ std::filesystem::path make_checkpoint_path(const std::filesystem::path& folder, 
 }
 
 void write_all_but_optimizer(const CheckpointContent& content, const std::filesystem::path& folder) {
-  content.model.write(folder, kShardBytes);
+  content.model.write(folder, kMaxWeightFileBytes);
   io::write_file(get_state_folder(folder) / "ledger.json", content.ledger);
   io::write_file(get_state_folder(folder) / "state.json", content.state);
 }
@@ -143,7 +143,7 @@ void RunCheckpoints::check(CheckScope scope) const {
 
 std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
   std::filesystem::path checkpoint = make_checkpoint_path(folder_, content.step);
-  check_folder();
+  check_run_folder_exists();
   io::AtomicDirectory folder(checkpoint);
   std::filesystem::create_directory(get_state_folder(folder.path()));
   {
@@ -162,7 +162,7 @@ std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& con
   std::filesystem::path checkpoint = make_checkpoint_path(folder_, content.step);
   std::optional<io::AtomicDirectory> folder;
   if (shard.writes_shared_files) {
-    check_folder();
+    check_run_folder_exists();
     folder.emplace(checkpoint);
     std::filesystem::create_directory(get_state_folder(folder->path()));
   }
@@ -191,10 +191,10 @@ std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& con
 
 void RunCheckpoints::finish_commit(std::optional<int64_t> best_step) {
   link_best(best_step);
-  remove_old(best_step);
+  remove_surplus(best_step);
 }
 
-void RunCheckpoints::check_folder() const {
+void RunCheckpoints::check_run_folder_exists() const {
   const auto run_dir = folder_.parent_path();
   if (std::filesystem::exists(run_dir)) return;
   throw run_error(
@@ -222,8 +222,8 @@ void RunCheckpoints::link_best(std::optional<int64_t> best_step) {
   }
 }
 
-void RunCheckpoints::remove_old(std::optional<int64_t> best_step) {
-  std::erase_if(undeleted_, [](const auto& path) { return !io::remove_directory(path); });
+void RunCheckpoints::remove_surplus(std::optional<int64_t> best_step) {
+  std::erase_if(remaining_folders_, [](const auto& path) { return !io::remove_directory(path); });
   const auto checkpoints = list_checkpoints(folder_);
   const auto surplus = static_cast<int64_t>(checkpoints.size()) - save_total_limit_;
   for (int64_t i = 0; i < surplus; ++i) {
@@ -238,7 +238,7 @@ void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
   spdlog::warn("{}: cannot remove an old checkpoint: {}; the run continues, and tries again at the next checkpoint",
                leftover->path.string(), leftover->reason);
   // A folder with its own name is found again by list_checkpoints(); a renamed one is not.
-  if (leftover->path != checkpoint) undeleted_.push_back(leftover->path);
+  if (leftover->path != checkpoint) remaining_folders_.push_back(leftover->path);
 }
 
 namespace {
@@ -287,7 +287,7 @@ void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& opti
                                              }});
     }
   }
-  optimizer.load_state(engine::SavedOptimizerState(state), get_optimizer_source(checkpoint));
+  optimizer.load_state(engine::SavedOptimizerState(state), get_optimizer_files_name(checkpoint));
 }
 
 engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
@@ -301,7 +301,7 @@ engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
     if (entry == nullptr || state.contains(master) || !state.contains("first_moment." + parameter.name)) continue;
     tensors.emplace(master, entry->read().to(at::kFloat));
   }
-  return optimizer.migrate_state(store, tensors, get_optimizer_source(checkpoint));
+  return optimizer.migrate_state(store, tensors, get_optimizer_files_name(checkpoint));
 }
 
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint) {

@@ -54,7 +54,7 @@ std::optional<int64_t> parse_count(const nlohmann::ordered_json& fingerprint, co
 /// bound if data.train repeats samples; engine::kMaxSteps is then.
 int64_t compute_max_steps(const nlohmann::ordered_json& fingerprint) {
   const bool may_repeat = get_setting_text(fingerprint, "data.train").find("repeat") != std::string::npos;
-  return may_repeat ? engine::kMaxSteps : parse_count(fingerprint, kStepsKey).value_or(engine::kMaxSteps);
+  return may_repeat ? engine::kMaxSteps : parse_count(fingerprint, kTotalStepsKey).value_or(engine::kMaxSteps);
 }
 
 /// Checks all numbers of a state. Throws UserError (kBadData).
@@ -80,8 +80,8 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
               std::min(state.schedule_start.step, state.skipped_steps), path);
   for (const data::EpochPosition& position : state.cursor.sources) {
     check_range("epoch", position.epoch, 0, kMaxEpochs, path);
-    check_range("position", position.offset, 0, parse_count(state.fingerprint, kSamplesKey).value_or(kMaxSamples) - 1,
-                path);
+    check_range("position", position.offset, 0,
+                parse_count(state.fingerprint, kSampleCountKey).value_or(kMaxSamples) - 1, path);
   }
   check_range("batches", state.cursor.num_batches, 0, engine::kMaxSteps, path);
   for (const double due : state.cursor.deficits) {
@@ -170,14 +170,14 @@ std::string format_run_state(const RunState& state) {
 RunState load_run_state(const std::filesystem::path& checkpoint) {
   const auto path = get_state_folder(checkpoint) / "state.json";
   const auto json = io::read_ordered_json(path);
-  const auto number = [&](const char* key) { return io::get_or<int64_t>(json, key, 0, path.string()); };
+  const auto get_number = [&](const char* key) { return io::get_or<int64_t>(json, key, 0, path.string()); };
   RunState state;
   state.step = io::get<int64_t>(json, "step", path.string());
-  state.skipped_steps = number("skipped_steps");
+  state.skipped_steps = get_number("skipped_steps");
   if (json.contains("total_steps")) state.total_steps = io::get<int64_t>(json, "total_steps", path.string());
   state.cursor = parse_cursor(json, state.step, path.string());
-  state.last_change_step = number("changed_at");
-  state.schedule_start = {.step = number("schedule_start"), .skipped_steps = number("schedule_start_skipped")};
+  state.last_change_step = get_number("changed_at");
+  state.schedule_start = {.step = get_number("schedule_start"), .skipped_steps = get_number("schedule_start_skipped")};
   state.frozen_after_training = io::get_or<std::vector<std::string>>(json, "settled_parts", {}, path.string());
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
   state.evaluation = parse_evaluation(json.value("evaluation", nlohmann::ordered_json()), state.step, path);

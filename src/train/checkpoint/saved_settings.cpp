@@ -99,13 +99,13 @@ ParsedMediaSettings parse_media_settings(const std::vector<std::string>& setting
 
 namespace {
 
-constexpr std::string_view kSection = "data.volume.";
+constexpr std::string_view kVolumeKeyPrefix = "data.volume.";
 
 /// Returns the settings of data.volume in `values`, each as key=value.
 std::vector<std::string> extract_volume_settings(const nlohmann::ordered_json& values) {
   std::vector<std::string> settings;
   for (const auto& [key, value] : values.items()) {
-    if (key.starts_with(kSection)) settings.push_back(fmt::format("{}={}", key, get_setting_text(values, key)));
+    if (key.starts_with(kVolumeKeyPrefix)) settings.push_back(fmt::format("{}={}", key, get_setting_text(values, key)));
   }
   return settings;
 }
@@ -134,7 +134,8 @@ std::string format_volume_settings(const data::VolumeOptions& options) {
   nlohmann::ordered_json non_default;
   for (const auto policy : {ChangePolicy::kIfRequested, ChangePolicy::kAllowed}) {
     for (const std::string_view key : get_keys_with_policy(policy)) {
-      if (!key.starts_with(kSection) || current_table.format_value(key) == default_table.format_value(key)) continue;
+      if (!key.starts_with(kVolumeKeyPrefix) || current_table.format_value(key) == default_table.format_value(key))
+        continue;
       non_default[std::string(key)] = current_table.format_value(key);
     }
   }
@@ -194,7 +195,7 @@ void resolve_chat_template_date(data::DataOptions& data, const std::optional<fs:
   if (data.chat_template_date != "auto") return;
   std::error_code error;
   if (!checkpoint || !fs::exists(*checkpoint / "trainer_state" / "state.json", error)) {
-    data.chat_template_date = current_date();
+    data.chat_template_date = get_current_date();
     return;
   }
   const std::string date = get_setting_text(load_run_state(*checkpoint).fingerprint, "data.chat_template_date");

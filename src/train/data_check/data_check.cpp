@@ -85,7 +85,7 @@ std::string make_cache_key(const std::filesystem::path& model, const models::Pro
 data::SampleIndex index_with_progress(const io::Records& records, const models::Processor& processor,
                                       const Config& config, data::SampleIndexSettings settings) {
   report::CountProgress progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
-  settings.workers = std::max<int64_t>(config.data.num_workers, memory::default_threads());
+  settings.workers = std::max<int64_t>(config.data.num_workers, memory::get_default_threads());
   settings.on_progress = [&progress](int64_t completed) { progress.show(completed); };
   return data::index_samples(records, processor, settings);
 }
@@ -189,13 +189,13 @@ namespace {
 constexpr const char* kMedia = "an image, video or volume";
 
 /// Warns if no usable sample has media. `key` and `dataset`: key and name of the data set.
-void warn_if_no_media(const char* key, const std::string& dataset, const data::MediaCounts& census,
+void warn_if_no_media(const char* key, const std::string& dataset, const data::MediaCounts& media_counts,
                       const data::SampleIndex& sample_index) {
-  if (!census.has_no_media()) return;
+  if (!media_counts.has_no_media()) return;
   spdlog::warn(
       "{} {}: none of the {}{} has {}, so the model gets text only; if the records have media, set their keys in "
       "data.columns (docs/data.md), and check a sample with vlmtrain inspect",
-      key, to_printable(dataset), pluralize(census.samples, "usable sample"),
+      key, to_printable(dataset), pluralize(media_counts.samples, "usable sample"),
       sample_index.is_complete ? "" : " that were checked", kMedia);
 }
 
@@ -211,17 +211,18 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
                                const data::SampleIndex& sample_index) {
   const std::string name = config.data.train.name();
   if (sample_index.is_complete) data::log_notices(sample_index.notices, name, records.size());
-  const auto census = data::count_media(sample_index.shapes);
-  warn_if_no_media("data.train", name, census, sample_index);
-  const size_t num_sources = census.has_no_media() || records.sources().size() == 1 ? 0 : records.sources().size();
+  const auto media_counts = data::count_media(sample_index.shapes);
+  warn_if_no_media("data.train", name, media_counts, sample_index);
+  const size_t num_sources =
+      media_counts.has_no_media() || records.sources().size() == 1 ? 0 : records.sources().size();
   for (size_t source = 0; source < num_sources; ++source) {
     const auto [begin, end] = records.record_range(source);
-    const auto source_census = data::count_media(sample_index.shapes, begin, end);
-    if (!source_census.has_no_media()) continue;
+    const auto source_media_counts = data::count_media(sample_index.shapes, begin, end);
+    if (!source_media_counts.has_no_media()) continue;
     spdlog::info("data {}: none of the {} of this source has {}", to_printable(records.sources()[source].source.path),
-                 pluralize(source_census.samples, "sample"), kMedia);
+                 pluralize(source_media_counts.samples, "sample"), kMedia);
   }
-  for (const auto& remark : find_unused_settings(config, census, models::predicts_masks(config.model.path))) {
+  for (const auto& remark : find_unused_settings(config, media_counts, models::predicts_masks(config.model.path))) {
     spdlog::warn("{}", remark);
   }
 }
@@ -235,7 +236,7 @@ void log_packs(const data::SampleOrder& order) {
       "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are used; {} are full "
       "because of their images{}",
       fill.packs, pluralize(std::ssize(packs.samples), "sample"), 100 * fill.tokens, limits->tokens,
-      100 * fill.num_media, limits->num_media, fill.limited_by_media, limits->tiles ? " or tiles" : "");
+      100 * fill.num_media, limits->num_media, fill.num_limited_by_media, limits->tiles ? " or tiles" : "");
 }
 
 void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& sample_index) {
@@ -261,13 +262,13 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
     spdlog::warn(
         "data.eval: {} of {} are also in data.train with the same text and media, such as {}: evaluations measure "
         "memorization; vlmtrain inspect lists them",
-        with_commas(std::ssize(overlap.samples)), pluralize(usable, "sample"),
+        format_with_commas(std::ssize(overlap.samples)), pluralize(usable, "sample"),
         get_printable_id(overlap.samples.front()));
   }
   if (!overlap.samples_with_shared_files.empty()) {
     spdlog::info(
         "data.eval: {} of {} have an image, video or volume that is also in data.train with other text, such as {}",
-        with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(usable, "sample"),
+        format_with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(usable, "sample"),
         get_printable_id(overlap.samples_with_shared_files.front()));
   }
 }
@@ -294,7 +295,7 @@ void check_row_groups(std::optional<double> limit_gb) {
     available = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = "memory.limit_gb"};
   }
   const io::LargeRowGroup& group = *memory.largest;
-  const int64_t process_bytes = memory::host_bytes();
+  const int64_t process_bytes = memory::get_resident_bytes();
   // Reading a row group takes up to twice its size.
   if (process_bytes + 2 * group.bytes <= available.bytes) return;
   throw UserError(

@@ -32,49 +32,49 @@ constexpr const char* kHeldOutFile = "held_out.json";
 constexpr int64_t kMaxUncheckedContents = 256;
 
 int64_t get_num_workers(const Config& config) {
-  return std::max<int64_t>(config.data.num_workers, memory::default_threads());
+  return std::max<int64_t>(config.data.num_workers, memory::get_default_threads());
 }
 
 // Field names are kept for compatibility: "places" are indices, "contents" are content hashes.
-nlohmann::ordered_json to_json(const data::HoldOutState& source_record) {
+nlohmann::ordered_json to_json(const data::HoldOutState& source_state) {
   auto contents = nlohmann::ordered_json::array();
-  for (const auto& [index, content] : source_record.content_hashes) contents.push_back({index, content});
-  return {{"path", source_record.path},   {"share", source_record.share},    {"samples", source_record.samples},
-          {"stamp", source_record.stamp}, {"places", source_record.indices}, {"contents", std::move(contents)}};
+  for (const auto& [index, content] : source_state.content_hashes) contents.push_back({index, content});
+  return {{"path", source_state.path},   {"share", source_state.share},    {"samples", source_state.samples},
+          {"stamp", source_state.stamp}, {"places", source_state.indices}, {"contents", std::move(contents)}};
 }
 
 /// Returns whether share and indices are valid. Edited ones could hold out other samples.
-bool is_valid(const data::HoldOutState& source_record) {
-  const auto is_index = [&](int64_t index) { return index >= 0 && index < source_record.samples; };
+bool is_valid(const data::HoldOutState& source_state) {
+  const auto is_index = [&](int64_t index) { return index >= 0 && index < source_state.samples; };
   const auto is_entry = [&](const auto& entry) { return is_index(entry.first); };
   const bool is_ascending =
-      std::ranges::adjacent_find(source_record.indices, std::ranges::greater_equal()) == source_record.indices.end();
-  return source_record.share > 0 && source_record.share < 1 && is_ascending &&
-         std::ranges::all_of(source_record.indices, is_index) &&
-         std::ranges::all_of(source_record.content_hashes, is_entry);
+      std::ranges::adjacent_find(source_state.indices, std::ranges::greater_equal()) == source_state.indices.end();
+  return source_state.share > 0 && source_state.share < 1 && is_ascending &&
+         std::ranges::all_of(source_state.indices, is_index) &&
+         std::ranges::all_of(source_state.content_hashes, is_entry);
 }
 
-data::HoldOutState parse_held_out_source(const nlohmann::json& json) {
-  data::HoldOutState source_record{.path = json.at("path"),
-                                   .share = json.at("share"),
-                                   .samples = json.at("samples"),
-                                   .stamp = json.at("stamp"),
-                                   .indices = json.at("places"),
-                                   .content_hashes = {}};
-  for (const auto& entry : json.at("contents")) source_record.content_hashes.emplace_back(entry.at(0), entry.at(1));
-  return source_record;
+data::HoldOutState parse_hold_out_state(const nlohmann::json& json) {
+  data::HoldOutState source_state{.path = json.at("path"),
+                                  .share = json.at("share"),
+                                  .samples = json.at("samples"),
+                                  .stamp = json.at("stamp"),
+                                  .indices = json.at("places"),
+                                  .content_hashes = {}};
+  for (const auto& entry : json.at("contents")) source_state.content_hashes.emplace_back(entry.at(0), entry.at(1));
+  return source_state;
 }
 
 /// Returns the entries of held_out.json; empty if the file does not exist. Throws UserError
 /// (kBadData).
-std::vector<data::HoldOutState> load_held_out_sources(const std::filesystem::path& file) {
+std::vector<data::HoldOutState> load_hold_out_states(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return {};
-  std::vector<data::HoldOutState> source_records;
+  std::vector<data::HoldOutState> source_states;
   try {
     const auto json = io::read_json(file);
-    for (const auto& source : json.at("sources")) source_records.push_back(parse_held_out_source(source));
-    if (std::ranges::all_of(source_records, is_valid)) return source_records;
+    for (const auto& source : json.at("sources")) source_states.push_back(parse_hold_out_state(source));
+    if (std::ranges::all_of(source_states, is_valid)) return source_states;
   } catch (const nlohmann::json::exception&) {
   }
   throw data_error(
@@ -83,11 +83,11 @@ std::vector<data::HoldOutState> load_held_out_sources(const std::filesystem::pat
 }
 
 /// Returns the saved state of the source with this path in output.dir.
-std::optional<data::HoldOutState> find_held_out_source(const Config& config, const std::string& path) {
+std::optional<data::HoldOutState> find_hold_out_state(const Config& config, const std::string& path) {
   if (config.output.dir.empty()) return std::nullopt;
-  auto source_records = load_held_out_sources(std::filesystem::path(config.output.dir) / kHeldOutFile);
-  for (auto& source_record : source_records) {
-    if (source_record.path == path) return std::move(source_record);
+  auto source_states = load_hold_out_states(std::filesystem::path(config.output.dir) / kHeldOutFile);
+  for (auto& source_state : source_states) {
+    if (source_state.path == path) return std::move(source_state);
   }
   return std::nullopt;
 }
@@ -98,15 +98,15 @@ data::HoldOutSplit split_source(const Config& config, const data::Source& source
                                 bool log_changes) {
   const double share = data::parse_hold_out_share(config.data).value_or(0);
   const auto seed = static_cast<uint64_t>(config.training.seed);
-  const auto source_record = find_held_out_source(config, source.path);
-  if (source_record && source_record->share == share) {
-    auto restored = data::restore_hold_out(*source_record, records, seed, get_num_workers(config));
+  const auto source_state = find_hold_out_state(config, source.path);
+  if (source_state && source_state->share == share) {
+    auto restored = data::restore_hold_out(*source_state, records, seed, get_num_workers(config));
     if (log_changes && !restored.change.empty()) spdlog::info("data {}: {}", source.path, restored.change);
     return std::move(restored.split);
   }
-  if (source_record && log_changes && share > source_record->share) {
+  if (source_state && log_changes && share > source_state->share) {
     spdlog::warn("data {}: data.eval was {} and is {}, so the run may have trained on some held-out samples",
-                 source.path, source_record->share, share);
+                 source.path, source_state->share, share);
   }
   return data::hold_out(records.size(), share, seed);
 }
@@ -117,7 +117,7 @@ void save_held_out(const Config& config, const std::vector<SourceSplit>& sources
   auto json = nlohmann::ordered_json::array();
   bool has_changed = false;
   for (const auto& [path, records, indices] : sources) {
-    const auto previous = find_held_out_source(config, path);
+    const auto previous = find_hold_out_state(config, path);
     data::HoldOutState current{.path = path,
                                .share = share,
                                .samples = records->size(),
@@ -126,7 +126,7 @@ void save_held_out(const Config& config, const std::vector<SourceSplit>& sources
                                .content_hashes = {}};
     const bool is_same = previous && previous->share == share && previous->samples == current.samples &&
                          previous->stamp == current.stamp && previous->indices == current.indices &&
-                         (previous->has_all_contents() || !config.data.check_at_start);
+                         (previous->has_all_content_hashes() || !config.data.check_at_start);
     if (is_same) {
       current.content_hashes = previous->content_hashes;
     } else {
@@ -145,7 +145,7 @@ EvaluationSet::EvaluationSet(const Config& config, const models::Processor& proc
                              const std::filesystem::path& cache)
     : name_(config.data.eval), records_(open_evaluation_records(config)) {
   if (config.evaluation.samples) {
-    auto indices = sample_evenly(*records_, *config.evaluation.samples);
+    auto indices = sample_records_evenly(*records_, *config.evaluation.samples);
     records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(indices));
   }
   check_samples(config, processor, cache);
@@ -198,9 +198,9 @@ std::vector<planner::SampleBatch> EvaluationSet::find_worst_batches(int64_t batc
   return planner::find_worst_batches(sample_index_, batch_size);
 }
 
-int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& candidates) {
+int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& batches) {
   int64_t max_bytes = 0;
-  for (const auto& batch : candidates) {
+  for (const auto& batch : batches) {
     const data::SampleShape& shape = batch.shapes.front();
     // Token id, label flag and position of the image feature take 32 bytes per token. Models with
     // grids add three positions.
@@ -215,13 +215,13 @@ planner::EvaluationRequest make_evaluation_request(const Config& config, const E
                                                    planner::Job job) {
   const EvaluationOptions& options = config.evaluation;
   return {.job = std::move(job),
-          .candidates = evaluation_set.find_worst_batches(options.batch_size.value_or(kGpuEvalBatchSize)),
+          .worst_batches = evaluation_set.find_worst_batches(options.batch_size.value_or(kMaxGpuEvalBatchSize)),
           .max_new_tokens = options.answers ? options.max_new_tokens : 0,
           .batch_size = options.batch_size,
-          .max_batch_size = kGpuEvalBatchSize};
+          .max_batch_size = kMaxGpuEvalBatchSize};
 }
 
-std::vector<int64_t> sample_evenly(const io::Records& records, int64_t count) {
+std::vector<int64_t> sample_records_evenly(const io::Records& records, int64_t count) {
   std::vector<int64_t> indices;
   const int64_t num_samples = std::min(count, records.size());
   // Independent of training.seed, so that all runs select the same records.

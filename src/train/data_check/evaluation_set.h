@@ -67,13 +67,13 @@ class EvaluationSet {
 };
 
 /// Largest batch of a planned evaluation on a GPU. Not tuned.
-inline constexpr int64_t kGpuEvalBatchSize = 32;
+inline constexpr int64_t kMaxGpuEvalBatchSize = 32;
 /// Largest batch of a planned evaluation on the CPU. Larger batches are hardly faster there.
-inline constexpr int64_t kCpuEvalBatchSize = 16;
+inline constexpr int64_t kMaxCpuEvalBatchSize = 16;
 
 /// Returns the bytes of the largest decoded sample, of the first samples of `batches`. Each
 /// batch is sorted by descending size.
-int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& candidates);
+int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& batches);
 
 /// Returns the planner's request for evaluations of `evaluation_set`, without training and without
 /// a memory limit.
@@ -83,6 +83,6 @@ planner::EvaluationRequest make_evaluation_request(const Config& config, const E
 /// Returns the indices of up to `count` records, one drawn at random from each of `count` equal
 /// ranges, the same in every run. Types of questions often alternate, so records at equal distances
 /// could all have the same type. Skips records that cannot be parsed.
-std::vector<int64_t> sample_evenly(const io::Records& records, int64_t count);
+std::vector<int64_t> sample_records_evenly(const io::Records& records, int64_t count);
 
 }  // namespace vlmtrain::train

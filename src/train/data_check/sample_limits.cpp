@@ -18,27 +18,27 @@ namespace {
 
 /// Number of samples that are prefetched per worker, so that workers remain busy while one decodes
 /// a large sample. Not tuned.
-constexpr int64_t kPrefetchPerWorker = 16;
+constexpr int64_t kPrefetchedSamplesPerWorker = 16;
 /// If not all samples are measured: number of global batches of the largest samples by each size.
 /// Not tuned.
-constexpr int64_t kBatchesMeasured = 4;
+constexpr int64_t kMeasuredBatches = 4;
 /// Smallest useful number of tokens per image: a grid of 4 by 4 tokens. Not tuned.
 constexpr int64_t kMinImageTokens = 16;
 
 /// Returns the maximum size of a sample in the largest batches. `get_size` maps a shape to a
 /// number.
 template <class Size>
-int64_t find_max(const planner::Workload& workload, const Size& size) {
+int64_t find_max(const planner::Workload& workload, const Size& get_size) {
   int64_t max_value = 0;
-  for (const auto& batch : workload.candidates) {
-    for (const auto& shape : batch.shapes) max_value = std::max(max_value, size(shape));
+  for (const auto& batch : workload.worst_batches) {
+    for (const auto& shape : batch.shapes) max_value = std::max(max_value, get_size(shape));
   }
   return max_value;
 }
 
 /// Returns the maximum number of pixels per image (mean per image for models with tiles); 0 without
 /// images.
-int64_t count_pixels(const data::SampleShape& shape) {
+int64_t compute_max_pixels_per_image(const data::SampleShape& shape) {
   if (shape.num_media == 0) return 0;
   if (shape.grids.empty()) {
     return (shape.pixel_rows + shape.num_media - 1) / shape.num_media * shape.row.height * shape.row.width;
@@ -71,10 +71,10 @@ class LimitEvaluator {
       : records_(records), config_(config), baseline_workload_(workload) {}
 
   /// Returns the median size of the samples.
-  int64_t compute_median(int64_t (*size)(const data::SampleShape& shape)) {
+  int64_t compute_median(int64_t (*get_size)(const data::SampleShape& shape)) {
     measure_baseline();
     std::vector<int64_t> sizes;
-    for_each_shape(baseline_, [&](int64_t, const data::SampleShape& shape) { sizes.push_back(size(shape)); });
+    for_each_shape(baseline_, [&](int64_t, const data::SampleShape& shape) { sizes.push_back(get_size(shape)); });
     const auto middle = sizes.begin() + std::ssize(sizes) / 2;
     std::nth_element(sizes.begin(), middle, sizes.end());
     return *middle;
@@ -82,12 +82,12 @@ class LimitEvaluator {
 
   /// Returns the samples with a size of at most `max_size`, for limits that only drop samples;
   /// nullopt if none remains.
-  std::optional<planner::LimitedSamples> drop_larger(int64_t (*size)(const data::SampleShape& shape),
+  std::optional<planner::LimitedSamples> drop_larger(int64_t (*get_size)(const data::SampleShape& shape),
                                                      int64_t max_size) {
     measure_baseline();
     data::SampleIndex remaining = baseline_;
     for_each_shape(baseline_, [&](int64_t index, const data::SampleShape& shape) {
-      if (size(shape) > max_size) remaining.shapes.remove(index);
+      if (get_size(shape) > max_size) remaining.shapes.remove(index);
     });
     return make_limited_samples(remaining);
   }
@@ -120,12 +120,12 @@ class LimitEvaluator {
 
   std::optional<planner::LimitedSamples> make_limited_samples(const data::SampleIndex& remaining) const {
     if (remaining.shapes.num_known() == 0) return std::nullopt;
-    const int64_t left_out = std::max<int64_t>(0, baseline_.shapes.num_known() - remaining.shapes.num_known());
-    planner::Workload workload{.candidates = planner::find_worst_batches(remaining, samples_per_step()),
+    const int64_t num_dropped = std::max<int64_t>(0, baseline_.shapes.num_known() - remaining.shapes.num_known());
+    planner::Workload workload{.worst_batches = planner::find_worst_batches(remaining, samples_per_step()),
                                .global_batch_size = baseline_workload_.global_batch_size,
                                .packed = baseline_workload_.packed};
     return planner::LimitedSamples{
-        .workload = std::move(workload), .num_dropped = left_out, .num_samples = baseline_.shapes.num_known()};
+        .workload = std::move(workload), .num_dropped = num_dropped, .num_samples = baseline_.shapes.num_known()};
   }
 
   int64_t samples_per_step() const { return baseline_workload_.samples_per_rank() * baseline_workload_.world_size; }
@@ -142,7 +142,7 @@ class LimitEvaluator {
     if (!largest_.empty()) return largest_;
     std::set<int64_t> indices;
     const auto add = [&](const auto& size) {
-      const auto largest = data::find_largest(baseline_.shapes, size, kBatchesMeasured * samples_per_step());
+      const auto largest = data::find_largest(baseline_.shapes, size, kMeasuredBatches * samples_per_step());
       indices.insert(largest.begin(), largest.end());
     };
     add([](const data::SampleShape& shape) { return shape.tokens; });
@@ -173,7 +173,8 @@ class LimitEvaluator {
           return next < indices.size() ? std::optional{indices[next++]} : std::nullopt;
         },
         [&](int64_t index) { return data::make_header_sample(*processor, records_.at(index), index); },
-        {.workers = config_.data.num_workers, .prefetch_samples = kPrefetchPerWorker * config_.data.num_workers});
+        {.workers = config_.data.num_workers,
+         .prefetch_samples = kPrefetchedSamplesPerWorker * config_.data.num_workers});
     while (const auto item = stream.next()) {
       if (item->error) {
         rethrow_unless_bad_sample(item->error);
@@ -195,10 +196,10 @@ class LimitEvaluator {
 }  // namespace
 
 int64_t compute_max_pixels(const planner::Workload& workload) {
-  return find_max(workload, count_pixels);
+  return find_max(workload, compute_max_pixels_per_image);
 }
 
-int64_t compute_pixel_unit(const planner::Workload& workload) {
+int64_t compute_pixel_granularity(const planner::Workload& workload) {
   return find_max(workload, [](const data::SampleShape& shape) {
     if (shape.grids.empty()) return shape.row.height * shape.row.width;
     const int64_t patches_per_token = shape.image_tokens > 0 ? shape.pixel_rows / shape.image_tokens : 1;
@@ -208,7 +209,7 @@ int64_t compute_pixel_unit(const planner::Workload& workload) {
 
 int64_t compute_min_pixels(const planner::Workload& workload) {
   const bool has_grids = find_max(workload, [](const data::SampleShape& shape) { return std::ssize(shape.grids); }) > 0;
-  return compute_pixel_unit(workload) * (has_grids ? kMinImageTokens : 1);
+  return compute_pixel_granularity(workload) * (has_grids ? kMinImageTokens : 1);
 }
 
 std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records, const Config& config,
@@ -227,7 +228,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
     add({.argument_format = "data.image_max_pixels={}",
          .current = pixels,
          .find_min = [pixels = compute_min_pixels(workload)] { return pixels; },
-         .multiple = compute_pixel_unit(workload),
+         .multiple = compute_pixel_granularity(workload),
          .description = "downscales larger images",
          .measure = {}},
         &data::DataOptions::image_max_pixels);
@@ -238,8 +239,8 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
   if (const int64_t max_frames = find_max(workload, frames); max_frames > 0) {
     add({.argument_format = "data.video_max_frames={}",
          .current = max_frames,
-         .find_min = [] { return kMinFrames; },
-         .multiple = kFramesPerPatch,
+         .find_min = [] { return kMinSuggestedFrames; },
+         .multiple = kFramesPerTemporalPatch,
          .description = "uses fewer frames per video",
          .measure = {}},
         &data::DataOptions::video_max_frames);

@@ -37,13 +37,13 @@ std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
                                         const std::map<int64_t, data::SampleProblem>& problems, int64_t count) {
   std::vector<int64_t> samples;
   data::Cursor cursor = order.start();
-  std::map<int64_t, data::SourceIterator> walks;
+  std::map<int64_t, data::SourceIterator> source_iterators;
   // Bounds the time of the search if most samples are bad. Not tuned.
   constexpr int64_t kMaxUnits = 100'000;
   for (int64_t unit = 0; unit < kMaxUnits && std::ssize(samples) < count; ++unit) {
     const int64_t source = order.mixture_sampler().choose_source(cursor);
-    const auto walk = walks.try_emplace(source, order, source, data::EpochPosition{}).first;
-    for (const int64_t sample : walk->second.next().samples) {
+    const auto source_iterator = source_iterators.try_emplace(source, order, source, data::EpochPosition{}).first;
+    for (const int64_t sample : source_iterator->second.next().samples) {
       const bool is_added = std::ranges::find(samples, sample) != samples.end();
       if (!is_added && !problems.contains(sample) && std::ssize(samples) < count) samples.push_back(sample);
     }
@@ -51,8 +51,8 @@ std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
   return samples;
 }
 
-void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const Config& config,
-               report::Inspection& inspection) {
+void add_steps_and_epochs(const data::SampleOrder& order, const data::Ledger& ledger, const Config& config,
+                          report::Inspection& inspection) {
   const double units = data::count_epoch_units(order, ledger);
   inspection.steps = compute_total_steps(config.training, units);
   // With global_batch_tokens, the number of samples per step is not known in advance.
@@ -86,14 +86,14 @@ std::vector<report::LargeSample> find_largest_samples(const data::SampleIndex& s
     if (std::ranges::find(samples, shape, &report::LargeSample::shape) != samples.end()) return;
     samples.push_back({.index = index, .id = std::string(sample_index.ids[index]), .shape = std::move(shape)});
   };
-  for (const int64_t index : data::find_largest(shapes, data::pixel_sort_key, 1)) add_sample(index);
-  for (const int64_t index : data::find_largest(shapes, data::label_sort_key, 1)) add_sample(index);
-  for (const int64_t index : data::find_largest(shapes, data::token_sort_key, shapes.num_known())) {
+  for (const int64_t index : data::find_largest(shapes, data::get_pixel_sort_key, 1)) add_sample(index);
+  for (const int64_t index : data::find_largest(shapes, data::get_label_sort_key, 1)) add_sample(index);
+  for (const int64_t index : data::find_largest(shapes, data::get_token_sort_key, shapes.num_known())) {
     if (std::ssize(samples) >= count) break;
     add_sample(index);
   }
   std::ranges::sort(samples, [](const report::LargeSample& a, const report::LargeSample& b) {
-    const auto a_tokens = data::token_sort_key(a.shape), b_tokens = data::token_sort_key(b.shape);
+    const auto a_tokens = data::get_token_sort_key(a.shape), b_tokens = data::get_token_sort_key(b.shape);
     return a_tokens != b_tokens ? a_tokens > b_tokens : a.index < b.index;
   });
   return samples;
@@ -116,9 +116,9 @@ report::PredictionTarget predict_memory(const data::SampleIndex& sample_index, c
   dry_run_request.steps.reserve(largest.size());
   for (const auto& sample : largest) dry_run_request.steps.push_back({{.shape = sample.shape}});
   planner::DryRunProcess process(job, planner::make_virtual_gpu(target));
-  const planner::DryRunResult outcome = process.dry_run(dry_run_request);
-  for (size_t i = 0; i < outcome.steps.size(); ++i) {
-    largest[i].predicted_bytes = outcome.steps[i].reserved_bytes + plan.overhead_bytes();
+  const planner::DryRunResult dry_run_result = process.dry_run(dry_run_request);
+  for (size_t i = 0; i < dry_run_result.steps.size(); ++i) {
+    largest[i].predicted_bytes = dry_run_result.steps[i].reserved_bytes + plan.overhead_bytes();
   }
   std::ranges::stable_sort(largest, std::ranges::greater(), &report::LargeSample::predicted_bytes);
   return {.gpu = target.description, .plan_headline = report::format_plan_headline(plan), .fits = plan.fits};

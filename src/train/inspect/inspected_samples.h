@@ -23,8 +23,8 @@ std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
 
 /// Sets the number of steps and epochs of a run in `inspection`. Adds an entry with share and
 /// epochs for each source if there are several. `ledger` marks bad samples as dropped or failed.
-void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const Config& config,
-               report::Inspection& inspection);
+void add_steps_and_epochs(const data::SampleOrder& order, const data::Ledger& ledger, const Config& config,
+                          report::Inspection& inspection);
 
 /// Returns the samples that may need the most memory, sorted by descending number of tokens: the
 /// sample with the most pixels, the sample with the most label tokens, and those with the most

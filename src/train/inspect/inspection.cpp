@@ -41,7 +41,7 @@ class DataInspector {
         records_(open_training_records(config)),
         processor_(
             models::load_processor(config.model.path, make_processor_settings(config.data, config.model.adapter))),
-        workers_(std::max<int64_t>(config.data.num_workers, memory::default_threads())),
+        workers_(std::max<int64_t>(config.data.num_workers, memory::get_default_threads())),
         sample_index_(check_data_for_inspection(*records_, *processor_, config, config.data.train.name(),
                                                 get_cache_path("data_check.jsonl"))),
         result_{.dataset = config.data.train.name(),
@@ -60,12 +60,12 @@ class DataInspector {
       check_sources();
     }
     fill_ledger(sample_index_, result_.ledger);
-    if (order_) add_order(*order_, result_.ledger, config_, result_);
+    if (order_) add_steps_and_epochs(*order_, result_.ledger, config_, result_);
     if (order_ && order_->settings().packs) count_packs();
     count_sources();
     count_samples();
     find_duplicates();
-    rank_largest();
+    rank_largest_samples();
     if (eval_records_) inspect_eval_data();
     render_samples(requested);
     result_.stops_training = !result_.order_error.empty() || result_.ledger.count(data::SampleStatus::kFailed) > 0;
@@ -107,19 +107,19 @@ class DataInspector {
   /// Sets order_, or result_.order_error if a run could not draw samples.
   void make_order() {
     if (sample_index_.num_usable() == 0) {
-      result_.order_error = kNoneUsable;
+      result_.order_error = kNoUsableSamplesMessage;
       return;
     }
     try {
       auto order = make_draw_order(*records_, config_, sample_index_);
       // make_draw_order() has marked samples that are larger than a pack as unusable.
       if (sample_index_.num_usable() == 0) {
-        result_.order_error = kNoneUsable;
+        result_.order_error = kNoUsableSamplesMessage;
       } else {
         order_.emplace(std::move(order));
       }
     } catch (const UserError& error) {
-      result_.order_error = sample_index_.num_usable() == 0 ? kNoneUsable : error.what();
+      result_.order_error = sample_index_.num_usable() == 0 ? kNoUsableSamplesMessage : error.what();
       if (sample_index_.num_usable() > 0) result_.exit_code = error.code();
     }
   }
@@ -131,7 +131,7 @@ class DataInspector {
       const data::MixtureSource& mixture_source = order_->source(source);
       if (std::ranges::any_of(mixture_source.samples, is_usable)) continue;
       result_.order_error = order_->num_sources() == 1
-                                ? kNoneUsable
+                                ? kNoUsableSamplesMessage
                                 : fmt::format("{}: none of its {} samples can be used", mixture_source.name,
                                               mixture_source.samples.size());
       order_.reset();
@@ -142,13 +142,13 @@ class DataInspector {
   void index_contents() {
     {
       report::CountProgress progress("reading the records", records_->size(), is_quiet());
-      index_.add(*records_, workers_, [&progress](int64_t completed) { progress.show(completed); });
+      content_index_.add(*records_, workers_, [&progress](int64_t completed) { progress.show(completed); });
     }
     if (!config_.data.eval.empty()) {
       eval_records_ = open_evaluation_records(config_);
-      index_.add(*eval_records_, workers_);
+      content_index_.add(*eval_records_, workers_);
     }
-    index_.hash_candidate_files(workers_);
+    content_index_.hash_candidate_files(workers_);
   }
 
   static bool is_quiet() { return !spdlog::should_log(spdlog::level::info); }
@@ -164,7 +164,7 @@ class DataInspector {
       }
       progress->show(completed);
     };
-    auto problems = data::find_undecodable_samples(records, *processor_, sample_index, index_, set,
+    auto problems = data::find_undecodable_samples(records, *processor_, sample_index, content_index_, set,
                                                    config_.data.num_workers, show_progress);
     for (auto& [index, problem] : problems) {
       sample_index.shapes.remove(index);
@@ -191,20 +191,20 @@ class DataInspector {
   }
 
   void count_sources() {
-    for (size_t part_index = 0; part_index < records_->sources().size(); ++part_index) {
-      const auto [begin, end] = records_->record_range(part_index);
+    for (size_t source_index = 0; source_index < records_->sources().size(); ++source_index) {
+      const auto [begin, end] = records_->record_range(source_index);
       const auto count_in_range = [first = begin, last = end](const auto& by_index) {
         return std::distance(by_index.lower_bound(first), by_index.lower_bound(last));
       };
-      result_.sources.push_back({.source = records_->sources()[part_index].source,
+      result_.sources.push_back({.source = records_->sources()[source_index].source,
                                  .num_records = end - begin,
                                  .num_usable = end - begin - count_in_range(sample_index_.problems),
                                  .shrunk = count_in_range(sample_index_.shrunk),
                                  .without_media = data::count_media(sample_index_.shapes, begin, end).without_media});
     }
-    const auto census = data::count_media(sample_index_.shapes);
-    result_.without_media = census.without_media;
-    result_.remarks = find_unused_settings(config_, census, models::predicts_masks(config_.model.path));
+    const auto media_counts = data::count_media(sample_index_.shapes);
+    result_.without_media = media_counts.without_media;
+    result_.remarks = find_unused_settings(config_, media_counts, models::predicts_masks(config_.model.path));
   }
 
   void count_samples() {
@@ -249,28 +249,28 @@ class DataInspector {
     for (size_t i = 0; i + 1 < sorted_indices.size(); ++i) {
       const bool is_repeated = !ids[sorted_indices[i]].empty() && ids[sorted_indices[i]] == ids[sorted_indices[i + 1]];
       if (!is_repeated || (i > 0 && ids[sorted_indices[i - 1]] == ids[sorted_indices[i]])) continue;
-      ++result_.repeated_ids;
+      ++result_.num_repeated_ids;
       first = std::min(first, sorted_indices[i]);
     }
-    if (result_.repeated_ids > 0) result_.first_repeated_id = ids[first];
+    if (result_.num_repeated_ids > 0) result_.first_repeated_id = ids[first];
   }
 
   void find_duplicates() {
     find_duplicate_ids();
-    result_.media = index_.num_media();
-    result_.missing_files = index_.find_missing_files(kTrainSet);
+    result_.num_media = content_index_.num_media();
+    result_.missing_files = content_index_.find_missing_files(kTrainSet);
     for (const auto& file : result_.missing_files) {
       result_.missing_file_sample_ids.emplace_back(sample_index_.ids[file.first_record]);
     }
-    for (const auto& group : index_.find_duplicate_records(kTrainSet)) {
+    for (const auto& group : content_index_.find_duplicate_records(kTrainSet)) {
       auto& ids = result_.duplicate_samples.emplace_back();
       ids.reserve(group.size());
       for (const int64_t index : group) ids.emplace_back(sample_index_.ids[index]);
     }
-    result_.duplicate_files = index_.duplicate_files();
+    result_.duplicate_files = content_index_.duplicate_files();
   }
 
-  void rank_largest() {
+  void rank_largest_samples() {
     result_.largest_samples = find_largest_samples(sample_index_, kNumLargestSamples);
     if (!request_.target || !order_ || result_.largest_samples.empty()) return;
     result_.prediction_target =
@@ -285,16 +285,16 @@ class DataInspector {
                                            .ledger = data::Ledger(config_.data.eval, eval_records_->size())};
     fill_ledger(sample_index, evaluation.ledger);
     evaluation.without_media = data::count_media(sample_index.shapes).without_media;
-    evaluation.missing_files = index_.find_missing_files(kEvalSet);
+    evaluation.missing_files = content_index_.find_missing_files(kEvalSet);
     const auto get_id = [&](int64_t index) { return std::string(sample_index.ids[index]); };
-    for (const auto& [index, train_index] : index_.find_shared_records(kEvalSet, kTrainSet)) {
+    for (const auto& [index, train_index] : content_index_.find_shared_records(kEvalSet, kTrainSet)) {
       evaluation.train_duplicates.emplace_back(get_id(index), sample_index_.ids[train_index]);
     }
-    for (const int64_t index : index_.find_records_sharing_media(kEvalSet, kTrainSet)) {
+    for (const int64_t index : content_index_.find_records_sharing_media(kEvalSet, kTrainSet)) {
       evaluation.ids_with_train_media.push_back(get_id(index));
     }
-    const auto shared_subjects = index_.find_shared_subjects(kEvalSet, kTrainSet);
-    evaluation.has_subjects = index_.has_subjects(kEvalSet);
+    const auto shared_subjects = content_index_.find_shared_subjects(kEvalSet, kTrainSet);
+    evaluation.has_subjects = content_index_.has_subjects(kEvalSet);
     evaluation.train_subjects = shared_subjects.subjects;
     for (const int64_t index : shared_subjects.records) evaluation.ids_with_train_subjects.push_back(get_id(index));
     result_.evaluation = std::move(evaluation);
@@ -312,7 +312,7 @@ class DataInspector {
     }
   }
 
-  static constexpr const char* kNoneUsable = "none of the samples can be used";
+  static constexpr const char* kNoUsableSamplesMessage = "none of the samples can be used";
   static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // numbers of the data sets in content_index_
 
   const data::NoticeCollector notices_;  // logs the notices of all media when it is destroyed
@@ -327,7 +327,7 @@ class DataInspector {
   report::Inspection result_;
   std::optional<data::SampleOrder> order_;
   std::shared_ptr<const io::Records> eval_records_;
-  data::ContentIndex index_;
+  data::ContentIndex content_index_;
 };
 
 }  // namespace

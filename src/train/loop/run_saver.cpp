@@ -38,7 +38,7 @@ memory::AvailableHostMemory compute_async_save_budget(const HostRunPlan* host_pl
                                                       int64_t ranks) {
   AsyncSaveInputs inputs;
   inputs.available = memory::get_available_host_memory();
-  inputs.process_bytes = memory::host_bytes();
+  inputs.process_bytes = memory::get_resident_bytes();
   inputs.ranks = ranks;
   inputs.plan_remaining_bytes = std::numeric_limits<int64_t>::max();
   if (host_plan != nullptr) {
@@ -54,7 +54,7 @@ std::string find_unsafe_save_reason(const std::exception& error, const RunErrorS
     return "the device failed, and its memory may be corrupted";
   }
   if (!state.are_weights_consistent) return "the error occurred while the weights were updated";
-  if (state.metrics_are_lost) return "the result of the last step is unknown";
+  if (state.are_metrics_lost) return "the result of the last step is unknown";
   return {};
 }
 
@@ -146,15 +146,16 @@ bool RunSaver::save_async() {
   if (!can_save_async()) return false;
   is_saving_ = true;
   try {
-    writing_ = std::async(std::launch::async, [this, copies = make_copied_content(), lock = ranks_.lock_checkpoint(),
-                                               ledger = format_ledger()]() mutable {
-      // The lock and the copies are released, even after an exception, before the future is ready.
-      const CheckpointLock::Guard held_lock = std::move(lock);
-      const CheckpointContent content = std::move(copies);
-      memory::use_single_aten_thread();
-      const at::NoGradGuard no_gradients;
-      return write(content, ledger);
-    });
+    pending_write_ = std::async(
+        std::launch::async,
+        [this, copies = make_copied_content(), lock = ranks_.lock_checkpoint(), ledger = format_ledger()]() mutable {
+          // The lock and the copies are released, even after an exception, before the future is ready.
+          const CheckpointLock::Guard held_lock = std::move(lock);
+          const CheckpointContent content = std::move(copies);
+          memory::use_single_aten_thread();
+          const at::NoGradGuard no_gradients;
+          return write(content, ledger);
+        });
   } catch (const std::system_error& error) {
     log_sync_reason(fmt::format("cannot start a thread ({})", error.code().message()));
     return false;
@@ -213,14 +214,14 @@ void RunSaver::poll() {
   // wait_until() of a time in the past, since older hosts lack a symbol that wait_for() needs
   // (cmake/portable).
   constexpr std::chrono::system_clock::time_point kLongAgo;
-  if (writing_.valid() && writing_.wait_until(kLongAgo) == std::future_status::ready) finish();
+  if (pending_write_.valid() && pending_write_.wait_until(kLongAgo) == std::future_status::ready) finish();
 }
 
 void RunSaver::finish() {
-  if (!writing_.valid()) return;
+  if (!pending_write_.valid()) return;
   const SavedCheckpoint saved = [this] {
     const ScopedTimer timer(seconds_);
-    return writing_.get();
+    return pending_write_.get();
   }();
   is_saving_ = false;
   on_checkpoint_(saved.step, saved.folder);
@@ -232,7 +233,7 @@ void RunSaver::write_ledger() const {
 }
 
 void RunSaver::finish_after_error() {
-  if (!writing_.valid()) return;
+  if (!pending_write_.valid()) return;
   try {
     finish();
   } catch (const std::exception& second_error) {
@@ -240,7 +241,7 @@ void RunSaver::finish_after_error() {
   }
 }
 
-void RunSaver::emergency_save(const std::exception& error, const std::function<bool()>& metrics_are_lost) {
+void RunSaver::emergency_save(const std::exception& error, const std::function<bool()>& are_metrics_lost) {
   finish_after_error();
   if (is_dry_run() || !ranks_.is_main_process() || run_.state.step == 0 || (is_saved() && !is_saving_)) return;
   if (is_state_sharded()) {
@@ -254,7 +255,7 @@ void RunSaver::emergency_save(const std::exception& error, const std::function<b
   const std::string reason =
       find_unsafe_save_reason(error, {.is_saving = is_saving_,
                                       .are_weights_consistent = run_.training->optimizer.is_consistent(),
-                                      .metrics_are_lost = !is_saving_ && metrics_are_lost()});
+                                      .are_metrics_lost = !is_saving_ && are_metrics_lost()});
   if (!reason.empty()) {
     spdlog::warn("the steps since the last checkpoint are not saved: {}", reason);
     return;

@@ -41,7 +41,7 @@ memory::AvailableHostMemory compute_async_save_budget(const AsyncSaveInputs& inp
 struct RunErrorState {
   bool is_saving = false;              ///< a checkpoint was being written
   bool are_weights_consistent = true;  ///< false: the error interrupted an update of the weights
-  bool metrics_are_lost = false;       ///< the loss of the last step and whether it was skipped are unknown
+  bool are_metrics_lost = false;       ///< the loss of the last step and whether it was skipped are unknown
 };
 
 /// Returns the reason why the weights in memory must not be saved after an error; empty if they may
@@ -94,9 +94,9 @@ class RunSaver {
   void write_ledger() const;
 
   /// Saves the completed steps of a run that failed with `error`, unless find_unsafe_save_reason()
-  /// forbids it or the state is sharded. `metrics_are_lost`: tries to read the results of the last
+  /// forbids it or the state is sharded. `are_metrics_lost`: tries to read the results of the last
   /// step, and returns whether they are lost. Logs the outcome; throws nothing.
-  void emergency_save(const std::exception& error, const std::function<bool()>& metrics_are_lost);
+  void emergency_save(const std::exception& error, const std::function<bool()>& are_metrics_lost);
 
  private:
   struct SavedCheckpoint {
@@ -128,7 +128,8 @@ class RunSaver {
   bool is_saving_ = false;  // stays true after a failure
   bool has_logged_sync_reason_ = false;
   double seconds_ = 0;
-  std::future<SavedCheckpoint> writing_;  // declared last: its destructor waits before the other members are destroyed
+  std::future<SavedCheckpoint>
+      pending_write_;  // declared last: its destructor waits before the other members are destroyed
 };
 
 }  // namespace vlmtrain::train

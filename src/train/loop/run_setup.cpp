@@ -35,7 +35,7 @@ constexpr const char* kDeviceLimitKey = "limit_bytes";
 
 /// Returns the number of nodes that each hold a complete training state, with sharding `hybrid` or,
 /// for `auto`, if `hybrid` is possible; otherwise 1.
-int64_t count_shard_nodes(const Config& config, const RankGroup& ranks) {
+int64_t count_replicas(const Config& config, const RankGroup& ranks) {
   const auto& sharding = config.distributed.sharding;
   if (ranks.is_single_process() || (sharding && sharding != engine::Sharding::kHybrid)) return 1;
   try {
@@ -72,8 +72,8 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   planner::Job job = make_job(config, tasks->initial_settings());
   job.world_size = ranks.world_size();
   job.rank = ranks.rank();
-  job.nodes = count_shard_nodes(config, ranks);
-  has_videos_ = sample_index.shapes.have_videos();
+  job.nodes = count_replicas(config, ranks);
+  has_videos_ = sample_index.shapes.has_videos();
   const auto workload = make_workload(sample_index, *order, config, ranks.world_size());
   make_plans(config, device, job, workload, sample_index.decode_bytes);
   if (evaluation_set) plan_evaluation(config);
@@ -88,7 +88,7 @@ void RunSetup::find_checkpoint(const Config& config) {
   // A virtual GPU has no values, so nothing is saved.
   if (!is_dry_run()) {
     base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
-    fingerprint[kBaseKey] = models::compute_base_fingerprint(*base);
+    fingerprint[kBaseWeightsKey] = models::compute_base_fingerprint(*base);
   }
   resumed = checkpoint.has_value();
   if (checkpoint) {
@@ -101,7 +101,7 @@ void RunSetup::find_checkpoint(const Config& config) {
 }
 
 void RunSetup::warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const {
-  if (!resumed || changes_samples(changes) || sample_index.num_changed == 0) return;
+  if (!resumed || affects_samples(changes) || sample_index.num_changed == 0) return;
   spdlog::warn(
       "{}: {} of {} changed since the run last read them, according to their records or the sizes and times of their "
       "files; the run continues with the changed samples",
@@ -113,10 +113,10 @@ void RunSetup::make_order(const Config& config, data::SampleIndex& sample_index)
   const std::string order_fingerprint = order->fingerprint();
   log_packs(*order);
   if (order_fingerprint.empty()) return;
-  state.fingerprint[kOrderKey] = order_fingerprint;
+  state.fingerprint[kSampleSizesKey] = order_fingerprint;
   if (!resumed) return;
-  if (auto order_changes = find_changes(old_fingerprint_, {{kOrderKey, order_fingerprint}});
-      !order_changes.empty() && !changes_samples(changes)) {
+  if (auto order_changes = find_changes(old_fingerprint_, {{kSampleSizesKey, order_fingerprint}});
+      !order_changes.empty() && !affects_samples(changes)) {
     changes.insert(changes.end(), order_changes.begin(), order_changes.end());
     check_changes(changes, config.resume, *checkpoints.newest());
   }
@@ -152,13 +152,13 @@ nlohmann::ordered_json RunSetup::make_ledger_json() const {
 
 void RunSetup::restore_ledger(const Config& config) {
   const auto saved_ledger = load_ledger(*checkpoints.newest());
-  if (!changes_samples(changes)) {
+  if (!affects_samples(changes)) {
     began_ignoring_keys = saved_ledger.is_object() && !saved_ledger.contains("notices");
     order->check(state.cursor, config.data.train.name());
     ledger = data::Ledger::restore(saved_ledger, config.data.train.name(), *order, state.cursor);
     return;
   }
-  const auto samples = parse_suffix_int("", get_setting_text(old_fingerprint_, kSamplesKey));
+  const auto samples = parse_suffix_int("", get_setting_text(old_fingerprint_, kSampleCountKey));
   if (!samples || !saved_ledger.is_object() || saved_ledger.value("samples", nlohmann::ordered_json()) != *samples) {
     throw data_error("{}: its ledger does not match the {} samples of its state; copy the checkpoint again",
                      checkpoints.newest()->string(), samples.value_or(0));
@@ -188,7 +188,7 @@ void RunSetup::set_total_steps(const Config& config) {
                             : fmt::format("epochs={}", options.epochs));
     }
     state.last_change_step = state.step;
-    if (changes_schedule(changes)) {
+    if (affects_schedule(changes)) {
       const bool restarts_schedule = config.schedule_origin == ScheduleOrigin::kChange;
       state.schedule_start = {.step = restarts_schedule ? state.step : 0,
                               .skipped_steps = restarts_schedule ? state.skipped_steps : 0};
@@ -228,7 +228,7 @@ std::string RunSetup::describe_changes(const Config& config) const {
       fmt::format("step {}: the run continues with other settings: {}. The moments of {} trained tensors are kept",
                   state.step, fmt::join(texts, "; "), migrated_state_.migrated);
   if (migrated_state_.reset > 0) text += fmt::format(", those of {} start at zero", migrated_state_.reset);
-  if (changes_samples(changes)) {
+  if (affects_samples(changes)) {
     text += fmt::format("; the data set starts from its beginning, the ledger of the previous one is {}",
                         get_old_ledger_name());
   }
@@ -255,9 +255,9 @@ void RunSetup::make_plans(const Config& config, at::Device device, planner::Job&
     return;
   }
   make_plan(config, device, job, workload, decode_bytes, saved_plan);
-  const auto own_sharding = plan ? plan->sharding() : job.sharding;
-  job.sharding = find_max_sharding(own_sharding);
-  if (plan && job.sharding != own_sharding) plan_with_sharding(job.sharding);
+  const auto local_sharding = plan ? plan->sharding() : job.sharding;
+  job.sharding = all_reduce_max_sharding(local_sharding);
+  if (plan && job.sharding != local_sharding) plan_with_sharding(job.sharding);
 }
 
 /// Returns the first sharding, of those with the most memory first, that fits on all ranks. On a
@@ -281,13 +281,13 @@ engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, 
 
 /// Returns the strongest sharding that any rank has planned. Ranks have different samples and may
 /// plan differently; a sharding that one rank needs fits on all others.
-engine::Sharding RunSetup::find_max_sharding(engine::Sharding own_sharding) const {
+engine::Sharding RunSetup::all_reduce_max_sharding(engine::Sharding local_sharding) const {
   for (const auto& rank_sharding :
-       ranks_.consensus().all_gather_strings(std::to_string(static_cast<int>(own_sharding)))) {
-    own_sharding =
-        std::max(own_sharding, static_cast<engine::Sharding>(parse_suffix_int("", rank_sharding).value_or(0)));
+       ranks_.consensus().all_gather_strings(std::to_string(static_cast<int>(local_sharding)))) {
+    local_sharding =
+        std::max(local_sharding, static_cast<engine::Sharding>(parse_suffix_int("", rank_sharding).value_or(0)));
   }
-  return own_sharding;
+  return local_sharding;
 }
 
 /// Returns the checkpoint's plan; nullopt for a new run and with changed settings.
@@ -389,7 +389,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
     load_optimizer(*checkpoint, training->optimizer);
   } else {
     migrated_state_ = migrate_optimizer(*checkpoint, *checkpoint_weights, model->parameters(), training->optimizer);
-    keeps_task_weights_ = tasks->matches(changes_samples(changes) ? nlohmann::ordered_json() : state.task_balance);
+    keeps_task_weights_ = tasks->matches(affects_samples(changes) ? nlohmann::ordered_json() : state.task_balance);
   }
   if (keeps_task_weights_) tasks->restore(state.task_balance, checkpoint->string());
 }

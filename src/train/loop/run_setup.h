@@ -88,7 +88,7 @@ struct RunSetup {
                   int64_t decode_bytes);
   template <class MakePlan>
   engine::Sharding find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const;
-  engine::Sharding find_max_sharding(engine::Sharding own_sharding) const;
+  engine::Sharding all_reduce_max_sharding(engine::Sharding local_sharding) const;
   void make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
                  int64_t decode_bytes, const std::optional<SavedPlan>& saved_plan);
   std::optional<SavedPlan> load_saved_plan(at::Device device) const;

@@ -44,10 +44,10 @@ std::vector<report::PredictedMask> make_overlays(const io::Record& record,
 
 SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
                                      const models::VisionLanguageModel& model, const models::Processor& processor,
-                                     at::Device device, double share, const std::filesystem::path& run_folder,
+                                     at::Device device, double time_share, const std::filesystem::path& run_folder,
                                      CallbackList& callbacks)
-    : model_(model), processor_(processor), share_(share), callbacks_(callbacks) {
-  for (const int64_t index : sample_evenly(records, count)) records_.push_back(records.at(index));
+    : model_(model), processor_(processor), time_share_(time_share), callbacks_(callbacks) {
+  for (const int64_t index : sample_records_evenly(records, count)) records_.push_back(records.at(index));
   settings_.device = device;
   settings_.batch_size = 1;  // for minimum memory
   settings_.max_new_tokens = kMaxNewTokens;
@@ -58,7 +58,7 @@ SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
     const auto id = line.find("id");
     if (id == line.end() || !id->is_string()) return;
     const auto it = std::ranges::find(records_, id->get_ref<const std::string&>(), &io::Record::id);
-    if (it != records_.end()) next_ = static_cast<size_t>(it - records_.begin()) + 1;
+    if (it != records_.end()) next_record_ = static_cast<size_t>(it - records_.begin()) + 1;
     answered_step_ = std::max(answered_step_, line.value("step", int64_t{-1}));
   });
 }
@@ -70,7 +70,7 @@ void SamplePredictions::add_past_step(const nlohmann::json& line) {
 }
 
 void SamplePredictions::answer_saved_step(int64_t step) {
-  if (answered_step_ < step) answer_all(step);
+  if (answered_step_ < step) answer_records(step);
 }
 
 void SamplePredictions::start_clock() {
@@ -80,11 +80,11 @@ void SamplePredictions::start_clock() {
 void SamplePredictions::after_checkpoint(int64_t step) {
   saved_step_ = step;
   // After a late evaluation the same step is saved again, but not answered again.
-  if (answered_step_ < step) answer_all(step);
+  if (answered_step_ < step) answer_records(step);
 }
 
 void SamplePredictions::finish() {
-  if (answered_step_ < saved_step_ && !records_.empty()) answer_next(saved_step_);
+  if (answered_step_ < saved_step_ && !records_.empty()) answer_next_record(saved_step_);
 }
 
 double SamplePredictions::seconds_so_far() const {
@@ -93,27 +93,27 @@ double SamplePredictions::seconds_so_far() const {
 }
 
 bool SamplePredictions::has_time_left() const {
-  if (share_ >= 1) return true;
-  if (answers_ == 0) return share_ > 0;  // the duration of an answer is unknown
+  if (time_share_ >= 1) return true;
+  if (num_answers_ == 0) return time_share_ > 0;  // the duration of an answer is unknown
   // Assumes that the next answer takes the mean duration.
-  return answer_seconds_ * static_cast<double>(answers_ + 1) / static_cast<double>(answers_) <=
-         share_ * seconds_so_far();
+  return answer_seconds_ * static_cast<double>(num_answers_ + 1) / static_cast<double>(num_answers_) <=
+         time_share_ * seconds_so_far();
 }
 
-void SamplePredictions::answer_all(int64_t step) {
+void SamplePredictions::answer_records(int64_t step) {
   const size_t num_records = records_.size();
   for (size_t num_answered = 0; num_answered < num_records && !records_.empty(); ++num_answered) {
     if (!has_time_left()) {
       report_fewer_answers(step, num_answered);
       return;
     }
-    if (!answer_next(step)) return;
+    if (!answer_next_record(step)) return;
   }
 }
 
-bool SamplePredictions::answer_next(int64_t step) {
-  next_ %= records_.size();
-  const io::Record& record = records_[next_];
+bool SamplePredictions::answer_next_record(int64_t step) {
+  next_record_ %= records_.size();
+  const io::Record& record = records_[next_record_];
   const auto on_answer = [&](const evaluation::Answer& answer) {
     callbacks_.on_prediction({.step = step,
                               .id = answer.id,
@@ -121,8 +121,8 @@ bool SamplePredictions::answer_next(int64_t step) {
                               .question = answer.question,
                               .expected = answer.expected,
                               .answer = answer.prediction,
-                              .images = thumbnails(record).images,
-                              .captions = thumbnails(record).captions,
+                              .images = get_thumbnails(record).images,
+                              .captions = get_thumbnails(record).captions,
                               .masks = make_overlays(record, answer.masks)});
   };
   answered_step_ = step;
@@ -133,7 +133,7 @@ bool SamplePredictions::answer_next(int64_t step) {
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kBadData) throw;
     // The evaluation has logged the reason.
-    records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_));
+    records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_record_));
     return true;
   } catch (const std::exception& error) {
     const auto out_of_memory = memory::detect_out_of_memory(error);
@@ -142,8 +142,8 @@ bool SamplePredictions::answer_next(int64_t step) {
     return false;
   }
   answer_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
-  ++answers_;
-  ++next_;
+  ++num_answers_;
+  ++next_record_;
   return true;
 }
 
@@ -162,10 +162,10 @@ void SamplePredictions::report_fewer_answers(int64_t step, size_t num_answered) 
        .message = fmt::format(
            "step {}: {} of the {} sample answers are generated at this checkpoint, since they took {:.1f} s of {:.1f} "
            "s so far (output.sample_predictions_share is {}); the samples take turns from now on",
-           step, num_answered, records_.size(), answer_seconds_, seconds_so_far(), share_)});
+           step, num_answered, records_.size(), answer_seconds_, seconds_so_far(), time_share_)});
 }
 
-const SamplePredictions::Thumbnails& SamplePredictions::thumbnails(const io::Record& record) {
+const SamplePredictions::Thumbnails& SamplePredictions::get_thumbnails(const io::Record& record) {
   const auto [entry, added] = thumbnails_.try_emplace(record.id);
   Thumbnails& result = entry->second;
   if (!added) return result;

@@ -23,7 +23,7 @@ class SamplePredictions {
   /// checkpoint. `run_folder`: has predictions.jsonl of a resumed run. `model`, `processor` and
   /// `callbacks` must outlive the object.
   SamplePredictions(const io::Records& records, int64_t count, const models::VisionLanguageModel& model,
-                    const models::Processor& processor, at::Device device, double share,
+                    const models::Processor& processor, at::Device device, double time_share,
                     const std::filesystem::path& run_folder, CallbackList& callbacks);
 
   /// Adds the duration of a step of an earlier process, a line of metrics.jsonl.
@@ -50,32 +50,32 @@ class SamplePredictions {
   };
 
   /// Answers the next records of the rotation while there is time.
-  void answer_all(int64_t step);
+  void answer_records(int64_t step);
   /// Answers the next record. Returns false if memory runs out.
-  bool answer_next(int64_t step);
+  bool answer_next_record(int64_t step);
   /// Returns the seconds of this process's steps and of earlier steps without answers.
   double seconds_so_far() const;
   bool has_time_left() const;
   void report_out_of_memory(const std::string& reason);
   void report_fewer_answers(int64_t step, size_t num_answered);
   /// Returns the thumbnails of a record, which are made once.
-  const Thumbnails& thumbnails(const io::Record& record);
+  const Thumbnails& get_thumbnails(const io::Record& record);
 
   std::vector<io::Record> records_;
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
-  double share_;
+  double time_share_;
   evaluation::EvaluationSettings settings_;
   CallbackList& callbacks_;                                 // receives answers and events
   std::unordered_map<std::string, Thumbnails> thumbnails_;  // by record id
 
-  size_t next_ = 0;             // index of the next record to answer
+  size_t next_record_ = 0;      // index of the next record to answer
   int64_t answered_step_ = -1;  // step of the newest answer
   int64_t saved_step_ = -1;     // step of the newest checkpoint of this process
   std::optional<Clock::time_point> first_step_;
   double past_seconds_ = 0;    // of steps of earlier processes after the newest answer
   double answer_seconds_ = 0;  // of all answers of this process
-  int64_t answers_ = 0;        // number of answers of this process
+  int64_t num_answers_ = 0;    // number of answers of this process
   bool has_reported_fewer_ = false;
 };
 

@@ -40,21 +40,21 @@ StepPrefetcher::StepPrefetcher(data::Loader& loader, const planner::StepConfig& 
 
 PlannedStep StepPrefetcher::next(double step_seconds) {
   const double wait_seconds = fill_queue();
-  PrefetchedStep entry = std::move(queue_.front());
+  PrefetchedStep prefetched = std::move(queue_.front());
   queue_.pop_front();
-  if (entry.error) std::rethrow_exception(entry.error);
+  if (prefetched.error) std::rethrow_exception(prefetched.error);
   PlannedStep step{.step = next_step_++,
-                   .batch = std::move(entry.batch),
-                   .layout = entry.layout,
-                   .plan = {.layout = std::move(entry.layout)},
+                   .batch = std::move(prefetched.batch),
+                   .layout = prefetched.layout,
+                   .plan = {.layout = std::move(prefetched.layout)},
                    .data_wait_seconds = wait_seconds};
   if (look_ahead_ == nullptr) return step;
   step.plan = look_ahead_->await(step.step, step.layout, step_seconds);
-  if (step.step <= last_outdated_) use_default_plan(step);
+  if (step.step <= last_outdated_step_) use_default_plan(step);
   return step;
 }
 
-void StepPrefetcher::replace(PlannedStep& step, const std::vector<int64_t>& dropped) {
+void StepPrefetcher::replace_samples(PlannedStep& step, const std::vector<int64_t>& dropped) {
   for (; !queue_.empty(); queue_.pop_back()) {
     if (queue_.back().error) std::rethrow_exception(queue_.back().error);
     loader_.put_back(std::move(queue_.back().batch));
@@ -65,7 +65,7 @@ void StepPrefetcher::replace(PlannedStep& step, const std::vector<int64_t>& drop
   loader_.refill(step.batch);
   step.layout = make_layout(step.batch, get_shapes(step.batch));
   use_default_plan(step);
-  last_outdated_ = last_submitted_;
+  last_outdated_step_ = last_submitted_step_;
   if (look_ahead_ != nullptr) look_ahead_->mark_desynchronized();
 }
 
@@ -80,20 +80,20 @@ double StepPrefetcher::fill_queue() {
   const int64_t queue_size = 1 + (look_ahead_ != nullptr ? kPrefetchSteps : 0);
   while (std::ssize(queue_) < queue_size && next_step_ + std::ssize(queue_) <= last_step_) {
     if (!queue_.empty() && queue_.back().error) break;  // thrown when its turn comes
-    PrefetchedStep& entry = queue_.emplace_back();
+    PrefetchedStep& prefetched = queue_.emplace_back();
     try {
-      entry.batch = loader_.next();
+      prefetched.batch = loader_.next();
     } catch (...) {
-      entry.error = std::current_exception();
+      prefetched.error = std::current_exception();
       break;
     }
-    wait_seconds += entry.batch.wait_seconds;
-    entry.shapes = get_shapes(entry.batch);
-    entry.layout = make_layout(entry.batch, entry.shapes);
+    wait_seconds += prefetched.batch.wait_seconds;
+    prefetched.shapes = get_shapes(prefetched.batch);
+    prefetched.layout = make_layout(prefetched.batch, prefetched.shapes);
     const int64_t step = next_step_ + std::ssize(queue_) - 1;
-    if (look_ahead_ == nullptr || step <= last_submitted_) continue;
-    look_ahead_->submit(step, entry.shapes, entry.layout);
-    last_submitted_ = step;
+    if (look_ahead_ == nullptr || step <= last_submitted_step_) continue;
+    look_ahead_->submit(step, prefetched.shapes, prefetched.layout);
+    last_submitted_step_ = step;
   }
   return wait_seconds;
 }
@@ -116,7 +116,7 @@ std::unique_ptr<LookAheadClient> make_look_ahead(const Config& config, const Run
                                                  const StepRunner::OnEvent& on_event) {
   if (!run.plan || !config.memory.look_ahead) return nullptr;
   return std::make_unique<LookAheadClient>(
-      run.plan->look_ahead_settings(), device,
+      run.plan->make_look_ahead_settings(), device,
       [on_event](report::EventKind kind, const std::string& message) { on_event(kind, message, {}); });
 }
 
@@ -138,13 +138,13 @@ StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, c
 CompletedStep StepRunner::run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
                               const LearningRatesFunction& compute_rates) {
   if (!step.plan.fits) warn_oversized(step);
-  if (step.plan.empty_cache_first) memory::release_unused(device_);
+  if (step.plan.empty_cache_first) memory::release_unused_memory(device_);
   memory::reset_peaks(device_);
   const auto host_limit = run_.host_plan ? run_.host_plan->make_allocation_limit() : nullptr;
   for (;;) {
     try {
       CompletedStep completed = guard_.step(objective, step.batch.samples, step.plan.layout, seed, compute_rates);
-      completed.memory = memory::device_memory(device_);
+      completed.memory = memory::get_device_memory(device_);
       return completed;
     } catch (const OversizedSampleError& error) {
       drop_sample(step, error);
@@ -159,7 +159,7 @@ void StepRunner::after_step(const PlannedStep& step, const CompletedStep& comple
 
 void StepRunner::release_device_memory() {
   if (device_.is_cpu()) return;
-  memory::release_unused(device_);
+  memory::release_unused_memory(device_);
   if (look_ahead_) look_ahead_->mark_desynchronized();
 }
 
@@ -204,7 +204,7 @@ void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& erro
                                                        "them (data.image_max_pixels, data.max_length)",
                                                        step.step));
   }
-  prefetcher_.replace(step, dropped);
+  prefetcher_.replace_samples(step, dropped);
 }
 
 void StepRunner::on_failure(const std::string& reason, const engine::StepLayout& next) {
@@ -228,9 +228,9 @@ void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemory
                         step, 100 * unused / reserved),
             {});
   if (look_ahead_) {
-    look_ahead_->request_release();
+    look_ahead_->request_cache_release();
   } else {
-    memory::release_unused(device_);
+    memory::release_unused_memory(device_);
   }
 }
 

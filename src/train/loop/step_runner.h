@@ -40,7 +40,7 @@ class StepPrefetcher {
   /// in the order. Later steps start after them. `dropped`: indices of the records, the same on all
   /// ranks. The changed step and the steps that the look-ahead already has then run with the run's
   /// plan. Rethrows the loader's errors.
-  void replace(PlannedStep& step, const std::vector<int64_t>& dropped);
+  void replace_samples(PlannedStep& step, const std::vector<int64_t>& dropped);
 
  private:
   struct PrefetchedStep {
@@ -60,8 +60,8 @@ class StepPrefetcher {
   LookAheadClient* look_ahead_;
   int64_t next_step_;
   int64_t last_step_;
-  int64_t last_submitted_ = 0;        // newest step that the look-ahead has received
-  int64_t last_outdated_ = 0;         // up to this step, the look-ahead has received outdated samples
+  int64_t last_submitted_step_ = 0;   // newest step that the look-ahead has received
+  int64_t last_outdated_step_ = 0;    // up to this step, the look-ahead has received outdated samples
   std::deque<PrefetchedStep> queue_;  // the first entry is next_step_
 };
 

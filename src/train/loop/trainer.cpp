@@ -72,7 +72,7 @@ TrainingSummary train(const Config& config, const std::string& resolved_yaml, at
   check_config(config);
   const RankGroup ranks(launch, std::chrono::seconds(config.distributed.rendezvous_seconds));
   TrainingSummary summary;
-  ranks.report_failures([&] {
+  ranks.run_reporting_failures([&] {
     check_world_size(config, ranks.world_size());
     ranks.check_equal_on_all_ranks("program", report::Environment::get_program_commit());
     ranks.check_equal_on_all_ranks("configuration", ContentHash().add(resolved_yaml).hex());

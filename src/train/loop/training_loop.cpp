@@ -35,7 +35,7 @@ double seconds_since(Clock::time_point start) {
 
 /// Returns the message of an error without the stack trace that LibTorch's errors have after the
 /// first line.
-std::string get_reason(const std::exception& error) {
+std::string get_message_without_trace(const std::exception& error) {
   return dynamic_cast<const c10::Error*>(&error) == nullptr ? error.what() : get_first_line(error.what());
 }
 
@@ -48,7 +48,11 @@ void TrainingLoop::run_predictions(const Action& action) {
 }
 
 TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGroup& ranks, bool quiet)
-    : config_(config), device_(device), ranks_(ranks), run_(config, device, ranks), epochs_(run_.ledger, *run_.order) {
+    : config_(config),
+      device_(device),
+      ranks_(ranks),
+      run_(config, device, ranks),
+      epoch_progress_(run_.ledger, *run_.order) {
   ranks.check_equal_on_all_ranks("step to resume from (does each see output.dir?)", std::to_string(run_.state.step));
   if (const auto& shard = run_.training->optimizer.shard(); !shard.covers_all() && shard.count < ranks.world_size()) {
     ranks.set_group_size(shard.count);
@@ -101,17 +105,17 @@ TrainingSummary TrainingLoop::train() {
       .skipped_steps = run_.state.skipped_steps,
       .callback_seconds = callbacks_.seconds() + (predictions_ ? predictions_->seconds() : 0),
       .save_seconds = saver_.seconds()};
-  if (evaluations_) add_evaluation_summary(summary);
+  if (periodic_evaluation_) add_evaluation_summary(summary);
   return summary;
 }
 
 void TrainingLoop::add_evaluation_summary(TrainingSummary& summary) const {
-  summary.early_stopped = evaluations_->should_stop_early();
+  summary.early_stopped = periodic_evaluation_->should_stop_early();
   summary.best_metric = to_string(config_.evaluation.best_metric);
   summary.best_step = run_.state.evaluation.best_step;
   summary.best_value = run_.state.evaluation.best_value;
   if (config_.output.keep_best) summary.best_checkpoint = find_best_checkpoint(run_.folder);
-  summary.last_evaluation = evaluations_->last_metrics();
+  summary.last_evaluation = periodic_evaluation_->last_metrics();
 }
 
 void TrainingLoop::add_evaluations() {
@@ -126,8 +130,8 @@ void TrainingLoop::add_evaluations() {
   settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
     report_event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
   };
-  evaluations_.emplace(config_, *run_.evaluation_set, *run_.model, *run_.processor, std::move(settings),
-                       /*has_values=*/!is_dry_run(), run_.state.evaluation);
+  periodic_evaluation_.emplace(config_, *run_.evaluation_set, *run_.model, *run_.processor, std::move(settings),
+                               /*has_values=*/!is_dry_run(), run_.state.evaluation);
   if (ranks_.is_main_process()) run_.checkpoints.link_best(run_.state.evaluation.best_step);
 }
 
@@ -150,9 +154,9 @@ void TrainingLoop::add_callbacks(bool quiet) {
 void TrainingLoop::log_run() const {
   const auto& training = config_.training;
   spdlog::info("model {}: {} parameters, {} trained, in {} on {}", config_.model.path,
-               human_count(run_.model->parameters().total_elements()),
-               human_count(run_.training->optimizer.trained_elements()), engine::to_string(training.precision),
-               device_.str());
+               format_rounded_count(run_.model->parameters().total_elements()),
+               format_rounded_count(run_.training->optimizer.count_trained_elements()),
+               engine::to_string(training.precision), device_.str());
   spdlog::info("data {}: {} usable samples; {} steps of {}{} {}, {}", config_.data.train.name(),
                run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
                training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
@@ -175,7 +179,7 @@ void TrainingLoop::run_steps() {
   }
   // Loading leaves blocks in the allocator's cache that steps do not need and the plan does not
   // count.
-  memory::release_unused(device_);
+  memory::release_unused_memory(device_);
   run_missed_evaluation();
   if (predictions_) predictions_->start_clock();
   while (!is_finished() && !is_stop_requested()) {
@@ -193,20 +197,21 @@ void TrainingLoop::run_steps() {
     record_step(step, completed, objective);
     runner_->after_step(step, completed);
     const double seconds = seconds_since(start);
-    pending_->report.metrics.step_seconds = seconds;
+    pending_report_->report.metrics.step_seconds = seconds;
     // The first step also loads kernels.
     if (step.step > first_step_) step_seconds_ = seconds;
     if (run_.plan && step.step > first_step_) step_times_.record(step, completed, seconds);
     // 4. Evaluate.
-    if (run_.state.evaluation.is_due) pending_->report.metrics.evaluation = evaluate();
-    const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
+    if (run_.state.evaluation.is_due) pending_report_->report.metrics.evaluation = evaluate();
+    const bool is_best =
+        pending_report_->report.metrics.evaluation && pending_report_->report.metrics.evaluation->is_best;
     const bool saves_checkpoint = should_all_save(is_save_step() || (is_best && config_.output.keep_best));
-    if (device_.is_cpu() || saves_checkpoint || pending_->report.metrics.evaluation) finish_pending();
+    if (device_.is_cpu() || saves_checkpoint || pending_report_->report.metrics.evaluation) finish_pending_report();
     // 5. Report a completed checkpoint, and save.
     saver_.poll();
     if (saves_checkpoint) save();
   }
-  finish_pending();
+  finish_pending_report();
   const bool has_begun = run_.state.step > 0;
   if (has_begun && !saver_.is_saved()) save(/*is_last=*/true);
   saver_.finish();
@@ -217,13 +222,13 @@ void TrainingLoop::run_steps() {
                              run_.state.step));
     return;
   }
-  if (evaluations_ && evaluations_->should_stop_early() && evaluations_->last_metrics()) {
-    report_event(report::EventKind::kStopped,
-                 fmt::format("stopped early after step {}: {}", run_.state.step, evaluations_->early_stop_reason()));
+  if (periodic_evaluation_ && periodic_evaluation_->should_stop_early() && periodic_evaluation_->last_metrics()) {
+    report_event(report::EventKind::kStopped, fmt::format("stopped early after step {}: {}", run_.state.step,
+                                                          periodic_evaluation_->early_stop_reason()));
   }
   if (has_begun && !is_dry_run()) {
     check_run_trained(config_, run_.state, gradient_watch_, run_.resumed,
-                      evaluations_ && evaluations_->should_stop_early());
+                      periodic_evaluation_ && periodic_evaluation_->should_stop_early());
   }
 }
 
@@ -236,7 +241,7 @@ void TrainingLoop::end_steps() {
 bool TrainingLoop::has_finished_steps() {
   constexpr double kRounding = 1e-9;  // rounding error of the epochs
   if (run_.state.step >= run_.total_steps) return true;
-  return !config_.training.max_steps && epochs_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
+  return !config_.training.max_steps && epoch_progress_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
 }
 
 void TrainingLoop::run_missed_evaluation() {
@@ -254,38 +259,39 @@ std::optional<report::EvaluationMetrics> TrainingLoop::evaluate() {
   // On the CPU, evaluations are planned without memory for the copies of a checkpoint.
   if (device_.is_cpu()) saver_.finish();
   // The plan of an evaluation does not count cached blocks of the step.
-  if (!device_.is_cpu()) memory::release_unused(device_);
+  if (!device_.is_cpu()) memory::release_unused_memory(device_);
   memory::reset_peaks(device_);
   auto evaluation = [&] {
     const auto host_limit = run_.host_plan ? run_.host_plan->make_evaluation_limit() : nullptr;
-    auto metrics = evaluations_->evaluate(run_.state.step);
-    run_.evaluation_set->merge_notices(evaluations_->notices());
+    auto metrics = periodic_evaluation_->evaluate(run_.state.step);
+    run_.evaluation_set->merge_notices(periodic_evaluation_->notices());
     run_.model->parameters().join_remaining_passes();
     return metrics;
   }();
-  peaks_.update(memory::device_memory(device_));
+  peaks_.update(memory::get_device_memory(device_));
   runner_->release_device_memory();
   return evaluation;
 }
 
 bool TrainingLoop::is_finished() {
-  return has_finished_steps() || (evaluations_ && consensus_.any_rank(evaluations_->should_stop_early()));
+  return has_finished_steps() ||
+         (periodic_evaluation_ && consensus_.any_rank(periodic_evaluation_->should_stop_early()));
 }
 
 engine::LearningRates TrainingLoop::compute_rates(const PlannedStep& step) {
-  finish_pending();
-  rates_ = compute_learning_rates(
+  finish_pending_report();
+  learning_rates_ = compute_learning_rates(
       config_.training,
       run_.schedule_factor() * compute_step_lr_factor(config_.training, count_batch_tokens(step.batch.samples)));
-  return rates_;
+  return learning_rates_;
 }
 
 void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& completed,
                                const std::shared_ptr<const engine::Objective>& objective) {
-  const double epochs_before = epochs_.at(run_.state.cursor);
+  const double epochs_before = epoch_progress_.at(run_.state.cursor);
   ++run_.state.step;
   run_.state.cursor = step.batch.next;
-  pending_.emplace(step, completed, objective, device_);
+  pending_report_.emplace(step, completed, objective, device_);
   for (const auto& sample : step.batch.samples) {
     run_.ledger.mark_used(sample.index, sample.id, sample.notices);
     if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, sample.id, *sample.shrunk);
@@ -298,19 +304,20 @@ void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& com
     const std::string id = run_.records->at_without_bytes(sample.index).id;
     run_.ledger.mark_used(sample.index, id, sample.notices);
     if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, id, *sample.shrunk);
-    pending_->report.sample_ids.push_back(id);
+    pending_report_->report.sample_ids.push_back(id);
   }
   if (ranks_.is_main_process() && !run_.ledger.has_all_notices())
     new_notices_.log(run_.ledger.notices(), run_.ledger.dataset());
-  report::StepMetrics& metrics = pending_->report.metrics;
+  report::StepMetrics& metrics = pending_report_->report.metrics;
   metrics.total_steps = run_.total_steps;
-  metrics.epoch = epochs_.at(run_.state.cursor);
+  metrics.epoch = epoch_progress_.at(run_.state.cursor);
   run_.state.evaluation.is_due =
-      evaluations_ && evaluations_->is_due(run_.state.step, epochs_before, metrics.epoch, has_finished_steps());
-  metrics.learning_rate = rates_.language_model;
-  if (trains_vision_tower_) metrics.vision_learning_rate = rates_.vision_tower;
-  if (trains_projector_) metrics.projector_learning_rate = rates_.projector;
-  if (run_.model->predicts_masks()) metrics.mask_learning_rate = rates_.masks;
+      periodic_evaluation_ &&
+      periodic_evaluation_->is_due(run_.state.step, epochs_before, metrics.epoch, has_finished_steps());
+  metrics.learning_rate = learning_rates_.language_model;
+  if (trains_vision_tower_) metrics.vision_learning_rate = learning_rates_.vision_tower;
+  if (trains_projector_) metrics.projector_learning_rate = learning_rates_.projector;
+  if (run_.model->predicts_masks()) metrics.mask_learning_rate = learning_rates_.masks;
   if (run_.plan) {
     const auto& peaks = step.plan.peaks ? *step.plan.peaks : run_.plan->peaks();
     metrics.predicted_allocated_peak_bytes = peaks.allocated_bytes;
@@ -322,12 +329,12 @@ void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& com
   }
 }
 
-void TrainingLoop::finish_pending() {
-  if (!pending_) return;
-  pending_->complete();
-  run_.tasks->update(pending_->tasks, pending_->task_weights(), pending_->report.metrics);
-  StepReport report = std::move(pending_->report);
-  pending_.reset();
+void TrainingLoop::finish_pending_report() {
+  if (!pending_report_) return;
+  pending_report_->complete();
+  run_.tasks->update(pending_report_->tasks, pending_report_->task_weights(), pending_report_->report.metrics);
+  StepReport report = std::move(pending_report_->report);
+  pending_report_.reset();
   report::StepMetrics& metrics = report.metrics;
   if (is_dry_run()) {
     metrics.is_dry_run = true;
@@ -360,18 +367,18 @@ void TrainingLoop::report_event(report::EventKind kind, std::string message, std
   callbacks_.on_event({.step = run_.state.step, .kind = kind, .message = std::move(message), .ids = std::move(ids)});
 }
 
-bool TrainingLoop::metrics_are_lost() {
+bool TrainingLoop::are_metrics_lost() {
   try {
-    finish_pending();
+    finish_pending_report();
   } catch (const std::exception&) {
   }
-  return pending_.has_value();
+  return pending_report_.has_value();
 }
 
 void TrainingLoop::finish_after_error(const std::exception& error) {
-  saver_.emergency_save(error, [this] { return metrics_are_lost(); });
+  saver_.emergency_save(error, [this] { return are_metrics_lost(); });
   try {
-    report_event(report::EventKind::kFailed, get_reason(error));
+    report_event(report::EventKind::kFailed, get_message_without_trace(error));
     saver_.write_ledger();
     callbacks_.on_end(/*succeeded=*/false);
   } catch (const std::exception& second_error) {

@@ -85,7 +85,7 @@ class TrainingLoop {
                    const std::shared_ptr<const engine::Objective>& objective);
 
   /// Waits for the results of the previous step and reports them.
-  void finish_pending();
+  void finish_pending_report();
 
   /// Returns whether the newest step is a multiple of output.save_steps.
   bool is_save_step() const;
@@ -96,7 +96,7 @@ class TrainingLoop {
 
   /// Tries to read the results of the last step. Returns whether they are lost. Ignores errors of
   /// watches and callbacks, which do not affect what is saved.
-  bool metrics_are_lost();
+  bool are_metrics_lost();
 
   /// Saves the completed steps if possible, and reports `error`. Only logs further errors, which
   /// may have the same cause, such as a full disk.
@@ -108,14 +108,14 @@ class TrainingLoop {
   at::Device device_;
   const RankGroup& ranks_;
   RunSetup run_;
-  data::EpochProgress epochs_;
+  data::EpochProgress epoch_progress_;
   CallbackList callbacks_;
-  MemoryWatch memory_watch_{device_, memory::host_limit_bytes(), callbacks_};
+  MemoryWatch memory_watch_{device_, memory::get_host_limit_bytes(), callbacks_};
   AnomalyWatch anomaly_watch_{callbacks_};
   GradientWatch gradient_watch_{callbacks_, describe_trained_parts(run_.model->parameters()), run_.has_media};
   data::NewNoticeLogger new_notices_;
   std::optional<SamplePredictions> predictions_;
-  std::optional<PeriodicEvaluation> evaluations_;
+  std::optional<PeriodicEvaluation> periodic_evaluation_;
   RunSaver saver_{config_, run_, ranks_, [this](int64_t step, const std::filesystem::path& folder) {
                     callbacks_.on_event({.step = step,
                                          .kind = report::EventKind::kCheckpoint,
@@ -124,10 +124,10 @@ class TrainingLoop {
   const engine::Consensus& consensus_ = ranks_.consensus();
   std::optional<StepRunner> runner_;  // set while steps run
   std::optional<LookAheadSummary> look_ahead_summary_;
-  std::optional<PendingReport> pending_;  // of the newest step, until its results have arrived
+  std::optional<PendingReport> pending_report_;  // of the newest step, until its results have arrived
   const bool trains_vision_tower_ = is_component_trained(run_.model->parameters(), nn::Component::kVisionTower);
   const bool trains_projector_ = is_component_trained(run_.model->parameters(), nn::Component::kProjector);
-  engine::LearningRates rates_;  // of the newest step
+  engine::LearningRates learning_rates_;  // of the newest step
   int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;  // duration of the newest step; 0 before the second
   StepTimes step_times_;

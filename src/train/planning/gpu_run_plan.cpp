@@ -18,7 +18,7 @@ namespace {
 
 /// Number of steps whose durations are summed. Predicting each takes some tenths of a second at the
 /// end of the run; fewer steps would average less noise. Not tuned.
-constexpr size_t kMaxTimedSteps = 6;
+constexpr size_t kTimedSteps = 6;
 
 }  // namespace
 
@@ -30,20 +30,21 @@ void StepTimes::record(const PlannedStep& step, const CompletedStep& completed, 
   TimedStep timed_step{.samples = {}, .seconds = seconds - step.data_wait_seconds};
   for (const auto& sample : step.batch.samples) planner::add_sample(timed_step.samples, data::get_shape(sample));
   steps_.push_back(std::move(timed_step));
-  if (steps_.size() > kMaxTimedSteps) steps_.pop_front();
+  if (steps_.size() > kTimedSteps) steps_.pop_front();
 }
 
 std::optional<double> StepTimes::compute_ratio(const planner::Job& job, const planner::StepConfig& step_config,
                                                const planner::VirtualGpu& virtual_gpu) const {
-  if (steps_.size() < kMaxTimedSteps) return std::nullopt;
+  if (steps_.size() < kTimedSteps) return std::nullopt;
   planner::DryRunProcess process(job, virtual_gpu);
   double measured_seconds = 0;
   double predicted_seconds = 0;
   for (const auto& step : steps_) {
-    const auto outcome = process.dry_run({.step_config = step_config, .steps = {step.samples}, .with_costs = true});
-    if (!outcome.costs) return std::nullopt;
+    const auto dry_run_result =
+        process.dry_run({.step_config = step_config, .steps = {step.samples}, .with_costs = true});
+    if (!dry_run_result.costs) return std::nullopt;
     measured_seconds += step.seconds;
-    predicted_seconds += outcome.costs->total.seconds;
+    predicted_seconds += dry_run_result.costs->total.seconds;
   }
   if (!(measured_seconds > 0 && predicted_seconds > 0)) return std::nullopt;
   return measured_seconds / predicted_seconds;
@@ -100,7 +101,7 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
                        const std::optional<SavedPlan>& saved_plan)
     : device_(device), run_folder_(std::move(run_folder)), is_writer_(ranks.is_main_process()) {
   auto request =
-      build_plan_request(config, job, planner::make_target_gpu(memory::describe(device)), std::move(workload));
+      build_plan_request(config, job, planner::make_target_gpu(memory::describe_device(device)), std::move(workload));
   request.sample_limits = std::move(limits);
   past_runs_ = load_gpu_past_runs(request.target);
   if (past_runs_) calibrate(request.target, *past_runs_);
@@ -108,7 +109,7 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   const auto make = [&saved_plan](const planner::PlanRequest& requested) {
     return saved_plan ? plan_with_saved_config(requested, *saved_plan) : make_plan_or_throw(requested);
   };
-  auto [plan, oversized_micro_batch] = make_plan_or_split(std::move(request), config.memory.allow_splits, make);
+  auto [plan, oversized_micro_batch] = make_plan_allowing_splits(std::move(request), config.memory.allow_splits, make);
   plan_ = std::move(plan);
   if (past_runs_) calibrate(plan_, *past_runs_);
   if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::format_plan_error(plan_));
@@ -124,7 +125,7 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   if (saved_plan && saved_plan->step_config.memory_costs && !config.training.micro_batch_size) saved_plan_ = saved_plan;
   if (saved_plan_) step_config_.memory_costs = saved_plan_->step_config.memory_costs;
   write();
-  spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.effort.seconds);
+  spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.planning_stats.seconds);
   memory::set_expandable_segments(step_config().expandable_segments);
   if (has_oversized_micro_batch_ && !config.memory.look_ahead) {
     // Otherwise the allocator would use the margin, which is for memory that no plan can predict.
@@ -140,7 +141,7 @@ planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const 
   // Two micro-batches of the worst samples, so that gradients are accumulated. The last one is
   // repeated if there are fewer.
   for (int64_t i = 0; i < 2 * step_config().micro_batch_size; ++i) {
-    const auto& shapes = plan_.worst.shapes;
+    const auto& shapes = plan_.worst_batch.shapes;
     planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
   }
   request.limit_bytes = plan_.limit.limit_bytes;
@@ -151,7 +152,7 @@ planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const 
   return *evaluation_;
 }
 
-LookAheadSettings GpuRunPlan::look_ahead_settings() const {
+LookAheadSettings GpuRunPlan::make_look_ahead_settings() const {
   return {.job = plan_.job,
           .step_config = step_config(),
           .target = planner::make_virtual_gpu(plan_.target),
@@ -162,7 +163,7 @@ LookAheadSettings GpuRunPlan::look_ahead_settings() const {
 void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, int64_t device_used_bytes, int64_t steps,
                                  const LookAheadSummary* look_ahead) const {
   const auto planned_peaks = plan_.peaks();
-  const int64_t retries = memory::allocation_retries(device_);
+  const int64_t retries = memory::get_allocation_retries(device_);
   spdlog::info(
       "peak device memory: {:.2f} GB allocated (planned: {:.2f}), {:.2f} GB reserved (planned: {:.2f}); {} allocations "
       "were retried",
@@ -201,10 +202,11 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
   if (planner::is_on_virtual_gpu()) return;
   const auto file = find_past_runs_file();
   if (file.empty()) return;
-  constexpr int64_t kMaxContexts = 2;  // a context this much larger than expected includes other processes; not tuned
+  constexpr int64_t kMaxContextRatio =
+      2;  // a context this much larger than expected includes other processes; not tuned
   PastRuns measured_runs{.runs = 1};
   if (plan_.target.other_process_bytes == 0 && context_bytes > 0 &&
-      context_bytes <= kMaxContexts * plan_.target.gpu->context_bytes) {
+      context_bytes <= kMaxContextRatio * plan_.target.gpu->context_bytes) {
     measured_runs.context_bytes = context_bytes;
   }
   if (measured_memory.reserved_peak_bytes > 0) {
@@ -239,7 +241,7 @@ void continue_without_plan(const Config& config, at::Device device, const Planni
   if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of an earlier start
   memory::set_expandable_segments(config.memory.expandable_segments);
   if (!config.memory.limit_gb) return;
-  const auto target = planner::make_target_gpu(memory::describe(device));
+  const auto target = planner::make_target_gpu(memory::describe_device(device));
   const auto limit =
       planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, ranks.world_size());
   memory::limit_reserved_bytes(device, limit.gpu_bytes - limit.context_bytes);

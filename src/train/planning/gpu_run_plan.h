@@ -90,7 +90,7 @@ class GpuRunPlan {
   /// Returns the sharding of the plan, which the planner chooses for distributed.sharding=auto.
   engine::Sharding sharding() const { return plan_.job.sharding; }
   /// Returns the settings of the run's look-ahead.
-  LookAheadSettings look_ahead_settings() const;
+  LookAheadSettings make_look_ahead_settings() const;
 
   /// Logs the measured memory next to the planned memory, and adds it to plan.json. `steps`:
   /// completed steps of the run. `device_used_bytes`: maximum bytes of the GPU that all processes

@@ -63,10 +63,10 @@ std::string describe_limit(const CpuMemoryLimit& limit) {
 
 /// Rounds the memory of the process up. It differs by some pages between equal runs, which so get
 /// the same limit.
-int64_t round_up(int64_t bytes) {
+int64_t round_up_resident_bytes(int64_t bytes) {
   // Larger than these differences, small compared with any model. Not tuned.
-  constexpr int64_t kStep = int64_t{32} << 20;
-  return (bytes + kStep - 1) / kStep * kStep;
+  constexpr int64_t kRoundingBytes = int64_t{32} << 20;
+  return (bytes + kRoundingBytes - 1) / kRoundingBytes * kRoundingBytes;
 }
 
 /// Returns an upper bound of the samples per step of this rank. A step of packs has twice the mean
@@ -84,14 +84,14 @@ std::string describe_sample(const planner::SampleBatch& sample) {
 }
 
 /// Returns the error message for a run that does not fit, with suggestions.
-std::string format_refusal(const CpuPlan& plan) {
+std::string format_does_not_fit_error(const CpuPlan& plan) {
   const int64_t required_bytes =
       std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
   std::string text = fmt::format(
       "model.path: {} does not fit in host memory: a step needs at least {} ({}, with {}; tensors of {}, {} in "
       "addition), and this process may use {}",
       plan.model, format_gb(plan.total_bytes()), describe_step_config(plan.step_config, plan),
-      describe_sample(plan.worst), format_gb(plan.peak_bytes), format_gb(plan.total_bytes() - plan.peak_bytes),
+      describe_sample(plan.worst_batch), format_gb(plan.peak_bytes), format_gb(plan.total_bytes() - plan.peak_bytes),
       describe_limit(plan.limit));
   if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
@@ -105,7 +105,7 @@ std::string format_refusal(const CpuPlan& plan) {
 /// the rest.
 memory::AvailableHostMemory divide_among_ranks(memory::AvailableHostMemory available, int64_t ranks) {
   if (ranks == 1) return available;
-  const int64_t process_bytes = memory::host_bytes();
+  const int64_t process_bytes = memory::get_resident_bytes();
   return {.bytes = process_bytes + (available.bytes - process_bytes) / ranks,
           .limit_source = fmt::format("{}, shared by {} ranks", available.limit_source, ranks)};
 }
@@ -119,8 +119,9 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
   memory::use_mmap_for_large_blocks();
   memory::enable_large_block_cache();
   const planner::CpuMemoryNeeds needs{
-      .process_bytes = round_up(memory::host_bytes() + io::get_row_group_memory().compute_additional_bytes()),
-      .sample_bytes = compute_largest_sample_bytes(workload.candidates),
+      .process_bytes =
+          round_up_resident_bytes(memory::get_resident_bytes() + io::get_row_group_memory().compute_additional_bytes()),
+      .sample_bytes = compute_largest_sample_bytes(workload.worst_batches),
       .decode_bytes = decode_bytes,
       .samples_per_step = compute_max_samples_per_step(workload),
       .world_size = ranks.world_size(),
@@ -152,7 +153,7 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
   }
   spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", format_gb(plan_->total_bytes()),
                describe_limit(plan_->limit), describe_step_config(saved_plan_.step_config, *plan_),
-               plan_->effort.seconds);
+               plan_->planning_stats.seconds);
 }
 
 void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const CpuMemoryLimit& limit,
@@ -163,8 +164,8 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
   request.with_suggestions = request.with_split = !saved_plan;
   try {
     auto [plan, oversized_micro_batch] =
-        make_plan_or_split(std::move(request), config.memory.allow_splits, planner::make_cpu_plan);
-    if (!plan.fits && !saved_plan) throw UserError(ExitCode::kDoesNotFit, format_refusal(plan));
+        make_plan_allowing_splits(std::move(request), config.memory.allow_splits, planner::make_cpu_plan);
+    if (!plan.fits && !saved_plan) throw UserError(ExitCode::kDoesNotFit, format_does_not_fit_error(plan));
     if (oversized_micro_batch) plan.step_config.micro_batch_size = *oversized_micro_batch;
     saved_plan_.step_config = plan.step_config;
     if (plan.split) saved_plan_.step_config.memory_costs = plan.split->table;
@@ -200,7 +201,7 @@ void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_spl
                                        : fmt::format("its tensors may use {}", format_gb(current_limit_bytes));
   if (plan_ && plan_->needed_bytes() > current_limit_bytes && !allow_splits) {
     const CpuPlan smaller_plan = planner::make_cpu_plan(request);
-    if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_refusal(smaller_plan));
+    if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_does_not_fit_error(smaller_plan));
     throw UserError(ExitCode::kDoesNotFit,
                     fmt::format("host memory: the run uses {}, which need {} in total, and {}; provide as much memory "
                                 "again, or continue in smaller micro-batches, which changes rounding: {}",
@@ -217,16 +218,16 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
   planner::EvaluationPlan plan{.batch_size = config.evaluation.batch_size.value_or(1)};
   if (plan_) {
     auto request = make_evaluation_request(config, evaluation_set, plan_->job);
-    request.max_batch_size = kCpuEvalBatchSize;
+    request.max_batch_size = kMaxCpuEvalBatchSize;
     request.training = saved_plan_.step_config;
     for (int64_t i = 0; i < saved_plan_.step_config.micro_batch_size; ++i) {
-      const auto& shapes = plan_->worst.shapes;
+      const auto& shapes = plan_->worst_batch.shapes;
       planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
     }
-    const int64_t sample_bytes = compute_largest_sample_bytes(request.candidates);
+    const int64_t sample_bytes = compute_largest_sample_bytes(request.worst_batches);
     // Samples that workers decode, a batch that waits, and a batch that is evaluated.
     evaluation_samples_bytes_ = config.data.num_workers * (sample_bytes + evaluation_set.decode_bytes()) +
-                                2 * request.batch_size.value_or(kCpuEvalBatchSize) * sample_bytes;
+                                2 * request.batch_size.value_or(kMaxCpuEvalBatchSize) * sample_bytes;
     request.target_bytes = request.limit_bytes = enforced_limit_bytes_ - evaluation_samples_bytes_;
     plan = planner::plan_cpu_evaluation(request);
     evaluation_samples_bytes_ =
@@ -253,7 +254,7 @@ int64_t HostRunPlan::remaining_bytes() const {
 }
 
 void HostRunPlan::report_measured(int64_t steps) const {
-  const int64_t resident_bytes = memory::host_peak_bytes();
+  const int64_t resident_bytes = memory::get_peak_resident_bytes();
   std::string planned_tensors, planned_total;
   if (plan_) {
     planned_tensors = fmt::format(" (planned for the worst batch: {})", format_gb(plan_->peak_bytes));

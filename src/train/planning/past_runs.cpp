@@ -29,7 +29,7 @@ namespace vlmtrain::train {
 namespace {
 
 /// Version of the file format.
-constexpr int64_t kVersion = 1;
+constexpr int64_t kFileVersion = 1;
 /// More combinations of machine, device and versions than a user has at a time. Bounds the file.
 constexpr size_t kMaxEnvironments = 64;
 /// Far above the size of kMaxEnvironments entries. A larger file is from another program.
@@ -46,33 +46,34 @@ constexpr double kMaxRatio = 1000;
 constexpr std::chrono::milliseconds kLockTimeout{1000};
 
 /// An entry of the file.
-struct Entry {
+struct EnvironmentEntry {
   RunEnvironment environment;
   PastRuns past_runs;
 };
 
-UserError make_damage_error(const std::filesystem::path& file, const std::string& problem) {
+UserError make_invalid_file_error(const std::filesystem::path& file, const std::string& problem) {
   return data_error("{}: {}", file.string(), problem);
 }
 
 /// Parses an entry. Throws UserError (kBadData) for numbers that no run can measure, since plans
 /// would be useless with them.
-Entry parse_entry(const nlohmann::json& json, const std::filesystem::path& file) {
+EnvironmentEntry parse_entry(const nlohmann::json& json, const std::filesystem::path& file) {
   const std::string source = file.string();
   const auto get_name = [&](const char* key) {
     auto text = io::get<std::string>(json, key, source);
-    if (text.size() > kMaxNameLength) throw make_damage_error(file, fmt::format("{} is too long", key));
+    if (text.size() > kMaxNameLength) throw make_invalid_file_error(file, fmt::format("{} is too long", key));
     return text;
   };
   const auto get_number = [&]<class Number>(const char* key, Number min_value,
                                             Number max_value) -> std::optional<Number> {
     if (!json.contains(key) || json[key].is_null()) return std::nullopt;
     const auto value = io::get<Number>(json, key, source);
-    if (!(value >= min_value && value <= max_value)) throw make_damage_error(file, fmt::format("{} is {}", key, value));
+    if (!(value >= min_value && value <= max_value))
+      throw make_invalid_file_error(file, fmt::format("{} is {}", key, value));
     return value;
   };
-  Entry entry{.environment = {get_name("device"), get_name("driver"), get_name("libtorch"), get_name("host")},
-              .past_runs = {}};
+  EnvironmentEntry entry{
+      .environment = {get_name("device"), get_name("driver"), get_name("libtorch"), get_name("host")}, .past_runs = {}};
   entry.past_runs.runs = get_number("runs", int64_t{1}, kMaxRuns).value_or(1);
   entry.past_runs.last_date = get_name("last");
   entry.past_runs.context_bytes = get_number("context_bytes", int64_t{1}, kMaxContextBytes);
@@ -81,29 +82,30 @@ Entry parse_entry(const nlohmann::json& json, const std::filesystem::path& file)
   return entry;
 }
 
-std::vector<Entry> read_entries(const std::filesystem::path& file) {
+std::vector<EnvironmentEntry> read_entries(const std::filesystem::path& file) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status)) return {};
-  if (!std::filesystem::is_regular_file(status)) throw make_damage_error(file, "is not a regular file");
+  if (!std::filesystem::is_regular_file(status)) throw make_invalid_file_error(file, "is not a regular file");
   if (std::filesystem::file_size(file) > kMaxFileBytes)
-    throw make_damage_error(file, "is larger than any file that runs write");
+    throw make_invalid_file_error(file, "is larger than any file that runs write");
   const auto json = io::read_json(file);
   const std::string source = file.string();
-  if (const auto version = io::get<int64_t>(json, "version", source); version != kVersion) {
-    throw make_damage_error(file, fmt::format("has version {}, and this program supports {}", version, kVersion));
+  if (const auto version = io::get<int64_t>(json, "version", source); version != kFileVersion) {
+    throw make_invalid_file_error(file,
+                                  fmt::format("has version {}, and this program supports {}", version, kFileVersion));
   }
   if (!json.contains("places") || !json["places"].is_array() || json["places"].size() > kMaxEnvironments) {
-    throw make_damage_error(file, "places is not a list of at most 64 entries");
+    throw make_invalid_file_error(file, "places is not a list of at most 64 entries");
   }
-  std::vector<Entry> entries;
+  std::vector<EnvironmentEntry> entries;
   entries.reserve(json["places"].size() + 1);
   for (const auto& environment : json["places"]) entries.push_back(parse_entry(environment, file));
   return entries;
 }
 
 /// Returns the entries; if the file is invalid, warns and returns no entries.
-std::vector<Entry> try_read_entries(const std::filesystem::path& file) {
+std::vector<EnvironmentEntry> try_read_entries(const std::filesystem::path& file) {
   try {
     return read_entries(file);
   } catch (const std::exception& error) {
@@ -113,7 +115,7 @@ std::vector<Entry> try_read_entries(const std::filesystem::path& file) {
   }
 }
 
-std::string format_entries(const std::vector<Entry>& entries) {
+std::string format_entries(const std::vector<EnvironmentEntry>& entries) {
   auto environments = nlohmann::ordered_json::array();
   for (const auto& [environment, past_runs] : entries) {
     nlohmann::ordered_json json{{"device", environment.device},
@@ -123,7 +125,7 @@ std::string format_entries(const std::vector<Entry>& entries) {
     json.update(past_runs.to_json());
     environments.push_back(std::move(json));
   }
-  return io::to_json_string(nlohmann::ordered_json{{"version", kVersion}, {"places", environments}}, 2) + "\n";
+  return io::to_json_string(nlohmann::ordered_json{{"version", kFileVersion}, {"places", environments}}, 2) + "\n";
 }
 
 /// A lock on `file`.lock against other processes. It is released with the object, and by the
@@ -168,7 +170,7 @@ void scale_step_time(planner::StepEstimate& estimate, double ratio) {
 
 RunEnvironment describe_gpu_environment(const std::string& device_name) {
   return {.device = device_name,
-          .driver = memory::module_version(),
+          .driver = memory::read_kernel_module_version(),
           .libtorch = memory::describe_libtorch().compiled_version,
           .host = get_host_name()};
 }
@@ -205,7 +207,7 @@ nlohmann::ordered_json PastRuns::to_json() const {
 
 std::string PastRuns::description() const {
   std::string text = fmt::format("{} on this machine, the last on {}",
-                                 runs == 1 ? "one run" : with_commas(runs) + " runs", to_printable(last_date));
+                                 runs == 1 ? "one run" : format_with_commas(runs) + " runs", to_printable(last_date));
   if (context_bytes) {
     text += fmt::format("; CUDA used {:.2f} GB in addition to PyTorch's memory, which this plan includes",
                         to_gigabytes(*context_bytes));
@@ -249,9 +251,9 @@ void record_run(const std::filesystem::path& file, const RunEnvironment& environ
     const FileLock lock(file);
     if (!lock.is_locked()) throw run_error("{} cannot be locked", file.string() + ".lock");
     auto entries = try_read_entries(file);
-    Entry new_entry{environment, measured_run};
-    new_entry.past_runs.last_date = current_date();
-    const auto existing = std::ranges::find(entries, environment, &Entry::environment);
+    EnvironmentEntry new_entry{environment, measured_run};
+    new_entry.past_runs.last_date = get_current_date();
+    const auto existing = std::ranges::find(entries, environment, &EnvironmentEntry::environment);
     if (existing != entries.end()) {
       new_entry.past_runs = existing->past_runs.combine(new_entry.past_runs);
       entries.erase(existing);
@@ -276,10 +278,10 @@ void calibrate(planner::Plan& plan, const PastRuns& past_runs) {
   if (!past_runs.step_time_ratio) return;
   scale_step_time(plan.best, *past_runs.step_time_ratio);
   for (auto& estimate : plan.alternatives) scale_step_time(estimate, *past_runs.step_time_ratio);
-  if (!plan.average) return;
-  plan.average->step_seconds *= *past_runs.step_time_ratio;
-  plan.average->tokens_per_second /= *past_runs.step_time_ratio;
-  plan.average->samples_per_second /= *past_runs.step_time_ratio;
+  if (!plan.average_step) return;
+  plan.average_step->step_seconds *= *past_runs.step_time_ratio;
+  plan.average_step->tokens_per_second /= *past_runs.step_time_ratio;
+  plan.average_step->samples_per_second /= *past_runs.step_time_ratio;
 }
 
 void calibrate(std::vector<planner::SavingsRow>& rows, const PastRuns& past_runs) {

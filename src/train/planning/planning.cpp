@@ -84,7 +84,7 @@ planner::Workload make_workload(const data::SampleIndex& sample_index, const dat
                      sample_index.shapes.size(), sample_index.problems.begin()->second.message);
   }
   planner::Workload workload{
-      .candidates = {}, .global_batch_size = config.training.global_batch_size, .world_size = world_size};
+      .worst_batches = {}, .global_batch_size = config.training.global_batch_size, .world_size = world_size};
   if (order.settings().packs) {
     workload.packed = planner::PackedSamples{.samples_per_pack = compute_samples_per_pack(order),
                                              .fixed_micro_batch_size = config.training.micro_batch_size.value_or(0)};
@@ -92,7 +92,7 @@ planner::Workload make_workload(const data::SampleIndex& sample_index, const dat
   const int64_t samples = workload.samples_per_rank();
   workload.sampled_steps = data::simulate_steps(order, sample_index.shapes, workload.global_batch_size,
                                                 planner::num_steps_to_sample(samples), workload.world_size);
-  workload.candidates = planner::find_worst_batches(sample_index, samples);
+  workload.worst_batches = planner::find_worst_batches(sample_index, samples);
   return workload;
 }
 
@@ -150,22 +150,24 @@ std::vector<int64_t> find_end_tokens(const std::filesystem::path& checkpoint, co
   return models::load_eos_token_ids(folders.base, processor, folders.adapter);
 }
 
-planner::EvaluationPlan plan_on_gpu(const Config& config, planner::EvaluationRequest request, at::Device device) {
+planner::EvaluationPlan plan_gpu_evaluation(const Config& config, planner::EvaluationRequest request,
+                                            at::Device device) {
   memory::set_expandable_segments(config.memory.expandable_segments);
-  const auto target = planner::make_target_gpu(memory::describe(device));
+  const auto target = planner::make_target_gpu(memory::describe_device(device));
   request.limit_bytes =
       planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, /*world_size=*/1).limit_bytes;
   request.target_bytes = request.limit_bytes;
   return planner::plan_evaluation(request, planner::make_virtual_gpu(target));
 }
 
-planner::EvaluationPlan plan_on_host(const Config& config, planner::EvaluationRequest request, int64_t decode_bytes) {
-  request.max_batch_size = kCpuEvalBatchSize;
+planner::EvaluationPlan plan_host_evaluation(const Config& config, planner::EvaluationRequest request,
+                                             int64_t decode_bytes) {
+  request.max_batch_size = kMaxCpuEvalBatchSize;
   const planner::CpuMemoryNeeds needs{
-      .process_bytes = memory::host_bytes() + io::get_row_group_memory().compute_additional_bytes(),
-      .sample_bytes = compute_largest_sample_bytes(request.candidates),
+      .process_bytes = memory::get_resident_bytes() + io::get_row_group_memory().compute_additional_bytes(),
+      .sample_bytes = compute_largest_sample_bytes(request.worst_batches),
       .decode_bytes = decode_bytes,
-      .samples_per_step = request.batch_size.value_or(kCpuEvalBatchSize),
+      .samples_per_step = request.batch_size.value_or(kMaxCpuEvalBatchSize),
       .loader_threads = config.data.num_workers};
   request.limit_bytes = planner::compute_cpu_memory_limit(memory::get_available_host_memory(), config.memory.limit_gb,
                                                           config.memory.mode, needs)
@@ -193,8 +195,8 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
   result.settings.batch_size = config.evaluation.batch_size.value_or(result.settings.batch_size);
   try {
     auto request = make_evaluation_request(config, evaluation_set, make_evaluation_job(config, checkpoint, base));
-    const auto plan = device.is_cpu() ? plan_on_host(config, std::move(request), evaluation_set.decode_bytes())
-                                      : plan_on_gpu(config, std::move(request), device);
+    const auto plan = device.is_cpu() ? plan_host_evaluation(config, std::move(request), evaluation_set.decode_bytes())
+                                      : plan_gpu_evaluation(config, std::move(request), device);
     result.settings.batch_size = plan.batch_size;
     result.settings.layout = plan.layout;
     spdlog::info("batches of {}, planned in {:.1f} s", plan.batch_size, plan.seconds);

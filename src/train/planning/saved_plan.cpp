@@ -30,15 +30,15 @@ nlohmann::ordered_json SavedPlan::to_json(const char* limit_key) const {
 }
 
 SavedPlan SavedPlan::from_json(const nlohmann::ordered_json& json, const char* limit_key, const std::string& source) {
-  const auto number = [&](const char* key) { return io::get<int64_t>(json, key, source); };
-  SavedPlan plan{.step_config = {.micro_batch_size = number("micro_batch_size"),
-                                 .recompute = {.vision = number("recomputed_vision_blocks"),
-                                               .language = number("recomputed_language_blocks")},
-                                 .vision_tiles_per_pass = number("vision_tiles_per_pass"),
-                                 .loss_chunk_rows = number("loss_chunk_rows")},
-                 .limit_bytes = number(limit_key)};
+  const auto get_number = [&](const char* key) { return io::get<int64_t>(json, key, source); };
+  SavedPlan plan{.step_config = {.micro_batch_size = get_number("micro_batch_size"),
+                                 .recompute = {.vision = get_number("recomputed_vision_blocks"),
+                                               .language = get_number("recomputed_language_blocks")},
+                                 .vision_tiles_per_pass = get_number("vision_tiles_per_pass"),
+                                 .loss_chunk_rows = get_number("loss_chunk_rows")},
+                 .limit_bytes = get_number(limit_key)};
   if (const char* const name = io::find_field_name(json, kSelectiveField); json.contains(name)) {
-    plan.step_config.recompute.language_selective = number(name);
+    plan.step_config.recompute.language_selective = get_number(name);
   }
   if (json.contains("copies_ahead")) plan.step_config.copies_ahead = io::get<bool>(json, "copies_ahead", source);
   if (const auto costs = json.find("costs"); costs != json.end()) {

@@ -30,9 +30,9 @@ struct SavedPlan {
 planner::StepConstraints constrain_to_saved_config(const planner::StepConstraints& requested,
                                                    const planner::StepConfig& saved);
 
-/// The result of make_plan_or_split(). Plan is planner::Plan or planner::CpuPlan.
+/// The result of make_plan_allowing_splits(). Plan is planner::Plan or planner::CpuPlan.
 template <class Plan>
-struct PlanOrSplit {
+struct PlanWithSplits {
   Plan plan;
   /// The configured micro-batch size, if it does not fit with the largest samples and `plan` is for
   /// micro-batches of one sample. Steps that do not fit are then split. Otherwise nullopt.
@@ -44,15 +44,15 @@ struct PlanOrSplit {
 /// returns a plan for micro-batches of one sample instead. The plan may not fit in either case.
 /// Rethrows the errors of `make_plan`.
 template <class Request, class Make>
-auto make_plan_or_split(Request request, bool allow_splits, const Make& make)
-    -> PlanOrSplit<decltype(make(std::as_const(request)))> {
+auto make_plan_allowing_splits(Request request, bool allow_splits, const Make& make_plan)
+    -> PlanWithSplits<decltype(make_plan(std::as_const(request)))> {
   const bool may_split = allow_splits && request.constraints.micro_batch_size;
   const bool with_suggestions = std::exchange(request.with_suggestions, request.with_suggestions && !may_split);
-  auto plan = make(std::as_const(request));
+  auto plan = make_plan(std::as_const(request));
   if (plan.fits || !may_split) return {std::move(plan), std::nullopt};
   const int64_t requested_size = *std::exchange(request.constraints.micro_batch_size, 1);
   request.with_suggestions = with_suggestions;
-  plan = make(std::as_const(request));
+  plan = make_plan(std::as_const(request));
   const bool fits = plan.fits;
   return {std::move(plan), fits ? std::optional{requested_size} : std::nullopt};
 }

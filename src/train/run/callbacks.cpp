@@ -33,33 +33,33 @@ class Stopwatch {
 }  // namespace
 
 template <class Call>
-void CallbackList::for_each(const Call& call) {
+void CallbackList::call_all(const Call& call) {
   const Stopwatch stopwatch(seconds_);
   for (const auto& callback : callbacks_) call(*callback);
 }
 
 void CallbackList::on_past_step(const nlohmann::json& line) {
-  for_each([&](Callback& callback) { callback.on_past_step(line); });
+  call_all([&](Callback& callback) { callback.on_past_step(line); });
 }
 
 void CallbackList::on_step(const StepReport& step) {
-  for_each([&](Callback& callback) { callback.on_step(step); });
+  call_all([&](Callback& callback) { callback.on_step(step); });
 }
 
 void CallbackList::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
-  for_each([&](Callback& callback) { callback.on_late_evaluation(step, evaluation); });
+  call_all([&](Callback& callback) { callback.on_late_evaluation(step, evaluation); });
 }
 
 void CallbackList::on_event(const report::Event& event) {
-  for_each([&](Callback& callback) { callback.on_event(event); });
+  call_all([&](Callback& callback) { callback.on_event(event); });
 }
 
 void CallbackList::on_prediction(const report::Prediction& prediction) {
-  for_each([&](Callback& callback) { callback.on_prediction(prediction); });
+  call_all([&](Callback& callback) { callback.on_prediction(prediction); });
 }
 
 void CallbackList::on_end(bool succeeded) {
-  for_each([succeeded](Callback& callback) { callback.on_end(succeeded); });
+  call_all([succeeded](Callback& callback) { callback.on_end(succeeded); });
 }
 
 MetricsFiles::MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples)
@@ -95,43 +95,43 @@ constexpr int64_t kNoStep = -1;
 
 }  // namespace
 
-EpochRows::EpochRows(const std::filesystem::path& run_folder) : run_folder_(run_folder) {
+EpochsFile::EpochsFile(const std::filesystem::path& run_folder) : run_folder_(run_folder) {
   restart();
 }
 
 /// Replaces any existing file.
-void EpochRows::restart() {
+void EpochsFile::restart() {
   const auto path = run_folder_ / "epochs.jsonl";
   io::write_file(path, "");
   rows_.emplace(path, kNoStep);
 }
 
-void EpochRows::on_past_step(const nlohmann::json& line) {
+void EpochsFile::on_past_step(const nlohmann::json& line) {
   for (const auto& row : epochs_.add(line)) rows_->append(io::to_json_string(row));
 }
 
-void EpochRows::on_step(const StepReport& step) {
+void EpochsFile::on_step(const StepReport& step) {
   // Formats and parses the line of metrics.jsonl, so that a resumed run, which reads that line,
   // rebuilds exactly the same row.
   on_past_step(nlohmann::json::parse(step.metrics.to_json_line()));
 }
 
-void EpochRows::on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
+void EpochsFile::on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
   epochs_ = {};
   restart();
   report::read_json_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_past_step(line); });
 }
 
-void EpochRows::on_end(bool /*succeeded*/) {
+void EpochsFile::on_end(bool /*succeeded*/) {
   if (const auto row = epochs_.current_epoch()) rows_->append(io::to_json_string(*row));
 }
 
 namespace {
 
 /// Shortest time between two writes of report.html. Not tuned.
-constexpr std::chrono::seconds kInterval{10};
+constexpr std::chrono::seconds kReportInterval{10};
 /// Ratio of that time to the duration of a write: writing takes at most 0.5 % of the time.
-constexpr int kIntervalPerWriteTime = 200;
+constexpr int kReportIntervalPerWriteTime = 200;
 
 }  // namespace
 
@@ -148,13 +148,13 @@ void HtmlReport::write() {
   const auto start = Clock::now();
   try {
     report_.write();
-    failed_ = false;
+    has_failed_ = false;
   } catch (const UserError& error) {
-    if (!failed_) spdlog::warn("report.html is not up to date: {}", error.what());
-    failed_ = true;
+    if (!has_failed_) spdlog::warn("report.html is not up to date: {}", error.what());
+    has_failed_ = true;
   }
   const auto end = Clock::now();
-  next_write_ = end + std::max<Clock::duration>(kInterval, kIntervalPerWriteTime * (end - start));
+  next_write_ = end + std::max<Clock::duration>(kReportInterval, kReportIntervalPerWriteTime * (end - start));
 }
 
 void ProgressBar::on_past_step(const nlohmann::json& line) {
@@ -244,7 +244,7 @@ report::BestMetric to_report_metric(BestMetric metric) {
 void add_run_callbacks(CallbackList& callbacks, const Config& config, const RunProgress& run, bool quiet) {
   const OutputOptions& output = config.output;
   callbacks.add(std::make_unique<MetricsFiles>(run.folder, run.step, output.log_samples));
-  callbacks.add(std::make_unique<EpochRows>(run.folder));
+  callbacks.add(std::make_unique<EpochsFile>(run.folder));
   callbacks.add(std::make_unique<ProgressBar>(run.total_steps, quiet, to_report_metric(config.evaluation.best_metric)));
   if (output.tensorboard && !is_dry_run()) {
     callbacks.add(std::make_unique<TensorBoardEvents>(run.folder, run.step));

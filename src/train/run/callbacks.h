@@ -67,7 +67,7 @@ class CallbackList {
 
  private:
   template <class Call>
-  void for_each(const Call& call);
+  void call_all(const Call& call);
 
   std::vector<std::unique_ptr<Callback>> callbacks_;
   double seconds_ = 0;
@@ -96,9 +96,9 @@ class MetricsFiles final : public Callback {
 /// The writer of epochs.jsonl: one line at the end of each epoch, and one for the incomplete epoch
 /// at the end of the run. A resumed run rebuilds the file from metrics.jsonl. Must be added after
 /// MetricsFiles, whose file it reads.
-class EpochRows final : public Callback {
+class EpochsFile final : public Callback {
  public:
-  explicit EpochRows(const std::filesystem::path& run_folder);
+  explicit EpochsFile(const std::filesystem::path& run_folder);
 
   void on_past_step(const nlohmann::json& line) override;
   void on_step(const StepReport& step) override;
@@ -130,7 +130,7 @@ class HtmlReport final : public Callback {
 
   report::RunReport report_;
   Clock::time_point next_write_ = Clock::now();
-  bool failed_ = false;
+  bool has_failed_ = false;
 };
 
 /// The writer of TensorBoard's event files in the folder `tensorboard` of the run.

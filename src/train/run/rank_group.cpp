@@ -185,7 +185,7 @@ bool RankGroup::are_reductions_complete() const {
   return is_single_process() || ranks_->collectives().are_reductions_complete(kTimeout);
 }
 
-void RankGroup::report_failures(const std::function<void()>& action) const {
+void RankGroup::run_reporting_failures(const std::function<void()>& action) const {
   if (is_single_process()) return action();
   try {
     action();

@@ -134,7 +134,7 @@ class RankGroup {
   /// Calls `action`. If it throws, reports the error to the other ranks and rethrows it. Throws
   /// AlreadyReported instead on a rank other than 0 if rank 0 reports the same error. Exits the
   /// process if a reduction of a lost rank would block the destruction of the model.
-  void report_failures(const std::function<void()>& action) const;
+  void run_reporting_failures(const std::function<void()>& action) const;
 
  private:
   void check_gpu_not_shared(const std::string& gpu_name) const;

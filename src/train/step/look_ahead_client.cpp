@@ -80,29 +80,29 @@ LookAheadClient::LookAheadClient(LookAheadSettings settings, at::Device device, 
 
 void LookAheadClient::submit(int64_t step, const std::vector<data::SampleShape>& samples,
                              const engine::StepLayout& layout) {
-  if (is_unavailable()) return;
-  last_submitted_ = step;
-  if (release_next_) release_steps_.insert(step);
+  if (check_unavailable()) return;
+  last_submitted_step_ = step;
+  if (releases_cache_next_) cache_release_steps_.insert(step);
   look_ahead_->submit({.step = step,
                        .samples = planner::group_samples(samples),
                        .layout = layout,
-                       .empty_cache_first = release_next_,
+                       .empty_cache_first = releases_cache_next_,
                        .limit_bytes = compute_limit_bytes()});
-  release_next_ = false;
+  releases_cache_next_ = false;
 }
 
 StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_layout, double step_seconds) {
-  StepPlan plan{.layout = default_layout, .empty_cache_first = release_steps_.erase(step) > 0, .peaks = {}};
-  if (is_unavailable()) return plan;
+  StepPlan plan{.layout = default_layout, .empty_cache_first = cache_release_steps_.erase(step) > 0, .peaks = {}};
+  if (check_unavailable()) return plan;
   const auto start = std::chrono::steady_clock::now();
   const double timeout_seconds =
       settings_.is_lockstep ? kLockstepWaitSeconds : std::max(kMinWaitSeconds, kMaxWaitShare * step_seconds);
-  const auto forecast = look_ahead_->get_forecast(step, std::chrono::duration<double>(timeout_seconds));
+  const auto forecast = look_ahead_->wait_for_forecast(step, std::chrono::duration<double>(timeout_seconds));
   summary_.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!forecast) {
     ++summary_.late_steps;
     mark_desynchronized();  // the child may have emptied its cache where the run does not
-    if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !is_unavailable()) {
+    if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !check_unavailable()) {
       look_ahead_.reset();
       on_event_(report::EventKind::kLookAhead,
                 fmt::format("step {}: the look-ahead is {} steps late; training continues without it", step,
@@ -158,8 +158,8 @@ void LookAheadClient::compare(int64_t step, const StepPlan& plan, const memory::
 }
 
 void LookAheadClient::mark_desynchronized() {
-  release_next_ = true;
-  first_comparable_step_ = last_submitted_ + 1;
+  releases_cache_next_ = true;
+  first_comparable_step_ = last_submitted_step_ + 1;
 }
 
 /// Returns the plan's limit minus the margin; less if other processes have taken some of the GPU's
@@ -167,12 +167,12 @@ void LookAheadClient::mark_desynchronized() {
 int64_t LookAheadClient::compute_limit_bytes() const {
   int64_t limit = settings_.limit_bytes;
   if (!device_.is_cpu()) {
-    limit = std::min(limit, memory::device_memory(device_).reserved_bytes + memory::free_bytes(device_));
+    limit = std::min(limit, memory::get_device_memory(device_).reserved_bytes + memory::free_bytes(device_));
   }
   return limit - margin_.bytes();
 }
 
-bool LookAheadClient::is_unavailable() {
+bool LookAheadClient::check_unavailable() {
   if (look_ahead_ == nullptr) return true;
   const auto failure = look_ahead_->failure();
   if (!failure) return false;

@@ -98,7 +98,7 @@ class LookAheadClient {
   void compare(int64_t step, const StepPlan& plan, const memory::DeviceMemory& measured_memory, bool matches_forecast);
 
   /// Lets run and child empty their caches before the next submitted step.
-  void request_release() { release_next_ = true; }
+  void request_cache_release() { releases_cache_next_ = true; }
 
   /// Records that the allocators of run and child differ. The next submitted step starts with an
   /// empty cache; earlier steps are not compared.
@@ -111,7 +111,7 @@ class LookAheadClient {
 
  private:
   /// Returns whether there is no child, and raises an event if it has just ended.
-  bool is_unavailable();
+  bool check_unavailable();
   int64_t compute_limit_bytes() const;
   StepPlan handle_unfit(const planner::MemoryForecast& forecast);
 
@@ -120,9 +120,9 @@ class LookAheadClient {
   OnEvent on_event_;
   std::unique_ptr<planner::LookAhead> look_ahead_;  // null after it failed
   LookAheadMargin margin_;
-  std::set<int64_t> release_steps_;  // submitted steps that start with an empty cache
-  bool release_next_ = false;
-  int64_t last_submitted_ = 0;
+  std::set<int64_t> cache_release_steps_;  // submitted steps that start with an empty cache
+  bool releases_cache_next_ = false;
+  int64_t last_submitted_step_ = 0;
   int64_t first_comparable_step_ = 0;
   int64_t consecutive_late_steps_ = 0;
   LookAheadSummary summary_;

@@ -61,7 +61,7 @@ CompletedStep OomGuard::step(const engine::Objective& objective, std::span<const
     recover(result.failure ? result.failure->memory_kind() : MemoryKind::kDevice);
     std::optional<OversizedSampleError> fatal_error;
     try {
-      if (result.failure) completed.layout = next_layout(completed.layout, *result.failure, recovery);
+      if (result.failure) completed.layout = choose_next_layout(completed.layout, *result.failure, recovery);
     } catch (const OversizedSampleError& error) {
       fatal_error = error;
     }
@@ -79,7 +79,7 @@ OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const Learni
                                     CompletedStep& completed) {
   engine::Step step(training_, input, consensus_);
   Attempt result;
-  const auto succeeds = [&](const auto& phase) {
+  const auto run_phase = [&](const auto& phase) {
     try {
       phase();
     } catch (const engine::StepOutOfMemory& error) {
@@ -87,9 +87,9 @@ OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const Learni
     }
     return consensus_.all_reduce_max(result.failure ? StepStatus::kRetrySmaller : StepStatus::kOk) == StepStatus::kOk;
   };
-  if (!succeeds([&] { step.accumulate(completed.layout); })) return result;
+  if (!run_phase([&] { step.accumulate(completed.layout); })) return result;
   const engine::LearningRates learning_rates = compute_rates();
-  if (!succeeds([&] { step.prepare(); })) return result;
+  if (!run_phase([&] { step.prepare(); })) return result;
   completed.result = step.apply(learning_rates);
   result.is_done = true;
   return result;
@@ -98,13 +98,13 @@ OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const Learni
 /// Frees the memory of a failed attempt. REQUIRES: its tensors are destroyed, except the gradient
 /// buckets.
 void OomGuard::recover(memory::MemoryKind memory_kind) {
-  if (memory_kind != MemoryKind::kDevice) memory::release_pinned(device_);
+  if (memory_kind != MemoryKind::kDevice) memory::release_pinned_memory(device_);
   training_.gradient_buckets.reset();
-  memory::release_unused(device_);
+  memory::release_unused_memory(device_);
 }
 
-engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
-                                         RecoveryState& recovery) const {
+engine::StepLayout OomGuard::choose_next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
+                                                RecoveryState& recovery) const {
   // The driver allocates outside PyTorch's cache, which is empty now.
   if (error.memory_kind() == MemoryKind::kDriver && !std::exchange(recovery.cache_emptied, true)) return failed;
   if (!std::exchange(recovery.micro_batch_halved, true)) {

@@ -80,8 +80,8 @@ class OomGuard {
   };
   Attempt attempt(const engine::StepInput& input, const LearningRatesFunction& compute_rates, CompletedStep& completed);
   void recover(memory::MemoryKind memory_kind);
-  engine::StepLayout next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
-                                 RecoveryState& recovery) const;
+  engine::StepLayout choose_next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
+                                        RecoveryState& recovery) const;
 
   engine::Training& training_;
   at::Device device_;

@@ -9,7 +9,7 @@ namespace vlmtrain::train {
 
 PendingReport::PendingReport(const PlannedStep& step, const CompletedStep& completed,
                              std::shared_ptr<const engine::Objective> objective, at::Device device)
-    : numbers_(completed.result.scalars),
+    : scalars_(completed.result.scalars),
       has_loss_scale_(completed.result.loss_scale.defined()),
       task_counts_(completed.result.tasks),
       objective_(std::move(objective)) {
@@ -34,12 +34,12 @@ PendingReport::PendingReport(const PlannedStep& step, const CompletedStep& compl
   metrics.allocated_bytes = completed.memory.allocated_bytes;
   metrics.reserved_bytes = completed.memory.reserved_bytes;
   if (!device.is_cpu()) metrics.device_free_bytes = memory::free_bytes(device);
-  metrics.host_bytes = memory::host_bytes();
-  metrics.host_peak_bytes = memory::host_peak_bytes();
+  metrics.host_bytes = memory::get_resident_bytes();
+  metrics.host_peak_bytes = memory::get_peak_resident_bytes();
 }
 
 void PendingReport::complete() {
-  const auto values = numbers_.read();  // in the order of engine::StepResult::scalars
+  const auto values = scalars_.read();  // in the order of engine::StepResult::scalars
   report.metrics.loss = values[0];
   report.metrics.grad_norm = values[1];
   report.metrics.skipped = values[2] != 0;

@@ -55,7 +55,7 @@ class PendingReport {
   std::vector<double> task_weights() const { return objective_->task_weights(); }
 
  private:
-  engine::AsyncScalars numbers_;  // loss, gradient norm, whether skipped, loss scale, and the objective's
+  engine::AsyncScalars scalars_;  // loss, gradient norm, whether skipped, loss scale, and the objective's
   bool has_loss_scale_;
   std::vector<engine::TaskCounts> task_counts_;
   std::shared_ptr<const engine::Objective> objective_;

@@ -62,7 +62,7 @@ constexpr double kMinLossScale = 1;
 
 /// Returns whether a lower loss scale may prevent the overflow. False if the scale has not fallen
 /// since the previous skipped step, because it is constant or has reached its minimum.
-bool AnomalyWatch::is_scale_overflow(const report::StepMetrics& metrics) {
+bool AnomalyWatch::check_scale_overflow(const report::StepMetrics& metrics) {
   const auto previous = std::exchange(last_skipped_scale_, metrics.loss_scale);
   return metrics.loss_scale && *metrics.loss_scale > kMinLossScale && std::isfinite(metrics.loss) &&
          (!previous || *metrics.loss_scale < *previous);
@@ -75,7 +75,7 @@ void AnomalyWatch::observe(const StepReport& step) {
     last_skipped_scale_.reset();
     return;
   }
-  if (is_scale_overflow(metrics)) {
+  if (check_scale_overflow(metrics)) {
     events_.on_event({.step = metrics.step,
                       .kind = report::EventKind::kSkippedStep,
                       .message = fmt::format("step {}: gradients overflowed with a loss scale of {:g}; the step is "
@@ -84,17 +84,17 @@ void AnomalyWatch::observe(const StepReport& step) {
                       .ids = step.sample_ids});
     return;
   }
-  const std::string numbers = fmt::format("loss {} with gradient norm {}", metrics.loss, metrics.grad_norm);
+  const std::string loss_and_norm = fmt::format("loss {} with gradient norm {}", metrics.loss, metrics.grad_norm);
   events_.on_event({.step = metrics.step,
                     .kind = report::EventKind::kAnomaly,
-                    .message = fmt::format("step {}: {}; the step is skipped. Its samples: {}", metrics.step, numbers,
-                                           fmt::join(step.sample_ids, ", ")),
+                    .message = fmt::format("step {}: {}; the step is skipped. Its samples: {}", metrics.step,
+                                           loss_and_norm, fmt::join(step.sample_ids, ", ")),
                     .ids = step.sample_ids});
   if (++consecutive_skips_ < kMaxConsecutiveSkips) return;
   throw run_error(
       "step {}: {}, as in the {} steps before; none of them was applied, and the last checkpoint is intact. Its "
       "samples: {}. Lower training.learning_rate, or check the samples in events.jsonl",
-      metrics.step, numbers, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "));
+      metrics.step, loss_and_norm, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "));
 }
 
 void GradientWatch::observe(const StepReport& step) {

@@ -34,7 +34,7 @@ class AnomalyWatch {
   void observe(const StepReport& step);
 
  private:
-  bool is_scale_overflow(const report::StepMetrics& metrics);
+  bool check_scale_overflow(const report::StepMetrics& metrics);
 
   CallbackList& events_;
   int64_t consecutive_skips_ = 0;

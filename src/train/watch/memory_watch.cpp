@@ -30,7 +30,7 @@ constexpr double kMinEvenness = 0.7;
 constexpr size_t kMinQuarterWindows = 2;
 
 /// Returns bytes / reference.
-double ratio(int64_t bytes, int64_t reference) {
+double compute_byte_ratio(int64_t bytes, int64_t reference) {
   return static_cast<double>(bytes) / static_cast<double>(reference);
 }
 
@@ -57,7 +57,7 @@ std::optional<int64_t> GrowthTrend::find_sustained_rise() const {
   if (recent_rise < min_bytes_) return std::nullopt;
   for (size_t end = std::max(kRecentWindows, newest / 2); end < newest - kRecentWindows + 1; ++end) {
     const int64_t earlier_rise = compute_rise(end - kRecentWindows, end);
-    if (earlier_rise > 0 && ratio(recent_rise, earlier_rise) < kMinRiseRatio) return std::nullopt;
+    if (earlier_rise > 0 && compute_byte_ratio(recent_rise, earlier_rise) < kMinRiseRatio) return std::nullopt;
   }
   return recent_rise / (static_cast<int64_t>(kRecentWindows) * kWindowSteps);
 }
@@ -74,7 +74,7 @@ std::optional<int64_t> GrowthTrend::find_linear_rise() const {
     if (rises[i] <= 0) return std::nullopt;
   }
   const int64_t total_rise = compute_rise(newest - kQuarters * quarter, newest);
-  const bool is_linear = ratio(std::min(rises[2], rises[3]), std::max(rises[0], rises[1])) >= kMinEvenness;
+  const bool is_linear = compute_byte_ratio(std::min(rises[2], rises[3]), std::max(rises[0], rises[1])) >= kMinEvenness;
   if (!is_linear || total_rise < min_bytes_) return std::nullopt;
   return total_rise / (static_cast<int64_t>(kQuarters * quarter) * kWindowSteps);
 }
@@ -100,7 +100,7 @@ MemoryWatch::MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackLi
       host_trend_(kMinHostGrowthBytes) {}
 
 void MemoryWatch::before_step() {
-  if (growth_ && !trace_) trace_.emplace(device_);
+  if (device_growth_bytes_ && !trace_) trace_.emplace(device_);
 }
 
 void MemoryWatch::observe(const StepReport& step) {
@@ -112,12 +112,13 @@ void MemoryWatch::observe(const StepReport& step) {
          .kind = report::EventKind::kMemoryGrowth,
          .message = fmt::format(
              "step {}: device memory in use between steps grows by {} per step, to {} now; the growth is in: {}",
-             metrics.step, format_bytes(*growth_), format_bytes(metrics.allocated_bytes), find_growing_component())});
+             metrics.step, format_bytes(*device_growth_bytes_), format_bytes(metrics.allocated_bytes),
+             find_growing_component())});
     trace_.reset();
-    growth_.reset();
+    device_growth_bytes_.reset();
     traced_steps_ = 0;
   }
-  if (!growth_) growth_ = device_trend_.add(metrics.allocated_bytes);
+  if (!device_growth_bytes_) device_growth_bytes_ = device_trend_.add(metrics.allocated_bytes);
   if (const auto growth = host_trend_.add(metrics.host_bytes)) {
     events_.on_event({.step = metrics.step,
                       .kind = report::EventKind::kMemoryGrowth,
@@ -161,14 +162,14 @@ void DevicePeaks::update(const memory::DeviceMemory& memory) {
 }
 
 void DevicePeaks::update_free(int64_t free_bytes, int64_t reserved_bytes) {
-  const int64_t context_bytes = memory::describe(device_).total_bytes - free_bytes - reserved_bytes;
+  const int64_t context_bytes = memory::describe_device(device_).total_bytes - free_bytes - reserved_bytes;
   max_context_bytes_ = std::max(max_context_bytes_, context_bytes);
   min_free_bytes_ = std::min(min_free_bytes_.value_or(free_bytes), free_bytes);
 }
 
 int64_t DevicePeaks::max_used_bytes() const {
   if (!min_free_bytes_) return 0;
-  return memory::describe(device_).total_bytes - *min_free_bytes_;
+  return memory::describe_device(device_).total_bytes - *min_free_bytes_;
 }
 
 }  // namespace vlmtrain::train

@@ -90,7 +90,7 @@ class MemoryWatch {
   FillLevel host_level_;
   GrowthTrend device_trend_;
   GrowthTrend host_trend_;
-  std::optional<int64_t> growth_;  // leak of device memory in bytes per step, until it is reported
+  std::optional<int64_t> device_growth_bytes_;  // leak of device memory in bytes per step, until it is reported
   int64_t traced_steps_ = 0;
   std::optional<memory::AllocationTrace> trace_;
 };

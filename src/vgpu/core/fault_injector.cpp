@@ -61,7 +61,7 @@ FaultInjector::FaultInjector() {
 }
 
 void FaultInjector::schedule(FaultPoint call, uint64_t first, uint64_t count) {
-  Window& window = windows_[static_cast<size_t>(call)];
+  FailureWindow& window = windows_[static_cast<size_t>(call)];
   window.count = 0;  // no call fails until all fields are set
   window.calls = 0;
   window.first = first;
@@ -69,7 +69,7 @@ void FaultInjector::schedule(FaultPoint call, uint64_t first, uint64_t count) {
 }
 
 bool FaultInjector::should_fail(FaultPoint call, std::string_view kernel) {
-  Window& window = windows_[static_cast<size_t>(call)];
+  FailureWindow& window = windows_[static_cast<size_t>(call)];
   if (window.calls <= window.first && kernel.find(window.kernel) == std::string_view::npos) return false;
   const uint64_t count = window.count;
   const uint64_t call_number = window.calls++;

@@ -24,7 +24,7 @@ class FaultInjector {
 
  private:
   /// The calls of one kind that fail, and the number of calls so far.
-  struct Window {
+  struct FailureWindow {
     std::atomic<uint64_t> calls{0};
     std::atomic<uint64_t> first{0};
     std::atomic<uint64_t> count{0};
@@ -35,7 +35,7 @@ class FaultInjector {
 
   void read_environment();
 
-  std::array<Window, kNumFaultPoints> windows_;
+  std::array<FailureWindow, kNumFaultPoints> windows_;
 };
 
 /// Returns the schedule of this process.

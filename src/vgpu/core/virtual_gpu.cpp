@@ -47,7 +47,7 @@ const memory::Gpu* find_configured_gpu() {
   const memory::Gpu* const gpu = memory::find_gpu(name.empty() ? "h100" : name);
   if (gpu != nullptr) return gpu;
   std::string names;
-  for (const auto& listed_gpu : memory::gpus()) names.append(" ").append(listed_gpu.name);
+  for (const auto& listed_gpu : memory::list_gpus()) names.append(" ").append(listed_gpu.name);
   report({"VLMTRAIN_VGPU_NAME=", name, " is unknown; no device is created; the known GPUs are", names});
   return nullptr;
 }
@@ -67,7 +67,7 @@ std::optional<VirtualGpu> read_environment() {
   }
   memory::Gpu gpu = memory::scale_multiprocessors(*base_gpu, *multiprocessors);
   gpu.architecture = *architecture;
-  memory::Architecture limits = memory::architecture(*architecture);
+  memory::ArchitectureLimits limits = memory::architecture(*architecture);
   limits.number = *architecture;
   return VirtualGpu{gpu, limits, *memory_bytes, *reported_bytes, *used_bytes, *module_load_cost};
 }
@@ -81,7 +81,7 @@ const VirtualGpu* virtual_gpu() {
 
 // Values without a field are equal on all architectures of the table (CUDA C++ Programming Guide,
 // "Technical Specifications per Compute Capability").
-int device_attribute(CUdevice_attribute attribute) {
+int get_device_attribute(CUdevice_attribute attribute) {
   const VirtualGpu& device = *virtual_gpu();
   const auto& architecture = device.architecture;
   switch (attribute) {

@@ -17,7 +17,7 @@ struct ModuleLoadCost {
 /// The GPU that the environment configures (docs/virtual-gpu.md lists the variables).
 struct VirtualGpu {
   memory::Gpu gpu;
-  memory::Architecture architecture;
+  memory::ArchitectureLimits architecture;
   uint64_t memory_bytes = 0;
   uint64_t reported_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem
   uint64_t used_bytes = 0;      ///< at the start: by the context and by other processes
@@ -32,6 +32,6 @@ const VirtualGpu* virtual_gpu();
 /// Returns the value that cuDeviceGetAttribute and cudaDeviceGetAttribute report; the two APIs use
 /// the same attribute numbers. Returns 0 for features that the GPU lacks and for attributes that
 /// LibTorch does not read. REQUIRES: virtual_gpu() is not null.
-int device_attribute(CUdevice_attribute attribute);
+int get_device_attribute(CUdevice_attribute attribute);
 
 }  // namespace vlmtrain::vgpu

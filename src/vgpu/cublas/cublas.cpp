@@ -12,15 +12,15 @@ namespace vlmtrain::vgpu {
 
 namespace {
 
-struct Settings {
+struct HandleSettings {
   cudaStream_t stream = nullptr;
   cublasMath_t math_mode = CUBLAS_DEFAULT_MATH;
   cublasPointerMode_t pointer_mode = CUBLAS_POINTER_MODE_HOST;
   cublasAtomicsMode_t atomics_mode = CUBLAS_ATOMICS_NOT_ALLOWED;
 };
 
-Settings& settings(cublasHandle_t handle) {
-  return get_object<Settings>(handle);
+HandleSettings& get_settings(cublasHandle_t handle) {
+  return get_object<HandleSettings>(handle);
 }
 
 }  // namespace
@@ -29,19 +29,19 @@ Settings& settings(cublasHandle_t handle) {
 
 using vlmtrain::vgpu::fault_injector;
 using vlmtrain::vgpu::FaultPoint;
+using vlmtrain::vgpu::get_settings;
+using vlmtrain::vgpu::HandleSettings;
 using vlmtrain::vgpu::make_handle;
-using vlmtrain::vgpu::Settings;
-using vlmtrain::vgpu::settings;
 using vlmtrain::vgpu::take_handle;
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
   if (fault_injector().should_fail(FaultPoint::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
-  *handle = make_handle<cublasHandle_t>(std::make_unique<Settings>());
+  *handle = make_handle<cublasHandle_t>(std::make_unique<HandleSettings>());
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasDestroy(cublasHandle_t handle) {
-  take_handle<Settings>(handle).reset();
+  take_handle<HandleSettings>(handle).reset();
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -62,42 +62,42 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) {
 }
 
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-  settings(handle).stream = stream;
+  get_settings(handle).stream = stream;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasGetStream(cublasHandle_t handle, cudaStream_t* stream) {
-  *stream = settings(handle).stream;
+  *stream = get_settings(handle).stream;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-  settings(handle).math_mode = mode;
+  get_settings(handle).math_mode = mode;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
-  *mode = settings(handle).math_mode;
+  *mode = get_settings(handle).math_mode;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasSetPointerMode(cublasHandle_t handle, cublasPointerMode_t mode) {
-  settings(handle).pointer_mode = mode;
+  get_settings(handle).pointer_mode = mode;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasGetPointerMode(cublasHandle_t handle, cublasPointerMode_t* mode) {
-  *mode = settings(handle).pointer_mode;
+  *mode = get_settings(handle).pointer_mode;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t mode) {
-  settings(handle).atomics_mode = mode;
+  get_settings(handle).atomics_mode = mode;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasGetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t* mode) {
-  *mode = settings(handle).atomics_mode;
+  *mode = get_settings(handle).atomics_mode;
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -63,7 +63,7 @@ CUresult cuDeviceGetName(char* name, int capacity, CUdevice) {
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   if (vlmtrain::vgpu::virtual_gpu() == nullptr) return CUDA_ERROR_NO_DEVICE;
-  *value = vlmtrain::vgpu::device_attribute(attribute);
+  *value = vlmtrain::vgpu::get_device_attribute(attribute);
   return CUDA_SUCCESS;
 }
 

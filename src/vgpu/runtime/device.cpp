@@ -72,9 +72,9 @@ cudaError_t get_device_status() {
 
 }  // namespace vlmtrain::vgpu
 
-using vlmtrain::vgpu::device_attribute;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
+using vlmtrain::vgpu::get_device_attribute;
 using vlmtrain::vgpu::get_device_status;
 using vlmtrain::vgpu::global_counters;
 using vlmtrain::vgpu::set_last_error;
@@ -89,22 +89,23 @@ cudaError_t check_device(int device) {
 }
 
 void set_limits(cudaDeviceProp& properties) {
-  properties.maxThreadsPerBlock = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-  properties.maxThreadsDim[0] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
-  properties.maxThreadsDim[1] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
-  properties.maxThreadsDim[2] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z);
-  properties.maxGridSize[0] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X);
-  properties.maxGridSize[1] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y);
-  properties.maxGridSize[2] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
-  properties.warpSize = device_attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
-  properties.regsPerBlock = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
-  properties.regsPerMultiprocessor = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
-  properties.memPitch = static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH));
-  properties.textureAlignment = static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT));
-  properties.totalConstMem = static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY));
-  properties.sharedMemPerBlock = static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK));
+  properties.maxThreadsPerBlock = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  properties.maxThreadsDim[0] = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
+  properties.maxThreadsDim[1] = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
+  properties.maxThreadsDim[2] = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z);
+  properties.maxGridSize[0] = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X);
+  properties.maxGridSize[1] = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y);
+  properties.maxGridSize[2] = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
+  properties.warpSize = get_device_attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+  properties.regsPerBlock = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
+  properties.regsPerMultiprocessor = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
+  properties.memPitch = static_cast<size_t>(get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH));
+  properties.textureAlignment = static_cast<size_t>(get_device_attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT));
+  properties.totalConstMem = static_cast<size_t>(get_device_attribute(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY));
+  properties.sharedMemPerBlock =
+      static_cast<size_t>(get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK));
   properties.reservedSharedMemPerBlock =
-      static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK));
+      static_cast<size_t>(get_device_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK));
 }
 
 void set_gpu_properties(cudaDeviceProp& properties) {
@@ -121,7 +122,7 @@ void set_gpu_properties(cudaDeviceProp& properties) {
   properties.maxBlocksPerMultiProcessor = architecture.blocks_per_multiprocessor;
   properties.sharedMemPerMultiprocessor = static_cast<size_t>(architecture.shared_bytes_per_multiprocessor);
   properties.sharedMemPerBlockOptin = static_cast<size_t>(architecture.shared_bytes_per_block);
-  properties.clusterLaunch = device_attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
+  properties.clusterLaunch = get_device_attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
 }
 
 void set_capabilities(cudaDeviceProp& properties) {
@@ -132,7 +133,7 @@ void set_capabilities(cudaDeviceProp& properties) {
         &properties.cooperativeLaunch, &properties.hostRegisterSupported, &properties.pciBusID}) {
     *capability = 1;
   }
-  properties.asyncEngineCount = device_attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
+  properties.asyncEngineCount = get_device_attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
 }
 
 }  // namespace
@@ -166,7 +167,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (const auto error = check_device(device); error != cudaSuccess) return error;
-  *value = device_attribute(static_cast<CUdevice_attribute>(attribute));
+  *value = get_device_attribute(static_cast<CUdevice_attribute>(attribute));
   return cudaSuccess;
 }
 

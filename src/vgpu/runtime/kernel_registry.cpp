@@ -50,14 +50,14 @@ struct Entry {
 static_assert(offsetof(Entry, architecture) == 28);
 
 template <class T>
-T read(const std::byte* from) {
+T read_struct(const std::byte* from) {
   T value;
   std::memcpy(&value, from, sizeof value);
   return value;
 }
 
 /// Returns the newest architecture from `oldest` to `limit`, or 0 if there is none.
-int find_newest(const std::vector<int>& architectures, int oldest, int limit) {
+int find_newest_architecture(const std::vector<int>& architectures, int oldest, int limit) {
   int best = 0;
   for (const int architecture : architectures) {
     if (architecture >= oldest && architecture <= limit) best = std::max(best, architecture);
@@ -68,25 +68,25 @@ int find_newest(const std::vector<int>& architectures, int oldest, int limit) {
 }  // namespace
 
 void FatBinary::parse() {
-  const auto wrapper = read<Wrapper>(static_cast<const std::byte*>(wrapper_));
+  const auto wrapper = read_struct<Wrapper>(static_cast<const std::byte*>(wrapper_));
   if (wrapper.magic != Wrapper::kMagic) return;
-  const auto header = read<Header>(wrapper.data);
+  const auto header = read_struct<Header>(wrapper.data);
   if (header.magic != Header::kMagic) return;
   const std::byte* cursor = wrapper.data + header.header_bytes;
   const std::byte* const end = cursor + header.body_bytes;
   while (end - cursor >= static_cast<ptrdiff_t>(sizeof(Entry))) {
-    const auto entry = read<Entry>(cursor);
+    const auto entry = read_struct<Entry>(cursor);
     if (entry.header_bytes == 0) return;
-    if (entry.kind == Entry::kMachineCode) machine_code_.push_back(static_cast<int>(entry.architecture));
-    if (entry.kind == Entry::kPtx) ptx_.push_back(static_cast<int>(entry.architecture));
+    if (entry.kind == Entry::kMachineCode) machine_code_architectures_.push_back(static_cast<int>(entry.architecture));
+    if (entry.kind == Entry::kPtx) ptx_architectures_.push_back(static_cast<int>(entry.architecture));
     cursor += entry.header_bytes + entry.body_bytes;
   }
 }
 
-int FatBinary::find_code(int architecture) {
+int FatBinary::find_code_architecture(int architecture) {
   std::call_once(parse_once_, [this] { parse(); });
-  const int exact = find_newest(machine_code_, architecture / 10 * 10, architecture);
-  return exact != 0 ? exact : find_newest(ptx_, 0, architecture);
+  const int exact = find_newest_architecture(machine_code_architectures_, architecture / 10 * 10, architecture);
+  return exact != 0 ? exact : find_newest_architecture(ptx_architectures_, 0, architecture);
 }
 
 bool FatBinary::load() {
@@ -106,11 +106,11 @@ FatBinary* KernelRegistry::add_binary(const void* wrapper) {
   return &binaries_.emplace_back(wrapper);
 }
 
-void KernelRegistry::add_kernel(const void* host_function, const char* name, FatBinary* code) {
+void KernelRegistry::add_kernel(const void* host_function, const char* name, FatBinary* module) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   Kernel& kernel = kernels_[host_function];
   kernel.name = name;
-  kernel.code = code;
+  kernel.module = module;
 }
 
 void KernelRegistry::add_variable(const void* host_variable, size_t bytes) {

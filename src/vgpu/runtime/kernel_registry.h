@@ -21,7 +21,7 @@ class FatBinary {
   /// machine code with the same major version that is not newer than the GPU, else
   /// the newest PTX that is not newer than the GPU. Returns 0 if neither exists. Architectures are
   /// compute capabilities × 10.
-  int find_code(int architecture);
+  int find_code_architecture(int architecture);
 
   /// Loads the module if it is not loaded, which has the configured ModuleLoadCost. Called for each
   /// launch, because the driver loads a module at its first launch. Returns false if memory does
@@ -33,8 +33,8 @@ class FatBinary {
 
   const void* wrapper_;
   std::once_flag parse_once_;
-  std::vector<int> machine_code_;
-  std::vector<int> ptx_;
+  std::vector<int> machine_code_architectures_;
+  std::vector<int> ptx_architectures_;
   std::mutex load_mutex_;
   std::atomic<bool> loaded_{false};
 };
@@ -42,7 +42,7 @@ class FatBinary {
 /// A registered kernel and its state.
 struct Kernel {
   const char* name = nullptr;  ///< mangled
-  FatBinary* code = nullptr;
+  FatBinary* module = nullptr;
   std::atomic<int64_t> shared_bytes_limit{48 << 10};  ///< dynamic shared memory per block; the program may raise it
   std::atomic<uint64_t> launches{0};                  ///< since the last reset_launches()
 };
@@ -60,7 +60,7 @@ class KernelRegistry {
  public:
   /// The registry owns the result.
   FatBinary* add_binary(const void* wrapper);
-  void add_kernel(const void* host_function, const char* name, FatBinary* code);
+  void add_kernel(const void* host_function, const char* name, FatBinary* module);
   void add_variable(const void* host_variable, size_t bytes);
 
   /// Returns null if the function is not registered. The registry owns the kernel.

@@ -35,7 +35,7 @@ struct Rejection {
 
 bool fits_limits(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, CUdevice_attribute z) {
   const auto fits = [](unsigned value, CUdevice_attribute limit) {
-    return value > 0 && value <= static_cast<unsigned>(device_attribute(limit));
+    return value > 0 && value <= static_cast<unsigned>(get_device_attribute(limit));
   };
   return fits(size.x, x) && fits(size.y, y) && fits(size.z, z);
 }
@@ -49,13 +49,13 @@ Rejection validate(const Launch& launch, const Kernel& kernel) {
   const auto threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
   if (!fits_limits(launch.block, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
                    CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) ||
-      threads > static_cast<uint64_t>(device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
+      threads > static_cast<uint64_t>(get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
     return {cudaErrorInvalidConfiguration, "block"};
   }
   if (launch.shared_bytes > static_cast<size_t>(kernel.shared_bytes_limit)) {
     return {cudaErrorInvalidValue, "dynamic shared memory"};
   }
-  if (kernel.code->find_code(virtual_gpu()->architecture.number) == 0) {
+  if (kernel.module->find_code_architecture(virtual_gpu()->architecture.number) == 0) {
     return {cudaErrorNoKernelImageForDevice, "no code for this architecture"};
   }
   return {};
@@ -92,8 +92,8 @@ cudaError_t launch_kernel(const void* host_function, const Launch& launch) {
   if (fault_injector().should_fail(FaultPoint::kIllegalAddress, kernel->name))
     return set_sticky_error(cudaErrorIllegalAddress);
   if (fault_injector().should_fail(FaultPoint::kLaunch, kernel->name)) return set_last_error(cudaErrorMemoryAllocation);
-  if (!kernel->code->load()) return set_last_error(cudaErrorMemoryAllocation);
-  device_clock().queue_kernel();
+  if (!kernel->module->load()) return set_last_error(cudaErrorMemoryAllocation);
+  device_clock().enqueue_kernel();
   ++global_counters().launches;
   if (launch.stream == nullptr) stream_order().record_launch();
   ++kernel->launches;
@@ -116,7 +116,7 @@ constexpr int kWarpSize = 32;
 /// Returns the number of blocks of a kernel that fit on a multiprocessor, limited by threads and
 /// shared memory. Registers are not taken into account, because only the real driver has their
 /// number.
-int resident_blocks(int block_threads, size_t shared_bytes) {
+int count_resident_blocks(int block_threads, size_t shared_bytes) {
   constexpr size_t kReservedPerBlock = 1024;  // shared memory that the driver reserves per block from sm_80 on
   const auto& architecture = virtual_gpu()->architecture;
   const int rounded_threads = std::max(kWarpSize, (block_threads + kWarpSize - 1) / kWarpSize * kWarpSize);
@@ -181,14 +181,14 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ho
   if (kernel == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
   if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
   const int architecture = virtual_gpu()->architecture.number;
-  const int code = kernel->code->find_code(architecture);
-  if (code == 0) return set_last_error(cudaErrorNoKernelImageForDevice);
+  const int code_architecture = kernel->module->find_code_architecture(architecture);
+  if (code_architecture == 0) return set_last_error(cudaErrorNoKernelImageForDevice);
   constexpr int kRegistersPerThread = 32;  // a plausible value; only the real driver has the actual one
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = kRegistersPerThread;
-  attributes->ptxVersion = code;
-  attributes->binaryVersion = code / 10 == architecture / 10 ? code : architecture;
+  attributes->ptxVersion = code_architecture;
+  attributes->binaryVersion = code_architecture / 10 == architecture / 10 ? code_architecture : architecture;
   attributes->maxDynamicSharedSizeBytes = static_cast<int>(kernel->shared_bytes_limit);
   attributes->preferredShmemCarveout = cudaSharedmemCarveoutDefault;
   return cudaSuccess;
@@ -209,7 +209,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
                                                                    int block_threads, size_t shared_bytes, unsigned) {
   if (kernel_registry().find_kernel(host_function) == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
   if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
-  *blocks = vlmtrain::vgpu::resident_blocks(block_threads, shared_bytes);
+  *blocks = vlmtrain::vgpu::count_resident_blocks(block_threads, shared_bytes);
   return cudaSuccess;
 }
 

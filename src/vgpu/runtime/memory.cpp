@@ -94,8 +94,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   if (fault_injector().should_fail(FaultPoint::kHostAllocation)) return set_last_error(cudaErrorMemoryAllocation);
-  constexpr size_t kPage = 4096;
-  *pointer = std::aligned_alloc(kPage, (bytes + kPage) / kPage * kPage);
+  constexpr size_t kPageBytes = 4096;
+  *pointer = std::aligned_alloc(kPageBytes, (bytes + kPageBytes) / kPageBytes * kPageBytes);
   if (*pointer == nullptr) return set_last_error(cudaErrorMemoryAllocation);
   ++global_counters().host_allocations;
   pinned_host_memory().add(*pointer, bytes);
@@ -142,11 +142,11 @@ struct Copy {
   size_t from_pitch = 0;
 };
 
-void* target_row(const Copy& copy, size_t index) {
+void* get_target_row(const Copy& copy, size_t index) {
   return static_cast<std::byte*>(copy.to) + index * copy.to_pitch;
 }
 
-const void* source_row(const Copy& copy, size_t index) {
+const void* get_source_row(const Copy& copy, size_t index) {
   return static_cast<const std::byte*>(copy.from) + index * copy.from_pitch;
 }
 
@@ -168,9 +168,9 @@ void perform_copy(const Copy& copy, cudaStream_t stream) {
     const bool pinned = pinned_host_memory().is_pinned(copy.to);
     (pinned ? global_counters().device_to_host_pinned : global_counters().device_to_host_pageable).add(bytes);
     trace().add({pinned ? "copy to pinned memory" : "copy to pageable memory", std::to_string(bytes)});
-    for (size_t i = 0; i < copy.rows; ++i) std::memset(target_row(copy, i), 0, copy.width);
+    for (size_t i = 0; i < copy.rows; ++i) std::memset(get_target_row(copy, i), 0, copy.width);
   } else {
-    for (size_t i = 0; i < copy.rows; ++i) std::memmove(target_row(copy, i), source_row(copy, i), copy.width);
+    for (size_t i = 0; i < copy.rows; ++i) std::memmove(get_target_row(copy, i), get_source_row(copy, i), copy.width);
   }
 }
 

@@ -36,7 +36,7 @@ DeviceClock::DeviceClock() {
   }
 }
 
-void DeviceClock::queue_kernel() {
+void DeviceClock::enqueue_kernel() {
   if (!is_enabled()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   completion_time_ = std::max(completion_time_, std::chrono::steady_clock::now()) + kernel_duration_;

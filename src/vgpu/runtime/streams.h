@@ -22,7 +22,7 @@ class DeviceClock {
   bool is_enabled() const { return kernel_duration_.count() > 0; }
 
   /// Adds a kernel to the queue. Its duration begins when the kernels before it are complete.
-  void queue_kernel();
+  void enqueue_kernel();
 
   /// Returns the time at which the kernels queued so far are complete.
   Time completion_time();

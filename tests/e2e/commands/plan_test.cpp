@@ -269,7 +269,7 @@ TEST_F(PlanCommandTest, UsesMeasurementsOfPastRuns) {
   std::string host(256, 0);
   ASSERT_EQ(gethostname(host.data(), host.size()), 0);
   const nlohmann::json environment{{"device", "NVIDIA GeForce RTX 4090"},
-                                   {"driver", memory::module_version()},
+                                   {"driver", memory::read_kernel_module_version()},
                                    {"libtorch", memory::describe_libtorch().compiled_version},
                                    {"host", host.c_str()},
                                    {"runs", 3},

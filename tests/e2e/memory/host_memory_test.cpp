@@ -289,7 +289,7 @@ TEST_F(HostMemoryShellTest, AddressSpaceLimitBoundsARun) {
 class OwnControlGroup {
  public:
   OwnControlGroup() {
-    auto groups = memory::control_groups("/", "memory");
+    auto groups = memory::find_control_groups("/", "memory");
     std::ranges::reverse(groups);  // its own group first
     for (const auto& group : groups) {
       const auto created = group.path / ("vlmtrain-test-" + std::to_string(getpid()));

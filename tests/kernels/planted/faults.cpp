@@ -44,7 +44,7 @@ void unwritten_kernel(float* result) {
 
 template <class Kernel, class... Arguments>
 void run(Kernel kernel, Arguments... arguments) {
-  launch(kernel, Size{1, 1, 1}, Size{kThreads, 1, 1}, nullptr, arguments...);
+  launch(kernel, Dim3{1, 1, 1}, Dim3{kThreads, 1, 1}, nullptr, arguments...);
 }
 
 }  // namespace

@@ -11,13 +11,14 @@ namespace {
 
 const Launchers& get_emulated_launchers() {
   static void* const library = dlopen(VLMTRAIN_EMULATED_KERNELS, RTLD_NOW | RTLD_LOCAL);
-  static const Launchers* const launchers = reinterpret_cast<GetLaunchers*>(dlsym(library, kGetLaunchersSymbol))();
+  static const Launchers* const launchers =
+      reinterpret_cast<GetLaunchersFunction*>(dlsym(library, kGetLaunchersSymbol))();
   return *launchers;
 }
 
-int wrong_gated_activation(const GatedActivationForward& call, void* stream) {
-  const int error = get_emulated_launchers().gated_activation_forward(call, stream);
-  if (call.element == ElementType::kFloat) *static_cast<float*>(call.value) += 0.01F;
+int wrong_gated_activation(const GatedActivationForwardArgs& args, void* stream) {
+  const int error = get_emulated_launchers().gated_activation_forward(args, stream);
+  if (args.element == ElementType::kFloat) *static_cast<float*>(args.value) += 0.01F;
   return error;
 }
 

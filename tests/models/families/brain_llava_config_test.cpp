@@ -71,10 +71,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(BrainLlavaConfig, AcceptsVolumesThatFitItsTables) {
   const auto config = parse_config(make_tiny_config());
-  EXPECT_EQ(config.volume_size({}), (VolumeAxes{48, 48, 48}));
-  EXPECT_EQ(config.volume_size(VolumeAxes{24, 32, 48}), (VolumeAxes{24, 32, 48}));
+  EXPECT_EQ(config.resolve_volume_size({}), (VolumeAxes{48, 48, 48}));
+  EXPECT_EQ(config.resolve_volume_size(VolumeAxes{24, 32, 48}), (VolumeAxes{24, 32, 48}));
   const auto get_error = [&](const VolumeAxes& size) {
-    return get_error_message([&] { config.volume_size(size); }, ExitCode::kUsage);
+    return get_error_message([&] { config.resolve_volume_size(size); }, ExitCode::kUsage);
   };
   EXPECT_THAT(get_error({48, 44, 48}), AllOf(HasSubstr("data.volume.size"), HasSubstr("multiples of 8")));
   EXPECT_THAT(get_error({56, 48, 48}), AllOf(HasSubstr("data.volume.size"), HasSubstr("at most 48x48x48")));
@@ -86,10 +86,10 @@ TEST(BrainLlavaConfig, LearnedTableHasOneSize) {
   json json_config = make_tiny_config();
   json_config["vision_config"]["positions"] = "learned";
   const auto config = parse_config(json_config);
-  EXPECT_EQ(config.volume_size({}), (VolumeAxes{48, 48, 48}));
+  EXPECT_EQ(config.resolve_volume_size({}), (VolumeAxes{48, 48, 48}));
   EXPECT_THAT(get_error_message(
                   [&] {
-                    config.volume_size(VolumeAxes{24, 24, 24});
+                    config.resolve_volume_size(VolumeAxes{24, 24, 24});
                   },
                   ExitCode::kUsage),
               AllOf(HasSubstr("data.volume.size"), HasSubstr("48x48x48")));
@@ -112,8 +112,8 @@ TEST_F(BrainLlavaPreset, HasTheNumberOfParametersOfItsParts) {
 }
 
 TEST_F(BrainLlavaPreset, VolumeIsOneRowAndItsTokens) {
-  const auto shape =
-      compute_sample_shape(folder_.path(), {.volumes = 2, .volume_size = {{128, 96, 64}}, .volume_dtype = at::kHalf});
+  const auto shape = compute_sample_shape(
+      folder_.path(), {.volumes = 2, .resolve_volume_size = {{128, 96, 64}}, .volume_dtype = at::kHalf});
   EXPECT_EQ(shape.tokens, 2 * 64 + 256);
   EXPECT_EQ(shape.image_tokens, 128);
   EXPECT_EQ(shape.num_media, 2);

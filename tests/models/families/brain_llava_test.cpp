@@ -46,7 +46,7 @@ TensorMap compute_gradients(VisionLanguageModel& model, std::span<const VolumeSa
     const auto batch = VolumeSamples::make_batch(micro_batch);
     const auto features = model.get_all_image_features(VolumeSamples::make_input(batch, micro_batch));
     const auto hidden =
-        model.hidden_states(batch, features, {.positions = batch.label_positions}, /*cache=*/nullptr).hidden;
+        model.compute_hidden_states(batch, features, {.positions = batch.label_positions}, /*cache=*/nullptr).hidden;
     const at::Tensor logits = at::matmul(hidden, model.output_weight().t());
     torch::autograd::backward({at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::Sum)}, {});
   }
@@ -208,7 +208,7 @@ TEST_F(BrainLlava, DenseFeaturesAreOfPatches) {
   const auto loaded = model();
   const at::NoGradGuard no_gradients;
   const auto features = loaded->get_all_image_features({.pixel_values = at::randn({3, 1, 48, 48, 96}), .grids = {}},
-                                                       /*rows_per_pass=*/2, /*with_dense=*/true);
+                                                       /*rows_per_pass=*/2, /*with_dense_features=*/true);
   EXPECT_EQ(features.dense.sizes(), (std::vector<int64_t>{3 * 3 * 3 * 6, 96}));
   EXPECT_EQ(features.features.size(0), 3 * VolumeSamples::kTokens);
 }

@@ -303,7 +303,7 @@ TEST(Nanovlm, TiedOutputMayBeStoredTwice) {
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   load_weights(*model, copy.path());
   EXPECT_TRUE(at::equal(model->output_weight(), tensors_and_copy.back().second));
-  EXPECT_EQ(model->checkpoint_name("decoder.token_embedding.weight"), "decoder.token_embedding.weight");
+  EXPECT_EQ(model->get_checkpoint_name("decoder.token_embedding.weight"), "decoder.token_embedding.weight");
 }
 
 TEST(NanoVlmProcessor, PreviewsShowTheTiles) {

@@ -60,12 +60,13 @@ TEST(Qwen3VideoSettings, ResizeFramesLikeTransformers) {
     settings.pixels.budget = {entry.at(3), entry.at(4)};
     settings.limits.cap_pixels_per_frame = !entry.at(5).is_null();
     if (settings.limits.cap_pixels_per_frame) settings.limits.max_video_tokens = entry.at(5);
-    const image::ImageSize frame_size{entry.at(1), entry.at(2)};
+    const image::ImageSize compute_frame_size{entry.at(1), entry.at(2)};
     if (entry.at(6).is_null()) {
-      EXPECT_THROW(settings.frame_size(entry.at(0), frame_size, std::nullopt, vision), UserError) << entry;
+      EXPECT_THROW(settings.compute_frame_size(entry.at(0), compute_frame_size, std::nullopt, vision), UserError)
+          << entry;
       continue;
     }
-    const auto actual_size = settings.frame_size(entry.at(0), frame_size, std::nullopt, vision);
+    const auto actual_size = settings.compute_frame_size(entry.at(0), compute_frame_size, std::nullopt, vision);
     EXPECT_EQ(actual_size.height, entry.at(6)) << entry;
     EXPECT_EQ(actual_size.width, entry.at(7)) << entry;
   }
@@ -77,10 +78,10 @@ TEST(Qwen3VideoSettings, LimitEachFrame) {
   VideoSettings settings;
   settings.pixels.budget = {4096, 25165824};
   const image::ImageSize frame{480, 640};
-  const auto limited_size = settings.frame_size(8, frame, 64 * 1024, vision);
+  const auto limited_size = settings.compute_frame_size(8, frame, 64 * 1024, vision);
   EXPECT_LE(limited_size.height * limited_size.width, 64 * 1024);
   settings.max_frame_pixels = 64 * 1024;
-  const auto capped_size = settings.frame_size(8, frame, std::nullopt, vision);
+  const auto capped_size = settings.compute_frame_size(8, frame, std::nullopt, vision);
   EXPECT_EQ(capped_size.height, limited_size.height);
   EXPECT_EQ(capped_size.width, limited_size.width);
 }

@@ -34,7 +34,7 @@ class BlockListTest : public testing::Test {
   }
 
   HiddenStateOptions make_options() const {
-    return {.requested = {3, 0, 2},
+    return {.intermediates = {3, 0, 2},
             .additions = {{0, rows_, first_addition_}, {2, rows_.narrow(0, 1, 1), second_addition_}}};
   }
 
@@ -53,13 +53,13 @@ class BlockListTest : public testing::Test {
         hidden =
             hidden.index_put({rows_.narrow(0, 1, 1)}, hidden.index_select(0, rows_.narrow(0, 1, 1)) + second_addition_);
     }
-    return {.last = hidden, .requested = {states[3], states[0], states[2]}};
+    return {.last_hidden_state = hidden, .intermediates = {states[3], states[0], states[2]}};
   }
 
   /// Returns the gradients of input, features and parameters for a loss over all outputs.
   std::vector<at::Tensor> compute_gradients(const BlockOutputs& outputs) const {
-    at::Tensor loss = outputs.last.square().sum();
-    for (const auto& state : outputs.requested) loss = loss + state.sin().sum();
+    at::Tensor loss = outputs.last_hidden_state.square().sum();
+    for (const auto& state : outputs.intermediates) loss = loss + state.sin().sum();
     std::vector<at::Tensor> inputs{input_, first_addition_, second_addition_};
     for (const auto& parameter : store_.all()) inputs.push_back(parameter.tensor);
     return torch::autograd::grad({loss}, inputs);
@@ -79,9 +79,9 @@ class RecomputedBlockList : public BlockListTest, public testing::WithParamInter
 TEST_P(RecomputedBlockList, MatchesPlainLoop) {
   const BlockOutputs expected = run_plain_loop();
   const BlockOutputs actual = blocks_.run(input_, GetParam(), 0.5, make_options());
-  EXPECT_TRUE(at::equal(actual.last, expected.last));
-  ASSERT_EQ(actual.requested.size(), 3);
-  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(actual.requested[i], expected.requested[i])) << i;
+  EXPECT_TRUE(at::equal(actual.last_hidden_state, expected.last_hidden_state));
+  ASSERT_EQ(actual.intermediates.size(), 3);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(actual.intermediates[i], expected.intermediates[i])) << i;
 
   const auto expected_gradients = compute_gradients(expected), actual_gradients = compute_gradients(actual);
   for (size_t i = 0; i < expected_gradients.size(); ++i)
@@ -90,14 +90,14 @@ TEST_P(RecomputedBlockList, MatchesPlainLoop) {
 
 TEST_P(RecomputedBlockList, ReturnsOnlyLastStateByDefault) {
   const BlockOutputs actual = blocks_.run(input_, GetParam(), 0.5);
-  EXPECT_TRUE(actual.requested.empty());
-  EXPECT_EQ(actual.last.sizes(), input_.sizes());
+  EXPECT_TRUE(actual.intermediates.empty());
+  EXPECT_EQ(actual.last_hidden_state.sizes(), input_.sizes());
 }
 
 INSTANTIATE_TEST_SUITE_P(BlockListTest, RecomputedBlockList, testing::Values(0, 2, kBlocks));
 
 TEST_F(BlockListTest, InvalidBlockIsRefused) {
-  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.requested = {kBlocks}}), InternalError);
+  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.intermediates = {kBlocks}}), InternalError);
   EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.additions = {{-1, rows_, first_addition_}}}), InternalError);
 }
 

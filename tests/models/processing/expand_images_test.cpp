@@ -26,25 +26,25 @@ text::RenderedChat make_chat(const std::string& text, const std::vector<std::str
 TEST(ExpandImages, ReplacesMarksAndMovesAnswers) {
   const auto chat = make_chat("Q:<i>one <i>A: first. Q:<i>A: second.", {" first.", " second."});
   const std::vector<std::string> expansions{"[11111111]", "", "[3]"};
-  const auto expanded = expand_images(chat, expansions);
+  const auto expanded = expand_media(chat, expansions);
   EXPECT_EQ(expanded.text, "Q:[11111111]one A: first. Q:[3]A: second.");
   EXPECT_EQ(get_answers(expanded), (std::vector<std::string>{" first.", " second."}));
 }
 
 TEST(ExpandImages, ImageInsideAnAnswerExtendsIt) {
   const auto expanded =
-      expand_images(make_chat("Q: draw A: here: <i>!", {" here: <i>!"}), std::vector<std::string>{"[pixels]"});
+      expand_media(make_chat("Q: draw A: here: <i>!", {" here: <i>!"}), std::vector<std::string>{"[pixels]"});
   EXPECT_EQ(get_answers(expanded), (std::vector<std::string>{" here: [pixels]!"}));
 }
 
 TEST(ExpandImages, MarkWithoutExpansionIsUnchanged) {
-  const auto expanded = expand_images(make_chat("<i>a<i>A: b", {" b"}), std::vector<std::string>{"<i><i>"});
+  const auto expanded = expand_media(make_chat("<i>a<i>A: b", {" b"}), std::vector<std::string>{"<i><i>"});
   EXPECT_EQ(expanded.text, "<i><i>a<i>A: b");
   EXPECT_EQ(get_answers(expanded), (std::vector<std::string>{" b"}));
 }
 
 TEST(ExpandImages, MoreImagesThanMarksIsABug) {
-  EXPECT_THROW(expand_images(make_chat("<i>", {}), std::vector<std::string>{"x", "y"}), InternalError);
+  EXPECT_THROW(expand_media(make_chat("<i>", {}), std::vector<std::string>{"x", "y"}), InternalError);
 }
 
 }  // namespace

@@ -47,9 +47,9 @@ class MaskInputTest : public testing::Test {
 std::unique_ptr<MaskSamples> MaskInputTest::data_;
 
 TEST_F(MaskInputTest, SquareIsFilledFromUpperLeftCorner) {
-  EXPECT_EQ(compute_filled_size({.height = 96, .width = 128}, 128), (data::ValidRegion{.rows = 96, .columns = 128}));
-  EXPECT_EQ(compute_filled_size({.height = 1000, .width = 10}, 64), (data::ValidRegion{.rows = 64, .columns = 1}));
-  EXPECT_EQ(compute_filled_size({.height = 1, .width = 5000}, 64), (data::ValidRegion{.rows = 1, .columns = 64}));
+  EXPECT_EQ(compute_filled_region({.height = 96, .width = 128}, 128), (data::ValidRegion{.rows = 96, .columns = 128}));
+  EXPECT_EQ(compute_filled_region({.height = 1000, .width = 10}, 64), (data::ValidRegion{.rows = 64, .columns = 1}));
+  EXPECT_EQ(compute_filled_region({.height = 1, .width = 5000}, 64), (data::ValidRegion{.rows = 1, .columns = 64}));
   const auto image = at::full({3, 20, 40}, 200, at::kByte);
   const auto square_image = make_mask_image(image, 80);
   EXPECT_TRUE(at::equal(square_image.narrow(1, 0, 40), at::full({3, 40, 80}, 200, at::kByte)));

@@ -111,7 +111,7 @@ TEST(ParentWatch, AKilledParentEndsTheChild) {
 TEST(ParentWatch, ExceedingTheMemoryLimitIsReported) {
   constexpr int64_t kExtraBytes = int64_t{256} << 20;
   ChildProcessFixture child([] {
-    watch_parent({.parent = 0, .max_host_bytes = memory::host_bytes() + kExtraBytes / 2});
+    watch_parent({.parent = 0, .max_host_bytes = memory::get_resident_bytes() + kExtraBytes / 2});
     const std::vector<char> touched(kExtraBytes, 'x');
     return sleep_for_a_minute() + touched[0];
   });

@@ -49,7 +49,7 @@ TEST_F(LookAheadTest, PredictsTheMemoryOfARun) {
   LookAhead look_ahead(model_.job(), step_config_, gpu_);
   for (int64_t step = 0; step < std::ssize(steps_); ++step) look_ahead.submit(make_step(step));
   for (int64_t step = 0; step < std::ssize(steps_); ++step) {
-    const auto forecast = look_ahead.get_forecast(step, kTimeout);
+    const auto forecast = look_ahead.wait_for_forecast(step, kTimeout);
     ASSERT_TRUE(forecast) << look_ahead.failure().value_or("late");
     EXPECT_TRUE(forecast->fits);
     EXPECT_EQ(forecast->attempts, 1);
@@ -66,7 +66,7 @@ TEST_F(LookAheadTest, TheLimitIsAShareOfTheReportedMemory) {
   LookAhead look_ahead(model_.job(), step_config_,
                        {.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = kReportedBytes});
   look_ahead.submit(make_step(0, kReportedBytes - kReportedBytes / 10));
-  const auto forecast = look_ahead.get_forecast(0, kTimeout);
+  const auto forecast = look_ahead.wait_for_forecast(0, kTimeout);
   ASSERT_TRUE(forecast) << look_ahead.failure().value_or("late");
   EXPECT_TRUE(forecast->fits);
   EXPECT_EQ(forecast->attempts, 1);
@@ -75,7 +75,7 @@ TEST_F(LookAheadTest, TheLimitIsAShareOfTheReportedMemory) {
 TEST_F(LookAheadTest, SplitsOnlyWhatDoesNotFit) {
   LookAhead look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0));
-  const auto unlimited = look_ahead.get_forecast(0, kTimeout);
+  const auto unlimited = look_ahead.wait_for_forecast(0, kTimeout);
   ASSERT_TRUE(unlimited);
   // The last sample of step 0 has four images. Alone it takes less than together with the previous
   // one.
@@ -86,7 +86,7 @@ TEST_F(LookAheadTest, SplitsOnlyWhatDoesNotFit) {
     LookAheadStep limited_step = make_step(0, limit);
     limited_step.step = step;
     look_ahead.submit(limited_step);
-    const auto forecast = look_ahead.get_forecast(step, kTimeout);
+    const auto forecast = look_ahead.wait_for_forecast(step, kTimeout);
     ASSERT_TRUE(forecast);
     EXPECT_TRUE(forecast->fits);
     EXPECT_LE(forecast->peaks.reserved_bytes, limit);
@@ -103,13 +103,13 @@ TEST_F(LookAheadTest, DisablesCopiesAheadBeforeSplitting) {
   LookAhead look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0));
   look_ahead.submit(make_step(1));
-  ASSERT_TRUE(look_ahead.get_forecast(0, kTimeout));
-  int64_t limit = look_ahead.get_forecast(1, kTimeout)->peaks.reserved_bytes;
+  ASSERT_TRUE(look_ahead.wait_for_forecast(0, kTimeout));
+  int64_t limit = look_ahead.wait_for_forecast(1, kTimeout)->peaks.reserved_bytes;
   for (int64_t step = 2; step < 8; ++step) {
     limit -= 16 * kMiB;
     LookAheadStep limited_step = make_step(step, limit);
     look_ahead.submit(limited_step);
-    const auto forecast = look_ahead.get_forecast(step, kTimeout);
+    const auto forecast = look_ahead.wait_for_forecast(step, kTimeout);
     ASSERT_TRUE(forecast && forecast->fits);
     if (forecast->layout == limited_step.layout) continue;
     EXPECT_FALSE(forecast->layout.copies_ahead);
@@ -146,14 +146,14 @@ TEST(LookAheadNearLimitTest, PredictsARunWithMoreMemory) {
   for (int64_t number = 1; number <= 100; ++number) {
     LookAheadStep step = make_mixed_step(number, 84 * kMiB);
     look_ahead.submit(step);
-    const auto forecast = look_ahead.get_forecast(number, kTimeout);
+    const auto forecast = look_ahead.wait_for_forecast(number, kTimeout);
     ASSERT_TRUE(forecast && forecast->fits) << number;
     if (forecast->layout != step.layout) ++num_split_steps;
     step.layout = forecast->layout;
     step.empty_cache_first = forecast->empty_cache_first;
     step.limit_bytes = kUnlimited;
     run.submit(step);
-    const auto run_forecast = run.get_forecast(number, kTimeout);
+    const auto run_forecast = run.wait_for_forecast(number, kTimeout);
     ASSERT_TRUE(run_forecast);
     EXPECT_EQ(run_forecast->peaks.reserved_bytes, forecast->peaks.reserved_bytes) << number;
     EXPECT_EQ(run_forecast->peaks.allocated_bytes, forecast->peaks.allocated_bytes) << number;
@@ -166,10 +166,10 @@ TEST_F(LookAheadTest, ReportsAStepThatDoesNotFitAndContinues) {
   LookAhead look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0, 64 * kMiB));
   look_ahead.submit(make_step(1));
-  const auto unfit = look_ahead.get_forecast(0, kTimeout);
+  const auto unfit = look_ahead.wait_for_forecast(0, kTimeout);
   ASSERT_TRUE(unfit);
   EXPECT_FALSE(unfit->fits);
-  const auto next = look_ahead.get_forecast(1, kTimeout);
+  const auto next = look_ahead.wait_for_forecast(1, kTimeout);
   ASSERT_TRUE(next);
   EXPECT_TRUE(next->fits);
 }
@@ -177,8 +177,8 @@ TEST_F(LookAheadTest, ReportsAStepThatDoesNotFitAndContinues) {
 TEST_F(LookAheadTest, WaitsNoLongerThanTheTimeout) {
   LookAhead look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0));
-  EXPECT_FALSE(look_ahead.get_forecast(0, std::chrono::milliseconds(1)));  // the child has not started yet
-  EXPECT_TRUE(look_ahead.get_forecast(0, kTimeout));
+  EXPECT_FALSE(look_ahead.wait_for_forecast(0, std::chrono::milliseconds(1)));  // the child has not started yet
+  EXPECT_TRUE(look_ahead.wait_for_forecast(0, kTimeout));
 }
 
 TEST_F(LookAheadTest, ReportsWhyItEnded) {
@@ -186,7 +186,7 @@ TEST_F(LookAheadTest, ReportsWhyItEnded) {
   broken.model = "/nowhere";
   LookAhead look_ahead(broken, step_config_, gpu_);
   look_ahead.submit(make_step(0));
-  EXPECT_FALSE(look_ahead.get_forecast(0, kTimeout));
+  EXPECT_FALSE(look_ahead.wait_for_forecast(0, kTimeout));
   ASSERT_TRUE(look_ahead.failure());
   EXPECT_THAT(*look_ahead.failure(), HasSubstr("/nowhere"));
 }

@@ -33,14 +33,17 @@ class VolumeModel final : public models::VisionLanguageModel {
         output_(nn::ParameterScope(parameters(), nn::Component::kLanguageModel, "output")
                     .parameter("weight", {16, kHidden}, nn::InitialValues::kaiming(kHidden))) {}
 
-  models::ImageFeatures get_image_features(const models::VisionInput& vision, bool /*with_dense*/) const override {
+  models::ImageFeatures get_image_features(const models::VisionInput& vision,
+                                           bool /*with_dense_features*/) const override {
     live_bytes = memory_.live_bytes();
     last_row = data::PixelRow::from_tensor(vision.pixel_values);
     rows = vision.pixel_values.size(0);
     return {.features = projection_(vision.pixel_values.to(at::kFloat).flatten(1))};
   }
-  models::ModelOutput hidden_states(const data::MicroBatch& /*batch*/, const models::ImageFeatures& image_features,
-                                    const models::OutputRequest& request, nn::KeyValueCache* /*cache*/) const override {
+  models::ModelOutput compute_hidden_states(const data::MicroBatch& /*batch*/,
+                                            const models::ImageFeatures& image_features,
+                                            const models::OutputRequest& request,
+                                            nn::KeyValueCache* /*cache*/) const override {
     return {.hidden = image_features.features.index_select(0, request.positions)};
   }
   const at::Tensor& output_weight() const override { return output_; }

@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::UnorderedElementsAreArray;
 
-constexpr int64_t kUnitsPerWeight = 1024;
+constexpr int64_t kUnitsPerCoefficient = 1024;
 
 data::SampleShape sample(int64_t tokens, int64_t pixel_rows = 0, int64_t label_tokens = 1) {
   return {.tokens = tokens, .label_tokens = label_tokens, .pixel_rows = pixel_rows};
@@ -22,8 +22,8 @@ data::SampleShape sample(int64_t tokens, int64_t pixel_rows = 0, int64_t label_t
 /// One byte per token, ten per pixel row, plus a hundred.
 MemoryCostTable make_table(int64_t limit) {
   MemoryCostTable table{.base_bytes = 100, .limit_bytes = limit};
-  table.bytes_per_1024[MemoryCostTable::kTokens] = kUnitsPerWeight;
-  table.bytes_per_1024[MemoryCostTable::kPixelRows] = 10 * kUnitsPerWeight;
+  table.bytes_per_1024[MemoryCostTable::kTokens] = kUnitsPerCoefficient;
+  table.bytes_per_1024[MemoryCostTable::kPixelRows] = 10 * kUnitsPerCoefficient;
   return table;
 }
 

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 TEST(FindTargetGpuTest, FindsEachGpuOfTheTable) {
-  for (const auto& gpu : memory::gpus()) {
+  for (const auto& gpu : memory::list_gpus()) {
     const TargetGpu target = find_target_gpu(std::string(gpu.name));
     EXPECT_EQ(target.gpu, &gpu);
     EXPECT_EQ(target.memory_bytes, gpu.memory_bytes);
@@ -289,7 +289,7 @@ TEST(MemoryLimitTest, SeveralRanksNeedBuffersToCommunicate) {
 }
 
 TEST(PrecisionTest, OnlyGpusWithBf16UnitsSupportIt) {
-  for (const auto& gpu : memory::gpus()) {
+  for (const auto& gpu : memory::list_gpus()) {
     EXPECT_TRUE(supports_precision(gpu, engine::Precision::kFp32));
     EXPECT_EQ(supports_precision(gpu, engine::Precision::kBf16), gpu.architecture >= 80) << gpu.name;
   }

@@ -29,7 +29,7 @@ std::vector<data::SampleShape> make_samples(std::vector<int64_t> tokens) {
 }
 
 TEST(SampledStepsTest, TheRankWithTheMostTokensIsSelected) {
-  Workload workload{.candidates = {}, .global_batch_size = 4, .world_size = 2, .sampled_steps = {}};
+  Workload workload{.worst_batches = {}, .global_batch_size = 4, .world_size = 2, .sampled_steps = {}};
   workload.sampled_steps = {
       {make_samples({5}), {}}, {make_samples({3, 4}), make_samples({9, 1})}, {make_samples({2}), make_samples({2})}};
   const auto steps = find_heaviest_rank_steps(workload);
@@ -52,7 +52,7 @@ TEST(SampledStepsTest, TheRankWithTheMostTokensIsSelected) {
 }
 
 TEST(SampledStepsTest, WorstStepsRepeatTheLastSample) {
-  const Workload workload{.candidates = {{.shapes = {{.tokens = 99}, {.tokens = 98}}, .first_sample_id = "s"}},
+  const Workload workload{.worst_batches = {{.shapes = {{.tokens = 99}, {.tokens = 98}}, .first_sample_id = "s"}},
                           .global_batch_size = 8,
                           .world_size = 2,
                           .sampled_steps = {}};
@@ -66,7 +66,7 @@ TEST(SampledStepsTest, WorstStepsRepeatTheLastSample) {
 /// Samples of a rank whose global batch counts packs.
 int64_t compute_samples_per_rank(int64_t packs, double samples_per_pack, int64_t world_size,
                                  int64_t fixed_micro_batch_size) {
-  Workload workload{.candidates = {}, .global_batch_size = packs, .world_size = world_size};
+  Workload workload{.worst_batches = {}, .global_batch_size = packs, .world_size = world_size};
   workload.packed =
       PackedSamples{.samples_per_pack = samples_per_pack, .fixed_micro_batch_size = fixed_micro_batch_size};
   return workload.samples_per_rank();

@@ -122,7 +122,7 @@ class CpuPlanTest : public testing::Test {
     request.job = model_.job();
     request.available = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .limit_source = "a test"};
     request.needs = {.process_bytes = 200'000'000, .sample_bytes = 13'000'000, .samples_per_step = global_batch};
-    request.workload = {.candidates = {{.shapes = {shape_}, .first_sample_id = "largest"}},
+    request.workload = {.worst_batches = {{.shapes = {shape_}, .first_sample_id = "largest"}},
                         .global_batch_size = global_batch};
     request.max_micro_batch_size = global_batch;
     return request;
@@ -153,7 +153,7 @@ TEST_F(CpuPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasse
     EXPECT_GE(blocks, recomputed);
     recomputed = blocks;
     EXPECT_TRUE(micro_batch == 1 || blocks == 0);
-    EXPECT_EQ(plan.worst.first_sample_id, "largest");
+    EXPECT_EQ(plan.worst_batch.first_sample_id, "largest");
     EXPECT_GT(plan.detail.peak.by_component[static_cast<size_t>(memory::Component::kWeights)], 0);
   }
   EXPECT_EQ(micro_batch, 1);
@@ -166,14 +166,14 @@ TEST_F(CpuPlanTest, RecomputesAsFewBlocksAsPossible) {
   StepConfig fewer_blocks = plan.step_config;
   ASSERT_GT(fewer_blocks.recompute.vision, 0);
   (fewer_blocks.recompute.language > 0 ? fewer_blocks.recompute.language : fewer_blocks.recompute.vision) -= 1;
-  EXPECT_GT(dry_run_cpu_bytes(model_.job(), plan.workload, fewer_blocks), plan.limit.tensor_bytes);
+  EXPECT_GT(measure_needed_cpu_bytes(model_.job(), plan.workload, fewer_blocks), plan.limit.tensor_bytes);
 }
 
 TEST_F(CpuPlanTest, ADryRunTakesNoMemory) {
-  const int64_t before = memory::host_peak_bytes();
+  const int64_t before = memory::get_peak_resident_bytes();
   const CpuPlan plan = make_cpu_plan(request(200));
   EXPECT_GT(plan.peak_bytes, 20'000'000'000);
-  EXPECT_LT(memory::host_peak_bytes() - before, 500'000'000);
+  EXPECT_LT(memory::get_peak_resident_bytes() - before, 500'000'000);
 }
 
 TEST_F(CpuPlanTest, ConstraintsAreKept) {
@@ -238,7 +238,7 @@ TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
   const data::SampleShape text = model_.shape({.images = 0, .text_tokens = 20'000, .label_tokens = 12'000});
   CpuPlanRequest limited_request = request(40, 1);
   limited_request.limit_gigabytes = 6.5;
-  limited_request.workload.candidates = {{.shapes = {text, shape_}, .first_sample_id = "long"}};
+  limited_request.workload.worst_batches = {{.shapes = {text, shape_}, .first_sample_id = "long"}};
   limited_request.sample_limits = {{.argument_format = "data.max_length={} data.on_bad_sample=skip",
                                     .current = text.tokens,
                                     .find_min = [this] { return shape_.tokens; },
@@ -247,12 +247,12 @@ TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
                                     .measure = [&](int64_t tokens, bool) -> std::optional<LimitedSamples> {
                                       auto remaining = limited_request.workload;
                                       if (tokens < text.tokens)
-                                        remaining.candidates = {{.shapes = {shape_}, .first_sample_id = "short"}};
+                                        remaining.worst_batches = {{.shapes = {shape_}, .first_sample_id = "short"}};
                                       return LimitedSamples{.workload = remaining, .num_dropped = 1, .num_samples = 3};
                                     }}};
   const CpuPlan plan = make_cpu_plan(limited_request);
   ASSERT_FALSE(plan.fits);
-  EXPECT_EQ(plan.worst.first_sample_id, "long");
+  EXPECT_EQ(plan.worst_batch.first_sample_id, "long");
   EXPECT_THAT(list_texts(plan),
               Contains(HasSubstr("data.on_bad_sample=skip: takes no longer sample, which drops 1 of 3")));
   EXPECT_THAT(list_texts(plan), Contains(HasSubstr("memory.limit_gb=")));
@@ -304,8 +304,8 @@ TEST_F(CpuPlanTest, TheJsonAddsUp) {
   EXPECT_EQ(json["limit_bytes"], plan.limit.tensor_bytes);
   const auto& memory = json["memory"];
   int64_t total = 0;
-  for (const auto* const key :
-       {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes", "prefetched_samples_bytes", "libraries_bytes"}) {
+  for (const auto* const key : {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes",
+                                "prefetched_samples_bytes", "libraries_bytes"}) {
     total += memory[key].get<int64_t>();
   }
   EXPECT_EQ(memory["total_bytes"], total);

@@ -19,7 +19,7 @@ class EvaluationPlanTest : public testing::Test {
     request_.job = model_.job();
     request_.training = make_step_config(1);
     request_.training_samples = {{shape_, 1}};
-    request_.candidates = {{.shapes = std::vector(32, shape_), .first_sample_id = "one"}};
+    request_.worst_batches = {{.shapes = std::vector(32, shape_), .first_sample_id = "one"}};
     request_.max_new_tokens = 32;
     request_.target_bytes = request_.limit_bytes = kUnlimited;
   }

@@ -10,9 +10,9 @@ namespace {
 Plan make_example_plan() {
   Plan plan;
   plan.model = "tiny";
-  plan.workload = {.candidates = {}, .global_batch_size = 12, .world_size = 2};
-  plan.worst = {.shapes = {{.tokens = 90, .num_media = 3, .num_videos = 1, .video_frames = 16}},
-                .first_sample_id = "largest"};
+  plan.workload = {.worst_batches = {}, .global_batch_size = 12, .world_size = 2};
+  plan.worst_batch = {.shapes = {{.tokens = 90, .num_media = 3, .num_videos = 1, .video_frames = 16}},
+                      .first_sample_id = "largest"};
   plan.best.step_config.micro_batch_size = 3;
   plan.best.peaks = {.allocated_bytes = 700, .reserved_bytes = 1000};
   plan.limit.context_bytes = 20;

@@ -28,7 +28,7 @@ TEST_P(PlanBySizeTest, FitsAndTheNextLargerMicroBatchDoesNot) {
   expect_fits(plan);
   const auto larger = find_next_larger_config(plan);
   ASSERT_TRUE(larger) << "the whole global batch in one micro-batch fits, so this test tests nothing";
-  EXPECT_FALSE(dry_run(plan_request, *larger, plan.worst).fits);
+  EXPECT_FALSE(dry_run(plan_request, *larger, plan.worst_batch).fits);
 }
 
 TEST_F(PlanTest, RecomputesAsFewBlocksAsPossible) {
@@ -42,7 +42,7 @@ TEST_F(PlanTest, RecomputesAsFewBlocksAsPossible) {
     StepConfig fewer_blocks = plan.best.step_config;
     if (fewer_blocks.recompute.*tower == 0) continue;
     fewer_blocks.recompute.*tower -= 1;
-    const bool fits = dry_run(plan_request, fewer_blocks, plan.worst).fits;
+    const bool fits = dry_run(plan_request, fewer_blocks, plan.worst_batch).fits;
     // The tower that is recomputed last has the fewest blocks. All blocks of the other are
     // recomputed.
     const int64_t blocks = tower == &models::RecomputeBlocks::vision ? 12 : 30;
@@ -142,19 +142,19 @@ TEST_P(PlanBySizeTest, FitsEveryWorstBatch) {
   const auto text_batch = model_.shape({.images = 0, .text_tokens = 6000, .label_tokens = 3000});
   const auto image_batch = model_.shape({.images = 2, .text_tokens = 64, .label_tokens = 16});
   PlanRequest plan_request = request(GetParam() + 2);
-  plan_request.workload = {.candidates = {{.shapes = {text_batch}, .first_sample_id = "texts"},
-                                          {.shapes = {image_batch}, .first_sample_id = "pictures"}},
+  plan_request.workload = {.worst_batches = {{.shapes = {text_batch}, .first_sample_id = "texts"},
+                                             {.shapes = {image_batch}, .first_sample_id = "pictures"}},
                            .global_batch_size = 8};
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
   std::vector<int64_t> peaks;
-  for (const auto& candidate : plan_request.workload.candidates) {
+  for (const auto& candidate : plan_request.workload.worst_batches) {
     peaks.push_back(dry_run(plan_request, plan.best.step_config, candidate).peaks.reserved_bytes);
     EXPECT_LE(peaks.back(), plan.limit.limit_bytes) << candidate.first_sample_id;
   }
   EXPECT_EQ(plan.best.peaks.reserved_bytes, std::ranges::max(peaks)) << "what a run can come to, not less";
   const auto worst = static_cast<size_t>(std::ranges::max_element(peaks) - peaks.begin());
-  EXPECT_EQ(plan.worst.first_sample_id, plan_request.workload.candidates[worst].first_sample_id);
+  EXPECT_EQ(plan.worst_batch.first_sample_id, plan_request.workload.worst_batches[worst].first_sample_id);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gigabytes, PlanBySizeTest, testing::Values(8, 16, 24));
@@ -172,13 +172,13 @@ TEST_F(PlanTest, ReportsTheWorstBatchOfTheBestConfig) {
   StepConfig no_recompute = make_step_config(1);
   ASSERT_GT(dry_run(plan_request, no_recompute, image_batch).peaks.reserved_bytes,
             dry_run(plan_request, no_recompute, text_batch).peaks.reserved_bytes);
-  plan_request.workload = {.candidates = {text_batch, image_batch}, .global_batch_size = 4};
+  plan_request.workload = {.worst_batches = {text_batch, image_batch}, .global_batch_size = 4};
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
   const int64_t text_bytes = dry_run(plan_request, plan.best.step_config, text_batch).peaks.reserved_bytes;
   ASSERT_GT(text_bytes, dry_run(plan_request, plan.best.step_config, image_batch).peaks.reserved_bytes);
   EXPECT_EQ(plan.best.peaks.reserved_bytes, text_bytes);
-  EXPECT_EQ(plan.worst.first_sample_id, "texts");
+  EXPECT_EQ(plan.worst_batch.first_sample_id, "texts");
   EXPECT_EQ(plan.detail.peak.allocated_bytes, plan.best.peaks.allocated_bytes);
   for (const auto& estimate : plan.alternatives) {
     if (estimate.step_config == plan.best.step_config) {
@@ -196,7 +196,7 @@ TEST_F(PlanTest, KeepsAttentionOfLongSamplesWhereThatFits) {
   expect_fits(plan);
   const models::RecomputeBlocks recompute = plan.best.step_config.recompute;
   EXPECT_GT(recompute.language_selective, 0);
-  const SampleBatch& worst = plan_request.workload.candidates.front();
+  const SampleBatch& worst = plan_request.workload.worst_batches.front();
   StepConfig without_kept_attention = plan.best.step_config;
   without_kept_attention.recompute.language_selective = 0;
   const StepEstimate second = dry_run(plan_request, without_kept_attention, worst);
@@ -213,10 +213,10 @@ TEST_F(PlanTest, AnEvenBatchCanBeWorseThanOneWithAnOutlier) {
   SampleBatch even{.shapes = std::vector(16, large), .first_sample_id = "even"};
   PlanRequest plan_request = request(24);
   plan_request.constraints.micro_batch_size = 2;
-  plan_request.workload = {.candidates = {outlier, even}, .global_batch_size = 16};
+  plan_request.workload = {.worst_batches = {outlier, even}, .global_batch_size = 16};
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  for (const auto& candidate : plan_request.workload.candidates) {
+  for (const auto& candidate : plan_request.workload.worst_batches) {
     EXPECT_TRUE(dry_run(plan_request, plan.best.step_config, candidate).fits) << candidate.first_sample_id;
   }
 }

@@ -127,7 +127,7 @@ TEST_F(TinyPlanTest, TheRankThatNeedsMostIsReported) {
   PlanRequest request_with_steps = request(8, 2);
   const auto large = model_.shape({.images = 2}), small = model_.shape({.images = 0, .text_tokens = 80});
   const std::vector larger(4, large), smaller(4, small);
-  request_with_steps.workload.candidates = {{.shapes = {large}, .first_sample_id = "large"}};
+  request_with_steps.workload.worst_batches = {{.shapes = {large}, .first_sample_id = "large"}};
   request_with_steps.workload.sampled_steps = {{smaller, smaller}, {smaller, larger}};
   const Plan plan = make_plan(request_with_steps);
   ASSERT_EQ(plan.rank_steps.size(), 2U);

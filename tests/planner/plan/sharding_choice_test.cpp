@@ -38,7 +38,7 @@ TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
                         .job = model.job(),
                         .target = find_target_gpu("rtx4090"),
                         .limit_gigabytes = gigabytes,
-                        .workload = {.candidates = {{.shapes = {model.shape({.images = 1})}, .first_sample_id = {}}},
+                        .workload = {.worst_batches = {{.shapes = {model.shape({.images = 1})}, .first_sample_id = {}}},
                                      .global_batch_size = 16,
                                      .world_size = 4,
                                      .nodes = 2,

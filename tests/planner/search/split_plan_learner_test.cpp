@@ -27,7 +27,8 @@ class FakeDryRun final : public MicroBatchDryRun {
     return bytes;
   }
 
-  StepResults run(const std::vector<SampleShapes>& steps, const std::vector<engine::MicroBatchSplit>& splits) override {
+  StepResults run_steps(const std::vector<SampleShapes>& steps,
+                        const std::vector<engine::MicroBatchSplit>& splits) override {
     StepResults results;
     for (size_t i = 0; i < steps.size(); ++i) {
       for (int64_t k = 0; k < splits[i].micro_batches(); ++k) {

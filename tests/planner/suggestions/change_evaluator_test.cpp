@@ -64,11 +64,12 @@ TEST_F(JobChangeTest, UsesFewerBits) {
 }
 
 TEST_F(JobChangeTest, TheSmallestJobIsLoraOnFourBits) {
-  EXPECT_THAT(join_arguments(make_smallest_job(problem())), ElementsAre("lora.rank=16 model.quantization=nf4"));
+  EXPECT_THAT(join_arguments(list_changes_to_smallest_job(problem())),
+              ElementsAre("lora.rank=16 model.quantization=nf4"));
   job_.lora = nn::LoraSettings{.rank = 4};
-  EXPECT_THAT(join_arguments(make_smallest_job(problem())), ElementsAre("model.quantization=nf4"));
+  EXPECT_THAT(join_arguments(list_changes_to_smallest_job(problem())), ElementsAre("model.quantization=nf4"));
   job_.quantization = nn::Quantization::kNf4;
-  EXPECT_THAT(make_smallest_job(problem()), IsEmpty());
+  EXPECT_THAT(list_changes_to_smallest_job(problem()), IsEmpty());
 }
 
 }  // namespace

@@ -178,10 +178,10 @@ TEST_F(PlanTest, TheMinimumIsThatOfTheWorstBatch) {
                                .first_sample_id = "texts"};
   const SampleBatch image_batch{.shapes = {model_.shape({.images = 2, .text_tokens = 64, .label_tokens = 16})},
                                 .first_sample_id = "pictures"};
-  plan_request.workload = {.candidates = {text_batch, image_batch}, .global_batch_size = 4};
+  plan_request.workload = {.worst_batches = {text_batch, image_batch}, .global_batch_size = 4};
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
-  for (const auto& candidate : plan_request.workload.candidates) {
+  for (const auto& candidate : plan_request.workload.worst_batches) {
     EXPECT_LE(dry_run(plan_request, plan.best.step_config, candidate).peaks.reserved_bytes,
               plan.best.peaks.reserved_bytes)
         << candidate.first_sample_id;

@@ -16,10 +16,10 @@ class LinearEvaluator final : public ChangeEvaluator {
  public:
   LinearEvaluator(const Problem& problem, int64_t limit_bytes) : ChangeEvaluator(problem), limit_bytes_(limit_bytes) {}
 
-  std::optional<int64_t> estimate_min_bytes(const Job& /*job*/, const Workload& workload,
-                                            const StepConstraints& /*constraints*/) override {
+  std::optional<int64_t> measure_min_bytes(const Job& /*job*/, const Workload& workload,
+                                           const StepConstraints& /*constraints*/) override {
     ++num_dry_runs;
-    return kBase + kBytesPerToken * workload.candidates.front().shapes.front().tokens;
+    return kBase + kBytesPerToken * workload.worst_batches.front().shapes.front().tokens;
   }
   std::optional<RelaxedPlan> replan(const StepConstraints& /*constraints*/) override { return std::nullopt; }
   int64_t limit_bytes() const override { return limit_bytes_; }
@@ -57,7 +57,7 @@ class SuggestLowerLimitTest : public testing::Test {
                      .measure = [this](int64_t limit, bool all) -> std::optional<LimitedSamples> {
                        const int64_t tokens = all ? limit + unmeasured_tokens_ : limit;
                        return LimitedSamples{
-                           .workload = {.candidates = {{.shapes = {{.tokens = tokens}}, .first_sample_id = "a"}},
+                           .workload = {.worst_batches = {{.shapes = {{.tokens = tokens}}, .first_sample_id = "a"}},
                                         .global_batch_size = 1},
                            .num_dropped = limit < 33'000 ? num_dropped_ : 0,
                            .num_samples = 10'000};

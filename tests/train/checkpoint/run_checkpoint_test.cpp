@@ -69,9 +69,9 @@ TEST_F(RunCheckpointTest, NamesADamagedState) {
 }
 
 TEST_F(RunCheckpointTest, RejectsNumbersOutOfRange) {
-  const nlohmann::ordered_json original{{"step", 30},        {"skipped_steps", 2},
-                                        {"total_steps", 40}, {"epoch", 1},
-                                        {"position", 5},     {"fingerprint", {{kSamplesKey, "6"}, {kStepsKey, "40"}}}};
+  const nlohmann::ordered_json original{
+      {"step", 30}, {"skipped_steps", 2}, {"total_steps", 40},
+      {"epoch", 1}, {"position", 5},      {"fingerprint", {{kSampleCountKey, "6"}, {kTotalStepsKey, "40"}}}};
   const auto write_value = [&](const std::string& key, int64_t value) {
     auto state = original;
     state[key] = value;
@@ -147,7 +147,7 @@ TEST_F(RunCheckpointTest, RejectsInvalidEvaluationState) {
 /// they take.
 TEST_F(RunCheckpointTest, ChangedRunMayHaveEarlierSteps) {
   nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};
-  state["fingerprint"] = {{kSamplesKey, "6"}, {kStepsKey, "40"}};
+  state["fingerprint"] = {{kSampleCountKey, "6"}, {kTotalStepsKey, "40"}};
   write_state(state.dump());
   EXPECT_THAT(get_refusal(), HasSubstr("total_steps is 60"));
   state["changed_at"] = 20;
@@ -161,7 +161,7 @@ TEST_F(RunCheckpointTest, ChangedRunMayHaveEarlierSteps) {
 /// A source that is used several times per epoch, in the spellings of data.train.
 TEST_F(RunCheckpointTest, RepeatedSourcesMakeMoreStepsThanSamples) {
   nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};
-  state["fingerprint"] = {{kSamplesKey, "6"}, {kStepsKey, "40"}, {"data.train", "d.json"}};
+  state["fingerprint"] = {{kSampleCountKey, "6"}, {kTotalStepsKey, "40"}, {"data.train", "d.json"}};
   write_state(state.dump());
   EXPECT_THAT(get_refusal(), HasSubstr("total_steps is 60"));
   data::Sources sources;

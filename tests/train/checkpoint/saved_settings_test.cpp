@@ -117,8 +117,8 @@ std::string resolve_date(const std::function<void(data::DataOptions&)>& resolve)
 
 TEST(ChatTemplateDate, NewRunUsesCurrentDate) {
   const parity::TemporaryFolder folder;
-  EXPECT_EQ(resolve_date([&](auto& data) { resolve_run_chat_template_date(data, folder.path()); }), current_date());
-  EXPECT_EQ(resolve_date([&](auto& data) { resolve_run_chat_template_date(data, ""); }), current_date());
+  EXPECT_EQ(resolve_date([&](auto& data) { resolve_run_chat_template_date(data, folder.path()); }), get_current_date());
+  EXPECT_EQ(resolve_date([&](auto& data) { resolve_run_chat_template_date(data, ""); }), get_current_date());
 }
 
 TEST(ChatTemplateDate, ResumedRunKeepsItsStartDate) {

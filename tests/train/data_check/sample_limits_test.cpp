@@ -13,7 +13,7 @@ namespace vlmtrain::train {
 namespace {
 
 planner::Workload make_workload(data::SampleShape shape) {
-  return {.candidates = {{.shapes = {{.tokens = 10}, std::move(shape)}, .first_sample_id = "a"}},
+  return {.worst_batches = {{.shapes = {{.tokens = 10}, std::move(shape)}, .first_sample_id = "a"}},
           .global_batch_size = 2};
 }
 
@@ -21,7 +21,7 @@ TEST(SampleLimitsTest, CountPixelsOfTiles) {
   const auto workload = make_workload(
       {.tokens = 90, .image_tokens = 40, .num_media = 2, .pixel_rows = 9, .row = {.height = 10, .width = 20}});
   EXPECT_EQ(compute_max_pixels(workload), 5 * 200) << "one of the two images has five tiles or more";
-  EXPECT_EQ(compute_pixel_unit(workload), 200);
+  EXPECT_EQ(compute_pixel_granularity(workload), 200);
   EXPECT_EQ(compute_min_pixels(workload), 200);
   EXPECT_EQ(compute_max_pixels(make_workload({.tokens = 90})), 0);
 }
@@ -35,7 +35,7 @@ TEST(SampleLimitsTest, CountPixelsOfNativeResolution) {
                           .grids = {{.rows = 4, .columns = 8}, {.rows = 4, .columns = 4}}};
   const auto workload = make_workload(shape);
   EXPECT_EQ(compute_max_pixels(workload), 4 * 8 * 14 * 14);
-  EXPECT_EQ(compute_pixel_unit(workload), 4 * 14 * 14) << "the square of an image token";
+  EXPECT_EQ(compute_pixel_granularity(workload), 4 * 14 * 14) << "the square of an image token";
   EXPECT_EQ(compute_min_pixels(workload), 16 * 4 * 14 * 14);
 }
 
@@ -61,7 +61,7 @@ class MeasuredSampleLimitsTest : public testing::Test {
 
   static int64_t compute_max_tokens(const planner::Workload& workload) {
     int64_t max_tokens = 0;
-    for (const auto& batch : workload.candidates) {
+    for (const auto& batch : workload.worst_batches) {
       for (const auto& shape : batch.shapes) max_tokens = std::max(max_tokens, shape.tokens);
     }
     return max_tokens;

@@ -30,7 +30,7 @@ TEST(EmergencySaveTest, ExplainsWhySavingIsUnsafe) {
   EXPECT_THAT(find_unsafe_save_reason(error, {.is_saving = true}), HasSubstr("while a checkpoint was written"));
   EXPECT_THAT(find_unsafe_save_reason(error, {.are_weights_consistent = false}),
               HasSubstr("while the weights were updated"));
-  EXPECT_THAT(find_unsafe_save_reason(error, {.metrics_are_lost = true}), HasSubstr("the last step is unknown"));
+  EXPECT_THAT(find_unsafe_save_reason(error, {.are_metrics_lost = true}), HasSubstr("the last step is unknown"));
   try {
     break_device();
   } catch (const std::exception& failure) {
@@ -46,7 +46,7 @@ class FailingAllocation final : public memory::AllocationWatcher {
       : component_(component), fail_(std::move(fail)), log_(log) {}
 
   void on_allocate(int64_t /*bytes*/) override {
-    const auto component = memory::current_memory_tag().component;
+    const auto component = memory::get_current_memory_tag().component;
     if (memory::is_in_backward() || component == memory::Component::kOther) return;
     // Dry runs of steps come before.
     if (step_ == 0 && log_.text().find("usable samples; 3 steps") == std::string::npos) return;

@@ -307,7 +307,7 @@ TEST(AsyncSaveBudgetTest, IsZeroWithoutFreeMemory) {
 TEST(AsyncSaveBudgetTest, OnAGpuOnlyHostMemoryCounts) {
   const auto budget = compute_async_save_budget(nullptr, planner::MemoryMode::kBalanced, 1);
   EXPECT_GT(budget.bytes, 0);
-  EXPECT_LT(budget.bytes, memory::machine_bytes());
+  EXPECT_LT(budget.bytes, memory::get_machine_memory_bytes());
 }
 
 }  // namespace

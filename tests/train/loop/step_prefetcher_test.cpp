@@ -22,7 +22,7 @@ class StepPrefetcherTest : public testing::Test {
   void replace(StepPrefetcher& prefetcher, PlannedStep& step, int64_t position) {
     const int64_t dropped = step.batch.samples[static_cast<size_t>(position)].index;
     ledger_.mark_dropped(dropped, "s", "does not fit into memory", "is too large");
-    prefetcher.replace(step, {dropped});
+    prefetcher.replace_samples(step, {dropped});
   }
 
   const planner::StepConfig step_config_ = planner::make_step_config(2);
@@ -114,7 +114,7 @@ TEST(StepPrefetcherBadSampleTest, KeepsTheErrorWhenReplacingASample) {
                              at::kCPU, [](report::EventKind, const std::string&) {});
   StepPrefetcher prefetcher(loader, step_config, tasks, &look_ahead, 1, 8);
   PlannedStep first = prefetcher.next(0);
-  EXPECT_THROW(prefetcher.replace(first, {first.batch.samples.front().index}), UserError);
+  EXPECT_THROW(prefetcher.replace_samples(first, {first.batch.samples.front().index}), UserError);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ Config make_config() {
 
 HostRunPlan make_run_plan(const Config& config, const data::SampleShape& shape, const std::filesystem::path& folder,
                           const std::optional<SavedPlan>& saved_plan = {}) {
-  planner::Workload workload{.candidates = {{.shapes = {shape}, .first_sample_id = "one"}}, .global_batch_size = 4};
+  planner::Workload workload{.worst_batches = {{.shapes = {shape}, .first_sample_id = "one"}}, .global_batch_size = 4};
   static const RankGroup single_rank({});
   return {config, std::move(workload), {}, /*decode_bytes=*/0, make_job(config), single_rank, folder, saved_plan};
 }
@@ -132,14 +132,14 @@ TEST(PlanOrSplitTest, PlansSingleSamplesIfSplitsAreAllowed) {
   };
   planner::CpuPlanRequest request;
   request.constraints.micro_batch_size = 4;
-  const auto refused = make_plan_or_split(request, /*allow_splits=*/false, make);
+  const auto refused = make_plan_allowing_splits(request, /*allow_splits=*/false, make);
   EXPECT_FALSE(refused.plan.fits);
   EXPECT_FALSE(refused.oversized_micro_batch);
-  const auto split = make_plan_or_split(request, /*allow_splits=*/true, make);
+  const auto split = make_plan_allowing_splits(request, /*allow_splits=*/true, make);
   EXPECT_TRUE(split.plan.fits);
   EXPECT_EQ(split.oversized_micro_batch, 4);
   request.with_suggestions = false;
-  make_plan_or_split(request, /*allow_splits=*/false, make);
+  make_plan_allowing_splits(request, /*allow_splits=*/false, make);
   EXPECT_EQ(requests, (std::vector<std::pair<int64_t, bool>>{{4, true}, {4, false}, {1, true}, {4, false}}));
 }
 

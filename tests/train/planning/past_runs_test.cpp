@@ -142,15 +142,15 @@ TEST_F(PastRunsTest, CalibratesPlans) {
   plan.best.step_seconds = 3;
   plan.best.tokens_per_second = 100;
   plan.alternatives = {plan.best};
-  plan.average.emplace();
-  plan.average->step_seconds = 1;
-  plan.average->samples_per_second = 8;
+  plan.average_step.emplace();
+  plan.average_step->step_seconds = 1;
+  plan.average_step->samples_per_second = 8;
   calibrate(plan, past_runs);
   EXPECT_DOUBLE_EQ(plan.best.step_seconds, 6);
   EXPECT_DOUBLE_EQ(plan.best.tokens_per_second, 50);
   EXPECT_DOUBLE_EQ(plan.alternatives.front().step_seconds, 6);
-  EXPECT_DOUBLE_EQ(plan.average->step_seconds, 2);
-  EXPECT_DOUBLE_EQ(plan.average->samples_per_second, 4);
+  EXPECT_DOUBLE_EQ(plan.average_step->step_seconds, 2);
+  EXPECT_DOUBLE_EQ(plan.average_step->samples_per_second, 4);
   EXPECT_THAT(past_runs.description(),
               testing::AllOf(HasSubstr("2 runs on this machine"), HasSubstr("0.42 GB"), HasSubstr("2 times")));
 }

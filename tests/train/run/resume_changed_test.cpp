@@ -210,9 +210,9 @@ TEST_F(ResumeChangedTest, EditedFingerprintIsRejectedOrReported) {
     std::ofstream(file) << edited;
     fs::remove(file.parent_path() / "checksums.json");  // which would notice it
   };
-  write_fingerprint(kSamplesKey, 7);
+  write_fingerprint(kSampleCountKey, 7);
   EXPECT_THROW(run_training(), UserError) << "the ledger has four";
-  write_fingerprint(kSamplesKey, "none");
+  write_fingerprint(kSampleCountKey, "none");
   EXPECT_THROW(run_training(), UserError);
   write_fingerprint("model.freeze_projector", nlohmann::json::array({1}));
   EXPECT_NO_THROW(run_training());

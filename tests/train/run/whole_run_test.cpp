@@ -214,13 +214,13 @@ TEST_F(WholeRunTest, WritesTheReportAtIntervals) {
 
 TEST(SampleEvenlyTest, TakesOneSampleOfEachRange) {
   io::InMemoryRecords records(std::vector<io::Record>(10));
-  const auto indices = sample_evenly(records, 5);
+  const auto indices = sample_records_evenly(records, 5);
   ASSERT_THAT(indices, SizeIs(5));
   for (int i = 0; i < 5; ++i) EXPECT_EQ(indices[static_cast<size_t>(i)] / 2, i);
-  EXPECT_THAT(sample_evenly(records, 20), SizeIs(10));
-  EXPECT_THAT(sample_evenly(io::InMemoryRecords(), 5), IsEmpty());
+  EXPECT_THAT(sample_records_evenly(records, 20), SizeIs(10));
+  EXPECT_THAT(sample_records_evenly(io::InMemoryRecords(), 5), IsEmpty());
   for (int64_t i = 0; i < records.size(); ++i) records[i].problem = "has no answer";
-  EXPECT_THAT(sample_evenly(records, 5), IsEmpty());
+  EXPECT_THAT(sample_records_evenly(records, 5), IsEmpty());
 }
 
 }  // namespace

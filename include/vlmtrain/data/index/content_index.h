@@ -81,20 +81,20 @@ class ContentIndex {
   /// The hashes of a record.
   struct Fingerprint {
     bool is_usable = false;
-    uint64_t text = 0;               ///< hash of the conversation
+    uint64_t text_hash = 0;          ///< hash of the conversation
     std::vector<uint64_t> media;     ///< keys of media_, in the record's order
     std::vector<uint64_t> masks;     ///< keys of mask files, in the record's order
     std::vector<uint64_t> subjects;  ///< hashes of names
   };
   /// A media file or embedded content.
   struct MediaEntry {
-    size_t dataset = 0;                    ///< data set of the first occurrence
-    int64_t record = 0;                    ///< record of the first occurrence
-    int64_t media_index = 0;               ///< index among the record's media
-    int64_t bytes = 0;                     ///< size; 0 if it is not compared by content
-    std::optional<uint64_t> head = {};     ///< hash of the first bytes; set if another file has this size
-    std::optional<uint64_t> content = {};  ///< hash of all bytes; set if another file has this size and head
-    std::string problem = {};              ///< the system's message if the file is missing
+    size_t dataset = 0;                         ///< data set of the first occurrence
+    int64_t record = 0;                         ///< record of the first occurrence
+    int64_t media_index = 0;                    ///< index among the record's media
+    int64_t bytes = 0;                          ///< size; 0 if it is not compared by content
+    std::optional<uint64_t> head_hash = {};     ///< hash of the first bytes; set if another file has this size
+    std::optional<uint64_t> content_hash = {};  ///< hash of all bytes; set if another file has this size and head
+    std::string problem = {};                   ///< the system's message if the file is missing
   };
 
   /// Hashes a record and adds its media to media_.

@@ -30,7 +30,7 @@ struct HoldOutState {
   /// hash_content() of some or all of `indices`, as (index, hash) in ascending order.
   std::vector<std::pair<int64_t, uint64_t>> content_hashes;
 
-  bool has_all_contents() const { return content_hashes.size() == indices.size(); }
+  bool has_all_content_hashes() const { return content_hashes.size() == indices.size(); }
 };
 
 /// Returns a hash of a record's conversation, the names of its files, and its id unless the id is

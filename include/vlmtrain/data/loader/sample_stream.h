@@ -21,11 +21,11 @@ namespace vlmtrain::data {
 using IndexGenerator = std::function<std::optional<int64_t>()>;
 
 /// Returns a generator of the indices from 0 to samples - 1.
-IndexGenerator make_sequential_indices(int64_t samples);
+IndexGenerator make_sequential_generator(int64_t samples);
 
 /// A function that returns the sample of an index, or throws. Called by several threads at the same
 /// time.
-using MakeSample = std::function<Sample(int64_t index)>;
+using SampleFunction = std::function<Sample(int64_t index)>;
 
 /// A sample to process, with its seed for this draw.
 struct SampleRequest {
@@ -33,9 +33,9 @@ struct SampleRequest {
   uint64_t seed = 0;   ///< see Sample::seed
 };
 
-// The counterparts of IndexGenerator and MakeSample for requests with seeds.
-using RequestSource = std::function<std::optional<SampleRequest>()>;
-using MakeRequestedSample = std::function<Sample(const SampleRequest& request)>;
+// The counterparts of IndexGenerator and SampleFunction for requests with seeds.
+using RequestGenerator = std::function<std::optional<SampleRequest>()>;
+using RequestFunction = std::function<Sample(const SampleRequest& request)>;
 
 /// The result of one request.
 struct StreamItem {
@@ -49,7 +49,7 @@ struct StreamItem {
 /// its item and does not affect other items. Each worker uses one core: its ATen operations start
 /// no OpenMP threads.
 ///
-///     SampleStream stream(make_sequential_indices(samples), make_sample, {.workers = 2, .prefetch_samples = 16});
+///     SampleStream stream(make_sequential_generator(samples), make_sample, {.workers = 2, .prefetch_samples = 16});
 ///     while (auto item = stream.next()) …
 class SampleStream {
  public:
@@ -66,8 +66,8 @@ class SampleStream {
 
   /// Starts the workers. `source` and `make` are called until the destructor returns. REQUIRES:
   /// settings.workers >= 1.
-  SampleStream(IndexGenerator source, MakeSample make, Settings settings);
-  SampleStream(RequestSource source, MakeRequestedSample make, Settings settings);
+  SampleStream(IndexGenerator source, SampleFunction make, Settings settings);
+  SampleStream(RequestGenerator source, RequestFunction make, Settings settings);
   /// Waits until the workers have finished their current samples.
   ~SampleStream();
   SampleStream(const SampleStream&) = delete;
@@ -85,7 +85,7 @@ class SampleStream {
   struct Slot {
     StreamItem item;
     uint64_t seed = 0;
-    bool ready = false;
+    bool is_ready = false;
     int64_t bytes = 0;  ///< set when ready
   };
 
@@ -97,8 +97,8 @@ class SampleStream {
   /// held.
   Slot* claim_slot();
 
-  RequestSource source_;
-  MakeRequestedSample make_;
+  RequestGenerator source_;
+  RequestFunction make_sample_;
   size_t max_prefetch_samples_;
   int64_t max_prefetch_bytes_;
   std::atomic<bool> was_memory_limited_{false};
@@ -109,7 +109,7 @@ class SampleStream {
   int64_t ready_bytes_ = 0;
   int64_t ready_samples_ = 0;
   int64_t largest_bytes_ = 0;
-  bool ended_ = false;
+  bool has_ended_ = false;
   std::exception_ptr source_error_;
   std::vector<std::jthread> workers_;  // last: joined before anything they use is destroyed
 };

@@ -51,7 +51,7 @@ struct PackFill {
   int64_t max_tiles = 0;  ///< maximum number of tiles in a pack
   /// Number of packs that have reached a limit of media or tiles, although the tokens of the
   /// shortest sample would still fit.
-  int64_t limited_by_media = 0;
+  int64_t num_limited_by_media = 0;
 };
 
 /// The sizes of the packs of an epoch, and the limits that they reach.
@@ -59,10 +59,10 @@ struct PackStatistics {
   PackFill fill;
   std::vector<SampleSize> packs = {};  ///< total sizes of each pack
   std::vector<int64_t> samples = {};   ///< number of samples of each pack
-  // The two parts of fill.limited_by_media.
-  int64_t limited_by_images = 0;  ///< packs at the limit of media
-  int64_t limited_by_tiles = 0;   ///< packs at the limit of tiles, but not at the limit of media
-  int64_t limited_by_tokens() const { return fill.packs - limited_by_images - limited_by_tiles; }
+  // The two parts of fill.num_limited_by_media.
+  int64_t num_limited_by_images = 0;  ///< packs at the limit of media
+  int64_t num_limited_by_tiles = 0;   ///< packs at the limit of tiles, but not at the limit of media
+  int64_t num_limited_by_tokens() const { return fill.packs - num_limited_by_images - num_limited_by_tiles; }
 
   std::vector<int64_t> largest_tile_pack = {};  ///< sample indices of the first pack with the most tiles
 };

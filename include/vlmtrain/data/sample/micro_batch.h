@@ -39,9 +39,10 @@ struct MicroBatch {
   at::Tensor label_positions;    ///< int64 [labels], rows whose hidden state predicts the label
   at::Tensor labels;             ///< int64 [labels], token ids
   MaskBatch masks;
-  at::Tensor label_tasks;                        ///< int64 [labels], Sample::task_number; undefined if not requested
-  std::vector<nn::DropoutSegment> sample_units;  ///< dropout units of the text: samples, by tokens
-  std::vector<nn::DropoutSegment> pixel_units;   ///< dropout units of the tower: frames by patches, or pixel rows
+  at::Tensor label_tasks;  ///< int64 [labels], Sample::task_number; undefined if not requested
+  std::vector<nn::DropoutSegment> sample_dropout_units;  ///< dropout units of the text: samples, by tokens
+  std::vector<nn::DropoutSegment>
+      pixel_dropout_units;  ///< dropout units of the tower: frames by patches, or pixel rows
   int64_t samples = 0;
   int64_t num_media = 0;  ///< images, videos and volumes
   int64_t num_volumes = 0;

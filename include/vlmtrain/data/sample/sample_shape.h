@@ -81,7 +81,7 @@ class SampleShapes {
   bool operator==(const SampleShapes& other) const;
 
   /// Returns whether any known sample has a video.
-  bool have_videos() const;
+  bool has_videos() const;
 
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;
@@ -104,19 +104,19 @@ class SampleShapes {
 
 // Sort keys that rank the samples which may need the most memory. Later fields break ties.
 
-inline std::tuple<int64_t, int64_t, int64_t> token_sort_key(const SampleShape& shape) {
+inline std::tuple<int64_t, int64_t, int64_t> get_token_sort_key(const SampleShape& shape) {
   return {shape.tokens, shape.pixel_rows, shape.label_tokens};
 }
 
-inline std::tuple<int64_t, int64_t, int64_t> pixel_sort_key(const SampleShape& shape) {
+inline std::tuple<int64_t, int64_t, int64_t> get_pixel_sort_key(const SampleShape& shape) {
   return {shape.pixel_rows * shape.row.bytes(), shape.tokens, shape.label_tokens};
 }
 
-inline std::tuple<int64_t, int64_t, int64_t> label_sort_key(const SampleShape& shape) {
+inline std::tuple<int64_t, int64_t, int64_t> get_label_sort_key(const SampleShape& shape) {
   return {shape.label_tokens, shape.tokens, shape.pixel_rows};
 }
 
-inline std::tuple<int64_t, int64_t, int64_t> mask_sort_key(const SampleShape& shape) {
+inline std::tuple<int64_t, int64_t, int64_t> get_mask_sort_key(const SampleShape& shape) {
   return {shape.masks, shape.mask_images, shape.tokens};
 }
 

@@ -75,14 +75,14 @@ class Consensus {
   virtual std::vector<double> sum_over_ranks(std::vector<double> value) const { return value; }
   /// Starts to sum a contiguous tensor over all ranks, in place. The tensor must not be accessed
   /// until wait_for_reductions(). This also holds for the next three functions.
-  virtual void all_reduce_sum(const at::Tensor& /*value*/) const {}
+  virtual void all_reduce_sum_async(const at::Tensor& /*value*/) const {}
   /// Starts to sum a one-dimensional tensor over the ranks of the group. Rank r of n receives the
   /// r-th of n equal shards, in place; the values of the other shards become undefined.
-  virtual void reduce_scatter(const at::Tensor& /*all*/) const {}
+  virtual void reduce_scatter_async(const at::Tensor& /*all*/) const {}
   /// Starts to sum over the ranks that have the same shard in other groups, in place.
-  virtual void all_reduce_replicas(const at::Tensor& /*value*/) const {}
+  virtual void all_reduce_replicas_async(const at::Tensor& /*value*/) const {}
   /// Starts to sum over the ranks of the group, in place.
-  virtual void all_reduce_group(const at::Tensor& value) const { all_reduce_sum(value); }
+  virtual void all_reduce_group_async(const at::Tensor& value) const { all_reduce_sum_async(value); }
   /// Makes the device's current stream wait for all reductions so far; CPU tensors are complete on
   /// return.
   virtual void wait_for_reductions() const {}
@@ -92,7 +92,8 @@ class Consensus {
   [[nodiscard]] virtual AllGatherHandle all_gather_async(const at::Tensor& /*all*/) const { return {}; }
   /// The same with separate tensors: `all` becomes the concatenation of `value` of the group's
   /// ranks.
-  [[nodiscard]] virtual AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& value) const {
+  [[nodiscard]] virtual AllGatherHandle all_gather_into_tensor_async(const at::Tensor& all,
+                                                                     const at::Tensor& value) const {
     all.copy_(value);
     return {};
   }

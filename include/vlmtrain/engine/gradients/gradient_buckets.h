@@ -47,19 +47,19 @@ class GradientBuckets {
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
   /// Returns the number of groups.
-  int64_t groups() const { return flat_.size(0); }
+  int64_t groups() const { return flat_sums_.size(0); }
   /// Returns the number of parameters that require gradients. The index i below follows the store's
   /// order.
   size_t size() const { return entries_.size(); }
   /// Returns the number of elements of parameter i.
   int64_t elements(size_t i) const { return entries_[i].parameter.numel(); }
   /// Returns the dtype (fp32) and the device of the sums.
-  at::TensorOptions options() const { return flat_.options(); }
+  at::TensorOptions options() const { return flat_sums_.options(); }
 
   const Shard& shard() const { return shard_; }
   /// Returns the range of the flattened parameter i that is in this rank's part; its count is 0 if
   /// there is none.
-  ElementRange local_range(size_t i) const;
+  ElementRange get_local_range(size_t i) const;
   /// Returns whether parameter i is in a sharded block.
   bool is_in_sharded_block(size_t i) const { return buckets_[entries_[i].bucket].block != nullptr; }
   /// Returns the number of elements of each bucket that is not a sharded block, padding included.
@@ -72,7 +72,7 @@ class GradientBuckets {
   /// [part].
   std::vector<at::Tensor> get_block_shards() const;
   /// Returns this rank's part of each other bucket, as views fp32 [part].
-  std::vector<at::Tensor> get_other_shards() const;
+  std::vector<at::Tensor> get_non_block_shards() const;
 
   /// Sets the group to which the next gradients are added; initially 0.
   void set_group(int64_t group);
@@ -86,7 +86,7 @@ class GradientBuckets {
   /// InternalError for an unknown name.
   at::Tensor sum(const std::string& name) const;
 
-  /// Returns the elements local_range(i) of the flattened sum, not a copy. REQUIRES:
+  /// Returns the elements get_local_range(i) of the flattened sum, not a copy. REQUIRES:
   /// has_gradient(i).
   at::Tensor get_local_sum(size_t i) const;
 
@@ -140,7 +140,7 @@ class GradientBuckets {
   struct Bucket {
     int64_t first = 0, elements = 0;  // in a row of flat_sums_
     std::vector<size_t> entries{};
-    size_t pending = 0;                       // gradients of the last micro-batch that are not complete
+    size_t num_pending_gradients = 0;         // gradients of the last micro-batch that are not complete
     const nn::ShardedBlock* block = nullptr;  // if set, `first` is an offset in block_shards_
     bool has_sum = false;                     // in this step; sharded blocks only
   };
@@ -148,7 +148,7 @@ class GradientBuckets {
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
 
   int64_t align_up(int64_t elements) const;
-  void layout_buckets();
+  void lay_out_buckets();
   void check_not_reduced(const Entry& entry) const;
   void accumulate(size_t i);
   void reduce_bucket(size_t bucket, int64_t group);
@@ -156,10 +156,10 @@ class GradientBuckets {
   std::vector<at::Tensor> compute_flat_norms() const;
   std::vector<at::Tensor> compute_tensor_norms() const;
   std::vector<at::Tensor> collect_sums() const;
-  void zero_missing(const Bucket& bucket, int64_t group) const;
-  void layout_block_buckets(const nn::ParameterStore& store);
+  void zero_missing_gradients(const Bucket& bucket, int64_t group) const;
+  void lay_out_block_buckets(const nn::ParameterStore& store);
   void accumulate_block(size_t i);
-  void zero_unfilled(const Bucket& bucket, const at::Tensor& full_bucket) const;
+  void zero_unfilled_gradients(const Bucket& bucket, const at::Tensor& full_bucket) const;
   at::Tensor get_local_shard(const Bucket& bucket) const;
   void finish_block_reduction();
 
@@ -167,7 +167,7 @@ class GradientBuckets {
   bool has_sharded_blocks_;
   std::vector<Entry> entries_;
   std::vector<Bucket> buckets_;
-  at::Tensor flat_;  // [groups, elements], bucket after bucket
+  at::Tensor flat_sums_;  // [groups, elements], bucket after bucket
   // For sharded blocks: this rank's parts, and two whole buckets. One is filled while the other is
   // reduced.
   at::Tensor block_shards_;

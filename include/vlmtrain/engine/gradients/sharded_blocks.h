@@ -68,7 +68,7 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   std::vector<Block>::iterator find_block(size_t first);
   void synchronize_pass(const std::string& message);
   void plan_visits(const nn::PassSpec& spec);
-  void advance(size_t visit);
+  void advance_to_visit(size_t visit);
   void enter_visit(size_t visit);
   void leave_visit(size_t visit);
   void start_unshard(Block& block, size_t slot);

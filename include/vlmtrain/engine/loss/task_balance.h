@@ -121,18 +121,18 @@ class GradNorm {
 /// Returns the order in which PCGrad compares each task with the other tasks, int64 [tasks − 1,
 /// tasks] on the CPU. Column i is a permutation of all tasks except i. Equal seeds give equal
 /// orders.
-at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed);
+at::Tensor make_pcgrad_orders(int64_t tasks, uint64_t seed);
 
 /// Returns the coefficients c of PCGrad (Yu et al. 2020, arXiv 2001.06782, algorithm 1): the
 /// resolved gradient is Σ_j c_j g_j. Each task's gradient is compared with the original gradients
-/// of the other tasks, in the order of its column of `orders` (pcgrad_orders()). If the two
+/// of the other tasks, in the order of its column of `orders` (make_pcgrad_orders()). If the two
 /// conflict, that is if their product is negative, its projection onto the other gradient is
 /// subtracted. A zero gradient does not conflict. `products` is fp64 [tasks, tasks] with g_i · g_j.
 /// Returns fp64 [tasks] on the device of the arguments.
-at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders);
+at::Tensor compute_pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders);
 
 /// Applies PCGrad to the gradients of all parameters as one vector. The groups of the buckets are
-/// the tasks. The result replaces the sums of group 0. `seed` determines pcgrad_orders(). Does not
+/// the tasks. The result replaces the sums of group 0. `seed` determines make_pcgrad_orders(). Does not
 /// synchronize with the device.
 void resolve_conflicts(GradientBuckets& buckets, uint64_t seed);
 

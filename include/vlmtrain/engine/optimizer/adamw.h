@@ -143,7 +143,7 @@ class AdamW {
 
   const Shard& shard() const { return buckets_.shard(); }
   /// Returns the number of trained elements of the whole model, on every rank.
-  int64_t trained_elements() const;
+  int64_t count_trained_elements() const;
 
   /// Returns false while apply() runs, and after it failed: weights and state are then a mixture of
   /// two steps.
@@ -173,11 +173,11 @@ class AdamW {
   };
 
   at::Tensor get_gradient(size_t i) const;
-  std::string saved_name(const StateTensor& tensor) const;
+  std::string make_saved_name(const StateTensor& tensor) const;
   StateTensor make_master_tensor(const Entry& entry) const;
-  std::vector<StateTensor> state_tensors() const;
+  std::vector<StateTensor> collect_state_tensors() const;
   void make_compressed_groups(const at::TensorOptions& options);
-  void add_groups(OptimizerUpdate& update) const;
+  void add_aten_groups(OptimizerUpdate& update) const;
   void add_chunks(OptimizerUpdate& update) const;
   bool has_custom_kernel() const;
   void add_custom_kernel_groups(OptimizerUpdate& update) const;

@@ -21,7 +21,7 @@ std::string to_string(BatchScaling scaling);
 /// Where the weights of the tasks in the loss come from.
 enum class TaskWeighting {
   kNone,         ///< all weights are 1
-  kFixed,        ///< BalanceOptions::task_weights
+  kFixed,        ///< BatchAndTaskOptions::task_weights
   kInverseSize,  ///< 1 / (samples of the task in the training data)
   kGradNorm,     ///< GradNorm changes the weights during training (task_balance.h)
 };
@@ -34,7 +34,7 @@ enum class GradientConflicts {
 
 /// The options of section `training` that concern batch size and tasks. Each field is the option of
 /// the same name (docs/config.md).
-struct BalanceOptions {
+struct BatchAndTaskOptions {
   Auto<int64_t> global_batch_tokens;  ///< approximate tokens of a step, image tokens included; auto: no target
   BatchScaling batch_scaling = BatchScaling::kNone;
   Auto<int64_t> reference_batch_size;  ///< samples per step for which the learning rates hold; auto: global_batch_size
@@ -47,6 +47,6 @@ struct BalanceOptions {
 
 /// Adds the options to `table`, which writes parsed values to `options`. `options` must outlive
 /// `table`.
-void declare(OptionTable& table, BalanceOptions& options);
+void declare(OptionTable& table, BatchAndTaskOptions& options);
 
 }  // namespace vlmtrain::engine

@@ -58,7 +58,7 @@ struct TrainingOptions {
   OptimizerStates optimizer_states = OptimizerStates::kFp32;
   kernels::KernelBackend kernels = kernels::KernelBackend::kCustom;
   int64_t seed = 0;
-  BalanceOptions balance;
+  BatchAndTaskOptions balance;
 };
 
 /// Adds the options to `table`, which writes parsed values to `options`. `options` must outlive

@@ -165,7 +165,7 @@ class Step {
 };
 
 /// Runs all phases of a step on a single rank. Throws StepOutOfMemory and PartialUpdateError.
-StepResult optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
-                          const LearningRates& rates);
+StepResult run_optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
+                              const LearningRates& rates);
 
 }  // namespace vlmtrain::engine

@@ -51,9 +51,9 @@ class SpanAttention {
   Segments segments_;
   std::optional<int64_t> window_;
   bool has_spans_;
-  // For the flash kernel: the result of make_ahead_keys(), and its segments.
+  // For the flash kernel: the result of make_future_keys(), and its segments.
   at::Tensor query_rows_, key_rows_;  // int64 [spans · (length − 1)]
-  Segments ahead_segments_;
+  Segments future_segments_;
   // For the other kernels: the mask of each segment, added to its scores.
   std::vector<at::Tensor> masks_;
 };

@@ -39,11 +39,12 @@ class FusedPrologue {
   virtual std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
                                            const at::Tensor& gradient, const std::vector<bool>& needs_grad) const = 0;
 
-  /// Does the same as backward() and adds `stream_gradient`, a gradient of the residual stream, to
+  /// Does the same as backward() and adds `residual_stream_gradient`, a gradient of the residual stream, to
   /// the gradient of the first input. REQUIRES: needs_grad[0].
-  virtual std::vector<at::Tensor> backward_with_stream(const std::vector<at::Tensor>& inputs, const Output& output,
-                                                       const at::Tensor& gradient, const std::vector<bool>& needs_grad,
-                                                       const at::Tensor& stream_gradient) const;
+  virtual std::vector<at::Tensor> backward_add_stream_gradient(const std::vector<at::Tensor>& inputs,
+                                                               const Output& output, const at::Tensor& gradient,
+                                                               const std::vector<bool>& needs_grad,
+                                                               const at::Tensor& residual_stream_gradient) const;
 
  protected:
   FusedPrologue() = default;

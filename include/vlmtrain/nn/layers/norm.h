@@ -65,7 +65,7 @@ RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps
 void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain);
 
 /// Returns the initial values of a weight for which the gain is 1.
-InitialValues unit_gain(NormGain gain);
+InitialValues make_unit_gain(NormGain gain);
 
 /// The result of rms_norm_backward().
 struct RmsNormGradients {

@@ -68,6 +68,6 @@ class QkNorm {
 /// table[indices[k][i]]. `table` [rows, features]; `indices` int64 and `weights` fp32 [taps, n],
 /// both without gradients. Returns [n, features] in the dtype of the table, summed in fp32 (fp64
 /// for fp64). Saves indices and weights.
-at::Tensor weighted_row_sum(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights);
+at::Tensor sum_weighted_rows(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights);
 
 }  // namespace vlmtrain::nn

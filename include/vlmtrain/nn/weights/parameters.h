@@ -125,7 +125,7 @@ class ParameterStore {
   bool quantizes(const std::string& name) const;
 
   /// Registers a Linear. Returns the settings of its adapter; null if it gets none.
-  const LoraSettings* add_linear(const std::string& path, Component component);
+  const LoraSettings* register_linear(const std::string& path, Component component);
 
   /// Returns all parameters in the order of their addition.
   const std::vector<Parameter>& all() const { return parameters_; }
@@ -222,8 +222,8 @@ class ParameterScope {
   /// Adds a parameter of a LoRA adapter.
   at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
                                const at::Tensor& storage = {}) const;
-  /// Registers the Linear at this prefix; see ParameterStore::add_linear().
-  const LoraSettings* register_linear() const { return store_->add_linear(prefix_, component_); }
+  /// Registers the Linear at this prefix; see ParameterStore::register_linear().
+  const LoraSettings* register_linear() const { return store_->register_linear(prefix_, component_); }
   ParameterStore& store() const { return *store_; }
   const std::string& path() const { return prefix_; }
 

@@ -25,7 +25,7 @@ enum class Signedness { kSigned, kUnsigned };
 at::Tensor make_dynamic_codebook(Signedness signedness = Signedness::kSigned);
 
 /// Returns the midpoints of neighboring values of `ascending` [n], as [n − 1].
-at::Tensor midpoints(const at::Tensor& ascending);
+at::Tensor compute_midpoints(const at::Tensor& ascending);
 
 /// Values quantized block by block.
 struct QuantizedBlocks {
@@ -108,7 +108,7 @@ class Quantizer {
  private:
   Quantization quantization_;
   at::TensorOptions options_;
-  at::Tensor nf4_pairs_, dynamic_map_;  // values and absmax of Nf4Tables; undefined for int8
+  at::Tensor nf4_value_table_, nf4_absmax_table_;  // values and absmax of Nf4Tables; undefined for int8
 };
 
 /// The weight [out, in] of a Linear: a tensor, or a frozen quantized weight.

@@ -119,7 +119,7 @@ class ShardedBlock {
 
   const Section& section(Kind kind) const { return sections_[static_cast<size_t>(kind)]; }
   Section& section(Kind kind) { return sections_[static_cast<size_t>(kind)]; }
-  void layout_sections(const std::vector<Weight>& weights);
+  void lay_out_sections(const std::vector<Weight>& weights);
   void assign_offsets();
   void rebind_tensors(const at::TensorOptions& options);
   at::Tensor slice_local(const Section& section, const StoredTensor& stored) const;

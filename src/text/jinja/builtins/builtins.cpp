@@ -248,18 +248,18 @@ constexpr std::array kFunctions = {
 }  // namespace
 
 const Builtin* find_filter(std::string_view name) {
-  for (const auto& table : {text_filters(), number_filters(), list_filters(), select_filters()}) {
+  for (const auto& table : {get_text_filters(), get_number_filters(), get_list_filters(), get_select_filters()}) {
     if (const Builtin* builtin = find_by_name(table, name)) return builtin;
   }
   return nullptr;
 }
 
 const Builtin* find_test(std::string_view name) {
-  return find_by_name(tests(), name);
+  return find_by_name(get_tests(), name);
 }
 
 const Builtin* find_function(std::string_view name) {
-  return find_by_name(functions(), name);
+  return find_by_name(get_functions(), name);
 }
 
 Value apply_builtin(Context& context, const Builtin& builtin, const Value& self, const Arguments& arguments) {
@@ -271,7 +271,7 @@ Value make_generator(std::vector<Value> items) {
   return Value(std::make_shared<const Sequence>(Sequence::Type::kGenerator, std::move(items)));
 }
 
-std::span<const Builtin> functions() {
+std::span<const Builtin> get_functions() {
   return kFunctions;
 }
 

@@ -20,12 +20,12 @@ const Builtin* find_function(std::string_view name);
 Value apply_builtin(Context& context, const Builtin& builtin, const Value& self, const Arguments& arguments);
 
 /// The tables that find_filter(), find_test() and find_function() search.
-std::span<const Builtin> text_filters();
-std::span<const Builtin> number_filters();
-std::span<const Builtin> list_filters();
-std::span<const Builtin> select_filters();
-std::span<const Builtin> tests();
-std::span<const Builtin> functions();
+std::span<const Builtin> get_text_filters();
+std::span<const Builtin> get_number_filters();
+std::span<const Builtin> get_list_filters();
+std::span<const Builtin> get_select_filters();
+std::span<const Builtin> get_tests();
+std::span<const Builtin> get_functions();
 
 /// Returns a generator of `items`. It yields the items only once, see Sequence::is_exhausted.
 Value make_generator(std::vector<Value> items);

@@ -31,7 +31,7 @@ std::vector<KeyedItem> make_keyed_items(Context& context, const Value& value, co
   std::vector<KeyedItem> keyed_items;
   keyed_items.reserve(items->items.size());
   for (const Value& item : items->items) {
-    Value key = attribute_path != nullptr ? get_path(item, *attribute_path, context.budget) : item;
+    Value key = attribute_path != nullptr ? get_item_at_path(item, *attribute_path, context.budget) : item;
     if (key.is_undefined() && fallback != nullptr) key = *fallback;
     keyed_items.push_back({fold_case(key, case_sensitive, context.budget), item});
   }
@@ -71,7 +71,7 @@ Value sort_filter(Context& context, const Value& value, const BoundArguments& ar
       const size_t end = std::min(remaining.find(','), remaining.size());
       const Value attribute_name = Value::text(std::string(remaining.substr(0, end)));
       keys.push_back(
-          fold_case(get_path(keyed_item.item, attribute_name, context.budget), case_sensitive, context.budget));
+          fold_case(get_item_at_path(keyed_item.item, attribute_name, context.budget), case_sensitive, context.budget));
       if (end == remaining.size()) break;
       remaining.remove_prefix(end + 1);
     }
@@ -279,7 +279,7 @@ constexpr std::array kListFilters = {
 
 }  // namespace
 
-std::span<const Builtin> list_filters() {
+std::span<const Builtin> get_list_filters() {
   return kListFilters;
 }
 

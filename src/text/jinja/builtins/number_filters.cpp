@@ -21,9 +21,9 @@ Number require_number(std::string_view filter, const Value& value) {
 
 /// Returns Python's int() of a float, rounded toward 0. Throws EvaluationError beyond
 /// kIntegerLimit.
-Value to_integer_value(double real) {
-  if (!(std::fabs(real) < kIntegerLimit)) throw evaluation_error("{} is not a 64-bit integer", real);
-  return Value(static_cast<int64_t>(real));
+Value to_integer_value(double float_value) {
+  if (!(std::fabs(float_value) < kIntegerLimit)) throw evaluation_error("{} is not a 64-bit integer", float_value);
+  return Value(static_cast<int64_t>(float_value));
 }
 
 Value abs_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
@@ -40,23 +40,23 @@ Value int_filter(Context& /*context*/, const Value& value, const BoundArguments&
   if (value.text() != nullptr) {
     if (const auto integer = parse_int(value.text()->view(), static_cast<int>(args.integer(1, 10))))
       return Value(*integer);
-    const auto real = parse_float(value.text()->view());
-    return real && std::isfinite(*real) ? to_integer_value(*real) : fallback;
+    const auto float_value = parse_float(value.text()->view());
+    return float_value && std::isfinite(*float_value) ? to_integer_value(*float_value) : fallback;
   }
   const auto number = to_number(value);
-  if (!number || std::isnan(number->real)) return fallback;
-  return number->is_integer ? Value(number->integer) : to_integer_value(number->real);
+  if (!number || std::isnan(number->float_value)) return fallback;
+  return number->is_integer ? Value(number->integer) : to_integer_value(number->float_value);
 }
 
 Value float_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
   const Value fallback = args[0] != nullptr ? *args[0] : Value(0.0);
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
   if (value.text() != nullptr) {
-    const auto real = parse_float(value.text()->view());
-    return real ? Value(*real) : fallback;
+    const auto float_value = parse_float(value.text()->view());
+    return float_value ? Value(*float_value) : fallback;
   }
   const auto number = to_number(value);
-  return number ? Value(number->real) : fallback;
+  return number ? Value(number->float_value) : fallback;
 }
 
 Value round_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
@@ -66,7 +66,7 @@ Value round_filter(Context& /*context*/, const Value& value, const BoundArgument
   if (method == "common") return round_number(number, precision);
   if (method != "ceil" && method != "floor") throw evaluation_error("round: the method must be common, ceil or floor");
   const double unit = std::pow(10.0, static_cast<double>(precision));
-  const double scaled = number.real * unit;
+  const double scaled = number.float_value * unit;
   if (!std::isfinite(scaled)) throw evaluation_error("round: the number is too large");
   return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / unit);
 }
@@ -80,7 +80,7 @@ constexpr std::array kNumberFilters = {
 
 }  // namespace
 
-std::span<const Builtin> number_filters() {
+std::span<const Builtin> get_number_filters() {
   return kNumberFilters;
 }
 

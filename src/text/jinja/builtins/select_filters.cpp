@@ -37,7 +37,8 @@ Value select_filter(Context& context, const Value& value, const BoundArguments& 
   std::vector<Value> selected_items;
   const auto items = to_sequence(value, context.budget);
   for (const Value& item : items->items) {
-    const Value test_input = by_attribute ? get_path(item, filter_arguments.positional[0], context.budget) : item;
+    const Value test_input =
+        by_attribute ? get_item_at_path(item, filter_arguments.positional[0], context.budget) : item;
     const bool is_match =
         test != nullptr ? is_true(apply_builtin(context, *test, test_input, arguments)) : is_true(test_input);
     if (is_match == keeps_matches) selected_items.push_back(item);
@@ -63,7 +64,7 @@ std::vector<Value> map_attributes(Context& context, const Sequence& items, const
     throw evaluation_error("map takes attribute and default as keyword arguments");
   std::vector<Value> mapped_items;
   for (const Value& item : items.items) {
-    Value attribute = get_path(item, *path, context.budget);
+    Value attribute = get_item_at_path(item, *path, context.budget);
     if (attribute.is_undefined() && fallback != nullptr && !fallback->is_none()) attribute = *fallback;
     mapped_items.push_back(std::move(attribute));
   }
@@ -104,7 +105,7 @@ constexpr std::array kSelectFilters = {
 
 }  // namespace
 
-std::span<const Builtin> select_filters() {
+std::span<const Builtin> get_select_filters() {
   return kSelectFilters;
 }
 

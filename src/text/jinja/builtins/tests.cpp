@@ -14,7 +14,7 @@ using Predicate = bool (*)(const Value&);
 
 /// A test that depends only on the value.
 template <Predicate predicate>
-Value value_test(Context& /*context*/, const Value& value, const BoundArguments& /*args*/) {
+Value predicate_test(Context& /*context*/, const Value& value, const BoundArguments& /*args*/) {
   return Value(predicate(value));
 }
 
@@ -61,7 +61,7 @@ template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
 Value case_test(Context& context, const Value& value, const BoundArguments& /*args*/) {
   const TrackedText text = to_str(value, context.budget);
   bool has_cased = false;
-  for (size_t pos = 0; pos < text.size(); pos = next_character(text.bytes(), pos)) {
+  for (size_t pos = 0; pos < text.size(); pos = find_next_character(text.bytes(), pos)) {
     const char32_t character = read_utf8(text.bytes(), pos).code_point;
     if (is_other_case(character) || is_title(character)) return Value(false);
     has_cased = has_cased || is_expected_case(character);
@@ -79,48 +79,49 @@ constexpr std::array kTests = {
     Builtin{"==", kOtherParameter, comparison_test<Comparison::kEqual>},
     Builtin{">", kOtherParameter, comparison_test<Comparison::kGreater>},
     Builtin{">=", kOtherParameter, comparison_test<Comparison::kGreaterOrEqual>},
-    Builtin{"boolean", kNoParameters, value_test<[](const Value& value) { return value.boolean() != nullptr; }>},
-    Builtin{"callable", kNoParameters,
-            value_test<[](const Value& value) { return value.object() != nullptr && value.object()->is_callable(); }>},
-    Builtin{"defined", kNoParameters, value_test<[](const Value& value) { return !value.is_undefined(); }>},
+    Builtin{"boolean", kNoParameters, predicate_test<[](const Value& value) { return value.boolean() != nullptr; }>},
+    Builtin{
+        "callable", kNoParameters,
+        predicate_test<[](const Value& value) { return value.object() != nullptr && value.object()->is_callable(); }>},
+    Builtin{"defined", kNoParameters, predicate_test<[](const Value& value) { return !value.is_undefined(); }>},
     Builtin{"divisibleby", {"num", 1}, divisibleby_test},
     Builtin{"eq", kOtherParameter, comparison_test<Comparison::kEqual>},
     Builtin{"equalto", kOtherParameter, comparison_test<Comparison::kEqual>},
     // Always false. Jinja2 returns true for the results of the filters escape and safe.
-    Builtin{"escaped", kNoParameters, value_test<[](const Value& /*value*/) { return false; }>},
+    Builtin{"escaped", kNoParameters, predicate_test<[](const Value& /*value*/) { return false; }>},
     Builtin{"even", kNoParameters, parity_test<0>},
     Builtin{"false", kNoParameters,
-            value_test<[](const Value& value) { return value.boolean() != nullptr && !*value.boolean(); }>},
-    Builtin{"filter", kNoParameters, value_test<is_filter_name>},
-    Builtin{"float", kNoParameters, value_test<[](const Value& value) { return value.real() != nullptr; }>},
+            predicate_test<[](const Value& value) { return value.boolean() != nullptr && !*value.boolean(); }>},
+    Builtin{"filter", kNoParameters, predicate_test<is_filter_name>},
+    Builtin{"float", kNoParameters, predicate_test<[](const Value& value) { return value.float_value() != nullptr; }>},
     Builtin{"ge", kOtherParameter, comparison_test<Comparison::kGreaterOrEqual>},
     Builtin{"greaterthan", kOtherParameter, comparison_test<Comparison::kGreater>},
     Builtin{"gt", kOtherParameter, comparison_test<Comparison::kGreater>},
     Builtin{"in", {"seq", 1}, comparison_test<Comparison::kIn>},
-    Builtin{"integer", kNoParameters, value_test<[](const Value& value) { return value.integer() != nullptr; }>},
-    Builtin{"iterable", kNoParameters, value_test<can_iterate>},
+    Builtin{"integer", kNoParameters, predicate_test<[](const Value& value) { return value.integer() != nullptr; }>},
+    Builtin{"iterable", kNoParameters, predicate_test<can_iterate>},
     Builtin{"le", kOtherParameter, comparison_test<Comparison::kLessOrEqual>},
     Builtin{"lessthan", kOtherParameter, comparison_test<Comparison::kLess>},
     Builtin{"lower", kNoParameters, case_test<is_lower, is_upper>},
     Builtin{"lt", kOtherParameter, comparison_test<Comparison::kLess>},
-    Builtin{"mapping", kNoParameters, value_test<[](const Value& value) { return value.dict() != nullptr; }>},
+    Builtin{"mapping", kNoParameters, predicate_test<[](const Value& value) { return value.dict() != nullptr; }>},
     Builtin{"ne", kOtherParameter, comparison_test<Comparison::kUnequal>},
-    Builtin{"none", kNoParameters, value_test<[](const Value& value) { return value.is_none(); }>},
-    Builtin{"number", kNoParameters, value_test<[](const Value& value) { return to_number(value).has_value(); }>},
+    Builtin{"none", kNoParameters, predicate_test<[](const Value& value) { return value.is_none(); }>},
+    Builtin{"number", kNoParameters, predicate_test<[](const Value& value) { return to_number(value).has_value(); }>},
     Builtin{"odd", kNoParameters, parity_test<1>},
     Builtin{"sameas", kOtherParameter, sameas_test},
-    Builtin{"sequence", kNoParameters, value_test<is_sequence>},
-    Builtin{"string", kNoParameters, value_test<[](const Value& value) { return value.text() != nullptr; }>},
-    Builtin{"test", kNoParameters, value_test<is_test_name>},
+    Builtin{"sequence", kNoParameters, predicate_test<is_sequence>},
+    Builtin{"string", kNoParameters, predicate_test<[](const Value& value) { return value.text() != nullptr; }>},
+    Builtin{"test", kNoParameters, predicate_test<is_test_name>},
     Builtin{"true", kNoParameters,
-            value_test<[](const Value& value) { return value.boolean() != nullptr && *value.boolean(); }>},
-    Builtin{"undefined", kNoParameters, value_test<[](const Value& value) { return value.is_undefined(); }>},
+            predicate_test<[](const Value& value) { return value.boolean() != nullptr && *value.boolean(); }>},
+    Builtin{"undefined", kNoParameters, predicate_test<[](const Value& value) { return value.is_undefined(); }>},
     Builtin{"upper", kNoParameters, case_test<is_upper, is_lower>},
 };
 
 }  // namespace
 
-std::span<const Builtin> tests() {
+std::span<const Builtin> get_tests() {
   return kTests;
 }
 

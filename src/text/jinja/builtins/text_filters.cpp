@@ -37,10 +37,10 @@ TrackedText capitalize_words(const TrackedText& text) {
   bool is_word_start = true;
   TrackedText out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
-    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+    for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       const char32_t character = read_utf8(bytes, pos).code_point;
       const bool is_separator =
-          is_space(character) ||
+          is_python_space(character) ||
           (character < 0x80 && std::string_view("-({[<").find(static_cast<char>(character)) != std::string_view::npos);
       if (is_word_start) {
         append_upper(bytes, pos, buffer);
@@ -118,7 +118,7 @@ Value indent_filter(Context& context, const Value& value, const BoundArguments& 
     out.append(lines[i]);
     pos += lines[i].size();
     if (i + 1 == lines.size()) break;
-    const size_t next = text.bytes().compare(pos, 2, "\r\n") == 0 ? pos + 2 : next_character(text.bytes(), pos);
+    const size_t next = text.bytes().compare(pos, 2, "\r\n") == 0 ? pos + 2 : find_next_character(text.bytes(), pos);
     append_newline(out, text.slice(pos, next));
     pos = next;
     Budget::check_size(out.size());
@@ -131,8 +131,8 @@ Value join_filter(Context& context, const Value& value, const BoundArguments& ar
   std::vector<TrackedText> texts;
   const auto items = to_sequence(value, context.budget);
   for (const Value& item : items->items) {
-    texts.push_back(
-        to_str(args.value_or_null(1) != nullptr ? get_path(item, *args[1], context.budget) : item, context.budget));
+    texts.push_back(to_str(args.value_or_null(1) != nullptr ? get_item_at_path(item, *args[1], context.budget) : item,
+                           context.budget));
   }
   return Value::text(join(separator, texts, context.budget));
 }
@@ -150,7 +150,7 @@ Value wordcount_filter(Context& context, const Value& value, const BoundArgument
   context.budget.charge_scan(text.view().size());
   int64_t count = 0;
   bool in_word = false;
-  for (size_t pos = 0; pos < text.view().size(); pos = next_character(text.view(), pos)) {
+  for (size_t pos = 0; pos < text.view().size(); pos = find_next_character(text.view(), pos)) {
     const bool is_word = is_word_character(read_utf8(text.view(), pos).code_point);
     if (is_word && !in_word) ++count;
     in_word = is_word;
@@ -270,7 +270,7 @@ constexpr std::array kTextFilters = {
 
 }  // namespace
 
-std::span<const Builtin> text_filters() {
+std::span<const Builtin> get_text_filters() {
   return kTextFilters;
 }
 

@@ -96,10 +96,10 @@ constexpr std::array kListMethods = {
 
 }  // namespace
 
-std::span<const Builtin> dict_methods() {
+std::span<const Builtin> get_dict_methods() {
   return kDictMethods;
 }
-std::span<const Builtin> list_methods() {
+std::span<const Builtin> get_list_methods() {
   return kListMethods;
 }
 
@@ -108,17 +108,17 @@ std::optional<Value> find_bound_method(const Value& value, std::string_view name
   bool is_unsupported = false;
   bool is_unsafe = false;
   if (value.text() != nullptr) {
-    table = text_methods();
+    table = get_text_methods();
     is_unsupported = contains(kUnsupportedTextMethods, name);
   } else if (value.dict() != nullptr) {
-    table = dict_methods();
+    table = get_dict_methods();
     is_unsupported = contains(kUnsupportedDictMethods, name);
     is_unsafe = contains(kMutatingDictMethods, name);
   } else if (value.sequence() != nullptr && value.sequence()->can_index()) {
     const Sequence::Type type = value.sequence()->type;
     is_unsafe = type == Sequence::Type::kList && contains(kMutatingListMethods, name);
     // Tuples and ranges have no copy().
-    if (type == Sequence::Type::kList || name != "copy") table = list_methods();
+    if (type == Sequence::Type::kList || name != "copy") table = get_list_methods();
   }
   if (is_unsafe)
     return Value::undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, value.type_name()));

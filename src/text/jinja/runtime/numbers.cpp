@@ -18,11 +18,12 @@ namespace {
 /// Returns left ** right. Throws EvaluationError for complex results and overflow.
 Value compute_power(const Number& left, const Number& right) {
   if (!left.is_integer || !right.is_integer || right.integer < 0) {
-    if (left.real == 0 && right.real < 0) throw evaluation_error("0 cannot be raised to a negative power");
-    if (left.real < 0 && right.real != std::floor(right.real))
+    if (left.float_value == 0 && right.float_value < 0)
+      throw evaluation_error("0 cannot be raised to a negative power");
+    if (left.float_value < 0 && right.float_value != std::floor(right.float_value))
       throw evaluation_error("complex numbers are not supported");
-    const double result = std::pow(left.real, right.real);
-    if (std::isinf(result) && std::isfinite(left.real) && std::isfinite(right.real))
+    const double result = std::pow(left.float_value, right.float_value);
+    if (std::isinf(result) && std::isfinite(left.float_value) && std::isfinite(right.float_value))
       throw evaluation_error("a number is too large");
     return Value(result);
   }
@@ -38,7 +39,7 @@ Value compute_power(const Number& left, const Number& right) {
 
 /// Returns Python's left // right, or left % right with `returns_remainder`. The remainder has the
 /// sign of the divisor. REQUIRES right != 0.
-Value floor_divide(int64_t left, int64_t right, bool returns_remainder) {
+Value floor_divide_or_modulo(int64_t left, int64_t right, bool returns_remainder) {
   if (right == -1) {  // INT64_MIN / -1 overflows
     if (returns_remainder) return Value(int64_t{0});
     if (left == INT64_MIN) throw_overflow();
@@ -55,7 +56,7 @@ Value floor_divide(int64_t left, int64_t right, bool returns_remainder) {
 
 /// Returns the quotient rounded down, or the remainder with `returns_remainder`. Source:
 /// float_divmod() in CPython's Objects/floatobject.c.
-Value floor_divide(double left, double right, bool returns_remainder) {
+Value floor_divide_or_modulo(double left, double right, bool returns_remainder) {
   double remainder = std::fmod(left, right);
   double quotient = (left - remainder) / right;
   if (remainder != 0 && (right < 0) != (remainder < 0)) {
@@ -89,7 +90,7 @@ std::string remove_underscores(std::string_view text, bool& is_valid) {
 std::optional<Number> to_number(const Value& value) {
   int64_t integer = 0;
   if (value.to_integer(integer)) return Number{true, integer, static_cast<double>(integer)};
-  if (value.real() != nullptr) return Number{false, 0, *value.real()};
+  if (value.float_value() != nullptr) return Number{false, 0, *value.float_value()};
   return std::nullopt;
 }
 
@@ -97,21 +98,21 @@ Value calculate(BinaryOperator op, const Number& left, const Number& right) {
   if (op == BinaryOperator::kPower) return compute_power(left, right);
   const bool is_division =
       op == BinaryOperator::kDivide || op == BinaryOperator::kFloorDivide || op == BinaryOperator::kModulo;
-  if (is_division && right.real == 0) throw evaluation_error("division by zero");
-  if (op == BinaryOperator::kDivide) return Value(left.real / right.real);
+  if (is_division && right.float_value == 0) throw evaluation_error("division by zero");
+  if (op == BinaryOperator::kDivide) return Value(left.float_value / right.float_value);
   if (!left.is_integer || !right.is_integer) {
     switch (op) {
       case BinaryOperator::kAdd:
-        return Value(left.real + right.real);
+        return Value(left.float_value + right.float_value);
       case BinaryOperator::kSubtract:
-        return Value(left.real - right.real);
+        return Value(left.float_value - right.float_value);
       case BinaryOperator::kMultiply:
-        return Value(left.real * right.real);
+        return Value(left.float_value * right.float_value);
       default:
-        return floor_divide(left.real, right.real, op == BinaryOperator::kModulo);
+        return floor_divide_or_modulo(left.float_value, right.float_value, op == BinaryOperator::kModulo);
     }
   }
-  if (is_division) return floor_divide(left.integer, right.integer, op == BinaryOperator::kModulo);
+  if (is_division) return floor_divide_or_modulo(left.integer, right.integer, op == BinaryOperator::kModulo);
   int64_t result = 0;
   const bool overflows = op == BinaryOperator::kAdd ? __builtin_add_overflow(left.integer, right.integer, &result)
                          : op == BinaryOperator::kSubtract
@@ -124,7 +125,7 @@ Value calculate(BinaryOperator op, const Number& left, const Number& right) {
 int compare_numbers(const Number& left, const Number& right) {
   // The long double of x86 has 64 bits of mantissa, so it holds each int64_t and each double.
   const auto widen = [](const Number& number) {
-    return number.is_integer ? static_cast<long double>(number.integer) : static_cast<long double>(number.real);
+    return number.is_integer ? static_cast<long double>(number.integer) : static_cast<long double>(number.float_value);
   };
   const long double left_value = widen(left);
   const long double right_value = widen(right);
@@ -149,17 +150,17 @@ Value round_number(const Number& number, int64_t digits) {
   }
   // CPython also returns 0 below -308 (NDIGITS_MIN). Above 323 (NDIGITS_MAX) a double always rounds
   // to itself; here already above 300.
-  if (!std::isfinite(number.real) || digits > 300) return Value(number.real);
-  if (digits < -308) return Value(std::copysign(0.0, number.real));
+  if (!std::isfinite(number.float_value) || digits > 300) return Value(number.float_value);
+  if (digits < -308) return Value(std::copysign(0.0, number.float_value));
   if (digits < 0) {
     const double unit = std::pow(10.0, static_cast<double>(-digits));
-    return Value(std::nearbyint(number.real / unit) * unit);
+    return Value(std::nearbyint(number.float_value / unit) * unit);
   }
   // to_chars rounds the exact value half to even, as Python does.
   char buffer[1024];  // up to 309 digits before the point and up to 300 after it
-  const auto printed =
-      std::to_chars(buffer, buffer + sizeof buffer, number.real, std::chars_format::fixed, static_cast<int>(digits));
-  double value = number.real;
+  const auto printed = std::to_chars(buffer, buffer + sizeof buffer, number.float_value, std::chars_format::fixed,
+                                     static_cast<int>(digits));
+  double value = number.float_value;
   std::from_chars(buffer, printed.ptr, value);
   return Value(value);
 }

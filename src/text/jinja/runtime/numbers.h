@@ -8,8 +8,8 @@ namespace vlmtrain::text::jinja {
 /// and 1.
 struct Number {
   bool is_integer;
-  int64_t integer;  ///< 0 unless is_integer
-  double real;      ///< the value as a double, also for integers (rounded above 2^53)
+  int64_t integer;     ///< 0 unless is_integer
+  double float_value;  ///< the value as a double, also for integers (rounded above 2^53)
 };
 
 /// Returns the value as a number, or nothing if it is not an int, bool or float.

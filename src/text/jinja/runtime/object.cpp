@@ -26,7 +26,7 @@ std::optional<Value> find_item_by_index(const Value& value, int64_t index) {
   const Text& text = *value.text();
   const size_t pos =
       text.is_ascii ? static_cast<size_t>(index) : to_byte_offset(text.view(), static_cast<size_t>(index));
-  return Value::text(text.content.slice(pos, next_character(text.view(), pos)));
+  return Value::text(text.content.slice(pos, find_next_character(text.view(), pos)));
 }
 
 /// Returns value[key], or nothing if Python raises an exception.
@@ -115,10 +115,10 @@ Value slice_text(const Text& text, const SliceIndices& slice, Budget& budget) {
   TrackedText out;
   size_t pos = to_offset(slice.begin);
   for (int64_t num_sliced = 0;;) {
-    out.append(text.content, pos, next_character(bytes, pos));
+    out.append(text.content, pos, find_next_character(bytes, pos));
     if (++num_sliced == slice.count) break;
-    for (int64_t i = 0; i < slice.step; ++i) pos = next_character(bytes, pos);
-    for (int64_t i = 0; i > slice.step; --i) pos = previous_character(bytes, pos);
+    for (int64_t i = 0; i < slice.step; ++i) pos = find_next_character(bytes, pos);
+    for (int64_t i = 0; i > slice.step; --i) pos = find_previous_character(bytes, pos);
   }
   budget.charge_allocation(out.size());
   return Value::text(std::move(out));
@@ -260,7 +260,7 @@ Value get_slice(const Value& value, const Value& begin, const Value& end, const 
   return Value(std::make_shared<const Sequence>(value.sequence()->type, std::move(sliced_items)));
 }
 
-Value get_path(const Value& value, const Value& path, Budget& budget) {
+Value get_item_at_path(const Value& value, const Value& path, Budget& budget) {
   if (path.is_none()) return value;
   if (path.text() == nullptr) return get_item(value, path, budget);
   Value current = value;

@@ -136,10 +136,10 @@ struct Builtin {
   Function::Body body;
 };
 
-/// Each returns the methods of a type. list_methods() is for lists, tuples and ranges.
-std::span<const Builtin> text_methods();
-std::span<const Builtin> dict_methods();
-std::span<const Builtin> list_methods();
+/// Each returns the methods of a type. get_list_methods() is for lists, tuples and ranges.
+std::span<const Builtin> get_text_methods();
+std::span<const Builtin> get_dict_methods();
+std::span<const Builtin> get_list_methods();
 
 /// Returns `value.name` as Jinja2: the attribute `name`, else the item with the key `name`, else
 /// undefined. Throws EvaluationError for undefined values and unsupported methods.
@@ -155,7 +155,7 @@ Value get_slice(const Value& value, const Value& begin, const Value& end, const 
 
 /// Returns the item at `path`, which is the argument `attribute` of filters: "a.0.b" is item b of
 /// item 0 of item a of `value`. An integer selects one item; None selects `value` itself.
-Value get_path(const Value& value, const Value& path, Budget& budget);
+Value get_item_at_path(const Value& value, const Value& path, Budget& budget);
 
 /// Returns the method `name` of a text, list, tuple or dict, bound to `value`. Returns nothing if
 /// Python has no such method. Returns undefined for methods that Jinja2's sandbox hides, such as

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kOperatorSymbols = {"+", "-", "*", "/", "//", "%", "**"};
 
 /// Throws EvaluationError for undefined values.
-void check_defined(const Value& value) {
+void require_defined_operand(const Value& value) {
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
 }
 
@@ -114,7 +114,7 @@ bool contains(const Value& container, const Value& element, Budget& budget) {
 
 bool is_true(const Value& value) {
   if (value.is_undefined() || value.is_none()) return false;
-  if (const auto number = to_number(value)) return number->is_integer ? number->integer != 0 : number->real != 0;
+  if (const auto number = to_number(value)) return number->is_integer ? number->integer != 0 : number->float_value != 0;
   if (value.text() != nullptr) return !value.text()->view().empty();
   if (value.sequence() != nullptr) return !value.sequence()->has_length() || !value.sequence()->items.empty();
   if (value.dict() != nullptr) return !value.dict()->entries.empty();
@@ -123,8 +123,8 @@ bool is_true(const Value& value) {
 
 Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget& budget) {
   if (op == BinaryOperator::kModulo && left.text() != nullptr) return format_percent(*left.text(), right, budget);
-  check_defined(left);
-  check_defined(right);
+  require_defined_operand(left);
+  require_defined_operand(right);
   const auto left_number = to_number(left);
   const auto right_number = to_number(right);
   if (left_number && right_number) return calculate(op, *left_number, *right_number);
@@ -144,15 +144,15 @@ Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget
 }
 
 Value negate(const Value& value) {
-  check_defined(value);
+  require_defined_operand(value);
   const auto number = to_number(value);
   if (!number) throw evaluation_error("unsupported operand type for unary -: {}", value.type_name());
-  if (!number->is_integer) return Value(-number->real);
+  if (!number->is_integer) return Value(-number->float_value);
   return calculate(BinaryOperator::kSubtract, Number{true, 0, 0}, *number);
 }
 
 Value apply_unary_plus(const Value& value) {
-  check_defined(value);
+  require_defined_operand(value);
   const auto number = to_number(value);
   if (!number) throw evaluation_error("unsupported operand type for unary +: {}", value.type_name());
   return number->is_integer ? Value(number->integer) : value;
@@ -182,8 +182,8 @@ bool is_equal(const Value& left, const Value& right, Budget& budget) {
 
 bool is_less(const Value& left, const Value& right, Budget& budget) {
   budget.charge_steps();
-  check_defined(left);
-  check_defined(right);
+  require_defined_operand(left);
+  require_defined_operand(right);
   const auto left_number = to_number(left);
   const auto right_number = to_number(right);
   if (left_number && right_number) return compare_numbers(*left_number, *right_number) < 0;
@@ -255,7 +255,7 @@ std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget) 
     budget.charge_allocation(text.length * (sizeof(Value) + sizeof(Text)));
     items.reserve(text.length);
     for (size_t pos = 0, end = 0; pos < text.view().size(); pos = end) {
-      end = next_character(text.view(), pos);
+      end = find_next_character(text.view(), pos);
       items.push_back(Value::text(text.content.slice(pos, end)));
     }
   }

@@ -109,7 +109,7 @@ class JsonWriter {
     if (value.is_none()) return out_.append("null");
     if (value.boolean() != nullptr) return out_.append(*value.boolean() ? "true" : "false");
     if (value.integer() != nullptr) return out_.append(std::to_string(*value.integer()));
-    if (value.real() != nullptr) return write_real(*value.real());
+    if (value.float_value() != nullptr) return write_float(*value.float_value());
     const bool is_list = value.sequence() != nullptr && (value.sequence()->type == Sequence::Type::kList ||
                                                          value.sequence()->type == Sequence::Type::kTuple);
     if (is_list) return write_list(value.sequence()->items, level);
@@ -118,7 +118,7 @@ class JsonWriter {
   }
 
  private:
-  void write_real(double value) {
+  void write_float(double value) {
     if (std::isfinite(value)) return out_.append(format_float_repr(value));
     out_.append(std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
   }
@@ -228,7 +228,7 @@ void append_repr(TrackedText& out, const Value& value, Budget& budget) {
   if (value.is_none()) return out.append("None");
   if (value.boolean() != nullptr) return out.append(*value.boolean() ? "True" : "False");
   if (value.integer() != nullptr) return out.append(std::to_string(*value.integer()));
-  if (value.real() != nullptr) return out.append(format_float_repr(*value.real()));
+  if (value.float_value() != nullptr) return out.append(format_float_repr(*value.float_value()));
   if (value.text() != nullptr) {
     budget.charge_allocation(value.text()->view().size());
     return append_text_repr(out, value.text()->content);

@@ -44,12 +44,12 @@ std::string format_digits(const Conversion& conversion, const Value& value) {
     case 'x':
     case 'X':
     case 'o': {
-      const bool is_decimal_letter = std::string_view("diu").find(conversion.type) != std::string_view::npos;
+      const bool is_decimal_conversion = std::string_view("diu").find(conversion.type) != std::string_view::npos;
       constexpr double kMaxInteger = 9e18;  // slightly below 2^63, which a cast to int64_t must not reach
-      if (!number->is_integer && (!is_decimal_letter || !(std::fabs(number->real) < kMaxInteger))) {
+      if (!number->is_integer && (!is_decimal_conversion || !(std::fabs(number->float_value) < kMaxInteger))) {
         throw evaluation_error("%{} needs a 64-bit integer", conversion.type);
       }
-      const int64_t integer = number->is_integer ? number->integer : static_cast<int64_t>(number->real);
+      const int64_t integer = number->is_integer ? number->integer : static_cast<int64_t>(number->float_value);
       if (conversion.has('#')) throw evaluation_error("the flag # is not supported in %{}", conversion.type);
       const uint64_t magnitude = integer < 0 ? 0 - static_cast<uint64_t>(integer) : static_cast<uint64_t>(integer);
       std::string text = conversion.type == 'x'   ? fmt::format("{:x}", magnitude)
@@ -65,7 +65,8 @@ std::string format_digits(const Conversion& conversion, const Value& value) {
     default:
       format += ".*";
       format += conversion.type;
-      printed = std::snprintf(buffer, sizeof buffer, format.c_str(), precision, number->real);  // NOLINT(cert-err33-c)
+      printed =
+          std::snprintf(buffer, sizeof buffer, format.c_str(), precision, number->float_value);  // NOLINT(cert-err33-c)
       return {buffer, buffer + std::clamp<int>(printed, 0, sizeof buffer - 1)};
   }
 }
@@ -196,7 +197,7 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
   const std::string_view bytes = text.view();
   const bool is_tuple = values.sequence() != nullptr && values.sequence()->type == Sequence::Type::kTuple;
   const std::vector<Value> single_value = is_tuple ? std::vector<Value>{} : std::vector<Value>{values};
-  const std::vector<Value>& call_arguments = is_tuple ? values.sequence()->items : single_value;
+  const std::vector<Value>& format_values = is_tuple ? values.sequence()->items : single_value;
   size_t num_used = 0;
   bool uses_names = false;
   TrackedText out;
@@ -220,8 +221,8 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
       if (entry == nullptr) throw evaluation_error("the dict of a format string lacks \"{}\"", *name);
       value = *entry;
     } else {
-      if (num_used >= call_arguments.size()) throw evaluation_error("not enough arguments for a format string");
-      value = call_arguments[num_used++];
+      if (num_used >= format_values.size()) throw evaluation_error("not enough arguments for a format string");
+      value = format_values[num_used++];
     }
     const TrackedText formatted = format_value(conversion, value, budget);
     const size_t num_characters = Text(formatted).length;
@@ -233,7 +234,7 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
   }
   // As in CPython's PyUnicode_Format(): unused values are an error unless `values` supports
   // subscripting, such as a dict or a list, because it then counts as a mapping.
-  if (num_used < call_arguments.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
+  if (num_used < format_values.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
       !(values.sequence() != nullptr && !is_tuple)) {
     throw evaluation_error("too many arguments for a format string");
   }

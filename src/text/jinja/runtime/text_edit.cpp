@@ -23,7 +23,7 @@ TrackedText convert_case(const TrackedText& text, AppendConverted append_convert
   TrackedText out;
   const std::string_view bytes = text.bytes();
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
-    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) append_converted(bytes, pos, buffer);
+    for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) append_converted(bytes, pos, buffer);
   });
   return out;
 }
@@ -33,14 +33,14 @@ TrackedText convert_case(const TrackedText& text, AppendConverted append_convert
 TrackedText strip(const Text& text, const Text* characters, Side side) {
   const std::string_view bytes = text.view();
   const auto is_stripped = [&](size_t pos) {
-    if (characters == nullptr) return is_space(read_utf8(bytes, pos).code_point);
-    return characters->view().find(bytes.substr(pos, next_character(bytes, pos) - pos)) != std::string_view::npos;
+    if (characters == nullptr) return is_python_space(read_utf8(bytes, pos).code_point);
+    return characters->view().find(bytes.substr(pos, find_next_character(bytes, pos) - pos)) != std::string_view::npos;
   };
   size_t begin = 0;
   size_t end = bytes.size();
-  while (side != Side::kRight && begin < end && is_stripped(begin)) begin = next_character(bytes, begin);
+  while (side != Side::kRight && begin < end && is_stripped(begin)) begin = find_next_character(bytes, begin);
   while (side != Side::kLeft && end > begin) {
-    const size_t last = previous_character(bytes, end);
+    const size_t last = find_previous_character(bytes, end);
     if (!is_stripped(last)) break;
     end = last;
   }
@@ -66,7 +66,7 @@ TrackedText replace(const Text& text, const Text& needle, const Text& replacemen
     pos = copied_end;
     if (needle.view().empty()) {
       if (pos == bytes.size()) break;
-      pos = next_character(bytes, pos);
+      pos = find_next_character(bytes, pos);
     }
   }
   append_source(copied_end, bytes.size());
@@ -91,9 +91,10 @@ std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends) {
   std::vector<TrackedText> lines;
   for (size_t begin = 0; begin < bytes.size();) {
     size_t end = begin;
-    while (end < bytes.size() && !is_line_break(read_utf8(bytes, end).code_point)) end = next_character(bytes, end);
+    while (end < bytes.size() && !is_line_break(read_utf8(bytes, end).code_point))
+      end = find_next_character(bytes, end);
     size_t next = end;
-    if (end < bytes.size()) next = bytes.substr(end, 2) == "\r\n" ? end + 2 : next_character(bytes, end);
+    if (end < bytes.size()) next = bytes.substr(end, 2) == "\r\n" ? end + 2 : find_next_character(bytes, end);
     lines.push_back(text.slice(begin, keep_ends ? next : end));
     begin = next;
   }
@@ -104,7 +105,7 @@ TrackedText capitalize(const TrackedText& text) {
   const std::string_view bytes = text.bytes();
   TrackedText out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
-    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+    for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       if (pos == 0) {
         append_title(bytes, pos, buffer);
       } else {
@@ -188,14 +189,14 @@ std::vector<TrackedText> split_by_separator(const Text& text, std::string_view s
 
 std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits) {
   const std::string_view bytes = text.view();
-  const auto is_space_character = [&](size_t pos) { return is_space(read_utf8(bytes, pos).code_point); };
+  const auto is_space_character = [&](size_t pos) { return is_python_space(read_utf8(bytes, pos).code_point); };
   std::vector<TrackedText> words;
   for (size_t pos = 0; pos < bytes.size();) {
-    while (pos < bytes.size() && is_space_character(pos)) pos = next_character(bytes, pos);
+    while (pos < bytes.size() && is_space_character(pos)) pos = find_next_character(bytes, pos);
     if (pos == bytes.size()) break;
     size_t end = pos;
     if (static_cast<int64_t>(words.size()) == max_splits) end = bytes.size();
-    while (end < bytes.size() && !is_space_character(end)) end = next_character(bytes, end);
+    while (end < bytes.size() && !is_space_character(end)) end = find_next_character(bytes, end);
     words.push_back(text.content.slice(pos, end));
     pos = end;
   }
@@ -205,15 +206,15 @@ std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits) 
 std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits) {
   const std::string_view bytes = text.view();
   const auto is_previous_space = [&](size_t pos) {
-    return is_space(read_utf8(bytes, previous_character(bytes, pos)).code_point);
+    return is_python_space(read_utf8(bytes, find_previous_character(bytes, pos)).code_point);
   };
   std::vector<TrackedText> words;
   for (size_t end = bytes.size(); end > 0;) {
-    while (end > 0 && is_previous_space(end)) end = previous_character(bytes, end);
+    while (end > 0 && is_previous_space(end)) end = find_previous_character(bytes, end);
     if (end == 0) break;
     size_t begin = end;
     if (static_cast<int64_t>(words.size()) == max_splits) begin = 0;
-    while (begin > 0 && !is_previous_space(begin)) begin = previous_character(bytes, begin);
+    while (begin > 0 && !is_previous_space(begin)) begin = find_previous_character(bytes, begin);
     words.push_back(text.content.slice(begin, end));
     end = begin;
   }
@@ -234,7 +235,7 @@ TrackedText to_title_case(const TrackedText& text) {
   TrackedText out;
   bool in_word = false;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
-    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+    for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       const char32_t character = read_utf8(bytes, pos).code_point;
       if (in_word) {
         append_lower(bytes, pos, buffer);
@@ -251,7 +252,7 @@ TrackedText swap_case(const TrackedText& text) {
   const std::string_view bytes = text.bytes();
   TrackedText out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
-    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+    for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       if (is_upper(read_utf8(bytes, pos).code_point)) {
         append_lower(bytes, pos, buffer);
       } else {

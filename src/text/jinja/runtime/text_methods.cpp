@@ -180,7 +180,7 @@ template <bool (*predicate)(char32_t)>
 Value all_characters_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
   const std::string_view bytes = self.text()->view();
   context.budget.charge_scan(bytes.size());
-  for (size_t pos = 0; pos < bytes.size(); pos = next_character(bytes, pos)) {
+  for (size_t pos = 0; pos < bytes.size(); pos = find_next_character(bytes, pos)) {
     if (!predicate(read_utf8(bytes, pos).code_point)) return Value(false);
   }
   return Value(!bytes.empty());
@@ -197,7 +197,7 @@ Value case_method(Context& context, const Value& self, const BoundArguments& /*a
   const std::string_view bytes = self.text()->view();
   context.budget.charge_scan(bytes.size());
   bool has_cased = false;
-  for (size_t pos = 0; pos < bytes.size(); pos = next_character(bytes, pos)) {
+  for (size_t pos = 0; pos < bytes.size(); pos = find_next_character(bytes, pos)) {
     const char32_t character = read_utf8(bytes, pos).code_point;
     if (is_other_case(character) || is_title(character)) return Value(false);
     has_cased = has_cased || is_expected_case(character);
@@ -275,7 +275,7 @@ constexpr std::array kTextMethods = {
     Builtin{"islower", {""}, case_method<is_lower, is_upper>},
     Builtin{"isnumeric", {""}, all_characters_method<is_numeric>},
     Builtin{"isprintable", {""}, isprintable_method},
-    Builtin{"isspace", {""}, all_characters_method<is_space>},
+    Builtin{"isspace", {""}, all_characters_method<is_python_space>},
     Builtin{"isupper", {""}, case_method<is_upper, is_lower>},
     Builtin{"join", {"iterable", 1}, join_method},
     Builtin{"ljust", {"width fillchar", 1}, justify_method<true>},
@@ -303,7 +303,7 @@ constexpr std::array kTextMethods = {
 
 }  // namespace
 
-std::span<const Builtin> text_methods() {
+std::span<const Builtin> get_text_methods() {
   return kTextMethods;
 }
 

@@ -20,8 +20,8 @@ bool is_same_key(const Value& left_key, const Value& right_key) {
   const auto to_long_double = [](const Value& value, long double& out) {
     int64_t integer = 0;
     if (value.to_integer(integer)) out = static_cast<long double>(integer);
-    if (value.real() != nullptr) out = *value.real();
-    return value.to_integer(integer) || value.real() != nullptr;
+    if (value.float_value() != nullptr) out = *value.float_value();
+    return value.to_integer(integer) || value.float_value() != nullptr;
   };
   long double left = 0;
   long double right = 0;
@@ -31,7 +31,7 @@ bool is_same_key(const Value& left_key, const Value& right_key) {
 /// Returns whether a value of this type can be a key of a dict.
 bool is_valid_key(const Value& value) {
   int64_t integer = 0;
-  return value.text() != nullptr || value.is_none() || value.to_integer(integer) || value.real() != nullptr;
+  return value.text() != nullptr || value.is_none() || value.to_integer(integer) || value.float_value() != nullptr;
 }
 
 }  // namespace
@@ -151,7 +151,7 @@ bool Value::is_same(const Value& other) const {
   if (data_.index() != other.data_.index()) return false;
   if (boolean() != nullptr) return *boolean() == *other.boolean();
   if (integer() != nullptr) return *integer() == *other.integer();
-  if (real() != nullptr) return *real() == *other.real();
+  if (float_value() != nullptr) return *float_value() == *other.float_value();
   if (text() != nullptr) return text() == other.text();
   if (sequence() != nullptr) return sequence() == other.sequence();
   if (dict() != nullptr) return dict() == other.dict();

@@ -81,7 +81,7 @@ class Value {
   /// Each returns the value if it has exactly this type, else null. Valid as long as this value.
   const bool* boolean() const { return std::get_if<bool>(&data_); }
   const int64_t* integer() const { return std::get_if<int64_t>(&data_); }
-  const double* real() const { return std::get_if<double>(&data_); }
+  const double* float_value() const { return std::get_if<double>(&data_); }
   const Text* text() const { return get_shared<Text>(); }
   const Sequence* sequence() const { return get_shared<Sequence>(); }
   const Dict* dict() const { return get_shared<Dict>(); }

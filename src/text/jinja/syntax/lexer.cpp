@@ -79,7 +79,8 @@ class Lexer {
   bool is_line_start() const { return pos_ == 0 || text_[pos_ - 1] == '\n'; }
 
   void skip_space() {
-    while (pos_ < text_.size() && is_space(read_utf8(text_, pos_).code_point)) pos_ = next_character(text_, pos_);
+    while (pos_ < text_.size() && is_python_space(read_utf8(text_, pos_).code_point))
+      pos_ = find_next_character(text_, pos_);
   }
 
   /// Adds the text from the cursor up to the tag at `tag_begin`, without the white space that the
@@ -212,7 +213,7 @@ class Lexer {
       const size_t begin = pos_;
       skip_space();
       if (pos_ != begin) continue;
-      if (!read_number() && !read_name() && !read_text()) read_operator(open_brackets);
+      if (!read_number() && !read_name() && !read_string()) read_operator(open_brackets);
     }
     fail(is_variable ? "a {{ lacks its }}" : "a {% lacks its %}");
   }
@@ -230,16 +231,16 @@ class Lexer {
     if (!is_decimal_digit(peek())) return false;
     if (read_float()) return true;
     size_t end = pos_ + 1;
-    const auto has_digits = [&](auto is_digit_char) {
+    const auto scan_digits = [&](auto is_digit_char) {
       end = find_digits_end(pos_ + 2, is_digit_char);
       return end > pos_ + 2;
     };
     const char base_letter = static_cast<char>(peek(1) | 0x20);
     const bool has_base =
-        peek() == '0' &&
-        ((base_letter == 'x' && has_digits([](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; })) ||
-         (base_letter == 'o' && has_digits([](char c) { return c >= '0' && c <= '7'; })) ||
-         (base_letter == 'b' && has_digits([](char c) { return c == '0' || c == '1'; })));
+        peek() == '0' && ((base_letter == 'x' &&
+                           scan_digits([](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; })) ||
+                          (base_letter == 'o' && scan_digits([](char c) { return c >= '0' && c <= '7'; })) ||
+                          (base_letter == 'b' && scan_digits([](char c) { return c == '0' || c == '1'; })));
     // As in Python, a decimal number other than 0 has no leading zeros.
     if (!has_base)
       end = peek() == '0' ? find_digits_end(pos_ + 1, [](char c) { return c == '0'; })
@@ -265,13 +266,14 @@ class Lexer {
 
   bool read_name() {
     size_t end = pos_;
-    while (end < text_.size() && is_word_character(read_utf8(text_, end).code_point)) end = next_character(text_, end);
+    while (end < text_.size() && is_word_character(read_utf8(text_, end).code_point))
+      end = find_next_character(text_, end);
     if (end == pos_) return false;
     consume(Kind::kName, end);
     return true;
   }
 
-  bool read_text() {
+  bool read_string() {
     const char quote = peek();
     if (quote != '\'' && quote != '"') return false;
     size_t end = pos_ + 1;
