@@ -19,8 +19,8 @@ class AtomicFile {
  public:
   /// Creates the temporary file and reserves `expected_bytes` on the disk if the file system
   /// supports it, so that a full disk is detected before writing. 0 reserves nothing. The file may
-  /// become larger or smaller. Throws if `path` is a device or a pipe. REQUIRES: the folder of `path`
-  /// exists.
+  /// become larger or smaller. Throws if `path` is a device or a pipe. REQUIRES: the folder of
+  /// `path` exists.
   explicit AtomicFile(std::filesystem::path path, int64_t expected_bytes = 0);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -50,8 +50,8 @@ class AtomicFile {
 /// all of `content`. Throws as AtomicFile.
 void write_file(const std::filesystem::path& path, std::string_view content);
 
-/// Makes `path` a symbolic link to `target`, which need not exist. Replaces an existing link or file
-/// atomically. Throws as AtomicFile, also if the file system does not support links.
+/// Makes `path` a symbolic link to `target`, which need not exist. Replaces an existing link or
+/// file atomically. Throws as AtomicFile, also if the file system does not support links.
 void write_symlink(const std::filesystem::path& path, const std::filesystem::path& target);
 
 /// A folder that gets its name only after it is complete and on the disk. It replaces an existing
@@ -63,8 +63,8 @@ void write_symlink(const std::filesystem::path& path, const std::filesystem::pat
 /// (NFS). Not thread-safe: use an object from one thread at a time. Throws as AtomicFile.
 class AtomicDirectory {
  public:
-  /// Creates the temporary folder and the parents of `final_path`. Throws if `final_path` exists and
-  /// is not a folder.
+  /// Creates the temporary folder and the parents of `final_path`. Throws if `final_path` exists
+  /// and is not a folder.
   explicit AtomicDirectory(std::filesystem::path final_path);
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
@@ -101,13 +101,14 @@ std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path
 /// does not exist.
 ///
 /// The name of a temporary identifies the machine, pid and start time of its writer. Temporaries of
-/// running processes stay. The processes of other machines are not visible, so their temporaries are
-/// removed one day after the last change. Backups from other machines are restored at once, because
-/// a requeued job needs them. Several processes may call this at the same time. Does not throw.
+/// running processes stay. The processes of other machines are not visible, so their temporaries
+/// are removed one day after the last change. Backups from other machines are restored at once,
+/// because a requeued job needs them. Several processes may call this at the same time. Does not
+/// throw.
 void clean_up_temporaries(const std::filesystem::path& folder);
 
-/// A registration of a temporary file or folder: remove_temp_files() removes it if the process exits
-/// before the object is destroyed. Thread-safe.
+/// A registration of a temporary file or folder: remove_temp_files() removes it if the process
+/// exits before the object is destroyed. Thread-safe.
 class TempFileCleanup {
  public:
   /// Registers `path`, which does not need to exist yet.

@@ -48,27 +48,27 @@ class CheckpointTensors {
 };
 
 /// Returns the names of the tensors in `folder`. For sharded weights, reads only the index, so the
-/// shards may be missing. Returns an empty list if `folder` has no weights. Throws data_error if the
-/// file or the index is invalid.
+/// shards may be missing. Returns an empty list if `folder` has no weights. Throws data_error if
+/// the file or the index is invalid.
 std::vector<std::string> read_checkpoint_tensor_names(const std::filesystem::path& folder);
 
 /// Default size of a shard, as `max_shard_size="5GB"` of transformers' save_pretrained.
 constexpr int64_t kDefaultShardBytes = 5'000'000'000;
 
 /// Writes weights in Hugging Face layout into an existing folder, usually AtomicDirectory::path():
-/// one file, or an index and shards of at most `max_shard_bytes`, filled in the given order. A larger
-/// tensor gets its own shard. Throws run_error if the folder already has weights, because readers
-/// might prefer those, or if the disk has too little space. REQUIRES: max_shard_bytes > 0; names are
-/// unique; tensors are dense and safetensors supports their dtypes.
+/// one file, or an index and shards of at most `max_shard_bytes`, filled in the given order. A
+/// larger tensor gets its own shard. Throws run_error if the folder already has weights, because
+/// readers might prefer those, or if the disk has too little space. REQUIRES: max_shard_bytes > 0;
+/// names are unique; tensors are dense and safetensors supports their dtypes.
 void write_checkpoint_tensors(const std::filesystem::path& folder, const NamedTensors& tensors,
                               int64_t max_shard_bytes = kDefaultShardBytes);
 /// Same for lazy tensors. Only one of them is in host memory at a time.
 void write_checkpoint_tensors(const std::filesystem::path& folder, const LazyTensors& tensors, int64_t max_shard_bytes);
 
 /// Returns one sentence for each oddity of the weight files, for a warning: shards and their index
-/// next to model.safetensors and shards that the index does not name, which are not read, and tensors
-/// that occur in two shards. transformers selects the same files. Throws data_error if a shard is
-/// invalid.
+/// next to model.safetensors and shards that the index does not name, which are not read, and
+/// tensors that occur in two shards. transformers selects the same files. Throws data_error if a
+/// shard is invalid.
 std::vector<std::string> find_unread_weight_files(const std::filesystem::path& folder);
 
 /// Describes the weights of a folder that CheckpointTensors cannot read, such as shards without an

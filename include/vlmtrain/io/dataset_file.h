@@ -25,13 +25,16 @@ namespace vlmtrain::io {
 ///   (dataset/tar_records.h).
 ///
 /// Formats of records:
-///   LLaVA      {"image": "a.jpg" or [...], "conversations": [{"from": "human", "value": "<image>\n..."}, ...]}
+///   LLaVA      {"image": "a.jpg" or [...],
+///               "conversations": [{"from": "human", "value": "<image>\n..."}, ...]}
 ///   ShareGPT   {"images": [...], "conversations": [{"from": "user", ...}, ...]}
-///   messages   {"images": [...], "messages": [{"role": "user", "content": "..." or [blocks]}, ...]}
+///   messages   {"images": [...],
+///               "messages": [{"role": "user", "content": "..." or [blocks]}, ...]}
 ///   Cauldron   {"images": [...], "texts": [{"user": "...", "assistant": "..."}, ...]}
 ///   questions  {"image": "a.jpg", "question": "...", "answer": "..."}
 ///   captions   {"image": "a.jpg", "caption": "..."}: the user's turn consists of the image
-///   Alpaca     {"instruction": "...", "input": "...", "output": "...", "history": [["...", "..."], ...]}
+///   Alpaca     {"instruction": "...", "input": "...", "output": "...",
+///               "history": [["...", "..."], ...]}
 /// RecordSettings::columns maps other names to these.
 ///
 /// - Media: records may have "video" or "videos" in place of images or next to them. An image is a
@@ -43,24 +46,25 @@ namespace vlmtrain::io {
 /// - Placeholders: if no turn has a placeholder for an image, placeholders are added at the start
 ///   of the first user turn, as in LLaVA's code: first images, then videos. If a record has only
 ///   videos, its <image> placeholders stand for the videos, as in LLaVA's data.
-/// - Texts: a "system" text becomes the first turn, as in LLaMA-Factory. Numbers and booleans become
-///   strings.
-/// - Keys that are not read: a key that would change what is learned is a problem of the record. Other
-///   keys are ignored, with a notice unless they are known to be harmless (record/key_rules.h).
+/// - Texts: a "system" text becomes the first turn, as in LLaMA-Factory. Numbers and booleans
+///   become strings.
+/// - Keys that are not read: a key that would change what is learned is a problem of the record.
+///   Other keys are ignored, with a notice unless they are known to be harmless
+///   (record/key_rules.h).
 ///
-/// A record that cannot be used has a `problem`; other records can still be read. Media files are not
-/// opened. Throws data_error if a file cannot be read, or, with line and column, if a JSON array is
-/// invalid.
+/// A record that cannot be used has a `problem`; other records can still be read. Media files are
+/// not opened. Throws data_error if a file cannot be read, or, with line and column, if a JSON
+/// array is invalid.
 std::shared_ptr<const Records> open_records(const std::filesystem::path& path, const RecordSettings& settings);
 
 /// Returns the files of a data set's path in natural order: the file itself, the matches of a
 /// pattern (glob(7)), or the Parquet files, tars or JSON Lines files of a folder. Throws data_error
-/// if nothing matches, or if a folder has files of several formats or splits. A path without pattern
-/// characters is returned unchanged, also if it does not exist.
+/// if nothing matches, or if a folder has files of several formats or splits. A path without
+/// pattern characters is returned unchanged, also if it does not exist.
 std::vector<std::filesystem::path> find_data_files(const std::filesystem::path& path);
 
-/// Returns all records of a data set that fits in memory, with media paths relative to `image_root`.
-/// If `image_root` is empty, relative paths are unchanged. Throws as open_records().
+/// Returns all records of a data set that fits in memory, with media paths relative to
+/// `image_root`. If `image_root` is empty, relative paths are unchanged. Throws as open_records().
 std::vector<Record> read_dataset(const std::filesystem::path& path, const std::filesystem::path& image_root = {});
 
 /// A row group of a Parquet file, as its footer describes it.

@@ -9,8 +9,8 @@
 
 namespace vlmtrain::io {
 
-/// Returns the content of a file. Throws data_error if it is missing, not a regular file, unreadable,
-/// or a Git LFS pointer, and run_error if the process lacks memory or descriptors.
+/// Returns the content of a file. Throws data_error if it is missing, not a regular file,
+/// unreadable, or a Git LFS pointer, and run_error if the process lacks memory or descriptors.
 std::string read_file(const std::filesystem::path& path);
 
 /// Returns true if a file that starts with `first_bytes` (at least 40) is a Git LFS pointer: the
@@ -21,10 +21,10 @@ bool is_git_lfs_pointer(std::string_view first_bytes);
 /// Throws data_error if is_git_lfs_pointer(first_bytes). The error names `path`.
 void refuse_lfs_pointer(const std::filesystem::path& path, std::string_view first_bytes);
 
-/// Takes an exclusive lock on the whole file of `descriptor`, which must be open for writing, without
-/// waiting. Returns 0 or an errno: EAGAIN or EACCES if the lock is held elsewhere. The lock belongs to
-/// the open file description (F_OFD_SETLK): it ends when that is closed, and closing another
-/// descriptor of the file does not release it. Works on NFS.
+/// Takes an exclusive lock on the whole file of `descriptor`, which must be open for writing,
+/// without waiting. Returns 0 or an errno: EAGAIN or EACCES if the lock is held elsewhere. The lock
+/// belongs to the open file description (F_OFD_SETLK): it ends when that is closed, and closing
+/// another descriptor of the file does not release it. Works on NFS.
 int lock_file(int descriptor);
 
 /// Result of probe_folder().
@@ -36,13 +36,13 @@ struct FolderProbe {
   double seconds = 0;            ///< duration of the probe
 };
 
-/// Writes, renames, locks and removes a file of 1 MiB in `folder`, as a run does: its lock prevents a
-/// second run in the same folder. If `folder` does not exist, its nearest existing parent is probed.
-/// Errors are returned, not thrown.
+/// Writes, renames, locks and removes a file of 1 MiB in `folder`, as a run does: its lock prevents
+/// a second run in the same folder. If `folder` does not exist, its nearest existing parent is
+/// probed. Errors are returned, not thrown.
 FolderProbe probe_folder(const std::filesystem::path& folder);
 
-/// Returns true if `text` has the form `Owner/Name` of a repository on the Hugging Face Hub, and the
-/// working directory has no folder `Owner`. Does not access the network.
+/// Returns true if `text` has the form `Owner/Name` of a repository on the Hugging Face Hub, and
+/// the working directory has no folder `Owner`. Does not access the network.
 bool is_hub_name(const std::string& text);
 
 /// Returns the folder for cached files of this user: $VLMTRAIN_CACHE, else vlmtrain in

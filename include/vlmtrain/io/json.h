@@ -55,8 +55,8 @@ bool is_json_too_deep(std::string_view text);
 /// Returns the value of a text, or nothing if it is not JSON or nested too deeply.
 std::optional<nlohmann::json> try_parse_json(std::string_view text);
 
-/// Parses a text. Throws data_error that names `source` (usually a file), line and column if it is not
-/// JSON or nested too deeply.
+/// Parses a text. Throws data_error that names `source` (usually a file), line and column if it is
+/// not JSON or nested too deeply.
 nlohmann::json parse_json(std::string_view text, std::string_view source);
 /// Same as parse_json(), but keeps the order of keys. Takes quadratic time in the keys of one
 /// object, so objects with more than 50,000 keys are refused.

@@ -84,8 +84,8 @@ struct MaskSource {
   bool operator==(const MaskSource&) const = default;
 };
 
-/// A remark about data of a record that is not used and does not change the sample. Unused data that
-/// would change what is learned is the record's `problem` instead.
+/// A remark about data of a record that is not used and does not change the sample. Unused data
+/// that would change what is learned is the record's `problem` instead.
 struct Notice {
   std::string kind;     ///< a fixed phrase by which notices are counted, such as `key "source" of a record`
   std::string example;  ///< an excerpt of the value in this record; may be empty
@@ -98,8 +98,8 @@ struct Record {
   std::string id;           ///< "id" in the data (string or integer), else "<file stem>:<index from 0>"
   std::string task;         ///< first string of "task", "task_type", "kind", "category" and "answer_type"; may be empty
   std::string answer_type;  ///< "answer_type" in the data, such as OPEN or CLOSED in medical VQA; may be empty
-  /// An optional system turn, then alternating turns of user and assistant. The numbers of image and
-  /// video placeholders equal the sizes of `images` and `videos`.
+  /// An optional system turn, then alternating turns of user and assistant. The numbers of image
+  /// and video placeholders equal the sizes of `images` and `videos`.
   std::vector<Turn> turns;
   std::vector<MediaRef> images;  ///< images and volumes
   std::vector<MediaRef> videos;

@@ -17,17 +17,17 @@ class Records {
   virtual ~Records() = default;
 
   virtual int64_t size() const = 0;
-  /// Returns a record. A record that cannot be used has a `problem`. Throws run_error if a file of the
-  /// data set has changed or can no longer be read. REQUIRES: 0 <= index < size().
+  /// Returns a record. A record that cannot be used has a `problem`. Throws run_error if a file of
+  /// the data set has changed or can no longer be read. REQUIRES: 0 <= index < size().
   virtual Record at(int64_t index) const = 0;
   /// Same as at(), but MediaRef::bytes may be omitted_bytes() if reading the bytes takes time.
   virtual Record at_without_bytes(int64_t index) const { return at(index); }
-  /// Returns the first index of each block of records that are cheap to read together, such as a row
-  /// group. Indices ascend from 0. Empty if every order of reading costs the same.
+  /// Returns the first index of each block of records that are cheap to read together, such as a
+  /// row group. Indices ascend from 0. Empty if every order of reading costs the same.
   virtual std::vector<int64_t> block_starts() const { return {}; }
-  /// Returns a hash that changes if a record may have changed, for caches. It covers the settings of
-  /// the reader and the paths, sizes and times of the data set's files, but not of the media that
-  /// records name. 0 if unknown.
+  /// Returns a hash that changes if a record may have changed, for caches. It covers the settings
+  /// of the reader and the paths, sizes and times of the data set's files, but not of the media
+  /// that records name. 0 if unknown.
   virtual uint64_t stamp() const { return 0; }
 };
 
@@ -61,8 +61,8 @@ class SubsetRecords final : public Records {
   Record at_without_bytes(int64_t index) const override {
     return base_->at_without_bytes(indices_.at(static_cast<size_t>(index)));
   }
-  /// Returns the positions in this selection where blocks of `base` begin if the indices ascend, else
-  /// an empty list.
+  /// Returns the positions in this selection where blocks of `base` begin if the indices ascend,
+  /// else an empty list.
   std::vector<int64_t> block_starts() const override;
   uint64_t stamp() const override;
 

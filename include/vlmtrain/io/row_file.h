@@ -44,9 +44,9 @@ class RowGroup {
   virtual bool needs_bytes() const { return false; }
 };
 
-/// A file of row groups, such as Parquet. A plug-in implements it, so that the program does not link
-/// to Arrow; this header is the whole contract between them. Functions throw std::runtime_error whose
-/// message is a phrase without the file's name. Thread-safe.
+/// A file of row groups, such as Parquet. A plug-in implements it, so that the program does not
+/// link to Arrow; this header is the whole contract between them. Functions throw
+/// std::runtime_error whose message is a phrase without the file's name. Thread-safe.
 class RowFile {
  public:
   virtual ~RowFile() = default;
@@ -57,8 +57,8 @@ class RowFile {
   /// Returns the uncompressed size of each row group in bytes, according to the footer.
   virtual std::vector<int64_t> group_bytes() const = 0;
   /// Reads row group `group`, counted from 0. If `with_bytes` is false, the "bytes" of structs
-  /// {"bytes", "path"} (images of Hugging Face datasets) are not read: they become kOmittedBytes, or
-  /// null in cells without bytes.
+  /// {"bytes", "path"} (images of Hugging Face datasets) are not read: they become kOmittedBytes,
+  /// or null in cells without bytes.
   virtual std::unique_ptr<const RowGroup> read(size_t group, bool with_bytes) const = 0;
 };
 

@@ -66,9 +66,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// A safetensors file that maps each tensor separately, as long as the tensor exists. With a limit on
-/// the address space (`ulimit -v`), reading tensors one by one needs only the size of the largest.
-/// The header is checked as by SafetensorsFile. Thread-safe.
+/// A safetensors file that maps each tensor separately, as long as the tensor exists. With a limit
+/// on the address space (`ulimit -v`), reading tensors one by one needs only the size of the
+/// largest. The header is checked as by SafetensorsFile. Thread-safe.
 class OnDemandSafetensors {
  public:
   /// Reads and checks the header. Throws as SafetensorsFile does.
@@ -90,7 +90,8 @@ class OnDemandSafetensors {
 /// Names and tensors, in the order of a file.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A tensor that is computed when it is written, so that only one tensor at a time needs host memory.
+/// A tensor that is computed when it is written, so that only one tensor at a time needs host
+/// memory.
 struct LazyTensor {
   std::string name;
   c10::ScalarType dtype;
@@ -107,9 +108,9 @@ using LazyTensors = std::vector<LazyTensor>;
 /// Wraps existing tensors. The reference to a tensor is dropped after it is written.
 LazyTensors make_lazy_tensors(const NamedTensors& tensors);
 
-/// Writes dense tensors with any device and strides to a file, atomically (io/atomic.h). Tensors are
-/// copied to the host one by one, so host memory grows by about the size of the largest one. In the
-/// file, tensors are sorted by element size, largest first, then by name, as in the reference
+/// Writes dense tensors with any device and strides to a file, atomically (io/atomic.h). Tensors
+/// are copied to the host one by one, so host memory grows by about the size of the largest one. In
+/// the file, tensors are sorted by element size, largest first, then by name, as in the reference
 /// implementation, so that all data is aligned. Throws run_error if the file cannot be written.
 /// REQUIRES: names are unique; the format supports the dtypes (to_safetensors_dtype).
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
