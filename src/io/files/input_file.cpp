@@ -57,8 +57,8 @@ MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t 
   if (error == 0 && !S_ISREG(status.st_mode)) {
     error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
   }
-  // mmap() needs an offset that is a multiple of the page size.
   file_bytes_ = static_cast<size_t>(status.st_size);
+  // mmap() needs an offset that is a multiple of the page size.
   padding_bytes_ = offset % static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (error == 0) size_ = offset < file_bytes_ ? std::min(bytes, file_bytes_ - offset) : 0;
   if (size_ > 0) {

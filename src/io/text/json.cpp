@@ -200,8 +200,8 @@ nlohmann::json parse_json(std::string_view text, std::string_view source) {
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source) {
-  // Ordered files are configurations and states of runs, with some thousand keys at most. Reading
-  // is quadratic in them, so a much larger object would take minutes.
+  // Ordered files are configurations and states of runs, with a few thousand keys at most. The time
+  // of parsing is quadratic in the keys, so a much larger object would take minutes.
   constexpr size_t kMaxKeys = 50'000;
   const NestingScanner scanner(text);
   if (scanner.too_deep_offset()) fail_invalid_json(text, source);
