@@ -13,23 +13,25 @@ namespace vlmtrain::io {
 /// temporary name in the same folder. The old file stays unchanged until commit(), and remains if
 /// commit() is not called.
 ///
-/// One thread at a time. All functions throw run_error that names the path and the system's reason,
-/// and the requested and the free bytes if the disk is full.
+/// Not thread-safe: use an object from one thread at a time. All functions throw run_error with the
+/// path and the system's reason, and with the requested and the free bytes if the disk is full.
 class AtomicFile {
  public:
-  /// Reserves `expected_bytes` on the disk if the file system supports it, so that a full disk is
-  /// detected before writing. 0 reserves nothing. REQUIRES: the folder of `path` exists.
+  /// Creates the temporary file and reserves `expected_bytes` on the disk if the file system
+  /// supports it, so that a full disk is detected before writing. 0 reserves nothing. The file may
+  /// become larger or smaller. Throws if `path` is a device or a pipe. REQUIRES: the folder of
+  /// `path` exists.
   explicit AtomicFile(std::filesystem::path path, int64_t expected_bytes = 0);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   /// Removes the temporary file unless it was committed.
   ~AtomicFile();
 
-  /// Appends `bytes` to the temporary file.
+  /// Appends `bytes` to the temporary file. REQUIRES: commit() was not called, and no call failed.
   void write(std::string_view bytes);
 
-  /// Flushes the content to the disk, renames the file to its name, and flushes the folder.
-  /// REQUIRES: called at most once.
+  /// Flushes the content to the disk, renames the file to `path`, and flushes the folder. REQUIRES:
+  /// called at most once, and no call failed before.
   void commit();
 
  private:
@@ -44,12 +46,12 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-/// Writes `content` to `path` with AtomicFile. After a crash, `path` is the old file or the new
-/// one.
+/// Writes `content` to `path` with AtomicFile. After a crash, `path` has either its old content or
+/// all of `content`. Throws as AtomicFile.
 void write_file(const std::filesystem::path& path, std::string_view content);
 
-/// Makes `path` a symbolic link to `target`. Replaces an existing link or file atomically. Throws
-/// as AtomicFile, also if the file system has no links.
+/// Makes `path` a symbolic link to `target`, which need not exist. Replaces an existing link or
+/// file atomically. Throws as AtomicFile, also if the file system does not support links.
 void write_symlink(const std::filesystem::path& path, const std::filesystem::path& target);
 
 /// A folder that gets its name only after it is complete and on the disk. It replaces an existing
@@ -58,11 +60,11 @@ void write_symlink(const std::filesystem::path& path, const std::filesystem::pat
 /// The files are written below path(), a temporary folder next to the final one. A process that is
 /// killed at any time leaves the previous folder complete: under its name, or under a backup name
 /// that clean_up_temporaries() restores if the file system cannot exchange two names atomically
-/// (NFS). One thread at a time. Throws as AtomicFile.
+/// (NFS). Not thread-safe: use an object from one thread at a time. Throws as AtomicFile.
 class AtomicDirectory {
  public:
-  /// Creates the temporary folder and the parents of `final_path`. Throws if `final_path` is not a
-  /// folder.
+  /// Creates the temporary folder and the parents of `final_path`. Throws if `final_path` exists
+  /// and is not a folder.
   explicit AtomicDirectory(std::filesystem::path final_path);
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
@@ -83,15 +85,15 @@ class AtomicDirectory {
 
 /// A folder that could not be removed completely.
 struct RemovalFailure {
-  std::filesystem::path path;  ///< of the rest
-  std::string reason;
+  std::filesystem::path path;  ///< the folder that still exists, perhaps under its temporary name
+  std::string reason;          ///< the system's message
 };
 
 /// Removes a folder. It is renamed first, so that no partial folder is visible under its name.
-/// Returns nothing if it was removed or did not exist.
+/// Returns nothing if it was removed or did not exist. Does not throw.
 ///
-/// Files that another process has open on NFS and mount points cannot be removed. Another call with
-/// the returned path, or clean_up_temporaries(), removes the rest later.
+/// A removal fails for mount points, and for files on NFS that another process has open. Another
+/// call with RemovalFailure::path, or clean_up_temporaries(), can remove the rest later.
 std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path);
 
 /// Removes the temporary files and folders of killed writers from `folder`, but not from its
@@ -99,13 +101,14 @@ std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path
 /// does not exist.
 ///
 /// The name of a temporary identifies the machine, pid and start time of its writer. Temporaries of
-/// running processes stay. Those of other machines, whose processes are not visible, are removed
-/// one day after their last change; their backups are restored at once, because a requeued job
-/// needs them. Safe to call from several processes.
+/// running processes stay. The processes of other machines are not visible, so their temporaries
+/// are removed one day after the last change. Backups from other machines are restored at once,
+/// because a requeued job needs them. Several processes may call this at the same time. Does not
+/// throw.
 void clean_up_temporaries(const std::filesystem::path& folder);
 
-/// Registers a file or folder that remove_temp_files() removes if the process exits before the
-/// object is destroyed. Thread-safe.
+/// A registration of a temporary file or folder: remove_temp_files() removes it if the process
+/// exits before the object is destroyed. Thread-safe.
 class TempFileCleanup {
  public:
   /// Registers `path`, which does not need to exist yet.
@@ -119,10 +122,10 @@ class TempFileCleanup {
   std::filesystem::path path_;
 };
 
-/// Removes all unfinished files and folders of AtomicFile, AtomicDirectory and TempFileCleanup, for
-/// a process that exits while other threads still write. Committed files stay; uncommitted ones can
-/// no longer be committed. Threads that begin or finish a file wait while the returned lock is
-/// held.
+/// Removes all unfinished files and folders of AtomicFile, AtomicDirectory and TempFileCleanup. To
+/// be called before the process exits, even while other threads still write. Committed files stay;
+/// uncommitted files can no longer be committed. While the caller holds the returned lock, threads
+/// that create or commit a file wait. REQUIRES: the calling thread does not hold the lock.
 [[nodiscard]] std::unique_lock<std::mutex> remove_temp_files();
 
 }  // namespace vlmtrain::io

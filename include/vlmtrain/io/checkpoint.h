@@ -18,21 +18,22 @@ namespace vlmtrain::io {
 /// transformers. Thread-safe.
 class CheckpointTensors {
  public:
-  /// Opens and checks all shards without reading tensor data. Throws data_error if there are no
-  /// weights or only pickled ones, if a shard is missing, or if a tensor is not in the shard that
-  /// the index names.
+  /// Maps all shards and checks their headers without reading tensor data. Throws data_error if
+  /// `folder` has no weights or only pickled weights, if a shard is missing or invalid, or if a
+  /// tensor is not in the shard that the index names.
   explicit CheckpointTensors(std::filesystem::path folder);
 
-  /// Returns the names of all tensors.
+  /// Returns the names of all tensors: in the order of the data for a single file, else first those
+  /// of the index by name, then those that only the shards have.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const { return shard_index_by_name_.contains(name); }
-  // The functions below equal those of SafetensorsFile. They throw data_error for an unknown
-  // tensor.
+  // The functions below have the contract of the same functions of SafetensorsFile. They throw
+  // data_error for an unknown tensor.
   /// Returns dtype, shape and offsets of a tensor.
   const TensorInfo& info(const std::string& name) const;
-  /// Returns a CPU tensor in mapped memory.
+  /// Returns a CPU tensor in mapped memory. It may outlive this object.
   at::Tensor tensor(const std::string& name) const;
-  /// Returns the pages of a tensor to the system.
+  /// Returns the pages of a tensor to the system, after the caller has copied the tensor.
   void release(const std::string& name) const;
 
  private:
@@ -46,29 +47,33 @@ class CheckpointTensors {
   std::unordered_map<std::string, size_t> shard_index_by_name_;
 };
 
-/// Returns the names of the tensors in `folder`. Reads only the index of sharded weights. Returns
-/// an empty list if there are no weights.
+/// Returns the names of the tensors in `folder`. For sharded weights, reads only the index, so the
+/// shards may be missing. Returns an empty list if `folder` has no weights. Throws data_error if
+/// the file or the index is invalid.
 std::vector<std::string> read_checkpoint_tensor_names(const std::filesystem::path& folder);
 
 /// Default size of a shard, as `max_shard_size="5GB"` of transformers' save_pretrained.
 constexpr int64_t kDefaultShardBytes = 5'000'000'000;
 
 /// Writes weights in Hugging Face layout into an existing folder, usually AtomicDirectory::path():
-/// one file, or shards of at most `max_shard_bytes` in the given order and their index. A larger
-/// tensor gets its own shard. Throws run_error if the folder already has weights, because readers
-/// might prefer those.
+/// one file, or an index and shards of at most `max_shard_bytes`, filled in the given order. A
+/// larger tensor gets its own shard. Throws run_error if the folder already has weights, because
+/// readers might prefer those, or if the disk has too little space. REQUIRES: max_shard_bytes > 0;
+/// names are unique; tensors are dense and safetensors supports their dtypes.
 void write_checkpoint_tensors(const std::filesystem::path& folder, const NamedTensors& tensors,
                               int64_t max_shard_bytes = kDefaultShardBytes);
-/// Same for lazy tensors.
+/// Same for lazy tensors. Only one of them is in host memory at a time.
 void write_checkpoint_tensors(const std::filesystem::path& folder, const LazyTensors& tensors, int64_t max_shard_bytes);
 
-/// Returns one sentence for each group of weight files that CheckpointTensors does not read: shards
-/// and their index next to model.safetensors, and shards that the index does not name. transformers
-/// selects the same files.
+/// Returns one sentence for each oddity of the weight files, for a warning: shards and their index
+/// next to model.safetensors and shards that the index does not name, which are not read, and
+/// tensors that occur in two shards. transformers selects the same files. Throws data_error if a
+/// shard is invalid.
 std::vector<std::string> find_unread_weight_files(const std::filesystem::path& folder);
 
-/// Describes the weights of a folder without model.safetensors and without an index, with a
-/// suggestion. Returns "" if there are no other weights.
+/// Describes the weights of a folder that CheckpointTensors cannot read, such as shards without an
+/// index or GGUF files, with a suggestion. Returns "" if there are none. REQUIRES: the folder has
+/// neither model.safetensors nor an index.
 std::string describe_other_weights(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::io

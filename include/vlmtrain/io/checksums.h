@@ -12,9 +12,9 @@ namespace vlmtrain::io {
 
 class AtomicFile;
 
-/// Size and XXH64 of a file's content.
+/// Size and XXH64 hash (seed 0) of a file's content.
 struct Checksum {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  ///< size of the file
   uint64_t xxh64 = 0;
 
   bool operator==(const Checksum&) const = default;
@@ -30,18 +30,18 @@ class ChecksumRecorder {
   ChecksumRecorder& operator=(const ChecksumRecorder&) = delete;
   ~ChecksumRecorder();
 
-  /// Returns the checksums by the paths that AtomicFile was given.
+  /// Returns the checksums of the committed files, by the paths that AtomicFile was given.
   const std::map<std::filesystem::path, Checksum>& files() const { return files_; }
 
   // Called by AtomicFile.
 
-  /// Returns the recorder of the calling thread, or nullptr.
+  /// Returns the innermost recorder of the calling thread, or nullptr.
   static ChecksumRecorder* current();
-  /// Adds written bytes of a file.
+  /// Adds `bytes`, the next part of the content of `file`.
   void add(const AtomicFile& file, std::string_view bytes);
   /// Forgets a file that is not committed.
   void discard(const AtomicFile& file) { open_files_.erase(&file); }
-  /// Stores the checksum of a committed file under its final path.
+  /// Stores the checksum of a committed file under its final path, `path`.
   void commit(const AtomicFile& file, const std::filesystem::path& path);
 
  private:

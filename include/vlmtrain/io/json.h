@@ -30,19 +30,19 @@ inline bool is_utf16(std::string_view text) {
   return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
 }
 
-/// Predicate of an error message about a UTF-16 file.
+/// End of an error message about a UTF-16 file. The name of the file precedes it.
 inline constexpr std::string_view kUtf16Hint = "is UTF-16; write it as UTF-8 (iconv -f UTF-16 -t UTF-8)";
 
-/// Largest depth of lists and objects that is parsed. Files for a model have less than ten levels.
-/// Functions that walk a value (a copy, a message) recurse once per level, so deeper values could
-/// exhaust the stack.
+/// Maximum nesting depth of lists and objects that is parsed. Functions that walk a value, such as
+/// copies, recurse once per level, so deeper values could exhaust the stack. The files of a model
+/// have fewer than ten levels.
 inline constexpr size_t kMaxJsonDepth = 200;
 
 /// Position and reason of the first error in a text that is not JSON.
 struct JsonError {
-  int64_t line;    ///< from 1
-  int64_t column;  ///< from 1, in characters
-  std::string reason;
+  int64_t line;        ///< from 1
+  int64_t column;      ///< from 1, in characters (code points)
+  std::string reason;  ///< phrase for messages, such as "unexpected end of input; expected ']'", without line breaks
 };
 
 /// Returns the first error of a text that is not JSON (RFC 8259 in UTF-8, with an optional byte
@@ -55,31 +55,32 @@ bool is_json_too_deep(std::string_view text);
 /// Returns the value of a text, or nothing if it is not JSON or nested too deeply.
 std::optional<nlohmann::json> try_parse_json(std::string_view text);
 
-/// Parses a text. Throws data_error that names `source`, line and column.
+/// Parses a text. Throws data_error that names `source` (usually a file), line and column if it is
+/// not JSON or nested too deeply.
 nlohmann::json parse_json(std::string_view text, std::string_view source);
 /// Same as parse_json(), but keeps the order of keys. Takes quadratic time in the keys of one
 /// object, so objects with more than 50,000 keys are refused.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source);
 
-/// Reads and parses a file. Throws data_error that names file, line and column.
+/// Reads and parses a file. Throws as read_file() (io/file.h) and parse_json().
 nlohmann::json read_json(const std::filesystem::path& path);
 /// Same as read_json(), with the limits of parse_ordered_json().
 nlohmann::ordered_json read_ordered_json(const std::filesystem::path& path);
 
-/// Returns a value as JSON text, on one line or indented. Never throws: invalid UTF-8, which a path
-/// may contain, becomes U+FFFD, and control characters become escapes.
+/// Returns a value as JSON text: on one line if `indent` is negative, else with `indent` spaces per
+/// level. Accepts any string: invalid UTF-8, which a path may contain, becomes U+FFFD, and control
+/// characters become escapes.
 std::string to_json_string(const nlohmann::json& value, int indent = -1);
 std::string to_json_string(const nlohmann::ordered_json& value, int indent = -1);
 
-/// The name of a field, and the name that earlier versions gave it. Both are written, because
-/// scripts read the earlier one.
+/// A field of a JSON file with two names. Both are written, because scripts read the earlier one.
 struct FieldAlias {
   const char* name;
-  const char* alias;
+  const char* alias;  ///< the name in earlier versions
 };
 
-/// Sets object[alias] to the value of object[name], for each of `aliases`. REQUIRES: `object` has
-/// the names and lacks the aliases.
+/// Copies object[name] to object[alias] for each of `aliases`. REQUIRES: `object` has the names and
+/// lacks the aliases.
 void add_field_aliases(nlohmann::ordered_json& object, std::initializer_list<FieldAlias> aliases);
 
 /// Returns the name by which `object` has the field: `field.name`, or `field.alias` if only that is
@@ -89,18 +90,18 @@ const char* find_field_name(const Json& object, FieldAlias field) {
   return object.is_object() && !object.contains(field.name) && object.contains(field.alias) ? field.alias : field.name;
 }
 
-/// Returns an excerpt of to_json_string() for messages.
+/// Returns the beginning of to_json_string() on one line, for messages.
 std::string make_json_excerpt(const nlohmann::json& value);
 std::string make_json_excerpt(const nlohmann::ordered_json& value);
 
-/// Returns the reason of an exception of nlohmann::json in one line, without the library's name and
-/// error number.
+/// Returns the message of an exception of nlohmann::json on one line, without the library's prefix
+/// "[json.exception...]".
 std::string describe_json_exception(const std::exception& error);
 
-/// A key that is not read because its value cannot change what is learned or saved.
+/// A key of a JSON object that is ignored because its value cannot change what is learned or saved.
 struct HarmlessKey {
   std::string_view name;
-  std::string_view reason;  ///< phrase for readers of the table
+  std::string_view reason;  ///< why the key is harmless, as documentation of the table
 };
 
 /// Returns true for values that mean the same as an absent key: null, "", [] and {}.

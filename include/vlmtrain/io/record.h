@@ -25,8 +25,8 @@ inline constexpr std::string_view kImagePlaceholder = "<image>";
 inline constexpr std::string_view kVideoPlaceholder = "<video>";
 
 /// One turn of a conversation. The n-th image placeholder of a conversation stands for its n-th
-/// image, and the n-th video placeholder for its n-th video. Those in `literal_placeholders` are
-/// plain text.
+/// image, and the n-th video placeholder for its n-th video. Placeholders at `literal_placeholders`
+/// are plain text and do not count.
 struct Turn {
   Role role;
   std::string text;
@@ -36,13 +36,13 @@ struct Turn {
 /// A placeholder in the text of a turn.
 struct MediaPlaceholder {
   size_t begin;   ///< byte offset of kImagePlaceholder or kVideoPlaceholder, which have the same length
-  bool is_video;  ///< else an image or a volume
+  bool is_video;  ///< false: an image or a volume
 
   bool operator==(const MediaPlaceholder&) const = default;
 };
 
-/// Returns the placeholders of `turn` that stand for media, in the order of the text: all except
-/// literal ones.
+/// Returns the placeholders of `turn` that stand for media, in the order of the text. Literal
+/// placeholders are omitted.
 std::vector<MediaPlaceholder> find_placeholders(const Turn& turn);
 
 /// A reference to an image, a video or a volume of a record: a file, bytes in the data set, or the
@@ -55,12 +55,12 @@ struct MediaRef {
   MediaRef(const std::filesystem::path& file) : path(file.string()) {}
   // NOLINTEND(google-explicit-constructor)
 
-  std::string path;                               ///< of the file; with `bytes`, a name for messages
-  std::shared_ptr<const std::string> bytes = {};  ///< the content; null if it is in the file
-  std::vector<MediaRef> frames = {};  ///< of a video that is a list of images; `path` is that of the first frame
-  double fps = 0;                     ///< frame rate of `frames` or of a folder of frames; 0 if the data has none
-  bool is_volume = false;             ///< a NIfTI volume
-  std::string modality = {};          ///< of a volume, such as "T1w"; empty if the data has none
+  std::string path;                               ///< path of the file; with `bytes`, a name for messages
+  std::shared_ptr<const std::string> bytes = {};  ///< encoded content; null if the content is in the file
+  std::vector<MediaRef> frames = {};  ///< frames of a video that is a list of images; `path` is the first one's path
+  double fps = 0;                     ///< frame rate of `frames` or of a folder of frames, in Hz; 0 if unknown
+  bool is_volume = false;             ///< true for a NIfTI volume
+  std::string modality = {};          ///< modality of a volume, such as "T1w"; empty if unknown
 
   bool operator==(const MediaRef&) const = default;
 };
@@ -75,17 +75,17 @@ const std::string& get_media_bytes(const MediaRef& media_ref);
 
 /// A mask of one of a record's images: a file, bytes, or a COCO run-length encoding.
 struct MaskSource {
-  MediaRef file{};  ///< used if there is no `rle`
+  MediaRef file{};  ///< mask image, used if `rle` is empty
   std::optional<Rle> rle{};
-  std::optional<int64_t> value{};  ///< pixel value of the mask in the file; without one, all values except 0
-  std::string structure{};         ///< name of the segmented structure, for scores; may be empty
+  std::optional<int64_t> value{};  ///< pixel value of the mask in `file`; if empty, all values except 0
+  std::string structure{};         ///< name of the segmented structure, by which scores are grouped; may be empty
   int64_t image = 0;               ///< index of the image in Record::images
 
   bool operator==(const MaskSource&) const = default;
 };
 
-/// Data of a record that is not used. It does not change the sample; data that would change what is
-/// learned is the record's `problem` instead.
+/// A remark about data of a record that is not used and does not change the sample. Unused data
+/// that would change what is learned is the record's `problem` instead.
 struct Notice {
   std::string kind;     ///< a fixed phrase by which notices are counted, such as `key "source" of a record`
   std::string example;  ///< an excerpt of the value in this record; may be empty
@@ -95,20 +95,20 @@ struct Notice {
 
 /// One record of a data set, in the same form for all formats.
 struct Record {
-  std::string id;    ///< its "id" (string or integer), else "<file stem>:<index from 0>"
-  std::string task;  ///< the first of "task", "kind", "category", "answer_type" that is a string, trimmed; else empty
-  std::string answer_type;  ///< its "answer_type" if it is a string, trimmed: OPEN or CLOSED in medical VQA
-  /// An optional system turn, then alternating turns of user and assistant. They have as many image
-  /// placeholders as `images` and as many video placeholders as `videos`.
+  std::string id;           ///< "id" in the data (string or integer), else "<file stem>:<index from 0>"
+  std::string task;         ///< first string of "task", "task_type", "kind", "category" and "answer_type"; may be empty
+  std::string answer_type;  ///< "answer_type" in the data, such as OPEN or CLOSED in medical VQA; may be empty
+  /// An optional system turn, then alternating turns of user and assistant. The numbers of image
+  /// and video placeholders equal the sizes of `images` and `videos`.
   std::vector<Turn> turns;
   std::vector<MediaRef> images;  ///< images and volumes
   std::vector<MediaRef> videos;
-  std::vector<MaskSource> masks;      ///< in the order of their tokens in the answers
-  std::string mask_problem;           ///< why `masks` cannot be used; only segmentation models report it
-  std::vector<std::string> subjects;  ///< the people shown ("subject_id"); may be empty
+  std::vector<MaskSource> masks;      ///< in the order of the mask tokens in the answers
+  std::string mask_problem;           ///< why `masks` cannot be used, else empty; only segmentation models report it
+  std::vector<std::string> subjects;  ///< subject ids of the volumes ("subject_id"); may be empty
   std::vector<Notice> notices;        ///< at most one of each kind
-  std::string location;               ///< in the data set, for messages: "line 17"
-  std::string problem;                ///< why the record cannot be used, a sentence; empty for usable records
+  std::string location;               ///< position in the data set for messages, such as "line 17"
+  std::string problem;                ///< why the record cannot be used, a phrase or sentence; empty if usable
 };
 
 /// Names of columns that RecordSettings::columns can map.
@@ -118,29 +118,28 @@ inline constexpr std::array<std::string_view, 17> kRenamableColumns{
 
 /// Settings for reading the records of a data set.
 struct RecordSettings {
-  /// Folder in which relative media paths start; without one, the folder of the file that names
-  /// them.
+  /// Base folder of relative media paths. If empty, the folder of the data file.
   std::optional<std::filesystem::path> image_root = std::nullopt;
-  /// Names of kRenamableColumns and the data set's names for them.
+  /// Names of the data set's columns by their name in kRenamableColumns (data.columns).
   std::map<std::string, std::string> columns{};
   /// Keys of records, turns and content blocks that are removed before a record is read
   /// (data.ignore_keys).
   std::vector<std::string> ignore_keys{};
-  /// Makes paths outside of `image_root` a problem of the record, also those through ".." and
-  /// links.
+  /// Makes a media path outside of `image_root`, also through ".." or a link, a problem of its
+  /// record.
   bool restrict_to_image_root = false;
 };
 
-/// Returns a caption of the volume `record.images[index]`, such as "T1w, sub-01", or "" if the data
-/// has no metadata.
+/// Returns a caption of the volume `record.images[index]`: its modality and subject, such as "T1w,
+/// sub-01", or "" if both are unknown. REQUIRES: record.images[index].is_volume.
 std::string describe_volume(const Record& record, size_t index);
 
-/// Returns the volumes among `record.images`. Images with the extension of a NIfTI file become
-/// volumes.
+/// Returns pointers to the volumes in `record.images`, valid as long as that vector is unchanged.
+/// Sets `is_volume` of images with the extension of a NIfTI file.
 std::vector<MediaRef*> find_volumes(Record& record);
 
-/// Sets the modalities of volumes: one for all, or one for each. Returns false, without changes,
-/// for another number.
+/// Sets the modalities of volumes: `modalities` has one entry for all volumes, or one per volume.
+/// Returns false and changes nothing for other numbers of entries.
 bool assign_modalities(std::span<MediaRef* const> volumes, std::span<const std::string> modalities);
 
 }  // namespace vlmtrain::io

@@ -17,16 +17,17 @@ class Records {
   virtual ~Records() = default;
 
   virtual int64_t size() const = 0;
-  /// Returns a record. A record that cannot be used has a `problem`. Throws run_error if the data
-  /// set itself can no longer be read. REQUIRES: 0 <= index < size().
+  /// Returns a record. A record that cannot be used has a `problem`. Throws run_error if a file of
+  /// the data set has changed or can no longer be read. REQUIRES: 0 <= index < size().
   virtual Record at(int64_t index) const = 0;
-  /// Same as at(), but bytes of media may be omitted_bytes() if that is cheaper.
+  /// Same as at(), but MediaRef::bytes may be omitted_bytes() if reading the bytes takes time.
   virtual Record at_without_bytes(int64_t index) const { return at(index); }
-  /// Returns the first index of each block of records that are cheap to read together, ascending
-  /// from 0. Empty if every order of reading costs the same.
+  /// Returns the first index of each block of records that are cheap to read together, such as a
+  /// row group. Indices ascend from 0. Empty if every order of reading costs the same.
   virtual std::vector<int64_t> block_starts() const { return {}; }
-  /// Returns a value that changes if a record may have changed. It is computed from sizes and times
-  /// of the data set's files, not of the media that records name. 0 if unknown.
+  /// Returns a hash that changes if a record may have changed, for caches. It covers the settings
+  /// of the reader and the paths, sizes and times of the data set's files, but not of the media
+  /// that records name. 0 if unknown.
   virtual uint64_t stamp() const { return 0; }
 };
 
@@ -39,7 +40,7 @@ class InMemoryRecords final : public Records {
   int64_t size() const override { return std::ssize(records_); }
   Record at(int64_t index) const override { return records_.at(static_cast<size_t>(index)); }
 
-  /// Returns a reference to a stored record. Throws std::out_of_range.
+  /// Returns a reference to a stored record. Throws std::out_of_range for an invalid index.
   Record& operator[](int64_t index) { return records_.at(static_cast<size_t>(index)); }
   const Record& operator[](int64_t index) const { return records_.at(static_cast<size_t>(index)); }
 
@@ -50,7 +51,8 @@ class InMemoryRecords final : public Records {
 /// A selection of the records of another data set, in any order.
 class SubsetRecords final : public Records {
  public:
-  /// Selects the records of `base` at `indices`, in that order.
+  /// Selects the records of `base` at `indices`, in that order. REQUIRES: the indices are valid in
+  /// `base`.
   SubsetRecords(std::shared_ptr<const Records> base, std::vector<int64_t> indices)
       : base_(std::move(base)), indices_(std::move(indices)) {}
 
@@ -59,7 +61,8 @@ class SubsetRecords final : public Records {
   Record at_without_bytes(int64_t index) const override {
     return base_->at_without_bytes(indices_.at(static_cast<size_t>(index)));
   }
-  /// Returns the blocks of the base if the indices ascend, else none.
+  /// Returns the positions in this selection where blocks of `base` begin if the indices ascend,
+  /// else an empty list.
   std::vector<int64_t> block_starts() const override;
   uint64_t stamp() const override;
 
@@ -68,14 +71,13 @@ class SubsetRecords final : public Records {
   std::vector<int64_t> indices_;
 };
 
-/// The concatenation of the files of a data set. The location of a record begins with the name of
-/// its file.
+/// The concatenation of the files of a data set. Record::location begins with the name of the file.
 class ConcatRecords final : public Records {
  public:
   /// The records of one file.
   struct NamedRecords {
-    std::string name;
-    std::shared_ptr<const Records> records;
+    std::string name;                        ///< printable file name, for Record::location
+    std::shared_ptr<const Records> records;  ///< not null
   };
   /// Concatenates `parts` in order.
   explicit ConcatRecords(std::vector<NamedRecords> parts);
@@ -92,7 +94,7 @@ class ConcatRecords final : public Records {
   Record add_part_name(Record record, size_t part) const;
 
   std::vector<NamedRecords> parts_;
-  std::vector<int64_t> part_starts_;  // first index of each part, and the end
+  std::vector<int64_t> part_starts_;  // index of the first record of each part, then size()
 };
 
 }  // namespace vlmtrain::io

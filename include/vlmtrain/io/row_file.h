@@ -29,23 +29,24 @@ inline bool is_special_cell(const nlohmann::json& value, SpecialCell kind) {
          value.get_binary().subtype() == static_cast<uint64_t>(kind);
 }
 
-/// Rows of a table that are read together. Thread-safe.
+/// Rows of a table that are read together, held in memory. May outlive its RowFile. Thread-safe.
 class RowGroup {
  public:
   virtual ~RowGroup() = default;
   /// Returns the size in memory.
   virtual int64_t bytes() const = 0;
-  /// Returns row `index` of the group as a JSON object with one entry per column. Bytes are binary
-  /// JSON values without a subtype; see SpecialCell for others. REQUIRES: the group has the row.
+  /// Returns row `index`, counted from 0 in this group, as a JSON object with one entry per column.
+  /// Bytes are binary JSON values without a subtype; cells that JSON cannot represent are special
+  /// cells. Throws std::runtime_error if a cell cannot be read. REQUIRES: the group has the row.
   virtual nlohmann::json row(int64_t index) const = 0;
-  /// Returns true if the group was read without bytes and it is unknown which cells have bytes.
-  /// Rows must then be taken from the group with bytes.
+  /// Returns true if the group was read without bytes and it is unknown which cells are null. The
+  /// caller must then read the group with bytes.
   virtual bool needs_bytes() const { return false; }
 };
 
-/// A file of row groups. This interface is the whole contract between the program and the plug-in
-/// that implements it. Functions throw std::runtime_error with a predicate for messages.
-/// Thread-safe.
+/// A file of row groups, such as Parquet. A plug-in implements it, so that the program does not
+/// link to Arrow; this header is the whole contract between them. Functions throw
+/// std::runtime_error whose message is a phrase without the file's name. Thread-safe.
 class RowFile {
  public:
   virtual ~RowFile() = default;
@@ -53,19 +54,21 @@ class RowFile {
   virtual std::vector<std::string> columns() const = 0;
   /// Returns the number of rows of each row group.
   virtual std::vector<int64_t> group_rows() const = 0;
-  /// Returns the uncompressed bytes of each row group according to the footer.
+  /// Returns the uncompressed size of each row group in bytes, according to the footer.
   virtual std::vector<int64_t> group_bytes() const = 0;
-  /// Reads a row group. Without `with_bytes`, the bytes in {"bytes", "path"} are not read: they
-  /// become kOmittedBytes, or null in cells without bytes.
+  /// Reads row group `group`, counted from 0. If `with_bytes` is false, the "bytes" of structs
+  /// {"bytes", "path"} (images of Hugging Face datasets) are not read: they become kOmittedBytes,
+  /// or null in cells without bytes.
   virtual std::unique_ptr<const RowGroup> read(size_t group, bool with_bytes) const = 0;
 };
 
-/// Functions that a plug-in exports, and their symbols. The first opens a file, which the caller
-/// owns. The second returns the version of this contract that the plug-in was built for.
+// Functions that a plug-in exports, and their symbols.
+/// Opens the file at `path`. The caller owns the result. Throws std::runtime_error.
 using OpenRowFile = RowFile*(const char* path);
+/// Returns kRowFileVersion of the header that the plug-in was built with.
 using RowFileVersion = int();
 inline constexpr const char* kOpenRowFileSymbol = "vlmtrain_open_row_file";
 inline constexpr const char* kRowFileVersionSymbol = "vlmtrain_row_file_version";
-inline constexpr int kRowFileVersion = 2;  ///< to be increased with each change of this header
+inline constexpr int kRowFileVersion = 2;  ///< increment with each change of this header
 
 }  // namespace vlmtrain::io

@@ -22,8 +22,8 @@ class MappedFile;
 struct TensorInfo {
   c10::ScalarType dtype;
   std::vector<int64_t> shape;
-  int64_t offset_bytes;  ///< from the start of the file
-  int64_t size_bytes;
+  int64_t offset_bytes;  ///< of the data, from the start of the file
+  int64_t size_bytes;    ///< of the data
 };
 
 /// A memory-mapped safetensors file: an 8-byte little-endian header length, a JSON header, and the
@@ -41,21 +41,21 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return path_; }
   /// Returns the names in the order of the data in the file.
   const std::vector<std::string>& names() const { return names_; }
-  /// Returns the "__metadata__" of the header.
+  /// Returns the "__metadata__" of the header; empty if the header has none.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   bool contains(const std::string& name) const { return tensors_.contains(name); }
-  // The functions below throw data_error for an unknown tensor.
+  // The functions below throw data_error if the file has no tensor `name`.
   const TensorInfo& info(const std::string& name) const;
   c10::ScalarType dtype(const std::string& name) const { return info(name).dtype; }
   const std::vector<int64_t>& shape(const std::string& name) const { return info(name).shape; }
 
-  /// Returns a CPU tensor that shares the mapped memory and keeps the mapping alive. The mapping is
-  /// private: writing to the tensor changes pages of this process, never the file. Data that is not
-  /// aligned to its dtype is copied.
+  /// Returns a contiguous CPU tensor that shares the mapped memory and keeps the mapping alive. The
+  /// mapping is private: writing to the tensor changes pages of this process, never the file. Data
+  /// that is not aligned to its dtype is copied.
   at::Tensor tensor(const std::string& name) const;
-  /// Returns the tensor's pages to the system, after the caller has copied the tensor. Changes to
-  /// the tensor are lost, and another read loads the file again.
+  /// Returns the tensor's pages to the system. Call it after copying the tensor. Changes to the
+  /// tensor are lost, and another access reads the file again.
   void release(const std::string& name) const;
 
  private:
@@ -66,9 +66,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// A safetensors file whose tensors are mapped one by one, each for as long as it lives. Under a
-/// limit of the address space (`ulimit -v`), the file takes only the size of its largest tensor.
-/// The header is checked as by SafetensorsFile. Thread-safe.
+/// A safetensors file that maps each tensor separately, as long as the tensor exists. With a limit
+/// on the address space (`ulimit -v`), reading tensors one by one needs only the size of the
+/// largest. The header is checked as by SafetensorsFile. Thread-safe.
 class OnDemandSafetensors {
  public:
   /// Reads and checks the header. Throws as SafetensorsFile does.
@@ -76,9 +76,9 @@ class OnDemandSafetensors {
 
   /// Returns the names in the order of the data in the file.
   const std::vector<std::string>& names() const { return names_; }
-  // The functions below throw data_error for an unknown tensor.
+  // The functions below throw data_error if the file has no tensor `name`.
   const TensorInfo& info(const std::string& name) const;
-  /// Returns a tensor as SafetensorsFile::tensor() does.
+  /// Returns a tensor as SafetensorsFile::tensor() does. Each call creates a new mapping.
   at::Tensor tensor(const std::string& name) const;
 
  private:
@@ -87,10 +87,11 @@ class OnDemandSafetensors {
   std::unordered_map<std::string, TensorInfo> tensors_;
 };
 
-/// Tensors with their names in a file.
+/// Names and tensors, in the order of a file.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A tensor that is computed when it is written, so that host memory has one tensor at a time.
+/// A tensor that is computed when it is written, so that only one tensor at a time needs host
+/// memory.
 struct LazyTensor {
   std::string name;
   c10::ScalarType dtype;
@@ -98,19 +99,20 @@ struct LazyTensor {
   std::function<at::Tensor()> materialize;  ///< returns a tensor of this dtype and shape on any device; called once
   std::function<void()> on_written = {};    ///< called once after the tensor is written; may be empty
 
+  /// Returns the size of the data.
   int64_t bytes() const;
 };
 
 using LazyTensors = std::vector<LazyTensor>;
 
-/// Wraps existing tensors. Each is released after it is written.
+/// Wraps existing tensors. The reference to a tensor is dropped after it is written.
 LazyTensors make_lazy_tensors(const NamedTensors& tensors);
 
-/// Writes tensors of any device and stride atomically (io/atomic.h). Tensors are copied to the host
-/// one by one, so host memory grows by about the largest one. Tensors with wider elements come
-/// first, then by name, as in the reference implementation, so that all data is aligned. REQUIRES:
-/// names are unique; the format supports the dtypes. Throws run_error if the file cannot be
-/// written.
+/// Writes dense tensors with any device and strides to a file, atomically (io/atomic.h). Tensors
+/// are copied to the host one by one, so host memory grows by about the size of the largest one. In
+/// the file, tensors are sorted by element size, largest first, then by name, as in the reference
+/// implementation, so that all data is aligned. Throws run_error if the file cannot be written.
+/// REQUIRES: names are unique; the format supports the dtypes (to_safetensors_dtype).
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

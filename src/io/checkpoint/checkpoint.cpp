@@ -30,7 +30,8 @@ constexpr std::string_view kWeightsIndexName = "model.safetensors.index.json";
 constexpr std::string_view kPickledWeightsName = "pytorch_model.bin";
 constexpr std::string_view kPickledWeightsIndexName = "pytorch_model.bin.index.json";
 
-/// Returns the names of the folder's files that satisfy `accepts`, sorted.
+/// Returns the sorted names of files in `folder` that satisfy `accepts`, without hidden files.
+/// Returns the names found so far if the folder cannot be read.
 template <class Predicate>
 std::vector<std::string> list_files(const fs::path& folder, const Predicate& accepts) {
   std::vector<std::string> names;
@@ -49,10 +50,12 @@ bool is_shard(std::string_view name) {
   return name.ends_with(".safetensors") && name.find("-of-") != std::string_view::npos;
 }
 
+/// Returns true for safetensors files except PEFT's adapters, which are not a whole model.
 bool is_safetensors(std::string_view name) {
   return name.ends_with(".safetensors") && !name.starts_with("adapter_model");
 }
 
+/// Joins the first names of a list for a message.
 std::string join_names(const std::vector<std::string>& names) {
   constexpr size_t kMaxListed = 3;  // keeps the message on one line
   const std::vector<std::string> first(names.begin(),
@@ -60,8 +63,8 @@ std::string join_names(const std::vector<std::string>& names) {
   return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListed ? ", …" : "");
 }
 
-/// Returns the files that an index names. Returns none if it cannot be read, because loading it
-/// reports the error.
+/// Returns the files that an index names. Returns an empty set if it cannot be read: the error is
+/// reported when the weights are loaded.
 std::set<std::string> read_index_files(const fs::path& index) {
   std::set<std::string> files;
   try {
@@ -111,7 +114,8 @@ std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<
                    kWeightsName, kWeightsIndexName);
 }
 
-/// Also returns true on errors, such as a loop of links: opening the file then reports them.
+/// Returns true if `path` exists or if that cannot be determined, such as for a loop of links.
+/// Opening the file then reports the error.
 bool path_exists(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error) || error;
@@ -125,6 +129,8 @@ nlohmann::json read_weight_map(const fs::path& index) {
   return content["weight_map"];
 }
 
+/// Returns the path of the shard that an index names. Throws data_error if it is not a plain file
+/// name, so that an index cannot make the program read files elsewhere, or if the file is missing.
 fs::path shard_path(const fs::path& index, const std::string& shard) {
   const fs::path name(shard);
   if (shard.empty() || name.has_parent_path() || name == "." || name == "..") {
@@ -146,6 +152,7 @@ void refuse_existing_weights(const fs::path& folder) {
   }
 }
 
+/// Fills shards in the order of the tensors, as transformers does.
 std::vector<LazyTensors> split_into_shards(const LazyTensors& tensors, int64_t max_shard_bytes) {
   std::vector<LazyTensors> shards(1);
   int64_t shard_bytes = 0;
@@ -166,10 +173,12 @@ std::vector<std::string> find_unread_weight_files(const fs::path& folder) {
   std::vector<std::string> warnings;
   std::error_code error;
   const fs::path index = folder / kWeightsIndexName;
+  // Errors count as absence: loading the weights reports them.
   const bool has_index = fs::exists(index, error), has_single = fs::exists(folder / kWeightsName, error);
   const auto indexed_files = has_index ? read_index_files(index) : std::set<std::string>();
   const auto shards = list_files(folder, is_shard);
   if (has_single) {
+    // An index that names only the single file is consistent with it.
     const bool is_its_index = indexed_files.size() == 1 && indexed_files.contains(std::string(kWeightsName));
     if ((has_index && !is_its_index) || (!has_index && !shards.empty())) {
       warnings.push_back(fmt::format(
@@ -292,9 +301,10 @@ std::vector<std::string> read_checkpoint_tensor_names(const fs::path& folder) {
 }
 
 void write_checkpoint_tensors(const fs::path& folder, const LazyTensors& tensors, int64_t max_shard_bytes) {
-  VLMTRAIN_CHECK(max_shard_bytes > 0, "shards of {} bytes", max_shard_bytes);
+  VLMTRAIN_CHECK(max_shard_bytes > 0, "max_shard_bytes is {}, but must be positive", max_shard_bytes);
   refuse_existing_weights(folder);
-  // Checks all shards at once, because computing the tensors of later shards may take minutes.
+  // The space for all shards is checked first, because computing the tensors of a shard may take
+  // minutes.
   const auto add_bytes = [](int64_t sum, const LazyTensor& tensor) { return sum + tensor.bytes(); };
   require_free_space(folder, std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, add_bytes));
   const std::vector<LazyTensors> shards = split_into_shards(tensors, max_shard_bytes);

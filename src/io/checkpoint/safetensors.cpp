@@ -19,6 +19,8 @@
 namespace vlmtrain::io {
 namespace {
 
+/// Sorts tensors by element size, largest first, then by name. The data then begins at a multiple
+/// of 8 bytes and every tensor at a multiple of its element size.
 LazyTensors sort_for_alignment(LazyTensors tensors) {
   std::ranges::sort(tensors, {}, [](const LazyTensor& tensor) {
     return std::tuple(-static_cast<int64_t>(c10::elementSize(tensor.dtype)), std::string_view(tensor.name));
@@ -33,7 +35,7 @@ void write_tensor(AtomicFile& file, const LazyTensor& tensor) {
   const at::Tensor value = tensor.materialize();
   VLMTRAIN_CHECK(value.layout() == c10::Layout::Strided, "only dense tensors can be written");
   VLMTRAIN_CHECK(value.scalar_type() == tensor.dtype && value.sizes() == at::IntArrayRef(tensor.shape),
-                 "the tensor {} differs from its announced dtype or shape", tensor.name);
+                 "the tensor {} differs from its declared dtype or shape", tensor.name);
   const at::Tensor contiguous = value.detach().cpu().contiguous();
   file.write({static_cast<const char*>(contiguous.const_data_ptr()), contiguous.nbytes()});
 }
@@ -71,7 +73,7 @@ void SafetensorsFile::release(const std::string& name) const {
 }
 
 OnDemandSafetensors::OnDemandSafetensors(std::filesystem::path path) : path_(std::move(path)) {
-  constexpr size_t kInitialBytes = 4096;  // one page; larger headers are mapped in a second step
+  constexpr size_t kInitialBytes = 4096;  // one page; contains the length of the header
   const auto header_bytes = static_cast<size_t>(compute_header_end(MappedFile(path_, 0, kInitialBytes).text()));
   const MappedFile header_mapping(path_, 0, std::max(kInitialBytes, header_bytes));
   auto header = parse_safetensors_header(header_mapping.text(), static_cast<int64_t>(header_mapping.file_bytes()),

@@ -23,12 +23,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kLengthBytes = 8;
+constexpr size_t kLengthBytes = 8;  // the header's length, a little-endian integer at the start of the file
 constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // MAX_HEADER_SIZE of the reference implementation
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::string_view kDamagedFileHint = "the file is damaged: download or write it again";
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
+// Names of the reference implementation's Dtype (safetensors/src/tensor.rs).
 constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypes{{
     {"F64", c10::ScalarType::Double},
     {"F32", c10::ScalarType::Float},
@@ -65,11 +66,13 @@ std::string_view extract_header_text(std::string_view content, size_t file_bytes
     throw data_error("{}: truncated: the header is {} bytes long, but the file has {} bytes; {}", source, length,
                      file_bytes, kDamagedFileHint);
   }
-  VLMTRAIN_CHECK(length <= content.size() - kLengthBytes, "{} bytes of a header of {}", content.size(), length);
+  VLMTRAIN_CHECK(length <= content.size() - kLengthBytes, "{} bytes of the file were given, but the header has {}",
+                 content.size(), length);
   return content.substr(kLengthBytes, length);
 }
 
-// The parser keeps only the last of equal keys, so duplicates are detected while it runs.
+// Parses the header and refuses duplicate names. The parser keeps only the last of equal keys, so
+// they are detected while it runs.
 json parse_header_json(std::string_view text, std::string_view source) {
   std::set<std::string> seen_names;
   std::string duplicate;
@@ -107,7 +110,8 @@ std::map<std::string, std::string> parse_metadata(const json& value, std::string
   return metadata;
 }
 
-// `data_start` and `data_bytes` are the offset and the size of the data section in the file.
+// Parses the entry of a tensor. `data_start` and `data_bytes` are the offset and the size of the
+// data section in the file.
 TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data_start, int64_t data_bytes,
                         std::string_view source) {
   const std::string location = fmt::format("{}: tensor {}", source, make_excerpt(name));
@@ -148,7 +152,8 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
           .size_bytes = expected_bytes};
 }
 
-// The format requires that every byte of the data belongs to exactly one tensor.
+// Throws data_error unless every byte of the data belongs to exactly one tensor, as the format
+// requires. REQUIRES: header.names are in the order of the data.
 void check_data_layout(const SafetensorsHeader& header, int64_t data_start, int64_t file_bytes,
                        std::string_view source) {
   int64_t end = data_start;
@@ -180,7 +185,8 @@ int64_t compute_tensor_bytes(c10::ScalarType dtype, const std::vector<int64_t>& 
   bool is_empty = false;
   for (const int64_t size : shape) {
     is_empty = is_empty || size == 0;
-    // A dimension of 0 must not hide an overflow: strides are products of the other dimensions.
+    // Dimensions of 0 count as 1, so that they do not hide an overflow: strides are products of the
+    // other dimensions.
     if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) {
       return -1;
     }
@@ -233,6 +239,7 @@ std::string format_safetensors_header(const std::vector<std::pair<std::string, T
         {"dtype", to_safetensors_dtype(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
   std::string text = header.dump();
+  // The length and the padded header together are a multiple of 8 bytes, as the data's alignment.
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
   const uint64_t length = text.size();
   std::string result(kLengthBytes, '\0');

@@ -21,6 +21,7 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
+// Storage classes that pickles of torch.save name, and their dtypes.
 constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kStorageTypes{{
     {"torch.DoubleStorage", c10::ScalarType::Double},
     {"torch.FloatStorage", c10::ScalarType::Float},
@@ -55,6 +56,7 @@ class MappedFileReader : public caffe2::serialize::ReadAdapterInterface {
   std::shared_ptr<const MappedFile> file_;
 };
 
+/// Returns the items of a tuple or list of integers of at least 0, or nothing for other values.
 std::optional<std::vector<int64_t>> to_integers(const PickleValue& value) {
   if (value.kind != Kind::kTuple && value.kind != Kind::kList) return std::nullopt;
   std::vector<int64_t> integers;
@@ -67,6 +69,7 @@ std::optional<std::vector<int64_t>> to_integers(const PickleValue& value) {
 }
 
 /// Returns true if all elements of a strided tensor are within a storage of `available` elements.
+/// `offset` and `strides` are in elements. REQUIRES: sizes and strides are not negative.
 bool fits_in_storage(int64_t available, int64_t offset, const std::vector<int64_t>& sizes,
                      const std::vector<int64_t>& strides) {
   if (offset < 0 || sizes.size() != strides.size()) return false;
@@ -118,7 +121,7 @@ void TorchArchive::fail(std::string_view reason) const {
 
 std::string TorchArchive::read_pickle() {
   return translate_errors([&] {
-    if (!reader_->hasRecord("data.pkl")) fail("it is a zip archive, but not one of torch.save");
+    if (!reader_->hasRecord("data.pkl")) fail("it is a zip archive that torch.save did not write");
     if (reader_->hasRecord("byteorder")) {
       const auto [data, bytes] = reader_->getRecord("byteorder");
       if (std::string_view(static_cast<const char*>(data.get()), bytes) != "little") {
@@ -131,22 +134,26 @@ std::string TorchArchive::read_pickle() {
 }
 
 const c10::Storage& TorchArchive::load_storage(const std::string& key) {
+  // Tensors of the same storage, such as tied weights, share its memory.
   const auto it = storages_.find(key);
   if (it != storages_.end()) return it->second;
   const std::string record = "data/" + key;
   auto [data, bytes] = translate_errors([&] {
-    if (!reader_->hasRecord(record)) fail("a tensor's data is not in it");
+    if (!reader_->hasRecord(record)) fail("the data of a tensor is missing");
     return reader_->getRecord(record);
   });
   return storages_.emplace(key, c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data))).first->second;
 }
 
-/// `id`: ("storage", class, key, device, elements)
+/// `id` is the tuple ("storage", storage class, key, device, number of elements) that torch.save
+/// writes (persistent_id in torch/serialization.py). The device is ignored. A storage of a class
+/// without a supported dtype becomes opaque, so that an unneeded tensor of it does not fail the
+/// file.
 PickleValue TorchArchive::persistent_load(const PickleValue& id) {
   const auto& items = id.items;
   if (id.kind != Kind::kTuple || items.size() < 5 || items[0]->text != "storage" || items[1]->kind != Kind::kGlobal ||
       items[2]->kind != Kind::kString || items[4]->kind != Kind::kInt) {
-    fail("its reference to a tensor's data is not one of torch.save");
+    fail("its reference to a tensor's data has an unknown form");
   }
   const std::optional<c10::ScalarType> type = parse_storage_type(items[1]->text);
   if (!type) return {.kind = Kind::kOpaque, .text = items[1]->text};
@@ -158,7 +165,8 @@ PickleValue TorchArchive::persistent_load(const PickleValue& id) {
   return {.kind = Kind::kStorage, .tensor = tensor.set_(bytes, 0, {elements}, {1})};
 }
 
-/// `arguments`: (storage, offset, sizes, strides, …)
+/// Implements torch._utils._rebuild_tensor_v2. `arguments` are (storage, offset, sizes, strides,
+/// …), in elements. The rest, such as requires_grad, is ignored.
 PickleValue TorchArchive::rebuild_tensor(const PickleValue& arguments) const {
   const auto& items = arguments.items;
   if (items.size() < 4) fail("a tensor has no sizes");

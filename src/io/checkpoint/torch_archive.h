@@ -16,20 +16,22 @@ class PyTorchStreamReader;
 
 namespace vlmtrain::io {
 
-/// The zip archive of torch.save: a pickle, data.pkl, and the bytes of the storages that the pickle
-/// refers to. Makes the tensors for the Unpickler. All functions throw data_error if the archive is
-/// damaged.
+/// A zip archive written by torch.save: a pickle, data.pkl, and the bytes of the storages that the
+/// pickle refers to. Rebuilds the tensors for the Unpickler. All functions throw data_error that
+/// names the file if the archive is damaged. Not thread-safe.
 class TorchArchive : public PickleResolver {
  public:
-  /// Throws data_error if the file cannot be read or is not such an archive.
+  /// Maps the file. Throws data_error if it cannot be read or is not a zip archive.
   explicit TorchArchive(const std::filesystem::path& path);
   ~TorchArchive() override;
 
-  std::string read_pickle();  ///< returns data.pkl
+  /// Returns the content of data.pkl. Throws data_error if it is missing or if the file was written
+  /// on a big-endian machine.
+  std::string read_pickle();
 
-  /// Rebuilds tensors and ordered dicts; returns a kOpaque for other functions.
+  /// Rebuilds tensors, parameters and ordered dicts. Returns a kOpaque for other functions.
   PickleValue call(const std::string& function, const PickleValue& arguments) override;
-  /// Returns the storage that `id` names, or a kOpaque for an unknown type of storage.
+  /// Returns the storage that `id` names as a kStorage, or a kOpaque for an unknown storage class.
   PickleValue persistent_load(const PickleValue& id) override;
 
  private:
@@ -41,7 +43,7 @@ class TorchArchive : public PickleResolver {
 
   std::string source_;
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
-  std::map<std::string, c10::Storage> storages_;
+  std::map<std::string, c10::Storage> storages_;  // by key in the archive; shared by their tensors
 };
 
 }  // namespace vlmtrain::io

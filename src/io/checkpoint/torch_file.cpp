@@ -17,9 +17,11 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
+// Keys under which training scripts commonly save a state_dict.
 constexpr std::array<std::string_view, 3> kStateDictKeys{"model", "state_dict", "model_state_dict"};
 
-/// Returns the value of `key` in a dict, the last one as in Python, or nullptr.
+/// Returns the value of `key` in a dict, or nullptr. Of equal keys, the last one counts, as in
+/// Python. Returns nullptr for values that are not a dict.
 const PickleValue* find_value(const PickleValue& dict, std::string_view key) {
   for (size_t i = dict.items.size(); dict.kind == Kind::kDict && i > 0; i -= 2) {
     if (dict.items[i - 2]->kind == Kind::kString && dict.items[i - 2]->text == key) return dict.items[i - 1];
@@ -27,6 +29,7 @@ const PickleValue* find_value(const PickleValue& dict, std::string_view key) {
   return nullptr;
 }
 
+/// Returns true for a dict that maps at least one string to a tensor.
 bool has_tensors(const PickleValue* value) {
   if (value == nullptr || value->kind != Kind::kDict) return false;
   for (size_t i = 0; i < value->items.size(); i += 2) {
@@ -35,6 +38,8 @@ bool has_tensors(const PickleValue* value) {
   return false;
 }
 
+/// Returns the state_dict: the first of kStateDictKeys with tensors, else the top-level dict.
+/// Throws data_error that names `source` if there is none.
 const PickleValue& find_state_dict(const PickleValue& content, const std::string& source) {
   for (const std::string_view key : kStateDictKeys) {
     const PickleValue* const state_dict = find_value(content, key);

@@ -124,13 +124,14 @@ std::vector<const PickleValue*> Unpickler::pop_last(size_t count) {
   return items;
 }
 
+// The values of booleans and floats are not needed to rebuild tensors.
 bool Unpickler::execute_constant(Opcode opcode) {
   switch (opcode) {
     case Opcode::kProto:
-      consume(1);
+      consume(1);  // version of the protocol
       return true;
     case Opcode::kFrame:
-      consume(8);
+      consume(8);  // length of the frame, a hint for buffering
       return true;
     case Opcode::kNone:
       push({});
@@ -160,7 +161,7 @@ bool Unpickler::execute_constant(Opcode opcode) {
   }
 }
 
-/// Pushes a two's complement, little-endian integer of any length up to 8 bytes.
+/// Pushes a little-endian integer in two's complement of at most 8 bytes. No bytes are 0.
 void Unpickler::push_integer(std::string_view bytes) {
   if (bytes.size() > sizeof(int64_t)) fail("a number has more than 64 bits");
   const bool is_negative = !bytes.empty() && static_cast<unsigned char>(bytes.back()) >= 0x80;
@@ -278,7 +279,7 @@ bool Unpickler::execute_memo(Opcode opcode) {
 
 void Unpickler::memo_put(uint64_t index) {
   PickleValue& value = top();
-  if (index >= max_memo_size_) fail("a memo index is out of order");
+  if (index >= max_memo_size_) fail("a memo index is out of range");
   if (index >= memo_.size()) memo_.resize(index + 1, nullptr);
   memo_[index] = &value;
 }
@@ -305,7 +306,7 @@ bool Unpickler::execute_global(Opcode opcode) {
     case Opcode::kNewObj:
       call_function();
       return true;
-    case Opcode::kBuild:  // attributes of an object: those of a dict (OrderedDict's _metadata) are of no use here
+    case Opcode::kBuild:  // sets attributes of an object; none is needed, such as _metadata of a state_dict
       pop();
       top();
       return true;
@@ -321,7 +322,7 @@ void Unpickler::call_function() {
   const PickleValue* const arguments = pop();
   const PickleValue* const function = pop();
   if (arguments->kind != Kind::kTuple) fail("the arguments of a call are not a tuple");
-  // The called class may itself be the result of a call.
+  // A called object may itself be the result of an unknown call. The result is then unknown too.
   const bool is_global = function->kind == Kind::kGlobal;
   if (!is_global && function->kind != Kind::kOpaque) fail("it calls an object that is not a function");
   push(is_global ? resolver_->call(function->text, *arguments)

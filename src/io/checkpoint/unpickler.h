@@ -10,30 +10,30 @@
 
 namespace vlmtrain::io {
 
-/// A value of a pickle. Its items are owned by the Unpickler.
+/// A value of a pickle. The Unpickler owns its items.
 struct PickleValue {
   enum class Kind {
     kNone,
     kBool,
     kInt,
-    kFloat,  ///< the value is not kept
+    kFloat,  ///< the number itself is not stored
     kString,
     kTuple,
     kList,
     kDict,
     kGlobal,   ///< a function or class by name
-    kOpaque,   ///< result of an unknown call
-    kStorage,  ///< memory of tensors
+    kOpaque,   ///< result of a call that the resolver does not implement
+    kStorage,  ///< memory that tensors share
     kTensor,
   };
   Kind kind = Kind::kNone;
   int64_t integer = 0;                         ///< kInt
-  std::string text = {};                       ///< kString; kGlobal: "module.name"; kOpaque: the called function
+  std::string text = {};                       ///< kString; kGlobal: "module.name"; kOpaque: name of the function
   std::vector<const PickleValue*> items = {};  ///< kTuple, kList; kDict: keys and values alternate
-  at::Tensor tensor = {};                      ///< kTensor; kStorage: its elements, [n]
+  at::Tensor tensor = {};                      ///< kTensor; kStorage: its elements, a tensor of shape [n]
 };
 
-/// Interface for the functions that a pickle may call and for the objects outside of it.
+/// Interface to the functions that a pickle calls and to objects that are stored outside of it.
 class PickleResolver {
  public:
   PickleResolver() = default;
@@ -41,27 +41,27 @@ class PickleResolver {
   PickleResolver(const PickleResolver&) = delete;
   PickleResolver& operator=(const PickleResolver&) = delete;
 
-  /// Returns the result of `function` ("module.name") for a kTuple of arguments, or a kOpaque for
-  /// an unknown function.
+  /// Returns the result of `function` ("module.name") for `arguments`, a kTuple. Returns a kOpaque
+  /// for an unknown function.
   virtual PickleValue call(const std::string& function, const PickleValue& arguments) = 0;
-  /// Returns the external object that `id` names (opcode BINPERSID).
+  /// Returns the external object that `id` names, as Python's Unpickler.persistent_load().
   virtual PickleValue persistent_load(const PickleValue& id) = 0;
 };
 
 /// Interpreter of Python's pickle format, protocols 2 to 5
 /// (https://github.com/python/cpython/blob/main/Lib/pickletools.py). No Python code is loaded or
-/// called, only functions of the resolver. Sets, byte arrays and integers beyond 64 bits are
-/// refused. Several values may refer to the same value; in a damaged file, values may contain
-/// themselves.
+/// called, only functions of the resolver. Sets, byte arrays and integers of more than 64 bits are
+/// not supported. Several values may refer to the same value; in a malformed file, a value may
+/// contain itself.
 class Unpickler {
  public:
-  /// Interprets `pickle_bytes`. Errors name `source`. Throws data_error for damaged or unsupported
-  /// pickles.
+  /// Interprets `pickle_bytes`. Throws data_error that names `source` for damaged or unsupported
+  /// pickles. `pickle_bytes` and `resolver` are used only by the constructor.
   Unpickler(std::string_view pickle_bytes, std::string source, PickleResolver& resolver);
   Unpickler(const Unpickler&) = delete;
   Unpickler& operator=(const Unpickler&) = delete;
 
-  /// Returns the value of the pickle. It is valid during the lifetime of this object.
+  /// Returns the value of the pickle, valid during the lifetime of this object.
   const PickleValue& result() const { return *result_; }
 
  private:
@@ -78,7 +78,7 @@ class Unpickler {
   std::vector<const PickleValue*> pop_to_mark();
   std::vector<const PickleValue*> pop_last(size_t count);
 
-  // Each executes its group of opcodes and returns false for others.
+  // Each function executes the opcodes of one group and returns false for all other opcodes.
   bool execute_constant(Opcode opcode);
   bool execute_string(Opcode opcode);
   bool execute_tuple(Opcode opcode);
@@ -92,11 +92,11 @@ class Unpickler {
   void memo_get(uint64_t index);
   void call_function();
 
-  size_t max_memo_size_;  // bound of the memo: a pickle cannot store more values than it has bytes
+  size_t max_memo_size_;  // size of the pickle: it cannot store more values than it has bytes
   std::string_view remaining_;
   std::string source_;
   PickleResolver* resolver_;
-  std::deque<PickleValue> values_;  // owns all values, so that none is destroyed recursively
+  std::deque<PickleValue> values_;  // owns all values; recursive destruction could exhaust the stack
   std::vector<PickleValue*> stack_;
   std::vector<size_t> marks_;  // sizes of the stack at kMark opcodes
   std::vector<PickleValue*> memo_;

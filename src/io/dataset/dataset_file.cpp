@@ -35,11 +35,12 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 3> kShardExtensions{".parquet", ".tar", ".jsonl"};
 
-/// Bounds the number of patterns that braces expand to: each {a,b} doubles it.
+/// Throws data_error if the braces of a glob pattern expand to too many patterns: each {a,b}
+/// doubles their number. Nested braces are overestimated.
 void check_braces(const std::string& pattern) {
-  constexpr int64_t kMaxPatterns = 10'000;
+  constexpr int64_t kMaxPatterns = 10'000;  // a choice, not measured
   int64_t num_patterns = 1;
-  std::vector<int64_t> alternatives;
+  std::vector<int64_t> alternatives;  // number in each open brace, innermost last
   for (const char c : pattern) {
     if (c == '{') alternatives.push_back(1);
     if (c == ',' && !alternatives.empty()) ++alternatives.back();
@@ -53,10 +54,12 @@ void check_braces(const std::string& pattern) {
   }
 }
 
+/// Returns the files that match a pattern. Throws data_error if none does or a folder is
+/// unreadable.
 std::vector<fs::path> expand_pattern(const fs::path& pattern) {
   check_braces(pattern.native());
   glob_t matches{};
-  // A missing folder matches nothing; an unreadable one might match.
+  // A missing folder has no matches. An unreadable folder might have some, so it is an error.
   const auto on_error = [](const char* /*folder*/, int error) { return error == ENOENT || error == ENOTDIR ? 0 : 1; };
   const int status = glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, on_error, &matches);
   std::vector<fs::path> files(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
@@ -74,7 +77,8 @@ std::vector<fs::path> expand_pattern(const fs::path& pattern) {
   return files;
 }
 
-/// Returns the splits among the files. File names of data sets on the Hub begin with their split.
+/// Returns the splits that file names begin with, as those of Hugging Face data sets
+/// (train-00000-of-00008.parquet). "valid", "val" and "dev" are common names of validation splits.
 std::vector<std::string> find_splits(const std::vector<fs::path>& files) {
   std::vector<std::string> splits;
   for (const char* const split : {"train", "validation", "valid", "val", "test", "dev"}) {
@@ -87,6 +91,8 @@ std::vector<std::string> find_splits(const std::vector<fs::path>& files) {
   return splits;
 }
 
+/// Returns the data files of a folder, in any order. Throws data_error if there are none, or if
+/// they have several formats or splits.
 std::vector<fs::path> find_shards(const fs::path& folder) {
   std::array<std::vector<fs::path>, kShardExtensions.size()> shards;
   std::error_code error;
@@ -117,9 +123,9 @@ std::vector<fs::path> find_shards(const fs::path& folder) {
   return *first;
 }
 
-/// Returns the cache of all data sets of the process, for training and evaluation, so that they
-/// share one bound. The bound is a choice (docs/data.md), not measured: a smaller one reads large
-/// row groups again more often, a larger one takes host memory from the run.
+/// Returns the cache of all data sets of the process, so that training and evaluation share one
+/// bound. The bound is a choice (docs/data.md), not measured: with a smaller one, large row groups
+/// are read again more often; a larger one takes host memory from the run.
 std::shared_ptr<RowGroupCache> get_row_group_cache() {
   constexpr int64_t kMaxCacheBytes = int64_t{256} << 20;
   static const auto cache = std::make_shared<RowGroupCache>(kMaxCacheBytes);
@@ -158,6 +164,7 @@ class ShardColumns {
   std::vector<Shard> shards_;
 };
 
+/// Opens the files of one data set, whatever their format, and collects their columns.
 class RecordsOpener {
  public:
   explicit RecordsOpener(const RecordSettings& settings) : settings_(settings) {}
@@ -166,9 +173,10 @@ class RecordsOpener {
 
   std::shared_ptr<const Records> open(const std::filesystem::path& file) {
     StoredFile data_file(file);
-    constexpr uint64_t kMagicBytes = 512;  // a tar header
+    constexpr uint64_t kMagicBytes = 512;  // size of a tar header, whose signature is at byte 257
     const std::string first_bytes = data_file.read(0, std::min(data_file.size(), kMagicBytes));
     if (is_tar(first_bytes)) return open_tar(file, settings_);
+    // "PAR1" is the signature of Parquet. JSON has none; open_json() reports other formats.
     if (!first_bytes.starts_with("PAR1")) return open_json(file, settings_);
     auto row_file = open_row_file(file);
     columns_.add(file, row_file->columns());

@@ -26,21 +26,23 @@ namespace {
 
 using nlohmann::json;
 
+/// A literal of Python's json module that is not JSON, and its replacements.
 struct PythonNumber {
   std::string_view literal;
-  std::string_view json_value;
-  std::string_view same_length_number;  // same length as `literal`
+  std::string_view json_value;          // for the value of the record
+  std::string_view same_length_number;  // any number with the length of `literal`
 };
 constexpr std::array kPythonNumbers = std::to_array<PythonNumber>(
     {{"-Infinity", R"("-Infinity")", "-0.000000"}, {"Infinity", R"("Infinity")", "0.000000"}, {"NaN", "null", "0.0"}});
 
+/// Replaces the literals outside of strings.
 std::string replace_python_numbers(std::string_view text, std::string_view PythonNumber::*replacement) {
   std::string result;
   result.reserve(text.size());
   bool is_in_string = false;
   for (size_t i = 0; i < text.size();) {
     if (is_in_string) {
-      const size_t length = text[i] == '\\' ? 2 : 1;
+      const size_t length = text[i] == '\\' ? 2 : 1;  // an escaped quote does not end the string
       is_in_string = text[i] != '"';
       result += text.substr(i, length);
       i += length;
@@ -63,13 +65,17 @@ bool may_contain_python_numbers(std::string_view text) {
   return text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
 }
 
+/// Keys that only records have.
 constexpr std::array kRecordKeys = std::to_array<std::string_view>(
     {"messages", "conversations", "texts", "question", "answer", "instruction", "output", "caption"});
-/// Lists that belong to a record with unknown column names, not to a collection of records.
+/// Keys of lists that a single record may have. Such a list is not a list of records.
 constexpr std::array kRecordLists = std::to_array<std::string_view>(
     {"images", "image", "videos", "video", "volumes", "masks", "objects", "tools", "functions", "chosen", "rejected"});
+// Keys of entries that are media or turns, not records.
 constexpr std::array kMediaKeys = std::to_array<std::string_view>({"path", "bytes", "url", "type"});
 constexpr std::array kTurnKeys = std::to_array<std::string_view>({"role", "from", "content", "value"});
+// Keys of entries in the registries of data sets of LLaMA-Factory (dataset_info.json), InternVL and
+// Qwen-VL's finetuning code.
 constexpr std::array kLlamaFactoryKeys =
     std::to_array<std::string_view>({"file_name", "hf_hub_url", "ms_hub_url", "script_url", "cloud_file_name"});
 constexpr std::array kInternVlKeys = std::to_array<std::string_view>({"annotation", "repeat_time", "data_augment"});
@@ -79,9 +85,10 @@ bool has_any_key(const json& object, std::span<const std::string_view> keys) {
   return std::ranges::any_of(keys, [&](std::string_view key) { return object.contains(key); });
 }
 
-/// Parses only the first entries of the object's lists, because the text may be a whole data set.
+/// Parses an object, but only the first entry of each of its lists, because the text may be a whole
+/// data set. The result is not an object if the text is not JSON or nested too deeply.
 json parse_beginning(std::string_view text) {
-  constexpr int kMaxDepth = 3;  // the keys of a record in a list of the object
+  constexpr int kMaxDepth = 3;  // object (0), list (1), record (2), its values (3)
   bool is_first_entry = true;
   const auto keep = [&](int depth, json::parse_event_t event, const json&) {
     if (event == json::parse_event_t::array_start && depth == 1) is_first_entry = true;
@@ -94,6 +101,7 @@ json parse_beginning(std::string_view text) {
   return json::parse(text, keep, /*allow_exceptions=*/false);
 }
 
+/// Describes an object with lists of records, or returns "".
 std::string describe_lists(const json& object) {
   std::vector<std::string> keys;
   for (auto entry = object.begin(); entry != object.end(); ++entry) {
@@ -111,6 +119,7 @@ std::string describe_lists(const json& object) {
       fmt::join(keys, "\", \""), keys.front());
 }
 
+/// Describes an object whose values are all objects, or returns "".
 std::string describe_objects(const json& object) {
   const json& first = object.front();
   if (has_any_key(first, kLlamaFactoryKeys)) {
@@ -147,9 +156,9 @@ class JsonRecords final : public Records {
     return record;
   }
 
-  /// Warns about columns that none of up to kMaxCheckedRecords evenly spaced records has. A
-  /// misspelled name would silently drop all images. More records would delay the start of a run;
-  /// fewer would miss columns that only some records have.
+  /// Logs a warning for each mapped column that none of kMaxCheckedRecords evenly spaced records
+  /// has: a misspelled name would silently drop all images. The limit is a choice. More records
+  /// would delay the start of a run; fewer would miss columns that only some records have.
   void check_columns(const std::map<std::string, std::string>& columns) const {
     constexpr int64_t kMaxCheckedRecords = 1000;
     const int64_t count = std::min(size(), kMaxCheckedRecords);
@@ -194,9 +203,9 @@ class JsonRecords final : public Records {
   std::string stem_;
 };
 
-/// Returns the offsets from the index of an earlier run for large files, else by scanning the file.
-/// The limit of 256 MiB is a choice: smaller files are scanned fast enough that an index file is
-/// not worth its disk space.
+/// Returns the offsets of records: for large files from the index of an earlier run, if it is
+/// valid, else by scanning the file. The limit of 256 MiB is a choice: scanning smaller files is so
+/// fast that an index is not worth its disk space.
 RecordOffsets find_or_load_offsets(const StoredFile& file) {
   constexpr uint64_t kMinIndexedBytes = uint64_t{256} << 20;
   const auto index_path = file.size() < kMinIndexedBytes ? std::filesystem::path() : get_json_index_path(file.path());

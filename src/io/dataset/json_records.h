@@ -13,23 +13,25 @@
 
 namespace vlmtrain::io {
 
-/// Parses the text of a record. Returns nothing if it is not JSON or nested too deeply. Accepts the
-/// three literals of Python's json module that are not JSON: NaN becomes null; Infinity and
-/// -Infinity become strings.
+/// Parses the text of a record. Returns nothing if it is not JSON or nested too deeply. Accepts
+/// three literals that Python's json module writes although they are not JSON: NaN becomes null,
+/// and Infinity and -Infinity become strings.
 std::optional<nlohmann::json> parse_record_json(std::string_view text);
 
-/// Returns `text` with these literals replaced by numbers of the same length, so that
-/// find_json_error() reports other errors at their original position.
+/// Returns `text` with the literals NaN, Infinity and -Infinity replaced by numbers of the same
+/// length, so that find_json_error() reports other errors at their original position.
 std::string mask_python_numbers(std::string_view text);
 
-/// Describes a JSON object that contains records instead of being one: a list of records under a
-/// key, records by name, or a registry of data sets of another trainer. Returns a predicate that
-/// names the key and a suggestion, or "" if the object may be a record.
+/// Describes a JSON object that contains records and is not a record itself: a list of records
+/// under a key, one record under each key, or another trainer's registry of data sets. Returns the
+/// end of a message ("is one JSON object, …") with the key and a suggestion. Returns "" if the
+/// object may be a record.
 std::string describe_wrapped_records(std::string_view text);
 
-/// Opens a JSON array or JSON Lines file. Memory has 12 bytes per record; each record is read and
-/// parsed on demand. The offsets of files of 256 MiB and more are kept for later runs
-/// (record_offsets.h). A record that is not JSON has a problem. Throws as find_record_offsets().
+/// Opens a JSON array or a JSON Lines file. Keeps 12 bytes per record in memory; each record is
+/// read and parsed on demand. The offsets of files of at least 256 MiB are cached on disk for later
+/// runs (record_offsets.h). A record that is not JSON has a problem. Logs a warning for columns of
+/// `settings` that no record has. Throws as find_record_offsets().
 std::shared_ptr<const Records> open_json(const std::filesystem::path& path, const RecordSettings& settings);
 
 }  // namespace vlmtrain::io

@@ -26,11 +26,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Interval at which scanned pages are released. It bounds the resident memory of a scan; smaller
-/// values only cost more system calls.
+/// Interval at which scanned pages are released, which bounds the resident memory of a scan. Chosen
+/// without measurement: smaller values only cost more system calls.
 constexpr size_t kReleaseIntervalBytes = size_t{16} << 20;
 
-/// Returns a description of another format with these first bytes, or "".
+/// Returns a description of the unsupported format that begins with these bytes, or "". Signatures:
+/// Arrow IPC file, zip local header, gzip (RFC 1952), Zstandard (RFC 8878), and markup.
 std::string_view detect_foreign_format(std::string_view content) {
   using namespace std::string_view_literals;
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kFormats{
@@ -45,6 +46,7 @@ std::string_view detect_foreign_format(std::string_view content) {
   return "";
 }
 
+/// A scanner for the beginnings of records (find_record_offsets). Both references must outlive it.
 class JsonRecordScanner {
  public:
   JsonRecordScanner(const MappedFile& file, const std::string& source)
@@ -89,6 +91,8 @@ class JsonRecordScanner {
   void scan_array() {
     ++pos_;
     skip_space();
+    // Only an empty array has its bracket here; after a comma, a bracket is an error of the next
+    // element.
     while (pos_ == text_.size() || text_[pos_] != ']' || !offsets_.begins.empty()) {
       skip_space();
       add_record(pos_);
@@ -103,10 +107,10 @@ class JsonRecordScanner {
   }
 
   // Advances from the start of an element to the comma or bracket after it, or to the end of the
-  // text.
+  // text. Throws data_error if the element is empty or its brackets do not match.
   void skip_element() {
     const size_t begin = pos_;
-    bool is_closed = false;  // a list, an object or a string ended, so nothing may follow in this element
+    bool is_closed = false;  // a list, object or string has ended: only whitespace may follow in this element
     for (; pos_ < text_.size(); ++pos_) {
       const char c = text_[pos_];
       if (closing_brackets_.empty() && (c == ',' || c == ']' || c == '}')) break;
@@ -135,11 +139,12 @@ class JsonRecordScanner {
       if (quote == std::string_view::npos) fail_invalid_json();
       const size_t before = text_.find_last_not_of('\\', quote - 1);  // stops at the opening quote
       pos_ = quote;
-      if ((quote - before) % 2 == 1) return;
+      if ((quote - before) % 2 == 1) return;  // an even number of backslashes does not escape the quote
     }
   }
 
-  // Counts lines incrementally, because records come in the order of the text.
+  // Appends a record. Counts only the lines since the last record, because records come in the
+  // order of the text.
   void add_record(size_t begin) {
     line_ += static_cast<uint64_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_bytes_),
                                               text_.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
@@ -154,8 +159,8 @@ class JsonRecordScanner {
     released_bytes_ = begin;
   }
 
-  // A single object would be read as broken records if it spans several lines, and as one record on
-  // one line.
+  // Throws data_error if the file is one object that contains records. As JSON Lines, it would be
+  // one record, or a broken record on each line if it spans several lines.
   void refuse_single_object() const {
     const size_t line_end = text_.find('\n', pos_);
     const std::string_view first_line = text_.substr(pos_, line_end - pos_);
@@ -199,9 +204,9 @@ class JsonRecordScanner {
   const std::string& source_;
   size_t pos_;
   std::vector<char> closing_brackets_;  // expected closing brackets, innermost last
-  size_t counted_bytes_ = 0;            // prefix of the text whose line breaks are counted
-  uint64_t line_ = 1;
-  size_t released_bytes_ = 0;
+  size_t counted_bytes_ = 0;            // size of the text's prefix whose line breaks are counted
+  uint64_t line_ = 1;                   // at counted_bytes_
+  size_t released_bytes_ = 0;           // size of the text's prefix whose pages were released
   RecordOffsets offsets_;
 };
 
@@ -209,14 +214,15 @@ void trim_trailing_space(std::string_view& text) {
   text = text.substr(0, text.find_last_not_of(kJsonWhitespace) + 1);
 }
 
-/// Header of an index file in the machine's byte order. The offsets and line numbers follow.
+/// Header of an index file in the machine's byte order. The offsets (uint64_t) and line numbers
+/// (uint32_t) of all records follow. Fields are those of RecordOffsets.
 struct IndexHeader {
   std::array<char, 8> magic{'v', 'l', 'm', 'j', 's', 'o', 'n', '1'};
   uint64_t stamp = 0;
   uint64_t is_json_lines = 0;
   uint64_t end = 0;
   uint64_t num_records = 0;
-  uint64_t hash = 0;  ///< of the fields above except `magic`, and of the content after the header
+  uint64_t hash = 0;  ///< of the other fields except `magic`, and of the content after the header
 
   void compute_hash(std::string_view body) {
     hash = ContentHash().add(stamp).add(is_json_lines).add(end).add(num_records).add(body).value();
@@ -228,6 +234,7 @@ std::string_view as_bytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
+/// Moves the first values.size() elements of `bytes` into `values`.
 template <class T>
 void copy_values(std::string_view& bytes, std::vector<T>& values) {
   std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));

@@ -12,33 +12,37 @@
 
 namespace vlmtrain::io {
 
-/// Offsets of the records of a JSON array or a JSON Lines file.
+/// Positions of the records of a JSON array or a JSON Lines file.
 struct RecordOffsets {
-  bool is_json_lines = false;
+  bool is_json_lines = false;          ///< false: a JSON array
   std::vector<uint64_t> begins;        ///< byte offset of each record, ascending
   std::vector<uint32_t> line_numbers;  ///< line of each record, from 1
-  uint64_t end = 0;                    ///< end of the last record: the closing bracket of an array
+  uint64_t end = 0;                    ///< byte offset of an array's closing bracket; size of a JSON Lines file
 
-  /// Returns the text of record `index`. `bytes` are the bytes of the file from begins[index] to
-  /// the next begin or the end.
+  /// Returns the text of record `index` as a view of `bytes`: the bytes of the file from
+  /// begins[index] to begins[index + 1], or to `end` for the last record.
   std::string_view extract_record(size_t index, std::string_view bytes) const;
 };
 
-/// Finds the records in one pass over the file and releases its pages along the way. Only line
-/// breaks are inspected in JSON Lines, and only brackets, strings and commas in an array; a record
-/// that is not JSON is detected when it is parsed. Throws data_error that names `source`, line and
-/// column if an array is broken, or that describes the format if the file is neither.
+/// Finds the records in one pass over the file and releases its pages along the way. The scan looks
+/// only at line breaks in JSON Lines, and only at brackets, strings and commas in an array, so a
+/// record that is not JSON is detected later, when it is parsed. Throws data_error that names
+/// `source`: with line and column if an array is invalid; with the detected format if the file is
+/// neither an array nor JSON Lines; or if it has more than 2^32 - 1 lines.
 RecordOffsets find_record_offsets(const MappedFile& file, const std::string& source);
 
-/// Returns the path of the cached offsets of a data file: a hash of its absolute path in the user's
-/// cache folder. Returns "" without a cache folder.
+/// Returns the path of the file that caches the offsets of the data file `file`. Its name is a hash
+/// of the absolute path, in the user's cache folder (get_user_cache_folder). Returns "" if there is
+/// no cache folder.
 std::filesystem::path get_json_index_path(const std::filesystem::path& file);
 
-/// Reads offsets that write_json_index() wrote for a file with the same stamp and size. Returns
-/// nothing if the index is missing, damaged or of another state of the file.
+/// Reads offsets that write_json_index() wrote for a data file with the same stamp
+/// (StoredFile::stamp) and size. Returns nothing if `index` is "", missing or damaged, or if the
+/// data file has changed.
 std::optional<RecordOffsets> read_json_index(const std::filesystem::path& index, uint64_t stamp, uint64_t file_bytes);
 
-/// Writes offsets atomically. A failure is logged, not thrown.
+/// Writes offsets atomically; does nothing if `index` is "". A failure is logged, not thrown,
+/// because the index only saves time.
 void write_json_index(const std::filesystem::path& index, uint64_t stamp, const RecordOffsets& offsets);
 
 }  // namespace vlmtrain::io

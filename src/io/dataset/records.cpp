@@ -12,6 +12,7 @@ namespace vlmtrain::io {
 std::vector<int64_t> SubsetRecords::block_starts() const {
   if (!std::ranges::is_sorted(indices_)) return {};
   std::vector<int64_t> starts;
+  // A block of the base without selected records has the same start as the next one.
   for (const int64_t block : base_->block_starts()) {
     const int64_t start = std::ranges::lower_bound(indices_, block) - indices_.begin();
     if (start < size() && (starts.empty() || starts.back() < start)) starts.push_back(start);
@@ -49,6 +50,7 @@ std::vector<int64_t> ConcatRecords::block_starts() const {
   for (size_t part = 0; part < parts_.size(); ++part) {
     const auto block_starts = parts_[part].records->block_starts();
     has_blocks = has_blocks || !block_starts.empty();
+    // A file without blocks is one block, unless no file has blocks.
     if (block_starts.empty() && part_starts_[part] < part_starts_[part + 1]) starts.push_back(part_starts_[part]);
     for (const int64_t block : block_starts) starts.push_back(part_starts_[part] + block);
   }

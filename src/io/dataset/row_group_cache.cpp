@@ -38,7 +38,7 @@ RowGroupCache::Group RowGroupCache::load_group(const Key& key, int64_t expected_
   if (expected_bytes > capacity_bytes_ / 2) large_read_lock.lock();
   update_size(key, expected_bytes);
   Group group = load();
-  update_size(key, std::max<int64_t>(group->bytes(), 1));
+  update_size(key, std::max<int64_t>(group->bytes(), 1));  // may differ from the footer's size
   const std::lock_guard lock(mutex_);
   if (const auto entry = std::ranges::find(entries_, key, &Entry::key); entry != entries_.end())
     entry->is_loaded = true;
@@ -77,7 +77,7 @@ RowGroupMemory RowGroupCache::memory() const {
   const std::lock_guard lock(mutex_);
   RowGroupMemory memory{.largest = {}, .cached_bytes = bytes_};
   int64_t all_bytes = 0;
-  std::map<uint64_t, int64_t> largest;  // by data set, because each keeps at least one group
+  std::map<uint64_t, int64_t> largest;  // by data set, because each always keeps one group
   for (const auto& [file_id, file] : files_) {
     all_bytes += file.all_bytes;
     largest[file.data_set] = std::max(largest[file.data_set], file.largest.bytes);
@@ -89,8 +89,8 @@ RowGroupMemory RowGroupCache::memory() const {
   return memory;
 }
 
-/// Sets the size of a group that is being loaded or was loaded, and evicts others if the capacity
-/// is exceeded.
+/// Sets the size of a group that is being loaded or was loaded, and evicts other groups if the
+/// capacity is exceeded.
 void RowGroupCache::update_size(const Key& key, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto it = std::ranges::find(entries_, key, &Entry::key);
@@ -100,8 +100,10 @@ void RowGroupCache::update_size(const Key& key, int64_t bytes) {
   evict(*it);
 }
 
+/// Evicts loaded groups, least recently used first, except `current` and the most recently used
+/// group of each data set. REQUIRES: mutex_ is held.
 void RowGroupCache::evict(const Entry& current) {
-  std::set<uint64_t> data_sets{current.key.data_set};  // in the order of their last use
+  std::set<uint64_t> data_sets{current.key.data_set};  // whose most recently used group was visited
   std::vector<std::list<Entry>::iterator> evictable_entries;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     if (&*entry == &current) continue;

@@ -16,20 +16,20 @@
 
 namespace vlmtrain::io {
 
-/// An LRU cache of the row groups of all data sets of a process, so that samples of one group that
-/// are drawn close together read it once. Its size is bounded, but the last used group of each data
-/// set always stays; otherwise several data sets that are drawn from in turn would read a group for
-/// every sample. Groups are evicted before another one is read, and groups larger than half of the
-/// capacity are read one at a time. If several threads request the same group, one reads it and the
-/// others wait. Thread-safe.
+/// An LRU cache of the row groups of all data sets of a process: samples of one group that are
+/// drawn close together read it only once. Its size is bounded, but the most recently used group of
+/// each data set always stays; otherwise a mixture of data sets would read a group for every
+/// sample. Groups are evicted before another one is read, and groups larger than half of the
+/// capacity are read one at a time, so that several threads do not exceed the bound together. If
+/// several threads request the same group, one reads it and the others wait. Thread-safe.
 class RowGroupCache {
  public:
   /// Identity of a row group, with or without the bytes of its cells.
   struct Key {
-    uint64_t data_set = 0;
-    uint64_t file = 0;
-    size_t group = 0;
-    bool with_bytes = true;
+    uint64_t data_set = 0;   ///< id from make_id()
+    uint64_t file = 0;       ///< id from make_id()
+    size_t group = 0;        ///< index in the file
+    bool with_bytes = true;  ///< as in RowFile::read()
     bool operator==(const Key&) const = default;
   };
   using Group = std::shared_ptr<const RowGroup>;
@@ -39,15 +39,16 @@ class RowGroupCache {
   /// Returns an id that is unique among the data sets and files of this cache.
   uint64_t make_id() { return ++next_id_; }
 
-  /// Returns a group from the cache or from `load`. `expected_bytes` is the expected size, or 0 if
-  /// unknown. All threads that wait for a group get the exception of `load`; the next request loads
-  /// again.
+  /// Returns a group from the cache or from `load`. `expected_bytes` is the expected size of the
+  /// group, or 0 if unknown. If `load` throws, all threads that wait for the group get its
+  /// exception, and the next request calls `load` again.
   Group get(const Key& key, int64_t expected_bytes, const std::function<std::unique_ptr<const RowGroup>()>& load);
 
-  /// Registers the rows and bytes of each row group of a file, for memory().
+  /// Registers a file for memory(). `rows` and `bytes` have one entry for each of its row groups:
+  /// the number of rows and the uncompressed size.
   void add_file(uint64_t data_set, uint64_t file, const std::filesystem::path& path, const std::vector<int64_t>& rows,
                 const std::vector<int64_t>& bytes);
-  /// Removes a file and its groups. REQUIRES: the groups are not requested again.
+  /// Removes a file and its groups. REQUIRES: groups of the file are not requested any more.
   void remove_file(uint64_t file);
 
   /// Returns the size of all cached groups.
@@ -59,7 +60,7 @@ class RowGroupCache {
   struct Entry {
     Key key;
     std::shared_future<Group> group;
-    int64_t bytes = 0;  // the expected size until the group is loaded
+    int64_t bytes = 0;  // the expected size until the group is loaded, then its actual size
     bool is_loaded = false;
   };
   struct File {

@@ -28,17 +28,18 @@ namespace {
 
 using nlohmann::json;
 
-/// Fields that are read in addition to kRenamableColumns.
+/// Names of columns that are read in addition to kRenamableColumns (record_columns.cpp).
 constexpr auto kConversationFields = std::to_array<std::string_view>(
     {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
 
-/// Returns true if all strings are valid UTF-8. The JSON parser checks this; Parquet files may
-/// contain any bytes.
+/// Returns true if all strings in `value` are valid UTF-8. For JSON, the parser checks this, but a
+/// Parquet file may contain any bytes.
 bool is_all_utf8(const json& value) {
   if (value.is_string()) return is_utf8(value.get_ref<const std::string&>());
   return !value.is_structured() || std::ranges::all_of(value, is_all_utf8);
 }
 
+/// Throws data_error if data.columns names a missing column, or if no column can have turns.
 void check_columns(const std::filesystem::path& file, const RowFile& rows, const RecordSettings& settings) {
   const std::vector<std::string> columns = rows.columns();
   std::vector<std::string> column_names;
@@ -51,7 +52,8 @@ void check_columns(const std::filesystem::path& file, const RowFile& rows, const
   }
   if (can_make_turns(columns, settings.columns)) return;
   throw data_error(
-      "{}: its columns are {}; none of them is known as turns, or as question and answer: set them, for example "
+      "{}: its columns are {}; none of them has a known name for turns or for a question and an answer; set their "
+      "names, for example "
       "data.columns.question=COLUMN data.columns.answer=COLUMN (docs/data.md)",
       file.string(), fmt::join(column_names, ", "));
 }
@@ -107,7 +109,7 @@ class TableRecords final : public Records {
         record.problem = "has a text that is not valid UTF-8";
       }
     } catch (const UserError&) {
-      throw;  // the file has changed
+      throw;  // the file has changed, which ends the run
     } catch (const std::runtime_error& error) {
       record.problem = fmt::format("cannot read row group {} of {}: {}; download or write the file again", group,
                                    file_.path().string(), make_excerpt(error.what(), 300));
@@ -171,8 +173,8 @@ std::string get_binary_text(const json& value) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Replaces special cells in `value`. Stores the first one that cannot be read in
-/// `unsupported_cell`.
+/// Replaces special cells in `value`. Stores the first cell that cannot be read in
+/// `unsupported_cell`, unless that is set.
 void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
   if (value.is_structured()) {
     for (json& item : value) resolve_cell(item, unsupported_cell);
@@ -200,6 +202,7 @@ void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell)
   }
 }
 
+/// Returns true for omitted bytes and for {"bytes", "path"} with omitted bytes.
 bool is_omitted(const json& value) {
   if (!value.is_object()) return is_special_cell(value, SpecialCell::kOmittedBytes);
   const auto bytes = value.find("bytes");
@@ -237,8 +240,7 @@ bool needs_media_bytes(const json& row, const std::string& video_column) {
 }
 
 std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file) {
-  // The plug-in's symbols are private, so that the libraries of LibTorch and Arrow do not see each
-  // other.
+  // The plug-in's symbols are private, so that LibTorch and Arrow do not use each other's symbols.
   static const Plugin plugin =
       load_plugin(kPluginLibrary, kRowFileVersionSymbol, kRowFileVersion, {kOpenRowFileSymbol});
   if (plugin.functions.empty()) {

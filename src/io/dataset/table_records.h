@@ -16,31 +16,33 @@
 namespace vlmtrain::io {
 
 /// Opens a Parquet file with the plug-in libvlmtrain_parquet.so, which is loaded on the first call.
-/// Throws data_error if the file cannot be read or the plug-in is missing.
+/// Throws data_error if the file cannot be read, or if the plug-in is missing or of another
+/// version.
 std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file);
 
 /// Returns the rows of a table as records. Row groups are read on demand and cached in `cache`
-/// under the id `data_set`. The blocks of the records are the row groups. A row group that cannot
-/// be read is a problem of its records. Throws data_error that lists the columns if they cannot
-/// form records.
+/// under `data_set`, an id from RowGroupCache::make_id() that all files of a data set share. The
+/// blocks of the records are the row groups. If a row group cannot be read, its records have a
+/// problem. Throws data_error that lists the columns if they do not form records.
 std::shared_ptr<const Records> open_table(StoredFile file, std::unique_ptr<const RowFile> rows,
                                           const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
                                           uint64_t data_set);
 
-/// A column of a row with a cell that cannot be read.
+/// A cell of a row that cannot be read.
 struct UnsupportedCell {
-  std::string column;
-  std::string type;
-  std::string problem;  ///< predicate for messages, with a suggestion
+  std::string column;   ///< name of the column
+  std::string type;     ///< name of the Arrow type
+  std::string problem;  ///< end of a message after the column's name ("has the type …"), with a suggestion
 };
 
-/// Replaces special cells (row_file.h) at any depth of a row: SpecialCell::kJsonText by its parsed
-/// value; invalid JSON and SpecialCell::kUnsupportedType by null. Returns the replaced cells of the
-/// second kind, at most one of each column.
+/// Replaces special cells (row_file.h) at any depth of a row. SpecialCell::kJsonText becomes the
+/// parsed value. Invalid JSON and SpecialCell::kUnsupportedType become null and are returned, at
+/// most one per column. SpecialCell::kOmittedBytes is unchanged.
 std::vector<UnsupportedCell> resolve_special_cells(nlohmann::json& row);
 
-/// Returns true if a row that was read without bytes has to be read with them. A list under "video"
-/// or `video_column` is one video if it consists of images, which only their bytes show.
+/// Returns true if a row that was read without bytes must be read again with them: a list under
+/// "video" or `video_column` is one video if all its entries are images, and only their bytes show
+/// this. `video_column` may be "".
 bool needs_media_bytes(const nlohmann::json& row, const std::string& video_column);
 
 }  // namespace vlmtrain::io

@@ -10,18 +10,21 @@
 namespace vlmtrain::io {
 namespace {
 
-constexpr uint64_t kBlockBytes = 512;
-/// Largest extended header. Names and pax records of data sets are far below; more indicates a
-/// damaged tar.
+// Offsets, sizes and type flags of header fields below are those of the formats in tar_archive.h.
+
+constexpr uint64_t kBlockBytes = 512;  // unit of headers and contents
+/// Maximum size of an extended header. Chosen without measurement: names and pax records of data
+/// sets are far smaller, so a larger size indicates a damaged tar.
 constexpr uint64_t kMaxTarHeaderBytes = uint64_t{1} << 20;
 
-/// Returns a field of a header up to its NUL.
+/// Returns a field of a header up to its first NUL.
 std::string_view get_field(std::string_view header, size_t offset, size_t bytes) {
   const std::string_view field_bytes = header.substr(offset, bytes);
   return field_bytes.substr(0, field_bytes.find('\0'));
 }
 
-/// Parses octal digits surrounded by spaces, or GNU's binary form for larger numbers.
+/// Parses octal digits surrounded by spaces, or GNU tar's big-endian binary form for larger
+/// numbers, which is marked by the highest bit. Returns nothing if invalid or not less than 2^62.
 std::optional<uint64_t> parse_number(std::string_view header, size_t offset, size_t bytes) {
   const std::string_view field_bytes = header.substr(offset, bytes);
   uint64_t value = 0;
@@ -41,7 +44,8 @@ std::optional<uint64_t> parse_number(std::string_view header, size_t offset, siz
   return value;
 }
 
-/// Checks the sum of all bytes of the header, in which the checksum field counts as spaces.
+/// Returns true if the checksum field is the sum of all bytes of the header, in which the field
+/// itself counts as spaces.
 bool is_checksum_valid(std::string_view header) {
   constexpr size_t kOffset = 148;
   constexpr size_t kBytes = 8;
@@ -52,6 +56,8 @@ bool is_checksum_valid(std::string_view header) {
   return parse_number(header, kOffset, kBytes) == sum;
 }
 
+/// Returns the name field. In POSIX headers, the prefix field has the first part of a long name;
+/// GNU headers use these bytes for other fields.
 std::string get_member_name(std::string_view header) {
   constexpr std::string_view kPosixMagic("ustar\0", 6);
   const std::string name(get_field(header, 0, 100));
@@ -78,16 +84,16 @@ class TarScanner {
  private:
   void handle_header(std::string_view header, uint64_t bytes, const std::function<void(TarMember)>& visit) {
     switch (header[156]) {
-      case 'L':
+      case 'L':  // GNU: the content is the name of the next member
         pending_.name = std::string(get_field(read_extended_header(bytes), 0, std::string::npos));
         break;
-      case 'x':
+      case 'x':  // pax: the content is attributes of the next member
         parse_pax(read_extended_header(bytes));
         break;
       case '0':
-      case '\0':
-      case '7':
-      case 'S': {
+      case '\0':   // a file in tars older than POSIX
+      case '7':    // a contiguous file, which readers treat as a file
+      case 'S': {  // GNU: a sparse file
         TarMember member{.name = pending_.name.value_or(get_member_name(header)),
                          .offset = offset_,
                          .bytes = pending_.bytes.value_or(bytes)};
@@ -104,9 +110,9 @@ class TarScanner {
       }
       case 'K':
       case 'g':
-        break;  // long link targets and global pax headers are not needed
-      case '1':
-      case '2': {
+        break;     // long link targets and global pax headers are not needed
+      case '1':    // a hard link
+      case '2': {  // a symbolic link
         TarMember member{
             .name = pending_.name.value_or(get_member_name(header)),
             .offset = offset_,
@@ -116,7 +122,7 @@ class TarScanner {
         visit(std::move(member));
         break;
       }
-      default:
+      default:  // folders, devices and pipes
         pending_ = {};
         break;
     }
@@ -130,12 +136,13 @@ class TarScanner {
     return file_.read(offset_, bytes);
   }
 
-  /// Parses records "LENGTH KEY=VALUE
-  /// ", where LENGTH includes itself and the line break.
+  /// Parses records of the form "LENGTH KEY=VALUE" with a final line break. LENGTH is the size of
+  /// the whole record in bytes, including itself and the line break.
   void parse_pax(std::string_view records) {
     while (!records.empty()) {
       const size_t space = records.find(' ');
       size_t length = 0;
+      // Eight digits cannot overflow and exceed any length within kMaxTarHeaderBytes.
       for (const char digit : records.substr(0, std::min(space, size_t{8}))) {
         if (digit < '0' || digit > '9') fail("has a pax header that is damaged");
         length = length * 10 + static_cast<size_t>(digit - '0');
@@ -163,7 +170,7 @@ class TarScanner {
     pending_.bytes = bytes;
   }
 
-  /// Contents are padded to whole blocks.
+  /// Advances over a content, which is padded to whole blocks.
   void skip(uint64_t bytes) { offset_ += (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
   [[noreturn]] void fail(std::string_view reason) const {

@@ -27,12 +27,13 @@ constexpr auto kVideoFormats =
 constexpr auto kAudioFormats =
     std::to_array<std::string_view>({"wav", "mp3", "flac", "ogg", "oga", "opus", "m4a", "aac", "wma", "aiff"});
 
-/// Words for masks in the file names of image data sets.
+/// Words that mark a mask in the file names of image data sets.
 constexpr auto kMaskWords = std::to_array<std::string_view>(
     {"mask",        "masks", "seg",    "segs",     "segm",       "segmentation", "segmentations",
      "segmask",     "label", "labels", "labelmap", "annotation", "annotations",  "gt",
      "groundtruth", "matte", "alpha",  "panoptic", "semantic",   "instance",     "instances"});
-/// Words for images that are derived from others. Some of them show the answer.
+/// Words that mark an image as derived from another image. Such images are not used, because some
+/// show the answer, as overlays do.
 constexpr auto kDerivedWords =
     std::to_array<std::string_view>({"thumb", "thumbs", "thumbnail", "thumbnails", "preview", "previews", "overlay",
                                      "overlays", "heatmap", "heatmaps"});
@@ -45,7 +46,7 @@ bool is_digits(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// Returns the runs of letters: "liver" and "mask" for "liver_mask2".
+/// Returns the runs of lowercase letters: "liver" and "mask" for "liver_mask2".
 std::vector<std::string_view> split_words(std::string_view name) {
   std::vector<std::string_view> words;
   const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
@@ -73,7 +74,8 @@ std::string get_file_name(const json& path) {
   return text.substr(text.rfind('/') + 1);
 }
 
-/// Returns the path of a list entry that is a path or {"path"}, or nullptr.
+/// Returns the path in a list entry, which is a path or an object with "path". Returns nullptr for
+/// other entries.
 const json* find_path(const json& entry) {
   if (entry.is_string()) return &entry;
   if (!entry.is_object()) return nullptr;
@@ -89,6 +91,7 @@ json to_list(const json& fields, const std::array<const char*, 2>& keys) {
   return value.is_array() ? value : json::array({value});
 }
 
+/// Returns the first of `media` with the file name of `entry`, or the end.
 std::vector<json>::const_iterator find_by_file_name(const std::vector<json>& media, const json& entry) {
   const json* path = find_path(entry);
   return std::ranges::find_if(media, [&](const json& media_item) {
@@ -111,7 +114,7 @@ std::string to_lower_ascii(std::string_view text) {
 
 TarFileKind get_tar_file_kind(std::string_view extension) {
   const std::string lower_text = to_lower_ascii(extension);
-  std::string_view name = lower_text;  // becomes the part before the format
+  std::string_view name = lower_text;  // is shortened to the part before the format
   TarFileKind kind = TarFileKind::kVolume;
   if (!has_nifti_extension("." + lower_text)) {
     size_t dot = name.rfind('.');

@@ -33,20 +33,22 @@ namespace {
 
 using nlohmann::json;
 
+/// The files of a tar with the same key: their path up to the first dot of the file name.
 struct FileGroup {
-  std::string key;             // "folder/a"
+  std::string key;             // such as "folder/a"
   std::vector<TarFile> files;  // in natural order of their extensions
-  std::string problem{};
-  bool is_record = false;
+  std::string problem{};       // why the group cannot be read; else empty
+  bool is_record = false;      // true if a file is of a kind that forms a record
 };
 
-/// Returns true for kinds that form a record. Files of other kinds are only reported with a record.
+/// Returns true for kinds that form a record. Files of other kinds become notices of a record that
+/// other files form.
 bool can_make_record(TarFileKind kind) {
   return kind != TarFileKind::kOther && kind != TarFileKind::kDerived;
 }
 
-/// Groups of the files of a tar by key. As in webdataset, hidden files, such as ._a.png of macOS,
-/// and files without an extension do not belong to a record.
+/// The files of a tar, grouped by key. As in webdataset, hidden files (macOS adds ._a.png) and
+/// files without an extension are skipped.
 class FileGroups {
  public:
   void add(TarMember member) {
@@ -66,13 +68,15 @@ class FileGroups {
     group.files.push_back({std::move(extension), member.offset, member.bytes});
   }
 
-  /// Returns the records. Warns about files that do not belong to a record.
+  /// Returns the groups that form records and leaves this object empty. Logs a warning about files
+  /// that do not belong to a record.
   std::vector<FileGroup> finish(const std::filesystem::path& tar) {
     const auto unused_group = std::ranges::find(groups_, false, &FileGroup::is_record);
     if (unused_group != groups_.end()) {
-      spdlog::warn("{}: its file {} and {} like it belong to no record and are ignored (docs/data.md)", tar.string(),
-                   make_excerpt(unused_group->key + "." + unused_group->files.front().extension),
-                   std::ranges::count(groups_, false, &FileGroup::is_record) - 1);
+      spdlog::warn(
+          "{}: its file {} and the files of {} more keys do not belong to a record and are ignored (docs/data.md)",
+          tar.string(), make_excerpt(unused_group->key + "." + unused_group->files.front().extension),
+          std::ranges::count(groups_, false, &FileGroup::is_record) - 1);
     }
     std::erase_if(groups_, [](const FileGroup& group) { return !group.is_record; });
     for (FileGroup& group : groups_) {
@@ -133,6 +137,7 @@ class TarRecords final : public Records {
     return record;
   }
 
+  /// Returns the record of a group as the JSON object that RecordReader expects.
   json read_fields(const FileGroup& group, bool with_bytes, std::vector<Notice>& notices) const {
     const StoredFile::OpenHandle archive(file_);
     json fields = json::object();
@@ -193,8 +198,8 @@ class TarRecords final : public Records {
     return fields;
   }
 
-  /// Returns the kind of a file. An image that is named like a mask or a thumbnail is an image of
-  /// the record if the .json or data.columns names it.
+  /// Returns the kind of a file. A file that is named like a mask or a thumbnail is an image or
+  /// volume of the record if the .json or data.columns names it.
   static TarFileKind classify_file(const json& fields, const TarFile& file, const std::string& path, bool is_column) {
     const TarFileKind kind = get_tar_file_kind(file.extension);
     if (kind != TarFileKind::kMask && kind != TarFileKind::kDerived) return kind;
@@ -235,7 +240,7 @@ class TarRecords final : public Records {
     return text;
   }
 
-  /// Sets the caption unless the .json has one.
+  /// Sets the caption unless the .json has one. A different one becomes a notice.
   static void set_caption(json& fields, const json& text, std::vector<Notice>& notices) {
     const auto caption = fields.find("caption");
     if (caption == fields.end() || caption->is_null()) {
@@ -255,7 +260,7 @@ class TarRecords final : public Records {
     notices.push_back({.kind = std::move(kind), .example = make_excerpt(path)});
   }
 
-  /// Returns the columns of data.columns that name this extension, in the user's spelling.
+  /// Returns the names of columns in data.columns that equal this extension, ignoring case.
   std::vector<std::string> find_columns(const std::string& extension) const {
     std::vector<std::string> names;
     for (const auto& [name, source_name] : columns_) {
@@ -264,8 +269,8 @@ class TarRecords final : public Records {
     return names;
   }
 
-  /// Returns a hint for names with several dots: webdataset ends names at the first dot, which may
-  /// merge records.
+  /// Returns the beginning of a message about a group whose file names have several dots, else "".
+  /// Such names may merge several records by mistake: as in webdataset, keys end at the first dot.
   std::string make_dots_hint(const FileGroup& group) const {
     std::vector<std::string> names;
     bool has_dots = false;

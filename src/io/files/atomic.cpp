@@ -27,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Throws for devices and pipes. Renaming a file over a device would replace the device for all
-/// processes.
+/// Returns `path`. Throws run_error if it is a device or a pipe: renaming a file over a device
+/// would replace the device for all processes.
 std::filesystem::path check_replaceable(std::filesystem::path path) {
   const std::string folder = get_parent_folder(path).lexically_normal().string();
   const bool is_system_path = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
@@ -39,12 +39,13 @@ std::filesystem::path check_replaceable(std::filesystem::path path) {
   return path;
 }
 
-// "runs/step-1/" names the same folder as "runs/step-1", but its last component is empty.
+// Returns the path of a folder with a file name: "runs/step-1/" becomes "runs/step-1".
 fs::path without_trailing_slash(fs::path path) {
   path = path.lexically_normal();
   return path.has_filename() ? path : path.parent_path();
 }
 
+// Flushes all files and folders in `root` to the disk. Errors name `reported_path`.
 void sync_tree(const fs::path& root, const fs::path& reported_path) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
     if (!entry.is_symlink() && (entry.is_regular_file() || entry.is_directory())) {
@@ -54,14 +55,14 @@ void sync_tree(const fs::path& root, const fs::path& reported_path) {
   sync_to_disk(root, reported_path);
 }
 
-// The new folder is committed. clean_up_temporaries() removes the rest of the old one.
+// Removes a folder and ignores errors: clean_up_temporaries() removes the rest later.
 void remove_quietly(const fs::path& path) {
   std::error_code ignored;
   fs::remove_all(path, ignored);
 }
 
-// Writers on other machines are not visible, so age decides. A writer touches its files more often
-// than once a day.
+// Age from which temporaries of other machines, whose writers are not visible, count as abandoned.
+// It is a choice: a running writer changes its files more often than once a day.
 constexpr std::time_t kRemoteMaxAgeSeconds = 86'400;
 
 bool is_abandoned(const TempPath& temp) {
@@ -72,8 +73,9 @@ bool is_abandoned(const TempPath& temp) {
   return lstat(temp.path.c_str(), &status) == 0 && std::time(nullptr) - status.st_ctime > kRemoteMaxAgeSeconds;
 }
 
-// Returns true if the folder has its name again. rename() never replaces a folder with content, so
-// a race with another process that cleans up or commits loses nothing.
+// Gives a backup its final name again, unless its writer is running or the name is in use. Returns
+// true on success. rename() never replaces a folder with content, so a race with another process
+// that cleans up or commits loses no data.
 bool restore_backup(const TempPath& temp) {
   if (temp.machine == get_machine_id() && is_writer_alive(temp)) {
     return false;
@@ -97,7 +99,8 @@ std::vector<TempPath> list_temporaries(const fs::path& folder) {
   return temporaries;
 }
 
-/// Renames before removing, so that a writer that continues cannot commit a partial folder.
+/// Removes a temporary path. It is renamed first, so that a thread that still writes cannot commit
+/// a partial folder.
 void rename_and_remove(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path renamed_path = make_temp_path(path.parent_path() / "unfinished", TempPathKind::kNew);
@@ -138,7 +141,8 @@ void AtomicFile::reserve() {
   if (expected_bytes_ <= 0) {
     return;
   }
-  // posix_fallocate() would write every block on file systems that cannot reserve.
+  // Unlike posix_fallocate(), fallocate() does not write every block on file systems that cannot
+  // reserve space; they return another error, which is ignored.
   if (fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, expected_bytes_) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
     fail(errno);
@@ -182,7 +186,8 @@ void AtomicFile::sync_and_close() {
   }
 }
 
-// The destructor does not run after a constructor throws, so the temporary file is removed here.
+// Throws the error for `error`, an errno. Removes the temporary file here, because the destructor
+// does not run if the constructor throws.
 void AtomicFile::fail(int error) {
   const UserError failure = write_error(path_, error, expected_bytes_);
   if (descriptor_ >= 0) {

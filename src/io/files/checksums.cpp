@@ -14,8 +14,10 @@ namespace vlmtrain::io {
 
 namespace {
 
+/// The innermost recorder of the thread.
 thread_local ChecksumRecorder* thread_recorder = nullptr;
 
+/// An open file descriptor for reading, or -1 with errno if the file cannot be opened.
 class ReadOnlyFile {
  public:
   explicit ReadOnlyFile(const std::filesystem::path& file)
@@ -50,13 +52,13 @@ void ChecksumRecorder::add(const AtomicFile& file, std::string_view bytes) {
 }
 
 void ChecksumRecorder::commit(const AtomicFile& file, const std::filesystem::path& path) {
-  const auto& [hash, size] = open_files_[&file];
+  const auto& [hash, size] = open_files_[&file];  // an empty file has no entry yet
   files_[path] = {.bytes = size, .xxh64 = hash.value()};
   open_files_.erase(&file);
 }
 
 Checksum compute_checksum(const std::filesystem::path& file) {
-  constexpr size_t kChunkBytes = size_t{1} << 20;  // a choice: large enough that system calls do not count
+  constexpr size_t kChunkBytes = size_t{1} << 20;  // a choice: the cost of system calls is negligible at this size
   const ReadOnlyFile input(file);
   const auto make_error = [&file] { return data_error("cannot read {}: {}", file.string(), std::strerror(errno)); };
   if (input.descriptor() < 0) throw make_error();

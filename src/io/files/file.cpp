@@ -26,6 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Returns `folder`, or its nearest parent that exists.
 fs::path find_existing_ancestor(fs::path folder) {
   std::error_code error;
   while (!fs::exists(folder, error) && folder.has_parent_path() && folder != folder.parent_path()) {
@@ -34,7 +35,7 @@ fs::path find_existing_ancestor(fs::path folder) {
   return folder;
 }
 
-/// Returns the reason of a failure, or "".
+/// Opens and locks a file. Returns the reason of a failure, or "".
 std::string try_lock(const fs::path& file) {
   const int descriptor = open(file.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return std::strerror(errno);
@@ -81,7 +82,7 @@ void refuse_lfs_pointer(const std::filesystem::path& path, std::string_view firs
 }
 
 FolderProbe probe_folder(const fs::path& folder) {
-  // 1 MiB is enough to meet a quota or a full disk. It is a choice, not measured.
+  // A choice, not measured: large enough that a full disk or an exceeded quota is noticed.
   constexpr size_t kProbeBytes = size_t{1} << 20;
   const auto start = std::chrono::steady_clock::now();
   FolderProbe probe;
@@ -113,6 +114,7 @@ bool is_hub_name(const std::string& text) {
   const auto is_allowed = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
   };
+  // The characters and the form that the Hub allows for repository names.
   return slash != std::string::npos && slash > 0 && slash + 1 < text.size() && text.front() != '.' &&
          std::count(text.begin(), text.end(), '/') == 1 &&
          std::all_of(text.begin(), text.end(), [&](char c) { return c == '/' || is_allowed(c); });

@@ -15,7 +15,8 @@ namespace vlmtrain::io {
 
 namespace {
 
-/// Returns nothing if the file system does not report its free space.
+/// Returns the space that this user may fill, or nothing if the file system does not report it. The
+/// superuser may also use the reserved blocks.
 std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
   struct statvfs status {};
   if (statvfs(folder.c_str(), &status) != 0) return std::nullopt;
@@ -23,8 +24,7 @@ std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
   return static_cast<int64_t>(blocks) * static_cast<int64_t>(status.f_frsize);
 }
 
-/// Replaces temporary names in `path` by their final names, because users never see temporary
-/// names.
+/// Replaces temporary names in `path` by the final names that users know, for messages.
 std::filesystem::path to_final_path(const std::filesystem::path& path) {
   std::filesystem::path final_path;
   for (const auto& component : path) {
@@ -37,7 +37,7 @@ std::filesystem::path to_final_path(const std::filesystem::path& path) {
 }  // namespace
 
 UserError read_error(const std::filesystem::path& path, int error) {
-  // The process lacks resources; the file is fine.
+  // The process lacks resources, and the file may be valid: not a data_error.
   if (error == ENOMEM || error == EMFILE || error == ENFILE) {
     return run_error(
         "cannot read {}: {}; raise the limits of the process (ulimit -v, ulimit -n), or free memory and open files",
@@ -111,6 +111,7 @@ void sync_to_disk(const std::filesystem::path& path, const std::filesystem::path
   }
   const int error = fsync(descriptor) == 0 ? 0 : errno;
   close(descriptor);
+  // Some file systems return EINVAL for folders, which they cannot flush.
   if (error != 0 && error != EINVAL) {
     throw write_error(reported_path, error, 0);
   }

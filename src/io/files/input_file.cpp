@@ -33,7 +33,8 @@ uint64_t compute_stamp(const std::filesystem::path& path, const struct stat& sta
       .value();
 }
 
-/// Returns a run_error: a data_error would drop this and all following samples as bad.
+/// Returns the error for a changed file. It is a run_error: a data_error would drop this and all
+/// following samples as bad.
 UserError make_changed_error(const std::filesystem::path& path) {
   return run_error("{} changed during the run; start again, and do not change data during a run", path.string());
 }
@@ -57,6 +58,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t 
     error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
   }
   file_bytes_ = static_cast<size_t>(status.st_size);
+  // mmap() needs an offset that is a multiple of the page size.
   padding_bytes_ = offset % static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (error == 0) size_ = offset < file_bytes_ ? std::min(bytes, file_bytes_ - offset) : 0;
   if (size_ > 0) {
@@ -81,6 +83,7 @@ MappedFile::~MappedFile() {
 
 void MappedFile::release(size_t offset, size_t bytes) const {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  // Pages that are only partly in the range stay.
   const size_t first = (padding_bytes_ + offset + page - 1) / page * page;
   const size_t end = (padding_bytes_ + offset + bytes) / page * page;
   if (first < end) madvise(data_ + first, end - first, MADV_DONTNEED);
@@ -106,6 +109,7 @@ std::string StoredFile::read(uint64_t offset, uint64_t bytes) const {
 
 StoredFile::OpenHandle::OpenHandle(const StoredFile& file)
     : file_(file), descriptor_(open(file.path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  // During a run, an unreadable file is a run_error, as in make_changed_error().
   if (descriptor_ < 0) throw run_error("{}", read_error(file_.path_, errno).what());
 }
 
@@ -120,7 +124,8 @@ void StoredFile::OpenHandle::check() const {
 }
 
 std::string StoredFile::OpenHandle::read(uint64_t offset, uint64_t bytes) const {
-  VLMTRAIN_CHECK(offset + bytes <= file_.size_, "{} bytes at {} of {}", bytes, offset, file_.path_.string());
+  VLMTRAIN_CHECK(offset + bytes <= file_.size_, "{} bytes at offset {} exceed the file {}", bytes, offset,
+                 file_.path_.string());
   check();
   std::string content(bytes, '\0');
   uint64_t num_read = 0;

@@ -8,21 +8,28 @@
 
 namespace vlmtrain::io {
 
-/// A memory-mapped file, copy-on-write: changes to its pages are visible only in this process.
+/// A memory-mapped file, copy-on-write: changes to its pages are visible only in this process. The
+/// file must not be truncated during the lifetime of the object. Reading is thread-safe.
 class MappedFile {
  public:
-  /// Maps the whole file. Throws data_error if it cannot be opened or mapped.
+  /// Maps the whole file. Throws data_error if it cannot be opened or is not a regular file, and
+  /// run_error if the process lacks memory or descriptors.
   explicit MappedFile(const std::filesystem::path& path);
-  /// Maps at most `bytes` bytes from any `offset`.
+  /// Maps `bytes` bytes from `offset`, which need not be a multiple of the page size, or fewer if
+  /// the file ends before.
   MappedFile(const std::filesystem::path& path, size_t offset, size_t bytes);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
+  /// Returns the mapped bytes, or nullptr if size() is 0.
   std::byte* data() const { return data_ + padding_bytes_; }
+  /// Returns the number of mapped bytes.
   size_t size() const { return size_; }
-  /// Returns the memory of the pages within this range to the system. Changes to them are lost.
+  /// Returns the memory of whole pages within a range of data() to the system. Changes to them are
+  /// lost, and the next access reads the file again.
   void release(size_t offset, size_t bytes) const;
+  /// Returns the mapped bytes as text, valid during the lifetime of the object.
   std::string_view text() const { return {reinterpret_cast<const char*>(data()), size_}; }
   /// Returns the size of the whole file.
   size_t file_bytes() const { return file_bytes_; }
@@ -34,23 +41,24 @@ class MappedFile {
   size_t file_bytes_ = 0;
 };
 
-/// A data file that is read in pieces during a run. Each read opens the file, so a data set of ten
-/// thousand shards has no open descriptors. A file that was replaced or truncated is detected.
-/// Thread-safe.
+/// A data file that is read in pieces during a run. Each read opens and closes the file, so that a
+/// data set of ten thousand shards does not exceed the limit on open descriptors. A file that has
+/// changed is detected. Thread-safe.
 class StoredFile {
  public:
-  /// Throws data_error if the file cannot be read.
+  /// Stores the size and times of the file. Throws data_error if it cannot be read.
   explicit StoredFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
-  /// Returns a hash of the path, size, times and inode, which changes when the file changes.
+  /// Returns a hash of the path, size, times and inode at construction. It identifies this version
+  /// of the file.
   uint64_t stamp() const { return stamp_; }
 
-  /// Throws run_error if the file has changed.
+  /// Throws run_error if the file has changed since construction.
   void check() const { OpenHandle(*this).check(); }
-  /// Returns bytes of the file. Throws run_error if they cannot be read or the file has changed.
-  /// REQUIRES: the range is within the file.
+  /// Returns `bytes` bytes from `offset`. Throws run_error if they cannot be read or the file has
+  /// changed. REQUIRES: the range is within the file.
   std::string read(uint64_t offset, uint64_t bytes) const;
 
   /// An open descriptor for several reads. The StoredFile must outlive it.
@@ -60,7 +68,7 @@ class StoredFile {
     OpenHandle(const OpenHandle&) = delete;
     OpenHandle& operator=(const OpenHandle&) = delete;
     ~OpenHandle();
-    /// Same as the functions of StoredFile.
+    // Same as the functions of StoredFile.
     void check() const;
     std::string read(uint64_t offset, uint64_t bytes) const;
 

@@ -25,6 +25,8 @@ namespace vlmtrain::io {
 
 namespace {
 
+// Returns the host name with '-' in place of other characters than letters and digits, so that it
+// has no dot, and the inode of the pid namespace.
 std::string make_machine_id() {
   std::string name = get_host_name();
   for (char& c : name) {
@@ -37,14 +39,14 @@ std::string make_machine_id() {
   return name;
 }
 
-// Fields of /proc/<pid>/stat, see proc(5).
+// Fields of /proc/<pid>/stat (proc(5)).
 struct ProcessStatus {
-  bool has_ended = false;    // exited, perhaps without being waited for, as by the first process of a container
-  uint64_t start_ticks = 0;  // ticks after boot
+  bool has_ended = false;    // state Z or X; a container's first process may never wait for its children
+  uint64_t start_ticks = 0;  // start in clock ticks after boot
 };
 
-// The second field, a name in parentheses, may contain any character. The third is the state, the
-// 22nd the start time.
+// Reads the status of a process. The second field, a name in parentheses, may contain any
+// character. The third field is the state, and the 22nd is the start time.
 std::optional<ProcessStatus> read_process_status(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -19,46 +19,50 @@ enum class TempPathKind {
   kRemoving,  ///< a folder that is being removed
 };
 
-/// A temporary file or folder whose name identifies its writer:
+/// The path of a temporary file or folder, whose name identifies its writer:
 /// .<final name>.vlmtrain-<new|old|gone>.<machine>.<pid>.<start ticks>.<number>
 struct TempPath {
   std::filesystem::path path;
-  std::filesystem::path final_path;
+  std::filesystem::path final_path;  ///< path of the file or folder when it is complete
   TempPathKind kind;
-  std::string machine;
-  pid_t pid;
-  uint64_t start_ticks;  ///< start of the process in ticks after boot; distinguishes it from later owners of the pid
+  std::string machine;   ///< get_machine_id() of the writer
+  pid_t pid;             ///< process of the writer
+  uint64_t start_ticks;  ///< start of the writer in clock ticks after boot, because pids are reused
 };
 
-/// Returns an unused temporary path in the folder of `final_path` for this process.
+/// Returns an unused temporary path in the folder of `final_path` for this process. Creates
+/// nothing. Thread-safe.
 std::filesystem::path make_temp_path(const std::filesystem::path& final_path, TempPathKind kind);
 
-/// Parses the name of `path`. Returns nothing if it is not a temporary path of ours.
+/// Parses the name of `path`. Returns nothing if make_temp_path() cannot have made it. The file
+/// need not exist.
 std::optional<TempPath> parse_temp_path(const std::filesystem::path& path);
 
-/// Returns the host name and the pid namespace. Two containers may share a host name, but not their
-/// pids.
+/// Returns an id of the machine, made from the host name and the pid namespace: two containers may
+/// have the same host name, but do not see each other's processes.
 const std::string& get_machine_id();
 
-/// Returns true while the writer runs. REQUIRES: temp.machine == get_machine_id().
+/// Returns true if the writer is running, or if that cannot be determined. REQUIRES: temp.machine
+/// == get_machine_id().
 bool is_writer_alive(const TempPath& temp);
 
-/// Exchanges the names of two folders atomically. Returns false if the file system does not support
-/// it. Throws run_error on other failures.
+/// Exchanges the names of two existing folders atomically. Returns false if the file system does
+/// not support it, as NFS. Throws run_error that names `second` on other failures.
 bool exchange_names(const std::filesystem::path& first, const std::filesystem::path& second);
 
-/// Renames `final_path` to a backup path and returns that path. clean_up_temporaries() restores it.
+/// Renames `final_path` to a backup path and returns the backup path. Throws run_error on failure.
+/// If the process is killed afterwards, clean_up_temporaries() restores the backup.
 std::filesystem::path move_aside(const std::filesystem::path& final_path);
 
 /// Replaces `final_path` by `new_folder` with two renames: the old folder to a backup path, then
-/// the new folder to its name. Returns the backup path.
+/// the new folder to its name. Returns the backup path. If the second rename fails, restores the
+/// old folder and throws run_error.
 std::filesystem::path replace_in_two_steps(const std::filesystem::path& new_folder,
                                            const std::filesystem::path& final_path);
 
-/// The temporary paths of this process that remove_temp_files() removes. REQUIRES: `mutex` is held
-/// for every access.
+/// The temporary paths of this process that remove_temp_files() removes.
 struct TempPathRegistry {
-  std::mutex mutex;
+  std::mutex mutex;  ///< guards `paths`
   std::set<std::filesystem::path> paths;
 };
 
@@ -66,11 +70,11 @@ struct TempPathRegistry {
 /// threads still write.
 TempPathRegistry& temp_path_registry();
 
-/// Registers a path and calls `create`, which creates the file or folder, under the registry's
-/// mutex. Thread-safe.
+/// Registers `path` and calls `create`, which creates the file or folder. Both happen under the
+/// registry's mutex, so remove_temp_files() cannot miss the file. Thread-safe.
 void register_temp_path(const std::filesystem::path& path, const std::function<void()>& create);
 
-/// Removes a path from the registry, if it is there. Thread-safe.
+/// Removes `path` from the registry if it is registered. Does not remove the file. Thread-safe.
 void unregister_temp_path(const std::filesystem::path& path);
 
 }  // namespace vlmtrain::io

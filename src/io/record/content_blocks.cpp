@@ -25,6 +25,8 @@ const json* find_non_blank(const json& object, const char* key) {
   return it == object.end() || is_blank(*it) ? nullptr : &*it;
 }
 
+/// Returns the kind of media of a block type, or nullptr. The types are those of transformers
+/// ("image", "video") and of OpenAI's APIs ("image_url", "input_image").
 const MediaKind* find_media_kind(std::string_view type) {
   constexpr std::array<std::pair<std::string_view, const MediaKind*>, 7> kTypes{{{"image", &kImages},
                                                                                  {"image_url", &kImages},
@@ -41,7 +43,8 @@ bool is_text_type(std::string_view type) {
   return type == "text" || type == "input_text" || type == "output_text";
 }
 
-/// Returns the type of a block. Without "type", the one key with content that names a type counts.
+/// Returns the type of a block. If "type" is missing, the type is the only key with content that is
+/// named like one. Throws data_error if there is no such key or several.
 std::string get_block_type(const json& block, size_t turn_number) {
   const auto type = block.is_object() ? block.find("type") : block.end();
   if (block.is_object() && type != block.end() && type->is_string()) return type->get<std::string>();
@@ -59,7 +62,8 @@ std::string get_block_type(const json& block, size_t turn_number) {
   return inferred_type;
 }
 
-/// Returns the value that names the file of a block, the block itself if it has bytes, or nullptr.
+/// Returns the value that names the file of a block, the block itself if it has bytes, or nullptr
+/// if it has neither. Throws data_error if the block names two different files.
 const json* find_block_file(const json& block, size_t turn_number, const MediaKind& kind) {
   const json* file = find_non_blank(block, kind.keys[0]);
   if (file != nullptr && block.size() == 2) return file;  // its other key is the type
@@ -78,7 +82,8 @@ const json* find_block_file(const json& block, size_t turn_number, const MediaKi
   return bytes != nullptr && bytes->is_binary() && (file == nullptr || file->is_string()) ? &block : file;
 }
 
-/// Returns the media of a content block, or nothing if the block refers to the record's list.
+/// Returns the media of a content block, or nothing if the block stands for the next of the
+/// record's listed media.
 std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number, const MediaKind& kind,
                                           RecordKeyChecker& key_checker) {
   const json* file = find_block_file(block, turn_number, kind);
@@ -102,7 +107,8 @@ std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number,
   return media_ref;
 }
 
-/// Checks "index" of TRL's data sets: n refers to the n-th of the record's images.
+/// Throws data_error unless "index" of a block, as in TRL's data sets, equals the position in the
+/// record's list that the block gets.
 void check_block_index(const json& block, const MediaSlots& media, size_t turn_number, const MediaKind& kind) {
   const auto index = block.find("index");
   if (index == block.end() || index->is_null()) return;
@@ -118,7 +124,7 @@ std::string get_block_text(const json& block, size_t turn_number) {
   if (value == block.end()) throw data_error("turn {}: a text block has no \"text\"", turn_number);
   if (value->is_null()) return {};
   auto text = scalar_text(*value);
-  if (!text) throw data_error("turn {}: a text block's \"text\" is neither a text nor a number", turn_number);
+  if (!text) throw data_error("turn {}: a text block's \"text\" is neither a string nor a number", turn_number);
   return *std::move(text);
 }
 

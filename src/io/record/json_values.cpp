@@ -13,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 
+// Extensions of files in practice, whether supported or not.
 constexpr std::array kImageExtensions =
     std::to_array<std::string_view>({".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
                                      ".avif", ".heic", ".heif", ".ppm", ".pgm", ".nii", ".nii.gz", ".dcm"});
@@ -20,7 +21,7 @@ constexpr std::array kVideoExtensions =
     std::to_array<std::string_view>({".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv"});
 constexpr std::array kAudioExtensions =
     std::to_array<std::string_view>({".wav", ".mp3", ".flac", ".ogg", ".m4a", ".opus", ".aac"});
-constexpr size_t kMaxExtensionLength = 7;  // of ".nii.gz"
+constexpr size_t kMaxExtensionLength = 7;  // length of ".nii.gz"
 
 bool has_extension(std::string_view path, std::span<const std::string_view> extensions) {
   std::string suffix(path.substr(path.size() - std::min(path.size(), kMaxExtensionLength)));
@@ -29,6 +30,8 @@ bool has_extension(std::string_view path, std::span<const std::string_view> exte
   return std::ranges::any_of(extensions, [&](std::string_view extension) { return suffix.ends_with(extension); });
 }
 
+/// Classifies a string. A string is not a path if it is too long, has a line break, or has spaces
+/// but no folder, as sentences that end with a file name.
 MediaClass classify_path(std::string_view path) {
   constexpr size_t kMaxPathLength = 4096;  // PATH_MAX of Linux
   if (path.starts_with("data:image/")) return MediaClass::kImage;
@@ -42,10 +45,11 @@ MediaClass classify_path(std::string_view path) {
   return has_extension(path, kVideoExtensions) ? MediaClass::kVideo : MediaClass::kNone;
 }
 
+/// Returns true for the signatures of JPEG, PNG, GIF, BMP and WebP.
 bool has_image_signature(const json::binary_t& bytes) {
-  constexpr size_t kSignatureSearchBytes = 12;  // of "RIFF", a length and "WEBP", the longest one
-  const std::string signature(
-      bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kSignatureSearchBytes)));
+  constexpr size_t kSignatureBytes = 12;  // size of the longest one: "RIFF", four bytes of length, "WEBP"
+  const std::string signature(bytes.begin(),
+                              bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kSignatureBytes)));
   return signature.starts_with("\xff\xd8\xff") || signature.starts_with("\x89PNG") || signature.starts_with("GIF8") ||
          signature.starts_with("BM") || (signature.starts_with("RIFF") && signature.ends_with("WEBP"));
 }
@@ -58,7 +62,7 @@ MediaClass classify_object(const json& value) {
   const MediaClass path_class = has_path ? classify_path(path->get_ref<const std::string&>()) : MediaClass::kNone;
   if (path_class != MediaClass::kNone || !has_bytes) return path_class;
   if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return MediaClass::kNone;
-  // Records may be read without the bytes of media, which are empty then.
+  // If records are read without the bytes of media, the bytes are empty and have no signature.
   return path != value.end() || has_image_signature(bytes->get_binary()) ? MediaClass::kImage : MediaClass::kNone;
 }
 

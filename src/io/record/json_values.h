@@ -10,7 +10,8 @@
 
 namespace vlmtrain::io {
 
-/// Returns the value of the first of `keys` that is present and not null, or nullptr.
+/// Returns the value of the first of `keys` that is present and not null, or nullptr. REQUIRES:
+/// `object` is an object.
 inline const nlohmann::json* find_present(const nlohmann::json& object, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     const auto it = object.find(key);
@@ -25,8 +26,8 @@ inline std::optional<std::string> scalar_text(const nlohmann::json& value) {
   return value.is_number() || value.is_boolean() ? std::optional(value.dump()) : std::nullopt;
 }
 
-/// Returns true for values without content at any depth: null, "", and lists and objects of such
-/// values. Table formats fill missing fields with them.
+/// Returns true for values without content: null, "", and lists and objects whose values are all
+/// blank. Table formats fill missing fields with them.
 bool is_blank(const nlohmann::json& value);
 
 /// Returns true for a path with the extension of a video file.
@@ -35,10 +36,10 @@ bool has_video_extension(std::string_view path);
 /// Kind of media that a JSON value contains.
 enum class MediaClass : uint8_t { kNone, kImage, kVideo };
 
-/// Detects media in a value of an unknown key: a local path with the extension of an image or a
-/// video, a "data:" URL, bytes with the signature of an image, an object {"bytes", "path"} of
-/// Hugging Face datasets, or a list of these. Returns kNone for http URLs, which usually name the
-/// source of a record.
+/// Returns the kind of media in the value of an unknown key. Media are local paths with the
+/// extension of an image or a video, "data:" URLs, bytes with the signature of an image, objects
+/// {"bytes", "path"} of Hugging Face datasets, and lists of these, by their first entry with
+/// content. Returns kNone for http URLs, which usually name the source of a record.
 MediaClass classify_media(const nlohmann::json& value);
 
 }  // namespace vlmtrain::io

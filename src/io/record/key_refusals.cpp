@@ -13,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 
+/// Appends a value until the text exceeds the length of an excerpt.
 void append_excerpt(const json& value, std::string& text) {
   if (text.size() > kMaxExcerptCharacters) return;
   if (value.is_string()) {
@@ -89,8 +90,7 @@ void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
     case KeyRule::kAudio:
       throw data_error(
           "{}has the field \"{}\", which is not supported yet; remove it or the record, or set data.ignore_keys=[{}] "
-          "to "
-          "train without it",
+          "to train without it",
           prefix, name, name);
     case KeyRule::kBoxes:
       throw data_error(
@@ -108,17 +108,17 @@ void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
           "data.ignore_keys=[{}] to train on the whole video",
           prefix, name, make_value_excerpt(value), name);
     default:
-      throw InternalError("this key rule has no error message");
+      throw InternalError("this rule does not make a key a problem");
   }
 }
 
 void refuse_system_text(bool is_of_record, const std::string& prefix, const std::string& key) {
   const std::string name = make_excerpt(key);
   throw data_error(
-      "{}has a system text under \"{}\", which is ignored; {}, or data.ignore_keys=[{}] to train without it", prefix,
-      name,
+      "{}has a system text under \"{}\", which is ignored; {}, or set data.ignore_keys=[{}] to train without it",
+      prefix, name,
       is_of_record ? fmt::format("set data.columns={{system: {}}}", name)
-                   : std::string("make it a turn with the role system, or set"),
+                   : std::string("make it a turn with the role system"),
       name);
 }
 

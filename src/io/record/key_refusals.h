@@ -14,16 +14,19 @@ std::string make_value_excerpt(const nlohmann::json& value);
 // The functions below throw data_error that names the key, its value if it matters, and a
 // suggestion. `prefix` begins the message: "turn 2 ", or "" for a record.
 
-/// Throws for a key whose rule is a problem, kLossMask to kVideoSegment.
+/// Throws for a key whose rule makes it a problem: kLossMask to kVideoSegment, except kSystemText,
+/// kImage and kVideo, which the functions below handle.
 [[noreturn]] void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
                              const nlohmann::json& value);
 
+/// Throws for a system text under a key of a record (`is_of_record`) or a turn that is not read.
 [[noreturn]] void refuse_system_text(bool is_of_record, const std::string& prefix, const std::string& key);
 
-/// Throws for an image or a video (`media_type`) of a turn or a block under a key that is not read.
+/// Throws for media of a turn or a block under a key that is not read. `media_type` is "image" or
+/// "video".
 [[noreturn]] void refuse_media_key(const std::string& prefix, const std::string& key, const char* media_type);
 
-/// Same for a record. `is_numbered`: the key is one of several, such as "image_2".
+/// Same for a record. `is_numbered` is true if the key has a number, such as "image_2".
 [[noreturn]] void refuse_record_media_key(const std::string& key, const nlohmann::json& value, const char* media_type,
                                           bool is_numbered);
 

@@ -14,7 +14,7 @@ namespace key_tables {
 
 using enum KeyRule;
 
-// The keys are those of LLaMA-Factory (`tools`, `kto_tag`, `chosen`), ms-swift (`loss`, `objects`,
+// Sources of the keys: LLaMA-Factory (`tools`, `kto_tag`, `chosen`), ms-swift (`loss`, `objects`,
 // `rejected_response`), axolotl (`train`, `training`, `train_detail`, `weight`), TRL (`tools`,
 // `chat_template_kwargs`, `assistant_masks`), OpenAI's and Mistral's fine-tuning files (`weight`,
 // `tool_calls`), xtuner (`output_with_loss`), torchtune (`masked`), qwen-vl-utils (`video_start`,
@@ -22,6 +22,7 @@ using enum KeyRule;
 // `reasoning_details`).
 
 // Keys of records, turns and blocks.
+// "picture" and "photo" are common names of image columns.
 constexpr std::array kSharedKeys = std::to_array<KeyEntry>({
     {"audio", kAudio},        {"audio_file", kAudio},  {"audio_path", kAudio},   {"audio_paths", kAudio},
     {"audio_url", kAudio},    {"audio_urls", kAudio},  {"audios", kAudio},       {"fps", kFrameRate},
@@ -245,6 +246,7 @@ constexpr std::array kMediaOnlyKeys = std::to_array<KeyEntry>({
 using RuleMap = std::unordered_map<std::string_view, KeyRule>;
 using KeyList = std::vector<KeyEntry>;
 
+/// Concatenates tables and sorts the result by name. REQUIRES: no key is in two of them.
 KeyList merge_tables(std::initializer_list<std::span<const KeyEntry>> tables) {
   KeyList keys;
   for (const auto& table : tables) keys.insert(keys.end(), table.begin(), table.end());

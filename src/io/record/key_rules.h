@@ -6,55 +6,56 @@
 
 namespace vlmtrain::io {
 
-/// Object of a data set that has a key.
+/// The object of a data set in which a key occurs.
 enum class KeyScope : uint8_t {
   kRecord,
   kTurn,
   kBlock,       ///< a content block of a turn
-  kMediaObject  ///< an object that stands for an image or a video, such as {"bytes", "path"}
+  kMediaObject  ///< an object that represents an image or a video, such as {"bytes", "path"}
 };
 
-/// Treatment of a key. Values that mean the same as an absent key (null, "", [], {}) are never
-/// reported. Unused keys are a notice of the record, or its problem if they would change learning.
+/// Treatment of a key. Blank values (is_blank) mean the same as an absent key and are never
+/// reported. Below, "a notice" means that a key is ignored with a notice of the record, and "a
+/// problem" that the record cannot be used, because the key would change what is learned.
 enum class KeyRule : uint8_t {
-  kUnknown,          ///< a notice
+  kUnknown,          ///< a key that is not in the tables: a notice
   kRead,             ///< used by a reader
   kMedia,            ///< used: images, videos or volumes
   kHarmless,         ///< its value cannot change what is learned
   kString,           ///< used if it is a string, else a notice
   kStringOrNumber,   ///< used if it is a string or a number, else a notice
   kNonNumeric,       ///< used, except for numbers, which are a notice
-  kTurns,            ///< used if it has the turns, else a notice
+  kTurns,            ///< used if the turns are read from this key, else a notice
   kFrameRate,        ///< used if the video is a list or a folder of frames
-  kLossMask,         ///< answers that are learned: true and 1 change nothing, other values are a problem
-  kInverseLossMask,  ///< answers that are not learned: false and 0 change nothing, other values are a problem
-  kSampleWeight,     ///< weight of a record: false and numbers in [0, 1) are a problem, other values a notice
-  kPreferenceLabel,  ///< label of a good answer: false is a problem
-  kChosenAnswer,     ///< an answer: a problem if the turns do not end with one, else a notice
-  kReasoning,        ///< a problem, as all that follow
-  kTools,
+  kLossMask,         ///< selects answers that are learned: a problem unless it is true or 1
+  kInverseLossMask,  ///< selects answers that are not learned: a problem unless it is false or 0
+  kSampleWeight,     ///< weight of a record: false and numbers in [0, 1) are a problem, else a notice unless true or 1
+  kPreferenceLabel,  ///< marks a preferred answer: a problem unless it is true or 1
+  kChosenAnswer,     ///< an answer: a problem if the turns do not end with an answer, else a notice
+  kReasoning,        ///< a reasoning text: a problem, as all rules below unless they say otherwise
+  kTools,            ///< tools or tool calls
   kTemplateArguments,  ///< arguments of the chat template
   kSystemText,         ///< a system text under a key that is not read
   kBlockText,          ///< a block's text under a key that is not read
-  kImage,              ///< an image under a key that is not read
-  kVideo,
-  kAudio,
-  kBoxes,         ///< a problem if the text has placeholders for boxes, else a notice
-  kBase64,        ///< base64 in place of a file
-  kVideoSegment,  ///< part of a video
+  kImage,              ///< an image under a key that is not read; in a record with images, a notice
+  kVideo,              ///< a video under a key that is not read; in a record with videos, a notice
+  kAudio,              ///< audio, which no model supports
+  kBoxes,              ///< a problem if the text has placeholders for boxes, else a notice
+  kBase64,             ///< base64 data in place of a file
+  kVideoSegment,       ///< start or end of a part of a video
 };
 
 /// A known key with its rule.
 struct KeyEntry {
   std::string_view name;
   KeyRule rule;
-  std::string_view reason = {};  ///< why a harmless key is harmless
+  std::string_view reason = {};  ///< why the key is harmless; only for kHarmless
 };
 
-/// Returns all known keys of a scope, sorted by name.
+/// Returns all known keys of a scope, sorted by name. Thread-safe.
 std::span<const KeyEntry> get_known_keys(KeyScope scope);
 
-/// Returns the rule of a key, or kUnknown. Thread-safe.
+/// Returns the rule of a key, or kUnknown if the key is not in the tables. Thread-safe.
 KeyRule get_key_rule(KeyScope scope, std::string_view name);
 
 }  // namespace vlmtrain::io

@@ -20,6 +20,7 @@ bool is_image(const json& value) {
   const auto media_ref = parse_media_ref(value);
   if (!media_ref) return false;
   if (media_ref->bytes) {
+    // 12 is the size of the longest signature: "RIFF", four bytes of length, "WEBP".
     const std::string_view prefix = std::string_view(*media_ref->bytes).substr(0, 12);
     return prefix.starts_with("\xff\xd8\xff") || prefix.starts_with("\x89PNG") ||
            (prefix.starts_with("RIFF") && prefix.ends_with("WEBP"));
@@ -34,7 +35,8 @@ MediaRef parse_listed_item(const json& value, size_t number, const MediaKind& ki
   return *std::move(media_ref);
 }
 
-// "video": ["0.jpg", "1.jpg"] is one video; two are "videos": [["0.jpg"], ["1.jpg"]].
+// Returns true if a list is the frames of one video, as in "video": ["0.jpg", "1.jpg"]. Two videos
+// are written as "videos": [["0.jpg"], ["1.jpg"]].
 bool is_frame_list(const json& value, const MediaKind& kind, bool is_singular_key) {
   return kind.name == kVideos.name && is_singular_key && value.is_array() && !value.empty() &&
          std::ranges::all_of(value, is_image);
@@ -56,7 +58,7 @@ bool is_same_media(const MediaRef& a, const MediaRef& b) {
   return a.path == b.path && has_same_bytes && std::ranges::equal(a.frames, b.frames, is_same_media);
 }
 
-/// Returns true if text precedes and follows a placeholder on its line.
+/// Returns true if the placeholder at byte `begin` has text before and after it on its line.
 bool is_inside_sentence(std::string_view text, size_t begin) {
   const size_t line_start = text.rfind('\n', begin) + 1;  // npos + 1 is 0
   const std::string_view before = text.substr(line_start, begin - line_start);
@@ -66,8 +68,9 @@ bool is_inside_sentence(std::string_view text, size_t begin) {
          line_rest.find_first_not_of(kJsonWhitespace) != std::string_view::npos;
 }
 
+/// Returns the path of a file reference without "file://". Throws data_error for other URLs.
 std::string to_local_path(std::string file, size_t number, const MediaKind& kind) {
-  // The system would open the path up to the NUL.
+  // System calls would use only the part of the path before the NUL.
   if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL byte in its path", kind.name, number);
   constexpr std::string_view kFileScheme = "file://";
   if (file.starts_with(kFileScheme)) {
@@ -82,6 +85,7 @@ std::string to_local_path(std::string file, size_t number, const MediaKind& kind
   return file;
 }
 
+/// Returns true if `file`, with links resolved, is outside of `root`, and on errors.
 bool is_outside_root(const std::filesystem::path& root, const std::filesystem::path& file) {
   std::error_code error;
   auto folder = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);

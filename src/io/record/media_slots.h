@@ -16,75 +16,80 @@ namespace vlmtrain::io {
 
 /// A kind of media with its keys and placeholder.
 struct MediaKind {
-  std::string_view name;            ///< for messages
-  std::string_view placeholder;     ///< in the text of turns
-  std::array<const char*, 2> keys;  ///< of a record or a turn, for one and for several
-  const char* url_key = "";         ///< of a content block
+  std::string_view name;            ///< singular noun for messages
+  std::string_view placeholder;     ///< placeholder in the text of turns
+  std::array<const char*, 2> keys;  ///< keys of a record or a turn, singular and plural
+  const char* url_key = "";         ///< key of a content block with a path or URL
 };
 inline constexpr MediaKind kImages{"image", kImagePlaceholder, {"image", "images"}, "image_url"};
 inline constexpr MediaKind kVideos{"video", kVideoPlaceholder, {"video", "videos"}, "video_url"};
 inline constexpr MediaKind kVolumes{"volume", kImagePlaceholder, {"volume", "volumes"}, "volume_url"};
 
-/// The folder in which relative paths start.
+/// The base folder of relative media paths.
 struct ImageRoot {
   std::filesystem::path folder;
-  bool is_enforced = false;  ///< refuses paths outside of the folder, also through links
+  bool is_enforced = false;  ///< true if paths outside of the folder, also through links, are refused
 };
 
-/// Parses a path, bytes, or {"bytes", "path"} as in Hugging Face datasets. Returns nothing for
-/// other values.
+/// Parses a path, bytes (a binary JSON value), or {"bytes", "path"} as in Hugging Face datasets.
+/// Returns nothing for other values and for an empty path. Omitted bytes (row_file.h) become
+/// omitted_bytes().
 std::optional<MediaRef> parse_media_ref(const nlohmann::json& value);
 
-/// Parses a list of frames as one video. `name` is used in messages. Throws data_error unless
-/// `kind` is a video and each frame is an image reference.
+/// Parses a list of frames as one video. `name` names the list in messages, such as "video 2".
+/// Throws data_error if `kind` is not kVideos, or if `list` is empty or an entry is not a media
+/// reference.
 MediaRef parse_frame_list(const nlohmann::json& list, const std::string& name, const MediaKind& kind);
 
-/// Returns the media of a kind that a record or a turn lists under the kind's keys. Blank values
-/// (null, "", [null]) are skipped. Throws data_error for invalid values, and if both keys have
-/// different media.
+/// Returns the media of a kind that a record or a turn has under the kind's keys, alone or in a
+/// list. Blank values (is_blank) are skipped. Throws data_error for invalid values, and if the two
+/// keys have different media.
 std::vector<MediaRef> parse_listed_media(const nlohmann::json& record, const MediaKind& kind);
 
 /// Returns the number of media that parse_listed_media() would return.
 size_t count_listed_media(const nlohmann::json& record, const MediaKind& kind);
 
-/// Returns the reference with its path relative to `root`. `number` counts from 1 and is used in
-/// messages. Throws data_error for URLs and, if `root` is enforced, for paths outside of it.
+/// Returns the reference with relative paths resolved against `root`. A reference with bytes and no
+/// path gets a name for messages. `number` is the number of the media in messages, from 1. Throws
+/// data_error for URLs and, if `root` is enforced, for paths outside of it.
 MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const ImageRoot& root, const MediaKind& kind);
 
 /// Returns the number of occurrences of `placeholder` in `text`.
 size_t count_placeholders(std::string_view text, std::string_view placeholder);
 
-/// A placeholder that is part of a text of the data, not of a content block.
+/// A placeholder that the data's text contains, in contrast to one that stands for a content block.
 struct TextPlaceholder {
   size_t turn;   ///< index of the turn
-  size_t begin;  ///< byte offset in its text
+  size_t begin;  ///< byte offset in the turn's text
 };
 
-/// The slots of a conversation's images or videos, collected turn by turn. Each slot is a
-/// placeholder. It has inline media, from a content block or a turn, or is assigned one of the
-/// record's listed media in order.
+/// The slots of a conversation's images or videos, collected turn by turn. A slot corresponds to a
+/// placeholder in the text. Its media are inline, that is from a content block or a turn, or the
+/// next of the listed media, which the record has outside of its turns.
 class MediaSlots {
  public:
   explicit MediaSlots(const MediaKind& kind) : kind_(&kind) {}
 
-  /// Adds a slot of a content block. Without `media`, the slot awaits a listed one.
+  /// Adds the slot of a content block. Without `media`, the slot needs one of the listed media.
   void add(std::optional<MediaRef> media) { slots_.push_back({.media = std::move(media), .placeholder = {}}); }
-  /// Sets the kind that messages name.
+  /// Sets the kind that messages name: volumes share the slots of images.
   void set_kind(const MediaKind& kind) { kind_ = &kind; }
   /// Adds slots for the placeholders in `text`, which begins at byte `begin` of the turn with index
   /// `turn`.
   void add_text_placeholders(std::string_view text, size_t turn, size_t begin);
-  /// Assigns media that a turn names to the unassigned slots from `first` on. If there are no such
-  /// slots, adds slots and returns the number of placeholders to insert before the turn's text;
-  /// otherwise returns 0. Throws data_error if the numbers differ.
+  /// Assigns `media`, which a turn names, to the unassigned slots of that turn: those from index
+  /// `first` on. If it has none, inserts slots at `first` and returns their number; the caller then
+  /// inserts as many placeholders before the turn's text. Otherwise returns 0. Throws data_error if
+  /// the numbers of slots and media differ.
   size_t assign_turn_media(std::vector<MediaRef> media, size_t first, size_t turn);
-  /// Adjusts offsets after `bytes` were inserted at the start of a turn's text.
+  /// Adjusts the offsets of placeholders after `bytes` bytes were inserted at the start of a turn's
+  /// text.
   void shift_placeholders(size_t turn, size_t bytes);
 
-  /// Marks placeholders in texts as literal (Turn::literal_placeholders) if the media come from
-  /// content blocks or turns, or if there are no media and the placeholder is inside a sentence.
-  /// Clears `listed_media` if it only repeats inline media. Returns true if all placeholders are
-  /// literal.
+  /// Decides which placeholders in texts are literal (Turn::literal_placeholders). Does nothing if
+  /// the slots match the listed media. Otherwise, placeholders are literal if the inline media are
+  /// complete without them, or if there are no media and all are inside a sentence. Clears
+  /// `listed_media` if it only repeats inline media. Returns true if all placeholders are literal.
   bool resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns);
 
   /// Returns the number of slots that need listed media.
@@ -94,18 +99,19 @@ class MediaSlots {
   size_t size() const { return slots_.size(); }
   bool empty() const { return slots_.empty(); }
 
-  /// Returns the media in the order of their placeholders, with paths relative to `root`. If there
-  /// are no slots, appends placeholders for all listed media to `leading_placeholders`. Throws
-  /// data_error if the numbers of slots and media differ.
+  /// Returns the media in the order of their placeholders, resolved against `root`. If there are no
+  /// slots, appends a placeholder for each of the listed media to `leading_placeholders`. Throws
+  /// data_error if the numbers of unassigned slots and listed media differ.
   std::vector<MediaRef> collect(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
                                 std::string& leading_placeholders) const;
 
  private:
   struct Slot {
-    std::optional<MediaRef> media;
-    std::optional<TextPlaceholder> placeholder;  ///< empty for content blocks and turns
+    std::optional<MediaRef> media;               ///< empty until assigned
+    std::optional<TextPlaceholder> placeholder;  ///< empty for slots of content blocks and turns
   };
   static size_t count_unassigned(const std::vector<Slot>& slots);
+  /// Returns true if some slots have media and those equal the listed media at the same positions.
   static bool repeats_listed(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media);
   void assign_listed(std::vector<MediaRef>& listed_media);
 

@@ -24,7 +24,8 @@ void erase_keys(json& record, std::initializer_list<const char*> keys) {
   for (const char* key : keys) record.erase(key);
 }
 
-/// Erases the keys that a mapped column replaces.
+/// Erases the keys that a mapped column replaces. They would have priority in make_messages(), or
+/// conflict with the mapped column.
 void erase_replaced_keys(json& record, const std::map<std::string, std::string>& columns) {
   const auto is_mapped = [&](const char* name) { return columns.contains(name); };
   if (is_mapped("messages")) erase_keys(record, {"conversations", "texts"});
@@ -51,7 +52,8 @@ json take_field(json& object, const char* key) {
   return it == object.end() ? json() : std::exchange(*it, nullptr);
 }
 
-/// Converts "texts" of the_cauldron and FineVision: pairs of a question and an answer.
+/// Converts "texts" of the_cauldron and FineVision, objects with "user" and "assistant". Their
+/// other keys move to the assistant's turn, where RecordKeyChecker reports them.
 json convert_text_pairs(json& texts) {
   if (!texts.is_array()) throw data_error("its \"texts\" is not a list of questions and answers");
   json turns = json::array();
@@ -66,7 +68,8 @@ json convert_text_pairs(json& texts) {
   return turns;
 }
 
-/// Converts a caption to a turn with the media and an answer with the caption.
+/// Converts a caption to two turns: the user's has placeholders for the media, the assistant's has
+/// the caption.
 json convert_caption(json& record) {
   std::string placeholders;
   for (const MediaKind& kind : {kImages, kVideos, kVolumes}) {
@@ -76,18 +79,19 @@ json convert_caption(json& record) {
   return {make_turn("user", std::move(placeholders)), make_turn("assistant", take_field(record, "caption"))};
 }
 
-/// Returns a text field of Alpaca. Numbers become texts.
+/// Returns a text field of Alpaca's format, or "" if it is blank. Numbers become strings.
 std::string to_alpaca_text(const json& value, const char* key) {
   if (is_blank(value)) return {};
   if (auto text = scalar_text(value)) return *std::move(text);
   throw data_error(
-      "its \"{0}\" is neither a text nor a number; write it as text, or set data.ignore_keys=[{0}] to train "
+      "its \"{0}\" is neither a string nor a number; write it as text, or set data.ignore_keys=[{0}] to train "
       "without it",
       key);
 }
 
-/// Converts "instruction", "input", "output" and LLaMA-Factory's "history" of earlier questions and
-/// answers.
+/// Converts Alpaca's format: "instruction", "input", "output" and LLaMA-Factory's "history", a list
+/// of earlier questions and answers. As in LLaMA-Factory, the input follows the instruction on a
+/// new line.
 json convert_alpaca(json& record) {
   json turns = json::array();
   if (json history = take_field(record, "history"); !is_blank(history)) {
@@ -150,6 +154,8 @@ void make_messages(json& record) {
   }
 }
 
+// The names are those that find_turns() and make_messages() read. "instruction" and "input" need an
+// "output".
 bool can_make_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns) {
   const auto matches_any = [](const std::string& name, std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, name) != names.end();

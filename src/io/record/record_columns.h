@@ -8,16 +8,18 @@
 
 namespace vlmtrain::io {
 
-/// Renames the columns of a record to kRenamableColumns according to `columns`. Erases other values
-/// of these names, and turns that a mapped question or answer replaces. Throws data_error if the
-/// record has none of the mapped columns.
+/// Copies the columns of a record to their names in kRenamableColumns. `columns` has the data set's
+/// names by these names (RecordSettings::columns). Overwrites other values under these names, and
+/// erases keys that a mapped column replaces, such as "conversations" for a mapped question. Throws
+/// data_error if the record has none of the mapped columns.
 void rename_columns(nlohmann::json& record, const std::map<std::string, std::string>& columns);
 
 /// Adds "messages" to a record without turns, from "texts", "question" and "answer", "instruction"
-/// and "output", or "caption". Other records are unchanged.
+/// and "output", or "caption", in this order of priority. The converted values become null. Other
+/// records are unchanged. Throws data_error if the fields are incomplete or invalid.
 void make_messages(nlohmann::json& record);
 
-/// Returns true if records with these fields may have turns, directly or through `columns`.
+/// Returns true if records with these fields may have turns, directly or after rename_columns().
 bool can_make_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns);
 
 }  // namespace vlmtrain::io

@@ -30,7 +30,8 @@ bool is_false_value(const json& value) {
          matches_any(value, {"false", "False", "0", "0.0"});
 }
 
-/// Returns true if a value means the same as an absent key or is read.
+/// Returns true if a key needs no notice or error: it is read or harmless, or its value means the
+/// same as an absent key.
 bool is_no_op(KeyRule rule, const json& value) {
   if (is_blank(value)) return true;
   switch (rule) {
@@ -50,7 +51,7 @@ bool is_no_op(KeyRule rule, const json& value) {
       return is_true_value(value);
     case KeyRule::kInverseLossMask:
       return is_false_value(value);
-    case KeyRule::kTools:  // LLaMA-Factory and ms-swift have the list as a text
+    case KeyRule::kTools:  // LLaMA-Factory and ms-swift write the list as a string
       return matches_any(value, {"[]", "{}", "null", "None"});
     default:
       return false;
@@ -87,21 +88,22 @@ bool ends_with_answer(std::span<const Turn> turns) {
   return !turns.empty() && turns.back().role == Role::kAssistant;
 }
 
-/// Returns true for texts with ms-swift's placeholders, which stand for entries of "objects".
+/// Returns true if a turn has one of ms-swift's placeholders for entries of "objects".
 bool has_box_placeholders(std::span<const Turn> turns) {
   return std::ranges::any_of(turns, [](const Turn& turn) {
     return turn.text.find("<bbox>") != std::string::npos || turn.text.find("<ref-object>") != std::string::npos;
   });
 }
 
-/// Returns true if a block has only its type and the key of that name, as most blocks do.
+/// Returns true if a block has only "type" and the key that is named like the type, as most blocks
+/// do.
 bool has_only_type_key(const json& block, std::string_view type) {
   if (block.size() != 2) return false;
   const auto first = block.begin(), second = std::next(first);
   return (first.key() == type && second.key() == "type") || (first.key() == "type" && second.key() == type);
 }
 
-/// Returns true if a turn may have a video of frames, which has no frame rate of its own.
+/// Returns true if a turn may have a video that uses a frame rate (uses_frame_rate).
 bool may_need_frame_rate(const json& turn) {
   return std::ranges::any_of(std::array{"video", "videos"}, [&](const char* key) {
     const auto it = turn.find(key);

@@ -14,35 +14,37 @@
 
 namespace vlmtrain::io {
 
-/// Contents of a record that decide how its unread keys are judged.
+/// Contents of a record on which the check of its unread keys depends.
 struct RecordContents {
-  bool has_images = false;  ///< or volumes
-  bool has_videos = false;
-  bool has_frames = false;  ///< a video of frames, which uses the record's frame rate
-  std::span<const Turn> turns = {};
+  bool has_images = false;           ///< true if the record has images or volumes
+  bool has_videos = false;           ///< true if the record has videos
+  bool has_frames = false;           ///< true if a video uses the record's frame rate (uses_frame_rate)
+  std::span<const Turn> turns = {};  ///< must outlive the object
 };
 
-/// Checker for the unread keys of one record (key_rules.h). A key that alters learning throws
-/// data_error that names it and a suggestion. Any other key with a value becomes a notice.
+/// A checker for the unread keys of one record (key_rules.h). Its functions throw data_error with a
+/// suggestion for a key that would change what is learned. Other unread keys become notices.
 class RecordKeyChecker {
  public:
-  /// Names in `columns` count as read. Both references must outlive the object.
+  /// The data set's names in `columns` (RecordSettings::columns) count as read. Notices are
+  /// appended to `notices`. Both references must outlive the object.
   RecordKeyChecker(const std::map<std::string, std::string>& columns, std::vector<Notice>& notices)
       : columns_(columns), notices_(notices) {}
 
-  /// Checks the keys of a record. `turns` is its list of turns. REQUIRES: `record` has been read,
-  /// so that converted values are null (record_columns.h).
+  /// Checks the keys of a record. `turns` is the list in `record` from which the turns were read.
+  /// REQUIRES: make_messages() has set converted values to null.
   void check_record(const nlohmann::json& record, const nlohmann::json& turns, const RecordContents& contents);
-  /// Throws if a record has an image or a video only under a key that is not read. For records with
-  /// another problem, which this may cause.
+  /// Throws data_error if a record has an image or a video only under a key that is not read.
+  /// Called for records with another problem, because that may be its cause.
   void check_record_media(const nlohmann::json& record, const RecordContents& contents);
-  /// Checks the keys of a turn. Returns true if the turn has media of its own.
+  /// Checks the keys of a turn. `turn_number` counts from 1, for messages; `is_answer` is true for
+  /// a turn of the assistant. Returns true if the turn has its own media.
   bool check_turn(const nlohmann::json& turn, size_t turn_number, bool is_answer);
-  /// Checks the keys of a content block. `type` is "text", "image", "video" or "volume";
-  /// `has_frames`: its frame rate is used.
+  /// Checks the keys of a content block. `type` is "text", "image", "video" or "volume".
+  /// `has_frames` is true if the block is a video that uses a frame rate.
   void check_block(const nlohmann::json& block, std::string_view type, size_t turn_number, bool is_answer,
                    bool has_frames);
-  /// Checks the keys of media objects. `value` is one, a list of them, or any other value.
+  /// Checks the keys of media objects. `value` is one or a list of them; other values are accepted.
   void check_media(const nlohmann::json& value);
 
   /// Adds a notice unless the record already has one of this kind.
@@ -59,8 +61,8 @@ class RecordKeyChecker {
   std::vector<Notice>& notices_;
 };
 
-/// Removes `ignored_keys` (data.ignore_keys) from a record, its turns and their content blocks,
-/// except keys that `columns` maps.
+/// Removes `ignored_keys` (data.ignore_keys) from a record, its turns and their content blocks.
+/// Keys of the record that `columns` maps stay.
 void remove_ignored_keys(nlohmann::json& record, const std::vector<std::string>& ignored_keys,
                          const std::map<std::string, std::string>& columns);
 

@@ -70,7 +70,7 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
 std::string parse_text(const json& value, std::string_view key) {
   if (value.is_string()) return to_printable(value.get_ref<const std::string&>());
   if (value.is_number_integer()) return value.dump();
-  throw data_error("its \"{}\" is neither a text nor a list of texts", key);
+  throw data_error("its \"{}\" is neither a string nor a list of strings", key);
 }
 
 /// Returns the texts of a key with one text or a list. Returns none if the key is absent.
@@ -104,7 +104,7 @@ std::vector<MediaRef> parse_images_or_volumes(const json& value) {
   std::vector<MediaRef> images = parse_listed_media(value, kImages);
   const auto volume_value = value.find("volume");
   const bool is_number = volume_value != value.end() &&
-                         (volume_value->is_number() || volume_value->is_boolean());  // an amount of something else
+                         (volume_value->is_number() || volume_value->is_boolean());  // a quantity, not a file
   std::vector<MediaRef> volumes = is_number ? std::vector<MediaRef>{} : parse_listed_media(value, kVolumes);
   if (volumes.empty()) return images;
   if (!images.empty()) {
@@ -123,7 +123,7 @@ std::vector<MediaRef> parse_record_images(const json& value, MediaSlots& media_s
 
 void set_volume_metadata(const json& value, Record& record) {
   const auto volumes = find_volumes(record);
-  if (volumes.empty()) return;  // without volumes, these keys may mean anything
+  if (volumes.empty()) return;  // without volumes, these keys may have other meanings
   record.subjects = parse_text_list(value, "subject_id");
   const auto modalities = parse_text_list(value, "modality");
   if (modalities.empty() || assign_modalities(volumes, modalities)) return;

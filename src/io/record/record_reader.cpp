@@ -24,6 +24,7 @@ namespace {
 
 using nlohmann::json;
 
+/// Returns "id", else `fallback`. An id of another type than string or integer becomes an excerpt.
 std::string get_record_id(const json& record, const std::string& fallback) {
   const json* id = find_present(record, {"id"});
   if (id == nullptr || is_blank(*id)) return to_printable(fallback);
@@ -31,7 +32,8 @@ std::string get_record_id(const json& record, const std::string& fallback) {
   return id->is_number_integer() ? id->dump() : make_value_excerpt(*id);
 }
 
-// Removes surrounding whitespace: VQA-RAD has both answer types "CLOSED" and "CLOSED ".
+// Returns `text` without surrounding whitespace: VQA-RAD has the answer types "CLOSED" and "CLOSED
+// ".
 std::string trim(const std::string& text) {
   const size_t begin = text.find_first_not_of(kJsonWhitespace);
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kJsonWhitespace) + 1 - begin);
@@ -43,7 +45,7 @@ std::string get_string_field(const json& record, const char* key) {
   return to_printable(trim(it->get_ref<const std::string&>()));
 }
 
-/// Returns the first key that names the task. "task" and "task_type" may be numbers.
+/// Returns the value of the first key that names the task. "task" and "task_type" may be numbers.
 std::string find_task(const json& record) {
   for (const char* key : {"task", "task_type", "kind", "category", "answer_type"}) {
     const auto it = record.find(key);
@@ -54,7 +56,8 @@ std::string find_task(const json& record) {
   return {};
 }
 
-// Converts image placeholders to video placeholders: LLaVA's data marks videos with <image>.
+// Converts image placeholders to video placeholders, because LLaVA's data marks videos with
+// <image>. All slots are replaced by slots for the `num_videos` listed videos.
 void convert_image_placeholders(std::vector<Turn>& turns, ConversationMedia& media, size_t num_videos) {
   for (Turn& turn : turns) {
     for (size_t pos = turn.text.find(kImagePlaceholder); pos != std::string::npos;
@@ -80,6 +83,8 @@ ListedMedia parse_record_media(const json& value, MediaSlots& images) {
   return listed_media;
 }
 
+/// Matches the media of a record with the placeholders of its turns, and sets Record::images and
+/// Record::videos.
 void attach_media(ListedMedia& listed_media, const ImageRoot& root, ConversationMedia& media,
                   RecordKeyChecker& key_checker, Record& record) {
   auto& [images, videos] = listed_media;
@@ -99,14 +104,15 @@ void attach_media(ListedMedia& listed_media, const ImageRoot& root, Conversation
   record.videos = media.videos.collect(videos, root, leading_placeholders);
   if (!leading_placeholders.empty()) {
     const auto user = std::ranges::find(record.turns, Role::kUser, &Turn::role);
-    VLMTRAIN_CHECK(user != record.turns.end(), "a conversation without a user");
+    VLMTRAIN_CHECK(user != record.turns.end(), "the conversation has no turn of the user");
     leading_placeholders += "\n";
     user->text.insert(0, leading_placeholders);
     for (size_t& offset : user->literal_placeholders) offset += leading_placeholders.size();
   }
 }
 
-/// Returns the media of a record by its keys alone, without parsing their values.
+/// Returns whether a record seems to have images and videos, without parsing the values: for a
+/// record with invalid values.
 RecordContents summarize_media_keys(const json& value, const ConversationMedia& media) {
   const auto has_media_key = [&](const MediaKind& kind) {
     return std::ranges::any_of(kind.keys, [&](const char* key) {
@@ -118,6 +124,7 @@ RecordContents summarize_media_keys(const json& value, const ConversationMedia& 
           .has_videos = has_media_key(kVideos) || media.videos.has_inline_media()};
 }
 
+/// Sets the turns, media and masks of `record`. Throws data_error if the record cannot be used.
 void parse_conversation(json& value, const ImageRoot& root, RecordKeyChecker& key_checker, Record& record) {
   ConversationMedia media;
   ListedMedia listed_media;
@@ -195,7 +202,7 @@ Record RecordReader::read(json value, const std::string& fallback_id) const {
 }
 
 uint64_t RecordReader::stamp() const {
-  constexpr uint64_t kReaderVersion = 2;  // increment when the reader's result changes, to invalidate caches
+  constexpr uint64_t kReaderVersion = 2;  // increment when results of read() change, to invalidate caches
   ContentHash hash;
   hash.add(kReaderVersion).add(root_.folder.native()).add(root_.is_enforced ? 1U : 0U);
   for (const auto& [name, source_name] : columns_) hash.add(name).add(source_name);

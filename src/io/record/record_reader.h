@@ -13,18 +13,19 @@
 
 namespace vlmtrain::io {
 
-/// A parser from JSON values to records. Thread-safe.
+/// A converter of JSON values, in any of the formats of open_records(), to records. Thread-safe.
 class RecordReader {
  public:
-  /// `folder` is the folder of the data file.
+  /// `folder` is the folder of the data file, used for relative media paths if `settings` has no
+  /// image_root.
   RecordReader(const RecordSettings& settings, const std::filesystem::path& folder);
 
-  /// Returns the record of a value, without its `location`. `fallback_id` is used without an "id".
-  /// Bytes of media are binary JSON values. Unread keys become notices or a problem
-  /// (record_keys.h).
+  /// Converts a value to a record. Does not set Record::location. `fallback_id` is the id of a
+  /// record without "id". Bytes of media are binary JSON values. Unread keys become notices or a
+  /// problem (record_keys.h). Does not throw for invalid records: they have a `problem`.
   Record read(nlohmann::json value, const std::string& fallback_id) const;
 
-  /// Returns a hash of everything except the file that the records depend on.
+  /// Returns a hash of the settings and of the reader's version, for Records::stamp().
   uint64_t stamp() const;
 
  private:

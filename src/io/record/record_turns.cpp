@@ -40,6 +40,8 @@ bool is_tool_role(std::string_view role) {
   return std::ranges::find(kRoles, role) != kRoles.end();
 }
 
+/// Returns the role of a turn, under "from" or "role". If both are present and only "from" is a
+/// role, "role" becomes a notice. Throws data_error for a missing, unknown or contradictory role.
 Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_checker) {
   const json* from = find_present(turn, {"from"});
   const json* role = find_present(turn, {"role"});
@@ -70,7 +72,8 @@ const char* choose_article(const MediaKind& kind) {
   return kind.name == kImages.name ? "an" : "a";
 }
 
-/// Returns the content of a turn: "value" or "content".
+/// Returns the content of a turn: "value" or "content". Throws data_error if both have content and
+/// differ, or if neither is present.
 const json& get_turn_content(const json& turn, size_t turn_number) {
   const json* const value = find_present(turn, {"value"});
   const json* const content = find_present(turn, {"content"});
@@ -86,7 +89,7 @@ const json& get_turn_content(const json& turn, size_t turn_number) {
 }
 
 /// Assigns the media that a turn names to its placeholders, or inserts placeholders before its
-/// text.
+/// text. `first_slots` are the indices of the turn's first slots of images and of videos.
 void read_turn_media(const json& json_turn, size_t index, std::pair<size_t, size_t> first_slots,
                      ConversationMedia& media, std::string& text) {
   std::string placeholders;
@@ -109,7 +112,7 @@ constexpr std::string_view kForeignPlaceholder =
 constexpr std::string_view kCoordinateText =
     "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image";
 
-/// Longest tag that is searched for: `<image_placeholder>` and a number.
+/// Maximum length of a tag that is searched for: `<image_placeholder>` and a number of 5 digits.
 constexpr size_t kMaxTagLength = 24;
 
 bool begins_with_word(std::string_view tag, std::string_view word) {
@@ -118,13 +121,15 @@ bool begins_with_word(std::string_view tag, std::string_view word) {
          });
 }
 
-/// `tag` is the text from "<" to ">". HTML with attributes is plain text.
+/// Returns true for an image or video placeholder of another format. `tag` is the text from "<" to
+/// ">". HTML with attributes is plain text.
 bool is_foreign_placeholder(std::string_view tag) {
   if (tag == kImagePlaceholder || tag == kVideoPlaceholder || tag.find('=') != std::string_view::npos) return false;
   return std::ranges::any_of(std::array<std::string_view, 3>{"<image", "<img", "<video"},
                              [tag](std::string_view word) { return begins_with_word(tag, word); });
 }
 
+/// Returns true for a tag that begins coordinates.
 bool is_coordinate(std::string_view tag) {
   return tag == "<|box_start|>" || tag == "<|point_start|>" || tag == "<box>" || tag == "<point>";
 }
@@ -180,7 +185,7 @@ std::string read_system(const json& system, ConversationMedia& media, RecordKeyC
   if (!system.is_array() || !std::ranges::all_of(system, is_text)) {
     if (system.is_object())
       throw data_error(
-          "its \"system\" is neither a text nor a list of content blocks; write it as text, or set "
+          "its \"system\" is neither a string nor a list of content blocks; write it as text, or set "
           "data.ignore_keys=[system] to train without it");
     return read_content(system, turn, media, key_checker);
   }

@@ -11,29 +11,30 @@
 
 namespace vlmtrain::io {
 
-/// Returns the list of turns of a record: "messages", else "conversations". Throws data_error if
-/// there is neither.
+/// Returns the list of turns in a record: "messages", else "conversations". Throws data_error if
+/// the record has neither, or if the list is empty or not a list.
 const nlohmann::json& find_turns(const nlohmann::json& record);
 
-/// Appends one turn to `turns` and its media to `media`. Placeholders are added to the text for
-/// media without one. Throws data_error for a turn that cannot be used.
+/// Parses one turn and appends it to `turns`, and its media to `media`. For media without a
+/// placeholder in the text, adds one. Throws data_error for a turn that cannot be used.
 void read_turn(const nlohmann::json& value, ConversationMedia& media, RecordKeyChecker& key_checker,
                std::vector<Turn>& turns);
 
-/// Returns the system text of a record. `system` is a text, a number, a list of content blocks, or
-/// a list of texts, which are joined as lines.
+/// Returns the system text of a record. `system` is a string, a number, a list of content blocks,
+/// or a list of strings, which become lines. Media are added to `media` as for the turn with index
+/// 0. Throws data_error for other values.
 std::string read_system(const nlohmann::json& system, ConversationMedia& media, RecordKeyChecker& key_checker);
 
-/// Throws data_error if a turn of the assistant has an image or a video.
+/// Throws data_error if a turn of the assistant has a placeholder of an image or a video.
 void refuse_media_in_answers(const std::vector<Turn>& turns);
 
-/// Throws data_error unless user and assistant alternate after an optional system turn. REQUIRES:
-/// `turns` is not empty.
+/// Throws data_error unless user and assistant alternate after an optional system turn, with at
+/// least one answer. REQUIRES: `turns` is not empty.
 void check_alternation(const std::vector<Turn>& turns);
 
-/// Adds notices about texts that other trainers interpret and this one reads as text: image
-/// placeholders in other spellings (`<image 1>`, `<IMAGE>`, `<img>`), and coordinates in the
-/// formats of Qwen-VL, InternVL and Molmo, which do not match an image that is resized.
+/// Adds notices about texts that other trainers interpret but this one learns as they are: image
+/// placeholders in other spellings (`<image 1>`, `<IMAGE>`, `<img>`) in turns of the user, and
+/// coordinates in the formats of Qwen-VL, InternVL and Molmo, which do not match a resized image.
 void add_placeholder_notices(const std::vector<Turn>& turns, std::vector<Notice>& notices);
 
 }  // namespace vlmtrain::io

@@ -12,14 +12,17 @@
 namespace vlmtrain::io {
 namespace {
 
-// A character of a compressed count minus kFirstCharacter: five bits, and a bit that is set if more
-// characters follow. The highest of the five bits of the last character is the sign.
+// Format of a compressed count (rleToString of pycocotools' maskApi.c). A character minus
+// kFirstCharacter has five bits of the count, and a sixth bit that is set if more characters
+// follow. The highest of the five bits of the last character is the sign.
 constexpr char kFirstCharacter = '0', kLastCharacter = 'o';
 constexpr int kGroupBits = 5;
 constexpr int64_t kGroupMask = 0x1F, kContinueBit = 0x20, kSignBit = 0x10;
-/// Characters of one count. Differences of counts have at most 30 bits.
+/// Maximum number of characters of a count: differences of counts have at most 30 bits with sign,
+/// so 6 are needed.
 constexpr int kMaxGroups = 7;
 
+/// Returns the count that begins at `pos` and advances `pos` to its end.
 int64_t read_compressed_count(std::string_view text, size_t& pos) {
   int64_t value = 0;
   for (int group = 0; group < kMaxGroups; ++group) {
@@ -40,11 +43,12 @@ int64_t read_compressed_count(std::string_view text, size_t& pos) {
     return value;
   }
   throw data_error(
-      "a mask's compressed counts have one of more than {} characters before position {}; write them again", kMaxGroups,
-      pos + 1);
+      "a mask's compressed counts have a count of more than {} characters before position {}; write them again",
+      kMaxGroups, pos + 1);
 }
 
-/// Bounds each count by the largest mask, so that sums of differences cannot overflow.
+/// Throws data_error unless 0 <= count <= kMaxMaskPixels. With this limit, sums of counts cannot
+/// overflow. `number` is the number of the run, from 1.
 void check_count(int64_t count, size_t number) {
   if (count < 0) {
     throw data_error("a mask's run {} has the negative length {}; write its counts again", number, count);
@@ -59,6 +63,7 @@ std::vector<int64_t> parse_compressed_counts(std::string_view text) {
   std::vector<int64_t> counts;
   for (size_t pos = 0; pos < text.size();) {
     int64_t count = read_compressed_count(text, pos);
+    // From the fourth count on, the difference to the count two positions earlier is stored.
     if (counts.size() > 2) count += counts[counts.size() - 2];
     check_count(count, counts.size() + 1);
     counts.push_back(count);
@@ -81,7 +86,8 @@ std::vector<int64_t> parse_count_list(const nlohmann::json& list) {
   return counts;
 }
 
-/// Returns a side of a mask, clamped to kMaxMaskPixels + 1.
+/// Returns the height or width of a mask, limited to kMaxMaskPixels + 1, so that products do not
+/// overflow.
 int64_t parse_side(const nlohmann::json& value) {
   const bool is_negative = !value.is_number_unsigned() && value.is_number_integer() && value.get<int64_t>() < 0;
   if (!value.is_number_integer() || is_negative || value.get<uint64_t>() == 0) {
@@ -91,6 +97,7 @@ int64_t parse_side(const nlohmann::json& value) {
   return static_cast<int64_t>(std::min(value.get<uint64_t>(), uint64_t{kMaxMaskPixels} + 1));
 }
 
+/// Returns a mask without counts, with the "size" of `value`. Throws data_error if it is invalid.
 Rle parse_size(const nlohmann::json& value) {
   const auto size = value.find("size");
   if (size == value.end() || !size->is_array() || size->size() != 2) {
@@ -122,7 +129,7 @@ Rle parse_rle(const nlohmann::json& value) {
   } else if (counts != value.end() && counts->is_string()) {
     rle.counts = parse_compressed_counts(counts->get_ref<const std::string&>());
   } else if (counts != value.end() && counts->is_binary()) {
-    // pycocotools returns bytes, which Parquet keeps.
+    // pycocotools returns bytes, which Parquet stores without conversion.
     const auto& bytes = counts->get_binary();
     rle.counts = parse_compressed_counts(std::string(bytes.begin(), bytes.end()));
   } else {

@@ -12,8 +12,8 @@ namespace vlmtrain::io {
 
 namespace {
 
-// SAX handler that keeps only the position of the first error. The exceptions of the DOM parser
-// lack the position for some errors, such as a number overflow.
+// SAX handler that stores only the position and message of the first error. The exceptions of the
+// DOM parser lack the position for some errors, such as a number overflow.
 class JsonErrorHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
@@ -42,10 +42,11 @@ class JsonErrorHandler : public nlohmann::json_sax<nlohmann::json> {
   std::string message_;
 };
 
-// Scanner of the nesting of a text that may not be JSON. It runs before the parser and finds every
-// nesting that the parser would.
+// Scanner for the nesting depth and the number of keys of a text that may not be JSON. It runs
+// before the parser and finds every nested list and object that the parser would find.
 class NestingScanner {
  public:
+  // Scans `text` up to the first bracket that exceeds kMaxJsonDepth.
   explicit NestingScanner(std::string_view text) {
     for (size_t i = 0; i < text.size(); ++i) {
       switch (text[i]) {
@@ -74,6 +75,7 @@ class NestingScanner {
     }
   }
 
+  /// Returns the offset of the first bracket that exceeds kMaxJsonDepth.
   const std::optional<size_t>& too_deep_offset() const { return too_deep_offset_; }
   /// Returns the largest number of keys of one object.
   size_t max_keys() const { return max_keys_; }
@@ -87,7 +89,7 @@ class NestingScanner {
 
   struct OpenContainer {
     bool is_object;
-    size_t num_entries;
+    size_t num_entries;  // one more than the commas
   };
 
   std::vector<OpenContainer> open_containers_;
@@ -95,8 +97,9 @@ class NestingScanner {
   std::optional<size_t> too_deep_offset_;
 };
 
-// Keeps only the reason and the expected token of the library's message. The message also repeats
-// the position and the last token, which may have megabytes of invalid UTF-8.
+// Returns only the reason and the expected token of the library's message, which has the form
+// "[json.exception…] parse error at line 1, column 2: syntax error … - REASON; last read: 'TOKEN';
+// expected …". The last token may consist of megabytes of invalid UTF-8.
 std::string shorten_reason(std::string message) {
   for (const std::string_view prefix_end : {"] ", ": "}) {
     const size_t end = message.find(prefix_end);
@@ -112,6 +115,7 @@ std::string shorten_reason(std::string message) {
   return make_excerpt(message, 200);
 }
 
+// Returns false for continuation bytes of UTF-8.
 bool is_character_start(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
 }
@@ -132,6 +136,7 @@ JsonError make_json_error(std::string_view text, size_t offset, std::string reas
   throw data_error("{}: not valid JSON at line {}, column {}: {}", source, error.line, error.column, error.reason);
 }
 
+// Parses a text whose depth was checked.
 template <class Json>
 Json parse_shallow(std::string_view text, std::string_view source) {
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -142,8 +147,8 @@ Json parse_shallow(std::string_view text, std::string_view source) {
 template <class Json>
 std::string dump_safely(const Json& value, int indent) {
   const std::string text = value.dump(indent, ' ', false, Json::error_handler_t::replace);
-  // JSON is ASCII outside of strings, so these bytes are in a string, where an escape is
-  // equivalent.
+  // The library does not escape DEL and the C1 control characters (U+0080 to U+009F). JSON is ASCII
+  // outside of strings, so these bytes are in a string, where an escape is equivalent.
   std::string result;
   result.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
@@ -195,8 +200,8 @@ nlohmann::json parse_json(std::string_view text, std::string_view source) {
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source) {
-  // Ordered files are configurations and states of runs, with some thousand keys at most. Reading is
-  // quadratic in them, so a much larger object would take minutes.
+  // Ordered files are configurations and states of runs, with a few thousand keys at most. The time
+  // of parsing is quadratic in the keys, so a much larger object would take minutes.
   constexpr size_t kMaxKeys = 50'000;
   const NestingScanner scanner(text);
   if (scanner.too_deep_offset()) fail_invalid_json(text, source);
