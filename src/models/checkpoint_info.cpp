@@ -31,7 +31,7 @@ std::vector<std::string> list_checkpoint_remarks(const std::filesystem::path& fo
                     file, section));
   }
   for (auto& remark : list_unread_config_keys(config, file)) remarks.push_back(std::move(remark));
-  for (auto& remark : io::find_unread_weight_files(folder)) remarks.push_back(std::move(remark));
+  for (auto& remark : io::describe_unread_weight_files(folder)) remarks.push_back(std::move(remark));
   return remarks;
 }
 

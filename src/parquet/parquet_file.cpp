@@ -179,14 +179,14 @@ class ParquetFile final : public io::RowFile {
     return names;
   }
 
-  std::vector<int64_t> group_rows() const override {
+  std::vector<int64_t> rows_per_group() const override {
     std::vector<int64_t> rows;
     rows.reserve(static_cast<size_t>(metadata_->num_row_groups()));
     for (int i = 0; i < metadata_->num_row_groups(); ++i) rows.push_back(metadata_->RowGroup(i)->num_rows());
     return rows;
   }
 
-  std::vector<int64_t> group_bytes() const override {
+  std::vector<int64_t> bytes_per_group() const override {
     std::vector<int64_t> bytes;
     bytes.reserve(static_cast<size_t>(metadata_->num_row_groups()));
     for (int i = 0; i < metadata_->num_row_groups(); ++i) bytes.push_back(metadata_->RowGroup(i)->total_byte_size());

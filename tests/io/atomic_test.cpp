@@ -124,10 +124,10 @@ TEST_F(WriteFile, KeepsTheOldFileOnAFullDisk) {
 }
 
 TEST_F(WriteFile, ErrorsReportRequestedAndFreeBytes) {
-  EXPECT_THAT(write_error(folder() / "a", ENOSPC, 123'456).what(),
+  EXPECT_THAT(make_write_error(folder() / "a", ENOSPC, 123'456).what(),
               AllOf(HasSubstr((folder() / "a").string()), HasSubstr("No space left"), HasSubstr("123456 bytes"),
                     HasSubstr("are free"), HasSubstr("free space")));
-  EXPECT_THAT(write_error("a", EDQUOT, 5).what(), AllOf(HasSubstr("quota"), HasSubstr("5 bytes")));
+  EXPECT_THAT(make_write_error("a", EDQUOT, 5).what(), AllOf(HasSubstr("quota"), HasSubstr("5 bytes")));
 }
 
 TEST_F(AtomicDirectoryTest, CommitsNestedFilesAndParents) {

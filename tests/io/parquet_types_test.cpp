@@ -21,7 +21,7 @@ using testing::IsEmpty;
 class ParquetTypes : public ParquetTest {
  protected:
   static json read_row(const std::string& name, int64_t index) {
-    json row = open_row_file(golden_path(name))->read(0, /*with_bytes=*/true)->row(index);
+    json row = open_row_file(golden_path(name))->read(0, /*include_media_bytes=*/true)->row(index);
     resolve_special_cells(row);
     return row;
   }

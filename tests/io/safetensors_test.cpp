@@ -254,7 +254,7 @@ TEST_F(OnDemandSafetensorsTest, MatchTheFile) {
   for (const int64_t count : {1, 5, 90}) {
     const auto path = put_tensors(count);
     const SafetensorsFile all_tensors(path);
-    const OnDemandSafetensors on_demand(path);
+    const OnDemandSafetensorsFile on_demand(path);
     ASSERT_EQ(on_demand.names(), all_tensors.names());
     for (const auto& name : all_tensors.names()) {
       EXPECT_EQ(on_demand.info(name).shape, all_tensors.shape(name));
@@ -276,7 +276,7 @@ TEST_F(OnDemandSafetensorsTest, ReportsDamageLikeSafetensorsFile) {
   for (const uintmax_t bytes : {0U, 4U, 100U, 5000U}) {
     const auto path = put_tensors(90);
     std::filesystem::resize_file(path, bytes);
-    EXPECT_EQ(get_error_message([&] { const OnDemandSafetensors on_demand(path); }),
+    EXPECT_EQ(get_error_message([&] { const OnDemandSafetensorsFile on_demand(path); }),
               get_error_message([&] { const SafetensorsFile file(path); }));
   }
 }

@@ -38,7 +38,7 @@ TEST_F(CleanUpTemporaries, RestoresABackupOfADeadProcess) {
   ASSERT_EQ(run_in_child([&] {
               const auto* new_folder = new AtomicDirectory(folder() / "d");  // not removed: the process dies
               fs::create_directory(new_folder->path() / "new");
-              move_aside(folder() / "d");
+              move_to_backup(folder() / "d");
               return 0;
             }),
             0);

@@ -69,7 +69,7 @@ void write_checkpoint_tensors(const std::filesystem::path& folder, const LazyTen
 /// next to model.safetensors and shards that the index does not name, which are not read, and
 /// tensors that occur in two shards. transformers selects the same files. Throws data_error if a
 /// shard is invalid.
-std::vector<std::string> find_unread_weight_files(const std::filesystem::path& folder);
+std::vector<std::string> describe_unread_weight_files(const std::filesystem::path& folder);
 
 /// Describes the weights of a folder that CheckpointTensors cannot read, such as shards without an
 /// index or GGUF files, with a suggestion. Returns "" if there are none. REQUIRES: the folder has

@@ -68,7 +68,7 @@ std::vector<std::filesystem::path> find_data_files(const std::filesystem::path& 
 std::vector<Record> read_dataset(const std::filesystem::path& path, const std::filesystem::path& image_root = {});
 
 /// A row group of a Parquet file, as its footer describes it.
-struct LargeRowGroup {
+struct RowGroupInfo {
   std::filesystem::path file;
   size_t group = 0;   ///< index in the file
   int64_t rows = 0;   ///< number of rows
@@ -77,9 +77,9 @@ struct LargeRowGroup {
 
 /// Host memory of the row groups of all open data sets, which share one cache.
 struct RowGroupMemory {
-  std::optional<LargeRowGroup> largest;  ///< empty if no Parquet file is open
-  int64_t max_cached_bytes = 0;          ///< upper bound of `cached_bytes`
-  int64_t cached_bytes = 0;              ///< size of the currently cached row groups
+  std::optional<RowGroupInfo> largest;  ///< empty if no Parquet file is open
+  int64_t max_cached_bytes = 0;         ///< upper bound of `cached_bytes`
+  int64_t cached_bytes = 0;             ///< size of the currently cached row groups
 
   /// Returns the bytes that further reading may allocate: the remainder of `max_cached_bytes`, and
   /// the largest row group once more while it is read (docs/data.md).

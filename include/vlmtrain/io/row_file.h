@@ -53,20 +53,20 @@ class RowFile {
   /// Returns the names of the columns in the order of the file.
   virtual std::vector<std::string> columns() const = 0;
   /// Returns the number of rows of each row group.
-  virtual std::vector<int64_t> group_rows() const = 0;
+  virtual std::vector<int64_t> rows_per_group() const = 0;
   /// Returns the uncompressed size of each row group in bytes, according to the footer.
-  virtual std::vector<int64_t> group_bytes() const = 0;
-  /// Reads row group `group`, counted from 0. If `with_bytes` is false, the "bytes" of structs
+  virtual std::vector<int64_t> bytes_per_group() const = 0;
+  /// Reads row group `group`, counted from 0. If `include_media_bytes` is false, the "bytes" of structs
   /// {"bytes", "path"} (images of Hugging Face datasets) are not read: they become kOmittedBytes,
   /// or null in cells without bytes.
-  virtual std::unique_ptr<const RowGroup> read(size_t group, bool with_bytes) const = 0;
+  virtual std::unique_ptr<const RowGroup> read(size_t group, bool include_media_bytes) const = 0;
 };
 
 // Functions that a plug-in exports, and their symbols.
 /// Opens the file at `path`. The caller owns the result. Throws std::runtime_error.
-using OpenRowFile = RowFile*(const char* path);
+using OpenRowFileFunction = RowFile*(const char* path);
 /// Returns kRowFileVersion of the header that the plug-in was built with.
-using RowFileVersion = int();
+using RowFileVersionFunction = int();
 inline constexpr const char* kOpenRowFileSymbol = "vlmtrain_open_row_file";
 inline constexpr const char* kRowFileVersionSymbol = "vlmtrain_row_file_version";
 inline constexpr int kRowFileVersion = 2;  ///< increment with each change of this header

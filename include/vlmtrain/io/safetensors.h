@@ -69,10 +69,10 @@ class SafetensorsFile {
 /// A safetensors file that maps each tensor separately, as long as the tensor exists. With a limit
 /// on the address space (`ulimit -v`), reading tensors one by one needs only the size of the
 /// largest. The header is checked as by SafetensorsFile. Thread-safe.
-class OnDemandSafetensors {
+class OnDemandSafetensorsFile {
  public:
   /// Reads and checks the header. Throws as SafetensorsFile does.
-  explicit OnDemandSafetensors(std::filesystem::path path);
+  explicit OnDemandSafetensorsFile(std::filesystem::path path);
 
   /// Returns the names in the order of the data in the file.
   const std::vector<std::string>& names() const { return names_; }

@@ -107,8 +107,8 @@ std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<
           folder.string(), pickled_name, folder.string());
     }
   }
-  if (const std::string alternative = describe_other_weights(folder); !alternative.empty()) {
-    throw data_error("{} has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, alternative);
+  if (const std::string other_weights = describe_other_weights(folder); !other_weights.empty()) {
+    throw data_error("{} has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, other_weights);
   }
   throw data_error("{} has no weights: neither {} nor {} exists; give the folder that contains them", folder.string(),
                    kWeightsName, kWeightsIndexName);
@@ -116,7 +116,7 @@ std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<
 
 /// Returns true if `path` exists or if that cannot be determined, such as for a loop of links.
 /// Opening the file then reports the error.
-bool path_exists(const fs::path& path) {
+bool may_exist(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error) || error;
 }
@@ -131,14 +131,14 @@ nlohmann::json read_weight_map(const fs::path& index) {
 
 /// Returns the path of the shard that an index names. Throws data_error if it is not a plain file
 /// name, so that an index cannot make the program read files elsewhere, or if the file is missing.
-fs::path shard_path(const fs::path& index, const std::string& shard) {
+fs::path resolve_shard_path(const fs::path& index, const std::string& shard) {
   const fs::path name(shard);
   if (shard.empty() || name.has_parent_path() || name == "." || name == "..") {
     throw data_error("{} names the shard \"{}\", which is not a file name in the same folder; download the index again",
                      index.string(), shard);
   }
   fs::path path = index.parent_path() / name;
-  if (!path_exists(path)) {
+  if (!may_exist(path)) {
     throw data_error("{} names the shard {}, which is missing; download it", index.string(), path.string());
   }
   return path;
@@ -169,7 +169,7 @@ std::vector<LazyTensors> split_into_shards(const LazyTensors& tensors, int64_t m
 
 }  // namespace
 
-std::vector<std::string> find_unread_weight_files(const fs::path& folder) {
+std::vector<std::string> describe_unread_weight_files(const fs::path& folder) {
   std::vector<std::string> warnings;
   std::error_code error;
   const fs::path index = folder / kWeightsIndexName;
@@ -179,8 +179,8 @@ std::vector<std::string> find_unread_weight_files(const fs::path& folder) {
   const auto shards = list_files(folder, is_shard);
   if (has_single) {
     // An index that names only the single file is consistent with it.
-    const bool is_its_index = indexed_files.size() == 1 && indexed_files.contains(std::string(kWeightsName));
-    if ((has_index && !is_its_index) || (!has_index && !shards.empty())) {
+    const bool index_names_single_file = indexed_files.size() == 1 && indexed_files.contains(std::string(kWeightsName));
+    if ((has_index && !index_names_single_file) || (!has_index && !shards.empty())) {
       warnings.push_back(fmt::format(
           "{}: weights are read from {}, as in transformers; {} are ignored: remove one of the two", folder.string(),
           kWeightsName,
@@ -225,9 +225,9 @@ std::string describe_other_weights(const fs::path& folder) {
 }
 
 CheckpointTensors::CheckpointTensors(fs::path folder) : folder_(std::move(folder)) {
-  if (path_exists(folder_ / kWeightsName)) {
+  if (may_exist(folder_ / kWeightsName)) {
     open_single(folder_ / kWeightsName);
-  } else if (path_exists(folder_ / kWeightsIndexName)) {
+  } else if (may_exist(folder_ / kWeightsIndexName)) {
     open_sharded(folder_ / kWeightsIndexName);
   } else {
     fail_without_weights(folder_);
@@ -251,7 +251,7 @@ void CheckpointTensors::open_sharded(const fs::path& index) {
     const auto shard_name = file.get<std::string>();
     const auto [it, is_new] = shard_indices.try_emplace(shard_name, shards_.size());
     if (is_new) {
-      shards_.emplace_back(shard_path(index, shard_name));
+      shards_.emplace_back(resolve_shard_path(index, shard_name));
     }
     const SafetensorsFile& shard = shards_[it->second];
     if (!shard.contains(name)) {
@@ -291,9 +291,9 @@ void CheckpointTensors::release(const std::string& name) const {
 }
 
 std::vector<std::string> read_checkpoint_tensor_names(const fs::path& folder) {
-  if (path_exists(folder / kWeightsName)) return SafetensorsFile(folder / kWeightsName).names();
+  if (may_exist(folder / kWeightsName)) return SafetensorsFile(folder / kWeightsName).names();
   std::vector<std::string> names;
-  if (path_exists(folder / kWeightsIndexName)) {
+  if (may_exist(folder / kWeightsIndexName)) {
     const nlohmann::json weight_map = read_weight_map(folder / kWeightsIndexName);
     for (const auto& [name, file] : weight_map.items()) names.push_back(name);
   }

@@ -72,7 +72,7 @@ void SafetensorsFile::release(const std::string& name) const {
   file_->release(static_cast<size_t>(tensor.offset_bytes), static_cast<size_t>(tensor.size_bytes));
 }
 
-OnDemandSafetensors::OnDemandSafetensors(std::filesystem::path path) : path_(std::move(path)) {
+OnDemandSafetensorsFile::OnDemandSafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
   constexpr size_t kInitialBytes = 4096;  // one page; contains the length of the header
   const auto header_bytes = static_cast<size_t>(compute_header_end(MappedFile(path_, 0, kInitialBytes).text()));
   const MappedFile header_mapping(path_, 0, std::max(kInitialBytes, header_bytes));
@@ -82,13 +82,13 @@ OnDemandSafetensors::OnDemandSafetensors(std::filesystem::path path) : path_(std
   tensors_ = std::move(header.tensors);
 }
 
-const TensorInfo& OnDemandSafetensors::info(const std::string& name) const {
+const TensorInfo& OnDemandSafetensorsFile::info(const std::string& name) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) throw data_error("{} has no tensor {}", path_.string(), name);
   return it->second;
 }
 
-at::Tensor OnDemandSafetensors::tensor(const std::string& name) const {
+at::Tensor OnDemandSafetensorsFile::tensor(const std::string& name) const {
   const TensorInfo& tensor = info(name);
   const auto bytes = static_cast<size_t>(tensor.size_bytes);
   const auto mapping = std::make_shared<const MappedFile>(path_, static_cast<size_t>(tensor.offset_bytes), bytes);

@@ -68,24 +68,25 @@ std::optional<std::vector<int64_t>> to_integers(const PickleValue& value) {
   return integers;
 }
 
-/// Returns true if all elements of a strided tensor are within a storage of `available` elements.
+/// Returns true if all elements of a strided tensor are within a storage of `storage_elements` elements.
 /// `offset` and `strides` are in elements. REQUIRES: sizes and strides are not negative.
-bool fits_in_storage(int64_t available, int64_t offset, const std::vector<int64_t>& sizes,
+bool fits_in_storage(int64_t storage_elements, int64_t offset, const std::vector<int64_t>& sizes,
                      const std::vector<int64_t>& strides) {
   if (offset < 0 || sizes.size() != strides.size()) return false;
-  int64_t elements = 1;
-  int64_t last = offset;
+  int64_t num_elements = 1;
+  int64_t last_element = offset;
   bool is_empty = false;
   for (size_t i = 0; i < sizes.size(); ++i) {
     is_empty = is_empty || sizes[i] == 0;
     const int64_t size = std::max<int64_t>(sizes[i], 1);
     int64_t extent = 0;
-    if (__builtin_mul_overflow(elements, size, &elements) || __builtin_mul_overflow(size - 1, strides[i], &extent) ||
-        __builtin_add_overflow(last, extent, &last)) {
+    if (__builtin_mul_overflow(num_elements, size, &num_elements) ||
+        __builtin_mul_overflow(size - 1, strides[i], &extent) ||
+        __builtin_add_overflow(last_element, extent, &last_element)) {
       return false;
     }
   }
-  return is_empty ? offset <= available : last < available;
+  return is_empty ? offset <= storage_elements : last_element < storage_elements;
 }
 
 }  // namespace
@@ -157,12 +158,12 @@ PickleValue TorchArchive::persistent_load(const PickleValue& id) {
   }
   const std::optional<c10::ScalarType> type = parse_storage_type(items[1]->text);
   if (!type) return {.kind = Kind::kOpaque, .text = items[1]->text};
-  const c10::Storage& bytes = load_storage(items[2]->text);
-  const auto available = static_cast<int64_t>(bytes.nbytes() / c10::elementSize(*type));
-  const int64_t elements = items[4]->integer;
-  if (elements < 0 || elements > available) fail("a tensor's data is shorter than declared");
+  const c10::Storage& storage = load_storage(items[2]->text);
+  const auto available_elements = static_cast<int64_t>(storage.nbytes() / c10::elementSize(*type));
+  const int64_t num_elements = items[4]->integer;
+  if (num_elements < 0 || num_elements > available_elements) fail("a tensor's data is shorter than declared");
   at::Tensor tensor = at::empty({0}, at::TensorOptions(*type));
-  return {.kind = Kind::kStorage, .tensor = tensor.set_(bytes, 0, {elements}, {1})};
+  return {.kind = Kind::kStorage, .tensor = tensor.set_(storage, 0, {num_elements}, {1})};
 }
 
 /// Implements torch._utils._rebuild_tensor_v2. `arguments` are (storage, offset, sizes, strides,
@@ -180,7 +181,7 @@ PickleValue TorchArchive::rebuild_tensor(const PickleValue& arguments) const {
   return {.kind = Kind::kTensor, .tensor = items[0]->tensor.as_strided(*sizes, *strides, items[1]->integer)};
 }
 
-PickleValue TorchArchive::call(const std::string& function, const PickleValue& arguments) {
+PickleValue TorchArchive::call_function(const std::string& function, const PickleValue& arguments) {
   if (function == "collections.OrderedDict" && arguments.items.empty()) return {.kind = Kind::kDict};
   if (function == "torch._utils._rebuild_tensor_v2") return rebuild_tensor(arguments);
   if (function == "torch._utils._rebuild_parameter" || function == "torch._utils._rebuild_parameter_with_state") {

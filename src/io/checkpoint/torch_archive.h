@@ -30,7 +30,7 @@ class TorchArchive : public PickleResolver {
   std::string read_pickle();
 
   /// Rebuilds tensors, parameters and ordered dicts. Returns a kOpaque for other functions.
-  PickleValue call(const std::string& function, const PickleValue& arguments) override;
+  PickleValue call_function(const std::string& function, const PickleValue& arguments) override;
   /// Returns the storage that `id` names as a kStorage, or a kOpaque for an unknown storage class.
   PickleValue persistent_load(const PickleValue& id) override;
 

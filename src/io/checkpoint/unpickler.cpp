@@ -258,33 +258,33 @@ void Unpickler::add_items(Kind kind, const std::vector<const PickleValue*>& item
 bool Unpickler::execute_memo(Opcode opcode) {
   switch (opcode) {
     case Opcode::kBinPut:
-      memo_put(consume_uint(1));
+      store_in_memo(consume_uint(1));
       return true;
     case Opcode::kLongBinPut:
-      memo_put(consume_uint(4));
+      store_in_memo(consume_uint(4));
       return true;
     case Opcode::kMemoize:
-      memo_put(memo_.size());
+      store_in_memo(memo_.size());
       return true;
     case Opcode::kBinGet:
-      memo_get(consume_uint(1));
+      push_from_memo(consume_uint(1));
       return true;
     case Opcode::kLongBinGet:
-      memo_get(consume_uint(4));
+      push_from_memo(consume_uint(4));
       return true;
     default:
       return false;
   }
 }
 
-void Unpickler::memo_put(uint64_t index) {
+void Unpickler::store_in_memo(uint64_t index) {
   PickleValue& value = top();
   if (index >= max_memo_size_) fail("a memo index is out of range");
   if (index >= memo_.size()) memo_.resize(index + 1, nullptr);
   memo_[index] = &value;
 }
 
-void Unpickler::memo_get(uint64_t index) {
+void Unpickler::push_from_memo(uint64_t index) {
   if (index >= memo_.size() || memo_[index] == nullptr) fail("it reads a memo entry that does not exist");
   stack_.push_back(memo_[index]);
 }
@@ -304,7 +304,7 @@ bool Unpickler::execute_global(Opcode opcode) {
     }
     case Opcode::kReduce:
     case Opcode::kNewObj:
-      call_function();
+      execute_call();
       return true;
     case Opcode::kBuild:  // sets attributes of an object; none is needed, such as _metadata of a state_dict
       pop();
@@ -318,14 +318,14 @@ bool Unpickler::execute_global(Opcode opcode) {
   }
 }
 
-void Unpickler::call_function() {
+void Unpickler::execute_call() {
   const PickleValue* const arguments = pop();
   const PickleValue* const function = pop();
   if (arguments->kind != Kind::kTuple) fail("the arguments of a call are not a tuple");
   // A called object may itself be the result of an unknown call. The result is then unknown too.
   const bool is_global = function->kind == Kind::kGlobal;
   if (!is_global && function->kind != Kind::kOpaque) fail("it calls an object that is not a function");
-  push(is_global ? resolver_->call(function->text, *arguments)
+  push(is_global ? resolver_->call_function(function->text, *arguments)
                  : PickleValue{.kind = Kind::kOpaque, .text = function->text});
 }
 

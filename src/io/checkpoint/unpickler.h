@@ -43,7 +43,7 @@ class PickleResolver {
 
   /// Returns the result of `function` ("module.name") for `arguments`, a kTuple. Returns a kOpaque
   /// for an unknown function.
-  virtual PickleValue call(const std::string& function, const PickleValue& arguments) = 0;
+  virtual PickleValue call_function(const std::string& function, const PickleValue& arguments) = 0;
   /// Returns the external object that `id` names, as Python's Unpickler.persistent_load().
   virtual PickleValue persistent_load(const PickleValue& id) = 0;
 };
@@ -88,9 +88,9 @@ class Unpickler {
 
   void push_integer(std::string_view bytes);
   void add_items(Kind kind, const std::vector<const PickleValue*>& items);
-  void memo_put(uint64_t index);
-  void memo_get(uint64_t index);
-  void call_function();
+  void store_in_memo(uint64_t index);
+  void push_from_memo(uint64_t index);
+  void execute_call();
 
   size_t max_memo_size_;  // size of the pickle: it cannot store more values than it has bytes
   std::string_view remaining_;

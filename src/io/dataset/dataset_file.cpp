@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 3> kShardExtensions{".parquet", ".tar", "
 
 /// Throws data_error if the braces of a glob pattern expand to too many patterns: each {a,b}
 /// doubles their number. Nested braces are overestimated.
-void check_braces(const std::string& pattern) {
+void check_brace_expansion(const std::string& pattern) {
   constexpr int64_t kMaxPatterns = 10'000;  // a choice, not measured
   int64_t num_patterns = 1;
   std::vector<int64_t> alternatives;  // number in each open brace, innermost last
@@ -57,7 +57,7 @@ void check_braces(const std::string& pattern) {
 /// Returns the files that match a pattern. Throws data_error if none does or a folder is
 /// unreadable.
 std::vector<fs::path> expand_pattern(const fs::path& pattern) {
-  check_braces(pattern.native());
+  check_brace_expansion(pattern.native());
   glob_t matches{};
   // A missing folder has no matches. An unreadable folder might have some, so it is an error.
   const auto on_error = [](const char* /*folder*/, int error) { return error == ENOENT || error == ENOTDIR ? 0 : 1; };
@@ -82,11 +82,11 @@ std::vector<fs::path> expand_pattern(const fs::path& pattern) {
 std::vector<std::string> find_splits(const std::vector<fs::path>& files) {
   std::vector<std::string> splits;
   for (const char* const split : {"train", "validation", "valid", "val", "test", "dev"}) {
-    const auto is_of_split = [&](const fs::path& file) {
+    const auto belongs_to_split = [&](const fs::path& file) {
       const std::string name = file.filename().string();
       return name.starts_with(split + std::string("-")) || file.stem() == split;
     };
-    if (std::ranges::any_of(files, is_of_split)) splits.emplace_back(split);
+    if (std::ranges::any_of(files, belongs_to_split)) splits.emplace_back(split);
   }
   return splits;
 }
@@ -106,8 +106,8 @@ std::vector<fs::path> find_shards(const fs::path& folder) {
   }
   if (error) throw data_error("cannot read {}: {}", folder.string(), error.message());
   const auto is_non_empty = [](const auto& files) { return !files.empty(); };
-  const auto first = std::ranges::find_if(shards, is_non_empty);
-  if (first == shards.end()) {
+  const auto first_non_empty = std::ranges::find_if(shards, is_non_empty);
+  if (first_non_empty == shards.end()) {
     throw data_error("{} is a folder without {} files; give a file, a pattern such as {}, or the folder of the shards",
                      folder.string(), fmt::join(kShardExtensions, ", "), (folder / "data/*.parquet").string());
   }
@@ -115,12 +115,12 @@ std::vector<fs::path> find_shards(const fs::path& folder) {
     throw data_error("{} is a folder with data of several formats; give a pattern, such as {}", folder.string(),
                      (folder / "*.parquet").string());
   }
-  if (const auto splits = find_splits(*first); splits.size() > 1) {
+  if (const auto splits = find_splits(*first_non_empty); splits.size() > 1) {
     throw data_error("{} is a folder with the splits {}; choose one, such as {}", folder.string(),
                      fmt::join(splits, ", "),
-                     (folder / (splits.front() + "-*" + first->front().extension().string())).string());
+                     (folder / (splits.front() + "-*" + first_non_empty->front().extension().string())).string());
   }
-  return *first;
+  return *first_non_empty;
 }
 
 /// Returns the cache of all data sets of the process, so that training and evaluation share one
@@ -141,7 +141,7 @@ class ShardColumns {
 
   /// Logs a warning for each column that some files have and others do not. `data_set` is a path
   /// for messages.
-  void warn(const std::filesystem::path& data_set) const {
+  void warn_about_missing_columns(const std::filesystem::path& data_set) const {
     std::set<std::string> all;
     for (const Shard& shard : shards_) all.insert(shard.columns.begin(), shard.columns.end());
     for (const std::string& column : all) {
@@ -180,13 +180,13 @@ class RecordsOpener {
     if (!first_bytes.starts_with("PAR1")) return open_json(file, settings_);
     auto row_file = open_row_file(file);
     columns_.add(file, row_file->columns());
-    return open_table(std::move(data_file), std::move(row_file), settings_, get_row_group_cache(), data_set_);
+    return open_table(std::move(data_file), std::move(row_file), settings_, get_row_group_cache(), data_set_id_);
   }
 
  private:
   const RecordSettings& settings_;
   ShardColumns columns_;
-  uint64_t data_set_ = get_row_group_cache()->make_id();
+  uint64_t data_set_id_ = get_row_group_cache()->make_id();
 };
 
 }  // namespace
@@ -213,7 +213,7 @@ std::shared_ptr<const Records> open_records(const std::filesystem::path& path, c
   std::vector<ConcatRecords::NamedRecords> parts;
   parts.reserve(files.size());
   for (const auto& file : files) parts.push_back({to_printable(file.filename().string()), opener.open(file)});
-  opener.columns().warn(path);
+  opener.columns().warn_about_missing_columns(path);
   return std::make_shared<ConcatRecords>(std::move(parts));
 }
 

@@ -69,7 +69,7 @@ bool may_contain_python_numbers(std::string_view text) {
 constexpr std::array kRecordKeys = std::to_array<std::string_view>(
     {"messages", "conversations", "texts", "question", "answer", "instruction", "output", "caption"});
 /// Keys of lists that a single record may have. Such a list is not a list of records.
-constexpr std::array kRecordLists = std::to_array<std::string_view>(
+constexpr std::array kRecordListKeys = std::to_array<std::string_view>(
     {"images", "image", "videos", "video", "volumes", "masks", "objects", "tools", "functions", "chosen", "rejected"});
 // Keys of entries that are media or turns, not records.
 constexpr std::array kMediaKeys = std::to_array<std::string_view>({"path", "bytes", "url", "type"});
@@ -90,7 +90,7 @@ bool has_any_key(const json& object, std::span<const std::string_view> keys) {
 json parse_beginning(std::string_view text) {
   constexpr int kMaxDepth = 3;  // object (0), list (1), record (2), its values (3)
   bool is_first_entry = true;
-  const auto keep = [&](int depth, json::parse_event_t event, const json&) {
+  const auto should_keep = [&](int depth, json::parse_event_t event, const json&) {
     if (event == json::parse_event_t::array_start && depth == 1) is_first_entry = true;
     const bool is_start = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
     if (is_start && depth >= kMaxDepth) return false;
@@ -98,15 +98,15 @@ json parse_beginning(std::string_view text) {
     return std::exchange(is_first_entry, false);
   };
   if (is_json_too_deep(text)) return {};
-  return json::parse(text, keep, /*allow_exceptions=*/false);
+  return json::parse(text, should_keep, /*allow_exceptions=*/false);
 }
 
 /// Describes an object with lists of records, or returns "".
-std::string describe_lists(const json& object) {
+std::string describe_record_lists(const json& object) {
   std::vector<std::string> keys;
   for (auto entry = object.begin(); entry != object.end(); ++entry) {
     const bool is_list = entry->is_array() && !entry->empty() && entry->front().is_object();
-    const bool is_record_list = std::ranges::find(kRecordLists, entry.key()) != kRecordLists.end();
+    const bool is_record_list = std::ranges::find(kRecordListKeys, entry.key()) != kRecordListKeys.end();
     if (!is_list || is_record_list) continue;
     if (!has_any_key(entry->front(), kTurnKeys) && !has_any_key(entry->front(), kMediaKeys)) {
       keys.push_back(make_excerpt(entry.key()));
@@ -120,7 +120,7 @@ std::string describe_lists(const json& object) {
 }
 
 /// Describes an object whose values are all objects, or returns "".
-std::string describe_objects(const json& object) {
+std::string describe_keyed_records(const json& object) {
   const json& first = object.front();
   if (has_any_key(first, kLlamaFactoryKeys)) {
     return "is a registry of data sets of LLaMA-Factory (dataset_info.json), not data; give the data file itself in "
@@ -151,7 +151,7 @@ class JsonRecords final : public Records {
   uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
 
   Record at(int64_t index) const override {
-    Record record = read(read_text(index), fmt::format("{}:{}", stem_, index));
+    Record record = parse_record(read_text(index), fmt::format("{}:{}", stem_, index));
     record.location = fmt::format("line {}", offsets_.line_numbers[static_cast<size_t>(index)]);
     return record;
   }
@@ -159,7 +159,7 @@ class JsonRecords final : public Records {
   /// Logs a warning for each mapped column that none of kMaxCheckedRecords evenly spaced records
   /// has: a misspelled name would silently drop all images. The limit is a choice. More records
   /// would delay the start of a run; fewer would miss columns that only some records have.
-  void check_columns(const std::map<std::string, std::string>& columns) const {
+  void warn_about_missing_columns(const std::map<std::string, std::string>& columns) const {
     constexpr int64_t kMaxCheckedRecords = 1000;
     const int64_t count = std::min(size(), kMaxCheckedRecords);
     std::map<std::string, std::string> missing = count > 0 ? columns : std::map<std::string, std::string>();
@@ -185,7 +185,7 @@ class JsonRecords final : public Records {
     return std::string(offsets_.extract_record(i, bytes));
   }
 
-  Record read(std::string_view text, const std::string& fallback_id) const {
+  Record parse_record(std::string_view text, const std::string& fallback_id) const {
     if (auto value = parse_record_json(text)) return reader_.read(*std::move(value), fallback_id);
     const JsonError error = find_json_error(mask_python_numbers(text));
     Record record;
@@ -211,7 +211,7 @@ RecordOffsets find_or_load_offsets(const StoredFile& file) {
   const auto index_path = file.size() < kMinIndexedBytes ? std::filesystem::path() : get_json_index_path(file.path());
   if (auto cached_offsets = read_json_index(index_path, file.stamp(), file.size())) return *std::move(cached_offsets);
   RecordOffsets offsets = find_record_offsets(MappedFile(file.path()), file.path().string());
-  file.check();
+  file.check_unchanged();
   write_json_index(index_path, file.stamp(), offsets);
   return offsets;
 }
@@ -233,14 +233,14 @@ std::string describe_wrapped_records(std::string_view text) {
   const json object = parse_beginning(text);
   if (!object.is_object() || object.empty() || has_any_key(object, kRecordKeys)) return {};
   const auto is_object = [](const json& value) { return value.is_object() && !value.empty(); };
-  return std::ranges::all_of(object, is_object) ? describe_objects(object) : describe_lists(object);
+  return std::ranges::all_of(object, is_object) ? describe_keyed_records(object) : describe_record_lists(object);
 }
 
 std::shared_ptr<const Records> open_json(const std::filesystem::path& path, const RecordSettings& settings) {
   StoredFile stored_file(path);
   RecordOffsets offsets = find_or_load_offsets(stored_file);
   auto records = std::make_shared<JsonRecords>(std::move(stored_file), std::move(offsets), settings);
-  records->check_columns(settings.columns);
+  records->warn_about_missing_columns(settings.columns);
   return records;
 }
 

@@ -146,14 +146,14 @@ class JsonRecordScanner {
   // Appends a record. Counts only the lines since the last record, because records come in the
   // order of the text.
   void add_record(size_t begin) {
-    line_ += static_cast<uint64_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_bytes_),
-                                              text_.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
+    line_number_ += static_cast<uint64_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_bytes_),
+                                                     text_.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
     counted_bytes_ = begin;
-    if (line_ > std::numeric_limits<uint32_t>::max()) {
+    if (line_number_ > std::numeric_limits<uint32_t>::max()) {
       throw data_error("{} has more than 4,294,967,295 lines; split it into several files", source_);
     }
     offsets_.begins.push_back(begin);
-    offsets_.line_numbers.push_back(static_cast<uint32_t>(line_));
+    offsets_.line_numbers.push_back(static_cast<uint32_t>(line_number_));
     if (begin - released_bytes_ < kReleaseIntervalBytes) return;
     file_.release(released_bytes_, begin - released_bytes_);
     released_bytes_ = begin;
@@ -205,7 +205,7 @@ class JsonRecordScanner {
   size_t pos_;
   std::vector<char> closing_brackets_;  // expected closing brackets, innermost last
   size_t counted_bytes_ = 0;            // size of the text's prefix whose line breaks are counted
-  uint64_t line_ = 1;                   // at counted_bytes_
+  uint64_t line_number_ = 1;            // at counted_bytes_
   size_t released_bytes_ = 0;           // size of the text's prefix whose pages were released
   RecordOffsets offsets_;
 };
@@ -275,15 +275,16 @@ std::optional<RecordOffsets> read_json_index(const fs::path& index, uint64_t sta
     return std::nullopt;
   }
   IndexHeader header;
-  const IndexHeader expected;
+  const IndexHeader default_header;
   if (content.size() < sizeof(header)) return std::nullopt;
   std::memcpy(&header, content.data(), sizeof(header));
   std::string_view body = std::string_view(content).substr(sizeof(header));
   IndexHeader recomputed = header;
   recomputed.compute_hash(body);
   constexpr uint64_t kRecordBytes = sizeof(uint64_t) + sizeof(uint32_t);
-  const bool is_valid = header.magic == expected.magic && header.stamp == stamp && header.hash == recomputed.hash &&
-                        header.end <= file_bytes && body.size() == header.num_records * kRecordBytes;
+  const bool is_valid = header.magic == default_header.magic && header.stamp == stamp &&
+                        header.hash == recomputed.hash && header.end <= file_bytes &&
+                        body.size() == header.num_records * kRecordBytes;
   if (!is_valid) return std::nullopt;
   RecordOffsets offsets;
   offsets.is_json_lines = header.is_json_lines != 0;

@@ -13,8 +13,8 @@ std::vector<int64_t> SubsetRecords::block_starts() const {
   if (!std::ranges::is_sorted(indices_)) return {};
   std::vector<int64_t> starts;
   // A block of the base without selected records has the same start as the next one.
-  for (const int64_t block : base_->block_starts()) {
-    const int64_t start = std::ranges::lower_bound(indices_, block) - indices_.begin();
+  for (const int64_t block_start : base_->block_starts()) {
+    const int64_t start = std::ranges::lower_bound(indices_, block_start) - indices_.begin();
     if (start < size() && (starts.empty() || starts.back() < start)) starts.push_back(start);
   }
   return starts;
@@ -52,7 +52,7 @@ std::vector<int64_t> ConcatRecords::block_starts() const {
     has_blocks = has_blocks || !block_starts.empty();
     // A file without blocks is one block, unless no file has blocks.
     if (block_starts.empty() && part_starts_[part] < part_starts_[part + 1]) starts.push_back(part_starts_[part]);
-    for (const int64_t block : block_starts) starts.push_back(part_starts_[part] + block);
+    for (const int64_t block_start : block_starts) starts.push_back(part_starts_[part] + block_start);
   }
   return has_blocks ? starts : std::vector<int64_t>{};
 }

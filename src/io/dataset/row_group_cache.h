@@ -26,10 +26,10 @@ class RowGroupCache {
  public:
   /// Identity of a row group, with or without the bytes of its cells.
   struct Key {
-    uint64_t data_set = 0;   ///< id from make_id()
-    uint64_t file = 0;       ///< id from make_id()
-    size_t group = 0;        ///< index in the file
-    bool with_bytes = true;  ///< as in RowFile::read()
+    uint64_t data_set = 0;            ///< id from make_id()
+    uint64_t file = 0;                ///< id from make_id()
+    size_t group = 0;                 ///< index in the file
+    bool include_media_bytes = true;  ///< as in RowFile::read()
     bool operator==(const Key&) const = default;
   };
   using Group = std::shared_ptr<const RowGroup>;
@@ -66,7 +66,7 @@ class RowGroupCache {
   struct File {
     uint64_t data_set = 0;
     int64_t all_bytes = 0;  // sum over its groups
-    LargeRowGroup largest;
+    RowGroupInfo largest;
   };
 
   Group load_group(const Key& key, int64_t expected_bytes,

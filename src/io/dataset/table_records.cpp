@@ -61,20 +61,20 @@ void check_columns(const std::filesystem::path& file, const RowFile& rows, const
 class TableRecords final : public Records {
  public:
   TableRecords(StoredFile file, std::unique_ptr<const RowFile> rows, const RecordSettings& settings,
-               std::shared_ptr<RowGroupCache> cache, uint64_t data_set)
+               std::shared_ptr<RowGroupCache> cache, uint64_t data_set_id)
       : file_(std::move(file)),
         rows_(std::move(rows)),
         reader_(settings, file_.path().parent_path()),
         columns_(settings.columns),
         cache_(std::move(cache)),
-        data_set_(data_set),
+        data_set_id_(data_set_id),
         file_id_(cache_->make_id()),
         stem_(file_.path().stem().string()),
         group_starts_{0},
-        group_bytes_(rows_->group_bytes()) {
-    cache_->add_file(data_set_, file_id_, file_.path(), rows_->group_rows(), group_bytes_);
+        bytes_per_group_(rows_->bytes_per_group()) {
+    cache_->add_file(data_set_id_, file_id_, file_.path(), rows_->rows_per_group(), bytes_per_group_);
     if (const auto video = columns_.find("video"); video != columns_.end()) video_column_ = video->second;
-    for (const int64_t num_rows : rows_->group_rows()) group_starts_.push_back(group_starts_.back() + num_rows);
+    for (const int64_t num_rows : rows_->rows_per_group()) group_starts_.push_back(group_starts_.back() + num_rows);
   }
 
   TableRecords(const TableRecords&) = delete;
@@ -82,8 +82,8 @@ class TableRecords final : public Records {
   ~TableRecords() override { cache_->remove_file(file_id_); }
 
   int64_t size() const override { return group_starts_.back(); }
-  Record at(int64_t index) const override { return record(index, /*with_bytes=*/true); }
-  Record at_without_bytes(int64_t index) const override { return record(index, /*with_bytes=*/false); }
+  Record at(int64_t index) const override { return record(index, /*include_media_bytes=*/true); }
+  Record at_without_bytes(int64_t index) const override { return record(index, /*include_media_bytes=*/false); }
   uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
 
   std::vector<int64_t> block_starts() const override {
@@ -95,12 +95,12 @@ class TableRecords final : public Records {
   }
 
  private:
-  Record record(int64_t index, bool with_bytes) const {
+  Record record(int64_t index, bool include_media_bytes) const {
     const auto group = static_cast<size_t>(std::ranges::upper_bound(group_starts_, index) - group_starts_.begin()) - 1;
     const std::string fallback_id = fmt::format("{}:{}", stem_, index);
     Record record;
     try {
-      json row = read_row(group, index - group_starts_[group], with_bytes);
+      json row = read_row(group, index - group_starts_[group], include_media_bytes);
       if (is_all_utf8(row)) {
         const std::vector<UnsupportedCell> unsupported_cells = resolve_special_cells(row);
         record = reader_.read(std::move(row), fallback_id);
@@ -119,14 +119,14 @@ class TableRecords final : public Records {
     return record;
   }
 
-  json read_row(size_t group, int64_t row, bool with_bytes) const {
-    const auto rows = load_group(group, with_bytes);
-    if (with_bytes) return rows->row(row);
+  json read_row(size_t group, int64_t row, bool include_media_bytes) const {
+    const auto rows = load_group(group, include_media_bytes);
+    if (include_media_bytes) return rows->row(row);
     if (!rows->needs_bytes()) {
       json value = rows->row(row);
       if (!needs_media_bytes(value, video_column_)) return value;
     }
-    return load_group(group, /*with_bytes=*/true)->row(row);
+    return load_group(group, /*include_media_bytes=*/true)->row(row);
   }
 
   /// Makes unsupported cells a problem of the record if their column is used, else a notice.
@@ -147,11 +147,12 @@ class TableRecords final : public Records {
            std::ranges::any_of(columns_, [&](const auto& mapped) { return mapped.second == column; });
   }
 
-  RowGroupCache::Group load_group(size_t group, bool with_bytes) const {
-    const RowGroupCache::Key key{.data_set = data_set_, .file = file_id_, .group = group, .with_bytes = with_bytes};
-    return cache_->get(key, with_bytes ? group_bytes_[group] : 0, [&] {
-      file_.check();
-      return rows_->read(group, with_bytes);
+  RowGroupCache::Group load_group(size_t group, bool include_media_bytes) const {
+    const RowGroupCache::Key key{
+        .data_set = data_set_id_, .file = file_id_, .group = group, .include_media_bytes = include_media_bytes};
+    return cache_->get(key, include_media_bytes ? bytes_per_group_[group] : 0, [&] {
+      file_.check_unchanged();
+      return rows_->read(group, include_media_bytes);
     });
   }
 
@@ -161,11 +162,11 @@ class TableRecords final : public Records {
   std::map<std::string, std::string> columns_;
   std::string video_column_;
   std::shared_ptr<RowGroupCache> cache_;
-  uint64_t data_set_;
+  uint64_t data_set_id_;
   uint64_t file_id_;  // in cache_
   std::string stem_;
   std::vector<int64_t> group_starts_;  // first row of each row group, and the end
-  std::vector<int64_t> group_bytes_;
+  std::vector<int64_t> bytes_per_group_;
 };
 
 std::string get_binary_text(const json& value) {
@@ -215,9 +216,9 @@ constexpr const char* kPluginLibrary = "libvlmtrain_parquet.so";
 
 std::shared_ptr<const Records> open_table(StoredFile file, std::unique_ptr<const RowFile> rows,
                                           const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
-                                          uint64_t data_set) {
+                                          uint64_t data_set_id) {
   check_columns(file.path(), *rows, settings);
-  return std::make_shared<TableRecords>(std::move(file), std::move(rows), settings, std::move(cache), data_set);
+  return std::make_shared<TableRecords>(std::move(file), std::move(rows), settings, std::move(cache), data_set_id);
 }
 
 std::vector<UnsupportedCell> resolve_special_cells(json& row) {
@@ -250,7 +251,8 @@ std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file) 
         file.string(), kPluginLibrary, make_excerpt(plugin.problem));
   }
   try {
-    return std::unique_ptr<const RowFile>(reinterpret_cast<OpenRowFile*>(plugin.functions.front())(file.c_str()));
+    return std::unique_ptr<const RowFile>(
+        reinterpret_cast<OpenRowFileFunction*>(plugin.functions.front())(file.c_str()));
   } catch (const std::exception& error) {
     throw data_error("{}: not a readable Parquet file: {}; download or write it again", file.string(),
                      make_excerpt(error.what(), 300));

@@ -70,7 +70,7 @@ class FileGroups {
 
   /// Returns the groups that form records and leaves this object empty. Logs a warning about files
   /// that do not belong to a record.
-  std::vector<FileGroup> finish(const std::filesystem::path& tar) {
+  std::vector<FileGroup> take_records(const std::filesystem::path& tar) {
     const auto unused_group = std::ranges::find(groups_, false, &FileGroup::is_record);
     if (unused_group != groups_.end()) {
       spdlog::warn(
@@ -110,18 +110,18 @@ class TarRecords final : public Records {
         columns_(settings.columns) {}
 
   int64_t size() const override { return std::ssize(groups_); }
-  Record at(int64_t index) const override { return record(index, /*with_bytes=*/true); }
-  Record at_without_bytes(int64_t index) const override { return record(index, /*with_bytes=*/false); }
+  Record at(int64_t index) const override { return record(index, /*include_media_bytes=*/true); }
+  Record at_without_bytes(int64_t index) const override { return record(index, /*include_media_bytes=*/false); }
   uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
 
  private:
-  Record record(int64_t index, bool with_bytes) const {
+  Record record(int64_t index, bool include_media_bytes) const {
     const FileGroup& group = groups_.at(static_cast<size_t>(index));
     Record record;
     if (group.problem.empty()) {
       try {
         std::vector<Notice> notices;
-        json fields = read_fields(group, with_bytes, notices);
+        json fields = read_fields(group, include_media_bytes, notices);
         record = reader_.read(std::move(fields), group.key);
         std::ranges::move(notices, std::back_inserter(record.notices));
       } catch (const UserError& error) {
@@ -138,7 +138,7 @@ class TarRecords final : public Records {
   }
 
   /// Returns the record of a group as the JSON object that RecordReader expects.
-  json read_fields(const FileGroup& group, bool with_bytes, std::vector<Notice>& notices) const {
+  json read_fields(const FileGroup& group, bool include_media_bytes, std::vector<Notice>& notices) const {
     const StoredFile::OpenHandle archive(file_);
     json fields = json::object();
     for (const TarFile& file : group.files) {
@@ -154,7 +154,7 @@ class TarRecords final : public Records {
       switch (kind) {
         case TarFileKind::kJson:
           if (columns.empty() && to_lower_ascii(file.extension) != "json")
-            add_unused_notice(file.extension, path, notices);
+            add_unused_file_notice(file.extension, path, notices);
           if (!columns.empty()) value = read_json_value(file, archive);
           break;
         case TarFileKind::kText:
@@ -162,7 +162,7 @@ class TarRecords final : public Records {
           if (to_lower_ascii(file.extension) == "txt") {
             set_caption(fields, value, notices);
           } else if (columns.empty()) {
-            add_unused_notice(file.extension, path, notices);
+            add_unused_file_notice(file.extension, path, notices);
           }
           break;
         case TarFileKind::kAudio:
@@ -172,15 +172,15 @@ class TarRecords final : public Records {
         case TarFileKind::kDerived:
         case TarFileKind::kOther:
           if (columns.empty()) {
-            add_unused_notice(file.extension, path, notices);
+            add_unused_file_notice(file.extension, path, notices);
           } else {
             value = read_json_text(file, archive);
           }
           break;
         default:
           value = {{"path", path},
-                   {"bytes", with_bytes ? to_json_binary(archive.read(file.offset, file.bytes))
-                                        : make_special_cell(SpecialCell::kOmittedBytes)}};
+                   {"bytes", include_media_bytes ? to_json_binary(archive.read(file.offset, file.bytes))
+                                                 : make_special_cell(SpecialCell::kOmittedBytes)}};
           (kind == TarFileKind::kImage    ? images
            : kind == TarFileKind::kVideo  ? videos
            : kind == TarFileKind::kVolume ? volumes
@@ -251,7 +251,8 @@ class TarRecords final : public Records {
     }
   }
 
-  static void add_unused_notice(const std::string& extension, const std::string& path, std::vector<Notice>& notices) {
+  static void add_unused_file_notice(const std::string& extension, const std::string& path,
+                                     std::vector<Notice>& notices) {
     add_notice(fmt::format("file \".{}\" of a record", make_excerpt(extension)), path, notices);
   }
 
@@ -303,7 +304,7 @@ std::shared_ptr<const Records> open_tar(const std::filesystem::path& path, const
   StoredFile tar(path);
   FileGroups groups;
   for_each_tar_member(tar, [&](TarMember member) { groups.add(std::move(member)); });
-  auto file_groups = groups.finish(path);
+  auto file_groups = groups.take_records(path);
   return std::make_shared<TarRecords>(std::move(tar), std::move(file_groups), settings);
 }
 

@@ -40,7 +40,7 @@ std::filesystem::path check_replaceable(std::filesystem::path path) {
 }
 
 // Returns the path of a folder with a file name: "runs/step-1/" becomes "runs/step-1".
-fs::path without_trailing_slash(fs::path path) {
+fs::path remove_trailing_slash(fs::path path) {
   path = path.lexically_normal();
   return path.has_filename() ? path : path.parent_path();
 }
@@ -189,7 +189,7 @@ void AtomicFile::sync_and_close() {
 // Throws the error for `error`, an errno. Removes the temporary file here, because the destructor
 // does not run if the constructor throws.
 void AtomicFile::fail(int error) {
-  const UserError failure = write_error(path_, error, expected_bytes_);
+  const UserError failure = make_write_error(path_, error, expected_bytes_);
   if (descriptor_ >= 0) {
     close(std::exchange(descriptor_, -1));
   }
@@ -206,7 +206,7 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
 }
 
 AtomicDirectory::AtomicDirectory(fs::path final_path)
-    : final_path_(without_trailing_slash(std::move(final_path))),
+    : final_path_(remove_trailing_slash(std::move(final_path))),
       temp_path_(make_temp_path(final_path_, TempPathKind::kNew)) {
   std::error_code error;
   if (fs::exists(final_path_, error) && !fs::is_directory(final_path_, error)) {
@@ -216,7 +216,7 @@ AtomicDirectory::AtomicDirectory(fs::path final_path)
   register_temp_path(temp_path_, [&] { fs::create_directories(temp_path_, error); });
   if (error) {
     unregister_temp_path(temp_path_);
-    throw write_error(final_path_, error.value(), 0);
+    throw make_write_error(final_path_, error.value(), 0);
   }
 }
 
@@ -234,7 +234,7 @@ void AtomicDirectory::commit() {
   fs::path previous;
   if (!fs::exists(fs::symlink_status(final_path_, error))) {
     if (rename(temp_path_.c_str(), final_path_.c_str()) != 0) {
-      throw write_error(final_path_, errno, 0);
+      throw make_write_error(final_path_, errno, 0);
     }
   } else if (exchange_names(temp_path_, final_path_)) {
     previous = temp_path_;
@@ -257,7 +257,7 @@ void write_symlink(const std::filesystem::path& path, const std::filesystem::pat
   if (error == 0) return sync_to_disk(get_parent_folder(path), path);
   std::error_code ignored;
   std::filesystem::remove(temp_path, ignored);
-  throw write_error(path, error, 0);
+  throw make_write_error(path, error, 0);
 }
 
 std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path) {
@@ -294,7 +294,7 @@ TempFileCleanup::~TempFileCleanup() {
 }
 
 std::unique_lock<std::mutex> remove_temp_files() {
-  auto& [mutex, paths] = temp_path_registry();
+  auto& [mutex, paths] = get_temp_path_registry();
   std::unique_lock lock(mutex);
   for (const auto& path : paths) rename_and_remove(path);
   return lock;

@@ -54,7 +54,7 @@ std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(file), {}};
   if (!file.is_open() || file.bad()) {
-    throw read_error(path, errno);
+    throw make_read_error(path, errno);
   }
   refuse_lfs_pointer(path, content);
   return content;

@@ -36,7 +36,7 @@ std::filesystem::path to_final_path(const std::filesystem::path& path) {
 
 }  // namespace
 
-UserError read_error(const std::filesystem::path& path, int error) {
+UserError make_read_error(const std::filesystem::path& path, int error) {
   // The process lacks resources, and the file may be valid: not a data_error.
   if (error == ENOMEM || error == EMFILE || error == ENFILE) {
     return run_error(
@@ -58,7 +58,7 @@ std::filesystem::path get_parent_folder(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-UserError write_error(const std::filesystem::path& target_path, int error, int64_t requested_bytes) {
+UserError make_write_error(const std::filesystem::path& target_path, int error, int64_t requested_bytes) {
   const std::string reason = std::generic_category().message(error);
   const std::filesystem::path path = to_final_path(target_path);
   const std::string folder = get_parent_folder(path).string();
@@ -107,13 +107,13 @@ void require_free_space(const std::filesystem::path& folder, int64_t needed_byte
 void sync_to_disk(const std::filesystem::path& path, const std::filesystem::path& reported_path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
-    throw write_error(reported_path, errno, 0);
+    throw make_write_error(reported_path, errno, 0);
   }
   const int error = fsync(descriptor) == 0 ? 0 : errno;
   close(descriptor);
   // Some file systems return EINVAL for folders, which they cannot flush.
   if (error != 0 && error != EINVAL) {
-    throw write_error(reported_path, error, 0);
+    throw make_write_error(reported_path, error, 0);
   }
 }
 

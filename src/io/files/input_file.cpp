@@ -49,7 +49,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t 
   }
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
-    throw read_error(path, errno);
+    throw make_read_error(path, errno);
   }
   struct stat status {};
   void* mapping = nullptr;
@@ -69,7 +69,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t 
   }
   close(descriptor);
   if (error != 0) {
-    throw read_error(path, error);
+    throw make_read_error(path, error);
   }
   data_ = static_cast<std::byte*>(mapping);
   if (data_ == nullptr) padding_bytes_ = 0;
@@ -94,11 +94,11 @@ StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
     throw data_error("{} is {}; give a file", path_.string(), kind);
   }
   const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw read_error(path_, errno);
+  if (descriptor < 0) throw make_read_error(path_, errno);
   struct stat status {};
   const int error = fstat(descriptor, &status) == 0 ? 0 : errno;
   close(descriptor);
-  if (error != 0) throw read_error(path_, error);
+  if (error != 0) throw make_read_error(path_, error);
   size_ = static_cast<uint64_t>(status.st_size);
   stamp_ = compute_stamp(path_, status);
 }
@@ -110,14 +110,14 @@ std::string StoredFile::read(uint64_t offset, uint64_t bytes) const {
 StoredFile::OpenHandle::OpenHandle(const StoredFile& file)
     : file_(file), descriptor_(open(file.path_.c_str(), O_RDONLY | O_CLOEXEC)) {
   // During a run, an unreadable file is a run_error, as in make_changed_error().
-  if (descriptor_ < 0) throw run_error("{}", read_error(file_.path_, errno).what());
+  if (descriptor_ < 0) throw run_error("{}", make_read_error(file_.path_, errno).what());
 }
 
 StoredFile::OpenHandle::~OpenHandle() {
   close(descriptor_);
 }
 
-void StoredFile::OpenHandle::check() const {
+void StoredFile::OpenHandle::check_unchanged() const {
   struct stat status {};
   if (fstat(descriptor_, &status) != 0 || compute_stamp(file_.path_, status) != file_.stamp_)
     throw make_changed_error(file_.path_);
@@ -126,14 +126,14 @@ void StoredFile::OpenHandle::check() const {
 std::string StoredFile::OpenHandle::read(uint64_t offset, uint64_t bytes) const {
   VLMTRAIN_CHECK(offset + bytes <= file_.size_, "{} bytes at offset {} exceed the file {}", bytes, offset,
                  file_.path_.string());
-  check();
+  check_unchanged();
   std::string content(bytes, '\0');
   uint64_t num_read = 0;
   while (num_read < bytes) {
     const ssize_t count =
         pread(descriptor_, content.data() + num_read, bytes - num_read, static_cast<off_t>(offset + num_read));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw run_error("{}", read_error(file_.path_, errno).what());
+    if (count < 0) throw run_error("{}", make_read_error(file_.path_, errno).what());
     if (count == 0) throw make_changed_error(file_.path_);
     num_read += static_cast<uint64_t>(count);
   }

@@ -56,7 +56,7 @@ class StoredFile {
   uint64_t stamp() const { return stamp_; }
 
   /// Throws run_error if the file has changed since construction.
-  void check() const { OpenHandle(*this).check(); }
+  void check_unchanged() const { OpenHandle(*this).check_unchanged(); }
   /// Returns `bytes` bytes from `offset`. Throws run_error if they cannot be read or the file has
   /// changed. REQUIRES: the range is within the file.
   std::string read(uint64_t offset, uint64_t bytes) const;
@@ -69,7 +69,7 @@ class StoredFile {
     OpenHandle& operator=(const OpenHandle&) = delete;
     ~OpenHandle();
     // Same as the functions of StoredFile.
-    void check() const;
+    void check_unchanged() const;
     std::string read(uint64_t offset, uint64_t bytes) const;
 
    private:

@@ -154,43 +154,43 @@ bool exchange_names(const std::filesystem::path& first, const std::filesystem::p
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) {
     return false;
   }
-  throw write_error(second, errno, 0);
+  throw make_write_error(second, errno, 0);
 }
 
-std::filesystem::path move_aside(const std::filesystem::path& final_path) {
+std::filesystem::path move_to_backup(const std::filesystem::path& final_path) {
   std::filesystem::path backup = make_temp_path(final_path, TempPathKind::kBackup);
   if (rename(final_path.c_str(), backup.c_str()) != 0) {
-    throw write_error(final_path, errno, 0);
+    throw make_write_error(final_path, errno, 0);
   }
   return backup;
 }
 
 std::filesystem::path replace_in_two_steps(const std::filesystem::path& new_folder,
                                            const std::filesystem::path& final_path) {
-  std::filesystem::path backup = move_aside(final_path);
+  std::filesystem::path backup = move_to_backup(final_path);
   if (rename(new_folder.c_str(), final_path.c_str()) != 0) {
     const int error = errno;
     std::error_code ignored;
     std::filesystem::rename(backup, final_path, ignored);
-    throw write_error(final_path, error, 0);
+    throw make_write_error(final_path, error, 0);
   }
   return backup;
 }
 
-TempPathRegistry& temp_path_registry() {
+TempPathRegistry& get_temp_path_registry() {
   static auto* const registry = new TempPathRegistry;
   return *registry;
 }
 
 void register_temp_path(const std::filesystem::path& path, const std::function<void()>& create) {
-  auto& [mutex, paths] = temp_path_registry();
+  auto& [mutex, paths] = get_temp_path_registry();
   const std::lock_guard lock(mutex);
   paths.insert(path);
   create();
 }
 
 void unregister_temp_path(const std::filesystem::path& path) {
-  auto& [mutex, paths] = temp_path_registry();
+  auto& [mutex, paths] = get_temp_path_registry();
   const std::lock_guard lock(mutex);
   paths.erase(path);
 }

@@ -52,7 +52,7 @@ bool exchange_names(const std::filesystem::path& first, const std::filesystem::p
 
 /// Renames `final_path` to a backup path and returns the backup path. Throws run_error on failure.
 /// If the process is killed afterwards, clean_up_temporaries() restores the backup.
-std::filesystem::path move_aside(const std::filesystem::path& final_path);
+std::filesystem::path move_to_backup(const std::filesystem::path& final_path);
 
 /// Replaces `final_path` by `new_folder` with two renames: the old folder to a backup path, then
 /// the new folder to its name. Returns the backup path. If the second rename fails, restores the
@@ -68,7 +68,7 @@ struct TempPathRegistry {
 
 /// Returns the registry of this process. It is never destroyed, because the process may exit while
 /// threads still write.
-TempPathRegistry& temp_path_registry();
+TempPathRegistry& get_temp_path_registry();
 
 /// Registers `path` and calls `create`, which creates the file or folder. Both happen under the
 /// registry's mutex, so remove_temp_files() cannot miss the file. Thread-safe.

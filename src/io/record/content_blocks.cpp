@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-const char* get_article(const MediaKind& kind) {
+const char* get_block_article(const MediaKind& kind) {
   return kind.name == kImages.name ? "an" : "a";
 }
 
@@ -74,7 +74,7 @@ const json* find_block_file(const json& block, size_t turn_number, const MediaKi
       throw data_error(
           "turn {}: {} {} block names two files, one of them under \"{}\"; keep one, or set "
           "data.ignore_keys=[{}]",
-          turn_number, get_article(kind), kind.name, key, key);
+          turn_number, get_block_article(kind), kind.name, key, key);
     }
     file = candidate;
   }
@@ -93,16 +93,18 @@ std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number,
     const json* url = find_non_blank(*file, "url");
     file = url != nullptr ? url : find_non_blank(*file, "path");
     if (file == nullptr) {
-      throw data_error("turn {}: {} {} block has an object without \"url\"", turn_number, get_article(kind), kind.name);
+      throw data_error("turn {}: {} {} block has an object without \"url\"", turn_number, get_block_article(kind),
+                       kind.name);
     }
   }
   if (file->is_array()) {
-    return parse_frame_list(*file, fmt::format("turn {}: {} {} block", turn_number, get_article(kind), kind.name),
+    return parse_frame_list(*file, fmt::format("turn {}: {} {} block", turn_number, get_block_article(kind), kind.name),
                             kind);
   }
   auto media_ref = parse_media_ref(*file);
   if (!media_ref) {
-    throw data_error("turn {}: {} {} block's {} is not a path", turn_number, get_article(kind), kind.name, kind.name);
+    throw data_error("turn {}: {} {} block's {} is not a path", turn_number, get_block_article(kind), kind.name,
+                     kind.name);
   }
   return media_ref;
 }
@@ -116,14 +118,14 @@ void check_block_index(const json& block, const MediaSlots& media, size_t turn_n
   throw data_error(
       "turn {}: {} {} block has \"index\": {}, but blocks use the record's {}s in order, so it gets number {}; list "
       "them in this order, or set data.ignore_keys=[index]",
-      turn_number, get_article(kind), kind.name, make_value_excerpt(*index), kind.name, media.num_unassigned());
+      turn_number, get_block_article(kind), kind.name, make_value_excerpt(*index), kind.name, media.num_unassigned());
 }
 
 std::string get_block_text(const json& block, size_t turn_number) {
   const auto value = block.find("text");
   if (value == block.end()) throw data_error("turn {}: a text block has no \"text\"", turn_number);
   if (value->is_null()) return {};
-  auto text = scalar_text(*value);
+  auto text = format_scalar(*value);
   if (!text) throw data_error("turn {}: a text block's \"text\" is neither a string nor a number", turn_number);
   return *std::move(text);
 }
@@ -187,7 +189,7 @@ std::string read_content(const json& content, const TurnContext& turn, Conversat
     for (const json& block : content) read_block(block, turn, media, key_checker, text);
     return text;
   }
-  std::optional<std::string> text = scalar_text(content);
+  std::optional<std::string> text = format_scalar(content);
   if (!text) {
     throw data_error("turn {}: its text is neither a string nor a list of content blocks", turn.index + 1);
   }

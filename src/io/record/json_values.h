@@ -21,7 +21,7 @@ inline const nlohmann::json* find_present(const nlohmann::json& object, std::ini
 }
 
 /// Returns a string, a number or a boolean as text, or nothing for other values.
-inline std::optional<std::string> scalar_text(const nlohmann::json& value) {
+inline std::optional<std::string> format_scalar(const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
   return value.is_number() || value.is_boolean() ? std::optional(value.dump()) : std::nullopt;
 }

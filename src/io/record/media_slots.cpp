@@ -234,22 +234,22 @@ size_t MediaSlots::count_unassigned(const std::vector<Slot>& slots) {
   return static_cast<size_t>(std::ranges::count_if(slots, [](const Slot& slot) { return !slot.media; }));
 }
 
-bool MediaSlots::repeats_listed(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media) {
+bool MediaSlots::repeats_listed_media(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media) {
   return std::ranges::any_of(slots, [](const Slot& slot) { return slot.media.has_value(); }) &&
          std::ranges::equal(slots, listed_media, [](const Slot& slot, const MediaRef& media_ref) {
            return !slot.media || is_same_media(*slot.media, media_ref);
          });
 }
 
-void MediaSlots::assign_listed(std::vector<MediaRef>& listed_media) {
+void MediaSlots::assign_listed_media(std::vector<MediaRef>& listed_media) {
   for (size_t i = 0; i < slots_.size(); ++i) slots_[i].media = std::move(listed_media[i]);
   listed_media.clear();
 }
 
 bool MediaSlots::resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns) {
   if (num_unassigned() == listed_media.size()) return false;
-  if (repeats_listed(slots_, listed_media)) {
-    assign_listed(listed_media);
+  if (repeats_listed_media(slots_, listed_media)) {
+    assign_listed_media(listed_media);
     return false;
   }
   std::vector<Slot> inline_slots, literals;
@@ -259,13 +259,13 @@ bool MediaSlots::resolve_placeholders(std::vector<MediaRef>& listed_media, std::
   };
   const bool are_literals = inline_slots.empty() ? listed_media.empty() && std::ranges::all_of(literals, is_literal)
                                                  : count_unassigned(inline_slots) == listed_media.size() ||
-                                                       repeats_listed(inline_slots, listed_media);
+                                                       repeats_listed_media(inline_slots, listed_media);
   if (!are_literals || literals.empty()) return false;
   for (const Slot& literal : literals)
     turns[literal.placeholder->turn].literal_placeholders.push_back(literal.placeholder->begin);
   for (Turn& turn : turns) std::ranges::sort(turn.literal_placeholders);
   slots_ = std::move(inline_slots);
-  if (num_unassigned() != listed_media.size()) assign_listed(listed_media);
+  if (num_unassigned() != listed_media.size()) assign_listed_media(listed_media);
   return slots_.empty();
 }
 

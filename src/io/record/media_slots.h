@@ -112,8 +112,8 @@ class MediaSlots {
   };
   static size_t count_unassigned(const std::vector<Slot>& slots);
   /// Returns true if some slots have media and those equal the listed media at the same positions.
-  static bool repeats_listed(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media);
-  void assign_listed(std::vector<MediaRef>& listed_media);
+  static bool repeats_listed_media(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media);
+  void assign_listed_media(std::vector<MediaRef>& listed_media);
 
   const MediaKind* kind_;
   std::vector<Slot> slots_;

@@ -82,7 +82,7 @@ json convert_caption(json& record) {
 /// Returns a text field of Alpaca's format, or "" if it is blank. Numbers become strings.
 std::string to_alpaca_text(const json& value, const char* key) {
   if (is_blank(value)) return {};
-  if (auto text = scalar_text(value)) return *std::move(text);
+  if (auto text = format_scalar(value)) return *std::move(text);
   throw data_error(
       "its \"{0}\" is neither a string nor a number; write it as text, or set data.ignore_keys=[{0}] to train "
       "without it",

@@ -32,7 +32,7 @@ bool is_false_value(const json& value) {
 
 /// Returns true if a key needs no notice or error: it is read or harmless, or its value means the
 /// same as an absent key.
-bool is_no_op(KeyRule rule, const json& value) {
+bool needs_no_report(KeyRule rule, const json& value) {
   if (is_blank(value)) return true;
   switch (rule) {
     case KeyRule::kRead:
@@ -158,7 +158,7 @@ void RecordKeyChecker::check_record(const json& record, const json& turns, const
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = find_record_key_rule(entry.key());
     if ((rule == KeyRule::kMedia || rule == KeyRule::kNonNumeric) && entry->is_structured()) check_media(*entry);
-    if (is_no_op(rule, *entry) || is_mapped_column(entry.key())) continue;
+    if (needs_no_report(rule, *entry) || is_mapped_column(entry.key())) continue;
     check_record_key(entry.key(), *entry, rule, turns, contents);
   }
 }
@@ -223,7 +223,7 @@ void RecordKeyChecker::check_record_media_key(const std::string& key, const json
 void RecordKeyChecker::check_record_media(const json& record, const RecordContents& contents) {
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = find_record_key_rule(entry.key());
-    if (is_no_op(rule, *entry) || is_mapped_column(entry.key())) continue;
+    if (needs_no_report(rule, *entry) || is_mapped_column(entry.key())) continue;
     check_record_media_key(entry.key(), *entry, rule, contents);
   }
 }
@@ -234,7 +234,7 @@ bool RecordKeyChecker::check_turn(const json& turn, size_t turn_number, bool is_
     const std::string& key = entry.key();
     if (key == "role" || key == "content" || key == "from" || key == "value") continue;
     const KeyRule rule = get_key_rule(KeyScope::kTurn, key);
-    if (is_no_op(rule, *entry)) {
+    if (needs_no_report(rule, *entry)) {
       if (rule != KeyRule::kMedia || is_blank(*entry)) continue;
       has_media = true;
       check_media(*entry);
@@ -272,7 +272,7 @@ void RecordKeyChecker::check_block(const json& block, std::string_view type, siz
   for (auto entry = block.begin(); entry != block.end(); ++entry) {
     const std::string& key = entry.key();
     const KeyRule rule = get_key_rule(KeyScope::kBlock, key);
-    if (is_blank(*entry) || (rule != KeyRule::kRead && is_no_op(rule, *entry))) continue;
+    if (is_blank(*entry) || (rule != KeyRule::kRead && needs_no_report(rule, *entry))) continue;
     const auto prefix = [&] { return fmt::format("turn {}: a content block of type \"{}\" ", turn_number, type); };
     switch (rule) {
       case KeyRule::kRead: {
@@ -318,7 +318,7 @@ void RecordKeyChecker::check_media(const json& value) {
   if (!value.is_object()) return;
   for (auto entry = value.begin(); entry != value.end(); ++entry) {
     const KeyRule rule = get_key_rule(KeyScope::kMediaObject, entry.key());
-    if (is_no_op(rule, *entry)) continue;
+    if (needs_no_report(rule, *entry)) continue;
     if (rule == KeyRule::kBase64) refuse_key(rule, "an image or a video ", entry.key(), *entry);
     add_notice(fmt::format("key \"{}\" of an image or a video", make_excerpt(entry.key())), make_value_excerpt(*entry));
   }

@@ -121,11 +121,11 @@ std::vector<MediaRef> parse_record_images(const json& value, MediaSlots& media_s
   return media;
 }
 
-void set_volume_metadata(const json& value, Record& record) {
+void set_volume_metadata(const json& record_json, Record& record) {
   const auto volumes = find_volumes(record);
   if (volumes.empty()) return;  // without volumes, these keys may have other meanings
-  record.subjects = parse_text_list(value, "subject_id");
-  const auto modalities = parse_text_list(value, "modality");
+  record.subjects = parse_text_list(record_json, "subject_id");
+  const auto modalities = parse_text_list(record_json, "modality");
   if (modalities.empty() || assign_modalities(volumes, modalities)) return;
   throw data_error("has {} modalities for {} volumes: give one for all, or one per volume", modalities.size(),
                    volumes.size());

@@ -77,9 +77,10 @@ struct ListedMedia {
   std::vector<MediaRef> videos;
 };
 
-ListedMedia parse_record_media(const json& value, MediaSlots& images) {
-  ListedMedia listed_media{.images = parse_record_images(value, images), .videos = parse_listed_media(value, kVideos)};
-  set_frame_rates(value, listed_media.videos);
+ListedMedia parse_record_media(const json& record_json, MediaSlots& images) {
+  ListedMedia listed_media{.images = parse_record_images(record_json, images),
+                           .videos = parse_listed_media(record_json, kVideos)};
+  set_frame_rates(record_json, listed_media.videos);
   return listed_media;
 }
 
@@ -113,11 +114,11 @@ void attach_media(ListedMedia& listed_media, const ImageRoot& root, Conversation
 
 /// Returns whether a record seems to have images and videos, without parsing the values: for a
 /// record with invalid values.
-RecordContents summarize_media_keys(const json& value, const ConversationMedia& media) {
+RecordContents summarize_media_keys(const json& record_json, const ConversationMedia& media) {
   const auto has_media_key = [&](const MediaKind& kind) {
     return std::ranges::any_of(kind.keys, [&](const char* key) {
-      const auto it = value.find(key);
-      return it != value.end() && !is_blank(*it);
+      const auto it = record_json.find(key);
+      return it != record_json.end() && !is_blank(*it);
     });
   };
   return {.has_images = has_media_key(kImages) || has_media_key(kVolumes) || media.images.has_inline_media(),
@@ -125,33 +126,34 @@ RecordContents summarize_media_keys(const json& value, const ConversationMedia& 
 }
 
 /// Sets the turns, media and masks of `record`. Throws data_error if the record cannot be used.
-void parse_conversation(json& value, const ImageRoot& root, RecordKeyChecker& key_checker, Record& record) {
+void parse_conversation(json& record_json, const ImageRoot& root, RecordKeyChecker& key_checker, Record& record) {
   ConversationMedia media;
   ListedMedia listed_media;
   RecordContents contents;
   try {
-    make_messages(value);
-    const json& turns = find_turns(value);
-    const json* system = find_present(value, {"system"});
+    make_messages(record_json);
+    const json& turns = find_turns(record_json);
+    const json* system = find_present(record_json, {"system"});
     if (system != nullptr && !is_blank(*system)) {
       record.turns.push_back({Role::kSystem, read_system(*system, media, key_checker)});
     }
     for (const json& turn : turns) read_turn(turn, media, key_checker, record.turns);
-    listed_media = parse_record_media(value, media.images);
+    listed_media = parse_record_media(record_json, media.images);
     contents = {.has_images = !listed_media.images.empty() || media.images.has_inline_media(),
                 .has_videos = !listed_media.videos.empty() || media.videos.has_inline_media(),
                 .has_frames = std::ranges::any_of(listed_media.videos, uses_frame_rate),
                 .turns = record.turns};
-    key_checker.check_record(value, turns, contents);
+    key_checker.check_record(record_json, turns, contents);
   } catch (const UserError&) {
-    key_checker.check_record_media(value, summarize_media_keys(value, media));  // may be the cause of the error
+    key_checker.check_record_media(record_json,
+                                   summarize_media_keys(record_json, media));  // may be the cause of the error
     throw;
   }
   check_alternation(record.turns);
   attach_media(listed_media, root, media, key_checker, record);
-  set_volume_metadata(value, record);
+  set_volume_metadata(record_json, record);
   try {
-    record.masks = parse_masks(value, root, record.images.size());
+    record.masks = parse_masks(record_json, root, record.images.size());
   } catch (const UserError& error) {
     record.mask_problem = error.what();
   }
@@ -174,26 +176,26 @@ RecordReader::RecordReader(const RecordSettings& settings, const std::filesystem
       columns_(settings.columns),
       ignore_keys_(settings.ignore_keys) {}
 
-Record RecordReader::read(json value, const std::string& fallback_id) const {
+Record RecordReader::read(json record_json, const std::string& fallback_id) const {
   Record record;
-  if (!value.is_object()) {
+  if (!record_json.is_object()) {
     record.id = to_printable(fallback_id);
-    record.problem = describe_non_object(value);
+    record.problem = describe_non_object(record_json);
     return record;
   }
   try {
-    if (!ignore_keys_.empty()) remove_ignored_keys(value, ignore_keys_, columns_);
-    rename_columns(value, columns_);
+    if (!ignore_keys_.empty()) remove_ignored_keys(record_json, ignore_keys_, columns_);
+    rename_columns(record_json, columns_);
   } catch (const UserError& error) {
     record.problem = error.what();
   }
-  record.id = get_record_id(value, fallback_id);
-  record.task = find_task(value);
-  record.answer_type = get_string_field(value, "answer_type");
+  record.id = get_record_id(record_json, fallback_id);
+  record.task = find_task(record_json);
+  record.answer_type = get_string_field(record_json, "answer_type");
   if (!record.problem.empty()) return record;
   try {
     RecordKeyChecker key_checker(columns_, record.notices);
-    parse_conversation(value, root_, key_checker, record);
+    parse_conversation(record_json, root_, key_checker, record);
     if (!record.images.empty() || !record.videos.empty()) add_placeholder_notices(record.turns, record.notices);
   } catch (const UserError& error) {
     record.problem = error.what();

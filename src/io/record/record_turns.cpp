@@ -90,16 +90,16 @@ const json& get_turn_content(const json& turn, size_t turn_number) {
 
 /// Assigns the media that a turn names to its placeholders, or inserts placeholders before its
 /// text. `first_slots` are the indices of the turn's first slots of images and of videos.
-void read_turn_media(const json& json_turn, size_t index, std::pair<size_t, size_t> first_slots,
+void read_turn_media(const json& turn_json, size_t index, std::pair<size_t, size_t> first_slots,
                      ConversationMedia& media, std::string& text) {
   std::string placeholders;
   const auto assign = [&](const MediaKind& kind, MediaSlots& slots, size_t first, std::vector<MediaRef> turn_media) {
     for (size_t i = slots.assign_turn_media(std::move(turn_media), first, index); i > 0; --i)
       placeholders += kind.placeholder;
   };
-  assign(kImages, media.images, first_slots.first, parse_images_or_volumes(json_turn));
-  std::vector<MediaRef> videos = parse_listed_media(json_turn, kVideos);
-  set_frame_rates(json_turn, videos);
+  assign(kImages, media.images, first_slots.first, parse_images_or_volumes(turn_json));
+  std::vector<MediaRef> videos = parse_listed_media(turn_json, kVideos);
+  set_frame_rates(turn_json, videos);
   assign(kVideos, media.videos, first_slots.second, std::move(videos));
   if (placeholders.empty()) return;
   placeholders += "\n";
@@ -107,9 +107,9 @@ void read_turn_media(const json& json_turn, size_t index, std::pair<size_t, size
   text.insert(0, placeholders);
 }
 
-constexpr std::string_view kForeignPlaceholder =
+constexpr std::string_view kForeignPlaceholderNotice =
     "an image placeholder of another format, read as text (write <image> or <video>)";
-constexpr std::string_view kCoordinateText =
+constexpr std::string_view kCoordinatesInTextNotice =
     "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image";
 
 /// Maximum length of a tag that is searched for: `<image_placeholder>` and a number of 5 digits.
@@ -164,15 +164,16 @@ const json& find_turns(const json& record) {
       "data.columns if they have other names");
 }
 
-void read_turn(const json& value, ConversationMedia& media, RecordKeyChecker& key_checker, std::vector<Turn>& turns) {
+void read_turn(const json& turn_json, ConversationMedia& media, RecordKeyChecker& key_checker,
+               std::vector<Turn>& turns) {
   const size_t turn_number = turns.size() + 1;
-  if (!value.is_object()) throw data_error("turn {} is not a JSON object", turn_number);
-  const Role role = read_role(value, turn_number, key_checker);
+  if (!turn_json.is_object()) throw data_error("turn {} is not a JSON object", turn_number);
+  const Role role = read_role(turn_json, turn_number, key_checker);
   const TurnContext turn{.index = turns.size(), .is_answer = role == Role::kAssistant};
-  const bool has_media = key_checker.check_turn(value, turn_number, turn.is_answer);
+  const bool has_media = key_checker.check_turn(turn_json, turn_number, turn.is_answer);
   const std::pair first_slots{media.images.size(), media.videos.size()};
-  std::string text = read_content(get_turn_content(value, turn_number), turn, media, key_checker);
-  if (has_media) read_turn_media(value, turn.index, first_slots, media, text);
+  std::string text = read_content(get_turn_content(turn_json, turn_number), turn, media, key_checker);
+  if (has_media) read_turn_media(turn_json, turn.index, first_slots, media, text);
   turns.push_back({role, std::move(text)});
   if (turns.back().text.find_first_not_of(kJsonWhitespace) == std::string::npos) {
     throw data_error("turn {} is empty", turn_number);
@@ -230,11 +231,12 @@ void add_placeholder_notices(const std::vector<Turn>& turns, std::vector<Notice>
       const size_t end = text.substr(pos, kMaxTagLength).find('>');
       if (end == std::string_view::npos) continue;
       const std::string_view tag = text.substr(pos, end + 1);
-      if (turn.role == Role::kUser && is_foreign_placeholder(tag)) add_notice_once(kForeignPlaceholder, tag, notices);
-      if (is_coordinate(tag)) add_notice_once(kCoordinateText, tag, notices);
+      if (turn.role == Role::kUser && is_foreign_placeholder(tag))
+        add_notice_once(kForeignPlaceholderNotice, tag, notices);
+      if (is_coordinate(tag)) add_notice_once(kCoordinatesInTextNotice, tag, notices);
     }
     for (const std::string_view key : {"\"bbox_2d\"", "\"point_2d\""}) {
-      if (text.find(key) != std::string_view::npos) add_notice_once(kCoordinateText, key, notices);
+      if (text.find(key) != std::string_view::npos) add_notice_once(kCoordinatesInTextNotice, key, notices);
     }
   }
 }

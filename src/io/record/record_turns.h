@@ -17,7 +17,7 @@ const nlohmann::json& find_turns(const nlohmann::json& record);
 
 /// Parses one turn and appends it to `turns`, and its media to `media`. For media without a
 /// placeholder in the text, adds one. Throws data_error for a turn that cannot be used.
-void read_turn(const nlohmann::json& value, ConversationMedia& media, RecordKeyChecker& key_checker,
+void read_turn(const nlohmann::json& turn_json, ConversationMedia& media, RecordKeyChecker& key_checker,
                std::vector<Turn>& turns);
 
 /// Returns the system text of a record. `system` is a string, a number, a list of content blocks,

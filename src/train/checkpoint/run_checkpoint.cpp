@@ -279,7 +279,7 @@ void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& opti
   // optimizer in addition to it.
   std::map<std::string, engine::LazyTensor> state;
   for (const auto& path : find_optimizer_files(get_state_folder(checkpoint))) {
-    const auto file = std::make_shared<const io::OnDemandSafetensors>(path);
+    const auto file = std::make_shared<const io::OnDemandSafetensorsFile>(path);
     for (const auto& name : file->names()) {
       const io::TensorInfo& info = file->info(name);
       state.emplace(name, engine::LazyTensor{.dtype = info.dtype, .shape = info.shape, .read = [file, name] {

@@ -279,7 +279,7 @@ namespace {
 constexpr int64_t kTargetRowGroupBytes = 64'000'000;
 
 /// Returns a number of rows for row groups of kTargetRowGroupBytes.
-int64_t recommend_row_group_size(const io::LargeRowGroup& group) {
+int64_t recommend_row_group_size(const io::RowGroupInfo& group) {
   const int64_t row_bytes = std::max<int64_t>(1, group.bytes / std::max<int64_t>(1, group.rows));
   return std::clamp<int64_t>(kTargetRowGroupBytes / row_bytes, 1, std::max<int64_t>(1, group.rows));
 }
@@ -294,7 +294,7 @@ void check_row_groups(std::optional<double> limit_gb) {
   if (limit_gb && *limit_gb * kBytesPerGigabyte < static_cast<double>(available.bytes)) {
     available = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = "memory.limit_gb"};
   }
-  const io::LargeRowGroup& group = *memory.largest;
+  const io::RowGroupInfo& group = *memory.largest;
   const int64_t process_bytes = memory::get_resident_bytes();
   // Reading a row group takes up to twice its size.
   if (process_bytes + 2 * group.bytes <= available.bytes) return;
@@ -311,7 +311,7 @@ void check_row_groups(std::optional<double> limit_gb) {
 std::string suggest_row_group_size() {
   const auto memory = io::get_row_group_memory();
   if (!memory.largest || memory.largest->bytes <= kTargetRowGroupBytes) return {};
-  const io::LargeRowGroup& group = *memory.largest;
+  const io::RowGroupInfo& group = *memory.largest;
   return fmt::format(
       "{} has row groups of up to {:.2f} GB, each of which is read at once: rewrite it with row_group_size={}",
       group.file.string(), to_gigabytes(group.bytes), recommend_row_group_size(group));
