@@ -16,8 +16,8 @@ namespace vlmtrain::io {
 /// - a COCO run-length encoding {"size": [height, width], "counts"} with optional "structure" and
 ///   "image";
 /// - an object with a run-length encoding under "rle" or "segmentation".
-/// "label" is an alias of "structure". Relative paths are resolved against `root`. Throws data_error
-/// for other values, and for an "image" index of `num_images` or more.
+/// "label" is an alias of "structure". Relative paths are resolved against `root`. Throws
+/// data_error for other values, and for an "image" index of `num_images` or more.
 std::vector<MaskSource> parse_masks(const nlohmann::json& record, const ImageRoot& root, size_t num_images);
 
 /// Returns the images under "image" or "images" of a record or a turn, or the volumes under
