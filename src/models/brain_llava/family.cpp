@@ -28,7 +28,7 @@ image::VolumeSettings make_volume_settings(const Config& config, const data::Vol
         "data.volume.as: slices are images, and brain_llava supports only volumes; set volume, or use a model of a "
         "family that supports images");
   }
-  return options.make_volume_settings(config.volume_size(options.size));
+  return options.make_volume_settings(config.resolve_volume_size(options.size));
 }
 
 /// Returns the letters and digits of a name in lower case, so that "T1-w" equals "t1w".

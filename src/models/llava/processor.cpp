@@ -117,7 +117,7 @@ std::string repeat(std::string_view text, int64_t times) {
 
 std::optional<ImageSize> ImageProcessorSettings::get_fixed_size() const {
   if (crop) return crop;
-  if (!shortest_edge) return resized;
+  if (!shortest_edge) return resized_size;
   return pad_to_square ? std::optional<ImageSize>({*shortest_edge, *shortest_edge}) : std::nullopt;
 }
 
