@@ -141,7 +141,7 @@ TEST(HostMemoryTest, ResidentSetTracksUsage) {
   const int64_t before = get_resident_bytes();
   const std::vector<char> used(kBytes, 1);
   EXPECT_GT(get_resident_bytes(), before + static_cast<int64_t>(kBytes) / 2);
-  EXPECT_GE(host_peak_bytes(), get_resident_bytes() - static_cast<int64_t>(kBytes) / 4);
+  EXPECT_GE(get_peak_resident_bytes(), get_resident_bytes() - static_cast<int64_t>(kBytes) / 4);
   EXPECT_LT(get_resident_bytes(), get_host_limit_bytes());
   EXPECT_EQ(used.back(), 1);
 }

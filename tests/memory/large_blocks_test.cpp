@@ -63,7 +63,7 @@ int64_t run_steps() {
 
   const int64_t before = get_resident_bytes();
   const int64_t peak = run_steps();
-  if (host_peak_bytes() - before > peak + 4 * kMebibyte) std::_Exit(8);
+  if (get_peak_resident_bytes() - before > peak + 4 * kMebibyte) std::_Exit(8);
   if (get_large_block_stats().cached_bytes < peak / 2) std::_Exit(9);
   std::_Exit(0);
 }

@@ -96,14 +96,14 @@ TEST(PageCacheTest, CacheNeverExceedsPeak) {
 
 TEST(PageCacheTest, ReleasedMemoryIsNotResident) {
   PageCache cache;
-  const int64_t before = host_bytes();
+  const int64_t before = get_resident_bytes();
   std::byte* const block = allocate(cache, 64 * kMebibyte);
   std::memset(block, 1, 64 * kMebibyte);
   cache.deallocate(block);
-  EXPECT_GT(host_bytes() - before, 60 * kMebibyte);
+  EXPECT_GT(get_resident_bytes() - before, 60 * kMebibyte);
   cache.release();
   EXPECT_EQ(cache.cached_bytes(), 0);
-  EXPECT_LT(host_bytes() - before, 4 * kMebibyte);
+  EXPECT_LT(get_resident_bytes() - before, 4 * kMebibyte);
 }
 
 TEST(PageCacheTest, RejectsForeignPointers) {
