@@ -44,9 +44,10 @@ TEST(ProcessorConfig, SizeMayBeANumber) {
   EXPECT_EQ(read_settings("CLIPImageProcessor", {{"default_to_square", false}}).shortest_edge, 336);
   const auto square_settings = read_settings("CLIPImageProcessor", {{"default_to_square", true}});
   EXPECT_FALSE(square_settings.shortest_edge);
-  EXPECT_EQ(square_settings.resized, (image::ImageSize{336, 336}));
+  EXPECT_EQ(square_settings.resized_size, (image::ImageSize{336, 336}));
   EXPECT_EQ(read_settings("SiglipImageProcessor", json::object()).shortest_edge, 336);
-  EXPECT_EQ(read_settings("SiglipImageProcessor", {{"default_to_square", true}}).resized, (image::ImageSize{336, 336}));
+  EXPECT_EQ(read_settings("SiglipImageProcessor", {{"default_to_square", true}}).resized_size,
+            (image::ImageSize{336, 336}));
 }
 
 }  // namespace
