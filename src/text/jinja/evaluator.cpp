@@ -133,7 +133,7 @@ Value Evaluator::evaluate_node(const Concatenation& node) {
 }
 
 Value Evaluator::evaluate_node(const ComparisonChain& node) {
-  Value left = evaluate(*node.first);
+  Value left = evaluate(*node.first_operand);
   for (const auto& [comparison, expression] : node.comparisons) {
     Value right = evaluate(*expression);
     if (!compare(comparison, left, right, context_.budget)) return Value(false);

@@ -316,9 +316,9 @@ Evaluator::Flow Evaluator::execute_node(const FilterBlock& node) {
 
 Evaluator::Flow Evaluator::execute_node(const With& node) {
   std::vector<Value> values;
-  for (const auto& [target, expression] : node.values) values.push_back(evaluate(*expression));
+  for (const auto& [target, expression] : node.assignments) values.push_back(evaluate(*expression));
   const ScopeGuard scope_guard(*this);
-  for (size_t i = 0; i < values.size(); ++i) assign(node.values[i].first, values[i]);
+  for (size_t i = 0; i < values.size(); ++i) assign(node.assignments[i].first, values[i]);
   return execute(node.body);
 }
 

@@ -246,11 +246,11 @@ class TemplateParser {
   Statement parse_with_block(int line) {
     With with_block;
     while (!tokens_.is(Token::Kind::kBlockEnd)) {
-      if (!with_block.values.empty()) tokens_.expect_operator(",");
+      if (!with_block.assignments.empty()) tokens_.expect_operator(",");
       Target target = expressions_.parse_name_target();
       expressions_.record_store(target.name);
       tokens_.expect_operator("=");
-      with_block.values.emplace_back(std::move(target), expressions_.parse());
+      with_block.assignments.emplace_back(std::move(target), expressions_.parse());
     }
     with_block.body = parse_body("endwith");
     return {line, std::move(with_block)};

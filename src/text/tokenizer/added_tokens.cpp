@@ -37,7 +37,7 @@ size_t find_white_space_end(std::string_view text, size_t end) {
   while (end < text.size()) {
     const Utf8Character utf8 = read_utf8(text, end);
     if (!is_white_space(utf8.code_point)) break;
-    end += utf8.bytes;
+    end += utf8.num_bytes;
   }
   return end;
 }
@@ -212,7 +212,7 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, cons
       ++pos;
       continue;
     }
-    Range match{pos, pos + token_match->bytes};
+    Range match{pos, pos + token_match->num_bytes};
     pos = match.end;
     // A rejected match is skipped as a whole, as in `tokenizers`.
     if (token_match->token->single_word && is_within_word(text, match)) continue;

@@ -35,7 +35,7 @@ class TokenTrie {
  public:
   /// A token found in a text.
   struct Match {
-    size_t bytes;  ///< length of its spelling
+    size_t num_bytes;  ///< length of its spelling
     const AddedToken* token;
   };
 
@@ -87,7 +87,7 @@ class AddedTokens {
   /// Returns the contents of all tokens by ascending id. Valid as long as this object.
   std::vector<std::string_view> contents() const;
   /// Returns the highest id plus one, or 0 if there are no tokens.
-  int64_t size() const { return tokens_by_id_.empty() ? 0 : int64_t{tokens_by_id_.rbegin()->first} + 1; }
+  int64_t num_ids() const { return tokens_by_id_.empty() ? 0 : int64_t{tokens_by_id_.rbegin()->first} + 1; }
 
  private:
   /// Adds a token unless another token has the same id.

@@ -129,7 +129,7 @@ void Bpe::index_characters() {
     const std::string& token = vocabulary_.tokens()[id];
     if (token.empty()) continue;
     const Utf8Character utf8 = read_utf8(token, 0);
-    if (utf8.bytes == token.size() && utf8.code_point < kBasicPlaneSize) {
+    if (utf8.num_bytes == token.size() && utf8.code_point < kBasicPlaneSize) {
       character_ids_[utf8.code_point] = static_cast<uint32_t>(id);
     }
   }
@@ -156,14 +156,14 @@ void Bpe::split_characters(std::string_view piece, Workspace& workspace) const {
   workspace.is_last_unknown_ = false;
   for (uint32_t pos = 0; pos < piece.size();) {
     const Utf8Character utf8 = read_utf8(piece, pos);
-    const std::string_view character = piece.substr(pos, utf8.bytes);
+    const std::string_view character = piece.substr(pos, utf8.num_bytes);
     if (const uint32_t id = find_character_id(utf8.code_point, character); id != kNoId) {
       workspace.symbols_.push_back({id, pos, 0, 0, false});
       workspace.is_last_unknown_ = false;
     } else {
       append_unk(character, pos, workspace);
     }
-    pos += static_cast<uint32_t>(utf8.bytes);
+    pos += static_cast<uint32_t>(utf8.num_bytes);
   }
   const auto count = static_cast<int32_t>(workspace.symbols_.size());
   for (int32_t i = 0; i < count; ++i) {

@@ -30,10 +30,10 @@ class Vocabulary {
     const bool is_in_range = id >= 0 && id < static_cast<int64_t>(tokens_.size());
     return is_in_range ? std::string_view(tokens_[static_cast<size_t>(id)]) : std::string_view();
   }
-  /// Returns the number of tokens, which is less than size() if ids have gaps.
+  /// Returns the number of tokens, which is less than num_ids() if ids have gaps.
   int64_t count() const { return static_cast<int64_t>(ids_.size()); }
   /// Returns the highest id plus one.
-  int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
+  int64_t num_ids() const { return static_cast<int64_t>(tokens_.size()); }
   /// Returns all tokens by id. Missing ids have an empty string.
   const std::vector<std::string>& tokens() const { return tokens_; }
 

@@ -89,11 +89,11 @@ std::string compose(std::string_view chunk) {
 
 /// Returns the end of the shortest chunk that begins at `begin` and can be normalized separately.
 size_t find_chunk_end(std::string_view text, size_t begin) {
-  size_t end = begin + read_utf8(text, begin).bytes;
+  size_t end = begin + read_utf8(text, begin).num_bytes;
   while (end < text.size()) {
     const Utf8Character utf8 = read_utf8(text, end);
     if (starts_chunk(utf8.code_point)) break;
-    end += utf8.bytes;
+    end += utf8.num_bytes;
   }
   return end;
 }
@@ -107,7 +107,7 @@ AlignedText to_nfc(const AlignedText& text) {
     const size_t end = find_chunk_end(text.bytes, begin);
     const std::string_view chunk = std::string_view(text.bytes).substr(begin, end - begin);
     // A fast path: such a chunk is already normalized.
-    const bool is_single_latin = chunk.size() <= 2 && read_utf8(chunk, 0).bytes == chunk.size() &&
+    const bool is_single_latin = chunk.size() <= 2 && read_utf8(chunk, 0).num_bytes == chunk.size() &&
                                  read_utf8(chunk, 0).code_point < kFirstCombining;
     const std::string composed_chunk = is_single_latin ? std::string() : compose(chunk);
     if (is_single_latin || composed_chunk == chunk) {

@@ -32,8 +32,8 @@ class NumericPattern : public Pattern {
   void find_all(std::string_view text, std::vector<Range>& matches) const override {
     for (size_t pos = 0; pos < text.size();) {
       const Utf8Character utf8 = read_utf8(text, pos);
-      if (is_numeric(utf8.code_point)) matches.push_back({pos, pos + utf8.bytes});
-      pos += utf8.bytes;
+      if (is_numeric(utf8.code_point)) matches.push_back({pos, pos + utf8.num_bytes});
+      pos += utf8.num_bytes;
     }
   }
 };
@@ -99,7 +99,7 @@ class RegexPattern : public Pattern {
         matches.push_back({match_bounds[0], match_bounds[1]});
         begin = match_bounds[1];
       } else if (match_bounds[1] < text.size()) {  // an empty match is skipped
-        begin = match_bounds[1] + read_utf8(text, match_bounds[1]).bytes;
+        begin = match_bounds[1] + read_utf8(text, match_bounds[1]).num_bytes;
       } else {
         break;
       }

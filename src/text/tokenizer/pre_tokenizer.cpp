@@ -344,7 +344,7 @@ std::optional<std::string> decode_byte_level(std::string_view token) {
     const Utf8Character utf8 = read_utf8(token, pos);
     if (utf8.code_point >= inverse.size() || inverse[utf8.code_point] < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(inverse[utf8.code_point]));
-    pos += utf8.bytes;
+    pos += utf8.num_bytes;
   }
   return bytes;
 }

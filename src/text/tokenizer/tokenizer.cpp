@@ -266,7 +266,7 @@ std::vector<std::string_view> Tokenizer::added_tokens() const {
 }
 
 int64_t Tokenizer::vocab_size() const {
-  return std::max(impl_->model.vocabulary().size(), impl_->added_tokens.size());
+  return std::max(impl_->model.vocabulary().num_ids(), impl_->added_tokens.num_ids());
 }
 
 }  // namespace vlmtrain::text

@@ -16,7 +16,7 @@ unsigned char get_byte(std::string_view text, size_t pos) {
 
 /// The layout of a UTF-8 sequence by its lead byte (Unicode 15, table 3-7).
 struct SequenceLayout {
-  size_t bytes;
+  size_t num_bytes;
   unsigned char min_second_byte;  // the limits exclude overlong forms, surrogates and code points above U+10FFFF
   unsigned char max_second_byte;
   char32_t lead_bits;  // the bits of the code point in the lead byte
@@ -42,7 +42,7 @@ Utf8Character read_utf8(std::string_view text, size_t pos) {
   const auto layout = find_sequence_layout(lead_byte);
   if (!layout) return {kReplacementCharacter, 1, false};
   char32_t code_point = layout->lead_bits;
-  for (size_t i = 1; i < layout->bytes; ++i) {
+  for (size_t i = 1; i < layout->num_bytes; ++i) {
     const unsigned char min_byte = i == 1 ? layout->min_second_byte : 0x80;
     const unsigned char max_byte = i == 1 ? layout->max_second_byte : 0xBF;
     if (pos + i >= text.size() || get_byte(text, pos + i) < min_byte || get_byte(text, pos + i) > max_byte) {
@@ -50,7 +50,7 @@ Utf8Character read_utf8(std::string_view text, size_t pos) {
     }
     code_point = code_point << 6U | (get_byte(text, pos + i) & 0x3FU);
   }
-  return {code_point, layout->bytes, true};
+  return {code_point, layout->num_bytes, true};
 }
 
 void append_utf8(std::string& out, char32_t code_point) {
@@ -63,7 +63,7 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
     const Utf8Character utf8 = read_utf8(text, pos);
     if (!utf8.valid) return pos;
-    pos += utf8.bytes;
+    pos += utf8.num_bytes;
   }
   return std::nullopt;
 }
@@ -74,17 +74,17 @@ std::string replace_invalid_utf8(std::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
     const Utf8Character utf8 = read_utf8(text, pos);
     if (utf8.valid) {
-      out.append(text.substr(pos, utf8.bytes));
+      out.append(text.substr(pos, utf8.num_bytes));
     } else {
       append_utf8(out, kReplacementCharacter);
     }
-    pos += utf8.bytes;
+    pos += utf8.num_bytes;
   }
   return out;
 }
 
 size_t find_next_character(std::string_view text, size_t pos) {
-  return pos + read_utf8(text, pos).bytes;
+  return pos + read_utf8(text, pos).num_bytes;
 }
 
 size_t find_previous_character(std::string_view text, size_t pos) {

@@ -12,7 +12,7 @@ struct Utf8Character {
   char32_t code_point;  ///< U+FFFD if invalid
   /// Number of bytes read, at least 1. For invalid input, the length of the maximal subpart of a
   /// sequence (Unicode 15, table 3-8).
-  size_t bytes;
+  size_t num_bytes;
   bool valid;
 };
 

@@ -28,7 +28,7 @@ void append_text_repr(TrackedText& out, const TrackedText& text) {
       } else if (character == U'\n' || character == U'\r' || character == U'\t') {
         buffer += character == U'\n' ? "\\n" : character == U'\r' ? "\\r" : "\\t";
       } else if (is_printable(character)) {
-        buffer.append(bytes.substr(pos, utf8.bytes));
+        buffer.append(bytes.substr(pos, utf8.num_bytes));
       } else if (character < 0x100) {
         buffer += fmt::format("\\x{:02x}", static_cast<uint32_t>(character));
       } else if (character < 0x10000) {
@@ -36,7 +36,7 @@ void append_text_repr(TrackedText& out, const TrackedText& text) {
       } else {
         buffer += fmt::format("\\U{:08x}", static_cast<uint32_t>(character));
       }
-      pos += utf8.bytes;
+      pos += utf8.num_bytes;
     }
   });
   out.append(std::string_view(&quote, 1));
@@ -88,9 +88,9 @@ void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_asc
         character -= 0x10000;  // a surrogate pair
         buffer += fmt::format("\\u{:04x}\\u{:04x}", 0xD800U + (character >> 10U), 0xDC00U + (character & 0x3FFU));
       } else {
-        buffer.append(bytes.substr(pos, utf8.bytes));
+        buffer.append(bytes.substr(pos, utf8.num_bytes));
       }
-      pos += utf8.bytes;
+      pos += utf8.num_bytes;
     }
   });
   out.append("\"");

@@ -81,7 +81,7 @@ ExpressionPtr ExpressionParser::parse_comparison() {
        {">=", Comparison::kGreaterOrEqual}}};
   const int line = tokens_.line();
   ComparisonChain chain{parse_sum(), {}};
-  const Expression* tallest = chain.first.get();
+  const Expression* tallest = chain.first_operand.get();
   const auto add = [&](Comparison comparison) {
     chain.comparisons.emplace_back(comparison, parse_sum());
     if (chain.comparisons.back().second->height > tallest->height) tallest = chain.comparisons.back().second.get();
@@ -103,7 +103,7 @@ ExpressionPtr ExpressionParser::parse_comparison() {
       break;
     }
   }
-  if (chain.comparisons.empty()) return std::move(chain.first);
+  if (chain.comparisons.empty()) return std::move(chain.first_operand);
   return make_node(line, std::move(chain), {tallest});
 }
 

@@ -296,7 +296,7 @@ class Lexer {
     const auto match =
         std::find_if(kOperators.begin(), kOperators.end(), [&](const char* symbol) { return matches(symbol); });
     if (match == kOperators.end()) {
-      fail(fmt::format("unexpected \"{}\"", text_.substr(pos_, read_utf8(text_, pos_).bytes)));
+      fail(fmt::format("unexpected \"{}\"", text_.substr(pos_, read_utf8(text_, pos_).num_bytes)));
     }
     const std::string_view symbol = *match;
     if (symbol == "(" || symbol == "[" || symbol == "{")

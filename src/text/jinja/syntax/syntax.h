@@ -69,9 +69,9 @@ struct LogicalExpression {
 struct Concatenation {
   std::vector<ExpressionPtr> elements;
 };
-/// `first < a <= b …`
+/// `first_operand < a <= b …`
 struct ComparisonChain {
-  ExpressionPtr first;
+  ExpressionPtr first_operand;
   std::vector<std::pair<Comparison, ExpressionPtr>> comparisons;
 };
 /// `then_value if condition else else_value`
@@ -195,7 +195,7 @@ struct FilterBlock {
 };
 /// A with statement, whose assignments are visible only in its body.
 struct With {
-  std::vector<std::pair<Target, ExpressionPtr>> values;
+  std::vector<std::pair<Target, ExpressionPtr>> assignments;
   Block body;
 };
 /// A generation block, whose output is text that the model learns to generate.
