@@ -246,9 +246,11 @@ struct OptionTable::Declarations {
     return names.empty() ? "" : fmt::format(" Alias: {}.", fmt::join(names, ", "));
   }
 
-  std::vector<std::string> keys() const {
+  /// Returns all keys, then all aliases.
+  std::vector<std::string> keys_and_aliases() const {
     std::vector<std::string> result;
     for (const auto& option : options) result.push_back(option.key);
+    for (const auto& [alias, key] : aliases) result.push_back(alias);
     return result;
   }
 
@@ -270,12 +272,19 @@ struct OptionTable::Declarations {
   /// else one with a similar spelling, else one with a similar last component. `key` may lack its
   /// section.
   std::optional<std::string> find_nearest_key(std::string_view key) const {
-    if (auto exact_match = find_key_by_name(get_last_component(key))) return exact_match;
-    if (auto suggestion = find_nearest_word(key, keys())) return suggestion;
+    const std::string_view word = get_last_component(key);
+    if (auto exact_match = find_key_by_name(word)) return exact_match;
+    const std::vector<std::string> names = keys_and_aliases();
+    const auto find_name = [&](std::string_view last_component) {
+      const auto it = std::ranges::find(names, last_component, get_last_component);
+      return it == names.end() ? std::nullopt : std::optional(resolve_alias(*it));
+    };
+    if (auto exact_match = find_name(word)) return exact_match;
+    if (const auto suggestion = find_nearest_word(key, names)) return resolve_alias(*suggestion);
     std::vector<std::string> words;
-    for (const auto& option : options) words.emplace_back(get_last_component(option.key));
-    const auto suggestion = find_nearest_word(get_last_component(key), words);
-    return suggestion ? find_key_by_name(*suggestion) : std::nullopt;
+    for (const std::string& name : names) words.emplace_back(get_last_component(name));
+    const auto suggestion = find_nearest_word(word, words);
+    return suggestion ? find_name(*suggestion) : std::nullopt;
   }
 
   std::string suggest_known_key(std::string_view key) const {
@@ -384,6 +393,9 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
   option.set = [&target, check](const YAML::Node& node) -> std::optional<std::string> {
     const auto value = parse<T>(node);
     if (!value) {
+      if (std::is_same_v<T, StringMap> && node.IsMap()) {
+        return "every entry must be a name and a value, such as {name: value}";
+      }
       const std::string actual = node.IsScalar() ? node.Scalar() : node.IsNull() ? "nothing" : "a list or section";
       const std::string type = std::is_same_v<T, std::vector<std::string>> ? "list of strings"
                                : std::is_same_v<T, StringMap>              ? "map of strings"

@@ -81,7 +81,9 @@ TEST_F(OptionAliasesTest, OutputHasTheKeyOnly) {
   EXPECT_EQ(table_.to_yaml(), "run:\n  save_total_limit: 3\n");
   EXPECT_THAT(table_.to_markdown(), HasSubstr("| Number of checkpoints. Alias: `run.keep`. |"));
   EXPECT_THAT(get_error("run: {save_totl_limit: 3}"), HasSubstr("did you mean run.save_total_limit?"));
-  EXPECT_THAT(get_error("keep: 3"), Not(HasSubstr("run.keep")));
+  EXPECT_THAT(get_error("keep: 3"), HasSubstr("unknown key keep; did you mean run.save_total_limit?"));
+  EXPECT_THAT(get_error("run: {kepe: 3}"), HasSubstr("did you mean run.save_total_limit?"));
+  EXPECT_THAT(get_error("run: {keepp: 3}"), Not(HasSubstr("run.keep?")));
 }
 
 TEST_F(OptionAliasesTest, ADeclarationThatCannotBeIsAnInternalError) {

@@ -39,6 +39,7 @@ bool has_yaml_extension(const std::string& argument) {
 std::vector<std::string> list_flags(const CLI::App& command) {
   std::vector<std::string> flags;
   for (const CLI::Option* const option : command.get_options()) {
+    if (option->get_group().empty()) continue;  // an earlier name
     const auto& names = option->get_lnames();
     flags.insert(flags.end(), names.begin(), names.end());
   }
