@@ -46,7 +46,7 @@ class GpuKernelEnvironment : public testing::Environment {
 TEST(CustomKernelsOnGpu, TakeOneLaunchEach) {
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
   const at::Tensor x = at::empty({5, 64}, options.dtype(at::kHalf));
-  if (!has(Kernel::kGatedActivation, x)) GTEST_SKIP() << "custom kernels are not built, or disabled";
+  if (!is_available(Kernel::kGatedActivation, x)) GTEST_SKIP() << "custom kernels are not built, or disabled";
   const auto before = counters();
   gated_activation(x, GateActivation::kSilu);
   gated_activation_backward(at::empty({5, 32}, x.options()), x, GateActivation::kGeluTanh);
@@ -58,7 +58,7 @@ TEST(CustomKernelsOnGpu, TakeOneLaunchEach) {
 
 TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kHalf);
-  if (!has(Kernel::kPatchify, at::empty({1}, options))) GTEST_SKIP() << "custom kernels are not built, or disabled";
+  if (!is_available(Kernel::kPatchify, at::empty({1}, options))) GTEST_SKIP() << "custom kernels are not built, or disabled";
   const image::Normalization half_range{{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255};
   const auto expect_one_launch = [&](const image::BytePixels& pixels, at::IntArrayRef weight) {
     const at::Tensor weight_tensor = at::empty(weight, options), bias = at::empty({weight[0]}, options);
@@ -98,7 +98,7 @@ TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
 /// One launch for all samples, no copy, and no stored mask.
 TEST(CustomKernelsOnGpu, DropoutOfAllAdaptersTakesOneLaunch) {
   const at::Tensor x = at::empty({12, 64}, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kHalf));
-  if (!has(Kernel::kDropout, x)) GTEST_SKIP() << "custom kernels are not built, or disabled";
+  if (!is_available(Kernel::kDropout, x)) GTEST_SKIP() << "custom kernels are not built, or disabled";
   const nn::DropoutScope scope(std::vector<nn::DropoutSegment>{{.seed = 1}, {.seed = 2}, {.seed = 3}, {.seed = 4}});
   virtual_gpu().reset();
   const memory::AllocationTrace trace(x.device());
@@ -117,7 +117,7 @@ TEST(CustomKernelsOnGpu, DropoutOfAllAdaptersTakesOneLaunch) {
 /// The number of trained tensors of a model of 7 B parameters, updated from prepare() on.
 TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
-  if (!has(Kernel::kAdamW, at::empty({1}, options))) GTEST_SKIP() << "custom kernels are not built, or disabled";
+  if (!is_available(Kernel::kAdamW, at::empty({1}, options))) GTEST_SKIP() << "custom kernels are not built, or disabled";
   constexpr int kMatrices = 300, kVectors = 400;
   for (const auto states :
        {engine::OptimizerStates::kFp32, engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
