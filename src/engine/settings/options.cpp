@@ -100,10 +100,6 @@ void declare(OptionTable& table, TrainingOptions& options) {
   table.add("training.mask_dice_weight", options.mask_losses.dice,
             "For models that predict masks: weight of the Dice loss, averaged over the masks of the global batch.",
             std::optional{between(0.0, kMaxLossWeight)});
-  table.add(
-      "training.mask_dice_weight", options.mask_losses.dice,
-      "For models with a mask decoder: weight of the masks' Dice loss, a mean over all masks of the global batch.",
-      std::optional{between(0.0, kMaxLossWeight)});
   table.add("training.adam_beta1", options.adam_beta1, "AdamW's decay of the first moment.",
             std::optional{between_half_open(0.0, 1.0)});
   table.add("training.adam_beta2", options.adam_beta2, "AdamW's decay of the second moment.",
