@@ -68,7 +68,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
   const at::Tensor volumes = vision.pixel_values.to(parameters().options().dtype().toScalarType());
   const at::Tensor dense = tower_(volumes, vision.modalities, recompute().vision);
   return {.features = projector_(pool(dense, config_.tokens, tower_.compute_grid(volumes))),
-          .dense = with_dense_features ? dense : at::Tensor()};
+          .dense_features = with_dense_features ? dense : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,

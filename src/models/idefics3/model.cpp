@@ -52,7 +52,7 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
-          .dense = with_dense_features ? patches : at::Tensor()};
+          .dense_features = with_dense_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,

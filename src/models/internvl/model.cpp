@@ -167,7 +167,7 @@ Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normal
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
-  return {.features = projector_(patches), .dense = with_dense_features ? patches : at::Tensor()};
+  return {.features = projector_(patches), .dense_features = with_dense_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,

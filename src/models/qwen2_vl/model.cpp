@@ -67,7 +67,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
   };
   ImageFeatures result{.features = restore_order(features)};
   // Dense features are per patch; a row of the view has the patches of one token.
-  if (with_dense_features) result.dense = restore_order(patches.view({features.size(0), -1})).view_as(patches);
+  if (with_dense_features) result.dense_features = restore_order(patches.view({features.size(0), -1})).view_as(patches);
   return result;
 }
 
