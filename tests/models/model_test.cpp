@@ -42,7 +42,7 @@ class DeepstackFeatures : public testing::Test {
   };
 
   Result run(int64_t num_recomputed, const std::vector<at::Tensor>& added) {
-    model_->set_recompute({0, num_recomputed});
+    model_->set_recompute_blocks({0, num_recomputed});
     ImageFeatures features = model_->get_all_image_features({batch_.pixel_values, batch_.grids});
     features.deepstack_features = added;
     const OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .text_blocks = {0, 1}};

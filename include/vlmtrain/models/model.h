@@ -130,8 +130,8 @@ class VisionLanguageModel {
 
   const nn::ParameterStore& parameters() const { return parameters_; }
   nn::ParameterStore& parameters() { return parameters_; }
-  void set_recompute(RecomputeBlocks blocks) { recompute_ = blocks; }
-  const RecomputeBlocks& recompute() const { return recompute_; }
+  void set_recompute_blocks(RecomputeBlocks blocks) { recompute_blocks_ = blocks; }
+  const RecomputeBlocks& recompute_blocks() const { return recompute_blocks_; }
   /// Sets the maximum rows of pixels per vision pass; 0: all rows of a micro-batch. Fewer rows need
   /// less memory for temporaries. The features do not change.
   void set_vision_tiles_per_pass(int64_t tiles) { vision_tiles_per_pass_ = tiles; }
@@ -143,7 +143,7 @@ class VisionLanguageModel {
 
  private:
   nn::ParameterStore parameters_;
-  RecomputeBlocks recompute_;
+  RecomputeBlocks recompute_blocks_;
   int64_t vision_tiles_per_pass_ = 0;
 };
 

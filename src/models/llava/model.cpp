@@ -96,7 +96,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 std::optional<ExternalWeight> Model::find_external_weight(const std::string& parameter) const {

@@ -78,9 +78,9 @@ class Model : public VisionLanguageModel {
 
  protected:
   const Config& config() const { return spec_.config; }
-  /// Returns how many of the recompute().vision recomputed blocks belong to the vision tower.
+  /// Returns how many of the recompute_blocks().vision recomputed blocks belong to the vision tower.
   /// Subclasses with another encoder override it.
-  virtual int64_t count_recomputed_tower_blocks() const { return recompute().vision; }
+  virtual int64_t count_recomputed_tower_blocks() const { return recompute_blocks().vision; }
 
  private:
   ModelSpec spec_;

@@ -49,7 +49,7 @@ Model::Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSe
                         config.channels()) {}
 
 int64_t Model::count_recomputed_tower_blocks() const {
-  return std::max<int64_t>(0, recompute().vision - encoder_->num_blocks());  // the encoder's blocks come first
+  return std::max<int64_t>(0, recompute_blocks().vision - encoder_->num_blocks());  // the encoder's blocks come first
 }
 
 at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) const {
@@ -59,7 +59,7 @@ at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) cons
   for (int64_t first = 0; first < images; first += batch_size) {
     const image::BytePixels batch{pixels.narrow(0, first, std::min(batch_size, images - first)), kNormalization};
     features.push_back(
-        (*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()), recompute().vision));
+        (*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()), recompute_blocks().vision));
   }
   return features.size() == 1 ? features.front() : at::cat(features);
 }

@@ -246,7 +246,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
                  vision.pixel_values.size(0));
   const auto interpolation =
       PositionInterpolation::make(vision.grids, config_.vision.position_side, config_.vision.merge_size);
-  BlockOutputs patches = tower_({vision.pixel_values, normalization_}, layout, interpolation, recompute().vision);
+  BlockOutputs patches = tower_({vision.pixel_values, normalization_}, layout, interpolation, recompute_blocks().vision);
   ImageFeatures result{.features = merger_(patches.last_hidden_state),
                        .dense_features = with_dense_features ? patches.last_hidden_state : at::Tensor()};
   patches.last_hidden_state.reset();  // frees memory before the next merger runs
@@ -259,7 +259,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

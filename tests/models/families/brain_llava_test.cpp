@@ -37,7 +37,7 @@ using TensorMap = std::map<std::string, at::Tensor>;
 TensorMap compute_gradients(VisionLanguageModel& model, std::span<const VolumeSample> samples,
                             const StepSettings& settings) {
   for (const auto& parameter : model.parameters().all()) parameter.tensor.mutable_grad().reset();
-  model.set_recompute(settings.recompute);
+  model.set_recompute_blocks(settings.recompute);
   model.set_vision_tiles_per_pass(settings.volumes_per_pass);
   size_t first = 0;
   for (const size_t size : settings.sizes) {
