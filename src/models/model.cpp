@@ -34,9 +34,9 @@ ImageFeatures ImageFeatures::narrow(int64_t first, int64_t count) const {
   return part;
 }
 
-ImageFeatures ImageFeatures::join(const std::vector<ImageFeatures>& parts) {
+ImageFeatures ImageFeatures::concat(const std::vector<ImageFeatures>& parts) {
   ImageFeatures result{.features = concat_tensors(parts, [](const auto& part) { return part.features; }),
-                       .dense = concat_tensors(parts, [](const auto& part) { return part.dense; })};
+                       .dense_features = concat_tensors(parts, [](const auto& part) { return part.dense_features; })};
   size_t num_deepstack = 0;
   for (const auto& part : parts) num_deepstack = std::max(num_deepstack, part.deepstack_features.size());
   for (size_t block = 0; block < num_deepstack; ++block) {
@@ -67,21 +67,21 @@ ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vis
     const nn::DropoutScope dropout(pass.units);
     passes.push_back(get_image_features(pass, with_dense_features));
   }
-  return passes.size() == 1 ? passes.front() : ImageFeatures::join(passes);
+  return passes.size() == 1 ? passes.front() : ImageFeatures::concat(passes);
 }
 
 ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const OutputRequest& request) const {
   const ImageFeatures features = get_all_image_features(
-      {batch.pixel_values, batch.grids, batch.pixel_dropout_units, batch.modalities}, request.dense_features);
+      {batch.pixel_values, batch.grids, batch.pixel_dropout_units, batch.modalities}, request.with_dense_features);
   parameters_.prepare_non_block_parameters();
   const ComponentScope language(Component::kLanguage);
   const nn::DropoutScope dropout(batch.sample_dropout_units);
   ModelOutput output = compute_hidden_states(batch, features, request, /*cache=*/nullptr);
-  output.dense_features = features.dense;
+  output.dense_features = features.dense_features;
   return output;
 }
 
-at::Tensor VisionLanguageModel::mask_logits(const data::MaskBatch& /*masks*/, const at::Tensor& /*hidden*/,
+at::Tensor VisionLanguageModel::compute_mask_logits(const data::MaskBatch& /*masks*/, const at::Tensor& /*hidden*/,
                                             int64_t /*images_per_pass*/) const {
   throw InternalError("masks of a family that predicts none");
 }

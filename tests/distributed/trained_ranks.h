@@ -121,7 +121,7 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
     const auto model = models::build_model(parity::Case(config.model).checkpoint(), at::kCPU, config.dtype, config.lora,
                                            config.quantization, shards_blocks(sharding.sharding) ? shard : nn::Shard{});
     models::freeze(*model, config.frozen);
-    model->set_recompute(config.recompute);
+    model->set_recompute_blocks(config.recompute);
     model->set_vision_tiles_per_pass(config.vision_tiles_per_pass);
     set_weights(*model, config.model, initial.weights);
     engine::Training training(*model, config.settings, 1, shard);

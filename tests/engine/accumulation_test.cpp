@@ -19,7 +19,7 @@ class Accumulation : public testing::Test {
  protected:
   Gradients gradients(const SmallStep& step, models::RecomputeBlocks recompute = {}) {
     const auto model = parity::Case("mixed_batch").load_model();
-    model->set_recompute(recompute);
+    model->set_recompute_blocks(recompute);
     Gradients actual{accumulate_gradients(*model, samples_, step).loss.item<double>(), {}};
     for (const auto& parameter : model->parameters().all()) actual.by_name[parameter.name] = parameter.tensor.grad();
     return actual;

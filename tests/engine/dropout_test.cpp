@@ -62,7 +62,7 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
 
   /// Returns loss and gradients with adapters on all Linears and with dropout.
   Gradients gradients(const SplitOptions& options) {
-    model_->set_recompute(options.recompute);
+    model_->set_recompute_blocks(options.recompute);
     model_->set_vision_tiles_per_pass(options.vision_tiles_per_pass);
     Gradients actual;
     const SmallStep step{

@@ -212,8 +212,8 @@ class RecordingModel final : public models::VisionLanguageModel {
     return {.hidden = at::zeros({request.positions.numel(), 2})};
   }
   const at::Tensor& output_weight() const override { return weight_; }
-  int64_t vision_blocks() const override { return 0; }
-  int64_t language_blocks() const override { return 0; }
+  int64_t num_vision_blocks() const override { return 0; }
+  int64_t num_language_blocks() const override { return 0; }
 
   mutable std::vector<at::Tensor> positions;
 

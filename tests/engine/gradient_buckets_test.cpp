@@ -296,7 +296,7 @@ TEST(GradientBuckets, OfAModelsStepAreReducedOnce) {
   for (const int64_t micro_batch_size : {1, 3, 8}) {
     const auto step = [&](RecordedBuckets* records) {
       const auto model = parity::Case("mixed_batch").load_model();
-      model->set_recompute({model->vision_blocks(), model->language_blocks()});
+      model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
       model->set_vision_tiles_per_pass(1);
       Training training(*model, {});
       if (records != nullptr) record_buckets(training.gradient_buckets, *records);

@@ -28,7 +28,7 @@ LossAndGradients compute(const std::string& name, at::ScalarType dtype, models::
                          const TaskSettings& tasks = {}) {
   const parity::Case reference(name);
   const auto model = reference.load_model(dtype);
-  model->set_recompute(recompute);
+  model->set_recompute_blocks(recompute);
   AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = LossScaleSettings{};
   BucketedAdamW optimizer(model->parameters(), settings);

@@ -28,7 +28,7 @@ struct SmallStep {
                                                   : split_in_order(micro_batches);
     if (!order.empty()) split.order = order;
     return {.split = std::move(split),
-            .recompute = model.recompute(),
+            .recompute = model.recompute_blocks(),
             .vision_tiles_per_pass = model.vision_tiles_per_pass(),
             .loss_chunk_rows = loss_chunk_rows};
   }

@@ -97,8 +97,8 @@ TEST_F(TextAndMasksTest, LossAndGradientsDoNotDependOnTheSplit) {
 TEST_F(TextAndMasksTest, RecomputationGivesTheSameBits) {
   const auto expected = step({}).gradients;
   const auto loaded_model = model();
-  ASSERT_GT(loaded_model->vision_blocks(), 5);
-  for (const int64_t vision : {int64_t{1}, int64_t{5}, loaded_model->vision_blocks()}) {
+  ASSERT_GT(loaded_model->num_vision_blocks(), 5);
+  for (const int64_t vision : {int64_t{1}, int64_t{5}, loaded_model->num_vision_blocks()}) {
     const auto actual = step({.recompute = {.vision = vision, .language = 2}}).gradients;
     EXPECT_EQ(actual.loss, expected.loss);
     for (const auto& [name, gradient] : expected.by_name) {
@@ -114,7 +114,7 @@ TEST_F(TextAndMasksTest, PartsAreMeansOverTheGlobalBatch) {
   const at::NoGradGuard no_gradients;
   const auto batch = data::collate(samples_);
   const auto hidden = loaded_model->forward(batch, {.positions = batch.masks.positions}).hidden;
-  const auto logits = loaded_model->mask_logits(batch.masks, hidden, 0);
+  const auto logits = loaded_model->compute_mask_logits(batch.masks, hidden, 0);
   double cross_entropy = 0, dice = 0, pixels = 0;
   for (int64_t i = 0; i < batch.masks.count(); ++i) {
     const auto& part = batch.masks.valid_regions[static_cast<size_t>(i)];

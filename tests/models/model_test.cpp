@@ -16,21 +16,21 @@ namespace {
 
 ImageFeatures make_features(int64_t first, int64_t count) {
   const at::Tensor rows = at::arange(first, first + count, at::kFloat).unsqueeze(1);
-  return {.features = rows, .deepstack_features = {rows * 10, rows * 100}, .dense = rows * 4};
+  return {.features = rows, .deepstack_features = {rows * 10, rows * 100}, .dense_features = rows * 4};
 }
 
 TEST(ImageFeaturesTest, JoinInvertsNarrow) {
-  const ImageFeatures joined = ImageFeatures::join({make_features(0, 3), {}, make_features(3, 4)});
+  const ImageFeatures joined = ImageFeatures::concat({make_features(0, 3), {}, make_features(3, 4)});
   const ImageFeatures expected = make_features(0, 7);
   EXPECT_TRUE(at::equal(joined.features, expected.features));
-  EXPECT_TRUE(at::equal(joined.dense, expected.dense));
+  EXPECT_TRUE(at::equal(joined.dense_features, expected.dense_features));
   ASSERT_EQ(joined.deepstack_features.size(), 2);
   EXPECT_TRUE(at::equal(joined.deepstack_features[1], expected.deepstack_features[1]));
 
   const ImageFeatures selected = joined.narrow(2, 3);
   EXPECT_TRUE(at::equal(selected.features, make_features(2, 3).features));
   EXPECT_TRUE(at::equal(selected.deepstack_features[0], make_features(2, 3).deepstack_features[0]));
-  EXPECT_FALSE(ImageFeatures::join({{}, {}}).features.defined());
+  EXPECT_FALSE(ImageFeatures::concat({{}, {}}).features.defined());
 }
 
 /// Features added to the image tokens after the first two text blocks, as in DeepStack families.
@@ -42,7 +42,7 @@ class DeepstackFeatures : public testing::Test {
   };
 
   Result run(int64_t num_recomputed, const std::vector<at::Tensor>& added) {
-    model_->set_recompute({0, num_recomputed});
+    model_->set_recompute_blocks({0, num_recomputed});
     ImageFeatures features = model_->get_all_image_features({batch_.pixel_values, batch_.grids});
     features.deepstack_features = added;
     const OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .text_blocks = {0, 1}};
@@ -69,7 +69,7 @@ TEST_F(DeepstackFeatures, AreAddedToTheirTokensWithGradients) {
   const int64_t first = batch_.image_positions[0].item<int64_t>();
   EXPECT_TRUE(at::equal(with_added.output.hidden.narrow(0, 0, first), without_added.output.hidden.narrow(0, 0, first)));
 
-  const Result recomputed = run(model_->language_blocks(), added);
+  const Result recomputed = run(model_->num_language_blocks(), added);
   EXPECT_TRUE(at::equal(recomputed.output.hidden, with_added.output.hidden));
   for (size_t i = 0; i < added.size(); ++i) {
     EXPECT_GT(with_added.gradients[i].abs().sum().item<double>(), 0);

@@ -105,7 +105,7 @@ class PublishedLlava : public testing::TestWithParam<SizedPreset> {
 TEST_P(PublishedLlava, HasNumberOfParametersOfItsParts) {
   const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
   EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
-  EXPECT_EQ(model->vision_blocks(), 23);  // the 24th does not run
+  EXPECT_EQ(model->num_vision_blocks(), 23);  // the 24th does not run
 }
 
 TEST_P(PublishedLlava, EveryImageHas576Tokens) {
@@ -184,7 +184,7 @@ class PublishedQwen : public testing::TestWithParam<SizedPreset> {
 TEST_P(PublishedQwen, HasPublishedNumberOfParameters) {
   const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
   EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
-  EXPECT_EQ(model->vision_blocks(), 32);
+  EXPECT_EQ(model->num_vision_blocks(), 32);
 }
 
 TEST_P(PublishedQwen, UsesImagesInTheirResolution) {

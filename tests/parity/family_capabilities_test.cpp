@@ -93,7 +93,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
   /// the exact gradient.
   void expect_exact_gradients(const TrainingMode& mode) {
     const auto model = load(mode);
-    model->set_recompute({model->vision_blocks(), model->language_blocks()});
+    model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
     const auto result = engine::accumulate_gradients(*model, samples_, {.micro_batch_size = 1});
     const ExactValues exact(*load(mode, at::kDouble), samples_);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, exact.loss()), "loss", GetParam());

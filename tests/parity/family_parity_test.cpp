@@ -146,8 +146,8 @@ TEST_P(FamilyParity, LossAndGradients) {
 TEST_P(FamilyParity, LossAndGradientsWithEveryBlockRecomputed) {
   for (const bool is_selective : {false, true}) {
     const auto model = case_.load_model();
-    const int64_t blocks = model->language_blocks();
-    model->set_recompute({model->vision_blocks(), blocks, is_selective ? blocks : 0});
+    const int64_t blocks = model->num_language_blocks();
+    model->set_recompute_blocks({model->num_vision_blocks(), blocks, is_selective ? blocks : 0});
     check_gradients(*model, make_full_batch());
   }
 }

@@ -29,8 +29,8 @@ class HiddenStatesParity : public testing::TestWithParam<std::string> {
 /// In the second run, tiles and frames pass the tower one by one.
 TEST_P(HiddenStatesParity, RequestedStatesMatchTransformers) {
   const at::NoGradGuard no_gradients;
-  models::OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .dense_features = true};
-  for (int64_t block = model_->language_blocks() - 2; block >= 0; --block) request.text_blocks.push_back(block);
+  models::OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .with_dense_features = true};
+  for (int64_t block = model_->num_language_blocks() - 2; block >= 0; --block) request.text_blocks.push_back(block);
   for (const int64_t tiles_per_pass : {0, 1}) {
     model_->set_vision_tiles_per_pass(tiles_per_pass);
     const auto output = model_->forward(batch_, request);

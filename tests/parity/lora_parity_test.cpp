@@ -138,7 +138,7 @@ TEST_P(LoraParity, LossAndGradients) {
 
 TEST_P(LoraParity, LossAndGradientsWithEveryBlockRecomputed) {
   const auto model = case_.load();
-  model->set_recompute({model->vision_blocks(), model->language_blocks()});
+  model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
   check_gradients(*model, {.micro_batch_size = 1});
 }
 

@@ -168,7 +168,7 @@ TEST_P(QuantizedLora, LossAndGradients) {
 
 TEST_P(QuantizedLora, LossAndGradientsWithEveryBlockRecomputed) {
   const auto model = load();
-  model->set_recompute({model->vision_blocks(), model->language_blocks()});
+  model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
   check_gradients(*model, 1);
 }
 

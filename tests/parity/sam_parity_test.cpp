@@ -94,7 +94,7 @@ TEST_P(SamVitParity, FeaturesAndGradientsMatchTransformers) {
 
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : store_.all()) gradients.push_back(parameter.tensor.grad());
-  for (const int64_t num_recomputed : {int64_t{1}, encoder.blocks()}) {
+  for (const int64_t num_recomputed : {int64_t{1}, encoder.num_blocks()}) {
     const auto [repeated_features, repeated_pixel_gradient] = run(num_recomputed);
     EXPECT_TRUE(at::equal(repeated_features, features));
     EXPECT_TRUE(at::equal(repeated_pixel_gradient, pixel_gradient));

@@ -63,9 +63,9 @@ class TinyVitParity : public testing::TestWithParam<std::string> {
     deviations.report();
   }
 
-  int64_t blocks() const {
+  int64_t num_blocks() const {
     nn::ParameterStore store{at::TensorOptions(at::kFloat)};
-    return models::TinyVit({store, nn::Component::kMaskEncoder, "image_encoder"}, config_).blocks();
+    return models::TinyVit({store, nn::Component::kMaskEncoder, "image_encoder"}, config_).num_blocks();
   }
 
   /// Returns the elements stored in the file.
@@ -98,7 +98,7 @@ TEST_P(TinyVitParity, FeaturesAndGradientsMatchTimm) {
 
 TEST_P(TinyVitParity, RecomputedBlocksChangeNothing) {
   const TensorMap reference = compute_results(at::kFloat, /*recomputed_blocks=*/0);
-  for (const int64_t recomputed_blocks : {int64_t{1}, blocks() - 1, blocks()}) {
+  for (const int64_t recomputed_blocks : {int64_t{1}, num_blocks() - 1, num_blocks()}) {
     const TensorMap actual = compute_results(at::kFloat, recomputed_blocks);
     ASSERT_EQ(actual.size(), reference.size());
     for (const auto& [name, tensor] : reference) {

@@ -82,7 +82,7 @@ TEST_P(VolumeTowerParity, RecomputationIsBitwiseEqual) {
   const auto expected = compute_result(0);
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : store_.all()) gradients.push_back(parameter.tensor.grad());
-  for (const int64_t num_recomputed : {int64_t{1}, tower_.blocks()}) {
+  for (const int64_t num_recomputed : {int64_t{1}, tower_.num_blocks()}) {
     const auto repeated = compute_result(num_recomputed);
     EXPECT_TRUE(at::equal(repeated.features, expected.features));
     EXPECT_TRUE(at::equal(repeated.volume_gradient, expected.volume_gradient));

@@ -47,9 +47,9 @@ class SmallRun {
     models::initialize_adapter(*model_, /*seed=*/0);
     if (settings.frozen_tower) models::freeze(*model_, {.vision_tower = true});
     if (settings.recompute) {
-      model_->set_recompute({.vision = model_->vision_blocks(),
-                             .language = model_->language_blocks(),
-                             .language_selective = settings.keep_attention ? model_->language_blocks() : 0});
+      model_->set_recompute_blocks({.vision = model_->num_vision_blocks(),
+                             .language = model_->num_language_blocks(),
+                             .language_selective = settings.keep_attention ? model_->num_language_blocks() : 0});
     }
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();

@@ -32,7 +32,7 @@ class TinyVitOnGpu : public testing::TestWithParam<at::ScalarType> {
 };
 
 TEST_P(TinyVitOnGpu, LaunchesAreAcceptedAndNeverSynchronize) {
-  for (const int64_t recomputed_blocks : {int64_t{0}, encoder_.blocks()}) {
+  for (const int64_t recomputed_blocks : {int64_t{0}, encoder_.num_blocks()}) {
     run_forward_backward(recomputed_blocks);
     virtual_gpu().reset();
     run_forward_backward(recomputed_blocks);
@@ -56,7 +56,7 @@ TEST_P(TinyVitOnGpu, RecomputationSavesMemory) {
     run_forward_backward(recomputed_blocks);
     return memory::get_device_memory(device).allocated_peak_bytes - before;
   };
-  EXPECT_LT(2 * measure_peak(encoder_.blocks()), measure_peak(0));
+  EXPECT_LT(2 * measure_peak(encoder_.num_blocks()), measure_peak(0));
 }
 
 INSTANTIATE_TEST_SUITE_P(, TinyVitOnGpu, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),

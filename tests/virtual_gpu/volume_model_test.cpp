@@ -38,7 +38,7 @@ class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
 
 TEST_P(VolumeModelOnGpuTest, LaunchesAreAcceptedAndNeverSynchronize) {
   models::brain_llava::Model model(config(), nn::ParameterSettings{.options = options_});
-  model.set_recompute({.vision = 1, .language = 0});
+  model.set_recompute_blocks({.vision = 1, .language = 0});
   for (const bool has_modalities : {true, false, true}) {
     virtual_gpu().reset();
     run_forward_backward(model, has_modalities);

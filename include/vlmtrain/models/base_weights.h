@@ -60,8 +60,8 @@ class BaseWeights {
   /// Returns the most frequent dtype of the base's elements; fp32 if trained weights cannot be
   /// saved in it.
   at::ScalarType dtype() const { return dtype_; }
-  /// Replaces the entries of `parameters` with those of `saved`. For parameters that training
-  /// changed and then froze. REQUIRES: `saved` has an entry for each parameter.
+  /// Replaces the tensors of `parameters` with those of `saved`. For parameters that training
+  /// changed and then froze. REQUIRES: `saved` has a tensor for each parameter.
   void override_entries(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters);
   /// Returns whether size and modification time of all weight files are still those at
   /// construction.

@@ -27,19 +27,19 @@ struct ImageFeatures {
   /// The input of the projector, [rows, tower width], if requested; else undefined. Has one row per
   /// patch in the order of the pixels, and a row per class token if the family's projector takes
   /// it.
-  at::Tensor dense{};
+  at::Tensor dense_features{};
 
-  /// Returns the features of `count` image tokens from `first` on, without `dense`.
+  /// Returns the features of `count` image tokens from `first` on, without `dense_features`.
   ImageFeatures narrow(int64_t first, int64_t count) const;
   /// Returns the concatenation of `parts` along the tokens. Skips parts without images.
-  static ImageFeatures join(const std::vector<ImageFeatures>& parts);
+  static ImageFeatures concat(const std::vector<ImageFeatures>& parts);
 };
 
 /// The tensors to compute in a forward pass.
 struct OutputRequest {
   at::Tensor positions;                ///< int64 [n], tokens of the batch to return final-norm hidden states for
   std::vector<int64_t> text_blocks{};  ///< language model blocks to return the outputs of, for all tokens
-  bool dense_features = false;         ///< whether to return ImageFeatures::dense
+  bool with_dense_features = false;    ///< whether to return ImageFeatures::dense_features
 };
 
 /// The output of a forward pass: the tensors of an OutputRequest.
@@ -47,7 +47,7 @@ struct ModelOutput {
   at::Tensor hidden;  ///< [n, hidden], after the final norm, at OutputRequest::positions
   /// [tokens, hidden] for each requested block, before DeepStack features are added.
   std::vector<at::Tensor> text_blocks{};
-  at::Tensor dense_features{};  ///< ImageFeatures::dense; undefined if not requested or without images
+  at::Tensor dense_features{};  ///< ImageFeatures::dense_features; undefined if not requested or without images
 };
 
 /// A tensor of another checkpoint.
@@ -96,15 +96,15 @@ class VisionLanguageModel {
   /// at another resolution. `hidden` [masks, hidden] are the hidden states at masks.positions. The
   /// mask encoder processes at most `images_per_pass` images at a time (0: all). REQUIRES:
   /// predicts_masks(), masks.count() > 0.
-  virtual at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const;
+  virtual at::Tensor compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const;
 
   /// Returns the output projection, [vocabulary, hidden]. Logits are hidden · weightᵀ.
   virtual const at::Tensor& output_weight() const = 0;
 
   /// Return the number of blocks of the vision tower and of the language model, the units of
   /// activation checkpointing (RecomputeBlocks).
-  virtual int64_t vision_blocks() const = 0;
-  virtual int64_t language_blocks() const = 0;
+  virtual int64_t num_vision_blocks() const = 0;
+  virtual int64_t num_language_blocks() const = 0;
 
   /// Returns the name of a parameter's tensor in checkpoints.
   virtual std::string get_checkpoint_name(const std::string& parameter) const { return parameter; }
@@ -130,8 +130,8 @@ class VisionLanguageModel {
 
   const nn::ParameterStore& parameters() const { return parameters_; }
   nn::ParameterStore& parameters() { return parameters_; }
-  void set_recompute(RecomputeBlocks blocks) { recompute_ = blocks; }
-  const RecomputeBlocks& recompute() const { return recompute_; }
+  void set_recompute_blocks(RecomputeBlocks blocks) { recompute_blocks_ = blocks; }
+  const RecomputeBlocks& recompute_blocks() const { return recompute_blocks_; }
   /// Sets the maximum rows of pixels per vision pass; 0: all rows of a micro-batch. Fewer rows need
   /// less memory for temporaries. The features do not change.
   void set_vision_tiles_per_pass(int64_t tiles) { vision_tiles_per_pass_ = tiles; }
@@ -143,7 +143,7 @@ class VisionLanguageModel {
 
  private:
   nn::ParameterStore parameters_;
-  RecomputeBlocks recompute_;
+  RecomputeBlocks recompute_blocks_;
   int64_t vision_tiles_per_pass_ = 0;
 };
 

@@ -82,7 +82,7 @@ at::Tensor predict_masks(const models::VisionLanguageModel& model, const std::ve
   run_pass(model.parameters(), spec, [&] {
     const auto features =
         model.get_all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense_features=*/false);
-    logits = to_host(model.mask_logits(batch.masks, compute_hidden_states(model, batch, features).masks,
+    logits = to_host(model.compute_mask_logits(batch.masks, compute_hidden_states(model, batch, features).masks,
                                        layout.vision_tiles_per_pass));
   });
   return logits;
@@ -114,7 +114,7 @@ BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::ve
       evaluation.mask_logits.resize(masks.size());
       if (batch.masks.count() == 0) return;
       evaluation.mask_logits =
-          split_masks(to_host(model.mask_logits(batch.masks, states.masks, layout.vision_tiles_per_pass)), masks);
+          split_masks(to_host(model.compute_mask_logits(batch.masks, states.masks, layout.vision_tiles_per_pass)), masks);
     });
   }
   if (!prompts.empty()) evaluation.answers = generate(model, std::move(prompts), features, generation);

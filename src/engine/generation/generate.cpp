@@ -113,7 +113,7 @@ data::MicroBatch collate_sequences(std::span<const Sequence> sequences, at::Devi
 models::ImageFeatures join_features(std::span<const Sequence> sequences) {
   std::vector<models::ImageFeatures> features;
   for (const auto& sequence : sequences) features.push_back(sequence.image_features);
-  return models::ImageFeatures::join(features);
+  return models::ImageFeatures::concat(features);
 }
 
 /// Returns a micro-batch of the last token of each sequence.

@@ -120,7 +120,7 @@ class TextAndMasksStepLoss final : public StepLoss {
   /// size] has the hidden states that prompt the masks.
   at::Tensor compute_mask_loss(const data::MaskBatch& masks, const at::Tensor& hidden) {
     VLMTRAIN_CHECK(masks.targets.defined(), "the batch has no target masks");
-    const at::Tensor logits = model_.mask_logits(masks, hidden, model_.vision_tiles_per_pass());
+    const at::Tensor logits = model_.compute_mask_logits(masks, hidden, model_.vision_tiles_per_pass());
     const memory::ComponentScope loss(memory::Component::kLoss);
     std::vector<std::array<int64_t, 2>> sizes;
     sizes.reserve(masks.valid_regions.size());

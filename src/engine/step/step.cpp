@@ -183,7 +183,7 @@ StepInput make_step_input(const Objective& objective, std::span<const data::Samp
 
 AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
                               const at::Tensor& loss_scale, GradientBuckets* buckets) {
-  model.set_recompute(layout.recompute);
+  model.set_recompute_blocks(layout.recompute);
   model.set_vision_tiles_per_pass(layout.vision_tiles_per_pass);
   return Accumulation(model, input, layout, loss_scale, buckets).run();
 }

@@ -51,7 +51,7 @@ std::vector<fs::path> list_safetensors(const fs::path& folder) {
   return files;
 }
 
-/// Returns samples of a file's bytes, spread over the file.
+/// Returns excerpts of a file, spread over the file.
 std::string read_samples(const fs::path& path, uintmax_t bytes) {
   // Reading 256 KiB of a file of gigabytes is fast. It is enough, since any training step changes
   // nearly all weights.

@@ -59,7 +59,7 @@ Config Config::from_json(const nlohmann::json& json, const std::filesystem::path
   return config;
 }
 
-data::PixelRow Config::row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const {
+data::PixelRow Config::make_pixel_row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const {
   const VolumeAxes size = resolve_volume_size(requested);
   return {.dtype = dtype, .channels = vision.channels, .depth = size[0], .height = size[1], .width = size[2]};
 }

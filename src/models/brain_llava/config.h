@@ -45,7 +45,7 @@ struct Config {
   VolumeAxes resolve_volume_size(const std::optional<VolumeAxes>& requested) const;
   /// Returns the shape and dtype of the tower's input for a volume of resolve_volume_size(requested).
   /// Throws as resolve_volume_size().
-  data::PixelRow row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const;
+  data::PixelRow make_pixel_row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const;
   int64_t tokens_per_volume() const { return tokens[0] * tokens[1] * tokens[2]; }
 };
 

@@ -67,7 +67,7 @@ class Processor final : public ConversationProcessor {
 Processor::Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
                      const ProcessorSettings& settings)
     : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
-                            {config.row(settings.volume.size, settings.volume.dtype), config.tokens_per_volume()}),
+                            {config.make_pixel_row(settings.volume.size, settings.volume.dtype), config.tokens_per_volume()}),
       config_(std::move(config)),
       volume_settings_(make_volume_settings(config_, settings.volume)) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
@@ -135,7 +135,7 @@ data::SampleShape compute_volume_sample_shape(const nlohmann::json& config_json,
           .image_tokens = config.tokens_per_volume(),
           .num_media = 1,
           .pixel_rows = 1,
-          .row = config.row(size, dtype),
+          .row = config.make_pixel_row(size, dtype),
           .num_volumes = 1};
 }
 

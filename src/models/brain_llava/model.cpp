@@ -66,14 +66,14 @@ Model::Model(const Config& config, const nn::ParameterSettings& settings)
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   const at::Tensor volumes = vision.pixel_values.to(parameters().options().dtype().toScalarType());
-  const at::Tensor dense = tower_(volumes, vision.modalities, recompute().vision);
+  const at::Tensor dense = tower_(volumes, vision.modalities, recompute_blocks().vision);
   return {.features = projector_(pool(dense, config_.tokens, tower_.compute_grid(volumes))),
-          .dense = with_dense_features ? dense : at::Tensor()};
+          .dense_features = with_dense_features ? dense : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::brain_llava

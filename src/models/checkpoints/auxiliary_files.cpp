@@ -79,7 +79,6 @@ constexpr std::array<std::string_view, 7> kTokenizerFiles{
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt",     "tokenizer.model"};
 constexpr std::string_view kTemplatePrefix = "chat_template.";
-constexpr std::string_view kNamedTemplatePrefix = "additional_chat_templates/";
 constexpr const char* kProcessorFile = "processor_config.json";
 constexpr const char* kImageProcessorFile = "preprocessor_config.json";
 constexpr const char* kVideoProcessorFile = "video_preprocessor_config.json";
@@ -94,7 +93,7 @@ bool has_processor(const Files& files, const char* key) {
 }
 
 bool is_template(std::string_view name) {
-  return name.starts_with(kTemplatePrefix) || name.starts_with(kNamedTemplatePrefix);
+  return name.starts_with(kTemplatePrefix) || name.starts_with(kExtraTemplateFolder);
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ bool erase_quantization_config(nlohmann::ordered_json& config) {
 void refuse_quantized_weights(const json& config, const fs::path& folder) {
   static WeightFileCache<QuantizationTraces> cache;
   const auto declared = find_quantization_method(config, folder);
-  const QuantizationTraces traces = cache.get(folder, [&] { return find_quantization_traces(folder); });
+  const QuantizationTraces traces = cache.get_or_compute(folder, [&] { return find_quantization_traces(folder); });
   // Files that are unreadable for other reasons are reported when they are loaded.
   if (traces.is_unreadable && declared) throw_quantized(folder, declared->method, declared->source);
   const std::string tensor =

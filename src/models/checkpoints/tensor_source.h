@@ -30,7 +30,7 @@ class WeightFileCache {
   /// Returns the cached result of compute() for the weight files of a folder; calls it if there is
   /// no result for their current versions. Other threads wait meanwhile.
   template <class Compute>
-  Value get(const std::filesystem::path& folder, const Compute& compute) {
+  Value get_or_compute(const std::filesystem::path& folder, const Compute& compute) {
     const std::pair key(folder, hash_weight_files(folder));
     const std::scoped_lock lock(mutex_);
     const auto it = cache_.find(key);

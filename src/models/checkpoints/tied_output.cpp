@@ -100,7 +100,7 @@ std::optional<OutputTensors> find_output_tensors(std::span<const std::string> na
 
 bool are_output_tensors_equal(const OutputTensors& tensors, const fs::path& folder) {
   static WeightFileCache<bool> cache;
-  return cache.get(folder, [&] { return compare_output_tensors(tensors, folder); });
+  return cache.get_or_compute(folder, [&] { return compare_output_tensors(tensors, folder); });
 }
 
 bool has_tied_output(const VisionLanguageModel& model) {

@@ -123,7 +123,7 @@ ModelOutput TextModel::operator()(const data::MicroBatch& batch, const ImageFeat
         const bool is_sliding = config_.blocks[static_cast<size_t>(block)] == LayerType::kSliding;
         return BlockContext{.layer_type = is_sliding ? sliding : full, .cache = cache, .block = block};
       },
-      {.intermediates = request.text_blocks});
+      {.output_blocks = request.text_blocks});
   return {.hidden = norm_(outputs.last_hidden_state.index_select(0, request.positions)),
           .text_blocks = std::move(outputs.intermediates)};
 }
@@ -157,13 +157,13 @@ Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normal
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
-  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
-  return {.features = projector_(patches), .dense = with_dense_features ? patches : at::Tensor()};
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_blocks().vision);
+  return {.features = projector_(patches), .dense_features = with_dense_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::gemma3

@@ -187,9 +187,9 @@ TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   // already has that size.
   const at::Tensor overview = resize(resized, {tile, tile});
   if (!grid.is_split()) return {overview.unsqueeze(0), grid};
-  at::Tensor tiles = at::empty({grid.tiles(), 3, tile, tile}, at::kByte);
-  split_tiles(resized, tile, tiles.narrow(0, 0, grid.tiles() - 1));
-  tiles.select(0, grid.tiles() - 1).copy_(overview);
+  at::Tensor tiles = at::empty({grid.num_tiles(), 3, tile, tile}, at::kByte);
+  split_tiles(resized, tile, tiles.narrow(0, 0, grid.num_tiles() - 1));
+  tiles.select(0, grid.num_tiles() - 1).copy_(overview);
   return {tiles, grid};
 }
 

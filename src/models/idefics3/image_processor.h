@@ -43,12 +43,12 @@ struct TileGrid {
   bool is_split() const { return rows > 0; }
 
   /// Returns the number of tiles: the cells and one for the full image.
-  int64_t tiles() const { return rows * columns + 1; }
+  int64_t num_tiles() const { return rows * columns + 1; }
 };
 
 /// The tiles of an image.
 struct TiledImage {
-  at::Tensor tiles;  ///< uint8 [grid.tiles(), 3, tile_size, tile_size]: cells row by row, then the full image
+  at::Tensor tiles;  ///< uint8 [grid.num_tiles(), 3, tile_size, tile_size]: cells row by row, then the full image
   TileGrid grid;
 };
 

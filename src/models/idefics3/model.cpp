@@ -50,14 +50,14 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
-  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_blocks().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
-          .dense = with_dense_features ? patches : at::Tensor()};
+          .dense_features = with_dense_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::idefics3

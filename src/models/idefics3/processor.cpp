@@ -115,7 +115,7 @@ Processor::Processor(Config config, ImageProcessor images, std::optional<VideoSe
 
 MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
   const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  return {format_image_text(grid, config_.image_tokens_per_tile()), grid.tiles()};
+  return {format_image_text(grid, config_.image_tokens_per_tile()), grid.num_tiles()};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
@@ -131,7 +131,7 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
   }
   const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
   if (!grid.is_split()) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
-  const int64_t cells = grid.tiles() - 1;
+  const int64_t cells = grid.num_tiles() - 1;
   return {make_tiled_preview(rows.narrow(0, 0, cells), grid.rows, grid.columns),
           make_overview_preview(rows.select(0, cells))};
 }

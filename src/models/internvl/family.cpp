@@ -64,7 +64,7 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   const ImageProcessor images(read_image_settings(folder, config.vision), max_pixels);
-  const int64_t tiles = images.compute_grid(size, std::nullopt).tiles();
+  const int64_t tiles = images.compute_grid(size, std::nullopt).num_tiles();
   return make_tile_shape(tiles, tiles * config.image_tokens_per_tile() + kMarkerTokens, config);
 }
 

@@ -97,20 +97,20 @@ ImageProcessorSettings read_image_settings(const std::filesystem::path& folder, 
 ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels)
     : settings_(settings) {
   if (!max_pixels) return;
-  const int64_t max_cells = count_whole_tiles(*max_pixels, tile().side);
+  const int64_t max_cells = count_whole_tiles(*max_pixels, tile_settings().side);
   if (max_cells < 1) {
     throw usage_error("data.image_max_pixels is {}, but one tile of this model has {} pixels; raise it to that or more",
-                      *max_pixels, tile().side * tile().side);
+                      *max_pixels, tile_settings().side * tile_settings().side);
   }
   settings_.max_cells = std::min(settings_.max_cells, max_cells);
 }
 
 TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max_pixels) const {
   int64_t max_cells = settings_.max_cells;
-  if (max_pixels) max_cells = std::clamp<int64_t>(count_whole_tiles(*max_pixels, tile().side), 1, max_cells);
+  if (max_pixels) max_cells = std::clamp<int64_t>(count_whole_tiles(*max_pixels, tile_settings().side), 1, max_cells);
   const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
   const auto area = static_cast<double>(size.width * size.height);
-  const auto tile_area = static_cast<double>(tile().side * tile().side);
+  const auto tile_area = static_cast<double>(tile_settings().side * tile_settings().side);
   TileGrid best;
   double smallest_difference = std::numeric_limits<double>::infinity();
   // The order of the grids matters (by cells, then by columns): a later grid replaces an equally
@@ -132,13 +132,13 @@ at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
                  "the image to split must be uint8 [3, height, width]");
   const TileGrid grid = compute_grid({image.size(1), image.size(2)}, max_pixels);
-  const int64_t side = tile().side;
+  const int64_t side = tile_settings().side;
   const auto resize_grid = [&](int64_t rows, int64_t columns) {
-    return image::resize(image, rows * side, columns * side, tile().filter);
+    return image::resize(image, rows * side, columns * side, tile_settings().filter);
   };
-  at::Tensor tiles = at::empty({grid.tiles(), 3, side, side}, at::kByte);
-  split_tiles(resize_grid(grid.rows, grid.columns), side, tiles.narrow(0, 0, grid.cells()));
-  if (grid.cells() > 1) tiles.select(0, grid.cells()).copy_(resize_grid(1, 1));
+  at::Tensor tiles = at::empty({grid.num_tiles(), 3, side, side}, at::kByte);
+  split_tiles(resize_grid(grid.rows, grid.columns), side, tiles.narrow(0, 0, grid.num_cells()));
+  if (grid.num_cells() > 1) tiles.select(0, grid.num_cells()).copy_(resize_grid(1, 1));
   return tiles;
 }
 

@@ -52,9 +52,9 @@ struct TileGrid {
 
   bool operator==(const TileGrid&) const = default;
 
-  int64_t cells() const { return rows * columns; }
+  int64_t num_cells() const { return rows * columns; }
   /// Returns the number of tiles: the cells and, if there are several, one for the full image.
-  int64_t tiles() const { return cells() == 1 ? 1 : cells() + 1; }
+  int64_t num_tiles() const { return num_cells() == 1 ? 1 : num_cells() + 1; }
 };
 
 /// Conversion of images to tiles, bitwise equal to transformers 5.23 with torchvision 0.29. The
@@ -68,7 +68,7 @@ class ImageProcessor {
   /// image's cells. Throws UserError (kUsage) if one tile exceeds it.
   ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels);
 
-  const TileSettings& tile() const { return settings_.tile; }
+  const TileSettings& tile_settings() const { return settings_.tile; }
   /// Returns the minimum number of cells; data.image_max_pixels can lower it.
   int64_t min_cells() const { return std::min(settings_.min_cells, settings_.max_cells); }
   /// Returns the maximum number of cells.
@@ -79,7 +79,7 @@ class ImageProcessor {
   TileGrid compute_grid(image::ImageSize size, std::optional<int64_t> max_pixels) const;
 
   /// Converts `image`, uint8 [3, height, width] as from image::decode_image(), to tiles: uint8
-  /// [grid.tiles(), 3, side, side], the cells row by row, then the full image.
+  /// [grid.num_tiles(), 3, side, side], the cells row by row, then the full image.
   at::Tensor process(const at::Tensor& image, std::optional<int64_t> max_pixels) const;
 
  private:

@@ -166,13 +166,13 @@ Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normal
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
-  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
-  return {.features = projector_(patches), .dense = with_dense_features ? patches : at::Tensor()};
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_blocks().vision);
+  return {.features = projector_(patches), .dense_features = with_dense_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::internvl

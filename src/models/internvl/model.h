@@ -75,7 +75,7 @@ class VisionTower {
   /// Encodes pixels [tiles, 3, image_size, image_size] to [tiles · patches, hidden], without class
   /// tokens.
   at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
-  int64_t blocks() const { return blocks_.size(); }
+  int64_t num_blocks() const { return blocks_.size(); }
 
  private:
   /// Returns the blocks' input [tiles · rows_per_tile, hidden]: class token and patches of each
@@ -116,8 +116,8 @@ class Model final : public VisionLanguageModel {
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
-  int64_t vision_blocks() const override { return tower_.blocks(); }
-  int64_t language_blocks() const override { return text_.blocks(); }
+  int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
+  int64_t num_language_blocks() const override { return text_.num_blocks(); }
   std::string get_checkpoint_name(const std::string& parameter) const override {
     return key_map_.to_checkpoint_key(parameter);
   }

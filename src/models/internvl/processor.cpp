@@ -59,7 +59,7 @@ Processor::Processor(Config config, ImageProcessor images, VideoSettings videos,
                      text::ChatTemplate chat_template, const ProcessorSettings& settings)
     : ConversationProcessor(
           std::move(tokenizer), std::move(chat_template), settings,
-          {{.height = images.tile().side, .width = images.tile().side}, config.image_tokens_per_tile()}),
+          {{.height = images.tile_settings().side, .width = images.tile_settings().side}, config.image_tokens_per_tile()}),
       config_(std::move(config)),
       image_processor_(images),
       video_settings_(videos) {
@@ -67,7 +67,7 @@ Processor::Processor(Config config, ImageProcessor images, VideoSettings videos,
 }
 
 MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const int64_t tiles = image_processor_.compute_grid(size, max_pixels).tiles();
+  const int64_t tiles = image_processor_.compute_grid(size, max_pixels).num_tiles();
   return {.text = format_image_text(tiles, config_.image_tokens_per_tile()), .pixel_rows = tiles};
 }
 
@@ -83,19 +83,19 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
     return frames;
   }
   const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  if (grid.cells() == 1) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
-  return {make_tiled_preview(rows.narrow(0, 0, grid.cells()), grid.rows, grid.columns),
-          make_overview_preview(rows.select(0, grid.cells()))};
+  if (grid.num_cells() == 1) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
+  return {make_tiled_preview(rows.narrow(0, 0, grid.num_cells()), grid.rows, grid.columns),
+          make_overview_preview(rows.select(0, grid.num_cells()))};
 }
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
   constexpr int64_t kMarkerTokens = 2;  // <img> and </img>
-  return image_processor_.compute_grid(size, max_pixels).tiles() * config_.image_tokens_per_tile() + kMarkerTokens;
+  return image_processor_.compute_grid(size, max_pixels).num_tiles() * config_.image_tokens_per_tile() + kMarkerTokens;
 }
 
 std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/) const {
   // Video frames are one tile each and cannot shrink; only a sample's images do.
-  const int64_t tile_pixels = image_processor_.tile().side * image_processor_.tile().side;
+  const int64_t tile_pixels = image_processor_.tile_settings().side * image_processor_.tile_settings().side;
   return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
 }
 
@@ -112,7 +112,7 @@ std::string Processor::describe_position_overflow(const std::string& id, int64_t
 }
 
 void Processor::check_video(const image::VideoInfo& /*info*/) const {
-  check_frame_normalization(image_processor_.tile().normalization, video_settings_.tile.normalization);
+  check_frame_normalization(image_processor_.tile_settings().normalization, video_settings_.tile.normalization);
 }
 
 MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {

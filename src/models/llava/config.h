@@ -12,7 +12,7 @@
 
 namespace vlmtrain::models::llava {
 
-/// Layout of a checkpoint: its config keys, its weight names and the tokenization of text around
+/// Format of a checkpoint: its config keys, its weight names and the tokenization of text around
 /// images.
 enum class Layout {
   kHuggingFace,  ///< transformers' LlavaForConditionalGeneration: sections vision_config and text_config
@@ -31,13 +31,13 @@ struct Config {
   bool drop_first_row = true;  ///< drop the first feature of each tile, CLIP's class token
   Activation projector_activation = Activation::kGelu;
   bool projector_bias = true;
-  std::optional<int64_t> image_token_id;  ///< nothing in the original layout, whose tokenizer has no image token
-  bool pad_to_square = false;             ///< original layout: image_aspect_ratio is "pad"
-  std::filesystem::path tower_folder;     ///< original layout: mm_vision_tower if it is a folder, else empty
-  std::string tower_name;                 ///< original layout: mm_vision_tower
+  std::optional<int64_t> image_token_id;  ///< nothing in the original format, whose tokenizer has no image token
+  bool pad_to_square = false;             ///< original format: image_aspect_ratio is "pad"
+  std::filesystem::path tower_folder;     ///< original format: mm_vision_tower if it is a folder, else empty
+  std::string tower_name;                 ///< original format: mm_vision_tower
   nlohmann::json vision_config;           ///< the tower's config as stored
 
-  /// Parses `json`, the content of `folder`/config.json, and for the original layout the
+  /// Parses `json`, the content of `folder`/config.json, and for the original format the
   /// config.json of the tower's folder. Relative paths in it start at `folder`. Throws UserError
   /// (kBadData) with the key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);

@@ -91,12 +91,12 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
     const int64_t rows = config().vision.rows_per_tile();
     features = features.view({-1, rows, features.size(1)}).narrow(1, 1, rows - 1).flatten(0, 1);
   }
-  return {.features = projector_(features), .dense = with_dense_features ? features : at::Tensor()};
+  return {.features = projector_(features), .dense_features = with_dense_features ? features : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 std::optional<ExternalWeight> Model::find_external_weight(const std::string& parameter) const {

@@ -13,16 +13,16 @@
 namespace vlmtrain::models::llava {
 
 /// Names of the modules, the prefixes of parameter names: transformers 5's names for the Hugging
-/// Face layout, the names of LLaVA's code for the original layout.
+/// Face format, the names of LLaVA's code for the original format.
 struct ModuleNames {
   std::string_view vision_tower, projector_1, projector_2, language_model, output;
 };
-/// Returns the module names of a layout.
+/// Returns the module names of a format.
 const ModuleNames& get_module_names(Layout layout);
 
 /// Returns the map from parameter names to the keys of a checkpoint with these tensors. Keys of the
-/// Hugging Face layout are `language_model.model.layers…` or `model.language_model.layers…`, and
-/// `vision_tower.…` with or without `vision_model`. Keys of the original layout equal the parameter
+/// Hugging Face format are `language_model.model.layers…` or `model.language_model.layers…`, and
+/// `vision_tower.…` with or without `vision_model`. Keys of the original format equal the parameter
 /// names.
 StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors);
 
@@ -68,8 +68,8 @@ class Model : public VisionLanguageModel {
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
-  int64_t vision_blocks() const override { return tower_.blocks(); }
-  int64_t language_blocks() const override { return text_.blocks(); }
+  int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
+  int64_t num_language_blocks() const override { return text_.num_blocks(); }
   std::string get_checkpoint_name(const std::string& parameter) const override {
     return spec_.key_map.to_checkpoint_key(parameter);
   }
@@ -78,9 +78,9 @@ class Model : public VisionLanguageModel {
 
  protected:
   const Config& config() const { return spec_.config; }
-  /// Returns how many of the recompute().vision recomputed blocks belong to the vision tower.
+  /// Returns how many of the recompute_blocks().vision recomputed blocks belong to the vision tower.
   /// Subclasses with another encoder override it.
-  virtual int64_t count_recomputed_tower_blocks() const { return recompute().vision; }
+  virtual int64_t count_recomputed_tower_blocks() const { return recompute_blocks().vision; }
 
  private:
   ModelSpec spec_;

@@ -37,9 +37,9 @@ struct ImageProcessorSettings {
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config);
 
 /// Loads the settings of the checkpoint in `folder`, whose config.json is `config`. In the original
-/// layout, preprocessor_config.json may be missing; then the published settings of CLIP or SigLIP
+/// format, preprocessor_config.json may be missing; then the published settings of CLIP or SigLIP
 /// apply at the tower's image size. Padding depends on image_aspect_ratio of config.json in that
-/// layout. Throws UserError (kBadData) if the images do not have the tower's size or if the file is
+/// format. Throws UserError (kBadData) if the images do not have the tower's size or if the file is
 /// missing.
 ImageProcessorSettings load_image_processor_settings(const Config& config, const std::filesystem::path& folder);
 
@@ -53,7 +53,7 @@ void check_image_size(image::ImageSize size, const ImageProcessorSettings& setti
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings);
 
 /// Processor of LLaVA (transformers' LlavaProcessor). Each image is one tile and a fixed number of
-/// `<image>` tokens. In the original layout, the texts between images are tokenized separately, as
+/// `<image>` tokens. In the original format, the texts between images are tokenized separately, as
 /// in LLaVA's code, whose tokenizer has no image token.
 class Processor final : public ConversationProcessor {
  public:
@@ -66,7 +66,7 @@ class Processor final : public ConversationProcessor {
   MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
-  /// Tokenizes the texts between `images` images separately (original layout).
+  /// Tokenizes the texts between `images` images separately (original format).
   EncodedChat encode_text_segments(const text::RenderedChat& chat, size_t images) const;
 
   Config config_;

@@ -38,9 +38,9 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config, const
   const TileGrid grid = ImageProcessor(model_config, max_pixels).compute_grid(size);
   const int64_t side = model_config.vision.image_size;
   return {.tokens = count_image_text_tokens(model_config, grid),
-          .image_tokens = grid.tiles() * model_config.image_tokens_per_tile(),
+          .image_tokens = grid.num_tiles() * model_config.image_tokens_per_tile(),
           .num_media = 1,
-          .pixel_rows = grid.tiles(),
+          .pixel_rows = grid.num_tiles(),
           .row = {.height = side, .width = side}};
 }
 

@@ -32,7 +32,7 @@ int64_t count_tiles(double side, int64_t tile) {
 /// Returns true if the text has tokens for the cells. If the global image has a token, it replaces
 /// a single cell.
 bool has_cell_tokens(const Config& config, TileGrid grid) {
-  return config.max_image_size && !(config.has_global_image() && grid.cells() == 1);
+  return config.max_image_size && !(config.has_global_image() && grid.num_cells() == 1);
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ ImageSize ImageProcessor::compute_resized_size(ImageSize size, std::optional<int
 TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max_pixels) const {
   const ImageSize resized_size = compute_resized_size(size, max_pixels);
   TileGrid grid{resized_size.height / tile_size_, resized_size.width / tile_size_};
-  grid.has_global_image = has_global_image_ && grid.cells() > 1;
+  grid.has_global_image = has_global_image_ && grid.num_cells() > 1;
   return grid;
 }
 
@@ -92,8 +92,8 @@ at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   const TileGrid grid = compute_grid(size, max_pixels);
   const at::Tensor pixels = image::resize_pillow(image, resized_size.height, resized_size.width,
                                                  max_side_ ? Filter::kBicubic : Filter::kBilinear);
-  at::Tensor tiles = at::empty({grid.tiles(), 3, tile_size_, tile_size_}, at::kByte);
-  split_tiles(pixels, tile_size_, tiles.narrow(0, grid.tiles() - grid.cells(), grid.cells()));
+  at::Tensor tiles = at::empty({grid.num_tiles(), 3, tile_size_, tile_size_}, at::kByte);
+  split_tiles(pixels, tile_size_, tiles.narrow(0, grid.num_tiles() - grid.num_cells(), grid.num_cells()));
   if (grid.has_global_image) {
     // nanoVLM resizes the global image as a float tensor, hence not with Pillow's arithmetic.
     tiles.select(0, 0).copy_(image::resize_float(pixels, tile_size_, tile_size_, Filter::kBilinear));
@@ -117,7 +117,7 @@ std::string format_image_text(const Config& config, TileGrid grid) {
 
 int64_t count_image_text_tokens(const Config& config, TileGrid grid) {
   const bool has_markers = config.max_image_size.has_value();
-  return grid.tiles() * (config.image_tokens_per_tile() + (has_markers ? 1 : 0));
+  return grid.num_tiles() * (config.image_tokens_per_tile() + (has_markers ? 1 : 0));
 }
 
 text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path& folder) {
@@ -146,7 +146,7 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
 
 MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
   const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  return {config_.images_before_text() ? "" : format_image_text(config_, grid), grid.tiles()};
+  return {config_.images_before_text() ? "" : format_image_text(config_, grid), grid.num_tiles()};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
@@ -159,7 +159,7 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
   std::vector<MediaPreview> previews;
   if (grid.has_global_image) previews.push_back(make_overview_preview(rows.select(0, 0)));
   const int64_t first = grid.has_global_image ? 1 : 0;
-  previews.push_back(make_tiled_preview(rows.narrow(0, first, grid.cells()), grid.rows, grid.columns));
+  previews.push_back(make_tiled_preview(rows.narrow(0, first, grid.num_cells()), grid.rows, grid.columns));
   return previews;
 }
 

@@ -20,8 +20,8 @@ struct TileGrid {
 
   bool operator==(const TileGrid&) const = default;
 
-  int64_t cells() const { return rows * columns; }
-  int64_t tiles() const { return cells() + (has_global_image ? 1 : 0); }
+  int64_t num_cells() const { return rows * columns; }
+  int64_t num_tiles() const { return num_cells() + (has_global_image ? 1 : 0); }
 };
 
 /// Conversion of images to tiles, as nanoVLM's DynamicResize and GlobalAndSplitImages; without

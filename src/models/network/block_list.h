@@ -34,7 +34,7 @@ struct DeepstackAddition {
 
 /// The operations on hidden states between blocks.
 struct HiddenStateOptions {
-  std::vector<int64_t> intermediates{};  ///< indices of blocks whose outputs are returned, before additions
+  std::vector<int64_t> output_blocks{};  ///< indices of blocks whose outputs are returned, before additions
   std::vector<DeepstackAddition> additions{};
 };
 
@@ -80,7 +80,7 @@ class BlockList {
   BlockOutputs run_with_contexts(at::Tensor hidden, const TowerRecompute& recompute, const GetContext& get_context,
                                  const HiddenStateOptions& options = {}) const {
     check_options(options);
-    BlockOutputs outputs{.intermediates = std::vector<at::Tensor>(options.intermediates.size())};
+    BlockOutputs outputs{.intermediates = std::vector<at::Tensor>(options.output_blocks.size())};
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];
       store_->prepare_block_forward(entry.first_parameter, entry.end_parameter);
@@ -94,12 +94,12 @@ class BlockList {
           i < recompute.num_selective ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
       hidden = is_recomputed ? nn::recompute(run_block, hidden, entry.parameters, checkpoint_mode) : run_block(hidden);
       if (store_->has_block_unsharder() && hidden.requires_grad()) register_backward_use(hidden, entry);
-      for (size_t index = 0; index < options.intermediates.size(); ++index) {
-        if (options.intermediates[index] == i) outputs.intermediates[index] = hidden;
+      for (size_t index = 0; index < options.output_blocks.size(); ++index) {
+        if (options.output_blocks[index] == i) outputs.intermediates[index] = hidden;
       }
       // The view collects the gradients of the next block before that of the returned state is
       // added, so the summation order does not depend on recomputation.
-      if (std::ranges::find(options.intermediates, i) != options.intermediates.end()) hidden = hidden.view_as(hidden);
+      if (std::ranges::find(options.output_blocks, i) != options.output_blocks.end()) hidden = hidden.view_as(hidden);
       for (const auto& addition : options.additions) {
         if (addition.block == i) hidden = hidden.index_add(0, addition.rows, addition.features);
       }
@@ -123,7 +123,7 @@ class BlockList {
 
   void check_options(const HiddenStateOptions& options) const {
     const auto exists = [this](int64_t block) { return block >= 0 && block < size(); };
-    VLMTRAIN_CHECK(std::ranges::all_of(options.intermediates, exists) &&
+    VLMTRAIN_CHECK(std::ranges::all_of(options.output_blocks, exists) &&
                        std::ranges::all_of(options.additions, exists, &DeepstackAddition::block),
                    "hidden states of a block that does not exist: the model has {} blocks", size());
   }

@@ -195,7 +195,7 @@ ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFea
     block_context.block = block;
     return block_context;
   };
-  HiddenStateOptions options{.intermediates = request.text_blocks};
+  HiddenStateOptions options{.output_blocks = request.text_blocks};
   for (const auto& deepstack : image_features.deepstack_features) {
     // Feature level i is added after block i.
     options.additions.push_back({std::ssize(options.additions), batch.image_positions, deepstack});

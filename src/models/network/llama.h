@@ -107,7 +107,7 @@ class LlamaModel {
                          nn::KeyValueCache* cache) const;
 
   const at::Tensor& embedding_weight() const { return embedding_; }
-  int64_t blocks() const { return blocks_.size(); }
+  int64_t num_blocks() const { return blocks_.size(); }
 
  private:
   /// Returns the batch's embeddings [tokens, hidden], with `image_features` [image tokens, hidden]
@@ -138,7 +138,7 @@ class CausalLlama {
   }
 
   const at::Tensor& output_weight() const { return output_weight_; }
-  int64_t blocks() const { return text_.blocks(); }
+  int64_t num_blocks() const { return text_.num_blocks(); }
 
  private:
   LlamaModel text_;

@@ -31,7 +31,7 @@ class MaskEncoder {
   /// their input for the backward pass.
   virtual at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const = 0;
   /// Returns the number of blocks that can be recomputed.
-  virtual int64_t blocks() const = 0;
+  virtual int64_t num_blocks() const = 0;
 };
 
 /// A sequence of blocks of several types, which may be recomputed in the backward pass. Unlike in a

@@ -98,7 +98,7 @@ class SamVit : public MaskEncoder {
   SamVit(const nn::ParameterScope& scope, const SamVitConfig& config);
 
   at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const override;
-  int64_t blocks() const override { return blocks_.size(); }
+  int64_t num_blocks() const override { return blocks_.size(); }
 
  private:
   at::Tensor embed(const at::Tensor& pixels) const;

@@ -152,7 +152,7 @@ int64_t TinyVitConfig::stride() const {
   return stride;
 }
 
-int64_t TinyVitConfig::blocks() const {
+int64_t TinyVitConfig::num_blocks() const {
   int64_t blocks = 0;
   for (const TinyVitStage& stage : stages) blocks += stage.blocks;
   return blocks;

@@ -113,11 +113,11 @@ at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::Int
 TinyVitBlock::TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig& config, const TinyVitStage& stage,
                            const at::Tensor& offsets)
     : window_(stage.window),
-      attention_(scope / "attn", stage, offsets, compute_residual_gain(config.blocks())),
+      attention_(scope / "attn", stage, offsets, compute_residual_gain(config.num_blocks())),
       norm_(scope / "mlp" / "norm", stage.width, kMlpNormEpsilon),
       fc1_(scope / "mlp" / "fc1", stage.width, config.compute_mlp_width(stage.width), true),
       fc2_(scope / "mlp" / "fc2", config.compute_mlp_width(stage.width), stage.width, true,
-           compute_residual_gain(config.blocks())),
+           compute_residual_gain(config.num_blocks())),
       local_convolution_(scope / "local_conv", {.in_channels = stage.width,
                                                 .out_channels = stage.width,
                                                 .kernel = config.local_conv_size,

@@ -105,7 +105,7 @@ class VisionTransformer {
   /// The first `recomputed_blocks` blocks are recomputed in the backward pass.
   at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
   /// Returns the number of blocks that run.
-  int64_t blocks() const { return blocks_.size(); }
+  int64_t num_blocks() const { return blocks_.size(); }
 
  private:
   at::Tensor embed(const image::BytePixels& pixels) const;

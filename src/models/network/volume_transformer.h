@@ -70,7 +70,7 @@ class VolumeTransformer {
   /// last axis fastest and without the class token. The first `recomputed_blocks` blocks are
   /// recomputed in the backward pass. `modalities` is int64 [rows]; undefined: unknown.
   at::Tensor operator()(const at::Tensor& volumes, const at::Tensor& modalities, int64_t recomputed_blocks) const;
-  int64_t blocks() const { return blocks_.size(); }
+  int64_t num_blocks() const { return blocks_.size(); }
   /// Returns the number of patches along each axis of `volumes` [rows, channels, x, y, z].
   VolumeAxes compute_grid(const at::Tensor& volumes) const;
 

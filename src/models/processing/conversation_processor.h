@@ -187,7 +187,7 @@ class ConversationProcessor : public Processor {
   /// Returns the lowest limits; nothing if there are no media or a medium cannot be shrunk.
   std::optional<PixelLimits> find_lowest_limits(const std::vector<Medium>& media) const;
   /// Returns the highest limits at which the media have at most `token_budget` tokens; nothing if
-  /// they have more at `floor`, the lowest limits.
+  /// they have more at `floor`.
   std::optional<PixelLimits> find_highest_limits(const std::vector<Medium>& media, const PixelLimits& floor,
                                                  int64_t token_budget) const;
   /// Returns advice on shortening a record.

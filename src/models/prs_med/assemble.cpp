@@ -74,7 +74,7 @@ fs::path find_tokenizer(const LlavaSource& text, const fs::path& tokenizer_overr
 }
 
 /// Writes the text model's files to `folder` and adds the mask token to tokenizer and vocabulary.
-/// `masks` is the mask_config.
+/// `mask_config` is added to config.json.
 void write_model_files(const LlavaSource& text, const ordered_json& masks, const fs::path& tokenizer_override,
                        const fs::path& folder) {
   const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
@@ -96,7 +96,7 @@ void write_model_files(const LlavaSource& text, const ordered_json& masks, const
   write_config(folder, config);
 }
 
-/// Writes the preset's files to `folder`, with `masks` as the mask_config.
+/// Writes the preset's files to `folder`, with `mask_config` in config.json.
 void write_model_files(const AssemblyOptions& options, const ordered_json& masks, const fs::path& folder) {
   write_preset_files(options.preset, options.tokenizer, folder);
   auto config = io::read_ordered_json(folder / "config.json");

@@ -49,7 +49,7 @@ Model::Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSe
                         config.channels()) {}
 
 int64_t Model::count_recomputed_tower_blocks() const {
-  return std::max<int64_t>(0, recompute().vision - encoder_->blocks());  // the encoder's blocks come first
+  return std::max<int64_t>(0, recompute_blocks().vision - encoder_->num_blocks());  // the encoder's blocks come first
 }
 
 at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) const {
@@ -59,12 +59,12 @@ at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) cons
   for (int64_t first = 0; first < images; first += batch_size) {
     const image::BytePixels batch{pixels.narrow(0, first, std::min(batch_size, images - first)), kNormalization};
     features.push_back(
-        (*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()), recompute().vision));
+        (*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()), recompute_blocks().vision));
   }
   return features.size() == 1 ? features.front() : at::cat(features);
 }
 
-at::Tensor Model::mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const {
+at::Tensor Model::compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const {
   parameters().prepare_non_block_parameters();
   const memory::ComponentScope memory_scope(memory::Component::kMasks);
   return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / MaskEncoder::kStride,

@@ -28,11 +28,11 @@ class Model final : public llava::Model {
   Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSettings& settings);
 
   bool predicts_masks() const override { return true; }
-  at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
+  at::Tensor compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
                          int64_t images_per_pass) const override;
   /// Returns the number of blocks of mask encoder and vision tower. The encoder's are recomputed
   /// first, since their activations are by far the largest.
-  int64_t vision_blocks() const override { return encoder_->blocks() + llava::Model::vision_blocks(); }
+  int64_t num_vision_blocks() const override { return encoder_->num_blocks() + llava::Model::num_vision_blocks(); }
 
  private:
   int64_t count_recomputed_tower_blocks() const override;

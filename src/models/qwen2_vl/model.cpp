@@ -58,7 +58,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
   const bool has_windows = !layout.patch_order.empty();
   const at::Tensor window_order = has_windows ? memory::copy_to_device(layout.patch_order, device) : at::Tensor();
   const at::Tensor embedded = tower_.embed({vision.pixel_values, normalization_, window_order});
-  at::Tensor patches = tower_(embedded, layout, recompute().vision).last_hidden_state;
+  at::Tensor patches = tower_(embedded, layout, recompute_blocks().vision).last_hidden_state;
   const at::Tensor features = merger_(patches);  // [tokens, text hidden]
   if (!with_dense_features) patches.reset();
   const auto restore_order = [&](const at::Tensor& token_rows) {
@@ -67,13 +67,13 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
   };
   ImageFeatures result{.features = restore_order(features)};
   // Dense features are per patch; a row of the view has the patches of one token.
-  if (with_dense_features) result.dense = restore_order(patches.view({features.size(0), -1})).view_as(patches);
+  if (with_dense_features) result.dense_features = restore_order(patches.view({features.size(0), -1})).view_as(patches);
   return result;
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -102,7 +102,7 @@ class VisionTower {
   /// blocks are recomputed in the backward pass. `options` selects further hidden states to return.
   BlockOutputs operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
                           const HiddenStateOptions& options = {}) const;
-  int64_t blocks() const { return blocks_.size(); }
+  int64_t num_blocks() const { return blocks_.size(); }
 
  private:
   VisionConfig config_;

@@ -198,7 +198,7 @@ BlockOutputs VisionTower::operator()(const image::BytePixels& pixels, const qwen
   const at::Tensor weights =
       memory::copy_to_device(at::tensor(interpolation.weights), device).view({kInterpolationPoints, -1});
   const at::Tensor embedded = transformer_.embed(pixels) + nn::sum_weighted_rows(positions_, indices, weights);
-  return transformer_(embedded, layout, recomputed_blocks, {.intermediates = deepstack_blocks_});
+  return transformer_(embedded, layout, recomputed_blocks, {.output_blocks = deepstack_blocks_});
 }
 
 PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool use_postshuffle_norm)
@@ -246,9 +246,9 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
                  vision.pixel_values.size(0));
   const auto interpolation =
       PositionInterpolation::make(vision.grids, config_.vision.position_side, config_.vision.merge_size);
-  BlockOutputs patches = tower_({vision.pixel_values, normalization_}, layout, interpolation, recompute().vision);
+  BlockOutputs patches = tower_({vision.pixel_values, normalization_}, layout, interpolation, recompute_blocks().vision);
   ImageFeatures result{.features = merger_(patches.last_hidden_state),
-                       .dense = with_dense_features ? patches.last_hidden_state : at::Tensor()};
+                       .dense_features = with_dense_features ? patches.last_hidden_state : at::Tensor()};
   patches.last_hidden_state.reset();  // frees memory before the next merger runs
   for (size_t i = 0; i < deepstack_mergers_.size(); ++i) {
     result.deepstack_features.push_back(deepstack_mergers_[i](patches.intermediates[i]));
@@ -259,7 +259,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

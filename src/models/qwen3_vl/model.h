@@ -69,7 +69,7 @@ class VisionTower {
   /// pass.
   BlockOutputs operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
                           const PositionInterpolation& interpolation, int64_t recomputed_blocks) const;
-  int64_t blocks() const { return transformer_.blocks(); }
+  int64_t num_blocks() const { return transformer_.num_blocks(); }
 
  private:
   qwen2_vl::VisionTower transformer_;
@@ -105,8 +105,8 @@ class Model final : public VisionLanguageModel {
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
-  int64_t vision_blocks() const override { return tower_.blocks(); }
-  int64_t language_blocks() const override { return text_.blocks(); }
+  int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
+  int64_t num_language_blocks() const override { return text_.num_blocks(); }
 
  private:
   Config config_;

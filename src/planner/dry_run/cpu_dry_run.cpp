@@ -126,8 +126,8 @@ DryRunResult CpuDryRun::step(const engine::StepLayout& layout, const std::vector
   const int64_t malloc_cached_bytes = memory_.small_peak_bytes() - small_bytes;
   result.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes() + malloc_cached_bytes});
   result.detail = DryRunDetail{.peak = trace_ ? memory::find_peak(trace_->events(), first_event) : memory::MemoryPeak{},
-                               .vision_blocks = session_.model().vision_blocks(),
-                               .language_blocks = session_.model().language_blocks(),
+                               .vision_blocks = session_.model().num_vision_blocks(),
+                               .language_blocks = session_.model().num_language_blocks(),
                                .num_parameters = session_.model().parameters().total_elements(),
                                .num_trainable_parameters = session_.training().optimizer.count_trained_elements(),
                                .timeline = {}};

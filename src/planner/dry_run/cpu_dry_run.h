@@ -37,8 +37,8 @@ class CpuDryRun {
   /// Returns the bytes of live tensors, which between steps are weights, gradients and optimizer
   /// state.
   int64_t persistent_bytes() const { return memory_.live_bytes(); }
-  int64_t vision_blocks() const { return session_.model().vision_blocks(); }
-  int64_t language_blocks() const { return session_.model().language_blocks(); }
+  int64_t num_vision_blocks() const { return session_.model().num_vision_blocks(); }
+  int64_t num_language_blocks() const { return session_.model().num_language_blocks(); }
 
  private:
   memory::MetaMemoryTracker memory_;

@@ -99,8 +99,8 @@ class DryRunner {
     // workspace of a library.
     trace_->assign_workspaces(first_step_event);
     result_.detail = DryRunDetail{.peak = memory::find_peak(trace_->events()),
-                                  .vision_blocks = session.model().vision_blocks(),
-                                  .language_blocks = session.model().language_blocks(),
+                                  .vision_blocks = session.model().num_vision_blocks(),
+                                  .language_blocks = session.model().num_language_blocks(),
                                   .num_parameters = session.model().parameters().total_elements(),
                                   .num_trainable_parameters = session.training().optimizer.count_trained_elements(),
                                   .timeline = {}};

@@ -195,7 +195,7 @@ LookAheadDryRun::LookAheadDryRun(const Job& job, const StepConfig& step_config, 
 MemoryForecast LookAheadDryRun::dry_run(const LookAheadStep& step) {
   const double start_seconds = read_cpu_seconds();
   memory::limit_reserved_bytes(device_, step.limit_bytes);
-  const models::RecomputeBlocks all_blocks{session_.model().vision_blocks(), session_.model().language_blocks()};
+  const models::RecomputeBlocks all_blocks{session_.model().num_vision_blocks(), session_.model().num_language_blocks()};
   MemoryForecast forecast;
   forecast.step = step.step;
   forecast.layout = step.layout;

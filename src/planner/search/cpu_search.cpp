@@ -30,7 +30,7 @@ CpuConfigSearch::CpuConfigSearch(Job job, const Workload& workload, Settings set
       settings_(std::move(settings)),
       planning_stats_(planning_stats),
       dry_run_(job_) {
-  all_blocks_ = {dry_run_->vision_blocks(), dry_run_->language_blocks()};
+  all_blocks_ = {dry_run_->num_vision_blocks(), dry_run_->num_language_blocks()};
 }
 
 std::optional<CpuStepEstimate> CpuConfigSearch::find() {

@@ -378,10 +378,10 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   if (plan || host_plan) {
     step_config = plan ? plan->step_config() : host_plan->saved_plan().step_config;
   } else {
-    step_config = make_min_memory_config(config, model->vision_blocks(), model->language_blocks());
+    step_config = make_min_memory_config(config, model->num_vision_blocks(), model->num_language_blocks());
   }
   step_config.recompute =
-      models::clamp_blocks(step_config.recompute, {model->vision_blocks(), model->language_blocks()});
+      models::clamp_blocks(step_config.recompute, {model->num_vision_blocks(), model->num_language_blocks()});
   training = std::make_unique<engine::Training>(*model, job.optimizer,
                                                 engine::make_objective(job.objective)->gradient_groups(), job.shard());
   if (!checkpoint) return;

@@ -114,7 +114,7 @@ engine::StepLayout OomGuard::choose_next_layout(const engine::StepLayout& failed
       return std::move(*smaller_layout);
     }
   }
-  const models::RecomputeBlocks all_blocks{training_.model.vision_blocks(), training_.model.language_blocks()};
+  const models::RecomputeBlocks all_blocks{training_.model.num_vision_blocks(), training_.model.num_language_blocks()};
   if (const auto min_memory_layout = engine::minimize_memory(failed, all_blocks)) return *min_memory_layout;
   if (const auto single_sample_layout =
           engine::subdivide_micro_batches(failed, error.micro_batch(), engine::SubdivisionMode::kSingleSamples)) {

@@ -37,7 +37,7 @@ using TensorMap = std::map<std::string, at::Tensor>;
 TensorMap compute_gradients(VisionLanguageModel& model, std::span<const VolumeSample> samples,
                             const StepSettings& settings) {
   for (const auto& parameter : model.parameters().all()) parameter.tensor.mutable_grad().reset();
-  model.set_recompute(settings.recompute);
+  model.set_recompute_blocks(settings.recompute);
   model.set_vision_tiles_per_pass(settings.volumes_per_pass);
   size_t first = 0;
   for (const size_t size : settings.sizes) {
@@ -115,8 +115,8 @@ TEST_F(BrainLlava, GradientsAreIndependentOfMicroBatches) {
 
 TEST_F(BrainLlava, RecomputationIsBitwiseEqual) {
   const auto loaded = model();
-  EXPECT_EQ(loaded->vision_blocks(), 6);
-  EXPECT_EQ(loaded->language_blocks(), 4);
+  EXPECT_EQ(loaded->num_vision_blocks(), 6);
+  EXPECT_EQ(loaded->num_language_blocks(), 4);
   for (const int64_t volumes : {0, 2}) {
     const auto expected = compute_gradients(*loaded, samples_, {.volumes_per_pass = volumes});
     for (const RecomputeBlocks blocks : {RecomputeBlocks{.vision = 3, .language = 0}, {.vision = 6, .language = 4}}) {
@@ -209,7 +209,7 @@ TEST_F(BrainLlava, DenseFeaturesAreOfPatches) {
   const at::NoGradGuard no_gradients;
   const auto features = loaded->get_all_image_features({.pixel_values = at::randn({3, 1, 48, 48, 96}), .grids = {}},
                                                        /*rows_per_pass=*/2, /*with_dense_features=*/true);
-  EXPECT_EQ(features.dense.sizes(), (std::vector<int64_t>{3 * 3 * 3 * 6, 96}));
+  EXPECT_EQ(features.dense_features.sizes(), (std::vector<int64_t>{3 * 3 * 3 * 6, 96}));
   EXPECT_EQ(features.features.size(0), 3 * VolumeSamples::kTokens);
 }
 

@@ -38,7 +38,7 @@ TEST(Idefics3ImageProcessor, IsBitEqualToTransformers) {
     const TiledImage result = processor.process(image::decode_image(path));
     EXPECT_EQ(result.grid, grid);
     EXPECT_EQ(result.tiles.size(0), entry.at("tiles"));
-    EXPECT_EQ(grid.tiles(), entry.at("tiles"));
+    EXPECT_EQ(grid.num_tiles(), entry.at("tiles"));
     const at::Tensor pixels = processor.normalize(result.tiles);
     if (entry.contains("offset")) {
       const std::byte* expected = expected_bytes.data() + entry.at("offset").get<size_t>();
@@ -107,7 +107,7 @@ TEST(Idefics3ImageProcessor, GridOfHeaderIsGridOfPixels) {
       const at::Tensor resized_image = image::resize(image, size.height, size.width, image::Filter::kBilinear);
       const TiledImage result = processor.process(resized_image);
       EXPECT_EQ(result.grid, processor.compute_grid(size));
-      EXPECT_EQ(result.tiles.size(0), result.grid.tiles());
+      EXPECT_EQ(result.tiles.size(0), result.grid.num_tiles());
     }
   }
 }

@@ -45,10 +45,10 @@ TEST(InternVlTiles, MatchGridsOfTransformers) {
 
 TEST(InternVlTiles, RespectMaxPixels) {
   constexpr image::ImageSize kImageSize{.height = 768, .width = 1024};
-  EXPECT_EQ(make_processor(1, 12).compute_grid(kImageSize, std::nullopt).cells(), 12);
-  EXPECT_EQ(make_processor(1, 12, 7 * kSide * kSide).compute_grid(kImageSize, std::nullopt).cells(), 6);
-  EXPECT_EQ(make_processor(1, 12).compute_grid(kImageSize, 7 * kSide * kSide).cells(), 6);
-  EXPECT_EQ(make_processor(2, 12).compute_grid(kImageSize, kSide * kSide).tiles(), 1) << "for any number of cells";
+  EXPECT_EQ(make_processor(1, 12).compute_grid(kImageSize, std::nullopt).num_cells(), 12);
+  EXPECT_EQ(make_processor(1, 12, 7 * kSide * kSide).compute_grid(kImageSize, std::nullopt).num_cells(), 6);
+  EXPECT_EQ(make_processor(1, 12).compute_grid(kImageSize, 7 * kSide * kSide).num_cells(), 6);
+  EXPECT_EQ(make_processor(2, 12).compute_grid(kImageSize, kSide * kSide).num_tiles(), 1) << "for any number of cells";
   EXPECT_THAT(get_error_message([] { make_processor(1, 12, kSide * kSide - 1); }, ExitCode::kUsage),
               AllOf(HasSubstr("data.image_max_pixels"), HasSubstr("200704")));
 }
@@ -59,7 +59,7 @@ TEST(InternVlTiles, NeverDecreaseWithMorePixels) {
   for (const json& entry : read_reference().at("grids")) {
     int64_t previous_cells = 0;
     for (int64_t max_cells = 1; max_cells <= 40; ++max_cells) {
-      const int64_t cells = processor.compute_grid({entry.at(0), entry.at(1)}, max_cells * kSide * kSide).cells();
+      const int64_t cells = processor.compute_grid({entry.at(0), entry.at(1)}, max_cells * kSide * kSide).num_cells();
       EXPECT_GE(cells, previous_cells) << entry << " " << max_cells;
       previous_cells = cells;
     }
@@ -69,7 +69,7 @@ TEST(InternVlTiles, NeverDecreaseWithMorePixels) {
 TEST(InternVlVideos, MatchFramesOfTransformers) {
   for (const json& entry : read_reference().at("frames")) {
     const json& video = entry.at("video");
-    VideoSettings settings{.tile = make_processor(1, 1).tile(), .initial_shift = video.at(4)};
+    VideoSettings settings{.tile = make_processor(1, 1).tile_settings(), .initial_shift = video.at(4)};
     if (!video.at(2).is_null()) settings.sampling_fps = video.at(2);
     if (!video.at(3).is_null()) settings.num_frames = video.at(3);
     const image::VideoInfo info{.frames = video.at(0), .fps = video.at(1), .size = {10, 10}};
@@ -78,7 +78,7 @@ TEST(InternVlVideos, MatchFramesOfTransformers) {
 }
 
 TEST(InternVlVideos, UseAllFramesOfShortVideos) {
-  VideoSettings settings{.tile = make_processor(1, 1).tile(), .num_frames = 8};
+  VideoSettings settings{.tile = make_processor(1, 1).tile_settings(), .num_frames = 8};
   const image::VideoInfo info{.frames = 3, .fps = 30, .size = {10, 10}};
   EXPECT_THAT(settings.sample(info), ElementsAre(0, 1, 2));
   settings.max_frames = 2;

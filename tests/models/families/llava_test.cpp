@@ -187,7 +187,7 @@ TEST(Llava, UnusedWeightsAreNeverTrained) {
     num_unused += is_unused;
   }
   EXPECT_EQ(num_unused, 13);  // the last norm and the pooling head
-  EXPECT_EQ(model->vision_blocks(), 2);
+  EXPECT_EQ(model->num_vision_blocks(), 2);
 }
 
 TEST(Llava, TiedOutputsAndComputedTablesAreSkipped) {

@@ -55,7 +55,7 @@ TEST(NanovlmImageProcessor, MatchesTilesOfNanovlm) {
     const image::ImageSize size{entry.at("height"), entry.at("width")};
     const TileGrid grid = processor.compute_grid(size);
     EXPECT_EQ((std::vector{grid.rows, grid.columns}), entry.at("grid"));
-    EXPECT_EQ(grid.tiles(), entry.at("tiles"));
+    EXPECT_EQ(grid.num_tiles(), entry.at("tiles"));
     const at::Tensor tiles = processor.process(make_image(size.height, size.width));
     EXPECT_EQ(tiles.size(0), entry.at("tiles"));
     EXPECT_EQ(compute_crc32(tiles), entry.at("crc"));
@@ -82,7 +82,7 @@ TEST(NanovlmImageProcessor, OnlyTheGlobalImageIsNotBitwiseEqual) {
 TEST(NanovlmImageProcessor, RespectsMaxPixels) {
   Config config = make_config({{"vit_img_size", 16}, {"max_img_size", 64}, {"resize_to_max_side_len", true}});
   const auto count_cells = [&](int64_t max_pixels) {
-    return ImageProcessor(config, max_pixels).compute_grid({48, 64}).cells();
+    return ImageProcessor(config, max_pixels).compute_grid({48, 64}).num_cells();
   };
   EXPECT_EQ(count_cells(12 * 256), 12);
   EXPECT_EQ(count_cells(12 * 256 - 1), 9);

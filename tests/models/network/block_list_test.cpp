@@ -34,7 +34,7 @@ class BlockListTest : public testing::Test {
   }
 
   HiddenStateOptions make_options() const {
-    return {.intermediates = {3, 0, 2},
+    return {.output_blocks = {3, 0, 2},
             .additions = {{0, rows_, first_addition_}, {2, rows_.narrow(0, 1, 1), second_addition_}}};
   }
 
@@ -97,7 +97,7 @@ TEST_P(RecomputedBlockList, ReturnsOnlyLastStateByDefault) {
 INSTANTIATE_TEST_SUITE_P(BlockListTest, RecomputedBlockList, testing::Values(0, 2, kBlocks));
 
 TEST_F(BlockListTest, InvalidBlockIsRefused) {
-  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.intermediates = {kBlocks}}), InternalError);
+  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.output_blocks = {kBlocks}}), InternalError);
   EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.additions = {{-1, rows_, first_addition_}}}), InternalError);
 }
 

@@ -30,7 +30,7 @@ std::string get_error(const nlohmann::json& settings) {
 
 TEST(TinyVitConfig, DefaultsMatchMobileSam) {
   const auto config = TinyVitConfig::from_json(nlohmann::json::object(), "masks.json");
-  EXPECT_EQ(config.blocks(), 12);
+  EXPECT_EQ(config.num_blocks(), 12);
   EXPECT_EQ(config.stride(), 16);
 
   nn::ParameterStore store(at::TensorOptions(at::kFloat).device(at::kMeta));
@@ -41,7 +41,7 @@ TEST(TinyVitConfig, DefaultsMatchMobileSam) {
     shapes[parameter.name] = parameter.sizes().vec();
     num_elements += parameter.elements();
   }
-  EXPECT_EQ(encoder.blocks(), 15);
+  EXPECT_EQ(encoder.num_blocks(), 15);
   using Shape = std::vector<int64_t>;
   EXPECT_EQ(shapes.at("image_encoder.patch_embed.seq.0.c.weight"), (Shape{32, 3, 3, 3}));
   EXPECT_EQ(shapes.at("image_encoder.patch_embed.seq.2.bn.running_var"), (Shape{64}));

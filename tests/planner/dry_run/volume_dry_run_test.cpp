@@ -47,8 +47,8 @@ class VolumeModel final : public models::VisionLanguageModel {
     return {.hidden = image_features.features.index_select(0, request.positions)};
   }
   const at::Tensor& output_weight() const override { return output_; }
-  int64_t vision_blocks() const override { return 0; }
-  int64_t language_blocks() const override { return 0; }
+  int64_t num_vision_blocks() const override { return 0; }
+  int64_t num_language_blocks() const override { return 0; }
 
   mutable data::PixelRow last_row;
   mutable int64_t rows = 0, live_bytes = 0;
