@@ -116,7 +116,7 @@ ExitCode run_command(const CommandLine& command_line) {
 
 }  // namespace
 
-int run(std::vector<std::string> arguments) {
+int run_program(std::vector<std::string> arguments) {
   reopen_closed_streams();
   // By default a write above the limit on file sizes (`ulimit -f`) kills the process. It should
   // fail with a message instead, like a write to a full disk.

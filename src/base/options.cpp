@@ -38,7 +38,7 @@ std::string get_type_name() {
   if constexpr (std::is_same_v<T, Auto<double>>) return "float or auto";
 }
 
-/// Writes a value such that parse<T>() returns it.
+/// Writes a value such that parse_node<T>() returns it.
 template <class T>
 void emit(YAML::Emitter& out, const T& value) {
   if constexpr (kIsAuto<T>) {
@@ -218,7 +218,7 @@ struct OptionTable::Declarations {
   std::vector<std::pair<std::string, std::string>> sections;
   std::function<std::optional<std::string>(std::string_view)> make_unknown_key_hint;
 
-  Option* find(std::string_view key) {
+  Option* find_option(std::string_view key) {
     const auto it = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.key == key; });
     return it == options.end() ? nullptr : &*it;
   }
@@ -255,7 +255,7 @@ struct OptionTable::Declarations {
   }
 
   void add_option(Option option) {
-    VLMTRAIN_CHECK(find(option.key) == nullptr, "option {} is declared twice", option.key);
+    VLMTRAIN_CHECK(find_option(option.key) == nullptr, "option {} is declared twice", option.key);
     VLMTRAIN_CHECK(option.key.find('.') != std::string::npos, "option {} has no section", option.key);
     options.push_back(std::move(option));
   }
@@ -304,9 +304,9 @@ struct OptionTable::Declarations {
       errors.push_back(fmt::format("{}: {}", location, *error));
       return;
     }
-    Option* option = find(key);
+    Option* option = find_option(key);
     const size_t dot = key.rfind('.');
-    Option* const section = option == nullptr && dot != std::string::npos ? find(key.substr(0, dot)) : nullptr;
+    Option* const section = option == nullptr && dot != std::string::npos ? find_option(key.substr(0, dot)) : nullptr;
     if (section != nullptr && section->set_entry) {
       if (const auto error = section->set_entry(key.substr(dot + 1), value)) {
         errors.push_back(fmt::format("{}: {}: {}", location, make_excerpt(key), *error));
@@ -341,7 +341,7 @@ struct OptionTable::Declarations {
       const std::string location = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
       if (!seen_keys.insert(key).second) {
         errors.push_back(fmt::format("{}: {} occurs twice; keep one", location, make_excerpt(key)));
-      } else if (entry.second.IsMap() && find(resolve_alias(key)) == nullptr && (prefix.empty() || is_section(key))) {
+      } else if (entry.second.IsMap() && find_option(resolve_alias(key)) == nullptr && (prefix.empty() || is_section(key))) {
         read_node(entry.second, key, file, used_names, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
@@ -358,7 +358,7 @@ struct OptionTable::Declarations {
   /// Returns the number of arguments, starting at `first`, that form one override split by spaces:
   /// 2 for `key value`, 3 for `key = value`, 0 for anything else.
   size_t count_split_words(const std::vector<std::string>& words, size_t first) {
-    if (find(resolve_alias(words[first])) == nullptr || first + 1 == words.size()) return 0;
+    if (find_option(resolve_alias(words[first])) == nullptr || first + 1 == words.size()) return 0;
     const std::string& second = words[first + 1];
     if (second == "=") return first + 2 < words.size() ? 3 : 0;
     return second.find('=') == std::string::npos ? 2 : 0;
@@ -459,8 +459,8 @@ void OptionTable::add_structured(std::string key, std::string type, const std::f
 }
 
 void OptionTable::add_alias(std::string alias, std::string key) {
-  VLMTRAIN_CHECK(declarations_->find(key) != nullptr, "key {} of alias {} is not declared", key, alias);
-  VLMTRAIN_CHECK(declarations_->find(alias) == nullptr, "alias {} is a declared key", alias);
+  VLMTRAIN_CHECK(declarations_->find_option(key) != nullptr, "key {} of alias {} is not declared", key, alias);
+  VLMTRAIN_CHECK(declarations_->find_option(alias) == nullptr, "alias {} is a declared key", alias);
   declarations_->aliases[std::move(alias)] = std::move(key);
 }
 
@@ -538,7 +538,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
 }
 
 std::string OptionTable::format_value(std::string_view key) const {
-  const auto* const option = declarations_->find(key);
+  const auto* const option = declarations_->find_option(key);
   VLMTRAIN_CHECK(option != nullptr, "no option {} is declared", key);
   YAML::Emitter out;
   option->emit_value(out);

@@ -42,7 +42,7 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
       std::nullopt, CachedSample{.fingerprint = 8, .shape = volume, .decode_bytes = 5, .shrunk = shrunk},
       CachedSample{.fingerprint = 9, .shape = mask_sample, .decode_bytes = 6}};
   {
-    SampleIndexCacheWriter writer(file, "key", /*stamp=*/17, /*samples=*/4);
+    SampleIndexCacheWriter writer(file, "key", /*version_hash=*/17, /*samples=*/4);
     for (const auto& shape : shapes) writer.add(to_cache_line(shape));
     EXPECT_FALSE(std::filesystem::exists(file)) << "not complete yet";
     writer.commit();

@@ -266,7 +266,7 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   counting_records.data_stamp = 0;
   index_counted();
   index_counted();
-  EXPECT_EQ(counting_records.reads, 40) << "records without a stamp are read";
+  EXPECT_EQ(counting_records.reads, 40) << "records without a version hash are read";
 }
 
 /// A fast processor, for data sets of several chunks.

@@ -9,6 +9,6 @@ namespace vlmtrain::app {
 /// runs the command and reports errors on stderr. Returns the exit code (base/error.h).
 ///
 /// REQUIRES: called once, on the main thread, before other threads start.
-int run(std::vector<std::string> arguments);
+int run_program(std::vector<std::string> arguments);
 
 }  // namespace vlmtrain::app

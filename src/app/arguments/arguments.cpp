@@ -44,7 +44,7 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   const auto add = [&](const char* flag, auto& value, const char* description) {
     return command.add_option(flag, value, description)->take_last();
   };
-  add("--images", arguments.images, "number of images per sample [1; with a video 0]");
+  add("--images", arguments.num_images, "number of images per sample [1; with a video 0]");
   add("--image-size", arguments.image_size,
       "size of the images in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
   add("--masks", arguments.masks, "number of masks in a sample's answers [one per image if the model predicts masks]");
@@ -56,7 +56,7 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   add("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
   add("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
   add("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
-  add("--volumes", arguments.volumes, "number of volumes per sample, for models that take volumes [1]");
+  add("--volumes", arguments.num_volumes, "number of volumes per sample, for models that take volumes [1]");
   add("--volume-size", arguments.volume_size,
       "size of the volumes in voxels, XxYxZ or one number for all three [the size in the model's config.json]");
   add("--text-tokens", arguments.text_tokens, "tokens of question and answer per sample [256]");

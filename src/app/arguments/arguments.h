@@ -19,21 +19,21 @@ namespace vlmtrain::app {
 /// The flags of `vlmtrain plan` that describe samples in place of a data set. Integer fields are
 /// numbers of media or tokens per sample.
 struct SampleFlags {
-  std::optional<int64_t> images;
+  std::optional<int64_t> num_images;
   std::string image_size;  ///< in pixels: WIDTHxHEIGHT, or one number for both
   std::string image_mix;   ///< see parse_image_mix() (flag_values.h)
-  std::optional<int64_t> volumes;
+  std::optional<int64_t> num_volumes;
   std::string volume_size;              ///< in voxels, see parse_volume_size() (flag_values.h)
   std::optional<int64_t> video_frames;  ///< frames of the one video of each sample
   std::optional<double> fps;            ///< of that video
   std::string video_size;               ///< as image_size
-  std::optional<int64_t> masks;
+  std::optional<int64_t> num_masks;
   std::optional<int64_t> text_tokens;
   std::optional<int64_t> answer_tokens;
 
   /// Returns whether any flag was given.
   bool has_any() const {
-    return images || volumes || masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
+    return num_images || num_volumes || num_masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
            !image_mix.empty() || !video_size.empty() || !volume_size.empty();
   }
 };

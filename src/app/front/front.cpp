@@ -77,7 +77,7 @@ bool needs_dry_run(const CommandLine& command_line) {
 
 int run_front_end(const std::vector<std::string>& arguments, char** argv) {
   reopen_closed_streams();
-  std::signal(SIGXFSZ, SIG_IGN);  // as in run(): writing fails with a message
+  std::signal(SIGXFSZ, SIG_IGN);  // as in run_program(): writing fails with a message
   CommandLine command_line;
   if (const auto exit_code = command_line.parse(arguments)) return static_cast<int>(*exit_code);
   try {

@@ -39,10 +39,10 @@ std::optional<PixelSize> parse_pixel_size(const char* flag, const std::string& t
 
 /// Throws UserError (kUsage) for flags that contradict or require each other.
 void check_flags(const SampleFlags& flags) {
-  if (!flags.image_mix.empty() && flags.images) {
-    throw usage_error("--image-mix {} and --images {}: give one of them", flags.image_mix, *flags.images);
+  if (!flags.image_mix.empty() && flags.num_images) {
+    throw usage_error("--image-mix {} and --images {}: give one of them", flags.image_mix, *flags.num_images);
   }
-  if (!flags.volume_size.empty() && flags.volumes == 0) {
+  if (!flags.volume_size.empty() && flags.num_volumes == 0) {
     throw usage_error("--volume-size {}: requires volumes; give --volumes 1 or more", flags.volume_size);
   }
   if (flags.video_frames) return;
@@ -55,10 +55,10 @@ void check_flags(const SampleFlags& flags) {
 models::SyntheticSample make_common_sample(const SampleFlags& flags, const train::Config& config) {
   models::SyntheticSample sample;
   sample.video_frames = flags.video_frames.value_or(0);
-  sample.images = flags.images;
+  sample.images = flags.num_images;
   // A video or volumes replace the image that a family has by default.
-  if (!sample.images && (sample.video_frames > 0 || flags.volumes)) sample.images = 0;
-  sample.volumes = flags.volumes;
+  if (!sample.images && (sample.video_frames > 0 || flags.num_volumes)) sample.images = 0;
+  sample.volumes = flags.num_volumes;
   sample.volume_size = flags.volume_size.empty() ? config.data.volume.size : parse_volume_size(flags.volume_size);
   sample.volume_dtype = config.data.volume.dtype;
   sample.text_tokens = flags.text_tokens.value_or(sample.text_tokens);
@@ -67,7 +67,7 @@ models::SyntheticSample make_common_sample(const SampleFlags& flags, const train
   sample.sampling_fps = config.data.video_fps;
   sample.video_max_frames = config.data.video_max_frames;
   sample.video_layout = config.data.video_layout;
-  sample.masks = flags.masks;
+  sample.masks = flags.num_masks;
   sample.mask_image_size = config.data.mask_image_size;
   const auto image_size = parse_pixel_size("--image-size", flags.image_size);
   const auto video_size = parse_pixel_size("--video-size", flags.video_size);
@@ -135,9 +135,9 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
 /// Sets variant.rejection and variant.required_max_length if the processor would reject the sample.
 void set_rejection(SampleVariant& variant, const train::Config& config, const models::ContextLength& context) {
   const auto& data = config.data;
-  if (data.max_images_per_sample && variant.num_media > *data.max_images_per_sample) {
+  if (data.max_images_per_sample && variant.num_images > *data.max_images_per_sample) {
     variant.rejection = fmt::format("a sample has {} images, more than data.max_images_per_sample={}",
-                                    variant.num_media, *data.max_images_per_sample);
+                                    variant.num_images, *data.max_images_per_sample);
   } else if (context.is_hard_limit && variant.shape.tokens > context.tokens) {
     variant.rejection = fmt::format("{} is longer than the model's {} positions ({})", describe_variant(variant),
                                     format_with_commas(context.tokens), context.key);
@@ -163,7 +163,7 @@ std::vector<SampleVariant> make_sample_variants(const SampleFlags& flags, const 
     if (!flags.image_mix.empty()) sample.images = component.images;
     SampleVariant variant{
         .share = component.share, .shape = models::compute_sample_shape(config.model.path, sample), .rejection = {}};
-    variant.num_media = variant.shape.num_media - variant.shape.num_videos - variant.shape.num_volumes;
+    variant.num_images = variant.shape.num_media - variant.shape.num_videos - variant.shape.num_volumes;
     const int64_t max_tokens =
         context.is_hard_limit ? std::min(config.data.max_length, context.tokens) : config.data.max_length;
     if (variant.shape.tokens > max_tokens) {

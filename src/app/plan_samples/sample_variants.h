@@ -11,7 +11,7 @@ namespace vlmtrain::app {
 
 /// Samples of one size among those that the flags of `vlmtrain plan` describe.
 struct SampleVariant {
-  int64_t num_media = 0;    ///< number of images, without videos and volumes
+  int64_t num_images = 0;   ///< number of images, without videos and volumes
   double share = 1;         ///< share of all samples, in (0, 1]
   data::SampleShape shape;  ///< the sizes as the model receives them, after images were shrunk
   /// Number of tokens before images were shrunk (data.on_too_long=shrink); 0 if they were not

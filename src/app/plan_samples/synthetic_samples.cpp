@@ -167,8 +167,8 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_limits() const {
   }
   if (variants_.size() > 1) {
     add({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
-         .current = variants_.back().num_media,
-         .find_min = [images = std::max<int64_t>(1, variants_.front().num_media)] { return images; },
+         .current = variants_.back().num_images,
+         .find_min = [images = std::max<int64_t>(1, variants_.front().num_images)] { return images; },
          .multiple = 1,
          .description = "drops samples with more images",
          .measure = {}},
@@ -176,14 +176,14 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_limits() const {
           config.data.max_images_per_sample = value;
           config.data.on_bad_sample = data::BadSamplePolicy::kSkip;
         });
-  } else if (variants_.back().num_media > 1) {
+  } else if (variants_.back().num_images > 1) {
     add({.argument_format = "--images {}",
-         .current = variants_.back().num_media,
+         .current = variants_.back().num_images,
          .find_min = [] { return int64_t{1}; },
          .multiple = 1,
          .description = "samples with fewer images",
          .measure = {}},
-        [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.images = value; });
+        [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.num_images = value; });
   }
   if (shape.num_volumes > 1) {
     add({.argument_format = "--volumes {}",
@@ -192,7 +192,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_limits() const {
          .multiple = 1,
          .description = "samples with fewer volumes",
          .measure = {}},
-        [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.volumes = value; });
+        [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.num_volumes = value; });
   }
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
   add({.argument_format = "--text-tokens {}",

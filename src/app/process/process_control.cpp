@@ -60,7 +60,7 @@ int64_t find_free_port() {
 /// The child processes of launch_ranks(), one per rank.
 class LocalRanks {
  public:
-  /// Starts the ranks. Blocks the handled signals in this thread for wait(). Throws UserError
+  /// Starts the ranks. Blocks the handled signals in this thread for wait_for_ranks(). Throws UserError
   /// (kFailed), after killing the ranks that it has started.
   explicit LocalRanks(int64_t num_ranks) : num_ranks_(num_ranks) {
     sigemptyset(&handled_signals_);

@@ -36,8 +36,8 @@ RecordOffsets find_record_offsets(const MappedFile& file, const std::string& sou
 /// no cache folder.
 std::filesystem::path get_json_index_path(const std::filesystem::path& file);
 
-/// Reads offsets that write_json_index() wrote for a data file with the same stamp
-/// (StoredFile::stamp) and size. Returns nothing if `index` is "", missing or damaged, or if the
+/// Reads offsets that write_json_index() wrote for a data file with the same version hash
+/// (DataFile::version_hash) and size. Returns nothing if `index` is "", missing or damaged, or if the
 /// data file has changed.
 std::optional<RecordOffsets> read_json_index(const std::filesystem::path& index, uint64_t stamp, uint64_t file_bytes);
 

@@ -82,8 +82,8 @@ class TableRecords final : public Records {
   ~TableRecords() override { cache_->remove_file(file_id_); }
 
   int64_t size() const override { return group_starts_.back(); }
-  Record at(int64_t index) const override { return record(index, /*include_media_bytes=*/true); }
-  Record at_without_bytes(int64_t index) const override { return record(index, /*include_media_bytes=*/false); }
+  Record at(int64_t index) const override { return read_record(index, /*include_media_bytes=*/true); }
+  Record at_without_bytes(int64_t index) const override { return read_record(index, /*include_media_bytes=*/false); }
   uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
 
   std::vector<int64_t> block_starts() const override {
@@ -95,7 +95,7 @@ class TableRecords final : public Records {
   }
 
  private:
-  Record record(int64_t index, bool include_media_bytes) const {
+  Record read_record(int64_t index, bool include_media_bytes) const {
     const auto group = static_cast<size_t>(std::ranges::upper_bound(group_starts_, index) - group_starts_.begin()) - 1;
     const std::string fallback_id = fmt::format("{}:{}", stem_, index);
     Record record;

@@ -110,12 +110,12 @@ class TarRecords final : public Records {
         columns_(settings.columns) {}
 
   int64_t size() const override { return std::ssize(groups_); }
-  Record at(int64_t index) const override { return record(index, /*include_media_bytes=*/true); }
-  Record at_without_bytes(int64_t index) const override { return record(index, /*include_media_bytes=*/false); }
+  Record at(int64_t index) const override { return read_record(index, /*include_media_bytes=*/true); }
+  Record at_without_bytes(int64_t index) const override { return read_record(index, /*include_media_bytes=*/false); }
   uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
 
  private:
-  Record record(int64_t index, bool include_media_bytes) const {
+  Record read_record(int64_t index, bool include_media_bytes) const {
     const FileGroup& group = groups_.at(static_cast<size_t>(index));
     Record record;
     if (group.problem.empty()) {

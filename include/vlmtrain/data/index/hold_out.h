@@ -50,7 +50,7 @@ struct RestoredHoldOut {
 /// Restores the split of a source that may have changed after the state was saved. Held-out samples
 /// stay held out. Records that were appended are split separately, with the same share. If records
 /// were reordered, the held-out ones are found by their contents, and all other records are used
-/// for training. Reads no record if the stamp is unchanged; otherwise the records in
+/// for training. Reads no record if the hash is unchanged; otherwise the records in
 /// state.content_hashes, and all records if these have moved. Throws UserError (kUsage) if the
 /// held-out samples cannot be identified.
 RestoredHoldOut restore_hold_out(const HoldOutState& state, const io::Records& records, uint64_t seed, int64_t workers);
