@@ -12,7 +12,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Returns the settings that must be equal for results to be comparable (EvaluationState::basis).
+/// Returns the settings that must be equal for results to be comparable (EvaluationState::comparison_basis).
 nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& evaluation_set) {
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
