@@ -59,9 +59,9 @@ void measure(const char* checkpoint, const char* data, const char* images, size_
     }
   });
   evaluation::EvaluationSettings settings{.batch_size = static_cast<int64_t>(batch_size), .max_new_tokens = 8};
-  settings.answers = false;
+  settings.generate_answers = false;
   const double loss = measure_min_seconds([&] { evaluation::evaluate(*model, *processor, records, settings, {}); });
-  settings.answers = true;
+  settings.generate_answers = true;
   const double answers = measure_min_seconds([&] { evaluation::evaluate(*model, *processor, records, settings, {}); });
   fmt::print("{}\n", nlohmann::ordered_json{{"samples", samples.size()},
                                             {"batch_size", batch_size},

@@ -274,7 +274,7 @@ void compare_with_alternatives(Random& random, const planner::PlanRequest& reque
   planner::PlanEvaluator evaluator(request.job, request.target, request.workload, plan.limit.limit_bytes);
   auto lower = nlohmann::ordered_json::array();
   for (const auto& step_config : make_alternatives(random, request, plan)) {
-    const auto bytes = evaluator.reserved_bytes(request.job, step_config, request.workload.worst_batches);
+    const auto bytes = evaluator.measure_reserved_bytes(request.job, step_config, request.workload.worst_batches);
     ++summary.num_alternatives;
     if (!bytes || *bytes >= plan.best.peaks.reserved_bytes) continue;
     const int64_t difference = plan.best.peaks.reserved_bytes - *bytes;

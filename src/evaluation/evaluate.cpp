@@ -98,7 +98,7 @@ class Evaluator {
   data::Sample make_sample(int64_t index) {
     const io::Record record = records_.at(index);
     data::Sample sample = data::make_sample(processor_, record, index);
-    if (settings_.answers) {
+    if (settings_.generate_answers) {
       data::Sample prompt = processor_.process_prompt_headers(record, index);
       const std::lock_guard lock(prompts_mutex_);
       prompts_.insert_or_assign(index, std::move(prompt));
@@ -155,7 +155,7 @@ class Evaluator {
     try {
       std::vector<data::Sample> prompts;
       for (const auto& sample : samples) {
-        if (!settings_.answers) break;
+        if (!settings_.generate_answers) break;
         const std::lock_guard lock(prompts_mutex_);
         prompts.push_back(prompts_.at(sample.index));
       }
@@ -165,7 +165,7 @@ class Evaluator {
         add_loss(samples[i], batch_result.losses[i]);
         auto masks = samples[i].masks.empty() ? std::vector<MaskPrediction>{}
                                               : score_masks(samples[i], batch_result.mask_logits[i]);
-        if (settings_.answers) score_answer(samples[i], batch_result.answers[i], std::move(masks));
+        if (settings_.generate_answers) score_answer(samples[i], batch_result.answers[i], std::move(masks));
       }
       return std::nullopt;
     } catch (const std::exception& error) {

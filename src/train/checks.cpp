@@ -77,7 +77,7 @@ void check_evaluation(const Config& config) {
         "training.eval_steps, such as training.eval_steps=100, or set the patience to 0",
         evaluation.patience);
   }
-  if (evaluation.best_metric == BestMetric::kExactMatch && !evaluation.answers) {
+  if (evaluation.best_metric == BestMetric::kExactMatch && !evaluation.generate_answers) {
     throw usage_error(
         "training.best_metric: is exact_match, which needs answers, but training.eval_answers is false; use "
         "training.best_metric=loss, or set training.eval_answers to true");

@@ -98,7 +98,7 @@ void declare(OptionTable& table, EvaluationOptions& options) {
   table.add("training.eval_samples", options.samples,
             "Number of samples of `data.eval` to evaluate, spread over the file, the same each time. `auto`: all.",
             std::optional{allow_auto(at_least<int64_t>(1))});
-  table.add("training.eval_answers", options.answers,
+  table.add("training.eval_answers", options.generate_answers,
             "If true, an evaluation also generates answers and reports exact match. `false`: only the loss, which is "
             "faster.");
   table.add("training.eval_max_new_tokens", options.max_new_tokens,

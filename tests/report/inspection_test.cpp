@@ -38,7 +38,7 @@ Inspection make_example() {
   first_source.weight = 2;
   second_source.path = "b.json";
   second_source.weight = 1;
-  inspection.sources = {{.source = first_source, .num_records = 10, .num_usable = 2, .shrunk = 1},
+  inspection.sources = {{.source = first_source, .num_records = 10, .num_usable = 2, .num_shrunk = 1},
                         {.source = second_source, .num_records = 2, .num_usable = 1}};
   inspection.tasks = {{.name = "vqa", .samples = 2, .tokens = 300, .label_tokens = 30}, {.name = "none", .samples = 1}};
   inspection.tokens = data::make_histogram({100, 200, 8'190});

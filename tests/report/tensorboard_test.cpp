@@ -70,7 +70,7 @@ TEST(TensorBoardTest, WritesStepsAndAnswers) {
   const RunFolder run;
   const auto folder = run.path() / "tensorboard";
   {
-    TensorBoard tensorboard(folder, 0);
+    TensorBoardWriter tensorboard(folder, 0);
     tensorboard.add_text(0, "config", "    model: m");
     for (int64_t step = 1; step <= 3; ++step) tensorboard.add_step(RunFolder::example_step(step, 3));
     const auto image_dir = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch/images";
@@ -99,7 +99,7 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
   StepMetrics metrics = RunFolder::example_step(7, 9);
   metrics.evaluation = RunFolder::example_evaluation(0.5);
   metrics.tasks["read"].weight = 1.75;
-  TensorBoard(run.path(), 0).add_step(metrics);
+  TensorBoardWriter(run.path(), 0).add_step(metrics);
   std::string bytes = read_bytes(list_files(run.path())[0]);
   const std::map<std::string, float> values{{"eval/loss", 0.7F},
                                             {"eval/exact_match", 0.25F},
@@ -117,7 +117,7 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
   EXPECT_THAT(bytes, Not(HasSubstr("eval/best")));
   metrics.evaluation->is_best = true;
   std::filesystem::remove(list_files(run.path())[0]);
-  TensorBoard(run.path(), 0).add_step(metrics);
+  TensorBoardWriter(run.path(), 0).add_step(metrics);
   bytes = read_bytes(list_files(run.path())[0]);
   EXPECT_THAT(bytes, HasSubstr("eval/best"));
   EXPECT_THAT(bytes, HasSubstr("step 7: validation loss 0.7, exact match 25.0 %, 12 s"));
@@ -132,7 +132,7 @@ TEST(TensorBoardTest, WritesMasks) {
   metrics.evaluation->total.masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75, .hausdorff95 = 4};
   metrics.evaluation->tasks["count"].masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75};
   metrics.evaluation->structures["liver"] = {.masks = 3, .dice = 0.625, .iou = 0.5};
-  TensorBoard tensorboard(run.path(), 0);
+  TensorBoardWriter tensorboard(run.path(), 0);
   tensorboard.add_step(metrics);
   const at::Tensor image = at::full({3, 40, 60}, 90, at::kByte), mask = at::full({40, 60}, 1, at::kByte);
   tensorboard.add_prediction(
@@ -158,8 +158,8 @@ TEST(TensorBoardTest, WritesMasks) {
 
 TEST(TensorBoardTest, AResumedRunPurgesTheStepsAfterItsCheckpoint) {
   const RunFolder run;
-  { const TensorBoard first(run.path(), 0); }
-  { const TensorBoard second(run.path(), 30); }
+  { const TensorBoardWriter first(run.path(), 0); }
+  { const TensorBoardWriter second(run.path(), 30); }
   const auto files = list_files(run.path());
   ASSERT_EQ(files.size(), 2u) << "also within a second";
   const auto strip_times = [](std::string bytes) {
@@ -173,7 +173,7 @@ TEST(TensorBoardTest, AFolderThatCannotBeCreatedIsReported) {
   const RunFolder run;
   run.write("file", "");
   try {
-    const TensorBoard tensorboard(run.path() / "file/tensorboard", 0);
+    const TensorBoardWriter tensorboard(run.path() / "file/tensorboard", 0);
     ADD_FAILURE() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);

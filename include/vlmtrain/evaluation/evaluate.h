@@ -25,7 +25,7 @@ struct EvaluationSettings {
   int64_t batch_size = 16;                  ///< samples per batch, at least 1
   engine::EvaluationLayout layout = {};     ///< how a batch is divided to save memory
   int64_t num_workers = 1;                  ///< threads that decode samples
-  bool answers = true;                      ///< also generates answers; false: computes only the loss
+  bool generate_answers = true;             ///< also generates answers; false: computes only the loss
   int64_t max_new_tokens = 32;              ///< maximum number of tokens per answer
   std::vector<int64_t> eos_token_ids = {};  ///< each ends an answer; empty: the processor's end of turn
   data::BadSamplePolicy on_bad_sample = data::BadSamplePolicy::kFail;

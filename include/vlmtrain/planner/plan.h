@@ -27,7 +27,7 @@ struct StepConstraints {
   bool expandable_segments = true;
 };
 
-/// Copies the micro-batch size of `constraints` into workload.packed, if the samples are packed.
+/// Copies the micro-batch size of `constraints` into workload.packing, if the samples are packed.
 inline void apply_constraints(const StepConstraints& constraints, Workload& workload) {
   if (workload.packed) workload.packed->fixed_micro_batch_size = constraints.micro_batch_size.value_or(0);
 }

@@ -20,7 +20,7 @@ struct SavingsRow {
   /// the GPU's size.
   StepEstimate single_sample;
   int64_t single_sample_bytes = 0;  ///< Plan::total_bytes() of `single_sample`
-  /// Plan::best of this row's plan; nullopt if nothing fits.
+  /// Plan::best_estimate of this row's plan; nullopt if nothing fits.
   std::optional<StepEstimate> best_estimate = std::nullopt;
   int64_t best_bytes = 0;    ///< Plan::total_bytes() of this row's plan; 0 if nothing fits
   DryRunDetail detail = {};  ///< Plan::detail of this row's plan

@@ -27,7 +27,7 @@ struct InspectedSource {
   data::Source source;
   int64_t num_records = 0;
   int64_t num_usable = 0;
-  int64_t shrunk = 0;         ///< usable samples whose media are shrunk to fit data.max_length
+  int64_t num_shrunk = 0;     ///< usable samples whose media are shrunk to fit data.max_length
   int64_t without_media = 0;  ///< usable samples without image, video or volume
 };
 

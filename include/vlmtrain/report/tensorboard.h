@@ -16,11 +16,11 @@ namespace vlmtrain::report {
 /// A writer of a TensorBoard event file (`events.out.tfevents.…`), flushed after each call. A tag
 /// names a curve, text or image; slashes group tags. All functions throw UserError (kFailed) if the
 /// file cannot be written. Not thread-safe.
-class TensorBoard {
+class TensorBoardWriter {
  public:
   /// Creates `folder` if necessary, and a new file in it. The run's next step is `resumed_step` +
   /// 1; TensorBoard discards the values of this and later steps in earlier files of the folder.
-  TensorBoard(const std::filesystem::path& folder, int64_t resumed_step);
+  TensorBoardWriter(const std::filesystem::path& folder, int64_t resumed_step);
 
   /// Writes values as float32, the type that TensorBoard stores. NaN and infinities are kept.
   void add_scalars(int64_t step, const std::map<std::string, double>& values_by_tag);

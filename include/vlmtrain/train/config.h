@@ -68,7 +68,7 @@ const char* to_string(BestMetric metric);
 struct EvaluationOptions {
   Auto<int64_t> steps = 0;      ///< steps between evaluations; auto: only at the ends of epochs; 0: none
   Auto<int64_t> samples;        ///< number of samples; auto: all samples of data.eval
-  bool answers = true;          ///< generates answers, too; false: computes only the loss
+  bool generate_answers = true;  ///< generates answers, too; false: computes only the loss
   int64_t max_new_tokens = 32;  ///< maximum number of tokens per answer
   Auto<int64_t> batch_size;     ///< auto: the planner chooses it
   BestMetric best_metric = BestMetric::kLoss;

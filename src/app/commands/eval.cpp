@@ -129,7 +129,7 @@ ExitCode eval(const EvalArguments& arguments) {
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; set it to the file to evaluate on");
   config.evaluation = {.samples = {},
-                       .answers = true,
+                       .generate_answers = true,
                        .max_new_tokens = arguments.max_new_tokens,
                        .batch_size = parse_batch_size(arguments.batch_size)};
   const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);

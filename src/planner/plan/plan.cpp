@@ -68,7 +68,7 @@ WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, 
   WorseBatch worse{.reserved_bytes = best.peaks.reserved_bytes};
   for (const auto& candidate : workload.worst_batches) {
     if (candidate.shapes == evaluator.first_worst_case().shapes) continue;
-    const int64_t bytes = evaluator.reserved_bytes(best.step_config, candidate);
+    const int64_t bytes = evaluator.measure_reserved_bytes(best.step_config, candidate);
     if (bytes > worse.reserved_bytes) worse = {&candidate, bytes};
   }
   return worse;
@@ -165,7 +165,7 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
     plan.average_step = evaluator.dry_run_average_step(plan.best.step_config, request.workload.average_step);
   }
   if (request.workload.world_size > 1) {
-    plan.communication = evaluator.communication(plan.best.step_config);
+    plan.communication = evaluator.predict_communication(plan.best.step_config);
     if (plan.fits) plan.rank_steps = dry_run_ranks(plan, evaluator);
   }
   if (plan.fits) {

@@ -195,7 +195,7 @@ StepConfig ConfigSearch::make_step_config(int64_t size, size_t level) const {
 
 int64_t ConfigSearch::estimate_bytes(const StepConfig& step_config) const {
   if (const StepEstimate* estimate = evaluator_.find(step_config)) return estimate->peaks.reserved_bytes;
-  return cost_model_->reserved_bytes(step_config.micro_batch_size, step_config.recompute);
+  return cost_model_->predict_reserved_bytes(step_config.micro_batch_size, step_config.recompute);
 }
 
 /// Returns the level (index in recompute_order_) with the fewest recomputed blocks with which the
@@ -212,9 +212,9 @@ double ConfigSearch::estimate_seconds(const StepConfig& step_config) const {
   const int64_t num_micro_batches = workload_.samples_per_rank() / step_config.micro_batch_size;
   const auto micro_batches = static_cast<double>(num_micro_batches);
   const double micro_batch_seconds =
-      cost_model_->micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
+      cost_model_->predict_micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
   return micro_batches * micro_batch_seconds + cost_model_->optimizer_seconds() +
-         evaluator_.communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
+         evaluator_.predict_communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
 }
 
 /// Returns the StepConfig with the lowest estimated time among those that are expected to fit.

@@ -64,7 +64,7 @@ double CostModel::predict_linear_bytes(int64_t micro_batch_size, const models::R
   return one_sample_bytes_ - saved + static_cast<double>(micro_batch_size - 1) * extra_sample_bytes;
 }
 
-int64_t CostModel::reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
+int64_t CostModel::predict_reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
   const double linear = predict_linear_bytes(micro_batch_size, recompute);
   if (corrections_.empty()) return round_bytes(linear);
   // Uses the correction of the nearest dry-run micro-batch size, by ratio, scaled with the number
@@ -83,7 +83,7 @@ int64_t CostModel::reserved_bytes(int64_t micro_batch_size, const models::Recomp
   return round_bytes(linear + nearest->second * scale);
 }
 
-double CostModel::micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
+double CostModel::predict_micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
   const auto samples = static_cast<double>(micro_batch_size);
   // `language` includes the blocks that keep their attention output, so that its time is
   // subtracted.
@@ -93,11 +93,11 @@ double CostModel::micro_batch_seconds(int64_t micro_batch_size, const models::Re
                     static_cast<double>(recompute.language_selective) * attention_cost_.seconds);
 }
 
-double CostModel::step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const {
-  // micro_batch_seconds() is linear in the size: size 0 gives the time that each micro-batch takes
+double CostModel::predict_step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const {
+  // predict_micro_batch_seconds() is linear in the size: size 0 gives the time that each micro-batch takes
   // in addition.
-  const double seconds_per_sample = micro_batch_seconds(1, recompute) - micro_batch_seconds(0, recompute);
-  return micro_batches * micro_batch_seconds(0, recompute) + samples * seconds_per_sample + optimizer_seconds_;
+  const double seconds_per_sample = predict_micro_batch_seconds(1, recompute) - predict_micro_batch_seconds(0, recompute);
+  return micro_batches * predict_micro_batch_seconds(0, recompute) + samples * seconds_per_sample + optimizer_seconds_;
 }
 
 std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {

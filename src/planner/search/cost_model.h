@@ -37,12 +37,12 @@ class CostModel {
 
   /// Returns the predicted peak of reserved bytes. Exact for the last measurement of a micro-batch
   /// size.
-  int64_t reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
+  int64_t predict_reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
   /// Returns the predicted duration of the forward and backward pass of a micro-batch.
-  double micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
+  double predict_micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
   /// Returns the predicted duration of a step with this many samples in this many micro-batches,
   /// whose sizes may differ. Without communication.
-  double step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const;
+  double predict_step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const;
   double optimizer_seconds() const { return optimizer_seconds_; }
 
   /// Returns a sequence of recomputations from no block to all blocks. Each adds one block to the

@@ -95,16 +95,16 @@ DryRunRequest PlanEvaluator::make_full_request(const StepConfig& step_config, co
           .with_detail = true};
 }
 
-double PlanEvaluator::step_seconds(const StepConfig& step_config, const StepCosts& costs) const {
+double PlanEvaluator::compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const {
   const int64_t num_micro_batches = workload_.samples_per_rank() / step_config.micro_batch_size;
   const auto micro_batches = static_cast<double>(num_micro_batches);
   const double micro_batch_seconds =
       (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(num_dry_run_micro_batches(step_config));
   return micro_batches * micro_batch_seconds + costs.optimizer.seconds +
-         communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
+         predict_communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
 }
 
-Communication PlanEvaluator::communication(double micro_batch_seconds, int64_t num_micro_batches) const {
+Communication PlanEvaluator::predict_communication(double micro_batch_seconds, int64_t num_micro_batches) const {
   return estimate_communication(interconnect_, collectives_, micro_batch_seconds, num_micro_batches);
 }
 
@@ -116,9 +116,9 @@ double PlanEvaluator::tokens_per_step(const SampleBatch& batch) const {
   return tokens * static_cast<double>(workload_.world_size);
 }
 
-Communication PlanEvaluator::communication(const StepConfig& step_config) const {
+Communication PlanEvaluator::predict_communication(const StepConfig& step_config) const {
   const StepCosts& costs = *find_entry(step_config)->result.costs;
-  return communication(
+  return predict_communication(
       (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(num_dry_run_micro_batches(step_config)),
       workload_.samples_per_rank() / step_config.micro_batch_size);
 }
@@ -148,7 +148,7 @@ StepEstimate PlanEvaluator::dry_run(const StepConfig& step_config) {
     if (result.out_of_memory) throw make_exceeds_all_gpus_error(batches_[i], step_config);
     if (largest && result.peaks().reserved_bytes <= largest->estimate.peaks.reserved_bytes) continue;
     StepEstimate estimate{.step_config = step_config, .peaks = result.peaks()};
-    estimate.step_seconds = step_seconds(step_config, *result.costs);
+    estimate.step_seconds = compute_step_seconds(step_config, *result.costs);
     estimate.tokens_per_second = tokens_per_step(batches_[i]) / estimate.step_seconds;
     estimate.fits = estimate.peaks.reserved_bytes <= limit_bytes_;
     estimate.from_dry_run = true;
@@ -214,7 +214,7 @@ const SampleBatch& PlanEvaluator::get_worst_case(const StepConfig& step_config) 
   return batches_[entry->batch];
 }
 
-int64_t PlanEvaluator::reserved_bytes(const StepConfig& step_config, const SampleBatch& batch) {
+int64_t PlanEvaluator::measure_reserved_bytes(const StepConfig& step_config, const SampleBatch& batch) {
   DryRunRequest request = make_full_request(step_config, batch);
   request.with_costs = request.with_detail = false;
   return run_request(request).peaks().reserved_bytes;
@@ -248,7 +248,7 @@ AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
                                      std::min(num_samples, static_cast<double>(max_samples));
   average.step_seconds =
       num_repeats * pass_seconds + optimizer_seconds +
-      communication(micro_batch_seconds, std::llround(num_repeats * pass_seconds / micro_batch_seconds))
+      predict_communication(micro_batch_seconds, std::llround(num_repeats * pass_seconds / micro_batch_seconds))
           .exposed_seconds;
   const auto num_ranks = static_cast<double>(workload_.world_size);
   average.tokens_per_second = num_ranks * tokens / average.step_seconds;
@@ -256,7 +256,7 @@ AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
   return average;
 }
 
-std::optional<int64_t> PlanEvaluator::reserved_bytes(const Job& job, const StepConfig& step_config,
+std::optional<int64_t> PlanEvaluator::measure_reserved_bytes(const Job& job, const StepConfig& step_config,
                                                      const std::vector<SampleBatch>& worst_batches) {
   process_.set_job(job);
   std::optional<int64_t> max_bytes = 0;
@@ -303,7 +303,7 @@ std::optional<int64_t> find_min_reserved_bytes(PlanEvaluator& evaluator, const J
   std::optional<int64_t> min_bytes;
   for (const StepConfig& step_config : configs) {
     if (min_bytes && static_cast<double>(*min_bytes) > give_up_bytes) break;
-    const auto bytes = evaluator.reserved_bytes(job, step_config, workload.worst_batches);
+    const auto bytes = evaluator.measure_reserved_bytes(job, step_config, workload.worst_batches);
     if (bytes && (!min_bytes || *bytes < *min_bytes)) min_bytes = bytes;
     if (min_bytes && *min_bytes <= limit_bytes) break;
   }

@@ -71,11 +71,11 @@ class PlanEvaluator {
   /// Dry-runs four steps as dry_run() does, with a batch that need not be a worst case, and returns
   /// the reserved peak. Does not throw if it exceeds the memory of any GPU, but returns an
   /// incomplete peak.
-  int64_t reserved_bytes(const StepConfig& step_config, const SampleBatch& batch);
+  int64_t measure_reserved_bytes(const StepConfig& step_config, const SampleBatch& batch);
 
   /// Does the same for another job with each of `worst_batches` and returns the highest reserved peak,
   /// or nullopt if it exceeds the memory of any GPU.
-  std::optional<int64_t> reserved_bytes(const Job& job, const StepConfig& step_config,
+  std::optional<int64_t> measure_reserved_bytes(const Job& job, const StepConfig& step_config,
                                         const std::vector<SampleBatch>& worst_batches);
 
   /// Dry-runs two steps of `samples`, an average step of one rank, and returns the second one's
@@ -91,9 +91,9 @@ class PlanEvaluator {
   double tokens_per_step(const SampleBatch& batch) const;
   /// Returns the communication of a step with this many micro-batches of this duration. Uses the
   /// collectives of the last dry run.
-  Communication communication(double micro_batch_seconds, int64_t num_micro_batches) const;
+  Communication predict_communication(double micro_batch_seconds, int64_t num_micro_batches) const;
   /// Returns the communication of a StepConfig. REQUIRES: it has been dry-run.
-  Communication communication(const StepConfig& step_config) const;
+  Communication predict_communication(const StepConfig& step_config) const;
   /// Returns the number and duration of dry runs so far; PlanningStats::seconds is 0.
   const PlanningStats& planning_stats() const { return planning_stats_; }
 
@@ -102,7 +102,7 @@ class PlanEvaluator {
   struct Entry {
     StepEstimate estimate;
     DryRunResult result;
-    size_t batch;  ///< index of the worst case in batches_
+    size_t batch;  ///< index in worst_cases_
   };
 
   /// A probe of first_worst_case().
@@ -116,7 +116,7 @@ class PlanEvaluator {
   static DryRunRequest make_probe_request(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail);
   std::vector<Probe>::const_iterator find_probe(const StepConfig& step_config, ProbeDetail detail) const;
   int64_t num_dry_run_micro_batches(const StepConfig& step_config) const;
-  double step_seconds(const StepConfig& step_config, const StepCosts& costs) const;
+  double compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const;
   std::vector<Entry>::const_iterator find_entry(const StepConfig& step_config) const;
 
   Job job_;
@@ -124,7 +124,7 @@ class PlanEvaluator {
   Interconnect interconnect_;
   int64_t limit_bytes_;
   StepCollectives collectives_;       // of the last dry run that had any
-  std::vector<SampleBatch> batches_;  // worst cases
+  std::vector<SampleBatch> batches_;
   DryRunProcess process_;
   std::vector<Entry> entries_;
   std::vector<Probe> probes_;  // stay valid, since first_worst_case() does not change

@@ -56,7 +56,7 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
     }
     const auto exposed_seconds = [&](int64_t micro_batches) {
       return num_micro_batches > 0
-                 ? evaluator_.communication(seconds / num_micro_batches, micro_batches).exposed_seconds
+                 ? evaluator_.predict_communication(seconds / num_micro_batches, micro_batches).exposed_seconds
                  : 0;
     };
     for (size_t i = 0; i < result.step_seconds.size(); ++i) {
@@ -109,7 +109,7 @@ std::vector<models::RecomputeBlocks> list_recompute_blocks(const Plan& plan, Pla
   return blocks_to_try;
 }
 
-/// Sets plan.best, and inserts it into the alternatives, which are sorted by micro-batch size, then
+/// Sets plan.best_estimate, and inserts it into the alternatives, which are sorted by micro-batch size, then
 /// by recomputed blocks.
 void set_best_estimate(Plan& plan, const StepEstimate& estimate) {
   plan.best = estimate;
@@ -137,8 +137,8 @@ void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_mode
   models::RecomputeBlocks best_blocks = plan.best.step_config.recompute;
   for (const auto& blocks : list_recompute_blocks(plan, evaluator)) {
     const bool is_slower_in_one_micro_batch =
-        plan.split && cost_model.step_seconds(1, samples_per_step, blocks) >=
-                          cost_model.step_seconds(plan.split->micro_batches_per_step, samples_per_step, best_blocks);
+        plan.split && cost_model.predict_step_seconds(1, samples_per_step, blocks) >=
+                          cost_model.predict_step_seconds(plan.split->micro_batches_per_step, samples_per_step, best_blocks);
     if (is_slower_in_one_micro_batch) continue;
     StepConfig step_config = plan.best.step_config;
     step_config.recompute = blocks;

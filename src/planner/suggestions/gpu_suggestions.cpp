@@ -189,9 +189,9 @@ std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_m
   };
   const StepConfig& step_config = plan.best.step_config;
   if (step_config.recompute.vision + step_config.recompute.language > 0) {
-    const auto missing_bytes = cost_model.reserved_bytes(step_config.micro_batch_size, {}) - plan.limit.limit_bytes;
-    const double seconds_without = cost_model.micro_batch_seconds(step_config.micro_batch_size, {});
-    const double seconds_with = cost_model.micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
+    const auto missing_bytes = cost_model.predict_reserved_bytes(step_config.micro_batch_size, {}) - plan.limit.limit_bytes;
+    const double seconds_without = cost_model.predict_micro_batch_seconds(step_config.micro_batch_size, {});
+    const double seconds_with = cost_model.predict_micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
     add(fmt::format("with {} more memory, nothing would be recomputed and steps would be about {:.0f} % shorter",
                     format_size(std::max<int64_t>(missing_bytes, 0)), 100 * (1 - seconds_without / seconds_with)));
   }

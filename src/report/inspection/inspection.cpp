@@ -55,7 +55,7 @@ ordered_json make_sources_json(const Inspection& inspection) {
                        {"task", source.source.task},
                        {"samples", source.num_records},
                        {"usable", source.num_usable},
-                       {"shrunk", source.shrunk},
+                       {"shrunk", source.num_shrunk},
                        {"without_media", source.without_media}});
   }
   return sources;

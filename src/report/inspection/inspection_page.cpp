@@ -138,7 +138,7 @@ class InspectionPageBuilder {
     PageTable table(headers, has_shares ? 2 : 1);
     for (const auto& source : inspection_.sources) {
       std::vector<std::string> cells{source.source.path, format_with_commas(source.num_records),
-                                     format_with_commas(source.num_usable), format_with_commas(source.shrunk),
+                                     format_with_commas(source.num_usable), format_with_commas(source.num_shrunk),
                                      format_with_commas(source.without_media)};
       if (has_shares) cells.insert(cells.begin() + 1, format_source_options(source.source));
       table.add(cells);

@@ -123,7 +123,7 @@ class InspectionTextBuilder {
       text_ +=
           fmt::format("  {} {:>10} {:>10} {:>9}  {}{}", pad_text(shorten_path(source.source.path), kNameCharacters),
                       format_with_commas(source.num_records), format_with_commas(source.num_usable),
-                      format_with_commas(source.shrunk), has_no_media ? "no media " : "",
+                      format_with_commas(source.num_shrunk), has_no_media ? "no media " : "",
                       to_printable(format_source_options(source.source)));
       end_line();
     }

@@ -43,7 +43,7 @@ std::string format_block_quote(std::string_view text) {
 
 }  // namespace
 
-TensorBoard::TensorBoard(const std::filesystem::path& folder, int64_t resumed_step) {
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, int64_t resumed_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
@@ -55,25 +55,25 @@ TensorBoard::TensorBoard(const std::filesystem::path& folder, int64_t resumed_st
   append(make_session_start_event(get_unix_seconds(), resumed_step + 1));
 }
 
-void TensorBoard::append(const std::string& event) {
+void TensorBoardWriter::append(const std::string& event) {
   const std::string record = frame_record(event);
   file_.write(record.data(), std::ssize(record)).flush();
   if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
 }
 
-void TensorBoard::add_scalars(int64_t step, const std::map<std::string, double>& values_by_tag) {
+void TensorBoardWriter::add_scalars(int64_t step, const std::map<std::string, double>& values_by_tag) {
   append(make_scalars_event(get_unix_seconds(), step, values_by_tag));
 }
 
-void TensorBoard::add_text(int64_t step, std::string_view tag, std::string_view markdown) {
+void TensorBoardWriter::add_text(int64_t step, std::string_view tag, std::string_view markdown) {
   append(make_text_event(get_unix_seconds(), step, tag, markdown));
 }
 
-void TensorBoard::add_image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size) {
+void TensorBoardWriter::add_image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size) {
   append(make_image_event(get_unix_seconds(), step, tag, bytes, size));
 }
 
-void TensorBoard::add_step(const StepMetrics& metrics) {
+void TensorBoardWriter::add_step(const StepMetrics& metrics) {
   const auto to_gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
   std::map<std::string, double> values{{"train/loss", metrics.loss},
                                        {"train/learning_rate", metrics.learning_rate},
@@ -118,7 +118,7 @@ void TensorBoard::add_step(const StepMetrics& metrics) {
   if (metrics.evaluation) add_evaluation(metrics.step, *metrics.evaluation);
 }
 
-void TensorBoard::add_evaluation(int64_t step, const EvaluationMetrics& evaluation) {
+void TensorBoardWriter::add_evaluation(int64_t step, const EvaluationMetrics& evaluation) {
   std::map<std::string, double> values{{"eval/seconds", evaluation.seconds}};
   const auto add = [&](const std::string& folder, const EvaluationScore& score) {
     values[folder + "loss"] = score.loss;
@@ -139,7 +139,7 @@ void TensorBoard::add_evaluation(int64_t step, const EvaluationMetrics& evaluati
   add_text(step, "eval/best", format_evaluation_line(metrics));
 }
 
-void TensorBoard::add_prediction(const Prediction& prediction) {
+void TensorBoardWriter::add_prediction(const Prediction& prediction) {
   const std::string tag = "answers/" + prediction.id;
   add_text(prediction.step, tag,
            fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n",

@@ -216,7 +216,7 @@ planner::EvaluationRequest make_evaluation_request(const Config& config, const E
   const EvaluationOptions& options = config.evaluation;
   return {.job = std::move(job),
           .worst_batches = evaluation_set.find_worst_batches(options.batch_size.value_or(kMaxGpuEvalBatchSize)),
-          .max_new_tokens = options.answers ? options.max_new_tokens : 0,
+          .max_new_tokens = options.generate_answers ? options.max_new_tokens : 0,
           .batch_size = options.batch_size,
           .max_batch_size = kMaxGpuEvalBatchSize};
 }

@@ -199,7 +199,7 @@ class DataInspector {
       result_.sources.push_back({.source = records_->sources()[source_index].source,
                                  .num_records = end - begin,
                                  .num_usable = end - begin - count_in_range(sample_index_.problems),
-                                 .shrunk = count_in_range(sample_index_.shrunk),
+                                 .num_shrunk = count_in_range(sample_index_.shrunk),
                                  .without_media = data::count_media(sample_index_.shapes, begin, end).without_media});
     }
     const auto media_counts = data::count_media(sample_index_.shapes);

@@ -12,7 +12,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Returns the settings that must be equal for results to be comparable (EvaluationState::basis).
+/// Returns the settings that must be equal for results to be comparable (EvaluationState::comparison_basis).
 nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& evaluation_set) {
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
@@ -139,7 +139,7 @@ evaluation::EvaluationSettings make_evaluation_settings(const Config& config, co
       .batch_size = run.evaluation_plan.batch_size,
       .layout = run.evaluation_plan.layout,
       .num_workers = config.data.num_workers,
-      .answers = config.evaluation.answers,
+      .generate_answers = config.evaluation.generate_answers,
       .max_new_tokens = config.evaluation.max_new_tokens,
       .eos_token_ids = models::load_eos_token_ids(config.model.path, *run.processor, config.model.adapter),
       .on_bad_sample = config.data.on_bad_sample};

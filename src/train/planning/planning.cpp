@@ -188,7 +188,7 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
                            .notices_are_logged = evaluation_set.sample_index().is_complete,
                            .settings = {.device = device,
                                         .num_workers = config.data.num_workers,
-                                        .answers = config.evaluation.answers,
+                                        .generate_answers = config.evaluation.generate_answers,
                                         .max_new_tokens = config.evaluation.max_new_tokens,
                                         .eos_token_ids = find_end_tokens(checkpoint, processor, base),
                                         .on_bad_sample = config.data.on_bad_sample}};

@@ -147,7 +147,7 @@ class TensorBoardEvents final : public Callback {
   void on_prediction(const report::Prediction& prediction) override { events_.add_prediction(prediction); }
 
  private:
-  report::TensorBoard events_;
+  report::TensorBoardWriter events_;
 };
 
 /// The progress bar on stderr. Evaluations and events are logged as lines above it.

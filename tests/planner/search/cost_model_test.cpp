@@ -56,10 +56,10 @@ TEST(CostModelTest, BlocksWithTheLowestCostPerByteAreRecomputedFirst) {
 
 TEST(CostModelTest, KeptAttentionTradesBytesForTime) {
   const CostModel cost_model(make_probes(4, 25));
-  EXPECT_EQ(cost_model.reserved_bytes(1, {0, 2, 0}), 800);
-  EXPECT_EQ(cost_model.reserved_bytes(1, {0, 2, 1}), 810);
-  EXPECT_DOUBLE_EQ(cost_model.micro_batch_seconds(1, {0, 2, 0}), 120);
-  EXPECT_DOUBLE_EQ(cost_model.micro_batch_seconds(1, {0, 2, 1}), 116);
+  EXPECT_EQ(cost_model.predict_reserved_bytes(1, {0, 2, 0}), 800);
+  EXPECT_EQ(cost_model.predict_reserved_bytes(1, {0, 2, 1}), 810);
+  EXPECT_DOUBLE_EQ(cost_model.predict_micro_batch_seconds(1, {0, 2, 0}), 120);
+  EXPECT_DOUBLE_EQ(cost_model.predict_micro_batch_seconds(1, {0, 2, 1}), 116);
 }
 
 TEST(CostModelTest, ShortSequencesNeedNoAttentionProbe) {

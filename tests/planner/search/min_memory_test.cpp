@@ -79,7 +79,7 @@ TEST_P(MinMemoryTest, NoOtherConfigNeedsLess) {
   ASSERT_FALSE(plan.fits);
   PlanEvaluator evaluator(plan_request.job, plan_request.target, plan_request.workload, plan.limit.limit_bytes);
   for (const StepConfig& step_config : list_other_configs(plan)) {
-    const auto bytes = evaluator.reserved_bytes(plan_request.job, step_config, plan_request.workload.worst_batches);
+    const auto bytes = evaluator.measure_reserved_bytes(plan_request.job, step_config, plan_request.workload.worst_batches);
     EXPECT_GE(static_cast<double>(bytes.value_or(kUnlimited)),
               (1 - kSegmentTolerance) * static_cast<double>(plan.best.peaks.reserved_bytes))
         << "micro-batch " << step_config.micro_batch_size << ", recomputing " << step_config.recompute.vision << "+"

@@ -74,7 +74,7 @@ TEST_F(NoticesInRunTest, LedgerHasEvaluationNotices) {
   use_short_context_model();
   config_.data.eval = config_.data.train.name();
   config_.evaluation.steps = kSteps;
-  config_.evaluation.answers = false;
+  config_.evaluation.generate_answers = false;
   run_training();
   const auto evaluation = read_ledger()["evaluation"];
   EXPECT_EQ(evaluation["dataset"], config_.data.eval);
@@ -114,7 +114,7 @@ TEST_F(NoticesInRunTest, WarnsWithoutMedia) {
   config_.training.max_steps = 1;
   config_.data.eval = config_.data.train.name();
   config_.evaluation.steps = 1;
-  config_.evaluation.answers = false;
+  config_.evaluation.generate_answers = false;
   const CapturedLog log;
   run_training();
   EXPECT_THAT(log.text(), HasSubstr("warning: data.train " + config_.data.train.name() +
@@ -136,7 +136,7 @@ TEST_F(NoticesInRunTest, MentionsASourceWithoutMedia) {
 
 TEST_F(NoticesInRunTest, WarnsAboutTrainedEvaluationSamples) {
   config_.evaluation.steps = kSteps;
-  config_.evaluation.answers = false;
+  config_.evaluation.generate_answers = false;
   // The same questions under other ids, another question about a training image, and something new.
   auto records = nlohmann::json::parse(read_text(config_.data.train.name()));
   for (auto& record : records) record["id"] = "e-" + record["id"].get<std::string>();
@@ -163,7 +163,7 @@ TEST_F(NoticesInRunTest, WarnsAboutTrainedEvaluationSamples) {
 TEST_F(NoticesInRunTest, FindsASharedFileWithoutCheck) {
   config_.data.check_at_start = false;
   config_.evaluation.steps = kSteps;
-  config_.evaluation.answers = false;
+  config_.evaluation.generate_answers = false;
   fs::create_symlink(config_.data.train.name(), folder() / "link.json");
   config_.data.eval = folder() / "link.json";
   const CapturedLog log;
@@ -174,7 +174,7 @@ TEST_F(NoticesInRunTest, FindsASharedFileWithoutCheck) {
 TEST_F(NoticesInRunTest, HeldOutSamplesCauseNoWarning) {
   config_.data.eval = "0.25";
   config_.evaluation.steps = kSteps;
-  config_.evaluation.answers = false;
+  config_.evaluation.generate_answers = false;
   config_.training.global_batch_size = config_.training.micro_batch_size.emplace(3);
   const CapturedLog log;
   run_training();

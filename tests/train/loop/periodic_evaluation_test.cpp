@@ -358,9 +358,9 @@ TEST_F(PeriodicEvaluationTest, RejectsContradictorySettings) {
               AllOf(HasSubstr("training.early_stopping_patience: is 2"), HasSubstr("training.eval_steps")));
   config_.evaluation.patience = 0;
   config_.evaluation.best_metric = BestMetric::kExactMatch;
-  config_.evaluation.answers = false;
+  config_.evaluation.generate_answers = false;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.best_metric"), HasSubstr("training.eval_answers")));
-  config_.evaluation.answers = true;
+  config_.evaluation.generate_answers = true;
   EXPECT_NO_THROW(check_config(config_));
   config_.evaluation.best_metric = BestMetric::kDice;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.best_metric: is dice"), HasSubstr("predicts none"),
@@ -368,7 +368,7 @@ TEST_F(PeriodicEvaluationTest, RejectsContradictorySettings) {
 }
 
 TEST_F(PeriodicEvaluationTest, NoExactMatchWithoutAnswers) {
-  config_.evaluation.answers = false;
+  config_.evaluation.generate_answers = false;
   run_training();
   const auto evaluation = read_json_lines("metrics.jsonl").back()["evaluation"];
   EXPECT_TRUE(evaluation["exact_match"].is_null());
