@@ -47,7 +47,7 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   add("--images", arguments.num_images, "number of images per sample [1; with a video 0]");
   add("--image-size", arguments.image_size,
       "size of the images in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
-  add("--masks", arguments.masks, "number of masks in a sample's answers [one per image if the model predicts masks]");
+  add("--masks", arguments.num_masks, "number of masks in a sample's answers [one per image if the model predicts masks]");
   CLI::Option* const image_mix =
       add("--image-mix", arguments.image_mix,
           "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
