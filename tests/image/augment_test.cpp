@@ -38,7 +38,7 @@ TEST(Augment, ReturnsTheSameTensorWithoutChanges) {
   EXPECT_TRUE(augment_image(image, {}).is_same(image));
   EXPECT_TRUE(augment_mask(mask, {}).is_same(mask));
   EXPECT_TRUE(augment_mask(mask, {.brightness = 1.5}).is_same(mask));
-  EXPECT_FALSE(AugmentSettings{}.any());
+  EXPECT_FALSE(AugmentSettings{}.is_enabled());
   EXPECT_EQ(draw_augmentation({}, 123), Augmentation{});
 }
 

@@ -56,7 +56,7 @@ TEST(FindPeakTest, FindsPeakAndItsComponents) {
   EXPECT_EQ(bytes_of_component(peak, Component::kLanguage), 60);
   EXPECT_EQ(bytes_of_component(peak, Component::kLoss), 0);
   EXPECT_EQ(peak.tag, (MemoryTag{Component::kLanguage, 5}));
-  EXPECT_FALSE(peak.backward);
+  EXPECT_FALSE(peak.is_backward);
   EXPECT_EQ(sum_components(peak), peak.allocated_bytes);
 }
 
@@ -68,7 +68,7 @@ TEST(FindPeakTest, FreesCountForAllocatingComponent) {
   EXPECT_EQ(peak.allocated_bytes, 70);
   EXPECT_EQ(bytes_of_component(peak, Component::kVision), 0);
   EXPECT_EQ(bytes_of_component(peak, Component::kOptimizer), 70);
-  EXPECT_TRUE(peak.backward);
+  EXPECT_TRUE(peak.is_backward);
 }
 
 TEST(FindPeakTest, ReusedAddressGetsNewOwner) {
@@ -121,7 +121,7 @@ TEST_F(AllocationTraceTest, RecordsAllocationsWithTags) {
   EXPECT_EQ(freed.bytes, -allocated.bytes);
   EXPECT_EQ(freed.address, allocated.address);
   EXPECT_EQ(allocated.tag, (MemoryTag{Component::kVision, 4}));
-  EXPECT_FALSE(allocated.backward);
+  EXPECT_FALSE(allocated.is_backward);
 }
 
 TEST_F(AllocationTraceTest, IgnoresOlderTensors) {
@@ -155,8 +155,8 @@ TEST_F(AllocationTraceTest, TagsBackwardPass) {
   bool in_block = false;
   for (size_t i = 0; i < trace.events().size(); ++i) {
     const auto& event = trace.events()[i];
-    EXPECT_EQ(event.backward && i < forward, false);
-    if (i < forward || event.bytes <= 0 || !event.backward) continue;
+    EXPECT_EQ(event.is_backward && i < forward, false);
+    if (i < forward || event.bytes <= 0 || !event.is_backward) continue;
     in_block |= event.tag == MemoryTag{Component::kLanguage, 2};
   }
   EXPECT_TRUE(in_block) << "the product's gradient is made where the product was";

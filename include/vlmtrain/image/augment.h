@@ -13,7 +13,7 @@ struct AugmentSettings {
   double brightness = 0;        ///< the factor is uniform in 1 ± brightness, 0 to 1
 
   /// Returns whether any augmentation is enabled.
-  bool any() const { return flip > 0 || rotation_degrees > 0 || brightness > 0; }
+  bool is_enabled() const { return flip > 0 || rotation_degrees > 0 || brightness > 0; }
   bool operator==(const AugmentSettings&) const = default;
 };
 

@@ -88,7 +88,7 @@ TEST_F(DryRunTest, TheTimelineIsTheLastStep) {
     allocated = std::max(allocated, sum(point.by_component));
     reserved = std::max(reserved, point.reserved_bytes);
     EXPECT_GE(point.reserved_bytes, sum(point.by_component));
-    (point.backward ? backward : forward) = true;
+    (point.is_backward ? backward : forward) = true;
   }
   EXPECT_EQ(allocated, result.steps.back().allocated_bytes);
   EXPECT_EQ(reserved, result.steps.back().reserved_bytes);
