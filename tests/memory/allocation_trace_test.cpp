@@ -49,7 +49,7 @@ TEST(FindPeakTest, FindsPeakAndItsComponents) {
       allocation(3, 60, Component::kLanguage, 5), release(2, 40, Component::kLanguage),
       allocation(4, 30, Component::kLoss, -1, true)};
   const MemoryPeak peak = find_peak(events);
-  EXPECT_EQ(peak.event, 2U);
+  EXPECT_EQ(peak.event_index, 2U);
   EXPECT_EQ(peak.allocated_bytes, 200);
   EXPECT_EQ(bytes_of_component(peak, Component::kWeights), 100);
   EXPECT_EQ(bytes_of_component(peak, Component::kVision), 40);
@@ -84,7 +84,7 @@ TEST(FindPeakTest, ReusedAddressGetsNewOwner) {
 TEST(FindPeakTest, PrefersFirstOfEqualPeaks) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision), release(1, 50, Component::kVision),
                                             allocation(2, 50, Component::kLoss)};
-  EXPECT_EQ(find_peak(events).event, 0U);
+  EXPECT_EQ(find_peak(events).event_index, 0U);
 }
 
 TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
@@ -94,7 +94,7 @@ TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
       allocation(4, 20, Component::kLanguage), release(4, 20, Component::kLanguage)};
   EXPECT_EQ(find_peak(events).allocated_bytes, 1000);
   const MemoryPeak later = find_peak(events, 3);
-  EXPECT_EQ(later.event, 4U);
+  EXPECT_EQ(later.event_index, 4U);
   EXPECT_EQ(later.allocated_bytes, 130);
   EXPECT_EQ(bytes_of_component(later, Component::kWeights), 100);
   EXPECT_EQ(bytes_of_component(later, Component::kVision), 0);

@@ -143,7 +143,7 @@ class AllocationReplay {
 
 /// The moment of a trace with the most allocated memory.
 struct MemoryPeak {
-  size_t event = 0;  ///< index into the trace
+  size_t event_index = 0;  ///< index into the trace
   int64_t allocated_bytes = 0;
   ComponentBytes by_component{};  ///< sums to allocated_bytes
   MemoryTag tag;                  ///< of the event

@@ -25,7 +25,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_toke
 
 namespace memory {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTag, component, block)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event, allocated_bytes, by_component, tag, is_backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event_index, allocated_bytes, by_component, tag, is_backward)
 }  // namespace memory
 
 namespace models {

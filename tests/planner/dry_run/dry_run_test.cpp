@@ -36,7 +36,7 @@ TEST_F(DryRunTest, IsDeterministicAcrossProcesses) {
   for (const DryRunResult* other : {&repeated, &other_process}) {
     EXPECT_EQ(list_peaks(*other), list_peaks(first));
     EXPECT_EQ(other->detail->peak.by_component, first.detail->peak.by_component);
-    EXPECT_EQ(other->detail->peak.event, first.detail->peak.event);
+    EXPECT_EQ(other->detail->peak.event_index, first.detail->peak.event_index);
     EXPECT_EQ(other->costs->total.kernel_launches, first.costs->total.kernel_launches);
     EXPECT_EQ(other->costs->total.seconds, first.costs->total.seconds);
     EXPECT_EQ(other->costs->total.bytes_moved, first.costs->total.bytes_moved);

@@ -123,7 +123,7 @@ TEST(ProtocolTest, AResultRoundTrips) {
                            .language_blocks_forward = {6, 7, 8, 9, 10},
                            .language_attention_forward = {16, 17, 18, 19, 20},
                            .optimizer = {11, 12, 13, 14, 15}};
-  DryRunDetail detail{.peak = {.event = 17,
+  DryRunDetail detail{.peak = {.event_index = 17,
                                .allocated_bytes = 36,
                                .by_component = {0, 1, 2, 3, 4, 5, 6, 7, 8},
                                .tag = {memory::Component::kLanguage, 11},
