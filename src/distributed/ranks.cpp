@@ -96,7 +96,7 @@ class Rendezvous {
 };
 
 /// Turns off c10d's warnings and its flight recorder. c10d logs many lines about a lost connection,
-/// which add nothing to Failure. The flight recorder costs time in each call, and is not
+/// which add nothing to RankFailure. The flight recorder costs time in each call, and is not
 /// thread-safe with several ranks in one process, as in tests.
 void silence_c10d_logs() {
   constexpr int kErrorLogLevel = 2;

@@ -27,8 +27,8 @@ namespace {
 /// row to row, and from column to column of an image.
 struct PlaneAxes {
   int across;
-  int rows;
-  int columns;
+  int row_axis;
+  int column_axis;
 };
 
 PlaneAxes get_plane_axes(SlicePlane plane) {
