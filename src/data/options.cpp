@@ -60,9 +60,9 @@ struct AugmentOption {
   double image::AugmentSettings::*value;
 };
 
-constexpr std::array<AugmentOption, 3> kAugmentOptions{{{"flip", 1.0, &image::AugmentSettings::flip},
-                                                        {"rotation", 180.0, &image::AugmentSettings::rotation_degrees},
-                                                        {"brightness", 1.0, &image::AugmentSettings::brightness}}};
+constexpr std::array<AugmentOption, 3> kAugmentOptions{{{"flip", 1.0, &image::AugmentSettings::flip_probability},
+                                                        {"rotation", 180.0, &image::AugmentSettings::max_rotation_degrees},
+                                                        {"brightness", 1.0, &image::AugmentSettings::max_brightness_change}}};
 
 Check<std::map<std::string, std::string>> are_augmentations() {
   return {"a map of flip (probability), rotation (degrees, up to 180) and brightness (share, up to 1)",

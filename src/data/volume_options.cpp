@@ -175,7 +175,7 @@ image::VolumeSettings VolumeOptions::make_volume_settings(image::Axes<int64_t> d
 }
 
 image::SliceSettings VolumeOptions::make_slice_settings() const {
-  return {.count = slices, .plane = plane, .windows = windows};
+  return {.max_slices = slices, .plane = plane, .windows = windows};
 }
 
 }  // namespace vlmtrain::data

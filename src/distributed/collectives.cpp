@@ -76,11 +76,11 @@ c10::Event record_event(at::Device device) {
 class WaitTimer {
  public:
   /// Marks the beginning and the end of a wait on the device's current stream or on this thread.
-  void begin(at::Device device);
-  void end(at::Device device);
+  void begin_wait(at::Device device);
+  void end_wait(at::Device device);
 
   /// Returns the duration of completed waits. Does not block.
-  double seconds();
+  double sum_completed_seconds();
   /// Returns whether all waits are complete. Does not block.
   bool is_idle();
 
@@ -92,7 +92,7 @@ class WaitTimer {
   std::deque<std::pair<c10::Event, c10::Event>> pending_waits_;  // not known to be complete, in order
 };
 
-void WaitTimer::begin(at::Device device) {
+void WaitTimer::begin_wait(at::Device device) {
   if (device.is_cuda()) {
     pending_waits_.emplace_back(record_event(device), c10::Event(device.type()));
   } else {
@@ -100,7 +100,7 @@ void WaitTimer::begin(at::Device device) {
   }
 }
 
-void WaitTimer::end(at::Device device) {
+void WaitTimer::end_wait(at::Device device) {
   if (device.is_cuda()) {
     pending_waits_.back().second = record_event(device);
   } else {
@@ -108,7 +108,7 @@ void WaitTimer::end(at::Device device) {
   }
 }
 
-double WaitTimer::seconds() {
+double WaitTimer::sum_completed_seconds() {
   constexpr double kMilliseconds = 1e-3;
   while (!pending_waits_.empty() && pending_waits_.front().second.query()) {
     seconds_ += kMilliseconds * pending_waits_.front().first.elapsedTime(pending_waits_.front().second);
@@ -118,7 +118,7 @@ double WaitTimer::seconds() {
 }
 
 bool WaitTimer::is_idle() {
-  seconds();
+  sum_completed_seconds();
   return pending_waits_.empty();
 }
 
@@ -181,16 +181,16 @@ class Collectives::Impl {
   void wait_for_all_gather(int64_t handle) {
     const auto work = all_gathers_.extract(handle);
     VLMTRAIN_CHECK(!work.empty(), "no all_gather is in progress");
-    wait_timer_.begin(device_);
+    wait_timer_.begin_wait(device_);
     work.mapped()->wait();
-    wait_timer_.end(device_);
+    wait_timer_.end_wait(device_);
   }
 
   void wait_for_reductions() {
     if (reductions_.empty()) return;
-    wait_timer_.begin(device_);
+    wait_timer_.begin_wait(device_);
     for (const auto& reduction : std::exchange(reductions_, {})) reduction->wait();
-    wait_timer_.end(device_);
+    wait_timer_.end_wait(device_);
   }
 
   at::Tensor get_own_shard(const at::Tensor& tensor) const {
@@ -205,7 +205,7 @@ class Collectives::Impl {
     return output;
   }
 
-  double wait_seconds() { return wait_timer_.seconds(); }
+  double wait_seconds() { return wait_timer_.sum_completed_seconds(); }
   bool are_waits_complete() { return wait_timer_.is_idle(); }
   bool has_device() const { return world_.device.defined(); }
   void set_broken() { is_broken_ = true; }

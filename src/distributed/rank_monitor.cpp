@@ -67,7 +67,7 @@ Failure parse_failure(const std::string& text) {
 
 }  // namespace
 
-RankMonitor::RankMonitor(const Launch& launch, RanksOptions options, std::vector<std::string> names)
+RankMonitor::RankMonitor(const Launch& launch, DistributedContextOptions options, std::vector<std::string> names)
     : launch_(launch), options_(std::move(options)), names_(std::move(names)), last_heartbeats_(names_.size()) {
   for (LastHeartbeat& heartbeat : last_heartbeats_) heartbeat.time = Clock::now();
   heartbeat_thread_ = std::thread([this] { run_heartbeat(); });

@@ -21,7 +21,7 @@ class RankMonitor {
  public:
   /// `names` has one name per rank, for messages about a lost rank. REQUIRES: rank 0's store
   /// exists.
-  RankMonitor(const Launch& launch, RanksOptions options, std::vector<std::string> names);
+  RankMonitor(const Launch& launch, DistributedContextOptions options, std::vector<std::string> names);
   /// Reports that this rank is done. Without a failure, waits some seconds until all ranks are
   /// done; rank 0 exits last, because it hosts the store.
   ~RankMonitor();
@@ -67,7 +67,7 @@ class RankMonitor {
   void mark_rank0_lost();  // REQUIRES: mutex_ is held
 
   const Launch launch_;
-  const RanksOptions options_;
+  const DistributedContextOptions options_;
   const std::vector<std::string> names_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable state_changed_;

@@ -96,7 +96,7 @@ class Rendezvous {
 };
 
 /// Turns off c10d's warnings and its flight recorder. c10d logs many lines about a lost connection,
-/// which add nothing to Failure. The flight recorder costs time in each call, and is not
+/// which add nothing to RankFailure. The flight recorder costs time in each call, and is not
 /// thread-safe with several ranks in one process, as in tests.
 void silence_c10d_logs() {
   constexpr int kErrorLogLevel = 2;
@@ -106,13 +106,13 @@ void silence_c10d_logs() {
 
 }  // namespace
 
-std::string Failure::text() const {
+std::string Failure::format_message() const {
   return fmt::format("rank {}: {}", rank, reason);
 }
 
-class Ranks::Group {
+class DistributedContext::Impl {
  public:
-  Group(const Launch& launch, const RanksOptions& options)
+  Impl(const Launch& launch, const DistributedContextOptions& options)
       : launch_(launch),
         store_(launch, launch.rank == 0, options.rendezvous_timeout),
         monitor_(launch, options, Rendezvous(store_, launch, options.rendezvous_timeout).wait_for_names()),
@@ -122,7 +122,7 @@ class Ranks::Group {
   RankMonitor& monitor() { return monitor_; }
   Collectives& collectives() { return collectives_; }
 
-  void connect(at::Device device) {
+  void connect_device(at::Device device) {
     const auto make_device_backends = [&](const Members& members) {
       return Collectives::Backends{.host = {}, .device = make_device_backend(device, members)};
     };
@@ -182,7 +182,7 @@ class Ranks::Group {
 
   /// Throws the failure of another rank, which is the reason why a call failed.
   [[noreturn]] void rethrow_with_reason(const std::exception& error) {
-    if (const auto failure = monitor_.wait_for_failure()) throw UserError(failure->code, failure->text());
+    if (const auto failure = monitor_.wait_for_failure()) throw UserError(failure->code, failure->format_message());
     throw run_error("the connection to another rank broke: {}", error.what());
   }
 
@@ -193,36 +193,36 @@ class Ranks::Group {
   Collectives collectives_;
 };
 
-Ranks::Ranks(const Launch& launch, const RanksOptions& options) : launch_(launch) {
+DistributedContext::DistributedContext(const Launch& launch, const DistributedContextOptions& options) : launch_(launch) {
   static const bool is_quiet = (silence_c10d_logs(), true);
   static_cast<void>(is_quiet);
-  group_ = std::make_unique<Group>(launch_, options);
+  impl_ = std::make_unique<Impl>(launch_, options);
 }
 
-Ranks::~Ranks() = default;
+DistributedContext::~DistributedContext() = default;
 
-Collectives& Ranks::collectives() {
-  return group_->collectives();
+Collectives& DistributedContext::collectives() {
+  return impl_->collectives();
 }
 
-const Collectives& Ranks::collectives() const {
-  return group_->collectives();
+const Collectives& DistributedContext::collectives() const {
+  return impl_->collectives();
 }
 
-void Ranks::set_group_size(int64_t count) {
-  group_->set_group_size(count);
+void DistributedContext::set_group_size(int64_t count) {
+  impl_->set_group_size(count);
 }
 
-void Ranks::connect(at::Device device) {
-  group_->connect(device);
+void DistributedContext::connect_device(at::Device device) {
+  impl_->connect_device(device);
 }
 
-bool Ranks::has_lost_rank0() const {
-  return group_->monitor().has_lost_rank0();
+bool DistributedContext::has_lost_rank0() const {
+  return impl_->monitor().has_lost_rank0();
 }
 
-void Ranks::fail(ExitCode code, const std::string& reason) {
-  group_->monitor().report_failure({.rank = launch_.rank, .code = code, .reason = reason});
+void DistributedContext::report_failure(ExitCode code, const std::string& reason) {
+  impl_->monitor().report_failure({.rank = launch_.rank, .code = code, .reason = reason});
 }
 
 namespace {

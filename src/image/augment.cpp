@@ -134,30 +134,30 @@ at::Tensor brighten(const at::Tensor& image, double factor) {
 }  // namespace
 
 Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed) {
-  VLMTRAIN_CHECK(settings.flip >= 0 && settings.flip <= 1 && settings.rotation_degrees >= 0 &&
-                     settings.brightness >= 0 && settings.brightness <= 1,
-                 "flip {}, rotation {} degrees, brightness {}: out of range", settings.flip, settings.rotation_degrees,
-                 settings.brightness);
-  return {.flip = draw_uniform(seed, "flip") < settings.flip,
-          .degrees = draw_symmetric(settings.rotation_degrees, seed, "rotation"),
-          .brightness = 1 + draw_symmetric(settings.brightness, seed, "brightness")};
+  VLMTRAIN_CHECK(settings.flip_probability >= 0 && settings.flip_probability <= 1 && settings.max_rotation_degrees >= 0 &&
+                     settings.max_brightness_change >= 0 && settings.max_brightness_change <= 1,
+                 "flip {}, rotation {} degrees, brightness {}: out of range", settings.flip_probability, settings.max_rotation_degrees,
+                 settings.max_brightness_change);
+  return {.is_flipped = draw_uniform(seed, "flip") < settings.flip_probability,
+          .rotation_degrees = draw_symmetric(settings.max_rotation_degrees, seed, "rotation"),
+          .brightness_factor = 1 + draw_symmetric(settings.max_brightness_change, seed, "brightness")};
 }
 
 at::Tensor augment_image(const at::Tensor& image, const Augmentation& augmentation) {
   VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
                  "the image to augment must be uint8 [3, height, width] on the CPU");
   at::Tensor result = image;
-  if (augmentation.flip) result = result.flip({2});
-  if (augmentation.degrees != 0) result = rotate(result, augmentation.degrees, sample_bilinear);
-  return augmentation.brightness == 1 ? result : brighten(result, augmentation.brightness);
+  if (augmentation.is_flipped) result = result.flip({2});
+  if (augmentation.rotation_degrees != 0) result = rotate(result, augmentation.rotation_degrees, sample_bilinear);
+  return augmentation.brightness_factor == 1 ? result : brighten(result, augmentation.brightness_factor);
 }
 
 at::Tensor augment_mask(const at::Tensor& mask, const Augmentation& augmentation) {
   check_is_mask(mask);
   at::Tensor result = mask;
-  if (augmentation.flip) result = result.flip({1});
-  if (augmentation.degrees == 0) return result;
-  return rotate(result.unsqueeze(0), augmentation.degrees, sample_nearest).squeeze(0);
+  if (augmentation.is_flipped) result = result.flip({1});
+  if (augmentation.rotation_degrees == 0) return result;
+  return rotate(result.unsqueeze(0), augmentation.rotation_degrees, sample_nearest).squeeze(0);
 }
 
 }  // namespace vlmtrain::image

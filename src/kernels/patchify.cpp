@@ -13,7 +13,7 @@
 namespace vlmtrain::kernels {
 
 at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
-  const at::Tensor &bytes = pixels.bytes, &order = pixels.order;
+  const at::Tensor &bytes = pixels.bytes, &order = pixels.image_indices;
   VLMTRAIN_CHECK(
       bytes.scalar_type() == at::kByte && bytes.dim() == 4 && bytes.size(1) == kPixelChannels && bytes.is_contiguous(),
       "expected contiguous uint8 pixels [n, 3, height, width]");

@@ -129,7 +129,7 @@ at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absma
 }
 
 at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
-  const at::Tensor bytes = pixels.order.defined() ? pixels.bytes.index_select(0, pixels.order) : pixels.bytes;
+  const at::Tensor bytes = pixels.image_indices.defined() ? pixels.bytes.index_select(0, pixels.image_indices) : pixels.bytes;
   // Unfolds twice to be independent of models::patch_rows().
   return image::normalize_pixels(bytes, pixels.normalization)
       .to(dtype)

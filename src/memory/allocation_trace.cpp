@@ -27,13 +27,13 @@ struct TagBoundary {
 /// Tags by autograd node. A node is identified by its thread and that thread's sequence number.
 class NodeTags {
  public:
-  void record(MemoryTag tag) {
+  void record_tag(MemoryTag tag) {
     const std::lock_guard lock(mutex_);
     auto& boundaries = by_thread_[at::RecordFunction::currentThreadId()];
     boundaries.push_back({at::sequence_number::peek(), tag});
   }
 
-  MemoryTag find(const torch::autograd::Node& node) {
+  MemoryTag find_tag(const torch::autograd::Node& node) {
     const std::lock_guard lock(mutex_);
     const auto entry = by_thread_.find(node.thread_id());
     if (entry == by_thread_.end()) return {};
@@ -63,7 +63,7 @@ std::atomic<bool> is_recording{false};
 
 void set_thread_tag(MemoryTag tag) {
   thread_tag = tag;
-  if (is_recording.load(std::memory_order_relaxed)) get_node_tags().record(tag);
+  if (is_recording.load(std::memory_order_relaxed)) get_node_tags().record_tag(tag);
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ bool is_in_backward() {
 MemoryTag get_current_memory_tag() {
   if (thread_tag != MemoryTag{}) return thread_tag;
   const auto node = torch::autograd::get_current_node();
-  return node == nullptr ? MemoryTag{} : get_node_tags().find(*node);
+  return node == nullptr ? MemoryTag{} : get_node_tags().find_tag(*node);
 }
 
 MemoryTagRecorder::MemoryTagRecorder() {
@@ -186,7 +186,7 @@ void AllocationTrace::assign_workspaces(size_t first_event) {
   listener_->assign_workspaces(first_event);
 }
 
-void AllocationReplay::apply(const AllocationEvent& event) {
+void AllocationReplay::apply_event(const AllocationEvent& event) {
   if (event.bytes > 0) owners_[event.address] = event.tag.component;
   by_component_[static_cast<size_t>(owners_.at(event.address))] += event.bytes;
 }
@@ -197,10 +197,10 @@ MemoryPeak find_peak(const std::vector<AllocationEvent>& events, size_t first) {
   AllocationReplay replay;
   for (size_t i = 0; i < events.size(); ++i) {
     const auto& event = events[i];
-    replay.apply(event);
+    replay.apply_event(event);
     allocated += event.bytes;
     if (i >= first && allocated > peak.allocated_bytes) {
-      peak = {i, allocated, replay.by_component(), event.tag, event.backward};
+      peak = {i, allocated, replay.by_component(), event.tag, event.is_backward};
     }
   }
   return peak;

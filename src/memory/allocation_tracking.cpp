@@ -265,11 +265,11 @@ void FaultInjection::arm(AllocationFaults faults) {
   counter_->peak_bytes = counter_->live_bytes;
 }
 
-int64_t FaultInjection::allocations() const {
+int64_t FaultInjection::num_allocations() const {
   return counter_->allocations;
 }
 
-int64_t FaultInjection::failures() const {
+int64_t FaultInjection::num_failures() const {
   return counter_->failures;
 }
 

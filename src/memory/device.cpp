@@ -227,7 +227,7 @@ MemoryInfo query_memory_info(int device) {
 
 }  // namespace
 
-int64_t free_bytes(at::Device device) {
+int64_t get_free_device_bytes(at::Device device) {
   return static_cast<int64_t>(query_memory_info(device.index()).free_bytes);
 }
 

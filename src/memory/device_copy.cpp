@@ -66,7 +66,7 @@ AsyncHostToDeviceCopier::~AsyncHostToDeviceCopier() {
   }
 }
 
-at::Tensor AsyncHostToDeviceCopier::add(const at::Tensor& host) {
+at::Tensor AsyncHostToDeviceCopier::copy_async(const at::Tensor& host) {
   at::Tensor device_tensor = at::empty(host.sizes(), host.options().device(device_));
   if (host.is_meta()) return device_tensor;
   const at::Tensor pinned = try_pin_memory(host);

@@ -26,7 +26,7 @@ inline constexpr int64_t kHopperContextBytes = 832 * kMiB;
 /// accumulation have twice the fp32 rate in bf16 and fp16, and the fp32 rate in TF32 (whitepapers
 /// of GA102, AD102 and GB202, "Comparison of …"). Turing has neither bf16 nor TF32; its fp16 rate
 /// is four times the fp32 rate.
-constexpr Gpu make_geforce_gpu(std::string_view name, std::string_view device_name, int architecture,
+constexpr GpuSpec make_geforce_gpu(std::string_view name, std::string_view device_name, int architecture,
                                int multiprocessors, int l2_cache_mib, int memory_mib, double fp32_tflops,
                                double bandwidth_gb_per_second) {
   const bool has_bf16 = architecture >= 80;
@@ -96,12 +96,12 @@ inline constexpr std::array kGeforce{
 
 /// Returns the entries of both lists, sorted by architecture, then by memory.
 template <size_t kLeft, size_t kRight>
-constexpr std::array<Gpu, kLeft + kRight> merge_sorted(const std::array<Gpu, kLeft>& left,
-                                                       const std::array<Gpu, kRight>& right) {
-  std::array<Gpu, kLeft + kRight> merged;
+constexpr std::array<GpuSpec, kLeft + kRight> merge_sorted(const std::array<GpuSpec, kLeft>& left,
+                                                       const std::array<GpuSpec, kRight>& right) {
+  std::array<GpuSpec, kLeft + kRight> merged;
   std::ranges::copy(right, std::ranges::copy(left, merged.begin()).out);
   std::ranges::sort(merged, {},
-                    [](const Gpu& gpu) { return std::tuple(gpu.architecture, gpu.memory_bytes, gpu.name); });
+                    [](const GpuSpec& gpu) { return std::tuple(gpu.architecture, gpu.memory_bytes, gpu.name); });
   return merged;
 }
 

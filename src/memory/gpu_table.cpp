@@ -32,7 +32,7 @@ constexpr std::array kArchitectures{
 // Memory sizes that were not measured come from PyTorch's out-of-memory errors, which are rounded
 // to 0.01 GiB.
 
-constexpr Gpu kT4{.name = "t4",
+constexpr GpuSpec kT4{.name = "t4",
                   .device_name = "Tesla T4",
                   .architecture = 75,
                   .multiprocessors = 40,
@@ -44,7 +44,7 @@ constexpr Gpu kT4{.name = "t4",
                   .fp16_flops = 65 * kTera,
                   .memory_bandwidth = 320 * kGiga};
 
-constexpr Gpu kA100Sxm40{.name = "a100-40",
+constexpr GpuSpec kA100Sxm40{.name = "a100-40",
                          .device_name = "NVIDIA A100-SXM4-40GB",
                          .architecture = 80,
                          .multiprocessors = 108,
@@ -58,7 +58,7 @@ constexpr Gpu kA100Sxm40{.name = "a100-40",
                          .memory_bandwidth = 1555 * kGiga,
                          .nvlink_bandwidth = 300 * kGiga};
 
-constexpr Gpu kA100Sxm80{.name = "a100-80",
+constexpr GpuSpec kA100Sxm80{.name = "a100-80",
                          .device_name = "NVIDIA A100-SXM4-80GB",
                          .architecture = 80,
                          .multiprocessors = 108,
@@ -73,7 +73,7 @@ constexpr Gpu kA100Sxm80{.name = "a100-80",
                          .memory_bandwidth = 2039 * kGiga,
                          .nvlink_bandwidth = 300 * kGiga};
 
-constexpr Gpu kA6000{.name = "a6000",
+constexpr GpuSpec kA6000{.name = "a6000",
                      .device_name = "NVIDIA RTX A6000",
                      .architecture = 86,
                      .multiprocessors = 84,
@@ -87,7 +87,7 @@ constexpr Gpu kA6000{.name = "a6000",
                      .fp16_flops = 154.8 * kTera,
                      .memory_bandwidth = 768 * kGiga};
 
-constexpr Gpu kL4{.name = "l4",
+constexpr GpuSpec kL4{.name = "l4",
                   .device_name = "NVIDIA L4",
                   .architecture = 89,
                   .multiprocessors = 58,
@@ -100,7 +100,7 @@ constexpr Gpu kL4{.name = "l4",
                   .fp16_flops = 121 * kTera,
                   .memory_bandwidth = 300 * kGiga};
 
-constexpr Gpu kRtx4090{.name = "rtx4090",
+constexpr GpuSpec kRtx4090{.name = "rtx4090",
                        .device_name = "NVIDIA GeForce RTX 4090",
                        .architecture = 89,
                        .multiprocessors = 128,
@@ -114,7 +114,7 @@ constexpr Gpu kRtx4090{.name = "rtx4090",
                        .fp16_flops = 165.2 * kTera,
                        .memory_bandwidth = 1008 * kGiga};
 
-constexpr Gpu kL40s{.name = "l40s",
+constexpr GpuSpec kL40s{.name = "l40s",
                     .device_name = "NVIDIA L40S",
                     .architecture = 89,
                     .multiprocessors = 142,
@@ -127,7 +127,7 @@ constexpr Gpu kL40s{.name = "l40s",
                     .fp16_flops = 362 * kTera,
                     .memory_bandwidth = 864 * kGiga};
 
-constexpr Gpu kH100{.name = "h100",
+constexpr GpuSpec kH100{.name = "h100",
                     .device_name = "NVIDIA H100 80GB HBM3",
                     .architecture = 90,
                     .multiprocessors = 132,
@@ -142,7 +142,7 @@ constexpr Gpu kH100{.name = "h100",
                     .memory_bandwidth = 3352 * kGiga,
                     .nvlink_bandwidth = 450 * kGiga};
 
-constexpr Gpu kH200{.name = "h200",
+constexpr GpuSpec kH200{.name = "h200",
                     .device_name = "NVIDIA H200",
                     .architecture = 90,
                     .multiprocessors = 132,
@@ -157,7 +157,7 @@ constexpr Gpu kH200{.name = "h200",
                     .memory_bandwidth = 4800 * kGiga,
                     .nvlink_bandwidth = 450 * kGiga};
 
-constexpr Gpu kB200{.name = "b200",
+constexpr GpuSpec kB200{.name = "b200",
                     .device_name = "NVIDIA B200",
                     .architecture = 100,
                     .multiprocessors = 148,
@@ -172,7 +172,7 @@ constexpr Gpu kB200{.name = "b200",
                     .memory_bandwidth = 8000 * kGiga,
                     .nvlink_bandwidth = 900 * kGiga};
 
-constexpr Gpu kRtx5090{.name = "rtx5090",
+constexpr GpuSpec kRtx5090{.name = "rtx5090",
                        .device_name = "NVIDIA GeForce RTX 5090",
                        .architecture = 120,
                        .multiprocessors = 170,
@@ -187,7 +187,7 @@ constexpr Gpu kRtx5090{.name = "rtx5090",
                        .memory_bandwidth = 1792 * kGiga};
 
 /// Returns a MIG instance with `eighths` / 8 of its GPU's cache and bandwidth.
-constexpr Gpu make_mig_slice(Gpu gpu, std::string_view name, std::string_view device_name, int multiprocessors,
+constexpr GpuSpec make_mig_slice(GpuSpec gpu, std::string_view name, std::string_view device_name, int multiprocessors,
                              int eighths, int64_t memory_mib) {
   const double ratio = static_cast<double>(multiprocessors) / gpu.multiprocessors;
   gpu.name = name;
@@ -247,31 +247,31 @@ constexpr std::array kUnsupportedGpus{
 
 /// Returns `gpu` with the dense bf16 and fp16 rate of its tensor cores, for GPUs where that rate is
 /// not twice the fp32 rate. TF32 has half of it.
-constexpr Gpu make_professional_gpu(Gpu gpu, double tensor_tflops) {
+constexpr GpuSpec make_professional_gpu(GpuSpec gpu, double tensor_tflops) {
   gpu.tf32_flops = tensor_tflops / 2 * kTera;
   gpu.bf16_flops = tensor_tflops * kTera;
   gpu.fp16_flops = tensor_tflops * kTera;
   return gpu;
 }
 
-constexpr Gpu kA4000 =
+constexpr GpuSpec kA4000 =
     make_professional_gpu(make_geforce_gpu("a4000", "NVIDIA RTX A4000", 86, 48, 4, 15'985, 19.2, 448), 76.7);
-constexpr Gpu kA5000 =
+constexpr GpuSpec kA5000 =
     make_professional_gpu(make_geforce_gpu("a5000", "NVIDIA RTX A5000", 86, 64, 6, 24'136, 27.8, 768), 111.1);
-constexpr Gpu kA10 = make_professional_gpu(make_geforce_gpu("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
-constexpr Gpu kA10g = make_professional_gpu(make_geforce_gpu("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
-constexpr Gpu kRtx6000Ada = make_professional_gpu(
+constexpr GpuSpec kA10 = make_professional_gpu(make_geforce_gpu("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
+constexpr GpuSpec kA10g = make_professional_gpu(make_geforce_gpu("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
+constexpr GpuSpec kRtx6000Ada = make_professional_gpu(
     make_geforce_gpu("rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 89, 142, 96, 45'496, 91.1, 960), 364.2);
-constexpr Gpu kL40 = make_professional_gpu(make_geforce_gpu("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
-constexpr Gpu set_context_bytes(Gpu gpu, int64_t bytes) {
+constexpr GpuSpec kL40 = make_professional_gpu(make_geforce_gpu("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
+constexpr GpuSpec set_context_bytes(GpuSpec gpu, int64_t bytes) {
   gpu.context_bytes = bytes;
   return gpu;
 }
 
-constexpr Gpu kH100Pcie = set_context_bytes(
+constexpr GpuSpec kH100Pcie = set_context_bytes(
     make_professional_gpu(make_geforce_gpu("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756),
     kHopperContextBytes);
-constexpr Gpu kRtxPro6000 =
+constexpr GpuSpec kRtxPro6000 =
     make_professional_gpu(make_geforce_gpu("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120,
                                            188, 128, 97'249, 125, 1792),
                           503.8);
@@ -283,22 +283,22 @@ constexpr auto kGpus = gpu_list::merge_sorted(kOtherGpus, gpu_list::kGeforce);
 
 }  // namespace
 
-std::span<const Gpu> list_gpus() {
+std::span<const GpuSpec> list_gpus() {
   return kGpus;
 }
 
-std::span<const Gpu> list_mig_slices() {
+std::span<const GpuSpec> list_mig_slices() {
   return kMigSlices;
 }
 
-const Gpu* find_gpu(std::string_view name) {
-  const auto* const gpu = std::ranges::find(kGpus, name, &Gpu::name);
+const GpuSpec* find_gpu(std::string_view name) {
+  const auto* const gpu = std::ranges::find(kGpus, name, &GpuSpec::name);
   if (gpu != kGpus.end()) return gpu;
-  const auto* const slice = std::ranges::find(kMigSlices, name, &Gpu::name);
+  const auto* const slice = std::ranges::find(kMigSlices, name, &GpuSpec::name);
   return slice == kMigSlices.end() ? nullptr : slice;
 }
 
-Gpu scale_multiprocessors(Gpu gpu, int multiprocessors) {
+GpuSpec scale_multiprocessors(GpuSpec gpu, int multiprocessors) {
   const double ratio = static_cast<double>(multiprocessors) / gpu.multiprocessors;
   gpu.multiprocessors = multiprocessors;
   gpu.fp32_flops *= ratio;
@@ -317,7 +317,7 @@ const UnsupportedGpu* find_unsupported_gpu(std::string_view name) {
   return it == kUnsupportedGpus.end() ? nullptr : it;
 }
 
-const ArchitectureLimits& architecture(int number) {
+const ArchitectureLimits& get_architecture_limits(int number) {
   const auto* const newer = std::ranges::upper_bound(kArchitectures, number, {}, &ArchitectureLimits::number);
   return newer == kArchitectures.begin() ? kArchitectures.front() : *(newer - 1);
 }

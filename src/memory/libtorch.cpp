@@ -118,8 +118,8 @@ LibrarySource find_library_source(const std::filesystem::path& folder, const cha
   return in_library_path > 0 ? LibrarySource::kLibraryPath : LibrarySource::kSystem;
 }
 
-LibTorch describe_libtorch() {
-  LibTorch result{.compiled_version = TORCH_VERSION,
+LibTorchInfo describe_libtorch() {
+  LibTorchInfo result{.compiled_version = TORCH_VERSION,
                   .loaded_version = parse_torch_version(at::show_config()),
                   .cpu_library = find_loaded_library("libtorch_cpu.so"),
                   .core_library = find_loaded_library("libc10.so")};

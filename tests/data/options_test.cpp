@@ -123,7 +123,7 @@ TEST_F(VolumeOptionsTest, ReadsItsSection) {
   EXPECT_EQ(options_.max_frames, 4);
   EXPECT_EQ(options_.dtype, at::kHalf);
   const auto slices = options_.make_slice_settings();
-  EXPECT_EQ(slices.count, 12);
+  EXPECT_EQ(slices.max_slices, 12);
   EXPECT_EQ(slices.plane, image::SlicePlane::kCoronal);
   EXPECT_EQ(slices.windows, options_.windows);
 }

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 TEST(RanksTest, ReducesTensorsAndGathersStrings) {
   run_ranks(3, [](const Launch& launch) {
-    Ranks ranks(launch);
+    DistributedContext ranks(launch);
     const at::Tensor first = at::full({1000}, static_cast<double>(launch.rank + 1));
     const at::Tensor second = at::full({3}, static_cast<double>(10 * launch.rank));
     ranks.collectives().all_reduce_async(first);
@@ -50,7 +50,7 @@ TEST(RanksTest, ReducesTensorsAndGathersStrings) {
 /// Ranks (0, 1) and (2, 3) are shard groups; (0, 2) and (1, 3) are replicas.
 TEST(RanksTest, ShardGroupsAndReplicas) {
   run_ranks(4, [](const Launch& launch) {
-    Ranks ranks(launch);
+    DistributedContext ranks(launch);
     ranks.set_group_size(2);
     const RankConsensus consensus(ranks.collectives());
     const int64_t shard_index = launch.rank % 2, group = launch.rank / 2;
@@ -85,7 +85,7 @@ TEST(RanksTest, ShardGroupsAndReplicas) {
 
 TEST(RanksTest, ConsensusOperations) {
   run_ranks(2, [](const Launch& launch) {
-    Ranks ranks(launch);
+    DistributedContext ranks(launch);
     const RankConsensus consensus(ranks.collectives());
     const bool is_first = launch.rank == 0;
     EXPECT_EQ(consensus.all_reduce_max(is_first ? engine::StepStatus::kOk : engine::StepStatus::kRetrySmaller),
@@ -113,10 +113,10 @@ TEST_P(FailingRank, ReportsSameFailureOnAllRanks) {
   std::mutex mutex;
   std::vector<ObservedFailure> failures;
   run_ranks(3, [&](const Launch& launch) {
-    Ranks ranks(launch);
+    DistributedContext ranks(launch);
     ranks.collectives().all_gather_strings("begin");
     if (launch.rank == GetParam()) {
-      ranks.fail(ExitCode::kBadData, "sample q7 cannot be read");
+      ranks.report_failure(ExitCode::kBadData, "sample q7 cannot be read");
       return;  // destroys its group and the connections
     }
     const auto start = std::chrono::steady_clock::now();
@@ -141,7 +141,7 @@ TEST(RanksTest, NamesMissingRanks) {
   run_ranks(4, [](const Launch& launch) {
     if (launch.rank % 2 == 1) return;
     try {
-      const Ranks ranks(launch, {.rendezvous_timeout = 3s});
+      const DistributedContext ranks(launch, {.rendezvous_timeout = 3s});
       ADD_FAILURE() << "they are not all there";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kFailed);
@@ -188,7 +188,7 @@ class OtherServer {
 
 std::string get_connect_error(const Launch& launch, std::chrono::milliseconds rendezvous_timeout) {
   try {
-    const Ranks ranks(launch, {.rendezvous_timeout = rendezvous_timeout});
+    const DistributedContext ranks(launch, {.rendezvous_timeout = rendezvous_timeout});
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     return error.what();

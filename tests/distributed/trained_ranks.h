@@ -111,7 +111,7 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
   TrainResult merged;
   std::mutex mutex;
   run_ranks(ranks, [&](const Launch& launch) {
-    Ranks process_group(launch);
+    DistributedContext process_group(launch);
     const int64_t group = sharding.group > 0 ? sharding.group : ranks;
     if (group < ranks) process_group.set_group_size(group);
     const RankConsensus consensus(process_group.collectives());
@@ -151,7 +151,7 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
       } catch (const engine::StepOutOfMemory&) {
         status = engine::StepStatus::kRetrySmaller;
       }
-      allocations = std::max(allocations, faults.allocations());
+      allocations = std::max(allocations, faults.num_allocations());
       faults.disarm();
       if (consensus.all_reduce_max(status) != engine::StepStatus::kOk) {
         ++result.retried_steps;

@@ -138,7 +138,7 @@ class EvaluationOutOfMemoryTest : public EvaluateTest {
     events_.clear();
     allocations_.arm(faults);
     const auto result = run_evaluation(settings_);
-    num_allocations_ = allocations_.allocations();
+    num_allocations_ = allocations_.num_allocations();
     peak_bytes_ = allocations_.peak_bytes();
     allocations_.disarm();
     return result;

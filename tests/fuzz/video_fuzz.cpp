@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (info.frames < 1 || info.size.height < 1) std::abort();
     if (info.size.height * info.size.width > kMaxPixels) return;
     const int64_t frame_indices[] = {0, info.frames / 2, info.frames - 1};
-    video.read(frame_indices, [](const at::Tensor&) {});
+    video.read_frames(frame_indices, [](const at::Tensor&) {});
   });
   return 0;
 }

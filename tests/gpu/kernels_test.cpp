@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Of, GpuKernelSizes,
 /// The last row of a tensor with indices beyond 32 bits has the same result as alone.
 TEST_F(GpuKernels, HandleIndicesBeyond32Bits) {
   if (device_.is_cpu()) GTEST_SKIP() << "tests/kernels has this test for the CPU";
-  if (memory::free_bytes(device_) < int64_t{60} << 30) GTEST_SKIP() << "needs 60 GiB of free GPU memory";
+  if (memory::get_free_device_bytes(device_) < int64_t{60} << 30) GTEST_SKIP() << "needs 60 GiB of free GPU memory";
   constexpr int64_t kFeatures = 4096, kRows = (int64_t{1} << 32) / kFeatures + 3;
   const auto options = at::TensorOptions(device_).dtype(at::kHalf);
   at::manual_seed(1);

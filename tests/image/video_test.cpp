@@ -45,7 +45,7 @@ at::Tensor read(VideoFile& video, const std::vector<int64_t>& indices) {
   const auto [height, width] = video.info().size;
   at::Tensor frames = at::empty({std::ssize(indices), 3, height, width}, at::kByte);
   int64_t num_taken = 0;
-  video.read(indices, [&](const at::Tensor& frame) { frames[num_taken++].copy_(frame); });
+  video.read_frames(indices, [&](const at::Tensor& frame) { frames[num_taken++].copy_(frame); });
   EXPECT_EQ(num_taken, std::ssize(indices));
   return frames;
 }
@@ -153,7 +153,7 @@ TEST_F(Video, DoesNotCountReferenceOnlyFrames) {
 TEST_F(Video, KeepsOneFrameInMemory) {
   VideoFile video(write_clip("a.mp4", kLossy));
   const void* memory = nullptr;
-  video.read(list_preselected_frames(video), [&](const at::Tensor& frame) {
+  video.read_frames(list_preselected_frames(video), [&](const at::Tensor& frame) {
     if (memory == nullptr) memory = frame.const_data_ptr();
     EXPECT_EQ(frame.const_data_ptr(), memory);
   });

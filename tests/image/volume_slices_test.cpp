@@ -28,7 +28,7 @@ io::MediaRef make_scan_of_boxes(std::array<double, 3> spacing = {1, 1, 1}) {
 }
 
 SliceSettings make_settings(SlicePlane plane) {
-  return {.count = 100, .plane = plane, .windows = {{0, 255}}};
+  return {.max_slices = 100, .plane = plane, .windows = {{0, 255}}};
 }
 
 int get_pixel(const at::Tensor& image, int64_t row, int64_t column) {
@@ -55,12 +55,12 @@ TEST(VolumeSlices, UseTheRadiologicalConvention) {
 
 TEST(VolumeSlices, AreSpacedEvenly) {
   SliceSettings settings = make_settings(SlicePlane::kAxial);
-  settings.count = 3;
+  settings.max_slices = 3;
   EXPECT_EQ(count_slices(read_volume_info(make_scan_of_boxes()), settings), 3);
   const auto slices = read_slices(make_scan_of_boxes(), settings);
   ASSERT_EQ(slices.size(), 3U);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(get_pixel(slices[i], 3, 2), 2 * i);
-  settings.count = 1;
+  settings.max_slices = 1;
   EXPECT_EQ(get_pixel(read_slices(make_scan_of_boxes(), settings).at(0), 3, 2), 0);
 }
 

@@ -68,7 +68,7 @@ TEST_P(PatchifyKernel, DropsPixelsBeyondLastPatch) {
 
 TEST_P(PatchifyKernel, ImagesMayBeReordered) {
   image::BytePixels from = pixels(5, 28, 14);
-  from.order = at::tensor({4, 0, 2, 2}, at::kLong);
+  from.image_indices = at::tensor({4, 0, 2, 2}, at::kLong);
   compare(from, {28, 14});
   compare(from, {14, 14});
 }

@@ -49,14 +49,14 @@ TEST(FindPeakTest, FindsPeakAndItsComponents) {
       allocation(3, 60, Component::kLanguage, 5), release(2, 40, Component::kLanguage),
       allocation(4, 30, Component::kLoss, -1, true)};
   const MemoryPeak peak = find_peak(events);
-  EXPECT_EQ(peak.event, 2U);
+  EXPECT_EQ(peak.event_index, 2U);
   EXPECT_EQ(peak.allocated_bytes, 200);
   EXPECT_EQ(bytes_of_component(peak, Component::kWeights), 100);
   EXPECT_EQ(bytes_of_component(peak, Component::kVision), 40);
   EXPECT_EQ(bytes_of_component(peak, Component::kLanguage), 60);
   EXPECT_EQ(bytes_of_component(peak, Component::kLoss), 0);
   EXPECT_EQ(peak.tag, (MemoryTag{Component::kLanguage, 5}));
-  EXPECT_FALSE(peak.backward);
+  EXPECT_FALSE(peak.is_backward);
   EXPECT_EQ(sum_components(peak), peak.allocated_bytes);
 }
 
@@ -68,7 +68,7 @@ TEST(FindPeakTest, FreesCountForAllocatingComponent) {
   EXPECT_EQ(peak.allocated_bytes, 70);
   EXPECT_EQ(bytes_of_component(peak, Component::kVision), 0);
   EXPECT_EQ(bytes_of_component(peak, Component::kOptimizer), 70);
-  EXPECT_TRUE(peak.backward);
+  EXPECT_TRUE(peak.is_backward);
 }
 
 TEST(FindPeakTest, ReusedAddressGetsNewOwner) {
@@ -84,7 +84,7 @@ TEST(FindPeakTest, ReusedAddressGetsNewOwner) {
 TEST(FindPeakTest, PrefersFirstOfEqualPeaks) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision), release(1, 50, Component::kVision),
                                             allocation(2, 50, Component::kLoss)};
-  EXPECT_EQ(find_peak(events).event, 0U);
+  EXPECT_EQ(find_peak(events).event_index, 0U);
 }
 
 TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
@@ -94,7 +94,7 @@ TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
       allocation(4, 20, Component::kLanguage), release(4, 20, Component::kLanguage)};
   EXPECT_EQ(find_peak(events).allocated_bytes, 1000);
   const MemoryPeak later = find_peak(events, 3);
-  EXPECT_EQ(later.event, 4U);
+  EXPECT_EQ(later.event_index, 4U);
   EXPECT_EQ(later.allocated_bytes, 130);
   EXPECT_EQ(bytes_of_component(later, Component::kWeights), 100);
   EXPECT_EQ(bytes_of_component(later, Component::kVision), 0);
@@ -121,7 +121,7 @@ TEST_F(AllocationTraceTest, RecordsAllocationsWithTags) {
   EXPECT_EQ(freed.bytes, -allocated.bytes);
   EXPECT_EQ(freed.address, allocated.address);
   EXPECT_EQ(allocated.tag, (MemoryTag{Component::kVision, 4}));
-  EXPECT_FALSE(allocated.backward);
+  EXPECT_FALSE(allocated.is_backward);
 }
 
 TEST_F(AllocationTraceTest, IgnoresOlderTensors) {
@@ -155,8 +155,8 @@ TEST_F(AllocationTraceTest, TagsBackwardPass) {
   bool in_block = false;
   for (size_t i = 0; i < trace.events().size(); ++i) {
     const auto& event = trace.events()[i];
-    EXPECT_EQ(event.backward && i < forward, false);
-    if (i < forward || event.bytes <= 0 || !event.backward) continue;
+    EXPECT_EQ(event.is_backward && i < forward, false);
+    if (i < forward || event.bytes <= 0 || !event.is_backward) continue;
     in_block |= event.tag == MemoryTag{Component::kLanguage, 2};
   }
   EXPECT_TRUE(in_block) << "the product's gradient is made where the product was";

@@ -9,7 +9,7 @@ namespace vlmtrain::memory {
 namespace {
 
 TEST(GpuTableTest, FindsGpusByShortName) {
-  const Gpu* const gpu = find_gpu("h100");
+  const GpuSpec* const gpu = find_gpu("h100");
   ASSERT_NE(gpu, nullptr);
   EXPECT_EQ(gpu->architecture, 90);
   EXPECT_EQ(gpu->memory_bytes, 85'029'158'912);
@@ -26,7 +26,7 @@ TEST(GpuTableTest, NamesAreUnique) {
 TEST(GpuTableTest, EveryGpuIsComplete) {
   for (const auto& gpu : list_gpus()) {
     SCOPED_TRACE(gpu.name);
-    EXPECT_EQ(architecture(gpu.architecture).number, gpu.architecture);
+    EXPECT_EQ(get_architecture_limits(gpu.architecture).number, gpu.architecture);
     EXPECT_GT(gpu.multiprocessors, 0);
     EXPECT_GT(gpu.memory_bytes, int64_t{5} << 30);
     EXPECT_GT(gpu.fp32_flops, 1e12);
@@ -35,7 +35,7 @@ TEST(GpuTableTest, EveryGpuIsComplete) {
     EXPECT_GT(gpu.memory_bandwidth, 1e11);
     EXPECT_GT(gpu.l2_cache_bytes, int64_t{1} << 20);
   }
-  EXPECT_TRUE(std::ranges::is_sorted(list_gpus(), {}, &Gpu::architecture));
+  EXPECT_TRUE(std::ranges::is_sorted(list_gpus(), {}, &GpuSpec::architecture));
 }
 
 TEST(GpuTableTest, MigSliceIsSmallerThanGpu) {
@@ -44,7 +44,7 @@ TEST(GpuTableTest, MigSliceIsSmallerThanGpu) {
     SCOPED_TRACE(slice.name);
     EXPECT_TRUE(names.insert(slice.name).second);
     EXPECT_EQ(find_gpu(slice.name), &slice);
-    const Gpu* const gpu = find_gpu(slice.name.substr(0, slice.name.find("-mig-")));
+    const GpuSpec* const gpu = find_gpu(slice.name.substr(0, slice.name.find("-mig-")));
     ASSERT_NE(gpu, nullptr);
     EXPECT_TRUE(slice.device_name.starts_with(gpu->device_name));
     EXPECT_LE(slice.multiprocessors, gpu->multiprocessors);
@@ -55,12 +55,12 @@ TEST(GpuTableTest, MigSliceIsSmallerThanGpu) {
 }
 
 TEST(GpuTableTest, RatesScaleWithMultiprocessors) {
-  const Gpu& h100 = *find_gpu("h100");
-  const Gpu half = scale_multiprocessors(h100, 66);
+  const GpuSpec& h100 = *find_gpu("h100");
+  const GpuSpec half = scale_multiprocessors(h100, 66);
   EXPECT_EQ(half.multiprocessors, 66);
   EXPECT_DOUBLE_EQ(half.bf16_flops, h100.bf16_flops / 2);
   EXPECT_DOUBLE_EQ(half.memory_bandwidth, h100.memory_bandwidth / 2);
-  const Gpu more = scale_multiprocessors(h100, 144);
+  const GpuSpec more = scale_multiprocessors(h100, 144);
   EXPECT_GT(more.bf16_flops, h100.bf16_flops);
   EXPECT_DOUBLE_EQ(more.memory_bandwidth, h100.memory_bandwidth) << "the same memory";
 }
@@ -73,9 +73,9 @@ TEST(GpuTableTest, UnsupportedGpusAreListedSeparately) {
 }
 
 TEST(GpuTableTest, UnknownArchitectureUsesOlderLimits) {
-  EXPECT_EQ(architecture(103).number, 100);
-  EXPECT_EQ(architecture(130).number, 120);
-  EXPECT_EQ(architecture(70).number, 75) << "older than all: the oldest";
+  EXPECT_EQ(get_architecture_limits(103).number, 100);
+  EXPECT_EQ(get_architecture_limits(130).number, 120);
+  EXPECT_EQ(get_architecture_limits(70).number, 75) << "older than all: the oldest";
 }
 
 }  // namespace

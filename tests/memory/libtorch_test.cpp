@@ -8,7 +8,7 @@ namespace vlmtrain::memory {
 namespace {
 
 TEST(LibTorchTest, DescribesLoadedLibrary) {
-  const LibTorch actual = describe_libtorch();
+  const LibTorchInfo actual = describe_libtorch();
   EXPECT_EQ(actual.loaded_version, actual.compiled_version) << "what the library says of itself";
   EXPECT_TRUE(actual.matches_compiled_version());
   EXPECT_EQ(actual.cpu_library.filename(), "libtorch_cpu.so");
@@ -24,8 +24,8 @@ TEST(LibTorchTest, ParsesVersionFromConfiguration) {
 }
 
 TEST(LibTorchTest, DetectsVersionMismatch) {
-  EXPECT_FALSE((LibTorch{.compiled_version = "2.11.0", .loaded_version = "2.12.0"}).matches_compiled_version());
-  EXPECT_TRUE((LibTorch{.compiled_version = "2.11.0"}).matches_compiled_version()) << "it does not say";
+  EXPECT_FALSE((LibTorchInfo{.compiled_version = "2.11.0", .loaded_version = "2.12.0"}).matches_compiled_version());
+  EXPECT_TRUE((LibTorchInfo{.compiled_version = "2.11.0"}).matches_compiled_version()) << "it does not say";
 }
 
 class LibrarySourceTest : public io::TemporaryFolderTest {

@@ -84,7 +84,7 @@ TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
   const auto train = [&](const std::vector<std::vector<data::Sample>>& rank_samples) {
     std::vector<TrainingResult> results(rank_samples.size());
     distributed::run_ranks(std::ssize(rank_samples), [&](const distributed::Launch& launch) {
-      distributed::Ranks ranks(launch);
+      distributed::DistributedContext ranks(launch);
       const distributed::RankConsensus consensus(ranks.collectives());
       const auto model = models::load_model(preset_.checkpoint(), at::kCPU, at::kFloat);
       // A large epsilon makes the update proportional to the gradient, so rounding is not

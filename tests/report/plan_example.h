@@ -55,7 +55,7 @@ inline planner::Plan make_example_plan() {
   set(Component::kWorkspace, 38);
   detail.peak.allocated_bytes = 19'000 * kMB;
   detail.peak.tag = {Component::kLanguage, 12};
-  detail.peak.backward = true;
+  detail.peak.is_backward = true;
 
   const auto add = [&](int64_t size, int64_t vision, int64_t megabytes, double seconds) {
     planner::StepEstimate estimate;

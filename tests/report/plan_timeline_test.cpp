@@ -23,7 +23,7 @@ class TimelineBuilder {
  public:
   TimelineBuilder& set_tag(Component component, bool backward = false, int block = -1) {
     point_.tag = {component, block};
-    point_.backward = backward;
+    point_.is_backward = backward;
     return *this;
   }
   TimelineBuilder& add(Component component, int64_t bytes) {

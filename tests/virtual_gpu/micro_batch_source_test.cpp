@@ -87,7 +87,7 @@ TEST_F(MicroBatchSourceTest, AbortedStepWaitsForPendingCopies) {
 }
 
 TEST_F(MicroBatchSourceTest, CopiesOnDemandWithoutMemoryForTwo) {
-  const int64_t filled_bytes = memory::free_bytes(device_) - 80 * kMiB;
+  const int64_t filled_bytes = memory::get_free_device_bytes(device_) - 80 * kMiB;
   const at::Tensor filled = at::empty({filled_bytes}, at::TensorOptions(at::kByte).device(device_));
   MicroBatchSource source(input_, layout_, device_);
   const int64_t before = allocated_mib();

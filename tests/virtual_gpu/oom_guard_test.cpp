@@ -43,7 +43,7 @@ TEST(OomGuardTest, RetriesStepOnSmallGpu) {
   for (int64_t free_mib = 512; failed_attempts == 0 && free_mib > 0; free_mib = free_mib * 97 / 100) {
     filler.reset();
     memory::release_unused_memory(device);
-    const int64_t filled_bytes = memory::free_bytes(device) - free_mib * kMiB;
+    const int64_t filled_bytes = memory::get_free_device_bytes(device) - free_mib * kMiB;
     filler = at::empty({filled_bytes}, at::TensorOptions(at::kByte).device(device));
     virtual_gpu().reset();
     failed_attempts = step().failed_attempts;

@@ -10,8 +10,8 @@
 namespace vlmtrain {
 
 /// Returns the virtual GPU of this process, which ctest configures (tests/CMakeLists.txt).
-inline const vgpu::Interface& virtual_gpu() {
-  const vgpu::Interface* const interface = vgpu::find_interface();
+inline const vgpu::VirtualGpuInterface& virtual_gpu() {
+  const vgpu::VirtualGpuInterface* const interface = vgpu::find_interface();
   if (interface == nullptr) throw std::runtime_error("this process is not on the virtual GPU: run the test with ctest");
   return *interface;
 }

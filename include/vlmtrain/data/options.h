@@ -39,7 +39,7 @@ struct DataOptions {
   Auto<int64_t> image_max_pixels;
   Auto<int64_t> mask_image_size;
   VolumeOptions volume;
-  std::map<std::string, std::string> augment;  ///< values of image::AugmentSettings by member name
+  std::map<std::string, std::string> augment;  ///< values of image::AugmentSettings by option name
   double video_fps = 2.0;
   int64_t video_max_frames = 128;  ///< LLaMA-Factory's default; transformers' 768 exceeds max_length many times over
   VideoLayout video_layout = VideoLayout::kReleased;

@@ -23,11 +23,11 @@ struct Failure {
   std::string reason{};
 
   /// Returns a message: "rank 2: …".
-  std::string text() const;
+  std::string format_message() const;
 };
 
-/// Timeouts and callbacks of Ranks.
-struct RanksOptions {
+/// Timeouts and callbacks of DistributedContext.
+struct DistributedContextOptions {
   /// Time within which all ranks must connect.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(60);
   /// Time without a heartbeat after which a rank counts as lost: it was stopped, or its machine or
@@ -43,47 +43,47 @@ struct RanksOptions {
 /// lost during a collective, the collective throws a UserError with the code and reason of the
 /// first failure, within seconds.
 ///
-/// REQUIRES: all ranks make the same calls in the same order, each from one thread. fail() and
+/// REQUIRES: all ranks make the same calls in the same order, each from one thread. report_failure() and
 /// has_lost_rank0() are exceptions: any rank may call them, from any thread.
-class Ranks {
+class DistributedContext {
  public:
   /// Waits until all other ranks are connected. Throws UserError: kUsage if the port is in use or
   /// no server listens there; kFailed with the numbers of the missing ranks if some do not connect
   /// in time.
-  explicit Ranks(const Launch& launch, const RanksOptions& options = {});
+  explicit DistributedContext(const Launch& launch, const DistributedContextOptions& options = {});
   /// Waits some seconds for the destructors of the other ranks, unless a rank failed.
-  ~Ranks();
-  Ranks(const Ranks&) = delete;
-  Ranks& operator=(const Ranks&) = delete;
+  ~DistributedContext();
+  DistributedContext(const DistributedContext&) = delete;
+  DistributedContext& operator=(const DistributedContext&) = delete;
 
   const Launch& launch() const { return launch_; }
   int64_t rank() const { return launch_.rank; }
   int64_t world_size() const { return launch_.world_size; }
 
-  /// Returns the ranks' collectives. Before connect(), they accept only CPU tensors and strings.
+  /// Returns the ranks' collectives. Before connect_device(), they accept only CPU tensors and strings.
   Collectives& collectives();
   const Collectives& collectives() const;
 
   /// Shards over groups of `count` consecutive ranks instead of over all ranks. Ranks with the same
   /// index in different groups are replicas. REQUIRES: `count` divides world_size(); called at most
-  /// once, before connect().
+  /// once, before connect_device().
   void set_group_size(int64_t count);
 
   /// Enables collectives on tensors of a GPU. Uses NCCL (distributed/nccl.h), or FakeProcessGroup
   /// on a virtual GPU. Allocates GPU memory. Throws UserError (kFailed) if NCCL is not available.
-  void connect(at::Device device);
+  void connect_device(at::Device device);
 
   /// Reports to the other ranks that this rank has failed. The first report of all ranks counts.
   /// Returns once the failure is published, or after a timeout. Thread-safe.
-  void fail(ExitCode code, const std::string& reason);
+  void report_failure(ExitCode code, const std::string& reason);
   /// Returns whether this rank has detected the loss of rank 0. Thread-safe.
   bool has_lost_rank0() const;
 
  private:
-  class Group;
+  class Impl;
 
   Launch launch_;
-  std::unique_ptr<Group> group_;
+  std::unique_ptr<Impl> impl_;
 };
 
 /// The implementation of engine::Consensus, which documents the functions, over the ranks of a run.

@@ -8,21 +8,21 @@ namespace vlmtrain::image {
 
 /// The ranges of random augmentations. draw_augmentation() requires these ranges.
 struct AugmentSettings {
-  double flip = 0;              ///< probability of a horizontal flip, 0 to 1
-  double rotation_degrees = 0;  ///< maximum angle of a uniform rotation in both directions, >= 0
-  double brightness = 0;        ///< the factor is uniform in 1 ± brightness, 0 to 1
+  double flip_probability = 0;       ///< of a horizontal flip, 0 to 1
+  double max_rotation_degrees = 0;   ///< maximum angle of a uniform rotation in both directions, >= 0
+  double max_brightness_change = 0;  ///< the factor is uniform in 1 ± max_brightness_change, 0 to 1
 
   /// Returns whether any augmentation is enabled.
-  bool any() const { return flip > 0 || rotation_degrees > 0 || brightness > 0; }
+  bool is_enabled() const { return flip_probability > 0 || max_rotation_degrees > 0 || max_brightness_change > 0; }
   bool operator==(const AugmentSettings&) const = default;
 };
 
 /// The augmentation of an image and its masks, applied in the order of the members. Words of the
 /// conversation, such as "left" and "right", do not change.
 struct Augmentation {
-  bool flip = false;      ///< mirror left and right
-  double degrees = 0;     ///< counter-clockwise rotation about the center
-  double brightness = 1;  ///< factor of each byte of the image, rounded and clamped to 0 to 255; masks ignore it
+  bool is_flipped = false;       ///< mirror left and right
+  double rotation_degrees = 0;   ///< counter-clockwise rotation about the center
+  double brightness_factor = 1;  ///< factor of each byte of the image, rounded and clamped to 0 to 255; masks ignore it
 
   bool operator==(const Augmentation&) const = default;
 };

@@ -74,7 +74,7 @@ class VideoFile {
   /// do not identify frames. May be called again, also for earlier frames. After an error the
   /// object can only be destroyed. REQUIRES: ascending indices in 0 to info().frames - 1; repeats
   /// are allowed.
-  void read(std::span<const int64_t> frames, const FrameCallback& callback);
+  void read_frames(std::span<const int64_t> frames, const FrameCallback& callback);
 
   /// The interface of the implementations; see src/image/video/frame_source.h.
   class FrameSource;

@@ -17,7 +17,7 @@ enum class SlicePlane { kAxial, kCoronal, kSagittal };
 
 /// The settings of read_slices(): a scan as 2D images, for models that take images.
 struct SliceSettings {
-  int64_t count = 32;  ///< maximum number of slices, > 0
+  int64_t max_slices = 32;  ///< maximum number of slices, > 0
   SlicePlane plane = SlicePlane::kAxial;
   /// The pairs of values that become 0 and 255, ascending (for CT in Hounsfield units): one window
   /// for all channels, or three for red, green and blue. If empty, the percentiles 0.5 and 99.5 of
@@ -29,7 +29,7 @@ struct SliceSettings {
 /// coarser: 4096 pixels are a field of view of 400 mm at 0.1 mm.
 inline constexpr int64_t kMaxSlicePixels = 4096;
 
-/// Returns the number of slices: settings.count, or all slices of the scan if there are fewer.
+/// Returns the number of slices: settings.max_slices, or all slices of the scan if there are fewer.
 int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings);
 
 /// Returns the size of each slice: its field of view in square pixels, whose side is the smaller

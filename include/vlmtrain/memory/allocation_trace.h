@@ -95,7 +95,7 @@ struct AllocationEvent {
   const void* address = nullptr;
   int64_t bytes = 0;
   MemoryTag tag;
-  bool backward = false;   ///< happened in a backward pass
+  bool is_backward = false;   ///< happened in a backward pass
   int64_t reserved_bytes;  ///< by the allocator, after the event
 };
 
@@ -132,7 +132,7 @@ class AllocationTrace {
 class AllocationReplay {
  public:
   /// REQUIRES: the allocation of each freed address was applied before.
-  void apply(const AllocationEvent& event);
+  void apply_event(const AllocationEvent& event);
 
   const ComponentBytes& by_component() const { return by_component_; }
 
@@ -143,11 +143,11 @@ class AllocationReplay {
 
 /// The moment of a trace with the most allocated memory.
 struct MemoryPeak {
-  size_t event = 0;  ///< index into the trace
+  size_t event_index = 0;  ///< index into the trace
   int64_t allocated_bytes = 0;
   ComponentBytes by_component{};  ///< sums to allocated_bytes
   MemoryTag tag;                  ///< of the event
-  bool backward = false;
+  bool is_backward = false;
 };
 
 /// Returns the first maximum of the allocated bytes at events `first` and later. Memory that

@@ -126,9 +126,9 @@ class FaultInjection {
   void disarm() { arm({}); }
 
   /// Returns the number of allocations since arm().
-  int64_t allocations() const;
+  int64_t num_allocations() const;
   /// Returns the number of allocations since arm() that failed.
-  int64_t failures() const;
+  int64_t num_failures() const;
   /// Returns the live bytes that the thread has allocated since construction.
   int64_t live_bytes() const;
   /// Returns the maximum of live_bytes() since arm().

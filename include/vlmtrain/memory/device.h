@@ -37,7 +37,7 @@ std::string get_pci_bus_id(at::Device device);
 
 /// Returns the GPU memory that the driver has free, for any process. Throws and REQUIRES as
 /// describe_device().
-int64_t free_bytes(at::Device device);
+int64_t get_free_device_bytes(at::Device device);
 
 /// Returns the compute capability × 10 of a CUDA device. Makes two calls of the CUDA runtime.
 int get_architecture(at::Device device);

@@ -38,19 +38,19 @@ at::Tensor copy_to_device(std::span<const int64_t> values, at::Device device, at
 /// record_stream(), the time at which a block is freed would depend on the device.
 ///
 /// Not thread-safe. No work may be launched on the current stream between the constructor and the
-/// last call of add().
+/// last call of copy_async().
 class AsyncHostToDeviceCopier {
  public:
   /// REQUIRES: `device` is CUDA, and the calling thread's current device.
   explicit AsyncHostToDeviceCopier(at::Device device);
-  /// Calls wait(). REQUIRES: the tensors that add() returned outlive this object.
+  /// Calls wait(). REQUIRES: the tensors that copy_async() returned outlive this object.
   ~AsyncHostToDeviceCopier();
   AsyncHostToDeviceCopier(const AsyncHostToDeviceCopier&) = delete;
   AsyncHostToDeviceCopier& operator=(const AsyncHostToDeviceCopier&) = delete;
 
   /// Returns a device tensor to which `host` is copied from pinned memory. Its values are undefined
   /// until wait(). A meta tensor, as in a dry run, is allocated but not copied.
-  at::Tensor add(const at::Tensor& host);
+  at::Tensor copy_async(const at::Tensor& host);
 
   /// Makes the current stream wait for the copies. Does not block the host. Further calls do
   /// nothing.

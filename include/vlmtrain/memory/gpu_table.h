@@ -18,10 +18,10 @@ struct ArchitectureLimits {
 
 /// Data of one GPU model. Rates are the dense rates of NVIDIA's data sheets, per second; 0 if the
 /// GPU lacks the unit.
-struct Gpu {
+struct GpuSpec {
   std::string_view name;         ///< short, lower case: "h100"
   std::string_view device_name;  ///< as the driver reports it
-  int architecture = 0;          ///< Architecture::number
+  int architecture = 0;          ///< ArchitectureLimits::number
   int multiprocessors = 0;
   int64_t l2_cache_bytes = 0;
   int64_t memory_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem, less than the marketing size
@@ -38,18 +38,18 @@ struct Gpu {
 };
 
 /// Returns all known GPUs, sorted by architecture, then by memory. Entries are never destroyed.
-std::span<const Gpu> list_gpus();
+std::span<const GpuSpec> list_gpus();
 
 /// Returns the MIG slices of known GPUs, such as "h100-mig-3g.40gb". A slice has its share of the
 /// GPU's rates.
-std::span<const Gpu> list_mig_slices();
+std::span<const GpuSpec> list_mig_slices();
 
-/// Returns the GPU or MIG slice whose Gpu::name is `name`, or null. The pointer is always valid.
-const Gpu* find_gpu(std::string_view name);
+/// Returns the GPU or MIG slice whose GpuSpec::name is `name`, or null. The pointer is always valid.
+const GpuSpec* find_gpu(std::string_view name);
 
 /// Returns `gpu` with another number of multiprocessors (> 0) and proportional rates. Bandwidth and
 /// cache shrink in proportion too, but do not grow.
-Gpu scale_multiprocessors(Gpu gpu, int multiprocessors);
+GpuSpec scale_multiprocessors(GpuSpec gpu, int multiprocessors);
 
 /// A GPU model for which LibTorch for CUDA 13 has no code.
 struct UnsupportedGpu {
@@ -63,6 +63,6 @@ const UnsupportedGpu* find_unsupported_gpu(std::string_view name);
 
 /// Returns the limits of an architecture (compute capability × 10). An architecture that is not in
 /// the table gets the limits of the next older one; one older than the table gets the oldest's.
-const ArchitectureLimits& architecture(int number);
+const ArchitectureLimits& get_architecture_limits(int number);
 
 }  // namespace vlmtrain::memory

@@ -18,7 +18,7 @@ enum class LibrarySource {
 const char* to_string(LibrarySource source);
 
 /// The LibTorch libraries of this process.
-struct LibTorch {
+struct LibTorchInfo {
   std::string compiled_version{};        ///< "2.11.0"
   std::string loaded_version{};          ///< as the library reports it; may be empty
   std::filesystem::path cpu_library{};   ///< loaded libtorch_cpu.so; empty if unknown
@@ -30,7 +30,7 @@ struct LibTorch {
 };
 
 /// Describes the libraries of this process. Never throws for a missing library; its path is empty.
-LibTorch describe_libtorch();
+LibTorchInfo describe_libtorch();
 
 /// Returns the value of TORCH_VERSION in the text of at::show_config(), or an empty string.
 std::string parse_torch_version(const std::string& configuration);

@@ -28,7 +28,7 @@ struct Interconnect {
 /// factor has it, otherwise 16 lanes of PCI Express of the GPU's generation. `network_gbit` is the
 /// network bandwidth of a machine in 10⁹ bits per second. REQUIRES: world_size is a multiple of
 /// nodes.
-Interconnect make_interconnect(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double network_gbit);
+Interconnect make_interconnect(const memory::GpuSpec& gpu, int64_t world_size, int64_t nodes, double network_gbit);
 
 /// The ranks that take part in a collective.
 enum class CollectiveGroup {

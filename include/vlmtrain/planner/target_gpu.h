@@ -17,7 +17,7 @@ namespace vlmtrain::planner {
 struct TargetGpu {
   /// Entry of the GPU table, which outlives the program's objects: architecture, FLOPS, context
   /// size.
-  const memory::Gpu* gpu = nullptr;
+  const memory::GpuSpec* gpu = nullptr;
   int64_t memory_bytes = 0;         ///< memory size that the driver reports
   int64_t context_bytes = 0;        ///< size of the CUDA context, which PyTorch's allocator does not count
   bool context_measured = false;    ///< context_bytes was measured on a GPU; otherwise it is an estimate
@@ -43,7 +43,7 @@ TargetGpu find_target_gpu(const std::string& name);
 TargetGpu make_target_gpu(double nominal_gib);
 
 /// Returns whether the GPU supports the precision and PyTorch has attention kernels for both.
-bool supports_precision(const memory::Gpu& gpu, engine::Precision precision);
+bool supports_precision(const memory::GpuSpec& gpu, engine::Precision precision);
 
 /// Returns a GPU of this machine, with the table entry of the same name, or else of the most
 /// similar GPU. If the memory in use is at most twice the table's context size, all of it is

@@ -72,7 +72,7 @@ inline constexpr int kNumFaultPoints = 5;
 /// The functions that the stub libraries export to the program. The program does not link the
 /// libraries; it calls find_interface(). All functions are thread-safe. Visitors are called with a
 /// lock held and must not call CUDA.
-struct Interface {
+struct VirtualGpuInterface {
   const char* (*gpu_name)();  ///< short name from the GPU table (memory/gpu_table.h); "" without a device
   /// Sets all fields of `counters`.
   void (*read_counters)(Counters* counters);
@@ -91,9 +91,9 @@ struct Interface {
 };
 
 /// Returns the interface, or null if the process does not run on the virtual GPU.
-inline const Interface* find_interface() {
+inline const VirtualGpuInterface* find_interface() {
   void* const symbol = dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface");
-  return symbol == nullptr ? nullptr : reinterpret_cast<const Interface* (*)()>(symbol)();
+  return symbol == nullptr ? nullptr : reinterpret_cast<const VirtualGpuInterface* (*)()>(symbol)();
 }
 
 }  // namespace vlmtrain::vgpu

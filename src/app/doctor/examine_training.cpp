@@ -134,7 +134,7 @@ nlohmann::ordered_json make_smoke_run_facts(const train::SmokeRun& run) {
 
 /// Returns the precision of `context`, or fp16 with a warning if the GPU does not support it. If a
 /// configuration sets the unsupported precision, adds a failure and returns nothing.
-std::optional<engine::Precision> choose_precision(const memory::Gpu& gpu, const DoctorContext& context,
+std::optional<engine::Precision> choose_precision(const memory::GpuSpec& gpu, const DoctorContext& context,
                                                   Section& section) {
   if (planner::supports_precision(gpu, context.precision)) return context.precision;
   const std::string text = fmt::format("{} does not support {}: set training.precision=fp16 or fp32", gpu.device_name,

@@ -11,7 +11,7 @@ namespace vlmtrain::engine {
 struct MicroBatchSource::PrefetchedBatch {
   PrefetchedBatch(data::MicroBatch collated_batch, at::Device device) : batch(std::move(collated_batch)), copy(device) {
     for (at::Tensor* tensor : batch.tensors()) {
-      if (tensor->defined()) *tensor = copy.add(*tensor);
+      if (tensor->defined()) *tensor = copy.copy_async(*tensor);
     }
   }
 

@@ -35,7 +35,7 @@ struct PngSamples {
   bool has_colored_palette = false;  ///< entry i of the palette is not gray value i, for some i
 };
 
-// Each decoder decodes a whole file of its format to RGB. `stored`: ImageHeader::stored of the
+// Each decoder decodes a whole file of its format to RGB. `stored`: ImageHeader::stored_size of the
 // file. Throws UserError (kBadData) if a part of the file is missing or corrupt, or if its size
 // differs from `stored`. `name` identifies the file in messages.
 

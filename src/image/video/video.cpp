@@ -88,7 +88,7 @@ const VideoInfo& VideoFile::info() const {
   return source_->info();
 }
 
-void VideoFile::read(std::span<const int64_t> frames, const FrameCallback& callback) {
+void VideoFile::read_frames(std::span<const int64_t> frames, const FrameCallback& callback) {
   VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames must be requested in ascending order");
   VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().frames),
                  "frames {} to {} were requested of a video of {} frames", frames.front(), frames.back(),

@@ -27,8 +27,8 @@ namespace {
 /// row to row, and from column to column of an image.
 struct PlaneAxes {
   int across;
-  int rows;
-  int columns;
+  int row_axis;
+  int column_axis;
 };
 
 PlaneAxes get_plane_axes(SlicePlane plane) {
@@ -135,7 +135,7 @@ size_t get_ras_axis(char code) {
 }  // namespace
 
 int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings) {
-  return std::min(settings.count, get_ras_shape(info).size[get_plane_axes(settings.plane).across]);
+  return std::min(settings.max_slices, get_ras_shape(info).size[get_plane_axes(settings.plane).across]);
 }
 
 ImageSize compute_slice_size(const VolumeInfo& info, const SliceSettings& settings) {
@@ -164,7 +164,7 @@ int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings
 }
 
 std::vector<at::Tensor> read_slices(const io::MediaRef& scan, const SliceSettings& settings) {
-  VLMTRAIN_CHECK(settings.count > 0, "the number of slices must be positive");
+  VLMTRAIN_CHECK(settings.max_slices > 0, "the number of slices must be positive");
   VLMTRAIN_CHECK(settings.windows.size() <= 1 || settings.windows.size() == 3,
                  "give one window for all channels, or one per channel");
   const auto stream = open_volume_stream(scan);

@@ -158,7 +158,7 @@ MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional
 at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
   const ImageProcessor frames(video_settings_->frame);
   std::vector<at::Tensor> tiles;
-  video.read(video_settings_->sample(video.info()),
+  video.read_frames(video_settings_->sample(video.info()),
              [&](const at::Tensor& frame) { tiles.push_back(frames.process(frame).tiles); });
   return at::cat(tiles);
 }

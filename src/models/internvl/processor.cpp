@@ -125,7 +125,7 @@ at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<in
   const int64_t side = video_settings_.tile.side;
   at::Tensor tiles = at::empty({std::ssize(frames), 3, side, side}, at::kByte);
   int64_t next_tile = 0;
-  video.read(frames, [&](const at::Tensor& frame) {
+  video.read_frames(frames, [&](const at::Tensor& frame) {
     tiles.select(0, next_tile++).copy_(image::resize(frame, side, side, video_settings_.tile.filter));
   });
   return tiles;

@@ -175,7 +175,7 @@ at::Tensor GridProcessor::preprocess_video(image::VideoFile& video, std::optiona
   const auto frames = select_frames(video.info());
   const auto count = std::ssize(frames);
   PatchWriter patches(count, compute_frame_size(count, video.info().size, max_pixels), frame_filter(), vision_);
-  video.read(frames, [&](const at::Tensor& frame) { patches.add(frame); });
+  video.read_frames(frames, [&](const at::Tensor& frame) { patches.add(frame); });
   return patches.finish();
 }
 

@@ -96,7 +96,7 @@ class VisionTower {
   VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
 
   /// Embeds patches: pixels [patches, 3, temporal_patch_size · patch_size, patch_size] in input
-  /// order → [patches, hidden] in the tower's order (pixels.order).
+  /// order → [patches, hidden] in the tower's order (pixels.image_indices).
   at::Tensor embed(const image::BytePixels& pixels) const;
   /// Runs the blocks on the output of embed(). `layout` is that of its patches. `recomputed_blocks`
   /// blocks are recomputed in the backward pass. `options` selects further hidden states to return.

@@ -56,7 +56,7 @@ struct Rates {
   double bytes = 0;
 };
 
-Rates compute_rates(const memory::Gpu& gpu, at::ScalarType dtype) {
+Rates compute_rates(const memory::GpuSpec& gpu, at::ScalarType dtype) {
   double peak = gpu.fp32_flops;
   if (dtype == at::kBFloat16 && gpu.bf16_flops > 0) peak = gpu.bf16_flops;
   if (dtype == at::kHalf && gpu.fp16_flops > 0) peak = gpu.fp16_flops;
@@ -291,7 +291,7 @@ Cost& Cost::operator+=(const Cost& other) {
   return *this;
 }
 
-CostRecorder::CostRecorder(const memory::Gpu& gpu, at::ScalarType dtype) {
+CostRecorder::CostRecorder(const memory::GpuSpec& gpu, at::ScalarType dtype) {
   VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "operations are counted only on a virtual GPU");
   cost_totals().reset(compute_rates(gpu, dtype));
   handle_ = at::addGlobalCallback(at::RecordFunctionCallback(on_operation_start, on_operation_end)

@@ -28,7 +28,7 @@ class CostRecorder {
  public:
   /// Starts recording. `gpu` is the physical GPU, `dtype` the data type of matmuls. REQUIRES:
   /// is_on_virtual_gpu(), and no other recorder exists.
-  CostRecorder(const memory::Gpu& gpu, at::ScalarType dtype);
+  CostRecorder(const memory::GpuSpec& gpu, at::ScalarType dtype);
   ~CostRecorder();
   CostRecorder(const CostRecorder&) = delete;
   CostRecorder& operator=(const CostRecorder&) = delete;

@@ -25,8 +25,8 @@ std::vector<TimelinePoint> make_timeline(const std::vector<memory::AllocationEve
   memory::AllocationReplay replay;
   for (size_t i = 0; i < events.size(); ++i) {
     const auto& event = events[i];
-    replay.apply(event);
-    if (i >= first) timeline.push_back({replay.by_component(), event.reserved_bytes, event.tag, event.backward});
+    replay.apply_event(event);
+    if (i >= first) timeline.push_back({replay.by_component(), event.reserved_bytes, event.tag, event.is_backward});
   }
   return timeline;
 }
@@ -73,7 +73,7 @@ class DryRunner {
       }
       std::optional<CostRecorder> recorder;
       if (request_.with_step_seconds || (request_.with_costs && is_last)) {
-        const memory::Gpu& gpu = *memory::find_gpu(vgpu::find_interface()->gpu_name());
+        const memory::GpuSpec& gpu = *memory::find_gpu(vgpu::find_interface()->gpu_name());
         recorder.emplace(memory::scale_multiprocessors(gpu, memory::describe_device(device_).multiprocessors),
                          engine::to_dtype(job_.precision));
       }

@@ -25,7 +25,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_toke
 
 namespace memory {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTag, component, block)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event, allocated_bytes, by_component, tag, backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event_index, allocated_bytes, by_component, tag, is_backward)
 }  // namespace memory
 
 namespace models {
@@ -120,7 +120,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCall, bytes, ring_phases, group)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, reductions, overlapped_reductions, all_gathers, block_all_gathers,
                                    block_reduce_scatters, micro_batches)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, by_component, reserved_bytes, tag, backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, by_component, reserved_bytes, tag, is_backward)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, vision_blocks, language_blocks, num_parameters,
                                    num_trainable_parameters, timeline)
 

@@ -93,7 +93,7 @@ std::string Interconnect::to_string() const {
   return text;
 }
 
-Interconnect make_interconnect(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double network_gbit) {
+Interconnect make_interconnect(const memory::GpuSpec& gpu, int64_t world_size, int64_t nodes, double network_gbit) {
   constexpr double kBytesPerGbit = 1e9 / 8;
   const bool is_nvlink = gpu.nvlink_bandwidth > 0;
   return {.world_size = world_size,

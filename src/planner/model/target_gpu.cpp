@@ -72,9 +72,9 @@ std::vector<std::string> split_gpu_name(std::string_view name) {
 
 /// Returns the GPUs whose names consist of exactly these words, or else those whose names begin
 /// with them.
-std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string>& words) {
-  std::vector<const memory::Gpu*> exact_matches;
-  std::vector<const memory::Gpu*> prefix_matches;
+std::vector<const memory::GpuSpec*> find_gpus_by_words(const std::vector<std::string>& words) {
+  std::vector<const memory::GpuSpec*> exact_matches;
+  std::vector<const memory::GpuSpec*> prefix_matches;
   if (words.empty()) return exact_matches;
   const std::string joined_words = fmt::format("{}", fmt::join(words, ""));
   const auto matches_name = [&](const std::vector<std::string>& gpu_words) {
@@ -91,14 +91,14 @@ std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string
 
 /// Returns whether the GPU has this nominal size in GiB. Drivers report a little less; up to an
 /// eighth less is accepted.
-bool has_nominal_size(const memory::Gpu& gpu, int64_t nominal_gib) {
+bool has_nominal_size(const memory::GpuSpec& gpu, int64_t nominal_gib) {
   const double missing_gib = static_cast<double>(nominal_gib) - static_cast<double>(gpu.memory_bytes) / kGiB;
   return missing_gib >= 0 && missing_gib < static_cast<double>(nominal_gib) / 8;
 }
 
 /// Returns the GPUs that a name may refer to. Accepts names of the table and names as users and
 /// drivers write them: "RTX 4090", "4090", "H100 80GB", "3060 12 GB", "4080 mobile".
-std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
+std::vector<const memory::GpuSpec*> find_matching_gpus(const std::string& name) {
   if (const auto* const gpu = memory::find_gpu(name)) return {gpu};
   auto words = split_gpu_name(name);
   auto matches = find_gpus_by_words(words);
@@ -109,12 +109,12 @@ std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
     if (!size) return {};
     words.pop_back();
     matches = find_gpus_by_words(words);
-    std::erase_if(matches, [&](const memory::Gpu* gpu) { return !has_nominal_size(*gpu, *size); });
+    std::erase_if(matches, [&](const memory::GpuSpec* gpu) { return !has_nominal_size(*gpu, *size); });
   }
   return matches;
 }
 
-[[noreturn]] void throw_unknown_gpu(const std::string& name, const std::vector<const memory::Gpu*>& matches) {
+[[noreturn]] void throw_unknown_gpu(const std::string& name, const std::vector<const memory::GpuSpec*>& matches) {
   const auto sort_names = [](const auto& gpus, const auto& get_name) {
     std::vector<std::string> names(gpus.size());
     std::ranges::transform(gpus, names.begin(),
@@ -126,11 +126,11 @@ std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
     return fmt::format("{}", fmt::join(names, ", "));
   };
   if (!matches.empty()) {
-    const auto names = sort_names(matches, [](const memory::Gpu* gpu) { return gpu->name; });
+    const auto names = sort_names(matches, [](const memory::GpuSpec* gpu) { return gpu->name; });
     throw usage_error("gpu {}: ambiguous; choose one of {}", name, join_names(names));
   }
-  const auto gpu_names = sort_names(memory::list_gpus(), &memory::Gpu::name);
-  const auto mig_names = sort_names(memory::list_mig_slices(), &memory::Gpu::name);
+  const auto gpu_names = sort_names(memory::list_gpus(), &memory::GpuSpec::name);
+  const auto mig_names = sort_names(memory::list_mig_slices(), &memory::GpuSpec::name);
   std::vector<std::string> all_names;
   std::ranges::set_union(gpu_names, mig_names, std::back_inserter(all_names));
   const auto closest = find_nearest_word(name, all_names);
@@ -159,7 +159,7 @@ TargetGpu find_target_gpu(const std::string& name) {
   }
   const auto matches = find_matching_gpus(name);
   if (matches.size() != 1) throw_unknown_gpu(name, matches);
-  const memory::Gpu* const gpu = matches.front();
+  const memory::GpuSpec* const gpu = matches.front();
   return {.gpu = gpu,
           .memory_bytes = gpu->memory_bytes,
           .context_bytes = gpu->context_bytes,
@@ -179,7 +179,7 @@ TargetGpu make_target_gpu(double nominal_gib) {
   const auto* const size_class =
       std::find_if(kSizeClasses.begin(), kSizeClasses.end(),
                    [&](const SizeClass& candidate) { return nominal_gib <= candidate.max_gib; });
-  const memory::Gpu* const gpu = memory::find_gpu(size_class->gpu);
+  const memory::GpuSpec* const gpu = memory::find_gpu(size_class->gpu);
   const auto pages = static_cast<int64_t>(std::floor(nominal_gib * kGiB * kReportedShare / kPageBytes));
   const int64_t bytes = pages * kPageBytes;
   return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
@@ -187,7 +187,7 @@ TargetGpu make_target_gpu(double nominal_gib) {
                       format_gigabytes(bytes), gpu->device_name)};
 }
 
-bool supports_precision(const memory::Gpu& gpu, engine::Precision precision) {
+bool supports_precision(const memory::GpuSpec& gpu, engine::Precision precision) {
   return precision != engine::Precision::kBf16 || gpu.bf16_flops > 0;
 }
 
@@ -200,17 +200,17 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
   // The GPU with the lowest tuple is the most similar one: by name, then architecture (older ones
   // before newer ones), then number of multiprocessors.
-  const auto compute_dissimilarity = [&](const memory::Gpu& gpu) {
+  const auto compute_dissimilarity = [&](const memory::GpuSpec& gpu) {
     return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
                       gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
                       std::abs(gpu.multiprocessors - device.multiprocessors));
   };
-  std::vector<const memory::Gpu*> gpus;
+  std::vector<const memory::GpuSpec*> gpus;
   for (const auto& gpu : memory::list_gpus()) gpus.push_back(&gpu);
   for (const auto& gpu : memory::list_mig_slices()) {
     if (gpu.device_name == device.name) gpus.push_back(&gpu);
   }
-  const memory::Gpu* const nearest_gpu = *std::ranges::min_element(gpus, [&](const auto* left, const auto* right) {
+  const memory::GpuSpec* const nearest_gpu = *std::ranges::min_element(gpus, [&](const auto* left, const auto* right) {
     return compute_dissimilarity(*left) < compute_dissimilarity(*right);
   });
   std::string description = fmt::format("{} ({})", device.name, format_gigabytes(device.total_bytes));

@@ -262,7 +262,7 @@ nlohmann::ordered_json make_memory_json(const Plan& plan) {
 nlohmann::ordered_json make_peak_json(const memory::MemoryPeak& peak) {
   return {{"during", memory::to_string(peak.tag.component)},
           {"block", peak.tag.block < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(peak.tag.block)},
-          {"pass", peak.backward ? "backward" : "forward"}};
+          {"pass", peak.is_backward ? "backward" : "forward"}};
 }
 
 nlohmann::ordered_json make_cost_json(const Cost& cost) {

@@ -71,7 +71,7 @@ class PlanTextBuilder {
     // Columns before the bars (kBarIndent), and one that remains free at the end.
     constexpr int kLabelColumns = 36;
     const auto& peak = plan_.detail.peak;
-    add_heading(fmt::format("Memory at the peak: {}", format_memory_tag(peak.tag, peak.backward)));
+    add_heading(fmt::format("Memory at the peak: {}", format_memory_tag(peak.tag, peak.is_backward)));
     const auto rows = make_memory_rows(plan_);
     BarScale scale{.bytes = 0, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
     for (const auto& row : rows) scale.bytes += row.bytes;

@@ -71,7 +71,7 @@ nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_
   for (const size_t event : events) {
     const auto& point = timeline[event];
     auto row =
-        nlohmann::json::array({event - previous_event, tags.get_index(format_memory_tag(point.tag, point.backward))});
+        nlohmann::json::array({event - previous_event, tags.get_index(format_memory_tag(point.tag, point.is_backward))});
     for (size_t i = 0; i < kChartLayers.size(); ++i) {
       const int64_t change =
           get_component_bytes(point, kChartLayers[i]) - get_component_bytes(previous, kChartLayers[i]);
@@ -164,7 +164,7 @@ std::string make_fact_rows(const planner::Plan& plan) {
 std::string format_peak_note(const planner::Plan& plan, const planner::TimelinePoint& peak) {
   if (sum_allocated_bytes(peak) == plan.detail.peak.allocated_bytes) return {};
   return fmt::format(" An earlier step had a higher peak, {}: {}.", format_gigabytes(plan.detail.peak.allocated_bytes),
-                     format_memory_tag(plan.detail.peak.tag, plan.detail.peak.backward));
+                     format_memory_tag(plan.detail.peak.tag, plan.detail.peak.is_backward));
 }
 
 std::string format_notes(const planner::Plan& plan, size_t num_shown) {
@@ -198,7 +198,7 @@ std::string render_plan_timeline(const planner::Plan& plan) {
                                           {"answer_class", plan.fits ? "fits" : "fails"},
                                           {"headline", escape_text(format_plan_headline(plan))},
                                           {"components", make_component_rows(peak)},
-                                          {"peak_place", escape_text(format_memory_tag(peak.tag, peak.backward))},
+                                          {"peak_place", escape_text(format_memory_tag(peak.tag, peak.is_backward))},
                                           {"peak_note", escape_html(format_peak_note(plan, peak))},
                                           {"gpu", make_gpu_rows(plan)},
                                           {"facts", make_fact_rows(plan)},
@@ -218,7 +218,7 @@ bool has_less_allocated(const planner::TimelinePoint& left, const planner::Timel
 /// Returns whether the event begins a forward pass if it follows a backward pass.
 bool is_forward_start(const planner::TimelinePoint& point) {
   const Component component = point.tag.component;
-  return !point.backward &&
+  return !point.is_backward &&
          (component == Component::kInput || component == Component::kVision || component == Component::kLanguage ||
           component == Component::kMasks || component == Component::kLoss);
 }
@@ -238,7 +238,7 @@ std::vector<Phase> find_phases(const Timeline& timeline) {
   for (size_t event = 0; event < timeline.size(); ++event) {
     const auto& point = timeline[event];
     const Phase& current_phase = phases.back();
-    if (point.backward) {
+    if (point.is_backward) {
       if (current_phase.pass == "forward") phases.push_back({event, current_phase.micro_batch, "backward"});
     } else if (point.tag.component == Component::kOptimizer) {
       if (current_phase.pass != "optimizer") phases.push_back({event, 0, "optimizer"});

@@ -33,7 +33,7 @@ constexpr auto kMaxWriteTime = std::chrono::minutes(5);
 /// rank.
 [[noreturn]] void exit_with_failure(const distributed::Failure& failure) {
   [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
-  spdlog::error("{}; this rank exits too", failure.text());
+  spdlog::error("{}; this rank exits too", failure.format_message());
   spdlog::shutdown();
   _exit(static_cast<int>(failure.code));
 }
@@ -49,8 +49,8 @@ RankGroup::RankGroup(const std::optional<distributed::Launch>& launch, std::chro
     consensus_ = std::make_unique<engine::Consensus>();
     return;
   }
-  ranks_ = std::make_unique<distributed::Ranks>(
-      *launch, distributed::RanksOptions{.rendezvous_timeout = rendezvous_timeout,
+  ranks_ = std::make_unique<distributed::DistributedContext>(
+      *launch, distributed::DistributedContextOptions{.rendezvous_timeout = rendezvous_timeout,
                                          .on_hang = [this](const distributed::Failure& failure) {
                                            checkpoint_lock_.close(kMaxWriteTime);
                                            exit_with_failure(failure);
@@ -117,7 +117,7 @@ void RankGroup::connect(at::Device device) const {
   if (device.is_cpu()) return;
   if (!planner::is_on_virtual_gpu())
     check_gpu_not_shared(fmt::format("{} of {}", memory::get_pci_bus_id(device), get_host_name()));
-  ranks_->connect(device);
+  ranks_->connect_device(device);
 }
 
 void RankGroup::check_gpu_not_shared(const std::string& gpu_name) const {
@@ -191,7 +191,7 @@ void RankGroup::run_reporting_failures(const std::function<void()>& action) cons
     action();
     consensus_->all_gather_strings("");  // waits for rank 0, which may still write files
   } catch (const UserError& error) {
-    ranks_->fail(error.code(), error.what());
+    ranks_->report_failure(error.code(), error.what());
     // Destroying the model would wait for the incomplete reduction on the device.
     if (!are_reductions_complete()) exit_with_failure({.rank = rank(), .code = error.code(), .reason = error.what()});
     if (is_main_process()) throw;
@@ -199,7 +199,7 @@ void RankGroup::run_reporting_failures(const std::function<void()>& action) cons
     if (ranks_->has_lost_rank0()) throw;
     throw AlreadyReported(error.code(), error.what());  // rank 0 ends with the same message
   } catch (const std::exception& error) {
-    ranks_->fail(ExitCode::kFailed, get_first_line(error.what()));
+    ranks_->report_failure(ExitCode::kFailed, get_first_line(error.what()));
     throw;
   }
 }

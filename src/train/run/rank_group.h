@@ -73,9 +73,9 @@ class CheckpointLock {
 class RankGroup {
  public:
   /// Connects to the other ranks of `launch` and waits for them; nullopt for a single process.
-  /// Throws the errors of distributed::Ranks. A collective.
+  /// Throws the errors of distributed::DistributedContext. A collective.
   explicit RankGroup(const std::optional<distributed::Launch>& launch,
-                     std::chrono::milliseconds rendezvous_timeout = distributed::RanksOptions().rendezvous_timeout);
+                     std::chrono::milliseconds rendezvous_timeout = distributed::DistributedContextOptions().rendezvous_timeout);
 
   bool is_single_process() const { return ranks_ == nullptr; }
   /// Returns whether this process writes the run's files.
@@ -101,13 +101,13 @@ class RankGroup {
   /// from rank 0's. `name`: description of the value in the message. A collective.
   void check_equal_on_all_ranks(const std::string& name, const std::string& value) const;
 
-  /// Sets the number of ranks that hold one copy of the sharded state (distributed::Ranks). Does
+  /// Sets the number of ranks that hold one copy of the sharded state (distributed::DistributedContext). Does
   /// nothing for a single process. REQUIRES: connect() was not called.
   void set_group_size(int64_t count) const;
 
   /// Sets up the collectives for tensors on `device`. Throws UserError (kUsage) on all ranks if
   /// their devices have different types or two ranks have the same GPU, and the errors of
-  /// distributed::Ranks::connect(). A collective.
+  /// distributed::DistributedContext::connect_device(). A collective.
   void connect(at::Device device) const;
 
   /// Returns a guard to hold while a checkpoint is written; any thread may release it. If a rank is
@@ -140,7 +140,7 @@ class RankGroup {
   void check_gpu_not_shared(const std::string& gpu_name) const;
 
   mutable CheckpointLock checkpoint_lock_;
-  std::unique_ptr<distributed::Ranks> ranks_;
+  std::unique_ptr<distributed::DistributedContext> ranks_;
   std::unique_ptr<engine::Consensus> consensus_;
   mutable std::vector<double> wait_seconds_;  // by rank
   std::vector<std::string> hostnames_;        // by rank

@@ -167,7 +167,7 @@ void LookAheadClient::mark_desynchronized() {
 int64_t LookAheadClient::compute_limit_bytes() const {
   int64_t limit = settings_.limit_bytes;
   if (!device_.is_cpu()) {
-    limit = std::min(limit, memory::get_device_memory(device_).reserved_bytes + memory::free_bytes(device_));
+    limit = std::min(limit, memory::get_device_memory(device_).reserved_bytes + memory::get_free_device_bytes(device_));
   }
   return limit - margin_.bytes();
 }

@@ -33,7 +33,7 @@ PendingReport::PendingReport(const PlannedStep& step, const CompletedStep& compl
   metrics.reserved_peak_bytes = completed.memory.reserved_peak_bytes;
   metrics.allocated_bytes = completed.memory.allocated_bytes;
   metrics.reserved_bytes = completed.memory.reserved_bytes;
-  if (!device.is_cpu()) metrics.device_free_bytes = memory::free_bytes(device);
+  if (!device.is_cpu()) metrics.device_free_bytes = memory::get_free_device_bytes(device);
   metrics.host_bytes = memory::get_resident_bytes();
   metrics.host_peak_bytes = memory::get_peak_resident_bytes();
 }

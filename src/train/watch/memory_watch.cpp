@@ -150,7 +150,7 @@ void MemoryWatch::warn_if_full(const report::StepMetrics& metrics) {
 /// Returns the component with the most bytes allocated and not freed during the trace.
 std::string MemoryWatch::find_growing_component() const {
   memory::AllocationReplay replay;
-  for (const auto& event : trace_->events()) replay.apply(event);
+  for (const auto& event : trace_->events()) replay.apply_event(event);
   const auto& bytes = replay.by_component();
   const auto largest = std::max_element(bytes.begin(), bytes.end());
   return std::string(memory::to_string(static_cast<memory::Component>(std::distance(bytes.begin(), largest))));

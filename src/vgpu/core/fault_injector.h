@@ -10,7 +10,7 @@
 
 namespace vlmtrain::vgpu {
 
-/// A schedule of failing calls, from VLMTRAIN_VGPU_FAIL or Interface::inject_failures. Thread-safe.
+/// A schedule of failing calls, from VLMTRAIN_VGPU_FAIL or VirtualGpuInterface::inject_failures. Thread-safe.
 class FaultInjector {
  public:
   FaultInjector();

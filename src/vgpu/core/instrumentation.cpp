@@ -146,7 +146,7 @@ void MatmulCounter::add(const Matmul& product) {
   ++calls_[product];
 }
 
-void MatmulCounter::for_each(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const {
+void MatmulCounter::for_each_matmul(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [product, calls] : calls_) visit(context, &product, calls);
 }

@@ -102,7 +102,7 @@ class MatmulCounter {
   /// Counts a product here and in global_counters(), and adds it to the trace.
   void add(const Matmul& product);
   /// Visits the sizes in ascending order.
-  void for_each(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const;
+  void for_each_matmul(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const;
   void reset();
 
  private:

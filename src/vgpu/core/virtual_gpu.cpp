@@ -42,9 +42,9 @@ std::optional<ModuleLoadCost> read_module_load_cost() {
   return ModuleLoadCost{*module_bytes, *module_seconds};
 }
 
-const memory::Gpu* find_configured_gpu() {
+const memory::GpuSpec* find_configured_gpu() {
   const std::string_view name = get_env("VLMTRAIN_VGPU_NAME");
-  const memory::Gpu* const gpu = memory::find_gpu(name.empty() ? "h100" : name);
+  const memory::GpuSpec* const gpu = memory::find_gpu(name.empty() ? "h100" : name);
   if (gpu != nullptr) return gpu;
   std::string names;
   for (const auto& listed_gpu : memory::list_gpus()) names.append(" ").append(listed_gpu.name);
@@ -53,7 +53,7 @@ const memory::Gpu* find_configured_gpu() {
 }
 
 std::optional<VirtualGpu> read_environment() {
-  const memory::Gpu* const base_gpu = find_configured_gpu();
+  const memory::GpuSpec* const base_gpu = find_configured_gpu();
   if (base_gpu == nullptr) return std::nullopt;
   const auto memory_bytes = parse_bytes_env("VLMTRAIN_VGPU_BYTES", static_cast<uint64_t>(base_gpu->memory_bytes));
   const auto reported_bytes = parse_bytes_env("VLMTRAIN_VGPU_REPORTED_BYTES", memory_bytes.value_or(0));
@@ -65,9 +65,9 @@ std::optional<VirtualGpu> read_environment() {
   if (!memory_bytes || !reported_bytes || !used_bytes || !multiprocessors || !architecture || !module_load_cost) {
     return std::nullopt;
   }
-  memory::Gpu gpu = memory::scale_multiprocessors(*base_gpu, *multiprocessors);
+  memory::GpuSpec gpu = memory::scale_multiprocessors(*base_gpu, *multiprocessors);
   gpu.architecture = *architecture;
-  memory::ArchitectureLimits limits = memory::architecture(*architecture);
+  memory::ArchitectureLimits limits = memory::get_architecture_limits(*architecture);
   limits.number = *architecture;
   return VirtualGpu{gpu, limits, *memory_bytes, *reported_bytes, *used_bytes, *module_load_cost};
 }

@@ -16,7 +16,7 @@ struct ModuleLoadCost {
 
 /// The GPU that the environment configures (docs/virtual-gpu.md lists the variables).
 struct VirtualGpu {
-  memory::Gpu gpu;
+  memory::GpuSpec gpu;
   memory::ArchitectureLimits architecture;
   uint64_t memory_bytes = 0;
   uint64_t reported_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem

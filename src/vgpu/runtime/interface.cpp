@@ -13,7 +13,7 @@ namespace vlmtrain::vgpu {
 
 namespace {
 
-constexpr Interface kInterface{
+constexpr VirtualGpuInterface kInterface{
     .gpu_name = [] { return virtual_gpu() == nullptr ? "" : virtual_gpu()->gpu.name.data(); },
     .read_counters =
         [](Counters* counters) {
@@ -29,7 +29,7 @@ constexpr Interface kInterface{
           reset_unknown_calls();
         },
     .for_each_kernel = [](auto visit, void* context) { kernel_registry().for_each_launched(visit, context); },
-    .for_each_matmul = [](auto visit, void* context) { matmul_counter().for_each(visit, context); },
+    .for_each_matmul = [](auto visit, void* context) { matmul_counter().for_each_matmul(visit, context); },
     .for_each_unknown_call = [](auto visit, void* context) { for_each_unknown_call(visit, context); },
     .inject_failures = [](FaultPoint call, uint64_t first,
                           uint64_t count) { fault_injector().schedule(call, first, count); },
@@ -40,6 +40,6 @@ constexpr Interface kInterface{
 
 }  // namespace vlmtrain::vgpu
 
-extern "C" const vlmtrain::vgpu::Interface* vlmtrain_vgpu_interface() {
+extern "C" const vlmtrain::vgpu::VirtualGpuInterface* vlmtrain_vgpu_interface() {
   return &vlmtrain::vgpu::kInterface;
 }

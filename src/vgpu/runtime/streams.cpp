@@ -42,25 +42,25 @@ void DeviceClock::enqueue_kernel() {
   completion_time_ = std::max(completion_time_, std::chrono::steady_clock::now()) + kernel_duration_;
 }
 
-DeviceClock::Time DeviceClock::completion_time() {
+DeviceClock::Time DeviceClock::get_completion_time() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return completion_time_;
 }
 
 void DeviceClock::wait() {
-  if (is_enabled()) std::this_thread::sleep_until(completion_time());
+  if (is_enabled()) std::this_thread::sleep_until(get_completion_time());
 }
 
 DeviceClock& device_clock() {
   return leaky_singleton<DeviceClock>();
 }
 
-void StreamOrder::record(cudaEvent_t event, cudaStream_t stream) {
+void StreamOrder::record_event(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   launches_before_event_[event] = count_ordered_launches(stream);
 }
 
-void StreamOrder::wait(cudaStream_t stream, cudaEvent_t event) {
+void StreamOrder::record_wait(cudaStream_t stream, cudaEvent_t event) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = launches_before_event_.find(event);
   if (stream == nullptr || it == launches_before_event_.end()) return;
@@ -121,7 +121,7 @@ class RecordedEvents {
  public:
   void record(cudaEvent_t event) {
     if (!device_clock().is_enabled()) return;
-    const auto completion_time = device_clock().completion_time();
+    const auto completion_time = device_clock().get_completion_time();
     const std::lock_guard<std::mutex> lock(mutex_);
     completion_times_[event] = completion_time;
   }
@@ -180,7 +180,7 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   ++global_counters().stream_waits;
-  stream_order().wait(stream, event);
+  stream_order().record_wait(stream, event);
   return cudaSuccess;
 }
 
@@ -235,13 +235,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   recorded_events().record(event);
-  stream_order().record(event, stream);
+  stream_order().record_event(event, stream);
   return get_device_status();
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
   recorded_events().record(event);
-  stream_order().record(event, stream);
+  stream_order().record_event(event, stream);
   return get_device_status();
 }
 

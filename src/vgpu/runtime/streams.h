@@ -25,7 +25,7 @@ class DeviceClock {
   void enqueue_kernel();
 
   /// Returns the time at which the kernels queued so far are complete.
-  Time completion_time();
+  Time get_completion_time();
 
   /// Blocks until the kernels queued so far are complete.
   void wait();
@@ -47,9 +47,9 @@ class StreamOrder {
   /// Counts a launch on the default stream.
   void record_launch() { ++launches_; }
   /// Records the event on the stream (cudaEventRecord).
-  void record(cudaEvent_t event, cudaStream_t stream);
+  void record_event(cudaEvent_t event, cudaStream_t stream);
   /// Makes the stream wait for the event (cudaStreamWaitEvent).
-  void wait(cudaStream_t stream, cudaEvent_t event);
+  void record_wait(cudaStream_t stream, cudaEvent_t event);
   /// Forgets a destroyed event.
   void remove(cudaEvent_t event);
 

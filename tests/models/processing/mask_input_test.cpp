@@ -114,7 +114,7 @@ TEST_F(MaskInputTest, MaskTokenInAQuestionIsIgnored) {
 
 TEST_F(MaskInputTest, ImagesAndMasksAreAugmentedAlike) {
   ProcessorSettings settings;
-  settings.augment = {.flip = 0.5, .rotation_degrees = 20, .brightness = 0.3};
+  settings.augment = {.flip_probability = 0.5, .max_rotation_degrees = 20, .max_brightness_change = 0.3};
   const auto processor = data_->processor(settings);
   const io::Record record = data_->records()[0];
   const auto make_sample = [&](uint64_t seed) { return data::make_sample(*processor, record, 0, seed); };

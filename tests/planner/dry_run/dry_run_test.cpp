@@ -36,7 +36,7 @@ TEST_F(DryRunTest, IsDeterministicAcrossProcesses) {
   for (const DryRunResult* other : {&repeated, &other_process}) {
     EXPECT_EQ(list_peaks(*other), list_peaks(first));
     EXPECT_EQ(other->detail->peak.by_component, first.detail->peak.by_component);
-    EXPECT_EQ(other->detail->peak.event, first.detail->peak.event);
+    EXPECT_EQ(other->detail->peak.event_index, first.detail->peak.event_index);
     EXPECT_EQ(other->costs->total.kernel_launches, first.costs->total.kernel_launches);
     EXPECT_EQ(other->costs->total.seconds, first.costs->total.seconds);
     EXPECT_EQ(other->costs->total.bytes_moved, first.costs->total.bytes_moved);
@@ -88,7 +88,7 @@ TEST_F(DryRunTest, TheTimelineIsTheLastStep) {
     allocated = std::max(allocated, sum(point.by_component));
     reserved = std::max(reserved, point.reserved_bytes);
     EXPECT_GE(point.reserved_bytes, sum(point.by_component));
-    (point.backward ? backward : forward) = true;
+    (point.is_backward ? backward : forward) = true;
   }
   EXPECT_EQ(allocated, result.steps.back().allocated_bytes);
   EXPECT_EQ(reserved, result.steps.back().reserved_bytes);

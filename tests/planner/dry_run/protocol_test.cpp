@@ -123,11 +123,11 @@ TEST(ProtocolTest, AResultRoundTrips) {
                            .language_blocks_forward = {6, 7, 8, 9, 10},
                            .language_attention_forward = {16, 17, 18, 19, 20},
                            .optimizer = {11, 12, 13, 14, 15}};
-  DryRunDetail detail{.peak = {.event = 17,
+  DryRunDetail detail{.peak = {.event_index = 17,
                                .allocated_bytes = 36,
                                .by_component = {0, 1, 2, 3, 4, 5, 6, 7, 8},
                                .tag = {memory::Component::kLanguage, 11},
-                               .backward = true},
+                               .is_backward = true},
                       .vision_blocks = 12,
                       .language_blocks = 30,
                       .num_parameters = 256'000'000,
@@ -148,7 +148,7 @@ TEST(ProtocolTest, AResultRoundTrips) {
   EXPECT_EQ(received.costs->language_attention_forward.kernel_launches, 19);
   EXPECT_EQ(received.detail->peak.by_component, detail.peak.by_component);
   EXPECT_EQ(received.detail->peak.tag, detail.peak.tag);
-  EXPECT_TRUE(received.detail->peak.backward);
+  EXPECT_TRUE(received.detail->peak.is_backward);
   ASSERT_EQ(received.detail->timeline.size(), 1U);
   EXPECT_EQ(received.detail->timeline[0].by_component, detail.timeline[0].by_component);
   EXPECT_EQ(received.detail->timeline[0].tag, detail.timeline[0].tag);

@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-const memory::Gpu& gpu(const char* name) {
+const memory::GpuSpec& gpu(const char* name) {
   return *memory::find_gpu(name);
 }
 

@@ -122,7 +122,7 @@ TEST(MakeTargetGpuBySizeTest, InvalidSizesAreRejected) {
 }
 
 TEST(MakeTargetGpuForDeviceTest, AKnownNameUsesTheTable) {
-  const memory::Gpu& h100 = *memory::find_gpu("h100");
+  const memory::GpuSpec& h100 = *memory::find_gpu("h100");
   const int64_t used_bytes = 700'000'000, lazy_kernel_bytes = int64_t{208} << 20;
   const TargetGpu target = make_target_gpu({.name = std::string(h100.device_name),
                                             .architecture = 90,
@@ -138,7 +138,7 @@ TEST(MakeTargetGpuForDeviceTest, AKnownNameUsesTheTable) {
 }
 
 TEST(MakeTargetGpuForDeviceTest, ASmallContextIsExpectedToGrow) {
-  const memory::Gpu& h100 = *memory::find_gpu("h100");
+  const memory::GpuSpec& h100 = *memory::find_gpu("h100");
   const TargetGpu target = make_target_gpu({.name = std::string(h100.device_name),
                                             .architecture = 90,
                                             .multiprocessors = 132,
@@ -149,7 +149,7 @@ TEST(MakeTargetGpuForDeviceTest, ASmallContextIsExpectedToGrow) {
 }
 
 TEST(MakeTargetGpuForDeviceTest, MemoryBeyondAContextBelongsToOtherProcesses) {
-  const memory::Gpu& h100 = *memory::find_gpu("h100");
+  const memory::GpuSpec& h100 = *memory::find_gpu("h100");
   const TargetGpu target = make_target_gpu({.name = std::string(h100.device_name),
                                             .architecture = 90,
                                             .multiprocessors = 132,

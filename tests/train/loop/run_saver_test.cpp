@@ -231,7 +231,7 @@ TEST_F(RunSaverTest, SavesSyncIfCopyingRunsOutOfMemory) {
   memory::FaultInjection faults;
   faults.arm({.failing_allocation = 2});
   make_saver(AsyncSave::kTrue)->save(/*goes_on=*/true);
-  EXPECT_EQ(faults.failures(), 1);
+  EXPECT_EQ(faults.num_failures(), 1);
   EXPECT_THAT(recorded_, ElementsAre(1));
   EXPECT_THAT(checkpoints(), ElementsAre("step-1"));
   EXPECT_THAT(log.text(), HasSubstr("out of memory for copies"));

@@ -72,7 +72,7 @@ TEST(MaskOomTest, AnyFailingAllocationKeepsLossAndGradients) {
   reference.step();
   faults.arm({});
   const double loss = reference.step();
-  const int64_t allocations = faults.allocations();
+  const int64_t allocations = faults.num_allocations();
   faults.disarm();
   const Gradients expected = reference.gradients();
   double largest = 0;
@@ -84,7 +84,7 @@ TEST(MaskOomTest, AnyFailingAllocationKeepsLossAndGradients) {
     training.step();
     faults.arm({.failing_allocation = point * (allocations - 1) / (kPoints - 1)});
     const double actual = training.step();
-    EXPECT_EQ(faults.failures(), 1) << "point " << point;
+    EXPECT_EQ(faults.num_failures(), 1) << "point " << point;
     faults.disarm();
     failed_attempts += training.failed_attempts();
     EXPECT_NEAR(actual / loss, 1, 1e-5) << "point " << point;

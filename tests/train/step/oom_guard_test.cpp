@@ -121,7 +121,7 @@ TEST_F(OomGuardTest, AnyFailingAllocationKeepsGradients) {
   reference.step();
   faults_.arm({});
   const double loss = reference.step();
-  const int64_t allocations = faults_.allocations();
+  const int64_t allocations = faults_.num_allocations();
   ASSERT_GT(allocations, 1000);
   int64_t failed_attempts = 0;
   for (int64_t point = 0; point < kFaultPoints; ++point) {
@@ -130,7 +130,7 @@ TEST_F(OomGuardTest, AnyFailingAllocationKeepsGradients) {
     training.step();
     faults_.arm({.failing_allocation = failing_allocation});
     const double actual = training.step();
-    EXPECT_EQ(faults_.failures(), 1);
+    EXPECT_EQ(faults_.num_failures(), 1);
     faults_.disarm();
     failed_attempts += training.completed().failed_attempts;
     const std::string context = fmt::format("allocation {} of {}", failing_allocation, allocations);
@@ -145,7 +145,7 @@ TEST_F(OomGuardTest, StepsAfterAFailureKeepTheirLosses) {
   reference.step();
   faults_.arm({});
   reference.step();
-  const int64_t allocations = faults_.allocations();
+  const int64_t allocations = faults_.num_allocations();
   const auto expected = reference.steps(kFollowingSteps);
   for (const double share : {0.1, 0.5, 0.9}) {
     SmallTraining training;
@@ -168,7 +168,7 @@ TEST_F(OomGuardTest, PcGradStepsAreTheSameAfterAnyFailure) {
   reference.step();
   faults_.arm({});
   reference.step();
-  const int64_t allocations = faults_.allocations();
+  const int64_t allocations = faults_.num_allocations();
   const auto expected = reference.steps(3);
   for (int64_t point = 0; point < 5; ++point) {
     SmallTraining training(2, tasks);
@@ -176,7 +176,7 @@ TEST_F(OomGuardTest, PcGradStepsAreTheSameAfterAnyFailure) {
     faults_.arm({.failing_allocation = point * (allocations - 1) / 4});
     training.step();
     EXPECT_EQ(training.completed().failed_attempts, 1) << point;
-    EXPECT_EQ(faults_.failures(), 1);
+    EXPECT_EQ(faults_.num_failures(), 1);
     faults_.disarm();
     const auto actual = training.steps(3);
     for (size_t i = 0; i < expected.size(); ++i)
