@@ -23,7 +23,7 @@ TEST(ShardTest, EachElementBelongsToOneRank) {
         EXPECT_EQ(local_range.first, local_range.count == 0 ? 0 : elements[i]) << "pieces follow each other";
         EXPECT_EQ(local_range.first % kShardAlignment, 0);
         elements[i] += local_range.count;
-        EXPECT_LE(buckets.offset(i) + buckets.elements(i), buckets.get_bucket_sizes()[buckets.bucket(i)]);
+        EXPECT_LE(buckets.offset(i) + buckets.elements(i), buckets.get_bucket_sizes()[buckets.bucket_index(i)]);
       }
       for (const int64_t bucket : buckets.get_bucket_sizes()) EXPECT_EQ(bucket % ranks, 0);
       if (rank + 1 < ranks) continue;
@@ -61,7 +61,7 @@ TEST(ShardTest, ABlockWaitsForItsOwnWeights) {
   constexpr int64_t kBucketElements = 25 * 1024 * 1024 / 4;  // so each matrix has its own bucket
   for (const char* name : {"embedding", "first", "second", "output"}) {
     const size_t first = store.all().size();
-    scope.parameter(name, {kBucketElements}, nn::InitialValues::zeros());
+    scope.add_parameter(name, {kBucketElements}, nn::InitialValues::zeros());
     if (std::string_view(name) == "first" || std::string_view(name) == "second") store.close_block(first);
   }
   for (const auto& parameter : store.all()) parameter.tensor.detach().zero_();

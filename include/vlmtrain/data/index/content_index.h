@@ -39,7 +39,7 @@ class ContentIndex {
   /// Adds a data set and returns its number, from 0. Reads all records on `workers` threads. Calls
   /// `on_progress`, if set, on the caller's thread from time to time with the number of records
   /// read. Rethrows exceptions of `records`, which must outlive the object.
-  size_t add(const io::Records& records, int64_t workers,
+  size_t add_dataset(const io::Records& records, int64_t workers,
              const std::function<void(int64_t num_done)>& on_progress = {});
 
   /// Reads the files that may have equal contents, on `workers` threads.
@@ -64,7 +64,7 @@ class ContentIndex {
   /// Returns the groups of duplicate records in a data set. Groups and their records are ascending.
   std::vector<std::vector<int64_t>> find_duplicate_records(size_t dataset) const;
   /// Returns the groups of files with equal contents. Groups and their paths are sorted.
-  std::vector<std::vector<std::string>> duplicate_files() const;
+  std::vector<std::vector<std::string>> find_duplicate_files() const;
   /// Returns the records of a data set that duplicate a record of another data set, with the first
   /// such record as the value.
   std::map<int64_t, int64_t> find_shared_records(size_t dataset, size_t other_dataset) const;
