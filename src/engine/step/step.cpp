@@ -205,7 +205,7 @@ void Step::accumulate(const StepLayout& layout) {
   finish_reductions();
 }
 
-void TrainingStep::prepare() {
+void Step::prepare() {
   StepResult& result = accumulation_.result;
   try {
     training_.gradient_buckets.mark_received(
