@@ -45,17 +45,17 @@ class ContentIndex {
   /// Reads the files that may have equal contents, on `workers` threads.
   void hash_candidate_files(int64_t workers);
 
-  // The following require that hash_candidate_files() was called after the last add().
+  // The following require that hash_candidate_files() was called after the last add_dataset().
 
   /// Returns the missing files of a data set, sorted by their first record.
   std::vector<MissingFile> find_missing_files(size_t dataset) const;
   /// Returns keys of a record's media. Equal keys mean the same file or the same embedded content.
-  /// The reference is valid until the next add().
+  /// The reference is valid until the next add_dataset().
   const std::vector<uint64_t>& get_media_keys(size_t dataset, int64_t record) const {
     return fingerprints_[dataset][static_cast<size_t>(record)].media;
   }
   /// Returns keys of a record's mask files. Equal keys mean the same path or embedded content, and
-  /// the same value of the mask in it. The reference is valid until the next add().
+  /// the same value of the mask in it. The reference is valid until the next add_dataset().
   const std::vector<uint64_t>& get_mask_keys(size_t dataset, int64_t record) const {
     return fingerprints_[dataset][static_cast<size_t>(record)].masks;
   }
@@ -110,7 +110,7 @@ class ContentIndex {
 
   std::vector<const io::Records*> datasets_;
   std::vector<std::vector<Fingerprint>> fingerprints_;  // by data set and record
-  std::mutex mutex_;                                    // guards media_ in add()
+  std::mutex mutex_;                                    // guards media_ in add_dataset()
   std::unordered_map<uint64_t, MediaEntry> media_;      // by a hash of the path or of the embedded content
 };
 

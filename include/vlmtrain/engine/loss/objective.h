@@ -46,7 +46,7 @@ class StepLoss {
   /// Returns the tensors, not copies, that the caller sums over ranks in place before it calls
   /// scalars().
   virtual std::vector<at::Tensor> sums() const { return {}; }
-  /// Returns the metrics of the step as fp32 [scalars] on the device, for Objective::metrics();
+  /// Returns the metrics of the step as fp32 [scalars] on the device, for Objective::compute_metrics();
   /// undefined if there are none. REQUIRES: all forward passes are done, and sums() are reduced.
   virtual at::Tensor scalars() const { return {}; }
 };

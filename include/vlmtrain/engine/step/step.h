@@ -80,7 +80,7 @@ struct StepResult {
   /// Number of elements of `scalars` before those of the objective.
   static constexpr size_t kNumScalars = 4;
   at::Tensor objective_scalars;   ///< StepLoss::scalars()
-  std::vector<TaskCounts> tasks;  ///< Objective::counts()
+  std::vector<TaskCounts> tasks;  ///< Objective::count_tasks()
   // Counts of this rank; after TrainingStep::prepare(), of all ranks, except for micro_batches.
   int64_t tokens = 0;  ///< including image tokens
   int64_t label_tokens = 0;
