@@ -237,7 +237,7 @@ int run_benchmarks(const std::string& name) {
   const at::Device device = memory::open_device(name);
   const auto status = kernels::open_kernels(device);
   if (!status.problem.empty()) throw std::runtime_error(status.problem);
-  for (const std::string& failure : status.failed) fmt::print("wrong: {}\n", failure);
+  for (const std::string& failure : status.failure_messages) fmt::print("wrong: {}\n", failure);
   const at::NoGradGuard no_gradients;
   const KernelBenchmark benchmark(device);
   for (const auto group : {benchmark_activations, benchmark_rope, benchmark_norms, benchmark_cross_entropy,

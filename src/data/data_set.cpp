@@ -115,7 +115,7 @@ void check_mixture(const MixturePlan& plan, const SampleIndex& sample_index) {
   if (!sample_index.is_complete || plan.sources.size() == 1) return;
   for (const MixtureSource& mixture_source : plan.sources) {
     const bool has_usable =
-        std::ranges::any_of(mixture_source.samples, [&](int64_t sample) { return sample_index.shapes.has(sample); });
+        std::ranges::any_of(mixture_source.samples, [&](int64_t sample) { return sample_index.shapes.is_known(sample); });
     if (!has_usable) {
       throw data_error("{}: none of its {} samples can be used; remove it from data.train or data.task_shares",
                        mixture_source.name, mixture_source.samples.size());
@@ -191,7 +191,7 @@ void reject_oversized_samples(const PackLimits& limits, SampleIndex& sample_inde
   const auto sizes = collect_sizes(sample_index);
   for (int64_t i = 0; i < sample_index.shapes.size(); ++i) {
     const SampleSize& size = sizes[static_cast<size_t>(i)];
-    if (!sample_index.shapes.has(i) || limits.fits(size)) continue;
+    if (!sample_index.shapes.is_known(i) || limits.fits(size)) continue;
     sample_index.shapes.remove(i);
     sample_index.shrunk.erase(i);
     sample_index.problems[i] = {
@@ -232,7 +232,7 @@ SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& 
   if (settings.packs) {
     is_packed.resize(sizes.size());
     for (size_t i = 0; i < sizes.size(); ++i) {
-      is_packed[i] = sample_index.shapes.has(static_cast<int64_t>(i)) && settings.packs->fits(sizes[i]) ? 1 : 0;
+      is_packed[i] = sample_index.shapes.is_known(static_cast<int64_t>(i)) && settings.packs->fits(sizes[i]) ? 1 : 0;
     }
   }
   return {std::move(plan.sources), std::move(plan.shares), std::move(settings),

@@ -47,13 +47,13 @@ static_assert(kKernelNames.size() == kAllKernels.size());
 struct KernelRegistry {
   const Launchers* launchers = nullptr;
   at::DeviceType device = at::kCPU;
-  KernelSet failed, disabled;
+  KernelSet failed_kernels, disabled;
   std::array<bool, kAllKernels.size()> is_enabled{};  // by Kernel
 
   void update_enabled() {
     for (const Kernel kernel : kAllKernels)
       is_enabled[static_cast<size_t>(kernel)] =
-          launchers != nullptr && !failed.contains(kernel) && !disabled.contains(kernel);
+          launchers != nullptr && !failed_kernels.contains(kernel) && !disabled.contains(kernel);
   }
 };
 
@@ -112,8 +112,8 @@ KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {
   // Tensors of a virtual GPU have no values to compare.
   if (!is_first_open || vgpu::find_interface() != nullptr) return result;
   for (auto& [kernel, description] : find_failed_kernels(device)) {
-    current.failed.insert(kernel);
-    result.failed.push_back(std::move(description));
+    current.failed_kernels.insert(kernel);
+    result.failure_messages.push_back(std::move(description));
   }
   current.update_enabled();
   return result;
@@ -125,7 +125,7 @@ std::string find_library_problem() {
 }
 
 KernelSet disabled_kernels() {
-  KernelSet disabled = registry().failed;
+  KernelSet disabled = registry().failed_kernels;
   disabled.insert(registry().disabled.begin(), registry().disabled.end());
   return disabled;
 }

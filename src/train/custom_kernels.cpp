@@ -65,7 +65,7 @@ void load_kernels(const engine::TrainingOptions& options, at::Device device) {
     spdlog::info("custom kernels are not available, ATen's are used: {}", load_result.problem);
   if (const auto disabled = find_kernels_disabled_by_environment(); !disabled.empty() && !device.is_cpu())
     spdlog::info("{} replaces these custom kernels with ATen's: {}", kDisableVariable, join_kernel_names(disabled));
-  for (const auto& problem : load_result.failed) {
+  for (const auto& problem : load_result.failure_messages) {
     spdlog::warn(
         "a custom kernel is disabled, since its result on this GPU differs from ATen's: {}; please report it "
         "(training.kernels=aten disables all custom kernels)",

@@ -28,8 +28,8 @@ class ContentIndexTest : public io::TemporaryFolderTest {
 
   static std::unique_ptr<ContentIndex> make_index(const io::Records& records, const io::Records& other = kNone) {
     auto index = std::make_unique<ContentIndex>();
-    EXPECT_EQ(index->add(records, 3), 0U);
-    EXPECT_EQ(index->add(other, 2), 1U);
+    EXPECT_EQ(index->add_dataset(records, 3), 0U);
+    EXPECT_EQ(index->add_dataset(other, 2), 1U);
     index->hash_candidate_files(2);
     return index;
   }
@@ -44,7 +44,7 @@ TEST_F(ContentIndexTest, FindsDuplicatesRegardlessOfFileNames) {
                                      record("7", "what?", {b, a})});
   const auto index = make_index(records);
   EXPECT_THAT(index->find_duplicate_records(0), ElementsAre(ElementsAre(0, 2, 4)));
-  EXPECT_THAT(index->duplicate_files(), ElementsAre(ElementsAre(a.string(), copy.string())));
+  EXPECT_THAT(index->find_duplicate_files(), ElementsAre(ElementsAre(a.string(), copy.string())));
   EXPECT_EQ(index->num_media(), 3);
   EXPECT_THAT(index->find_missing_files(0), IsEmpty());
 }
@@ -83,7 +83,7 @@ TEST_F(ContentIndexTest, ComparesFilesToTheirEnd) {
   const io::InMemoryRecords records({record("1", "what?", {a}), record("2", "what?", {b}), record("3", "what?", {c})});
   const auto index = make_index(records);
   EXPECT_THAT(index->find_duplicate_records(0), ElementsAre(ElementsAre(0, 2)));
-  EXPECT_THAT(index->duplicate_files(), ElementsAre(ElementsAre(a.string(), c.string())));
+  EXPECT_THAT(index->find_duplicate_files(), ElementsAre(ElementsAre(a.string(), c.string())));
 }
 
 TEST_F(ContentIndexTest, EmbeddedBytesMatchAFileOfThem) {
@@ -146,7 +146,7 @@ TEST_F(ContentIndexTest, ResultDoesNotDependOnThreads) {
   ASSERT_EQ(duplicates.size(), 7U);
   EXPECT_EQ(duplicates[3].front(), 3);
   EXPECT_EQ(duplicates[3].size(), 71U);
-  EXPECT_EQ(index->duplicate_files().size(), 7U);
+  EXPECT_EQ(index->find_duplicate_files().size(), 7U);
 }
 
 TEST(ContentFingerprints, FindsSharedSamplesAndFiles) {

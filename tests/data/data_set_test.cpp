@@ -63,7 +63,7 @@ TEST(MakeSampleOrder, SourcesWithoutSharesAreOneMixtureSource) {
   const DataSet data_set = make_two_sources();
   const SampleOrder order = make_sample_order(data_set, {}, index_data_set(data_set), {.seed = 3});
   ASSERT_EQ(order.num_sources(), 1);
-  EXPECT_EQ(order.epoch(0, 0)->samples, shuffle_epoch(8, 3, 0));
+  EXPECT_EQ(order.get_epoch_order(0, 0)->samples, shuffle_epoch(8, 3, 0));
 }
 
 TEST(MakeSampleOrder, RepeatDependsOnSizeAndWeightDoesNot) {

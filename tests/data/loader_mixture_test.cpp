@@ -173,7 +173,7 @@ TEST_F(LoaderMixtureTest, BatchesHoldWholePacks) {
       EXPECT_NEAR(progress.at(batch.next), all / kSamples, 1e-12);
     }
   }
-  const auto expected = order.epoch(0, 0)->samples;
+  const auto expected = order.get_epoch_order(0, 0)->samples;
   drawn_samples.resize(std::min(drawn_samples.size(), expected.size()));
   EXPECT_EQ(drawn_samples, std::vector(expected.begin(), expected.begin() + std::ssize(drawn_samples)));
 }

@@ -90,7 +90,7 @@ TEST_F(SampleIndexTest, CollectsShapesAndProblems) {
   ASSERT_EQ(index_result.shapes.size(), 40);
   EXPECT_EQ(index_result.shapes[0]->tokens, 2);
   EXPECT_EQ(index_result.shapes[39]->tokens, 41);
-  EXPECT_FALSE(index_result.shapes.has(7) || index_result.shapes.has(9));
+  EXPECT_FALSE(index_result.shapes.is_known(7) || index_result.shapes.is_known(9));
   ASSERT_EQ(index_result.problems.size(), 2U);
   EXPECT_EQ(index_result.problems.at(7).reason, "unreadable image");
   EXPECT_EQ(index_result.problems.at(9).reason, "unusable record");
@@ -185,7 +185,7 @@ TEST_F(SampleIndexTest, MaxSamplesAreSpreadOverTheDataSet) {
   const SampleIndex index_result = index_samples(records_, *processor_, {.workers = 2, .max_samples = 4});
   std::vector<int64_t> indexed;
   for (int64_t i = 0; i < index_result.shapes.size(); ++i) {
-    if (index_result.shapes.has(i)) indexed.push_back(i);
+    if (index_result.shapes.is_known(i)) indexed.push_back(i);
   }
   EXPECT_THAT(indexed, ElementsAre(0, 10, 20, 30));
 }

@@ -49,7 +49,7 @@ TEST(SourceIterator, ContinuesFromAnyPositionAcrossEpochs) {
 TEST(SampleOrder, SourcesHaveIndependentOrders) {
   const SampleOrder order({{.name = "a", .samples = make_range(0, 50)}, {.name = "b", .samples = make_range(50, 100)}},
                           {{.from_batch = 0, .shares = {1, 1}}}, {.seed = 3}, 100, {}, {});
-  const auto a = order.epoch(0, 0)->samples, b = order.epoch(1, 0)->samples;
+  const auto a = order.get_epoch_order(0, 0)->samples, b = order.get_epoch_order(1, 0)->samples;
   EXPECT_THAT(a, UnorderedElementsAreArray(make_range(0, 50)));
   EXPECT_THAT(b, UnorderedElementsAreArray(make_range(50, 100)));
   bool differs = false;
@@ -67,7 +67,7 @@ TEST(SampleOrder, CurriculumStartsTheFirstEpochWithShortSamples) {
   const SampleOrder order({{.name = "", .samples = make_range(0, kSamples)}}, {{.from_batch = 0, .shares = {1}}},
                           {.seed = 2, .curriculum = Curriculum::kLength}, kSamples, sizes, {});
   const auto get_tokens = [&](int64_t sample) { return sizes[static_cast<size_t>(sample)].tokens; };
-  const auto first = order.epoch(0, 0)->samples;
+  const auto first = order.get_epoch_order(0, 0)->samples;
   EXPECT_THAT(first, UnorderedElementsAreArray(make_range(0, kSamples)));
   int64_t previous_longest = 0;
   for (size_t stage = 0; stage < 16; ++stage) {
@@ -78,7 +78,7 @@ TEST(SampleOrder, CurriculumStartsTheFirstEpochWithShortSamples) {
     previous_longest = get_tokens(*high);
   }
   EXPECT_FALSE(std::ranges::is_sorted(first, {}, get_tokens)) << "random within a stage";
-  EXPECT_EQ(order.epoch(0, 1)->samples, SampleOrder(kSamples, 2).epoch(0, 1)->samples);
+  EXPECT_EQ(order.get_epoch_order(0, 1)->samples, SampleOrder(kSamples, 2).get_epoch_order(0, 1)->samples);
 }
 
 TEST(SampleOrder, PacksHoldEachSampleOncePerEpoch) {
@@ -90,10 +90,10 @@ TEST(SampleOrder, PacksHoldEachSampleOncePerEpoch) {
   const SampleOrder order({{.name = "", .samples = make_range(0, kSamples)}}, {{.from_batch = 0, .shares = {1}}},
                           {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, is_packed);
   EXPECT_EQ(order.count_epoch_samples(0), 99);
-  EXPECT_NE(order.epoch(0, 0)->samples, order.epoch(0, 1)->samples);
+  EXPECT_NE(order.get_epoch_order(0, 0)->samples, order.get_epoch_order(0, 1)->samples);
   SourceIterator walk(order, 0, {});
   std::set<int64_t> seen_samples;
-  const int64_t packs = order.epoch(0, 0)->units();
+  const int64_t packs = order.get_epoch_order(0, 0)->num_units();
   EXPECT_LT(packs, 45);
   EpochPosition expected_begin;
   for (int64_t pack = 0; pack < packs; ++pack) {
@@ -153,7 +153,7 @@ TEST(SimulateStepsTest, StepsFollowTheOrder) {
   const SampleOrder order(/*samples=*/12, /*seed=*/3);
   const auto steps = simulate_single_rank(order, make_shapes(12), /*units=*/3, /*count=*/4);
   ASSERT_EQ(steps.size(), 4U);
-  const auto epoch = order.epoch(0, 0);
+  const auto epoch = order.get_epoch_order(0, 0);
   for (size_t i = 0; i < 12; ++i) EXPECT_EQ(steps[i / 3][i % 3].tokens, 10 + epoch->samples[i]) << i;
 }
 

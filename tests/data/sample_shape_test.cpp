@@ -163,7 +163,7 @@ TEST(SampleShapesTest, ReturnsStoredShapes) {
   for (int64_t index = 0; index < kSamples; ++index) {
     const auto& shape = expected[static_cast<size_t>(index)];
     EXPECT_EQ(shapes[index], shape);
-    EXPECT_EQ(shapes.has(index), shape.has_value());
+    EXPECT_EQ(shapes.is_known(index), shape.has_value());
     known += shape ? 1 : 0;
   }
   EXPECT_EQ(shapes.num_known(), known);

@@ -97,7 +97,7 @@ TEST(MediaCounts, CountsSamplesByMedia) {
   EXPECT_EQ(counts.with_videos, 2);
   EXPECT_EQ(counts.with_volumes, 1);
   EXPECT_EQ(counts.with_masks, 1);
-  EXPECT_EQ(counts.without_media, 1);
+  EXPECT_EQ(counts.num_without_media, 1);
   EXPECT_FALSE(counts.has_no_media());
 }
 

@@ -55,7 +55,7 @@ class DecodingTest : public testing::Test {
     SampleIndex sample_index = index_samples(records, processor_, {});
     sample_index.problems = known_problems_;
     ContentIndex index;
-    index.add(records, 1);
+    index.add_dataset(records, 1);
     return find_undecodable_samples(records, processor_, sample_index, index, 0, 2);
   }
 

@@ -140,7 +140,7 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
     for (int64_t i = 0; i < steps; ++i) {
       const engine::StepInput input{.objective = objective,
                                     .samples = samples,
-                                    .normalizers = consensus.sum_over_ranks(objective.normalizers(samples))};
+                                    .normalizers = consensus.sum_over_ranks(objective.compute_normalizers(samples))};
       engine::Step step(training, input, consensus);
       const auto layout = engine::SmallStep{.micro_batch_size = 1}.make_layout(*model, samples);
       const bool is_failing = config.runs_out_of_memory && i > 0 && launch.rank == i % ranks;

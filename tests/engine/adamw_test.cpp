@@ -42,7 +42,7 @@ class ReferenceAdamW {
     for (const auto& [name, gradient] : gradients) {
       State& state = states_.at(name);
       const at::Tensor g = gradient.to(at::kDouble) * (is_clipped ? settings_.max_grad_norm / norm : 1.0);
-      const double rate = rates.get(state.component);
+      const double rate = rates.get_rate(state.component);
       ++state.steps;
       state.first = state.first * settings_.beta1 + g * (1 - settings_.beta1);
       state.second = state.second * settings_.beta2 + g.square() * (1 - settings_.beta2);

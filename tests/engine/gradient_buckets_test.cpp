@@ -34,7 +34,7 @@ class Vectors {
     const nn::ParameterScope scope(store_, nn::Component::kLanguageModel, "model");
     for (const int64_t size : sizes) {
       const auto name = fmt::format("p{}", store_.all().size());
-      scope.parameter(name, {size}, nn::InitialValues::zeros()).detach().fill_(1);
+      scope.add_parameter(name, {size}, nn::InitialValues::zeros()).detach().fill_(1);
     }
   }
 
@@ -155,7 +155,7 @@ TEST(GradientBuckets, GroupsAreSeparate) {
     EXPECT_FALSE(buckets.has_gradient(1, 1));
     EXPECT_TRUE(at::equal(buckets.sum(1, 2), at::full({200}, 6.0)));
     EXPECT_FALSE(buckets.has_gradient(0));
-    buckets.combine(at::full({3}, 2.0));
+    buckets.combine_groups(at::full({3}, 2.0));
     EXPECT_TRUE(at::equal(buckets.sum(0), at::full({3}, 2.0)));
     EXPECT_TRUE(at::equal(buckets.sum(1), at::full({200}, 14.0)));
     for (const int64_t group : {0, 2}) {

@@ -69,7 +69,7 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
   const at::Tensor start = reference("steps.start");
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kProjector, "steps");
-  const at::Tensor weight = scope.parameter("weight", {start.size(0) / 32, 32}, nn::InitialValues::zeros());
+  const at::Tensor weight = scope.add_parameter("weight", {start.size(0) / 32, 32}, nn::InitialValues::zeros());
   weight.detach().view(-1).copy_(start);
   BucketedAdamW optimizer(store,
                           {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .states = OptimizerStates::k8Bit});
@@ -97,9 +97,9 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
 TEST(OptimizerStates, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
-  scope.parameter("small", {5, 819}, nn::InitialValues::ones());  // 4,095 elements
-  scope.parameter("large", {4096}, nn::InitialValues::ones());
-  scope.embedding("embedding", {64, 64}, nn::InitialValues::ones());
+  scope.add_parameter("small", {5, 819}, nn::InitialValues::ones());  // 4,095 elements
+  scope.add_parameter("large", {4096}, nn::InitialValues::ones());
+  scope.add_embedding("embedding", {64, 64}, nn::InitialValues::ones());
   const auto dtypes = [&store](OptimizerStates states) {
     std::map<std::string, at::ScalarType> actual;
     for (const auto& [name, tensor] : BucketedAdamW(store, {.states = states}).state())
@@ -121,7 +121,7 @@ TEST(OptimizerStates, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
 TEST(OptimizerStates, WithAnotherTypeAreRejected) {
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
-  scope.parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments have this shape in every format
+  scope.add_parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments have this shape in every format
   std::map<std::string, at::Tensor> saved;
   {
     const BucketedAdamW fp32(store, {});
@@ -145,7 +145,7 @@ TEST(Chunks, CoverTheSelectedTensorsOnce) {
   const std::vector<bool> selected{true, true, false, true, true};
   std::vector<std::vector<int>> coverage;
   for (const int64_t count : elements) coverage.emplace_back(count, 0);
-  for (const auto& chunk : states.chunks(selected, context.make_buffers())) {
+  for (const auto& chunk : states.make_chunks(selected, context.make_buffers())) {
     EXPECT_LE(chunk.blocks, kContextBlocks);
     int64_t end = 0;
     for (const auto& slice : chunk.slices) {
@@ -171,7 +171,7 @@ TEST(Chunks, KeepElementsApart) {
         .remainder(256);
   };
   const std::vector<bool> all(elements.size(), true);
-  for (const auto& chunk : states.chunks(all, context.make_buffers())) {
+  for (const auto& chunk : states.make_chunks(all, context.make_buffers())) {
     states.expand(chunk);
     for (const auto& slice : chunk.slices) {
       chunk.get_first_moment(slice).copy_(number(slice));
@@ -179,7 +179,7 @@ TEST(Chunks, KeepElementsApart) {
     }
     states.compress(chunk, make_skip_flag(false));
   }
-  for (const auto& chunk : states.chunks({false, false, true, true}, context.make_buffers())) {
+  for (const auto& chunk : states.make_chunks({false, false, true, true}, context.make_buffers())) {
     states.expand(chunk);
     for (const auto& slice : chunk.slices) {
       EXPECT_TRUE(at::equal(chunk.get_first_moment(slice), number(slice)));
@@ -208,7 +208,7 @@ TEST(Bf16States, AreRoundedStochastically) {
 TEST(Bf16States, DecayWithUpdatesBelowTheirPrecision) {
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kProjector, "model");
-  const at::Tensor weight = scope.parameter("weight", {64, 64}, nn::InitialValues::ones());
+  const at::Tensor weight = scope.add_parameter("weight", {64, 64}, nn::InitialValues::ones());
   weight.detach().zero_();
   BucketedAdamW optimizer(store, {.max_grad_norm = 0, .states = OptimizerStates::kBf16});
   add_gradient(weight, at::full({64, 64}, 1.0));

@@ -24,11 +24,11 @@ class Parameters {
          {std::pair{nn::Component::kVisionTower, "vision"}, std::pair{nn::Component::kProjector, "projector"},
           std::pair{nn::Component::kLanguageModel, "language"}}) {
       const nn::ParameterScope scope(store_, component, name);
-      scope.parameter("matrix", {3, 5}, nn::InitialValues::zeros());
-      scope.parameter("vector", {7}, nn::InitialValues::zeros());
+      scope.add_parameter("matrix", {3, 5}, nn::InitialValues::zeros());
+      scope.add_parameter("vector", {7}, nn::InitialValues::zeros());
       if (!large) continue;
-      scope.parameter("large", {70, 70}, nn::InitialValues::zeros());  // not a multiple of 256
-      scope.parameter("larger", {64, 128}, nn::InitialValues::zeros());
+      scope.add_parameter("large", {70, 70}, nn::InitialValues::zeros());  // not a multiple of 256
+      scope.add_parameter("larger", {64, 128}, nn::InitialValues::zeros());
     }
     for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
   }

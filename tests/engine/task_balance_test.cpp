@@ -222,7 +222,7 @@ TEST(PcGrad, CombinesAllTensors) {
   const std::vector<std::pair<std::string, int64_t>> tensors{{"a", 7}, {"b", 128}, {"c", 300}};
   nn::ParameterStore store(at::TensorOptions(at::kFloat));
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
-  for (const auto& [name, elements] : tensors) scope.parameter(name, {elements}, nn::InitialValues::zeros());
+  for (const auto& [name, elements] : tensors) scope.add_parameter(name, {elements}, nn::InitialValues::zeros());
   GradientBuckets buckets(store, 3);
   for (int step = 0; step < 2; ++step) {  // the second step must not see the first
     std::vector<at::Tensor> task_gradients;

@@ -55,7 +55,7 @@ class TextAndMasksTest : public testing::Test {
       if (parameter.tensor.grad().defined()) actual.gradients.by_name[parameter.name] = parameter.tensor.grad();
     }
     const at::Tensor scalars = accumulation.loss->scalars().to(at::kDouble);
-    actual.metrics = objective.metrics({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, {});
+    actual.metrics = objective.compute_metrics({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, {});
     return actual;
   }
 
@@ -139,7 +139,7 @@ TEST_F(TextAndMasksTest, PartsAreMeansOverTheGlobalBatch) {
 }
 
 TEST_F(TextAndMasksTest, NormalizersAreOfAllSamples) {
-  const auto normalizers = TextAndMasks({}, kWeights).normalizers(samples_);
+  const auto normalizers = TextAndMasks({}, kWeights).compute_normalizers(samples_);
   ASSERT_EQ(normalizers.size(), 3U);
   EXPECT_EQ(normalizers[1], 5) << "masks";
   // Three masks of 128 × 96 pixels in squares of 128; 160 × 90 resized to 128 × 72; 50 × 50 resized

@@ -97,7 +97,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
   for (int64_t i = 0; i < kSteps; ++i) {
     const StepInput input{.objective = objective,
                           .samples = samples,
-                          .normalizers = consensus.sum_over_ranks(objective.normalizers(samples))};
+                          .normalizers = consensus.sum_over_ranks(objective.compute_normalizers(samples))};
     Step step(training, input, consensus);
     step.accumulate(step_options.make_layout(*model, samples));
     step.prepare();

@@ -24,7 +24,7 @@ class GpuKernels : public GpuTest {
     if (IsSkipped()) return;
     const auto status = kernels::open_kernels(device_);
     if (!status.problem.empty()) GTEST_SKIP() << status.problem;
-    for (const std::string& failure : status.failed) ADD_FAILURE() << failure;
+    for (const std::string& failure : status.failure_messages) ADD_FAILURE() << failure;
   }
 };
 

@@ -21,7 +21,7 @@ class Weights {
     const nn::ParameterScope scope(store_, nn::Component::kLanguageModel, "model");
     for (const auto& [name, sizes] :
          {std::pair<std::string, std::vector<int64_t>>{"large", {300, 410}}, {"small", {7, 11}}, {"bias", {64}}}) {
-      scope.parameter(name, sizes, nn::InitialValues::zeros());
+      scope.add_parameter(name, sizes, nn::InitialValues::zeros());
     }
     at::manual_seed(6);
     for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));

@@ -21,7 +21,7 @@ class EmulatedKernelTest : public testing::TestWithParam<emulation::Order> {
     setenv("VLMTRAIN_EMULATED_KERNELS", VLMTRAIN_EMULATED_KERNELS, /*overwrite=*/1);
     const auto status = open_kernels(at::kCPU);
     ASSERT_EQ(status.problem, "");
-    ASSERT_TRUE(status.failed.empty()) << status.failed.front();
+    ASSERT_TRUE(status.failure_messages.empty()) << status.failure_messages.front();
   }
   void SetUp() override { settings().order = GetParam(); }
   void TearDown() override { settings() = {}; }

@@ -20,7 +20,7 @@ class KernelEnvironment : public testing::Environment {
     if (!are_emulated()) return;
     const auto status = open_kernels(at::kCPU);
     ASSERT_EQ(status.problem, "");
-    ASSERT_TRUE(status.failed.empty()) << status.failed.front();
+    ASSERT_TRUE(status.failure_messages.empty()) << status.failure_messages.front();
   }
 };
 

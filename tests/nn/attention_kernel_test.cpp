@@ -17,7 +17,7 @@ TEST(AttendChunked, EqualsAttentionOfAllSegments) {
   const auto segments = Segments::from_lengths({3, 1, 7, 2, 5}, at::kCPU);
   const at::Tensor q = at::randn({18, 4, 8}).set_requires_grad(true);
   const at::Tensor k = at::randn({18, 2, 8}).set_requires_grad(true), v = at::randn({18, 2, 8}).set_requires_grad(true);
-  const auto full_attention = attention(q, k, v, segments, /*causal=*/true);
+  const auto full_attention = attention(q, k, v, segments, /*is_causal=*/true);
   const at::Tensor direction = at::randn_like(full_attention);
   const auto expected = torch::autograd::grad({full_attention}, {q, k, v}, {direction});
   for (const int64_t max_segments : {1, 2, 3, 5}) {
@@ -26,7 +26,7 @@ TEST(AttendChunked, EqualsAttentionOfAllSegments) {
                             const Segments& chunk) {
       counts.push_back(std::ssize(chunk.lengths));
       EXPECT_EQ(chunk.offsets[-1].item<int64_t>(), query.size(0));
-      return attention(query, key, value, chunk, /*causal=*/true);
+      return attention(query, key, value, chunk, /*is_causal=*/true);
     };
     const auto actual = attend_chunked(q, k, v, segments, max_segments, attend);
     EXPECT_EQ(std::ssize(counts), (5 + max_segments - 1) / max_segments);

@@ -82,7 +82,7 @@ class BranchTest : public testing::TestWithParam<std::tuple<NormType, bool>> {
 };
 
 TEST_P(BranchTest, HasTheGradientsOfBothOutputs) {
-  const auto [value, stream] = linears_.branch(make_norm_input(x_));
+  const auto [value, stream] = linears_.forward_branch(make_norm_input(x_));
   expect_same(value, linears_(make_norm_input(x_)));
   EXPECT_TRUE(at::equal(stream, x_));
   EXPECT_EQ(stream.data_ptr(), x_.data_ptr());  // no copy
@@ -91,9 +91,9 @@ TEST_P(BranchTest, HasTheGradientsOfBothOutputs) {
 }
 
 TEST_P(BranchTest, EitherOutputMayBeUnused) {
-  expect_same_gradients((linears_.branch(make_norm_input(x_)).value * value_gradient_).sum(),
+  expect_same_gradients((linears_.forward_branch(make_norm_input(x_)).value * value_gradient_).sum(),
                         (linears_(make_norm_input(x_)) * value_gradient_).sum());
-  expect_same_gradients((linears_.branch(make_norm_input(x_)).stream * stream_gradient_).sum(),
+  expect_same_gradients((linears_.forward_branch(make_norm_input(x_)).stream * stream_gradient_).sum(),
                         (x_ * stream_gradient_).sum());
 }
 
@@ -102,7 +102,7 @@ TEST_P(BranchTest, LinearGradientsNeedNoStreamGradient) {
   for (const auto& parameter : store_.all()) {
     if (parameter.name.starts_with("at.") && parameter.tensor.requires_grad()) inputs.push_back(parameter.tensor);
   }
-  const auto [value, stream] = linears_.branch(make_norm_input(x_));
+  const auto [value, stream] = linears_.forward_branch(make_norm_input(x_));
   const auto actual =
       torch::autograd::grad({(value * value_gradient_).sum() + (stream * stream_gradient_).sum()}, inputs);
   const auto expected = torch::autograd::grad({(linears_(make_norm_input(x_)) * value_gradient_).sum()}, inputs);
@@ -111,7 +111,7 @@ TEST_P(BranchTest, LinearGradientsNeedNoStreamGradient) {
 
 TEST_P(BranchTest, StreamWithoutGradientIsUnchanged) {
   const at::Tensor x = x_.detach();
-  EXPECT_TRUE(linears_.branch(make_norm_input(x)).stream.is_same(x));
+  EXPECT_TRUE(linears_.forward_branch(make_norm_input(x)).stream.is_same(x));
 }
 
 TEST_P(BranchTest, NormIsAddedToAResidual) {

@@ -42,7 +42,7 @@ TEST_P(KeyValueCacheTest, EachRowMatchesAttentionOverTheWholeSequence) {
       const auto& sequence = blocks[block].emplace_back(length, key_value_heads);
       const auto segments = Segments::uniform(1, length + kSteps, at::kCPU);
       expected[block].push_back(
-          attention(sequence.query, sequence.key, sequence.value, segments, /*causal=*/true, window));
+          attention(sequence.query, sequence.key, sequence.value, segments, /*is_causal=*/true, window));
     }
   }
 
@@ -103,7 +103,7 @@ TEST(KeyValueCache, AppliesAWindowPerBlock) {
     const auto window = block == 0 ? std::nullopt : std::optional<int64_t>(3);
     const at::Tensor actual = cache.attend(block, query.narrow(0, kPrompt, 1), window);
     const at::Tensor expected =
-        attention(query, key, value, Segments::uniform(1, kPrompt + 1, at::kCPU), /*causal=*/true, window);
+        attention(query, key, value, Segments::uniform(1, kPrompt + 1, at::kCPU), /*is_causal=*/true, window);
     EXPECT_LT((actual - expected.narrow(0, kPrompt, 1)).abs().max().item<double>(), 1e-6) << block;
   }
 }

@@ -303,7 +303,7 @@ TEST_F(LoraDropout, IsOffWithoutGradients) {
   const at::AutoGradMode no_gradients(false);
   const at::Tensor reference_output = at::mm(at::mm(x_, a_.t()), b_.t());
   EXPECT_LT(relative_difference(run(), reference_output), get_tolerance());
-  const at::Tensor recomputed = recompute([this](const at::Tensor& x) { return linear_(x); }, x_, {a_, b_});
+  const at::Tensor recomputed = run_checkpointed([this](const at::Tensor& x) { return linear_(x); }, x_, {a_, b_});
   EXPECT_LT(relative_difference(recomputed, reference_output), get_tolerance());
 }
 
@@ -313,7 +313,7 @@ TEST_F(LoraDropout, IsTheSameWhenABlockRunsAgain) {
   at::Tensor recomputed;
   {
     const DropoutScope scope = make_dropout_scope();
-    recomputed = recompute([this](const at::Tensor& input) { return linear_(input); }, x_, {a_, b_});
+    recomputed = run_checkpointed([this](const at::Tensor& input) { return linear_(input); }, x_, {a_, b_});
   }
   EXPECT_TRUE(at::equal(recomputed, plain));
   const auto actual_grads = torch::autograd::grad({recomputed.pow(2).sum()}, {a_, b_});

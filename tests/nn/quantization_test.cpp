@@ -223,7 +223,7 @@ class QuantizedLinear : public testing::TestWithParam<LinearCase> {
     const at::Tensor x = make_normal({kNumTokens, kInFeatures}, 7).to(GetParam().dtype).set_requires_grad(true);
     const auto inputs = collect_inputs(store, x);
     const DropoutScope same_dropout(std::vector<DropoutSegment>{{.seed = 8}});
-    const at::Tensor y = is_recomputed ? recompute(std::ref(linear), x, collect_tensors(store)) : linear(x);
+    const at::Tensor y = is_recomputed ? run_checkpointed(std::ref(linear), x, collect_tensors(store)) : linear(x);
     std::vector<at::Tensor> all{y.detach()};
     const auto gradients = torch::autograd::grad({y.pow(2).sum()}, inputs);
     all.insert(all.end(), gradients.begin(), gradients.end());

@@ -35,7 +35,7 @@ struct Context {
 class RecomputeCapture : public testing::Test {
  protected:
   void backward(const std::function<at::Tensor(const at::Tensor&)>& block) const {
-    torch::autograd::backward({recompute(block, x_, {w_}).sum()}, {});
+    torch::autograd::backward({run_checkpointed(block, x_, {w_}).sum()}, {});
   }
 
   void expect_rejected(const std::function<at::Tensor(const at::Tensor&)>& block, const std::string& message) const {
@@ -61,7 +61,7 @@ TEST_F(RecomputeCapture, CapturedInputIsRejected) {
   const at::Tensor input = x_ * 3;
   EXPECT_THAT(
       [&] {
-        const auto output = recompute([&](const at::Tensor& x) { return x * w_ + input; }, input, {w_});
+        const auto output = run_checkpointed([&](const at::Tensor& x) { return x * w_ + input; }, input, {w_});
         torch::autograd::backward({output.sum()}, {});
       },
       ThrowsMessage<InternalError>(HasSubstr("a result of MulBackward1")));
@@ -69,13 +69,13 @@ TEST_F(RecomputeCapture, CapturedInputIsRejected) {
 
 TEST_F(RecomputeCapture, IsRejectedImmediatelyWithoutOtherGradients) {
   const auto block = [this](const at::Tensor& x) { return x * captured_; };
-  EXPECT_THAT([&] { recompute(block, x_.detach(), {w_.detach()}); },
+  EXPECT_THAT([&] { run_checkpointed(block, x_.detach(), {w_.detach()}); },
               ThrowsMessage<InternalError>(HasSubstr("requires gradients")));
 }
 
 TEST_F(RecomputeCapture, NonLeafParameterIsRejected) {
   const at::Tensor derived = w_ * 2;
-  EXPECT_THROW(recompute([&](const at::Tensor& x) { return x * derived; }, x_, {derived}), InternalError);
+  EXPECT_THROW(run_checkpointed([&](const at::Tensor& x) { return x * derived; }, x_, {derived}), InternalError);
 }
 
 TEST_F(RecomputeCapture, TensorsWithoutGradientsAreAccepted) {
@@ -83,12 +83,12 @@ TEST_F(RecomputeCapture, TensorsWithoutGradientsAreAccepted) {
   const auto block = [&](const at::Tensor& x) { return (x * w_).add_(context.scale).tanh() * w_; };
   const at::Tensor input = x_ * 3;
   const auto plain_grads = torch::autograd::grad({block(input).sum()}, {x_, w_}, {}, /*retain_graph=*/true);
-  const auto recomputed_grads = torch::autograd::grad({recompute(block, input, {w_}).sum()}, {x_, w_});
+  const auto recomputed_grads = torch::autograd::grad({run_checkpointed(block, input, {w_}).sum()}, {x_, w_});
   for (size_t i = 0; i < plain_grads.size(); ++i)
     EXPECT_TRUE(at::allclose(recomputed_grads[i], plain_grads[i], 1e-6, 1e-6)) << i;
 
   const at::NoGradGuard evaluation;
-  EXPECT_TRUE(at::equal(recompute(block, x_.detach(), {}), block(x_)));
+  EXPECT_TRUE(at::equal(run_checkpointed(block, x_.detach(), {}), block(x_)));
 }
 
 /// A counter of forward runs of the CPU's attention kernel during its lifetime.
@@ -123,7 +123,7 @@ class SelectiveCheckpointTest : public testing::Test {
     for (const Segments& segments : {equal_, unequal_}) {
       const at::Tensor all = at::mm(y, w_).view({kRows, -1, kHeadDim});
       y = y + attention(all.narrow(1, 0, kHeads), all.narrow(1, kHeads, kGroups),
-                        all.narrow(1, kHeads + kGroups, kGroups), segments, /*causal=*/true)
+                        all.narrow(1, kHeads + kGroups, kGroups), segments, /*is_causal=*/true)
                   .reshape({kRows, -1});
     }
     return y;
@@ -141,7 +141,7 @@ TEST_F(SelectiveCheckpointTest, RunsAttentionOnceAndIsBitExact) {
   const auto plain_grads = torch::autograd::grad({run_block(input).pow(2).sum()}, {x_, w_}, {}, /*retain_graph=*/true);
   for (const auto& [mode, num_runs] : {std::pair{CheckpointMode::kFull, 2}, {CheckpointMode::kSelective, 1}}) {
     const AttentionCounter attention;
-    const at::Tensor y = recompute(run_block, input, {w_}, mode);
+    const at::Tensor y = run_checkpointed(run_block, input, {w_}, mode);
     EXPECT_EQ(attention.count(), 4);
     const auto recomputed_grads = torch::autograd::grad({y.pow(2).sum()}, {x_, w_}, {}, /*retain_graph=*/true);
     EXPECT_EQ(attention.count(), 4 * num_runs);

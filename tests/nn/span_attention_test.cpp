@@ -133,7 +133,7 @@ TEST(SpanAttention, WithoutSpansIsCausalAttention) {
   const SpanAttention without_spans(make_segments(), std::nullopt, {}, rows.query.options());
   const SpanAttention single_row_spans(make_segments(), std::nullopt, {.rows = at::arange(5), .length = 1},
                                        rows.query.options());
-  const at::Tensor expected = attention(rows.query, rows.key, rows.value, make_segments(), /*causal=*/true);
+  const at::Tensor expected = attention(rows.query, rows.key, rows.value, make_segments(), /*is_causal=*/true);
   EXPECT_TRUE(at::equal(without_spans(rows.query, rows.key, rows.value), expected));
   EXPECT_TRUE(at::equal(single_row_spans(rows.query, rows.key, rows.value), expected));
 }
@@ -186,7 +186,7 @@ class VarlenKernel : public AttentionKernel {
   }
 
   std::vector<int64_t> lengths_;
-  std::shared_ptr<const AttentionKernel> kernel_ = make_cpu_flash_kernel(/*causal=*/true);
+  std::shared_ptr<const AttentionKernel> kernel_ = make_cpu_flash_kernel(/*is_causal=*/true);
 };
 
 std::shared_ptr<const AttentionKernel> make_test_kernel() {
@@ -211,7 +211,7 @@ TEST(JoinedAttention, WorksWithCheckpointing) {
   const at::Tensor x = QueryKeyValueRows::make_random(at::kFloat).query;
   const at::Tensor expected = gradients(block(x), {x})[0];
   for (const auto mode : {CheckpointMode::kFull, CheckpointMode::kSelective}) {
-    EXPECT_TRUE(at::equal(gradients(recompute(block, x, {}, mode), {x})[0], expected));
+    EXPECT_TRUE(at::equal(gradients(run_checkpointed(block, x, {}, mode), {x})[0], expected));
   }
 }
 

@@ -97,7 +97,7 @@ TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
       for (int step = 0; step < 3; ++step) {
         const engine::StepInput input{.objective = objective,
                                       .samples = samples,
-                                      .normalizers = consensus.sum_over_ranks(objective.normalizers(samples))};
+                                      .normalizers = consensus.sum_over_ranks(objective.compute_normalizers(samples))};
         engine::Step optimizer_step(training, input, consensus);
         optimizer_step.accumulate(engine::SmallStep{.micro_batch_size = 2}.make_layout(*model, samples));
         optimizer_step.prepare();

@@ -85,10 +85,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-constexpr data::MediaCounts kImages{.samples = 9, .with_images = 5, .without_media = 4};
+constexpr data::MediaCounts kImages{.samples = 9, .with_images = 5, .num_without_media = 4};
 constexpr data::MediaCounts kVideos{.samples = 9, .with_videos = 9};
 constexpr data::MediaCounts kVolumes{.samples = 9, .with_volumes = 9};
-constexpr data::MediaCounts kWords{.samples = 9, .without_media = 9};
+constexpr data::MediaCounts kWords{.samples = 9, .num_without_media = 9};
 
 class UnusedSettingsTest : public testing::Test {
  protected:

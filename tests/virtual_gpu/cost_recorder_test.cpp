@@ -40,7 +40,7 @@ class CostRecorderTest : public testing::Test {
   double measure_attention_seconds(const char* gpu, int64_t head) const {
     const at::Tensor x = matrix({4096, 16, head});
     const auto segments = nn::Segments::from_lengths({4096}, device_);
-    return measure_cost(gpu, [&] { nn::attention(x, x, x, segments, /*causal=*/false); }).seconds;
+    return measure_cost(gpu, [&] { nn::attention(x, x, x, segments, /*is_causal=*/false); }).seconds;
   }
 
   at::Device device_ = memory::open_device("cuda");

@@ -124,10 +124,10 @@ TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
     nn::ParameterStore store(options.dtype(at::kBFloat16));
     const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
     for (int i = 0; i < kMatrices; ++i) {
-      scope.parameter("matrix" + std::to_string(i), {512, 512}, nn::InitialValues::zeros());
+      scope.add_parameter("matrix" + std::to_string(i), {512, 512}, nn::InitialValues::zeros());
     }
     for (int i = 0; i < kVectors; ++i) {
-      scope.parameter("vector" + std::to_string(i), {512}, nn::InitialValues::zeros());
+      scope.add_parameter("vector" + std::to_string(i), {512}, nn::InitialValues::zeros());
     }
     engine::GradientBuckets sums(store);
     engine::AdamW optimizer(store, sums, {.states = states});

@@ -31,7 +31,7 @@ TEST_P(ManySegmentsOnGpu, AreChunked) {
   const auto segments = nn::Segments::uniform(kWindows, kRows, device_);
   const auto rows = [this] { return make_leaf({kWindows * kRows, kHeads, kHeadSize}); };
   virtual_gpu().reset();
-  expect_accepted(nn::attention(rows(), rows(), rows(), segments, /*causal=*/false));
+  expect_accepted(nn::attention(rows(), rows(), rows(), segments, /*is_causal=*/false));
 }
 
 TEST_P(ManySegmentsOnGpu, WithBias) {

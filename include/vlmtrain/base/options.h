@@ -52,7 +52,7 @@ Check<Auto<T>> allow_auto(const Check<T>& check) {
 
 /// A table of all configuration options. One declaration sets key, type, default, check and
 /// documentation of an option; reading, overrides and output follow from it. Each part of the
-/// program declares the options of its own struct, such as `declare(OptionTable&, DataOptions&)`.
+/// program declares the options of its own struct, such as `declare_options(OptionTable&, DataOptions&)`.
 /// The default of an option is the value in the struct at its declaration.
 ///
 /// A key has the form `section.name`, such as training.max_steps, and is declared once. Otherwise

@@ -45,7 +45,7 @@ using KernelSet = std::set<Kernel>;
 /// The result of open_kernels().
 struct KernelStatus {
   std::string problem{};              ///< why no kernel is available; empty if the library is loaded
-  std::vector<std::string> failed{};  ///< one message per kernel that failed its self-test and is disabled
+  std::vector<std::string> failure_messages{};  ///< one message per kernel that failed its self-test and is disabled
 };
 
 /// Loads the kernel library for a CUDA device from memory::open_device(), and disables the kernels

@@ -248,14 +248,14 @@ void warn_disabled_kernels(Section& section) {
 /// messages, such as "on cuda:0".
 void compare_kernels(at::Device device, const std::string& device_phrase, Section& section) {
   const auto load_result = kernels::open_kernels(device);
-  section.facts["custom_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failed}};
+  section.facts["custom_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failure_messages}};
   warn_disabled_kernels(section);
   if (!load_result.problem.empty()) return warn_missing_kernels(load_result.problem, section);
-  for (const auto& problem : load_result.failed) {
+  for (const auto& problem : load_result.failure_messages) {
     section.warn(fmt::format("a custom kernel is disabled, because its results {} differ from ATen's: {}",
                              device_phrase, problem));
   }
-  if (load_result.failed.empty()) {
+  if (load_result.failure_messages.empty()) {
     section.ok(fmt::format("{} custom kernels {} give the same results as ATen's", kernels::all_kernels().size(),
                            device_phrase));
   }

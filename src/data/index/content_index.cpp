@@ -83,7 +83,7 @@ uint64_t hash_text(const io::Record& record) {
 
 }  // namespace
 
-size_t ContentIndex::add(const io::Records& records, int64_t workers,
+size_t ContentIndex::add_dataset(const io::Records& records, int64_t workers,
                          const std::function<void(int64_t num_done)>& on_progress) {
   const size_t dataset = datasets_.size();
   datasets_.push_back(&records);
@@ -270,7 +270,7 @@ std::vector<std::vector<int64_t>> ContentIndex::find_duplicate_records(size_t da
   return duplicates;
 }
 
-std::vector<std::vector<std::string>> ContentIndex::duplicate_files() const {
+std::vector<std::vector<std::string>> ContentIndex::find_duplicate_files() const {
   std::map<std::pair<int64_t, uint64_t>, std::vector<const MediaEntry*>> by_content;
   for (const auto& [key, medium] : media_) {
     if (medium.content_hash) by_content[{medium.bytes, *medium.content_hash}].push_back(&medium);

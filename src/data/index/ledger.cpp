@@ -78,7 +78,7 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
   // A sample is used once it was drawn in its first epoch.
   for (size_t source = 0; source < next.sources.size(); ++source) {
     const auto [epoch, offset] = next.sources[source];
-    const auto first_epoch = order.epoch(static_cast<int64_t>(source), 0);
+    const auto first_epoch = order.get_epoch_order(static_cast<int64_t>(source), 0);
     const std::vector<int64_t>& epoch_samples = first_epoch->samples;
     const int64_t num_used = epoch > 0 ? std::ssize(epoch_samples) : offset;
     VLMTRAIN_CHECK(num_used <= std::ssize(epoch_samples), "position {} of {} samples", num_used, epoch_samples.size());
@@ -165,7 +165,7 @@ const EpochProgress::SourceProgress& EpochProgress::update_progress(int64_t sour
   const EpochPosition position = cursor.sources.empty() ? EpochPosition{} : cursor.sources[static_cast<size_t>(source)];
   const int64_t dropped = ledger_.count(SampleStatus::kDropped);
   const auto is_usable = [this](int64_t sample) { return ledger_.status(sample) != SampleStatus::kDropped; };
-  if (position.epoch != progress.epoch) progress.order = order_.epoch(source, position.epoch);
+  if (position.epoch != progress.epoch) progress.order = order_.get_epoch_order(source, position.epoch);
   // The counts are continued if the cursor moved forward within the epoch. Otherwise they start
   // again at its beginning.
   if (position.epoch != progress.epoch || dropped != progress.dropped || position.offset < progress.offset) {
@@ -201,11 +201,11 @@ double EpochProgress::at(const Cursor& cursor) {
 double count_epoch_units(const SampleOrder& order, const Ledger& ledger) {
   double units = 0;
   for (int64_t source = 0; source < order.num_sources(); ++source) {
-    const auto epoch = order.epoch(source, 0);
+    const auto epoch = order.get_epoch_order(source, 0);
     const auto usable = std::ranges::count_if(
         epoch->samples, [&](int64_t sample) { return ledger.status(sample) != SampleStatus::kDropped; });
     const double share = static_cast<double>(usable) / static_cast<double>(std::max<size_t>(1, epoch->samples.size()));
-    units += order.source(source).repeat * share * static_cast<double>(epoch->units());
+    units += order.source(source).repeat * share * static_cast<double>(epoch->num_units());
   }
   return units;
 }

@@ -315,7 +315,7 @@ std::map<int64_t, SampleProblem> find_undecodable_samples(
     const ContentIndex& content_index, size_t dataset, int64_t workers,
     const std::function<void(int64_t num_done, int64_t total)>& on_progress) {
   const auto is_usable = [&](int64_t sample) {
-    return sample_index.shapes.has(sample) && !sample_index.problems.contains(sample);
+    return sample_index.shapes.is_known(sample) && !sample_index.problems.contains(sample);
   };
   MediaKeys seen, seen_masks;
   // First pass: decode samples that have a medium or mask which no earlier sample has.

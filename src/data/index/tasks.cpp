@@ -29,7 +29,7 @@ Tasks::Tasks(const SampleIndex& sample_index, const io::Records& records) {
   }
   Counts counts;
   for (int64_t i = 0; i < sample_index.shapes.size(); ++i) {
-    if (sample_index.shapes.has(i)) ++counts[std::string(get_display_name(sample_index.tasks[i]))];
+    if (sample_index.shapes.is_known(i)) ++counts[std::string(get_display_name(sample_index.tasks[i]))];
   }
   set(counts);
 }

@@ -50,7 +50,7 @@ class Loader::Impl {
         processor_(processor),
         order_(order),
         settings_(std::move(settings)),
-        cursor_(start.sources.empty() ? order.start() : std::move(start)),
+        cursor_(start.sources.empty() ? order.start_cursor() : std::move(start)),
         ledger_(ledger),
         bad_samples_(records_, ledger_, settings_) {
     check_arguments();
@@ -168,7 +168,7 @@ class Loader::Impl {
     if (records_.size() == 0) {
       throw data_error("{}: has no samples; set data.train to another file", ledger_.dataset());
     }
-    order_.check(cursor_, ledger_.dataset());
+    order_.check_cursor(cursor_, ledger_.dataset());
   }
 
   void log_first_shrunk_sample(const Sample& sample) {

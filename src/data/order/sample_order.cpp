@@ -58,12 +58,12 @@ std::vector<int64_t> sort_into_stages(std::vector<int64_t> order, const Key& key
 class StepSimulator {
  public:
   StepSimulator(const SampleOrder& order, const SampleShapes& shapes)
-      : order_(order), shapes_(shapes), cursor_(order.start()) {
+      : order_(order), shapes_(shapes), cursor_(order.start_cursor()) {
     iterators_.reserve(static_cast<size_t>(order.num_sources()));
     for (int64_t source = 0; source < order.num_sources(); ++source) {
       iterators_.emplace_back(order, source, EpochPosition{});
       has_known_samples_.push_back(
-          std::ranges::any_of(order.epoch(source, 0)->samples, [&](int64_t sample) { return shapes.has(sample); }));
+          std::ranges::any_of(order.get_epoch_order(source, 0)->samples, [&](int64_t sample) { return shapes.is_known(sample); }));
     }
   }
 
@@ -76,7 +76,7 @@ class StepSimulator {
       const size_t size_before = samples.size();
       while (has_known_samples_[source] && samples.size() == size_before) {
         std::ranges::copy_if(iterators_[source].next().samples, std::back_inserter(samples),
-                             [this](int64_t sample) { return shapes_.has(sample); });
+                             [this](int64_t sample) { return shapes_.is_known(sample); });
       }
     }
     ++cursor_.num_batches;
@@ -94,7 +94,7 @@ class StepSimulator {
 /// Returns the number of steps in an epoch of the samples with known shapes.
 int64_t count_epoch_steps(const SampleOrder& order, const SampleShapes& shapes, int64_t units) {
   int64_t total_units = 0;
-  for (int64_t source = 0; source < order.num_sources(); ++source) total_units += order.epoch(source, 0)->units();
+  for (int64_t source = 0; source < order.num_sources(); ++source) total_units += order.get_epoch_order(source, 0)->num_units();
   const double share =
       static_cast<double>(shapes.num_known()) / static_cast<double>(std::max<int64_t>(1, order.samples()));
   return static_cast<int64_t>(share * static_cast<double>(total_units)) / units;
@@ -152,7 +152,7 @@ SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareCh
   }
 }
 
-std::shared_ptr<const EpochOrder> SampleOrder::epoch(int64_t source_index, int64_t epoch) const {
+std::shared_ptr<const EpochOrder> SampleOrder::get_epoch_order(int64_t source_index, int64_t epoch) const {
   return epochs_->get_or_make(source_index, epoch, [&] { return make_epoch_order(source_index, epoch); });
 }
 
@@ -206,13 +206,13 @@ uint64_t SampleOrder::make_sample_seed(int64_t source, EpochPosition position) c
   return derive_stream_seed(settings_.seed, "sample", {epoch, offset, static_cast<uint64_t>(source)});
 }
 
-Cursor SampleOrder::start() const {
+Cursor SampleOrder::start_cursor() const {
   return {.sources = std::vector<EpochPosition>(sources_.size()),
           .deficits = std::vector<double>(sources_.size()),
           .num_batches = 0};
 }
 
-void SampleOrder::check(const Cursor& cursor, const std::string& dataset) const {
+void SampleOrder::check_cursor(const Cursor& cursor, const std::string& dataset) const {
   if (cursor.sources.size() != sources_.size() || cursor.deficits.size() != sources_.size()) {
     throw data_error(
         "{}: the checkpoint has {} sources or tasks, but the data has {}; resume with the sources and tasks that the "
@@ -231,19 +231,19 @@ void SampleOrder::check(const Cursor& cursor, const std::string& dataset) const 
 }
 
 SourceIterator::SourceIterator(const SampleOrder& order, int64_t source, EpochPosition start)
-    : order_(&order), source_(source), position_(start), epoch_(order.epoch(source, start.epoch)) {
+    : order_(&order), source_(source), position_(start), epoch_(order.get_epoch_order(source, start.epoch)) {
   VLMTRAIN_CHECK(start.epoch >= 0 && start.offset >= 0 && start.offset < std::ssize(epoch_->samples),
                  "position {} of epoch {} with {} samples", start.offset, start.epoch, epoch_->samples.size());
 }
 
 double SourceIterator::mean_samples_per_unit() const {
-  return static_cast<double>(epoch_->samples.size()) / static_cast<double>(std::max<int64_t>(1, epoch_->units()));
+  return static_cast<double>(epoch_->samples.size()) / static_cast<double>(std::max<int64_t>(1, epoch_->num_units()));
 }
 
 SourceIterator::Unit SourceIterator::next() {
   if (position_.offset == std::ssize(epoch_->samples)) {
     position_ = {.epoch = position_.epoch + 1, .offset = 0};
-    epoch_ = order_->epoch(source_, position_.epoch);
+    epoch_ = order_->get_epoch_order(source_, position_.epoch);
   }
   const EpochPosition begin = position_;
   position_.offset = epoch_->find_unit_end(begin.offset);
@@ -259,7 +259,7 @@ SourceIterator::Unit SourceIterator::next() {
 Packs collect_first_epoch_packs(const SampleOrder& order) {
   Packs packs;
   for (int64_t source = 0; source < order.num_sources(); ++source) {
-    const auto epoch = order.epoch(source, 0);
+    const auto epoch = order.get_epoch_order(source, 0);
     const int64_t sample_offset = std::ssize(packs.samples);
     for (const int64_t end : epoch->ends) packs.ends.push_back(sample_offset + end);
     packs.samples.insert(packs.samples.end(), epoch->samples.begin(), epoch->samples.end());

@@ -71,7 +71,7 @@ MediaCounts count_media(const SampleShapes& shapes, int64_t begin, int64_t end) 
     counts.with_videos += media_shape->num_videos > 0 ? 1 : 0;
     counts.with_volumes += media_shape->num_volumes > 0 ? 1 : 0;
     counts.with_masks += media_shape->masks > 0 ? 1 : 0;
-    counts.without_media += media_shape->num_media == 0 ? 1 : 0;
+    counts.num_without_media += media_shape->num_media == 0 ? 1 : 0;
   }
   return counts;
 }

@@ -32,7 +32,7 @@ constexpr int64_t kBucketElements = int64_t{25} * 1024 * 1024 / 4;
 /// Maximum elements per norm. ATen's kernels index bytes with 32 bits, so larger tensors take
 /// several launches.
 constexpr int64_t kMaxNormElements = int64_t{1} << 28;
-/// Maximum distance in the store between parameters of one nn::Linears: up to weights, biases and
+/// Maximum distance in the store between parameters of one nn::MergedLinear: up to weights, biases and
 /// adapter tensors of three Linears.
 constexpr size_t kMaxGroupSpan = 16;
 
@@ -116,7 +116,7 @@ void GradientBuckets::lay_out_buckets() {
   std::vector<bool> is_placed(entries_.size(), false);
   for (size_t i = entries_.size(); i-- > 0;) {
     if (is_placed[i] || entries_[i].block != nullptr) continue;
-    // Adjacent weights (nn::Linears) get adjacent sums, so they remain adjacent when
+    // Adjacent weights (nn::MergedLinear) get adjacent sums, so they remain adjacent when
     // ShardedOptimizerSync moves them to the same layout.
     std::vector<size_t> adjacent_entries;
     int64_t count = 0;
@@ -167,7 +167,7 @@ std::vector<int64_t> GradientBuckets::get_bucket_sizes() const {
 }
 
 void GradientBuckets::set_group(int64_t group) {
-  VLMTRAIN_CHECK(group >= 0 && group < groups(), "group {} is out of range, number of groups: {}", group, groups());
+  VLMTRAIN_CHECK(group >= 0 && group < num_groups(), "group {} is out of range, number of groups: {}", group, num_groups());
   group_ = group;
 }
 
@@ -280,14 +280,14 @@ void GradientBuckets::zero_missing_gradients(const Bucket& bucket, int64_t group
   if (!without_gradient.empty()) at::_foreach_zero_(without_gradient);
 }
 
-void GradientBuckets::combine(const at::Tensor& factors) {
+void GradientBuckets::combine_groups(const at::Tensor& factors) {
   const at::NoGradGuard no_gradients;
-  for (int64_t group = 0; group < groups(); ++group) {
+  for (int64_t group = 0; group < num_groups(); ++group) {
     for (const auto& bucket : buckets_) zero_missing_gradients(bucket, group);
   }
   const at::Tensor combined = flat_sums_.select(0, 0);
   combined.mul_(factors.select(0, 0));
-  for (int64_t group = 1; group < groups(); ++group) {
+  for (int64_t group = 1; group < num_groups(); ++group) {
     combined.addcmul_(flat_sums_.select(0, group), factors.select(0, group));
   }
   for (auto& entry : entries_)
@@ -314,7 +314,7 @@ void GradientBuckets::register_comm_hook(CommHook hook, std::function<void()> wa
 void GradientBuckets::begin_last_micro_batch() {
   // With sharded blocks, these reductions would be interleaved with the blocks' reductions in a
   // different order on each rank, so they wait for flush().
-  if (!comm_hook_ || groups() > 1 || has_sharded_blocks_) return;
+  if (!comm_hook_ || num_groups() > 1 || has_sharded_blocks_) return;
   is_last_micro_batch_ = true;
   for (auto& entry : entries_) entry.in_last_micro_batch = false;
   for (auto& bucket : buckets_) bucket.num_pending_gradients = bucket.entries.size();
@@ -325,7 +325,7 @@ void GradientBuckets::flush() {
   finish_block_reduction();
   if (!comm_hook_) return;
   const at::NoGradGuard no_gradients;
-  for (int64_t group = 0; group < groups(); ++group) {
+  for (int64_t group = 0; group < num_groups(); ++group) {
     for (size_t bucket = num_reduced_buckets_; bucket < buckets_.size(); ++bucket) {
       if (buckets_[bucket].block == nullptr) reduce_bucket(bucket, group);
     }
@@ -335,7 +335,7 @@ void GradientBuckets::flush() {
 
 std::vector<int64_t> GradientBuckets::find_received_indices() const {
   std::vector<int64_t> indices;
-  for (int64_t group = 0; group < groups(); ++group) {
+  for (int64_t group = 0; group < num_groups(); ++group) {
     for (size_t i = 0; i < size(); ++i) {
       if (has_gradient(i, group)) indices.push_back(group * std::ssize(entries_) + static_cast<int64_t>(i));
     }

@@ -58,7 +58,7 @@ at::Tensor TextLoss::forward(const at::Tensor& hidden, const data::MicroBatch& b
                                   tasks_->make_loss_args(batch.label_tasks));
 }
 
-/// The loss of CrossEntropy.
+/// The loss of CrossEntropyObjective.
 class CrossEntropyStepLoss final : public StepLoss {
  public:
   CrossEntropyStepLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
@@ -80,7 +80,7 @@ class CrossEntropyStepLoss final : public StepLoss {
 constexpr size_t kLabelTokens = 0, kMasks = 1, kPixels = 2;  // indices into Normalizers
 constexpr int64_t kNumLosses = 3;                            // number of terms of MaskLosses
 
-/// The loss of TextAndMasks.
+/// The loss of TextAndMasksObjective.
 class TextAndMasksStepLoss final : public StepLoss {
  public:
   TextAndMasksStepLoss(const models::VisionLanguageModel& model, const Normalizers& normalizers, int64_t chunk_rows,
@@ -140,7 +140,7 @@ class TextAndMasksStepLoss final : public StepLoss {
 
 }  // namespace
 
-Normalizers CrossEntropy::normalizers(std::span<const data::Sample> samples) const {
+Normalizers CrossEntropy::compute_normalizers(std::span<const data::Sample> samples) const {
   int64_t label_tokens = 0;
   for (const auto& sample : samples) label_tokens += sample.label_tokens();
   return {static_cast<double>(label_tokens)};
@@ -167,16 +167,16 @@ void CrossEntropy::combine_gradients(GradientBuckets& buckets) const {
   resolve_conflicts(buckets, tasks_.seed);
 }
 
-std::vector<TaskCounts> CrossEntropy::counts(std::span<const data::Sample> samples) const {
+std::vector<TaskCounts> CrossEntropy::count_tasks(std::span<const data::Sample> samples) const {
   return tasks_.is_multi_task() ? count_per_task(samples, tasks_.count) : std::vector<TaskCounts>{};
 }
 
-ObjectiveMetrics CrossEntropy::metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const {
+ObjectiveMetrics CrossEntropy::compute_metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const {
   return {.tasks = make_task_results(scalars, counts), .masks = {}};
 }
 
-Normalizers TextAndMasks::normalizers(std::span<const data::Sample> samples) const {
-  Normalizers normalizers = text_.normalizers(samples);
+Normalizers TextAndMasks::compute_normalizers(std::span<const data::Sample> samples) const {
+  Normalizers normalizers = text_.compute_normalizers(samples);
   normalizers.resize(kPixels + 1);
   for (const data::Sample& sample : samples) {
     normalizers[kMasks] += static_cast<double>(sample.masks.count());
@@ -190,8 +190,8 @@ std::unique_ptr<StepLoss> TextAndMasks::begin_step(const models::VisionLanguageM
   return std::make_unique<TextAndMasksStepLoss>(model, normalizers, layout.loss_chunk_rows, text_.tasks(), weights_);
 }
 
-ObjectiveMetrics TextAndMasks::metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const {
-  ObjectiveMetrics metrics = text_.metrics(scalars.subspan(kNumLosses), counts);
+ObjectiveMetrics TextAndMasks::compute_metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const {
+  ObjectiveMetrics metrics = text_.compute_metrics(scalars.subspan(kNumLosses), counts);
   metrics.masks = MaskLosses{.text = scalars[0], .bce = scalars[1], .dice = scalars[2]};
   return metrics;
 }

@@ -61,7 +61,7 @@ void multiply_groups(const GradientBuckets& buckets, const std::vector<int64_t>&
     const int64_t start = std::max(first, offsets[i]);
     const int64_t count = std::min(first + products.size(1), offsets[i] + buckets.elements(i)) - start;
     if (count <= 0 || !buckets.has_gradient(i, group)) continue;
-    for (int64_t other_group = group; other_group < buckets.groups(); ++other_group) {
+    for (int64_t other_group = group; other_group < buckets.num_groups(); ++other_group) {
       if (!buckets.has_gradient(i, other_group)) continue;
       targets.push_back(products.select(0, other_group - group).narrow(0, start - first, count));
       group_gradients.push_back(buckets.sum(i, group).view(-1).narrow(0, start - offsets[i], count));
@@ -76,7 +76,7 @@ void multiply_groups(const GradientBuckets& buckets, const std::vector<int64_t>&
 /// Returns g_i · g_j as fp64 [groups, groups]. Sums in the store's order, so that the result does
 /// not depend on the layout of buckets.
 at::Tensor compute_products(const GradientBuckets& buckets) {
-  const int64_t groups = buckets.groups();
+  const int64_t groups = buckets.num_groups();
   const auto offsets = compute_padded_offsets(buckets);
   const at::Tensor upper = at::zeros({groups, groups}, buckets.options().dtype(at::kDouble));
   for (int64_t first = 0; first < offsets.back(); first += kProductChunkElements) {
@@ -232,8 +232,8 @@ void resolve_conflicts(GradientBuckets& buckets, uint64_t seed) {
   const at::NoGradGuard no_gradients;
   const memory::ComponentScope optimizer(memory::Component::kOptimizer);
   const at::Tensor products = compute_products(buckets);
-  const at::Tensor orders = memory::copy_to_device(make_pcgrad_orders(buckets.groups(), seed), products.device());
-  buckets.combine(compute_pcgrad_coefficients(products, orders).to(at::kFloat));
+  const at::Tensor orders = memory::copy_to_device(make_pcgrad_orders(buckets.num_groups(), seed), products.device());
+  buckets.combine_groups(compute_pcgrad_coefficients(products, orders).to(at::kFloat));
 }
 
 }  // namespace vlmtrain::engine

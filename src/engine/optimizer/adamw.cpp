@@ -41,7 +41,7 @@ at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& 
 
 }  // namespace
 
-double LearningRates::get(nn::Component component) const {
+double LearningRates::get_rate(nn::Component component) const {
   switch (component) {
     case nn::Component::kVisionTower:
       return vision_tower;
@@ -175,7 +175,7 @@ void AdamW::apply(const OptimizerUpdate& update, const LearningRates& rates) {
     }
     if (group.states != nullptr) group.states->expand(*group.chunk);
     at::_fused_adamw_(group.masters, group.gradients, group.first_moments, group.second_moments,
-                      /*max_exp_avg_sqs=*/{}, group.steps, rates.get(group.component), settings_.beta1, settings_.beta2,
+                      /*max_exp_avg_sqs=*/{}, group.steps, rates.get_rate(group.component), settings_.beta1, settings_.beta2,
                       group.has_weight_decay ? settings_.weight_decay : 0.0, settings_.epsilon, /*amsgrad=*/false,
                       /*maximize=*/false, divisor, /*found_inf=*/update.skipped);
     if (group.states != nullptr) group.states->compress(*group.chunk, update.skipped_flag);

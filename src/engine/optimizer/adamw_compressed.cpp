@@ -55,7 +55,7 @@ void AdamW::add_chunks(OptimizerUpdate& update) const {
   for (const auto& compressed : compressed_) {
     std::vector<bool> has_gradients;
     for (const size_t entry : compressed.entries) has_gradients.push_back(buckets_.has_gradient(entry));
-    for (auto& chunk : compressed.states->chunks(has_gradients, buffers)) {
+    for (auto& chunk : compressed.states->make_chunks(has_gradients, buffers)) {
       OptimizerUpdate::Group group{.component = compressed.component, .has_weight_decay = compressed.has_weight_decay};
       for (const auto& slice : chunk.slices) {
         const size_t entry_index = compressed.entries[slice.tensor];

@@ -17,7 +17,7 @@ struct AdamW::Entry {
   at::Tensor master;           // fp32, same shape as `weight`; shares its storage if `weight` is fp32
   at::Tensor first_moment{};   // fp32, same shape as `weight`; undefined if compressed
   at::Tensor second_moment{};  // as first_moment
-  at::Tensor steps{};          // step counter, fp32 scalar, a view of AdamW::steps_
+  at::Tensor steps{};          // step counter, fp32 scalar, a view of AdamW::step_counters_
 
   bool is_compressed() const { return !first_moment.defined(); }
   bool is_local() const { return range.count > 0; }

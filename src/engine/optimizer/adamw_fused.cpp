@@ -67,7 +67,7 @@ void AdamW::add_custom_kernel_groups(OptimizerUpdate& update) const {
 
 void AdamW::apply_custom_kernel(const OptimizerUpdate& update, const OptimizerUpdate::Group& group,
                                 const LearningRates& rates, uint64_t rounding_seed) const {
-  kernels::AdamWStep step{.learning_rate = rates.get(group.component),
+  kernels::AdamWStep step{.learning_rate = rates.get_rate(group.component),
                           .beta1 = settings_.beta1,
                           .beta2 = settings_.beta2,
                           .epsilon = settings_.epsilon,

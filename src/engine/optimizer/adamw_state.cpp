@@ -129,7 +129,7 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
   }
   for (const auto& tensor : expected) {
     const auto values =
-        saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
+        saved.find_range(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
     if (!values) fail(tensor.name, "is incomplete or has a different data type");
     tensor.values.copy_(values->view(tensor.values.sizes()));
   }
@@ -154,16 +154,16 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
     const at::Tensor* const whole_tensor = saved.find_whole(tensor.name);
     if (whole_tensor != nullptr && shard().covers_all() && whole_tensor->sizes() != tensor.values.sizes())
       return std::nullopt;
-    return saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
+    return saved.find_range(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
   };
   // Returns a value if other ranks find matching moments of a parameter that this rank has no part
   // of. Step counters are replicated, so all ranks must make the same decision.
   const auto find_on_other_rank = [&](const Entry& entry) {
     const at::ScalarType compressed = settings_.states == OptimizerStates::kBf16 ? at::kBFloat16 : at::kByte;
     const int64_t elements = entry.parameter.numel();
-    return entry.is_compressed() ? saved.find("first_moment." + entry.name, 0, 1,
+    return entry.is_compressed() ? saved.find_range("first_moment." + entry.name, 0, 1,
                                               CompressedStates::count_blocks(elements) * kBlockElements, compressed)
-                                 : saved.find("first_moment." + entry.name, 0, 1, elements, at::kFloat);
+                                 : saved.find_range("first_moment." + entry.name, 0, 1, elements, at::kFloat);
   };
   const auto copy_values = [](const at::Tensor& current, const at::Tensor& saved_values) {
     current.copy_(saved_values.view(current.sizes()));

@@ -50,7 +50,7 @@ CompressedStates::CompressedStates(const std::vector<int64_t>& elements, const C
   moments_ = make_moments(context.states, blocks, context.tables, context.options);
 }
 
-std::vector<Chunk> CompressedStates::chunks(const std::vector<bool>& is_selected, const ChunkBuffers& buffers) const {
+std::vector<Chunk> CompressedStates::make_chunks(const std::vector<bool>& is_selected, const ChunkBuffers& buffers) const {
   std::vector<Chunk> chunks;
   for (size_t first = 0; first < is_selected.size(); ++first) {
     if (!is_selected[first]) continue;

@@ -60,7 +60,7 @@ class CompressedStates {
 
   /// Returns chunks that cover exactly the blocks of the tensors whose `is_selected` is true. Their
   /// buffers are views of `buffers`, and no chunk has more blocks than `buffers`.
-  std::vector<Chunk> chunks(const std::vector<bool>& is_selected, const ChunkBuffers& buffers) const;
+  std::vector<Chunk> make_chunks(const std::vector<bool>& is_selected, const ChunkBuffers& buffers) const;
 
   /// Writes the fp32 moments of a chunk into its buffers.
   void expand(const Chunk& chunk);

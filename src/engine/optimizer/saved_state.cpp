@@ -25,14 +25,14 @@ std::optional<std::pair<std::string, int64_t>> parse_shard_name(std::string_view
 
 SavedOptimizerState::SavedOptimizerState(const std::map<std::string, at::Tensor>& tensors) {
   for (const auto& [name, values] : tensors) add(name, values, {});
-  sort();
+  sort_shards();
 }
 
 SavedOptimizerState::SavedOptimizerState(const std::map<std::string, LazyTensor>& tensors) {
   for (const auto& [name, tensor] : tensors) {
     add(name, at::empty(tensor.shape, at::TensorOptions(tensor.dtype).device(at::kMeta)), tensor.read);
   }
-  sort();
+  sort_shards();
 }
 
 void SavedOptimizerState::add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read) {
@@ -41,7 +41,7 @@ void SavedOptimizerState::add(const std::string& name, const at::Tensor& values,
       {.first = shard ? shard->second : 0, .values = values, .is_whole = !shard, .read = std::move(read)});
 }
 
-void SavedOptimizerState::sort() {
+void SavedOptimizerState::sort_shards() {
   for (auto& [name, shards] : shards_) std::ranges::sort(shards, {}, &SavedShard::first);
 }
 
@@ -56,7 +56,7 @@ const at::Tensor* SavedOptimizerState::find_whole(const std::string& tensor) con
   return it != shards_.end() && it->second.front().is_whole ? &it->second.front().values : nullptr;
 }
 
-std::optional<at::Tensor> SavedOptimizerState::find(const std::string& tensor, int64_t first, int64_t count,
+std::optional<at::Tensor> SavedOptimizerState::find_range(const std::string& tensor, int64_t first, int64_t count,
                                                     int64_t total, at::ScalarType dtype) const {
   const auto it = shards_.find(tensor);
   if (it == shards_.end()) return std::nullopt;

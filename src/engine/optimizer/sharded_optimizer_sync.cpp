@@ -32,7 +32,7 @@ ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const Grad
     VLMTRAIN_CHECK(parameter.tensor.scalar_type() == store.options().dtype().toScalarType(),
                    "{} has a different data type than the other weights", parameter.name);
     gradient_indices[i] = gradient_index;
-    members[buckets.bucket(gradient_index++)].push_back(i);
+    members[buckets.bucket_index(gradient_index++)].push_back(i);
   }
   // Buckets are ordered by their first use in a forward pass. Buckets with parameters outside of
   // blocks, such as embeddings, come first.

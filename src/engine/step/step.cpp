@@ -73,7 +73,7 @@ class Accumulation {
     VLMTRAIN_CHECK(layout_.split.order.size() == input_.samples.size(), "the split has {} samples, expected {}",
                    layout_.split.order.size(), input_.samples.size());
     StepResult& result = output_.result;
-    result.tasks = input_.objective.counts(input_.samples);
+    result.tasks = input_.objective.count_tasks(input_.samples);
     try {
       result.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
       output_.loss = input_.objective.begin_step(model_, input_.normalizers, layout_);
@@ -178,7 +178,7 @@ PartialUpdateError::PartialUpdateError(const memory::OutOfMemory& out_of_memory)
                             memory::to_string(out_of_memory.kind), out_of_memory.reason)) {}
 
 StepInput make_step_input(const Objective& objective, std::span<const data::Sample> samples) {
-  return {.objective = objective, .samples = samples, .normalizers = objective.normalizers(samples)};
+  return {.objective = objective, .samples = samples, .normalizers = objective.compute_normalizers(samples)};
 }
 
 AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,

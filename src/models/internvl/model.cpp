@@ -62,7 +62,7 @@ Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
 }
 
 nn::Branch Attention::operator()(const nn::LinearInput& x, const nn::Segments& tiles) const {
-  const nn::Branch branch = qkv_.branch(x);
+  const nn::Branch branch = qkv_.forward_branch(x);
   const at::Tensor& outputs = branch.value;
   const int64_t rows = outputs.size(0), hidden = outputs.size(1) / 3;
   // Queries, keys or values: columns [index · hidden, (index + 1) · hidden) → [rows, heads,
@@ -72,7 +72,7 @@ nn::Branch Attention::operator()(const nn::LinearInput& x, const nn::Segments& t
     return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, heads_, -1});
   };
   const at::Tensor attended = nn::attention(select_heads(0, query_norm_), select_heads(1, key_norm_),
-                                            select_heads(2, std::nullopt), tiles, /*causal=*/false);
+                                            select_heads(2, std::nullopt), tiles, /*is_causal=*/false);
   return {out_proj_(attended.flatten(1)), branch.stream};
 }
 
@@ -85,28 +85,28 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
       attention_norm_(scope / "layernorm_before", config),
       mlp_norm_(scope / "layernorm_after", config),
       attention_scale_(
-          scope.parameter("lambda_1", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})),
+          scope.add_parameter("lambda_1", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})),
       mlp_scale_(
-          scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})) {}
+          scope.add_parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})) {}
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
   nn::Branch branch = attention_(attention_norm_.make_linear_input(x), tiles);
   const at::Tensor attended = at::addcmul(branch.stream, branch.take_value(), attention_scale_);
-  const nn::Branch mlp = fc1_.branch(mlp_norm_.make_linear_input(attended));
+  const nn::Branch mlp = fc1_.forward_branch(mlp_norm_.make_linear_input(attended));
   return at::addcmul(mlp.stream, fc2_(nn::apply_activation(activation_, mlp.value)), mlp_scale_);
 }
 
 VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)
     : config_(config),
-      class_token_((scope / "embeddings").parameter("cls_token", {1, 1, config.hidden_size}, kPositionInitialization)),
+      class_token_((scope / "embeddings").add_parameter("cls_token", {1, 1, config.hidden_size}, kPositionInitialization)),
       positions_((scope / "embeddings")
-                     .embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size},
+                     .add_embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size},
                                 kPositionInitialization)),
       patch_weight_((scope / "embeddings" / "patch_embeddings" / "projection")
-                        .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
+                        .add_parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
                                    InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
       patch_bias_((scope / "embeddings" / "patch_embeddings" / "projection")
-                      .parameter("bias", {config.hidden_size}, InitialValues::zeros())),
+                      .add_parameter("bias", {config.hidden_size}, InitialValues::zeros())),
       blocks_(scope / "encoder" / "layer", config.layers, config, memory::Component::kVision) {
   if (config.final_norm) final_norm_.emplace(scope / "layernorm", config.hidden_size, config.norm_eps);
 }

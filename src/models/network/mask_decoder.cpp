@@ -150,8 +150,8 @@ double MaskDecoderConfig::num_parameters() const {
 }
 
 ConvTranspose2x2::ConvTranspose2x2(const ParameterScope& scope, int64_t in_channels, int64_t out_channels)
-    : weight_(scope.parameter("weight", {in_channels, out_channels, 2, 2}, InitialValues::kaiming(in_channels))),
-      bias_(scope.parameter("bias", {out_channels}, InitialValues::zeros())) {}
+    : weight_(scope.add_parameter("weight", {in_channels, out_channels, 2, 2}, InitialValues::kaiming(in_channels))),
+      bias_(scope.add_parameter("bias", {out_channels}, InitialValues::zeros())) {}
 
 at::Tensor ConvTranspose2x2::operator()(const at::Tensor& x) const {
   const int64_t in_channels = weight_.size(0), out_channels = weight_.size(1);
@@ -161,13 +161,13 @@ at::Tensor ConvTranspose2x2::operator()(const at::Tensor& x) const {
 
 MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& config)
     : frequencies_((scope.with_component(Component::kConstant) / "shared_image_embedding")
-                       .parameter("positional_embedding", {2, config.hidden_size() / 2}, {.mean = 0, .deviation = 1})),
+                       .add_parameter("positional_embedding", {2, config.hidden_size() / 2}, {.mean = 0, .deviation = 1})),
       no_mask_((scope.with_component(Component::kMaskDecoder) / "prompt_encoder" / "no_mask_embed")
-                   .parameter("weight", {1, config.hidden_size()}, kNoMaskInitialization)),
+                   .add_parameter("weight", {1, config.hidden_size()}, kNoMaskInitialization)),
       iou_token_((make_decoder_scope(scope) / "iou_token")
-                     .parameter("weight", {1, config.hidden_size()}, kTokenInitialization)),
+                     .add_parameter("weight", {1, config.hidden_size()}, kTokenInitialization)),
       mask_tokens_((make_decoder_scope(scope) / "mask_tokens")
-                       .parameter("weight", {config.mask_tokens, config.hidden_size()}, kTokenInitialization)),
+                       .add_parameter("weight", {config.mask_tokens, config.hidden_size()}, kTokenInitialization)),
       transformer_(make_decoder_scope(scope) / "transformer", config.transformer),
       upscale1_(make_decoder_scope(scope) / "upscale_conv1", config.hidden_size(), config.hidden_size() / 4),
       upscale_norm_(make_decoder_scope(scope) / "upscale_layer_norm", config.hidden_size() / 4, kUpscaleNormEpsilon),

@@ -61,7 +61,7 @@ class RecomputedBlocks {
         return block(input);
       };
       const bool is_recomputed = i < num_recomputed && c10::GradMode::is_enabled();
-      x = is_recomputed ? nn::recompute(run_block, x, entry.parameters) : run_block(x);
+      x = is_recomputed ? nn::run_checkpointed(run_block, x, entry.parameters) : run_block(x);
     }
     return x;
   }

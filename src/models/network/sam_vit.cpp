@@ -22,7 +22,7 @@ namespace {
 at::Tensor make_relative_table(const nn::ParameterScope& scope, const char* name, const SamVitConfig& config,
                                int64_t side) {
   if (!config.relative_positions) return {};
-  return scope.parameter(name, {2 * side - 1, config.hidden_size / config.heads}, nn::InitialValues::zeros());
+  return scope.add_parameter(name, {2 * side - 1, config.hidden_size / config.heads}, nn::InitialValues::zeros());
 }
 
 /// Expands a table [2 · side − 1, head_dim] to [side, head_dim, side]. Entry [i, :, j] is the row
@@ -183,17 +183,17 @@ at::Tensor SamVitBlock::operator()(const at::Tensor& x) const {
 SamVit::SamVit(const ParameterScope& scope, const SamVitConfig& config)
     : config_(config),
       patch_weight_((scope / "patch_embed" / "projection")
-                        .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
+                        .add_parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
                                    InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
       patch_bias_(
-          (scope / "patch_embed" / "projection").parameter("bias", {config.hidden_size}, InitialValues::zeros())),
+          (scope / "patch_embed" / "projection").add_parameter("bias", {config.hidden_size}, InitialValues::zeros())),
       pos_embed_(config.absolute_positions
-                     ? scope.parameter("pos_embed", {1, config.side(), config.side(), config.hidden_size},
+                     ? scope.add_parameter("pos_embed", {1, config.side(), config.side(), config.hidden_size},
                                        {.mean = 0, .deviation = kSamPositionDeviation})
                      : at::Tensor()),
       blocks_(make_sam_vit_blocks(scope / "layers", config)),
       neck_weight_((scope / "neck" / "conv1")
-                       .parameter("weight", {config.output_channels, config.hidden_size, 1, 1},
+                       .add_parameter("weight", {config.output_channels, config.hidden_size, 1, 1},
                                   InitialValues::kaiming(config.hidden_size))),
       neck_norm1_(scope / "neck" / "layer_norm1", config.output_channels, kNeckEpsilon),
       neck_convolution_(scope / "neck" / "conv2",

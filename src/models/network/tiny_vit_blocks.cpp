@@ -69,7 +69,7 @@ WindowAttention::WindowAttention(const nn::ParameterScope& scope, const TinyVitS
       qkv_(scope / "qkv", stage.width, 3 * stage.width, true),
       projection_(scope / "proj", stage.width, stage.width, true, initial_gain),
       biases_(
-          scope.parameter("attention_biases", {stage.heads, stage.window * stage.window}, nn::InitialValues::zeros())),
+          scope.add_parameter("attention_biases", {stage.heads, stage.window * stage.window}, nn::InitialValues::zeros())),
       offsets_(std::move(offsets)) {}
 
 /// Returns the bias of all pairs of positions, [1, heads, positions, positions]. Gathers it in

@@ -39,9 +39,9 @@ at::Tensor make_bucketed_positions(int64_t side) {
 void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig& config) {
   const int64_t hidden = config.hidden_size;
   const auto matrix = InitialValues::kaiming(hidden);
-  scope.parameter("probe", {1, 1, hidden}, {.mean = 0, .deviation = 1});
-  (scope / "attention").parameter("in_proj_weight", {3 * hidden, hidden}, matrix);
-  (scope / "attention").parameter("in_proj_bias", {3 * hidden}, InitialValues::zeros());
+  scope.add_parameter("probe", {1, 1, hidden}, {.mean = 0, .deviation = 1});
+  (scope / "attention").add_parameter("in_proj_weight", {3 * hidden, hidden}, matrix);
+  (scope / "attention").add_parameter("in_proj_bias", {3 * hidden}, InitialValues::zeros());
   // The ParameterStore keeps the parameters; the modules are discarded.
   const nn::Linear out(scope / "attention" / "out_proj", hidden, hidden, true);
   const nn::LayerNorm norm(scope / "layernorm", hidden, config.layer_norm_eps);
@@ -113,30 +113,30 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerCon
 
 at::Tensor VisionBlock::attend(const at::Tensor& qkv, const nn::Segments& tiles) const {
   const auto heads = qkv.view({qkv.size(0), 3, heads_, -1}).unbind(1);
-  return nn::attention(heads[0], heads[1], heads[2], tiles, /*causal=*/false).flatten(1);
+  return nn::attention(heads[0], heads[1], heads[2], tiles, /*is_causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  nn::Branch branch = qkv_.branch(norm1_.make_linear_input(x));
+  nn::Branch branch = qkv_.forward_branch(norm1_.make_linear_input(x));
   const at::Tensor attended = out_proj_(attend(branch.take_value(), tiles), /*residual=*/branch.stream);
-  const nn::Branch mlp = fc1_.branch(norm2_.make_linear_input(attended));
+  const nn::Branch mlp = fc1_.forward_branch(norm2_.make_linear_input(attended));
   return fc2_(nn::apply_activation(activation_, mlp.value), /*residual=*/mlp.stream);
 }
 
 VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTransformerConfig& config)
     : config_(config),
       class_embedding_(config.class_token ? (scope / "embeddings")
-                                                .parameter("class_embedding", {config.hidden_size},
+                                                .add_parameter("class_embedding", {config.hidden_size},
                                                            {.mean = 0, .deviation = kPositionDeviation})
                                           : at::Tensor()),
       patch_weight_((scope / config.names.patch_embedding)
-                        .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
+                        .add_parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
                                    InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
       patch_bias_(
           config.patch_bias
-              ? (scope / config.names.patch_embedding).parameter("bias", {config.hidden_size}, InitialValues::zeros())
+              ? (scope / config.names.patch_embedding).add_parameter("bias", {config.hidden_size}, InitialValues::zeros())
               : at::Tensor()),
-      position_embedding_(scope.embedding(config.names.position_embedding, get_position_shape(config),
+      position_embedding_(scope.add_embedding(config.names.position_embedding, get_position_shape(config),
                                           {.mean = 0, .deviation = kPositionDeviation})),
       position_ids_(config.positions == PatchPositions::kBucketed
                         ? make_bucketed_positions(config.patches_per_side()).to(patch_weight_.device())

@@ -90,13 +90,13 @@ std::vector<at::Tensor> make_position_tables(const ParameterScope& scope, const 
   const int64_t hidden = config.blocks.hidden_size;
   const VolumeAxes& max_patches = config.max_patches;
   if (config.positions == VolumePositions::kLearned) {
-    return {scope.embedding(kPositionTableName, {1, max_patches[0] * max_patches[1] * max_patches[2], hidden},
+    return {scope.add_embedding(kPositionTableName, {1, max_patches[0] * max_patches[1] * max_patches[2], hidden},
                             {.mean = 0, .deviation = kVolumePositionDeviation})};
   }
   std::vector<at::Tensor> tables;
   for (size_t axis = 0; axis < max_patches.size(); ++axis) {
     // The sum of three tables has the standard deviation of the single table.
-    tables.push_back(scope.embedding(fmt::format("{}_{}", kPositionTableName, axis), {max_patches[axis], hidden},
+    tables.push_back(scope.add_embedding(fmt::format("{}_{}", kPositionTableName, axis), {max_patches[axis], hidden},
                                      {.mean = 0, .deviation = kVolumePositionDeviation / std::sqrt(3.0)}));
   }
   return tables;
@@ -204,20 +204,20 @@ VolumeTransformer::VolumeTransformer(const ParameterScope& scope, const VolumeTr
     : config_(config),
       patch_weight_(
           (scope / "patch_embedding" / "patch_embeddings")
-              .parameter(
+              .add_parameter(
                   "weight",
                   {config.blocks.hidden_size, config.channels, config.patch_size, config.patch_size, config.patch_size},
                   InitialValues::kaiming(config.channels * config.patch_size * config.patch_size * config.patch_size))),
       patch_bias_((scope / "patch_embedding" / "patch_embeddings")
-                      .parameter("bias", {config.blocks.hidden_size}, InitialValues::zeros())),
+                      .add_parameter("bias", {config.blocks.hidden_size}, InitialValues::zeros())),
       positions_(make_position_tables(scope / "patch_embedding", config)),
-      class_token_(config.class_token ? scope.parameter("cls_token", {1, 1, config.blocks.hidden_size},
+      class_token_(config.class_token ? scope.add_parameter("cls_token", {1, 1, config.blocks.hidden_size},
                                                         {.mean = 0, .deviation = kVolumePositionDeviation})
                                       : at::Tensor()),
       // Zeros preserve the outputs of a tower that was trained without modality embeddings.
       modality_embeddings_(config.modalities.empty()
                                ? at::Tensor()
-                               : scope.embedding("modality_embeddings",
+                               : scope.add_embedding("modality_embeddings",
                                                  {std::ssize(config.modalities) + 1, config.blocks.hidden_size},
                                                  InitialValues::zeros())),
       blocks_(scope / "blocks", config.blocks.layers, config.blocks, memory::Component::kVision),

@@ -136,7 +136,7 @@ FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& co
                  config.intermediate_size, config.hidden_size, true, compute_residual_gain(config.blocks)) {}
 
 at::Tensor FeedForward::operator()(const nn::LinearInput& x) const {
-  const nn::Branch branch = gate_up_proj_.branch(x);
+  const nn::Branch branch = gate_up_proj_.forward_branch(x);
   return down_proj_(is_gated_ ? nn::swiglu(branch.value) : nn::apply_activation(activation_, branch.value),
                     /*residual=*/branch.stream);
 }
@@ -154,11 +154,11 @@ VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& co
 
 at::Tensor VisionBlock::attend(const at::Tensor& qkv, const VisionContext& context) const {
   const auto [query, key, value] = nn::split_and_rotate_heads(qkv, heads_, context.rotary);
-  return nn::attention(query, key, value, context.segments, /*causal=*/false).flatten(1);
+  return nn::attention(query, key, value, context.segments, /*is_causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const VisionContext& context) const {
-  nn::Branch branch = qkv_.branch(norm1_.make_linear_input(x));
+  nn::Branch branch = qkv_.forward_branch(norm1_.make_linear_input(x));
   return feed_forward_(
       norm2_.make_linear_input(out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream)));
 }
@@ -167,12 +167,12 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
     : config_(config),
       patch_weight_(
           (scope / "patch_embed" / "proj")
-              .parameter(
+              .add_parameter(
                   "weight", {config.hidden_size, 3, config.temporal_patch_size, config.patch_size, config.patch_size},
                   nn::InitialValues::kaiming(3 * config.temporal_patch_size * config.patch_size * config.patch_size))),
       patch_bias_(
           config.patch_bias
-              ? (scope / "patch_embed" / "proj").parameter("bias", {config.hidden_size}, nn::InitialValues::zeros())
+              ? (scope / "patch_embed" / "proj").add_parameter("bias", {config.hidden_size}, nn::InitialValues::zeros())
               : at::Tensor()),
       blocks_(scope / "blocks", config.blocks, config, memory::Component::kVision) {
   // A head has head_dim / 2 pairs, half of them for each of two axes.

@@ -187,7 +187,7 @@ PositionInterpolation PositionInterpolation::make(std::span<const data::PatchGri
 VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)
     : transformer_(scope, config),
       positions_((scope / "pos_embed")
-                     .embedding("weight", {config.position_side * config.position_side, config.hidden_size},
+                     .add_embedding("weight", {config.position_side * config.position_side, config.hidden_size},
                                 {.mean = 0, .deviation = kPositionDeviation})),
       deepstack_blocks_(config.deepstack_blocks) {}
 

@@ -96,7 +96,7 @@ at::Tensor windowed_segment_attention(const at::Tensor& query, const at::Tensor&
                                    .triu_(first - first_key - window + 1);
     const at::Tensor heads_first = query.narrow(0, first, count)
                                        .view({count, key_value_heads, group, -1})
-                                       .permute({1, 2, 0, 3});  // [key_value_heads, group, count, head_dim]
+                                       .permute({1, 2, 0, 3});  // [key_value_heads, heads_per_group, count, head_dim]
     const auto expand_keys = [&](const at::Tensor& x) {
       return x.narrow(0, first_key, keys).permute({1, 0, 2}).unsqueeze(1);
     };

@@ -241,7 +241,7 @@ std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool causal) {
 }
 
 std::shared_ptr<const AttentionKernel> make_cpu_masked_kernel(const at::Tensor& mask) {
-  return std::make_shared<CpuFlashAttention>(/*causal=*/false, mask.expand({1, 1, -1, -1}));
+  return std::make_shared<CpuFlashAttention>(/*is_causal=*/false, mask.expand({1, 1, -1, -1}));
 }
 
 std::shared_ptr<const AttentionKernel> make_cuda_masked_kernel(at::Tensor mask) {

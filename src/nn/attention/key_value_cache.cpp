@@ -75,7 +75,7 @@ at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, std::op
 at::Tensor KeyValueCache::attention(int64_t block, const at::Tensor& query, const at::Tensor& key,
                                     const at::Tensor& value) {
   write(block, key, value);
-  if (is_prefill_) return nn::attention(query, key, value, segments_, /*causal=*/true, window_);
+  if (is_prefill_) return nn::attention(query, key, value, segments_, /*is_causal=*/true, window_);
   return attend(block, query, window_);
 }
 

@@ -100,7 +100,7 @@ at::Tensor SpanAttention::attend_with_masks(const at::Tensor& query, const at::T
 }
 
 at::Tensor SpanAttention::operator()(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const {
-  if (!has_spans_) return attention(query, key, value, segments_, /*causal=*/true, window_);
+  if (!has_spans_) return attention(query, key, value, segments_, /*is_causal=*/true, window_);
   VLMTRAIN_CHECK(query.size(0) == segments_.rows && query.size(1) % key.size(1) == 0,
                  "attention got {} rows for segments of {} rows and {} heads for {} key-value heads", query.size(0),
                  segments_.rows, query.size(1), key.size(1));

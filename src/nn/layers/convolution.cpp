@@ -20,7 +20,7 @@ constexpr double kInitialShift = 0.5;    // not tuned
 
 at::Tensor make_weight(const ParameterScope& scope, const ConvolutionShape& shape, double gain = 1) {
   const int64_t in_channels = shape.in_channels / shape.groups;
-  return scope.parameter("weight", {shape.out_channels, in_channels, shape.kernel, shape.kernel},
+  return scope.add_parameter("weight", {shape.out_channels, in_channels, shape.kernel, shape.kernel},
                          InitialValues::kaiming(in_channels * shape.kernel * shape.kernel, gain));
 }
 
@@ -35,7 +35,7 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 
 Convolution::Convolution(const ParameterScope& scope, const ConvolutionShape& shape, bool bias)
     : shape_(shape), weight_(make_weight(scope, shape)) {
-  if (bias) bias_ = scope.parameter("bias", {shape.out_channels}, InitialValues::zeros());
+  if (bias) bias_ = scope.add_parameter("bias", {shape.out_channels}, InitialValues::zeros());
 }
 
 at::Tensor Convolution::operator()(const at::Tensor& x) const {
@@ -46,10 +46,10 @@ ConvBatchNorm::ConvBatchNorm(const ParameterScope& scope, const ConvolutionShape
     : shape_(shape), weight_(make_weight(scope / "c", shape, kGainBeforeGelu)) {
   const ParameterScope norm = scope / "bn";
   const ParameterScope statistics = norm.with_component(Component::kConstant);
-  scale_ = norm.parameter("weight", {shape.out_channels}, {.mean = initial_scale, .deviation = 0});
-  shift_ = norm.parameter("bias", {shape.out_channels}, InitialValues::uniform(kInitialShift * initial_scale));
-  mean_ = statistics.parameter("running_mean", {shape.out_channels}, InitialValues::zeros());
-  variance_ = statistics.parameter("running_var", {shape.out_channels}, InitialValues::ones());
+  scale_ = norm.add_parameter("weight", {shape.out_channels}, {.mean = initial_scale, .deviation = 0});
+  shift_ = norm.add_parameter("bias", {shape.out_channels}, InitialValues::uniform(kInitialShift * initial_scale));
+  mean_ = statistics.add_parameter("running_mean", {shape.out_channels}, InitialValues::zeros());
+  variance_ = statistics.add_parameter("running_var", {shape.out_channels}, InitialValues::ones());
 }
 
 at::Tensor ConvBatchNorm::operator()(const at::Tensor& x) const {

@@ -207,12 +207,12 @@ Linears::Linears(const std::vector<ParameterScope>& scopes, int64_t in_features,
     const int64_t columns = out_features[i];
     LinearGroup::Member member{
         .weight =
-            scope.linear_weight({columns, in_features}, InitialValues::kaiming(in_features, initial_gain), weights[i]),
+            scope.add_linear_weight({columns, in_features}, InitialValues::kaiming(in_features, initial_gain), weights[i]),
         .bias = {},
         .adapter = {},
         .first_column = first_column,
         .columns = columns};
-    if (bias) member.bias = scope.parameter("bias", {columns}, InitialValues::zeros(), biases[i]);
+    if (bias) member.bias = scope.add_parameter("bias", {columns}, InitialValues::zeros(), biases[i]);
     if (settings[i] != nullptr) member.adapter.emplace(scope, *settings[i], a_storages[i], in_features, columns);
     group->members.push_back(std::move(member));
     first_column += columns;
@@ -236,7 +236,7 @@ at::Tensor Linears::operator()(const LinearInput& x, const at::Tensor& residual)
   return residual.defined() ? y + residual : y;
 }
 
-Branch Linears::branch(const LinearInput& x) const {
+Branch Linears::forward_branch(const LinearInput& x) const {
   const at::Tensor& stream = x.inputs().front();
   // If nothing can be fused (no gradient, no prologue, or DoRA), autograd adds the gradients of the
   // stream.

@@ -53,7 +53,7 @@ struct LinearGroup {
 at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
                               const at::Tensor& residual);
 
-/// Implements Linears::branch() for a group without DoRA and an input with a prologue whose first
+/// Implements MergedLinear::forward_branch() for a group without DoRA and an input with a prologue whose first
 /// input needs a gradient.
 Branch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x);
 

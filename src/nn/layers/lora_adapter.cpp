@@ -16,14 +16,14 @@ namespace vlmtrain::nn {
 
 LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& a_storage,
                          int64_t in_features, int64_t out_features)
-    : a_(scope.adapter_parameter("lora_A.weight", {settings.rank, in_features},
+    : a_(scope.add_adapter_parameter("lora_A.weight", {settings.rank, in_features},
                                  InitialValues::uniform(1 / std::sqrt(static_cast<double>(in_features))), a_storage)),
-      b_(scope.adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros())),
+      b_(scope.add_adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros())),
       scale_(settings.scale()),
       dropout_(settings.dropout),
       dropout_layer_(derive_stream_seed(0, scope.path())) {
   if (settings.use_dora) {
-    magnitude_ = scope.adapter_parameter("lora_magnitude_vector", {out_features}, InitialValues::ones());
+    magnitude_ = scope.add_adapter_parameter("lora_magnitude_vector", {out_features}, InitialValues::ones());
   }
 }
 

@@ -231,8 +231,8 @@ RmsNormGradients rms_norm_backward(const at::Tensor& gradient, const at::Tensor&
 }
 
 LayerNorm::LayerNorm(const ParameterScope& scope, int64_t features, double eps)
-    : weight_(scope.parameter("weight", {features}, InitialValues::ones())),
-      bias_(scope.parameter("bias", {features}, InitialValues::zeros())),
+    : weight_(scope.add_parameter("weight", {features}, InitialValues::ones())),
+      bias_(scope.add_parameter("bias", {features}, InitialValues::zeros())),
       eps_(eps) {}
 
 LinearInput LayerNorm::make_linear_input(const at::Tensor& x) const {
@@ -240,7 +240,7 @@ LinearInput LayerNorm::make_linear_input(const at::Tensor& x) const {
 }
 
 RmsNorm::RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
-    : weight_(scope.parameter("weight", {features}, make_unit_gain(gain))), eps_(eps), gain_(gain) {}
+    : weight_(scope.add_parameter("weight", {features}, make_unit_gain(gain))), eps_(eps), gain_(gain) {}
 
 LinearInput RmsNorm::make_linear_input(const at::Tensor& x) const {
   if (gain_ == NormGain::kOnePlusWeight) return {std::make_shared<OnePlusRmsNormPrologue>(eps_), {x, weight_}};

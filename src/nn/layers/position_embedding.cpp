@@ -259,8 +259,8 @@ QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads
 }
 
 QkNorm::QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
-    : query_weight_((scope / "q_norm").parameter("weight", {features}, make_unit_gain(gain))),
-      key_weight_((scope / "k_norm").parameter("weight", {features}, make_unit_gain(gain))),
+    : query_weight_((scope / "q_norm").add_parameter("weight", {features}, make_unit_gain(gain))),
+      key_weight_((scope / "k_norm").add_parameter("weight", {features}, make_unit_gain(gain))),
       eps_(eps),
       gain_(gain) {}
 

@@ -63,7 +63,7 @@ bool requires_gradient(const at::Tensor& tensor) {
 
 [[noreturn]] void throw_capture_error(const std::string& source) {
   throw InternalError(fmt::format(
-      "nn::recompute: the block reads {}, which requires gradients but is neither its input nor one of its "
+      "nn::run_checkpointed: the block reads {}, which requires gradients but is neither its input nor one of its "
       "parameters, so its gradient would be lost; add it to `parameters`, detach it, or add it to the hidden states "
       "outside the block (models::BlockAddition)",
       source));
@@ -146,7 +146,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
 
 }  // namespace
 
-at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
+at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
   VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
                  "the parameters of a recomputed block must be leaf tensors");

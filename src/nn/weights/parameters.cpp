@@ -167,16 +167,16 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
   return {*store_, component_, fmt::format("{}.{}", prefix_, name)};
 }
 
-at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+at::Tensor ParameterScope::add_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
                                      const at::Tensor& storage) const {
   return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/false, storage);
 }
 
-at::Tensor ParameterScope::embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
+at::Tensor ParameterScope::add_embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
   return store_->add_embedding(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
 }
 
-LinearWeight ParameterScope::linear_weight(at::IntArrayRef sizes, InitialValues initial,
+LinearWeight ParameterScope::add_linear_weight(at::IntArrayRef sizes, InitialValues initial,
                                            const WeightStorage& storage) const {
   return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial, storage);
 }
@@ -185,7 +185,7 @@ bool ParameterScope::quantizes_linear_weight() const {
   return store_->quantizes(fmt::format("{}.weight", prefix_));
 }
 
-at::Tensor ParameterScope::adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+at::Tensor ParameterScope::add_adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
                                              const at::Tensor& storage) const {
   return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true, storage);
 }

@@ -76,8 +76,8 @@ class RecordingConsensus final : public engine::Consensus {
   /// all tasks, whose inner products take time. Adds the same buckets of the other tasks.
   std::vector<int64_t> union_over_ranks(std::vector<int64_t> own) const override {
     std::vector<int64_t> all_indices;
-    all_indices.reserve(own.size() * static_cast<size_t>(buckets_.groups()));
-    for (int64_t group = 0; group < buckets_.groups(); ++group) {
+    all_indices.reserve(own.size() * static_cast<size_t>(buckets_.num_groups()));
+    for (int64_t group = 0; group < buckets_.num_groups(); ++group) {
       for (const int64_t index : own) all_indices.push_back(index + group * static_cast<int64_t>(buckets_.size()));
     }
     return consensus_->union_over_ranks(std::move(all_indices));
@@ -118,7 +118,7 @@ void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::S
     if (training_->sharded_blocks) {
       step_collectives_.micro_batches = layout.split.micro_batches();
       split_block_collectives();
-    } else if (training_->gradient_buckets.groups() == 1) {
+    } else if (training_->gradient_buckets.num_groups() == 1) {
       step_collectives_.overlapped_reductions = std::max<int64_t>(0, num_buckets - 1);
     }
     step.prepare();

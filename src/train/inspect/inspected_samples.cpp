@@ -36,7 +36,7 @@ double count_units_drawn(const data::SampleOrder& order, int64_t source, const C
 std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
                                         const std::map<int64_t, data::SampleProblem>& problems, int64_t count) {
   std::vector<int64_t> samples;
-  data::Cursor cursor = order.start();
+  data::Cursor cursor = order.start_cursor();
   std::map<int64_t, data::SourceIterator> source_iterators;
   // Bounds the time of the search if most samples are bad. Not tuned.
   constexpr int64_t kMaxUnits = 100'000;
@@ -70,7 +70,7 @@ void add_steps_and_epochs(const data::SampleOrder& order, const data::Ledger& le
                                          .share = order.mixture_sampler().shares(0)[static_cast<size_t>(source)],
                                          .num_usable = std::ranges::count_if(mixture_source.samples, is_usable),
                                          .repeat = mixture_source.repeat};
-    const auto units_per_epoch = order.settings().packs ? order.epoch(source, 0)->units() : entry.num_usable;
+    const auto units_per_epoch = order.settings().packs ? order.get_epoch_order(source, 0)->num_units() : entry.num_usable;
     if (has_fixed_steps && units_per_epoch > 0) {
       entry.epochs = count_units_drawn(order, source, config, inspection.steps) / static_cast<double>(units_per_epoch);
     }

@@ -126,7 +126,7 @@ class DataInspector {
 
   /// Reports sources and tasks without usable samples, for which a run would stop.
   void check_sources() {
-    const auto is_usable = [this](int64_t sample) { return sample_index_.shapes.has(sample); };
+    const auto is_usable = [this](int64_t sample) { return sample_index_.shapes.is_known(sample); };
     for (int64_t source = 0; order_ && source < order_->num_sources(); ++source) {
       const data::MixtureSource& mixture_source = order_->source(source);
       if (std::ranges::any_of(mixture_source.samples, is_usable)) continue;
@@ -142,11 +142,11 @@ class DataInspector {
   void index_contents() {
     {
       report::CountProgress progress("reading the records", records_->size(), is_quiet());
-      content_index_.add(*records_, workers_, [&progress](int64_t completed) { progress.show(completed); });
+      content_index_.add_dataset(*records_, workers_, [&progress](int64_t completed) { progress.show(completed); });
     }
     if (!config_.data.eval.empty()) {
       eval_records_ = open_evaluation_records(config_);
-      content_index_.add(*eval_records_, workers_);
+      content_index_.add_dataset(*eval_records_, workers_);
     }
     content_index_.hash_candidate_files(workers_);
   }
@@ -203,7 +203,7 @@ class DataInspector {
                                  .without_media = data::count_media(sample_index_.shapes, begin, end).without_media});
     }
     const auto media_counts = data::count_media(sample_index_.shapes);
-    result_.without_media = media_counts.without_media;
+    result_.without_media = media_counts.num_without_media;
     result_.remarks = find_unused_settings(config_, media_counts, models::predicts_masks(config_.model.path));
   }
 
@@ -267,7 +267,7 @@ class DataInspector {
       ids.reserve(group.size());
       for (const int64_t index : group) ids.emplace_back(sample_index_.ids[index]);
     }
-    result_.duplicate_files = content_index_.duplicate_files();
+    result_.duplicate_files = content_index_.find_duplicate_files();
   }
 
   void rank_largest_samples() {
@@ -284,7 +284,7 @@ class DataInspector {
     report::InspectedEvaluation evaluation{.name = config_.data.eval,
                                            .ledger = data::Ledger(config_.data.eval, eval_records_->size())};
     fill_ledger(sample_index, evaluation.ledger);
-    evaluation.without_media = data::count_media(sample_index.shapes).without_media;
+    evaluation.without_media = data::count_media(sample_index.shapes).num_without_media;
     evaluation.missing_files = content_index_.find_missing_files(kEvalSet);
     const auto get_id = [&](int64_t index) { return std::string(sample_index.ids[index]); };
     for (const auto& [index, train_index] : content_index_.find_shared_records(kEvalSet, kTrainSet)) {

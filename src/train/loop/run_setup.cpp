@@ -165,7 +165,7 @@ void RunSetup::restore_ledger(const Config& config) {
   }
   if (ranks_.is_main_process())
     io::write_file(folder / get_old_ledger_name(), io::to_json_string(saved_ledger, 2) + "\n");
-  state.cursor = order->start();
+  state.cursor = order->start_cursor();
 }
 
 std::string RunSetup::get_old_ledger_name() const {

@@ -27,9 +27,9 @@ double compute_samples_per_pack(const data::SampleOrder& order) {
   double samples = 0;
   double packs = 0;
   for (int64_t source = 0; source < order.num_sources(); ++source) {
-    const auto epoch = order.epoch(source, 0);
+    const auto epoch = order.get_epoch_order(source, 0);
     samples += static_cast<double>(epoch->samples.size());
-    packs += static_cast<double>(epoch->units());
+    packs += static_cast<double>(epoch->num_units());
   }
   return samples / packs;
 }

@@ -50,7 +50,7 @@ CompletedStep OomGuard::step(const engine::Objective& objective, std::span<const
                              const LearningRatesFunction& compute_rates) {
   const engine::StepInput input{.objective = objective,
                                 .samples = samples,
-                                .normalizers = consensus_.sum_over_ranks(objective.normalizers(samples))};
+                                .normalizers = consensus_.sum_over_ranks(objective.compute_normalizers(samples))};
   CompletedStep completed{.result = {}, .layout = layout};
   RecoveryState recovery;
   for (;; ++completed.failed_attempts) {

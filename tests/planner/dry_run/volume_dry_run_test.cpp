@@ -31,7 +31,7 @@ class VolumeModel final : public models::VisionLanguageModel {
         projection_(nn::ParameterScope(parameters(), nn::Component::kProjector, "projection"),
                     row.channels * row.depth * row.height * row.width, kHidden, true),
         output_(nn::ParameterScope(parameters(), nn::Component::kLanguageModel, "output")
-                    .parameter("weight", {16, kHidden}, nn::InitialValues::kaiming(kHidden))) {}
+                    .add_parameter("weight", {16, kHidden}, nn::InitialValues::kaiming(kHidden))) {}
 
   models::ImageFeatures get_image_features(const models::VisionInput& vision,
                                            bool /*with_dense_features*/) const override {

@@ -39,23 +39,23 @@ class ContentIndex {
   /// Adds a data set and returns its number, from 0. Reads all records on `workers` threads. Calls
   /// `on_progress`, if set, on the caller's thread from time to time with the number of records
   /// read. Rethrows exceptions of `records`, which must outlive the object.
-  size_t add(const io::Records& records, int64_t workers,
+  size_t add_dataset(const io::Records& records, int64_t workers,
              const std::function<void(int64_t num_done)>& on_progress = {});
 
   /// Reads the files that may have equal contents, on `workers` threads.
   void hash_candidate_files(int64_t workers);
 
-  // The following require that hash_candidate_files() was called after the last add().
+  // The following require that hash_candidate_files() was called after the last add_dataset().
 
   /// Returns the missing files of a data set, sorted by their first record.
   std::vector<MissingFile> find_missing_files(size_t dataset) const;
   /// Returns keys of a record's media. Equal keys mean the same file or the same embedded content.
-  /// The reference is valid until the next add().
+  /// The reference is valid until the next add_dataset().
   const std::vector<uint64_t>& get_media_keys(size_t dataset, int64_t record) const {
     return fingerprints_[dataset][static_cast<size_t>(record)].media;
   }
   /// Returns keys of a record's mask files. Equal keys mean the same path or embedded content, and
-  /// the same value of the mask in it. The reference is valid until the next add().
+  /// the same value of the mask in it. The reference is valid until the next add_dataset().
   const std::vector<uint64_t>& get_mask_keys(size_t dataset, int64_t record) const {
     return fingerprints_[dataset][static_cast<size_t>(record)].masks;
   }
@@ -64,7 +64,7 @@ class ContentIndex {
   /// Returns the groups of duplicate records in a data set. Groups and their records are ascending.
   std::vector<std::vector<int64_t>> find_duplicate_records(size_t dataset) const;
   /// Returns the groups of files with equal contents. Groups and their paths are sorted.
-  std::vector<std::vector<std::string>> duplicate_files() const;
+  std::vector<std::vector<std::string>> find_duplicate_files() const;
   /// Returns the records of a data set that duplicate a record of another data set, with the first
   /// such record as the value.
   std::map<int64_t, int64_t> find_shared_records(size_t dataset, size_t other_dataset) const;
@@ -110,7 +110,7 @@ class ContentIndex {
 
   std::vector<const io::Records*> datasets_;
   std::vector<std::vector<Fingerprint>> fingerprints_;  // by data set and record
-  std::mutex mutex_;                                    // guards media_ in add()
+  std::mutex mutex_;                                    // guards media_ in add_dataset()
   std::unordered_map<uint64_t, MediaEntry> media_;      // by a hash of the path or of the embedded content
 };
 

@@ -35,7 +35,7 @@ struct EpochOrder {
   std::vector<int64_t> ends;     ///< ends of the packs in `samples`; empty if each sample is a unit
 
   /// Returns the number of units.
-  int64_t units() const { return ends.empty() ? std::ssize(samples) : std::ssize(ends); }
+  int64_t num_units() const { return ends.empty() ? std::ssize(samples) : std::ssize(ends); }
   /// Returns the end of the unit that begins at `position` in `samples`.
   int64_t find_unit_end(int64_t position) const;
 };
@@ -67,7 +67,7 @@ class SampleOrder {
 
   /// Returns the order of an epoch. The latest one of each source is cached, since packing is
   /// expensive.
-  std::shared_ptr<const EpochOrder> epoch(int64_t source, int64_t epoch) const;
+  std::shared_ptr<const EpochOrder> get_epoch_order(int64_t source, int64_t epoch) const;
   /// Returns the number of samples that each epoch of a source draws.
   int64_t count_epoch_samples(int64_t source) const;
 
@@ -79,10 +79,10 @@ class SampleOrder {
   uint64_t make_sample_seed(int64_t source, EpochPosition position) const;
 
   /// Returns the cursor at the start of a run.
-  Cursor start() const;
+  Cursor start_cursor() const;
   /// Throws UserError (kBadData) if `cursor` has another number of sources, or a position after the
   /// end of its source. `dataset` is the name of the data set for the message.
-  void check(const Cursor& cursor, const std::string& dataset) const;
+  void check_cursor(const Cursor& cursor, const std::string& dataset) const;
 
  private:
   /// Computes the order of an epoch: shuffles, sorts by the curriculum, and packs.

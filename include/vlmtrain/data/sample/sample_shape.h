@@ -61,7 +61,7 @@ class SampleShapes {
 
   int64_t size() const { return std::ssize(samples_); }
   int64_t num_known() const { return num_known_; }
-  bool has(int64_t index) const { return samples_.at(static_cast<size_t>(index)).media != kUnknown; }
+  bool is_known(int64_t index) const { return samples_.at(static_cast<size_t>(index)).media != kUnknown; }
 
   /// REQUIRES: has(index).
   SampleShape at(int64_t index) const;
@@ -131,7 +131,7 @@ std::vector<int64_t> find_largest(const SampleShapes& shapes, const Size& size, 
   };
   std::vector<Ranked> largest;  // a heap with the smallest entry in front
   for (int64_t index = 0; index < shapes.size() && count > 0; ++index) {
-    if (!shapes.has(index)) continue;
+    if (!shapes.is_known(index)) continue;
     Ranked candidate{size(shapes.at(index)), index};
     if (std::ssize(largest) == count) {
       if (!comes_first(candidate, largest.front())) continue;

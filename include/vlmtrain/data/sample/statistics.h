@@ -40,10 +40,10 @@ struct MediaCounts {
   int64_t with_videos = 0;
   int64_t with_volumes = 0;
   int64_t with_masks = 0;
-  int64_t without_media = 0;
+  int64_t num_without_media = 0;
 
   /// Returns whether there are samples and none of them has an image, video or volume.
-  bool has_no_media() const { return samples > 0 && without_media == samples; }
+  bool has_no_media() const { return samples > 0 && num_without_media == samples; }
 };
 
 /// Counts the samples with known shapes in [begin, end).

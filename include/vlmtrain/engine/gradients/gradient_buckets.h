@@ -47,7 +47,7 @@ class GradientBuckets {
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
   /// Returns the number of groups.
-  int64_t groups() const { return flat_sums_.size(0); }
+  int64_t num_groups() const { return flat_sums_.size(0); }
   /// Returns the number of parameters that require gradients. The index i below follows the store's
   /// order.
   size_t size() const { return entries_.size(); }
@@ -65,7 +65,7 @@ class GradientBuckets {
   /// Returns the number of elements of each bucket that is not a sharded block, padding included.
   std::vector<int64_t> get_bucket_sizes() const;
   /// Returns the index of the bucket of parameter i.
-  size_t bucket(size_t i) const { return entries_[i].bucket; }
+  size_t bucket_index(size_t i) const { return entries_[i].bucket; }
   /// Returns the offset of parameter i in its bucket, in elements.
   int64_t offset(size_t i) const { return entries_[i].offset; }
   /// Returns this rank's part of each sharded block that has a sum in this step, as views fp32
@@ -95,7 +95,7 @@ class GradientBuckets {
 
   /// Replaces the sums of group 0 with Σ_g factors[g] · (sum of group g). Missing gradients count
   /// as zero. `factors` is fp32 [groups] on the device. REQUIRES: the shard covers all elements.
-  void combine(const at::Tensor& factors);
+  void combine_groups(const at::Tensor& factors);
 
   /// Discards all gradients, including those of a failed backward pass. Launches no kernel.
   void reset();

@@ -46,7 +46,7 @@ class StepLoss {
   /// Returns the tensors, not copies, that the caller sums over ranks in place before it calls
   /// scalars().
   virtual std::vector<at::Tensor> sums() const { return {}; }
-  /// Returns the metrics of the step as fp32 [scalars] on the device, for Objective::metrics();
+  /// Returns the metrics of the step as fp32 [scalars] on the device, for Objective::compute_metrics();
   /// undefined if there are none. REQUIRES: all forward passes are done, and sums() are reduced.
   virtual at::Tensor scalars() const { return {}; }
 };
@@ -62,7 +62,7 @@ class Objective {
 
   /// Returns the normalizers of these samples. The normalizers of a step are their sums over all
   /// ranks.
-  virtual Normalizers normalizers(std::span<const data::Sample> samples) const = 0;
+  virtual Normalizers compute_normalizers(std::span<const data::Sample> samples) const = 0;
   /// Returns the constraint on splits of these samples.
   virtual SplitConstraint split_constraint(std::span<const data::Sample> /*samples*/) const { return {}; }
 
@@ -83,10 +83,10 @@ class Objective {
   virtual void combine_gradients(GradientBuckets& /*buckets*/) const {}
 
   /// Returns the counts of these samples by task; empty for a single task.
-  virtual std::vector<TaskCounts> counts(std::span<const data::Sample> /*samples*/) const { return {}; }
+  virtual std::vector<TaskCounts> count_tasks(std::span<const data::Sample> /*samples*/) const { return {}; }
   /// Returns the metrics of a step. `scalars` has the values of StepLoss::scalars(), and `counts`
   /// the counts of the global batch.
-  virtual ObjectiveMetrics metrics(std::span<const double> /*scalars*/,
+  virtual ObjectiveMetrics compute_metrics(std::span<const double> /*scalars*/,
                                    const std::vector<TaskCounts>& /*counts*/) const {
     return {};
   }
@@ -110,15 +110,15 @@ class CrossEntropy final : public Objective {
   /// Default settings have no tasks, which is the plain cross-entropy.
   explicit CrossEntropy(TaskSettings tasks = {}) : tasks_(std::move(tasks)) {}
 
-  Normalizers normalizers(std::span<const data::Sample> samples) const override;
+  Normalizers compute_normalizers(std::span<const data::Sample> samples) const override;
   SplitConstraint split_constraint(std::span<const data::Sample> samples) const override;
   data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override;
   std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
                                        const StepLayout& layout) const override;
   int64_t gradient_groups() const override { return tasks_.resolve_conflicts ? tasks_.count : 1; }
   void combine_gradients(GradientBuckets& buckets) const override;
-  std::vector<TaskCounts> counts(std::span<const data::Sample> samples) const override;
-  ObjectiveMetrics metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
+  std::vector<TaskCounts> count_tasks(std::span<const data::Sample> samples) const override;
+  ObjectiveMetrics compute_metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
 
   std::vector<double> task_weights() const override { return tasks_.weights; }
   const TaskSettings& tasks() const { return tasks_; }
@@ -136,7 +136,7 @@ class TextAndMasks final : public Objective {
  public:
   TextAndMasks(TaskSettings tasks, MaskLossWeights weights) : text_(std::move(tasks)), weights_(weights) {}
 
-  Normalizers normalizers(std::span<const data::Sample> samples) const override;
+  Normalizers compute_normalizers(std::span<const data::Sample> samples) const override;
   SplitConstraint split_constraint(std::span<const data::Sample> samples) const override {
     return text_.split_constraint(samples);
   }
@@ -147,8 +147,8 @@ class TextAndMasks final : public Objective {
                                        const StepLayout& layout) const override;
   int64_t gradient_groups() const override { return text_.gradient_groups(); }
   void combine_gradients(GradientBuckets& buckets) const override { text_.combine_gradients(buckets); }
-  std::vector<TaskCounts> counts(std::span<const data::Sample> samples) const override { return text_.counts(samples); }
-  ObjectiveMetrics metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
+  std::vector<TaskCounts> count_tasks(std::span<const data::Sample> samples) const override { return text_.count_tasks(samples); }
+  ObjectiveMetrics compute_metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
   std::vector<double> task_weights() const override { return text_.task_weights(); }
 
  private:

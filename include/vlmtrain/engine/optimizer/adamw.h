@@ -27,7 +27,7 @@ struct LearningRates {
   double masks = 0;  ///< for mask encoder and mask decoder
 
   /// Returns the learning rate of a component. REQUIRES: is_trainable(component).
-  double get(nn::Component component) const;
+  double get_rate(nn::Component component) const;
 };
 
 /// The settings of AdamW.

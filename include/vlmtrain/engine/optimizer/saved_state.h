@@ -34,7 +34,7 @@ class SavedOptimizerState {
   /// Shares the storage of the tensors.
   // NOLINTNEXTLINE(google-explicit-constructor): a map of tensors is a valid state
   SavedOptimizerState(const std::map<std::string, at::Tensor>& tensors);
-  /// Does not read the tensors. Each call of find() reads the tensors that it needs.
+  /// Does not read the tensors. Each call of find_range() reads the tensors that it needs.
   explicit SavedOptimizerState(const std::map<std::string, LazyTensor>& tensors);
 
   /// Returns whether any part of the tensor was saved.
@@ -47,7 +47,7 @@ class SavedOptimizerState {
 
   /// Returns elements [first, first + count) of the flattened tensor, [count]. Returns nullopt if
   /// the tensor does not have `total` elements of type `dtype`, or if a shard is missing.
-  std::optional<at::Tensor> find(const std::string& tensor, int64_t first, int64_t count, int64_t total,
+  std::optional<at::Tensor> find_range(const std::string& tensor, int64_t first, int64_t count, int64_t total,
                                  at::ScalarType dtype) const;
 
  private:
@@ -58,7 +58,7 @@ class SavedOptimizerState {
     std::function<at::Tensor()> read;  // empty: `values` is loaded
   };
   void add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read);
-  void sort();
+  void sort_shards();
 
   std::map<std::string, std::vector<SavedShard>> shards_;  // by tensor, in ascending order of `first`
 };

@@ -67,9 +67,9 @@ struct Training {
 };
 
 /// The result of a step. Tensors are on the device, so reading them synchronizes. The tensors from
-/// `grad_norm` to `objective_scalars` are undefined before Step::prepare().
+/// `grad_norm` to `objective_scalars` are undefined before TrainingStep::prepare().
 struct StepResult {
-  at::Tensor loss;        ///< fp32 scalar: loss of the global batch (after Step::prepare()), divided by the normalizers
+  at::Tensor loss;        ///< fp32 scalar: loss of the global batch (after TrainingStep::prepare()), divided by the normalizers
   at::Tensor grad_norm;   ///< fp32 scalar, before clipping
   at::Tensor skipped;     ///< fp32 scalar: 1 if loss or norm is not finite and no weight changed; else 0
   at::Tensor loss_scale;  ///< fp32 scalar; undefined without a loss scale
@@ -80,8 +80,8 @@ struct StepResult {
   /// Number of elements of `scalars` before those of the objective.
   static constexpr size_t kNumScalars = 4;
   at::Tensor objective_scalars;   ///< StepLoss::scalars()
-  std::vector<TaskCounts> tasks;  ///< Objective::counts()
-  // Counts of this rank; after Step::prepare(), of all ranks, except for micro_batches.
+  std::vector<TaskCounts> tasks;  ///< Objective::count_tasks()
+  // Counts of this rank; after TrainingStep::prepare(), of all ranks, except for micro_batches.
   int64_t tokens = 0;  ///< including image tokens
   int64_t label_tokens = 0;
   int64_t num_media = 0;

@@ -26,7 +26,7 @@ struct DropoutSegment {
 using DropoutSegments = std::shared_ptr<const std::vector<DropoutSegment>>;
 
 /// A guard that declares the segments of the streams that this thread processes during its
-/// lifetime. Scopes nest. recompute() restores the scope for the second run.
+/// lifetime. Scopes nest. run_checkpointed() restores the scope for the second run.
 class DropoutScope {
  public:
   explicit DropoutScope(std::vector<DropoutSegment> segments);

@@ -117,8 +117,8 @@ class Linears {
   /// `residual` of that shape if it is defined. Records gradients.
   at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const;
 
-  /// Returns the result and the first input of x; see Branch.
-  Branch branch(const LinearInput& x) const;
+  /// Returns the result and the first input of x; see ResidualBranch.
+  Branch forward_branch(const LinearInput& x) const;
 
  private:
   std::shared_ptr<const LinearGroup> group_;
@@ -127,14 +127,14 @@ class Linears {
 /// A single Linear.
 class Linear {
  public:
-  /// See Linears.
+  /// See MergedLinear.
   Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain = 1)
       : linears_({scope}, in_features, {out_features}, bias, initial_gain) {}
 
   /// Maps x [rows, in] to [rows, out]. Adds `residual` of that shape if it is defined.
   at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const { return linears_(x, residual); }
 
-  Branch branch(const LinearInput& x) const { return linears_.branch(x); }
+  Branch forward_branch(const LinearInput& x) const { return linears_.forward_branch(x); }
 
  private:
   Linears linears_;

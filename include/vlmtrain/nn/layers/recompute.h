@@ -23,11 +23,11 @@ enum class CheckpointMode : uint8_t {
 /// InternalError, in the backward pass at the latest, if the block reads another tensor that
 /// requires gradients. The block must run the same operations both times and draw random numbers
 /// only through segment_dropout(). Objects that it references must outlive the backward pass.
-at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
+at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters, CheckpointMode mode = CheckpointMode::kFull);
 
 /// Returns whether the current forward pass on this thread needs gradients: autograd records them,
-/// or recompute() will run the block again. Dropout is active exactly then, so it is equal in both
+/// or run_checkpointed() will run the block again. Dropout is active exactly then, so it is equal in both
 /// runs.
 bool is_grad_needed();
 

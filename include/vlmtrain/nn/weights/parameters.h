@@ -46,7 +46,7 @@ struct Parameter {
   bool is_embedding = false;                             ///< a lookup table, such as embed_tokens
   bool is_in_block = false;                              ///< belongs to a block; see ParameterStore::close_block()
   std::shared_ptr<ShardedBlock> sharded = nullptr;       ///< the sharded block that it belongs to; null if not sharded
-  size_t index_in_block = 0;                             ///< index among the weights of `sharded`
+  size_t index_in_block = 0;                             ///< index among the weights of `sharded_block`
 
   /// Returns whether an adapter checkpoint contains the parameter.
   bool is_saved_with_adapter() const { return is_adapter || in_modules_to_save; }
@@ -211,16 +211,16 @@ class ParameterScope {
   /// Returns the same prefix for parameters of another component.
   ParameterScope with_component(Component component) const { return {*store_, component, prefix_}; }
   /// Adds a parameter under the prefix; see ParameterStore::add().
-  at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+  at::Tensor add_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
                        const at::Tensor& storage = {}) const;
   /// Adds a lookup table; see ParameterStore::add_embedding().
-  at::Tensor embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  at::Tensor add_embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   /// Adds `weight` of the Linear at this prefix; see ParameterStore::add_linear_weight().
-  LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial, const WeightStorage& storage = {}) const;
+  LinearWeight add_linear_weight(at::IntArrayRef sizes, InitialValues initial, const WeightStorage& storage = {}) const;
   /// Returns whether the weight of the Linear at this prefix is to be quantized.
   bool quantizes_linear_weight() const;
   /// Adds a parameter of a LoRA adapter.
-  at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+  at::Tensor add_adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
                                const at::Tensor& storage = {}) const;
   /// Registers the Linear at this prefix; see ParameterStore::register_linear().
   const LoraSettings* register_linear() const { return store_->register_linear(prefix_, component_); }

@@ -54,7 +54,7 @@ class ShardedBlock {
   /// A weight to be sharded: a tensor, or a quantized weight.
   struct Weight {
     Kind kind;
-    at::Tensor tensor;                           ///< ignored if `quantized` is not null
+    at::Tensor tensor;                           ///< ignored if `quantized_weight` is not null
     std::shared_ptr<QuantizedWeight> quantized;  ///< null unless quantized
   };
 
