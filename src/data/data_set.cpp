@@ -9,6 +9,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/tasks.h"
 
 namespace vlmtrain::data {
@@ -196,12 +197,13 @@ void reject_oversized_samples(const PackLimits& limits, SampleIndex& sample_inde
     sample_index.shrunk.erase(i);
     sample_index.problems[i] = {
         .reason = "larger than a pack",
-        .message = fmt::format(
-            "sample {} has {} tokens, {} images and {} tiles, and a pack may have {} tokens, {} images{}; raise "
-            "data.pack_max_tokens, data.pack_max_images or data.pack_max_tiles, or shrink it with "
-            "data.image_max_pixels",
-            sample_index.ids[i], size.tokens, size.num_media, size.tiles, limits.tokens, limits.num_media,
-            limits.tiles ? fmt::format(" and {} tiles", *limits.tiles) : "")};
+        .message = fmt::format("sample {} has {}, {} and {}, and a pack may have {}, {}{}; raise "
+                               "data.pack_max_tokens, data.pack_max_images or data.pack_max_tiles, or shrink it with "
+                               "data.image_max_pixels",
+                               sample_index.ids[i], pluralize(size.tokens, "token"), pluralize(size.num_media, "image"),
+                               pluralize(size.tiles, "tile"), pluralize(limits.tokens, "token"),
+                               pluralize(limits.num_media, "image"),
+                               limits.tiles ? " and " + pluralize(*limits.tiles, "tile") : "")};
   }
 }
 

@@ -56,7 +56,7 @@ bool is_virtual_gpu_loaded() {
 }
 
 [[noreturn]] void throw_unusable(const std::string& name, const std::string& reason) {
-  throw run_error("device {}: {}; or train on the CPU with --device cpu", name, reason);
+  throw run_error("device {}: {}; to train on the CPU, set --device cpu", name, reason);
 }
 
 void check_kernel_code(const std::string& name, const VisibleGpu& gpu) {

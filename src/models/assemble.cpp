@@ -21,4 +21,8 @@ AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::p
       options.preset, fmt::join(names, ", "));
 }
 
+bool has_volume_tower(const std::string& preset) {
+  return find_family(load_preset_config(preset), preset).compute_volume_sample_shape != nullptr;
+}
+
 }  // namespace vlmtrain::models

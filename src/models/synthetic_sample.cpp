@@ -25,6 +25,11 @@ struct MediaCounts {
   int64_t volumes = 0;
 };
 
+/// Returns for example "1 mask". The number is a flag's value, so it may be negative.
+std::string format_count(int64_t number, const char* noun) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
+}
+
 /// Returns the numbers of media, with defaults for those that are not set. Throws UserError
 /// (kUsage) for media that the family does not take.
 MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
@@ -33,13 +38,13 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   MediaCounts counts{.images = sample.images.value_or(supports_images ? 1 : 0),
                      .volumes = sample.volumes.value_or(supports_volumes && !supports_images ? 1 : 0)};
   if (counts.images > 0 && !supports_images) {
-    throw usage_error("a sample of {} images: {} supports only volumes; give --volumes {} instead", counts.images,
-                      family.model_types.front(), counts.images);
+    throw usage_error("a sample of {}: {} supports only volumes; give --volumes {} instead",
+                      format_count(counts.images, "image"), family.model_types.front(), counts.images);
   }
   if (counts.volumes != 0 && !supports_volumes) {
     throw usage_error(
-        "a sample of {} volumes: this model family supports no volumes; use a family that does ({}), or images instead",
-        counts.volumes, list_volume_families());
+        "a sample of {}: this model family supports no volumes; use a family that does ({}), or images instead",
+        format_count(counts.volumes, "volume"), list_volume_families());
   }
   return counts;
 }
@@ -92,7 +97,7 @@ void add_medium(data::SampleShape& shape, const data::SampleShape& medium) {
 void add_masks(data::SampleShape& shape, const SyntheticSample& sample, int64_t images, int64_t side) {
   shape.masks = sample.masks.value_or(images);
   if (shape.masks == 0) return;
-  if (images == 0) throw usage_error("{} masks without an image: give --images too", shape.masks);
+  if (images == 0) throw usage_error("{} without an image: give --images too", format_count(shape.masks, "mask"));
   if (shape.masks < 0 || shape.masks > sample.label_tokens) {
     throw usage_error("{} masks in {} tokens of an answer: each mask needs its own token; give 0 to {}", shape.masks,
                       sample.label_tokens, sample.label_tokens);
@@ -145,9 +150,8 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
                 return family.get_mask_side(config, folder, sample.mask_image_size);
               }));
   } else if (sample.masks.value_or(0) != 0) {
-    throw usage_error(
-        "{} masks: this model family predicts no masks; omit --masks, or use a family that does (prs_med)",
-        *sample.masks);
+    throw usage_error("{}: this model family predicts no masks; omit --masks, or use a family that does (prs_med)",
+                      format_count(*sample.masks, "mask"));
   }
   return shape;
 }

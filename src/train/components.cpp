@@ -14,6 +14,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/hold_out.h"
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/adapter.h"
@@ -62,8 +63,8 @@ std::shared_ptr<const data::DataSet> open_sources(const Config& config,
         source_splits->push_back({.path = source.path, .records = records, .held_out = split.held_out});
       records = std::make_shared<io::SubsetRecords>(std::move(records), std::move(split.*split_indices));
       if (is_training) {
-        spdlog::info("data {}: {} of {} samples are held out of training (data.eval={})", source.path,
-                     samples - records->size(), samples, config.data.eval);
+        spdlog::info("data {}: {} of {} {} held out of training (data.eval={})", source.path, samples - records->size(),
+                     pluralize(samples, "sample"), samples - records->size() == 1 ? "is" : "are", config.data.eval);
       }
     }
     sources.push_back({.source = source, .records = std::move(records)});

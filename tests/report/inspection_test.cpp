@@ -107,7 +107,7 @@ TEST(InspectionTest, VolumesAreReportedAsVolumes) {
 TEST(InspectionTest, SubjectsInBothSetsAreReported) {
   const auto inspection = make_volume_example();
   EXPECT_THAT(format_inspection(inspection, {}), AllOf(HasSubstr("2  are of a subject in the training data: e3, e4"),
-                                                       HasSubstr("1  of the subjects are in both: sub-1")));
+                                                       HasSubstr("1  of the subjects is in both: sub-1")));
   EXPECT_THAT(render_inspection_page(inspection),
               AllOf(HasSubstr("2 are of a subject in the training data."), HasSubstr("<li>sub-1</li>")));
   const auto json = inspection.to_json();
@@ -182,7 +182,7 @@ TEST(InspectionTest, TextListsTheFirstAndCountsTheRest) {
                           HasSubstr("long: 15,326 → 8,190 tokens, 12.0 million pixels → 640 pixels"),
                           HasSubstr("2 samples have the text and images of an earlier one"), HasSubstr("x, y, z"),
                           HasSubstr("a.png, b.png"), HasSubstr("2 ids are shared by several samples, the first is q7"),
-                          HasSubstr("1  are also in the training data"), HasSubstr("Assistant: ⟦yes<end>⟧")));
+                          HasSubstr("1  is also in the training data"), HasSubstr("Assistant: ⟦yes<end>⟧")));
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(format_inspection(make_example(), {.color = true}), HasSubstr("\x1b[1;32m12 samples"));
 }

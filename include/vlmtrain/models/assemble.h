@@ -47,4 +47,8 @@ struct AssemblyResult {
 /// damaged sources and unknown layouts; kFailed if the disk is full.
 AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
+/// Returns whether models of the preset have a volume tower. Throws UserError (kUsage) for an unknown
+/// preset.
+bool has_volume_tower(const std::string& preset);
+
 }  // namespace vlmtrain::models

@@ -313,8 +313,9 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--seed", sampling.seed, "seed of sampling; the same seed gives the same answer")
       ->check(make_non_negative_check())
       ->capture_default_str();
-  command.add_flag("!--no-cache", arguments.use_cache,
-                   "run the model over the whole sequence for each token, without a KV cache; slow, for comparison");
+  command.add_flag_callback(
+      "--no-cache", [&arguments] { arguments.use_cache = false; },
+      "run the model over the whole sequence for each token, without a KV cache; slow, for comparison");
   command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--precision", arguments.precision, "data type of the model's computation")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))

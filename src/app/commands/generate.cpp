@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/arguments/arguments.h"
@@ -49,6 +51,27 @@ void check_sampling(const engine::SamplingSettings& sampling) {
   }
 }
 
+/// Returns the result of `function`, which reads the media of the prompt. Errors on files of --image,
+/// --video and --volume name the flag in place of the sample.
+template <class Function>
+auto name_flags_in_errors(const GenerateArguments& arguments, const Function& function) {
+  try {
+    return function();
+  } catch (const data::SampleError& error) {
+    constexpr std::string_view kSample = "sample prompt: ";  // the id of make_record()
+    const std::string message = error.what();
+    if (!arguments.data.empty() || !message.starts_with(kSample)) throw;
+    const std::string problem = message.substr(kSample.size());
+    for (const auto& [flag, files] : {std::pair{"--image", &arguments.images}, std::pair{"--video", &arguments.videos},
+                                      std::pair{"--volume", &arguments.volumes}}) {
+      for (const std::string& file : *files) {
+        if (problem.starts_with(file)) throw UserError(error.code(), fmt::format("{} {}", flag, problem));
+      }
+    }
+    throw;
+  }
+}
+
 /// Throws UserError if the prompt has too many tokens. Reads only the headers of media, so it is
 /// fast and runs before the model is loaded.
 void check_prompt_length(const GenerateArguments& arguments, const io::Record& record,
@@ -56,7 +79,9 @@ void check_prompt_length(const GenerateArguments& arguments, const io::Record& r
   const std::string source = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
   constexpr const char* kAdvice = "shorten it, or give fewer or smaller images and videos";
   try {
-    if (const auto shrunk = processor.process_prompt_headers(record, 0).shrunk) {
+    const data::Sample sample =
+        name_flags_in_errors(arguments, [&] { return processor.process_prompt_headers(record, 0); });
+    if (const auto& shrunk = sample.shrunk) {
       spdlog::info("the prompt has {} tokens, so its images and videos are downscaled: {} tokens remain",
                    shrunk->tokens, shrunk->tokens_after);
     }
@@ -195,8 +220,11 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   check_mask_output(arguments, *processor, record);
   if (arguments.show_prompt) {
     const bool ends_before_answer = arguments.data.empty();
-    fmt::print("{}", arguments.json ? format_prompt_json(*processor, record, ends_before_answer) + "\n"
-                                    : format_prompt(*processor, record, ends_before_answer));
+    const std::string text = name_flags_in_errors(arguments, [&] {
+      return arguments.json ? format_prompt_json(*processor, record, ends_before_answer) + "\n"
+                            : format_prompt(*processor, record, ends_before_answer);
+    });
+    fmt::print("{}", text);
     return ExitCode::kSuccess;
   }
   check_prompt_length(arguments, record, *processor, processor_settings.max_length);
@@ -208,7 +236,7 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   }
   const auto model = models::load_model(checkpoint, device,
                                         engine::to_dtype(engine::parse_precision(arguments.precision).value()), base);
-  const auto prompt = processor->process_prompt(record, 0);
+  const auto prompt = name_flags_in_errors(arguments, [&] { return processor->process_prompt(record, 0); });
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::vector<int64_t>> answers;
   generate_or_explain_oom(arguments.max_new_tokens, [&] {

@@ -50,8 +50,11 @@ ExitCode init(const InitArguments& arguments) {
   init_logging(/*quiet=*/false);
   const at::ScalarType dtype = parse_weight_dtype(arguments.dtype).value_or(at::kFloat);
   if (arguments.volume_tower.empty() && (arguments.tower_heads || !arguments.volume_size.empty())) {
-    throw usage_error("{}: requires a tower; give --volume-tower too",
-                      arguments.tower_heads ? "--tower-heads" : "--volume-size");
+    const char* const flag = arguments.tower_heads ? "--tower-heads" : "--volume-size";
+    if (!models::has_volume_tower(arguments.preset)) {
+      throw usage_error("{}: preset {} has no volume tower; omit the option", flag, arguments.preset);
+    }
+    throw usage_error("{}: requires a tower; give --volume-tower too", flag);
   }
   if (!arguments.text_model.empty() || !arguments.mask_model.empty() || !arguments.volume_tower.empty()) {
     if (!arguments.dtype.empty()) {

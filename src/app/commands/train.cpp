@@ -13,6 +13,7 @@
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/distributed/launch.h"
+#include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/virtual_gpu.h"
 #include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
@@ -72,6 +73,13 @@ void check_no_other_launcher(int64_t count) {
   }
 }
 
+/// Throws UserError (kUsage) for an unknown device. open_device() would not name virtual:NAME, which
+/// only this command accepts.
+void check_train_device(const std::string& device) {
+  if (device == "auto" || device == "cpu" || memory::parse_cuda_index(device) || parse_virtual_gpu(device)) return;
+  throw usage_error("device {}: unknown; write auto, cpu, cuda, cuda:N or virtual:NAME", device);
+}
+
 }  // namespace
 
 ExitCode train(const TrainArguments& arguments) {
@@ -89,6 +97,7 @@ ExitCode train(const TrainArguments& arguments) {
   // since it may be a pipe, which can be read only once.
   if (const auto virtual_gpu = parse_virtual_gpu(arguments.device); virtual_gpu && !planner::is_on_virtual_gpu())
     planner::restart_on_virtual_gpu(*virtual_gpu);
+  check_train_device(arguments.device);
   const at::Device device = open_device(launch ? choose_rank_device(arguments.device, *launch) : arguments.device);
   if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;
@@ -101,7 +110,7 @@ ExitCode train(const TrainArguments& arguments) {
   if (arguments.json && is_reporting_rank) {
     fmt::print("{}\n", summary.to_json());
   } else if (!arguments.quiet) {
-    spdlog::info("{} steps done; checkpoint: {}", summary.steps,
+    spdlog::info("{} done; checkpoint: {}", pluralize(summary.steps, "step"),
                  summary.checkpoint             ? summary.checkpoint->string()
                  : planner::is_on_virtual_gpu() ? "none, because the GPU is virtual"
                                                 : "none");

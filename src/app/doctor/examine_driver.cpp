@@ -132,7 +132,7 @@ void report_missing_gpu(Section& section, const DoctorContext& context, const me
   const std::string reason = is_expected ? "no NVIDIA driver is installed (no libcuda.so.1)" : driver.reason;
   const bool rejects_cpu_fallback = driver.state == memory::DriverState::kUnusable && context.device == "auto";
   if (context.device.starts_with("cuda") || rejects_cpu_fallback) {
-    return section.fail(fmt::format("{}; or train without a GPU: --device cpu", reason));
+    return section.fail(fmt::format("{}; to train on the CPU, set --device cpu", reason));
   }
   const std::string text = context.device == "auto" ? reason + ": training runs on the CPU" : reason;
   section.add(is_expected ? Severity::kOk : Severity::kWarn, text);
@@ -144,7 +144,7 @@ Section examine_driver(const DoctorContext& context) {
   const ExaminationSettings examination{
       .name = "driver",
       .activity = "querying the driver",
-      .suggestion = "check nvidia-smi and dmesg, or train without a GPU: --device cpu",
+      .suggestion = "check nvidia-smi and dmesg; to train on the CPU, set --device cpu",
       .failure_severity = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
   return examine_in_subprocess(examination, [&](Section& section) {
     section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"gpus", nlohmann::ordered_json::array()}};

@@ -136,8 +136,8 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
 void set_rejection(SampleVariant& variant, const train::Config& config, const models::ContextLength& context) {
   const auto& data = config.data;
   if (data.max_images_per_sample && variant.num_images > *data.max_images_per_sample) {
-    variant.rejection = fmt::format("a sample has {} images, more than data.max_images_per_sample={}",
-                                    variant.num_images, *data.max_images_per_sample);
+    variant.rejection = fmt::format("a sample has {}, more than data.max_images_per_sample={}",
+                                    pluralize(variant.num_images, "image"), *data.max_images_per_sample);
   } else if (context.is_hard_limit && variant.shape.tokens > context.tokens) {
     variant.rejection = fmt::format("{} is longer than the model's {} positions ({})", describe_variant(variant),
                                     format_with_commas(context.tokens), context.key);

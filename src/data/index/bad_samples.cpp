@@ -4,6 +4,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
@@ -27,8 +28,8 @@ UserError make_unusable_samples_error(const std::string& dataset, const io::Reco
     list += record.problem.empty() ? fmt::format("\n  {}: {}", record.location, problem.message)
                                    : fmt::format("\n  {}, sample {}: {}", record.location, record.id, record.problem);
   }
-  return data_error("{}: {} of {} samples cannot be used; fix them or set data.on_bad_sample=skip{}", dataset,
-                    problems.size(), records.size(), list);
+  return data_error("{}: {} of {} cannot be used; fix them or set data.on_bad_sample=skip{}", dataset, problems.size(),
+                    pluralize(records.size(), "sample"), list);
 }
 
 /// Dropped samples that are logged one by one, so that they do not flood the log. Not tuned.

@@ -90,8 +90,8 @@ void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_
   for (const auto& [kind, count] : notices.kinds()) {
     if (num_logged++ == kMaxLoggedKinds) break;
     const std::string hint = get_notice_hint(kind);
-    spdlog::warn("data {}: {}: {} of {} samples, such as {}{}{}", to_printable(dataset), describe_notice(kind),
-                 format_with_commas(count.samples), format_with_commas(samples), describe_example(count),
+    spdlog::warn("data {}: {}: {} of {}, such as {}{}{}", to_printable(dataset), describe_notice(kind),
+                 format_with_commas(count.samples), pluralize(samples, "sample"), describe_example(count),
                  hint.empty() ? "" : "; ", hint);
   }
   const size_t kinds = notices.kinds().size();

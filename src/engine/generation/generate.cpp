@@ -207,10 +207,10 @@ nn::KeyValueCache make_cache(std::span<const Sequence> sequences, const Generate
 
 void validate(const SamplingSettings& settings) {
   const auto& [temperature, top_k, top_p, penalty, seed] = settings;
-  if (!(temperature >= 0)) throw usage_error("temperature {}: must be at least 0 (greedy)", temperature);
-  if (top_k < 0) throw usage_error("top_k {}: must be 0 (all tokens) or a positive number of tokens", top_k);
-  if (!(top_p > 0 && top_p <= 1)) throw usage_error("top_p {}: must be above 0 and at most 1 (all tokens)", top_p);
-  if (!(penalty > 0)) throw usage_error("repetition_penalty {}: must be above 0 (1: no penalty)", penalty);
+  if (!(temperature >= 0)) throw usage_error("--temperature {}: must be at least 0 (greedy)", temperature);
+  if (top_k < 0) throw usage_error("--top-k {}: must be 0 (all tokens) or a positive number of tokens", top_k);
+  if (!(top_p > 0 && top_p <= 1)) throw usage_error("--top-p {}: must be above 0 and at most 1 (all tokens)", top_p);
+  if (!(penalty > 0)) throw usage_error("--repetition-penalty {}: must be above 0 (1: no penalty)", penalty);
 }
 
 at::Tensor penalize_repetition(const at::Tensor& logits, std::span<const std::vector<int64_t>> previous_tokens,

@@ -79,6 +79,10 @@ UserError make_write_error(const std::filesystem::path& target_path, int error, 
           "system that supports larger files",
           path.string(), reason, requested_bytes);
     case ENOENT:
+      // The folder may exist in a file system without files of the user, such as /proc.
+      if (std::error_code ignored; std::filesystem::is_directory(folder, ignored)) {
+        return run_error("cannot write {}: {}: choose a folder that you can write to", path.string(), reason);
+      }
       return run_error("cannot write {}: {}: create the folder {} first", path.string(), reason, folder);
     case ENOTDIR:
       return run_error("cannot write {}: {}: {} contains a file in place of a folder; move it away", path.string(),

@@ -78,8 +78,8 @@ std::string to_local_path(std::string file, size_t number, const MediaKind& kind
   }
   for (const std::string_view scheme : {"http://", "https://", "data:"}) {
     if (file.starts_with(scheme)) {
-      throw data_error("{} {} is a {}... URL, and only files are supported: save the {} and give its path", kind.name,
-                       number, scheme, kind.name);
+      throw data_error("{} {} is {} {}... URL, and only files are supported: save the {} and give its path", kind.name,
+                       number, scheme == "data:" ? "a" : "an", scheme, kind.name);
     }
   }
   return file;

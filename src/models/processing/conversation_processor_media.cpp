@@ -246,9 +246,8 @@ void ConversationProcessor::check_images(const io::Record& record,
   const auto limit = settings_.max_images_per_sample;
   const int64_t num_images = std::reduce(images_per_placeholder.begin(), images_per_placeholder.end());
   if (!limit || num_images <= *limit) return;
-  throw data::SampleError(
-      "too many images",
-      fmt::format("sample {} has {} images, more than data.max_images_per_sample={}", record.id, num_images, *limit));
+  throw data::SampleError("too many images", fmt::format("sample {} has {}, more than data.max_images_per_sample={}",
+                                                         record.id, pluralize(num_images, "image"), *limit));
 }
 
 std::vector<ConversationProcessor::Medium> ConversationProcessor::collect_media(const io::Record& record,

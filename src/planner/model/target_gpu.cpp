@@ -140,8 +140,18 @@ std::vector<const memory::GpuSpec*> find_matching_gpus(const std::string& name) 
         "gpu {}: unknown; {}the known MIG instances are {}; on any other one, a run uses the driver's values", name,
         hint, join_names(mig_names));
   }
-  throw usage_error("gpu {}: unknown; {}for another GPU, set vlmtrain plan --gpu-gb; the known GPUs are {}", name, hint,
-                    join_names(gpu_names));
+  // The nearest GPUs, or all if none is near.
+  constexpr size_t kMaxListedGpus = 10;
+  std::vector<std::string> candidates = gpu_names;
+  std::vector<std::string> nearest;
+  while (nearest.size() < kMaxListedGpus) {
+    const auto next = find_nearest_word(name, candidates);
+    if (!next) break;
+    nearest.push_back(*next);
+    std::erase(candidates, *next);
+  }
+  throw usage_error("gpu {}: unknown; {}for another GPU, set --gpu-gb GB; the {} GPUs are {}", name, hint,
+                    nearest.empty() ? "known" : "nearest known", join_names(nearest.empty() ? gpu_names : nearest));
 }
 
 std::string format_gigabytes(int64_t bytes) {
@@ -173,7 +183,7 @@ TargetGpu make_target_gpu(double nominal_gib) {
   constexpr double kMinGib = 1;
   constexpr double kMaxGib = 1024;
   if (!(nominal_gib >= kMinGib && nominal_gib <= kMaxGib)) {
-    throw usage_error("gpu-gb {}: must be the GPU's memory size in gigabytes, from {} to {}", nominal_gib, kMinGib,
+    throw usage_error("--gpu-gb {}: must be the GPU's memory size in gigabytes, from {} to {}", nominal_gib, kMinGib,
                       kMaxGib);
   }
   const auto* const size_class =

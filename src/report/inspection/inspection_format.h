@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,16 @@ std::string describe_largest_samples(const Inspection& inspection);
 
 /// Returns "3,064 samples, 3,060 of which can be used".
 std::string format_usable_samples(const data::Ledger& ledger);
+
+/// Returns the verb after a number: "is" or "are".
+inline const char* get_be(int64_t number) {
+  return number == 1 ? "is" : "are";
+}
+
+/// Returns the verb after a number: "has" or "have".
+inline const char* get_have(int64_t number) {
+  return number == 1 ? "has" : "have";
+}
 
 /// Returns "weight 2, task vqa" or "repeated 0.5 times"; empty without options.
 std::string format_source_options(const data::Source& source);

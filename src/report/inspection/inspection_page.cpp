@@ -264,18 +264,20 @@ class InspectionPageBuilder {
     std::string html =
         make_hint(fmt::format("data.eval={}: {}.", evaluation.name, format_usable_samples(evaluation.ledger)));
     if (evaluation.without_media > 0) {
-      html +=
-          make_hint(fmt::format("{} have no image, video or volume.", format_with_commas(evaluation.without_media)));
+      html += make_hint(fmt::format("{} {} no image, video or volume.", format_with_commas(evaluation.without_media),
+                                    get_have(evaluation.without_media)));
     }
-    html += make_hint(fmt::format("{} are also in the training data, with the same text and images.",
-                                  format_with_commas(std::ssize(evaluation.train_duplicates))));
+    html += make_hint(fmt::format("{} {} also in the training data, with the same text and images.",
+                                  format_with_commas(std::ssize(evaluation.train_duplicates)),
+                                  get_be(std::ssize(evaluation.train_duplicates))));
     if (!evaluation.train_duplicates.empty()) {
       html += make_long_table({"in data.eval", "in data.train"}, 2, evaluation.train_duplicates, [](const auto& pair) {
         return std::vector<std::string>{pair.first, pair.second};
       });
     }
-    html += make_hint(fmt::format("{} have {} from the training data.",
+    html += make_hint(fmt::format("{} {} {} from the training data.",
                                   format_with_commas(std::ssize(evaluation.ids_with_train_media)),
+                                  get_have(std::ssize(evaluation.ids_with_train_media)),
                                   inspection_.has_grids ? "a volume" : "an image or video"));
     if (!evaluation.ids_with_train_media.empty())
       html += make_details("samples", make_group_list({evaluation.ids_with_train_media}));
@@ -292,12 +294,14 @@ class InspectionPageBuilder {
   /// look better than they are.
   static std::string render_subjects(const InspectedEvaluation& evaluation) {
     if (!evaluation.has_subjects) return {};
-    std::string html = make_hint(fmt::format("{} are of a subject in the training data.",
-                                             format_with_commas(std::ssize(evaluation.ids_with_train_subjects))));
+    std::string html = make_hint(fmt::format("{} {} of a subject in the training data.",
+                                             format_with_commas(std::ssize(evaluation.ids_with_train_subjects)),
+                                             get_be(std::ssize(evaluation.ids_with_train_subjects))));
     if (evaluation.train_subjects.empty()) return html;
     html += make_details("samples", make_group_list({evaluation.ids_with_train_subjects}));
     html += make_hint(
-        fmt::format("{} of the subjects are in both:", format_with_commas(std::ssize(evaluation.train_subjects))));
+        fmt::format("{} of the subjects {} in both:", format_with_commas(std::ssize(evaluation.train_subjects)),
+                    get_be(std::ssize(evaluation.train_subjects))));
     return html + make_group_list({evaluation.train_subjects});
   }
 

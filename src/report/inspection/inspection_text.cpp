@@ -294,7 +294,7 @@ class InspectionTextBuilder {
     const InspectedEvaluation& evaluation = *inspection_.evaluation;
     add_heading(fmt::format("Evaluation (data.eval={}): {}", to_printable(evaluation.name),
                             format_usable_samples(evaluation.ledger)));
-    const auto add_line = [&](size_t count, const char* text, const auto& get_id) {
+    const auto add_line = [&](size_t count, const std::string& text, const auto& get_id) {
       std::vector<std::string> ids;
       for (size_t i = 0; i < std::min(kMaxListedEntries, count); ++i) ids.push_back(to_printable(get_id(i)));
       const std::string names =
@@ -304,13 +304,15 @@ class InspectionTextBuilder {
     };
     if (evaluation.without_media > 0) {
       text_ += wrap_text(fmt::format("  {:>8}  ", format_with_commas(evaluation.without_media)),
-                         "have no image, video or volume", columns_);
+                         fmt::format("{} no image, video or volume", get_have(evaluation.without_media)), columns_);
     }
-    add_line(evaluation.train_duplicates.size(), "are also in the training data, with the same text and images",
+    add_line(evaluation.train_duplicates.size(),
+             fmt::format("{} also in the training data, with the same text and images",
+                         get_be(std::ssize(evaluation.train_duplicates))),
              [&](size_t i) { return evaluation.train_duplicates[i].first; });
     add_line(evaluation.ids_with_train_media.size(),
-             inspection_.has_grids ? "have a volume from the training data"
-                                   : "have an image or video from the training data",
+             fmt::format("{} {} from the training data", get_have(std::ssize(evaluation.ids_with_train_media)),
+                         inspection_.has_grids ? "a volume" : "an image or video"),
              [&](size_t i) { return evaluation.ids_with_train_media[i]; });
     if (evaluation.has_subjects) add_subjects(evaluation, add_line);
     add_notices(evaluation.ledger, "Notices of data.eval");
@@ -318,10 +320,13 @@ class InspectionTextBuilder {
 
   template <class AddLine>
   void add_subjects(const InspectedEvaluation& evaluation, const AddLine& add_line) {
-    add_line(evaluation.ids_with_train_subjects.size(), "are of a subject in the training data",
-             [&](size_t i) { return evaluation.ids_with_train_subjects[i]; });
+    add_line(
+        evaluation.ids_with_train_subjects.size(),
+        fmt::format("{} of a subject in the training data", get_be(std::ssize(evaluation.ids_with_train_subjects))),
+        [&](size_t i) { return evaluation.ids_with_train_subjects[i]; });
     if (evaluation.train_subjects.empty()) return;
-    add_line(evaluation.train_subjects.size(), "of the subjects are in both",
+    add_line(evaluation.train_subjects.size(),
+             fmt::format("of the subjects {} in both", get_be(std::ssize(evaluation.train_subjects))),
              [&](size_t i) { return evaluation.train_subjects[i]; });
   }
 

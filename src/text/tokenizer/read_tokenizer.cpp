@@ -271,7 +271,7 @@ std::string read_tokenizer_json(const std::filesystem::path& tokenizer_json) {
   std::ifstream file(tokenizer_json, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) {
-    throw data_error("Cannot read the tokenizer {}; a checkpoint folder must contain tokenizer.json",
+    throw data_error("cannot read the tokenizer {}; a checkpoint folder must contain tokenizer.json",
                      tokenizer_json.string());
   }
   return content;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "train/checkpoint/checkpoint_checksums.h"
@@ -134,10 +135,12 @@ void RunCheckpoints::check(CheckScope scope) const {
     if (scope == CheckScope::kAll) verify_checksums(newest, VerifiedFiles::kAll);
   } catch (const UserError& error) {
     const bool is_only = checkpoints.size() == 1;
-    throw data_error("{}: is not a complete checkpoint: {}; move it away to {}, or copy it again", newest.string(),
-                     error.what(),
+    const bool advises_copy = std::string_view(error.what()).find("copy it again") != std::string_view::npos;
+    throw data_error("{}: is not a complete checkpoint: {}; {}move it away to {}{}", newest.string(), error.what(),
+                     advises_copy ? "or " : "",
                      is_only ? std::string("start the run from the beginning")
-                             : "resume from " + checkpoints[checkpoints.size() - 2].second.filename().string());
+                             : "resume from " + checkpoints[checkpoints.size() - 2].second.filename().string(),
+                     advises_copy ? "" : ", or copy it again");
   }
 }
 

@@ -103,8 +103,8 @@ data::SampleIndex check_all_samples(const io::Records& records, const models::Pr
   }
   data::SampleIndex sample_index = index_with_progress(records, processor, config, std::move(index_settings));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  spdlog::info("data {}: {} samples checked in {:.1f} s, {} of them unchanged; {} cannot be used", file.string(),
-               records.size(), seconds, sample_index.num_from_cache, sample_index.problems.size());
+  spdlog::info("data {}: {} checked in {:.1f} s, {} of them unchanged; {} cannot be used", file.string(),
+               pluralize(records.size(), "sample"), seconds, sample_index.num_from_cache, sample_index.problems.size());
   return sample_index;
 }
 
@@ -260,15 +260,16 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
   const auto get_printable_id = [&](int64_t index) { return to_printable(eval_index.ids[index]); };
   if (!overlap.samples.empty()) {
     spdlog::warn(
-        "data.eval: {} of {} are also in data.train with the same text and media, such as {}: evaluations measure "
+        "data.eval: {} of {} {} also in data.train with the same text and media, such as {}: evaluations measure "
         "memorization; vlmtrain inspect lists them",
         format_with_commas(std::ssize(overlap.samples)), pluralize(usable, "sample"),
-        get_printable_id(overlap.samples.front()));
+        overlap.samples.size() == 1 ? "is" : "are", get_printable_id(overlap.samples.front()));
   }
   if (!overlap.samples_with_shared_files.empty()) {
     spdlog::info(
-        "data.eval: {} of {} have an image, video or volume that is also in data.train with other text, such as {}",
+        "data.eval: {} of {} {} an image, video or volume that is also in data.train with other text, such as {}",
         format_with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(usable, "sample"),
+        overlap.samples_with_shared_files.size() == 1 ? "has" : "have",
         get_printable_id(overlap.samples_with_shared_files.front()));
   }
 }

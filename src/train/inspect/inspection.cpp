@@ -200,7 +200,7 @@ class DataInspector {
                                  .num_records = end - begin,
                                  .num_usable = end - begin - count_in_range(sample_index_.problems),
                                  .num_shrunk = count_in_range(sample_index_.shrunk),
-                                 .without_media = data::count_media(sample_index_.shapes, begin, end).without_media});
+                                 .without_media = data::count_media(sample_index_.shapes, begin, end).num_without_media});
     }
     const auto media_counts = data::count_media(sample_index_.shapes);
     result_.without_media = media_counts.num_without_media;

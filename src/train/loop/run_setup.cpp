@@ -181,9 +181,9 @@ void RunSetup::set_total_steps(const Config& config) {
     state.total_steps = compute_total_steps_after_change(state.step, epochs, options, units_per_epoch);
     if (*state.total_steps <= state.step) {
       throw usage_error(
-          "{}: the run has completed {} steps, and training.{} adds no more, so the changed settings would have no "
+          "{}: the run has completed {}, and training.{} adds no more, so the changed settings would have no "
           "effect; raise it",
-          checkpoints.newest()->string(), state.step,
+          checkpoints.newest()->string(), pluralize(state.step, "step"),
           options.max_steps ? fmt::format("max_steps={}", *options.max_steps)
                             : fmt::format("epochs={}", options.epochs));
     }
@@ -208,10 +208,12 @@ double RunSetup::schedule_factor() const {
 std::string RunSetup::describe_split(const Config& config) const {
   const int64_t micro_batch_size = step_config.micro_batch_size;
   if (!step_config.memory_costs && order->settings().packs)
-    return fmt::format("in micro-batches of {} samples", micro_batch_size);
-  if (!step_config.memory_costs)
-    return fmt::format("in {} micro-batches of {}", config.training.global_batch_size / micro_batch_size,
+    return fmt::format("in micro-batches of {}", pluralize(micro_batch_size, "sample"));
+  if (!step_config.memory_costs) {
+    const int64_t num_micro_batches = config.training.global_batch_size / micro_batch_size;
+    return fmt::format("in {} micro-batch{} of {}", num_micro_batches, num_micro_batches == 1 ? "" : "es",
                        micro_batch_size);
+  }
   const auto& split_plan = plan ? plan->split_plan() : host_plan->split_plan();
   if (!split_plan) return "each split by memory, as at the start of the run";
   return fmt::format("each split by memory: {:.1f} micro-batches on average, {} to {} in {} sampled steps",
@@ -233,8 +235,9 @@ std::string RunSetup::describe_changes(const Config& config) const {
                         get_old_ledger_name());
   }
   if (!keeps_task_weights_) text += "; GradNorm's weights are reset";
-  return text + fmt::format("; the learning rate continues at {:.3g}, the run has {} steps in total",
-                            compute_learning_rates(config.training, schedule_factor()).language_model, total_steps);
+  return text + fmt::format("; the learning rate continues at {:.3g}, the run has {} in total",
+                            compute_learning_rates(config.training, schedule_factor()).language_model,
+                            pluralize(total_steps, "step"));
 }
 
 void RunSetup::make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,

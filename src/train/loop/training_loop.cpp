@@ -157,10 +157,11 @@ void TrainingLoop::log_run() const {
                format_rounded_count(run_.model->parameters().total_elements()),
                format_rounded_count(run_.training->optimizer.count_trained_elements()),
                engine::to_string(training.precision), device_.str());
-  spdlog::info("data {}: {} usable samples; {} steps of {}{} {}, {}", config_.data.train.name(),
-               run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
-               training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
-               config_.data.packing ? "packs" : "samples", run_.describe_split(config_));
+  spdlog::info("data {}: {}; {} of {}{}, {}", config_.data.train.name(),
+               pluralize(run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), "usable sample"),
+               pluralize(run_.total_steps, "step"), training.balance.global_batch_tokens ? "at most " : "",
+               pluralize(training.global_batch_size, config_.data.packing ? "pack" : "sample"),
+               run_.describe_split(config_));
   for (const auto& line :
        {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks->description()}) {
     if (!line.empty()) spdlog::info("{}", line);

@@ -28,6 +28,8 @@ using planner::CpuPlan;
 using planner::CpuPlanRequest;
 
 std::string format_gb(int64_t bytes) {
+  // Below 0.01 GB, two decimals of a GB would show 0.00.
+  if (bytes > 0 && bytes < 10'000'000) return fmt::format("{:.2f} MB", static_cast<double>(bytes) / 1e6);
   return fmt::format("{:.2f} GB", to_gigabytes(bytes));
 }
 
@@ -44,7 +46,7 @@ std::string describe_step_config(const planner::StepConfig& step_config, const C
     }
   }
   if (step_config.vision_tiles_per_pass > 0)
-    text += fmt::format(", {} tiles per vision pass", step_config.vision_tiles_per_pass);
+    text += fmt::format(", {} per vision pass", pluralize(step_config.vision_tiles_per_pass, "tile"));
   return text;
 }
 

@@ -214,7 +214,7 @@ TEST_F(VolumesTest, InspectReportsSharedSubjects) {
                           HasSubstr("volume of 48x48x48"), HasSubstr("data:image/png;base64,")));
   const Result text = run({"inspect", "--config", "train.yaml", "data.eval=held_out.json"});
   EXPECT_THAT(text.out, AllOf(HasSubstr("3  are of a subject in the training data: held-sub-1-T1"),
-                              HasSubstr("1  of the subjects are in both: sub-1"), HasSubstr("Volumes: 1 to 2")));
+                              HasSubstr("1  of the subjects is in both: sub-1"), HasSubstr("Volumes: 1 to 2")));
 }
 
 TEST_F(VolumesTest, GeneratesForAScan) {
