@@ -89,7 +89,7 @@ data::SampleIndex make_data_set(const Mixture& mixture, const std::filesystem::p
 class OptimalSplit {
  public:
   OptimalSplit(const Samples& samples, const MemoryCostTable& table) : table_(table) {
-    for (const auto& shape : samples) items_.push_back(planner::compute_sizes(shape));
+    for (const auto& shape : samples) items_.push_back(planner::compute_micro_batch_sizes(shape));
     std::ranges::sort(items_, std::ranges::greater{}, [&](const MicroBatchSizes& sizes) { return table.bytes(sizes); });
   }
 
@@ -126,7 +126,7 @@ class OptimalSplit {
     MemoryCostTable additive = table_;
     additive.base_bytes = 0;
     for (const auto term : {MemoryCostTable::kPaddedTokens, MemoryCostTable::kLossRows, MemoryCostTable::kPassRows}) {
-      additive.bytes_per_1024[term] = 0;
+      additive.bytes_per_1024_units[term] = 0;
     }
     int64_t free_bytes = 0;
     for (const auto& bin : bins_) {
@@ -208,7 +208,7 @@ int64_t count_improvable_steps(planner::DryRunProcess& process, const planner::P
       if (split.micro_batches() >= splits[i].micro_batches()) continue;
       const auto samples = planner::group_samples(steps[i]);
       const auto outcome = process.dry_run(
-          {.step_config = plan.best.step_config, .steps = {samples, samples}, .splits = {split, split}});
+          {.step_config = plan.best_estimate.step_config, .steps = {samples, samples}, .splits = {split, split}});
       num_improvable += outcome.peaks().reserved_bytes <= plan.limit.limit_bytes;
       break;
     }
@@ -235,12 +235,12 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
     return step;
   };
   const planner::Plan equal = planner::make_plan(request);
-  for (int64_t i = 0; i < planner::num_steps_to_sample(kGlobalBatch); ++i)
+  for (int64_t i = 0; i < planner::compute_num_sampled_steps(kGlobalBatch); ++i)
     request.workload.sampled_steps.push_back({sample_step()});
   const planner::Plan plan = planner::make_plan(request);
   fmt::print(stderr, "{} on {}: {:.1f} s, split by memory {:.1f} s; {} of {} blocks\n", mixture.model, mixture.target,
              equal.planning_stats.seconds, plan.planning_stats.seconds,
-             plan.best.step_config.recompute.vision + plan.best.step_config.recompute.language,
+             plan.best_estimate.step_config.recompute.vision + plan.best_estimate.step_config.recompute.language,
              plan.detail.vision_blocks + plan.detail.language_blocks);
   if (!plan.fits || !plan.split) {
     fmt::print("| {} | {} | {} | not split by memory |\n", mixture.name, mixture.model, mixture.target);
@@ -256,30 +256,33 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
   for (int64_t i = 0; i < num_steps; ++i) {
     Samples step = sample_step();
     splits.push_back(planner::split_by_memory(step, plan.split->table));
-    equal_cuts.push_back(engine::split_evenly(kGlobalBatch, equal.best.step_config.micro_batch_size));
+    equal_cuts.push_back(engine::split_evenly(kGlobalBatch, equal.best_estimate.step_config.micro_batch_size));
     fixed_cuts.push_back(engine::split_evenly(kGlobalBatch, kFixedMicroBatch));
     optimum += OptimalSplit(step, plan.split->table).count_passes(splits.back().micro_batches());
     steps.push_back(std::move(step));
   }
 
   planner::DryRunProcess unlimited(plan.job, planner::make_virtual_gpu(plan.target));
-  const double memory_split_speed = measure_samples_per_second(unlimited, plan.best.step_config, steps, splits);
-  const double equal_split_speed = measure_samples_per_second(unlimited, equal.best.step_config, steps, equal_cuts);
+  const double memory_split_speed =
+      measure_samples_per_second(unlimited, plan.best_estimate.step_config, steps, splits);
+  const double equal_split_speed =
+      measure_samples_per_second(unlimited, equal.best_estimate.step_config, steps, equal_cuts);
   const int64_t num_improvable = count_improvable_steps(unlimited, plan, steps, splits);
   const std::vector<Samples> first(steps.begin(),
                                    steps.begin() + static_cast<std::ptrdiff_t>(std::min(kTimedSteps, steps.size())));
   planner::PlanRequest single = request;
   single.constraints.micro_batch_size = 1;
   const planner::Plan split = planner::make_plan(single);
-  const SplitForecast split_forecast = forecast_splits(split, split.best.step_config, first, fixed_cuts);
+  const SplitForecast split_forecast = forecast_splits(split, split.best_estimate.step_config, first, fixed_cuts);
   const double fixed_split_speed =
-      measure_samples_per_second(unlimited, split.best.step_config, first, split_forecast.splits);
+      measure_samples_per_second(unlimited, split.best_estimate.step_config, first, split_forecast.splits);
 
-  const SplitForecast forecast = forecast_splits(plan, plan.best.step_config, steps, splits);
+  const SplitForecast forecast = forecast_splits(plan, plan.best_estimate.step_config, steps, splits);
   planner::DryRunProcess process(plan.job, {.gpu = std::string(plan.target.gpu->name),
                                             .memory_bytes = plan.limit.gpu_bytes,
                                             .used_bytes = plan.limit.context_bytes});
-  planner::DryRunRequest dry_run_request{.step_config = plan.best.step_config, .steps = {}, .splits = forecast.splits};
+  planner::DryRunRequest dry_run_request{
+      .step_config = plan.best_estimate.step_config, .steps = {}, .splits = forecast.splits};
   for (const auto& step : steps) dry_run_request.steps.push_back(planner::group_samples(step));
   const auto outcome = process.dry_run(dry_run_request);
   // After the look-ahead made a run empty its cache, these steps differ from the run's.
@@ -295,7 +298,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
       "{} "
       "+ {} | {} of {} | {:.1f} % |\n",
       mixture.name, mixture.model, mixture.lora_rank > 0 ? ", LoRA" : ", full", mixture.target,
-      equal.best.step_config.micro_batch_size, equal.accumulation_steps(), per_step(count_passes(splits)),
+      equal.best_estimate.step_config.micro_batch_size, equal.accumulation_steps(), per_step(count_passes(splits)),
       static_cast<double>(count_passes(splits)) / static_cast<double>(optimum), num_improvable, first.size(),
       memory_split_speed, equal_split_speed, memory_split_speed / equal_split_speed, fixed_split_speed,
       memory_split_speed / fixed_split_speed, outcome.out_of_memory ? "yes" : "no", forecast.num_split,

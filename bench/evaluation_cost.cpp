@@ -50,7 +50,7 @@ void measure(const char* checkpoint, const char* data, const char* images, size_
   const auto model = models::load_model(checkpoint, at::kCPU, at::kFloat);
   std::vector<data::Sample> samples;
   for (int64_t i = 0; i < records.size(); ++i) samples.push_back(data::make_sample(*processor, records.at(i), i));
-  const engine::CrossEntropy objective;
+  const engine::CrossEntropyObjective objective;
   const double forward = measure_min_seconds([&] {
     const at::NoGradGuard no_gradients;
     for (std::span rest(samples); !rest.empty(); rest = rest.subspan(std::min(batch_size, rest.size()))) {

@@ -88,7 +88,7 @@ void print_row(const std::string& name, const std::vector<SampleSize>& sizes, Pa
   const auto packs = data::pack(order, sizes, limits, kSeed);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   PackLimits unlimited = limits;
-  unlimited.window = std::ssize(sizes);
+  unlimited.window_size = std::ssize(sizes);
   const auto best = data::compute_pack_statistics(data::pack(order, sizes, unlimited, kSeed), sizes, unlimited).fill;
   const auto fill = data::compute_pack_statistics(packs, sizes, limits).fill;
   const int64_t samples_per_pack = std::max<int64_t>(1, std::ssize(sizes) / fill.packs);

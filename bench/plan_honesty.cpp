@@ -90,16 +90,18 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
   if (random.with_chance(0.4)) request.job.lora = nn::LoraSettings{.rank = random_rank(random)};
   if (options.masks) {
     request.job.objective.masks.emplace();
-    request.job.frozen.mask_encoder = random.with_chance(0.3);
+    request.job.frozen_parts.mask_encoder = random.with_chance(0.3);
     if (request.job.lora) {
-      request.job.lora->modules_to_save = models::get_default_modules_to_save(request.job.model, request.job.frozen);
-      if (request.job.frozen.mask_encoder) request.job.lora->excluded_components.push_back(nn::Component::kMaskEncoder);
+      request.job.lora->modules_to_save =
+          models::get_default_modules_to_save(request.job.model, request.job.frozen_parts);
+      if (request.job.frozen_parts.mask_encoder)
+        request.job.lora->excluded_components.push_back(nn::Component::kMaskEncoder);
     }
   }
-  if (random.with_chance(0.3)) request.job.frozen.vision_tower = true;
-  if (random.with_chance(0.1)) request.job.frozen.language_model = true;
+  if (random.with_chance(0.3)) request.job.frozen_parts.vision_tower = true;
+  if (random.with_chance(0.1)) request.job.frozen_parts.language_model = true;
   request.target = planner::find_target_gpu(std::string(gpu.name));
-  request.mode = random.pick(planner::memory_modes()).second;
+  request.mode = random.pick(planner::list_memory_modes()).second;
   request.workload.worst_batches = {
       {.shapes = {models::compute_sample_shape(request.job.model, sample)}, .first_sample_id = {}}};
   request.workload.global_batch_size = random.pick(kGlobalBatches);
@@ -114,8 +116,8 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
            {"gpu", gpu.name},
            {"precision", engine::to_string(request.job.precision)},
            {"lora_rank", request.job.lora ? request.job.lora->rank : 0},
-           {"frozen_vision", request.job.frozen.vision_tower},
-           {"frozen_language", request.job.frozen.language_model},
+           {"frozen_vision", request.job.frozen_parts.vision_tower},
+           {"frozen_language", request.job.frozen_parts.language_model},
            {"mode", planner::to_string(request.mode)},
            {"global_batch_size", request.workload.global_batch_size},
            {"world_size", request.workload.world_size},
@@ -151,7 +153,7 @@ data::SampleShape sample_smaller_shape(Random& random, const data::SampleShape& 
 /// Returns global batches of random samples; one of the first steps has only the largest samples.
 std::vector<std::vector<planner::SampleGroup>> make_random_steps(Random& random, const planner::Plan& plan) {
   const data::SampleShape& worst = plan.worst_batch.shapes.front();
-  const int64_t micro_batch_size = plan.best.step_config.micro_batch_size;
+  const int64_t micro_batch_size = plan.best_estimate.step_config.micro_batch_size;
   const int64_t samples = std::min(plan.workload.samples_per_rank(),
                                    std::max(kMaxSamplesPerStep / micro_batch_size, int64_t{2}) * micro_batch_size);
   std::vector<std::vector<planner::SampleGroup>> steps(kSteps);
@@ -168,9 +170,9 @@ std::vector<std::vector<planner::SampleGroup>> make_random_steps(Random& random,
 /// Returns the reserved peak of the plan with the next larger micro-batch; 0 if none exists.
 int64_t measure_next_larger_bytes(const planner::Plan& plan, planner::DryRunProcess& unlimited) {
   const auto sizes = planner::find_divisors(plan.workload.samples_per_rank());
-  const auto next_size = std::upper_bound(sizes.begin(), sizes.end(), plan.best.step_config.micro_batch_size);
+  const auto next_size = std::upper_bound(sizes.begin(), sizes.end(), plan.best_estimate.step_config.micro_batch_size);
   if (next_size == sizes.end()) return 0;
-  planner::StepConfig step_config = plan.best.step_config;
+  planner::StepConfig step_config = plan.best_estimate.step_config;
   step_config.micro_batch_size = *next_size;
   const int64_t micro_batches = std::min<int64_t>(2, plan.workload.samples_per_rank() / *next_size);
   const std::vector<planner::SampleGroup> samples{{plan.worst_batch.shapes.front(), micro_batches * *next_size}};
@@ -190,7 +192,7 @@ planner::DryRunResult run_ranks(Random& random, const planner::Plan& plan) {
                                          .memory_bytes = plan.limit.gpu_bytes,
                                          .used_bytes = plan.overhead_bytes()});
     const auto rank_outcome =
-        process.dry_run({.step_config = plan.best.step_config, .steps = make_random_steps(random, plan)});
+        process.dry_run({.step_config = plan.best_estimate.step_config, .steps = make_random_steps(random, plan)});
     outcome.out_of_memory = outcome.out_of_memory || rank_outcome.out_of_memory;
     outcome.allocation_retries += rank_outcome.allocation_retries;
     outcome.steps.insert(outcome.steps.end(), rank_outcome.steps.begin(), rank_outcome.steps.end());
@@ -226,12 +228,12 @@ nlohmann::ordered_json check_plan(Random& random, JobSetting setting, Summary& s
   summary.above_plan += outcome.peaks().reserved_bytes > plan.limit.limit_bytes;
   summary.next_measured += next_bytes > 0;
   summary.next_fits += next_bytes > 0 && next_bytes <= plan.limit.limit_bytes;
-  report["micro_batch_size"] = plan.best.step_config.micro_batch_size;
-  report["recompute_vision"] = plan.best.step_config.recompute.vision;
-  report["recompute_language"] = plan.best.step_config.recompute.language;
-  report["vision_tiles_per_pass"] = plan.best.step_config.vision_tiles_per_pass;
+  report["micro_batch_size"] = plan.best_estimate.step_config.micro_batch_size;
+  report["recompute_vision"] = plan.best_estimate.step_config.recompute.vision;
+  report["recompute_language"] = plan.best_estimate.step_config.recompute.language;
+  report["vision_tiles_per_pass"] = plan.best_estimate.step_config.vision_tiles_per_pass;
   report["limit_bytes"] = plan.limit.limit_bytes;
-  report["planned_reserved_bytes"] = plan.best.peaks.reserved_bytes;
+  report["planned_reserved_bytes"] = plan.best_estimate.peaks.reserved_bytes;
   report["run_reserved_bytes"] = outcome.peaks().reserved_bytes;
   report["run_allocated_bytes"] = outcome.peaks().allocated_bytes;
   report["out_of_memory"] = outcome.out_of_memory;
@@ -255,7 +257,7 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
   for (int64_t i = 0; summary.fits < configurations; ++i) {
     Random random(seed, i);
     JobSetting setting = make_random_job(random, folder.path(), options);
-    const auto& frozen = setting.request.job.frozen;
+    const auto& frozen = setting.request.job.frozen_parts;
     if (setting.request.job.lora && frozen.vision_tower && frozen.language_model)
       continue;  // nearly nothing is trainable
     fmt::print("{}\n", check_plan(random, std::move(setting), summary).dump());

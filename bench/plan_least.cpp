@@ -233,11 +233,11 @@ std::vector<planner::StepConfig> make_alternatives(Random& random, const planner
     if (fixed.loss_chunk_rows) step_config.loss_chunk_rows = *fixed.loss_chunk_rows;
     step_config.expandable_segments = fixed.expandable_segments;
     const bool is_known = std::find(list.begin(), list.end(), step_config) != list.end();
-    if (!is_known && step_config != plan.best.step_config) list.push_back(step_config);
+    if (!is_known && step_config != plan.best_estimate.step_config) list.push_back(step_config);
   };
   const auto add_variants = [&](auto planner::StepConfig::*choice, const auto&... values) {
     const auto add_with_value = [&](const auto& value) {
-      planner::StepConfig step_config = plan.best.step_config;
+      planner::StepConfig step_config = plan.best_estimate.step_config;
       step_config.*choice = value;
       add(step_config);
     };
@@ -276,10 +276,10 @@ void compare_with_alternatives(Random& random, const planner::PlanRequest& reque
   for (const auto& step_config : make_alternatives(random, request, plan)) {
     const auto bytes = evaluator.measure_reserved_bytes(request.job, step_config, request.workload.worst_batches);
     ++summary.num_alternatives;
-    if (!bytes || *bytes >= plan.best.peaks.reserved_bytes) continue;
-    const int64_t difference = plan.best.peaks.reserved_bytes - *bytes;
+    if (!bytes || *bytes >= plan.best_estimate.peaks.reserved_bytes) continue;
+    const int64_t difference = plan.best_estimate.peaks.reserved_bytes - *bytes;
     const double relative_difference =
-        static_cast<double>(difference) / static_cast<double>(plan.best.peaks.reserved_bytes);
+        static_cast<double>(difference) / static_cast<double>(plan.best_estimate.peaks.reserved_bytes);
     ++(relative_difference > kTolerance ? summary.num_lower : summary.num_slightly_lower);
     summary.largest_share = std::max(summary.largest_share, relative_difference);
     lower.push_back({{"micro_batch_size", step_config.micro_batch_size},
@@ -333,11 +333,12 @@ nlohmann::ordered_json check_plan(Random& random, const Arguments& arguments, Su
     report["fits"] = plan.fits;
     report["plan_seconds"] = plan.planning_stats.seconds;
     report["dry_runs"] = plan.planning_stats.num_dry_runs;
-    report["reserved_bytes"] = plan.best.peaks.reserved_bytes;
+    report["reserved_bytes"] = plan.best_estimate.peaks.reserved_bytes;
     report["limit_bytes"] = plan.limit.limit_bytes;
-    report["chosen"] = {plan.best.step_config.micro_batch_size, plan.best.step_config.recompute.vision,
-                        plan.best.step_config.recompute.language, plan.best.step_config.vision_tiles_per_pass,
-                        plan.best.step_config.loss_chunk_rows};
+    report["chosen"] = {
+        plan.best_estimate.step_config.micro_batch_size, plan.best_estimate.step_config.recompute.vision,
+        plan.best_estimate.step_config.recompute.language, plan.best_estimate.step_config.vision_tiles_per_pass,
+        plan.best_estimate.step_config.loss_chunk_rows};
     if (plan.fits) return;
     ++summary.num_unfit;
     compare_with_alternatives(random, request, plan, report, summary);

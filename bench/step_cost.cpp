@@ -21,7 +21,7 @@ struct StepCost {
 
 uint64_t launches_on_gpu() {
   vgpu::Counters counters;
-  vgpu::find_interface()->read_counters(&counters);
+  vgpu::find_virtual_gpu_interface()->read_counters(&counters);
   return counters.launches + counters.matmuls;
 }
 
@@ -34,8 +34,8 @@ uint64_t initial_launches = 0;
 /// Starts to count. Returns false if the process is not on the virtual GPU.
 extern "C" bool vlmtrain_step_cost_begin() {
   using namespace vlmtrain;
-  if (vgpu::find_interface() == nullptr) return false;
-  recorder.emplace(*memory::find_gpu(vgpu::find_interface()->gpu_name()), at::kBFloat16);
+  if (vgpu::find_virtual_gpu_interface() == nullptr) return false;
+  recorder.emplace(*memory::find_gpu(vgpu::find_virtual_gpu_interface()->gpu_name()), at::kBFloat16);
   initial_launches = launches_on_gpu();
   return true;
 }

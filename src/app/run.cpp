@@ -58,10 +58,10 @@ bool is_thread_start_failure(const std::exception& error) {
 /// threads, or a bug. Returns its exit code.
 ExitCode report_unexpected_error(const std::exception& error) {
   if (const auto out_of_memory = memory::detect_out_of_memory(error)) {
-    const bool on_host = out_of_memory->kind == memory::MemoryKind::kHost;
+    const bool is_host_memory = out_of_memory->kind == memory::MemoryKind::kHost;
     std::fprintf(stderr, "vlmtrain: error: %s is full: %s; free memory there%s, or use a smaller model\n",
                  std::string(memory::to_string(out_of_memory->kind)).c_str(),
-                 to_printable(out_of_memory->reason).c_str(), on_host ? ", ask for more (SLURM's --mem)" : "");
+                 to_printable(out_of_memory->reason).c_str(), is_host_memory ? ", ask for more (SLURM's --mem)" : "");
     return ExitCode::kDoesNotFit;
   }
   if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
@@ -83,7 +83,7 @@ ExitCode report_unexpected_error(const std::exception& error) {
 ExitCode report_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (const AlreadyReported& error) {
+  } catch (const AlreadyReportedError& error) {
     return error.code();
   } catch (const UserError& error) {
     return report_user_error(error);

@@ -23,7 +23,7 @@ bool is_inherited_descriptor(const std::filesystem::path& path) {
   return name == "/dev/stdin" || name.starts_with("/dev/fd/") || name.starts_with("/proc/self/fd/");
 }
 
-void reject_special_files(const std::filesystem::path& path) {
+void reject_special_file(const std::filesystem::path& path) {
   const std::string_view kind = describe_non_regular_file(path);
   if (kind.empty() || (is_inherited_descriptor(path) && kind != "a folder")) return;
   throw usage_error("{}: is {}; give an existing file to --config, or /dev/stdin", path.string(), kind);
@@ -45,7 +45,7 @@ std::string read_prefix(std::istream& file, size_t bytes) {
 }  // namespace
 
 std::string read_config_text(const std::filesystem::path& path) {
-  reject_special_files(path);
+  reject_special_file(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw usage_error("{}: cannot be read; give an existing file to --config", path.string());
   std::string text = read_prefix(file, kMaxConfigBytes + 1);
@@ -63,11 +63,11 @@ std::string read_config_text(const std::filesystem::path& path) {
 
 std::string describe_yaml_error(std::string_view text, int line, std::string_view reason) {
   const auto get_line = [&](int line_index) {
-    std::string_view rest = text;
-    for (int i = 0; i < line_index && !rest.empty(); ++i) {
-      rest.remove_prefix(std::min(rest.find('\n'), rest.size() - 1) + 1);
+    std::string_view remaining_text = text;
+    for (int i = 0; i < line_index && !remaining_text.empty(); ++i) {
+      remaining_text.remove_prefix(std::min(remaining_text.find('\n'), remaining_text.size() - 1) + 1);
     }
-    return rest.substr(0, rest.find('\n'));
+    return remaining_text.substr(0, remaining_text.find('\n'));
   };
   // The parser reports the line where it stopped, which may be the line after the error.
   for (const int candidate : {line, line - 1}) {

@@ -33,7 +33,7 @@ std::string_view consume_number(std::string_view& text) {
 
 /// Returns equal for names that differ only in leading zeros. Compares numbers without conversion,
 /// because they may exceed 64 bits: of two without leading zeros, the longer one is larger.
-std::strong_ordering compare_naturally(std::string_view a, std::string_view b) {
+std::strong_ordering compare_natural_order(std::string_view a, std::string_view b) {
   while (!a.empty() && !b.empty()) {
     if (is_digit(a.front()) && is_digit(b.front())) {
       const std::string_view a_digits = consume_number(a);
@@ -86,7 +86,7 @@ bool has_nifti_extension(const std::filesystem::path& file) {
 }
 
 bool natural_less(std::string_view a, std::string_view b) {
-  const std::weak_ordering order = compare_naturally(a, b);
+  const std::weak_ordering order = compare_natural_order(a, b);
   return std::is_eq(order) ? a < b : std::is_lt(order);
 }
 

@@ -27,17 +27,17 @@ Word load_word(const char* cursor) {
   return word;
 }
 
-uint64_t mix(uint64_t lane, uint64_t word) {
+uint64_t mix_lane(uint64_t lane, uint64_t word) {
   return std::rotl(lane + word * kPrime2, 31) * kPrime1;
 }
 
 uint64_t merge_lane(uint64_t hash, uint64_t lane) {
-  return (hash ^ mix(0, lane)) * kPrime1 + kPrime4;
+  return (hash ^ mix_lane(0, lane)) * kPrime1 + kPrime4;
 }
 
 void add_stripe(std::array<uint64_t, 4>& lanes, const char* stripe) {
   for (size_t lane = 0; lane < lanes.size(); ++lane) {
-    lanes[lane] = mix(lanes[lane], load_word<uint64_t>(stripe + lane * sizeof(uint64_t)));
+    lanes[lane] = mix_lane(lanes[lane], load_word<uint64_t>(stripe + lane * sizeof(uint64_t)));
   }
 }
 
@@ -100,7 +100,7 @@ uint64_t Xxh64::value() const {
   const char* cursor = buffer_.data();
   const char* const end = cursor + total_bytes_ % kStripeBytes;
   for (; end - cursor >= 8; cursor += 8) {
-    hash = std::rotl(hash ^ mix(0, load_word<uint64_t>(cursor)), 27) * kPrime1 + kPrime4;
+    hash = std::rotl(hash ^ mix_lane(0, load_word<uint64_t>(cursor)), 27) * kPrime1 + kPrime4;
   }
   if (end - cursor >= 4) {
     hash = std::rotl(hash ^ (load_word<uint32_t>(cursor) * kPrime1), 23) * kPrime2 + kPrime3;

@@ -76,10 +76,10 @@ void emit(YAML::Emitter& out, const T& value) {
 /// Returns the value of a node, or nothing if the node is not a T. A null node is an empty string,
 /// list or map, and a single word is a list of one.
 template <class T>
-std::optional<T> parse(const YAML::Node& node) {
+std::optional<T> parse_node(const YAML::Node& node) {
   if constexpr (kIsAuto<T>) {
     if (node.IsScalar() && node.Scalar() == "auto") return T{};
-    const auto value = parse<typename T::value_type>(node);
+    const auto value = parse_node<typename T::value_type>(node);
     return value ? std::optional<T>{T{*value}} : std::nullopt;
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     if (node.IsNull()) return T{};
@@ -161,7 +161,7 @@ std::optional<nlohmann::ordered_json> yaml_to_json(const YAML::Node& node, int m
 
 /// Returns a value as text for messages and the documentation.
 template <class T>
-std::string to_text(const T& value) {
+std::string to_yaml_text(const T& value) {
   YAML::Emitter out;
   emit(out, value);
   return out.c_str();
@@ -170,23 +170,23 @@ std::string to_text(const T& value) {
 }  // namespace
 
 template <class T>
-Check<T> at_least(T min_value) {
+ValueCheck<T> at_least(T min_value) {
   return {fmt::format("at least {}", min_value), [min_value](const T& value) { return value >= min_value; }};
 }
 
 template <class T>
-Check<T> exceeds(T min_value) {
+ValueCheck<T> greater_than(T min_value) {
   return {fmt::format("greater than {}", min_value), [min_value](const T& value) { return value > min_value; }};
 }
 
 template <class T>
-Check<T> between(T min_value, T max_value) {
+ValueCheck<T> between(T min_value, T max_value) {
   return {fmt::format("from {} to {}", min_value, max_value),
           [min_value, max_value](const T& value) { return value >= min_value && value <= max_value; }};
 }
 
 template <class T>
-Check<T> between_half_open(T min_value, T max_value) {
+ValueCheck<T> in_half_open_range(T min_value, T max_value) {
   return {fmt::format("from {} to below {}", min_value, max_value),
           [min_value, max_value](const T& value) { return value >= min_value && value < max_value; }};
 }
@@ -230,7 +230,7 @@ struct OptionTable::Declarations {
 
   /// Returns an error message if the source of `used_names` has already set `key` by another name.
   /// Otherwise adds `name` to `used_names`.
-  static std::optional<std::string> find_name_conflict(const std::string& key, const std::string& name,
+  static std::optional<std::string> register_used_name(const std::string& key, const std::string& name,
                                                        UsedNames& used_names) {
     const std::string& used_name = used_names.emplace(key, name).first->second;
     if (used_name == name) return std::nullopt;
@@ -300,7 +300,7 @@ struct OptionTable::Declarations {
   void set_value(const std::string& name, const YAML::Node& value, const std::string& location, UsedNames& used_names,
                  std::vector<std::string>& errors) {
     const std::string key = resolve_alias(name);
-    if (const auto error = find_name_conflict(key, name, used_names)) {
+    if (const auto error = register_used_name(key, name, used_names)) {
       errors.push_back(fmt::format("{}: {}", location, *error));
       return;
     }
@@ -341,7 +341,8 @@ struct OptionTable::Declarations {
       const std::string location = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
       if (!seen_keys.insert(key).second) {
         errors.push_back(fmt::format("{}: {} occurs twice; keep one", location, make_excerpt(key)));
-      } else if (entry.second.IsMap() && find_option(resolve_alias(key)) == nullptr && (prefix.empty() || is_section(key))) {
+      } else if (entry.second.IsMap() && find_option(resolve_alias(key)) == nullptr &&
+                 (prefix.empty() || is_section(key))) {
         read_node(entry.second, key, file, used_names, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
@@ -357,7 +358,7 @@ struct OptionTable::Declarations {
 
   /// Returns the number of arguments, starting at `first`, that form one override split by spaces:
   /// 2 for `key value`, 3 for `key = value`, 0 for anything else.
-  size_t count_split_words(const std::vector<std::string>& words, size_t first) {
+  size_t count_override_words(const std::vector<std::string>& words, size_t first) {
     if (find_option(resolve_alias(words[first])) == nullptr || first + 1 == words.size()) return 0;
     const std::string& second = words[first + 1];
     if (second == "=") return first + 2 < words.size() ? 3 : 0;
@@ -387,11 +388,11 @@ OptionTable::OptionTable(OptionTable&&) noexcept = default;
 OptionTable& OptionTable::operator=(OptionTable&&) noexcept = default;
 
 template <class T>
-void OptionTable::add(std::string key, T& target, std::string doc, std::optional<Check<T>> check) {
-  Declarations::Option option{std::move(key), get_type_name<T>(), to_text(target), std::move(doc), {}, {}, {}};
+void OptionTable::add(std::string key, T& target, std::string doc, std::optional<ValueCheck<T>> check) {
+  Declarations::Option option{std::move(key), get_type_name<T>(), to_yaml_text(target), std::move(doc), {}, {}, {}};
   if (check) option.condition = check->description;
   option.set = [&target, check](const YAML::Node& node) -> std::optional<std::string> {
-    const auto value = parse<T>(node);
+    const auto value = parse_node<T>(node);
     if (!value) {
       if (std::is_same_v<T, StringMap> && node.IsMap()) {
         return "every entry must be a name and a value, such as {name: value}";
@@ -403,7 +404,7 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
       return fmt::format("must be {} {}, not {}", type.starts_with("integer") ? "an" : "a", type, make_excerpt(actual));
     }
     if (check && !check->is_satisfied(*value))
-      return fmt::format("must be {}, not {}", check->description, make_excerpt(to_text(*value)));
+      return fmt::format("must be {}, not {}", check->description, make_excerpt(to_yaml_text(*value)));
     target = *value;
     return std::nullopt;
   };
@@ -429,7 +430,7 @@ void OptionTable::add_enum_by_index(std::string key, std::vector<std::string> na
                               {},
                               {}};
   option.set = [names, set](const YAML::Node& node) -> std::optional<std::string> {
-    const auto text = parse<std::string>(node);
+    const auto text = parse_node<std::string>(node);
     const auto it = text ? std::find(names.begin(), names.end(), *text) : names.end();
     if (it == names.end()) {
       return fmt::format("must be one of {}, not {}", fmt::join(names, ", "),
@@ -508,20 +509,20 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
   Declarations::UsedNames used_names;
   for (size_t i = 0; i < overrides.size(); ++i) {
     const auto& override_text = overrides[i];
-    const auto equals = override_text.find('=');
-    if (const size_t num_words = declarations_->count_split_words(overrides, i); num_words > 0) {
+    const auto equals_pos = override_text.find('=');
+    if (const size_t num_words = declarations_->count_override_words(overrides, i); num_words > 0) {
       errors.push_back(fmt::format("{0}: an override is one argument without spaces: {0}={1}", override_text,
                                    make_excerpt(overrides[i + num_words - 1])));
       i += num_words - 1;
       continue;
     }
-    if (equals == std::string::npos || equals == 0) {
+    if (equals_pos == std::string::npos || equals_pos == 0) {
       errors.push_back(fmt::format("{}: an override is written key=value, such as training.max_steps=10",
                                    make_excerpt(override_text)));
       continue;
     }
     try {
-      declarations_->set_value(override_text.substr(0, equals), YAML::Load(override_text.substr(equals + 1)),
+      declarations_->set_value(override_text.substr(0, equals_pos), YAML::Load(override_text.substr(equals_pos + 1)),
                                "command line", used_names, errors);
     } catch (const YAML::DeepRecursion&) {
       errors.push_back(fmt::format("command line: {}: lists are nested too deeply", make_excerpt(override_text)));
@@ -547,15 +548,15 @@ std::string OptionTable::format_value(std::string_view key) const {
 
 std::string OptionTable::to_yaml() const {
   YAML::Emitter out;
-  std::vector<std::string> order;
+  std::vector<std::string> section_order;
   std::map<std::string, std::vector<const Declarations::Option*>> sections;
   for (const auto& option : declarations_->options) {
     const std::string section = option.key.substr(0, option.key.find('.'));
-    if (sections[section].empty()) order.push_back(section);
+    if (sections[section].empty()) section_order.push_back(section);
     sections[section].push_back(&option);
   }
   out << YAML::BeginMap;
-  for (const auto& section : order) {
+  for (const auto& section : section_order) {
     out << YAML::Key << section << YAML::Value << YAML::BeginMap;
     for (const auto* option : sections[section]) {
       out << YAML::Key << option->key.substr(section.size() + 1) << YAML::Value;
@@ -576,9 +577,9 @@ std::string OptionTable::to_markdown() const {
     text += fmt::format("\n## `{}`\n\n{}\n\n| key | type | default | meaning |\n|---|---|---|---|\n", section, doc);
     for (const auto& option : declarations_->options) {
       if (option.key.rfind(section + ".", 0) != 0) continue;
-      const std::string allowed = option.condition.empty() ? "" : fmt::format(" ({})", option.condition);
-      text += fmt::format("| `{}` | {}{} | `{}` | {}{} |\n", option.key, option.type, allowed, option.default_text,
-                          option.doc, declarations_->describe_aliases(option));
+      const std::string condition_text = option.condition.empty() ? "" : fmt::format(" ({})", option.condition);
+      text += fmt::format("| `{}` | {}{} | `{}` | {}{} |\n", option.key, option.type, condition_text,
+                          option.default_text, option.doc, declarations_->describe_aliases(option));
     }
   }
   return text;
@@ -588,7 +589,7 @@ std::optional<std::string> find_nearest_word(std::string_view word, const std::v
   // Longer than any key. The limit bounds the time, which grows with the product of both lengths.
   constexpr size_t kMaxWordLength = 200;
   if (word.size() > kMaxWordLength) return std::nullopt;
-  std::optional<std::string> best;
+  std::optional<std::string> nearest_word;
   // The first distance that is too large. Not tuned.
   size_t best_distance = std::max<size_t>(3, word.size() / 3);
   for (const auto& candidate : candidates) {
@@ -606,29 +607,29 @@ std::optional<std::string> find_nearest_word(std::string_view word, const std::v
     }
     if (distances.back() < best_distance) {
       best_distance = distances.back();
-      best = candidate;
+      nearest_word = candidate;
     }
   }
-  return best;
+  return nearest_word;
 }
 
-template void OptionTable::add(std::string, bool&, std::string, std::optional<Check<bool>>);
-template void OptionTable::add(std::string, int64_t&, std::string, std::optional<Check<int64_t>>);
-template void OptionTable::add(std::string, double&, std::string, std::optional<Check<double>>);
-template void OptionTable::add(std::string, std::string&, std::string, std::optional<Check<std::string>>);
+template void OptionTable::add(std::string, bool&, std::string, std::optional<ValueCheck<bool>>);
+template void OptionTable::add(std::string, int64_t&, std::string, std::optional<ValueCheck<int64_t>>);
+template void OptionTable::add(std::string, double&, std::string, std::optional<ValueCheck<double>>);
+template void OptionTable::add(std::string, std::string&, std::string, std::optional<ValueCheck<std::string>>);
 template void OptionTable::add(std::string, std::vector<std::string>&, std::string,
-                               std::optional<Check<std::vector<std::string>>>);
+                               std::optional<ValueCheck<std::vector<std::string>>>);
 template void OptionTable::add(std::string, std::map<std::string, std::string>&, std::string,
-                               std::optional<Check<std::map<std::string, std::string>>>);
-template void OptionTable::add(std::string, Auto<int64_t>&, std::string, std::optional<Check<Auto<int64_t>>>);
-template void OptionTable::add(std::string, Auto<double>&, std::string, std::optional<Check<Auto<double>>>);
+                               std::optional<ValueCheck<std::map<std::string, std::string>>>);
+template void OptionTable::add(std::string, Auto<int64_t>&, std::string, std::optional<ValueCheck<Auto<int64_t>>>);
+template void OptionTable::add(std::string, Auto<double>&, std::string, std::optional<ValueCheck<Auto<double>>>);
 
-template Check<int64_t> at_least(int64_t);
-template Check<double> at_least(double);
-template Check<int64_t> exceeds(int64_t);
-template Check<double> exceeds(double);
-template Check<int64_t> between(int64_t, int64_t);
-template Check<double> between(double, double);
-template Check<double> between_half_open(double, double);
+template ValueCheck<int64_t> at_least(int64_t);
+template ValueCheck<double> at_least(double);
+template ValueCheck<int64_t> greater_than(int64_t);
+template ValueCheck<double> greater_than(double);
+template ValueCheck<int64_t> between(int64_t, int64_t);
+template ValueCheck<double> between(double, double);
+template ValueCheck<double> in_half_open_range(double, double);
 
 }  // namespace vlmtrain

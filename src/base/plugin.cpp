@@ -12,8 +12,9 @@ namespace {
 /// Returns null and sets `problem` if no candidate can be loaded.
 void* open_plugin_library(const char* name, std::string& problem) {
   std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  for (const auto& candidate : {program / name, program.parent_path() / name, std::filesystem::path(name)}) {
+  const auto program_folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const auto& candidate :
+       {program_folder / name, program_folder.parent_path() / name, std::filesystem::path(name)}) {
     if (candidate.has_parent_path() && !std::filesystem::exists(candidate, error)) continue;
     if (void* const library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     const char* const reason = dlerror();

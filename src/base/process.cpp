@@ -44,8 +44,8 @@ bool read_until_eof(int descriptor, SteadyClock::time_point deadline, std::strin
     const auto remaining_ms =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
     if (remaining_ms <= 0) return false;
-    pollfd ready{.fd = descriptor, .events = POLLIN, .revents = 0};
-    if (poll(&ready, 1, static_cast<int>(remaining_ms)) <= 0) continue;
+    pollfd poll_request{.fd = descriptor, .events = POLLIN, .revents = 0};
+    if (poll(&poll_request, 1, static_cast<int>(remaining_ms)) <= 0) continue;
     const ssize_t count = read(descriptor, buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return true;
@@ -78,7 +78,7 @@ std::vector<std::string> read_process_arguments() {
   return arguments;
 }
 
-std::vector<char*> make_exec_array(std::vector<std::string>& strings) {
+std::vector<char*> make_null_terminated_array(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   pointers.reserve(strings.size() + 1);
   for (auto& text : strings) pointers.push_back(text.data());
@@ -87,12 +87,12 @@ std::vector<char*> make_exec_array(std::vector<std::string>& strings) {
 }
 
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& overrides,
-                                          const std::function<bool(std::string_view name)>& keep) {
+                                          const std::function<bool(std::string_view name)>& should_keep) {
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
-    if (keep(name) && !overrides.contains(std::string(name))) entries.emplace_back(text);
+    if (should_keep(name) && !overrides.contains(std::string(name))) entries.emplace_back(text);
   }
   for (const auto& [name, value] : overrides) {
     entries.push_back(name);
@@ -103,7 +103,7 @@ std::vector<std::string> make_environment(const std::map<std::string, std::strin
 
 void restart_program() {
   std::vector<std::string> arguments = read_process_arguments();
-  execv("/proc/self/exe", make_exec_array(arguments).data());
+  execv("/proc/self/exe", make_null_terminated_array(arguments).data());
 }
 
 std::string SubprocessResult::describe_exit() const {

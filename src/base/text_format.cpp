@@ -40,9 +40,9 @@ std::string format_rounded_count(int64_t number) {
 std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_view text) {
   if (!text.starts_with(prefix)) return std::nullopt;
   int64_t number = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data() + prefix.size(), last, number);
-  return error == std::errc() && end == last ? std::optional(number) : std::nullopt;
+  const char* const text_end = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data() + prefix.size(), text_end, number);
+  return error == std::errc() && end == text_end ? std::optional(number) : std::nullopt;
 }
 
 std::string get_current_date() {

@@ -31,7 +31,7 @@ MixtureSource make_range_source(std::string name, int64_t begin, int64_t end) {
 }
 
 MixturePlan plan_single_source(const DataSet& data_set) {
-  return {.sources = {make_range_source("", 0, data_set.size())}, .shares = {{.from_batch = 0, .shares = {1}}}};
+  return {.sources = {make_range_source("", 0, data_set.size())}, .shares = {{.first_batch = 0, .shares = {1}}}};
 }
 
 /// Returns one mixture source for each source. A source without a weight has a share in proportion
@@ -46,7 +46,7 @@ MixturePlan plan_by_source(const DataSet& data_set) {
     mixture_source.repeat = source.repeat.value_or(1);
     shares.push_back(source.weight.value_or(mixture_source.repeat * static_cast<double>(end - begin)));
   }
-  plan.shares = {{.from_batch = 0, .shares = std::move(shares)}};
+  plan.shares = {{.first_batch = 0, .shares = std::move(shares)}};
   return plan;
 }
 
@@ -62,7 +62,7 @@ std::map<std::string, std::vector<int64_t>> group_samples_by_task(const SampleIn
 
 /// Returns the shares of `change` in the order of the sources. Throws UserError (kUsage) unless the
 /// tasks are exactly the names of the sources.
-std::vector<double> match_shares(const TaskShares& change, const std::vector<MixtureSource>& sources) {
+std::vector<double> get_shares_by_source(const TaskShares& change, const std::vector<MixtureSource>& sources) {
   std::vector<std::string> names, errors;
   names.reserve(sources.size());
   for (const MixtureSource& mixture_source : sources) names.push_back(mixture_source.name);
@@ -95,7 +95,7 @@ MixturePlan plan_by_task(const TaskShareSchedule& task_shares, const SampleIndex
     plan.sources.push_back({.name = task, .samples = std::move(samples)});
   }
   for (const TaskShares& change : task_shares.changes()) {
-    plan.shares.push_back({.from_batch = change.from_step, .shares = match_shares(change, plan.sources)});
+    plan.shares.push_back({.first_batch = change.first_step, .shares = get_shares_by_source(change, plan.sources)});
   }
   return plan;
 }
@@ -115,8 +115,8 @@ std::vector<SampleSize> collect_sizes(const SampleIndex& sample_index) {
 void check_mixture(const MixturePlan& plan, const SampleIndex& sample_index) {
   if (!sample_index.is_complete || plan.sources.size() == 1) return;
   for (const MixtureSource& mixture_source : plan.sources) {
-    const bool has_usable =
-        std::ranges::any_of(mixture_source.samples, [&](int64_t sample) { return sample_index.shapes.is_known(sample); });
+    const bool has_usable = std::ranges::any_of(mixture_source.samples,
+                                                [&](int64_t sample) { return sample_index.shapes.is_known(sample); });
     if (!has_usable) {
       throw data_error("{}: none of its {} samples can be used; remove it from data.train or data.task_shares",
                        mixture_source.name, mixture_source.samples.size());
@@ -129,21 +129,21 @@ void check_mixture(const MixturePlan& plan, const SampleIndex& sample_index) {
 DataSet::DataSet(std::vector<SourceRecords> sources) : sources_(std::move(sources)) {
   VLMTRAIN_CHECK(!sources_.empty(), "a data set needs at least one source");
   int64_t end = 0;
-  ends_.reserve(sources_.size());
-  for (const SourceRecords& source : sources_) ends_.push_back(end += source.records->size());
+  source_ends_.reserve(sources_.size());
+  for (const SourceRecords& source : sources_) source_ends_.push_back(end += source.records->size());
 }
 
 std::pair<int64_t, int64_t> DataSet::record_range(size_t source_index) const {
-  return {source_index == 0 ? 0 : ends_[source_index - 1], ends_[source_index]};
+  return {source_index == 0 ? 0 : source_ends_[source_index - 1], source_ends_[source_index]};
 }
 
 DataSet::RecordLocation DataSet::locate(int64_t index) const {
   VLMTRAIN_CHECK(index >= 0 && index < size(), "record {} of {}", index, size());
-  const auto source_index = static_cast<size_t>(std::ranges::upper_bound(ends_, index) - ends_.begin());
+  const auto source_index = static_cast<size_t>(std::ranges::upper_bound(source_ends_, index) - source_ends_.begin());
   return {.source_index = source_index, .index = index - record_range(source_index).first};
 }
 
-io::Record DataSet::apply_source(io::Record record, size_t source_index) const {
+io::Record DataSet::label_with_source(io::Record record, size_t source_index) const {
   const Source& source = sources_[source_index].source;
   if (!source.task.empty()) record.task = source.task;
   if (sources_.size() > 1) record.location = source.path + ", " + record.location;
@@ -152,20 +152,20 @@ io::Record DataSet::apply_source(io::Record record, size_t source_index) const {
 
 io::Record DataSet::at(int64_t index) const {
   const auto [source_index, record_index] = locate(index);
-  return apply_source(sources_[source_index].records->at(record_index), source_index);
+  return label_with_source(sources_[source_index].records->at(record_index), source_index);
 }
 
 io::Record DataSet::at_without_bytes(int64_t index) const {
   const auto [source_index, record_index] = locate(index);
-  return apply_source(sources_[source_index].records->at_without_bytes(record_index), source_index);
+  return label_with_source(sources_[source_index].records->at_without_bytes(record_index), source_index);
 }
 
-uint64_t DataSet::stamp() const {
+uint64_t DataSet::version_hash() const {
   ContentHash hash;
   for (const auto& [source, records] : sources_) {
-    const uint64_t stamp = records->stamp();
-    if (stamp == 0) return 0;
-    hash.add(stamp).add(source.task).add(source.path);
+    const uint64_t version_hash = records->version_hash();
+    if (version_hash == 0) return 0;
+    hash.add(version_hash).add(source.task).add(source.path);
   }
   return hash.value();
 }

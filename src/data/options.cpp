@@ -15,7 +15,7 @@ namespace vlmtrain::data {
 
 namespace {
 
-Check<std::string> is_date_or_auto() {
+ValueCheck<std::string> is_date_or_auto() {
   return {"auto or a date such as 2026-11-22", [](const std::string& value) {
             constexpr std::string_view kPattern = "0000-00-00";
             if (value == "auto") return true;
@@ -35,7 +35,7 @@ std::optional<double> parse_number(const std::string& text) {
 
 /// Accepts numbers between 0 and 1 and paths. Rejects other numbers and percentages, which are
 /// mistaken shares.
-Check<std::string> is_share_or_path() {
+ValueCheck<std::string> is_share_or_path() {
   return {"a path, or a share between 0 and 1 such as 0.05", [](const std::string& value) {
             if (value.ends_with('%') && parse_number(value.substr(0, value.size() - 1))) return false;
             const auto number = parse_number(value);
@@ -43,7 +43,7 @@ Check<std::string> is_share_or_path() {
           }};
 }
 
-Check<std::map<std::string, std::string>> are_known_columns() {
+ValueCheck<std::map<std::string, std::string>> are_known_columns() {
   return {fmt::format("a map whose keys are among {}", fmt::join(io::kRenamableColumns, ", ")),
           [](const auto& columns) {
             return std::ranges::all_of(columns, [](const auto& column) {
@@ -60,11 +60,12 @@ struct AugmentOption {
   double image::AugmentSettings::*value;
 };
 
-constexpr std::array<AugmentOption, 3> kAugmentOptions{{{"flip", 1.0, &image::AugmentSettings::flip_probability},
-                                                        {"rotation", 180.0, &image::AugmentSettings::max_rotation_degrees},
-                                                        {"brightness", 1.0, &image::AugmentSettings::max_brightness_change}}};
+constexpr std::array<AugmentOption, 3> kAugmentOptions{
+    {{"flip", 1.0, &image::AugmentSettings::flip_probability},
+     {"rotation", 180.0, &image::AugmentSettings::max_rotation_degrees},
+     {"brightness", 1.0, &image::AugmentSettings::max_brightness_change}}};
 
-Check<std::map<std::string, std::string>> are_augmentations() {
+ValueCheck<std::map<std::string, std::string>> are_augmentations() {
   return {"a map of flip (probability), rotation (degrees, up to 180) and brightness (share, up to 1)",
           [](const auto& settings) {
             return std::ranges::all_of(settings, [](const auto& setting) {
@@ -91,7 +92,7 @@ std::optional<double> parse_hold_out_share(const DataOptions& options) {
   return parse_number(options.eval);
 }
 
-void declare(OptionTable& table, DataOptions& options) {
+void declare_options(OptionTable& table, DataOptions& options) {
   constexpr int64_t kMaxWorkers = 1024;  // a larger number is probably a typing error; few hosts have more cores
   table.describe_section("data", "Training and evaluation data, and how it is read.");
   table.add_structured(
@@ -126,7 +127,7 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.image_root", options.image_root,
             "Folder for relative paths of images and videos. Empty: the folder of the data file.");
   table.add_enum("data.outside_image_root", options.outside_image_root,
-                 {{"allow", OutsideImageRoot::kAllow}, {"refuse", OutsideImageRoot::kRefuse}},
+                 {{"allow", OutsideImageRootPolicy::kAllow}, {"refuse", OutsideImageRootPolicy::kRefuse}},
                  "Whether samples may refer to files outside of the folder for relative paths. refuse: a sample that "
                  "does so, by an absolute path, by `..` or through a link, is a bad sample.");
   table.add("data.max_length", options.max_length,
@@ -173,7 +174,7 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.video_fps", options.video_fps,
             "Number of frames sampled per second of video. A folder of frames has no frame rate: all its frames are "
             "used, up to data.video_max_frames.",
-            std::optional{exceeds(0.0)});
+            std::optional{greater_than(0.0)});
   table.add("data.video_max_frames", options.video_max_frames,
             "Maximum number of frames sampled per video. Longer videos are sampled at larger intervals.",
             std::optional{at_least<int64_t>(2)});
@@ -181,7 +182,7 @@ void declare(OptionTable& table, DataOptions& options) {
                  {{"released", VideoLayout::kReleased}, {"transformers5", VideoLayout::kTransformers5}},
                  "Token layout of videos in Qwen models (docs/models.md). released: as in the code that was released "
                  "with the checkpoints, which vLLM also uses. transformers5: as in transformers 5.3 and later.");
-  declare(table, options.volume);
+  declare_options(table, options.volume);
   table.add_enum("data.on_bad_sample", options.on_bad_sample,
                  {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
                  "Handling of samples that cannot be used. fail: stop and report the sample. skip: continue without it "

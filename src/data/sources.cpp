@@ -47,14 +47,14 @@ ParseError parse_positive_number(const Json& value, const std::string& key, std:
   return std::nullopt;
 }
 
-ParseError parse_key(const std::string& key, const Json& value, Source& source) {
-  static const std::vector<std::string> kKeys{"path", "weight", "repeat", "task", "image_root"};
+ParseError parse_source_key(const std::string& key, const Json& value, Source& source) {
+  static const std::vector<std::string> kSourceKeys{"path", "weight", "repeat", "task", "image_root"};
   if (key == "path") return parse_text(value, key, source.path);
   if (key == "weight") return parse_positive_number(value, key, source.weight);
   if (key == "repeat") return parse_positive_number(value, key, source.repeat);
   if (key == "task") return parse_text(value, key, source.task);
   if (key == "image_root") return parse_text(value, key, source.image_root);
-  const auto suggestion = find_nearest_word(key, kKeys);
+  const auto suggestion = find_nearest_word(key, kSourceKeys);
   return fmt::format("a source has no key {}; {}", make_excerpt(key),
                      suggestion ? fmt::format("did you mean {}?", *suggestion)
                                 : "its keys are path, weight, repeat, task, image_root");
@@ -70,7 +70,7 @@ ParseError parse_source(const Json& value, Source& source) {
         make_excerpt(value.dump()));
   }
   for (const auto& [key, item] : value.items()) {
-    if (auto error = parse_key(key, item, source)) return error;
+    if (auto error = parse_source_key(key, item, source)) return error;
   }
   if (source.path.empty()) return "a source has no path";
   if (source.weight && source.repeat) return fmt::format("{} has both weight and repeat; keep one", source.path);
@@ -79,13 +79,13 @@ ParseError parse_source(const Json& value, Source& source) {
 
 /// Parses "name=share". Returns nothing for other texts.
 std::optional<std::pair<std::string, double>> parse_share(const std::string& entry) {
-  const auto equals = entry.rfind('=');
-  if (equals == std::string::npos) return std::nullopt;
-  const std::string_view text = std::string_view(entry).substr(equals + 1);
+  const auto equals_position = entry.rfind('=');
+  if (equals_position == std::string::npos) return std::nullopt;
+  const std::string_view text = std::string_view(entry).substr(equals_position + 1);
   double share = 0;
   const auto [end, parse_status] = std::from_chars(text.data(), text.data() + text.size(), share);
   if (parse_status != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return std::pair{entry.substr(0, equals), share};
+  return std::pair{entry.substr(0, equals_position), share};
 }
 
 /// Parses {task: share, …} or ["task=share", …]. Returns an error message if the value is invalid.
@@ -115,8 +115,9 @@ ParseError parse_shares(const Json& value, TaskShares& shares) {
       if (auto error = add(share->first, share->second)) return error;
     }
   }
-  const bool has_positive = std::ranges::any_of(shares.shares, [](const auto& share) { return share.second > 0; });
-  return has_positive ? ParseError() : "no task has a share above 0";
+  const bool has_positive_share =
+      std::ranges::any_of(shares.shares, [](const auto& share) { return share.second > 0; });
+  return has_positive_share ? ParseError() : "no task has a share above 0";
 }
 
 Json shares_to_json(const TaskShares& shares) {
@@ -181,7 +182,7 @@ ParseError Sources::set(const Json& value) {
 Json TaskShareSchedule::to_json() const {
   if (changes_.size() == 1) return shares_to_json(changes_.front());
   Json list = Json::array();
-  for (const auto& change : changes_) list.push_back({{"step", change.from_step}, {"shares", shares_to_json(change)}});
+  for (const auto& change : changes_) list.push_back({{"step", change.first_step}, {"shares", shares_to_json(change)}});
   return list;
 }
 
@@ -195,9 +196,9 @@ ParseError TaskShareSchedule::set(const Json& value) {
         return fmt::format("a change of shares has the form {{step: 1000, shares: {{caption: 1}}}}, not {}",
                            make_excerpt(item.dump()));
       }
-      TaskShares& change = changes.emplace_back(TaskShares{.from_step = item["step"].get<int64_t>(), .shares = {}});
+      TaskShares& change = changes.emplace_back(TaskShares{.first_step = item["step"].get<int64_t>(), .shares = {}});
       const bool is_next =
-          changes.size() == 1 ? change.from_step == 0 : change.from_step > changes[changes.size() - 2].from_step;
+          changes.size() == 1 ? change.first_step == 0 : change.first_step > changes[changes.size() - 2].first_step;
       if (!is_next) return "the steps of task shares must ascend, and the first must be 0";
       if (auto error = parse_shares(item["shares"], change)) return error;
     }

@@ -73,7 +73,7 @@ bool is_range(const ordered_json& value) {
   return value.is_array() && value.size() == 2 && std::ranges::all_of(value, is_in_bounds) && value[0] < value[1];
 }
 
-std::optional<std::string> set_percentiles(const ordered_json& value, std::array<double, 2>& percentiles) {
+std::optional<std::string> parse_percentiles(const ordered_json& value, std::array<double, 2>& percentiles) {
   if (!is_range(value) || value[0] < 0 || value[1] > 100) {
     return "must be two increasing numbers from 0 to 100, such as [0.5, 99.5]";
   }
@@ -81,12 +81,14 @@ std::optional<std::string> set_percentiles(const ordered_json& value, std::array
   return std::nullopt;
 }
 
-std::optional<std::string> set_windows(const ordered_json& value, std::vector<std::array<double, 2>>& windows) {
-  const bool is_list = value.is_array() && (value.empty() || value.size() == 3) && std::ranges::all_of(value, is_range);
-  if (!is_range(value) && !is_list) {
+std::optional<std::string> parse_windows(const ordered_json& value, std::vector<std::array<double, 2>>& windows) {
+  const bool is_window_list =
+      value.is_array() && (value.empty() || value.size() == 3) && std::ranges::all_of(value, is_range);
+  if (!is_range(value) && !is_window_list) {
     return "must be the values for black and white, such as [-160, 240], or three such pairs for red, green and blue";
   }
-  windows = is_list ? value.get<std::vector<std::array<double, 2>>>() : std::vector{value.get<std::array<double, 2>>()};
+  windows = is_window_list ? value.get<std::vector<std::array<double, 2>>>()
+                           : std::vector{value.get<std::array<double, 2>>()};
   return std::nullopt;
 }
 
@@ -96,9 +98,9 @@ ordered_json windows_to_json(const std::vector<std::array<double, 2>>& windows) 
 
 }  // namespace
 
-void declare(OptionTable& table, VolumeOptions& options) {
-  using image::SeriesUse;
+void declare_options(OptionTable& table, VolumeOptions& options) {
   using image::SlicePlane;
+  using image::TimeSeriesMode;
   using image::VolumeNormalization;
   table.add_enum("data.volume.as", options.use, {{"volume", VolumeUse::kVolume}, {"slices", VolumeUse::kSlices}},
                  "How a model receives a scan (NIfTI). volume: as a volume, for families that take volumes. slices: as "
@@ -127,20 +129,21 @@ void declare(OptionTable& table, VolumeOptions& options) {
       "beyond them are clipped. window: the same with data.volume.window, for CT.");
   table.add_structured(
       "data.volume.percentiles", "list (of two floats)", [&options] { return ordered_json(options.percentiles); },
-      [&options](const ordered_json& value) { return set_percentiles(value, options.percentiles); },
+      [&options](const ordered_json& value) { return parse_percentiles(value, options.percentiles); },
       "Percentiles of a volume that data.volume.normalization=percentile maps to 0 and 1.");
   table.add_structured(
       "data.volume.window", "list (of two floats, or of three such lists)",
       [&options] { return windows_to_json(options.windows); },
-      [&options](const ordered_json& value) { return set_windows(value, options.windows); },
+      [&options](const ordered_json& value) { return parse_windows(value, options.windows); },
       "Values that data.volume.normalization=window maps to 0 and 1, or that are black and white in slices; in CT "
       "[-160, 240] for soft tissue. Slices may have three windows, for red, green and blue. Empty: slices use the "
       "percentiles 0.5 and 99.5.");
-  table.add_enum("data.volume.series", options.series,
-                 {{"refuse", SeriesUse::kRefused}, {"mean", SeriesUse::kMean}, {"frames", SeriesUse::kFrames}},
-                 "Handling of files with a time axis (functional MRI). refuse: a bad sample. mean: the mean of the "
-                 "frames is one volume. frames: up to data.volume.max_frames frames, evenly spaced, are a volume each, "
-                 "at the same placeholder.");
+  table.add_enum(
+      "data.volume.series", options.series,
+      {{"refuse", TimeSeriesMode::kRefused}, {"mean", TimeSeriesMode::kMean}, {"frames", TimeSeriesMode::kFrames}},
+      "Handling of files with a time axis (functional MRI). refuse: a bad sample. mean: the mean of the "
+      "frames is one volume. frames: up to data.volume.max_frames frames, evenly spaced, are a volume each, "
+      "at the same placeholder.");
   table.add("data.volume.max_frames", options.max_frames, "Maximum number of frames used per series.",
             std::optional{between<int64_t>(1, 4096)});
   table.add_enum("data.volume.dtype", options.dtype, {{"float32", at::kFloat}, {"float16", at::kHalf}},

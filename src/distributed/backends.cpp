@@ -56,7 +56,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
         "needs LibTorch's CUDA libraries",
         kNcclPlugin, make_excerpt(plugin.problem, 300));
   }
-  auto* const make_backend = reinterpret_cast<MakeNcclBackend*>(plugin.functions.front());
+  auto* const make_backend = reinterpret_cast<MakeNcclBackendFunction*>(plugin.functions.front());
   try {
     return c10::intrusive_ptr<c10d::Backend>::reclaim(
         make_backend(std::move(store).release(), rank, world_size, static_cast<int>(device.index())));

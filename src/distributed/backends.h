@@ -17,7 +17,7 @@ struct Collectives::Backends {
   c10::intrusive_ptr<c10d::Backend> device{};  ///< for GPU tensors; null until connect_device()
 
   /// Returns the backend for the tensor's device. REQUIRES: it is not null.
-  c10d::Backend& select(const at::Tensor& tensor) const { return tensor.is_cpu() ? *host : *device; }
+  c10d::Backend& select_backend(const at::Tensor& tensor) const { return tensor.is_cpu() ? *host : *device; }
 };
 
 /// A backend of one rank without other ranks, like PyTorch's FakeProcessGroup. All work completes

@@ -109,9 +109,9 @@ void WaitTimer::end_wait(at::Device device) {
 }
 
 double WaitTimer::sum_completed_seconds() {
-  constexpr double kMilliseconds = 1e-3;
+  constexpr double kSecondsPerMillisecond = 1e-3;
   while (!pending_waits_.empty() && pending_waits_.front().second.query()) {
-    seconds_ += kMilliseconds * pending_waits_.front().first.elapsedTime(pending_waits_.front().second);
+    seconds_ += kSecondsPerMillisecond * pending_waits_.front().first.elapsedTime(pending_waits_.front().second);
     pending_waits_.pop_front();
   }
   return seconds_;
@@ -161,7 +161,7 @@ class Collectives::Impl {
 
   void all_reduce_async(const Backends& backends, at::Tensor tensor) {
     device_ = tensor.device();
-    c10d::Backend& backend = backends.select(tensor);
+    c10d::Backend& backend = backends.select_backend(tensor);
     std::vector<at::Tensor> tensors{std::move(tensor)};
     reductions_.push_back(backend.allreduce(tensors));
   }
@@ -169,12 +169,12 @@ class Collectives::Impl {
   void reduce_scatter_async(at::Tensor tensor) {
     device_ = tensor.device();
     at::Tensor output = get_own_shard(tensor);
-    reductions_.push_back(group_.select(tensor)._reduce_scatter_base(output, tensor));
+    reductions_.push_back(group_.select_backend(tensor)._reduce_scatter_base(output, tensor));
   }
 
   int64_t all_gather_async(at::Tensor output, at::Tensor input) {
     device_ = output.device();
-    all_gathers_.emplace(next_handle_, group_.select(output)._allgather_base(output, input));
+    all_gathers_.emplace(next_handle_, group_.select_backend(output)._allgather_base(output, input));
     return next_handle_++;
   }
 
@@ -208,7 +208,7 @@ class Collectives::Impl {
   double wait_seconds() { return wait_timer_.sum_completed_seconds(); }
   bool are_waits_complete() { return wait_timer_.is_idle(); }
   bool has_device() const { return world_.device.defined(); }
-  void set_broken() { is_broken_ = true; }
+  void mark_broken() { is_broken_ = true; }
 
  private:
   Backends world_, group_, replicas_;  // without shard groups, group_ is world_ and replicas_ is empty
@@ -248,7 +248,7 @@ void Collectives::run_guarded(const Operation& operation) {
   try {
     operation();
   } catch (const std::exception& error) {
-    impl_->set_broken();
+    impl_->mark_broken();
     if (on_error_) on_error_(error);
     throw;
   }
@@ -332,21 +332,21 @@ std::vector<std::string> Collectives::all_gather_strings(const std::string& text
   run_guarded([&] {
     const at::Tensor messages = impl_->all_gather(ShortMessage(text).tensor());
     bool are_all_complete = true;
-    int64_t longest = 0;
+    int64_t max_size = 0;
     for (size_t rank = 0; rank < texts.size(); ++rank) {
       const ShortMessage message(messages, rank);
       are_all_complete = are_all_complete && message.is_complete();
-      longest = std::max(longest, message.size());
+      max_size = std::max(max_size, message.size());
       if (message.is_complete()) texts[rank] = message.text();
     }
     if (are_all_complete) return;
     // Some string does not fit into its message: gather all strings, padded to the longest.
-    at::Tensor padded = at::zeros({longest}, at::kByte);
+    at::Tensor padded = at::zeros({max_size}, at::kByte);
     std::memcpy(padded.mutable_data_ptr(), text.data(), text.size());
     const at::Tensor gathered_bytes = impl_->all_gather(padded);
     const auto* const first = static_cast<const char*>(gathered_bytes.const_data_ptr());
     for (size_t rank = 0; rank < texts.size(); ++rank) {
-      texts[rank].assign(first + static_cast<int64_t>(rank) * longest,
+      texts[rank].assign(first + static_cast<int64_t>(rank) * max_size,
                          static_cast<size_t>(ShortMessage(messages, rank).size()));
     }
   });
@@ -358,11 +358,11 @@ std::unique_ptr<Collectives> make_fake_collectives(int64_t world_size, int64_t r
     const auto backend = c10::make_intrusive<FakeProcessGroup>(static_cast<int>(group_rank), static_cast<int>(size));
     return Collectives::Backends{.host = backend, .device = backend};
   };
-  auto ranks = std::make_unique<Collectives>(make_backends(rank, world_size));
+  auto collectives = std::make_unique<Collectives>(make_backends(rank, world_size));
   if (group > 0 && group < world_size) {
-    ranks->set_shard_groups(make_backends(rank % group, group), make_backends(rank / group, world_size / group));
+    collectives->set_shard_groups(make_backends(rank % group, group), make_backends(rank / group, world_size / group));
   }
-  return ranks;
+  return collectives;
 }
 
 }  // namespace vlmtrain::distributed

@@ -28,7 +28,7 @@ int64_t read_port(const EnvironmentLookup& environment) {
   return *port;
 }
 
-void validate(const Launch& launch, const char* rank, const char* world_size) {
+void validate_rank(const LaunchInfo& launch, const char* rank, const char* world_size) {
   if (launch.rank < 0 || launch.rank >= launch.world_size) {
     throw usage_error("{}={} and {}={}: the rank must be from 0 to {}", rank, launch.rank, world_size,
                       launch.world_size, launch.world_size - 1);
@@ -41,7 +41,7 @@ void check_world_size(int64_t world_size, const char* variable) {
   throw usage_error("{}={}: must be a number of ranks from 1 to {}", variable, world_size, kMaxRanks);
 }
 
-std::optional<Launch> parse_torchrun(const EnvironmentLookup& environment) {
+std::optional<LaunchInfo> parse_torchrun_launch(const EnvironmentLookup& environment) {
   const auto world_size = read_number(environment, "WORLD_SIZE");
   const auto rank = read_number(environment, "RANK");
   if (!world_size) {
@@ -63,13 +63,13 @@ std::optional<Launch> parse_torchrun(const EnvironmentLookup& environment) {
         "vlmtrain --nproc-per-node {}",
         *world_size, *world_size);
   }
-  Launch launch{.rank = *rank,
-                .world_size = *world_size,
-                .local_rank = read_number(environment, "LOCAL_RANK").value_or(*rank),
-                .host = *host,
-                .port = read_port(environment),
-                .launcher = environment("VLMTRAIN_LAUNCHER").value_or("torchrun")};
-  validate(launch, "RANK", "WORLD_SIZE");
+  LaunchInfo launch{.rank = *rank,
+                    .world_size = *world_size,
+                    .local_rank = read_number(environment, "LOCAL_RANK").value_or(*rank),
+                    .host = *host,
+                    .port = read_port(environment),
+                    .launcher = environment("VLMTRAIN_LAUNCHER").value_or("torchrun")};
+  validate_rank(launch, "RANK", "WORLD_SIZE");
   return launch;
 }
 
@@ -81,7 +81,7 @@ int64_t derive_port(int64_t job, int64_t step) {
   return kFirstPort + (job * kStepsPerJob + step) % kNumPorts;
 }
 
-std::optional<Launch> parse_srun(const EnvironmentLookup& environment) {
+std::optional<LaunchInfo> parse_srun_launch(const EnvironmentLookup& environment) {
   const auto tasks = read_number(environment, "SLURM_STEP_NUM_TASKS");
   if (!environment("SLURM_STEP_ID") || !tasks || *tasks <= 1) return std::nullopt;
   check_world_size(*tasks, "SLURM_STEP_NUM_TASKS");
@@ -91,15 +91,16 @@ std::optional<Launch> parse_srun(const EnvironmentLookup& environment) {
     throw usage_error("SLURM_STEP_NUM_TASKS={}, but {} is not set; start the tasks with srun", *tasks,
                       rank ? "SLURM_STEP_NODELIST" : "SLURM_PROCID");
   }
-  Launch launch{.rank = *rank,
-                .world_size = *tasks,
-                .local_rank = read_number(environment, "SLURM_LOCALID").value_or(0),
-                .host = environment("MASTER_ADDR").value_or(get_first_host(*nodes)),
-                .port = environment("MASTER_PORT") ? read_port(environment)
-                                                   : derive_port(read_number(environment, "SLURM_JOB_ID").value_or(0),
-                                                                 read_number(environment, "SLURM_STEP_ID").value_or(0)),
-                .launcher = "srun"};
-  validate(launch, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
+  LaunchInfo launch{.rank = *rank,
+                    .world_size = *tasks,
+                    .local_rank = read_number(environment, "SLURM_LOCALID").value_or(0),
+                    .host = environment("MASTER_ADDR").value_or(get_first_host(*nodes)),
+                    .port = environment("MASTER_PORT")
+                                ? read_port(environment)
+                                : derive_port(read_number(environment, "SLURM_JOB_ID").value_or(0),
+                                              read_number(environment, "SLURM_STEP_ID").value_or(0)),
+                    .launcher = "srun"};
+  validate_rank(launch, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
   return launch;
 }
 
@@ -116,15 +117,15 @@ void reject_other_launchers(const EnvironmentLookup& environment) {
 
 }  // namespace
 
-std::optional<Launch> parse_launch(const EnvironmentLookup& environment) {
-  if (auto launch = parse_torchrun(environment)) return launch;
-  if (auto launch = parse_srun(environment)) return launch;
+std::optional<LaunchInfo> parse_launch_info(const EnvironmentLookup& environment) {
+  if (auto launch = parse_torchrun_launch(environment)) return launch;
+  if (auto launch = parse_srun_launch(environment)) return launch;
   reject_other_launchers(environment);
   return std::nullopt;
 }
 
-std::optional<Launch> get_process_launch() {
-  return parse_launch([](const char* name) {
+std::optional<LaunchInfo> get_launch_info() {
+  return parse_launch_info([](const char* name) {
     const char* const value = std::getenv(name);
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   });
@@ -133,12 +134,13 @@ std::optional<Launch> get_process_launch() {
 std::string get_first_host(std::string_view hosts) {
   const size_t bracket = hosts.find_first_of("[,");
   if (bracket == std::string_view::npos || hosts[bracket] == ',') return std::string(hosts.substr(0, bracket));
-  const std::string_view rest = hosts.substr(bracket + 1);
-  const std::string first(rest.substr(0, rest.find_first_of("-,]")));
-  const size_t close = rest.find(']');
-  if (close == std::string_view::npos) return std::string(hosts.substr(0, bracket)) + first;
+  const std::string_view after_bracket = hosts.substr(bracket + 1);
+  const std::string first_number(after_bracket.substr(0, after_bracket.find_first_of("-,]")));
+  const size_t closing_bracket = after_bracket.find(']');
+  if (closing_bracket == std::string_view::npos) return std::string(hosts.substr(0, bracket)) + first_number;
   // A host name can have several brackets: "rack[1-2]node[3-4]".
-  return std::string(hosts.substr(0, bracket)) + first + get_first_host(rest.substr(close + 1));
+  return std::string(hosts.substr(0, bracket)) + first_number +
+         get_first_host(after_bracket.substr(closing_bracket + 1));
 }
 
 }  // namespace vlmtrain::distributed

@@ -34,7 +34,7 @@ constexpr auto kAcknowledgeTimeout = 2s;
 
 constexpr const char* kFailureKey = "failure";
 /// Set when a connection between two ranks broke. Either of the two may be the lost one.
-constexpr const char* kBrokenKey = "broken";
+constexpr const char* kBrokenConnectionKey = "broken";
 
 std::string make_heartbeat_key(int64_t rank) {
   return fmt::format("beat/{}", rank);
@@ -55,20 +55,23 @@ std::string make_acknowledged_key(int64_t rank) {
   return fmt::format("heard/{}", rank);
 }
 
-std::string serialize_failure(const Failure& failure) {
+std::string serialize_failure(const RankFailure& failure) {
   return nlohmann::json{{"rank", failure.rank}, {"code", failure.code}, {"reason", failure.reason}}.dump(
       -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Failure parse_failure(const std::string& text) {
+RankFailure parse_failure(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   return {.rank = json.at("rank"), .code = json.at("code").get<ExitCode>(), .reason = json.at("reason")};
 }
 
 }  // namespace
 
-RankMonitor::RankMonitor(const Launch& launch, DistributedContextOptions options, std::vector<std::string> names)
-    : launch_(launch), options_(std::move(options)), names_(std::move(names)), last_heartbeats_(names_.size()) {
+RankMonitor::RankMonitor(const LaunchInfo& launch, DistributedContextOptions options, std::vector<std::string> names)
+    : launch_(launch),
+      options_(std::move(options)),
+      rank_names_(std::move(names)),
+      last_heartbeats_(rank_names_.size()) {
   for (LastHeartbeat& heartbeat : last_heartbeats_) heartbeat.time = Clock::now();
   heartbeat_thread_ = std::thread([this] { run_heartbeat(); });
   watchdog_thread_ = std::jthread([this] { run_watchdog(); });
@@ -93,7 +96,7 @@ RankMonitor::~RankMonitor() {
   }
 }
 
-void RankMonitor::report_failure(const Failure& failure) {
+void RankMonitor::report_failure(const RankFailure& failure) {
   std::unique_lock lock(mutex_);
   has_noticed_failure_ = true;
   if (failure_) return;
@@ -102,7 +105,7 @@ void RankMonitor::report_failure(const Failure& failure) {
   state_changed_.wait_for(lock, kBrokenConnectionTimeout, [this] { return is_failure_published_ || failure_; });
 }
 
-std::optional<Failure> RankMonitor::wait_for_failure() {
+std::optional<RankFailure> RankMonitor::wait_for_failure() {
   std::unique_lock lock(mutex_);
   is_connection_broken_ = true;
   has_noticed_failure_ = true;
@@ -117,11 +120,11 @@ bool RankMonitor::has_lost_rank0() {
 
 void RankMonitor::mark_rank0_lost() {
   has_lost_rank0_ = true;
-  if (!failure_) failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = describe_lost_rank(0)};
+  if (!failure_) failure_ = RankFailure{.rank = 0, .code = ExitCode::kFailed, .reason = describe_lost_rank(0)};
   state_changed_.notify_all();
 }
 
-void RankMonitor::set_failure(const Failure& failure) {
+void RankMonitor::set_failure(const RankFailure& failure) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = failure;
@@ -135,7 +138,7 @@ RankMonitor::Clock::duration RankMonitor::heartbeat_timeout() const {
 }
 
 std::string RankMonitor::describe_lost_rank(int64_t rank) const {
-  const std::string& name = names_[static_cast<size_t>(rank)];
+  const std::string& name = rank_names_[static_cast<size_t>(rank)];
   if (is_connection_broken_)
     return fmt::format("{} disconnected: it was killed, or its machine or network failed", name);
   return fmt::format("{} has not responded for {:.0f} s: it was stopped, or its machine or network failed", name,
@@ -172,7 +175,7 @@ void RankMonitor::run_heartbeat() {
 
 void RankMonitor::exchange_status(SharedStore& store, int64_t count) {
   store.set(make_heartbeat_key(launch_.rank), std::to_string(count));
-  std::optional<Failure> own_failure;
+  std::optional<RankFailure> own_failure;
   bool is_done = false;
   {
     const std::lock_guard lock(mutex_);
@@ -182,9 +185,9 @@ void RankMonitor::exchange_status(SharedStore& store, int64_t count) {
   if (own_failure) store.set_if_absent(kFailureKey, serialize_failure(*own_failure));
   sync_broken_flag(store);
   if (!store.has({kFailureKey}) && launch_.rank == 0) detect_lost_rank(store);
-  const bool is_failed = store.has({kFailureKey});
-  if (is_failed) set_failure(parse_failure(store.get({kFailureKey}).front()));
-  const bool are_all_done = is_failed ? acknowledge_failure(store) : is_done && sync_shutdown(store);
+  const bool has_failure = store.has({kFailureKey});
+  if (has_failure) set_failure(parse_failure(store.get({kFailureKey}).front()));
+  const bool are_all_done = has_failure ? acknowledge_failure(store) : is_done && sync_shutdown(store);
   const std::lock_guard lock(mutex_);
   is_failure_published_ = own_failure.has_value();
   are_all_done_ = are_all_done;
@@ -198,8 +201,8 @@ void RankMonitor::sync_broken_flag(SharedStore& store) {
     is_broken = is_connection_broken_;
   }
   if (is_broken) {
-    store.set(kBrokenKey, "");
-  } else if (launch_.rank == 0 && store.has({kBrokenKey})) {
+    store.set(kBrokenConnectionKey, "");
+  } else if (launch_.rank == 0 && store.has({kBrokenConnectionKey})) {
     const std::lock_guard lock(mutex_);
     is_connection_broken_ = true;
   }
@@ -267,7 +270,7 @@ void RankMonitor::run_watchdog() {
   const auto deadline = [&] { return start + (has_noticed_failure_ ? kExitTimeout : kUnnoticedFailureTimeout); };
   while (!is_done_ && Clock::now() < deadline()) state_changed_.wait_until(lock, deadline());
   if (is_done_) return;
-  const Failure failure = *failure_;
+  const RankFailure failure = *failure_;
   lock.unlock();
   if (options_.on_hang) options_.on_hang(failure);
 }

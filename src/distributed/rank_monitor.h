@@ -21,7 +21,7 @@ class RankMonitor {
  public:
   /// `names` has one name per rank, for messages about a lost rank. REQUIRES: rank 0's store
   /// exists.
-  RankMonitor(const Launch& launch, DistributedContextOptions options, std::vector<std::string> names);
+  RankMonitor(const LaunchInfo& launch, DistributedContextOptions options, std::vector<std::string> names);
   /// Reports that this rank is done. Without a failure, waits some seconds until all ranks are
   /// done; rank 0 exits last, because it hosts the store.
   ~RankMonitor();
@@ -30,14 +30,14 @@ class RankMonitor {
 
   /// Publishes a failure of this rank, unless another failure is known. Returns once it is in the
   /// store, or after a timeout.
-  void report_failure(const Failure& failure);
+  void report_failure(const RankFailure& failure);
 
   /// Returns whether this rank has detected the loss of rank 0.
   bool has_lost_rank0();
 
   /// Waits for the first failure of the run. Called if the connection to a rank broke, which the
   /// failure explains. Returns nothing if no failure becomes known in time.
-  std::optional<Failure> wait_for_failure();
+  std::optional<RankFailure> wait_for_failure();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -59,21 +59,21 @@ class RankMonitor {
   void detect_lost_rank(SharedStore& store);
   /// Body of the watchdog thread, which detects a lost rank 0, and calls on_hang.
   void run_watchdog();
-  void set_failure(const Failure& failure);
+  void set_failure(const RankFailure& failure);
   Clock::duration heartbeat_timeout() const;
   std::string describe_lost_rank(int64_t rank) const;
   /// Shares is_connection_broken_ with rank 0.
   void sync_broken_flag(SharedStore& store);
   void mark_rank0_lost();  // REQUIRES: mutex_ is held
 
-  const Launch launch_;
+  const LaunchInfo launch_;
   const DistributedContextOptions options_;
-  const std::vector<std::string> names_;
+  const std::vector<std::string> rank_names_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable state_changed_;
-  std::optional<Failure> failure_;
-  std::optional<Failure> own_failure_;  // to be published
-  bool is_failure_published_ = false;   // own_failure_ is published
+  std::optional<RankFailure> failure_;
+  std::optional<RankFailure> own_failure_;  // to be published
+  bool is_failure_published_ = false;       // own_failure_ is published
   bool has_lost_rank0_ = false;
   bool is_connection_broken_ = false;  // a connection between two ranks broke, which shortens the heartbeat timeout
   bool has_noticed_failure_ = false;   // this rank's own thread has noticed the failure

@@ -45,7 +45,7 @@ std::string make_rendezvous_key(int64_t rank) {
 /// The rendezvous of all ranks through rank 0's store. Rank 0 decides whether it has failed.
 class Rendezvous {
  public:
-  Rendezvous(SharedStore& store, const Launch& launch, std::chrono::milliseconds timeout)
+  Rendezvous(SharedStore& store, const LaunchInfo& launch, std::chrono::milliseconds timeout)
       : store_(store), launch_(launch), timeout_(timeout) {
     for (int64_t rank = 0; rank < launch.world_size; ++rank) keys_.push_back(make_rendezvous_key(rank));
   }
@@ -90,7 +90,7 @@ class Rendezvous {
   }
 
   SharedStore& store_;
-  const Launch& launch_;
+  const LaunchInfo& launch_;
   const std::chrono::milliseconds timeout_;
   std::vector<std::string> keys_;
 };
@@ -106,31 +106,32 @@ void silence_c10d_logs() {
 
 }  // namespace
 
-std::string Failure::format_message() const {
+std::string RankFailure::format_message() const {
   return fmt::format("rank {}: {}", rank, reason);
 }
 
 class DistributedContext::Impl {
  public:
-  Impl(const Launch& launch, const DistributedContextOptions& options)
+  Impl(const LaunchInfo& launch, const DistributedContextOptions& options)
       : launch_(launch),
         store_(launch, launch.rank == 0, options.rendezvous_timeout),
         monitor_(launch, options, Rendezvous(store_, launch, options.rendezvous_timeout).wait_for_names()),
-        collectives_({.host = make_gloo_backend(make_all_members()), .device = {}},
+        collectives_({.host = make_gloo_backend(make_world_membership()), .device = {}},
                      [this](const std::exception& error) { rethrow_with_reason(error); }) {}
 
   RankMonitor& monitor() { return monitor_; }
   Collectives& collectives() { return collectives_; }
 
   void connect_device(at::Device device) {
-    const auto make_device_backends = [&](const Members& members) {
-      return Collectives::Backends{.host = {}, .device = make_device_backend(device, members)};
+    const auto make_device_backends = [&](const GroupMembership& membership) {
+      return Collectives::Backends{.host = {}, .device = make_device_backend(device, membership)};
     };
     if (group_size_ == launch_.world_size) {
-      collectives_.connect_device(make_device_backends(make_all_members()), {}, {});
+      collectives_.connect_device(make_device_backends(make_world_membership()), {}, {});
     } else {
-      collectives_.connect_device(make_device_backends(make_all_members()), make_device_backends(make_group_members()),
-                                  make_device_backends(make_replica_members()));
+      collectives_.connect_device(make_device_backends(make_world_membership()),
+                                  make_device_backends(make_group_membership()),
+                                  make_device_backends(make_replica_membership()));
     }
   }
 
@@ -139,23 +140,25 @@ class DistributedContext::Impl {
                    launch_.world_size);
     group_size_ = count;
     if (count == launch_.world_size) return;
-    collectives_.set_shard_groups({.host = make_gloo_backend(make_group_members()), .device = {}},
-                                  {.host = make_gloo_backend(make_replica_members()), .device = {}});
+    collectives_.set_shard_groups({.host = make_gloo_backend(make_group_membership()), .device = {}},
+                                  {.host = make_gloo_backend(make_replica_membership()), .device = {}});
   }
 
  private:
   /// A set of ranks, with this rank's index in it.
-  struct Members {
+  struct GroupMembership {
     std::string name;
     int64_t rank, count;
   };
 
-  Members make_all_members() const { return {.name = "all", .rank = launch_.rank, .count = launch_.world_size}; }
-  Members make_group_members() const {
+  GroupMembership make_world_membership() const {
+    return {.name = "all", .rank = launch_.rank, .count = launch_.world_size};
+  }
+  GroupMembership make_group_membership() const {
     const int64_t group_index = launch_.rank / group_size_;
     return {.name = fmt::format("group{}", group_index), .rank = launch_.rank % group_size_, .count = group_size_};
   }
-  Members make_replica_members() const {
+  GroupMembership make_replica_membership() const {
     const int64_t shard_index = launch_.rank % group_size_;
     return {.name = fmt::format("copies{}", shard_index),
             .rank = launch_.rank / group_size_,
@@ -167,17 +170,17 @@ class DistributedContext::Impl {
         name, c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store_.get_c10d_store()));
   }
 
-  c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Members& members) {
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(make_prefix_store("gloo/" + members.name),
-                                                       static_cast<int>(members.rank), static_cast<int>(members.count),
-                                                       c10d::ProcessGroupGloo::Options::create_default(kNoTimeout));
+  c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const GroupMembership& membership) {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(
+        make_prefix_store("gloo/" + membership.name), static_cast<int>(membership.rank),
+        static_cast<int>(membership.count), c10d::ProcessGroupGloo::Options::create_default(kNoTimeout));
   }
 
-  c10::intrusive_ptr<c10d::Backend> make_device_backend(at::Device device, const Members& members) {
+  c10::intrusive_ptr<c10d::Backend> make_device_backend(at::Device device, const GroupMembership& membership) {
     VLMTRAIN_CHECK(!device.is_cpu(), "expected a GPU; the CPU backend is connected at startup");
-    const auto rank = static_cast<int>(members.rank), count = static_cast<int>(members.count);
-    if (vgpu::find_interface() != nullptr) return c10::make_intrusive<FakeProcessGroup>(rank, count);
-    return make_nccl_backend(make_prefix_store("nccl/" + members.name), rank, count, device);
+    const auto rank = static_cast<int>(membership.rank), count = static_cast<int>(membership.count);
+    if (vgpu::find_virtual_gpu_interface() != nullptr) return c10::make_intrusive<FakeProcessGroup>(rank, count);
+    return make_nccl_backend(make_prefix_store("nccl/" + membership.name), rank, count, device);
   }
 
   /// Throws the failure of another rank, which is the reason why a call failed.
@@ -186,14 +189,15 @@ class DistributedContext::Impl {
     throw run_error("the connection to another rank broke: {}", error.what());
   }
 
-  const Launch& launch_;
+  const LaunchInfo& launch_;
   int64_t group_size_ = launch_.world_size;
   SharedStore store_;
   RankMonitor monitor_;
   Collectives collectives_;
 };
 
-DistributedContext::DistributedContext(const Launch& launch, const DistributedContextOptions& options) : launch_(launch) {
+DistributedContext::DistributedContext(const LaunchInfo& launch, const DistributedContextOptions& options)
+    : launch_(launch) {
   static const bool is_quiet = (silence_c10d_logs(), true);
   static_cast<void>(is_quiet);
   impl_ = std::make_unique<Impl>(launch_, options);
@@ -228,7 +232,7 @@ void DistributedContext::report_failure(ExitCode code, const std::string& reason
 namespace {
 
 template <class Value>
-std::string to_bytes(const std::vector<Value>& values) {
+std::string serialize_values(const std::vector<Value>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Value)};
 }
 
@@ -249,14 +253,14 @@ engine::StepStatus RankConsensus::all_reduce_max(engine::StepStatus status) cons
 }
 
 bool RankConsensus::any_rank(bool value) const {
-  const auto all = collectives_.all_gather_strings(value ? "y" : "");
-  return std::ranges::find(all, "y") != all.end();
+  const auto all_flags = collectives_.all_gather_strings(value ? "y" : "");
+  return std::ranges::find(all_flags, "y") != all_flags.end();
 }
 
 /// Sums in rank order, so that all ranks have bit-identical sums.
 std::vector<double> RankConsensus::sum_over_ranks(std::vector<double> values) const {
   std::vector<double> sums(values.size());
-  for (const auto& text : collectives_.all_gather_strings(to_bytes(values))) {
+  for (const auto& text : collectives_.all_gather_strings(serialize_values(values))) {
     const auto terms = parse_values<double>(text);
     VLMTRAIN_CHECK(terms.size() == sums.size(), "a rank has {} values, expected {}", terms.size(), sums.size());
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
@@ -269,14 +273,14 @@ void RankConsensus::all_reduce_sum_async(const at::Tensor& tensor) const {
 }
 
 std::vector<int64_t> RankConsensus::union_over_ranks(std::vector<int64_t> values) const {
-  const std::string bytes = to_bytes(values);
-  std::set<int64_t> all(values.begin(), values.end());
+  const std::string bytes = serialize_values(values);
+  std::set<int64_t> all_values(values.begin(), values.end());
   for (const auto& text : collectives_.all_gather_strings(bytes)) {
     if (text == bytes) continue;  // the common case
     const auto numbers = parse_values<int64_t>(text);
-    all.insert(numbers.begin(), numbers.end());
+    all_values.insert(numbers.begin(), numbers.end());
   }
-  return {all.begin(), all.end()};
+  return {all_values.begin(), all_values.end()};
 }
 
 }  // namespace vlmtrain::distributed

@@ -42,7 +42,7 @@ bool try_connect(const addrinfo& address, milliseconds timeout) {
   return is_connected;
 }
 
-bool is_reachable(const Launch& launch, milliseconds timeout) {
+bool is_reachable(const LaunchInfo& launch, milliseconds timeout) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first_address = nullptr;
@@ -56,7 +56,7 @@ bool is_reachable(const Launch& launch, milliseconds timeout) {
 
 }  // namespace
 
-bool wait_until_listening(const Launch& launch, milliseconds timeout) {
+bool wait_until_listening(const LaunchInfo& launch, milliseconds timeout) {
   constexpr milliseconds kAttemptTimeout{2000}, kRetryInterval{100};
   const auto deadline = Clock::now() + timeout;
   for (;;) {
@@ -73,7 +73,7 @@ std::vector<uint8_t> to_bytes(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-c10d::TCPStoreOptions make_store_options(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
+c10d::TCPStoreOptions make_store_options(const LaunchInfo& launch, bool is_server, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(launch.port);
   options.isServer = is_server;
@@ -85,7 +85,7 @@ c10d::TCPStoreOptions make_store_options(const Launch& launch, bool is_server, s
 /// Connects to rank 0's store on a thread that is abandoned after the timeout. c10d waits forever
 /// for a server that accepts the connection but does not respond, and logs twenty lines about a
 /// server that is not a store.
-c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const LaunchInfo& launch, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // enough, because rank 0 listens already
   timeout = std::min(timeout, kMaxAnswerTime);
   // The store's own timeout is much longer, so that this function's always ends the wait.
@@ -105,7 +105,8 @@ c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::
       launch.rank, launch.host, launch.port);
 }
 
-c10::intrusive_ptr<c10d::TCPStore> open_store(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::TCPStore> open_store(const LaunchInfo& launch, bool is_server,
+                                              std::chrono::milliseconds timeout) {
   if (!is_server && !wait_until_listening(launch, timeout)) {
     throw usage_error(
         "rank {} cannot connect to rank 0 at {}:{} within {} s; check that it was started, or increase "
@@ -133,7 +134,7 @@ struct SharedStore::Impl {
   c10::intrusive_ptr<c10d::TCPStore> tcp_store;
 };
 
-SharedStore::SharedStore(const Launch& launch, bool is_server, std::chrono::milliseconds timeout)
+SharedStore::SharedStore(const LaunchInfo& launch, bool is_server, std::chrono::milliseconds timeout)
     : impl_(std::make_unique<Impl>(open_store(launch, is_server, timeout))) {}
 
 SharedStore::~SharedStore() = default;

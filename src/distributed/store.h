@@ -15,7 +15,7 @@ namespace vlmtrain::distributed {
 
 /// Polls until a server accepts connections at rank 0's address. Returns false after `timeout`.
 /// Exact, unlike c10d's own store, which waits up to three times as long as its timeout.
-bool wait_until_listening(const Launch& launch, std::chrono::milliseconds timeout);
+bool wait_until_listening(const LaunchInfo& launch, std::chrono::milliseconds timeout);
 
 /// A key-value store that all ranks share and rank 0 hosts. Methods throw c10d's exceptions if rank
 /// 0 is gone. Not thread-safe.
@@ -23,7 +23,7 @@ class SharedStore {
  public:
   /// Connects to rank 0's store. If `is_server`, hosts the store as long as this object lives.
   /// Throws UserError (kUsage) if the port is in use, or no server listens there within `timeout`.
-  SharedStore(const Launch& launch, bool is_server, std::chrono::milliseconds timeout);
+  SharedStore(const LaunchInfo& launch, bool is_server, std::chrono::milliseconds timeout);
   ~SharedStore();
   SharedStore(const SharedStore&) = delete;
   SharedStore& operator=(const SharedStore&) = delete;

@@ -25,9 +25,9 @@ namespace vlmtrain::evaluation {
 namespace {
 
 std::string trim(const std::string& text) {
-  constexpr const char* kSpace = " \t\r\n";
-  const auto first = text.find_first_not_of(kSpace);
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+  constexpr const char* kWhiteSpace = " \t\r\n";
+  const auto first = text.find_first_not_of(kWhiteSpace);
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kWhiteSpace) - first + 1);
 }
 
 /// Returns the last question of the record, without media placeholders.
@@ -51,11 +51,11 @@ class Evaluator {
   Evaluator(const models::VisionLanguageModel& model, const models::Processor& processor, const io::Records& records,
             const EvaluationSettings& settings, const std::function<void(const Answer&)>& on_answer)
       : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {
-    generation_.device = settings.device;
-    generation_.max_new_tokens = settings.max_new_tokens;
-    generation_.max_length = processor.max_positions();
-    generation_.eos_token_ids = settings.eos_token_ids;
-    if (generation_.eos_token_ids.empty()) generation_.eos_token_ids = {processor.end_of_turn_id()};
+    generate_settings_.device = settings.device;
+    generate_settings_.max_new_tokens = settings.max_new_tokens;
+    generate_settings_.max_length = processor.max_positions();
+    generate_settings_.eos_token_ids = settings.eos_token_ids;
+    if (generate_settings_.eos_token_ids.empty()) generate_settings_.eos_token_ids = {processor.end_of_turn_id()};
   }
 
   Evaluation run() {
@@ -70,7 +70,7 @@ class Evaluator {
     std::vector<data::Sample> batch;
     while (auto item = stream.next()) {
       if (item->error) {
-        skip_or_rethrow(item->error);
+        skip_sample_or_rethrow(item->error);
         continue;
       }
       result_.notices.add(item->sample.id, item->sample.notices);
@@ -80,11 +80,11 @@ class Evaluator {
         result_.is_complete = false;
         return result_;
       }
-      score_batch(batch);
+      score_samples(batch);
       erase_prompts(batch);
       batch.clear();
     }
-    if (!batch.empty()) score_batch(batch);
+    if (!batch.empty()) score_samples(batch);
     if (result_.num_skipped > 0 && result_.num_skipped == records_.size()) {
       throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(), first_problem_);
     }
@@ -106,14 +106,14 @@ class Evaluator {
     return sample;
   }
 
-  void skip_or_rethrow(const std::exception_ptr& error) {
+  void skip_sample_or_rethrow(const std::exception_ptr& error) {
     try {
       std::rethrow_exception(error);
     } catch (const UserError& bad) {
       const auto* sample = dynamic_cast<const data::SampleError*>(&bad);
       const bool is_dropped = sample != nullptr && sample->is_dropped();
-      const bool fails = settings_.on_bad_sample == data::BadSamplePolicy::kFail && !is_dropped;
-      if (bad.code() != ExitCode::kBadData || fails) throw;
+      const bool should_fail = settings_.on_bad_sample == data::BadSamplePolicy::kFail && !is_dropped;
+      if (bad.code() != ExitCode::kBadData || should_fail) throw;
       spdlog::warn("skipped: {}", bad.what());
       if (result_.num_skipped == 0) first_problem_ = bad.what();
       ++result_.num_skipped;
@@ -126,10 +126,10 @@ class Evaluator {
   }
 
   /// Scores samples in batches that fit into memory.
-  void score_batch(std::span<const data::Sample> samples) {
+  void score_samples(std::span<const data::Sample> samples) {
     while (!samples.empty()) {
       const auto size = static_cast<size_t>(std::min(result_.batch_size, std::ssize(samples)));
-      const auto out_of_memory = try_score(samples.first(size), settings_.layout);
+      const auto out_of_memory = try_score_batch(samples.first(size), settings_.layout);
       if (!out_of_memory) {
         samples = samples.subspan(size);
         continue;
@@ -143,15 +143,15 @@ class Evaluator {
                      {});
         continue;
       }
-      if (const auto second_failure = try_score(samples.first(1), engine::kMinMemoryEvaluationLayout))
+      if (const auto second_failure = try_score_batch(samples.first(1), engine::kMinMemoryEvaluationLayout))
         dropped_ids_.push_back(samples.front().id);
       samples = samples.subspan(1);
     }
   }
 
   /// Scores one batch. If memory runs out, counts nothing and returns the error.
-  std::optional<memory::OutOfMemory> try_score(std::span<const data::Sample> samples,
-                                               const engine::EvaluationLayout& layout) {
+  std::optional<memory::OutOfMemory> try_score_batch(std::span<const data::Sample> samples,
+                                                     const engine::EvaluationLayout& layout) {
     try {
       std::vector<data::Sample> prompts;
       for (const auto& sample : samples) {
@@ -159,8 +159,8 @@ class Evaluator {
         const std::lock_guard lock(prompts_mutex_);
         prompts.push_back(prompts_.at(sample.index));
       }
-      const auto batch_result =
-          engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts), layout, generation_);
+      const auto batch_result = engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts),
+                                                       layout, generate_settings_);
       for (size_t i = 0; i < samples.size(); ++i) {
         add_loss(samples[i], batch_result.losses[i]);
         auto masks = samples[i].masks.empty() ? std::vector<MaskPrediction>{}
@@ -181,7 +181,7 @@ class Evaluator {
 
   void add_loss(const data::Sample& sample, double loss) {
     const auto add = [&](TaskScore& score) {
-      ++score.num_with_loss;
+      ++score.num_samples_with_loss;
       score.loss_sum += loss;
       score.label_tokens += sample.label_tokens();
     };
@@ -242,20 +242,20 @@ class Evaluator {
                         get_question(record),
                         trim(record.turns.back().text),
                         trim(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
-                        get_answer_type(record),
+                        determine_answer_type(record),
                         std::move(masks),
                         sample.index};
-    const bool exact = answer.expected == answer.prediction;
-    const auto add = [exact](TaskScore& score) {
+    const bool is_exact = answer.expected == answer.prediction;
+    const auto add = [is_exact](TaskScore& score) {
       ++score.samples;
-      score.num_exact += exact ? 1 : 0;
+      score.num_exact_matches += is_exact ? 1 : 0;
     };
     add(result_.total);
     if (!record.task.empty()) add(result_.by_task[record.task]);
     if (answer.type == AnswerType::kClosed) {
-      result_.closed.add(answer.expected, answer.prediction);
+      result_.closed_questions.add(answer.expected, answer.prediction);
     } else {
-      result_.open.add(answer.expected, answer.prediction);
+      result_.open_questions.add(answer.expected, answer.prediction);
     }
     if (on_answer_) on_answer_(answer);
   }
@@ -264,7 +264,7 @@ class Evaluator {
   const models::Processor& processor_;
   const io::Records& records_;
   const EvaluationSettings& settings_;
-  engine::GenerateSettings generation_;
+  engine::GenerateSettings generate_settings_;
   const std::function<void(const Answer&)>& on_answer_;
   Evaluation result_;
   std::string first_problem_;
@@ -280,7 +280,7 @@ class Evaluator {
 report::EvaluationScore TaskScore::metrics() const {
   return {.loss = label_tokens > 0 ? loss() : std::numeric_limits<double>::quiet_NaN(),
           .label_tokens = label_tokens,
-          .samples = num_with_loss,
+          .samples = num_samples_with_loss,
           .exact_match = samples > 0 ? std::optional(exact_match()) : std::nullopt};
 }
 
@@ -338,24 +338,25 @@ std::string Evaluation::to_json() const {
                    {"loss", score.loss()},
                    {"label_tokens", score.label_tokens}};
   }
-  nlohmann::ordered_json json{{"loss", total.loss()},
-                              {"label_tokens", total.label_tokens},
-                              {"samples", total.samples},
-                              {"exact_match", total.exact_match()},
-                              {"closed", {{"samples", closed.samples}, {"accuracy", closed.accuracy()}}},
-                              {"open",
-                               {{"samples", open.samples},
-                                {"exact_match", open.exact_match()},
-                                {"recall", open.recall()},
-                                {"precision", open.precision()},
-                                {"f1", open.f1()}}},
-                              {"skipped", num_skipped},
-                              {"dropped", num_dropped},
-                              {"batch_size", batch_size},
-                              {"oom_splits", oom_splits},
-                              {"seconds", seconds},
-                              {"by_task", tasks},
-                              {"notices", notices.to_json()}};
+  nlohmann::ordered_json json{
+      {"loss", total.loss()},
+      {"label_tokens", total.label_tokens},
+      {"samples", total.samples},
+      {"exact_match", total.exact_match()},
+      {"closed", {{"samples", closed_questions.samples}, {"accuracy", closed_questions.accuracy()}}},
+      {"open",
+       {{"samples", open_questions.samples},
+        {"exact_match", open_questions.exact_match()},
+        {"recall", open_questions.recall()},
+        {"precision", open_questions.precision()},
+        {"f1", open_questions.f1()}}},
+      {"skipped", num_skipped},
+      {"dropped", num_dropped},
+      {"batch_size", batch_size},
+      {"oom_splits", oom_splits},
+      {"seconds", seconds},
+      {"by_task", tasks},
+      {"notices", notices.to_json()}};
   // Older versions named the field left_out.
   io::add_field_aliases(json, {{"dropped", "left_out"}});
   if (masks.total().masks > 0) json["masks"] = make_masks_json(masks);

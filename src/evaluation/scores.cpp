@@ -67,10 +67,10 @@ double compute_distance_percentile(std::vector<int64_t>& squared_distances, doub
   const double rank = percent / 100 * static_cast<double>(squared_distances.size() - 1);
   const auto lower = squared_distances.begin() + static_cast<std::ptrdiff_t>(rank);
   std::nth_element(squared_distances.begin(), lower, squared_distances.end());
-  const double below = std::sqrt(static_cast<double>(*lower));
-  if (lower + 1 == squared_distances.end()) return below;
-  const double above = std::sqrt(static_cast<double>(*std::min_element(lower + 1, squared_distances.end())));
-  return below + (above - below) * (rank - std::floor(rank));
+  const double lower_distance = std::sqrt(static_cast<double>(*lower));
+  if (lower + 1 == squared_distances.end()) return lower_distance;
+  const double upper_distance = std::sqrt(static_cast<double>(*std::min_element(lower + 1, squared_distances.end())));
+  return lower_distance + (upper_distance - lower_distance) * (rank - std::floor(rank));
 }
 
 /// Returns the 95th percentile of the distances from each pixel of the edge `from` to the edge
@@ -128,7 +128,7 @@ void MaskScoreSums::add(const MaskScore& score) {
   merge({.masks = 1,
          .iou_sum = score.iou,
          .dice_sum = score.dice,
-         .num_with_hausdorff95 = score.hausdorff95 ? 1 : 0,
+         .num_masks_with_hausdorff95 = score.hausdorff95 ? 1 : 0,
          .hausdorff95_sum = score.hausdorff95.value_or(0),
          .empty_truths = score.is_truth_empty ? 1 : 0,
          .empty_predictions = score.is_prediction_empty ? 1 : 0});
@@ -138,15 +138,15 @@ void MaskScoreSums::merge(const MaskScoreSums& other) {
   masks += other.masks;
   iou_sum += other.iou_sum;
   dice_sum += other.dice_sum;
-  num_with_hausdorff95 += other.num_with_hausdorff95;
+  num_masks_with_hausdorff95 += other.num_masks_with_hausdorff95;
   hausdorff95_sum += other.hausdorff95_sum;
   empty_truths += other.empty_truths;
   empty_predictions += other.empty_predictions;
 }
 
 std::optional<double> MaskScoreSums::hausdorff95() const {
-  if (num_with_hausdorff95 == 0) return std::nullopt;
-  return hausdorff95_sum / static_cast<double>(num_with_hausdorff95);
+  if (num_masks_with_hausdorff95 == 0) return std::nullopt;
+  return hausdorff95_sum / static_cast<double>(num_masks_with_hausdorff95);
 }
 
 void MaskScores::add(const MaskScore& score, const std::string& task, const std::string& structure) {
@@ -217,8 +217,8 @@ void square_and_minimize_row(int64_t* row, int64_t width, std::vector<Parabola>&
     while (!envelope.empty()) {
       const Parabola& last = envelope.back();
       // The two parabolas intersect at next.start. If `last` is lowest nowhere, it is removed.
-      const int64_t rise = next.height + x * x - last.height - last.vertex * last.vertex;
-      next.start = static_cast<double>(rise) / static_cast<double>(2 * (x - last.vertex));
+      const int64_t intersection_numerator = next.height + x * x - last.height - last.vertex * last.vertex;
+      next.start = static_cast<double>(intersection_numerator) / static_cast<double>(2 * (x - last.vertex));
       if (next.start > last.start) break;
       envelope.pop_back();
       next.start = -std::numeric_limits<double>::infinity();
@@ -275,7 +275,7 @@ std::map<std::string, int64_t> count_words(const std::string& normalized) {
 
 }  // namespace
 
-AnswerType get_answer_type(const io::Record& record) {
+AnswerType determine_answer_type(const io::Record& record) {
   std::string type = record.answer_type;
   std::ranges::transform(type, type.begin(), to_lower);
   if (type == "closed") return AnswerType::kClosed;
@@ -286,16 +286,16 @@ AnswerType get_answer_type(const io::Record& record) {
 
 std::string normalize_answer(std::string_view text) {
   // Words by the digit that replaces them.
-  constexpr std::array<std::string_view, 11> kNumbers{"none", "one",   "two",   "three", "four", "five",
-                                                      "six",  "seven", "eight", "nine",  "ten"};
+  constexpr std::array<std::string_view, 11> kNumberWords{"none", "one",   "two",   "three", "four", "five",
+                                                          "six",  "seven", "eight", "nine",  "ten"};
   std::string normalized;
   const std::string stripped = strip_punctuation(text);
   std::istringstream words(stripped);
   for (std::string word; words >> word;) {
     if (word == "a" || word == "an" || word == "the") continue;
     if (word == "zero") word = "none";
-    const auto number = std::ranges::find(kNumbers, word);
-    if (number != kNumbers.end()) word = std::to_string(number - kNumbers.begin());
+    const auto number = std::ranges::find(kNumberWords, word);
+    if (number != kNumberWords.end()) word = std::to_string(number - kNumberWords.begin());
     if (!normalized.empty()) normalized += ' ';
     normalized += word;
   }
@@ -314,7 +314,7 @@ void ClosedQuestionScore::add(std::string_view expected, std::string_view predic
 void OpenQuestionScore::add(std::string_view expected, std::string_view prediction) {
   ++samples;
   const std::string reference = normalize_answer(expected), candidate = normalize_answer(prediction);
-  num_exact += reference == candidate ? 1 : 0;
+  num_exact_matches += reference == candidate ? 1 : 0;
   const auto reference_words = count_words(reference), candidate_words = count_words(candidate);
   int64_t num_common = 0, num_additional = 0, num_missed = 0;
   for (const auto& [word, count] : candidate_words)

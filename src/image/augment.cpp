@@ -25,7 +25,7 @@ double draw_uniform(uint64_t seed, std::string_view stream) {
 
 /// Returns a uniform number in [-max, max]. It is a multiple of 2^-24, so that its sums and
 /// products are exact and do not depend on whether the compiler fuses a multiply with an add.
-double draw_symmetric(double max, uint64_t seed, std::string_view stream) {
+double draw_symmetric_uniform(double max, uint64_t seed, std::string_view stream) {
   return std::round(max * (2 * draw_uniform(seed, stream) - 1) * 0x1p24) * 0x1p-24;
 }
 
@@ -134,13 +134,14 @@ at::Tensor brighten(const at::Tensor& image, double factor) {
 }  // namespace
 
 Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed) {
-  VLMTRAIN_CHECK(settings.flip_probability >= 0 && settings.flip_probability <= 1 && settings.max_rotation_degrees >= 0 &&
-                     settings.max_brightness_change >= 0 && settings.max_brightness_change <= 1,
-                 "flip {}, rotation {} degrees, brightness {}: out of range", settings.flip_probability, settings.max_rotation_degrees,
-                 settings.max_brightness_change);
+  VLMTRAIN_CHECK(settings.flip_probability >= 0 && settings.flip_probability <= 1 &&
+                     settings.max_rotation_degrees >= 0 && settings.max_brightness_change >= 0 &&
+                     settings.max_brightness_change <= 1,
+                 "flip {}, rotation {} degrees, brightness {}: out of range", settings.flip_probability,
+                 settings.max_rotation_degrees, settings.max_brightness_change);
   return {.is_flipped = draw_uniform(seed, "flip") < settings.flip_probability,
-          .rotation_degrees = draw_symmetric(settings.max_rotation_degrees, seed, "rotation"),
-          .brightness_factor = 1 + draw_symmetric(settings.max_brightness_change, seed, "brightness")};
+          .rotation_degrees = draw_symmetric_uniform(settings.max_rotation_degrees, seed, "rotation"),
+          .brightness_factor = 1 + draw_symmetric_uniform(settings.max_brightness_change, seed, "brightness")};
 }
 
 at::Tensor augment_image(const at::Tensor& image, const Augmentation& augmentation) {

@@ -17,13 +17,13 @@ StoredPixels decode_stored_pixels(std::span<const std::byte> bytes, const ImageH
                                   const std::string& name) {
   switch (header.format) {
     case ImageFormat::kJpeg:
-      return decode_jpeg(bytes, header.stored, name);
+      return decode_jpeg(bytes, header.stored_size, name);
     case ImageFormat::kPng:
-      return decode_png(bytes, header.stored, name);
+      return decode_png(bytes, header.stored_size, name);
     case ImageFormat::kWebp:
       break;
   }
-  return decode_webp(bytes, header.stored, name);
+  return decode_webp(bytes, header.stored_size, name);
 }
 
 /// Returns x / 255 rounded to nearest, given x + 128. Exact up to x = 255 * 255. Source:
@@ -51,7 +51,7 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& nam
   auto* const planes = result.mutable_data_ptr<uint8_t>();
   const bool is_upright_jpeg = header.format == ImageFormat::kJpeg && header.orientation == Orientation::kUpright;
   // Decoding directly to planes saves a copy of the image.
-  if (is_upright_jpeg && decode_jpeg_planes(bytes, header.stored, name, planes)) return result;
+  if (is_upright_jpeg && decode_jpeg_planes(bytes, header.stored_size, name, planes)) return result;
   write_upright_planes(decode_stored_pixels(bytes, header, name), header.orientation, planes);
   return result;
 }

@@ -32,21 +32,21 @@ void check_is_png(const ImageHeader& header, const std::string& name) {
   }
 }
 
-/// Throws UserError (kBadData) if no pixel of the file can have `value`. `bits`: per gray sample or
+/// Throws UserError (kBadData) if no pixel of the file can have `value`. `bit_depth`: per gray sample or
 /// palette index.
-void check_value(int64_t value, bool is_rgb, int64_t bits, const std::string& name) {
+void check_value(int64_t value, bool is_rgb, int64_t bit_depth, const std::string& name) {
   if (is_rgb) {
     throw data_error(
         "{}: the record requests mask value {}, but the PNG is RGB, with three values per pixel; save it as grayscale "
         "or with a palette, or omit the value to use all pixels that are not black",
         name, value);
   }
-  const int64_t max_value = (int64_t{1} << bits) - 1;
+  const int64_t max_value = (int64_t{1} << bit_depth) - 1;
   if (value < 0 || value > max_value) {
     throw data_error(
         "{}: no pixel can have the mask value {}: the PNG has {} bits per pixel, values from 0 to {}; give one of "
         "these, or omit the value to use all pixels that are not 0",
-        name, value, bits, max_value);
+        name, value, bit_depth, max_value);
   }
 }
 
@@ -61,37 +61,39 @@ StoredPixels make_mask_where(const StoredPixels& rows, const IsSet& is_set) {
 }
 
 /// Returns a mask of one channel. Sets the pixels of `value` if given, else the pixels with gray
-/// values above `threshold` if it is positive, else all nonzero pixels. `bits`: per sample in the
+/// values above `threshold` if it is positive, else all nonzero pixels. `bit_depth`: per sample in the
 /// file; 16-bit samples are big-endian.
-StoredPixels make_mask(const StoredPixels& rows, std::optional<int64_t> value, int64_t threshold, int64_t bits) {
+StoredPixels make_mask(const StoredPixels& rows, std::optional<int64_t> value, int64_t threshold, int64_t bit_depth) {
   const int64_t count = rows.channels;
   if (!value && threshold > 0) {
-    const bool is_16_bit = bits == 16;
+    const bool is_16_bit = bit_depth == 16;
     return make_mask_where(
         rows, [=](const uint8_t* pixel) { return (is_16_bit ? pixel[0] << 8 | pixel[1] : int{pixel[0]}) > threshold; });
   }
   if (!value) {
     return make_mask_where(rows, [count](const uint8_t* pixel) {
-      uint8_t combined = 0;
-      for (int64_t i = 0; i < count; ++i) combined |= pixel[i];
-      return combined != 0;
+      uint8_t combined_bits = 0;
+      for (int64_t i = 0; i < count; ++i) combined_bits |= pixel[i];
+      return combined_bits != 0;
     });
   }
-  const int64_t requested = *value;
-  if (count == 1) return make_mask_where(rows, [requested](const uint8_t* pixel) { return pixel[0] == requested; });
-  return make_mask_where(rows, [requested](const uint8_t* pixel) { return (pixel[0] << 8 | pixel[1]) == requested; });
+  const int64_t requested_value = *value;
+  if (count == 1)
+    return make_mask_where(rows, [requested_value](const uint8_t* pixel) { return pixel[0] == requested_value; });
+  return make_mask_where(
+      rows, [requested_value](const uint8_t* pixel) { return (pixel[0] << 8 | pixel[1]) == requested_value; });
 }
 
 DecodedMask decode_mask_bytes(std::span<const std::byte> bytes, std::optional<int64_t> value, const std::string& name) {
   MemorySource source(bytes);
   const ImageHeader header = read_header(source, name);
   check_is_png(header, name);
-  const PngSamples samples = decode_png_samples(bytes, header.stored, name);
-  if (value) check_value(*value, samples.channels != 1, samples.bits, name);
+  const PngSamples samples = decode_png_samples(bytes, header.stored_size, name);
+  if (value) check_value(*value, samples.channels != 1, samples.bit_depth, name);
   const auto [height, width] = get_upright_size(header);
   at::Tensor result = at::empty({height, width}, at::kByte);
   MaskRule rule = value ? MaskRule{} : find_mask_rule(samples, name);
-  write_upright_plane(make_mask(samples.rows, value, rule.threshold, samples.bits), header.orientation,
+  write_upright_plane(make_mask(samples.rows, value, rule.threshold, samples.bit_depth), header.orientation,
                       result.mutable_data_ptr<uint8_t>());
   return {.mask = std::move(result), .notice = std::move(rule.notice)};
 }

@@ -63,7 +63,7 @@ struct GrayHistogram {
 /// Returns the histogram, or nothing if a pixel is not gray. The three samples of a gray RGB pixel
 /// are equal.
 std::optional<GrayHistogram> compute_gray_histogram(const PngSamples& samples) {
-  const int64_t bytes_per_sample = samples.bits == 16 ? 2 : 1;
+  const int64_t bytes_per_sample = samples.bit_depth == 16 ? 2 : 1;
   GrayHistogram histogram(bytes_per_sample == 2 ? 65535 : 255);
   const uint8_t* pixel = samples.rows.samples.get();
   const int64_t num_pixels = samples.rows.size.height * samples.rows.size.width;
@@ -106,18 +106,19 @@ UserError make_ambiguous_mask_error(const std::string& problem, const std::strin
       name, problem);
 }
 
-/// Finds the rule for a gray file with at least two values other than 0. `bits`: per sample.
-MaskRule make_gray_rule(const GrayHistogram& histogram, int64_t bits, const std::string& name) {
+/// Finds the rule for a gray file with at least two values other than 0. `bit_depth`: per sample.
+MaskRule make_gray_rule(const GrayHistogram& histogram, int64_t bit_depth, const std::string& name) {
   // A 16-bit file may hold 8-bit values.
-  const int64_t range = bits == 16 && histogram.highest_value > 255 ? 65535 : 255;
-  const int64_t half = range / 2;
-  const int64_t num_high = histogram.count_pixels(half + 1, range), num_low = histogram.count_pixels(1, half);
+  const int64_t range = bit_depth == 16 && histogram.highest_value > 255 ? 65535 : 255;
+  const int64_t half_range = range / 2;
+  const int64_t num_high = histogram.count_pixels(half_range + 1, range),
+                num_low = histogram.count_pixels(1, half_range);
   // Most of the bright pixels lie in the upper tenth of the range.
   const bool has_bright_interior = num_high > 0 && 2 * histogram.count_pixels(range - range / 10, range) >= num_high;
-  const bool low_values_are_edges = kMinInteriorToEdgeRatio * num_low < num_high ||
+  const bool are_low_values_edges = kMinInteriorToEdgeRatio * num_low < num_high ||
                                     (histogram.num_distinct > kMaxHardEdgeValues && num_low < num_high);
-  if (has_bright_interior && (low_values_are_edges || histogram.num_distinct > kMaxAmbiguousValues)) {
-    return {.threshold = half,
+  if (has_bright_interior && (are_low_values_edges || histogram.num_distinct > kMaxAmbiguousValues)) {
+    return {.threshold = half_range,
             .notice = io::Notice{
                 .kind = "a mask file has soft edges or noise; values above half of the range count as mask",
                 .example = fmt::format("{} ({} of {} pixels that are not 0)", name, num_high, num_high + num_low)}};
@@ -129,7 +130,7 @@ MaskRule make_gray_rule(const GrayHistogram& histogram, int64_t bits, const std:
         name);
   }
   // kMaxGrayLabels is a limit for 8-bit samples only.
-  if (bits != 16 && histogram.num_distinct > kMaxGrayLabels)
+  if (bit_depth != 16 && histogram.num_distinct > kMaxGrayLabels)
     throw make_ambiguous_mask_error(fmt::format("{} gray values", histogram.num_distinct), name);
   return {.threshold = 0, .notice = make_labels_notice(histogram.num_distinct, "values", name)};
 }
@@ -148,12 +149,13 @@ MaskRule find_mask_rule(const PngSamples& samples, const std::string& name) {
   if (histogram->num_distinct < 2) return {};
   // Samples below 8 bits, and palettes with few or colored entries, are labels even if their
   // histogram looks like that of soft edges.
-  const bool is_label_map = samples.bits < 8 || (samples.is_palette && histogram->num_distinct <= kMaxAmbiguousValues);
+  const bool is_label_map =
+      samples.bit_depth < 8 || (samples.is_palette && histogram->num_distinct <= kMaxAmbiguousValues);
   if (is_label_map || samples.has_colored_palette) {
     return {.threshold = 0,
             .notice = make_labels_notice(histogram->num_distinct, samples.is_palette ? "entries" : "values", name)};
   }
-  return make_gray_rule(*histogram, samples.bits, name);
+  return make_gray_rule(*histogram, samples.bit_depth, name);
 }
 
 }  // namespace vlmtrain::image

@@ -42,14 +42,14 @@ using PillowWeights = WeightTable<int32_t>;  // Pillow's type of weights
 
 // The filters at distance x >= 0 from their center.
 
-double triangle(double x) {
+double triangle_filter(double x) {
   return x < 1.0 ? 1.0 - x : 0.0;
 }
 
-double keys_cubic(double x) {
-  constexpr double kCoefficient = -0.5;
-  if (x < 1.0) return ((kCoefficient + 2.0) * x - (kCoefficient + 3.0)) * x * x + 1.0;
-  if (x < 2.0) return (((x - 5.0) * x + 8.0) * x - 4.0) * kCoefficient;
+double keys_cubic_filter(double x) {
+  constexpr double kKeysCoefficient = -0.5;
+  if (x < 1.0) return ((kKeysCoefficient + 2.0) * x - (kKeysCoefficient + 3.0)) * x * x + 1.0;
+  if (x < 2.0) return (((x - 5.0) * x + 8.0) * x - 4.0) * kKeysCoefficient;
   return 0.0;
 }
 
@@ -59,7 +59,7 @@ double sinc(double x) {
   return std::sin(angle) / angle;
 }
 
-double lanczos3(double x) {
+double lanczos3_filter(double x) {
   return x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
 }
 
@@ -75,16 +75,16 @@ struct FilterKernel {
   double support;
 };
 
-FilterKernel get_filter_kernel(Filter filter) {
+FilterKernel get_filter_kernel(ResampleFilter filter) {
   switch (filter) {
-    case Filter::kBilinear:
-      return {triangle, 1.0};
-    case Filter::kBicubic:
-      return {keys_cubic, 2.0};
-    case Filter::kLanczos:
+    case ResampleFilter::kBilinear:
+      return {triangle_filter, 1.0};
+    case ResampleFilter::kBicubic:
+      return {keys_cubic_filter, 2.0};
+    case ResampleFilter::kLanczos:
       break;
   }
-  return {lanczos3, 3.0};
+  return {lanczos3_filter, 3.0};
 }
 
 /// Returns the maximum number of fractional bits with which the largest weight fits in int16, as
@@ -93,8 +93,8 @@ int choose_precision(double max_weight) {
   constexpr int kMaxPrecision = 22;  // as in ATen
   int precision = 0;
   while (precision < kMaxPrecision) {
-    const int64_t scaled = truncate(max_weight * (1 << (precision + 1)) + 0.5);
-    if (scaled > std::numeric_limits<int16_t>::max()) break;
+    const int64_t scaled_weight = truncate(max_weight * (1 << (precision + 1)) + 0.5);
+    if (scaled_weight > std::numeric_limits<int16_t>::max()) break;
     ++precision;
   }
   return precision;
@@ -103,19 +103,19 @@ int choose_precision(double max_weight) {
 /// Converts weights to integers with `precision` fractional bits. Halves are rounded away from
 /// zero.
 template <class Weight>
-WeightTable<Weight> to_fixed_point(const ExactWeights& exact, int precision) {
-  WeightTable<Weight> result{exact.spans, {}, exact.stride, precision};
-  result.values.resize(exact.values.size());
+WeightTable<Weight> to_fixed_point(const ExactWeights& exact_weights, int precision) {
+  WeightTable<Weight> result{exact_weights.spans, {}, exact_weights.stride, precision};
+  result.values.resize(exact_weights.values.size());
   const double unit = 1 << precision;
-  std::transform(exact.values.begin(), exact.values.end(), result.values.begin(), [unit](double weight) {
-    return static_cast<Weight>(truncate(weight * unit + std::copysign(0.5, weight)));
-  });
+  std::transform(
+      exact_weights.values.begin(), exact_weights.values.end(), result.values.begin(),
+      [unit](double weight) { return static_cast<Weight>(truncate(weight * unit + std::copysign(0.5, weight))); });
   return result;
 }
 
 /// Returns weights whose sum is 1 for each output. Source of the formulas: precompute_coeffs of
 /// Pillow's Resample.c.
-ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter filter) {
+ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, ResampleFilter filter) {
   const FilterKernel kernel = get_filter_kernel(filter);
   const double scale = static_cast<double>(input_size) / static_cast<double>(output_size);
   const double stretch = std::max(scale, 1.0);
@@ -133,12 +133,12 @@ ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter 
     const auto end = std::min(truncate(center + support + 0.5), input_size);
     const int64_t count = std::clamp<int64_t>(end - first, 0, max_count);
     double* weights = result.values.data() + i * result.stride;
-    double total = 0.0;
+    double weight_sum = 0.0;
     for (int64_t k = 0; k < count; ++k) {
       weights[k] = kernel.value(std::abs((static_cast<double>(k + first) - center + 0.5) * inverse_stretch));
-      total += weights[k];
+      weight_sum += weights[k];
     }
-    for (int64_t k = 0; k < count && total != 0.0; ++k) weights[k] /= total;
+    for (int64_t k = 0; k < count && weight_sum != 0.0; ++k) weights[k] /= weight_sum;
     result.spans.push_back({first, count});
   }
   return result;
@@ -146,14 +146,14 @@ ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter 
 
 /// Returns the weights of resize(). Source of the formulas: ATen/native/cpu/UpSampleKernel.cpp,
 /// which follows Pillow's Resample.c with 16-bit weights.
-AtenWeights make_aten_weights(int64_t input_size, int64_t output_size, Filter filter) {
-  const ExactWeights exact = make_exact_weights(input_size, output_size, filter);
-  const double max_weight = std::max(0.0, *std::ranges::max_element(exact.values));
-  return to_fixed_point<int16_t>(exact, choose_precision(max_weight));
+AtenWeights make_aten_weights(int64_t input_size, int64_t output_size, ResampleFilter filter) {
+  const ExactWeights exact_weights = make_exact_weights(input_size, output_size, filter);
+  const double max_weight = std::max(0.0, *std::ranges::max_element(exact_weights.values));
+  return to_fixed_point<int16_t>(exact_weights, choose_precision(max_weight));
 }
 
 /// Returns the weights of resize_pillow(). Source: normalize_coeffs_8bpc of Pillow's Resample.c.
-PillowWeights make_pillow_weights(int64_t input_size, int64_t output_size, Filter filter) {
+PillowWeights make_pillow_weights(int64_t input_size, int64_t output_size, ResampleFilter filter) {
   constexpr int kPrecision = 22;  // 32 bits minus 8 bits of the pixel and 2 bits of headroom
   return to_fixed_point<int32_t>(make_exact_weights(input_size, output_size, filter), kPrecision);
 }
@@ -250,7 +250,7 @@ void resample_rows(const uint8_t* input, int64_t rows, int64_t width, const Weig
 
 /// A function that computes the weights of an axis.
 template <class Weights>
-using MakeWeights = Weights (*)(int64_t input_size, int64_t output_size, Filter filter);
+using MakeWeightsFunction = Weights (*)(int64_t input_size, int64_t output_size, ResampleFilter filter);
 
 /// Resizes `image`, contiguous [channels, height, width], to a width.
 template <class Weights>
@@ -272,7 +272,7 @@ at::Tensor resize_height(const at::Tensor& image, int64_t height, const Weights&
   return result;
 }
 
-void check_arguments(const at::Tensor& image, int64_t height, int64_t width) {
+void check_resize_arguments(const at::Tensor& image, int64_t height, int64_t width) {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.device().is_cpu() && image.dim() == 3 && image.numel() > 0,
                  "the image to resize must be uint8 [channels, height, width] on the CPU");
   VLMTRAIN_CHECK(height > 0 && width > 0, "invalid image size: {} x {} pixels", height, width);
@@ -280,9 +280,9 @@ void check_arguments(const at::Tensor& image, int64_t height, int64_t width) {
 
 /// Resizes the width, then the height, and rounds to bytes after each.
 template <class Weights>
-at::Tensor resize_bytes(MakeWeights<Weights> make_weights, const at::Tensor& image, int64_t height, int64_t width,
-                        Filter filter) {
-  check_arguments(image, height, width);
+at::Tensor resize_bytes(MakeWeightsFunction<Weights> make_weights, const at::Tensor& image, int64_t height,
+                        int64_t width, ResampleFilter filter) {
+  check_resize_arguments(image, height, width);
   at::Tensor result = image.contiguous();
   if (result.size(2) != width) result = resize_width(result, width, make_weights(result.size(2), width, filter));
   if (result.size(1) != height) result = resize_height(result, height, make_weights(result.size(1), height, filter));
@@ -331,16 +331,16 @@ int64_t map_to_source(int64_t output, int64_t output_size, int64_t input_size) {
 
 }  // namespace
 
-at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, Filter filter) {
+at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, ResampleFilter filter) {
   return resize_bytes(&make_aten_weights, image, height, width, filter);
 }
 
-at::Tensor resize_pillow(const at::Tensor& image, int64_t height, int64_t width, Filter filter) {
+at::Tensor resize_pillow(const at::Tensor& image, int64_t height, int64_t width, ResampleFilter filter) {
   return resize_bytes(&make_pillow_weights, image, height, width, filter);
 }
 
-at::Tensor resize_float(const at::Tensor& image, int64_t height, int64_t width, Filter filter) {
-  check_arguments(image, height, width);
+at::Tensor resize_float(const at::Tensor& image, int64_t height, int64_t width, ResampleFilter filter) {
+  check_resize_arguments(image, height, width);
   const at::Tensor source = image.contiguous();
   const ExactWeights columns = make_exact_weights(source.size(2), width, filter);
   const ExactWeights rows = make_exact_weights(source.size(1), height, filter);

@@ -110,7 +110,7 @@ KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {
   current.update_enabled();
   KernelStatus result;
   // Tensors of a virtual GPU have no values to compare.
-  if (!is_first_open || vgpu::find_interface() != nullptr) return result;
+  if (!is_first_open || vgpu::find_virtual_gpu_interface() != nullptr) return result;
   for (auto& [kernel, description] : find_failed_kernels(device)) {
     current.failed_kernels.insert(kernel);
     result.failure_messages.push_back(std::move(description));

@@ -34,8 +34,8 @@ at::Tensor compute_rstd(const at::Tensor& x, double eps) {
 }
 
 at::Tensor compute_gain(const at::Tensor& weight, Gain gain) {
-  const at::Tensor exact = weight.to(at::kDouble);
-  return gain == Gain::kOnePlusWeight ? exact + 1 : exact;
+  const at::Tensor weight_fp64 = weight.to(at::kDouble);
+  return gain == Gain::kOnePlusWeight ? weight_fp64 + 1 : weight_fp64;
 }
 
 /// Normalized values x̂ = (x − mean) · rstd, and rstd.
@@ -43,7 +43,7 @@ struct NormalizedRows {
   at::Tensor value, rstd;
 };
 
-NormalizedRows normalize(const at::Tensor& x, const Norm& norm) {
+NormalizedRows normalize_rows(const at::Tensor& x, const Norm& norm) {
   const at::Tensor centered = norm.is_centered ? x - x.mean(-1, /*keepdim=*/true) : x;
   const at::Tensor rstd = compute_rstd(centered, norm.eps);
   return {centered * rstd, rstd};
@@ -68,17 +68,17 @@ at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tenso
 }
 
 at::Tensor activate(const at::Tensor& x, ActivationFunction function) {
-  const at::Tensor exact = x.to(at::kDouble);
+  const at::Tensor x_fp64 = x.to(at::kDouble);
   const auto value = [&] {
     switch (function) {
       case ActivationFunction::kGelu:
-        return at::gelu(exact);
+        return at::gelu(x_fp64);
       case ActivationFunction::kGeluTanh:
-        return at::gelu(exact, "tanh");
+        return at::gelu(x_fp64, "tanh");
       case ActivationFunction::kQuickGelu:
-        return exact * (exact * kQuickGeluScale).sigmoid();
+        return x_fp64 * (x_fp64 * kQuickGeluScale).sigmoid();
       case ActivationFunction::kRelu:
-        return exact.clamp_min(0);
+        return x_fp64.clamp_min(0);
     }
     throw InternalError("unknown activation");
   };
@@ -86,17 +86,17 @@ at::Tensor activate(const at::Tensor& x, ActivationFunction function) {
 }
 
 at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function) {
-  const at::Tensor exact = x.to(at::kDouble), dy = gradient.to(at::kDouble);
+  const at::Tensor x_fp64 = x.to(at::kDouble), dy = gradient.to(at::kDouble);
   const auto dx = [&] {
     switch (function) {
       case ActivationFunction::kGelu:
-        return at::gelu_backward(dy, exact);
+        return at::gelu_backward(dy, x_fp64);
       case ActivationFunction::kGeluTanh:
-        return at::gelu_backward(dy, exact, "tanh");
+        return at::gelu_backward(dy, x_fp64, "tanh");
       case ActivationFunction::kQuickGelu:
-        return at::silu_backward(dy, exact * kQuickGeluScale);
+        return at::silu_backward(dy, x_fp64 * kQuickGeluScale);
       case ActivationFunction::kRelu:
-        return dy * exact.gt(0);
+        return dy * x_fp64.gt(0);
     }
     throw InternalError("unknown activation");
   };
@@ -129,7 +129,8 @@ at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absma
 }
 
 at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
-  const at::Tensor bytes = pixels.image_indices.defined() ? pixels.bytes.index_select(0, pixels.image_indices) : pixels.bytes;
+  const at::Tensor bytes =
+      pixels.image_indices.defined() ? pixels.bytes.index_select(0, pixels.image_indices) : pixels.bytes;
   // Unfolds twice to be independent of models::patch_rows().
   return image::normalize_pixels(bytes, pixels.normalization)
       .to(dtype)
@@ -141,33 +142,33 @@ at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at:
 
 CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                       const at::Tensor& row_factors) {
-  const at::Tensor exact = logits.to(at::kDouble), label = labels.unsqueeze(1);
-  const at::Tensor log_softmax = at::log_softmax(exact, 1);
+  const at::Tensor logits_fp64 = logits.to(at::kDouble), label = labels.unsqueeze(1);
+  const at::Tensor log_softmax = at::log_softmax(logits_fp64, 1);
   at::Tensor logits_gradient = log_softmax.exp();
   logits_gradient.scatter_add_(1, label, at::full_like(label, -1, logits_gradient.options()));
   logits_gradient.mul_(factor);
   if (row_factors.defined()) logits_gradient.mul_(row_factors.unsqueeze(1));
-  const at::Tensor max_logit = exact.amax(1, /*keepdim=*/true);
-  return {log_softmax.gather(1, label).neg_().to(at::kFloat), exact.gather(1, label).eq(max_logit).to(at::kFloat),
+  const at::Tensor max_logit = logits_fp64.amax(1, /*keepdim=*/true);
+  return {log_softmax.gather(1, label).neg_().to(at::kFloat), logits_fp64.gather(1, label).eq(max_logit).to(at::kFloat),
           logits_gradient.to(logits.scalar_type())};
 }
 
 at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step) {
   // After one update the bias corrections turn the moments into the gradient and its square.
-  const at::Tensor exact = gradient.to(at::kDouble) / step.divisor.to(at::kDouble);
+  const at::Tensor gradient_fp64 = gradient.to(at::kDouble) / step.divisor.to(at::kDouble);
   const at::Tensor decayed = master.to(at::kDouble) * (1 - step.learning_rate * step.weight_decay);
-  return (decayed - exact / (exact.abs() + step.epsilon) * step.learning_rate).to(at::kFloat);
+  return (decayed - gradient_fp64 / (gradient_fp64.abs() + step.epsilon) * step.learning_rate).to(at::kFloat);
 }
 
 std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter) {
-  const auto product = [](uint64_t a, uint64_t b) {
+  const auto multiply_wide = [](uint64_t a, uint64_t b) {
     return std::pair(static_cast<uint32_t>(a * b >> 32), static_cast<uint32_t>(a * b));
   };
   // The paper's names and constants (Salmon et al. 2011).
   auto [l0, r0, l1, r1] = counter;
   for (int round = 0; round < 10; ++round) {
-    const auto [high0, low0] = product(0xD2511F53U, l0);
-    const auto [high1, low1] = product(0xCD9E8D57U, l1);
+    const auto [high0, low0] = multiply_wide(0xD2511F53U, l0);
+    const auto [high1, low1] = multiply_wide(0xCD9E8D57U, l1);
     l0 = high1 ^ r0 ^ key[0];
     r0 = low1;
     l1 = high0 ^ r1 ^ key[1];
@@ -180,7 +181,7 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t,
 
 at::Tensor dropout_masks(const at::Tensor& x, int64_t num_consumers, const DropoutParams& params) {
   constexpr int64_t kValuesPerDraw = 8;  // 16-bit numbers in the 128 bits of one Philox call
-  const double bound = (1 - params.probability) * 0x1p32;
+  const double keep_bound = (1 - params.probability) * 0x1p32;
   const at::Tensor masks = at::empty({num_consumers, x.size(0), x.size(1)}, at::kDouble);
   auto* mask = masks.mutable_data_ptr<double>();
   for (int64_t consumer = 0; consumer < num_consumers; ++consumer) {
@@ -200,7 +201,7 @@ at::Tensor dropout_masks(const at::Tensor& x, int64_t num_consumers, const Dropo
         };
         // Always draws all 32 bits; the kernel draws the lower 16 only if the upper 16 do not
         // decide.
-        *mask++ = draw_16_bits(0) * 0x1p16 + draw_16_bits(1) < bound ? 1 : 0;
+        *mask++ = draw_16_bits(0) * 0x1p16 + draw_16_bits(1) < keep_bound ? 1 : 0;
       }
     }
   }
@@ -231,7 +232,7 @@ QkNormRopeGradients qk_norm_rope_backward(const at::Tensor& gradient, const at::
 }
 
 at::Tensor norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual) {
-  at::Tensor value = normalize(x.to(at::kDouble), norm).value * compute_gain(norm.weight, norm.gain);
+  at::Tensor value = normalize_rows(x.to(at::kDouble), norm).value * compute_gain(norm.weight, norm.gain);
   if (norm.bias.defined()) value = value + norm.bias;
   if (residual.defined()) value = value + residual;
   return value.to(x.scalar_type());
@@ -239,7 +240,7 @@ at::Tensor norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residua
 
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm,
                          const at::Tensor& residual_gradient) {
-  const auto [value, rstd] = normalize(x.to(at::kDouble), norm);
+  const auto [value, rstd] = normalize_rows(x.to(at::kDouble), norm);
   const at::Tensor dxhat = gradient.to(at::kDouble) * compute_gain(norm.weight, norm.gain);
   at::Tensor dx = dxhat - value * (dxhat * value).mean(-1, /*keepdim=*/true);
   if (norm.is_centered) dx = dx - dxhat.mean(-1, /*keepdim=*/true);

@@ -32,14 +32,14 @@ class RandomInputs {
  public:
   RandomInputs(at::Device device, at::ScalarType dtype) : options_(at::TensorOptions(device).dtype(dtype)) {}
 
-  at::Tensor sample(at::IntArrayRef sizes) {
+  at::Tensor sample_tensor(at::IntArrayRef sizes) {
     const at::Tensor values = at::empty(sizes, at::kFloat);
     auto* value = values.mutable_data_ptr<float>();
     for (int64_t i = 0; i < values.numel(); ++i) *value++ = draw_uniform();
     return values.to(options_);
   }
 
-  at::Tensor sample_fp32(at::IntArrayRef sizes) { return sample(sizes).to(at::kFloat); }
+  at::Tensor sample_fp32(at::IntArrayRef sizes) { return sample_tensor(sizes).to(at::kFloat); }
 
  private:
   /// Maps 24 random bits, the precision of fp32, to [−2, 2).
@@ -55,7 +55,8 @@ std::vector<ComparedTensors> test_gated_activation(RandomInputs& inputs, const K
   std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
     for (const auto activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
-      const at::Tensor x = inputs.sample({sizes.rows, 2 * columns}), gradient = inputs.sample({sizes.rows, columns});
+      const at::Tensor x = inputs.sample_tensor({sizes.rows, 2 * columns}),
+                       gradient = inputs.sample_tensor({sizes.rows, columns});
       comparisons.push_back({gated_activation(x, activation), reference::gated_activation(x, activation)});
       comparisons.push_back({gated_activation_backward(gradient, x, activation),
                              reference::gated_activation_backward(gradient, x, activation)});
@@ -69,7 +70,8 @@ std::vector<ComparedTensors> test_activation(RandomInputs& inputs, const KernelT
   for (const int64_t columns : sizes.columns) {
     for (const auto function : {ActivationFunction::kGelu, ActivationFunction::kGeluTanh,
                                 ActivationFunction::kQuickGelu, ActivationFunction::kRelu}) {
-      const at::Tensor x = inputs.sample({sizes.rows, columns}), gradient = inputs.sample({sizes.rows, columns});
+      const at::Tensor x = inputs.sample_tensor({sizes.rows, columns}),
+                       gradient = inputs.sample_tensor({sizes.rows, columns});
       comparisons.push_back({activate(x, function), reference::activate(x, function)});
       comparisons.push_back(
           {activation_backward(gradient, x, function), reference::activation_backward(gradient, x, function)});
@@ -81,7 +83,7 @@ std::vector<ComparedTensors> test_activation(RandomInputs& inputs, const KernelT
 std::vector<ComparedTensors> test_rope(RandomInputs& inputs, const KernelTestSizes& sizes) {
   std::vector<ComparedTensors> comparisons;
   for (const int64_t features : {int64_t{32}, int64_t{6}}) {
-    const at::Tensor x = inputs.sample({sizes.rows, 6, features});
+    const at::Tensor x = inputs.sample_tensor({sizes.rows, 6, features});
     const at::Tensor cos = inputs.sample_fp32({sizes.rows, 1, features / 2}),
                      sin = inputs.sample_fp32({sizes.rows, 1, features / 2});
     const at::Tensor actual = at::empty_like(x);
@@ -100,11 +102,11 @@ std::vector<ComparedTensors> test_qk_norm_rope(RandomInputs& inputs, const Kerne
   std::vector<ComparedTensors> comparisons;
   for (const auto gain : {Gain::kWeight, Gain::kOnePlusWeight}) {
     for (const int64_t features : {int64_t{128}, int64_t{6}}) {
-      const at::Tensor x = inputs.sample({sizes.rows, 6, features}),
-                       gradient = inputs.sample({sizes.rows, 6, features});
+      const at::Tensor x = inputs.sample_tensor({sizes.rows, 6, features}),
+                       gradient = inputs.sample_tensor({sizes.rows, 6, features});
       const at::Tensor cos = inputs.sample_fp32({sizes.rows, 1, features / 2}),
                        sin = inputs.sample_fp32({sizes.rows, 1, features / 2});
-      const HeadNorm norm{inputs.sample({features}), inputs.sample({features}), gain, kEps};
+      const HeadNorm norm{inputs.sample_tensor({features}), inputs.sample_tensor({features}), gain, kEps};
       const at::Tensor actual = at::empty_like(x), dx = at::empty_like(x);
       const auto split_heads = [](const at::Tensor& heads) {
         return Heads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
@@ -134,13 +136,14 @@ std::vector<ComparedTensors> test_norm(RandomInputs& inputs, const KernelTestSiz
   std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
     for (const bool is_centered : {false, true}) {
-      const at::Tensor x = inputs.sample({sizes.rows, columns}), residual = inputs.sample({sizes.rows, columns});
-      const Norm params{.weight = inputs.sample({columns}),
-                        .bias = is_centered ? inputs.sample({columns}) : at::Tensor(),
+      const at::Tensor x = inputs.sample_tensor({sizes.rows, columns}),
+                       residual = inputs.sample_tensor({sizes.rows, columns});
+      const Norm params{.weight = inputs.sample_tensor({columns}),
+                        .bias = is_centered ? inputs.sample_tensor({columns}) : at::Tensor(),
                         .gain = is_centered ? Gain::kWeight : Gain::kOnePlusWeight,
                         .is_centered = is_centered,
                         .eps = 1e-6};
-      const at::Tensor gradient = inputs.sample({sizes.rows, columns});
+      const at::Tensor gradient = inputs.sample_tensor({sizes.rows, columns});
       const NormResult actual = norm(x, params, residual);
       comparisons.push_back({actual.value, reference::norm(x, params, residual)});
       comparisons.push_back({norm_backward(gradient, x, actual.statistics, params, residual),
@@ -153,7 +156,7 @@ std::vector<ComparedTensors> test_norm(RandomInputs& inputs, const KernelTestSiz
 std::vector<ComparedTensors> test_cross_entropy(RandomInputs& inputs, const KernelTestSizes& sizes) {
   std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
-    at::Tensor logits = inputs.sample({sizes.rows, columns});
+    at::Tensor logits = inputs.sample_tensor({sizes.rows, columns});
     const at::Tensor row_factors = inputs.sample_fp32({sizes.rows});
     const at::Tensor labels = at::arange(sizes.rows, logits.options().dtype(at::kLong));
     const auto expected = reference::cross_entropy(logits, labels, 1, row_factors);
@@ -166,7 +169,7 @@ std::vector<ComparedTensors> test_cross_entropy(RandomInputs& inputs, const Kern
 }
 
 std::vector<ComparedTensors> test_nf4(RandomInputs& inputs, const KernelTestSizes& sizes) {
-  const at::Tensor example = inputs.sample({1});
+  const at::Tensor example = inputs.sample_tensor({1});
   const auto bytes = [&](int64_t count) { return inputs.sample_fp32({count}).add_(2).mul_(63).to(at::kByte); };
   const Nf4Blocks blocks{.packed = bytes(sizes.super_blocks * kNf4SuperBlock / 2),
                          .absmax = bytes(sizes.super_blocks * kNf4NestedBlock),
@@ -186,7 +189,7 @@ std::vector<ComparedTensors> test_int8(RandomInputs& inputs, const KernelTestSiz
   for (const int64_t columns : sizes.columns) {
     const at::Tensor values = inputs.sample_fp32({sizes.rows, columns}).mul_(60).to(at::kChar),
                      absmax = inputs.sample_fp32({sizes.rows});
-    const at::Tensor actual = at::empty({sizes.rows, columns}, inputs.sample({1}).options());
+    const at::Tensor actual = at::empty({sizes.rows, columns}, inputs.sample_tensor({1}).options());
     int8_dequantize(actual, values, absmax, kStep);
     comparisons.push_back({actual, reference::int8_dequantize(values, absmax, kStep, actual.scalar_type())});
   }
@@ -195,7 +198,7 @@ std::vector<ComparedTensors> test_int8(RandomInputs& inputs, const KernelTestSiz
 
 std::vector<ComparedTensors> test_patchify(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const image::Normalization normalization{{0.5, 0.25, 0.75}, {0.25, 0.5, 0.3}, 1.0 / 255};
-  const at::ScalarType dtype = inputs.sample({1}).scalar_type();
+  const at::ScalarType dtype = inputs.sample_tensor({1}).scalar_type();
   const at::Tensor bytes =
       inputs.sample_fp32({3, 3, sizes.image_size.height, sizes.image_size.width}).add_(2).mul_(63).to(at::kByte);
   const at::Tensor order = at::arange(2, bytes.options().dtype(at::kLong)).mul_(-1).add_(2);
@@ -215,8 +218,8 @@ std::vector<ComparedTensors> test_dropout(RandomInputs& inputs, const KernelTest
   const DropoutParams params{.probability = 0.25, .streams = kStreams};
   std::vector<ComparedTensors> comparisons;
   for (const int64_t columns : sizes.columns) {
-    const at::Tensor x = inputs.sample({sizes.rows, columns}),
-                     gradients = inputs.sample({kNumConsumers, sizes.rows, columns});
+    const at::Tensor x = inputs.sample_tensor({sizes.rows, columns}),
+                     gradients = inputs.sample_tensor({kNumConsumers, sizes.rows, columns});
     const at::Tensor masks = reference::dropout_masks(x, kNumConsumers, params), actual = at::empty_like(gradients);
     dropout(actual, x, params);
     comparisons.push_back({actual, reference::dropout(x, masks, params.probability)});
@@ -231,7 +234,7 @@ std::vector<ComparedTensors> test_dropout(RandomInputs& inputs, const KernelTest
 /// type.
 std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const int64_t count = sizes.parameters;
-  const at::Tensor example = inputs.sample({1}), fp32 = inputs.sample_fp32({1}), zero = fp32.new_zeros({});
+  const at::Tensor example = inputs.sample_tensor({1}), fp32 = inputs.sample_fp32({1}), zero = fp32.new_zeros({});
   const at::Tensor codes = at::arange(kMomentCodes, fp32.options()).div_(kMomentCodes - 1).repeat({2, 1});
   const AdamWStep step{.learning_rate = 0.125,
                        .beta1 = 0.5,

@@ -29,29 +29,29 @@ class NodeTags {
  public:
   void record_tag(MemoryTag tag) {
     const std::lock_guard lock(mutex_);
-    auto& boundaries = by_thread_[at::RecordFunction::currentThreadId()];
+    auto& boundaries = boundaries_by_thread_[at::RecordFunction::currentThreadId()];
     boundaries.push_back({at::sequence_number::peek(), tag});
   }
 
   MemoryTag find_tag(const torch::autograd::Node& node) {
     const std::lock_guard lock(mutex_);
-    const auto entry = by_thread_.find(node.thread_id());
-    if (entry == by_thread_.end()) return {};
+    const auto entry = boundaries_by_thread_.find(node.thread_id());
+    if (entry == boundaries_by_thread_.end()) return {};
     const auto& boundaries = entry->second;
-    const auto next = std::upper_bound(
+    const auto next_boundary = std::upper_bound(
         boundaries.begin(), boundaries.end(), node.sequence_nr(),
         [](uint64_t number, const TagBoundary& boundary) { return number < boundary.sequence_number; });
-    return next == boundaries.begin() ? MemoryTag{} : std::prev(next)->tag;
+    return next_boundary == boundaries.begin() ? MemoryTag{} : std::prev(next_boundary)->tag;
   }
 
   void clear() {
     const std::lock_guard lock(mutex_);
-    by_thread_.clear();
+    boundaries_by_thread_.clear();
   }
 
  private:
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::vector<TagBoundary>> by_thread_;
+  std::unordered_map<uint64_t, std::vector<TagBoundary>> boundaries_by_thread_;
 };
 
 NodeTags& get_node_tags() {
@@ -156,7 +156,7 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
 
   bool memoryProfilingEnabled() const override { return true; }
 
-  void assign_workspaces(size_t first_event) {
+  void tag_workspaces(size_t first_event) {
     const std::lock_guard lock(mutex_);
     for (const auto& [address, event] : live_) {
       MemoryTag& tag = events_[event].tag;
@@ -182,25 +182,25 @@ const std::vector<AllocationEvent>& AllocationTrace::events() const {
   return listener_->events();
 }
 
-void AllocationTrace::assign_workspaces(size_t first_event) {
-  listener_->assign_workspaces(first_event);
+void AllocationTrace::tag_workspaces(size_t first_event) {
+  listener_->tag_workspaces(first_event);
 }
 
 void AllocationReplay::apply_event(const AllocationEvent& event) {
-  if (event.bytes > 0) owners_[event.address] = event.tag.component;
-  by_component_[static_cast<size_t>(owners_.at(event.address))] += event.bytes;
+  if (event.bytes > 0) component_by_address_[event.address] = event.tag.component;
+  bytes_by_component_[static_cast<size_t>(component_by_address_.at(event.address))] += event.bytes;
 }
 
-MemoryPeak find_peak(const std::vector<AllocationEvent>& events, size_t first) {
+MemoryPeak find_memory_peak(const std::vector<AllocationEvent>& events, size_t first) {
   MemoryPeak peak;
-  int64_t allocated = 0;
+  int64_t allocated_bytes = 0;
   AllocationReplay replay;
   for (size_t i = 0; i < events.size(); ++i) {
     const auto& event = events[i];
     replay.apply_event(event);
-    allocated += event.bytes;
-    if (i >= first && allocated > peak.allocated_bytes) {
-      peak = {i, allocated, replay.by_component(), event.tag, event.is_backward};
+    allocated_bytes += event.bytes;
+    if (i >= first && allocated_bytes > peak.allocated_bytes) {
+      peak = {i, allocated_bytes, replay.bytes_by_component(), event.tag, event.is_backward};
     }
   }
   return peak;

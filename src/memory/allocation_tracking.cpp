@@ -63,8 +63,8 @@ class WatchedAllocator final : public c10::Allocator {
     }
     const std::lock_guard lock(mutex_);
     allocations_[memory.get()] = {num_bytes, std::move(watchers)};
-    const bool replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
-    VLMTRAIN_CHECK(replaced, "the CPU allocator's memory has an unexpected deleter");
+    const bool is_deleter_replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
+    VLMTRAIN_CHECK(is_deleter_replaced, "the CPU allocator's memory has an unexpected deleter");
     return memory;
   }
 
@@ -79,11 +79,11 @@ class WatchedAllocator final : public c10::Allocator {
   Watchers get_thread_watchers() {
     const std::lock_guard lock(mutex_);
     const auto it = by_thread_.find(std::this_thread::get_id());
-    Watchers active;
-    if (it == by_thread_.end()) return active;
-    std::ranges::copy_if(it->second, std::back_inserter(active),
+    Watchers active_watchers;
+    if (it == by_thread_.end()) return active_watchers;
+    std::ranges::copy_if(it->second, std::back_inserter(active_watchers),
                          [](const auto& watcher) { return watcher->is_active(); });
-    return active;
+    return active_watchers;
   }
 
   static void notify_allocate(const Watchers& watchers, int64_t bytes) {
@@ -167,7 +167,7 @@ struct BudgetCounter final : AllocationWatcher {
 
   int64_t limit_bytes = kUnlimited;
   int64_t peak_bytes = 0;
-  int64_t num_rejected = 0;
+  int64_t num_rejected_allocations = 0;
   bool is_paused = false;
   std::atomic<int64_t> live_bytes{0};  // tensors may be freed on other threads
 
@@ -175,7 +175,7 @@ struct BudgetCounter final : AllocationWatcher {
 
   void on_allocate(int64_t bytes) override {
     if (bytes > limit_bytes - live_bytes) {
-      ++num_rejected;
+      ++num_rejected_allocations;
       TORCH_CHECK_WITH(OutOfMemoryError, false,
                        fmt::format("allocating {:.3f} GB in addition to the {:.3f} GB in use would exceed the run's "
                                    "limit of {:.3f} GB of host memory for tensors",
@@ -196,21 +196,21 @@ HostBudget::~HostBudget() {
   unwatch_allocations(*counter_);
 }
 
-HostBudget::Limit::Limit(HostBudget& budget, int64_t bytes) : counter_(budget.counter_) {
+HostBudget::ScopedLimit::ScopedLimit(HostBudget& budget, int64_t bytes) : counter_(budget.counter_) {
   VLMTRAIN_CHECK(counter_->limit_bytes == BudgetCounter::kUnlimited, "host memory has a limit already");
   counter_->limit_bytes = bytes;
 }
 
-HostBudget::Limit::~Limit() {
+HostBudget::ScopedLimit::~ScopedLimit() {
   counter_->limit_bytes = BudgetCounter::kUnlimited;
 }
 
-HostBudget::Pause::Pause(HostBudget& budget) : counter_(budget.counter_) {
+HostBudget::ScopedPause::ScopedPause(HostBudget& budget) : counter_(budget.counter_) {
   VLMTRAIN_CHECK(!counter_->is_paused, "the budget is paused already");
   counter_->is_paused = true;
 }
 
-HostBudget::Pause::~Pause() {
+HostBudget::ScopedPause::~ScopedPause() {
   counter_->is_paused = false;
 }
 
@@ -226,8 +226,8 @@ void HostBudget::reset_peak() {
   counter_->peak_bytes = counter_->live_bytes;
 }
 
-int64_t HostBudget::num_rejected() const {
-  return counter_->num_rejected;
+int64_t HostBudget::num_rejected_allocations() const {
+  return counter_->num_rejected_allocations;
 }
 
 struct AllocationCounter final : AllocationWatcher {
@@ -239,7 +239,7 @@ struct AllocationCounter final : AllocationWatcher {
 
   void on_allocate(int64_t bytes) override {
     const int64_t index = allocations++;
-    if (index == faults.failing_allocation || live_bytes + bytes > faults.limit_bytes) {
+    if (index == faults.failing_allocation_index || live_bytes + bytes > faults.limit_bytes) {
       ++failures;
       TORCH_CHECK_WITH(OutOfMemoryError, false, "injected: allocation ", index, " of ", bytes, " bytes fails");
     }
@@ -250,34 +250,34 @@ struct AllocationCounter final : AllocationWatcher {
   void on_free(int64_t bytes) noexcept override { live_bytes -= bytes; }
 };
 
-FaultInjection::FaultInjection() : counter_(std::make_shared<AllocationCounter>()) {
+AllocationFaultInjector::AllocationFaultInjector() : counter_(std::make_shared<AllocationCounter>()) {
   watch_allocations(counter_);
 }
 
-FaultInjection::~FaultInjection() {
+AllocationFaultInjector::~AllocationFaultInjector() {
   unwatch_allocations(*counter_);
 }
 
-void FaultInjection::arm(AllocationFaults faults) {
+void AllocationFaultInjector::arm(AllocationFaults faults) {
   counter_->faults = faults;
   counter_->allocations = 0;
   counter_->failures = 0;
   counter_->peak_bytes = counter_->live_bytes;
 }
 
-int64_t FaultInjection::num_allocations() const {
+int64_t AllocationFaultInjector::num_allocations() const {
   return counter_->allocations;
 }
 
-int64_t FaultInjection::num_failures() const {
+int64_t AllocationFaultInjector::num_failures() const {
   return counter_->failures;
 }
 
-int64_t FaultInjection::live_bytes() const {
+int64_t AllocationFaultInjector::live_bytes() const {
   return counter_->live_bytes;
 }
 
-int64_t FaultInjection::peak_bytes() const {
+int64_t AllocationFaultInjector::peak_bytes() const {
   return counter_->peak_bytes;
 }
 

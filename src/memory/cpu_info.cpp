@@ -66,22 +66,22 @@ std::optional<double> find_min_quota(const std::filesystem::path& root) {
 
 /// Returns how many more threads the group allows, or nothing if it has no limit. The kernel counts
 /// threads as processes.
-std::optional<int64_t> read_startable_threads(const ControlGroupFolder& group) {
+std::optional<int64_t> read_thread_headroom(const ControlGroupFolder& group) {
   int64_t max_threads = 0;
-  int64_t current = 0;
+  int64_t num_current_threads = 0;
   std::ifstream max_file(group.path / "pids.max");  // "max" or "100"; the same file in both versions
   std::ifstream current_file(group.path / "pids.current");
-  if (!(max_file >> max_threads) || !(current_file >> current)) return std::nullopt;
-  return std::max<int64_t>(0, max_threads - current);
+  if (!(max_file >> max_threads) || !(current_file >> num_current_threads)) return std::nullopt;
+  return std::max<int64_t>(0, max_threads - num_current_threads);
 }
 
-std::optional<int64_t> find_min_startable(const std::filesystem::path& root) {
-  std::optional<int64_t> min_startable;
+std::optional<int64_t> find_min_thread_headroom(const std::filesystem::path& root) {
+  std::optional<int64_t> min_headroom;
   for (const auto& group : find_control_groups(root, "pids")) {
-    const auto startable = read_startable_threads(group);
-    if (startable) min_startable = std::min(min_startable.value_or(*startable), *startable);
+    const auto headroom = read_thread_headroom(group);
+    if (headroom) min_headroom = std::min(min_headroom.value_or(*headroom), *headroom);
   }
-  return min_startable;
+  return min_headroom;
 }
 
 }  // namespace
@@ -91,24 +91,24 @@ CpuInfo read_cpu_info(const std::filesystem::path& root) {
               .machine_cores = sysconf(_SC_NPROCESSORS_CONF),
               .usable_cores = count_usable_cores(),
               .quota_cores = find_min_quota(root),
-              .startable_threads = find_min_startable(root)};
+              .thread_headroom = find_min_thread_headroom(root)};
   std::istringstream flags(read_first_value(root / "proc/cpuinfo", "flags"));
   for (std::string flag; flags >> flag;) cpu.flags.insert(flag);
   return cpu;
 }
 
-int64_t get_default_threads(const CpuInfo& cpu) {
+int64_t get_default_num_threads(const CpuInfo& cpu) {
   // An upper bound on the thread pools of this size that the program starts (OpenMP, autograd, data
   // loader, checkpoints).
   constexpr int64_t kNumThreadPools = 4;
   int64_t threads = cpu.usable_cores;
   if (cpu.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*cpu.quota_cores)));
-  if (cpu.startable_threads) threads = std::min(threads, *cpu.startable_threads / kNumThreadPools);
+  if (cpu.thread_headroom) threads = std::min(threads, *cpu.thread_headroom / kNumThreadPools);
   return std::max<int64_t>(1, threads);
 }
 
-int64_t get_default_threads() {
-  static const int64_t threads = get_default_threads(read_cpu_info());
+int64_t get_default_num_threads() {
+  static const int64_t threads = get_default_num_threads(read_cpu_info());
   return threads;
 }
 
@@ -117,7 +117,8 @@ void limit_threads_to_quota() {
     const char* const value = std::getenv(variable);
     if (value != nullptr && *value != '\0') return;
   }
-  if (get_default_threads() < count_usable_cores()) at::set_num_threads(static_cast<int>(get_default_threads()));
+  if (get_default_num_threads() < count_usable_cores())
+    at::set_num_threads(static_cast<int>(get_default_num_threads()));
 }
 
 namespace {
@@ -163,10 +164,10 @@ void print_cpu_kernels() {
   setenv("ONEDNN_VERBOSE", "1", /*overwrite=*/1);
   std::printf("%s%s\n%s%d\n", std::string(kAtenPrefix).c_str(), at::get_cpu_capability().c_str(),
               std::string(kThreadsPrefix).c_str(), at::get_num_threads());
-  constexpr int64_t kSize = 256;  // large enough that LibTorch uses oneDNN
+  constexpr int64_t kMatrixSize = 256;  // large enough that LibTorch uses oneDNN
   // oneDNN prints its version at its first operation. This one uses oneDNN on every processor.
-  static_cast<void>(at::ones({kSize, kSize}).to_mkldnn());
-  const at::Tensor matrix = at::ones({kSize, kSize}, at::kBFloat16);
+  static_cast<void>(at::ones({kMatrixSize, kMatrixSize}).to_mkldnn());
+  const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, at::kBFloat16);
   static_cast<void>(at::linear(matrix, matrix));
 }
 
@@ -177,7 +178,7 @@ CpuKernels parse_cpu_kernels(const std::string& output) {
     if (target.empty()) target = std::move(value);
   };
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(kAtenPrefix)) kernels.aten = line.substr(kAtenPrefix.size());
+    if (line.starts_with(kAtenPrefix)) kernels.aten_isa = line.substr(kAtenPrefix.size());
     if (line.starts_with(kThreadsPrefix)) kernels.threads = std::atoi(line.c_str() + kThreadsPrefix.size());
     const std::string version = get_text_after_marker(line, ",info,oneDNN v");
     set_if_empty(kernels.onednn_version, version.substr(0, version.find(' ')));
@@ -194,8 +195,8 @@ CpuKernels parse_cpu_kernels(const std::string& output) {
 // this thread only, in LibTorch's OpenMP runtime.
 void use_single_aten_thread() {
   at::get_num_threads();  // LibTorch initializes a thread at its first use, which would reset the limit
-  using SetNumThreads = void (*)(int);
-  const auto set_num_threads = reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  using SetNumThreadsFunction = void (*)(int);
+  const auto set_num_threads = reinterpret_cast<SetNumThreadsFunction>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
   if (set_num_threads != nullptr) set_num_threads(1);
 }
 

@@ -55,24 +55,25 @@ bool is_virtual_gpu_loaded() {
   return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
 
-[[noreturn]] void throw_unusable(const std::string& name, const std::string& reason) {
+[[noreturn]] void throw_unusable_device(const std::string& name, const std::string& reason) {
   throw run_error("device {}: {}; to train on the CPU, set --device cpu", name, reason);
 }
 
 void check_kernel_code(const std::string& name, const VisibleGpu& gpu) {
-  if (!has_kernel_code(gpu.architecture)) throw_unusable(name, explain_missing_kernel_code(gpu));
+  if (!has_kernel_code(gpu.architecture)) throw_unusable_device(name, explain_missing_kernel_code(gpu));
 }
 
-at::Device open_cuda(const std::string& name, int index) {
+at::Device open_cuda_device(const std::string& name, int index) {
   ignore_libtorch_env_settings();
   const bool is_virtual = is_virtual_gpu_loaded();
   if (!is_virtual) {
     const DriverProbe probe = probe_driver();
     if (probe.state != DriverState::kUsable) {
-      throw_unusable(name, probe.reason.empty() ? "no NVIDIA driver is installed (no libcuda.so.1)" : probe.reason);
+      throw_unusable_device(name,
+                            probe.reason.empty() ? "no NVIDIA driver is installed (no libcuda.so.1)" : probe.reason);
     }
     if (index >= std::ssize(probe.gpus)) {
-      throw_unusable(name, fmt::format("only {} GPUs are usable; check nvidia-smi", probe.gpus.size()));
+      throw_unusable_device(name, fmt::format("only {} GPUs are usable; check nvidia-smi", probe.gpus.size()));
     }
     check_kernel_code(name, probe.gpus[static_cast<size_t>(index)]);
   }
@@ -85,8 +86,8 @@ at::Device open_cuda(const std::string& name, int index) {
   }
   const c10::DeviceIndex count = at::detail::getCUDAHooks().deviceCount();
   if (index >= count) {
-    throw_unusable(name, fmt::format("{} usable; check nvidia-smi",
-                                     count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
+    throw_unusable_device(name, fmt::format("{} usable; check nvidia-smi",
+                                            count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
   // The planner cannot predict cuDNN's choice of algorithms, so convolutions use ATen's kernels.
@@ -95,7 +96,7 @@ at::Device open_cuda(const std::string& name, int index) {
   // Before CUDA is initialized, the virtual GPU cannot be described.
   if (is_virtual)
     check_kernel_code(name, {.name = describe_device(device).name, .architecture = get_architecture(device)});
-  cache_device_size(device);
+  cache_total_memory(device);
   // The environment's limit applies even if the run sets none.
   if (std::getenv(kReservedLimitVariable) != nullptr) {
     limit_reserved_bytes(device, std::numeric_limits<int64_t>::max());
@@ -112,10 +113,10 @@ at::Device open_default_device() {
       return at::kCPU;
     }
   }
-  return open_cuda("auto", 0);
+  return open_cuda_device("auto", 0);
 }
 
-c10::DeviceAllocator* get_allocator(at::Device device) {
+c10::DeviceAllocator* get_device_allocator(at::Device device) {
   return device.is_cpu() ? nullptr : c10::getDeviceAllocator(device.type());
 }
 
@@ -133,11 +134,11 @@ at::Device open_device(const std::string& name) {
   if (name == "cpu") return at::kCPU;
   const auto index = parse_cuda_index(name);
   if (!index) throw usage_error("device {}: unknown; write auto, cpu, cuda or cuda:N", name);
-  return open_cuda(name, *index);
+  return open_cuda_device(name, *index);
 }
 
-DeviceMemory get_device_memory(at::Device device) {
-  auto* const allocator = get_allocator(device);
+DeviceMemoryStats get_device_memory_stats(at::Device device) {
+  auto* const allocator = get_device_allocator(device);
   if (allocator == nullptr) return {};
   const auto statistics = allocator->getDeviceStats(device.index());
   constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
@@ -147,26 +148,26 @@ DeviceMemory get_device_memory(at::Device device) {
           .reserved_bytes = statistics.reserved_bytes[kAggregate].current};
 }
 
-void reset_peaks(at::Device device) {
-  if (auto* const allocator = get_allocator(device)) allocator->resetPeakStats(device.index());
+void reset_peak_memory_stats(at::Device device) {
+  if (auto* const allocator = get_device_allocator(device)) allocator->resetPeakStats(device.index());
 }
 
-int64_t get_allocation_retries(at::Device device) {
-  auto* const allocator = get_allocator(device);
+int64_t get_num_alloc_retries(at::Device device) {
+  auto* const allocator = get_device_allocator(device);
   return allocator == nullptr ? 0 : allocator->getDeviceStats(device.index()).num_alloc_retries;
 }
 
 void release_unused_memory(at::Device device) {
-  auto* const allocator = get_allocator(device);
+  auto* const allocator = get_device_allocator(device);
   if (allocator == nullptr) {
     release_large_block_cache();
     malloc_trim(0);
     return;
   }
   // LibTorch declares this function only together with CUDA's headers.
-  using ClearWorkspaces = void (*)();
+  using ClearWorkspacesFunction = void (*)();
   static const auto clear_cublas_workspaces =
-      reinterpret_cast<ClearWorkspaces>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
+      reinterpret_cast<ClearWorkspacesFunction>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
   if (clear_cublas_workspaces != nullptr) clear_cublas_workspaces();
   allocator->emptyCache();
 }
@@ -184,7 +185,7 @@ Function* load_symbol(void* library, const char* name) {
   return function;
 }
 
-int get_attribute(int attribute, int device) {
+int get_cuda_attribute(int attribute, int device) {
   static auto* const cuda_device_get_attribute =
       load_symbol<int(int*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetAttribute");
   int value = 0;
@@ -244,18 +245,18 @@ std::string get_pci_bus_id(at::Device device) {
 
 int get_architecture(at::Device device) {
   // cudaDevAttrComputeCapabilityMajor and …Minor.
-  constexpr int kMajor = 75;
-  constexpr int kMinor = 76;
-  return 10 * get_attribute(kMajor, device.index()) + get_attribute(kMinor, device.index());
+  constexpr int kMajorAttribute = 75;
+  constexpr int kMinorAttribute = 76;
+  return 10 * get_cuda_attribute(kMajorAttribute, device.index()) + get_cuda_attribute(kMinorAttribute, device.index());
 }
 
 DeviceDescription describe_device(at::Device device) {
-  constexpr int kMultiprocessors = 16;  // cudaDevAttrMultiProcessorCount
+  constexpr int kMultiprocessorsAttribute = 16;  // cudaDevAttrMultiProcessorCount
   const int index = get_device_index(device);
   const MemoryInfo memory = query_memory_info(index);
   return {.name = get_device_name(index),
           .architecture = get_architecture(device),
-          .multiprocessors = get_attribute(kMultiprocessors, index),
+          .multiprocessors = get_cuda_attribute(kMultiprocessorsAttribute, index),
           .total_bytes = static_cast<int64_t>(memory.total_bytes),
           .free_bytes = static_cast<int64_t>(memory.free_bytes)};
 }
@@ -283,8 +284,8 @@ double get_total_global_mem(int device) {
   static std::map<int, double> total_bytes_by_device;
   const std::lock_guard<std::mutex> lock(mutex);
   if (const auto it = total_bytes_by_device.find(device); it != total_bytes_by_device.end()) return it->second;
-  using GetProperties = cudaError_t (*)(cudaDeviceProp*, int);
-  const auto get_properties = reinterpret_cast<GetProperties>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
+  using GetPropertiesFunction = cudaError_t (*)(cudaDeviceProp*, int);
+  const auto get_properties = reinterpret_cast<GetPropertiesFunction>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
   cudaDeviceProp properties{};
   if (get_properties == nullptr || get_properties(&properties, device) != cudaSuccess) {
     throw run_error("device cuda:{}: the CUDA runtime does not report its properties", device);
@@ -293,7 +294,7 @@ double get_total_global_mem(int device) {
 }
 
 /// Returns the limit that kReservedLimitVariable sets, or the maximum of int64_t if it is not set.
-int64_t read_env_limit() {
+int64_t read_reserved_limit_env() {
   constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   const char* const text = std::getenv(kReservedLimitVariable);
   if (text == nullptr) return kNoLimit;
@@ -306,16 +307,18 @@ int64_t read_env_limit() {
 
 }  // namespace
 
-void cache_device_size(at::Device device) {
+void cache_total_memory(at::Device device) {
   if (!device.is_cpu()) get_total_global_mem(device.index());
 }
 
 void limit_reserved_bytes(at::Device device, int64_t bytes) {
   if (device.is_cpu()) return;
-  bytes = std::min(bytes, read_env_limit());
-  const double fraction = std::clamp(static_cast<double>(bytes) / get_total_global_mem(device.index()), 0.0, 1.0);
+  bytes = std::min(bytes, read_reserved_limit_env());
+  const double memory_fraction =
+      std::clamp(static_cast<double>(bytes) / get_total_global_mem(device.index()), 0.0, 1.0);
   auto* const allocator = c10::GetAllocator(c10::DeviceType::CUDA);
-  static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->setMemoryFraction(fraction, device.index());
+  static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->setMemoryFraction(memory_fraction,
+                                                                                             device.index());
 }
 
 }  // namespace vlmtrain::memory

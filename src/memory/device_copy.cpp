@@ -20,8 +20,8 @@
 namespace vlmtrain::memory {
 
 at::Tensor copy_to_device(const at::Tensor& tensor, at::Device device) {
-  const bool pin = device.is_cuda() && tensor.device().is_cpu();
-  return (pin ? try_pin_memory(tensor) : tensor).to(device, /*non_blocking=*/true);
+  const bool should_pin = device.is_cuda() && tensor.device().is_cpu();
+  return (should_pin ? try_pin_memory(tensor) : tensor).to(device, /*non_blocking=*/true);
 }
 
 at::Tensor copy_to_device(std::span<const int64_t> values, at::Device device, at::ScalarType type) {
@@ -84,9 +84,9 @@ void AsyncHostToDeviceCopier::wait() {
 
 namespace {
 
-void warn_once(const std::string& reason) {
-  static std::atomic<bool> warned{false};
-  if (warned.exchange(true)) return;
+void warn_pinning_failed_once(const std::string& reason) {
+  static std::atomic<bool> has_warned{false};
+  if (has_warned.exchange(true)) return;
   spdlog::warn("pinned host memory is exhausted ({}); copies to and from the device block the run", reason);
 }
 
@@ -103,7 +103,7 @@ at::Tensor make_pinned_or_pageable(const MakePinned& make_pinned, const MakePage
       if (may_retry) {
         release_pinned_memory(at::kCUDA);
       } else {
-        warn_once(out_of_memory->reason);
+        warn_pinning_failed_once(out_of_memory->reason);
       }
     }
   }

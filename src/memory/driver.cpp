@@ -41,8 +41,8 @@ class DriverLibrary {
 constexpr int kRequiredVersion = 13000;  // CUDA 13.0 in the encoding of cuDriverGetVersion
 
 // CUDA_ERROR_NO_DEVICE and CUDA_ERROR_INVALID_DEVICE (cuda.h).
-constexpr int kNoDevice = 100;
-constexpr int kInvalidDevice = 101;
+constexpr int kCudaErrorNoDevice = 100;
+constexpr int kCudaErrorInvalidDevice = 101;
 
 /// An error of cuInit: its CUresult, the reason for messages, and DriverProbe::name.
 struct InitFailure {
@@ -97,11 +97,11 @@ struct GpuProblem {
 
 /// Returns why a GPU of this machine is not visible.
 GpuProblem diagnose_hidden_gpu(const DriverPaths& paths) {
-  bool any_file = false;
+  bool has_gpu_file = false;
   for (const auto& path : list_folder(paths.devices)) {
     const std::string name = path.filename().string();
     if (!is_gpu_file(name) && name != "nvidiactl" && name != "nvidia-uvm") continue;
-    any_file |= is_gpu_file(name);
+    has_gpu_file |= is_gpu_file(name);
     if (access(path.c_str(), R_OK | W_OK) != 0) {
       return {"no permission",
               fmt::format("permission denied for {}; join the group that owns it, or in SLURM request a GPU with "
@@ -109,7 +109,7 @@ GpuProblem diagnose_hidden_gpu(const DriverPaths& paths) {
                           path.string())};
     }
   }
-  if (!any_file) {
+  if (!has_gpu_file) {
     return {"no device files",
             fmt::format("this machine has a GPU, but {} has no device file for it; start the container with --nv "
                         "(Apptainer) or --gpus all (Docker), or in SLURM request a GPU with --gres=gpu:1",
@@ -151,19 +151,19 @@ DriverProbe explain_no_device(const DriverPaths& paths, int code) {
 }
 
 DriverProbe explain_init_failure(int code) {
-  const auto* const entry = std::ranges::find(kInitFailures, code, &InitFailure::code);
-  const bool is_known = entry != kInitFailures.end();
-  return make_unusable_probe(is_known ? entry->name : "fails",
+  const auto* const init_failure = std::ranges::find(kInitFailures, code, &InitFailure::code);
+  const bool is_known = init_failure != kInitFailures.end();
+  return make_unusable_probe(is_known ? init_failure->name : "fails",
                              fmt::format("the driver cannot be used (cuInit: error {}): {}", code,
-                                         is_known ? entry->reason : "check nvidia-smi"));
+                                         is_known ? init_failure->reason : "check nvidia-smi"));
 }
 
 std::string describe_old_driver(int version, const DriverPaths& paths) {
-  const std::string module = read_kernel_module_version(paths);
+  const std::string module_version = read_kernel_module_version(paths);
   return fmt::format(
       "the NVIDIA driver{} is too old: it supports CUDA {}.{}, but this program requires CUDA 13, driver {} or newer; "
       "update the driver (data-center GPUs can use the package cuda-compat-13-0 instead)",
-      module.empty() ? "" : " " + module, version / 1000, version % 1000 / 10, kOldestDriver);
+      module_version.empty() ? "" : " " + module_version, version / 1000, version % 1000 / 10, kMinDriverVersion);
 }
 
 std::optional<VisibleGpu> describe_gpu(const DriverLibrary& driver, int index) {
@@ -241,11 +241,11 @@ DriverProbe probe_driver(const DriverPaths& paths) {
   const int error = driver.call("cuInit", 0U);
   if (error == DriverLibrary::kMissingFunction)
     return make_unusable_probe("broken library", "libcuda.so.1 has no function cuInit, so it is not the driver's");
-  if (error == kNoDevice || error == kInvalidDevice) return explain_no_device(paths, error);
+  if (error == kCudaErrorNoDevice || error == kCudaErrorInvalidDevice) return explain_no_device(paths, error);
   if (error != 0) return explain_init_failure(error);
   if (version < kRequiredVersion) return make_unusable_probe("too old", describe_old_driver(version, paths));
   int count = 0;
-  if (driver.call("cuDeviceGetCount", &count) != 0 || count == 0) return explain_no_device(paths, kNoDevice);
+  if (driver.call("cuDeviceGetCount", &count) != 0 || count == 0) return explain_no_device(paths, kCudaErrorNoDevice);
   DriverProbe probe{.state = DriverState::kUsable, .name = "usable", .reason = {}, .gpus = {}};
   for (int index = 0; index < count; ++index) {
     const auto gpu = describe_gpu(driver, index);

@@ -27,8 +27,8 @@ inline constexpr int64_t kHopperContextBytes = 832 * kMiB;
 /// of GA102, AD102 and GB202, "Comparison of …"). Turing has neither bf16 nor TF32; its fp16 rate
 /// is four times the fp32 rate.
 constexpr GpuSpec make_geforce_gpu(std::string_view name, std::string_view device_name, int architecture,
-                               int multiprocessors, int l2_cache_mib, int memory_mib, double fp32_tflops,
-                               double bandwidth_gb_per_second) {
+                                   int multiprocessors, int l2_cache_mib, int memory_mib, double fp32_tflops,
+                                   double bandwidth_gb_per_second) {
   const bool has_bf16 = architecture >= 80;
   const double fp32 = fp32_tflops * kTera;
   return {.name = name,
@@ -49,7 +49,7 @@ constexpr GpuSpec make_geforce_gpu(std::string_view name, std::string_view devic
 // at boost clock, which a laptop's power limit may not allow. Memory: from PyTorch's out-of-memory
 // errors on Linux, which are rounded to 0.01 GiB. If drivers reported two values, the smaller one;
 // if no such error is known, the value of a GPU of the same kind and size.
-inline constexpr std::array kGeforce{
+inline constexpr std::array kGeforceGpus{
     make_geforce_gpu("rtx2060", "NVIDIA GeForce RTX 2060", 75, 30, 3, 5'929, 6.5, 336),
     make_geforce_gpu("rtx2070", "NVIDIA GeForce RTX 2070", 75, 36, 4, 7'966, 7.5, 448),
     make_geforce_gpu("rtx2080", "NVIDIA GeForce RTX 2080", 75, 46, 4, 7'966, 10.1, 448),
@@ -97,7 +97,7 @@ inline constexpr std::array kGeforce{
 /// Returns the entries of both lists, sorted by architecture, then by memory.
 template <size_t kLeft, size_t kRight>
 constexpr std::array<GpuSpec, kLeft + kRight> merge_sorted(const std::array<GpuSpec, kLeft>& left,
-                                                       const std::array<GpuSpec, kRight>& right) {
+                                                           const std::array<GpuSpec, kRight>& right) {
   std::array<GpuSpec, kLeft + kRight> merged;
   std::ranges::copy(right, std::ranges::copy(left, merged.begin()).out);
   std::ranges::sort(merged, {},

@@ -33,173 +33,173 @@ constexpr std::array kArchitectures{
 // to 0.01 GiB.
 
 constexpr GpuSpec kT4{.name = "t4",
-                  .device_name = "Tesla T4",
-                  .architecture = 75,
-                  .multiprocessors = 40,
-                  .l2_cache_bytes = 4 * kMiB,
-                  .memory_bytes = 15'828'320'256,
-                  .memory_measured = true,
-                  .context_bytes = kDefaultContextBytes,
-                  .fp32_flops = 8.1 * kTera,
-                  .fp16_flops = 65 * kTera,
-                  .memory_bandwidth = 320 * kGiga};
+                      .device_name = "Tesla T4",
+                      .architecture = 75,
+                      .multiprocessors = 40,
+                      .l2_cache_bytes = 4 * kMiB,
+                      .memory_bytes = 15'828'320'256,
+                      .is_memory_measured = true,
+                      .context_bytes = kDefaultContextBytes,
+                      .fp32_flops = 8.1 * kTera,
+                      .fp16_flops = 65 * kTera,
+                      .memory_bandwidth = 320 * kGiga};
 
 constexpr GpuSpec kA100Sxm40{.name = "a100-40",
-                         .device_name = "NVIDIA A100-SXM4-40GB",
-                         .architecture = 80,
-                         .multiprocessors = 108,
-                         .l2_cache_bytes = 40 * kMiB,
-                         .memory_bytes = 40'335 * kMiB,
-                         .context_bytes = kDefaultContextBytes,
-                         .fp32_flops = 19.5 * kTera,
-                         .tf32_flops = 156 * kTera,
-                         .bf16_flops = 312 * kTera,
-                         .fp16_flops = 312 * kTera,
-                         .memory_bandwidth = 1555 * kGiga,
-                         .nvlink_bandwidth = 300 * kGiga};
+                             .device_name = "NVIDIA A100-SXM4-40GB",
+                             .architecture = 80,
+                             .multiprocessors = 108,
+                             .l2_cache_bytes = 40 * kMiB,
+                             .memory_bytes = 40'335 * kMiB,
+                             .context_bytes = kDefaultContextBytes,
+                             .fp32_flops = 19.5 * kTera,
+                             .tf32_flops = 156 * kTera,
+                             .bf16_flops = 312 * kTera,
+                             .fp16_flops = 312 * kTera,
+                             .memory_bandwidth = 1555 * kGiga,
+                             .nvlink_bandwidth = 300 * kGiga};
 
 constexpr GpuSpec kA100Sxm80{.name = "a100-80",
-                         .device_name = "NVIDIA A100-SXM4-80GB",
-                         .architecture = 80,
-                         .multiprocessors = 108,
-                         .l2_cache_bytes = 40 * kMiB,
-                         .memory_bytes = 85'097'971'712,
-                         .memory_measured = true,
-                         .context_bytes = kDefaultContextBytes,
-                         .fp32_flops = 19.5 * kTera,
-                         .tf32_flops = 156 * kTera,
-                         .bf16_flops = 312 * kTera,
-                         .fp16_flops = 312 * kTera,
-                         .memory_bandwidth = 2039 * kGiga,
-                         .nvlink_bandwidth = 300 * kGiga};
+                             .device_name = "NVIDIA A100-SXM4-80GB",
+                             .architecture = 80,
+                             .multiprocessors = 108,
+                             .l2_cache_bytes = 40 * kMiB,
+                             .memory_bytes = 85'097'971'712,
+                             .is_memory_measured = true,
+                             .context_bytes = kDefaultContextBytes,
+                             .fp32_flops = 19.5 * kTera,
+                             .tf32_flops = 156 * kTera,
+                             .bf16_flops = 312 * kTera,
+                             .fp16_flops = 312 * kTera,
+                             .memory_bandwidth = 2039 * kGiga,
+                             .nvlink_bandwidth = 300 * kGiga};
 
 constexpr GpuSpec kA6000{.name = "a6000",
-                     .device_name = "NVIDIA RTX A6000",
-                     .architecture = 86,
-                     .multiprocessors = 84,
-                     .l2_cache_bytes = 6 * kMiB,
-                     .memory_bytes = 51'033'931'776,
-                     .memory_measured = true,
-                     .context_bytes = kDefaultContextBytes,
-                     .fp32_flops = 38.7 * kTera,
-                     .tf32_flops = 77.4 * kTera,
-                     .bf16_flops = 154.8 * kTera,
-                     .fp16_flops = 154.8 * kTera,
-                     .memory_bandwidth = 768 * kGiga};
+                         .device_name = "NVIDIA RTX A6000",
+                         .architecture = 86,
+                         .multiprocessors = 84,
+                         .l2_cache_bytes = 6 * kMiB,
+                         .memory_bytes = 51'033'931'776,
+                         .is_memory_measured = true,
+                         .context_bytes = kDefaultContextBytes,
+                         .fp32_flops = 38.7 * kTera,
+                         .tf32_flops = 77.4 * kTera,
+                         .bf16_flops = 154.8 * kTera,
+                         .fp16_flops = 154.8 * kTera,
+                         .memory_bandwidth = 768 * kGiga};
 
 constexpr GpuSpec kL4{.name = "l4",
-                  .device_name = "NVIDIA L4",
-                  .architecture = 89,
-                  .multiprocessors = 58,
-                  .l2_cache_bytes = 48 * kMiB,
-                  .memory_bytes = 22'558 * kMiB,
-                  .context_bytes = kDefaultContextBytes,
-                  .fp32_flops = 30.3 * kTera,
-                  .tf32_flops = 60 * kTera,
-                  .bf16_flops = 121 * kTera,
-                  .fp16_flops = 121 * kTera,
-                  .memory_bandwidth = 300 * kGiga};
+                      .device_name = "NVIDIA L4",
+                      .architecture = 89,
+                      .multiprocessors = 58,
+                      .l2_cache_bytes = 48 * kMiB,
+                      .memory_bytes = 22'558 * kMiB,
+                      .context_bytes = kDefaultContextBytes,
+                      .fp32_flops = 30.3 * kTera,
+                      .tf32_flops = 60 * kTera,
+                      .bf16_flops = 121 * kTera,
+                      .fp16_flops = 121 * kTera,
+                      .memory_bandwidth = 300 * kGiga};
 
 constexpr GpuSpec kRtx4090{.name = "rtx4090",
-                       .device_name = "NVIDIA GeForce RTX 4090",
-                       .architecture = 89,
-                       .multiprocessors = 128,
-                       .l2_cache_bytes = 72 * kMiB,
-                       .memory_bytes = 25'386'352'640,
-                       .memory_measured = true,
-                       .context_bytes = kDefaultContextBytes,
-                       .fp32_flops = 82.6 * kTera,
-                       .tf32_flops = 82.6 * kTera,
-                       .bf16_flops = 165.2 * kTera,
-                       .fp16_flops = 165.2 * kTera,
-                       .memory_bandwidth = 1008 * kGiga};
+                           .device_name = "NVIDIA GeForce RTX 4090",
+                           .architecture = 89,
+                           .multiprocessors = 128,
+                           .l2_cache_bytes = 72 * kMiB,
+                           .memory_bytes = 25'386'352'640,
+                           .is_memory_measured = true,
+                           .context_bytes = kDefaultContextBytes,
+                           .fp32_flops = 82.6 * kTera,
+                           .tf32_flops = 82.6 * kTera,
+                           .bf16_flops = 165.2 * kTera,
+                           .fp16_flops = 165.2 * kTera,
+                           .memory_bandwidth = 1008 * kGiga};
 
 constexpr GpuSpec kL40s{.name = "l40s",
-                    .device_name = "NVIDIA L40S",
-                    .architecture = 89,
-                    .multiprocessors = 142,
-                    .l2_cache_bytes = 96 * kMiB,
-                    .memory_bytes = 45'455 * kMiB,
-                    .context_bytes = kDefaultContextBytes,
-                    .fp32_flops = 91.6 * kTera,
-                    .tf32_flops = 183 * kTera,
-                    .bf16_flops = 362 * kTera,
-                    .fp16_flops = 362 * kTera,
-                    .memory_bandwidth = 864 * kGiga};
+                        .device_name = "NVIDIA L40S",
+                        .architecture = 89,
+                        .multiprocessors = 142,
+                        .l2_cache_bytes = 96 * kMiB,
+                        .memory_bytes = 45'455 * kMiB,
+                        .context_bytes = kDefaultContextBytes,
+                        .fp32_flops = 91.6 * kTera,
+                        .tf32_flops = 183 * kTera,
+                        .bf16_flops = 362 * kTera,
+                        .fp16_flops = 362 * kTera,
+                        .memory_bandwidth = 864 * kGiga};
 
 constexpr GpuSpec kH100{.name = "h100",
-                    .device_name = "NVIDIA H100 80GB HBM3",
-                    .architecture = 90,
-                    .multiprocessors = 132,
-                    .l2_cache_bytes = 50 * kMiB,
-                    .memory_bytes = 85'029'158'912,
-                    .memory_measured = true,
-                    .context_bytes = kHopperContextBytes,
-                    .fp32_flops = 66.9 * kTera,
-                    .tf32_flops = 494.7 * kTera,
-                    .bf16_flops = 989.4 * kTera,
-                    .fp16_flops = 989.4 * kTera,
-                    .memory_bandwidth = 3352 * kGiga,
-                    .nvlink_bandwidth = 450 * kGiga};
+                        .device_name = "NVIDIA H100 80GB HBM3",
+                        .architecture = 90,
+                        .multiprocessors = 132,
+                        .l2_cache_bytes = 50 * kMiB,
+                        .memory_bytes = 85'029'158'912,
+                        .is_memory_measured = true,
+                        .context_bytes = kHopperContextBytes,
+                        .fp32_flops = 66.9 * kTera,
+                        .tf32_flops = 494.7 * kTera,
+                        .bf16_flops = 989.4 * kTera,
+                        .fp16_flops = 989.4 * kTera,
+                        .memory_bandwidth = 3352 * kGiga,
+                        .nvlink_bandwidth = 450 * kGiga};
 
 constexpr GpuSpec kH200{.name = "h200",
-                    .device_name = "NVIDIA H200",
-                    .architecture = 90,
-                    .multiprocessors = 132,
-                    .l2_cache_bytes = 60 * kMiB,
-                    .memory_bytes = 150'109'880'320,
-                    .memory_measured = true,
-                    .context_bytes = kHopperContextBytes,
-                    .fp32_flops = 66.9 * kTera,
-                    .tf32_flops = 494.7 * kTera,
-                    .bf16_flops = 989.4 * kTera,
-                    .fp16_flops = 989.4 * kTera,
-                    .memory_bandwidth = 4800 * kGiga,
-                    .nvlink_bandwidth = 450 * kGiga};
+                        .device_name = "NVIDIA H200",
+                        .architecture = 90,
+                        .multiprocessors = 132,
+                        .l2_cache_bytes = 60 * kMiB,
+                        .memory_bytes = 150'109'880'320,
+                        .is_memory_measured = true,
+                        .context_bytes = kHopperContextBytes,
+                        .fp32_flops = 66.9 * kTera,
+                        .tf32_flops = 494.7 * kTera,
+                        .bf16_flops = 989.4 * kTera,
+                        .fp16_flops = 989.4 * kTera,
+                        .memory_bandwidth = 4800 * kGiga,
+                        .nvlink_bandwidth = 450 * kGiga};
 
 constexpr GpuSpec kB200{.name = "b200",
-                    .device_name = "NVIDIA B200",
-                    .architecture = 100,
-                    .multiprocessors = 148,
-                    .l2_cache_bytes = 132'644'864,
-                    .memory_bytes = 191'512'215'552,
-                    .memory_measured = true,
-                    .context_bytes = kDefaultContextBytes,
-                    .fp32_flops = 75 * kTera,
-                    .tf32_flops = 1100 * kTera,
-                    .bf16_flops = 2250 * kTera,
-                    .fp16_flops = 2250 * kTera,
-                    .memory_bandwidth = 8000 * kGiga,
-                    .nvlink_bandwidth = 900 * kGiga};
+                        .device_name = "NVIDIA B200",
+                        .architecture = 100,
+                        .multiprocessors = 148,
+                        .l2_cache_bytes = 132'644'864,
+                        .memory_bytes = 191'512'215'552,
+                        .is_memory_measured = true,
+                        .context_bytes = kDefaultContextBytes,
+                        .fp32_flops = 75 * kTera,
+                        .tf32_flops = 1100 * kTera,
+                        .bf16_flops = 2250 * kTera,
+                        .fp16_flops = 2250 * kTera,
+                        .memory_bandwidth = 8000 * kGiga,
+                        .nvlink_bandwidth = 900 * kGiga};
 
 constexpr GpuSpec kRtx5090{.name = "rtx5090",
-                       .device_name = "NVIDIA GeForce RTX 5090",
-                       .architecture = 120,
-                       .multiprocessors = 170,
-                       .l2_cache_bytes = 96 * kMiB,
-                       .memory_bytes = 33'661'911'040,
-                       .memory_measured = true,
-                       .context_bytes = kDefaultContextBytes,
-                       .fp32_flops = 104.8 * kTera,
-                       .tf32_flops = 104.8 * kTera,
-                       .bf16_flops = 209.5 * kTera,
-                       .fp16_flops = 209.5 * kTera,
-                       .memory_bandwidth = 1792 * kGiga};
+                           .device_name = "NVIDIA GeForce RTX 5090",
+                           .architecture = 120,
+                           .multiprocessors = 170,
+                           .l2_cache_bytes = 96 * kMiB,
+                           .memory_bytes = 33'661'911'040,
+                           .is_memory_measured = true,
+                           .context_bytes = kDefaultContextBytes,
+                           .fp32_flops = 104.8 * kTera,
+                           .tf32_flops = 104.8 * kTera,
+                           .bf16_flops = 209.5 * kTera,
+                           .fp16_flops = 209.5 * kTera,
+                           .memory_bandwidth = 1792 * kGiga};
 
 /// Returns a MIG instance with `eighths` / 8 of its GPU's cache and bandwidth.
 constexpr GpuSpec make_mig_slice(GpuSpec gpu, std::string_view name, std::string_view device_name, int multiprocessors,
-                             int eighths, int64_t memory_mib) {
-  const double ratio = static_cast<double>(multiprocessors) / gpu.multiprocessors;
+                                 int eighths, int64_t memory_mib) {
+  const double multiprocessor_share = static_cast<double>(multiprocessors) / gpu.multiprocessors;
   gpu.name = name;
   gpu.device_name = device_name;
   gpu.multiprocessors = multiprocessors;
   gpu.l2_cache_bytes = gpu.l2_cache_bytes * eighths / 8;
   gpu.memory_bytes = memory_mib * kMiB;
-  gpu.memory_measured = false;
-  gpu.fp32_flops *= ratio;
-  gpu.tf32_flops *= ratio;
-  gpu.bf16_flops *= ratio;
-  gpu.fp16_flops *= ratio;
+  gpu.is_memory_measured = false;
+  gpu.fp32_flops *= multiprocessor_share;
+  gpu.tf32_flops *= multiprocessor_share;
+  gpu.bf16_flops *= multiprocessor_share;
+  gpu.fp16_flops *= multiprocessor_share;
   gpu.memory_bandwidth *= eighths / 8.0;
   gpu.nvlink_bandwidth = 0;  // instances cannot access each other's memory
   return gpu;
@@ -258,17 +258,20 @@ constexpr GpuSpec kA4000 =
     make_professional_gpu(make_geforce_gpu("a4000", "NVIDIA RTX A4000", 86, 48, 4, 15'985, 19.2, 448), 76.7);
 constexpr GpuSpec kA5000 =
     make_professional_gpu(make_geforce_gpu("a5000", "NVIDIA RTX A5000", 86, 64, 6, 24'136, 27.8, 768), 111.1);
-constexpr GpuSpec kA10 = make_professional_gpu(make_geforce_gpu("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
-constexpr GpuSpec kA10g = make_professional_gpu(make_geforce_gpu("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
+constexpr GpuSpec kA10 =
+    make_professional_gpu(make_geforce_gpu("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
+constexpr GpuSpec kA10g =
+    make_professional_gpu(make_geforce_gpu("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
 constexpr GpuSpec kRtx6000Ada = make_professional_gpu(
     make_geforce_gpu("rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 89, 142, 96, 45'496, 91.1, 960), 364.2);
-constexpr GpuSpec kL40 = make_professional_gpu(make_geforce_gpu("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
-constexpr GpuSpec set_context_bytes(GpuSpec gpu, int64_t bytes) {
+constexpr GpuSpec kL40 =
+    make_professional_gpu(make_geforce_gpu("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
+constexpr GpuSpec replace_context_bytes(GpuSpec gpu, int64_t bytes) {
   gpu.context_bytes = bytes;
   return gpu;
 }
 
-constexpr GpuSpec kH100Pcie = set_context_bytes(
+constexpr GpuSpec kH100Pcie = replace_context_bytes(
     make_professional_gpu(make_geforce_gpu("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756),
     kHopperContextBytes);
 constexpr GpuSpec kRtxPro6000 =
@@ -279,7 +282,7 @@ constexpr GpuSpec kRtxPro6000 =
 constexpr std::array kOtherGpus{kT4,   kA100Sxm40, kA100Sxm80, kA6000,   kA4000,      kA5000, kA10,
                                 kA10g, kL4,        kL40,       kL40s,    kRtx6000Ada, kH100,  kH100Pcie,
                                 kH200, kB200,      kRtx4090,   kRtx5090, kRtxPro6000};
-constexpr auto kGpus = gpu_list::merge_sorted(kOtherGpus, gpu_list::kGeforce);
+constexpr auto kGpus = gpu_list::merge_sorted(kOtherGpus, gpu_list::kGeforceGpus);
 
 }  // namespace
 

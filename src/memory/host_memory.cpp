@@ -35,7 +35,7 @@ std::optional<int64_t> read_meminfo_bytes(const std::filesystem::path& root, std
 }
 
 /// Returns a limit in bytes; `max` and unreadable files mean no limit.
-int64_t read_limit(const std::filesystem::path& file) {
+int64_t read_limit_bytes(const std::filesystem::path& file) {
   int64_t bytes = 0;
   std::ifstream stream(file);
   return stream >> bytes ? bytes : kNoHostLimit;
@@ -49,34 +49,35 @@ int64_t read_number(const std::filesystem::path& file) {
 }
 
 /// File names and memory.stat keys of a cgroup version.
-struct GroupFiles {
+struct ControlGroupFiles {
   const char* limit;
   const char* usage;
   const char* inactive_cache;  ///< file cache in memory.stat, descendants included
   const char* active_cache;    ///< the same for recently used pages
 };
 
-constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
-                               "total_active_file"};
-constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file", "active_file"};
+constexpr ControlGroupFiles kCgroupV1Files{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+                                           "total_active_file"};
+constexpr ControlGroupFiles kCgroupV2Files{"memory.max", "memory.current", "inactive_file", "active_file"};
 
 /// The memory limit of a control group and the part of it that is not used.
-struct GroupLimit {
+struct ControlGroupLimit {
   int64_t limit_bytes;
   int64_t remaining_bytes;
   std::filesystem::path file;
 };
 
-std::vector<GroupLimit> read_group_limits(const std::filesystem::path& root) {
-  std::vector<GroupLimit> limits;
+std::vector<ControlGroupLimit> read_control_group_limits(const std::filesystem::path& root) {
+  std::vector<ControlGroupLimit> limits;
   for (const ControlGroupFolder& group : find_control_groups(root, "memory")) {
-    const GroupFiles& files = group.is_v2 ? kVersion2 : kVersion1;
-    const int64_t limit = read_limit(group.path / files.limit);
+    const ControlGroupFiles& files = group.is_v2 ? kCgroupV2Files : kCgroupV1Files;
+    const int64_t limit = read_limit_bytes(group.path / files.limit);
     if (limit == kNoHostLimit) continue;
-    const int64_t cached = read_keyed_number(group.path / "memory.stat", files.inactive_cache).value_or(0) +
-                           read_keyed_number(group.path / "memory.stat", files.active_cache).value_or(0);
-    const int64_t used = read_number(group.path / files.usage) - cached;  // the kernel drops file caches
-    limits.push_back({limit, limit - std::clamp<int64_t>(used, 0, limit), group.path / files.limit});
+    const int64_t file_cache_bytes = read_keyed_number(group.path / "memory.stat", files.inactive_cache).value_or(0) +
+                                     read_keyed_number(group.path / "memory.stat", files.active_cache).value_or(0);
+    const int64_t used_bytes =
+        read_number(group.path / files.usage) - file_cache_bytes;  // the kernel drops file caches
+    limits.push_back({limit, limit - std::clamp<int64_t>(used_bytes, 0, limit), group.path / files.limit});
   }
   return limits;
 }
@@ -93,22 +94,22 @@ ProcessMemory read_process_memory(const std::filesystem::path& root) {
   std::ifstream file(root / "proc/self/statm");
   int64_t size = 0, resident = 0, shared = 0, text = 0, library = 0, data = 0;
   file >> size >> resident >> shared >> text >> library >> data;
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  return {size * page, std::max<int64_t>(0, resident - shared) * page, data * page};
+  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+  return {size * page_bytes, std::max<int64_t>(0, resident - shared) * page_bytes, data * page_bytes};
 }
 
 int64_t get_soft_limit(int resource) {
   rlimit limit{};
   if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return kNoHostLimit;
-  const bool is_limit = limit.rlim_cur != RLIM_INFINITY && std::in_range<int64_t>(limit.rlim_cur);
-  return is_limit ? static_cast<int64_t>(limit.rlim_cur) : kNoHostLimit;
+  const bool is_limited = limit.rlim_cur != RLIM_INFINITY && std::in_range<int64_t>(limit.rlim_cur);
+  return is_limited ? static_cast<int64_t>(limit.rlim_cur) : kNoHostLimit;
 }
 
 }  // namespace
 
 int64_t get_host_limit_bytes(const std::filesystem::path& root) {
   int64_t limit = read_meminfo_bytes(root, "MemTotal:").value_or(kNoHostLimit);
-  for (const auto& group : read_group_limits(root)) limit = std::min(limit, group.limit_bytes);
+  for (const auto& group : read_control_group_limits(root)) limit = std::min(limit, group.limit_bytes);
   return limit;
 }
 
@@ -117,27 +118,28 @@ int64_t get_host_limit_bytes() {
 }
 
 AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const ResourceLimits& limits) {
-  const ProcessMemory process = read_process_memory(root);
-  AvailableHostMemory available{.bytes = kNoHostLimit, .limit_source = "nothing"};
+  const ProcessMemory process_memory = read_process_memory(root);
+  AvailableHostMemory available_memory{.bytes = kNoHostLimit, .limit_source = "nothing"};
   // `remaining` is memory that is not used yet; the process's own memory is added.
   const auto apply_limit = [&](int64_t remaining, const std::string& source) {
-    const int64_t bytes = std::max<int64_t>(0, remaining) + process.anonymous_bytes;
-    if (bytes < available.bytes) available = {bytes, source};
+    const int64_t bytes = std::max<int64_t>(0, remaining) + process_memory.anonymous_bytes;
+    if (bytes < available_memory.bytes) available_memory = {bytes, source};
   };
   if (const auto free = read_meminfo_bytes(root, "MemAvailable:")) apply_limit(*free, "the machine's available memory");
-  for (const auto& group : read_group_limits(root)) {
+  for (const auto& group : read_control_group_limits(root)) {
     apply_limit(group.remaining_bytes, "the control group's limit " + group.file.string());
   }
-  if (limits.address_space != kNoHostLimit) {
-    apply_limit(limits.address_space - process.address_space_bytes, "the address space limit, ulimit -v");
+  if (limits.address_space_bytes != kNoHostLimit) {
+    apply_limit(limits.address_space_bytes - process_memory.address_space_bytes, "the address space limit, ulimit -v");
   }
-  if (limits.data != kNoHostLimit) apply_limit(limits.data - process.data_bytes, "the data limit, ulimit -d");
-  return available;
+  if (limits.data_segment_bytes != kNoHostLimit)
+    apply_limit(limits.data_segment_bytes - process_memory.data_bytes, "the data limit, ulimit -d");
+  return available_memory;
 }
 
 AvailableHostMemory get_available_host_memory() {
-  return get_available_host_memory("/",
-                                   {.address_space = get_soft_limit(RLIMIT_AS), .data = get_soft_limit(RLIMIT_DATA)});
+  return get_available_host_memory(
+      "/", {.address_space_bytes = get_soft_limit(RLIMIT_AS), .data_segment_bytes = get_soft_limit(RLIMIT_DATA)});
 }
 
 int64_t get_resident_bytes() {
@@ -162,8 +164,8 @@ namespace {
 
 /// Appends the group at `mount` and the groups on the way down to `path`. In a container, `path`
 /// may be the host's path, which is not mounted; `mount` itself is then the container's group.
-void add_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::path& mount,
-                const std::filesystem::path& path, bool is_v2) {
+void add_control_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::path& mount,
+                        const std::filesystem::path& path, bool is_v2) {
   auto folder = mount;
   groups.push_back({folder, is_v2});
   for (const auto& name : path) {
@@ -183,10 +185,10 @@ std::vector<ControlGroupFolder> find_control_groups(const std::filesystem::path&
     const auto second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
-    if (line.starts_with("0::")) add_groups(groups, root / "sys/fs/cgroup", path, /*is_v2=*/true);
+    if (line.starts_with("0::")) add_control_groups(groups, root / "sys/fs/cgroup", path, /*is_v2=*/true);
     std::istringstream controllers(line.substr(first + 1, second - first - 1));
     for (std::string name; std::getline(controllers, name, ',');) {
-      if (name == controller) add_groups(groups, root / "sys/fs/cgroup" / name, path, /*is_v2=*/false);
+      if (name == controller) add_control_groups(groups, root / "sys/fs/cgroup" / name, path, /*is_v2=*/false);
     }
   }
   return groups;

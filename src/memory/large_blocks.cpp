@@ -29,14 +29,14 @@ int64_t round_up(int64_t bytes, int64_t unit) {
 
 }  // namespace
 
-PageCache::~PageCache() {
+LargeBlockCache::~LargeBlockCache() {
   release();
 }
 
-void* PageCache::allocate(size_t bytes) {
+void* LargeBlockCache::allocate(size_t bytes) {
   const int64_t rounded_bytes = round_up(static_cast<int64_t>(bytes), kPageBytes);
   const std::lock_guard lock(mutex_);
-  Address address = take_cached(rounded_bytes);
+  Address address = take_cached_block(rounded_bytes);
   if (address == nullptr) {
     // Before new pages are mapped, the cache shrinks so that live and cached memory stay within the
     // peak.
@@ -48,47 +48,47 @@ void* PageCache::allocate(size_t bytes) {
     }
   }
   if (address == nullptr) return nullptr;
-  live_.emplace(address, rounded_bytes);
+  live_blocks_.emplace(address, rounded_bytes);
   live_bytes_ += rounded_bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
   return address;
 }
 
-bool PageCache::owns(void* address) const {
+bool LargeBlockCache::owns(void* address) const {
   if (reinterpret_cast<uintptr_t>(address) % kPageBytes != 0) return false;
   const std::lock_guard lock(mutex_);
-  return live_.contains(address);
+  return live_blocks_.contains(address);
 }
 
-void PageCache::deallocate(void* address) {
+void LargeBlockCache::deallocate(void* address) {
   const std::lock_guard lock(mutex_);
-  const auto it = live_.find(address);
-  VLMTRAIN_CHECK(it != live_.end(), "freed memory that was not allocated here");
+  const auto it = live_blocks_.find(address);
+  VLMTRAIN_CHECK(it != live_blocks_.end(), "freed memory that was not allocated here");
   const int64_t bytes = it->second;
-  live_.erase(it);
+  live_blocks_.erase(it);
   live_bytes_ -= bytes;
   add_free_range(static_cast<Address>(address), bytes);
 }
 
-void PageCache::release() {
+void LargeBlockCache::release() {
   const std::lock_guard lock(mutex_);
   trim_cache(0);
 }
 
-int64_t PageCache::live_bytes() const {
+int64_t LargeBlockCache::live_bytes() const {
   const std::lock_guard lock(mutex_);
   return live_bytes_;
 }
 
-int64_t PageCache::cached_bytes() const {
+int64_t LargeBlockCache::cached_bytes() const {
   const std::lock_guard lock(mutex_);
   return cached_bytes_;
 }
 
-PageCache::Address PageCache::take_cached(int64_t bytes) {
-  const auto best = free_ranges_by_size_.lower_bound({bytes, nullptr});
-  if (best == free_ranges_by_size_.end()) return nullptr;
-  const auto [size, address] = *best;
+LargeBlockCache::Address LargeBlockCache::take_cached_block(int64_t bytes) {
+  const auto best_fit = free_ranges_by_size_.lower_bound({bytes, nullptr});
+  if (best_fit == free_ranges_by_size_.end()) return nullptr;
+  const auto [size, address] = *best_fit;
   remove_free_range(free_ranges_.find(address));
   if (size > bytes) add_free_range(address + bytes, size - bytes);
   return address;
@@ -96,7 +96,7 @@ PageCache::Address PageCache::take_cached(int64_t bytes) {
 
 /// Aligns blocks of two huge pages or more to huge pages. The threshold was chosen without
 /// measurement.
-PageCache::Address PageCache::map_pages(int64_t bytes) {
+LargeBlockCache::Address LargeBlockCache::map_pages(int64_t bytes) {
   const int64_t padding = bytes >= 2 * kHugePageBytes ? kHugePageBytes : 0;
   const auto length = static_cast<size_t>(bytes + padding);
   void* const mapped = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -110,7 +110,7 @@ PageCache::Address PageCache::map_pages(int64_t bytes) {
   return address;
 }
 
-void PageCache::add_free_range(Address first, int64_t bytes) {
+void LargeBlockCache::add_free_range(Address first, int64_t bytes) {
   cached_bytes_ += bytes;
   auto next = free_ranges_.lower_bound(first);
   if (next != free_ranges_.end() && next->first == first + bytes) {
@@ -131,26 +131,26 @@ void PageCache::add_free_range(Address first, int64_t bytes) {
   free_ranges_by_size_.emplace(bytes, first);
 }
 
-void PageCache::remove_free_range(std::map<Address, int64_t>::iterator range) {
+void LargeBlockCache::remove_free_range(std::map<Address, int64_t>::iterator range) {
   cached_bytes_ -= range->second;
   free_ranges_by_size_.erase({range->second, range->first});
   free_ranges_.erase(range);
 }
 
 /// Unmaps the smallest ranges first, because they fit the fewest requests.
-void PageCache::trim_cache(int64_t max_cached_bytes) {
+void LargeBlockCache::trim_cache(int64_t max_cached_bytes) {
   while (cached_bytes_ > max_cached_bytes) {
     const auto [size, address] = *free_ranges_by_size_.begin();
-    const int64_t released = std::min(size, round_up(cached_bytes_ - max_cached_bytes, kPageBytes));
+    const int64_t released_bytes = std::min(size, round_up(cached_bytes_ - max_cached_bytes, kPageBytes));
     remove_free_range(free_ranges_.find(address));
-    if (released < size) add_free_range(address + released, size - released);
-    munmap(address, static_cast<size_t>(released));
+    if (released_bytes < size) add_free_range(address + released_bytes, size - released_bytes);
+    munmap(address, static_cast<size_t>(released_bytes));
   }
 }
 
 namespace {
 
-/// An allocator that serves large blocks from a PageCache. The wrapped PyTorch allocator serves
+/// An allocator that serves large blocks from a LargeBlockCache. The wrapped PyTorch allocator serves
 /// small blocks, and reports the error if the system has no memory for a large one. Never
 /// uninstalled.
 class LargeBlockAllocator final : public c10::Allocator {
@@ -159,7 +159,7 @@ class LargeBlockAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     if (is_caching_ && bytes >= static_cast<size_t>(kLargeBlockBytes)) {
-      if (void* const address = pages_.allocate(bytes)) {
+      if (void* const address = cache_.allocate(bytes)) {
         c10::profiledCPUMemoryReporter().New(address, bytes);  // as LibTorch's allocator does, for traces
         return {address, address, raw_deleter(), at::Device(at::kCPU)};
       }
@@ -178,13 +178,13 @@ class LargeBlockAllocator final : public c10::Allocator {
   }
 
   void enable_cache() { is_caching_ = true; }
-  PageCache& pages() { return pages_; }
+  LargeBlockCache& cache() { return cache_; }
 
  private:
   static void free(void* address);
 
   c10::Allocator* wrapped_;
-  PageCache pages_;
+  LargeBlockCache cache_;
   std::atomic<bool> is_caching_{false};
 };
 
@@ -195,9 +195,9 @@ LargeBlockAllocator& get_large_block_allocator_instance() {
 
 void LargeBlockAllocator::free(void* address) {
   LargeBlockAllocator& allocator = get_large_block_allocator_instance();
-  if (allocator.pages_.owns(address)) {
+  if (allocator.cache_.owns(address)) {
     c10::profiledCPUMemoryReporter().Delete(address);
-    allocator.pages_.deallocate(address);
+    allocator.cache_.deallocate(address);
   } else {
     allocator.wrapped_->raw_deleter()(address);
   }
@@ -215,12 +215,12 @@ void enable_large_block_cache() {
 }
 
 void release_large_block_cache() {
-  get_large_block_allocator_instance().pages().release();
+  get_large_block_allocator_instance().cache().release();
 }
 
 LargeBlockStats get_large_block_stats() {
-  const PageCache& pages = get_large_block_allocator_instance().pages();
-  return {.live_bytes = pages.live_bytes(), .cached_bytes = pages.cached_bytes()};
+  const LargeBlockCache& cache = get_large_block_allocator_instance().cache();
+  return {.live_bytes = cache.live_bytes(), .cached_bytes = cache.cached_bytes()};
 }
 
 namespace {

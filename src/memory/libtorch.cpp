@@ -21,13 +21,13 @@ namespace {
 
 /// Returns the path of the loaded library with this file name, or an empty path.
 std::filesystem::path find_loaded_library(std::string_view name) {
-  struct Search {
+  struct LibrarySearch {
     std::string_view name;
     std::filesystem::path path;
   } search{name, {}};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
-        auto& target = *static_cast<Search*>(data);
+        auto& target = *static_cast<LibrarySearch*>(data);
         const std::filesystem::path path = info->dlpi_name;
         if (path.filename() != target.name) return 0;
         target.path = path;
@@ -40,15 +40,15 @@ std::filesystem::path find_loaded_library(std::string_view name) {
 /// Returns the loader's search directories for the program, in order.
 std::vector<std::filesystem::path> list_loader_folders() {
   std::vector<std::filesystem::path> folders;
-  void* const program = dlopen(nullptr, RTLD_NOW);
+  void* const program_handle = dlopen(nullptr, RTLD_NOW);
   Dl_serinfo size{};
-  if (program == nullptr || dlinfo(program, RTLD_DI_SERINFOSIZE, &size) != 0) return folders;
-  std::vector<std::max_align_t> memory(size.dls_size / sizeof(std::max_align_t) + 1);
-  auto* const list = reinterpret_cast<Dl_serinfo*>(memory.data());
-  list->dls_size = size.dls_size;
-  list->dls_cnt = size.dls_cnt;
-  if (dlinfo(program, RTLD_DI_SERINFO, list) != 0) return folders;
-  for (unsigned i = 0; i < list->dls_cnt; ++i) folders.emplace_back(list->dls_serpath[i].dls_name);
+  if (program_handle == nullptr || dlinfo(program_handle, RTLD_DI_SERINFOSIZE, &size) != 0) return folders;
+  std::vector<std::max_align_t> serinfo_buffer(size.dls_size / sizeof(std::max_align_t) + 1);
+  auto* const serinfo = reinterpret_cast<Dl_serinfo*>(serinfo_buffer.data());
+  serinfo->dls_size = size.dls_size;
+  serinfo->dls_cnt = size.dls_cnt;
+  if (dlinfo(program_handle, RTLD_DI_SERINFO, serinfo) != 0) return folders;
+  for (unsigned i = 0; i < serinfo->dls_cnt; ++i) folders.emplace_back(serinfo->dls_serpath[i].dls_name);
   return folders;
 }
 
@@ -82,17 +82,17 @@ const char* to_string(LibrarySource source) {
       return "LD_PRELOAD";
     case LibrarySource::kSystem:
       return "the system's library path";
-    case LibrarySource::kProgram:
+    case LibrarySource::kRpath:
       break;
   }
   return "the program's own path";
 }
 
 std::string parse_torch_version(const std::string& configuration) {
-  constexpr std::string_view kMarker = "TORCH_VERSION=";
-  const size_t position = configuration.find(kMarker);
+  constexpr std::string_view kVersionMarker = "TORCH_VERSION=";
+  const size_t position = configuration.find(kVersionMarker);
   if (position == std::string::npos) return {};
-  const auto first = configuration.begin() + static_cast<std::ptrdiff_t>(position + kMarker.size());
+  const auto first = configuration.begin() + static_cast<std::ptrdiff_t>(position + kVersionMarker.size());
   return {first, std::find_if(first, configuration.end(),
                               [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '+'; })};
 }
@@ -108,26 +108,26 @@ LibrarySource find_library_source(const std::filesystem::path& folder, const cha
       })) {
     return LibrarySource::kPreload;
   }
-  constexpr std::array<const char*, 6> kDefaults{"/lib",       "/usr/lib",       "/lib64",
-                                                 "/usr/lib64", "/usr/local/lib", "/lib/x86_64-linux-gnu"};
-  if (count_matches(kDefaults) > 0) return LibrarySource::kSystem;
+  constexpr std::array<const char*, 6> kSystemFolders{"/lib",       "/usr/lib",       "/lib64",
+                                                      "/usr/lib64", "/usr/local/lib", "/lib/x86_64-linux-gnu"};
+  if (count_matches(kSystemFolders) > 0) return LibrarySource::kSystem;
   // The loader's list contains the folders of both the program's path and LD_LIBRARY_PATH. The
   // program's path has precedence (DT_RPATH, set by cmake/LibTorch.cmake).
-  const auto in_library_path = count_matches(split_paths(library_path, ":;"));
-  if (count_matches(search_folders) > in_library_path) return LibrarySource::kProgram;
-  return in_library_path > 0 ? LibrarySource::kLibraryPath : LibrarySource::kSystem;
+  const auto num_library_path_matches = count_matches(split_paths(library_path, ":;"));
+  if (count_matches(search_folders) > num_library_path_matches) return LibrarySource::kRpath;
+  return num_library_path_matches > 0 ? LibrarySource::kLibraryPath : LibrarySource::kSystem;
 }
 
 LibTorchInfo describe_libtorch() {
   LibTorchInfo result{.compiled_version = TORCH_VERSION,
-                  .loaded_version = parse_torch_version(at::show_config()),
-                  .cpu_library = find_loaded_library("libtorch_cpu.so"),
-                  .core_library = find_loaded_library("libc10.so")};
+                      .loaded_version = parse_torch_version(at::show_config()),
+                      .cpu_library = find_loaded_library("libtorch_cpu.so"),
+                      .core_library = find_loaded_library("libc10.so")};
   if (result.cpu_library.empty()) return result;
   const auto folder = result.cpu_library.parent_path();
-  const auto cuda = folder / "libtorch_cuda.so";
+  const auto cuda_library = folder / "libtorch_cuda.so";
   std::error_code error;
-  if (std::filesystem::exists(cuda, error)) result.cuda_library = cuda;
+  if (std::filesystem::exists(cuda_library, error)) result.cuda_library = cuda_library;
   result.source =
       find_library_source(folder, std::getenv("LD_LIBRARY_PATH"), std::getenv("LD_PRELOAD"), list_loader_folders());
   return result;

@@ -36,7 +36,7 @@ struct MetaMemoryStats {
 };
 
 /// The counts of the MetaMemoryTracker; null if none exists.
-MetaMemoryStats* meta_stats = nullptr;
+MetaMemoryStats* active_meta_stats = nullptr;
 
 struct MetaBlock {
   void* address;
@@ -49,14 +49,14 @@ class CountingMetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const at::Device device(at::kMeta);
-    if (meta_stats == nullptr || bytes == 0) return {nullptr, device};
+    if (active_meta_stats == nullptr || bytes == 0) return {nullptr, device};
     const auto rounded_bytes =
         (static_cast<int64_t>(bytes) + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
     // Nonnull and unique: LibTorch detects overlapping tensors by address.
     auto block = std::make_unique<MetaBlock>(MetaBlock{reinterpret_cast<void*>(next_address_), rounded_bytes});
     next_address_ += rounded_bytes;
-    meta_stats->add(rounded_bytes);
-    report(*block, rounded_bytes);
+    active_meta_stats->add(rounded_bytes);
+    report_to_profiler(*block, rounded_bytes);
     void* const address = block->address;
     return {address, block.release(), &CountingMetaAllocator::free, device};
   }
@@ -64,16 +64,16 @@ class CountingMetaAllocator final : public c10::Allocator {
   void copy_data(void* /*destination*/, const void* /*source*/, size_t /*bytes*/) const override {}
 
  private:
-  static void report(const MetaBlock& block, int64_t bytes) {
-    const auto live = static_cast<size_t>(meta_stats->live_bytes);
-    c10::reportMemoryUsageToProfiler(block.address, bytes, live, live, at::Device(at::kMeta));
+  static void report_to_profiler(const MetaBlock& block, int64_t bytes) {
+    const auto live_bytes = static_cast<size_t>(active_meta_stats->live_bytes);
+    c10::reportMemoryUsageToProfiler(block.address, bytes, live_bytes, live_bytes, at::Device(at::kMeta));
   }
 
   static void free(void* context) {
     const std::unique_ptr<MetaBlock> block(static_cast<MetaBlock*>(context));
-    if (meta_stats == nullptr) return;
-    meta_stats->subtract(block->bytes);
-    report(*block, -block->bytes);
+    if (active_meta_stats == nullptr) return;
+    active_meta_stats->subtract(block->bytes);
+    report_to_profiler(*block, -block->bytes);
   }
 
   int64_t next_address_ = kTensorAlignment;
@@ -93,35 +93,35 @@ void install_counting_allocator() {
 }  // namespace
 
 MetaMemoryTracker::MetaMemoryTracker() {
-  VLMTRAIN_CHECK(meta_stats == nullptr, "the meta device's memory is tracked already");
+  VLMTRAIN_CHECK(active_meta_stats == nullptr, "the meta device's memory is tracked already");
   install_counting_allocator();
-  meta_stats = new MetaMemoryStats;
+  active_meta_stats = new MetaMemoryStats;
 }
 
 MetaMemoryTracker::~MetaMemoryTracker() {
-  delete meta_stats;
-  meta_stats = nullptr;
+  delete active_meta_stats;
+  active_meta_stats = nullptr;
 }
 
 int64_t MetaMemoryTracker::live_bytes() const {
-  return meta_stats->live_bytes;
+  return active_meta_stats->live_bytes;
 }
 
 int64_t MetaMemoryTracker::peak_bytes() const {
-  return meta_stats->peak_bytes;
+  return active_meta_stats->peak_bytes;
 }
 
 int64_t MetaMemoryTracker::small_live_bytes() const {
-  return meta_stats->small_live_bytes;
+  return active_meta_stats->small_live_bytes;
 }
 
 int64_t MetaMemoryTracker::small_peak_bytes() const {
-  return meta_stats->small_peak_bytes;
+  return active_meta_stats->small_peak_bytes;
 }
 
 void MetaMemoryTracker::reset_peak() {
-  meta_stats->peak_bytes = meta_stats->live_bytes;
-  meta_stats->small_peak_bytes = meta_stats->small_live_bytes;
+  active_meta_stats->peak_bytes = active_meta_stats->live_bytes;
+  active_meta_stats->small_peak_bytes = active_meta_stats->small_live_bytes;
 }
 
 }  // namespace vlmtrain::memory

@@ -66,8 +66,8 @@ std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
   if (torch_error == nullptr) return std::nullopt;
   const std::string text = torch_error->what_without_backtrace();
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
-    const bool on_device = text.find("CUDA") != std::string::npos;
-    return OutOfMemory{on_device ? MemoryKind::kDevice : MemoryKind::kHost, get_first_line(text)};
+    const bool is_on_device = text.find("CUDA") != std::string::npos;
+    return OutOfMemory{is_on_device ? MemoryKind::kDevice : MemoryKind::kHost, get_first_line(text)};
   }
   if (is_nvml_assertion(text)) {
     return OutOfMemory{MemoryKind::kDevice,

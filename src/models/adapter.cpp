@@ -63,12 +63,12 @@ void resolve_modules_to_save(nn::LoraSettings& settings, const AdapterTensors& t
   const std::string output_weight = output + ".weight";
   const auto has_tensor = [&](const std::string& weight) { return tensors.contains(weight); };
   if (tied_embedding != nullptr) {
-    const bool saves_either =
+    const bool saves_embedding_or_output =
         settings.is_module_to_save(tied_embedding->name) || settings.is_module_to_save(output_weight);
     // Like peft: without ensure_weight_tying, embedding and output have separate values.
-    settings.unties_output = saves_either && !config.ensure_weight_tying;
+    settings.unties_output = saves_embedding_or_output && !config.ensure_weight_tying;
     // peft may name either of the two tied modules.
-    if (!settings.unties_output && (saves_either || has_tensor(tied_embedding->name)) &&
+    if (!settings.unties_output && (saves_embedding_or_output || has_tensor(tied_embedding->name)) &&
         !settings.is_module_to_save(tied_embedding->name)) {
       settings.modules_to_save.push_back(tied_embedding->name.substr(0, tied_embedding->name.rfind('.')));
     }
@@ -134,7 +134,7 @@ void load_adapter_tensors(VisionLanguageModel& model, const std::filesystem::pat
   const at::NoGradGuard no_gradients;
   const AdapterModules modules(model, find_output_module(model));
   const AdapterTensors tensors(folder, &modules);
-  check_adapter_fits(model, tensors);
+  check_adapter_tensors(model, tensors);
   if (check == ValueCheck::kFinite) check_adapter_values(model, tensors);
   for (const auto& parameter : get_adapter_parameters(model)) {
     parameter.set_values(tensors.tensor(parameter.name));
@@ -159,13 +159,14 @@ LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::
   };
   // A tied base stores no output projection, which load_weights() has initialized randomly.
   // Training of the adapter started with the embedding's values, so they are copied.
-  if (std::erase_if(loaded.initialized, is_output) == 0) return loaded;
+  if (std::erase_if(loaded.initialized_parameters, is_output) == 0) return loaded;
   const at::NoGradGuard no_gradients;
-  const auto& all = model.parameters().all();
-  const auto embedding = std::ranges::find_if(all, [&](const nn::Parameter& parameter) {
+  const auto& all_parameters = model.parameters().all();
+  const auto embedding = std::ranges::find_if(all_parameters, [&](const nn::Parameter& parameter) {
     return parameter.is_embedding && parameter.sizes() == model.output_weight().sizes();
   });
-  VLMTRAIN_CHECK(embedding != all.end(), "a tied base has no embedding with the shape of its output projection");
+  VLMTRAIN_CHECK(embedding != all_parameters.end(),
+                 "a tied base has no embedding with the shape of its output projection");
   model.output_weight().detach().copy_(embedding->tensor.detach());
   return loaded;
 }
@@ -174,7 +175,7 @@ void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
   std::unordered_map<std::string, nn::Parameter> weights;
   for (const auto& parameter : get_base_parameters(model)) weights.emplace(parameter.name, parameter);
   for (const auto& parameter : get_adapter_parameters(model)) {
-    if (parameter.in_modules_to_save) continue;
+    if (parameter.is_in_modules_to_save) continue;
     if (parameter.name.ends_with(kMagnitudeSuffix)) {
       const std::string path = parameter.name.substr(0, parameter.name.size() - kMagnitudeSuffix.size());
       parameter.tensor.detach().copy_(nn::compute_row_norms(weights.at(path + "weight").values()));
@@ -202,7 +203,7 @@ std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& fol
                                                 at::ScalarType dtype, const std::filesystem::path& base) {
   if (!is_adapter(folder)) {
     auto model = build_model(folder, device, dtype);
-    check_weights_fit(*model, folder, memory::get_available_host_memory());
+    check_host_memory(*model, folder, memory::get_available_host_memory());
     load_weights(*model, folder);
     return model;
   }
@@ -211,7 +212,7 @@ std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& fol
   nn::LoraSettings lora = read_adapter_settings(folder, checkpoint);
   lora.dropout = 0;
   auto model = build_model(checkpoint, device, dtype, lora);
-  check_weights_fit(*model, folder, memory::get_available_host_memory());
+  check_host_memory(*model, folder, memory::get_available_host_memory());
   load_base_weights(*model, checkpoint, make_base_load_settings(lora));
   load_adapter_tensors(*model, folder, ValueCheck::kFinite);
   return model;

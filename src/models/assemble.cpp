@@ -9,13 +9,13 @@
 
 namespace vlmtrain::models {
 
-AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out) {
-  const auto find_assemble = [](const std::string& preset) {
-    return find_family(load_preset_config(preset), preset).assemble;
+AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out) {
+  const auto find_assemble_function = [](const std::string& preset) {
+    return find_family(load_preset_config(preset), preset).assemble_checkpoint;
   };
-  if (const auto assemble_family = find_assemble(options.preset)) return assemble_family(options, out);
+  if (const auto assemble_family = find_assemble_function(options.preset)) return assemble_family(options, out);
   auto names = list_presets();
-  std::erase_if(names, [&](const std::string& name) { return find_assemble(name) == nullptr; });
+  std::erase_if(names, [&](const std::string& name) { return find_assemble_function(name) == nullptr; });
   throw usage_error(
       "--preset {}: is not assembled from parts; --text-model, --mask-model and --volume-tower are for {}",
       options.preset, fmt::join(names, ", "));

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 template <class File>
-BaseWeights::Entry make_entry(std::shared_ptr<const File> file, const std::string& name) {
+BaseWeights::BaseTensor make_base_tensor(std::shared_ptr<const File> file, const std::string& name) {
   return {.info = file->info(name),
           .read = [file, name] { return file->tensor(name); },
           .release = [file, name] { file->release(name); }};
@@ -35,19 +35,18 @@ BaseWeights::Entry make_entry(std::shared_ptr<const File> file, const std::strin
 // gigabytes. The pieces are spread from the start to the end of a tensor, so that overwriting one
 // half changes the fingerprint. Changing a number invalidates the fingerprints of existing
 // adapters.
-constexpr size_t kFingerprintPieces = 4;
-constexpr size_t kFingerprintPieceBytes = 256;
+constexpr size_t kPiecesPerTensor = 4;
+constexpr size_t kPieceBytes = 256;
 
 /// Adds the first bytes, the last bytes and evenly spaced pieces between them.
 void hash_values(ContentHash& hash, const at::Tensor& tensor) {
   const std::string_view bytes(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-  if (bytes.size() <= kFingerprintPieces * kFingerprintPieceBytes) {
+  if (bytes.size() <= kPiecesPerTensor * kPieceBytes) {
     hash.add(bytes);
     return;
   }
-  for (size_t piece = 0; piece < kFingerprintPieces; ++piece) {
-    hash.add(bytes.substr((bytes.size() - kFingerprintPieceBytes) / (kFingerprintPieces - 1) * piece,
-                          kFingerprintPieceBytes));
+  for (size_t piece = 0; piece < kPiecesPerTensor; ++piece) {
+    hash.add(bytes.substr((bytes.size() - kPieceBytes) / (kPiecesPerTensor - 1) * piece, kPieceBytes));
   }
 }
 
@@ -65,15 +64,15 @@ void hash_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
 
 }  // namespace
 
-bool is_weight_dtype(at::ScalarType dtype) {
-  constexpr std::array kWeightTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
-  return std::ranges::find(kWeightTypes, dtype) != kWeightTypes.end();
+bool is_savable_dtype(at::ScalarType dtype) {
+  constexpr std::array kSavableDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  return std::ranges::find(kSavableDtypes, dtype) != kSavableDtypes.end();
 }
 
 struct BaseWeights::FileState {
   fs::path file;
   uintmax_t bytes = 0;
-  fs::file_time_type modified;
+  fs::file_time_type modification_time;
 
   static FileState read(const fs::path& file) {
     std::error_code error;
@@ -92,7 +91,7 @@ BaseWeights::~BaseWeights() = default;
 
 void BaseWeights::open_weights() {
   std::map<fs::path, std::shared_ptr<const io::CheckpointTensors>> files;
-  const auto open = [&](const fs::path& weights_folder) {
+  const auto open_folder = [&](const fs::path& weights_folder) {
     auto& file = files[weights_folder];
     if (file == nullptr) {
       file = std::make_shared<const io::CheckpointTensors>(weights_folder);
@@ -101,21 +100,21 @@ void BaseWeights::open_weights() {
     }
     return file;
   };
-  open(folder_);
+  open_folder(folder_);
   // Only the names are needed, so the model is on the meta device.
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   std::map<at::ScalarType, int64_t> dtype_counts;
   for (const auto& parameter : get_base_parameters(*model)) {
-    const auto external = model->find_external_weight(parameter.name);
-    const auto file = open(external ? external->folder : folder_);
-    const std::string name = external ? external->name : model->get_checkpoint_name(parameter.name);
+    const auto external_weight = model->find_external_weight(parameter.name);
+    const auto file = open_folder(external_weight ? external_weight->folder : folder_);
+    const std::string name = external_weight ? external_weight->name : model->get_checkpoint_name(parameter.name);
     if (!file->contains(name)) continue;
     dtype_counts[file->info(name).dtype] += parameter.elements();
-    model_entries_.emplace(parameter.name, make_entry(file, name));
+    model_tensors_.emplace(parameter.name, make_base_tensor(file, name));
   }
   const auto most_common_dtype =
       std::ranges::max_element(dtype_counts, {}, [](const auto& entry) { return entry.second; });
-  if (most_common_dtype != dtype_counts.end() && is_weight_dtype(most_common_dtype->first))
+  if (most_common_dtype != dtype_counts.end() && is_savable_dtype(most_common_dtype->first))
     dtype_ = most_common_dtype->first;
 }
 
@@ -125,7 +124,7 @@ void BaseWeights::open_adapter(const fs::path& adapter) {
   const AdapterModules modules(*model, find_output_module(*model));
   const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);
   record_file_states(adapter);
-  for (const auto& name : file->names()) adapter_entries_.emplace(name, make_entry(file, name));
+  for (const auto& name : file->names()) adapter_tensors_.emplace(name, make_base_tensor(file, name));
 }
 
 void BaseWeights::record_file_states(const fs::path& folder) {
@@ -150,27 +149,27 @@ void BaseWeights::set_file(const std::string& name, const std::string& content) 
   }
 }
 
-const BaseWeights::Entry* BaseWeights::find(const nn::Parameter& parameter) const {
+const BaseWeights::BaseTensor* BaseWeights::find(const nn::Parameter& parameter) const {
   if (parameter.is_saved_with_adapter()) {
-    const auto it = adapter_entries_.find(parameter.name);
-    if (it != adapter_entries_.end()) return &it->second;
+    const auto it = adapter_tensors_.find(parameter.name);
+    if (it != adapter_tensors_.end()) return &it->second;
   }
-  const auto it = model_entries_.find(parameter.name);
-  return it == model_entries_.end() ? nullptr : &it->second;
+  const auto it = model_tensors_.find(parameter.name);
+  return it == model_tensors_.end() ? nullptr : &it->second;
 }
 
-void BaseWeights::override_entries(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
+void BaseWeights::override_tensors(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
   for (const auto& parameter : parameters) {
-    const Entry* const entry = saved.find(parameter);
+    const BaseTensor* const entry = saved.find(parameter);
     VLMTRAIN_CHECK(entry != nullptr, "{} has no {}", saved.folder_.string(), parameter.name);
-    (parameter.is_saved_with_adapter() ? adapter_entries_ : model_entries_)[parameter.name] = *entry;
+    (parameter.is_saved_with_adapter() ? adapter_tensors_ : model_tensors_)[parameter.name] = *entry;
   }
 }
 
-bool BaseWeights::is_unchanged() const {
+bool BaseWeights::are_files_unchanged() const {
   return std::ranges::all_of(file_states_, [](const FileState& recorded) {
     const FileState current = FileState::read(recorded.file);
-    return current.bytes == recorded.bytes && current.modified == recorded.modified;
+    return current.bytes == recorded.bytes && current.modification_time == recorded.modification_time;
   });
 }
 

@@ -36,7 +36,7 @@ namespace vlmtrain::models {
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
                                                  nn::Quantization quantization, const nn::Shard& shard) {
-  const memory::ComponentScope weights(memory::Component::kWeights);
+  const memory::ComponentScope weights_scope(memory::Component::kWeights);
   auto config = read_model_config(folder);
   auto model = rethrow_json_errors(folder, [&] {
     const Family& family = find_family(config, folder);
@@ -59,24 +59,25 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
     if (base_settings.template_folder.empty()) base_settings.template_folder = folder;
     return load_processor(find_adapter_base(folder), base_settings);
   }
-  const auto load = [](const nlohmann::json& config, const std::filesystem::path& source_folder,
-                       const ProcessorSettings& processor_settings) {
+  const auto load_family_processor = [](const nlohmann::json& config, const std::filesystem::path& source_folder,
+                                        const ProcessorSettings& processor_settings) {
     return rethrow_json_errors(source_folder, [&] {
       auto processor = find_family(config, source_folder).load_processor(config, source_folder, processor_settings);
-      const ContextLength context = read_context_length(config, source_folder);
-      if (!context.is_hard_limit) {
-        processor->set_position_limit({.positions = context.tokens, .key = std::string(context.key)});
+      const ContextLength context_length = read_context_length(config, source_folder);
+      if (!context_length.is_hard_limit) {
+        processor->set_position_limit({.positions = context_length.tokens, .key = std::string(context_length.key)});
       }
       return processor;
     });
   };
   const std::filesystem::path& adapter = settings.template_folder;
-  if (adapter.empty() || !is_adapter(adapter)) return load(read_model_config(folder), folder, settings);
+  if (adapter.empty() || !is_adapter(adapter))
+    return load_family_processor(read_model_config(folder), folder, settings);
   std::unique_ptr<Processor> processor;
   visit_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
     ProcessorSettings processor_settings = settings;
     processor_settings.template_folder = adapted.template_folder;
-    processor = load(adapted.config, adapted.path, processor_settings);
+    processor = load_family_processor(adapted.config, adapted.path, processor_settings);
   });
   return processor;
 }
@@ -141,9 +142,9 @@ void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, a
          .shape = parameter.sizes().vec(),
          .materialize = [parameter, seed, dtype] { return make_initial_values(parameter, seed).to(dtype); }});
   }
-  io::NamedTensors tables;
-  model->complete_weights(tables);
-  for (auto& table : io::make_lazy_tensors(tables)) weights.push_back(std::move(table));
+  io::NamedTensors computed_tables;
+  model->complete_weights(computed_tables);
+  for (auto& table : io::make_lazy_tensors(computed_tables)) weights.push_back(std::move(table));
   io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
 }
 

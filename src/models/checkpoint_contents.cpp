@@ -45,7 +45,7 @@ at::ScalarType widen_on_overflow(const std::string& name, const at::Tensor& valu
 
 /// Returns a function that reads a frozen parameter's values from the base, with rows added or
 /// dropped if the vocabulary was resized; empty if the base does not have the tensor in this shape.
-std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, const BaseWeights::Entry* entry) {
+std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, const BaseWeights::BaseTensor* entry) {
   if (entry == nullptr) return {};
   if (parameter.sizes() == at::IntArrayRef(entry->info.shape)) return entry->read;
   if (!differs_only_in_rows(parameter, entry->info.shape)) return {};
@@ -55,14 +55,14 @@ std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, con
 }  // namespace
 
 at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const SaveOptions& options) {
-  const BaseWeights::Entry* entry = options.base->find(parameter);
+  const BaseWeights::BaseTensor* entry = options.base->find(parameter);
   const at::ScalarType model_dtype = parameter.tensor.scalar_type();
   // Frozen parameters of an adapter keep their dtype, whatever options.dtype is.
   if (!is_trained(parameter) && parameter.is_saved_with_adapter()) return entry ? entry->info.dtype : model_dtype;
   if (options.dtype) return *options.dtype;
   if (entry == nullptr) return is_trained(parameter) ? options.base->dtype() : model_dtype;
   // Trained weights are not saved in the base's dtype if that is an 8-bit type.
-  return !is_trained(parameter) || is_weight_dtype(entry->info.dtype) ? entry->info.dtype : model_dtype;
+  return !is_trained(parameter) || is_savable_dtype(entry->info.dtype) ? entry->info.dtype : model_dtype;
 }
 
 namespace {
@@ -72,7 +72,7 @@ namespace {
 io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
                                   const SaveOptions& options,
                                   const std::function<std::string(const nn::Parameter&)>& get_name) {
-  const bool is_base_available = options.base->is_unchanged();
+  const bool is_base_available = options.base->are_files_unchanged();
   bool needs_base = false;
   io::LazyTensors tensors;
   for (const nn::Parameter& parameter : parameters) {
@@ -82,24 +82,27 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
                           .shape = parameter.sizes().vec(),
                           .materialize = {},
                           .on_written = {}};
-    const BaseWeights::Entry* entry = options.base->find(parameter);
-    const auto master = options.master_weights.find(parameter.name);
+    const BaseWeights::BaseTensor* entry = options.base->find(parameter);
+    const auto master_weight = options.master_weights.find(parameter.name);
     // Sharded values are gathered only when they are written, so they are not checked here.
-    if (is_trained(parameter) && !parameter.sharded) {
+    if (is_trained(parameter) && !parameter.sharded_block) {
       dtype = widen_on_overflow(
-          tensor.name, master != options.master_weights.end() ? master->second : parameter.tensor.detach(), dtype);
+          tensor.name,
+          master_weight != options.master_weights.end() ? master_weight->second : parameter.tensor.detach(), dtype);
     } else if (const auto read = find_base_reader(parameter, entry);
                read && is_base_available && !is_trained(parameter)) {
       if (dtype != entry->info.dtype) dtype = widen_on_overflow(tensor.name, read(), dtype);
     }
     tensor.dtype = dtype;
-    const auto read_current = [&store, parameter, dtype] { return store.full_values(parameter).cpu().to(dtype); };
-    if (is_trained(parameter) && parameter.sharded) {
-      tensor.materialize = read_current;
+    const auto read_current_values = [&store, parameter, dtype] {
+      return store.full_values(parameter).cpu().to(dtype);
+    };
+    if (is_trained(parameter) && parameter.sharded_block) {
+      tensor.materialize = read_current_values;
     } else if (is_trained(parameter)) {
       // The tensor is released after writing, since it may be a copy of the weight.
       const auto values = std::make_shared<at::Tensor>(
-          master != options.master_weights.end() ? master->second : parameter.tensor.detach());
+          master_weight != options.master_weights.end() ? master_weight->second : parameter.tensor.detach());
       tensor.materialize = [values, dtype] { return values->cpu().to(dtype); };
       tensor.on_written = [values] { values->reset(); };
     } else if (const auto read = find_base_reader(parameter, entry); read && is_base_available) {
@@ -107,7 +110,7 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
       tensor.on_written = entry->release;
     } else {
       needs_base |= static_cast<bool>(read);
-      tensor.materialize = read_current;
+      tensor.materialize = read_current_values;
     }
     tensors.push_back(std::move(tensor));
   }
@@ -168,8 +171,10 @@ CheckpointContents make_adapter_contents(const VisionLanguageModel& model, const
   for (const auto& [name, content] : options.base->files()) {
     if (name != "config.json") contents.files.emplace_back(name, content);
   }
-  const auto make_name = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
-  contents.tensors = make_lazy_tensors(model.parameters(), get_adapter_parameters(model), options, make_name);
+  const auto make_tensor_name = [](const nn::Parameter& parameter) {
+    return std::string(kAdapterPrefix) + parameter.name;
+  };
+  contents.tensors = make_lazy_tensors(model.parameters(), get_adapter_parameters(model), options, make_tensor_name);
   if (saves_tied_output(model)) {
     const auto make_output_name = [&model](const nn::Parameter&) { return make_tied_output_name(model); };
     for (auto& output :
@@ -191,7 +196,7 @@ void restore_frozen_weights(VisionLanguageModel& model, const fs::path& saved, c
     const std::string name = model.get_checkpoint_name(parameter.name);
     if (is_trained(parameter) || !tensors.contains(name)) continue;
     const at::ScalarType dtype = tensors.info(name).dtype;
-    const BaseWeights::Entry* entry = base.find(parameter);
+    const BaseWeights::BaseTensor* entry = base.find(parameter);
     if (dtype == (entry ? entry->info.dtype : parameter.tensor.scalar_type())) continue;
     if (const auto read = find_base_reader(parameter, entry)) {
       parameter.set_values(read());

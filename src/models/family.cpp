@@ -35,7 +35,7 @@ const Family& find_family_without_type(const nlohmann::json& config, const std::
   for (const Family& family : get_families()) {
     if (family.matches_config == nullptr) continue;
     if (family.matches_config(config)) return family;
-    supported.push_back(family.config_name);
+    supported.push_back(family.config_description);
   }
   throw data_error("{}: the key \"model_type\" is missing; families that work without it: {}", source,
                    fmt::join(supported, ", "));
@@ -44,7 +44,7 @@ const Family& find_family_without_type(const nlohmann::json& config, const std::
 }  // namespace
 
 std::string get_family_name(const Family& family) {
-  if (family.model_types.empty()) return std::string(family.config_name);
+  if (family.model_types.empty()) return std::string(family.config_description);
   return fmt::format("{}", fmt::join(family.model_types, ", "));
 }
 
@@ -71,7 +71,7 @@ const Family& find_family(const nlohmann::json& config, const std::filesystem::p
     if (std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end())
       return family;
     supported.insert(supported.end(), family.model_types.begin(), family.model_types.end());
-    if (family.matches_config != nullptr) supported.push_back(family.config_name);
+    if (family.matches_config != nullptr) supported.push_back(family.config_description);
     for (const auto& [unsupported, reason] : family.unsupported_types) {
       if (unsupported == type) throw data_error("{}: model_type {} is not supported: {}", source, type, reason);
     }

@@ -48,7 +48,7 @@ struct Family {
   bool (*matches_config)(const nlohmann::json& config) = nullptr;
   /// Name of the family in errors about files without `model_type`; set together with
   /// matches_config.
-  std::string_view config_name = {};
+  std::string_view config_description = {};
   /// Returns the sample sizes of a video with its markers. The video's fps may be 0 (unknown).
   /// Null: the family takes no videos.
   data::SampleShape (*compute_video_sample_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
@@ -63,8 +63,8 @@ struct Family {
   /// the config's. Null: the family predicts no masks.
   int64_t (*get_mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
                            std::optional<int64_t> requested_side) = nullptr;
-  /// Implements models::assemble() for the family's presets. Null: its models cannot be assembled.
-  AssemblyResult (*assemble)(const AssemblyOptions& options, const std::filesystem::path& out) = nullptr;
+  /// Implements models::assemble_checkpoint() for the family's presets. Null: its models cannot be assembled.
+  AssemblyResult (*assemble_checkpoint)(const AssemblyOptions& options, const std::filesystem::path& out) = nullptr;
   /// Returns the changes that make_processor_files() applies for `settings`. Null: the family's
   /// files store none of these settings.
   ProcessorChanges (*make_processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,
@@ -75,7 +75,7 @@ struct Family {
   std::vector<std::pair<std::string_view, nn::Component>> default_modules_to_save = {};
 };
 
-/// Returns the family's name: its model types, else config_name.
+/// Returns the family's name: its model types, else config_description.
 std::string get_family_name(const Family& family);
 /// Returns the names of all families, in the order of registration.
 std::vector<std::string> list_family_names();

@@ -87,8 +87,8 @@ std::vector<int64_t> load_eos_token_ids(const std::filesystem::path& folder, con
     return load_eos_token_ids(has_config ? folder : find_adapter_base(folder), processor, folder);
   }
   std::vector<int64_t> ids{processor.end_of_turn_id()};
-  const bool use_adapter = !adapter.empty() && std::filesystem::exists(adapter / kGenerationConfigName);
-  const auto file = (use_adapter ? adapter : folder) / kGenerationConfigName;
+  const bool uses_adapter_config = !adapter.empty() && std::filesystem::exists(adapter / kGenerationConfigName);
+  const auto file = (uses_adapter_config ? adapter : folder) / kGenerationConfigName;
   if (!std::filesystem::exists(file)) return ids;
   for (const int64_t id : text::parse_eos_token_ids(io::read_json(file), file.string())) {
     if (std::ranges::count(ids, id) == 0) ids.push_back(id);

@@ -61,10 +61,10 @@ ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vis
                                                           bool with_dense_features) const {
   if (!vision.pixel_values.defined()) return {};
   parameters_.prepare_non_block_parameters();
-  const ComponentScope component(Component::kVision);
+  const ComponentScope component_scope(Component::kVision);
   std::vector<ImageFeatures> passes;
   for (const auto& pass : split_vision_passes(vision, rows_per_pass)) {
-    const nn::DropoutScope dropout(pass.units);
+    const nn::DropoutScope dropout_scope(pass.dropout_segments);
     passes.push_back(get_image_features(pass, with_dense_features));
   }
   return passes.size() == 1 ? passes.front() : ImageFeatures::concat(passes);
@@ -82,7 +82,7 @@ ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const Ou
 }
 
 at::Tensor VisionLanguageModel::compute_mask_logits(const data::MaskBatch& /*masks*/, const at::Tensor& /*hidden*/,
-                                            int64_t /*images_per_pass*/) const {
+                                                    int64_t /*images_per_pass*/) const {
   throw InternalError("masks of a family that predicts none");
 }
 
@@ -95,7 +95,7 @@ void VisionLanguageModel::complete_config(nlohmann::ordered_json& /*config*/) co
 void VisionLanguageModel::complete_weights(std::vector<std::pair<std::string, at::Tensor>>& /*weights*/) const {}
 
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
-  bool has_trainable = false;
+  bool has_trainable_parameters = false;
   for (const auto& parameter : model.parameters().all()) {
     const bool is_frozen = !nn::is_trainable(parameter.component) ||
                            (model.parameters().lora() && !parameter.is_saved_with_adapter()) ||
@@ -104,9 +104,9 @@ bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
                            (parameter.component == nn::Component::kLanguageModel && frozen.language_model) ||
                            (parameter.component == nn::Component::kMaskEncoder && frozen.mask_encoder);
     parameter.tensor.set_requires_grad(!is_frozen);
-    has_trainable |= !is_frozen;
+    has_trainable_parameters |= !is_frozen;
   }
-  return has_trainable;
+  return has_trainable_parameters;
 }
 
 }  // namespace vlmtrain::models

@@ -64,7 +64,7 @@ std::string get_tokenizer_source(const std::string& preset) {
 namespace {
 
 /// Throws UserError (kUsage) for an unknown preset; `source` names the option in the message.
-void check_preset_known(const std::string& preset, std::string_view source) {
+void check_preset_name(const std::string& preset, std::string_view source) {
   const auto names = list_presets();
   if (std::find(names.begin(), names.end(), preset) != names.end()) return;
   // A Hugging Face name suggests its preset: the owner and a suffix such as -Instruct are ignored.
@@ -140,9 +140,9 @@ void install_tokenizer(const std::string& preset, const std::filesystem::path& t
 
 }  // namespace
 
-void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
-                  const std::filesystem::path& out, at::ScalarType dtype) {
-  check_preset_known(preset, "--preset");
+void write_preset_checkpoint(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
+                             const std::filesystem::path& out, at::ScalarType dtype) {
+  check_preset_name(preset, "--preset");
   prepare_output_folder(out);
   io::AtomicDirectory folder(out);
   write_preset_files(preset, tokenizer, folder.path());
@@ -152,7 +152,7 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
 
 void write_preset_files(const std::string& preset, const std::filesystem::path& tokenizer,
                         const std::filesystem::path& folder) {
-  check_preset_known(preset, "--preset");
+  check_preset_name(preset, "--preset");
   write_embedded_files(preset, folder);
   const bool has_tokenizer = std::filesystem::exists(folder / "tokenizer.json");
   if (has_tokenizer && !tokenizer.empty()) {
@@ -166,12 +166,12 @@ void write_preset_files(const std::string& preset, const std::filesystem::path& 
 }
 
 nlohmann::ordered_json load_preset_config(const std::string& preset) {
-  check_preset_known(preset, "--preset");
+  check_preset_name(preset, "--preset");
   return read_embedded_config(preset);
 }
 
 nlohmann::ordered_json load_preset_mask_config(const std::string& preset) {
-  check_preset_known(preset, "--preset");
+  check_preset_name(preset, "--preset");
   auto mask_config = read_embedded_mask_config(preset);
   if (mask_config.is_object()) return mask_config;
   auto names = list_presets();
@@ -181,7 +181,7 @@ nlohmann::ordered_json load_preset_mask_config(const std::string& preset) {
 }
 
 void write_preset_config(const std::string& preset, const std::filesystem::path& folder) {
-  check_preset_known(preset, "model");
+  check_preset_name(preset, "model");
   write_embedded_files(preset, folder);
 }
 

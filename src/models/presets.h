@@ -14,7 +14,7 @@ namespace vlmtrain::models {
 const io::Resources& resources();
 
 /// Writes the files of a preset into the existing `folder`, tokenizer included, without weights.
-/// `tokenizer` is a tokenizer.json for presets without one, else empty. Throws as write_preset().
+/// `tokenizer` is a tokenizer.json for presets without one, else empty. Throws as write_preset_checkpoint().
 void write_preset_files(const std::string& preset, const std::filesystem::path& tokenizer,
                         const std::filesystem::path& folder);
 

@@ -41,7 +41,7 @@ ordered_json& get_settings(ordered_json& document, const ProcessorSettingsCopy& 
 }
 
 /// Applies `edit` to all copies of a setting, so that they agree.
-void edit_all_copies(const std::vector<ProcessorSettingsCopy>& copies, const ProcessorChanges::Edit& edit,
+void edit_all_copies(const std::vector<ProcessorSettingsCopy>& copies, const ProcessorChanges::EditFunction& edit,
                      const std::filesystem::path& folder, Documents& documents) {
   if (!edit) return;
   for (const ProcessorSettingsCopy& copy : copies) {
@@ -56,21 +56,21 @@ void edit_all_copies(const std::vector<ProcessorSettingsCopy>& copies, const Pro
 /// Applies the changes of video settings. If these are still in the image processor's file, writes
 /// them to a file of their own, as transformers does.
 void edit_video_settings(const ProcessorChanges& changes, const std::filesystem::path& folder, Documents& documents) {
-  if (!changes.videos) return;
+  if (!changes.edit_videos) return;
   const auto video_copies = find_settings_copies(folder, MediaRole::kVideos);
   const bool uses_image_file = video_copies.empty() || video_copies.front().file == "preprocessor_config.json";
   if (!uses_image_file) {
-    edit_all_copies(video_copies, changes.videos, folder, documents);
+    edit_all_copies(video_copies, changes.edit_videos, folder, documents);
     return;
   }
-  if (!changes.videos_need_file) return;
+  if (!changes.creates_video_file) return;
   const auto copies = video_copies.empty() ? find_settings_copies(folder, MediaRole::kImages) : video_copies;
   if (copies.empty()) return;
   ordered_json settings = ordered_json::parse(copies.front().settings.dump());
   // These keys select the class of an image processor.
   for (const char* key : {"image_processor_type", "feature_extractor_type"}) settings.erase(key);
   settings["video_processor_type"] = changes.video_processor_type;
-  changes.videos(settings);
+  changes.edit_videos(settings);
   documents[kSeparateVideoFile] = std::move(settings);
 }
 
@@ -86,7 +86,7 @@ bool affects_samples(const fs::directory_entry& entry) {
 }
 
 /// Adds the names and contents of the processor files in `folder`, in alphabetical order.
-void hash_folder(ContentHash& hash, const fs::path& folder) {
+void hash_processor_files(ContentHash& hash, const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (affects_samples(entry)) files.push_back(entry.path());
@@ -116,7 +116,7 @@ ProcessorFiles make_processor_files(const std::filesystem::path& folder, const P
     ProcessorChanges changes = family.make_processor_changes(config, folder, settings, has_videos);
     Documents documents;
     edit_video_settings(changes, folder, documents);
-    edit_all_copies(find_settings_copies(folder, MediaRole::kImages), changes.images, folder, documents);
+    edit_all_copies(find_settings_copies(folder, MediaRole::kImages), changes.edit_images, folder, documents);
     ProcessorFiles result{.files = {}, .unsaved_settings = std::move(changes.unsaved_settings)};
     for (const auto& [name, json] : documents) {
       const auto path = folder / name;
@@ -130,7 +130,7 @@ ProcessorFiles make_processor_files(const std::filesystem::path& folder, const P
 std::string compute_sample_key(const fs::path& folder, const ProcessorSettings& settings) {
   if (is_adapter(folder)) return compute_sample_key(find_adapter_base(folder), settings);
   ContentHash hash;
-  hash_folder(hash, folder);
+  hash_processor_files(hash, folder);
   // An external vision tower's config may give the image size.
   const nlohmann::json model_config = read_model_config(folder);
   for (const auto& [key, value] : model_config.items()) {

@@ -30,17 +30,17 @@ namespace vlmtrain::parquet {
 namespace {
 
 using arrow::Type;
-using Arrays = std::vector<std::shared_ptr<arrow::Array>>;
+using ArrayVector = std::vector<std::shared_ptr<arrow::Array>>;
 
 template <class List>
-void append_values(const arrow::Array& array, Arrays& values) {
+void append_values(const arrow::Array& array, ArrayVector& values) {
   values.push_back(static_cast<const List&>(array).values());
 }
 
 /// Returns the values array of each of the `lists`, the chunks of a list or map column. Returns an
 /// empty vector for other types.
-Arrays collect_values(const Arrays& lists) {
-  Arrays values;
+ArrayVector collect_values(const ArrayVector& lists) {
+  ArrayVector values;
   for (const auto& array : lists) {
     switch (array->type_id()) {
       case Type::LIST:
@@ -67,9 +67,9 @@ Arrays collect_values(const Arrays& lists) {
 }
 
 /// Implements count_structs_without_bytes() for the chunks `arrays` of a column or field.
-void count_structs(const Arrays& arrays, const arrow::DataType& file_type, std::vector<int64_t>& counts) {
+void count_structs(const ArrayVector& arrays, const arrow::DataType& file_type, std::vector<int64_t>& counts) {
   if (file_type.id() == Type::EXTENSION) {
-    Arrays storage;
+    ArrayVector storage;
     for (const auto& array : arrays) storage.push_back(static_cast<const arrow::ExtensionArray&>(*array).storage());
     return count_structs(storage, *static_cast<const arrow::ExtensionType&>(file_type).storage_type(), counts);
   }
@@ -78,18 +78,18 @@ void count_structs(const Arrays& arrays, const arrow::DataType& file_type, std::
     return;
   }
   for (const auto& field : file_type.fields()) {
-    Arrays fields;
+    ArrayVector fields;
     bool is_omitted = field->name() == "bytes";  // in the file, but not in the chunks
-    int64_t structs = 0;
+    int64_t num_structs = 0;
     for (const auto& array : arrays) {
       const auto& struct_array = static_cast<const arrow::StructArray&>(*array);
       const auto child = struct_array.GetFieldByName(field->name());
-      structs += struct_array.length() - struct_array.null_count();
+      num_structs += struct_array.length() - struct_array.null_count();
       is_omitted = is_omitted && child == nullptr;
       if (child) fields.push_back(child);
     }
     if (is_omitted && file_type.num_fields() > 1) {
-      counts.push_back(structs);
+      counts.push_back(num_structs);
     } else {
       count_structs(fields, *field->type(), counts);
     }

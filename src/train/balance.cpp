@@ -97,7 +97,7 @@ std::string describe_batch_scaling(const engine::TrainingOptions& training) {
 namespace {
 
 /// Scales weights by task to a mean of 1 over the samples. `samples`: number of samples by task.
-std::vector<double> normalize_mean(std::vector<double> weights, const std::vector<int64_t>& samples) {
+std::vector<double> normalize_weights(std::vector<double> weights, const std::vector<int64_t>& samples) {
   double sum = 0;
   double count = 0;
   for (size_t task = 0; task < weights.size(); ++task) {
@@ -112,9 +112,9 @@ std::vector<double> normalize_mean(std::vector<double> weights, const std::vecto
 std::optional<double> parse_weight(std::string_view text) {
   double weight = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
-  const bool is_weight =
+  const bool is_valid_weight =
       error == std::errc() && end == text.data() + text.size() && weight > 0 && std::isfinite(weight);
-  return is_weight ? std::optional{weight} : std::nullopt;
+  return is_valid_weight ? std::optional{weight} : std::nullopt;
 }
 
 }  // namespace
@@ -148,13 +148,13 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
     checked_weights.push_back(weights[task].value_or(1.0));
   }
   if (!errors.empty()) throw usage_error("training.task_weights:\n  {}", fmt::join(errors, "\n  "));
-  return normalize_mean(std::move(checked_weights), tasks.samples());
+  return normalize_weights(std::move(checked_weights), tasks.samples());
 }
 
 std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks) {
   std::vector<double> weights;
   for (const int64_t samples : tasks.samples()) weights.push_back(1.0 / static_cast<double>(samples));
-  return normalize_mean(std::move(weights), tasks.samples());
+  return normalize_weights(std::move(weights), tasks.samples());
 }
 
 namespace {
@@ -173,7 +173,7 @@ void check_task_options(const engine::BatchAndTaskOptions& options, const data::
     throw usage_error("training.task_weighting: data.train has only one task{}{}, or set it to none", task_name,
                       kAdvice);
   }
-  if (options.gradient_conflicts != engine::GradientConflicts::kNone) {
+  if (options.gradient_conflicts != engine::GradientConflictMethod::kNone) {
     throw usage_error("training.gradient_conflicts: data.train has only one task{}{}, or set it to none", task_name,
                       kAdvice);
   }
@@ -201,7 +201,7 @@ engine::TaskSettings make_task_settings(const engine::BatchAndTaskOptions& optio
   return {.count = tasks.count(),
           .weights = make_initial_weights(options, tasks),
           .gradient_norms = options.task_weighting == engine::TaskWeighting::kGradNorm,
-          .resolve_conflicts = options.gradient_conflicts == engine::GradientConflicts::kPcGrad};
+          .resolve_conflicts = options.gradient_conflicts == engine::GradientConflictMethod::kPcGrad};
 }
 
 TaskBalance::TaskBalance(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks,
@@ -217,8 +217,8 @@ void TaskBalance::assign_tasks(std::vector<data::Sample>& samples) const {
   if (settings_.is_multi_task()) tasks_.assign_task_numbers(samples);
 }
 
-engine::SplitConstraint TaskBalance::split_constraint(const std::vector<data::Sample>& samples) const {
-  return engine::CrossEntropy(settings_).split_constraint(samples);
+engine::SplitConstraint TaskBalance::make_split_constraint(const std::vector<data::Sample>& samples) const {
+  return engine::CrossEntropyObjective(settings_).make_split_constraint(samples);
 }
 
 std::shared_ptr<const engine::Objective> TaskBalance::make_objective(int64_t step, uint64_t step_seed) {
@@ -264,14 +264,14 @@ nlohmann::ordered_json TaskBalance::state() const {
           {"observations", observations}};
 }
 
-bool TaskBalance::matches(const nlohmann::ordered_json& state) const {
+bool TaskBalance::has_same_tasks(const nlohmann::ordered_json& state) const {
   if (!gradnorm_) return true;
   return state.is_object() && state.value("names", nlohmann::ordered_json()) == nlohmann::ordered_json(tasks_.names());
 }
 
 void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string& source) {
   if (!gradnorm_) return;
-  if (!matches(state)) {
+  if (!has_same_tasks(state)) {
     throw data_error(
         "{}: has no weights for the tasks {}; resume with the original data set, or start a new run in another "
         "output.dir",

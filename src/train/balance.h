@@ -62,7 +62,7 @@ class TaskBalance {
   /// Returns the settings before the first step. REQUIRES: make_objective() was not called.
   const engine::TaskSettings& initial_settings() const { return settings_; }
   /// Returns the constraint on micro-batch splits of a step; it does not depend on the weights.
-  engine::SplitConstraint split_constraint(const std::vector<data::Sample>& samples) const;
+  engine::SplitConstraint make_split_constraint(const std::vector<data::Sample>& samples) const;
 
   /// Returns the objective of `step`, counted from 1. `step_seed`: seed of the step's random
   /// stream. REQUIRES: update() was called for all earlier steps, except possibly the previous one.
@@ -78,7 +78,7 @@ class TaskBalance {
   nlohmann::ordered_json state() const;
   /// Returns whether `state` has the same task names. True if there is no state to restore, because
   /// GradNorm is not used.
-  bool matches(const nlohmann::ordered_json& state) const;
+  bool has_same_tasks(const nlohmann::ordered_json& state) const;
   /// Restores the output of state(); does nothing without GradNorm. Throws UserError (kBadData),
   /// with `source`, for an invalid state.
   void restore(const nlohmann::ordered_json& state, const std::string& source);

@@ -97,7 +97,7 @@ void check_config(const Config& config) {
   check_learning_rates(config);
   check_evaluation(config);
   check_loss_weights(config);
-  check_micro_batch(config);
+  check_micro_batch_size(config);
 }
 
 namespace {
@@ -112,14 +112,14 @@ constexpr std::array kRunFiles{"config.yaml",       "epochs.jsonl", "data_check.
 constexpr std::array kRunFolders{"checkpoints", "tensorboard"};
 
 /// Paths that a run reads, with the key that names them.
-using Inputs = std::vector<std::pair<std::string, fs::path>>;
+using RunInputs = std::vector<std::pair<std::string, fs::path>>;
 
 /// Returns the inputs that exist.
-Inputs collect_inputs(const Config& config) {
-  Inputs inputs{{"model.path", config.model.path},
-                {"model.adapter", config.model.adapter},
-                {"data.eval", config.data.eval},
-                {"data.image_root", config.data.image_root}};
+RunInputs collect_inputs(const Config& config) {
+  RunInputs inputs{{"model.path", config.model.path},
+                   {"model.adapter", config.model.adapter},
+                   {"data.eval", config.data.eval},
+                   {"data.image_root", config.data.image_root}};
   for (const auto& source : config.data.train.all()) {
     inputs.emplace_back("data.train", source.path);
     if (!source.image_root.empty()) inputs.emplace_back("data.train", source.image_root);
@@ -156,9 +156,9 @@ void check_no_foreign_files(const fs::path& folder) {
 }
 
 /// Returns whether the file has exactly the text that a run writes as config.yaml.
-bool is_resolved(const fs::path& config_file) {
+bool is_resolved_config_file(const fs::path& config_file) {
   Config config;
-  OptionTable options = declare(config);
+  OptionTable options = declare_options(config);
   options.read(config_file.string(), {});
   return options.to_yaml() == io::read_file(config_file);
 }
@@ -168,8 +168,8 @@ bool is_resolved(const fs::path& config_file) {
 void check_run_files(const Config& config, const fs::path& config_file) {
   if (config.output.dir.empty()) return;
   const fs::path folder = get_run_folder(config);
-  Inputs inputs = collect_inputs(config);
-  const bool is_own_config = is_same_path(config_file, folder / "config.yaml") && is_resolved(config_file);
+  RunInputs inputs = collect_inputs(config);
+  const bool is_own_config = is_same_path(config_file, folder / "config.yaml") && is_resolved_config_file(config_file);
   if (!is_own_config) inputs.emplace_back("--config", config_file);
   constexpr const char* kAdvice = "copy it elsewhere, or choose another output.dir";
   for (const auto& [option, path] : inputs) {
@@ -192,7 +192,7 @@ void check_run_files(const Config& config, const fs::path& config_file) {
   }
 }
 
-void preflight_check(const Config& config, const io::Records& records) {
+void run_preflight_checks(const Config& config, const io::Records& records) {
   check_config(config);
   make_task_settings(config.training.balance, data::Tasks(records));
   const auto checkpoint = find_newest_checkpoint(get_run_folder(config));
@@ -216,13 +216,13 @@ std::vector<UnusedSettings> list_unused_settings(const Config& config, const dat
   const auto& training = config.training;
   const auto& balance = training.balance;
   return {
-      {has_checked_samples && media_counts.with_images == 0,
+      {has_checked_samples && media_counts.num_with_images == 0,
        {"data.augment"},
        "no sample has an image, and videos and volumes are not augmented"},
-      {has_checked_samples && media_counts.with_videos == 0,
+      {has_checked_samples && media_counts.num_with_videos == 0,
        {"data.video_fps", "data.video_max_frames", "data.video_layout"},
        "no sample has a video"},
-      {has_checked_samples && media_counts.with_volumes == 0,
+      {has_checked_samples && media_counts.num_with_volumes == 0,
        {"data.volume.as", "data.volume.size", "data.volume.spacing", "data.volume.normalization", "data.volume.window",
         "data.volume.dtype", "data.volume.percentiles", "data.volume.plane", "data.volume.series", "data.volume.slices",
         "data.volume.max_frames"},
@@ -245,13 +245,15 @@ std::vector<UnusedSettings> list_unused_settings(const Config& config, const dat
        {"training.eval_samples", "training.eval_answers", "training.eval_max_new_tokens", "training.eval_batch_size",
         "training.best_metric"},
        "training.eval_steps is 0, so there are no evaluations"},
-      {!config.evaluation.is_enabled() && config.output.sample_predictions == 0,
+      {!config.evaluation.is_enabled() && config.output.num_sample_predictions == 0,
        {"data.eval"},
        "training.eval_steps and output.sample_predictions are 0, so nothing reads it"},
       {balance.task_weighting != engine::TaskWeighting::kGradNorm,
        {"training.gradnorm_alpha", "training.gradnorm_learning_rate"},
        "training.task_weighting is not gradnorm"},
-      {config.output.sample_predictions == 0, {"output.sample_predictions_share"}, "output.sample_predictions is 0"},
+      {config.output.num_sample_predictions == 0,
+       {"output.sample_predictions_share"},
+       "output.sample_predictions is 0"},
   };
 }
 
@@ -260,7 +262,7 @@ std::vector<UnusedSettings> list_unused_settings(const Config& config, const dat
 std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& media_counts,
                                               bool predicts_masks) {
   Config current = config, defaults;
-  const OptionTable current_table = declare(current), default_table = declare(defaults);
+  const OptionTable current_table = declare_options(current), default_table = declare_options(defaults);
   std::vector<std::string> remarks;
   for (const UnusedSettings& unused : list_unused_settings(config, media_counts, predicts_masks)) {
     if (!unused.is_unused) continue;

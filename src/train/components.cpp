@@ -26,9 +26,10 @@
 namespace vlmtrain::train {
 
 io::RecordSettings make_record_settings(const data::DataOptions& data) {
-  io::RecordSettings settings{.columns = data.columns,
-                              .ignore_keys = data.ignore_keys,
-                              .restrict_to_image_root = data.outside_image_root == data::OutsideImageRoot::kRefuse};
+  io::RecordSettings settings{
+      .columns = data.columns,
+      .ignore_keys = data.ignore_keys,
+      .restrict_to_image_root = data.outside_image_root == data::OutsideImageRootPolicy::kRefuse};
   if (!data.image_root.empty()) settings.image_root = data.image_root;
   return settings;
 }
@@ -213,7 +214,7 @@ namespace {
 
 /// Throws UserError (kUsage) if no parameter is trained, or if a module is both frozen and in
 /// lora.modules_to_save. REQUIRES: the frozen parts of `model` are frozen.
-void check_trainable(const models::VisionLanguageModel& model) {
+void check_has_trainable_parameters(const models::VisionLanguageModel& model) {
   const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
   if (std::ranges::none_of(model.parameters().all(), is_trained)) {
     throw usage_error(
@@ -221,7 +222,7 @@ void check_trainable(const models::VisionLanguageModel& model) {
         "one of them to false");
   }
   for (const auto& parameter : model.parameters().all()) {
-    if (!parameter.in_modules_to_save || is_trained(parameter)) continue;
+    if (!parameter.is_in_modules_to_save || is_trained(parameter)) continue;
     throw usage_error(
         "lora.modules_to_save: trains {}, but model.freeze_… freezes its part of the model; remove one of the two",
         parameter.name);
@@ -238,7 +239,7 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, pl
   const auto& lora = job.lora;
   const std::filesystem::path& weights = job.model;
   auto model = planner::build_model(job, device);
-  check_trainable(*model);
+  check_has_trainable_parameters(*model);
   if (!load_weights) return model;
   if (!checkpoint && !config.model.adapter.empty()) {
     const std::filesystem::path adapter = config.model.adapter;
@@ -294,17 +295,17 @@ engine::LearningRates compute_learning_rates(const engine::TrainingOptions& opti
 namespace {
 
 /// Lists only the first names, because a model may lack thousands of weights.
-std::string format_list(const std::vector<std::string>& names) {
+std::string format_name_list(const std::vector<std::string>& names) {
   constexpr size_t kMaxListed = 6;  // Not tuned.
   const auto first = std::span(names).first(std::min(names.size(), kMaxListed));
   return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListed ? ", …" : "");
 }
 
-std::string format_list(const std::vector<nn::Parameter>& parameters) {
+std::string format_name_list(const std::vector<nn::Parameter>& parameters) {
   std::vector<std::string> names;
   names.reserve(parameters.size());
   for (const auto& parameter : parameters) names.push_back(parameter.name);
-  return format_list(names);
+  return format_name_list(names);
 }
 
 }  // namespace
@@ -327,26 +328,28 @@ models::LoadSettings make_load_settings(const Config& config, const std::optiona
 
 void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
                        const std::filesystem::path& checkpoint) {
-  for (const auto* parameters : {&loaded_weights.initialized, &loaded_weights.resized}) {
+  for (const auto* parameters : {&loaded_weights.initialized_parameters, &loaded_weights.resized_parameters}) {
     for (const auto& parameter : *parameters) {
-      if (!with_lora || parameter.in_modules_to_save || !nn::is_trainable(parameter.component)) continue;
+      if (!with_lora || parameter.is_in_modules_to_save || !nn::is_trainable(parameter.component)) continue;
       throw usage_error(
           "{}: has no {} of the size in config.json, and LoRA does not save new weights; add its module to "
           "lora.modules_to_save",
           checkpoint.string(), parameter.name);
     }
   }
-  if (!loaded_weights.initialized.empty()) {
+  if (!loaded_weights.initialized_parameters.empty()) {
     spdlog::warn("{} lacks {} of the weights, which are initialized randomly (model.allow_missing): {}",
-                 checkpoint.string(), loaded_weights.initialized.size(), format_list(loaded_weights.initialized));
+                 checkpoint.string(), loaded_weights.initialized_parameters.size(),
+                 format_name_list(loaded_weights.initialized_parameters));
   }
-  if (!loaded_weights.resized.empty()) {
+  if (!loaded_weights.resized_parameters.empty()) {
     spdlog::warn("{} has a different number of rows in {} of the weights (model.resize_embeddings): {}",
-                 checkpoint.string(), loaded_weights.resized.size(), format_list(loaded_weights.resized));
+                 checkpoint.string(), loaded_weights.resized_parameters.size(),
+                 format_name_list(loaded_weights.resized_parameters));
   }
-  if (!loaded_weights.skipped.empty()) {
+  if (!loaded_weights.skipped_tensors.empty()) {
     spdlog::warn("{} has {} unexpected tensors, which are skipped (model.allow_unexpected): {}", checkpoint.string(),
-                 loaded_weights.skipped.size(), format_list(loaded_weights.skipped));
+                 loaded_weights.skipped_tensors.size(), format_name_list(loaded_weights.skipped_tensors));
   }
 }
 

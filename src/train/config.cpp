@@ -15,7 +15,7 @@ namespace {
 /// better.
 constexpr int64_t kMaxAutoMicroBatchSize = 8;
 
-void declare(OptionTable& table, ModelOptions& options) {
+void declare_options(OptionTable& table, ModelOptions& options) {
   table.describe_section("model", "Checkpoint that training starts from, and its frozen parts.");
   table.add("model.path", options.path,
             "Folder of a checkpoint in Hugging Face layout: config.json, *.safetensors, tokenizer.json, …");
@@ -50,7 +50,7 @@ void declare(OptionTable& table, ModelOptions& options) {
 constexpr int64_t kMaxLoraRank = 65'536;
 
 /// Limits the length of names and regular expressions, because the cost of matching grows with it.
-Check<std::vector<std::string>> check_entry_lengths() {
+ValueCheck<std::vector<std::string>> make_entry_length_check() {
   // Longer than any path of a module.
   constexpr size_t kMaxEntryLength = 1000;
   return {fmt::format("a list of entries of at most {} characters each", kMaxEntryLength),
@@ -59,25 +59,25 @@ Check<std::vector<std::string>> check_entry_lengths() {
           }};
 }
 
-void declare(OptionTable& table, LoraOptions& options) {
+void declare_options(OptionTable& table, LoraOptions& options) {
   table.describe_section("lora",
                          "Low-rank adapters for frozen weights (docs/lora.md). Checkpoints then contain only the "
                          "adapters, in PEFT's layout.");
   table.add("lora.rank", options.rank, "Rank of the adapters. 0: no LoRA, the weights themselves are trained.",
             std::optional{between<int64_t>(0, kMaxLoraRank)});
   table.add("lora.alpha", options.alpha, "An adapter's output is multiplied by alpha / rank.",
-            std::optional{exceeds(0.0)});
+            std::optional{greater_than(0.0)});
   table.add("lora.dropout", options.dropout, "Probability with which inputs of an adapter are set to zero in training.",
-            std::optional{between_half_open(0.0, 1.0)});
+            std::optional{in_half_open_range(0.0, 1.0)});
   table.add(
       "lora.target_modules", options.target_modules,
       "Linears that get adapters. Each entry is `all-linear` (all but the output projection), the end of a path by "
       "whole names (`q_proj`, `mlp.fc1`), or a regular expression for the whole path (`.*text_model.*(q\\|v)_proj`).",
-      std::optional{check_entry_lengths()});
+      std::optional{make_entry_length_check()});
   table.add("lora.modules_to_save", options.modules_to_save,
             "Modules that are trained in full and saved with the adapter, by the last names of their path: "
             "`multi_modal_projector`, `embed_tokens`. Their Linears get no adapters.",
-            std::optional{check_entry_lengths()});
+            std::optional{make_entry_length_check()});
   table.add("lora.use_rslora", options.use_rslora,
             "If true, an adapter's output is multiplied by alpha / √rank instead (rank-stabilized LoRA).");
   table.add("lora.use_dora", options.use_dora,
@@ -87,7 +87,7 @@ void declare(OptionTable& table, LoraOptions& options) {
 const std::vector<std::pair<std::string, BestMetric>> kBestMetrics{
     {"loss", BestMetric::kLoss}, {"exact_match", BestMetric::kExactMatch}, {"dice", BestMetric::kDice}};
 
-void declare(OptionTable& table, EvaluationOptions& options) {
+void declare_options(OptionTable& table, EvaluationOptions& options) {
   // Far above useful values, to reject typing errors.
   constexpr int64_t kMaxAnswerTokens = 10'000'000;
   constexpr int64_t kMaxEvalBatchSize = 1'000'000;
@@ -115,7 +115,7 @@ void declare(OptionTable& table, EvaluationOptions& options) {
             std::optional{at_least<int64_t>(0)});
 }
 
-void declare(OptionTable& table, OutputOptions& options) {
+void declare_options(OptionTable& table, OutputOptions& options) {
   table.describe_section("output", "Folder, checkpoints and reports of the run.");
   table.add("output.dir", options.dir, "Folder of the run: configuration, metrics, ledger, checkpoints.");
   table.add_enum(
@@ -140,21 +140,21 @@ void declare(OptionTable& table, OutputOptions& options) {
                  "Whether training continues while a checkpoint is written, from copies of the trained values and the "
                  "optimizer's states in host memory. `auto`: if the copies fit (docs/memory.md). `false`: the next "
                  "step waits until the checkpoint is written.");
-  table.add("output.sample_predictions", options.sample_predictions,
+  table.add("output.sample_predictions", options.num_sample_predictions,
             "Number of samples of `data.eval`, or of `data.train` if it is empty, that the model answers at each "
             "checkpoint. report.html and TensorBoard show the answers. 0: none.",
             std::optional{at_least<int64_t>(0)});
-  table.add("output.sample_predictions_share", options.sample_predictions_share,
+  table.add("output.sample_predictions_share", options.sample_predictions_time_share,
             "Maximum share of the time since the first step that these answers may take. If they take longer, fewer "
             "samples are answered per checkpoint, in turn, and at least one at the end of the run. 1: always all.",
             std::optional{between(0.0, 1.0)});
-  table.add("output.report", options.report, "If true, report.html is written during the run.");
-  table.add("output.tensorboard", options.tensorboard, "If true, event files for TensorBoard are written.");
+  table.add("output.report", options.write_report, "If true, report.html is written during the run.");
+  table.add("output.tensorboard", options.write_tensorboard, "If true, event files for TensorBoard are written.");
   table.add("output.log_samples", options.log_samples,
             "If true, the ids of each step's samples are written to samples.jsonl.");
 }
 
-void declare(OptionTable& table, DistributedOptions& options) {
+void declare_options(OptionTable& table, DistributedOptions& options) {
   table.describe_section("distributed", "Sharding and rendezvous of several ranks (docs/several-ranks.md).");
   table.add_enum(
       "distributed.sharding", options.sharding,
@@ -168,10 +168,10 @@ void declare(OptionTable& table, DistributedOptions& options) {
       "weights and gradients of all blocks; a block's weights are gathered just before it runs (ZeRO stage 3, FSDP). "
       "`hybrid`: `full` among the ranks of a node, and each node holds everything. `auto`: of the settings that fit, "
       "the one with the shortest predicted step time. No effect with one rank.");
-  constexpr int64_t kDaySeconds = 86'400;
+  constexpr int64_t kSecondsPerDay = 86'400;
   table.add("distributed.rendezvous_seconds", options.rendezvous_seconds,
             "Seconds within which all ranks must connect; increase it if nodes or containers start far apart.",
-            std::optional{between<int64_t>(1, kDaySeconds)});
+            std::optional{between<int64_t>(1, kSecondsPerDay)});
 }
 
 }  // namespace
@@ -180,12 +180,12 @@ const char* to_string(BestMetric metric) {
   return std::ranges::find(kBestMetrics, metric, &std::pair<std::string, BestMetric>::second)->first.c_str();
 }
 
-OptionTable declare(Config& config) {
+OptionTable declare_options(Config& config) {
   OptionTable table;
-  declare(table, config.model);
-  declare(table, config.lora);
-  data::declare(table, config.data);
-  engine::declare(table, config.training);
+  declare_options(table, config.model);
+  declare_options(table, config.lora);
+  data::declare_options(table, config.data);
+  engine::declare_options(table, config.training);
   table.add_enum("training.resume", config.resume,
                  {{"auto", ResumePolicy::kAuto}, {"changed", ResumePolicy::kChanged}, {"never", ResumePolicy::kNever}},
                  "Handling of checkpoints in output.dir. `auto`: resume from the newest one, if any; refuse if the "
@@ -196,10 +196,10 @@ OptionTable declare(Config& config) {
                  "Start of warm-up and learning rate schedule. `start`: the run's first step; they span all its steps. "
                  "`change`: the step at which `training.resume: changed` last changed learning rates, schedule, steps "
                  "or data; they span the steps that remained then (docs/resuming.md).");
-  declare(table, config.evaluation);
-  planner::declare(table, config.memory);
-  declare(table, config.output);
-  declare(table, config.distributed);
+  declare_options(table, config.evaluation);
+  planner::declare_options(table, config.memory);
+  declare_options(table, config.output);
+  declare_options(table, config.distributed);
   table.set_unknown_key_hint(find_equivalent_option);
   return table;
 }
@@ -235,7 +235,7 @@ int64_t compute_max_micro_batch_size(const Config& config, int64_t world_size) {
   return size;
 }
 
-void check_micro_batch(const Config& config) {
+void check_micro_batch_size(const Config& config) {
   const auto& size = config.training.micro_batch_size;
   const int64_t global_batch_size = config.training.global_batch_size;
   if (!size || config.data.packing || (*size <= global_batch_size && global_batch_size % *size == 0)) return;
@@ -252,7 +252,7 @@ void check_sharding(const Config& config, int64_t world_size) {
     spdlog::info("distributed.sharding: has no effect with one rank");
     return;
   }
-  if (config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
+  if (config.training.balance.gradient_conflicts == engine::GradientConflictMethod::kPcGrad) {
     throw usage_error(
         "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad needs whole gradients, but each rank "
         "has only a shard; set distributed.sharding=none",

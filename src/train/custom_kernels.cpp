@@ -19,12 +19,12 @@ namespace {
 
 /// Environment variable with the names of kernels that ATen's operations replace, separated by
 /// commas. It allows measuring the effect of a kernel, and training without a kernel that is wrong.
-constexpr const char* kDisableVariable = "VLMTRAIN_WITHOUT_KERNELS";
+constexpr const char* kDisabledKernelsVariable = "VLMTRAIN_WITHOUT_KERNELS";
 
 kernels::Kernel find_kernel(std::string_view name) {
   if (const auto kernel = kernels::parse_kernel(name)) return *kernel;
   const auto all = kernels::all_kernels();
-  throw usage_error("{}: '{}' is not a custom kernel; the custom kernels are {}", kDisableVariable, name,
+  throw usage_error("{}: '{}' is not a custom kernel; the custom kernels are {}", kDisabledKernelsVariable, name,
                     join_kernel_names(kernels::KernelSet(all.begin(), all.end())));
 }
 
@@ -37,7 +37,7 @@ std::string join_kernel_names(const kernels::KernelSet& kernels) {
 }
 
 kernels::KernelSet find_kernels_disabled_by_environment() {
-  const char* const names = std::getenv(kDisableVariable);
+  const char* const names = std::getenv(kDisabledKernelsVariable);
   kernels::KernelSet disabled;
   if (names == nullptr) return disabled;
   std::istringstream list(names);
@@ -64,7 +64,8 @@ void load_kernels(const engine::TrainingOptions& options, at::Device device) {
   if (!load_result.problem.empty() && !device.is_cpu())
     spdlog::info("custom kernels are not available, ATen's are used: {}", load_result.problem);
   if (const auto disabled = find_kernels_disabled_by_environment(); !disabled.empty() && !device.is_cpu())
-    spdlog::info("{} replaces these custom kernels with ATen's: {}", kDisableVariable, join_kernel_names(disabled));
+    spdlog::info("{} replaces these custom kernels with ATen's: {}", kDisabledKernelsVariable,
+                 join_kernel_names(disabled));
   for (const auto& problem : load_result.failure_messages) {
     spdlog::warn(
         "a custom kernel is disabled, since its result on this GPU differs from ATen's: {}; please report it "

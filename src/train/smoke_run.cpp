@@ -25,7 +25,7 @@ constexpr uint64_t kSmokeRunSeed = 1;
 /// The smallest batch with several micro-batches of several samples, so that a step accumulates
 /// gradients.
 constexpr int64_t kSmokeRunSamples = 4;
-constexpr int64_t kSmokeRunMicroBatch = 2;
+constexpr int64_t kSmokeRunMicroBatchSize = 2;
 /// High enough that the loss of a tiny model falls within a few steps.
 constexpr double kSmokeRunLearningRate = 1e-3;
 
@@ -53,10 +53,10 @@ std::vector<data::Sample> make_smoke_run_samples(const std::filesystem::path& mo
 class SmokeTrainer {
  public:
   explicit SmokeTrainer(const SmokeRunSettings& settings) {
-    const auto job = planner::with_precision({.model = settings.model}, settings.precision);
+    const auto job = planner::make_job_with_precision({.model = settings.model}, settings.precision);
     model_ = planner::build_model(job, settings.device);
     models::initialize_weights(*model_, kSmokeRunSeed);
-    training_ = std::make_unique<engine::Training>(*model_, job.optimizer);
+    training_ = std::make_unique<engine::TrainingState>(*model_, job.optimizer);
     samples_ = make_smoke_run_samples(settings.model, model_->output_weight().size(0));
   }
 
@@ -76,19 +76,19 @@ class SmokeTrainer {
 
   /// Runs an optimizer step and returns its loss. Waits for the device.
   double step() {
-    const engine::LearningRates rates{kSmokeRunLearningRate, kSmokeRunLearningRate, kSmokeRunLearningRate};
-    return engine::run_optimizer_step(*training_, make_input(), kLayout, rates).loss.item<double>();
+    const engine::LearningRates learning_rates{kSmokeRunLearningRate, kSmokeRunLearningRate, kSmokeRunLearningRate};
+    return engine::run_optimizer_step(*training_, make_input(), kLayout, learning_rates).loss.item<double>();
   }
 
  private:
   engine::StepInput make_input() const { return engine::make_step_input(objective_, samples_); }
 
-  inline static const engine::StepLayout kLayout{.split = engine::split_evenly(kSmokeRunSamples, kSmokeRunMicroBatch),
-                                                 .recompute = {}};
+  inline static const engine::StepLayout kLayout{
+      .split = engine::split_evenly(kSmokeRunSamples, kSmokeRunMicroBatchSize), .recompute = {}};
 
-  const engine::CrossEntropy objective_;
+  const engine::CrossEntropyObjective objective_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::Training> training_;
+  std::unique_ptr<engine::TrainingState> training_;
   std::vector<data::Sample> samples_;
 };
 

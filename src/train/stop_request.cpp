@@ -30,9 +30,9 @@ double seconds_since_first_interrupt() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (first_interrupt.tv_sec == 0 && first_interrupt.tv_nsec == 0) first_interrupt = now;
-  constexpr double kNanosecond = 1e-9;
+  constexpr double kSecondsPerNanosecond = 1e-9;
   return static_cast<double>(now.tv_sec - first_interrupt.tv_sec) +
-         kNanosecond * static_cast<double>(now.tv_nsec - first_interrupt.tv_nsec);
+         kSecondsPerNanosecond * static_cast<double>(now.tv_nsec - first_interrupt.tv_nsec);
 }
 
 /// The signal handler. Async-signal-safe; keeps errno.
@@ -62,14 +62,14 @@ void install_alternate_stack() {
   sigaltstack(&stack, nullptr);
 }
 
-void install_handler(int signal) {
+void install_signal_handler(int signal) {
   struct sigaction handler_action {};
   handler_action.sa_handler = record_signal;
   handler_action.sa_flags = SA_ONSTACK | SA_RESTART;
   sigaction(signal, &handler_action, nullptr);
 }
 
-bool is_ignored(int signal) {
+bool is_signal_ignored(int signal) {
   struct sigaction handler_action {};
   return sigaction(signal, nullptr, &handler_action) == 0 && handler_action.sa_handler == SIG_IGN;
 }
@@ -134,7 +134,7 @@ class ImmediateStopHandler {
 
 /// Returns the only instance. It is never destroyed, because its thread runs until the process
 /// ends.
-ImmediateStopHandler& immediate_stop_handler() {
+ImmediateStopHandler& get_immediate_stop_handler() {
   static auto* const instance = new ImmediateStopHandler;
   return *instance;
 }
@@ -145,14 +145,14 @@ void install_stop_handlers(std::function<void(int signal)> on_stop) {
   received_signal = 0;
   first_interrupt = {};
   install_alternate_stack();
-  if (on_stop) immediate_stop_handler().start(std::move(on_stop));
-  for (const int signal : {SIGTERM, SIGUSR1}) install_handler(signal);
+  if (on_stop) get_immediate_stop_handler().start(std::move(on_stop));
+  for (const int signal : {SIGTERM, SIGUSR1}) install_signal_handler(signal);
   for (const int signal : {SIGINT, SIGHUP, SIGPIPE}) {
-    if (!is_ignored(signal)) install_handler(signal);
+    if (!is_signal_ignored(signal)) install_signal_handler(signal);
   }
-  const sigset_t blocked = make_stop_signal_set();
-  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
-  immediate_stop_handler().wait();  // another thread handles signals that were delivered now
+  const sigset_t blocked_signals = make_stop_signal_set();
+  pthread_sigmask(SIG_UNBLOCK, &blocked_signals, nullptr);
+  get_immediate_stop_handler().wait();  // another thread handles signals that were delivered now
 }
 
 void block_stop_signals() {
@@ -161,15 +161,15 @@ void block_stop_signals() {
 }
 
 void enable_graceful_stop() {
-  immediate_stop_handler().disable();
+  get_immediate_stop_handler().disable();
 }
 
-int stop_signal() {
+int get_stop_signal() {
   return static_cast<int>(received_signal);
 }
 
 void wait_if_exiting() {
-  immediate_stop_handler().wait();
+  get_immediate_stop_handler().wait();
 }
 
 }  // namespace vlmtrain::train

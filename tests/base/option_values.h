@@ -15,7 +15,7 @@ namespace vlmtrain {
 template <class Options>
 bool accepts(Options& options, const std::string& key, const std::string& value) {
   OptionTable table;
-  declare(table, options);
+  declare_options(table, options);
   try {
     table.read("", {key + "=" + value});
   } catch (const UserError&) {

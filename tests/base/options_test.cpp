@@ -36,7 +36,7 @@ class OptionsTest : public testing::Test {
   OptionsTest() {
     table_.describe_section("run", "How it runs.");
     table_.add("run.steps", options_.steps, "Optimizer steps.", std::optional{at_least<int64_t>(1)});
-    table_.add("run.rate", options_.rate, "Rate.", std::optional{exceeds(0.0)});
+    table_.add("run.rate", options_.rate, "Rate.", std::optional{greater_than(0.0)});
     table_.add("run.quiet", options_.quiet, "Quiet.");
     table_.add("run.name", options_.name, "Name.");
     table_.add("run.files", options_.files, "Files.");
@@ -208,7 +208,7 @@ TEST_F(OptionsTest, MarkdownNamesTypeCheckAndDefault) {
 
 TEST_F(OptionsTest, SetsAMapWholeOrByEntry) {
   std::map<std::string, std::string> columns;
-  const Check<std::map<std::string, std::string>> allowed{
+  const ValueCheck<std::map<std::string, std::string>> allowed{
       "for a and b", [](const auto& map) {
         return std::ranges::all_of(map, [](const auto& entry) { return entry.first == "a" || entry.first == "b"; });
       }};

@@ -64,10 +64,11 @@ TEST(LoaderBadSamples, ErrorExplainsIgnoredKeysToRunsOfOlderVersions) {
   io::InMemoryRecords records = make_records(4);
   records[2].problem = "weight of a turn is 0, which is not supported; list it in data.ignore_keys to pass over it";
   const FakeProcessor processor;
-  const auto get_error = [&](bool began_ignoring_keys) -> std::string {
+  const auto get_error = [&](bool has_begun_ignoring_keys) -> std::string {
     Ledger ledger("train.json", 4);
-    SingleSourceLoader loader(records, processor, {.global_batch_size = 4, .began_ignoring_keys = began_ignoring_keys},
-                              1, {}, ledger);
+    SingleSourceLoader loader(records, processor,
+                              {.global_batch_size = 4, .has_begun_ignoring_keys = has_begun_ignoring_keys}, 1, {},
+                              ledger);
     try {
       loader.next();
     } catch (const UserError& error) {

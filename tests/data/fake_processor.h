@@ -101,10 +101,10 @@ class CountingRecords final : public io::Records {
     ++reads;
     return records_.at(index);
   }
-  uint64_t stamp() const override { return data_stamp; }
+  uint64_t version_hash() const override { return data_version_hash; }
 
   mutable std::atomic<int64_t> reads = 0;
-  uint64_t data_stamp = 5;
+  uint64_t data_version_hash = 5;
 
  private:
   const io::InMemoryRecords& records_;

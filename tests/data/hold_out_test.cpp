@@ -63,7 +63,7 @@ TEST(HoldOut, ShareIsParsedOnlyFromANumber) {
   }
   DataOptions options;
   OptionTable table;
-  declare(table, options);
+  declare_options(table, options);
   for (const char* const invalid : {"data.eval=0", "data.eval=1", "data.eval=-0.5", "data.eval=12", "data.eval=nan"}) {
     EXPECT_THROW(table.read({}, {invalid}), UserError) << invalid;
   }
@@ -122,7 +122,7 @@ TEST(RestoreHoldOut, IsTheSameIfNothingChanged) {
     const auto restored = restore(make_state(names, max_stored), names);
     EXPECT_EQ(restored.split.held_out, hold_out(40, 0.25, kSeed).held_out);
     EXPECT_EQ(restored.split.train, hold_out(40, 0.25, kSeed).train);
-    EXPECT_EQ(restored.change, "");
+    EXPECT_EQ(restored.change_description, "");
   }
 }
 
@@ -136,7 +136,7 @@ TEST(RestoreHoldOut, HoldsOutTheShareOfAddedSamples) {
     EXPECT_EQ(current.size(), 15U);
     EXPECT_EQ(std::ranges::count_if(restored.split.held_out, [](int64_t place) { return place >= 40; }), 5);
     EXPECT_EQ(restored.split.train.size(), 45U);
-    EXPECT_THAT(restored.change, HasSubstr("20 samples were added: 5 of them"));
+    EXPECT_THAT(restored.change_description, HasSubstr("20 samples were added: 5 of them"));
   }
   EXPECT_EQ(restore(make_state(before), make_names(41)).split.held_out.size(), 10U)
       << "the share of one added sample rounds to 0";
@@ -177,7 +177,7 @@ TEST(RestoreHoldOut, SplitsAnotherDataSetFromScratch) {
   for (int i = 0; i < 20; ++i) others.push_back(fmt::format("other {}", i));
   const auto restored = restore(make_state(make_names(40)), others);
   EXPECT_EQ(restored.split.held_out, hold_out(20, 0.25, kSeed).held_out);
-  EXPECT_THAT(restored.change, HasSubstr("none of the 10 samples"));
+  EXPECT_THAT(restored.change_description, HasSubstr("none of the 10 samples"));
 }
 
 }  // namespace

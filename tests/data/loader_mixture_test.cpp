@@ -29,7 +29,7 @@ MixtureSource make_source(std::string name, int64_t begin, int64_t end) {
 /// Three sources of very different sizes with shares of 2 : 1 : 1.
 SampleOrder make_three_sources(uint64_t seed) {
   return {{make_source("a", 0, 60), make_source("b", 60, 83), make_source("c", 83, kSamples)},
-          {{.from_batch = 0, .shares = {2, 1, 1}}},
+          {{.first_batch = 0, .shares = {2, 1, 1}}},
           {.seed = seed},
           kSamples,
           {},
@@ -156,7 +156,7 @@ TEST_F(LoaderMixtureTest, ReplacesALostSampleByOneOfItsSource) {
 TEST_F(LoaderMixtureTest, BatchesHoldWholePacks) {
   std::vector<SampleSize> sizes(kSamples);
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = {.tokens = static_cast<int64_t>(i % 7) + 1};
-  const SampleOrder order({make_source("", 0, kSamples)}, {{.from_batch = 0, .shares = {1}}},
+  const SampleOrder order({make_source("", 0, kSamples)}, {{.first_batch = 0, .shares = {1}}},
                           {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, {});
   const FakeProcessor processor;
   Ledger ledger("train", kSamples);

@@ -49,7 +49,7 @@ MixtureSource make_range_source(std::string name, int64_t begin, int64_t end) {
 /// Two sources, drawn 2 : 1.
 SampleOrder make_two_source_order() {
   return {{make_range_source("a", 0, 50), make_range_source("b", 50, kNumSamples)},
-          {{.from_batch = 0, .shares = {2, 1}}},
+          {{.first_batch = 0, .shares = {2, 1}}},
           {.seed = 5},
           kNumSamples,
           {},

@@ -30,7 +30,7 @@ std::vector<int64_t> count_draws(const MixtureSampler& sampler, Cursor& cursor, 
 }
 
 TEST(MixtureSampler, GivesExactSharesWherePossible) {
-  const MixtureSampler sampler({{.from_batch = 0, .shares = {2, 1, 1}}});
+  const MixtureSampler sampler({{.first_batch = 0, .shares = {2, 1, 1}}});
   Cursor cursor = make_cursor(3);
   for (int64_t step = 0; step < 100; ++step)
     EXPECT_THAT(count_draws(sampler, cursor, 16), ElementsAre(8, 4, 4)) << step;
@@ -42,7 +42,7 @@ TEST(MixtureSampler, StaysWithinOneSampleOfItsShares) {
     const auto num_sources = static_cast<size_t>(2 + random.uniform(9));
     std::vector<double> shares(num_sources);
     for (double& share : shares) share = std::pow(10.0, -static_cast<double>(random.uniform(3000)) / 1000);
-    const MixtureSampler sampler({{.from_batch = 0, .shares = shares}});
+    const MixtureSampler sampler({{.first_batch = 0, .shares = shares}});
     const auto& expected_shares = sampler.shares(0);
     Cursor cursor = make_cursor(static_cast<int64_t>(num_sources));
     std::vector<int64_t> counts(num_sources);
@@ -58,7 +58,7 @@ TEST(MixtureSampler, StaysWithinOneSampleOfItsShares) {
 }
 
 TEST(MixtureSampler, ResumesAtACursor) {
-  const MixtureSampler sampler({{.from_batch = 0, .shares = {0.61, 0.3, 0.09}}});
+  const MixtureSampler sampler({{.first_batch = 0, .shares = {0.61, 0.3, 0.09}}});
   Cursor uninterrupted = make_cursor(3);
   count_draws(sampler, uninterrupted, 77);
   Cursor resumed = uninterrupted;
@@ -67,7 +67,7 @@ TEST(MixtureSampler, ResumesAtACursor) {
 }
 
 TEST(MixtureSampler, FollowsAScheduleAndSkipsSourcesWithoutShare) {
-  const MixtureSampler sampler({{.from_batch = 0, .shares = {1, 0}}, {.from_batch = 10, .shares = {1, 3}}});
+  const MixtureSampler sampler({{.first_batch = 0, .shares = {1, 0}}, {.first_batch = 10, .shares = {1, 3}}});
   Cursor cursor = make_cursor(2);
   for (int64_t batch = 0; batch < 30; ++batch) {
     cursor.num_batches = batch;
@@ -78,7 +78,7 @@ TEST(MixtureSampler, FollowsAScheduleAndSkipsSourcesWithoutShare) {
       EXPECT_THAT(counts, ElementsAre(2, 6)) << batch;
     }
   }
-  const MixtureSampler decreasing({{.from_batch = 0, .shares = {1, 2}}, {.from_batch = 1, .shares = {1, 0}}});
+  const MixtureSampler decreasing({{.first_batch = 0, .shares = {1, 2}}, {.first_batch = 1, .shares = {1, 0}}});
   Cursor end = make_cursor(2);
   count_draws(decreasing, end, 8);
   end.num_batches = 1;

@@ -46,7 +46,7 @@ TEST(NoticeCounts, BoundsTheNumberOfKinds) {
   NoticeCounts counts;
   for (int i = 0; i < 1000; ++i) counts.add("s", {{fmt::format("key \"{}\" of a record", i), ""}});
   EXPECT_EQ(counts.kinds().size(), kMaxNoticeKinds + 1);
-  EXPECT_EQ(counts.kinds().at(kOtherNotices).samples, 1000 - static_cast<int64_t>(kMaxNoticeKinds));
+  EXPECT_EQ(counts.kinds().at(kOtherNoticesKind).samples, 1000 - static_cast<int64_t>(kMaxNoticeKinds));
   const CapturedLog log;
   log_notices(counts, "train.json", 1000);
   EXPECT_EQ(log.lines(), 21);

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 class DataOptionsTest : public io::TemporaryFolderTest {
  protected:
-  DataOptionsTest() { declare(table_, options_); }
+  DataOptionsTest() { declare_options(table_, options_); }
 
   std::string get_error(const std::string& value) {
     try {
@@ -53,7 +53,7 @@ TEST_F(DataOptionsTest, SourcesAndSharesRoundTripThroughYaml) {
   const auto yaml = table_.to_yaml();
   DataOptions restored;
   OptionTable table;
-  declare(table, restored);
+  declare_options(table, restored);
   table.read(put("config.yaml", yaml), {});
   EXPECT_EQ(restored.train.all(), options_.train.all());
   EXPECT_EQ(restored.task_shares.changes(), options_.task_shares.changes());
@@ -95,7 +95,7 @@ using Spacings = image::Axes<double>;
 
 class VolumeOptionsTest : public io::TemporaryFolderTest {
  protected:
-  VolumeOptionsTest() { declare(table_, options_); }
+  VolumeOptionsTest() { declare_options(table_, options_); }
 
   std::string get_error(const std::string& setting) {
     return get_error_message([&] { table_.read("", {setting}); }, ExitCode::kUsage);
@@ -119,7 +119,7 @@ TEST_F(VolumeOptionsTest, ReadsItsSection) {
   EXPECT_EQ(options_.percentiles, (std::array{1.0, 99.0}));
   ASSERT_EQ(options_.windows.size(), 3U);
   EXPECT_EQ(options_.windows[1], (std::array{-160.0, 240.0}));
-  EXPECT_EQ(options_.series, image::SeriesUse::kFrames);
+  EXPECT_EQ(options_.series, image::TimeSeriesMode::kFrames);
   EXPECT_EQ(options_.max_frames, 4);
   EXPECT_EQ(options_.dtype, at::kHalf);
   const auto slices = options_.make_slice_settings();
@@ -136,7 +136,7 @@ TEST_F(VolumeOptionsTest, RoundTripsThroughYaml) {
   EXPECT_EQ(options_.make_volume_settings({8, 8, 8}).window, (std::array{-160.0, 240.0}));
   VolumeOptions restored;
   OptionTable table;
-  declare(table, restored);
+  declare_options(table, restored);
   table.read(put("config.yaml", table_.to_yaml()), {});
   EXPECT_EQ(restored.size, options_.size);
   EXPECT_EQ(restored.spacing, options_.spacing);
@@ -151,7 +151,7 @@ TEST_F(VolumeOptionsTest, UsesTheModelsSizeByDefault) {
   const auto settings = options_.make_volume_settings({32, 40, 48});
   EXPECT_EQ(settings.size, (Sizes{32, 40, 48}));
   EXPECT_FALSE(settings.spacing);
-  EXPECT_EQ(settings.series, image::SeriesUse::kRefused);
+  EXPECT_EQ(settings.series, image::TimeSeriesMode::kRefused);
   EXPECT_EQ(settings.dtype, at::kFloat);
 }
 

@@ -40,7 +40,7 @@ std::vector<int64_t> make_order(int64_t count) {
 
 TEST(Pack, UsesEachSampleOnceWithinLimits) {
   const auto sizes = make_random_sizes(5000, 3);
-  const PackLimits limits{.tokens = 4096, .num_media = 18, .tiles = 30, .window = 700};
+  const PackLimits limits{.tokens = 4096, .num_media = 18, .tiles = 30, .window_size = 700};
   const Packs packs = pack(make_order(5000), sizes, limits, 1);
   const std::set<int64_t> unique_samples(packs.samples.begin(), packs.samples.end());
   EXPECT_EQ(packs.samples.size(), 5000U);
@@ -69,7 +69,7 @@ TEST(Pack, IsAFunctionOfItsArguments) {
 TEST(Pack, WindowsFillAsWellAsTheWholeEpoch) {
   const auto sizes = make_random_sizes(10'000, 5);
   for (const int64_t images : {18, 1000}) {
-    const PackLimits whole{.tokens = 4096, .num_media = images, .window = 10'000};
+    const PackLimits whole{.tokens = 4096, .num_media = images, .window_size = 10'000};
     const PackLimits windows{.tokens = 4096, .num_media = images};
     const auto best = pack(make_order(10'000), sizes, whole, 1);
     const auto windowed = pack(make_order(10'000), sizes, windows, 1);

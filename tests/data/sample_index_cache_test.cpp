@@ -49,7 +49,7 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   }
   EXPECT_EQ(SampleIndexCacheReader(file, "other").samples(), 0);
   SampleIndexCacheReader reader(file, "key");
-  EXPECT_EQ(reader.stamp(), 17U);
+  EXPECT_EQ(reader.version_hash(), 17U);
   ASSERT_EQ(reader.samples(), 4);
   std::vector<std::optional<CachedSample>> samples;
   for (int i = 0; i < 4; ++i) samples.push_back(parse_cache_line(reader.next()));
@@ -88,7 +88,7 @@ TEST_F(SampleIndexCacheTest, CopiesLinesThatWereRead) {
   writer.commit();
   SampleIndexCacheReader copied_reader(copy, "key");
   ASSERT_EQ(copied_reader.samples(), 1000);
-  EXPECT_EQ(copied_reader.stamp(), 18U);
+  EXPECT_EQ(copied_reader.version_hash(), 18U);
   std::vector<std::string> lines;
   for (int i = 0; i < 1000; ++i) lines.push_back(copied_reader.next());
   EXPECT_TRUE(lines[599].starts_with("[599 "));

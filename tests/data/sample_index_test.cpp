@@ -140,8 +140,8 @@ TEST_F(SampleIndexTest, CountsFurtherKindsOfNoticesTogether) {
   }
   const auto first = index().notices;
   EXPECT_EQ(first.kinds().size(), kMaxNoticeKinds + 1);
-  EXPECT_EQ(first.kinds().at(kOtherNotices).samples, 20);
-  EXPECT_EQ(index().notices.kinds().at(kOtherNotices).samples, 20);
+  EXPECT_EQ(first.kinds().at(kOtherNoticesKind).samples, 20);
+  EXPECT_EQ(index().notices.kinds().at(kOtherNoticesKind).samples, 20);
 }
 
 TEST_F(SampleIndexTest, ReportsSamplesBeyondThePositionLimit) {
@@ -258,12 +258,12 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   EXPECT_EQ(counting_records.reads, 1);
   put_image(7, "xxxxxxxxx");
   index_counted();
-  counting_records.data_stamp = 6;
+  counting_records.data_version_hash = 6;
   EXPECT_EQ(index_counted().num_from_cache, 40) << "a file that was written again with the same records";
   EXPECT_EQ(counting_records.reads, 40);
   index_counted();
   EXPECT_EQ(counting_records.reads, 0);
-  counting_records.data_stamp = 0;
+  counting_records.data_version_hash = 0;
   index_counted();
   index_counted();
   EXPECT_EQ(counting_records.reads, 40) << "records without a version hash are read";

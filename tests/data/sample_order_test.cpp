@@ -48,7 +48,7 @@ TEST(SourceIterator, ContinuesFromAnyPositionAcrossEpochs) {
 
 TEST(SampleOrder, SourcesHaveIndependentOrders) {
   const SampleOrder order({{.name = "a", .samples = make_range(0, 50)}, {.name = "b", .samples = make_range(50, 100)}},
-                          {{.from_batch = 0, .shares = {1, 1}}}, {.seed = 3}, 100, {}, {});
+                          {{.first_batch = 0, .shares = {1, 1}}}, {.seed = 3}, 100, {}, {});
   const auto a = order.get_epoch_order(0, 0)->samples, b = order.get_epoch_order(1, 0)->samples;
   EXPECT_THAT(a, UnorderedElementsAreArray(make_range(0, 50)));
   EXPECT_THAT(b, UnorderedElementsAreArray(make_range(50, 100)));
@@ -64,7 +64,7 @@ TEST(SampleOrder, CurriculumStartsTheFirstEpochWithShortSamples) {
   std::vector<SampleSize> sizes(kSamples);
   RandomStream random(1);
   for (auto& size : sizes) size = {.tokens = static_cast<int64_t>(random.uniform(5000)), .num_media = 1, .tiles = 1};
-  const SampleOrder order({{.name = "", .samples = make_range(0, kSamples)}}, {{.from_batch = 0, .shares = {1}}},
+  const SampleOrder order({{.name = "", .samples = make_range(0, kSamples)}}, {{.first_batch = 0, .shares = {1}}},
                           {.seed = 2, .curriculum = Curriculum::kLength}, kSamples, sizes, {});
   const auto get_tokens = [&](int64_t sample) { return sizes[static_cast<size_t>(sample)].tokens; };
   const auto first = order.get_epoch_order(0, 0)->samples;
@@ -87,7 +87,7 @@ TEST(SampleOrder, PacksHoldEachSampleOncePerEpoch) {
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = {.tokens = static_cast<int64_t>(i % 7) + 1};
   std::vector<char> is_packed(kSamples, 1);
   is_packed[13] = 0;
-  const SampleOrder order({{.name = "", .samples = make_range(0, kSamples)}}, {{.from_batch = 0, .shares = {1}}},
+  const SampleOrder order({{.name = "", .samples = make_range(0, kSamples)}}, {{.first_batch = 0, .shares = {1}}},
                           {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, is_packed);
   EXPECT_EQ(order.count_epoch_samples(0), 99);
   EXPECT_NE(order.get_epoch_order(0, 0)->samples, order.get_epoch_order(0, 1)->samples);
@@ -126,7 +126,7 @@ SampleOrder make_order(int64_t samples, OrderSettings settings, std::vector<Mixt
   std::vector<SampleSize> sizes;
   for (int64_t i = 0; i < samples; ++i) sizes.push_back({.tokens = 10 + i});
   return {
-      std::move(sources), {{.from_batch = 0, .shares = std::move(shares)}}, std::move(settings), samples, sizes, {}};
+      std::move(sources), {{.first_batch = 0, .shares = std::move(shares)}}, std::move(settings), samples, sizes, {}};
 }
 
 MixtureSource make_source(int64_t first, int64_t end) {

@@ -182,10 +182,10 @@ TEST(FindLargestTest, ReturnsTheLargestFirstAndKeepsOrderOfEqualOnes) {
   SampleShapes shapes;
   for (const int64_t tokens : {5, 9, 2, 9, 7}) shapes.push_back(SampleShape{.tokens = tokens});
   shapes.push_back(std::nullopt);
-  EXPECT_THAT(find_largest(shapes, get_token_sort_key, 3), ElementsAre(1, 3, 4));
-  EXPECT_THAT(find_largest(shapes, get_token_sort_key, 9), ElementsAre(1, 3, 4, 0, 2));
-  EXPECT_THAT(find_largest(shapes, get_token_sort_key, 1), ElementsAre(1));
-  EXPECT_THAT(find_largest(shapes, get_token_sort_key, 0), ElementsAre());
+  EXPECT_THAT(find_largest_samples(shapes, get_token_sort_key, 3), ElementsAre(1, 3, 4));
+  EXPECT_THAT(find_largest_samples(shapes, get_token_sort_key, 9), ElementsAre(1, 3, 4, 0, 2));
+  EXPECT_THAT(find_largest_samples(shapes, get_token_sort_key, 1), ElementsAre(1));
+  EXPECT_THAT(find_largest_samples(shapes, get_token_sort_key, 0), ElementsAre());
 }
 
 }  // namespace

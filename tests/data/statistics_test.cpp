@@ -93,10 +93,10 @@ SampleShapes make_shapes() {
 TEST(MediaCounts, CountsSamplesByMedia) {
   const auto counts = count_media(make_shapes());
   EXPECT_EQ(counts.samples, 5);
-  EXPECT_EQ(counts.with_images, 2);
-  EXPECT_EQ(counts.with_videos, 2);
-  EXPECT_EQ(counts.with_volumes, 1);
-  EXPECT_EQ(counts.with_masks, 1);
+  EXPECT_EQ(counts.num_with_images, 2);
+  EXPECT_EQ(counts.num_with_videos, 2);
+  EXPECT_EQ(counts.num_with_volumes, 1);
+  EXPECT_EQ(counts.num_with_masks, 1);
   EXPECT_EQ(counts.num_without_media, 1);
   EXPECT_FALSE(counts.has_no_media());
 }

@@ -22,7 +22,7 @@ EnvironmentLookup make_environment(Variables variables) {
 
 std::string get_error(Variables variables) {
   try {
-    parse_launch(make_environment(std::move(variables)));
+    parse_launch_info(make_environment(std::move(variables)));
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     return error.what();
@@ -32,19 +32,19 @@ std::string get_error(Variables variables) {
 
 TEST(LaunchTest, ParsesTorchrunVariables) {
   EXPECT_EQ(
-      parse_launch(make_environment({{"RANK", "5"},
-                                     {"WORLD_SIZE", "8"},
-                                     {"LOCAL_RANK", "1"},
-                                     {"MASTER_ADDR", "gpu1"},
-                                     {"MASTER_PORT", "29500"}})),
-      (Launch{.rank = 5, .world_size = 8, .local_rank = 1, .host = "gpu1", .port = 29500, .launcher = "torchrun"}));
+      parse_launch_info(make_environment({{"RANK", "5"},
+                                          {"WORLD_SIZE", "8"},
+                                          {"LOCAL_RANK", "1"},
+                                          {"MASTER_ADDR", "gpu1"},
+                                          {"MASTER_PORT", "29500"}})),
+      (LaunchInfo{.rank = 5, .world_size = 8, .local_rank = 1, .host = "gpu1", .port = 29500, .launcher = "torchrun"}));
 }
 
 TEST(LaunchTest, ParsesSrunVariables) {
   const Variables task{{"SLURM_JOB_ID", "77"},      {"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"},
                        {"SLURM_PROCID", "3"},       {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NODELIST", "gpu[08-09,12]"},
                        {"SLURM_NODELIST", "other"}, {"SLURM_NTASKS", "4"}};
-  const auto launch = parse_launch(make_environment(task));
+  const auto launch = parse_launch_info(make_environment(task));
   ASSERT_TRUE(launch);
   EXPECT_EQ(launch->rank, 3);
   EXPECT_EQ(launch->world_size, 4);
@@ -53,10 +53,11 @@ TEST(LaunchTest, ParsesSrunVariables) {
   EXPECT_EQ(launch->launcher, "srun");
   auto next_step = task;
   next_step["SLURM_STEP_ID"] = "3";
-  EXPECT_NE(parse_launch(make_environment(next_step))->port, launch->port) << "a step may begin while another one ends";
+  EXPECT_NE(parse_launch_info(make_environment(next_step))->port, launch->port)
+      << "a step may begin while another one ends";
   auto with_port = task;
   with_port["MASTER_PORT"] = "4000";
-  EXPECT_EQ(parse_launch(make_environment(with_port))->port, 4000);
+  EXPECT_EQ(parse_launch_info(make_environment(with_port))->port, 4000);
 }
 
 TEST(LaunchTest, ReturnsNothingForSingleProcess) {
@@ -67,7 +68,7 @@ TEST(LaunchTest, ReturnsNothingForSingleProcess) {
         // A batch script of a job with several tasks.
         {{"SLURM_JOB_ID", "3"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "8"}},
         {{"RANK", "major"}, {"WORLD_SIZE", ""}}}) {
-    EXPECT_EQ(parse_launch(make_environment(variables)), std::nullopt);
+    EXPECT_EQ(parse_launch_info(make_environment(variables)), std::nullopt);
   }
 }
 

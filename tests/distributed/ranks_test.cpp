@@ -21,7 +21,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(RanksTest, ReducesTensorsAndGathersStrings) {
-  run_ranks(3, [](const Launch& launch) {
+  run_ranks(3, [](const LaunchInfo& launch) {
     DistributedContext ranks(launch);
     const at::Tensor first = at::full({1000}, static_cast<double>(launch.rank + 1));
     const at::Tensor second = at::full({3}, static_cast<double>(10 * launch.rank));
@@ -49,7 +49,7 @@ TEST(RanksTest, ReducesTensorsAndGathersStrings) {
 
 /// Ranks (0, 1) and (2, 3) are shard groups; (0, 2) and (1, 3) are replicas.
 TEST(RanksTest, ShardGroupsAndReplicas) {
-  run_ranks(4, [](const Launch& launch) {
+  run_ranks(4, [](const LaunchInfo& launch) {
     DistributedContext ranks(launch);
     ranks.set_group_size(2);
     const RankConsensus consensus(ranks.collectives());
@@ -84,7 +84,7 @@ TEST(RanksTest, ShardGroupsAndReplicas) {
 }
 
 TEST(RanksTest, ConsensusOperations) {
-  run_ranks(2, [](const Launch& launch) {
+  run_ranks(2, [](const LaunchInfo& launch) {
     DistributedContext ranks(launch);
     const RankConsensus consensus(ranks.collectives());
     const bool is_first = launch.rank == 0;
@@ -112,7 +112,7 @@ class FailingRank : public testing::TestWithParam<int64_t> {};
 TEST_P(FailingRank, ReportsSameFailureOnAllRanks) {
   std::mutex mutex;
   std::vector<ObservedFailure> failures;
-  run_ranks(3, [&](const Launch& launch) {
+  run_ranks(3, [&](const LaunchInfo& launch) {
     DistributedContext ranks(launch);
     ranks.collectives().all_gather_strings("begin");
     if (launch.rank == GetParam()) {
@@ -138,7 +138,7 @@ TEST_P(FailingRank, ReportsSameFailureOnAllRanks) {
 INSTANTIATE_TEST_SUITE_P(Each, FailingRank, testing::Values(0, 1, 2));
 
 TEST(RanksTest, NamesMissingRanks) {
-  run_ranks(4, [](const Launch& launch) {
+  run_ranks(4, [](const LaunchInfo& launch) {
     if (launch.rank % 2 == 1) return;
     try {
       const DistributedContext ranks(launch, {.rendezvous_timeout = 3s});
@@ -186,7 +186,7 @@ class OtherServer {
   std::thread thread_;
 };
 
-std::string get_connect_error(const Launch& launch, std::chrono::milliseconds rendezvous_timeout) {
+std::string get_connect_error(const LaunchInfo& launch, std::chrono::milliseconds rendezvous_timeout) {
   try {
     const DistributedContext ranks(launch, {.rendezvous_timeout = rendezvous_timeout});
   } catch (const UserError& error) {

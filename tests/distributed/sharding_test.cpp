@@ -69,7 +69,7 @@ TEST(ShardedOptimizerTest, TwoRanksMatchUnshardedBitExactly) {
 }
 
 TEST(ShardedOptimizerTest, TrafficMatchesWeightSize) {
-  run_ranks(2, [](const Launch& launch) {
+  run_ranks(2, [](const LaunchInfo& launch) {
     DistributedContext ranks(launch);
     const RankConsensus consensus(ranks.collectives());
     const at::Tensor values = at::arange(8, at::kFloat) * static_cast<double>(launch.rank + 1);

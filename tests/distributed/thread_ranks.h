@@ -29,7 +29,7 @@ inline int64_t free_port() {
   return ntohs(address.sin_port);
 }
 
-inline Launch make_launch(int64_t rank, int64_t world_size, int64_t port) {
+inline LaunchInfo make_launch(int64_t rank, int64_t world_size, int64_t port) {
   return {.rank = rank,
           .world_size = world_size,
           .local_rank = rank,
@@ -39,7 +39,7 @@ inline Launch make_launch(int64_t rank, int64_t world_size, int64_t port) {
 }
 
 /// Calls `act` for each rank, each on a thread of its own.
-inline void run_ranks(int64_t world_size, const std::function<void(const Launch& launch)>& act) {
+inline void run_ranks(int64_t world_size, const std::function<void(const LaunchInfo& launch)>& act) {
   const int64_t port = free_port();
   std::vector<std::jthread> threads;
   for (int64_t rank = 0; rank < world_size; ++rank) {

@@ -110,7 +110,7 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
                          const TrainResult& initial = {}) {
   TrainResult merged;
   std::mutex mutex;
-  run_ranks(ranks, [&](const Launch& launch) {
+  run_ranks(ranks, [&](const LaunchInfo& launch) {
     DistributedContext process_group(launch);
     const int64_t group = sharding.group > 0 ? sharding.group : ranks;
     if (group < ranks) process_group.set_group_size(group);
@@ -124,7 +124,7 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
     model->set_recompute_blocks(config.recompute);
     model->set_vision_tiles_per_pass(config.vision_tiles_per_pass);
     set_weights(*model, config.model, initial.weights);
-    engine::Training training(*model, config.settings, 1, shard);
+    engine::TrainingState training(*model, config.settings, 1, shard);
     if (!initial.state.empty()) training.optimizer.load_state(initial.state, "the test");
     training.connect(consensus);
     std::vector<data::Sample> samples;
@@ -133,18 +133,18 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
     for (size_t i = static_cast<size_t>(launch.rank); i < all_samples.size(); i += static_cast<size_t>(ranks)) {
       samples.push_back(all_samples[i]);
     }
-    const engine::CrossEntropy objective(engine::TaskSettings{});
+    const engine::CrossEntropyObjective objective(engine::TaskSettings{});
     TrainResult result;
-    memory::FaultInjection faults;
+    memory::AllocationFaultInjector faults;
     int64_t allocations = 0;
     for (int64_t i = 0; i < steps; ++i) {
       const engine::StepInput input{.objective = objective,
                                     .samples = samples,
                                     .normalizers = consensus.sum_over_ranks(objective.compute_normalizers(samples))};
-      engine::Step step(training, input, consensus);
+      engine::TrainingStep step(training, input, consensus);
       const auto layout = engine::SmallStep{.micro_batch_size = 1}.make_layout(*model, samples);
       const bool is_failing = config.runs_out_of_memory && i > 0 && launch.rank == i % ranks;
-      faults.arm({.failing_allocation = is_failing ? allocations * i / steps : -1});
+      faults.arm({.failing_allocation_index = is_failing ? allocations * i / steps : -1});
       auto status = engine::StepStatus::kOk;
       try {
         step.accumulate(layout);

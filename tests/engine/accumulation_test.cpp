@@ -83,7 +83,7 @@ TEST_F(Accumulation, LossIsTheMeanOverAllLabelTokens) {
   double loss_sum = 0;
   int64_t labels = 0;
   const auto model = parity::Case("mixed_batch").load_model();
-  const CrossEntropy objective;
+  const CrossEntropyObjective objective;
   for (const auto& sample : samples_) {
     const StepInput single_input{.objective = objective, .samples = {&sample, 1}, .normalizers = {1.0}};
     loss_sum +=

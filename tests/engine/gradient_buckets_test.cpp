@@ -298,7 +298,7 @@ TEST(GradientBuckets, OfAModelsStepAreReducedOnce) {
       const auto model = parity::Case("mixed_batch").load_model();
       model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
       model->set_vision_tiles_per_pass(1);
-      Training training(*model, {});
+      TrainingState training(*model, {});
       if (records != nullptr) record_buckets(training.gradient_buckets, *records);
       const auto result =
           run_optimizer_step(training, batch_of_eight(), kRates, {.micro_batch_size = micro_batch_size});

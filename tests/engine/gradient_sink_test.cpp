@@ -58,7 +58,7 @@ class Network {
   }
 
   nn::ParameterStore store_;
-  nn::Linears group_;
+  nn::MergedLinear group_;
   nn::Linear last_;
 };
 

@@ -112,8 +112,8 @@ TEST(SavedOptimizerStateTest, RequestedRangeIsConcatenated) {
   const SavedOptimizerState lazy(std::map<std::string, LazyTensor>{{"m@0", make_lazy(0, 4)}, {"m@4", make_lazy(4, 6)}});
   EXPECT_TRUE(at::equal(*lazy.find_range("m", 5, 4, 10, at::kFloat), all.narrow(0, 5, 4)));
   EXPECT_EQ(num_reads, 1) << "the piece that was asked for";
-  EXPECT_EQ(saved.find_whole("m"), nullptr);
-  EXPECT_NE(saved.find_whole("w"), nullptr);
+  EXPECT_EQ(saved.find_whole_tensor("m"), nullptr);
+  EXPECT_NE(saved.find_whole_tensor("w"), nullptr);
   const SavedOptimizerState with_gap({{"m@0", all.narrow(0, 0, 4)}, {"m@5", all.narrow(0, 5, 5)}});
   EXPECT_FALSE(with_gap.find_range("m", 0, 10, 10, at::kFloat));
   const SavedOptimizerState without_last({{"m@0", all.narrow(0, 0, 4)}});

@@ -32,7 +32,7 @@ class CountingConsensus : public Consensus {
     all.zero_();
     all.narrow(0, 0, value.numel()).copy_(value);
     const auto num_unsharded =
-        std::ranges::count_if(store_.blocks(), [](const auto& block) { return block.sharded->is_unsharded(); });
+        std::ranges::count_if(store_.blocks(), [](const auto& block) { return block.sharded_block->is_unsharded(); });
     unsharded_before.push_back(num_unsharded);
     unsharded_or_pending.push_back(num_unsharded + ++num_pending_);
     return {};
@@ -60,9 +60,9 @@ class ShardedBlocksTest : public testing::Test {
     consensus_.clear();
     std::vector<data::Sample> selected_samples;
     for (const size_t i : samples) selected_samples.push_back(samples_[i]);
-    const CrossEntropy objective(TaskSettings{});
+    const CrossEntropyObjective objective(TaskSettings{});
     const StepInput input = make_step_input(objective, selected_samples);
-    Step step(training_, input, consensus_);
+    TrainingStep step(training_, input, consensus_);
     step.accumulate(SmallStep{.micro_batch_size = std::ssize(selected_samples)}.make_layout(*model_, selected_samples));
     training_.gradient_buckets.reset();
   }
@@ -83,7 +83,7 @@ class ShardedBlocksTest : public testing::Test {
     models::load_weights(*model, folder);
     return model;
   }();
-  Training training_{*model_, AdamWSettings{}, 1, {.rank = 0, .count = 2}};
+  TrainingState training_{*model_, AdamWSettings{}, 1, {.rank = 0, .count = 2}};
   CountingConsensus consensus_{model_->parameters()};
 
   void SetUp() override { training_.connect(consensus_); }

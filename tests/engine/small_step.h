@@ -23,7 +23,7 @@ struct SmallStep {
   std::vector<int64_t> order = {};          ///< empty: ascending
 
   StepLayout make_layout(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) const {
-    const SplitConstraint constraint = CrossEntropy(tasks).split_constraint(samples);
+    const SplitConstraint constraint = CrossEntropyObjective(tasks).make_split_constraint(samples);
     MicroBatchSplit split = micro_batches.empty() ? split_evenly(std::ssize(samples), micro_batch_size, constraint)
                                                   : split_in_order(micro_batches);
     if (!order.empty()) split.order = order;
@@ -39,7 +39,7 @@ struct SmallStep {
 inline StepResult accumulate_gradients(models::VisionLanguageModel& model, std::span<const data::Sample> samples,
                                        const SmallStep& step, const at::Tensor& loss_scale = {},
                                        GradientBuckets* buckets = nullptr) {
-  const CrossEntropy objective(step.tasks);
+  const CrossEntropyObjective objective(step.tasks);
   auto accumulation =
       accumulate(model, make_step_input(objective, samples), step.make_layout(model, samples), loss_scale, buckets);
   accumulation.result.objective_scalars = accumulation.loss->scalars();
@@ -47,9 +47,9 @@ inline StepResult accumulate_gradients(models::VisionLanguageModel& model, std::
 }
 
 /// Runs all phases of a step on a single rank.
-inline StepResult run_optimizer_step(Training& training, std::span<const data::Sample> samples,
+inline StepResult run_optimizer_step(TrainingState& training, std::span<const data::Sample> samples,
                                      const LearningRates& rates, const SmallStep& step) {
-  const CrossEntropy objective(step.tasks);
+  const CrossEntropyObjective objective(step.tasks);
   return run_optimizer_step(training, make_step_input(objective, samples), step.make_layout(training.model, samples),
                             rates);
 }

@@ -53,7 +53,7 @@ class TaskStepTest : public testing::Test {
                                                       StepResult* result) const {
     const auto model = parity::Case("mixed_batch").load_model();
     // With such a large epsilon the update is proportional to the gradient.
-    Training training(*model, {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
+    TrainingState training(*model, {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
     TaskSettings tasks{.count = kTasks, .weights = {0.5, 1, 2}, .gradient_norms = true, .resolve_conflicts = true};
     tasks.seed = 4;
     *result = run_optimizer_step(training, samples_, LearningRates{1e6, 1e6, 1e6},

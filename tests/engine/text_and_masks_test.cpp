@@ -44,7 +44,7 @@ class TextAndMasksTest : public testing::Test {
   StepOutput step(const StepOptions& options, std::span<const data::Sample> samples) const {
     const auto loaded_model = model();
     models::freeze(*loaded_model, options.frozen);
-    const TextAndMasks objective({}, kWeights);
+    const TextAndMasksObjective objective({}, kWeights);
     MicroBatchSplit split = options.split;
     if (split.sizes.empty()) split = split_evenly(std::ssize(samples), std::ssize(samples));
     const auto accumulation = accumulate(
@@ -55,7 +55,8 @@ class TextAndMasksTest : public testing::Test {
       if (parameter.tensor.grad().defined()) actual.gradients.by_name[parameter.name] = parameter.tensor.grad();
     }
     const at::Tensor scalars = accumulation.loss->scalars().to(at::kDouble);
-    actual.metrics = objective.compute_metrics({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, {});
+    actual.metrics =
+        objective.compute_metrics({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, {});
     return actual;
   }
 
@@ -139,7 +140,7 @@ TEST_F(TextAndMasksTest, PartsAreMeansOverTheGlobalBatch) {
 }
 
 TEST_F(TextAndMasksTest, NormalizersAreOfAllSamples) {
-  const auto normalizers = TextAndMasks({}, kWeights).compute_normalizers(samples_);
+  const auto normalizers = TextAndMasksObjective({}, kWeights).compute_normalizers(samples_);
   ASSERT_EQ(normalizers.size(), 3U);
   EXPECT_EQ(normalizers[1], 5) << "masks";
   // Three masks of 128 × 96 pixels in squares of 128; 160 × 90 resized to 128 × 72; 50 × 50 resized

@@ -89,8 +89,8 @@ struct TrainedRank {
 /// Trains on these samples as one of the ranks.
 TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& step_options, const Consensus& consensus) {
   const auto model = parity::Case("mixed_batch").load_model();
-  const CrossEntropy objective(step_options.tasks);
-  Training training(*model, kSettings, objective.gradient_groups());
+  const CrossEntropyObjective objective(step_options.tasks);
+  TrainingState training(*model, kSettings, objective.num_gradient_groups());
   training.gradient_buckets.register_comm_hook(
       [&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum_async(bucket); });
   TrainedRank outcome;
@@ -98,7 +98,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
     const StepInput input{.objective = objective,
                           .samples = samples,
                           .normalizers = consensus.sum_over_ranks(objective.compute_normalizers(samples))};
-    Step step(training, input, consensus);
+    TrainingStep step(training, input, consensus);
     step.accumulate(step_options.make_layout(*model, samples));
     step.prepare();
     const StepResult result = step.apply(kRankRates);

@@ -28,11 +28,11 @@ TEST(NormalizeAnswerTest, TheChoiceAIsNotAnArticle) {
 }
 
 TEST(AnswerTypeTest, UsesTheRecordOrYesAndNo) {
-  EXPECT_EQ(get_answer_type(make_record("CLOSED", "left")), AnswerType::kClosed);
-  EXPECT_EQ(get_answer_type(make_record("Open", "yes")), AnswerType::kOpen);
-  EXPECT_EQ(get_answer_type(make_record("", "No.")), AnswerType::kClosed);
-  EXPECT_EQ(get_answer_type(make_record("", "No fluid")), AnswerType::kOpen);
-  EXPECT_EQ(get_answer_type(make_record("other", " YES ")), AnswerType::kClosed);
+  EXPECT_EQ(determine_answer_type(make_record("CLOSED", "left")), AnswerType::kClosed);
+  EXPECT_EQ(determine_answer_type(make_record("Open", "yes")), AnswerType::kOpen);
+  EXPECT_EQ(determine_answer_type(make_record("", "No.")), AnswerType::kClosed);
+  EXPECT_EQ(determine_answer_type(make_record("", "No fluid")), AnswerType::kOpen);
+  EXPECT_EQ(determine_answer_type(make_record("other", " YES ")), AnswerType::kClosed);
 }
 
 TEST(ClosedQuestionScore, AccuracyIsTheShareOfEqualAnswers) {

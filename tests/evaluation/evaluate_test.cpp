@@ -16,12 +16,14 @@ namespace {
 
 TEST(EvaluationTest, IsOneJsonLine) {
   Evaluation evaluation;
-  evaluation.total = {.samples = 4, .num_exact = 3, .num_with_loss = 4, .loss_sum = 3, .label_tokens = 12};
-  evaluation.by_task["count"] = {.samples = 2, .num_exact = 1, .num_with_loss = 2, .loss_sum = 2, .label_tokens = 4};
+  evaluation.total = {
+      .samples = 4, .num_exact_matches = 3, .num_samples_with_loss = 4, .loss_sum = 3, .label_tokens = 12};
+  evaluation.by_task["count"] = {
+      .samples = 2, .num_exact_matches = 1, .num_samples_with_loss = 2, .loss_sum = 2, .label_tokens = 4};
   evaluation.batch_size = 16;
   evaluation.num_skipped = 1;
-  evaluation.closed.add("yes", "Yes");
-  evaluation.open.add("left lung", "left side");
+  evaluation.closed_questions.add("yes", "Yes");
+  evaluation.open_questions.add("left lung", "left side");
   EXPECT_EQ(evaluation.to_json(), R"({"loss":0.25,"label_tokens":12,"samples":4,"exact_match":0.75,)"
                                   R"("closed":{"samples":1,"accuracy":1.0},"open":{"samples":1,"exact_match":0.0,)"
                                   R"("recall":0.5,"precision":0.5,"f1":0.5},"skipped":1,"dropped":0,)"
@@ -81,10 +83,10 @@ TEST_F(EvaluateTest, ComparesAnswersAndSumsTheLoss) {
   EXPECT_THAT(ids(), testing::ElementsAre("words", "square", "row", "two"));
   EXPECT_EQ(answers_[2].index, 2);
   EXPECT_EQ(full.total.samples, 4);
-  EXPECT_EQ(full.total.num_exact, 0);
+  EXPECT_EQ(full.total.num_exact_matches, 0);
   EXPECT_EQ(full.by_task.at("yes or no").samples, 1);
   EXPECT_EQ(full.by_task.size(), 1U);
-  EXPECT_EQ(full.closed.samples + full.open.samples, 4);
+  EXPECT_EQ(full.closed_questions.samples + full.open_questions.samples, 4);
   int64_t label_tokens = 0;
   for (const auto& sample : source_.samples()) label_tokens += data::get_shape(sample).label_tokens;
   EXPECT_EQ(full.total.label_tokens, label_tokens);
@@ -101,10 +103,10 @@ TEST_F(EvaluateTest, IgnoresSurroundingWhiteSpace) {
   }
   const std::string prediction = answers_[0].prediction;
   ASSERT_FALSE(prediction.empty());
-  EXPECT_EQ(run_evaluation().total.num_exact, 4);
+  EXPECT_EQ(run_evaluation().total.num_exact_matches, 4);
   EXPECT_EQ(answers_[0].expected, prediction);
   records_[0].turns.back().text = prediction + " and more";
-  EXPECT_EQ(run_evaluation().total.num_exact, 3);
+  EXPECT_EQ(run_evaluation().total.num_exact_matches, 3);
 }
 
 TEST_F(EvaluateTest, ARecordWithoutAnswerIsNotCompared) {
@@ -144,7 +146,7 @@ class EvaluationOutOfMemoryTest : public EvaluateTest {
     return result;
   }
 
-  memory::FaultInjection allocations_;
+  memory::AllocationFaultInjector allocations_;
   int64_t num_allocations_ = 0, peak_bytes_ = 0;  // of the newest evaluation
   EvaluationSettings settings_{.batch_size = 4, .max_new_tokens = 6};
   std::vector<report::Event> events_;
@@ -158,7 +160,7 @@ TEST_F(EvaluationOutOfMemoryTest, AnAllocationFailureChangesNoScore) {
   constexpr int64_t kFaults = 40;
   for (int64_t i = 0; i < kFaults; ++i) {
     SCOPED_TRACE(i);
-    const Evaluation split = run_with_faults({.failing_allocation = i * num_allocations / kFaults});
+    const Evaluation split = run_with_faults({.failing_allocation_index = i * num_allocations / kFaults});
     EXPECT_EQ(split.oom_splits, 1);
     EXPECT_EQ(split.batch_size, 2);
     EXPECT_EQ(split.num_dropped, 0);
@@ -180,7 +182,7 @@ TEST_F(EvaluationOutOfMemoryTest, SamplesThatDoNotFitAreDroppedAndReported) {
   bool is_partial = false;
   for (int64_t share = 9; share >= 0; --share) {
     const Evaluation result = run_with_faults({.limit_bytes = peak_bytes * share / 10});
-    EXPECT_EQ(result.total.num_with_loss + result.num_dropped, 4);
+    EXPECT_EQ(result.total.num_samples_with_loss + result.num_dropped, 4);
     if (result.num_dropped == 0) continue;
     is_partial |= result.num_dropped < 4;
     ASSERT_FALSE(events_.empty());

@@ -7,7 +7,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     vlmtrain::image::MemorySource source(std::as_bytes(std::span(data, size)));
     const auto header = vlmtrain::image::read_header(source, "input");
-    if (header.stored.height < 1 || header.stored.height * header.stored.width > vlmtrain::image::kMaxImagePixels) {
+    if (header.stored_size.height < 1 ||
+        header.stored_size.height * header.stored_size.width > vlmtrain::image::kMaxImagePixels) {
       std::abort();
     }
   });

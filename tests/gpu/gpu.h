@@ -38,7 +38,7 @@ inline at::Tensor fetch_result(const at::Tensor& tensor) {
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (vgpu::find_interface() != nullptr) GTEST_SKIP() << "the GPU is virtual";
+    if (vgpu::find_virtual_gpu_interface() != nullptr) GTEST_SKIP() << "the GPU is virtual";
     if (device_name() != "cpu" && memory::open_device("auto").is_cpu()) GTEST_SKIP() << "this machine has no GPU";
     device_ = memory::open_device(device_name());
   }

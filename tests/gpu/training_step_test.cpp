@@ -22,7 +22,7 @@ TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   models::load_weights(*model, reference.checkpoint());
   engine::AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = engine::LossScaleSettings{.initial = 1024};
-  engine::Training training(*model, settings);
+  engine::TrainingState training(*model, settings);
   const double rate = is_fault_planted() ? 0 : 1e-3;
   const engine::LearningRates rates{rate, rate, rate};
   const auto samples = reference.samples();

@@ -103,7 +103,8 @@ TEST(Augment, FillsOutsideWithBlack) {
 TEST(Augment, BrightnessIsRoundedAndClamped) {
   const at::Tensor image = at::empty({3, 1, 2}, at::kByte);
   for (int64_t i = 0; i < 6; ++i) image.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(50 * i + 1);
-  const at::Tensor bright = augment_image(image, {.brightness_factor = 1.5}), dark = augment_image(image, {.brightness_factor = 0.5});
+  const at::Tensor bright = augment_image(image, {.brightness_factor = 1.5}),
+                   dark = augment_image(image, {.brightness_factor = 0.5});
   const std::vector<int> expected_bright{2, 77, 152, 227, 255, 255}, expected_dark{1, 26, 51, 76, 101, 126};
   for (int64_t i = 0; i < 6; ++i) {
     EXPECT_EQ(bright.const_data_ptr<uint8_t>()[i], expected_bright[i]);
@@ -115,7 +116,8 @@ TEST(Augment, DependsOnlyOnTheSeed) {
   const AugmentSettings settings{.flip_probability = 0.5, .max_rotation_degrees = 10, .max_brightness_change = 0.2};
   EXPECT_EQ(draw_augmentation(settings, 42), draw_augmentation(settings, 42));
   EXPECT_NE(draw_augmentation(settings, 42), draw_augmentation(settings, 43));
-  EXPECT_EQ(draw_augmentation(settings, 42).rotation_degrees, draw_augmentation({.max_rotation_degrees = 10}, 42).rotation_degrees);
+  EXPECT_EQ(draw_augmentation(settings, 42).rotation_degrees,
+            draw_augmentation({.max_rotation_degrees = 10}, 42).rotation_degrees);
 }
 
 TEST(Augment, DrawsFromTheRangesOfTheSettings) {
@@ -140,10 +142,12 @@ TEST(Augment, DrawsFromTheRangesOfTheSettings) {
 
 /// Numbers and bytes that must be equal on all machines.
 TEST(Augment, IsTheSameOnEveryMachine) {
-  const Augmentation augmentation = draw_augmentation({.flip_probability = 0.5, .max_rotation_degrees = 10, .max_brightness_change = 0.2}, 42);
+  const Augmentation augmentation =
+      draw_augmentation({.flip_probability = 0.5, .max_rotation_degrees = 10, .max_brightness_change = 0.2}, 42);
   EXPECT_EQ(augmentation.rotation_degrees * 0x1p24, -7477639);
   EXPECT_EQ(augmentation.brightness_factor * 0x1p24, 19110908);
-  EXPECT_EQ(compute_crc32(augment_image(make_noise_image(31, 47), {.is_flipped = true, .rotation_degrees = 12.5, .brightness_factor = 1.1})),
+  EXPECT_EQ(compute_crc32(augment_image(make_noise_image(31, 47),
+                                        {.is_flipped = true, .rotation_degrees = 12.5, .brightness_factor = 1.1})),
             "a481cec9");
 }
 

@@ -29,7 +29,7 @@ PngSamples make_samples(const Counts& counts, int64_t bits = 8, int64_t channels
   for (const auto& [value, count] : counts) pixels.insert(pixels.end(), static_cast<size_t>(count), value);
   const int64_t bytes = bits == 16 ? 2 : 1;
   PngSamples samples{
-      .rows = StoredPixels({1, std::ssize(pixels)}, channels * bytes), .channels = channels, .bits = bits};
+      .rows = StoredPixels({1, std::ssize(pixels)}, channels * bytes), .channels = channels, .bit_depth = bits};
   uint8_t* target = samples.rows.samples.get();
   for (const int64_t value : pixels) {
     for (int64_t channel = 0; channel < channels; ++channel) {

@@ -35,8 +35,9 @@ TEST(Resize, IsBitEqualToTorchvision) {
     std::memcpy(image.mutable_data_ptr(), pixels.data() + source.at("offset").get<size_t>(), image.nbytes());
     sources[name] = image;
   }
-  const std::map<std::string, Filter> filters{
-      {"bilinear", Filter::kBilinear}, {"bicubic", Filter::kBicubic}, {"lanczos", Filter::kLanczos}};
+  const std::map<std::string, ResampleFilter> filters{{"bilinear", ResampleFilter::kBilinear},
+                                                      {"bicubic", ResampleFilter::kBicubic},
+                                                      {"lanczos", ResampleFilter::kLanczos}};
   ASSERT_GT(reference.at("cases").size(), 100U);
   for (const auto& entry : reference.at("cases")) {
     const at::Tensor resized =
@@ -53,10 +54,10 @@ TEST(Resize, MatchesAten) {
     const at::Tensor image = make_noise(random_side(), random_side() + 1, round);
     const std::array<int64_t, 2> size{random_side(), random_side()};
     const at::Tensor batch = image.unsqueeze(0);
-    EXPECT_TRUE(at::equal(resize(image, size[0], size[1], Filter::kBilinear),
+    EXPECT_TRUE(at::equal(resize(image, size[0], size[1], ResampleFilter::kBilinear),
                           at::_upsample_bilinear2d_aa(batch, size, false).squeeze(0)))
         << image.sizes() << " to " << size[0] << " x " << size[1];
-    EXPECT_TRUE(at::equal(resize(image, size[0], size[1], Filter::kBicubic),
+    EXPECT_TRUE(at::equal(resize(image, size[0], size[1], ResampleFilter::kBicubic),
                           at::_upsample_bicubic2d_aa(batch, size, false).squeeze(0)))
         << image.sizes() << " to " << size[0] << " x " << size[1];
   }
@@ -65,7 +66,7 @@ TEST(Resize, MatchesAten) {
 /// Pillow's weights are only more precise than ATen's. Its exact bytes are in the goldens of
 /// tests/models/nanovlm_test.cpp.
 TEST(Resize, PillowDiffersFromAtenByAtMostOneByte) {
-  for (const Filter filter : {Filter::kBilinear, Filter::kBicubic}) {
+  for (const ResampleFilter filter : {ResampleFilter::kBilinear, ResampleFilter::kBicubic}) {
     const at::Tensor image = make_noise(61, 83, 4);
     const at::Tensor actual = resize_pillow(image, 40, 120, filter);
     const at::Tensor expected = resize(image, 40, 120, filter);
@@ -81,7 +82,7 @@ TEST(Resize, FloatResizeRoundsOnce) {
     const at::Tensor image = make_noise(random_side(), random_side(), round);
     const std::array<int64_t, 2> size{random_side(), random_side()};
     const at::Tensor exact = at::_upsample_bilinear2d_aa(image.unsqueeze(0).to(at::kDouble), size, false).squeeze(0);
-    const at::Tensor actual = resize_float(image, size[0], size[1], Filter::kBilinear);
+    const at::Tensor actual = resize_float(image, size[0], size[1], ResampleFilter::kBilinear);
     EXPECT_LE((actual.to(at::kDouble) - exact).abs().max().item<double>(), 0.5 + 2e-6)
         << image.sizes() << " to " << size[0] << " x " << size[1];
   }
@@ -91,17 +92,18 @@ TEST(Resize, MemoryLayoutDoesNotMatter) {
   const at::Tensor image = make_noise(37, 53, 1);
   const at::Tensor interleaved = image.permute({1, 2, 0}).contiguous().permute({2, 0, 1});
   ASSERT_FALSE(interleaved.is_contiguous());
-  EXPECT_TRUE(at::equal(resize(image, 64, 64, Filter::kLanczos), resize(interleaved, 64, 64, Filter::kLanczos)));
+  EXPECT_TRUE(at::equal(resize(image, 64, 64, ResampleFilter::kLanczos),
+                        resize(interleaved, 64, 64, ResampleFilter::kLanczos)));
 }
 
 TEST(Resize, SameSizeIsTheSameImage) {
   const at::Tensor image = make_noise(9, 7, 2);
-  EXPECT_TRUE(at::equal(resize(image, 9, 7, Filter::kLanczos), image));
+  EXPECT_TRUE(at::equal(resize(image, 9, 7, ResampleFilter::kLanczos), image));
 }
 
 TEST(Resize, RejectsOtherTypesAndSizes) {
-  EXPECT_THROW(resize(make_noise(4, 4, 0).to(at::kFloat), 8, 8, Filter::kLanczos), InternalError);
-  EXPECT_THROW(resize(make_noise(4, 4, 0), 0, 8, Filter::kLanczos), InternalError);
+  EXPECT_THROW(resize(make_noise(4, 4, 0).to(at::kFloat), 8, 8, ResampleFilter::kLanczos), InternalError);
+  EXPECT_THROW(resize(make_noise(4, 4, 0), 0, 8, ResampleFilter::kLanczos), InternalError);
 }
 
 }  // namespace

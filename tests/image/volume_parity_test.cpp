@@ -35,7 +35,9 @@ VolumeSettings parse_settings(const json& stored) {
   result.percentiles = stored.at("percentiles").get<std::array<double, 2>>();
   result.window = stored.at("window").get<std::array<double, 2>>();
   const std::string series = stored.at("series");
-  result.series = series == "mean" ? SeriesUse::kMean : series == "frames" ? SeriesUse::kFrames : SeriesUse::kRefused;
+  result.series = series == "mean"     ? TimeSeriesMode::kMean
+                  : series == "frames" ? TimeSeriesMode::kFrames
+                                       : TimeSeriesMode::kRefused;
   result.max_frames = stored.at("max_frames");
   return result;
 }

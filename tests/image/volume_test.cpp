@@ -230,11 +230,11 @@ TEST(Volume, AppliesTheSeriesSetting) {
   EXPECT_THAT([&] { count_volumes(info, settings); }, throws_series_error);
   EXPECT_THAT([&] { read_volume(scan, settings); }, throws_series_error);
 
-  settings.series = SeriesUse::kMean;
+  settings.series = TimeSeriesMode::kMean;
   EXPECT_EQ(count_volumes(info, settings), 1);
   EXPECT_EQ(get_voxel(read_volume(scan, settings), 1, 0, 0), 1 + 3 * 60);
 
-  settings.series = SeriesUse::kFrames;
+  settings.series = TimeSeriesMode::kFrames;
   settings.max_frames = 3;
   EXPECT_EQ(count_volumes(info, settings), 3);
   const at::Tensor frames = read_volume(scan, settings);
@@ -268,9 +268,9 @@ TEST(Volume, IsThreadSafe) {
 TEST(Volume, MemoryDependsOnTheResultNotOnTheScan) {
   const VolumeInfo info{{512, 512, 1000}, {0.7, 0.7, 0.7}, "LPS", 400};
   VolumeSettings settings;
-  settings.series = SeriesUse::kFrames;
+  settings.series = TimeSeriesMode::kFrames;
   EXPECT_LT(estimate_reading_bytes(info, settings), 8 << 20);
-  settings.series = SeriesUse::kMean;
+  settings.series = TimeSeriesMode::kMean;
   EXPECT_LT(estimate_reading_bytes(info, settings), 16 << 20);
   settings.spacing = Axes<double>{1.4, 1.4, 1.4};
   EXPECT_GT(estimate_reading_bytes(info, settings), int64_t{12} * 256 * 256 * 500);

@@ -169,15 +169,16 @@ TEST_F(AtomicDirectoryTest, RefusesToReplaceAFile) {
 TEST_F(AtomicDirectoryTest, ReplacesInTwoStepsWhereNamesCannotBeExchanged) {
   fs::create_directories(folder() / "d" / "old");
   fs::create_directories(folder() / "fresh" / "new");
-  const fs::path backup = replace_in_two_steps(folder() / "fresh", folder() / "d");
+  const fs::path backup = replace_folder_in_two_steps(folder() / "fresh", folder() / "d");
   EXPECT_THAT(entries(folder() / "d"), ElementsAre("new"));
   EXPECT_THAT(entries(backup), ElementsAre("old"));
 }
 
 TEST_F(AtomicDirectoryTest, RestoresTheOldFolderWhenRenamingFails) {
   fs::create_directories(folder() / "d" / "old");
-  EXPECT_THAT(get_error_message([&] { replace_in_two_steps(folder() / "none", folder() / "d"); }, ExitCode::kFailed),
-              HasSubstr((folder() / "d").string()));
+  EXPECT_THAT(
+      get_error_message([&] { replace_folder_in_two_steps(folder() / "none", folder() / "d"); }, ExitCode::kFailed),
+      HasSubstr((folder() / "d").string()));
   EXPECT_THAT(entries(folder()), ElementsAre("d"));
   EXPECT_THAT(entries(folder() / "d"), ElementsAre("old"));
 }
@@ -198,7 +199,7 @@ constexpr int kFiles = 8;
     if (exchange || !fs::exists(final_path)) {
       directory.commit();
     } else {
-      fs::remove_all(replace_in_two_steps(directory.path(), final_path));
+      fs::remove_all(replace_folder_in_two_steps(directory.path(), final_path));
     }
   }
 }
@@ -230,7 +231,7 @@ TEST_P(Killed, LeavesAWholeFolderAtEveryInstant) {
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
     leftovers += entries(folder()).size() > 1 ? 1 : 0;
-    clean_up_temporaries(folder());
+    clean_up_abandoned_temp_files(folder());
     ASSERT_THAT(entries(folder()), ElementsAre("step"));
     ASSERT_EQ(entries(final_path).size(), kFiles);
     const std::string version = read_contents(final_path / "0");

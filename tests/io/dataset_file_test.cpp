@@ -152,14 +152,14 @@ TEST_F(OpenRecords, ReadsOneRecordAtATime) {
 TEST_F(OpenRecords, DetectsChangedFiles) {
   const auto records = open_records(put("a.jsonl", kLine), {});
   EXPECT_EQ(records->at(0).problem, "");
-  const uint64_t stamp = records->stamp();
-  EXPECT_EQ(open_records(folder() / "a.jsonl", {})->stamp(), stamp);
-  EXPECT_NE(open_records(folder() / "a.jsonl", {.image_root = "elsewhere"})->stamp(), stamp);
-  EXPECT_NE(open_records(folder() / "a.jsonl", {.columns = {{"question", "q"}}})->stamp(), stamp);
+  const uint64_t version_hash = records->version_hash();
+  EXPECT_EQ(open_records(folder() / "a.jsonl", {})->version_hash(), version_hash);
+  EXPECT_NE(open_records(folder() / "a.jsonl", {.image_root = "elsewhere"})->version_hash(), version_hash);
+  EXPECT_NE(open_records(folder() / "a.jsonl", {.columns = {{"question", "q"}}})->version_hash(), version_hash);
   put("a.jsonl", std::string(kLine) + " ");
   EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed),
               HasSubstr("a.jsonl changed during the run"));
-  EXPECT_NE(open_records(folder() / "a.jsonl", {})->stamp(), stamp);
+  EXPECT_NE(open_records(folder() / "a.jsonl", {})->version_hash(), version_hash);
   std::filesystem::remove(folder() / "a.jsonl");
   EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed), HasSubstr("cannot read"));
 }
@@ -175,7 +175,7 @@ TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {
     EXPECT_EQ(records->at(1).id, "part-1:1");
     EXPECT_EQ(records->at(2).location, "part-2.jsonl, line 2");
     EXPECT_EQ(records->at_without_bytes(5).location, "part-10.jsonl, line 3");
-    EXPECT_NE(records->stamp(), 0U);
+    EXPECT_NE(records->version_hash(), 0U);
   }
   EXPECT_EQ(open_records(folder() / "part-2*", {})->at(0).location, "line 2");
 }
@@ -242,13 +242,13 @@ TEST(SubsetRecords, KeepsTheBlocksOfTheBase) {
       return record;
     }
     std::vector<int64_t> block_starts() const override { return {0, 3, 6, 8}; }
-    uint64_t stamp() const override { return 5; }
+    uint64_t version_hash() const override { return 5; }
   };
   const auto all = std::make_shared<Blocks>();
   const SubsetRecords subset(all, {1, 4, 5, 9});
   EXPECT_THAT(subset.block_starts(), ElementsAre(0, 1, 3));
   EXPECT_THAT(SubsetRecords(all, {4, 1}).block_starts(), IsEmpty());
-  EXPECT_NE(subset.stamp(), SubsetRecords(all, {1, 4, 5, 8}).stamp());
+  EXPECT_NE(subset.version_hash(), SubsetRecords(all, {1, 4, 5, 8}).version_hash());
 }
 
 TEST_F(ReadDataset, RefusesOtherFiles) {

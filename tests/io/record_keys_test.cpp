@@ -280,7 +280,7 @@ TEST(RecordKeys, IgnoredKeysAreLeftOutAtEveryDepth) {
   const Record read_record = read(record, {.ignore_keys = {"tools", "max_pixels", "weight", "name"}});
   EXPECT_EQ(read_record.problem, "");
   EXPECT_THAT(read_record.notices, IsEmpty());
-  EXPECT_NE(RecordReader({.ignore_keys = {"tools"}}, "").stamp(), RecordReader({}, "").stamp());
+  EXPECT_NE(RecordReader({.ignore_keys = {"tools"}}, "").version_hash(), RecordReader({}, "").version_hash());
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ using JsonIndex = TemporaryFolderTest;
 RecordOffsets make_offsets() {
   RecordOffsets offsets;
   offsets.is_json_lines = true;
-  offsets.begins = {0, 10, uint64_t{1} << 40};
+  offsets.begin_offsets = {0, 10, uint64_t{1} << 40};
   offsets.line_numbers = {1, 2, 7};
   offsets.end = (uint64_t{1} << 40) + 5;
   return offsets;
@@ -26,7 +26,7 @@ TEST_F(JsonIndex, KeepsOffsetsAcrossRuns) {
   const auto read = read_json_index(index, 17, offsets.end);
   ASSERT_TRUE(read);
   EXPECT_TRUE(read->is_json_lines);
-  EXPECT_EQ(read->begins, offsets.begins);
+  EXPECT_EQ(read->begin_offsets, offsets.begin_offsets);
   EXPECT_EQ(read->line_numbers, offsets.line_numbers);
   EXPECT_EQ(read->end, offsets.end);
   EXPECT_FALSE(read_json_index(index, 18, offsets.end)) << "of another state of the file";

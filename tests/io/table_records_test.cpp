@@ -167,18 +167,19 @@ TEST_F(Parquet, AListOfImagesIsOneVideoWithAndWithoutBytes) {
 TEST_F(Parquet, TheLargestRowGroupIsKnownBeforeItIsRead) {
   const auto records = open_records(golden_path("mixed_batch.parquet"), {});
   const RowGroupMemory memory = get_row_group_memory();
-  ASSERT_TRUE(memory.largest);
-  EXPECT_EQ(memory.largest->file, golden_path("mixed_batch.parquet"));
-  EXPECT_LE(memory.largest->rows, 4);
-  EXPECT_GT(memory.largest->bytes, 10'000);
+  ASSERT_TRUE(memory.largest_group);
+  EXPECT_EQ(memory.largest_group->file, golden_path("mixed_batch.parquet"));
+  EXPECT_LE(memory.largest_group->rows, 4);
+  EXPECT_GT(memory.largest_group->bytes, 10'000);
   EXPECT_EQ(memory.cached_bytes, 0);
-  EXPECT_GE(memory.max_cached_bytes, memory.largest->bytes);
-  EXPECT_EQ(memory.compute_additional_bytes(), memory.max_cached_bytes + memory.largest->bytes);
+  EXPECT_GE(memory.max_cached_bytes, memory.largest_group->bytes);
+  EXPECT_EQ(memory.compute_additional_bytes(), memory.max_cached_bytes + memory.largest_group->bytes);
   (void)records->at(0);
   const RowGroupMemory after_read = get_row_group_memory();
   EXPECT_GT(after_read.cached_bytes, 0);
-  EXPECT_EQ(after_read.compute_additional_bytes(),
-            std::max<int64_t>(0, after_read.max_cached_bytes - after_read.cached_bytes) + after_read.largest->bytes);
+  EXPECT_EQ(
+      after_read.compute_additional_bytes(),
+      std::max<int64_t>(0, after_read.max_cached_bytes - after_read.cached_bytes) + after_read.largest_group->bytes);
 }
 
 class FixedSizeRowGroup : public RowGroup {
@@ -267,10 +268,10 @@ TEST(RowGroupCache, ReportsTheMemoryOfDataSets) {
   EXPECT_EQ(cache.memory().max_cached_bytes, 100);
   cache.add_file(2, 20, "c.parquet", {3}, {90});
   EXPECT_EQ(cache.memory().max_cached_bytes, 170) << "the largest of each data set";
-  EXPECT_EQ(cache.memory().largest->file, "c.parquet");
-  EXPECT_EQ(cache.memory().largest->rows, 3);
+  EXPECT_EQ(cache.memory().largest_group->file, "c.parquet");
+  EXPECT_EQ(cache.memory().largest_group->rows, 3);
   cache.remove_file(20);
-  EXPECT_EQ(cache.memory().largest->file, "b.parquet");
+  EXPECT_EQ(cache.memory().largest_group->file, "b.parquet");
   EXPECT_EQ(RowGroupMemory{}.compute_additional_bytes(), 0);
 }
 

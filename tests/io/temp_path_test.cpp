@@ -43,7 +43,7 @@ TEST_F(CleanUpTemporaries, RestoresABackupOfADeadProcess) {
             }),
             0);
   ASSERT_EQ(entries(folder()).size(), 2);
-  clean_up_temporaries(folder());
+  clean_up_abandoned_temp_files(folder());
   EXPECT_THAT(entries(folder()), ElementsAre("d"));
   EXPECT_THAT(entries(folder() / "d"), ElementsAre("old"));
 }
@@ -57,7 +57,7 @@ TEST_F(CleanUpTemporaries, RemovesFilesOfAZombieProcess) {
   siginfo_t exit_info{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &exit_info, WEXITED | WNOWAIT), 0);
   ASSERT_EQ(entries(folder()).size(), 1);
-  clean_up_temporaries(folder());
+  clean_up_abandoned_temp_files(folder());
   EXPECT_THAT(entries(folder()), IsEmpty());
   waitpid(child, nullptr, 0);
 }
@@ -66,11 +66,11 @@ TEST_F(CleanUpTemporaries, RemovesAReplacedBackup) {
   fs::create_directories(folder() / "d" / "old");
   fs::create_directories(folder() / "fresh" / "new");
   ASSERT_EQ(run_in_child([&] {
-              replace_in_two_steps(folder() / "fresh", folder() / "d");
+              replace_folder_in_two_steps(folder() / "fresh", folder() / "d");
               return 0;
             }),
             0);
-  clean_up_temporaries(folder());
+  clean_up_abandoned_temp_files(folder());
   EXPECT_THAT(entries(folder()), ElementsAre("d"));
   EXPECT_THAT(entries(folder() / "d"), ElementsAre("new"));
 }
@@ -98,24 +98,24 @@ TEST_F(CleanUpTemporaries, KeepsFilesOfLiveProcessesAndUnknownFiles) {
   const AtomicDirectory directory(folder() / "d");
   const fs::path backup = make_temp_path(folder() / "e", TempPathKind::kBackup);
   fs::create_directory(backup);
-  clean_up_temporaries(folder());
+  clean_up_abandoned_temp_files(folder());
   EXPECT_EQ(entries(folder()).size(), 4);
   EXPECT_TRUE(fs::exists(directory.path()));
   EXPECT_TRUE(fs::exists(backup));
-  clean_up_temporaries(folder() / "none");
+  clean_up_abandoned_temp_files(folder() / "none");
 }
 
 // The system reuses process numbers. The start time identifies the process.
 TEST_F(CleanUpTemporaries, RemovesFilesOfAnEarlierProcessWithTheSamePid) {
   put(fmt::format(".a.vlmtrain-new.{}.{}.12.0", get_machine_id(), getpid()), "");
-  clean_up_temporaries(folder());
+  clean_up_abandoned_temp_files(folder());
   EXPECT_THAT(entries(folder()), IsEmpty());
 }
 
 TEST_F(CleanUpTemporaries, KeepsRecentFilesOfAnotherMachine) {
   put(".a.vlmtrain-new.elsewhere.7.12.0", "");
   fs::create_directory(folder() / ".d.vlmtrain-old.elsewhere.7.12.1");
-  clean_up_temporaries(folder());
+  clean_up_abandoned_temp_files(folder());
   EXPECT_THAT(entries(folder()), ElementsAre(".a.vlmtrain-new.elsewhere.7.12.0", "d"));
 }
 
@@ -126,7 +126,7 @@ TEST_F(CleanUpTemporaries, RemovesAFolderThatWasBeingRemoved) {
             }),
             0);
   ASSERT_EQ(entries(folder()).size(), 1);
-  clean_up_temporaries(folder());
+  clean_up_abandoned_temp_files(folder());
   EXPECT_THAT(entries(folder()), IsEmpty());
 }
 

@@ -15,7 +15,7 @@ namespace vlmtrain::kernels {
 
 /// A test of kernels on the CPU. It opens the library of emulated kernels; threads run in the order
 /// of the parameter.
-class EmulatedKernelTest : public testing::TestWithParam<emulation::Order> {
+class EmulatedKernelTest : public testing::TestWithParam<emulation::ThreadOrder> {
  protected:
   static void SetUpTestSuite() {
     setenv("VLMTRAIN_EMULATED_KERNELS", VLMTRAIN_EMULATED_KERNELS, /*overwrite=*/1);
@@ -28,9 +28,9 @@ class EmulatedKernelTest : public testing::TestWithParam<emulation::Order> {
 
   /// Returns the library's settings. The test program has an emulation of its own for planted
   /// faults.
-  static emulation::Settings& settings() {
+  static emulation::EmulationSettings& settings() {
     void* const library = dlopen(VLMTRAIN_EMULATED_KERNELS, RTLD_NOW | RTLD_NOLOAD);
-    return *reinterpret_cast<emulation::Settings* (*)()>(dlsym(library, emulation::kSettingsSymbol))();
+    return *reinterpret_cast<emulation::EmulationSettings* (*)()>(dlsym(library, emulation::kSettingsSymbol))();
   }
 };
 
@@ -66,7 +66,7 @@ inline at::Tensor reserve_tensor(at::IntArrayRef sizes, at::ScalarType dtype) {
       memory, sizes, [bytes](void* pointer) { munmap(pointer, bytes); }, dtype);
 }
 
-inline const auto kEveryOrder =
-    testing::Values(emulation::Order::kForwards, emulation::Order::kBackwards, emulation::Order::kShuffled);
+inline const auto kEveryOrder = testing::Values(emulation::ThreadOrder::kForwards, emulation::ThreadOrder::kBackwards,
+                                                emulation::ThreadOrder::kShuffled);
 
 }  // namespace vlmtrain::kernels

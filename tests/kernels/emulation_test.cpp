@@ -12,13 +12,13 @@
 namespace vlmtrain::kernels {
 namespace {
 
-using emulation::Order;
+using emulation::ThreadOrder;
 using testing::Contains;
 using testing::Each;
 using testing::Not;
 
 constexpr float kSum = 256 * 257 / 2;
-constexpr Order kOrders[] = {Order::kForwards, Order::kBackwards, Order::kShuffled};
+constexpr ThreadOrder kOrders[] = {ThreadOrder::kForwards, ThreadOrder::kBackwards, ThreadOrder::kShuffled};
 
 std::vector<float> numbers() {
   std::vector<float> values(256);
@@ -32,23 +32,23 @@ class EmulationTest : public testing::Test {
 };
 
 TEST_F(EmulationTest, CorrectKernelIsOrderIndependent) {
-  for (const Order order : kOrders) {
+  for (const ThreadOrder order : kOrders) {
     emulation::settings().order = order;
     EXPECT_THAT(planted::block_sum(numbers()), Each(kSum));
   }
 }
 
 TEST_F(EmulationTest, MissingBarrierIsDetected) {
-  for (const Order order : kOrders) {
+  for (const ThreadOrder order : kOrders) {
     emulation::settings().order = order;
     EXPECT_THAT(planted::block_sum_without_barrier(numbers()), Contains(Not(kSum))) << static_cast<int>(order);
   }
 }
 
 TEST_F(EmulationTest, RaceDependsOnOrder) {
-  emulation::settings().order = Order::kForwards;
+  emulation::settings().order = ThreadOrder::kForwards;
   const auto forwards = planted::race(numbers());
-  emulation::settings().order = Order::kBackwards;
+  emulation::settings().order = ThreadOrder::kBackwards;
   const auto backwards = planted::race(numbers());
   EXPECT_TRUE(forwards != backwards);
 }

@@ -30,17 +30,17 @@ AllocationEvent release(uintptr_t address, int64_t bytes, Component during) {
 }
 
 int64_t bytes_of_component(const MemoryPeak& peak, Component component) {
-  return peak.by_component[static_cast<size_t>(component)];
+  return peak.bytes_by_component[static_cast<size_t>(component)];
 }
 
 int64_t sum_components(const MemoryPeak& peak) {
-  return std::accumulate(peak.by_component.begin(), peak.by_component.end(), int64_t{0});
+  return std::accumulate(peak.bytes_by_component.begin(), peak.bytes_by_component.end(), int64_t{0});
 }
 
 TEST(FindPeakTest, EmptyTraceHasNoPeak) {
-  const MemoryPeak peak = find_peak({});
+  const MemoryPeak peak = find_memory_peak({});
   EXPECT_EQ(peak.allocated_bytes, 0);
-  EXPECT_THAT(peak.by_component, Each(0));
+  EXPECT_THAT(peak.bytes_by_component, Each(0));
 }
 
 TEST(FindPeakTest, FindsPeakAndItsComponents) {
@@ -48,7 +48,7 @@ TEST(FindPeakTest, FindsPeakAndItsComponents) {
       allocation(1, 100, Component::kWeights), allocation(2, 40, Component::kVision, 3),
       allocation(3, 60, Component::kLanguage, 5), release(2, 40, Component::kLanguage),
       allocation(4, 30, Component::kLoss, -1, true)};
-  const MemoryPeak peak = find_peak(events);
+  const MemoryPeak peak = find_memory_peak(events);
   EXPECT_EQ(peak.event_index, 2U);
   EXPECT_EQ(peak.allocated_bytes, 200);
   EXPECT_EQ(bytes_of_component(peak, Component::kWeights), 100);
@@ -64,7 +64,7 @@ TEST(FindPeakTest, FreesCountForAllocatingComponent) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision),
                                             release(1, 50, Component::kOptimizer),
                                             allocation(2, 70, Component::kOptimizer, -1, true)};
-  const MemoryPeak peak = find_peak(events);
+  const MemoryPeak peak = find_memory_peak(events);
   EXPECT_EQ(peak.allocated_bytes, 70);
   EXPECT_EQ(bytes_of_component(peak, Component::kVision), 0);
   EXPECT_EQ(bytes_of_component(peak, Component::kOptimizer), 70);
@@ -75,7 +75,7 @@ TEST(FindPeakTest, ReusedAddressGetsNewOwner) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision), release(1, 50, Component::kVision),
                                             allocation(1, 60, Component::kLoss), allocation(2, 1, Component::kInput),
                                             release(1, 60, Component::kLoss)};
-  const MemoryPeak peak = find_peak(events);
+  const MemoryPeak peak = find_memory_peak(events);
   EXPECT_EQ(peak.allocated_bytes, 61);
   EXPECT_EQ(bytes_of_component(peak, Component::kVision), 0);
   EXPECT_EQ(bytes_of_component(peak, Component::kLoss), 60);
@@ -84,7 +84,7 @@ TEST(FindPeakTest, ReusedAddressGetsNewOwner) {
 TEST(FindPeakTest, PrefersFirstOfEqualPeaks) {
   const std::vector<AllocationEvent> events{allocation(1, 50, Component::kVision), release(1, 50, Component::kVision),
                                             allocation(2, 50, Component::kLoss)};
-  EXPECT_EQ(find_peak(events).event_index, 0U);
+  EXPECT_EQ(find_memory_peak(events).event_index, 0U);
 }
 
 TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
@@ -92,8 +92,8 @@ TEST(FindPeakTest, CountsEarlierAllocationsFromEvent) {
       allocation(1, 100, Component::kWeights), allocation(2, 900, Component::kVision),
       release(2, 900, Component::kVision),     allocation(3, 10, Component::kInput),
       allocation(4, 20, Component::kLanguage), release(4, 20, Component::kLanguage)};
-  EXPECT_EQ(find_peak(events).allocated_bytes, 1000);
-  const MemoryPeak later = find_peak(events, 3);
+  EXPECT_EQ(find_memory_peak(events).allocated_bytes, 1000);
+  const MemoryPeak later = find_memory_peak(events, 3);
   EXPECT_EQ(later.event_index, 4U);
   EXPECT_EQ(later.allocated_bytes, 130);
   EXPECT_EQ(bytes_of_component(later, Component::kWeights), 100);
@@ -173,8 +173,8 @@ TEST_F(AllocationTraceTest, SurvivingAllocationsAreWorkspacesUnlessGradients) {
   }
   const at::Tensor workspace = allocate(2000);
   allocate(500);
-  trace.assign_workspaces(built);
-  const MemoryPeak peak = find_peak(trace.events());
+  trace.tag_workspaces(built);
+  const MemoryPeak peak = find_memory_peak(trace.events());
   EXPECT_GE(bytes_of_component(peak, Component::kGradients), 1000);
   EXPECT_LT(bytes_of_component(peak, Component::kGradients), 2000);
   EXPECT_GE(bytes_of_component(peak, Component::kWorkspace), 2000);

@@ -40,7 +40,7 @@ TEST(HostBudgetTest, RejectsOnlyAllocationsOverLimit) {
   HostBudget budget;
   const at::Tensor base = allocate_megabytes(4);
   {
-    const HostBudget::Limit limit(budget, 6 * kMegabyte);
+    const HostBudget::ScopedLimit limit(budget, 6 * kMegabyte);
     const at::Tensor allowed = allocate_megabytes(2);
     try {
       allocate_megabytes(1);
@@ -49,12 +49,12 @@ TEST(HostBudgetTest, RejectsOnlyAllocationsOverLimit) {
       EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("would exceed the run's limit of 0.006 GB"));
     }
     EXPECT_EQ(budget.live_bytes(), 6 * kMegabyte) << "what was refused was not taken";
-    EXPECT_EQ(budget.num_rejected(), 1);
+    EXPECT_EQ(budget.num_rejected_allocations(), 1);
     // Allocations of another thread, such as the loader's, do not count.
     std::jthread([] { allocate_megabytes(3); });
   }
   EXPECT_NO_THROW(allocate_megabytes(100)) << "without a limit";
-  EXPECT_EQ(budget.num_rejected(), 1);
+  EXPECT_EQ(budget.num_rejected_allocations(), 1);
 }
 
 TEST(HostBudgetTest, OtherThreadsMayFree) {
@@ -68,12 +68,12 @@ TEST(HostBudgetTest, IgnoresAllocationsWhilePaused) {
   HostBudget budget;
   at::Tensor tensor;
   {
-    const HostBudget::Limit limit(budget, kMegabyte);
-    const HostBudget::Pause pause(budget);
+    const HostBudget::ScopedLimit limit(budget, kMegabyte);
+    const HostBudget::ScopedPause pause(budget);
     tensor = allocate_megabytes(5);
     EXPECT_EQ(budget.live_bytes(), 0);
   }
-  EXPECT_EQ(budget.num_rejected(), 0);
+  EXPECT_EQ(budget.num_rejected_allocations(), 0);
   tensor.reset();
   EXPECT_EQ(budget.live_bytes(), 0) << "what was not tracked_tensor is not given back";
   const at::Tensor tracked_tensor = allocate_megabytes(1);
@@ -82,11 +82,11 @@ TEST(HostBudgetTest, IgnoresAllocationsWhilePaused) {
 
 TEST(HostBudgetTest, CountsAlongsideFaultInjection) {
   HostBudget budget;
-  FaultInjection faults;
+  AllocationFaultInjector faults;
   const at::Tensor both = allocate_megabytes(1);
   EXPECT_EQ(budget.live_bytes(), kMegabyte);
   EXPECT_EQ(faults.live_bytes(), kMegabyte);
-  faults.arm({.failing_allocation = 0});
+  faults.arm({.failing_allocation_index = 0});
   EXPECT_THROW(allocate_megabytes(1), c10::OutOfMemoryError);
   EXPECT_EQ(budget.live_bytes(), kMegabyte) << "an allocation that failed for another reason is not held";
 }

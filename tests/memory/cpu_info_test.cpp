@@ -52,29 +52,29 @@ TEST_F(CpuInfoTest, ReadsMinQuotaVersion2) {
 }
 
 TEST_F(CpuInfoTest, LimitsThreadsToControlGroup) {
-  EXPECT_EQ(read_cpu_info(folder()).startable_threads, std::nullopt);
+  EXPECT_EQ(read_cpu_info(folder()).thread_headroom, std::nullopt);
   write("proc/self/cgroup", "0::/job/step\n5:pids:/slurm/job_7\n");
   write("sys/fs/cgroup/job/pids.max", "max\n");
   write("sys/fs/cgroup/job/pids.current", "30\n");
-  EXPECT_EQ(read_cpu_info(folder()).startable_threads, std::nullopt);
+  EXPECT_EQ(read_cpu_info(folder()).thread_headroom, std::nullopt);
   write("sys/fs/cgroup/job/step/pids.max", "100\n");
   write("sys/fs/cgroup/job/step/pids.current", "20\n");
-  EXPECT_EQ(read_cpu_info(folder()).startable_threads, 80);
+  EXPECT_EQ(read_cpu_info(folder()).thread_headroom, 80);
   write("sys/fs/cgroup/pids/slurm/job_7/pids.max", "40\n");
   write("sys/fs/cgroup/pids/slurm/job_7/pids.current", "50\n");
-  EXPECT_EQ(read_cpu_info(folder()).startable_threads, 0);
+  EXPECT_EQ(read_cpu_info(folder()).thread_headroom, 0);
 }
 
 TEST(DefaultThreadsTest, UsesMinOfCoresQuotaAndPids) {
-  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8}), 8);
-  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 16.0}), 8);
-  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.0}), 2);
-  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.5}), 3);
-  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 8, .quota_cores = 0.2}), 1);
-  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 64, .startable_threads = 100}), 25);
-  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 64, .quota_cores = 4.0, .startable_threads = 1000}), 4);
-  EXPECT_EQ(get_default_threads(CpuInfo{.usable_cores = 64, .startable_threads = 0}), 1);
-  EXPECT_EQ(get_default_threads(CpuInfo{}), 1);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8}), 8);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8, .quota_cores = 16.0}), 8);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.0}), 2);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.5}), 3);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8, .quota_cores = 0.2}), 1);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 64, .thread_headroom = 100}), 25);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 64, .quota_cores = 4.0, .thread_headroom = 1000}), 4);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 64, .thread_headroom = 0}), 1);
+  EXPECT_EQ(get_default_num_threads(CpuInfo{}), 1);
 }
 
 TEST_F(CpuInfoTest, ReadsQuotaVersion1) {
@@ -104,7 +104,7 @@ TEST(CpuKernelsTest, ParsesOneDnnOutput) {
   const auto amx = parse_cpu_kernels(make_output("Intel AVX-512 with AVX512BW, AVX512VL, and Intel AMX",
                                                  make_matmul_line("brg_matmul:avx10_1_512_amx")));
   EXPECT_EQ(amx.bf16, Bf16MatmulSupport::kAmx);
-  EXPECT_EQ(amx.aten, "AVX512");
+  EXPECT_EQ(amx.aten_isa, "AVX512");
   EXPECT_EQ(amx.threads, 2);
   EXPECT_EQ(amx.onednn_version, "3.10.2");
   EXPECT_EQ(amx.onednn_isa, "Intel AVX-512 with AVX512BW, AVX512VL, and Intel AMX");
@@ -122,7 +122,7 @@ TEST(CpuKernelsTest, ReportsEmulatedBf16) {
 
 TEST(CpuKernelsTest, MissingFieldsAreEmpty) {
   const auto empty = parse_cpu_kernels("garbage\n,,,\n");
-  EXPECT_EQ(empty.aten, "");
+  EXPECT_EQ(empty.aten_isa, "");
   EXPECT_EQ(empty.onednn_version, "");
 }
 

@@ -13,7 +13,7 @@ TEST(GpuTableTest, FindsGpusByShortName) {
   ASSERT_NE(gpu, nullptr);
   EXPECT_EQ(gpu->architecture, 90);
   EXPECT_EQ(gpu->memory_bytes, 85'029'158'912);
-  EXPECT_TRUE(gpu->memory_measured);
+  EXPECT_TRUE(gpu->is_memory_measured);
   EXPECT_EQ(find_gpu("H100"), nullptr);
   EXPECT_EQ(find_gpu("h1000"), nullptr);
 }

@@ -123,11 +123,13 @@ TEST_F(AvailableHostMemoryTest, ControlGroupVersion1) {
 }
 
 TEST_F(AvailableHostMemoryTest, IsLimitedByUlimit) {
-  EXPECT_EQ(available_memory({.address_space = 1'000'000'000}).bytes, 1'000'000'000 - 5000 * kPage + kAnonymousBytes);
-  EXPECT_EQ(available_memory({.address_space = 1'000'000'000}).limit_source, "the address space limit, ulimit -v");
-  EXPECT_EQ(available_memory({.data = 500'000'000}).bytes, 500'000'000 - 1000 * kPage + kAnonymousBytes);
-  EXPECT_EQ(available_memory({.data = 500'000'000}).limit_source, "the data limit, ulimit -d");
-  EXPECT_EQ(available_memory({.address_space = 1}).bytes, kAnonymousBytes);
+  EXPECT_EQ(available_memory({.address_space_bytes = 1'000'000'000}).bytes,
+            1'000'000'000 - 5000 * kPage + kAnonymousBytes);
+  EXPECT_EQ(available_memory({.address_space_bytes = 1'000'000'000}).limit_source,
+            "the address space limit, ulimit -v");
+  EXPECT_EQ(available_memory({.data_segment_bytes = 500'000'000}).bytes, 500'000'000 - 1000 * kPage + kAnonymousBytes);
+  EXPECT_EQ(available_memory({.data_segment_bytes = 500'000'000}).limit_source, "the data limit, ulimit -d");
+  EXPECT_EQ(available_memory({.address_space_bytes = 1}).bytes, kAnonymousBytes);
 }
 
 TEST(HostMemoryTest, CurrentProcessHasMemory) {

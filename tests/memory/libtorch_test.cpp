@@ -39,13 +39,13 @@ class LibrarySourceTest : public io::TemporaryFolderTest {
 TEST_F(LibrarySourceTest, ReportsMatchingPath) {
   const std::string folder_path = folder().string();
   const std::string path = "/nowhere:" + folder_path;
-  EXPECT_EQ(find_source(nullptr, nullptr, {folder()}), LibrarySource::kProgram);
+  EXPECT_EQ(find_source(nullptr, nullptr, {folder()}), LibrarySource::kRpath);
   EXPECT_EQ(find_source(path.c_str(), nullptr, {"/nowhere", folder()}), LibrarySource::kLibraryPath);
-  EXPECT_EQ(find_source(path.c_str(), nullptr, {folder(), "/nowhere", folder()}), LibrarySource::kProgram)
+  EXPECT_EQ(find_source(path.c_str(), nullptr, {folder(), "/nowhere", folder()}), LibrarySource::kRpath)
       << "which comes first";
   EXPECT_EQ(find_source(nullptr, nullptr, {"/nowhere"}), LibrarySource::kSystem);
   EXPECT_EQ(find_source(nullptr, (folder_path + "/libtorch_cpu.so").c_str(), {folder()}), LibrarySource::kPreload);
-  EXPECT_EQ(find_source(nullptr, (folder_path + "/another.so").c_str(), {folder()}), LibrarySource::kProgram);
+  EXPECT_EQ(find_source(nullptr, (folder_path + "/another.so").c_str(), {folder()}), LibrarySource::kRpath);
 }
 
 }  // namespace

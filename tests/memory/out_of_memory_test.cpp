@@ -102,7 +102,7 @@ TEST(OutOfMemoryDetectionTest, DetectsHostErrors) {
   ASSERT_TRUE(bad_alloc);
   EXPECT_EQ(bad_alloc->kind, MemoryKind::kHost);
 
-  FaultInjection faults;
+  AllocationFaultInjector faults;
   faults.arm({.limit_bytes = 0});
   const auto rejected = catch_out_of_memory([] { at::empty({64}); });
   faults.disarm();

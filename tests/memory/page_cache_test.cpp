@@ -26,12 +26,12 @@ int64_t address_space_bytes() {
   return pages * 4096;
 }
 
-std::byte* allocate(PageCache& cache, int64_t bytes) {
+std::byte* allocate(LargeBlockCache& cache, int64_t bytes) {
   return static_cast<std::byte*>(cache.allocate(static_cast<size_t>(bytes)));
 }
 
 TEST(PageCacheTest, ReusesFreedMemory) {
-  PageCache cache;
+  LargeBlockCache cache;
   std::byte* const block = allocate(cache, 8 * kMebibyte);
   EXPECT_EQ(cache.live_bytes(), 8 * kMebibyte);
   cache.deallocate(block);
@@ -43,7 +43,7 @@ TEST(PageCacheTest, ReusesFreedMemory) {
 }
 
 TEST(PageCacheTest, CoalescesFreedRanges) {
-  PageCache cache;
+  LargeBlockCache cache;
   std::byte* const whole = allocate(cache, 12 * kMebibyte);
   cache.deallocate(whole);
   std::vector<std::byte*> parts(3);
@@ -55,7 +55,7 @@ TEST(PageCacheTest, CoalescesFreedRanges) {
 }
 
 TEST(PageCacheTest, UsesBestFit) {
-  PageCache cache;
+  LargeBlockCache cache;
   std::byte* const large = allocate(cache, 16 * kMebibyte);
   std::byte* const small = allocate(cache, 2 * kMebibyte);
   std::byte* const separator = allocate(cache, kMebibyte);
@@ -67,7 +67,7 @@ TEST(PageCacheTest, UsesBestFit) {
 }
 
 TEST(PageCacheTest, CacheNeverExceedsPeak) {
-  PageCache cache;
+  LargeBlockCache cache;
   std::mt19937 random(1);
   std::vector<std::pair<std::byte*, int64_t>> blocks;
   int64_t live = 0, peak = 0;
@@ -95,7 +95,7 @@ TEST(PageCacheTest, CacheNeverExceedsPeak) {
 }
 
 TEST(PageCacheTest, ReleasedMemoryIsNotResident) {
-  PageCache cache;
+  LargeBlockCache cache;
   const int64_t before = get_resident_bytes();
   std::byte* const block = allocate(cache, 64 * kMebibyte);
   std::memset(block, 1, 64 * kMebibyte);
@@ -107,7 +107,7 @@ TEST(PageCacheTest, ReleasedMemoryIsNotResident) {
 }
 
 TEST(PageCacheTest, RejectsForeignPointers) {
-  PageCache cache;
+  LargeBlockCache cache;
   void* const pages = std::aligned_alloc(4096, 8192);
   EXPECT_FALSE(cache.owns(pages));
   std::free(pages);
@@ -117,7 +117,7 @@ TEST(PageCacheTest, RejectsForeignPointers) {
 }
 
 TEST(PageCacheTest, ThreadsGetDistinctMemory) {
-  PageCache cache;
+  LargeBlockCache cache;
   std::vector<std::thread> threads;
   std::atomic<int> num_shared{0};
   for (int number = 1; number <= 4; ++number) {
@@ -144,7 +144,7 @@ TEST(PageCacheTest, ThreadsGetDistinctMemory) {
 TEST(PageCacheTest, ReleasesCacheBeforeFailing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto measure = [] {
-    PageCache cache;
+    LargeBlockCache cache;
     std::vector<std::byte*> blocks;
     for (int i = 0; i < 64; ++i) blocks.push_back(allocate(cache, 4 * kMebibyte));
     for (size_t i = 0; i < blocks.size(); i += 2) cache.deallocate(blocks[i]);  // no hole is large enough

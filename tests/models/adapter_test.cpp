@@ -227,7 +227,7 @@ TEST_F(AdapterTest, ModulesToSaveAreTrainedAndGetNoAdapters) {
     const bool is_saved = parameter.name.find("connector") != std::string::npos ||
                           parameter.name == "model.text_model.embed_tokens.weight" ||
                           parameter.name == "model.text_model.norm.weight";
-    EXPECT_EQ(parameter.in_modules_to_save, is_saved) << parameter.name;
+    EXPECT_EQ(parameter.is_in_modules_to_save, is_saved) << parameter.name;
     EXPECT_EQ(parameter.tensor.requires_grad(), is_saved || parameter.is_adapter) << parameter.name;
     EXPECT_FALSE(is_saved && parameter.is_adapter) << parameter.name;
     num_saved += is_saved ? 1 : 0;

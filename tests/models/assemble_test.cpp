@@ -57,8 +57,9 @@ class AssemblyTest : public testing::Test {
   /// Assembles a model; the default mask model is the smallest preset's with random values.
   AssemblyResult assemble_model(const fs::path& text_model, const fs::path& mask_model, const std::string& name,
                                 uint64_t seed = 1) const {
-    return assemble({.preset = "prs-med-tiny", .text_model = text_model, .mask_model = mask_model, .seed = seed},
-                    folder_.path() / name);
+    return assemble_checkpoint(
+        {.preset = "prs-med-tiny", .text_model = text_model, .mask_model = mask_model, .seed = seed},
+        folder_.path() / name);
   }
   std::string get_error(const fs::path& text_model, const fs::path& mask_model,
                         ExitCode code = ExitCode::kBadData) const {
@@ -235,8 +236,9 @@ TEST_F(AssemblyTest, NamesMissingVisionTower) {
 }
 
 TEST_F(AssemblyTest, OtherPresetsTakeNoSources) {
-  EXPECT_THAT(get_error_message([&] { assemble({.preset = "llava-tiny", .text_model = llava_.checkpoint()}, "out"); },
-                                ExitCode::kUsage),
+  EXPECT_THAT(get_error_message(
+                  [&] { assemble_checkpoint({.preset = "llava-tiny", .text_model = llava_.checkpoint()}, "out"); },
+                  ExitCode::kUsage),
               AllOf(HasSubstr("llava-tiny"), HasSubstr("prs-med-7b")));
 }
 
@@ -251,7 +253,7 @@ TEST_F(AssemblyTest, TokenizerMayBeASeparateFile) {
   const auto tokenizer_file = folder_.path() / "elsewhere.json";
   fs::rename(copy.path() / "tokenizer.json", tokenizer_file);
   const AssemblyOptions options{.preset = "prs-med-tiny", .text_model = copy.path(), .tokenizer = tokenizer_file};
-  EXPECT_EQ(assemble(options, folder_.path() / "out").mask_token_id, 462);
+  EXPECT_EQ(assemble_checkpoint(options, folder_.path() / "out").mask_token_id, 462);
   EXPECT_THAT(get_error(copy.path(), {}), HasSubstr("tokenizer.json"));
 }
 

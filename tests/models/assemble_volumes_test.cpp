@@ -104,7 +104,8 @@ INSTANTIATE_TEST_SUITE_P(Towers, MonaiTowerSource,
 class VolumeAssembly : public testing::Test {
  protected:
   std::string get_error(const AssemblyOptions& options, ExitCode code) const {
-    const std::string message = get_error_message([&] { assemble(options, folder_.path() / "refused"); }, code);
+    const std::string message =
+        get_error_message([&] { assemble_checkpoint(options, folder_.path() / "refused"); }, code);
     EXPECT_FALSE(fs::exists(folder_.path() / "refused"));
     return message;
   }
@@ -138,11 +139,11 @@ class VolumeAssemblyFromTextModel : public VolumeAssembly, public testing::WithP
 TEST_P(VolumeAssemblyFromTextModel, HasWeightsOfItsSources) {
   const parity::Case llava(GetParam());
   const auto out = folder_.path() / "out";
-  const auto result = assemble({.preset = "brain-llava-tiny",
-                                .text_model = llava.checkpoint(),
-                                .volume_tower = write_tower("module."),
-                                .volume_size = VolumeAxes{24, 32, 32}},
-                               out);
+  const auto result = assemble_checkpoint({.preset = "brain-llava-tiny",
+                                           .text_model = llava.checkpoint(),
+                                           .volume_tower = write_tower("module."),
+                                           .volume_size = VolumeAxes{24, 32, 32}},
+                                          out);
   EXPECT_EQ(result.num_volume_tensors, 2 * 11 + 5);
   EXPECT_EQ(result.num_random_tensors, 5) << "projector and modalities";
   const auto config = io::read_json(out / "config.json");
@@ -198,7 +199,8 @@ TEST_F(VolumeAssembly, AcceptsPlainTextModel) {
     if (entry.path().filename().string().find("safetensors") != std::string::npos) fs::remove(entry.path());
   }
   io::write_safetensors(copy.path() / "model.safetensors", text_tensors);
-  const auto result = assemble({.preset = "brain-llava-tiny", .text_model = copy.path()}, folder_.path() / "out");
+  const auto result =
+      assemble_checkpoint({.preset = "brain-llava-tiny", .text_model = copy.path()}, folder_.path() / "out");
   EXPECT_EQ(result.num_text_tensors, std::ssize(text_tensors));
   const auto model = build_model(folder_.path() / "out", at::kCPU, at::kFloat);
   load_weights(*model, folder_.path() / "out");

@@ -280,9 +280,9 @@ TEST(LoadWeights, InitializesMissingWeights) {
   replace_weights(copy.path(), weights);
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   const auto result = load_weights(*model, copy.path(), {.allow_missing = {"connector"}, .seed = 3});
-  ASSERT_EQ(result.initialized.size(), 1);
-  EXPECT_EQ(result.initialized.front().name, missing_name);
-  EXPECT_GT(result.initialized.front().tensor.std().item<double>(), 0);
+  ASSERT_EQ(result.initialized_parameters.size(), 1);
+  EXPECT_EQ(result.initialized_parameters.front().name, missing_name);
+  EXPECT_GT(result.initialized_parameters.front().tensor.std().item<double>(), 0);
   const auto second_model = build_model(copy.path(), at::kCPU, at::kFloat);
   load_weights(*second_model, copy.path(), {.allow_missing = {"connector"}, .seed = 3});
   EXPECT_TRUE(at::equal(collect_weights(*second_model).at(missing_name), collect_weights(*model).at(missing_name)));
@@ -297,8 +297,8 @@ TEST(LoadWeights, SkipsUnexpectedWeights) {
   replace_weights(copy.path(), weights);
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   const auto result = load_weights(*model, copy.path(), {.allow_unexpected = {"other_tower"}});
-  EXPECT_THAT(result.skipped, testing::ElementsAre("model.other_tower.proj.weight"));
-  EXPECT_TRUE(result.initialized.empty());
+  EXPECT_THAT(result.skipped_tensors, testing::ElementsAre("model.other_tower.proj.weight"));
+  EXPECT_TRUE(result.initialized_parameters.empty());
 }
 
 TEST(LoadWeights, AddsMeanRows) {
@@ -310,7 +310,7 @@ TEST(LoadWeights, AddsMeanRows) {
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   EXPECT_THAT(get_error_message([&] { load_weights(*model, copy.path()); }), HasSubstr("has shape"));
   const auto result = load_weights(*model, copy.path(), {.resize_embeddings = true});
-  EXPECT_EQ(result.resized.size(), 2);
+  EXPECT_EQ(result.resized_parameters.size(), 2);
   const auto new_table = collect_weights(*model).at(table);
   EXPECT_TRUE(at::equal(new_table.narrow(0, 0, rows), stored_weights.at(table)));
   for (int64_t row = rows; row < rows + 5; ++row)

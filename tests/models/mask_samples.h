@@ -21,7 +21,7 @@ namespace vlmtrain::models {
 /// Folder with a random checkpoint of the preset prs-med-tiny and small images.
 class MaskSamples {
  public:
-  MaskSamples() { write_preset("prs-med-tiny", {}, /*seed=*/3, checkpoint()); }
+  MaskSamples() { write_preset_checkpoint("prs-med-tiny", {}, /*seed=*/3, checkpoint()); }
 
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
   const std::filesystem::path& folder() const { return folder_.path(); }

@@ -31,7 +31,7 @@ class PresetTest : public testing::TestWithParam<std::string> {
 
 TEST_P(PresetTest, WritesACheckpointThatLoads) {
   const auto out = folder_.path() / "new/model";
-  write_preset(GetParam(), {}, 1, out);
+  write_preset_checkpoint(GetParam(), {}, 1, out);
   const auto model = build_model(out, at::kCPU, at::kFloat);
   load_weights(*model, out);
   EXPECT_GT(model->parameters().total_elements(), 0);
@@ -40,7 +40,7 @@ TEST_P(PresetTest, WritesACheckpointThatLoads) {
 
 TEST_P(PresetTest, DependsOnlyOnTheSeed) {
   for (const auto& [name, seed] : {std::pair{"a", 7U}, {"b", 7U}, {"c", 8U}})
-    write_preset(GetParam(), {}, seed, folder_.path() / name);
+    write_preset_checkpoint(GetParam(), {}, seed, folder_.path() / name);
   const auto read_weights = [&](const char* name) {
     return io::read_file(folder_.path() / name / "model.safetensors");
   };
@@ -50,8 +50,8 @@ TEST_P(PresetTest, DependsOnlyOnTheSeed) {
 
 TEST_P(PresetTest, Bf16PresetHasRoundedValues) {
   const auto fp32_folder = folder_.path() / "full", bf16_folder = folder_.path() / "half";
-  write_preset(GetParam(), {}, 1, fp32_folder);
-  write_preset(GetParam(), {}, 1, bf16_folder, at::kBFloat16);
+  write_preset_checkpoint(GetParam(), {}, 1, fp32_folder);
+  write_preset_checkpoint(GetParam(), {}, 1, bf16_folder, at::kBFloat16);
   const io::SafetensorsFile fp32_tensors(fp32_folder / "model.safetensors"),
       bf16_tensors(bf16_folder / "model.safetensors");
   EXPECT_THAT(bf16_tensors.names(), UnorderedElementsAreArray(fp32_tensors.names()));
@@ -70,18 +70,19 @@ TEST_P(PresetTest, Bf16PresetHasRoundedValues) {
 TEST_P(PresetTest, RequiresAnEmptyFolder) {
   const auto out = folder_.path() / "model";
   std::filesystem::create_directory(out);
-  write_preset(GetParam(), {}, 1, out);
+  write_preset_checkpoint(GetParam(), {}, 1, out);
   const auto stored_bytes = io::read_file(out / "model.safetensors");
-  EXPECT_THAT(get_error_message([&] { write_preset(GetParam(), {}, 2, out); }, ExitCode::kUsage),
+  EXPECT_THAT(get_error_message([&] { write_preset_checkpoint(GetParam(), {}, 2, out); }, ExitCode::kUsage),
               AllOf(HasSubstr("--out"), HasSubstr(out.string())));
   EXPECT_TRUE(io::read_file(out / "model.safetensors") == stored_bytes);
 }
 
 TEST_P(PresetTest, RefusesOtherTokenizers) {
   const auto out = folder_.path() / "model";
-  write_preset(GetParam(), {}, 1, out);
-  EXPECT_THAT(get_error_message([&] { write_preset(GetParam(), out / "tokenizer.json", 1, folder_.path() / "other"); },
-                                ExitCode::kUsage),
+  write_preset_checkpoint(GetParam(), {}, 1, out);
+  EXPECT_THAT(get_error_message(
+                  [&] { write_preset_checkpoint(GetParam(), out / "tokenizer.json", 1, folder_.path() / "other"); },
+                  ExitCode::kUsage),
               AllOf(HasSubstr("--tokenizer"), HasSubstr(GetParam())));
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "other"));
 }
@@ -91,7 +92,7 @@ TEST_P(PresetTest, HoldsOneTensorAtATime) {
   int64_t peak_bytes = 0;
   {
     const memory::AllocationTrace trace(at::kCPU);
-    write_preset(GetParam(), {}, 1, out);
+    write_preset_checkpoint(GetParam(), {}, 1, out);
     int64_t live_bytes = 0;
     for (const auto& event : trace.events()) peak_bytes = std::max(peak_bytes, live_bytes += event.bytes);
   }
@@ -108,7 +109,7 @@ TEST_P(PresetTest, HoldsOneTensorAtATime) {
 
 TEST_P(PresetTest, HasInitialWeightsOfModel) {
   const auto out = folder_.path() / "model";
-  write_preset(GetParam(), {}, 5, out);
+  write_preset_checkpoint(GetParam(), {}, 5, out);
   const auto model = build_model(out, at::kCPU, at::kFloat);
   initialize_weights(*model, 5);
   const io::CheckpointTensors weights(out);
@@ -130,7 +131,7 @@ TEST_P(PresetTest, RemovesFilesOfInterruptedWriters) {
     std::filesystem::create_directory(folder_.path() / (folder_name.substr(0, position) + ".999999999." +
                                                         folder_name.substr(position + process_suffix.size())));
   }
-  write_preset(GetParam(), {}, 1, out);
+  write_preset_checkpoint(GetParam(), {}, 1, out);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1) << "but for the model";
 }
 
@@ -165,8 +166,8 @@ TEST(WritePreset, UnknownNameListsTheKnownNames) {
   const parity::TemporaryFolder folder;
   std::string misspelled_name = list_presets().at(0);
   misspelled_name.back() = '?';
-  const auto preset_error =
-      get_error_message([&] { write_preset(misspelled_name, {}, 1, folder.path() / "out"); }, ExitCode::kUsage);
+  const auto preset_error = get_error_message(
+      [&] { write_preset_checkpoint(misspelled_name, {}, 1, folder.path() / "out"); }, ExitCode::kUsage);
   EXPECT_THAT(preset_error, HasSubstr("--preset " + misspelled_name));
   const auto config_error =
       get_error_message([&] { write_preset_config(misspelled_name, folder.path()); }, ExitCode::kUsage);

@@ -54,7 +54,7 @@ TEST_P(PublishedPreset, SplitsAndMarksImageLikeTheCheckpoint) {
 TEST_P(PublishedPreset, RefusesFilesThatAreNotItsTokenizer) {
   const auto out = folder_.path() / "out";
   const auto get_error = [&](const std::filesystem::path& tokenizer) {
-    const std::string message = get_error_message([&] { write_preset(GetParam().name, tokenizer, 1, out); });
+    const std::string message = get_error_message([&] { write_preset_checkpoint(GetParam().name, tokenizer, 1, out); });
     EXPECT_FALSE(std::filesystem::exists(out));
     return message;
   };
@@ -72,7 +72,7 @@ TEST_P(PublishedPreset, RefusesFilesThatAreNotItsTokenizer) {
 
 TEST_P(PublishedPreset, RequiresATokenizer) {
   const auto out = folder_.path() / "out";
-  EXPECT_THAT(get_error_message([&] { write_preset(GetParam().name, {}, 1, out); }, ExitCode::kUsage),
+  EXPECT_THAT(get_error_message([&] { write_preset_checkpoint(GetParam().name, {}, 1, out); }, ExitCode::kUsage),
               AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
   EXPECT_FALSE(std::filesystem::exists(out));
 }
@@ -120,9 +120,9 @@ TEST_P(PublishedLlava, EveryImageHas576Tokens) {
 }
 
 TEST_P(PublishedLlava, RequiresATokenizer) {
-  EXPECT_THAT(
-      get_error_message([&] { write_preset(GetParam().name, {}, 1, folder_.path() / "out"); }, ExitCode::kUsage),
-      AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
+  EXPECT_THAT(get_error_message([&] { write_preset_checkpoint(GetParam().name, {}, 1, folder_.path() / "out"); },
+                                ExitCode::kUsage),
+              AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
 }
 
 // The sums of CLIP ViT-L/14-336 (303,507,456), the projector and the text model: Vicuna 7B and 13B
@@ -160,9 +160,9 @@ TEST_P(PublishedNanovlm, SplitsImagesLikeNanovlm) {
 }
 
 TEST_P(PublishedNanovlm, RequiresATokenizer) {
-  EXPECT_THAT(
-      get_error_message([&] { write_preset(GetParam().name, {}, 1, folder_.path() / "out"); }, ExitCode::kUsage),
-      AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
+  EXPECT_THAT(get_error_message([&] { write_preset_checkpoint(GetParam().name, {}, 1, folder_.path() / "out"); },
+                                ExitCode::kUsage),
+              AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
 }
 
 // The sums of SigLIP-B/16 without its head, the projector, SmolLM2 (134,515,008 and 361,821,120)

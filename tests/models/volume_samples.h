@@ -29,7 +29,7 @@ class VolumeSamples {
  public:
   static constexpr int64_t kTokens = 27;  ///< per volume
 
-  VolumeSamples() { write_preset("brain-llava-tiny", {}, /*seed=*/3, checkpoint()); }
+  VolumeSamples() { write_preset_checkpoint("brain-llava-tiny", {}, /*seed=*/3, checkpoint()); }
 
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
 

@@ -76,7 +76,7 @@ class BranchTest : public testing::TestWithParam<std::tuple<NormType, bool>> {
     if (type == NormType::kLayer) return LayerNorm(scope, kStreamFeatures, 1e-5);
     return RmsNorm(scope, kStreamFeatures, 1e-5, type == NormType::kRms ? NormGain::kWeight : NormGain::kOnePlusWeight);
   }();
-  Linears linears_{
+  MergedLinear linears_{
       ParameterScope(store_, Component::kLanguageModel, "at"), {"q_proj", "v_proj"}, kStreamFeatures, {8, 4}, true};
   at::Tensor x_, value_gradient_, stream_gradient_;
 };

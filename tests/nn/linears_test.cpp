@@ -132,11 +132,11 @@ class LinearsTest : public testing::TestWithParam<std::tuple<InputCase, AdapterC
 
   ParameterStore store_{ParameterSettings{at::TensorOptions(at::kDouble), std::get<1>(GetParam()).lora}};
   const Norms norms_{store_};
-  const Linears linears_{ParameterScope(store_, Component::kLanguageModel, "at"),
-                         {"q_proj", "k_proj", "v_proj"},
-                         kGroupIn,
-                         kGroupOut,
-                         std::get<2>(GetParam())};
+  const MergedLinear linears_{ParameterScope(store_, Component::kLanguageModel, "at"),
+                              {"q_proj", "k_proj", "v_proj"},
+                              kGroupIn,
+                              kGroupOut,
+                              std::get<2>(GetParam())};
 };
 
 TEST_P(LinearsTest, MatchTheirReferenceAndGradients) {
@@ -180,8 +180,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, LinearsTest,
 TEST(LinearsMemoryLayout, WeightsOfAGroupAreAdjacent) {
   ParameterStore store(ParameterSettings{at::TensorOptions(at::kFloat),
                                          LoraSettings{.rank = 2, .target_modules = {"q_proj", "k_proj", "v_proj"}}});
-  const Linears linears(ParameterScope(store, Component::kLanguageModel, "at"), {"q_proj", "k_proj", "v_proj"},
-                        kGroupIn, kGroupOut, /*bias=*/true);
+  const MergedLinear linears(ParameterScope(store, Component::kLanguageModel, "at"), {"q_proj", "k_proj", "v_proj"},
+                             kGroupIn, kGroupOut, /*bias=*/true);
   const auto get_data = [&](const std::string& name) {
     const auto parameter = std::ranges::find(store.all(), "at." + name, &Parameter::name);
     return parameter->tensor.data_ptr<float>();
@@ -199,8 +199,8 @@ TEST(LinearsMemoryLayout, WeightsOfAGroupAreAdjacent) {
 /// Moves one of the weights, as a sharded block does.
 TEST(LinearsMemoryLayout, SeparateWeightsGiveTheSameResult) {
   ParameterStore store{at::TensorOptions(at::kDouble)};
-  const Linears linears(ParameterScope(store, Component::kLanguageModel, "at"), {"q_proj", "k_proj", "v_proj"},
-                        kGroupIn, kGroupOut, /*bias=*/true);
+  const MergedLinear linears(ParameterScope(store, Component::kLanguageModel, "at"), {"q_proj", "k_proj", "v_proj"},
+                             kGroupIn, kGroupOut, /*bias=*/true);
   for (const auto& parameter : store.all()) parameter.tensor.detach().normal_();
   const at::Tensor x = at::randn({kGroupRows, kGroupIn}, at::kDouble).set_requires_grad(true);
   std::vector<at::Tensor> inputs{x};

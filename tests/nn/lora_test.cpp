@@ -249,11 +249,11 @@ class LoraGroupDropout : public testing::Test {
   }
 
   ParameterStore store_ = make_dropout_store();
-  const Linears linears_{ParameterScope(store_, Component::kLanguageModel, "at"),
-                         {"q", "k", "v"},
-                         kIn,
-                         {kOut, kOut, kOut},
-                         /*bias=*/false};
+  const MergedLinear linears_{ParameterScope(store_, Component::kLanguageModel, "at"),
+                              {"q", "k", "v"},
+                              kIn,
+                              {kOut, kOut, kOut},
+                              /*bias=*/false};
   const at::Tensor x_ = at::randn({kRows, kIn}, get_dropout_dtype());
 };
 

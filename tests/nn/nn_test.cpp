@@ -228,7 +228,9 @@ TEST(Recompute, GivesTheSameLossAndGradientsWithDropoutInside) {
   const auto plain = sum_output(block);
   const auto expected_grads = torch::autograd::grad({plain}, {x, w});
 
-  const auto recomputed = sum_output([&](const at::Tensor& input) { return run_checkpointed(block, input, {w, frozen}); });
+  const auto recomputed = sum_output([&](const at::Tensor& input) {
+    return run_checkpointed(block, input, {w, frozen});
+  });
   const DropoutScope other_scope(std::vector<DropoutSegment>{{.seed = 9}});
   const auto actual_grads = torch::autograd::grad({recomputed}, {x, w});
   EXPECT_EQ(recomputed.item<double>(), plain.item<double>());

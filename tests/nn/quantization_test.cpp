@@ -307,7 +307,7 @@ class QuantizedLinears : public testing::TestWithParam<GroupCase> {
   }
 
   /// Returns output and gradients.
-  static std::vector<at::Tensor> run(const ParameterStore& store, const Linears& linears) {
+  static std::vector<at::Tensor> run(const ParameterStore& store, const MergedLinear& linears) {
     const at::Tensor x = make_normal({kNumTokens, kIn}, 7).to(at::kDouble).set_requires_grad(true);
     std::vector<at::Tensor> inputs{x};
     for (const auto& parameter : store.all()) {
@@ -327,7 +327,7 @@ class QuantizedLinears : public testing::TestWithParam<GroupCase> {
     }
   }
 
-  static Linears make_linears(ParameterStore& store) {
+  static MergedLinear make_linears(ParameterStore& store) {
     return {ParameterScope(store, Component::kLanguageModel, "at"),
             {"q", "k", "v"},
             kIn,
@@ -337,8 +337,8 @@ class QuantizedLinears : public testing::TestWithParam<GroupCase> {
 
   ParameterStore plain_store_{settings(Quantization::kNone)};
   ParameterStore quantized_store_{settings(GetParam().quantization)};
-  const Linears plain_ = make_linears(plain_store_);
-  const Linears quantized_ = make_linears(quantized_store_);
+  const MergedLinear plain_ = make_linears(plain_store_);
+  const MergedLinear quantized_ = make_linears(quantized_store_);
 };
 
 TEST_P(QuantizedLinears, MatchPlainLinears) {
@@ -348,8 +348,8 @@ TEST_P(QuantizedLinears, MatchPlainLinears) {
 TEST_P(QuantizedLinears, MatchWithSeparateWeights) {
   const auto expected = run(quantized_store_, quantized_);
   for (const auto& parameter : quantized_store_.all()) {
-    if (parameter.name != "at.k.weight" || !parameter.quantized) continue;
-    for (at::Tensor tensor : parameter.quantized->tensors()) tensor.set_data(tensor.clone());
+    if (parameter.name != "at.k.weight" || !parameter.quantized_weight) continue;
+    for (at::Tensor tensor : parameter.quantized_weight->tensors()) tensor.set_data(tensor.clone());
   }
   expect_close(run(quantized_store_, quantized_), expected);
 }

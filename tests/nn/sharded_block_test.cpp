@@ -47,9 +47,9 @@ class BlockShards {
 };
 
 std::vector<ShardedBlock::Weight> make_three_weights() {
-  return {{.kind = Kind::kTrained, .tensor = at::empty({7, 100}), .quantized = nullptr},
-          {.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized = nullptr},
-          {.kind = Kind::kTrained, .tensor = at::empty({5}), .quantized = nullptr}};
+  return {{.kind = Kind::kTrained, .tensor = at::empty({7, 100}), .quantized_weight = nullptr},
+          {.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized_weight = nullptr},
+          {.kind = Kind::kTrained, .tensor = at::empty({5}), .quantized_weight = nullptr}};
 }
 
 TEST(ShardedBlockTest, ShardsTogetherAreTheWeights) {
@@ -108,8 +108,8 @@ TEST(ShardedBlockTest, ViewsFollowTheBlockToAnotherBuffer) {
 TEST(ShardedBlockTest, WorksOnTheMetaDevice) {
   const auto options = at::TensorOptions(at::kFloat).device(at::kMeta);
   const at::Tensor trained = at::empty({7, 100}, options), frozen = at::empty({33}, options.dtype(at::kByte));
-  ShardedBlock block({{.kind = Kind::kTrained, .tensor = trained, .quantized = nullptr},
-                      {.kind = Kind::kFrozen, .tensor = frozen, .quantized = nullptr}},
+  ShardedBlock block({{.kind = Kind::kTrained, .tensor = trained, .quantized_weight = nullptr},
+                      {.kind = Kind::kFrozen, .tensor = frozen, .quantized_weight = nullptr}},
                      options, {.rank = 1, .count = 2});
   EXPECT_EQ(trained.sizes(), (std::vector<int64_t>{7, 100}));
   block.unshard(at::empty({block.bytes()}, options.dtype(at::kByte)));
@@ -120,7 +120,7 @@ TEST(ShardedBlockTest, WorksOnTheMetaDevice) {
 TEST(ShardedBlockTest, Bf16TakesHalfTheMemory) {
   const auto weights = [] {
     return std::vector<ShardedBlock::Weight>{
-        {.kind = Kind::kTrained, .tensor = at::empty({512, 2}, at::kBFloat16), .quantized = nullptr}};
+        {.kind = Kind::kTrained, .tensor = at::empty({512, 2}, at::kBFloat16), .quantized_weight = nullptr}};
   };
   BlockShards shards(2, weights, at::kBFloat16);
   EXPECT_EQ(shards.block(0).bytes(), 2048);
@@ -144,7 +144,7 @@ TEST(ShardedBlockTest, QuantizedWeightsStayPacked) {
     const auto weights = [&] {
       weights_of_ranks.emplace_back(quantizer.make({128, 256}));
       return std::vector<ShardedBlock::Weight>{
-          {.kind = Kind::kFrozen, .tensor = {}, .quantized = weights_of_ranks.back()}};
+          {.kind = Kind::kFrozen, .tensor = {}, .quantized_weight = weights_of_ranks.back()}};
     };
     BlockShards shards(3, weights, at::kFloat);
     for (size_t rank = 0; rank < 3; ++rank) shards.block(rank).set_values(0, values);
@@ -165,8 +165,8 @@ TEST(ShardedBlockTest, GroupsRemainAdjacent) {
     weights_of_ranks.push_back(quantizer.make_group({192, 64, 70}, 256));
     std::vector<ShardedBlock::Weight> all;
     for (const auto& weight : weights_of_ranks.back()) {
-      all.push_back({.kind = Kind::kFrozen, .tensor = {}, .quantized = weight});
-      all.push_back({.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized = nullptr});
+      all.push_back({.kind = Kind::kFrozen, .tensor = {}, .quantized_weight = weight});
+      all.push_back({.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized_weight = nullptr});
     }
     return all;
   };
@@ -191,8 +191,8 @@ TEST(ShardedBlockTest, GroupsRemainAdjacent) {
 TEST(ShardedBlockTest, PartialGroupTakesNoExtraMemory) {
   const auto weights = [] {
     const at::Tensor all = at::empty({3, 4096});
-    return std::vector<ShardedBlock::Weight>{{.kind = Kind::kFrozen, .tensor = all[0], .quantized = nullptr},
-                                             {.kind = Kind::kFrozen, .tensor = all[2], .quantized = nullptr}};
+    return std::vector<ShardedBlock::Weight>{{.kind = Kind::kFrozen, .tensor = all[0], .quantized_weight = nullptr},
+                                             {.kind = Kind::kFrozen, .tensor = all[2], .quantized_weight = nullptr}};
   };
   BlockShards shards(2, weights, at::kFloat);
   EXPECT_EQ(shards.block(0).bytes(), 2 * 4096 * 4);

@@ -131,8 +131,8 @@ inline void expect_same_steps(Deviations& deviations, models::VisionLanguageMode
                               const std::string& gradient_prefix, const std::string& name) {
   const double compute_norm_tolerance =
       ExactValues(exact_model, samples).compute_norm_tolerance(reference, gradient_prefix);
-  engine::Training training(model, settings);
-  engine::Training exact(exact_model, settings);
+  engine::TrainingState training(model, settings);
+  engine::TrainingState exact(exact_model, settings);
   const engine::SmallStep make_full_batch{.micro_batch_size = std::ssize(samples)};
   const at::Tensor losses = reference.tensor("step_losses"), norms = reference.tensor("step_grad_norms");
   for (int64_t step = 0; step < losses.size(0); ++step) {

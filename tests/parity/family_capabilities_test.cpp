@@ -138,7 +138,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
   /// Expects steps to decrease the loss and to change only trained parameters.
   void expect_learning(const TrainingMode& mode) {
     const auto model = load(mode), initial_model = load(mode);
-    engine::Training training(*model, {});
+    engine::TrainingState training(*model, {});
     double first = 0, last = 0;
     for (int step = 0; step < 8; ++step) {
       last = engine::run_optimizer_step(training, samples_, {2e-3, 2e-3, 2e-3}, {.micro_batch_size = 2})

@@ -133,7 +133,7 @@ TEST_P(QuantizedLora, TheSameLinearsAreQuantized) {
   std::vector<std::string> quantized_paths;
   const auto model = load();
   for (const auto& parameter : model->parameters().all()) {
-    if (parameter.quantized) quantized_paths.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
+    if (parameter.quantized_weight) quantized_paths.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
   }
   auto expected = description_.at("quantized").get<std::vector<std::string>>();
   // transformers leaves one Linear of SigLIP's unused head unquantized.

@@ -83,22 +83,22 @@ TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
   std::mutex mutex;
   const auto train = [&](const std::vector<std::vector<data::Sample>>& rank_samples) {
     std::vector<TrainingResult> results(rank_samples.size());
-    distributed::run_ranks(std::ssize(rank_samples), [&](const distributed::Launch& launch) {
+    distributed::run_ranks(std::ssize(rank_samples), [&](const distributed::LaunchInfo& launch) {
       distributed::DistributedContext ranks(launch);
       const distributed::RankConsensus consensus(ranks.collectives());
       const auto model = models::load_model(preset_.checkpoint(), at::kCPU, at::kFloat);
       // A large epsilon makes the update proportional to the gradient, so rounding is not
       // amplified.
-      engine::Training training(*model, {.epsilon = 1e-2});
+      engine::TrainingState training(*model, {.epsilon = 1e-2});
       training.connect(consensus);
       const auto& samples = rank_samples[static_cast<size_t>(launch.rank)];
-      const engine::CrossEntropy objective(engine::TaskSettings{});
+      const engine::CrossEntropyObjective objective(engine::TaskSettings{});
       TrainingResult result;
       for (int step = 0; step < 3; ++step) {
         const engine::StepInput input{.objective = objective,
                                       .samples = samples,
                                       .normalizers = consensus.sum_over_ranks(objective.compute_normalizers(samples))};
-        engine::Step optimizer_step(training, input, consensus);
+        engine::TrainingStep optimizer_step(training, input, consensus);
         optimizer_step.accumulate(engine::SmallStep{.micro_batch_size = 2}.make_layout(*model, samples));
         optimizer_step.prepare();
         result.losses.push_back(optimizer_step.apply({1e-2, 1e-2, 1e-2}).loss.item<double>());

@@ -46,7 +46,7 @@ class TinyPreset {
     return preset;
   }
 
-  explicit TinyPreset(const std::string& name) { models::write_preset(name, {}, /*seed=*/3, checkpoint()); }
+  explicit TinyPreset(const std::string& name) { models::write_preset_checkpoint(name, {}, /*seed=*/3, checkpoint()); }
 
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
 

@@ -61,7 +61,7 @@ inline std::vector<int64_t> list_peaks(const DryRunResult& result) {
 
 inline int64_t find_max_bytes(const DryRunDetail& detail, memory::Component component) {
   int64_t most = 0;
-  for (const auto& point : detail.timeline) most = std::max(most, get_bytes(point.by_component, component));
+  for (const auto& point : detail.timeline) most = std::max(most, get_bytes(point.bytes_by_component, component));
   return most;
 }
 

@@ -39,9 +39,9 @@ class PlanTest : public testing::Test {
 
   void expect_fits(const Plan& plan) const {
     EXPECT_TRUE(plan.fits);
-    EXPECT_TRUE(plan.best.fits);
-    EXPECT_TRUE(plan.best.from_dry_run);
-    EXPECT_LE(plan.best.peaks.reserved_bytes, plan.limit.limit_bytes);
+    EXPECT_TRUE(plan.best_estimate.fits);
+    EXPECT_TRUE(plan.best_estimate.is_from_dry_run);
+    EXPECT_LE(plan.best_estimate.peaks.reserved_bytes, plan.limit.limit_bytes);
     EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.gpu_bytes);
   }
 

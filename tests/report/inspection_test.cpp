@@ -203,7 +203,7 @@ TEST(InspectionTest, PageListsAllIdsAndHasNoScripts) {
   EXPECT_THAT(page, AllOf(HasSubstr("bad-8"), HasSubstr("gone-8.png"), HasSubstr("&lt;script&gt;alert"),
                           Not(HasSubstr("<script")), Not(HasSubstr("\x1b")), Not(HasSubstr("://"))));
   EXPECT_THAT(page, AllOf(HasSubstr("a &lt; b?"), HasSubstr("<mark>yes&lt;end&gt;</mark>")));
-  EXPECT_THAT(page.substr(0, 4096), HasSubstr(kInspectionTitle)) << "identifies a page that may be overwritten";
+  EXPECT_THAT(page.substr(0, 4096), HasSubstr(kInspectionTitleEnd)) << "identifies a page that may be overwritten";
 }
 
 TEST(InspectionTest, PageHasTheExactPixels) {

@@ -44,7 +44,7 @@ TEST(StepMetricsTest, IsOneJsonLineWithTheDocumentedKeys) {
   }
   EXPECT_EQ(json["tokens_per_second"], 600);
   EXPECT_TRUE(json["predicted_peak_bytes"].is_null()) << "there is no plan";
-  metrics.predicted_peak_bytes = 17;
+  metrics.predicted_reserved_peak_bytes = 17;
   EXPECT_EQ(nlohmann::json::parse(metrics.to_json_line())["predicted_peak_bytes"], 17);
 }
 

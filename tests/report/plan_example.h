@@ -21,7 +21,7 @@ inline planner::Plan make_example_plan() {
   plan.target = {.gpu = nullptr,
                  .memory_bytes = 25'000 * kMB,
                  .context_bytes = 600 * kMB,
-                 .context_measured = false,
+                 .is_context_measured = false,
                  .description = "a GPU of 24 GB"};
   plan.workload.global_batch_size = 16;
   plan.worst_batch = {.shapes = {{.tokens = 2622,
@@ -31,18 +31,18 @@ inline planner::Plan make_example_plan() {
                                   .pixel_rows = 26,
                                   .row = {.height = 384, .width = 512}}},
                       .first_sample_id = {}};
-  plan.best = {.step_config = {.micro_batch_size = 2, .recompute = {.vision = 9, .language = 0}},
-               .peaks = {.allocated_bytes = 19'000 * kMB, .reserved_bytes = 20'000 * kMB},
-               .step_seconds = 2.5,
-               .tokens_per_second = 16780,
-               .fits = true,
-               .from_dry_run = true};
+  plan.best_estimate = {.step_config = {.micro_batch_size = 2, .recompute = {.vision = 9, .language = 0}},
+                        .peaks = {.allocated_bytes = 19'000 * kMB, .reserved_bytes = 20'000 * kMB},
+                        .step_seconds = 2.5,
+                        .tokens_per_second = 16780,
+                        .fits = true,
+                        .is_from_dry_run = true};
   auto& detail = plan.detail;
   detail.vision_blocks = 27;
   detail.language_blocks = 24;
   detail.num_parameters = detail.num_trainable_parameters = 507'482'304;
   const auto set = [&](Component component, int64_t megabytes) {
-    detail.peak.by_component[static_cast<size_t>(component)] = megabytes * kMB;
+    detail.peak.bytes_by_component[static_cast<size_t>(component)] = megabytes * kMB;
   };
   set(Component::kWeights, 1'000);
   set(Component::kGradients, 2'000);
@@ -68,9 +68,10 @@ inline planner::Plan make_example_plan() {
   };
   add(1, 0, 16'000, 2.75);
   add(2, 0, 23'000, 2.4);
-  plan.alternatives.push_back(plan.best);
+  plan.alternatives.push_back(plan.best_estimate);
   add(4, 0, 37'000, 2.2);
-  plan.suggestions = {{.arguments = {}, .note = "with 1.1 GB more nothing would be recomputed", .makes_it_fit = true}};
+  plan.suggestions = {
+      {.arguments = {}, .note = "with 1.1 GB more nothing would be recomputed", .makes_plan_fit = true}};
   plan.planning_stats = {.seconds = 0.81, .num_dry_runs = 5, .dry_run_seconds = 0.7};
   return plan;
 }
@@ -78,16 +79,16 @@ inline planner::Plan make_example_plan() {
 /// The same on a GPU of 15 GB, which lacks 7.1 GB for 20.6 GB and a margin of 1.5 GB.
 inline planner::Plan make_unfit_example_plan() {
   planner::Plan plan = make_example_plan();
-  plan.fits = plan.best.fits = false;
-  plan.best.step_config.micro_batch_size = 1;
-  plan.best.step_config.recompute = {.vision = 27, .language = 24};
+  plan.fits = plan.best_estimate.fits = false;
+  plan.best_estimate.step_config.micro_batch_size = 1;
+  plan.best_estimate.step_config.recompute = {.vision = 27, .language = 24};
   plan.limit.gpu_bytes = plan.target.memory_bytes = 15'000'000'000;
   plan.limit.margin_bytes = 1'500'000'000;
   plan.limit.limit_bytes = 12'900'000'000;
-  plan.suggestions = {{.arguments = {}, .note = "take a smaller model", .makes_it_fit = false},
+  plan.suggestions = {{.arguments = {}, .note = "take a smaller model", .makes_plan_fit = false},
                       {.arguments = {"lora.rank=16", "model.quantization=nf4"},
                        .note = "trains adapters; 9.1 GB are enough then",
-                       .makes_it_fit = true,
+                       .makes_plan_fit = true,
                        .total_bytes = 9'100'000'000}};
   return plan;
 }

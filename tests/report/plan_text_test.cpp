@@ -35,13 +35,13 @@ TEST(PlanTextTest, HeadlineForAPlanThatFits) {
 TEST(PlanTextTest, HeadlineReportsRanksAndRecomputation) {
   planner::Plan plan = make_example_plan();
   plan.workload.world_size = 2;
-  plan.best.step_config.recompute = {};
+  plan.best_estimate.step_config.recompute = {};
   EXPECT_EQ(format_plan_headline(plan),
             "fits: 20.6 of 25.0 GB, micro-batch 2 x accumulation 4 x 2 ranks = global batch 16, full "
             "fine-tuning");
-  plan.best.step_config.recompute = {.vision = 27, .language = 12};
+  plan.best_estimate.step_config.recompute = {.vision = 27, .language = 12};
   EXPECT_THAT(format_plan_headline(plan), HasSubstr(", recomputing all vision and 12 of 24 language blocks"));
-  plan.best.step_config.recompute = {.vision = 27, .language = 24};
+  plan.best_estimate.step_config.recompute = {.vision = 27, .language = 24};
   EXPECT_THAT(format_plan_headline(plan), HasSubstr(", recomputing all blocks"));
 }
 
@@ -57,7 +57,7 @@ TEST(PlanTextTest, HeadlineReportsWhatIsTrained) {
   EXPECT_THAT(format_plan_headline(plan), EndsWith(", LoRA of rank 16"));
   EXPECT_THAT(format_plan(plan, {}), HasSubstr("LoRA of rank 16"));
   plan.job.lora.reset();
-  plan.job.frozen.vision_tower = true;
+  plan.job.frozen_parts.vision_tower = true;
   EXPECT_THAT(format_plan_headline(plan), EndsWith(", partial fine-tuning"));
 }
 
@@ -65,8 +65,8 @@ TEST(PlanTextTest, ReportsTheMinimumWithTheConstraints) {
   planner::Plan plan = make_unfit_example_plan();
   plan.constraints.micro_batch_size = 1;
   plan.constraints.recompute.text = "all";
-  plan.best.step_config.vision_tiles_per_pass = 1;
-  plan.best.step_config.loss_chunk_rows = 1;
+  plan.best_estimate.step_config.vision_tiles_per_pass = 1;
+  plan.best_estimate.step_config.loss_chunk_rows = 1;
   EXPECT_THAT(format_plan_headline(plan),
               HasSubstr("needs at least 20.6 GB with training.micro_batch_size=1 and memory.recompute=all (micro-batch "
                         "1, recomputing all blocks, 1 tile per vision pass, loss in chunks of 1 row)"));
@@ -105,9 +105,9 @@ TEST(PlanTextTest, PatchesOfAnImageAreNotSplit) {
   planner::Plan plan = make_example_plan();
   plan.worst_batch.shapes.front().grids = {{1, 20, 24}, {1, 40, 40}};
   EXPECT_EQ(format_vision_pass(plan), "all patches in one vision pass");
-  plan.best.step_config.vision_tiles_per_pass = 1;
+  plan.best_estimate.step_config.vision_tiles_per_pass = 1;
   EXPECT_EQ(format_vision_pass(plan), "one image per vision pass");
-  plan.best.step_config.vision_tiles_per_pass = 1000;
+  plan.best_estimate.step_config.vision_tiles_per_pass = 1000;
   EXPECT_EQ(format_vision_pass(plan), "1,000 patches per vision pass");
 }
 
@@ -134,13 +134,13 @@ TEST(PlanTextTest, DescribesTheModelSampleAndGpu) {
   EXPECT_THAT(text, HasSubstr("(not measured)"));
   EXPECT_THAT(text, HasSubstr("Memory at the peak: language block 12, backward pass"));
   EXPECT_THAT(text, HasSubstr("with 5 dry runs on a virtual GPU"));
-  plan.target.context_measured = true;
+  plan.target.is_context_measured = true;
   EXPECT_THAT(format_plan(plan, {}), Not(HasSubstr("(not measured)")));
 }
 
 TEST(PlanTextTest, ReportsFrozenParts) {
   planner::Plan plan = make_example_plan();
-  plan.job.frozen.vision_tower = true;
+  plan.job.frozen_parts.vision_tower = true;
   plan.detail.num_trainable_parameters = 420'000'000;
   EXPECT_THAT(format_plan(plan, {.width = 100}), HasSubstr("420.0 million trained (frozen: vision tower)"));
 }
@@ -151,7 +151,7 @@ TEST_P(PlanTextWidthTest, NoLineIsWider) {
   for (planner::Plan plan : {make_example_plan(), make_unfit_example_plan()}) {
     plan.model = std::string(150, 'm');
     plan.worst_batch.first_sample_id = "some-folder/" + std::string(80, 'x');
-    plan.best.step_config.vision_tiles_per_pass = 1;
+    plan.best_estimate.step_config.vision_tiles_per_pass = 1;
     plan.alternatives.front().step_config.recompute = {.vision = 27, .language = 12};
     plan.alternatives.front().peaks.reserved_bytes = 1'436'800'000'000;
     for (const auto& line : split_lines(format_plan(plan, {.width = GetParam()}))) {
@@ -206,16 +206,16 @@ TEST(PlanTextTest, TableKeepsTheBestAmongMany) {
   plan.alternatives.clear();
   for (int64_t size = 1; size <= 720; ++size) {
     if (720 % size != 0) continue;
-    planner::StepEstimate estimate = plan.best;
+    planner::StepEstimate estimate = plan.best_estimate;
     estimate.step_config.micro_batch_size = size;
     estimate.step_config.recompute = {};
     plan.alternatives.push_back(estimate);
   }
   const size_t sizes = plan.alternatives.size();
-  plan.best.step_config.micro_batch_size = 90;
+  plan.best_estimate.step_config.micro_batch_size = 90;
   const auto table = make_alternatives_table(plan, 15, 80);
   EXPECT_EQ(table.lines.size(), 15u);
-  EXPECT_EQ(table.num_hidden, sizes + 1 - 15) << "the chosen one, with recomputation, is one more";
+  EXPECT_EQ(table.num_hidden_alternatives, sizes + 1 - 15) << "the chosen one, with recomputation, is one more";
   EXPECT_EQ(std::count_if(table.lines.begin(), table.lines.end(), [](const auto& line) { return line.is_best; }), 1);
   EXPECT_THAT(table.lines.back().text, Not(HasSubstr("720 x 1"))) << "far from the chosen micro-batch";
   EXPECT_EQ(make_alternatives_table(plan, 1, 80).lines.front().is_best, true);
@@ -223,10 +223,10 @@ TEST(PlanTextTest, TableKeepsTheBestAmongMany) {
 
 TEST(PlanTextTest, SmallerPassesOfTheBestAreReported) {
   planner::Plan plan = make_example_plan();
-  EXPECT_EQ(make_alternatives_table(plan, 15, 80).best_difference, "");
-  plan.best.step_config.vision_tiles_per_pass = 1;
-  plan.best.step_config.loss_chunk_rows = 128;
-  EXPECT_EQ(make_alternatives_table(plan, 15, 80).best_difference,
+  EXPECT_EQ(make_alternatives_table(plan, 15, 80).best_config_passes, "");
+  plan.best_estimate.step_config.vision_tiles_per_pass = 1;
+  plan.best_estimate.step_config.loss_chunk_rows = 128;
+  EXPECT_EQ(make_alternatives_table(plan, 15, 80).best_config_passes,
             "1 tile per vision pass and loss chunks of 128 rows");
 }
 

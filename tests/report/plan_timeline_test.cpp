@@ -27,7 +27,7 @@ class TimelineBuilder {
     return *this;
   }
   TimelineBuilder& add(Component component, int64_t bytes) {
-    point_.by_component[static_cast<size_t>(component)] += bytes;
+    point_.bytes_by_component[static_cast<size_t>(component)] += bytes;
     point_.reserved_bytes = std::max(point_.reserved_bytes, sum_allocated_bytes(point_));
     timeline_.push_back(point_);
     return *this;
@@ -76,7 +76,7 @@ TEST(PlanTimelineTest, PhasesFollowFromTags) {
 }
 
 TEST(PlanTimelineTest, FewEventsAreKept) {
-  EXPECT_EQ(downsample(example_step(), 1000).size(), example_step().size());
+  EXPECT_EQ(downsample_timeline(example_step(), 1000).size(), example_step().size());
 }
 
 TEST(PlanTimelineTest, DownsamplingKeepsThePeaks) {
@@ -90,7 +90,7 @@ TEST(PlanTimelineTest, DownsamplingKeepsThePeaks) {
     builder.set_tag(Component::kLanguage).add(Component::kLanguage, bytes).add(Component::kLanguage, -bytes);
   }
   const auto& timeline = builder.timeline();
-  const auto indices = downsample(timeline, 400);
+  const auto indices = downsample_timeline(timeline, 400);
   EXPECT_LE(indices.size(), 400u);
   EXPECT_GE(indices.size(), 300u);
   EXPECT_EQ(indices.front(), 0u);
@@ -120,7 +120,7 @@ TEST(PlanTimelineTest, DataContainsEveryEvent) {
     for (size_t k = 2; k < row.size(); k += 2) bytes[row[k].get<size_t>()] += row[k + 1].get<int64_t>();
     for (size_t s = 0; s < components.size(); ++s) {
       const Component component = components.at(data["components"][s]["key"]);
-      EXPECT_EQ(bytes[s], timeline[i].by_component[static_cast<size_t>(component)]) << "event " << i;
+      EXPECT_EQ(bytes[s], timeline[i].bytes_by_component[static_cast<size_t>(component)]) << "event " << i;
     }
     EXPECT_EQ(bytes.back(), timeline[i].reserved_bytes);
   }

@@ -109,7 +109,7 @@ StepMetrics make_gpu_metrics() {
   StepMetrics metrics = make_metrics(7);
   metrics.grad_norm = 1.5;
   metrics.reserved_peak_bytes = 12'300'000'000;
-  metrics.predicted_peak_bytes = 12'900'000'000;
+  metrics.predicted_reserved_peak_bytes = 12'900'000'000;
   return metrics;
 }
 
@@ -117,7 +117,7 @@ TEST(FormatProgressLineTest, MeasuredAndPlannedMemory) {
   EXPECT_EQ(format_progress_line(make_gpu_metrics(), 90, 3725.0, 0, 200),
             "step 7/90  loss 2.5000  lr 1.00e-04  grad 1.50  2000 tokens/s  12.3/12.9 GB  1:02:05 left");
   StepMetrics metrics = make_gpu_metrics();
-  metrics.predicted_peak_bytes = {};
+  metrics.predicted_reserved_peak_bytes = {};
   EXPECT_THAT(format_progress_line(metrics, 90, {}, 0, 200), EndsWith("2000 tokens/s  12.3 GB"));
   metrics.reserved_peak_bytes = 0;
   metrics.host_peak_bytes = 3 << 20;

@@ -63,7 +63,7 @@ TEST(EpochSummariesTest, ARowAggregatesItsSteps) {
             R"("tokens_per_second":400.0,"oom_splits":2,"forecast_splits":3,"skipped_steps":1,)"
             R"("allocated_peak_bytes":50,"allocated_mean_bytes":45,"reserved_peak_bytes":60,"reserved_mean_bytes":60,)"
             R"("host_peak_bytes":9,"host_mean_bytes":6,"foreseen_splits":3})");
-  EXPECT_FALSE(epochs.current_epoch());
+  EXPECT_FALSE(epochs.make_current_epoch_row());
 }
 
 TEST(EpochSummariesTest, LinesOfEarlierVersionsCount) {
@@ -89,9 +89,9 @@ TEST(EpochSummariesTest, AStepBelongsToTheEpochInWhichItEnds) {
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0]["epoch"], 1);
   EXPECT_EQ(first[0]["last_step"], 3);
-  EXPECT_FALSE(epochs.current_epoch()) << "the second epoch has no step";
+  EXPECT_FALSE(epochs.make_current_epoch_row()) << "the second epoch has no step";
   EXPECT_TRUE(epochs.add(parse_json_line(make_step(4, 1.6))).empty());
-  const auto current = epochs.current_epoch().value();
+  const auto current = epochs.make_current_epoch_row().value();
   EXPECT_EQ(current["epoch"], 2);
   EXPECT_EQ(current["complete"], false);
   EXPECT_EQ(current["first_step"], 4);
@@ -124,7 +124,7 @@ TEST(EpochSummariesTest, DamagedLinesAreIgnored) {
   for (const char* line : {"{}", R"({"step":1})", R"({"step":"x","epoch":1})", R"({"step":1,"epoch":null})"}) {
     EXPECT_TRUE(epochs.add(nlohmann::json::parse(line)).empty()) << line;
   }
-  EXPECT_FALSE(epochs.current_epoch());
+  EXPECT_FALSE(epochs.make_current_epoch_row());
   const Rows rows = epochs.add(nlohmann::json::parse(
       R"({"step":1,"epoch":1,"loss":null,"label_tokens":5,"tasks":{"a":7},"evaluation":[],"step_seconds":null})"));
   ASSERT_EQ(rows.size(), 1u);

@@ -92,7 +92,7 @@ class RunFolder {
     metrics.step_seconds = 0.5;
     metrics.data_wait_seconds = 0.01;
     metrics.predicted_allocated_peak_bytes = 19'000'000'000;
-    metrics.predicted_peak_bytes = 20'000'000'000;
+    metrics.predicted_reserved_peak_bytes = 20'000'000'000;
     metrics.allocated_peak_bytes = 18'900'000'000 + step % 5 * 10'000'000;
     metrics.reserved_peak_bytes = 19'900'000'000;
     metrics.allocated_bytes = 9'000'000'000;

@@ -266,7 +266,7 @@ TEST(JinjaTest, RaisedErrorsHaveMessageAndLine) {
     render("\n{% for x in [1] %}\n{{ raise_exception('only ' ~ x ~ ' role') }}{% endfor %}", {});
     FAIL();
   } catch (const TemplateError& error) {
-    EXPECT_TRUE(error.raised_by_template());
+    EXPECT_TRUE(error.is_raised_by_template());
     EXPECT_EQ(error.message(), "only 1 role");
     EXPECT_STREQ(error.what(), "a.jinja:3: only 1 role");
     EXPECT_EQ(error.code(), ExitCode::kBadData);
@@ -275,7 +275,7 @@ TEST(JinjaTest, RaisedErrorsHaveMessageAndLine) {
     render("{{ x.y }}", {});
     FAIL();
   } catch (const TemplateError& error) {
-    EXPECT_FALSE(error.raised_by_template());
+    EXPECT_FALSE(error.is_raised_by_template());
     EXPECT_EQ(error.message(), "'x' is undefined");
   }
   EXPECT_THROW(Template::parse("{{ strftime_now('%Y') }}", "a.jinja").render({}, {}), TemplateError);

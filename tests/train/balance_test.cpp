@@ -144,7 +144,7 @@ BatchAndTaskOptions make_weighted_options(TaskWeighting weighting, std::vector<s
 
 BatchAndTaskOptions make_pcgrad_options() {
   BatchAndTaskOptions options;
-  options.gradient_conflicts = engine::GradientConflicts::kPcGrad;
+  options.gradient_conflicts = engine::GradientConflictMethod::kPcGrad;
   return options;
 }
 

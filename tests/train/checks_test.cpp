@@ -85,9 +85,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-constexpr data::MediaCounts kImages{.samples = 9, .with_images = 5, .num_without_media = 4};
-constexpr data::MediaCounts kVideos{.samples = 9, .with_videos = 9};
-constexpr data::MediaCounts kVolumes{.samples = 9, .with_volumes = 9};
+constexpr data::MediaCounts kImages{.samples = 9, .num_with_images = 5, .num_without_media = 4};
+constexpr data::MediaCounts kVideos{.samples = 9, .num_with_videos = 9};
+constexpr data::MediaCounts kVolumes{.samples = 9, .num_with_volumes = 9};
 constexpr data::MediaCounts kWords{.samples = 9, .num_without_media = 9};
 
 class UnusedSettingsTest : public testing::Test {
@@ -145,7 +145,7 @@ TEST_F(UnusedSettingsTest, ReportsSettingsThatAnotherDisables) {
 TEST_F(UnusedSettingsTest, ReportsAnUnreadEvaluationFile) {
   config_.data.eval = "held_out.json";
   EXPECT_THAT(find_remarks(kImages), IsEmpty()) << "predictions are drawn from it";
-  config_.output.sample_predictions = 0;
+  config_.output.num_sample_predictions = 0;
   EXPECT_THAT(find_remarks(kImages), ElementsAre(HasSubstr("data.eval=held_out.json has no effect")));
   config_.evaluation.steps = 2;
   EXPECT_THAT(find_remarks(kImages), IsEmpty());

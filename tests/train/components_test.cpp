@@ -87,19 +87,24 @@ std::string capture_log(const models::LoadResult& loaded_weights, bool with_lora
 
 TEST(NewWeightsTest, LogsWeightsThatTheCheckpointLacks) {
   EXPECT_EQ(capture_log({}), "");
-  EXPECT_THAT(capture_log({.initialized = {make_parameter("connector.weight")}, .resized = {}, .skipped = {}}),
+  EXPECT_THAT(capture_log({.initialized_parameters = {make_parameter("connector.weight")},
+                           .resized_parameters = {},
+                           .skipped_tensors = {}}),
               AllOf(HasSubstr("base lacks 1 of the weights"), HasSubstr("connector.weight")));
-  EXPECT_THAT(capture_log({.initialized = {}, .resized = {make_parameter("lm_head.weight")}, .skipped = {}}),
+  EXPECT_THAT(capture_log({.initialized_parameters = {},
+                           .resized_parameters = {make_parameter("lm_head.weight")},
+                           .skipped_tensors = {}}),
               AllOf(HasSubstr("a different number of rows in 1"), HasSubstr("lm_head.weight")));
-  EXPECT_THAT(capture_log({.initialized = {}, .resized = {}, .skipped = {"old.weight"}}),
+  EXPECT_THAT(capture_log({.initialized_parameters = {}, .resized_parameters = {}, .skipped_tensors = {"old.weight"}}),
               AllOf(HasSubstr("1 unexpected tensors"), HasSubstr("old.weight")));
 }
 
 TEST(NewWeightsTest, WithLoraOnlySavedModulesMayBeNew) {
-  models::LoadResult loaded_weights{.initialized = {make_parameter("connector.weight")}, .resized = {}, .skipped = {}};
+  models::LoadResult loaded_weights{
+      .initialized_parameters = {make_parameter("connector.weight")}, .resized_parameters = {}, .skipped_tensors = {}};
   EXPECT_THAT(planner::get_usage_error([&] { check_new_weights(loaded_weights, /*with_lora=*/true, "base"); }),
               AllOf(HasSubstr("connector.weight"), HasSubstr("lora.modules_to_save")));
-  loaded_weights.initialized.front().in_modules_to_save = true;
+  loaded_weights.initialized_parameters.front().is_in_modules_to_save = true;
   EXPECT_THAT(capture_log(loaded_weights, /*with_lora=*/true), HasSubstr("base lacks 1 of the weights"));
 }
 

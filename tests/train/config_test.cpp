@@ -25,7 +25,7 @@ std::string read_text(const fs::path& path) {
 
 TEST(ConfigTest, TheDocumentationIsCurrent) {
   Config config;
-  EXPECT_EQ(declare(config).to_markdown(), read_text(kSource / "docs/config.md"))
+  EXPECT_EQ(declare_options(config).to_markdown(), read_text(kSource / "docs/config.md"))
       << "write it again: vlmtrain options --markdown > docs/config.md";
 }
 
@@ -34,22 +34,22 @@ TEST(ConfigTest, EveryShippedConfigurationIsValid) {
     if (entry.path().extension() != ".yaml") continue;
     SCOPED_TRACE(entry.path().string());
     Config config;
-    EXPECT_NO_THROW(declare(config).read(entry.path(), {}));
-    EXPECT_NO_THROW(check_micro_batch(config));
+    EXPECT_NO_THROW(declare_options(config).read(entry.path(), {}));
+    EXPECT_NO_THROW(check_micro_batch_size(config));
   }
 }
 
 TEST(ConfigTest, ItsYamlReadsBackAsTheSame) {
   Config config;
   config.model.path = "a: b";
-  OptionTable options = declare(config);
+  OptionTable options = declare_options(config);
   options.read("", {"training.learning_rate=1e-5", "training.max_steps=7", "memory.recompute=2",
                     "training.precision=fp32", "data.on_bad_sample=skip", "data.image_max_pixels=4096"});
   const std::string yaml = options.to_yaml();
   const fs::path file = fs::temp_directory_path() / "vlmtrain_config_test.yaml";
   std::ofstream(file) << yaml;
   Config reread;
-  OptionTable reread_options = declare(reread);
+  OptionTable reread_options = declare_options(reread);
   reread_options.read(file, {});
   fs::remove(file);
   EXPECT_EQ(reread_options.to_yaml(), yaml);
@@ -77,13 +77,13 @@ TEST(ConfigTest, SuggestsKeysForOptionsOfOtherTrainers) {
       {"data.learning_rate", "did you mean training.learning_rate?"}};
   for (const auto& [option, key] : kExpected) {
     Config config;
-    EXPECT_THAT(declare(config).suggest_known_key(option), HasSubstr(key)) << option;
+    EXPECT_THAT(declare_options(config).suggest_known_key(option), HasSubstr(key)) << option;
   }
 }
 
 TEST(ConfigTest, SuggestedKeysExist) {
   Config config;
-  const OptionTable options = declare(config);
+  const OptionTable options = declare_options(config);
   for (const char* option : {"lr", "num_epochs", "adam_eps", "lora_dropout", "vit_lr", "fps", "save_total_limit"}) {
     const std::string suggestion = options.suggest_known_key(option);
     const std::string key = suggestion.substr(suggestion.rfind(' ') + 1);
@@ -118,7 +118,7 @@ TEST(ConfigTest, RejectsValuesOutOfRange) {
         {"memory.limit_gb=1e300", "at most 1000000"}}) {
     Config config;
     try {
-      declare(config).read("", {value});
+      declare_options(config).read("", {value});
       ADD_FAILURE() << value << " was taken";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
@@ -163,19 +163,19 @@ TEST(ConfigTest, TheMicroBatchDividesTheGlobalBatch) {
   options.global_batch_size = 12;
   options.micro_batch_size = 12;
   EXPECT_EQ(compute_max_micro_batch_size(config), 12);
-  EXPECT_NO_THROW(check_micro_batch(config));
+  EXPECT_NO_THROW(check_micro_batch_size(config));
   for (const int64_t invalid : {5, 24}) {
     options.micro_batch_size = invalid;
     config.data.packing = false;
     try {
-      check_micro_batch(config);
+      check_micro_batch_size(config);
       ADD_FAILURE() << invalid << " was taken";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
       EXPECT_THAT(error.what(), HasSubstr("training.micro_batch_size"));
     }
     config.data.packing = true;
-    EXPECT_NO_THROW(check_micro_batch(config)) << "it counts samples, the global batch packs";
+    EXPECT_NO_THROW(check_micro_batch_size(config)) << "it counts samples, the global batch packs";
   }
 }
 

@@ -32,7 +32,7 @@ class SmallRunTest : public testing::Test {
     config_.training.precision = engine::Precision::kFp32;
     config_.output.dir = folder_.path() / "run";
     config_.output.save_steps = 0;
-    config_.output.sample_predictions = 0;
+    config_.output.num_sample_predictions = 0;
   }
 
   const std::filesystem::path& folder() const { return folder_.path(); }

@@ -42,7 +42,7 @@ bool is_loss_unchanged_by_signals() {
     });
     for (int i = 0; i < 20; ++i) is_same = is_same && loss() == expected;
   }
-  return is_same && stop_signal() == SIGUSR1;
+  return is_same && get_stop_signal() == SIGUSR1;
 }
 
 /// Runs in a child process, since a stop request cannot be withdrawn and other tests train.
@@ -74,7 +74,7 @@ int get_exit_code(const std::function<int()>& function, void (*disposition)(int)
 }
 
 void exit_on_stop(int signal) {
-  _exit(signal == stop_signal() ? kExitedCode : 0);
+  _exit(signal == get_stop_signal() ? kExitedCode : 0);
 }
 
 int wait_for_exit() {
@@ -128,7 +128,7 @@ TEST(StopRequest, RecordsSignalsBetweenSteps) {
                 raise(signal);
                 wait_if_exiting();
                 std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                return stop_signal() == signal ? kContinuedCode : 0;
+                return get_stop_signal() == signal ? kContinuedCode : 0;
               }),
               kContinuedCode)
         << signal;
@@ -140,7 +140,7 @@ TEST(StopRequest, NothingHappensWithoutASignal) {
               install_stop_handlers(exit_on_stop);
               wait_if_exiting();
               enable_graceful_stop();
-              return stop_signal() == 0 ? kContinuedCode : 0;
+              return get_stop_signal() == 0 ? kContinuedCode : 0;
             }),
             kContinuedCode);
 }
@@ -153,7 +153,7 @@ TEST(StopRequest, RepeatedDeliveriesAreOneInterrupt) {
               for (int time = 0; time < 3; ++time) raise(SIGINT);
               raise(SIGTERM);
               raise(SIGINT);
-              return stop_signal() == SIGINT ? kContinuedCode : 0;
+              return get_stop_signal() == SIGINT ? kContinuedCode : 0;
             }),
             kContinuedCode);
 }
@@ -178,7 +178,7 @@ TEST(StopRequest, IgnoredSignalsStayIgnored) {
                     install_stop_handlers(exit_on_stop);
                     raise(signal);
                     wait_if_exiting();
-                    return stop_signal() == 0 ? kContinuedCode : 0;
+                    return get_stop_signal() == 0 ? kContinuedCode : 0;
                   },
                   SIG_IGN),
               kContinuedCode)

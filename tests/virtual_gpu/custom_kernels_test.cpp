@@ -28,7 +28,7 @@ namespace {
 class GpuKernelEnvironment : public testing::Environment {
  public:
   void SetUp() override {
-    if (vgpu::find_interface() == nullptr) return;
+    if (vgpu::find_virtual_gpu_interface() == nullptr) return;
     const char* const setting = std::getenv("VLMTRAIN_TESTS_KERNELS");
     const bool use_aten = setting != nullptr && std::string_view(setting) == "aten";
     const auto all = all_kernels();
@@ -58,7 +58,8 @@ TEST(CustomKernelsOnGpu, TakeOneLaunchEach) {
 
 TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kHalf);
-  if (!is_available(Kernel::kPatchify, at::empty({1}, options))) GTEST_SKIP() << "custom kernels are not built, or disabled";
+  if (!is_available(Kernel::kPatchify, at::empty({1}, options)))
+    GTEST_SKIP() << "custom kernels are not built, or disabled";
   const image::Normalization half_range{{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255};
   const auto expect_one_launch = [&](const image::BytePixels& pixels, at::IntArrayRef weight) {
     const at::Tensor weight_tensor = at::empty(weight, options), bias = at::empty({weight[0]}, options);
@@ -117,7 +118,8 @@ TEST(CustomKernelsOnGpu, DropoutOfAllAdaptersTakesOneLaunch) {
 /// The number of trained tensors of a model of 7 B parameters, updated from prepare() on.
 TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
-  if (!is_available(Kernel::kAdamW, at::empty({1}, options))) GTEST_SKIP() << "custom kernels are not built, or disabled";
+  if (!is_available(Kernel::kAdamW, at::empty({1}, options)))
+    GTEST_SKIP() << "custom kernels are not built, or disabled";
   constexpr int kMatrices = 300, kVectors = 400;
   for (const auto states :
        {engine::OptimizerStates::kFp32, engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {

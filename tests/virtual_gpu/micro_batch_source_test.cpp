@@ -36,10 +36,10 @@ class MicroBatchSourceTest : public testing::Test {
     return make_sample;
   }
 
-  int64_t allocated_mib() const { return memory::get_device_memory(device_).allocated_bytes / kMiB; }
+  int64_t allocated_mib() const { return memory::get_device_memory_stats(device_).allocated_bytes / kMiB; }
 
   const at::Device device_ = memory::open_device("cuda");
-  const CrossEntropy objective_;
+  const CrossEntropyObjective objective_;
   const std::vector<data::Sample> samples_{make_sample(), make_sample(), make_sample()};
   const StepInput input_ = make_step_input(objective_, samples_);
   StepLayout layout_;

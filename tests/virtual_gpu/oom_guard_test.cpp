@@ -23,7 +23,7 @@ TEST(OomGuardTest, RetriesStepOnSmallGpu) {
   SmallRun run({.micro_batch_size = 8, .repeats = 2});
   const at::Device device = memory::open_device("cuda");
   std::vector<int64_t> next_micro_batches;
-  const engine::CrossEntropy objective;
+  const engine::CrossEntropyObjective objective;
   const engine::Consensus single_rank;
   OomGuard guard(run.training(), device, single_rank, [&](const std::string& reason, const engine::StepLayout& next) {
     EXPECT_NE(reason.find("out of memory"), std::string::npos) << reason;
@@ -86,7 +86,7 @@ class FaultyGpuTest : public testing::Test {
   engine::StepLayout layout_;
   std::vector<engine::StepLayout> attempted_layouts_;
   std::string reason_;
-  const engine::CrossEntropy objective_;
+  const engine::CrossEntropyObjective objective_;
   const engine::Consensus single_rank_;
   OomGuard guard_{run_.training(), device_, single_rank_,
                   [this](const std::string& reason, const engine::StepLayout& next) {

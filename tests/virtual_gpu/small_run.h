@@ -48,14 +48,14 @@ class SmallRun {
     if (settings.frozen_tower) models::freeze(*model_, {.vision_tower = true});
     if (settings.recompute) {
       model_->set_recompute_blocks({.vision = model_->num_vision_blocks(),
-                             .language = model_->num_language_blocks(),
-                             .language_selective = settings.keep_attention ? model_->num_language_blocks() : 0});
+                                    .language = model_->num_language_blocks(),
+                                    .language_selective = settings.keep_attention ? model_->num_language_blocks() : 0});
     }
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();
-    training_ = std::make_unique<engine::Training>(
+    training_ = std::make_unique<engine::TrainingState>(
         *model_, engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .states = settings.states},
-        engine::CrossEntropy(settings.tasks).gradient_groups());
+        engine::CrossEntropyObjective(settings.tasks).num_gradient_groups());
   }
 
   int64_t micro_batches() const { return step_.make_layout(*model_, samples_).split.micro_batches(); }
@@ -63,7 +63,7 @@ class SmallRun {
   engine::StepResult step() { return engine::run_optimizer_step(*training_, samples_, kRates, step_); }
 
   models::VisionLanguageModel& model() { return *model_; }
-  engine::Training& training() { return *training_; }
+  engine::TrainingState& training() { return *training_; }
   const std::vector<data::Sample>& samples() const { return samples_; }
 
   /// Runs a step except for its last half.
@@ -81,7 +81,7 @@ class SmallRun {
   engine::SmallStep step_;
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::Training> training_;
+  std::unique_ptr<engine::TrainingState> training_;
 };
 
 }  // namespace vlmtrain

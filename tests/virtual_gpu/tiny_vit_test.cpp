@@ -51,10 +51,10 @@ TEST_P(TinyVitOnGpu, RecomputationSavesMemory) {
   const at::Device device = pixels_.device();
   const auto measure_peak = [&](int64_t recomputed_blocks) {
     run_forward_backward(recomputed_blocks);
-    memory::reset_peaks(device);
-    const int64_t before = memory::get_device_memory(device).allocated_bytes;
+    memory::reset_peak_memory_stats(device);
+    const int64_t before = memory::get_device_memory_stats(device).allocated_bytes;
     run_forward_backward(recomputed_blocks);
-    return memory::get_device_memory(device).allocated_peak_bytes - before;
+    return memory::get_device_memory_stats(device).allocated_peak_bytes - before;
   };
   EXPECT_LT(2 * measure_peak(encoder_.num_blocks()), measure_peak(0));
 }

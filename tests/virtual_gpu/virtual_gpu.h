@@ -11,7 +11,7 @@ namespace vlmtrain {
 
 /// Returns the virtual GPU of this process, which ctest configures (tests/CMakeLists.txt).
 inline const vgpu::VirtualGpuInterface& virtual_gpu() {
-  const vgpu::VirtualGpuInterface* const interface = vgpu::find_interface();
+  const vgpu::VirtualGpuInterface* const interface = vgpu::find_virtual_gpu_interface();
   if (interface == nullptr) throw std::runtime_error("this process is not on the virtual GPU: run the test with ctest");
   return *interface;
 }

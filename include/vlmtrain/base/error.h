@@ -35,7 +35,7 @@ class UserError : public std::runtime_error {
 
 /// A UserError that another rank of the run reports. This process exits with its code() and does
 /// not print it.
-class AlreadyReported : public UserError {
+class AlreadyReportedError : public UserError {
  public:
   using UserError::UserError;
 };

@@ -22,30 +22,30 @@ using Auto = std::optional<T>;
 /// A condition on the value of an option. `description` completes "must be …" in the documentation
 /// and in error messages.
 template <class T>
-struct Check {
+struct ValueCheck {
   std::string description;
   std::function<bool(const T&)> is_satisfied;
 };
 
-// The functions below return checks of numbers, for T = int64_t or double (between_half_open: only
+// The functions below return checks of numbers, for T = int64_t or double (in_half_open_range: only
 // double).
 
 /// Returns the check value >= min_value.
 template <class T>
-Check<T> at_least(T min_value);
+ValueCheck<T> at_least(T min_value);
 /// Returns the check value > min_value.
 template <class T>
-Check<T> exceeds(T min_value);
+ValueCheck<T> greater_than(T min_value);
 /// Returns the check min_value <= value <= max_value.
 template <class T>
-Check<T> between(T min_value, T max_value);
+ValueCheck<T> between(T min_value, T max_value);
 /// Returns the check min_value <= value < max_value.
 template <class T>
-Check<T> between_half_open(T min_value, T max_value);
+ValueCheck<T> in_half_open_range(T min_value, T max_value);
 
 /// Returns a check that `auto` and every value that satisfies `check` satisfy.
 template <class T>
-Check<Auto<T>> allow_auto(const Check<T>& check) {
+ValueCheck<Auto<T>> allow_auto(const ValueCheck<T>& check) {
   return {"auto, or " + check.description,
           [check](const Auto<T>& value) { return !value || check.is_satisfied(*value); }};
 }
@@ -71,7 +71,7 @@ class OptionTable {
   /// std::map<std::string, std::string>. An override may set a single entry of a map
   /// (data.columns.answer=A).
   template <class T>
-  void add(std::string key, T& target, std::string doc, std::optional<Check<T>> check = std::nullopt);
+  void add(std::string key, T& target, std::string doc, std::optional<ValueCheck<T>> check = std::nullopt);
 
   /// Declares an option with the type E, an enum. `values` lists its values with their names in
   /// YAML and must contain the default.

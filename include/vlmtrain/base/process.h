@@ -15,14 +15,14 @@ std::string get_host_name();
 /// if the file cannot be read.
 std::vector<std::string> read_process_arguments();
 
-/// Returns environment entries "NAME=value": the variables of this process for which `keep` returns
+/// Returns environment entries "NAME=value": the variables of this process for which `should_keep` returns
 /// true, then `overrides`, which replace variables of the same name.
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& overrides,
-                                          const std::function<bool(std::string_view name)>& keep);
+                                          const std::function<bool(std::string_view name)>& should_keep);
 
 /// Returns the null-terminated array that exec and posix_spawn take as argv or envp. The pointers
 /// point into `strings` and are valid while it is unchanged.
-std::vector<char*> make_exec_array(std::vector<std::string>& strings);
+std::vector<char*> make_null_terminated_array(std::vector<std::string>& strings);
 
 /// Executes the same program again in this process (execv), with the same arguments and the current
 /// environment. Returns only on failure, with errno set.

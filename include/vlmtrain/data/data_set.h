@@ -24,11 +24,11 @@ class DataSet final : public io::Records {
   /// REQUIRES: at least one source.
   explicit DataSet(std::vector<SourceRecords> sources);
 
-  int64_t size() const override { return ends_.back(); }
+  int64_t size() const override { return source_ends_.back(); }
   io::Record at(int64_t index) const override;
   io::Record at_without_bytes(int64_t index) const override;
   std::vector<int64_t> block_starts() const override;
-  uint64_t stamp() const override;
+  uint64_t version_hash() const override;
 
   const std::vector<SourceRecords>& sources() const { return sources_; }
   /// Returns the indices of a source's records as [begin, end).
@@ -44,10 +44,10 @@ class DataSet final : public io::Records {
   RecordLocation locate(int64_t index) const;
   /// Returns the record with the task of its source, if it has one, and with the source in its
   /// location if there are several.
-  io::Record apply_source(io::Record record, size_t source_index) const;
+  io::Record label_with_source(io::Record record, size_t source_index) const;
 
   std::vector<SourceRecords> sources_;
-  std::vector<int64_t> ends_;  // ends of the sources' index ranges
+  std::vector<int64_t> source_ends_;  // ends of the sources' index ranges
 };
 
 /// Marks the usable samples that are larger than a pack as bad: moves them from `shapes` to

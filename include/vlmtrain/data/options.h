@@ -16,15 +16,15 @@
 namespace vlmtrain::data {
 
 /// Values of data.outside_image_root: whether samples may name files outside of data.image_root.
-enum class OutsideImageRoot { kAllow, kRefuse };
+enum class OutsideImageRootPolicy { kAllow, kRefuse };
 
 /// The section `data` of the configuration. Each member is the value of the key data.<member>;
-/// declare() documents their meaning and checks their values.
+/// declare_options() documents their meaning and checks their values.
 struct DataOptions {
   Sources train;
   std::string eval;        ///< a data set, or the share of `train` that is held out
   std::string image_root;  ///< empty: the folder of the data file
-  OutsideImageRoot outside_image_root = OutsideImageRoot::kAllow;
+  OutsideImageRootPolicy outside_image_root = OutsideImageRootPolicy::kAllow;
   std::map<std::string, std::string> columns;
   std::vector<std::string> ignore_keys;
   int64_t max_length = 8192;
@@ -59,7 +59,7 @@ image::AugmentSettings make_augment_settings(const DataOptions& options);
 
 /// Declares the keys data.* with their types, defaults, checks and descriptions. `options` must
 /// outlive `table`.
-void declare(OptionTable& table, DataOptions& options);
+void declare_options(OptionTable& table, DataOptions& options);
 
 /// Returns the settings of the sample order. The caller sets block_starts.
 OrderSettings make_order_settings(const DataOptions& options, uint64_t seed);

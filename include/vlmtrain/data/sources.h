@@ -51,7 +51,7 @@ class Sources {
 
 /// The shares of the tasks in the draws from a step on.
 struct TaskShares {
-  int64_t from_step = 0;
+  int64_t first_step = 0;
   std::vector<std::pair<std::string, double>> shares;  ///< of each task, on any scale
 
   bool operator==(const TaskShares&) const = default;

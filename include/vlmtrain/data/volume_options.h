@@ -17,7 +17,7 @@ enum class VolumeUse {
   kSlices,  ///< 2D images, for families that take images
 };
 
-/// The section `data.volume` of the configuration: the conversion of NIfTI files. declare()
+/// The section `data.volume` of the configuration: the conversion of NIfTI files. declare_options()
 /// documents the values.
 struct VolumeOptions {
   VolumeUse use = VolumeUse::kVolume;
@@ -27,7 +27,7 @@ struct VolumeOptions {
   std::array<double, 2> percentiles{0.5, 99.5};
   /// Windows [black, white]: none, one, or for slices one each for red, green and blue.
   std::vector<std::array<double, 2>> windows;
-  image::SeriesUse series = image::SeriesUse::kRefused;
+  image::TimeSeriesMode series = image::TimeSeriesMode::kRefused;
   int64_t max_frames = 8;
   at::ScalarType dtype = at::kFloat;
   int64_t slices = 32;
@@ -42,6 +42,6 @@ struct VolumeOptions {
 
 /// Declares the keys data.volume.* with their types, defaults, checks and descriptions. `options`
 /// must outlive `table`.
-void declare(OptionTable& table, VolumeOptions& options);
+void declare_options(OptionTable& table, VolumeOptions& options);
 
 }  // namespace vlmtrain::data

@@ -13,7 +13,7 @@ namespace vlmtrain::distributed {
 constexpr int64_t kMaxRanks = 4096;
 
 /// The rank of this process in a run, and the address of rank 0.
-struct Launch {
+struct LaunchInfo {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;  ///< index among the processes on this machine
@@ -21,7 +21,7 @@ struct Launch {
   int64_t port = 0;        ///< TCP port on which rank 0 listens
   std::string launcher{};  ///< for messages: "torchrun", "srun", or VLMTRAIN_LAUNCHER
 
-  bool operator==(const Launch&) const = default;
+  bool operator==(const LaunchInfo&) const = default;
 };
 
 /// Returns an environment variable, or nothing if it is not set.
@@ -36,10 +36,10 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 ///
 /// Throws UserError (kUsage) if there are several processes but no address of rank 0, as with
 /// mpirun, or if the variables contradict each other.
-std::optional<Launch> parse_launch(const EnvironmentLookup& environment);
+std::optional<LaunchInfo> parse_launch_info(const EnvironmentLookup& environment);
 
-/// Calls parse_launch() for this process's environment.
-std::optional<Launch> get_process_launch();
+/// Calls parse_launch_info() for this process's environment.
+std::optional<LaunchInfo> get_launch_info();
 
 /// Returns the first host of a SLURM node list (SLURM_STEP_NODELIST): "gpu003" for
 /// "gpu[003-007,010],login1". Does not check the syntax.

@@ -13,9 +13,9 @@ namespace vlmtrain::distributed {
 /// Creates PyTorch's process group over NCCL for this process's GPU and connects it to the other
 /// ranks. `store` and the result are owned references (c10::intrusive_ptr::release() and
 /// reclaim()). Throws c10d's exceptions.
-using MakeNcclBackend = c10d::Backend*(c10d::Store* store, int rank, int world_size, int device_index);
+using MakeNcclBackendFunction = c10d::Backend*(c10d::Store* store, int rank, int world_size, int device_index);
 /// Returns kNcclPluginVersion.
-using NcclVersion = int();
+using NcclVersionFunction = int();
 
 inline constexpr const char* kMakeNcclBackendSymbol = "vlmtrain_make_nccl_backend";
 inline constexpr const char* kNcclVersionSymbol = "vlmtrain_nccl_version";

@@ -17,7 +17,7 @@ namespace vlmtrain::distributed {
 
 /// The reason why a run of several ranks ends: the error of the first rank that failed, or the loss
 /// of a rank.
-struct Failure {
+struct RankFailure {
   int64_t rank = 0;
   ExitCode code = ExitCode::kFailed;
   std::string reason{};
@@ -36,7 +36,7 @@ struct DistributedContextOptions {
   /// Called on the watchdog thread if a failure is known but this rank does not exit in time: its
   /// own thread has not noticed the failure, or waits for a device that waits for the lost rank.
   /// Must end the process. May be empty.
-  std::function<void(const Failure& failure)> on_hang{};
+  std::function<void(const RankFailure& failure)> on_hang{};
 };
 
 /// The ranks of a run, connected by PyTorch's TCPStore on rank 0 and by Gloo. If another rank is
@@ -50,13 +50,13 @@ class DistributedContext {
   /// Waits until all other ranks are connected. Throws UserError: kUsage if the port is in use or
   /// no server listens there; kFailed with the numbers of the missing ranks if some do not connect
   /// in time.
-  explicit DistributedContext(const Launch& launch, const DistributedContextOptions& options = {});
+  explicit DistributedContext(const LaunchInfo& launch, const DistributedContextOptions& options = {});
   /// Waits some seconds for the destructors of the other ranks, unless a rank failed.
   ~DistributedContext();
   DistributedContext(const DistributedContext&) = delete;
   DistributedContext& operator=(const DistributedContext&) = delete;
 
-  const Launch& launch() const { return launch_; }
+  const LaunchInfo& launch() const { return launch_; }
   int64_t rank() const { return launch_.rank; }
   int64_t world_size() const { return launch_.world_size; }
 
@@ -82,7 +82,7 @@ class DistributedContext {
  private:
   class Impl;
 
-  Launch launch_;
+  LaunchInfo launch_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -40,13 +40,15 @@ struct EvaluationSettings {
 
 /// The scores of the samples of a task.
 struct TaskScore {
-  int64_t samples = 0;        ///< samples whose answers were compared
-  int64_t num_exact = 0;      ///< answers equal to the expected one
-  int64_t num_with_loss = 0;  ///< samples that contribute to the loss
-  double loss_sum = 0;        ///< sum of the cross-entropy of all label tokens
-  int64_t label_tokens = 0;   ///< tokens in the loss
+  int64_t samples = 0;                ///< samples whose answers were compared
+  int64_t num_exact_matches = 0;      ///< answers equal to the expected one
+  int64_t num_samples_with_loss = 0;  ///< samples that contribute to the loss
+  double loss_sum = 0;                ///< sum of the cross-entropy of all label tokens
+  int64_t label_tokens = 0;           ///< tokens in the loss
 
-  double exact_match() const { return samples > 0 ? static_cast<double>(num_exact) / static_cast<double>(samples) : 0; }
+  double exact_match() const {
+    return samples > 0 ? static_cast<double>(num_exact_matches) / static_cast<double>(samples) : 0;
+  }
   /// Returns the mean over all label tokens.
   double loss() const { return label_tokens > 0 ? loss_sum / static_cast<double>(label_tokens) : 0; }
   /// Returns the score for reports; the loss is NaN without label tokens.
@@ -57,8 +59,8 @@ struct TaskScore {
 struct Evaluation {
   TaskScore total;
   std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in `total` only
-  ClosedQuestionScore closed;                ///< answers to closed questions
-  OpenQuestionScore open;                    ///< answers to open questions
+  ClosedQuestionScore closed_questions;      ///< answers to closed questions
+  OpenQuestionScore open_questions;          ///< answers to open questions
   MaskScores masks;                          ///< with teacher forcing
   data::NoticeCounts notices;                ///< notices of the evaluated samples
   int64_t num_skipped = 0;                   ///< bad samples skipped with on_bad_sample=skip

@@ -42,7 +42,7 @@ MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth);
 struct MaskScoreSums {
   int64_t masks = 0;  ///< number of masks
   double iou_sum = 0, dice_sum = 0;
-  int64_t num_with_hausdorff95 = 0;  ///< masks with a nonempty truth and prediction
+  int64_t num_masks_with_hausdorff95 = 0;  ///< masks with a nonempty truth and prediction
   double hausdorff95_sum = 0;
   int64_t empty_truths = 0;       ///< masks with an empty truth, whose Dice and IoU are 0 or 1
   int64_t empty_predictions = 0;  ///< masks with an empty prediction; also counted in empty_truths if both are
@@ -109,7 +109,7 @@ enum class AnswerType { kClosed, kOpen };
 
 /// Returns the record's answer_type (CLOSED or OPEN, in any case). Without it, questions whose last
 /// answer is yes or no are closed.
-AnswerType get_answer_type(const io::Record& record);
+AnswerType determine_answer_type(const io::Record& record);
 
 /// Normalizes an answer for comparison: lower case, no punctuation (except point and comma within a
 /// number), no articles (a, an, the), digits instead of the words none to ten, single spaces.
@@ -132,12 +132,12 @@ struct ClosedQuestionScore {
 /// prediction.
 struct OpenQuestionScore {
   int64_t samples = 0;
-  int64_t num_exact = 0;  ///< predictions equal to the expected answer, both normalized
+  int64_t num_exact_matches = 0;  ///< predictions equal to the expected answer, both normalized
   double recall_sum = 0, precision_sum = 0, f1_sum = 0;
 
   /// Adds an answer.
   void add(std::string_view expected, std::string_view prediction);
-  double exact_match() const { return mean(static_cast<double>(num_exact)); }
+  double exact_match() const { return mean(static_cast<double>(num_exact_matches)); }
   double recall() const { return mean(recall_sum); }
   double precision() const { return mean(precision_sum); }
   double f1() const { return mean(f1_sum); }

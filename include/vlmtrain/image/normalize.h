@@ -29,7 +29,7 @@ ByteNormalization to_byte_normalization(const Normalization& normalization);
 struct BytePixels {
   at::Tensor bytes;             ///< uint8 [images, 3, height, width], on any device
   Normalization normalization;  ///< to be applied to each byte
-  at::Tensor image_indices{};           ///< int64 [n], indices of the images to use, in order; undefined: all images
+  at::Tensor image_indices{};   ///< int64 [n], indices of the images to use, in order; undefined: all images
 
   /// Returns the number of images to use.
   int64_t num_images() const { return image_indices.defined() ? image_indices.size(0) : bytes.size(0); }

@@ -34,7 +34,7 @@ enum class VolumeNormalization {
 };
 
 /// The treatment of files with a time axis, such as functional MRI.
-enum class SeriesUse {
+enum class TimeSeriesMode {
   kRefused,  ///< files with more than one frame are data errors
   kMean,     ///< one volume, the mean of all frames
   kFrames,   ///< one volume for each of up to VolumeSettings::max_frames evenly spaced frames
@@ -49,8 +49,8 @@ struct VolumeSettings {
   VolumeNormalization normalization = VolumeNormalization::kZScore;
   std::array<double, 2> percentiles{0.5, 99.5};  ///< for kPercentile: ascending, 0 to 100
   std::array<double, 2> window{-160, 240};       ///< for kWindow: ascending; for CT in Hounsfield units
-  SeriesUse series = SeriesUse::kRefused;
-  int64_t max_frames = 8;             ///< for SeriesUse::kFrames, > 0
+  TimeSeriesMode series = TimeSeriesMode::kRefused;
+  int64_t max_frames = 8;             ///< for TimeSeriesMode::kFrames, > 0
   at::ScalarType dtype = at::kFloat;  ///< of the result: kFloat or kHalf
 };
 
@@ -74,7 +74,7 @@ struct VolumeInfo {
 VolumeInfo read_volume_info(const io::MediaRef& scan);
 
 /// Returns the number of volumes that read_volume() returns. Throws UserError (kBadData) for a
-/// series with SeriesUse::kRefused.
+/// series with TimeSeriesMode::kRefused.
 int64_t count_volumes(const VolumeInfo& info, const VolumeSettings& settings);
 
 /// Returns the peak host memory of read_volume() in addition to its result, in bytes. The scan
@@ -89,7 +89,7 @@ int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& set
 /// padding_mode="border") or Resize(mode="trilinear"), normalization (NormalizeIntensity(),
 /// NormalizeIntensity(nonzero=True), ScaleIntensityRangePercentiles or ScaleIntensityRange to 0 and
 /// 1 with clip), ResizeWithPadOrCrop. Padding is 0 and is added after normalization. Each frame is
-/// normalized by itself; SeriesUse::kMean takes the mean before normalization.
+/// normalized by itself; TimeSeriesMode::kMean takes the mean before normalization.
 ///
 /// Throws the errors of read_volume_info() and count_volumes(). Also throws UserError (kBadData)
 /// for corrupt or truncated compressed data, for voxels that are NaN or infinite, if normalization

@@ -27,7 +27,7 @@ struct SliceSettings {
 
 /// The maximum height and width of a slice. Larger slices are scaled down. Clinical scans are
 /// coarser: 4096 pixels are a field of view of 400 mm at 0.1 mm.
-inline constexpr int64_t kMaxSlicePixels = 4096;
+inline constexpr int64_t kMaxSliceSide = 4096;
 
 /// Returns the number of slices: settings.max_slices, or all slices of the scan if there are fewer.
 int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings);

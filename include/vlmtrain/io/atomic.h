@@ -59,7 +59,7 @@ void write_symlink(const std::filesystem::path& path, const std::filesystem::pat
 ///
 /// The files are written below path(), a temporary folder next to the final one. A process that is
 /// killed at any time leaves the previous folder complete: under its name, or under a backup name
-/// that clean_up_temporaries() restores if the file system cannot exchange two names atomically
+/// that clean_up_abandoned_temp_files() restores if the file system cannot exchange two names atomically
 /// (NFS). Not thread-safe: use an object from one thread at a time. Throws as AtomicFile.
 class AtomicDirectory {
  public:
@@ -93,7 +93,7 @@ struct RemovalFailure {
 /// Returns nothing if it was removed or did not exist. Does not throw.
 ///
 /// A removal fails for mount points, and for files on NFS that another process has open. Another
-/// call with RemovalFailure::path, or clean_up_temporaries(), can remove the rest later.
+/// call with RemovalFailure::path, or clean_up_abandoned_temp_files(), can remove the rest later.
 std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path);
 
 /// Removes the temporary files and folders of killed writers from `folder`, but not from its
@@ -105,7 +105,7 @@ std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path
 /// are removed one day after the last change. Backups from other machines are restored at once,
 /// because a requeued job needs them. Several processes may call this at the same time. Does not
 /// throw.
-void clean_up_temporaries(const std::filesystem::path& folder);
+void clean_up_abandoned_temp_files(const std::filesystem::path& folder);
 
 /// A registration of a temporary file or folder: remove_temp_files() removes it if the process
 /// exits before the object is destroyed. Thread-safe.

@@ -37,7 +37,7 @@ class CheckpointTensors {
   void release(const std::string& name) const;
 
  private:
-  void open_single(const std::filesystem::path& file);
+  void open_single_file(const std::filesystem::path& file);
   void open_sharded(const std::filesystem::path& index);
   const SafetensorsFile& find_shard(const std::string& name) const;
 
@@ -74,6 +74,6 @@ std::vector<std::string> describe_unread_weight_files(const std::filesystem::pat
 /// Describes the weights of a folder that CheckpointTensors cannot read, such as shards without an
 /// index or GGUF files, with a suggestion. Returns "" if there are none. REQUIRES: the folder has
 /// neither model.safetensors nor an index.
-std::string describe_other_weights(const std::filesystem::path& folder);
+std::string describe_unsupported_weights(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::io

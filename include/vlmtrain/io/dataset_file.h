@@ -77,9 +77,9 @@ struct RowGroupInfo {
 
 /// Host memory of the row groups of all open data sets, which share one cache.
 struct RowGroupMemory {
-  std::optional<RowGroupInfo> largest;  ///< empty if no Parquet file is open
-  int64_t max_cached_bytes = 0;         ///< upper bound of `cached_bytes`
-  int64_t cached_bytes = 0;             ///< size of the currently cached row groups
+  std::optional<RowGroupInfo> largest_group;  ///< empty if no Parquet file is open
+  int64_t max_cached_bytes = 0;               ///< upper bound of `cached_bytes`
+  int64_t cached_bytes = 0;                   ///< size of the currently cached row groups
 
   /// Returns the bytes that further reading may allocate: the remainder of `max_cached_bytes`, and
   /// the largest row group once more while it is read (docs/data.md).

@@ -115,9 +115,9 @@ std::vector<std::string> find_unread_keys(const nlohmann::json& object, std::spa
 namespace detail {
 
 [[noreturn]] void fail_not_an_object(std::string_view key, std::string_view source);
-[[noreturn]] void fail_missing(std::string_view key, std::string_view source);
-[[noreturn]] void fail_type(std::string_view key, std::string_view expected, const std::string& actual,
-                            std::string_view source);
+[[noreturn]] void fail_missing_key(std::string_view key, std::string_view source);
+[[noreturn]] void fail_wrong_type(std::string_view key, std::string_view expected, const std::string& actual,
+                                  std::string_view source);
 
 template <class T>
 struct IsVector : std::false_type {};
@@ -143,7 +143,7 @@ std::string_view describe_expected_type() {
 }
 
 template <class T, class Json>
-T convert(const Json& value, std::string_view key, std::string_view source) {
+T convert_value(const Json& value, std::string_view key, std::string_view source) {
   if constexpr (std::same_as<T, bool>) {
     if (value.is_boolean()) {
       return value.template get<bool>();
@@ -168,12 +168,12 @@ T convert(const Json& value, std::string_view key, std::string_view source) {
       T items;
       items.reserve(value.size());
       for (const auto& item : value) {
-        items.push_back(convert<typename T::value_type>(item, key, source));
+        items.push_back(convert_value<typename T::value_type>(item, key, source));
       }
       return items;
     }
   }
-  fail_type(key, describe_expected_type<T>(), value.dump(-1, ' ', false, Json::error_handler_t::replace), source);
+  fail_wrong_type(key, describe_expected_type<T>(), value.dump(-1, ' ', false, Json::error_handler_t::replace), source);
 }
 
 }  // namespace detail
@@ -189,9 +189,9 @@ T get(const Json& object, std::string_view key, std::string_view source) {
   }
   const auto it = object.find(key);
   if (it == object.end()) {
-    detail::fail_missing(key, source);
+    detail::fail_missing_key(key, source);
   }
-  return detail::convert<T>(*it, key, source);
+  return detail::convert_value<T>(*it, key, source);
 }
 
 /// Same as get(), but returns `fallback` if the key is absent or null. Hugging Face files write
@@ -205,7 +205,7 @@ T get_or(const Json& object, std::string_view key, std::type_identity_t<T> fallb
   if (it == object.end() || it->is_null()) {
     return fallback;
   }
-  return detail::convert<T>(*it, key, source);
+  return detail::convert_value<T>(*it, key, source);
 }
 
 }  // namespace vlmtrain::io

@@ -28,7 +28,7 @@ class Records {
   /// Returns a hash that changes if a record may have changed, for caches. It covers the settings
   /// of the reader and the paths, sizes and times of the data set's files, but not of the media
   /// that records name. 0 if unknown.
-  virtual uint64_t stamp() const { return 0; }
+  virtual uint64_t version_hash() const { return 0; }
 };
 
 /// Records in memory.
@@ -64,7 +64,7 @@ class SubsetRecords final : public Records {
   /// Returns the positions in this selection where blocks of `base` begin if the indices ascend,
   /// else an empty list.
   std::vector<int64_t> block_starts() const override;
-  uint64_t stamp() const override;
+  uint64_t version_hash() const override;
 
  private:
   std::shared_ptr<const Records> base_;
@@ -86,7 +86,7 @@ class ConcatRecords final : public Records {
   Record at(int64_t index) const override;
   Record at_without_bytes(int64_t index) const override;
   std::vector<int64_t> block_starts() const override;
-  uint64_t stamp() const override;
+  uint64_t version_hash() const override;
 
  private:
   /// Returns the index of the part that contains a record.

@@ -44,7 +44,7 @@ using KernelSet = std::set<Kernel>;
 
 /// The result of open_kernels().
 struct KernelStatus {
-  std::string problem{};              ///< why no kernel is available; empty if the library is loaded
+  std::string problem{};                        ///< why no kernel is available; empty if the library is loaded
   std::vector<std::string> failure_messages{};  ///< one message per kernel that failed its self-test and is disabled
 };
 

@@ -95,8 +95,8 @@ struct AllocationEvent {
   const void* address = nullptr;
   int64_t bytes = 0;
   MemoryTag tag;
-  bool is_backward = false;   ///< happened in a backward pass
-  int64_t reserved_bytes;  ///< by the allocator, after the event
+  bool is_backward = false;  ///< happened in a backward pass
+  int64_t reserved_bytes;    ///< by the allocator, after the event
 };
 
 /// A recording of the allocations on a device by the calling thread and by the backward passes that
@@ -119,7 +119,7 @@ class AllocationTrace {
   /// Tags all allocations since `first_event` that are still live, except gradients, as
   /// Component::kWorkspace. Call it after a step, which leaves only workspaces of libraries and
   /// gradients allocated.
-  void assign_workspaces(size_t first_event);
+  void tag_workspaces(size_t first_event);
 
  private:
   class Listener;
@@ -134,24 +134,24 @@ class AllocationReplay {
   /// REQUIRES: the allocation of each freed address was applied before.
   void apply_event(const AllocationEvent& event);
 
-  const ComponentBytes& by_component() const { return by_component_; }
+  const ComponentBytes& bytes_by_component() const { return bytes_by_component_; }
 
  private:
-  ComponentBytes by_component_{};
-  std::unordered_map<const void*, Component> owners_;  // of the latest allocation at each address
+  ComponentBytes bytes_by_component_{};
+  std::unordered_map<const void*, Component> component_by_address_;  // of the latest allocation at each address
 };
 
 /// The moment of a trace with the most allocated memory.
 struct MemoryPeak {
   size_t event_index = 0;  ///< index into the trace
   int64_t allocated_bytes = 0;
-  ComponentBytes by_component{};  ///< sums to allocated_bytes
-  MemoryTag tag;                  ///< of the event
+  ComponentBytes bytes_by_component{};  ///< sums to allocated_bytes
+  MemoryTag tag;                        ///< of the event
   bool is_backward = false;
 };
 
 /// Returns the first maximum of the allocated bytes at events `first` and later. Memory that
 /// earlier events left allocated counts. Returns a default MemoryPeak if nothing is allocated.
-MemoryPeak find_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
+MemoryPeak find_memory_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
 
 }  // namespace vlmtrain::memory

@@ -65,12 +65,12 @@ class HostBudget {
 
   /// A scope that rejects allocations beyond `bytes` of live memory. REQUIRES: no other limit of
   /// this budget exists.
-  class Limit {
+  class ScopedLimit {
    public:
-    Limit(HostBudget& budget, int64_t bytes);
-    ~Limit();
-    Limit(const Limit&) = delete;
-    Limit& operator=(const Limit&) = delete;
+    ScopedLimit(HostBudget& budget, int64_t bytes);
+    ~ScopedLimit();
+    ScopedLimit(const ScopedLimit&) = delete;
+    ScopedLimit& operator=(const ScopedLimit&) = delete;
 
    private:
     std::shared_ptr<BudgetCounter> counter_;
@@ -78,12 +78,12 @@ class HostBudget {
 
   /// A scope whose allocations are not counted, however long they live: memory that belongs to no
   /// training step. REQUIRES: no other pause of this budget exists.
-  class Pause {
+  class ScopedPause {
    public:
-    explicit Pause(HostBudget& budget);
-    ~Pause();
-    Pause(const Pause&) = delete;
-    Pause& operator=(const Pause&) = delete;
+    explicit ScopedPause(HostBudget& budget);
+    ~ScopedPause();
+    ScopedPause(const ScopedPause&) = delete;
+    ScopedPause& operator=(const ScopedPause&) = delete;
 
    private:
     std::shared_ptr<BudgetCounter> counter_;
@@ -96,7 +96,7 @@ class HostBudget {
   /// Sets peak_bytes() to live_bytes().
   void reset_peak();
   /// Returns the number of allocations that the limit rejected.
-  int64_t num_rejected() const;
+  int64_t num_rejected_allocations() const;
 
  private:
   std::shared_ptr<BudgetCounter> counter_;
@@ -104,7 +104,7 @@ class HostBudget {
 
 /// Conditions under which CPU tensor allocations fail in a test.
 struct AllocationFaults {
-  int64_t failing_allocation = -1;  ///< number of the allocation since arm(), from 0; -1 for none
+  int64_t failing_allocation_index = -1;  ///< number of the allocation since arm(), from 0; -1 for none
   int64_t limit_bytes = std::numeric_limits<int64_t>::max();  ///< allocations fail beyond this live memory
 };
 
@@ -113,12 +113,12 @@ struct AllocationCounter;
 /// A test fixture that makes PyTorch's CPU allocator throw c10::OutOfMemoryError. Only allocations
 /// of the constructing thread count and fail. They include its backward passes on the CPU, which
 /// run in the thread that starts them. Several instances count independently.
-class FaultInjection {
+class AllocationFaultInjector {
  public:
-  FaultInjection();
-  ~FaultInjection();
-  FaultInjection(const FaultInjection&) = delete;
-  FaultInjection& operator=(const FaultInjection&) = delete;
+  AllocationFaultInjector();
+  ~AllocationFaultInjector();
+  AllocationFaultInjector(const AllocationFaultInjector&) = delete;
+  AllocationFaultInjector& operator=(const AllocationFaultInjector&) = delete;
 
   /// Restarts the counts and applies `faults`. Memory that is already live counts toward the limit.
   void arm(AllocationFaults faults);

@@ -17,7 +17,7 @@ struct CpuInfo {
   int64_t usable_cores = 0;             ///< affinity mask (taskset, SLURM's --cpus-per-task)
   std::optional<double> quota_cores{};  ///< CPU time limit of the control groups, in cores (Docker's --cpus)
   /// Threads that the control groups still allow to start (Docker's --pids-limit).
-  std::optional<int64_t> startable_threads{};
+  std::optional<int64_t> thread_headroom{};
 
   bool has_bf16() const { return flags.contains("amx_bf16") || flags.contains("avx512_bf16"); }
 };
@@ -28,11 +28,11 @@ CpuInfo read_cpu_info(const std::filesystem::path& root = "/");
 
 /// Returns the default number of compute threads: the minimum of the usable cores, the CPU quota
 /// rounded up, and a fourth of the threads that may still start. At least 1.
-int64_t get_default_threads(const CpuInfo& cpu);
-/// Returns get_default_threads() of this process, computed at the first call.
-int64_t get_default_threads();
+int64_t get_default_num_threads(const CpuInfo& cpu);
+/// Returns get_default_num_threads() of this process, computed at the first call.
+int64_t get_default_num_threads();
 
-/// Limits LibTorch to get_default_threads() threads per operation if that is less than the usable
+/// Limits LibTorch to get_default_num_threads() threads per operation if that is less than the usable
 /// cores. Does nothing if OMP_NUM_THREADS or MKL_NUM_THREADS is set. REQUIRES: no tensor operation
 /// has run.
 void limit_threads_to_quota();
@@ -50,7 +50,7 @@ const char* to_string(Bf16MatmulSupport support);
 /// The CPU kernels that LibTorch selects in this environment (ATEN_CPU_CAPABILITY,
 /// ONEDNN_MAX_CPU_ISA).
 struct CpuKernels {
-  std::string aten;            ///< AVX512, AVX2, DEFAULT
+  std::string aten_isa;        ///< AVX512, AVX2, DEFAULT
   int threads = 0;             ///< per operation
   std::string onednn_version;  ///< empty if oneDNN printed none
   std::string onednn_isa;      ///< oneDNN's description, such as "Intel AVX-512 with Intel DL Boost"

@@ -43,20 +43,20 @@ int64_t get_free_device_bytes(at::Device device);
 int get_architecture(at::Device device);
 
 /// Device memory as PyTorch's caching allocator counts it; zeros on the CPU.
-struct DeviceMemory {
-  int64_t allocated_peak_bytes = 0;  ///< since the last reset_peaks()
-  int64_t reserved_peak_bytes = 0;   ///< since the last reset_peaks()
+struct DeviceMemoryStats {
+  int64_t allocated_peak_bytes = 0;  ///< since the last reset_peak_memory_stats()
+  int64_t reserved_peak_bytes = 0;   ///< since the last reset_peak_memory_stats()
   int64_t allocated_bytes = 0;
   int64_t reserved_bytes = 0;
 };
 
 /// Returns the allocator's counters. Does not synchronize the device.
-DeviceMemory get_device_memory(at::Device device);
+DeviceMemoryStats get_device_memory_stats(at::Device device);
 /// Sets the peaks to the current values.
-void reset_peaks(at::Device device);
+void reset_peak_memory_stats(at::Device device);
 
 /// Returns how often the allocator emptied its cache and retried an allocation; 0 on the CPU.
-int64_t get_allocation_retries(at::Device device);
+int64_t get_num_alloc_retries(at::Device device);
 
 /// Returns unused cached memory, including cuBLAS workspaces, to the driver; synchronizes the
 /// device. On the CPU, returns unused memory to the system as far as malloc can.
@@ -78,7 +78,7 @@ void limit_reserved_bytes(at::Device device, int64_t bytes);
 /// Reads and caches the device's total memory. limit_reserved_bytes() sets its limit as a fraction
 /// of that size. PyTorch's allocator reads the size once at startup, and a virtual GPU may report
 /// another size later. open_device() calls it. Does nothing on the CPU.
-void cache_device_size(at::Device device);
+void cache_total_memory(at::Device device);
 
 /// Returns why the device cannot even fill a tensor of 1 MiB, or nothing if it can. Synchronizes
 /// the device.

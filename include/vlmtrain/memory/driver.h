@@ -8,7 +8,7 @@
 namespace vlmtrain::memory {
 
 /// The oldest NVIDIA driver branch that CUDA 13 supports, for docs and messages.
-inline constexpr const char* kOldestDriver = "580";
+inline constexpr const char* kMinDriverVersion = "580";
 
 /// Returns whether LibTorch has machine code for a GPU of this compute capability (× 10): code for
 /// the same major version and no newer minor version. LibTorch ships no PTX that the driver could

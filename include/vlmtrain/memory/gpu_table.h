@@ -25,9 +25,9 @@ struct GpuSpec {
   int multiprocessors = 0;
   int64_t l2_cache_bytes = 0;
   int64_t memory_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem, less than the marketing size
-  bool memory_measured = false;
+  bool is_memory_measured = false;
   int64_t context_bytes = 0;  ///< memory of a LibTorch process outside its allocator
-  bool context_measured = false;
+  bool is_context_measured = false;
   double fp32_flops = 0;  ///< a multiply-add counts as two
   double tf32_flops = 0;
   double bf16_flops = 0;        ///< with fp32 accumulation

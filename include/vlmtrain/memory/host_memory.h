@@ -36,8 +36,8 @@ struct AvailableHostMemory {
 
 /// Resource limits of a process in bytes, as `ulimit -v` and `ulimit -d` set them.
 struct ResourceLimits {
-  int64_t address_space = kNoHostLimit;
-  int64_t data = kNoHostLimit;
+  int64_t address_space_bytes = kNoHostLimit;
+  int64_t data_segment_bytes = kNoHostLimit;
 };
 
 /// Returns the minimum of the machine's free memory (MemAvailable), the unused part of each control

@@ -46,12 +46,12 @@ c10::Allocator* get_large_block_allocator();
 /// which takes longer than a typical tensor operation on them. Live and cached memory together
 /// never exceed the peak of live memory, so the cache does not raise the peak resident memory.
 /// Thread-safe.
-class PageCache {
+class LargeBlockCache {
  public:
-  PageCache() = default;
-  ~PageCache();
-  PageCache(const PageCache&) = delete;
-  PageCache& operator=(const PageCache&) = delete;
+  LargeBlockCache() = default;
+  ~LargeBlockCache();
+  LargeBlockCache(const LargeBlockCache&) = delete;
+  LargeBlockCache& operator=(const LargeBlockCache&) = delete;
 
   /// Returns uninitialized memory, `bytes` rounded up to whole pages. Returns null if the system
   /// has no memory even after the cache was released.
@@ -72,14 +72,14 @@ class PageCache {
   using Address = std::byte*;
 
   // The functions below require that mutex_ is held. Sizes are multiples of the page size.
-  Address take_cached(int64_t bytes);
+  Address take_cached_block(int64_t bytes);
   Address map_pages(int64_t bytes);
   void add_free_range(Address first, int64_t bytes);
   void remove_free_range(std::map<Address, int64_t>::iterator range);
   void trim_cache(int64_t max_cached_bytes);
 
   mutable std::mutex mutex_;  // guards the members below
-  std::unordered_map<void*, int64_t> live_;
+  std::unordered_map<void*, int64_t> live_blocks_;
   std::map<Address, int64_t> free_ranges_;  // adjacent ranges are coalesced
   std::set<std::pair<int64_t, Address>> free_ranges_by_size_;
   int64_t live_bytes_ = 0;

@@ -8,7 +8,7 @@ namespace vlmtrain::memory {
 
 /// The reason why the loader finds a library where it does.
 enum class LibrarySource {
-  kProgram,      ///< the path in the program (DT_RPATH)
+  kRpath,        ///< the path in the program (DT_RPATH)
   kLibraryPath,  ///< LD_LIBRARY_PATH
   kPreload,      ///< LD_PRELOAD
   kSystem,       ///< the loader's cache or default directories
@@ -24,7 +24,7 @@ struct LibTorchInfo {
   std::filesystem::path cpu_library{};   ///< loaded libtorch_cpu.so; empty if unknown
   std::filesystem::path core_library{};  ///< loaded libc10.so
   std::filesystem::path cuda_library{};  ///< libtorch_cuda.so in the same directory; empty if it does not exist
-  LibrarySource source = LibrarySource::kProgram;
+  LibrarySource source = LibrarySource::kRpath;
 
   bool matches_compiled_version() const { return loaded_version.empty() || loaded_version == compiled_version; }
 };

@@ -45,7 +45,7 @@ struct AssemblyResult {
 /// holds one tensor at a time, besides a .pt or .pth file. Throws UserError: kUsage for a preset
 /// that cannot be assembled and for unsupported sources; kBadData, which lists missing tensors, for
 /// damaged sources and unknown layouts; kFailed if the disk is full.
-AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
+AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out);
 
 /// Returns whether models of the preset have a volume tower. Throws UserError (kUsage) for an unknown
 /// preset.

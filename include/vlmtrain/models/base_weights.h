@@ -26,7 +26,7 @@ namespace vlmtrain::models {
 class BaseWeights {
  public:
   /// A tensor of the base. Keeps its file open, so it may outlive the BaseWeights.
-  struct Entry {
+  struct BaseTensor {
     io::TensorInfo info;
     std::function<at::Tensor()> read;  ///< returns a view of the mapped file, in the stored dtype
     std::function<void()> release;     ///< drops the mapped pages from memory; read() loads them again
@@ -53,7 +53,7 @@ class BaseWeights {
   void set_file(const std::string& name, const std::string& content);
   /// Returns the tensor that a parameter was loaded from, owned by this object; null if the base
   /// has no such tensor. Parameters saved with an adapter are looked up in the adapter first.
-  const Entry* find(const nn::Parameter& parameter) const;
+  const BaseTensor* find(const nn::Parameter& parameter) const;
   /// Returns the weight files: those of folder() first, then those of other folders that the model
   /// loads from.
   const std::vector<std::shared_ptr<const io::CheckpointTensors>>& tensor_files() const { return tensor_files_; }
@@ -62,10 +62,10 @@ class BaseWeights {
   at::ScalarType dtype() const { return dtype_; }
   /// Replaces the tensors of `parameters` with those of `saved`. For parameters that training
   /// changed and then froze. REQUIRES: `saved` has a tensor for each parameter.
-  void override_entries(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters);
+  void override_tensors(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters);
   /// Returns whether size and modification time of all weight files are still those at
   /// construction.
-  bool is_unchanged() const;
+  bool are_files_unchanged() const;
 
  private:
   struct FileState;
@@ -76,8 +76,8 @@ class BaseWeights {
 
   std::filesystem::path folder_;
   std::map<std::string, std::string> files_;
-  std::map<std::string, Entry> model_entries_;    // by parameter name
-  std::map<std::string, Entry> adapter_entries_;  // by parameter name, of parameters saved with an adapter
+  std::map<std::string, BaseTensor> model_tensors_;    // by parameter name
+  std::map<std::string, BaseTensor> adapter_tensors_;  // by parameter name, of parameters saved with an adapter
   std::vector<std::shared_ptr<const io::CheckpointTensors>> tensor_files_;
   std::vector<FileState> file_states_;
   at::ScalarType dtype_;
@@ -85,7 +85,7 @@ class BaseWeights {
 
 /// Returns whether trained weights may be saved in `dtype`. 8-bit types would round away the
 /// changes of training.
-bool is_weight_dtype(at::ScalarType dtype);
+bool is_savable_dtype(at::ScalarType dtype);
 
 /// Returns a fingerprint of a checkpoint's weights, 16 hexadecimal digits. It covers names, shapes
 /// and dtypes of all tensors of the model and 1 KiB of each tensor's values, spread from its start

@@ -43,9 +43,9 @@ struct LoadSettings {
 
 /// The differences that load_weights() found and permitted.
 struct LoadResult {
-  std::vector<nn::Parameter> initialized;  ///< missing in the checkpoint, initialized randomly
-  std::vector<nn::Parameter> resized;      ///< loaded with another number of rows
-  std::vector<std::string> skipped;        ///< names of the checkpoint's tensors that were not loaded
+  std::vector<nn::Parameter> initialized_parameters;  ///< missing in the checkpoint, initialized randomly
+  std::vector<nn::Parameter> resized_parameters;      ///< loaded with another number of rows
+  std::vector<std::string> skipped_tensors;           ///< names of the checkpoint's tensors that were not loaded
 };
 
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to
@@ -85,12 +85,12 @@ std::string get_tokenizer_source(const std::string& preset);
 /// is float32, bfloat16 or float16; 16-bit values are float32 values, rounded. Memory holds one
 /// tensor at a time. Throws UserError: kUsage for an unknown preset, with the list of presets;
 /// kBadData for an invalid tokenizer; kFailed if the disk is full.
-void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
-                  const std::filesystem::path& out, at::ScalarType dtype = at::kFloat);
+void write_preset_checkpoint(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
+                             const std::filesystem::path& out, at::ScalarType dtype = at::kFloat);
 
 /// Writes the unchanged files of a preset, without weights, into the existing `folder`. They
 /// suffice for build_model() and compute_sample_shape(); load_processor() also needs a tokenizer.
-/// Throws as write_preset().
+/// Throws as write_preset_checkpoint().
 void write_preset_config(const std::string& preset, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

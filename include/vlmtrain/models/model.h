@@ -58,9 +58,10 @@ struct ExternalWeight {
 
 /// The input of a vision tower in one pass.
 struct VisionInput {
-  at::Tensor pixel_values;                     ///< as data::MicroBatch::pixel_values, in the family's dtype and shape
-  std::vector<data::PatchGrid> grids;          ///< as data::MicroBatch::grids, on the host
-  std::vector<nn::DropoutSegment> units = {};  ///< as data::MicroBatch::pixel_dropout_units; empty: no dropout
+  at::Tensor pixel_values;             ///< as data::MicroBatch::pixel_values, in the family's dtype and shape
+  std::vector<data::PatchGrid> grids;  ///< as data::MicroBatch::grids, on the host
+  std::vector<nn::DropoutSegment> dropout_segments =
+      {};  ///< as data::MicroBatch::pixel_dropout_units; empty: no dropout
   /// int64 [rows], modality of each row of pixels; undefined if unknown or not supported by the
   /// family.
   at::Tensor modalities = {};
@@ -96,7 +97,8 @@ class VisionLanguageModel {
   /// at another resolution. `hidden` [masks, hidden] are the hidden states at masks.positions. The
   /// mask encoder processes at most `images_per_pass` images at a time (0: all). REQUIRES:
   /// predicts_masks(), masks.count() > 0.
-  virtual at::Tensor compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const;
+  virtual at::Tensor compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
+                                         int64_t images_per_pass) const;
 
   /// Returns the output projection, [vocabulary, hidden]. Logits are hidden · weightᵀ.
   virtual const at::Tensor& output_weight() const = 0;

@@ -14,10 +14,10 @@ namespace vlmtrain::planner {
 
 /// The host memory that a CPU run needs in addition to its tensors, and the counts it depends on.
 struct CpuMemoryNeeds {
-  int64_t process_bytes = 0;     ///< the program and the records of the data set
-  int64_t sample_bytes = 0;      ///< size of the largest decoded sample
-  int64_t decode_bytes = 0;      ///< additional memory of a loader thread while it decodes a sample
-  int64_t samples_per_step = 1;  ///< samples of this rank per optimizer step
+  int64_t process_bytes = 0;         ///< the program and the records of the data set
+  int64_t largest_sample_bytes = 0;  ///< size of the largest decoded sample
+  int64_t decode_bytes = 0;          ///< additional memory of a loader thread while it decodes a sample
+  int64_t samples_per_step = 1;      ///< samples of this rank per optimizer step
   int64_t world_size = 1;
   int64_t loader_threads = 1;
 };
@@ -32,7 +32,7 @@ struct CpuMemoryLimit {
   int64_t prefetch_bytes = 0;             ///< limit of the decoded samples in the loader's queue
   /// Decoded samples: those in the loader's queue, those of the current step, and those being
   /// decoded.
-  int64_t samples_bytes = 0;
+  int64_t decoded_samples_bytes = 0;
   int64_t libraries_bytes = 0;  ///< buffers of oneDNN and MKL, stacks, the autograd graph
   /// The remaining bytes, for tensors of the training thread and malloc's free blocks; 0 if none
   /// remain.
@@ -40,13 +40,15 @@ struct CpuMemoryLimit {
 
   /// Returns the memory of a process whose tensors take `tensors` bytes, malloc's free blocks
   /// included.
-  int64_t total_bytes(int64_t tensors) const { return tensors + process_bytes + samples_bytes + libraries_bytes; }
+  int64_t total_bytes(int64_t tensors) const {
+    return tensors + process_bytes + decoded_samples_bytes + libraries_bytes;
+  }
 };
 
 /// Returns the limit of one process. `limit_gigabytes` is memory.limit_gb in 10⁹ bytes; nullopt for
 /// `auto`.
 CpuMemoryLimit compute_cpu_memory_limit(memory::AvailableHostMemory available, std::optional<double> limit_gigabytes,
-                                        MemoryMode mode, const CpuMemoryNeeds& needs);
+                                        MemoryMode mode, const CpuMemoryNeeds& memory_needs);
 
 /// Returns the limit, in bytes, of decoded samples in the loader's queue: a quarter of
 /// limit_bytes − used_bytes, at least 1.
@@ -59,7 +61,7 @@ struct CpuPlanRequest {
   MemoryMode mode = MemoryMode::kBalanced;
   memory::AvailableHostMemory available;
   std::optional<double> limit_gigabytes;  ///< memory.limit_gb, in 10⁹ bytes; nullopt for `auto`
-  CpuMemoryNeeds needs;
+  CpuMemoryNeeds memory_needs;
   Workload workload;
   StepConstraints constraints;
   int64_t max_micro_batch_size = 1;             ///< the largest size to try unless the constraints set one

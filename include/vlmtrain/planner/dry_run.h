@@ -100,10 +100,10 @@ struct StepCosts {
 
 /// The memory at one allocator event of the last step.
 struct TimelinePoint {
-  memory::ComponentBytes by_component{};  ///< allocated bytes after the event
-  int64_t reserved_bytes = 0;             ///< bytes that the allocator has reserved after the event
-  memory::MemoryTag tag;                  ///< component and block that caused the event
-  bool is_backward = false;                  ///< the event is in the backward pass
+  memory::ComponentBytes bytes_by_component{};  ///< allocated bytes after the event
+  int64_t reserved_bytes = 0;                   ///< bytes that the allocator has reserved after the event
+  memory::MemoryTag tag;                        ///< component and block that caused the event
+  bool is_backward = false;                     ///< the event is in the backward pass
 };
 
 /// The peak by component, and the sizes of the model.

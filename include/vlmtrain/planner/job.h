@@ -27,7 +27,7 @@ namespace vlmtrain::planner {
 struct Job {
   std::filesystem::path model;  ///< folder with config.json and the processor's settings; weights are not read
   engine::Precision precision = engine::Precision::kBf16;
-  models::FrozenParts frozen = {};
+  models::FrozenParts frozen_parts = {};
   std::optional<nn::LoraSettings> lora = std::nullopt;  ///< nullopt: full fine-tuning
   nn::Quantization quantization = nn::Quantization::kNone;
   kernels::KernelSet disabled_kernels = {};  ///< custom kernels that ATen replaces
@@ -52,7 +52,7 @@ std::vector<engine::Sharding> list_possible_shardings(const Job& job);
 
 /// Returns the job with another precision. fp16 adds a default loss scale unless the job has one;
 /// other precisions remove it.
-Job with_precision(Job job, engine::Precision precision);
+Job make_job_with_precision(Job job, engine::Precision precision);
 
 /// Returns the job's model on `device`, frozen according to the job. Weights are uninitialized.
 /// Throws UserError if the model's files are invalid.
@@ -77,11 +77,11 @@ struct Workload {
   /// Candidates for the worst global batch (find_worst_batches()). Dry runs decide which one needs
   /// the most memory. Not empty.
   std::vector<SampleBatch> worst_batches;
-  int64_t global_batch_size = 16;  ///< samples, or packs if `packed` is set, of all ranks
+  int64_t global_batch_size = 16;  ///< samples, or packs if `packing` is set, of all ranks
   int64_t world_size = 1;
-  int64_t nodes = 1;                                   ///< machines with the same number of ranks each
-  double network_gbit = 100;                           ///< bandwidth of a machine, 10⁹ bits per second
-  std::optional<PackedSamples> packed = std::nullopt;  ///< set if global_batch_size counts packs
+  int64_t nodes = 1;                                    ///< machines with the same number of ranks each
+  double network_gbit = 100;                            ///< bandwidth of a machine, 10⁹ bits per second
+  std::optional<PackedSamples> packing = std::nullopt;  ///< set if global_batch_size counts packs
   /// The samples of one rank in an average step, in order; empty: unknown.
   std::vector<data::SampleShape> average_step{};
   /// The samples of some steps of the training data, by rank; empty if all samples are alike.
@@ -94,7 +94,7 @@ struct Workload {
 
 /// Returns the number of steps to sample for Workload::sampled_steps: 4 to 48, fewer for large
 /// steps. REQUIRES: samples_per_step > 0.
-int64_t num_steps_to_sample(int64_t samples_per_step);
+int64_t compute_num_sampled_steps(int64_t samples_per_step);
 
 /// Returns for each sampled step the samples of the rank with the most tokens, since the other
 /// ranks wait for this one. Returns an empty list if there are no sampled steps.

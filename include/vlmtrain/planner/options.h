@@ -14,7 +14,7 @@ namespace vlmtrain::planner {
 enum class MemoryMode { kConservative, kBalanced, kAggressive };
 
 /// Returns each mode with its name in memory.mode and --mode.
-const std::vector<std::pair<std::string, MemoryMode>>& memory_modes();
+const std::vector<std::pair<std::string, MemoryMode>>& list_memory_modes();
 std::string to_string(MemoryMode mode);
 
 /// The option memory.recompute. Its values:
@@ -50,6 +50,6 @@ struct MemoryOptions {
 };
 
 /// Declares the options of the section in `table`, with `options` as their destination.
-void declare(OptionTable& table, MemoryOptions& options);
+void declare_options(OptionTable& table, MemoryOptions& options);
 
 }  // namespace vlmtrain::planner

@@ -28,8 +28,8 @@ struct StepConstraints {
 };
 
 /// Copies the micro-batch size of `constraints` into workload.packing, if the samples are packed.
-inline void apply_constraints(const StepConstraints& constraints, Workload& workload) {
-  if (workload.packed) workload.packed->fixed_micro_batch_size = constraints.micro_batch_size.value_or(0);
+inline void apply_fixed_micro_batch_size(const StepConstraints& constraints, Workload& workload) {
+  if (workload.packing) workload.packing->fixed_micro_batch_size = constraints.micro_batch_size.value_or(0);
 }
 
 /// The memory and time of a step with one StepConfig.
@@ -39,7 +39,7 @@ struct StepEstimate {
   double step_seconds = 0;       ///< predicted (src/planner/dry_run/cost_recorder.h)
   double tokens_per_second = 0;  ///< predicted sum over all ranks, for the worst samples
   bool fits = false;             ///< reserved peak within the limit
-  bool from_dry_run = false;     ///< false: the peaks are interpolated between dry runs
+  bool is_from_dry_run = false;  ///< false: the peaks are interpolated between dry runs
 };
 
 /// The result of dry-running an average step with the best StepConfig.
@@ -56,9 +56,9 @@ struct Suggestion {
   /// Arguments to append to the command: `key=value`, or a flag followed by its value. All of them
   /// are needed together. Empty if the change cannot be expressed as arguments.
   std::vector<std::string> arguments;
-  std::string note;           ///< the effect, and how much memory the job needs with the change
-  bool makes_it_fit = false;  ///< a dry run with the change fits, or the plan fits already
-  int64_t total_bytes = 0;    ///< minimum memory with the change; 0: not dry-run
+  std::string note;             ///< the effect, and how much memory the job needs with the change
+  bool makes_plan_fit = false;  ///< a dry run with the change fits, or the plan fits already
+  int64_t total_bytes = 0;      ///< minimum memory with the change; 0: not dry-run
 
   /// Returns "<arguments>: <note>", or only the note if there are no arguments.
   std::string text() const;
@@ -68,7 +68,7 @@ struct Suggestion {
 /// starting with an empty allocator cache.
 struct RankStep {
   int64_t rank = 0;
-  int64_t sampled_step = 0;  ///< index in Workload::sampled_steps
+  int64_t sampled_step_index = 0;  ///< index in Workload::sampled_steps
   StepPeaks peaks;
 };
 
@@ -91,10 +91,10 @@ struct LimitedSamples {
 /// values.
 struct SampleLimit {
   std::string argument_format;  ///< fmt format of an argument, such as "data.image_max_pixels={}"
-  int64_t current = 0;          ///< the smallest value that changes no sample
+  int64_t current_value = 0;    ///< the smallest value that changes no sample
   /// Returns the smallest useful value. A function, since finding it may measure samples.
   std::function<int64_t()> find_min;
-  int64_t multiple = 1;     ///< proposed values are multiples of this number
+  int64_t granularity = 1;  ///< proposed values are multiples of this number
   std::string description;  ///< effect of a lower value, such as "smaller images"
   /// Returns the samples with the setting at `limit`, or nullopt if that value is not allowed. If
   /// `all_samples` is false, measures only the samples that are the largest with the current value,
@@ -107,7 +107,7 @@ struct FlagSyntax {
   /// fmt format of the flag that selects the GPU: "--gpu {}" or "--gpu-gb {}". Empty: the command
   /// cannot choose a GPU.
   std::string gpu;
-  bool gpu_by_size = false;                    ///< `gpu` takes a size in GiB, not a name
+  bool selects_gpu_by_size = false;            ///< `gpu` takes a size in GiB, not a name
   std::string lora_argument = "lora.rank={}";  ///< fmt format of the argument that enables LoRA; {} is the rank
   int64_t lora_rank = 16;                      ///< LoRA rank that suggestions propose
 };
@@ -137,15 +137,15 @@ struct Plan {
   bool fits = false;
   /// The fastest StepConfig that fits, estimated for the worst step in micro-batches of equal size.
   /// If nothing fits: the StepConfig within the constraints that needs the least memory.
-  StepEstimate best;
+  StepEstimate best_estimate;
   /// Splits each step by the memory of its samples; nullopt: all steps are split like the worst
   /// step.
   std::optional<SplitPlan> split = std::nullopt;
-  DryRunDetail detail;  ///< of the dry run of `best`
+  DryRunDetail detail;  ///< of the dry run of `best_estimate`
   StepCosts costs;      ///< of the dry-run step, which has at most two micro-batches
   MemoryLimit limit;
   Workload workload;
-  SampleBatch worst_batch;                       ///< the worst batch of the workload, given `best`
+  SampleBatch worst_batch;                       ///< the worst batch of the workload, given `best_estimate`
   std::optional<AverageStep> average_step;       ///< set if the workload has an average step
   std::optional<Communication> communication{};  ///< set for several ranks
   /// The largest sampled step of each rank, by rank; at most the 64 ranks with the most tokens.
@@ -158,7 +158,9 @@ struct Plan {
   PlanningStats planning_stats;
 
   /// Returns the number of micro-batches per step, if they have equal size.
-  int64_t accumulation_steps() const { return workload.samples_per_rank() / best.step_config.micro_batch_size; }
+  int64_t accumulation_steps() const {
+    return workload.samples_per_rank() / best_estimate.step_config.micro_batch_size;
+  }
   /// Returns the memory outside PyTorch's allocator: context and communication.
   int64_t overhead_bytes() const { return limit.context_bytes + limit.communication_bytes; }
   /// Returns the peaks of the worst step in equal micro-batches or, if they are higher, of split

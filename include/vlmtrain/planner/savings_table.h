@@ -18,8 +18,8 @@ struct SavingsRow {
   /// The estimate for micro-batches of one sample, or of the micro-batch size that the user has
   /// set. All blocks are recomputed from the row "recomputation" on, none before it. Independent of
   /// the GPU's size.
-  StepEstimate single_sample;
-  int64_t single_sample_bytes = 0;  ///< Plan::total_bytes() of `single_sample`
+  StepEstimate single_sample_estimate;
+  int64_t single_sample_bytes = 0;  ///< Plan::total_bytes() of `single_sample_estimate`
   /// Plan::best_estimate of this row's plan; nullopt if nothing fits.
   std::optional<StepEstimate> best_estimate = std::nullopt;
   int64_t best_bytes = 0;    ///< Plan::total_bytes() of this row's plan; 0 if nothing fits
@@ -34,7 +34,7 @@ struct SavingsRow {
 std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Plan& plan);
 
 /// Returns a list of {"name", "arguments", "absent", "single", "planned"}: unavailable_reason, or
-/// null if it is empty; single_sample; best_estimate or null. Estimates have bytes and seconds as
+/// null if it is empty; single_sample_estimate; best_estimate or null. Estimates have bytes and seconds as
 /// in Plan::to_json().
 nlohmann::ordered_json make_savings_json(const std::vector<SavingsRow>& rows);
 

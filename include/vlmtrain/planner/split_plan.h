@@ -32,8 +32,8 @@ struct MicroBatchSizes {
 };
 
 /// Returns the sizes of a micro-batch of one sample, or of several.
-MicroBatchSizes compute_sizes(const data::SampleShape& shape);
-MicroBatchSizes compute_sizes(std::span<const data::SampleShape> shapes);
+MicroBatchSizes compute_micro_batch_sizes(const data::SampleShape& shape);
+MicroBatchSizes compute_micro_batch_sizes(std::span<const data::SampleShape> shapes);
 
 /// A linear model of the peak memory of a micro-batch for one StepConfig, as an upper bound. It
 /// includes memory that persists between steps: weights, gradients, optimizer state. All
@@ -55,12 +55,12 @@ struct MemoryCostTable {
     kNumTerms
   };
 
-  int64_t base_bytes = 0;                               ///< constant part of the bound
-  std::array<int64_t, kNumTerms> bytes_per_1024 = {};   ///< coefficients: bytes for 1,024 units of each term
-  int64_t vision_tiles_per_pass = 0;                    ///< StepConfig::vision_tiles_per_pass
-  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< StepConfig::loss_chunk_rows
-  int64_t limit_bytes = 0;                              ///< limit of a micro-batch with several samples
-  int64_t max_samples = 0;                              ///< limit of a micro-batch's samples; 0: no limit
+  int64_t base_bytes = 0;                                    ///< constant part of the bound
+  std::array<int64_t, kNumTerms> bytes_per_1024_units = {};  ///< coefficients: bytes for 1,024 units of each term
+  int64_t vision_tiles_per_pass = 0;                         ///< StepConfig::vision_tiles_per_pass
+  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;       ///< StepConfig::loss_chunk_rows
+  int64_t limit_bytes = 0;                                   ///< limit of a micro-batch with several samples
+  int64_t max_samples = 0;                                   ///< limit of a micro-batch's samples; 0: no limit
 
   bool operator==(const MemoryCostTable&) const = default;
 

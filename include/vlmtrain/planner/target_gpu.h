@@ -18,13 +18,13 @@ struct TargetGpu {
   /// Entry of the GPU table, which outlives the program's objects: architecture, FLOPS, context
   /// size.
   const memory::GpuSpec* gpu = nullptr;
-  int64_t memory_bytes = 0;         ///< memory size that the driver reports
-  int64_t context_bytes = 0;        ///< size of the CUDA context, which PyTorch's allocator does not count
-  bool context_measured = false;    ///< context_bytes was measured on a GPU; otherwise it is an estimate
-  std::string description;          ///< such as "NVIDIA H100 80GB HBM3 (85.03 GB)"
-  int64_t other_process_bytes = 0;  ///< memory that other processes use
-  int multiprocessors = 0;          ///< 0: as in the table; set for GPUs of this machine
-  std::string device_name = {};     ///< name that the driver reports; empty if only the size is known
+  int64_t memory_bytes = 0;          ///< memory size that the driver reports
+  int64_t context_bytes = 0;         ///< size of the CUDA context, which PyTorch's allocator does not count
+  bool is_context_measured = false;  ///< context_bytes was measured on a GPU; otherwise it is an estimate
+  std::string description;           ///< such as "NVIDIA H100 80GB HBM3 (85.03 GB)"
+  int64_t other_process_bytes = 0;   ///< memory that other processes use
+  int multiprocessors = 0;           ///< 0: as in the table; set for GPUs of this machine
+  std::string device_name = {};      ///< name that the driver reports; empty if only the size is known
 };
 
 /// Returns the GPU, or the MIG slice (such as h100-mig-3g.40gb), of this name in the GPU table. The

@@ -99,7 +99,7 @@ struct Inspection {
   std::string dataset;        ///< data.train
   std::string model;          ///< as the user wrote it
   std::string chat_template;  ///< source of the template
-  /// The ledger at the start of a run; if `decoded`, the ledger at the end of its first epoch.
+  /// The ledger at the start of a run; if `has_decoded_media`, the ledger at the end of its first epoch.
   data::Ledger ledger;
   bool stops_training = false;   ///< whether a bad sample stops training
   std::string order_error = {};  ///< reason why the samples cannot be ordered, so that training would not start
@@ -123,8 +123,8 @@ struct Inspection {
   int64_t without_media = 0;              ///< usable samples without image, video or volume
   std::vector<std::string> remarks = {};  ///< sentences about settings without effect
 
-  int64_t num_media = 0;  ///< number of different images, videos and volumes
-  bool decoded = false;   ///< all media were decoded; otherwise only their headers were read
+  int64_t num_media = 0;           ///< number of different images, videos and volumes
+  bool has_decoded_media = false;  ///< all media were decoded; otherwise only their headers were read
   std::vector<data::MissingFile> missing_files = {};
   /// For each missing file, the id of the first sample that names it.
   std::vector<std::string> missing_file_sample_ids = {};
@@ -142,11 +142,11 @@ struct Inspection {
   double seconds = 0;  ///< duration of the inspection
 
   /// Returns the number of samples that cannot be used.
-  int64_t num_bad() const {
+  int64_t num_bad_samples() const {
     return ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed);
   }
   bool has_no_media() const { return num_usable() > 0 && without_media == num_usable(); }
-  int64_t num_usable() const { return ledger.samples() - num_bad(); }
+  int64_t num_usable() const { return ledger.samples() - num_bad_samples(); }
   /// Returns the name of the pixel rows: "tiles", "patches" or "grids".
   const char* pixel_row_name() const { return has_patches ? "patches" : has_grids ? "grids" : "tiles"; }
   /// Returns the family's word for media: "volumes" or "images".
@@ -174,7 +174,7 @@ std::string mark_answers(const text::RenderedChat& chat, std::string_view open =
                          std::string (*escape)(std::string_view) = nullptr);
 
 /// The end of the page's title, after the name of the data set. Identifies the page in a file.
-inline constexpr const char* kInspectionTitle = ": what is trained on</title>";
+inline constexpr const char* kInspectionTitleEnd = ": what is trained on</title>";
 
 /// Returns the inspection as one HTML file without scripts and external resources. It contains the
 /// media of the previewed samples.

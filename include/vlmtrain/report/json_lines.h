@@ -50,13 +50,13 @@ inline double get_number(const nlohmann::json& object, const char* key) {
 }
 
 /// Returns the number as an integer; 0 if the field is missing or not a number.
-inline int64_t get_count(const nlohmann::json& object, const char* key) {
+inline int64_t get_integer(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_number() ? entry->get<int64_t>() : 0;
 }
 
 /// Returns the string; empty if the field is missing or not a string.
-inline std::string get_text(const nlohmann::json& object, const char* key) {
+inline std::string get_string(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_string() ? entry->get<std::string>() : std::string();
 }

@@ -95,7 +95,7 @@ struct StepMetrics {
   double step_seconds = 0;
   double data_wait_seconds = 0;                           ///< part of step_seconds spent waiting for samples
   std::optional<int64_t> predicted_allocated_peak_bytes;  ///< nullopt without a plan
-  std::optional<int64_t> predicted_peak_bytes;            ///< of reserved bytes; nullopt without a plan
+  std::optional<int64_t> predicted_reserved_peak_bytes;   ///< of reserved bytes; nullopt without a plan
   int64_t allocated_peak_bytes = 0;                       ///< of the device; 0 on the CPU
   int64_t reserved_peak_bytes = 0;
   int64_t allocated_bytes = 0;  ///< at the end of the step
@@ -128,7 +128,7 @@ class StepLog {
   void append(const std::string& json_line);
   /// Sets `key` to `json`, a JSON value, in the line of `step` and rewrites the file. Does nothing
   /// if no line has this step.
-  void amend(int64_t step, const std::string& key, const std::string& json);
+  void amend_line(int64_t step, const std::string& key, const std::string& json);
 
  private:
   std::filesystem::path path_;

@@ -38,6 +38,6 @@ std::vector<Phase> find_phases(const Timeline& timeline);
 /// Returns the indices of the events to draw, in ascending order. If there are more than
 /// `max_points` events, these are the first, the last, and the minimum and maximum of intervals of
 /// equal length. REQUIRES: max_points >= 4.
-std::vector<size_t> downsample(const Timeline& timeline, size_t max_points);
+std::vector<size_t> downsample_timeline(const Timeline& timeline, size_t max_points);
 
 }  // namespace vlmtrain::report

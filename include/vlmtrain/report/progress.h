@@ -20,7 +20,7 @@ class RemainingTimeEstimator {
   std::optional<double> estimate_seconds(int64_t num_remaining_steps) const;
 
  private:
-  std::deque<std::chrono::steady_clock::time_point> times_;  // of the last steps
+  std::deque<std::chrono::steady_clock::time_point> step_end_times_;  // of the last steps
 };
 
 /// Returns one line about a step: "step 12/100  loss 1.2345  lr 1.00e-04  …". `oom_splits` is the
@@ -68,12 +68,12 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   int64_t total_steps_;
-  bool quiet_;
+  bool is_quiet_;
   bool is_terminal_;
   bool is_drawn_ = false;
   int64_t oom_splits_ = 0;
-  RemainingTimeEstimator remaining_time_;
-  Clock::time_point last_shown_{};
+  RemainingTimeEstimator remaining_time_estimator_;
+  Clock::time_point last_show_time_{};
 };
 
 /// The progress of a count on stderr: a line that is redrawn in place on a terminal; otherwise one
@@ -95,10 +95,10 @@ class CountProgress {
   using Clock = std::chrono::steady_clock;
   std::string label_;
   int64_t total_;
-  bool quiet_;
+  bool is_quiet_;
   bool is_terminal_;
   bool is_drawn_ = false;
-  Clock::time_point next_update_;
+  Clock::time_point next_update_time_;
 };
 
 }  // namespace vlmtrain::report

@@ -27,7 +27,7 @@ class EpochSummaries {
   /// before it. Ignores damaged lines, and steps that are not after the last one.
   std::vector<nlohmann::ordered_json> add(const nlohmann::json& line);
   /// Returns the row of the steps since the last complete epoch; nullopt without such steps.
-  std::optional<nlohmann::ordered_json> current_epoch() const;
+  std::optional<nlohmann::ordered_json> make_current_epoch_row() const;
 
  private:
   /// The sums over the label tokens of a task or of all samples.
@@ -48,7 +48,7 @@ class EpochSummaries {
     double sum = 0;    // of one number of bytes per step, for the mean
   };
   /// The sums of an epoch.
-  struct Epoch {
+  struct EpochSums {
     int64_t first_step = 0;
     int64_t last_step = 0;
     int64_t steps = 0;
@@ -68,8 +68,8 @@ class EpochSummaries {
   /// Returns the row of epoch_.
   nlohmann::ordered_json make_row(int64_t epoch, bool complete) const;
 
-  Epoch epoch_;
-  double epochs_done_ = 0;  // passes over the data set after the last step
+  EpochSums epoch_;
+  double completed_epochs_ = 0;  // passes over the data set after the last step
   int64_t last_step_ = 0;
 };
 

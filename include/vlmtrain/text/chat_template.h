@@ -60,7 +60,7 @@ struct TemplateSettings {
   MediaMarkup video{};  ///< empty: the family has no video
   /// Text to insert after an image at the beginning of a turn. Used only if the template takes the
   /// content of a turn as one string.
-  std::string after_image = "\n";
+  std::string text_after_image = "\n";
   /// Names and values of template variables such as bos_token and eos_token.
   std::vector<std::pair<std::string, std::string>> special_tokens{};
   /// Tokens that end a text of this model, the most likely one first.

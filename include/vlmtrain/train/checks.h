@@ -36,7 +36,7 @@ void check_config(const Config& config);
 /// the tasks of `records`, whether a run in output.dir can resume, and the trained parts of the
 /// model. Throws UserError. Builds the model on the meta device; reads no weights and writes
 /// nothing.
-void preflight_check(const Config& config, const io::Records& records);
+void run_preflight_checks(const Config& config, const io::Records& records);
 
 /// Reads up to `max_samples` of `records`, spread evenly. Throws UserError (kBadData), with the
 /// number of bad samples and the first one, if any is bad. Does nothing with

@@ -14,7 +14,7 @@
 namespace vlmtrain::train {
 
 // The structs below hold the keys of a configuration. docs/config.md, which is generated from
-// declare(), describes each key and its allowed values. Defaults are the initial values here.
+// declare_options(), describes each key and its allowed values. Defaults are the initial values here.
 
 /// Section `model`: the checkpoint, its quantization and its frozen parts.
 struct ModelOptions {
@@ -66,11 +66,11 @@ const char* to_string(BestMetric metric);
 /// The keys of section `training` for evaluations on data.eval during a run (docs/evaluation.md).
 /// An Auto without a value stands for `auto`.
 struct EvaluationOptions {
-  Auto<int64_t> steps = 0;      ///< steps between evaluations; auto: only at the ends of epochs; 0: none
-  Auto<int64_t> samples;        ///< number of samples; auto: all samples of data.eval
+  Auto<int64_t> steps = 0;       ///< steps between evaluations; auto: only at the ends of epochs; 0: none
+  Auto<int64_t> samples;         ///< number of samples; auto: all samples of data.eval
   bool generate_answers = true;  ///< generates answers, too; false: computes only the loss
-  int64_t max_new_tokens = 32;  ///< maximum number of tokens per answer
-  Auto<int64_t> batch_size;     ///< auto: the planner chooses it
+  int64_t max_new_tokens = 32;   ///< maximum number of tokens per answer
+  Auto<int64_t> batch_size;      ///< auto: the planner chooses it
   BestMetric best_metric = BestMetric::kLoss;
   int64_t patience = 0;  ///< consecutive evaluations without improvement that end the run; 0: never
 
@@ -99,11 +99,11 @@ struct OutputOptions {
   int64_t save_total_limit = 2;  ///< maximum number of checkpoints to keep
   bool keep_best = true;         ///< also keeps the checkpoint with the best evaluation
   AsyncSave async_save = AsyncSave::kAuto;
-  int64_t sample_predictions = 4;         ///< number of samples that the model answers at each checkpoint
-  double sample_predictions_share = 0.1;  ///< maximum share of the run's time for these answers, from 0 to 1
-  bool report = true;                     ///< writes report.html
-  bool tensorboard = true;                ///< writes event files for TensorBoard
-  bool log_samples = false;               ///< writes the ids of each step's samples to samples.jsonl
+  int64_t num_sample_predictions = 4;          ///< number of samples that the model answers at each checkpoint
+  double sample_predictions_time_share = 0.1;  ///< maximum share of the run's time for these answers, from 0 to 1
+  bool write_report = true;                    ///< writes report.html
+  bool write_tensorboard = true;               ///< writes event files for TensorBoard
+  bool log_samples = false;                    ///< writes the ids of each step's samples to samples.jsonl
 };
 
 /// A complete configuration.
@@ -122,7 +122,7 @@ struct Config {
 
 /// Returns the table of all keys, bound to the fields of `config`, which must outlive the table.
 /// Reading a value through the table sets the field.
-OptionTable declare(Config& config);
+OptionTable declare_options(Config& config);
 
 /// Returns the number of steps of a run: training.max_steps, or the steps of training.epochs
 /// epochs, rounded up. `units_per_epoch`: samples of an epoch or, with packing, packs. Throws
@@ -141,7 +141,7 @@ int64_t compute_max_micro_batch_size(const Config& config, int64_t world_size = 
 /// Throws UserError (kUsage) if training.micro_batch_size does not divide
 /// training.global_batch_size. Accepts any size with packing, since packs have no fixed number of
 /// samples.
-void check_micro_batch(const Config& config);
+void check_micro_batch_size(const Config& config);
 
 /// Throws UserError (kUsage) if another setting excludes distributed.sharding: PCGrad or, for
 /// sharded weights, DoRA. Logs that it has no effect if `world_size` is 1.

@@ -31,8 +31,8 @@ RunEnvironment describe_cpu_environment();
 
 /// Measurements of past runs in one environment, relative to their plans.
 struct PastRuns {
-  int64_t runs = 0;         ///< number of runs that are included
-  std::string last_date{};  ///< date of the newest run, for example "2026-11-23"
+  int64_t num_runs = 0;         ///< number of runs that are included
+  std::string last_run_date{};  ///< date of the newest run, for example "2026-11-23"
   /// Maximum GPU memory of a process outside PyTorch's allocator; nullopt on the CPU.
   std::optional<int64_t> context_bytes = std::nullopt;
   /// Measured divided by predicted seconds of the same steps: the geometric mean of the newest run

@@ -62,7 +62,7 @@ struct PlannedEvaluation {
   int64_t num_dropped = 0;  ///< bad samples, which are not among `records`
   /// Whether all samples were checked and their notices logged. Otherwise the notices of
   /// evaluation::Evaluation are new.
-  bool notices_are_logged = false;
+  bool are_notices_logged = false;
   evaluation::EvaluationSettings settings;  ///< the planned ones; callbacks are not set
 };
 

@@ -60,7 +60,7 @@ struct SettingChange {
 std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& current);
 
 /// Returns whether one of `keys` is among `changes`.
-bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
+bool has_changed_key(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
 
 /// Returns whether `changes` affect the samples of data.train or the order in which they are drawn.
 bool affects_samples(const std::vector<SettingChange>& changes);

@@ -65,7 +65,7 @@ class RunCheckpoints {
 
   /// Makes checkpoints/best a symbolic link to the checkpoint of `best_step`, or removes the link
   /// if that checkpoint does not exist. Warns if the file system does not support links.
-  void link_best(std::optional<int64_t> best_step);
+  void link_best_checkpoint(std::optional<int64_t> best_step);
 
   /// Writes a checkpoint and returns its folder. Removes the oldest checkpoints above the limit;
   /// warns if that fails. Consumes the tensors of `content`. Throws the errors of io/atomic.h, and
@@ -81,7 +81,7 @@ class RunCheckpoints {
  private:
   void check_run_folder_exists() const;
   void finish_commit(std::optional<int64_t> best_step);
-  void remove_surplus(std::optional<int64_t> best_step);
+  void remove_surplus_checkpoints(std::optional<int64_t> best_step);
   void remove(const std::filesystem::path& checkpoint);
 
   std::filesystem::path folder_;

@@ -16,7 +16,7 @@ namespace vlmtrain::train {
 struct EvaluationState {
   /// The data set, number of samples and metric of the evaluations; results are comparable only
   /// within one basis. Null if the run has no evaluations.
-  nlohmann::ordered_json basis;
+  nlohmann::ordered_json comparison_basis;
   std::optional<int64_t> best_step;             ///< set together with best_value
   std::optional<double> best_value;             ///< value of training.best_metric
   std::optional<double> best_loss;              ///< loss at best_step, which breaks ties; missing in older checkpoints
@@ -40,9 +40,9 @@ struct RunState {
   nlohmann::ordered_json task_balance;  ///< TaskBalance::state(); null without GradNorm
   EvaluationState evaluation;
   /// SavedPlan (memory limit and step configuration) of a run on the CPU; otherwise null.
-  nlohmann::ordered_json host_memory;
+  nlohmann::ordered_json saved_host_plan;
   /// SavedPlan of a run on a GPU whose steps are split by memory; otherwise null.
-  nlohmann::ordered_json device_memory;
+  nlohmann::ordered_json saved_device_plan;
   /// The start of the learning rate schedule: 0, or the last change of the schedule with
   /// training.schedule_from=change.
   struct {

@@ -24,12 +24,12 @@ void install_stop_handlers(std::function<void(int signal)> on_stop = {});
 /// process executes inherits the blocked signals.
 void block_stop_signals();
 
-/// From now on signals are only recorded, for stop_signal(). Does not return if the process is
+/// From now on signals are only recorded, for get_stop_signal(). Does not return if the process is
 /// already exiting.
 void enable_graceful_stop();
 
 /// Returns the signal that requested the stop, or 0. Thread-safe.
-int stop_signal();
+int get_stop_signal();
 
 /// Blocks forever if a stop signal is ending the process; otherwise returns immediately. Called
 /// before an error is reported that the signal may have caused, such as a child that the same

@@ -15,7 +15,7 @@ namespace vlmtrain::train {
 
 /// The result of train().
 struct TrainingSummary {
-  bool stopped = false;                             ///< a signal ended the run early, after a checkpoint
+  bool was_stopped = false;                         ///< a signal ended the run early, after a checkpoint
   int64_t steps = 0;                                ///< completed steps of the run, including earlier processes
   std::optional<double> last_loss;                  ///< of the last step of this process; nullopt without steps
   std::optional<std::filesystem::path> checkpoint;  ///< the newest one; nullopt on a virtual GPU
@@ -24,7 +24,7 @@ struct TrainingSummary {
   int64_t skipped_steps = 0;                        ///< steps whose loss or gradients were not finite
   double callback_seconds = 0;                      ///< time of metrics, progress, reports and sample predictions
   double save_seconds = 0;                          ///< time that steps waited for checkpoints
-  bool early_stopped = false;                       ///< training.early_stopping_patience ended the run
+  bool was_stopped_early = false;                   ///< training.early_stopping_patience ended the run
   std::string best_metric{};                        ///< metric of best_value; empty without evaluations
   std::optional<int64_t> best_step{};
   std::optional<double> best_value{};
@@ -47,6 +47,6 @@ struct TrainingSummary {
 /// Throws UserError. If steps have run, ledger.json is written even then; the newest checkpoint is
 /// complete.
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
-                      const std::optional<distributed::Launch>& launch = {});
+                      const std::optional<distributed::LaunchInfo>& launch = {});
 
 }  // namespace vlmtrain::train

@@ -70,7 +70,7 @@ enum class FaultPoint {
 inline constexpr int kNumFaultPoints = 5;
 
 /// The functions that the stub libraries export to the program. The program does not link the
-/// libraries; it calls find_interface(). All functions are thread-safe. Visitors are called with a
+/// libraries; it calls find_virtual_gpu_interface(). All functions are thread-safe. Visitors are called with a
 /// lock held and must not call CUDA.
 struct VirtualGpuInterface {
   const char* (*gpu_name)();  ///< short name from the GPU table (memory/gpu_table.h); "" without a device
@@ -91,7 +91,7 @@ struct VirtualGpuInterface {
 };
 
 /// Returns the interface, or null if the process does not run on the virtual GPU.
-inline const VirtualGpuInterface* find_interface() {
+inline const VirtualGpuInterface* find_virtual_gpu_interface() {
   void* const symbol = dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface");
   return symbol == nullptr ? nullptr : reinterpret_cast<const VirtualGpuInterface* (*)()>(symbol)();
 }

@@ -41,26 +41,27 @@ CLI::Validator make_non_negative_check() {
 }  // namespace
 
 void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
-  const auto add = [&](const char* flag, auto& value, const char* description) {
+  const auto add_flag = [&](const char* flag, auto& value, const char* description) {
     return command.add_option(flag, value, description)->take_last();
   };
-  add("--images", arguments.num_images, "number of images per sample [1; with a video 0]");
-  add("--image-size", arguments.image_size,
-      "size of the images in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
-  add("--masks", arguments.num_masks, "number of masks in a sample's answers [one per image if the model predicts masks]");
+  add_flag("--images", arguments.num_images, "number of images per sample [1; with a video 0]");
+  add_flag("--image-size", arguments.image_size,
+           "size of the images in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
+  add_flag("--masks", arguments.num_masks,
+           "number of masks in a sample's answers [one per image if the model predicts masks]");
   CLI::Option* const image_mix =
-      add("--image-mix", arguments.image_mix,
-          "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
+      add_flag("--image-mix", arguments.image_mix,
+               "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
           ->check(make_non_empty_check());
-  add("--mix", arguments.image_mix, kAliasHelp)->check(make_non_empty_check())->excludes(image_mix)->group("");
-  add("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
-  add("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
-  add("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
-  add("--volumes", arguments.num_volumes, "number of volumes per sample, for models that take volumes [1]");
-  add("--volume-size", arguments.volume_size,
-      "size of the volumes in voxels, XxYxZ or one number for all three [the size in the model's config.json]");
-  add("--text-tokens", arguments.text_tokens, "tokens of question and answer per sample [256]");
-  add("--answer-tokens", arguments.answer_tokens, "label tokens among these [64]");
+  add_flag("--mix", arguments.image_mix, kAliasHelp)->check(make_non_empty_check())->excludes(image_mix)->group("");
+  add_flag("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
+  add_flag("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
+  add_flag("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
+  add_flag("--volumes", arguments.num_volumes, "number of volumes per sample, for models that take volumes [1]");
+  add_flag("--volume-size", arguments.volume_size,
+           "size of the volumes in voxels, XxYxZ or one number for all three [the size in the model's config.json]");
+  add_flag("--text-tokens", arguments.text_tokens, "tokens of question and answer per sample [256]");
+  add_flag("--answer-tokens", arguments.answer_tokens, "label tokens among these [64]");
 }
 
 void declare_arguments(CLI::App& command, TrainArguments& arguments) {
@@ -175,13 +176,13 @@ void declare_arguments(CLI::App& command, InspectArguments& arguments) {
 }
 
 void declare_arguments(CLI::App& command, DoctorArguments& arguments) {
-  CLI::Option* const config =
+  CLI::Option* const config_option =
       command.add_option("--config", arguments.config, "YAML file of a run, whose files are checked too")
           ->check(make_non_empty_check());
-  command.add_option("overrides", arguments.overrides, "key=value, with --config")->needs(config);
+  command.add_option("overrides", arguments.overrides, "key=value, with --config")->needs(config_option);
   command.add_option("--output-dir", arguments.output_dir, "folder for results, instead of the current one")
       ->check(make_non_empty_check())
-      ->excludes(config);
+      ->excludes(config_option);
   command
       .add_option("--device", arguments.device,
                   "device to train on: auto, cpu, cuda, cuda:N, or virtual:NAME such as virtual:h100")

@@ -32,9 +32,9 @@ struct SampleFlags {
   std::optional<int64_t> answer_tokens;
 
   /// Returns whether any flag was given.
-  bool has_any() const {
-    return num_images || num_volumes || num_masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
-           !image_mix.empty() || !video_size.empty() || !volume_size.empty();
+  bool has_any_flag() const {
+    return num_images || num_volumes || num_masks || text_tokens || answer_tokens || video_frames || fps ||
+           !image_size.empty() || !image_mix.empty() || !video_size.empty() || !volume_size.empty();
   }
 };
 
@@ -81,7 +81,7 @@ struct PlanArguments {
   std::vector<std::string> get_all_overrides() const;
 
   /// Returns whether flags, not a data set, describe the samples.
-  bool has_sample_flags() const { return samples.has_any(); }
+  bool has_sample_flags() const { return samples.has_any_flag(); }
 };
 
 /// Binds the command's options to `arguments`, which must outlive it. The last value of a

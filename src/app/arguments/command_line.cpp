@@ -20,7 +20,7 @@ namespace vlmtrain::app {
 namespace {
 
 /// Returns "max-steps" for "--max-steps=10".
-std::string strip_dashes(std::string argument) {
+std::string extract_flag_name(std::string argument) {
   argument.erase(0, argument.find_first_not_of('-'));
   argument.resize(std::min(argument.size(), argument.find('=')));
   return argument;
@@ -49,38 +49,39 @@ std::vector<std::string> list_flags(const CLI::App& command) {
 /// Returns whether the command has the positional argument `overrides`, key=value for any
 /// configuration key.
 bool accepts_config_overrides(const CLI::App& command) {
-  const auto positional = command.get_options([](const CLI::Option* option) { return option->get_positional(); });
-  return std::any_of(positional.begin(), positional.end(),
+  const auto positional_options =
+      command.get_options([](const CLI::Option* option) { return option->get_positional(); });
+  return std::any_of(positional_options.begin(), positional_options.end(),
                      [](const CLI::Option* option) { return option->get_name(true) == "overrides"; });
 }
 
 /// Returns an error message that suggests a similar flag or configuration key. `value` is the value
 /// of the flag, or "" if it has none.
 std::string describe_unknown_flag(const CLI::App& command, const std::string& flag, const std::string& value) {
-  const std::string argument = strip_dashes(flag);
+  const std::string bare_flag = extract_flag_name(flag);
   const auto flags = list_flags(command);
   const auto is_same_flag = [&](const std::string& flag_name) {
-    return replace_hyphens(flag_name) == replace_hyphens(argument);
+    return replace_hyphens(flag_name) == replace_hyphens(bare_flag);
   };
   if (const auto match = std::find_if(flags.begin(), flags.end(), is_same_flag); match != flags.end()) {
     return fmt::format("{}: unknown option; did you mean --{}?", flag, *match);
   }
   if (accepts_config_overrides(command)) {
     train::Config config;
-    const OptionTable options = train::declare(config);
-    const std::string full_key = replace_hyphens(argument);
+    const OptionTable options = train::declare_options(config);
+    const std::string full_key = replace_hyphens(bare_flag);
     const auto key = options.find_key_by_name(full_key.substr(full_key.rfind('.') + 1));
     if (key && (*key == full_key || full_key.find('.') == std::string::npos)) {
       return fmt::format("{}: keys of the configuration are written key=value: {}={}", flag, *key,
                          value.empty() ? "…" : value);
     }
-    if (const auto suggestion = find_nearest_word(argument, flags)) {
+    if (const auto suggestion = find_nearest_word(bare_flag, flags)) {
       return fmt::format("{}: unknown option; did you mean --{}?", flag, *suggestion);
     }
     return fmt::format("{}: unknown option of vlmtrain {}; configuration keys are written key=value: {}", flag,
-                       command.get_name(), options.suggest_known_key(replace_hyphens(argument)));
+                       command.get_name(), options.suggest_known_key(replace_hyphens(bare_flag)));
   }
-  const auto suggestion = find_nearest_word(argument, flags);
+  const auto suggestion = find_nearest_word(bare_flag, flags);
   return fmt::format("{}: unknown option; {}", flag,
                      suggestion ? fmt::format("did you mean --{}?", *suggestion)
                                 : fmt::format("vlmtrain {} --help lists the options", command.get_name()));
@@ -89,15 +90,15 @@ std::string describe_unknown_flag(const CLI::App& command, const std::string& fl
 /// Returns an error message for CLI11's `message`, such as "Could not convert: --images = two".
 /// Returns a message of another form unchanged.
 std::string describe_invalid_number(const CLI::App& command, const std::string& message) {
-  constexpr std::string_view kEquals = " = ";
+  constexpr std::string_view kEqualsSign = " = ";
   const auto begin = message.find("--");
-  const auto equals = message.find(kEquals);
-  if (begin == std::string::npos || equals == std::string::npos || equals < begin) return message;
-  const std::string flag = message.substr(begin, equals - begin);
+  const auto equals_pos = message.find(kEqualsSign);
+  if (begin == std::string::npos || equals_pos == std::string::npos || equals_pos < begin) return message;
+  const std::string flag = message.substr(begin, equals_pos - begin);
   const CLI::Option* const option = command.get_option_no_throw(flag);
-  const bool is_fraction = option != nullptr && option->get_type_name().starts_with("FLOAT");
-  return fmt::format("{}: must be {}, such as {}, not {}", flag, is_fraction ? "a number" : "an integer",
-                     is_fraction ? "24" : "2", message.substr(equals + kEquals.size()));
+  const bool accepts_fraction = option != nullptr && option->get_type_name().starts_with("FLOAT");
+  return fmt::format("{}: must be {}, such as {}, not {}", flag, accepts_fraction ? "a number" : "an integer",
+                     accepts_fraction ? "24" : "2", message.substr(equals_pos + kEqualsSign.size()));
 }
 
 /// Returns the argument that follows `flag`, or "" if there is none or it is another flag.
@@ -110,14 +111,15 @@ std::string find_flag_value(const std::string& flag, const std::vector<std::stri
 std::string describe_unexpected_argument(const CLI::App& command, const std::vector<std::string>& arguments) {
   const auto remaining = command.remaining();
   if (remaining.empty()) return "an argument is unexpected";
-  const std::string& first = remaining.front();
-  if (first.starts_with('-')) {
-    const auto equals = first.find('=');
-    const bool has_value = equals != std::string::npos;
-    return describe_unknown_flag(command, first.substr(0, equals),
-                                 has_value ? first.substr(equals + 1) : find_flag_value(first, arguments));
+  const std::string& first_argument = remaining.front();
+  if (first_argument.starts_with('-')) {
+    const auto equals_pos = first_argument.find('=');
+    const bool has_value = equals_pos != std::string::npos;
+    return describe_unknown_flag(
+        command, first_argument.substr(0, equals_pos),
+        has_value ? first_argument.substr(equals_pos + 1) : find_flag_value(first_argument, arguments));
   }
-  return fmt::format("{}: unexpected argument; vlmtrain {} --help shows the usage", first, command.get_name());
+  return fmt::format("{}: unexpected argument; vlmtrain {} --help shows the usage", first_argument, command.get_name());
 }
 
 std::string describe_unknown_command(const CLI::App& app, const std::string& argument) {
@@ -162,9 +164,10 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
     return fmt::format("{1}: unexpected argument; pass a configuration with --config: vlmtrain {0} --config {1}",
                        command.get_name(), *config);
   }
-  const bool is_conversion = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;
+  const bool is_conversion_error = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;
   return fmt::format("{}; vlmtrain {} --help shows the usage",
-                     is_conversion ? describe_invalid_number(command, error.what()) : error.what(), command.get_name());
+                     is_conversion_error ? describe_invalid_number(command, error.what()) : error.what(),
+                     command.get_name());
 }
 
 struct CommandDeclaration {
@@ -222,9 +225,9 @@ CommandLine::CommandLine() : app_("Fine-tunes vision-language models and plans i
 
 std::optional<ExitCode> CommandLine::parse(std::vector<std::string> arguments) {
   insert_default_command(arguments);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 expects
+  std::vector<std::string> reversed_arguments(arguments.rbegin(), arguments.rend());  // the order that CLI11 expects
   try {
-    app_.parse(reversed);
+    app_.parse(reversed_arguments);
   } catch (const CLI::Success& success) {  // --help or --version
     std::ostringstream out;
     app_.exit(success, out, out);

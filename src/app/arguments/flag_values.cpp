@@ -22,7 +22,7 @@ std::optional<Number> parse_number(std::string_view text) {
 }
 
 /// Parses IMAGES:SHARE. Returns nothing for invalid text.
-std::optional<ImageMixComponent> parse_component(std::string_view text) {
+std::optional<ImageMixComponent> parse_image_mix_component(std::string_view text) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
   const auto images = parse_number<int64_t>(text.substr(0, colon));
@@ -35,10 +35,10 @@ std::optional<ImageMixComponent> parse_component(std::string_view text) {
 
 std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
   std::vector<ImageMixComponent> mix;
-  double sum = 0;
+  double share_sum = 0;
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find(',', start), text.size());
-    const auto component = parse_component(std::string_view(text).substr(start, end - start));
+    const auto component = parse_image_mix_component(std::string_view(text).substr(start, end - start));
     if (!component) {
       throw usage_error(
           "--image-mix {}: must be a comma-separated list of IMAGES:SHARE, such as 1:0.5,2:0.25,3:0.25, with shares "
@@ -50,12 +50,12 @@ std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
                         component->images);
     }
     mix.push_back(*component);
-    sum += component->share;
+    share_sum += component->share;
     start = end + 1;
   }
-  if (!std::isfinite(sum))
+  if (!std::isfinite(share_sum))
     throw usage_error("--image-mix {}: the sum of the shares is not finite; give smaller shares", text);
-  for (auto& component : mix) component.share /= sum;
+  for (auto& component : mix) component.share /= share_sum;
   std::ranges::sort(mix, {}, &ImageMixComponent::images);
   return mix;
 }

@@ -39,13 +39,13 @@ std::optional<PresetFolder> make_small_model() {
 
 /// Copies the output folder and the precision of the configuration to `context`, for later
 /// examinations.
-void apply_config_facts(const Section& config, DoctorContext& context) {
-  context.output_dir = config.facts.value("output_dir", "");
-  context.precision = engine::parse_precision(config.facts.value("precision", "")).value_or(context.precision);
+void apply_config_facts(const Section& config_section, DoctorContext& context) {
+  context.output_dir = config_section.facts.value("output_dir", "");
+  context.precision = engine::parse_precision(config_section.facts.value("precision", "")).value_or(context.precision);
 }
 
-Section examine_step_if_device_usable(const DoctorContext& context, const Section& driver) {
-  if (!driver.has_failure()) return examine_step(context, driver.facts.value("device", "cpu"));
+Section examine_step_if_device_usable(const DoctorContext& context, const Section& driver_section) {
+  if (!driver_section.has_failure()) return examine_step(context, driver_section.facts.value("device", "cpu"));
   Section section{.name = "step"};
   section.warn("not tried, because no device is usable");
   return section;
@@ -53,21 +53,21 @@ Section examine_step_if_device_usable(const DoctorContext& context, const Sectio
 
 /// Runs all examinations, each after those whose results it uses: the disk and the step use the
 /// configuration, and the step uses the device that examine_driver() found.
-std::vector<Section> examine(DoctorContext context) {
+std::vector<Section> run_examinations(DoctorContext context) {
   std::vector<Section> sections{examine_processor(), examine_host_memory(), examine_libraries(context)};
-  const Section driver = examine_driver(context);
-  sections.push_back(driver);
-  std::optional<Section> config;
+  const Section driver_section = examine_driver(context);
+  sections.push_back(driver_section);
+  std::optional<Section> config_section;
   if (!context.config.empty()) {
-    config = examine_config(context);
-    apply_config_facts(*config, context);
+    config_section = examine_config(context);
+    apply_config_facts(*config_section, context);
   }
   sections.push_back(examine_disk(context));
-  if (config) sections.push_back(*config);
-  const auto model = make_small_model();
-  if (model) context.model = model->path();
+  if (config_section) sections.push_back(*config_section);
+  const auto model_folder = make_small_model();
+  if (model_folder) context.model = model_folder->path();
   sections.push_back(examine_planning(context));
-  sections.push_back(examine_step_if_device_usable(context, driver));
+  sections.push_back(examine_step_if_device_usable(context, driver_section));
   return sections;
 }
 
@@ -76,9 +76,9 @@ struct Diagnosis {
   std::string device;         ///< cpu, cuda:N or virtual:NAME
   std::string first_failure;  ///< empty if no examination failed
 
-  bool would_train() const { return first_failure.empty(); }
+  bool can_train() const { return first_failure.empty(); }
   std::string to_text() const {
-    if (!would_train()) return "training would not start. The first problem to fix: " + first_failure;
+    if (!can_train()) return "training would not start. The first problem to fix: " + first_failure;
     return fmt::format("training would start on {}; there is no problem to fix", device == "cpu" ? "the CPU" : device);
   }
 };
@@ -130,13 +130,13 @@ nlohmann::ordered_json make_facts_json(const Section& section) {
 }
 
 nlohmann::ordered_json to_json(const std::vector<Section>& sections, const Diagnosis& diagnosis, double seconds) {
-  nlohmann::ordered_json json{{"would_train", diagnosis.would_train()},
+  nlohmann::ordered_json json{{"would_train", diagnosis.can_train()},
                               {"device", diagnosis.device},
                               {"first_failure", nullptr},
                               {"vlmtrain", VLMTRAIN_VERSION},
                               {"seconds", seconds},
                               {"findings", nlohmann::ordered_json::array()}};
-  if (!diagnosis.would_train()) json["first_failure"] = diagnosis.first_failure;
+  if (!diagnosis.can_train()) json["first_failure"] = diagnosis.first_failure;
   io::add_field_aliases(json, {{"first_failure", "first_to_mend"}});
   for (const auto& section : sections) {
     for (const auto& finding : section.findings) {
@@ -171,7 +171,7 @@ ExitCode doctor(const DoctorArguments& arguments) {
                         .overrides = arguments.overrides,
                         .output_dir = arguments.output_dir};
   context.ignored_env_settings = memory::unset_libtorch_env_settings();
-  const auto sections = examine(std::move(context));
+  const auto sections = run_examinations(std::move(context));
   const Diagnosis diagnosis = make_diagnosis(sections);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (arguments.json) {
@@ -179,7 +179,7 @@ ExitCode doctor(const DoctorArguments& arguments) {
   } else {
     print_findings(sections, diagnosis);
   }
-  return diagnosis.would_train() ? ExitCode::kSuccess : ExitCode::kFailed;
+  return diagnosis.can_train() ? ExitCode::kSuccess : ExitCode::kFailed;
 }
 
 }  // namespace vlmtrain::app

@@ -77,11 +77,13 @@ void print_evaluation(const evaluation::Evaluation& result) {
   };
   for (const auto& [task, score] : result.by_task) print_row(task, score);
   print_row("all", result.total);
-  if (result.closed.samples > 0) {
-    fmt::print("closed {:>17} {:>11.1f}% correct\n", result.closed.samples, 100 * result.closed.accuracy());
+  if (result.closed_questions.samples > 0) {
+    fmt::print("closed {:>17} {:>11.1f}% correct\n", result.closed_questions.samples,
+               100 * result.closed_questions.accuracy());
   }
-  if (result.open.samples > 0) {
-    fmt::print("open {:>19} {:>11.1f}% word recall\n", result.open.samples, 100 * result.open.recall());
+  if (result.open_questions.samples > 0) {
+    fmt::print("open {:>19} {:>11.1f}% word recall\n", result.open_questions.samples,
+               100 * result.open_questions.recall());
   }
   fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
   fmt::print("{}", format_mask_table(result.masks));
@@ -126,7 +128,7 @@ ExitCode eval(const EvalArguments& arguments) {
   const at::Device device = open_device(arguments.device);
   if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;
-  train::declare(config).read(arguments.config, arguments.overrides);
+  train::declare_options(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; set it to the file to evaluate on");
   config.evaluation = {.samples = {},
                        .generate_answers = true,
@@ -140,10 +142,10 @@ ExitCode eval(const EvalArguments& arguments) {
   const auto [base, adapter] =
       models::resolve_base_and_adapter(checkpoint, find_base_checkpoint(arguments, config, checkpoint));
   const auto processor = models::load_processor(base, train::make_processor_settings(config.data, adapter));
-  std::optional<MaskOverlays> overlays;
+  std::optional<MaskOverlayWriter> overlay_writer;
   if (!arguments.mask_out.empty()) {
-    check_predicts_masks(*processor, arguments.checkpoint);
-    overlays.emplace(arguments.mask_out);
+    require_mask_prediction(*processor, arguments.checkpoint);
+    overlay_writer.emplace(arguments.mask_out);
   }
   const auto plan = train::plan_evaluation(config, checkpoint, *processor, device, base);
   const auto model = models::load_model(checkpoint, device, engine::to_dtype(config.training.precision), base);
@@ -151,11 +153,11 @@ ExitCode eval(const EvalArguments& arguments) {
   std::string answer_lines;
   auto result =
       evaluation::evaluate(*model, *processor, *plan.records, plan.settings, [&](const evaluation::Answer& answer) {
-        if (overlays) overlays->add(plan.records->at(answer.index), answer);
-        const bool is_closed = answer.type == evaluation::AnswerType::kClosed;
+        if (overlay_writer) overlay_writer->add(plan.records->at(answer.index), answer);
+        const bool is_closed_question = answer.type == evaluation::AnswerType::kClosed;
         nlohmann::ordered_json json{{"id", answer.id},
                                     {"task", answer.task},
-                                    {"closed", is_closed},
+                                    {"closed", is_closed_question},
                                     {"expected", answer.expected},
                                     {"answer", answer.prediction},
                                     {"question", answer.question}};
@@ -163,8 +165,9 @@ ExitCode eval(const EvalArguments& arguments) {
         answer_lines += io::to_json_string(json) + "\n";
       });
   result.num_skipped += plan.num_dropped;
-  if (!plan.notices_are_logged) data::log_notices(result.notices, config.data.eval, plan.records->size());
-  if (overlays) spdlog::info("{}: {} written", arguments.mask_out, pluralize(overlays->num_written(), "overlay"));
+  if (!plan.are_notices_logged) data::log_notices(result.notices, config.data.eval, plan.records->size());
+  if (overlay_writer)
+    spdlog::info("{}: {} written", arguments.mask_out, pluralize(overlay_writer->num_written(), "overlay"));
   if (!arguments.answers.empty()) io::write_file(arguments.answers, answer_lines);
   if (arguments.json) {
     fmt::print("{}\n", result.to_json());

@@ -103,16 +103,16 @@ models::ProcessorSettings load_processor_settings(const GenerateArguments& argum
   options.chat_template = arguments.chat_template;
   train::resolve_chat_template_date(options, checkpoint);
   options.max_length = kMaxPromptTokens;
-  const auto media = train::parse_media_settings(arguments.volume_settings, options);
-  options.volume = train::load_volume_options(checkpoint, media.other_settings);
-  train::apply_saved_media_settings(checkpoint, options, media.keys);
+  const auto media_settings = train::parse_media_settings(arguments.volume_settings, options);
+  options.volume = train::load_volume_options(checkpoint, media_settings.other_settings);
+  train::apply_saved_media_settings(checkpoint, options, media_settings.keys);
   return train::make_processor_settings(options);
 }
 
 /// The predicted masks of an answer and the image that they belong to.
 struct AnswerMasks {
-  at::Tensor image;                   ///< uint8 [3, height, width]
-  std::vector<at::Tensor> predicted;  ///< uint8 [height, width] of 0 and 1
+  at::Tensor image;                         ///< uint8 [3, height, width]
+  std::vector<at::Tensor> predicted_masks;  ///< uint8 [height, width] of 0 and 1
 };
 
 /// Returns the masks at the size of the record's first image. `sample` is the result of
@@ -120,12 +120,12 @@ struct AnswerMasks {
 /// of the mask model's output.
 AnswerMasks predict_answer_masks(const models::VisionLanguageModel& model, const io::Record& record,
                                  const data::Sample& sample, at::Device device) {
-  AnswerMasks masks{.image = image::decode_image(record.images.front()), .predicted = {}};
+  AnswerMasks masks{.image = image::decode_image(record.images.front()), .predicted_masks = {}};
   const image::ImageSize size{.height = masks.image.size(1), .width = masks.image.size(2)};
   const at::Tensor logits = engine::predict_masks(model, {sample}, {}, device);
   for (int64_t i = 0; i < sample.masks.count(); ++i) {
-    masks.predicted.push_back(evaluation::postprocess_mask(logits[i], sample.masks.pixels.size(-1),
-                                                           sample.masks.valid_regions[static_cast<size_t>(i)], size));
+    masks.predicted_masks.push_back(evaluation::postprocess_mask(
+        logits[i], sample.masks.pixels.size(-1), sample.masks.valid_regions[static_cast<size_t>(i)], size));
   }
   return masks;
 }
@@ -154,7 +154,7 @@ std::vector<at::Tensor> load_true_masks(const models::Processor& processor, cons
 void check_mask_output(const GenerateArguments& arguments, const models::Processor& processor,
                        const io::Record& record) {
   if (arguments.mask_out.empty()) return;
-  check_predicts_masks(processor, arguments.checkpoint);
+  require_mask_prediction(processor, arguments.checkpoint);
   if (record.images.empty()) {
     throw usage_error(
         "--mask-out: the input has no image for a mask; give one with --image, or a record of --data with one");
@@ -176,25 +176,26 @@ nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const
     if (!folder.empty()) spdlog::info("the answer has no mask token: {} is unchanged", folder);
     return json;
   }
-  const std::string mask_count = pluralize(sample->masks.count(), "mask");
+  const std::string mask_count_text = pluralize(sample->masks.count(), "mask");
   if (folder.empty() && !arguments.json) {
-    spdlog::info("the answer has {}; --mask-out DIR writes {}", mask_count, sample->masks.count() == 1 ? "it" : "them");
+    spdlog::info("the answer has {}; --mask-out DIR writes {}", mask_count_text,
+                 sample->masks.count() == 1 ? "it" : "them");
     return json;
   }
   const AnswerMasks masks = predict_answer_masks(model, record, *sample, device);
-  const auto files = make_mask_paths(folder, masks.predicted.size());
+  const auto mask_files = make_mask_paths(folder, masks.predicted_masks.size());
   if (!folder.empty()) {
-    write_masks(folder, files, masks.image, masks.predicted, load_true_masks(processor, record));
-    spdlog::info("{}: {} and overlay.png written", folder, mask_count);
+    write_masks(folder, mask_files, masks.image, masks.predicted_masks, load_true_masks(processor, record));
+    spdlog::info("{}: {} and overlay.png written", folder, mask_count_text);
   }
-  for (size_t i = 0; i < masks.predicted.size(); ++i) {
-    const at::Tensor& mask = masks.predicted[i];
+  for (size_t i = 0; i < masks.predicted_masks.size(); ++i) {
+    const at::Tensor& mask = masks.predicted_masks[i];
     const auto num_pixels = mask.sum().item<int64_t>();
-    auto& entry = json.emplace_back(nlohmann::ordered_json::object());
-    if (!folder.empty()) entry["file"] = files[i];
-    entry["image"] = sample->masks.image_indices[i];
-    entry["pixels"] = num_pixels;
-    entry["share"] = static_cast<double>(num_pixels) / static_cast<double>(mask.numel());
+    auto& mask_json = json.emplace_back(nlohmann::ordered_json::object());
+    if (!folder.empty()) mask_json["file"] = mask_files[i];
+    mask_json["image"] = sample->masks.image_indices[i];
+    mask_json["pixels"] = num_pixels;
+    mask_json["share"] = static_cast<double>(num_pixels) / static_cast<double>(mask.numel());
   }
   return json;
 }

@@ -17,30 +17,30 @@ namespace {
 
 /// Writes a checkpoint of the preset that is assembled from parts of other models, and reports it.
 void init_from_parts(const InitArguments& arguments) {
-  const auto assembled = models::assemble({.preset = arguments.preset,
-                                           .text_model = arguments.text_model,
-                                           .mask_model = arguments.mask_model,
-                                           .volume_tower = arguments.volume_tower,
-                                           .tower_heads = arguments.tower_heads,
-                                           .volume_size = parse_volume_size(arguments.volume_size),
-                                           .tokenizer = arguments.tokenizer,
-                                           .seed = arguments.seed},
-                                          arguments.out);
+  const auto assembled_model = models::assemble_checkpoint({.preset = arguments.preset,
+                                                            .text_model = arguments.text_model,
+                                                            .mask_model = arguments.mask_model,
+                                                            .volume_tower = arguments.volume_tower,
+                                                            .tower_heads = arguments.tower_heads,
+                                                            .volume_size = parse_volume_size(arguments.volume_size),
+                                                            .tokenizer = arguments.tokenizer,
+                                                            .seed = arguments.seed},
+                                                           arguments.out);
   if (!arguments.json) {
-    const bool has_masks = assembled.mask_token_id != 0;  // 0 if the model predicts no masks
+    const bool has_masks = assembled_model.mask_token_id != 0;  // 0 if the model predicts no masks
     spdlog::info("{}: a {} from these parts{}", arguments.out, arguments.preset,
-                 has_masks ? fmt::format("; its mask token has id {}", assembled.mask_token_id) : "");
+                 has_masks ? fmt::format("; its mask token has id {}", assembled_model.mask_token_id) : "");
     return;
   }
   nlohmann::ordered_json result{{"preset", arguments.preset},
                                 {"checkpoint", arguments.out},
                                 {"tensors",
-                                 {{"text_model", assembled.num_text_tensors},
-                                  {"mask_model", assembled.num_mask_tensors},
-                                  {"at_random", assembled.num_random_tensors}}},
-                                {"vocab_size", assembled.vocab_size}};
-  if (assembled.mask_token_id != 0) result["mask_token_id"] = assembled.mask_token_id;
-  if (!arguments.volume_tower.empty()) result["tensors"]["volume_tower"] = assembled.num_volume_tensors;
+                                 {{"text_model", assembled_model.num_text_tensors},
+                                  {"mask_model", assembled_model.num_mask_tensors},
+                                  {"at_random", assembled_model.num_random_tensors}}},
+                                {"vocab_size", assembled_model.vocab_size}};
+  if (assembled_model.mask_token_id != 0) result["mask_token_id"] = assembled_model.mask_token_id;
+  if (!arguments.volume_tower.empty()) result["tensors"]["volume_tower"] = assembled_model.num_volume_tensors;
   fmt::print("{}\n", io::to_json_string(result));
 }
 
@@ -63,7 +63,7 @@ ExitCode init(const InitArguments& arguments) {
     init_from_parts(arguments);
     return ExitCode::kSuccess;
   }
-  models::write_preset(arguments.preset, arguments.tokenizer, arguments.seed, arguments.out, dtype);
+  models::write_preset_checkpoint(arguments.preset, arguments.tokenizer, arguments.seed, arguments.out, dtype);
   if (arguments.json) {
     fmt::print("{}\n",
                io::to_json_string(nlohmann::ordered_json{{"preset", arguments.preset}, {"checkpoint", arguments.out}}));

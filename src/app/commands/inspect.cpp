@@ -33,9 +33,9 @@ std::optional<planner::TargetGpu> find_requested_gpu(const InspectArguments& arg
 
 ExitCode inspect(const InspectArguments& arguments) {
   init_logging(/*quiet=*/false);
-  check_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitle});
+  check_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitleEnd});
   train::Config config;
-  train::declare(config).read(arguments.config, arguments.overrides);
+  train::declare_options(config).read(arguments.config, arguments.overrides);
   if (config.model.path.empty()) throw usage_error("model.path: empty; set it to a checkpoint or a preset");
   if (config.data.train.empty()) throw usage_error("data.train: empty; set it to the data to inspect");
   train::resolve_run_chat_template_date(config.data, config.output.dir);

@@ -14,13 +14,13 @@ namespace vlmtrain::app {
 ExitCode merge(const MergeArguments& arguments) {
   init_logging(/*quiet=*/false);
   const std::string adapter = train::resolve_checkpoint(arguments.adapter).string();
-  const models::MergeStats weights = models::merge_adapter(
+  const models::MergeStats merge_stats = models::merge_adapter(
       adapter, arguments.out, {.base = arguments.base, .dtype = parse_weight_dtype(arguments.dtype)});
   if (arguments.json) {
     fmt::print("{}\n", io::to_json_string(nlohmann::ordered_json{{"adapter", adapter},
                                                                  {"checkpoint", arguments.out},
-                                                                 {"changed_weights", weights.num_changed},
-                                                                 {"rounded_away", weights.num_rounded_away}}));
+                                                                 {"changed_weights", merge_stats.num_changed},
+                                                                 {"rounded_away", merge_stats.num_rounded_away}}));
   } else {
     spdlog::info("{}: the base of {} with the adapter merged into its weights", arguments.out, adapter);
   }

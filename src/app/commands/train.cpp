@@ -45,7 +45,7 @@ void check_before_launch(const TrainArguments& arguments) {
                       arguments.config);
   }
   train::Config config;
-  train::declare(config).read(arguments.config, arguments.overrides);
+  train::declare_options(config).read(arguments.config, arguments.overrides);
   train::check_config(config);
   train::check_world_size(config, arguments.nproc_per_node);
   static_cast<void>(parse_virtual_gpu(arguments.device));  // throws for an unknown GPU
@@ -85,7 +85,7 @@ void check_train_device(const std::string& device) {
 ExitCode train(const TrainArguments& arguments) {
   init_logging(arguments.quiet);
   if (arguments.nproc_per_node > 1) check_no_other_launcher(arguments.nproc_per_node);
-  const auto launch = distributed::get_process_launch();
+  const auto launch = distributed::get_launch_info();
   if (launch) {
     exit_when_launcher_exits();
   } else if (arguments.nproc_per_node > 1) {
@@ -101,7 +101,7 @@ ExitCode train(const TrainArguments& arguments) {
   const at::Device device = open_device(launch ? choose_rank_device(arguments.device, *launch) : arguments.device);
   if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;
-  OptionTable options = train::declare(config);
+  OptionTable options = train::declare_options(config);
   options.read(arguments.config, arguments.overrides);
   train::check_run_files(config, arguments.config);
   train::resolve_run_chat_template_date(config.data, config.output.dir);
@@ -115,7 +115,7 @@ ExitCode train(const TrainArguments& arguments) {
                  : planner::is_on_virtual_gpu() ? "none, because the GPU is virtual"
                                                 : "none");
   }
-  return summary.stopped ? ExitCode::kStopped : ExitCode::kSuccess;
+  return summary.was_stopped ? ExitCode::kStopped : ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

@@ -57,7 +57,7 @@ class GpuExamination {
   /// Returns the value of the fact "case" (docs/doctor.md).
   std::string case_name() const {
     if (!memory::has_kernel_code(gpu_.architecture)) return "no code";
-    if (is_full()) return "no memory";
+    if (is_memory_full()) return "no memory";
     return is_mig() ? "MIG" : "usable";
   }
 
@@ -67,37 +67,37 @@ class GpuExamination {
       return section.add(failure_severity,
                          fmt::format("GPU {}: {}", index_, memory::explain_missing_kernel_code(gpu_)));
     }
-    const std::string free =
+    const std::string free_text =
         fmt::format("{:.1f} of {:.1f} GB free", to_gigabytes(memory_.free_bytes), to_gigabytes(memory_.total_bytes));
-    if (is_full()) {
+    if (is_memory_full()) {
       return section.add(failure_severity,
                          fmt::format("{}: {}, because other processes use its memory (nvidia-smi lists them): wait for "
                                      "them, or select another GPU with CUDA_VISIBLE_DEVICES",
-                                     describe(), free));
+                                     describe_gpu(), free_text));
     }
     if (memory_.error != 0) {
       return section.warn(
-          fmt::format("{}: the driver does not report its memory (error {})", describe(), memory_.error));
+          fmt::format("{}: the driver does not report its memory (error {})", describe_gpu(), memory_.error));
     }
     constexpr double kMaxOtherProcessesShare = 0.1;  // of the GPU's memory; not tuned
-    const auto used = static_cast<double>(memory_.total_bytes - memory_.free_bytes);
-    if (used > kMaxOtherProcessesShare * static_cast<double>(memory_.total_bytes)) {
-      return section.warn(
-          fmt::format("{}, {}: other processes use much of its memory; a run plans with the rest", describe(), free));
+    const auto used_bytes = static_cast<double>(memory_.total_bytes - memory_.free_bytes);
+    if (used_bytes > kMaxOtherProcessesShare * static_cast<double>(memory_.total_bytes)) {
+      return section.warn(fmt::format("{}, {}: other processes use much of its memory; a run plans with the rest",
+                                      describe_gpu(), free_text));
     }
-    section.ok(fmt::format("{}, {}", describe(), free));
+    section.ok(fmt::format("{}, {}", describe_gpu(), free_text));
   }
 
  private:
   bool is_mig() const { return gpu_.name.find(" MIG ") != std::string::npos; }
-  bool is_full() const {
+  bool is_memory_full() const {
     if (memory_.error != 0) return memory_.error == memory::kDriverOutOfMemory;
     return memory_.free_bytes < kMinFreeBytes;
   }
   std::string compute_capability() const {
     return fmt::format("{}.{}", gpu_.architecture / 10, gpu_.architecture % 10);
   }
-  std::string describe() const {
+  std::string describe_gpu() const {
     return fmt::format("GPU {}: {}, compute capability {}{}", index_, gpu_.name, compute_capability(),
                        is_mig() ? ", a MIG partition" : "");
   }
@@ -141,12 +141,11 @@ void report_missing_gpu(Section& section, const DoctorContext& context, const me
 }  // namespace
 
 Section examine_driver(const DoctorContext& context) {
-  const ExaminationSettings examination{
-      .name = "driver",
-      .activity = "querying the driver",
-      .suggestion = "check nvidia-smi and dmesg; to train on the CPU, set --device cpu",
-      .failure_severity = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
-  return examine_in_subprocess(examination, [&](Section& section) {
+  const ExaminationSettings settings{.name = "driver",
+                                     .activity = "querying the driver",
+                                     .suggestion = "check nvidia-smi and dmesg; to train on the CPU, set --device cpu",
+                                     .failure_severity = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
+  return examine_in_subprocess(settings, [&](Section& section) {
     section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"gpus", nlohmann::ordered_json::array()}};
     if (context.is_virtual()) {
       section.facts["device"] = context.device;

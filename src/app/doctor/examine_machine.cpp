@@ -40,7 +40,7 @@ memory::CpuKernels probe_cpu_kernels() {
   return kernels;
 }
 
-void add_facts(Section& section, const memory::CpuInfo& processor) {
+void add_cpu_facts(Section& section, const memory::CpuInfo& processor) {
   section.facts = {{"model", processor.model},
                    {"machine_cores", processor.machine_cores},
                    {"usable_cores", processor.usable_cores},
@@ -48,15 +48,15 @@ void add_facts(Section& section, const memory::CpuInfo& processor) {
                    {"startable_threads", nullptr},
                    {"environment", nlohmann::ordered_json::object()}};
   if (processor.quota_cores) section.facts["quota_cores"] = *processor.quota_cores;
-  if (processor.startable_threads) section.facts["startable_threads"] = *processor.startable_threads;
+  if (processor.thread_headroom) section.facts["startable_threads"] = *processor.thread_headroom;
   for (const char* const name : kProcessorVariables) {
     if (const auto value = get_environment_variable(name); !value.empty()) section.facts["environment"][name] = value;
   }
 }
 
-void add_facts(Section& section, const memory::CpuKernels& kernels) {
+void add_cpu_facts(Section& section, const memory::CpuKernels& kernels) {
   section.facts["threads"] = kernels.threads;
-  section.facts["aten"] = kernels.aten;
+  section.facts["aten"] = kernels.aten_isa;
   section.facts["onednn"] = {
       {"version", kernels.onednn_version}, {"isa", kernels.onednn_isa}, {"bf16_product", kernels.bf16_matmul_kernel}};
   section.facts["bf16"] = memory::to_string(kernels.bf16);
@@ -64,40 +64,40 @@ void add_facts(Section& section, const memory::CpuKernels& kernels) {
 
 /// Reports environment variables that limit the processor.
 void check_environment(Section& section, const memory::CpuInfo& processor, const memory::CpuKernels& kernels) {
-  const std::string aten = get_environment_variable("ATEN_CPU_CAPABILITY");
-  if (!aten.empty()) {
-    section.warn(fmt::format("ATEN_CPU_CAPABILITY={} in the environment: ATen uses its kernels for {}; unset it", aten,
-                             kernels.aten));
+  const std::string aten_capability = get_environment_variable("ATEN_CPU_CAPABILITY");
+  if (!aten_capability.empty()) {
+    section.warn(fmt::format("ATEN_CPU_CAPABILITY={} in the environment: ATen uses its kernels for {}; unset it",
+                             aten_capability, kernels.aten_isa));
   }
   for (const char* const name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
-    const std::string isa = get_environment_variable(name);
-    if (isa.empty()) continue;
+    const std::string max_isa = get_environment_variable(name);
+    if (max_isa.empty()) continue;
     const bool disables_bf16 = kernels.bf16 == memory::Bf16MatmulSupport::kEmulated && processor.has_bf16();
-    section.warn(fmt::format("{}={} in the environment: oneDNN uses {}{}; unset it", name, isa,
+    section.warn(fmt::format("{}={} in the environment: oneDNN uses {}{}; unset it", name, max_isa,
                              kernels.onednn_isa.empty() ? "the allowed instruction sets" : kernels.onednn_isa,
                              disables_bf16 ? ", and bf16 is emulated although this processor supports it" : ""));
   }
-  const auto threads = static_cast<int64_t>(kernels.threads);
-  if (const std::string num_threads = get_environment_variable("OMP_NUM_THREADS");
-      !num_threads.empty() && threads != processor.usable_cores) {
-    section.warn(
-        fmt::format("OMP_NUM_THREADS={} in the environment: {} for {}; unset it, or set it to the number of cores",
-                    num_threads, pluralize(threads, "thread"), pluralize(processor.usable_cores, "usable core")));
+  const auto num_threads = static_cast<int64_t>(kernels.threads);
+  if (const std::string omp_num_threads = get_environment_variable("OMP_NUM_THREADS");
+      !omp_num_threads.empty() && num_threads != processor.usable_cores) {
+    section.warn(fmt::format(
+        "OMP_NUM_THREADS={} in the environment: {} for {}; unset it, or set it to the number of cores", omp_num_threads,
+        pluralize(num_threads, "thread"), pluralize(processor.usable_cores, "usable core")));
   }
-  if (processor.quota_cores && static_cast<double>(threads) > std::ceil(*processor.quota_cores)) {
+  if (processor.quota_cores && static_cast<double>(num_threads) > std::ceil(*processor.quota_cores)) {
     section.warn(
         fmt::format("the control group limits this process to {:.3g} cores, but it starts {}, which is slow; set "
                     "OMP_NUM_THREADS={:.0f}",
-                    *processor.quota_cores, pluralize(threads, "thread"), std::ceil(*processor.quota_cores)));
+                    *processor.quota_cores, pluralize(num_threads, "thread"), std::ceil(*processor.quota_cores)));
   }
   // Ranks, loader threads and libraries start about this many threads in a small run. Not measured,
   // nor is the factor of 4 for runs with more threads.
   constexpr int64_t kMinStartableThreads = 64;
-  if (processor.startable_threads && *processor.startable_threads < std::max(kMinStartableThreads, 4 * threads)) {
+  if (processor.thread_headroom && *processor.thread_headroom < std::max(kMinStartableThreads, 4 * num_threads)) {
     section.warn(
         fmt::format("the control group allows {} (pids.max), but a run with {} needs more; raise the limit, such as "
                     "Docker's --pids-limit, or lower data.num_workers and OMP_NUM_THREADS",
-                    pluralize(*processor.startable_threads, "more thread"), pluralize(threads, "thread")));
+                    pluralize(*processor.thread_headroom, "more thread"), pluralize(num_threads, "thread")));
   }
 }
 
@@ -108,12 +108,12 @@ Section examine_processor() {
       {.name = "processor", .activity = "checking the processor", .failure_severity = Severity::kWarn},
       [](Section& section) {
         const auto processor = memory::read_cpu_info();
-        add_facts(section, processor);
+        add_cpu_facts(section, processor);
         const auto kernels = probe_cpu_kernels();
-        add_facts(section, kernels);
+        add_cpu_facts(section, kernels);
         section.ok(fmt::format("{}, {} of {} usable; ATen's kernels {}, bf16 {}",
                                processor.model.empty() ? "unknown processor" : processor.model, processor.usable_cores,
-                               pluralize(processor.machine_cores, "core"), kernels.aten,
+                               pluralize(processor.machine_cores, "core"), kernels.aten_isa,
                                memory::to_string(kernels.bf16)));
         check_environment(section, processor, kernels);
       });
@@ -125,16 +125,17 @@ Section examine_host_memory() {
   return examine_in_subprocess(
       {.name = "memory", .activity = "checking the host's memory", .failure_severity = Severity::kWarn},
       [](Section& section) {
-        const int64_t machine = memory::get_machine_memory_bytes();
-        const int64_t limit = memory::get_host_limit_bytes();
-        const auto available = memory::get_available_host_memory();
-        section.facts = {{"machine_bytes", machine},
-                         {"limit_bytes", limit},
-                         {"available_bytes", available.bytes},
-                         {"bound", available.limit_source}};
-        const auto text = fmt::format("{:.1f} GB, of which {:.1f} are available to this process ({})",
-                                      to_gigabytes(machine), to_gigabytes(available.bytes), available.limit_source);
-        if (available.bytes >= kLowMemoryBytes) return section.ok(text);
+        const int64_t machine_bytes = memory::get_machine_memory_bytes();
+        const int64_t limit_bytes = memory::get_host_limit_bytes();
+        const auto available_memory = memory::get_available_host_memory();
+        section.facts = {{"machine_bytes", machine_bytes},
+                         {"limit_bytes", limit_bytes},
+                         {"available_bytes", available_memory.bytes},
+                         {"bound", available_memory.limit_source}};
+        const auto text =
+            fmt::format("{:.1f} GB, of which {:.1f} are available to this process ({})", to_gigabytes(machine_bytes),
+                        to_gigabytes(available_memory.bytes), available_memory.limit_source);
+        if (available_memory.bytes >= kLowMemoryBytes) return section.ok(text);
         section.warn(text + "; this may be too little for training: free some memory, or request more (SLURM's --mem)");
       });
 }
@@ -192,16 +193,16 @@ void examine_folder(Section& section, const std::string& purpose, const std::fil
   if (!probe.failure.empty()) {
     return section.add(failure_severity, fmt::format("{}: not writable: {}", label, probe.failure));
   }
-  const std::string free = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
+  const std::string free_text = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
   if (!probe.lock_failure.empty()) {
     return section.warn(
         fmt::format("{}: {}; file locks do not work ({}), so a second run could write to it at the "
                     "same time",
-                    label, free, probe.lock_failure));
+                    label, free_text, probe.lock_failure));
   }
   const bool is_low = probe.free_bytes >= 0 && probe.free_bytes < kLowDiskBytes;
   section.add(is_low ? Severity::kWarn : Severity::kOk,
-              fmt::format("{}: {}, a file was written, locked and renamed{}", label, free,
+              fmt::format("{}: {}, a file was written, locked and renamed{}", label, free_text,
                           is_low ? "; this may be too little for checkpoints" : ""));
 }
 

@@ -40,7 +40,7 @@ void check_run_inputs(const train::Config& config, const DoctorContext& context,
   if (!config.data.eval.empty()) section.facts["eval_samples"] = train::open_evaluation_records(config)->size();
   const auto processor =
       models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
-  train::preflight_check(config, *records);
+  train::run_preflight_checks(config, *records);
   train::check_no_bad_samples(*records, *processor, config, config.data.train.name(), kMaxCheckedSamples);
   const io::CheckpointTensors weights(config.model.path);
   section.facts["tensors"] = weights.names().size();
@@ -56,7 +56,7 @@ Section examine_config(const DoctorContext& context) {
       {.name = "config", .activity = "reading the configuration's files", .timeout_seconds = kTimeoutSeconds},
       [&](Section& section) {
         train::Config config;
-        train::declare(config).read(context.config, context.overrides);
+        train::declare_options(config).read(context.config, context.overrides);
         section.facts = {{"file", context.config},
                          {"output_dir", config.output.dir},
                          {"precision", engine::to_string(config.training.precision)},
@@ -82,7 +82,7 @@ DryRunStats dry_run_steps(const std::filesystem::path& model, engine::Precision 
   // Steps per dry run: enough to include the allocator's reuse of memory. This number and the sizes
   // of the samples were chosen without measurement.
   constexpr int64_t kStepsPerDryRun = 4;
-  const auto job = planner::with_precision({.model = model}, precision);
+  const auto job = planner::make_job_with_precision({.model = model}, precision);
   const planner::SampleGroup samples{
       .shape = models::compute_sample_shape(model, {.text_tokens = 96, .label_tokens = 32}), .count = 4};
   planner::DryRunRequest request;
@@ -175,9 +175,10 @@ void report_comparison(const SmokeRunComparison& comparison, Section& section) {
   const std::string difference_text =
       fmt::format("loss within {:.1e} and gradients within {:.1e} of the CPU's in fp32 (tolerance {:.1e} and {:.1e})",
                   deviation.loss, deviation.gradient, tolerance.loss, tolerance.gradient);
-  const std::string speed = fmt::format("{:.1f} steps/s {} in {}, {:.1f} on the CPU in fp32", actual.steps_per_second,
-                                        device_phrase, engine::to_string(precision), reference.steps_per_second);
-  if (is_within_tolerance && has_learned(actual)) return section.ok(fmt::format("{}; {}", speed, difference_text));
+  const std::string speed_text =
+      fmt::format("{:.1f} steps/s {} in {}, {:.1f} on the CPU in fp32", actual.steps_per_second, device_phrase,
+                  engine::to_string(precision), reference.steps_per_second);
+  if (is_within_tolerance && has_learned(actual)) return section.ok(fmt::format("{}; {}", speed_text, difference_text));
   if (is_within_tolerance) {
     return section.fail(fmt::format("training {} does not learn: the loss went from {:.3g} to {:.3g} in {} steps; {}",
                                     device_phrase, actual.first_loss, actual.last_loss, actual.steps, difference_text));
@@ -199,7 +200,7 @@ void advise_fp32(const train::SmokeRun& half_precision_run, const train::SmokeRu
                            engine::to_string(precision)));
 }
 
-void test_on_cpu(const DoctorContext& context, Section& section) {
+void test_step_on_cpu(const DoctorContext& context, Section& section) {
   train::SmokeRunSettings settings{
       .model = context.model, .precision = engine::Precision::kFp32, .seconds = kSmokeRunSeconds};
   const auto reference = train::run_smoke_training(settings);
@@ -234,9 +235,9 @@ void warn_missing_kernels(const std::string& problem, Section& section) {
 /// environment would not use them either.
 void warn_disabled_kernels(Section& section) {
   try {
-    const auto disabled = train::find_kernels_disabled_by_environment();
-    if (disabled.empty()) return;
-    const std::string names = train::join_kernel_names(disabled);
+    const auto disabled_kernels = train::find_kernels_disabled_by_environment();
+    if (disabled_kernels.empty()) return;
+    const std::string names = train::join_kernel_names(disabled_kernels);
     section.facts["custom_kernels"]["disabled"] = names;
     section.warn(fmt::format("VLMTRAIN_WITHOUT_KERNELS disables {}; ATen's operations are used instead", names));
   } catch (const UserError& error) {
@@ -261,7 +262,7 @@ void compare_kernels(at::Device device, const std::string& device_phrase, Sectio
   }
 }
 
-void test_on_gpu(const DoctorContext& context, const std::string& device_name, Section& section) {
+void test_step_on_gpu(const DoctorContext& context, const std::string& device_name, Section& section) {
   const at::Device device = open_device(device_name);
   compare_kernels(device, "on " + device_name, section);
   const auto target = planner::make_target_gpu(memory::describe_device(device));
@@ -320,8 +321,8 @@ Section examine_step(const DoctorContext& context, const std::string& device) {
           return section.fail("no step was tried: no writable folder for the files of a small model; set TMPDIR");
         }
         if (context.is_virtual()) return dry_run_on_virtual_gpu(context, section);
-        if (device == "cpu") return test_on_cpu(context, section);
-        test_on_gpu(context, device, section);
+        if (device == "cpu") return test_step_on_cpu(context, section);
+        test_step_on_gpu(context, device, section);
       });
 }
 

@@ -27,7 +27,7 @@ void check_config_file(const std::string& file, const std::vector<std::string>& 
   std::error_code ignored_error;
   if (std::filesystem::exists(file, ignored_error) && !std::filesystem::is_regular_file(file, ignored_error)) return;
   train::Config config;
-  train::declare(config).read(file, overrides);
+  train::declare_options(config).read(file, overrides);
 }
 
 /// Checks the configuration before the core starts, so that a mistake is reported at once.
@@ -64,13 +64,13 @@ bool needs_dry_run(const CommandLine& command_line) {
 }
 
 /// Replaces this process by the core program. Throws UserError (kFailed) if that fails.
-[[noreturn]] void exec_core(const std::filesystem::path& core, char** argv) {
-  execv(core.c_str(), argv);
+[[noreturn]] void exec_core(const std::filesystem::path& core_program, char** argv) {
+  execv(core_program.c_str(), argv);
   throw run_error(
       "{}: cannot be started: {}; it must be in the folder of vlmtrain: build both (cmake --build --preset release), "
       "or "
       "copy it there",
-      core.string(), std::strerror(errno));
+      core_program.string(), std::strerror(errno));
 }
 
 }  // namespace
@@ -87,11 +87,11 @@ int run_front_end(const std::vector<std::string>& arguments, char** argv) {
     if (command_line.command() == "options")
       return static_cast<int>(run_list_options(command_line.arguments().options));
     check_command_config(command_line);
-    const auto core = find_core_program();
+    const auto core_program = find_core_program();
     set_openmp_wait_policy();  // OpenMP reads it when the core is loaded
     // The dry-run process loads its libraries while the core loads its own.
-    if (needs_dry_run(command_line)) planner::prestart_dry_run_process(core);
-    exec_core(core, argv);
+    if (needs_dry_run(command_line)) planner::prestart_dry_run_process(core_program);
+    exec_core(core_program, argv);
   } catch (const UserError& error) {
     return static_cast<int>(report_user_error(error));
   }

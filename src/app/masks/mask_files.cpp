@@ -27,7 +27,7 @@ std::optional<int64_t> parse_mask_number(const fs::path& file) {
 
 }  // namespace
 
-void check_predicts_masks(const models::Processor& processor, const std::string& checkpoint) {
+void require_mask_prediction(const models::Processor& processor, const std::string& checkpoint) {
   if (processor.predicts_masks()) return;
   throw usage_error("--mask-out: the model of {} predicts no masks; omit the option, or give a checkpoint of prs_med",
                     checkpoint);
@@ -50,9 +50,9 @@ void check_mask_folder(const std::string& folder) {
   if (error) throw usage_error("--mask-out: {} cannot be read: {}; give another folder", folder, error.message());
 }
 
-std::vector<std::string> make_mask_paths(const std::string& folder, size_t masks) {
+std::vector<std::string> make_mask_paths(const std::string& folder, size_t num_masks) {
   std::vector<std::string> files;
-  for (size_t i = 1; i <= masks; ++i) files.push_back((fs::path(folder) / fmt::format("mask_{}.png", i)).string());
+  for (size_t i = 1; i <= num_masks; ++i) files.push_back((fs::path(folder) / fmt::format("mask_{}.png", i)).string());
   return files;
 }
 
@@ -90,7 +90,7 @@ bool is_file_name_character(char character) {
 
 }  // namespace
 
-MaskOverlays::MaskOverlays(std::string folder) : folder_(std::move(folder)) {
+MaskOverlayWriter::MaskOverlayWriter(std::string folder) : folder_(std::move(folder)) {
   std::error_code error;
   if (fs::exists(folder_, error) && (!fs::is_directory(folder_, error) || !fs::is_empty(folder_, error))) {
     throw usage_error(
@@ -100,7 +100,7 @@ MaskOverlays::MaskOverlays(std::string folder) : folder_(std::move(folder)) {
   }
 }
 
-std::string MaskOverlays::make_unique_name(const std::string& id) {
+std::string MaskOverlayWriter::make_unique_name(const std::string& id) {
   std::string base_name = id.substr(0, kMaxIdBytes);
   std::ranges::replace_if(
       base_name, [](char character) { return !is_file_name_character(character); }, '_');
@@ -110,20 +110,20 @@ std::string MaskOverlays::make_unique_name(const std::string& id) {
   return name;
 }
 
-void MaskOverlays::add(const io::Record& record, const evaluation::Answer& answer) {
+void MaskOverlayWriter::add(const io::Record& record, const evaluation::Answer& answer) {
   if (answer.masks.empty()) return;
   create_mask_folder(folder_);
   std::map<int64_t, std::vector<const evaluation::MaskPrediction*>> masks_by_image;
   for (const auto& mask : answer.masks) masks_by_image[mask.image].push_back(&mask);
   for (const auto& [image_index, masks] : masks_by_image) {
-    std::vector<at::Tensor> predicted, true_masks;
+    std::vector<at::Tensor> predicted_masks, true_masks;
     for (const auto* mask : masks) {
-      predicted.push_back(mask->predicted);
+      predicted_masks.push_back(mask->predicted);
       true_masks.push_back(mask->truth);
     }
     const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(image_index)));
     io::write_file(fs::path(folder_) / (make_unique_name(answer.id) + ".png"),
-                   image::encode_png(image::draw_mask_comparison(image, predicted, true_masks)));
+                   image::encode_png(image::draw_mask_comparison(image, predicted_masks, true_masks)));
     ++num_written_;
   }
 }

@@ -15,7 +15,7 @@ namespace vlmtrain::app {
 
 /// Throws UserError (kUsage) if the model predicts no masks. Call it if --mask-out is given.
 /// `checkpoint` is the name of the model in the message.
-void check_predicts_masks(const models::Processor& processor, const std::string& checkpoint);
+void require_mask_prediction(const models::Processor& processor, const std::string& checkpoint);
 
 /// Throws UserError (kUsage) if `folder`, the value of --mask-out, exists but is not a folder,
 /// cannot be read, or contains files that `generate --mask-out` does not write, such as the images
@@ -40,10 +40,10 @@ void create_mask_folder(const std::string& folder);
 /// outlined. The files are ID.png for the first image of a sample, and ID_2.png and so on for
 /// further images or samples with the same id. Characters of ids other than letters, digits, dots
 /// and hyphens become "_".
-class MaskOverlays {
+class MaskOverlayWriter {
  public:
   /// Throws UserError (kUsage) unless the folder does not exist or is empty.
-  explicit MaskOverlays(std::string folder);
+  explicit MaskOverlayWriter(std::string folder);
 
   /// Writes each image of `record` that has masks in `answer`. Throws UserError.
   void add(const io::Record& record, const evaluation::Answer& answer);

@@ -24,34 +24,34 @@ constexpr const char* kDefaultModel = "llava-1.5-7b";
 /// Returns the last argument key=value for a key, or for any key of a section; nothing if there is
 /// no such argument. Does not read the file of --config.
 std::optional<std::string> find_override(const PlanArguments& arguments, const std::string& key_or_section) {
-  std::optional<std::string> found_override;
+  std::optional<std::string> last_override;
   for (const auto* overrides : {&arguments.key_flags, &arguments.overrides}) {
     for (const auto& text : *overrides) {
       const std::string key = text.substr(0, text.find('='));
-      if (key == key_or_section || key.starts_with(key_or_section + ".")) found_override = text;
+      if (key == key_or_section || key.starts_with(key_or_section + ".")) last_override = text;
     }
   }
-  return found_override;
+  return last_override;
 }
 
 /// Throws UserError (kUsage) if --finetune contradicts the configuration keys of LoRA.
 void check_finetune(const PlanArguments& arguments, const train::Config& config) {
-  const auto reject = [](const std::string& key, const std::string& flag, const std::string& advice) {
+  const auto reject_key = [](const std::string& key, const std::string& flag, const std::string& advice) {
     throw usage_error("--finetune {} contradicts {}: {}", flag, key, advice);
   };
   if (arguments.finetune == "full") {
     for (const char* key : {"lora", "model.adapter"}) {
       const auto text = find_override(arguments, key);
       if (!text || *text == "lora.rank=0" || *text == "model.adapter=") continue;
-      reject(*text, "full", "the key enables LoRA; omit one of the two");
+      reject_key(*text, "full", "the key enables LoRA; omit one of the two");
     }
     if (config.model.quantization != nn::Quantization::kNone) {
-      reject("model.quantization=" + nn::to_string(config.model.quantization), "full",
-             "trained weights cannot be quantized; use --finetune lora, or model.quantization=none");
+      reject_key("model.quantization=" + nn::to_string(config.model.quantization), "full",
+                 "trained weights cannot be quantized; use --finetune lora, or model.quantization=none");
     }
   }
   if (arguments.finetune == "lora" && find_override(arguments, "lora.rank") == "lora.rank=0") {
-    reject("lora.rank=0", "lora", "rank 0 disables LoRA; set a rank such as lora.rank=16, or use --finetune full");
+    reject_key("lora.rank=0", "lora", "rank 0 disables LoRA; set a rank such as lora.rank=16, or use --finetune full");
   }
 }
 
@@ -77,7 +77,7 @@ planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments) {
 
 train::Config make_plan_config(const PlanArguments& arguments) {
   train::Config config;
-  train::declare(config).read(arguments.config, arguments.get_all_overrides());
+  train::declare_options(config).read(arguments.config, arguments.get_all_overrides());
   check_finetune(arguments, config);
   if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: must be greater than 0");
   if (arguments.world_size % arguments.nodes != 0) {
@@ -104,15 +104,15 @@ namespace {
 planner::FlagSyntax make_flag_syntax(const PlanArguments& arguments) {
   planner::FlagSyntax syntax;
   // Suggestions name another GPU in the same way as the user: by name, or else by size.
-  syntax.gpu_by_size = arguments.gpu.empty();
-  syntax.gpu = syntax.gpu_by_size ? "--gpu-gb {}" : "--gpu {}";
+  syntax.selects_gpu_by_size = arguments.gpu.empty();
+  syntax.gpu = syntax.selects_gpu_by_size ? "--gpu-gb {}" : "--gpu {}";
   if (arguments.finetune == "full") syntax.lora_argument = "--finetune lora";
   return syntax;
 }
 
 /// Sets the fields of a request that depend on neither the samples nor the configuration. `model`
 /// is model.path as the user wrote it, not the temporary folder of a preset.
-void fill_request(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
+void fill_common_fields(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
   request.workload.nodes = arguments.nodes;
   request.job.nodes = arguments.nodes;
   request.workload.network_gbit = arguments.network_gbit;
@@ -127,11 +127,11 @@ void plan_dataset(const PlanArguments& arguments, const train::Config& config, c
   const auto records = train::open_training_records(config);
   const auto processor =
       models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
-  auto inputs = train::prepare_planning_inputs(*records, *processor, config, arguments.world_size);
-  auto request =
-      train::build_plan_request(config, train::make_job(config, inputs.tasks), target, std::move(inputs.workload));
+  auto planning_inputs = train::prepare_planning_inputs(*records, *processor, config, arguments.world_size);
+  auto request = train::build_plan_request(config, train::make_job(config, planning_inputs.tasks), target,
+                                           std::move(planning_inputs.workload));
   request.sample_limits = train::make_sample_limits(*records, config, request.workload);
-  fill_request(request, arguments, model);
+  fill_common_fields(request, arguments, model);
   callback(request);
 }
 
@@ -142,8 +142,8 @@ void plan_synthetic_samples(const PlanArguments& arguments, const train::Config&
   const SyntheticSamples samples(arguments, config);
   auto request = train::build_plan_request(config, train::make_job(config), target, samples.build_workload());
   for (const auto& remark : samples.list_remarks()) spdlog::warn("{}", remark);
-  request.sample_limits = samples.build_limits();
-  fill_request(request, arguments, model);
+  request.sample_limits = samples.build_sample_limits();
+  fill_common_fields(request, arguments, model);
   callback(request);
 }
 

@@ -38,7 +38,7 @@ std::optional<PixelSize> parse_pixel_size(const char* flag, const std::string& t
 }
 
 /// Throws UserError (kUsage) for flags that contradict or require each other.
-void check_flags(const SampleFlags& flags) {
+void check_sample_flags(const SampleFlags& flags) {
   if (!flags.image_mix.empty() && flags.num_images) {
     throw usage_error("--image-mix {} and --images {}: give one of them", flags.image_mix, *flags.num_images);
   }
@@ -107,7 +107,7 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
   const int64_t pixels_per_token =
       has_grids ? full_shape.pixel_rows / full_shape.image_tokens * full_shape.row.width * full_shape.row.width : 0;
   const int64_t pixels_per_unit = has_grids ? pixels_per_token : full_shape.row.height * full_shape.row.width;
-  const auto try_shape = [&](int64_t num_units) -> std::optional<data::SampleShape> {
+  const auto compute_fitting_shape = [&](int64_t num_units) -> std::optional<data::SampleShape> {
     const int64_t pixels = num_units * pixels_per_unit;
     if (config.data.image_max_pixels && pixels > *config.data.image_max_pixels) return std::nullopt;
     sample.image_max_pixels = pixels;
@@ -117,12 +117,12 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
   // Binary search. Invariant: `lower` units fit (after the first try), `upper` units do not.
   int64_t lower = has_grids ? kMinImageTokens : 1, upper = full_shape.image_tokens + 1;
   try {
-    auto shape = try_shape(lower);
+    auto shape = compute_fitting_shape(lower);
     while (shape && upper - lower > 1) {
       const int64_t middle = lower + (upper - lower) / 2;
-      auto larger = try_shape(middle);
-      (larger ? lower : upper) = middle;
-      if (larger) shape = std::move(larger);
+      auto larger_shape = compute_fitting_shape(middle);
+      (larger_shape ? lower : upper) = middle;
+      if (larger_shape) shape = std::move(larger_shape);
     }
     return shape;
   } catch (const UserError& error) {
@@ -133,14 +133,14 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
 }
 
 /// Sets variant.rejection and variant.required_max_length if the processor would reject the sample.
-void set_rejection(SampleVariant& variant, const train::Config& config, const models::ContextLength& context) {
+void set_rejection(SampleVariant& variant, const train::Config& config, const models::ContextLength& context_length) {
   const auto& data = config.data;
   if (data.max_images_per_sample && variant.num_images > *data.max_images_per_sample) {
     variant.rejection = fmt::format("a sample has {}, more than data.max_images_per_sample={}",
                                     pluralize(variant.num_images, "image"), *data.max_images_per_sample);
-  } else if (context.is_hard_limit && variant.shape.tokens > context.tokens) {
+  } else if (context_length.is_hard_limit && variant.shape.tokens > context_length.tokens) {
     variant.rejection = fmt::format("{} is longer than the model's {} positions ({})", describe_variant(variant),
-                                    format_with_commas(context.tokens), context.key);
+                                    format_with_commas(context_length.tokens), context_length.key);
   } else if (variant.shape.tokens > data.max_length) {
     variant.rejection = fmt::format("{} is longer than data.max_length={}", describe_variant(variant), data.max_length);
     variant.required_max_length = variant.shape.tokens;
@@ -150,13 +150,13 @@ void set_rejection(SampleVariant& variant, const train::Config& config, const mo
 }  // namespace
 
 std::vector<SampleVariant> make_sample_variants(const SampleFlags& flags, const train::Config& config) {
-  check_flags(flags);
+  check_sample_flags(flags);
   models::SyntheticSample sample = make_common_sample(flags, config);
   // Without --image-mix, all samples are equal. Without --images, they have the default number of
   // images of the model's family.
   const auto mix =
       flags.image_mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(flags.image_mix);
-  const auto context = models::read_context_length(config.model.path);
+  const auto context_length = models::read_context_length(config.model.path);
   std::vector<SampleVariant> variants;
   variants.reserve(mix.size());
   for (const ImageMixComponent& component : mix) {
@@ -165,14 +165,14 @@ std::vector<SampleVariant> make_sample_variants(const SampleFlags& flags, const 
         .share = component.share, .shape = models::compute_sample_shape(config.model.path, sample), .rejection = {}};
     variant.num_images = variant.shape.num_media - variant.shape.num_videos - variant.shape.num_volumes;
     const int64_t max_tokens =
-        context.is_hard_limit ? std::min(config.data.max_length, context.tokens) : config.data.max_length;
+        context_length.is_hard_limit ? std::min(config.data.max_length, context_length.tokens) : config.data.max_length;
     if (variant.shape.tokens > max_tokens) {
       if (auto shape = shrink_shape(config, sample, variant.shape, max_tokens)) {
         variant.original_tokens = variant.shape.tokens;
         variant.shape = std::move(*shape);
       }
     }
-    set_rejection(variant, config, context);
+    set_rejection(variant, config, context_length);
     variants.push_back(std::move(variant));
   }
   return variants;

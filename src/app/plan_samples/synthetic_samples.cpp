@@ -18,26 +18,26 @@ namespace vlmtrain::app {
 namespace {
 
 /// Returns the variants that training would accept, in the same order.
-std::vector<SampleVariant> select_accepted(std::vector<SampleVariant> variants) {
+std::vector<SampleVariant> select_accepted_variants(std::vector<SampleVariant> variants) {
   std::erase_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
   return variants;
 }
 
 /// Returns whether training drops rejected variants and continues with the others.
-bool drops_some_variants(const train::Config& config, const std::vector<SampleVariant>& variants) {
+bool drops_rejected_variants(const train::Config& config, const std::vector<SampleVariant>& variants) {
   return variants.size() > 1 && config.data.on_bad_sample == data::BadSamplePolicy::kSkip &&
-         !select_accepted(variants).empty();
+         !select_accepted_variants(variants).empty();
 }
 
-/// Returns the shapes of the samples of one rank in an average step; `samples` is their number.
+/// Returns the shapes of the samples of one rank in an average step; `num_samples` is their number.
 /// Each variant has its share, up to rounding, and is spread evenly over the step.
-std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant>& variants, int64_t samples) {
+std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant>& variants, int64_t num_samples) {
   std::vector<double> shares;
   shares.reserve(variants.size());
   for (const auto& variant : variants) shares.push_back(variant.share);
   std::vector<data::SampleShape> shapes;
-  shapes.reserve(static_cast<size_t>(samples));
-  for (const size_t variant : planner::interleave_evenly(planner::apportion(shares, samples))) {
+  shapes.reserve(static_cast<size_t>(num_samples));
+  for (const size_t variant : planner::interleave_evenly(planner::apportion(shares, num_samples))) {
     shapes.push_back(variants[variant].shape);
   }
   return shapes;
@@ -63,13 +63,14 @@ std::optional<planner::LimitedSamples> make_limited_samples(PlanArguments argume
   change(arguments, config);
   try {
     const auto variants = make_sample_variants(arguments.samples, config);
-    const auto accepted = select_accepted(variants);
-    if (accepted.empty() || (accepted.size() < variants.size() && !drops_some_variants(config, variants)))
+    const auto accepted_variants = select_accepted_variants(variants);
+    if (accepted_variants.empty() ||
+        (accepted_variants.size() < variants.size() && !drops_rejected_variants(config, variants)))
       return std::nullopt;
-    planner::LimitedSamples limited_samples{.workload = make_workload(accepted, arguments, config)};
-    if (accepted.size() == variants.size()) return limited_samples;
+    planner::LimitedSamples limited_samples{.workload = make_workload(accepted_variants, arguments, config)};
+    if (accepted_variants.size() == variants.size()) return limited_samples;
     const double remaining_share =
-        std::accumulate(accepted.begin(), accepted.end(), 0.0,
+        std::accumulate(accepted_variants.begin(), accepted_variants.end(), 0.0,
                         [](double sum, const SampleVariant& variant) { return sum + variant.share; });
     limited_samples.num_samples = config.training.global_batch_size;
     limited_samples.num_dropped =
@@ -84,28 +85,28 @@ std::optional<planner::LimitedSamples> make_limited_samples(PlanArguments argume
 /// Returns the largest value of `limit` with which every sample is accepted, by binary search;
 /// nothing if there is no such value.
 std::optional<int64_t> find_largest_accepted_value(const planner::SampleLimit& limit) {
-  int64_t lower = limit.find_min() / limit.multiple, upper = limit.current / limit.multiple;
-  if (lower > upper || !limit.measure(lower * limit.multiple, /*all=*/true)) return std::nullopt;
+  int64_t lower = limit.find_min() / limit.granularity, upper = limit.current_value / limit.granularity;
+  if (lower > upper || !limit.measure(lower * limit.granularity, /*all=*/true)) return std::nullopt;
   while (lower < upper) {
     const int64_t middle = lower + (upper - lower + 1) / 2;
-    if (limit.measure(middle * limit.multiple, /*all=*/true)) {
+    if (limit.measure(middle * limit.granularity, /*all=*/true)) {
       lower = middle;
     } else {
       upper = middle - 1;
     }
   }
-  return lower * limit.multiple;
+  return lower * limit.granularity;
 }
 
 /// Returns the error for rejected samples, with the changes of arguments that make them accepted.
 UserError make_rejection_error(const std::vector<SampleVariant>& variants,
                                const std::vector<planner::SampleLimit>& limits) {
-  const auto rejected =
+  const auto first_rejected =
       std::ranges::find_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
   std::vector<std::string> suggestions;
   const int64_t max_length = std::ranges::max(variants, {}, &SampleVariant::required_max_length).required_max_length;
   if (max_length > 0) suggestions.push_back(fmt::format("data.max_length={}", max_length));
-  if (!select_accepted(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
+  if (!select_accepted_variants(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
   for (const auto& limit : limits) {
     // The suggestion data.on_bad_sample=skip above has the same effect.
     if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;
@@ -113,24 +114,24 @@ UserError make_rejection_error(const std::vector<SampleVariant>& variants,
     if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
   }
   if (suggestions.empty()) suggestions.emplace_back("smaller samples");
-  return usage_error("{}, so training would reject it; append to the command one of: {}", rejected->rejection,
+  return usage_error("{}, so training would reject it; append to the command one of: {}", first_rejected->rejection,
                      fmt::join(suggestions, ", "));
 }
 
 }  // namespace
 
 planner::Workload SyntheticSamples::build_workload() const {
-  const auto accepted = select_accepted(variants_);
-  if (accepted.size() < variants_.size() && !drops_some_variants(config_, variants_))
-    throw make_rejection_error(variants_, build_limits());
-  return make_workload(accepted, arguments_, config_);
+  const auto accepted_variants = select_accepted_variants(variants_);
+  if (accepted_variants.size() < variants_.size() && !drops_rejected_variants(config_, variants_))
+    throw make_rejection_error(variants_, build_sample_limits());
+  return make_workload(accepted_variants, arguments_, config_);
 }
 
-std::vector<planner::SampleLimit> SyntheticSamples::build_limits() const {
+std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const {
   const data::SampleShape& shape = variants_.back().shape;
   const planner::Workload workload = make_workload(variants_, arguments_, config_);
   std::vector<planner::SampleLimit> limits;
-  const auto add = [&](planner::SampleLimit limit, const auto& change) {
+  const auto add_limit = [&](planner::SampleLimit limit, const auto& change) {
     limit.measure = [this, change](int64_t value, bool /*all*/) {
       return make_limited_samples(arguments_, config_, [&](PlanArguments& arguments, train::Config& config) {
         change(value, arguments, config);
@@ -139,69 +140,70 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_limits() const {
     limits.push_back(std::move(limit));
   };
   if (shape.num_media > shape.num_volumes) {
-    add({.argument_format = "data.image_max_pixels={}",
-         .current = train::compute_max_pixels(workload),
-         .find_min = [pixels = train::compute_min_pixels(workload)] { return pixels; },
-         .multiple = train::compute_pixel_granularity(workload),
-         .description = "downscales larger images",
-         .measure = {}},
-        [](int64_t value, PlanArguments&, train::Config& config) { config.data.image_max_pixels = value; });
+    add_limit({.argument_format = "data.image_max_pixels={}",
+               .current_value = train::compute_max_pixels(workload),
+               .find_min = [pixels = train::compute_min_pixels(workload)] { return pixels; },
+               .granularity = train::compute_pixel_granularity(workload),
+               .description = "downscales larger images",
+               .measure = {}},
+              [](int64_t value, PlanArguments&, train::Config& config) { config.data.image_max_pixels = value; });
   }
   if (shape.video_frames > 0) {
     // With --fps, frames are sampled from the video, up to data.video_max_frames. Without it, all
     // frames are used, so only a shorter video helps.
-    const bool has_rate = arguments_.samples.fps.has_value();
-    add({.argument_format = has_rate ? "data.video_max_frames={}" : "--video-frames {}",
-         .current = shape.video_frames,
-         .find_min = [] { return train::kMinSuggestedFrames; },
-         .multiple = train::kFramesPerTemporalPatch,
-         .description = has_rate ? "uses fewer frames per video" : "samples with fewer frames",
-         .measure = {}},
-        [has_rate](int64_t value, PlanArguments& arguments, train::Config& config) {
-          if (has_rate) {
-            config.data.video_max_frames = value;
-          } else {
-            arguments.samples.video_frames = value;
-          }
-        });
+    const bool has_fps = arguments_.samples.fps.has_value();
+    add_limit({.argument_format = has_fps ? "data.video_max_frames={}" : "--video-frames {}",
+               .current_value = shape.video_frames,
+               .find_min = [] { return train::kMinSuggestedFrames; },
+               .granularity = train::kFramesPerTemporalPatch,
+               .description = has_fps ? "uses fewer frames per video" : "samples with fewer frames",
+               .measure = {}},
+              [has_fps](int64_t value, PlanArguments& arguments, train::Config& config) {
+                if (has_fps) {
+                  config.data.video_max_frames = value;
+                } else {
+                  arguments.samples.video_frames = value;
+                }
+              });
   }
   if (variants_.size() > 1) {
-    add({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
-         .current = variants_.back().num_images,
-         .find_min = [images = std::max<int64_t>(1, variants_.front().num_images)] { return images; },
-         .multiple = 1,
-         .description = "drops samples with more images",
-         .measure = {}},
-        [](int64_t value, PlanArguments&, train::Config& config) {
-          config.data.max_images_per_sample = value;
-          config.data.on_bad_sample = data::BadSamplePolicy::kSkip;
-        });
+    add_limit({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
+               .current_value = variants_.back().num_images,
+               .find_min = [images = std::max<int64_t>(1, variants_.front().num_images)] { return images; },
+               .granularity = 1,
+               .description = "drops samples with more images",
+               .measure = {}},
+              [](int64_t value, PlanArguments&, train::Config& config) {
+                config.data.max_images_per_sample = value;
+                config.data.on_bad_sample = data::BadSamplePolicy::kSkip;
+              });
   } else if (variants_.back().num_images > 1) {
-    add({.argument_format = "--images {}",
-         .current = variants_.back().num_images,
-         .find_min = [] { return int64_t{1}; },
-         .multiple = 1,
-         .description = "samples with fewer images",
-         .measure = {}},
-        [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.num_images = value; });
+    add_limit({.argument_format = "--images {}",
+               .current_value = variants_.back().num_images,
+               .find_min = [] { return int64_t{1}; },
+               .granularity = 1,
+               .description = "samples with fewer images",
+               .measure = {}},
+              [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.num_images = value; });
   }
   if (shape.num_volumes > 1) {
-    add({.argument_format = "--volumes {}",
-         .current = shape.num_volumes,
-         .find_min = [] { return int64_t{1}; },
-         .multiple = 1,
-         .description = "samples with fewer volumes",
-         .measure = {}},
-        [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.num_volumes = value; });
+    add_limit({.argument_format = "--volumes {}",
+               .current_value = shape.num_volumes,
+               .find_min = [] { return int64_t{1}; },
+               .granularity = 1,
+               .description = "samples with fewer volumes",
+               .measure = {}},
+              [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.num_volumes = value; });
   }
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
-  add({.argument_format = "--text-tokens {}",
-       .current = arguments_.samples.text_tokens.value_or(std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
-       .find_min = [labels = shape.label_tokens] { return labels + 1; },  // the prompt needs a token
-       .multiple = 1,
-       .description = "samples with shorter text",
-       .measure = {}},
-      [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.text_tokens = value; });
+  add_limit({.argument_format = "--text-tokens {}",
+             .current_value =
+                 arguments_.samples.text_tokens.value_or(std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
+             .find_min = [labels = shape.label_tokens] { return labels + 1; },  // the prompt needs a token
+             .granularity = 1,
+             .description = "samples with shorter text",
+             .measure = {}},
+            [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.text_tokens = value; });
   return limits;
 }
 
@@ -219,21 +221,22 @@ std::vector<std::string> SyntheticSamples::list_remarks() const {
                     format_with_commas(variant.original_tokens), config_.data.max_length,
                     format_with_commas(variant.shape.tokens)));
   }
-  const auto accepted = select_accepted(variants_);
-  if (accepted.empty()) return result;
-  const data::SampleShape& largest = accepted.back().shape;
+  const auto accepted_variants = select_accepted_variants(variants_);
+  if (accepted_variants.empty()) return result;
+  const data::SampleShape& largest_shape = accepted_variants.back().shape;
   const int64_t requested_frames = arguments_.samples.video_frames.value_or(0);
-  if (!arguments_.samples.fps && largest.video_frames < requested_frames) {
-    result.push_back(fmt::format(
-        "{} of the {} frames are used (data.video_max_frames={}, and the limit of the model's processor)",
-        format_with_commas(largest.video_frames), format_with_commas(requested_frames), config_.data.video_max_frames));
-  }
-  const auto context = models::read_context_length(config_.model.path);
-  if (largest.tokens > context.tokens) {
+  if (!arguments_.samples.fps && largest_shape.video_frames < requested_frames) {
     result.push_back(
-        fmt::format("a sample of {} tokens is longer than the model's context of {} ({}); it is used for training, but "
-                    "at positions that the model has not seen",
-                    format_with_commas(largest.tokens), format_with_commas(context.tokens), context.key));
+        fmt::format("{} of the {} frames are used (data.video_max_frames={}, and the limit of the model's processor)",
+                    format_with_commas(largest_shape.video_frames), format_with_commas(requested_frames),
+                    config_.data.video_max_frames));
+  }
+  const auto context_length = models::read_context_length(config_.model.path);
+  if (largest_shape.tokens > context_length.tokens) {
+    result.push_back(fmt::format(
+        "a sample of {} tokens is longer than the model's context of {} ({}); it is used for training, but "
+        "at positions that the model has not seen",
+        format_with_commas(largest_shape.tokens), format_with_commas(context_length.tokens), context_length.key));
   }
   return result;
 }

@@ -25,7 +25,7 @@ class SyntheticSamples {
   /// rejected variants of a mix are dropped, unless all are rejected.
   planner::Workload build_workload() const;
   /// Returns the configuration keys and flags that make the samples smaller.
-  std::vector<planner::SampleLimit> build_limits() const;
+  std::vector<planner::SampleLimit> build_sample_limits() const;
   /// Returns warnings, one sentence each: dropped variants, shrunk images, and, for the largest
   /// sample, unused frames and more tokens than the model has positions for. REQUIRES:
   /// build_workload() has not thrown.

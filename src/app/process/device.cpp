@@ -16,7 +16,7 @@ std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device) 
       .gpu = std::string(target.gpu->name), .memory_bytes = {}, .used_bytes = target.context_bytes};
 }
 
-std::string choose_rank_device(const std::string& device, const distributed::Launch& launch) {
+std::string choose_rank_device(const std::string& device, const distributed::LaunchInfo& launch) {
   if (device != "cuda" && device != "auto") return device;
   const auto num_gpus = std::ssize(memory::probe_driver().gpus);
   // A single visible GPU belongs to this rank (srun --gpus-per-task=1), or ranks share it by

@@ -19,7 +19,7 @@ std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device);
 /// Returns the device of a rank in a distributed run. For cuda and auto, if the process sees
 /// several GPUs, it is cuda:LOCAL_RANK; otherwise it is `device`. Throws UserError (kUsage) if the
 /// node has more ranks than GPUs.
-std::string choose_rank_device(const std::string& device, const distributed::Launch& launch);
+std::string choose_rank_device(const std::string& device, const distributed::LaunchInfo& launch);
 
 /// Opens the device auto, cpu, cuda or cuda:N as memory::open_device() does, and virtual:NAME in a
 /// process that is on a virtual GPU. Throws UserError (kUsage) for a virtual GPU in another

@@ -73,7 +73,7 @@ class LocalRanks {
 
   /// Waits until all ranks have ended. Returns the exit code of launch_ranks(). After a failure,
   /// waits at most kRankExitTimeoutSeconds for the next rank to end, then kills the others.
-  ExitCode wait() {
+  ExitCode wait_for_ranks() {
     while (!ranks_by_pid_.empty()) {
       siginfo_t info{};
       const timespec timeout{.tv_sec = kRankExitTimeoutSeconds, .tv_nsec = 0};
@@ -82,11 +82,11 @@ class LocalRanks {
       if (signal == SIGCHLD) {
         reap_ranks();
         if (failure_code_ && suspended_pids_.size() == ranks_by_pid_.size())
-          signal_all(SIGKILL);  // suspended processes do not end by themselves
+          signal_all_ranks(SIGKILL);  // suspended processes do not end by themselves
       } else if (signal > 0) {
         forward_signal(signal);
       } else if (failure_code_ && errno == EAGAIN) {
-        signal_all(SIGKILL);
+        signal_all_ranks(SIGKILL);
       }
     }
     return was_stopped_early_ ? ExitCode::kStopped : failure_code_.value_or(ExitCode::kSuccess);
@@ -103,12 +103,12 @@ class LocalRanks {
     constexpr std::chrono::duration<double> kInterruptWindow(train::kInterruptWindowSeconds);
     if (signal == SIGINT && first_interrupt_ && Clock::now() - *first_interrupt_ > kInterruptWindow) {
       spdlog::error("interrupted again: killing all ranks");
-      signal_all(SIGKILL);
+      signal_all_ranks(SIGKILL);
       return;
     }
     if (signal == SIGINT && !first_interrupt_) first_interrupt_ = Clock::now();
     is_stop_requested_ = true;
-    signal_all(signal == SIGINT ? SIGTERM : signal);
+    signal_all_ranks(signal == SIGINT ? SIGTERM : signal);
   }
 
   /// Returns whether the signal requests a stop (train/stop_request.h).
@@ -127,8 +127,8 @@ class LocalRanks {
                                                       {kLauncherVariable, kLocalLauncherName},
                                                       {kLauncherPidVariable, std::to_string(getpid())}};
     if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-      const int64_t cores = memory::get_default_threads();
-      rank_variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / num_ranks_));
+      const int64_t num_cores = memory::get_default_num_threads();
+      rank_variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, num_cores / num_ranks_));
     }
     auto environment = make_environment(rank_variables, [](std::string_view) { return true; });
     auto arguments = read_process_arguments();
@@ -139,11 +139,12 @@ class LocalRanks {
     posix_spawnattr_setsigmask(&attributes, &empty_mask);  // a rank would inherit the blocked signals
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     pid_t pid = 0;
-    const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, make_exec_array(arguments).data(),
-                                  make_exec_array(environment).data());
+    const int error =
+        posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, make_null_terminated_array(arguments).data(),
+                    make_null_terminated_array(environment).data());
     posix_spawnattr_destroy(&attributes);
     if (error != 0) {
-      signal_all(SIGKILL);
+      signal_all_ranks(SIGKILL);
       throw run_error("--nproc-per-node: cannot start rank {}: {}", rank, std::strerror(error));
     }
     ranks_by_pid_[pid] = rank;
@@ -176,7 +177,7 @@ class LocalRanks {
             "again",
             WTERMSIG(status));
       }
-      signal_all(SIGTERM);
+      signal_all_ranks(SIGTERM);
     } else if (WIFSIGNALED(status)) {
       spdlog::error("rank {} was ended by signal {}", ranks_by_pid_.at(pid), WTERMSIG(status));
       if (!failure_code_) failure_code_ = ExitCode::kFailed;
@@ -187,7 +188,7 @@ class LocalRanks {
     suspended_pids_.erase(pid);
   }
 
-  void signal_all(int signal) const {
+  void signal_all_ranks(int signal) const {
     for (const auto& [pid, rank] : ranks_by_pid_) kill(pid, signal);
   }
 
@@ -204,7 +205,7 @@ class LocalRanks {
 }  // namespace
 
 ExitCode launch_ranks(int64_t num_ranks) {
-  return LocalRanks(num_ranks).wait();
+  return LocalRanks(num_ranks).wait_for_ranks();
 }
 
 void exit_when_launcher_exits() {

@@ -42,14 +42,14 @@ void report_problems(const std::map<int64_t, SampleProblem>& problems, const Tex
   BadSampleLog log;
   std::map<int64_t, SampleProblem> failures;
   for (const auto& [index, problem] : problems) {
-    if (stops_run(problem, policy)) {
+    if (should_stop_run(problem, policy)) {
       failures.emplace(index, problem);
     } else if (ledger.status(index) != SampleStatus::kDropped) {
       log.warn(problem.message);
     }
   }
   record_problems(problems, ids, policy, ledger);
-  log.summarize(ledger.count(SampleStatus::kDropped), ledger.samples());
+  log.log_summary(ledger.count(SampleStatus::kDropped), ledger.samples());
   if (!failures.empty()) throw make_unusable_samples_error(ledger.dataset(), records, failures);
 }
 
@@ -57,7 +57,7 @@ void record_problems(const std::map<int64_t, SampleProblem>& problems, const Tex
                      Ledger& ledger) {
   for (const auto& [index, problem] : problems) {
     const std::string id(ids[index]);
-    if (stops_run(problem, policy)) {
+    if (should_stop_run(problem, policy)) {
       ledger.mark_failed(index, id, problem.reason, problem.message);
     } else {
       ledger.mark_dropped(index, id, problem.reason, problem.message);
@@ -104,7 +104,7 @@ void BadSampleLog::warn(const std::string& message) {
   spdlog::warn("dropped: {}", message);
 }
 
-void BadSampleLog::summarize(int64_t dropped, int64_t samples) {
+void BadSampleLog::log_summary(int64_t dropped, int64_t samples) {
   if (num_suppressed_ == 0) return;
   spdlog::warn("{} more samples are dropped, {} of {} in all; ledger.json names each with the reason", num_suppressed_,
                dropped, samples);

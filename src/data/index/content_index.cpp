@@ -84,7 +84,7 @@ uint64_t hash_text(const io::Record& record) {
 }  // namespace
 
 size_t ContentIndex::add_dataset(const io::Records& records, int64_t workers,
-                         const std::function<void(int64_t num_done)>& on_progress) {
+                                 const std::function<void(int64_t num_done)>& on_progress) {
   const size_t dataset = datasets_.size();
   datasets_.push_back(&records);
   fingerprints_.emplace_back(static_cast<size_t>(records.size()));
@@ -180,16 +180,16 @@ void ContentIndex::hash_candidate_files(int64_t workers) {
       group_begin = group_end;
     }
   };
-  std::vector<MediaEntry*> nonempty;
-  nonempty.reserve(media_.size());
+  std::vector<MediaEntry*> nonempty_media;
+  nonempty_media.reserve(media_.size());
   for (auto& [key, medium] : media_) {
-    if (medium.bytes > 0) nonempty.push_back(&medium);
+    if (medium.bytes > 0) nonempty_media.push_back(&medium);
   }
   // Candidates have the size of another file. Their first bytes are hashed, then whole files if the
   // first bytes are equal too.
   std::vector<MediaEntry*> candidates, pending;
-  const auto size_key = [](const MediaEntry* medium) { return medium->bytes; };
-  for_each_group(std::move(nonempty), size_key, [&](const std::vector<MediaEntry*>& group) {
+  const auto get_size_key = [](const MediaEntry* medium) { return medium->bytes; };
+  for_each_group(std::move(nonempty_media), get_size_key, [&](const std::vector<MediaEntry*>& group) {
     candidates.insert(candidates.end(), group.begin(), group.end());
   });
   std::ranges::copy_if(candidates, std::back_inserter(pending),
@@ -200,8 +200,10 @@ void ContentIndex::hash_candidate_files(int64_t workers) {
   });
   pending.clear();
   std::erase_if(candidates, [](const MediaEntry* medium) { return !medium->head_hash; });
-  const auto size_and_head_key = [](const MediaEntry* medium) { return std::pair(medium->bytes, *medium->head_hash); };
-  for_each_group(std::move(candidates), size_and_head_key, [&](const std::vector<MediaEntry*>& group) {
+  const auto get_size_and_head_key = [](const MediaEntry* medium) {
+    return std::pair(medium->bytes, *medium->head_hash);
+  };
+  for_each_group(std::move(candidates), get_size_and_head_key, [&](const std::vector<MediaEntry*>& group) {
     std::ranges::copy_if(group, std::back_inserter(pending),
                          [](const MediaEntry* medium) { return !medium->content_hash; });
   });
@@ -271,12 +273,12 @@ std::vector<std::vector<int64_t>> ContentIndex::find_duplicate_records(size_t da
 }
 
 std::vector<std::vector<std::string>> ContentIndex::find_duplicate_files() const {
-  std::map<std::pair<int64_t, uint64_t>, std::vector<const MediaEntry*>> by_content;
+  std::map<std::pair<int64_t, uint64_t>, std::vector<const MediaEntry*>> media_by_content;
   for (const auto& [key, medium] : media_) {
-    if (medium.content_hash) by_content[{medium.bytes, *medium.content_hash}].push_back(&medium);
+    if (medium.content_hash) media_by_content[{medium.bytes, *medium.content_hash}].push_back(&medium);
   }
   std::vector<std::vector<std::string>> duplicates;
-  for (const auto& [content, media] : by_content) {
+  for (const auto& [content, media] : media_by_content) {
     if (media.size() < 2) continue;
     auto& group = duplicates.emplace_back();
     group.reserve(media.size());
@@ -288,20 +290,22 @@ std::vector<std::vector<std::string>> ContentIndex::find_duplicate_files() const
 }
 
 std::map<int64_t, int64_t> ContentIndex::find_shared_records(size_t dataset, size_t other_dataset) const {
-  std::unordered_map<uint64_t, int64_t> first_by_key;
+  std::unordered_map<uint64_t, int64_t> first_record_by_key;
   for (size_t index = 0; index < fingerprints_[other_dataset].size(); ++index) {
     const Fingerprint& fingerprint = fingerprints_[other_dataset][index];
-    if (fingerprint.is_usable) first_by_key.try_emplace(compute_record_key(fingerprint), static_cast<int64_t>(index));
+    if (fingerprint.is_usable)
+      first_record_by_key.try_emplace(compute_record_key(fingerprint), static_cast<int64_t>(index));
   }
-  std::map<int64_t, int64_t> shared;
+  std::map<int64_t, int64_t> shared_records;
   for (size_t index = 0; index < fingerprints_[dataset].size(); ++index) {
     const Fingerprint& fingerprint = fingerprints_[dataset][index];
     if (!fingerprint.is_usable) continue;
-    if (const auto first = first_by_key.find(compute_record_key(fingerprint)); first != first_by_key.end()) {
-      shared.emplace(static_cast<int64_t>(index), first->second);
+    if (const auto first = first_record_by_key.find(compute_record_key(fingerprint));
+        first != first_record_by_key.end()) {
+      shared_records.emplace(static_cast<int64_t>(index), first->second);
     }
   }
-  return shared;
+  return shared_records;
 }
 
 bool ContentIndex::has_subjects(size_t dataset) const {

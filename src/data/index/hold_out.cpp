@@ -50,20 +50,21 @@ bool is_order_unchanged(const HoldOutState& state, const io::Records& records, i
 /// Returns the split of a source to which records may have been appended. The appended records are
 /// split separately.
 RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_t seed) {
-  RestoredHoldOut restored{.split = make_hold_out_split(samples, state.indices), .change = {}};
-  const int64_t added = samples - state.samples;
-  if (added == 0) return restored;
+  RestoredHoldOut restored{.split = make_hold_out_split(samples, state.indices), .change_description = {}};
+  const int64_t num_added = samples - state.samples;
+  if (num_added == 0) return restored;
   const auto first_added = static_cast<uint64_t>(state.samples);
   // The names of random streams must not change: runs of earlier versions would get another split.
-  auto order = make_random_permutation(added, derive_stream_seed(seed, "held out of what was added", {first_added}));
-  const auto count = std::clamp<int64_t>(std::llround(state.share * static_cast<double>(added)), 0, added);
+  auto order =
+      make_random_permutation(num_added, derive_stream_seed(seed, "held out of what was added", {first_added}));
+  const auto count = std::clamp<int64_t>(std::llround(state.share * static_cast<double>(num_added)), 0, num_added);
   auto held_out = state.indices;
   for (auto added_index = order.end() - count; added_index != order.end(); ++added_index)
     held_out.push_back(state.samples + *added_index);
   std::ranges::sort(held_out);
   restored.split = make_hold_out_split(samples, std::move(held_out));
-  restored.change =
-      fmt::format("{} samples were added: {} of them are held out, in addition to the earlier ones", added, count);
+  restored.change_description =
+      fmt::format("{} samples were added: {} of them are held out, in addition to the earlier ones", num_added, count);
   return restored;
 }
 
@@ -95,14 +96,15 @@ RestoredHoldOut restore_by_content(const HoldOutState& state, const io::Records&
         state.share, state.path, count, expected_counts.at(content_hash));
   }
   if (held_out.empty() || held_out.size() == record_hashes.size()) {
-    return {
-        .split = hold_out(records.size(), state.share, seed),
-        .change = fmt::format("none of the {} held-out samples exists; a new split is drawn", state.indices.size())};
+    return {.split = hold_out(records.size(), state.share, seed),
+            .change_description =
+                fmt::format("none of the {} held-out samples exists; a new split is drawn", state.indices.size())};
   }
-  const auto num_found = held_out.size();
+  const auto num_matched = held_out.size();
   return {.split = make_hold_out_split(records.size(), std::move(held_out)),
-          .change = fmt::format("its records were reordered: {} of the {} held-out samples exist and remain held out",
-                                num_found, state.indices.size())};
+          .change_description =
+              fmt::format("its records were reordered: {} of the {} held-out samples exist and remain held out",
+                          num_matched, state.indices.size())};
 }
 
 }  // namespace
@@ -146,7 +148,8 @@ void store_content_hashes(HoldOutState& state, const io::Records& records, int64
 RestoredHoldOut restore_hold_out(const HoldOutState& state, const io::Records& records, uint64_t seed,
                                  int64_t workers) {
   const int64_t samples = records.size();
-  const bool is_unchanged = state.stamp != 0 && state.stamp == records.stamp() && state.samples == samples;
+  const bool is_unchanged =
+      state.version_hash != 0 && state.version_hash == records.version_hash() && state.samples == samples;
   if (is_unchanged || is_order_unchanged(state, records, workers)) return extend_split(state, samples, seed);
   if (!state.has_all_content_hashes()) {
     throw usage_error(

@@ -99,7 +99,7 @@ void Ledger::set_all_notices(NoticeCounts notices) {
   has_all_notices_ = true;
   precounted_kinds_.clear();
   for (const auto& [kind, count] : notices.kinds()) precounted_kinds_.insert(kind);
-  notices.add_missing(std::exchange(notices_, {}));
+  notices.add_missing_kinds(std::exchange(notices_, {}));
   notices_ = std::move(notices);
 }
 
@@ -160,7 +160,7 @@ nlohmann::ordered_json Ledger::to_json() const {
 EpochProgress::EpochProgress(const Ledger& ledger, const SampleOrder& order)
     : ledger_(ledger), order_(order), source_progress_(static_cast<size_t>(order.num_sources())) {}
 
-const EpochProgress::SourceProgress& EpochProgress::update_progress(int64_t source, const Cursor& cursor) {
+const EpochProgress::SourceProgress& EpochProgress::update_source_progress(int64_t source, const Cursor& cursor) {
   SourceProgress& progress = source_progress_[static_cast<size_t>(source)];
   const EpochPosition position = cursor.sources.empty() ? EpochPosition{} : cursor.sources[static_cast<size_t>(source)];
   const int64_t dropped = ledger_.count(SampleStatus::kDropped);
@@ -169,42 +169,43 @@ const EpochProgress::SourceProgress& EpochProgress::update_progress(int64_t sour
   // The counts are continued if the cursor moved forward within the epoch. Otherwise they start
   // again at its beginning.
   if (position.epoch != progress.epoch || dropped != progress.dropped || position.offset < progress.offset) {
-    progress.offset = progress.usable_before = 0;
-    progress.usable = std::max<int64_t>(1, std::ranges::count_if(progress.order->samples, is_usable));
+    progress.offset = progress.num_usable_before = 0;
+    progress.num_usable = std::max<int64_t>(1, std::ranges::count_if(progress.order->samples, is_usable));
   }
   progress.epoch = position.epoch;
   progress.dropped = dropped;
   for (; progress.offset < position.offset; ++progress.offset) {
-    if (is_usable(progress.order->samples[static_cast<size_t>(progress.offset)])) ++progress.usable_before;
+    if (is_usable(progress.order->samples[static_cast<size_t>(progress.offset)])) ++progress.num_usable_before;
   }
   return progress;
 }
 
-double EpochProgress::get_source_progress(int64_t source, const Cursor& cursor) {
-  const SourceProgress& progress = update_progress(source, cursor);
+double EpochProgress::compute_source_progress(int64_t source, const Cursor& cursor) {
+  const SourceProgress& progress = update_source_progress(source, cursor);
   return static_cast<double>(progress.epoch) +
-         static_cast<double>(progress.usable_before) / static_cast<double>(progress.usable);
+         static_cast<double>(progress.num_usable_before) / static_cast<double>(progress.num_usable);
 }
 
 double EpochProgress::at(const Cursor& cursor) {
-  if (order_.num_sources() == 1) return get_source_progress(0, cursor) / order_.source(0).repeat;
+  if (order_.num_sources() == 1) return compute_source_progress(0, cursor) / order_.source(0).repeat;
   // All samples drawn, relative to the samples of an epoch of all sources.
-  double seen = 0, usable = 0;
+  double seen_samples = 0, usable_samples = 0;
   for (int64_t source = 0; source < order_.num_sources(); ++source) {
-    const SourceProgress& progress = update_progress(source, cursor);
-    seen += static_cast<double>(progress.epoch * progress.usable + progress.usable_before);
-    usable += order_.source(source).repeat * static_cast<double>(progress.usable);
+    const SourceProgress& progress = update_source_progress(source, cursor);
+    seen_samples += static_cast<double>(progress.epoch * progress.num_usable + progress.num_usable_before);
+    usable_samples += order_.source(source).repeat * static_cast<double>(progress.num_usable);
   }
-  return seen / usable;
+  return seen_samples / usable_samples;
 }
 
 double count_epoch_units(const SampleOrder& order, const Ledger& ledger) {
   double units = 0;
   for (int64_t source = 0; source < order.num_sources(); ++source) {
     const auto epoch = order.get_epoch_order(source, 0);
-    const auto usable = std::ranges::count_if(
+    const auto usable_samples = std::ranges::count_if(
         epoch->samples, [&](int64_t sample) { return ledger.status(sample) != SampleStatus::kDropped; });
-    const double share = static_cast<double>(usable) / static_cast<double>(std::max<size_t>(1, epoch->samples.size()));
+    const double share =
+        static_cast<double>(usable_samples) / static_cast<double>(std::max<size_t>(1, epoch->samples.size()));
     units += order.source(source).repeat * share * static_cast<double>(epoch->num_units());
   }
   return units;

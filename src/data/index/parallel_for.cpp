@@ -32,7 +32,7 @@ class ParallelFor {
         for (int64_t i = 0; i < workers; ++i) threads.emplace_back([this] { run_worker(); });
         wait_and_report(workers, on_progress);
       } catch (...) {
-        stop_ = true;  // before the destructor of `threads` joins them
+        should_stop_ = true;  // before the destructor of `threads` joins them
         throw;
       }
     }
@@ -42,26 +42,26 @@ class ParallelFor {
  private:
   void run_worker() {
     try {
-      for (int64_t chunk_begin = next_index_.fetch_add(kChunkSize); chunk_begin < count_ && !stop_;
+      for (int64_t chunk_begin = next_index_.fetch_add(kChunkSize); chunk_begin < count_ && !should_stop_;
            chunk_begin = next_index_.fetch_add(kChunkSize)) {
         const int64_t chunk_end = std::min(chunk_begin + kChunkSize, count_);
-        for (int64_t index = chunk_begin; index < chunk_end && !stop_; ++index) task_(index);
+        for (int64_t index = chunk_begin; index < chunk_end && !should_stop_; ++index) task_(index);
         num_done_ += chunk_end - chunk_begin;
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!error_) error_ = std::current_exception();
-      stop_ = true;
+      should_stop_ = true;
     }
     const std::lock_guard lock(mutex_);
-    ++num_ended_;
+    ++num_ended_workers_;
     worker_ended_.notify_one();
   }
 
   void wait_and_report(int64_t workers, const std::function<void(int64_t)>& on_progress) {
     std::unique_lock lock(mutex_);
-    while (!worker_ended_.wait_for(lock, kProgressInterval, [&] { return num_ended_ == workers; })) {
-      if (!on_progress || stop_) continue;
+    while (!worker_ended_.wait_for(lock, kProgressInterval, [&] { return num_ended_workers_ == workers; })) {
+      if (!on_progress || should_stop_) continue;
       lock.unlock();
       on_progress(num_done_);
       lock.lock();
@@ -72,11 +72,11 @@ class ParallelFor {
   const std::function<void(int64_t)>& task_;
   std::atomic<int64_t> next_index_{0};
   std::atomic<int64_t> num_done_{0};
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> should_stop_{false};
   std::mutex mutex_;  // guards the following members
   std::condition_variable worker_ended_;
   std::exception_ptr error_;
-  int64_t num_ended_ = 0;
+  int64_t num_ended_workers_ = 0;
 };
 
 }  // namespace

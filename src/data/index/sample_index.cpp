@@ -49,7 +49,7 @@ class SampleIndexer {
       : records_(records),
         processor_(processor),
         settings_(settings),
-        stamp_(settings.cache.empty() ? 0 : records.stamp()),
+        version_hash_(settings.cache.empty() ? 0 : records.version_hash()),
         indices_(select_indices(records.size(), settings.max_samples)) {
     sample_index_.is_complete = std::ssize(indices_) == records.size();
     sample_index_.shapes = SampleShapes(records.size());
@@ -60,17 +60,18 @@ class SampleIndexer {
     kinds_ = cache_.kinds();
     if (settings.keep_fingerprints)
       sample_index_.fingerprints.content_hashes.resize(static_cast<size_t>(records.size()));
-    if (cache_.stamp() != stamp_ || cache_.samples() != records.size()) start_writing(0);
+    if (cache_.version_hash() != version_hash_ || cache_.samples() != records.size()) start_writing(0);
   }
 
   SampleIndex run() {
-    auto remaining = std::span<const int64_t>(indices_);
+    auto remaining_indices = std::span<const int64_t>(indices_);
     for (int64_t first = 0; first < records_.size(); first += kChunkSamples) {
       std::vector<Entry> entries(static_cast<size_t>(std::min(kChunkSamples, records_.size() - first)));
       for (Entry& entry : entries) entry.line = cache_.next();
-      const auto num_in_chunk = std::ranges::lower_bound(remaining, first + std::ssize(entries)) - remaining.begin();
-      check_samples(remaining.first(static_cast<size_t>(num_in_chunk)), first, entries);
-      remaining = remaining.subspan(static_cast<size_t>(num_in_chunk));
+      const auto num_in_chunk =
+          std::ranges::lower_bound(remaining_indices, first + std::ssize(entries)) - remaining_indices.begin();
+      check_samples(remaining_indices.first(static_cast<size_t>(num_in_chunk)), first, entries);
+      remaining_indices = remaining_indices.subspan(static_cast<size_t>(num_in_chunk));
       assign_notice_kinds(entries);
       write(entries);
       for (int64_t i = 0; i < std::ssize(entries); ++i) store(first + i, entries[static_cast<size_t>(i)]);
@@ -104,7 +105,7 @@ class SampleIndexer {
   /// sample.
   void check_sample(int64_t index, Entry& entry) const {
     auto cached_sample = entry.line.empty() ? std::nullopt : parse_cache_line(entry.line, kinds_.size());
-    const bool is_record_unchanged = cached_sample && stamp_ != 0 && stamp_ == cache_.stamp();
+    const bool is_record_unchanged = cached_sample && version_hash_ != 0 && version_hash_ == cache_.version_hash();
     const auto keep_cached = [&] {
       entry.sample = std::move(*cached_sample);
       entry.state = EntryState::kUnchanged;
@@ -164,7 +165,7 @@ class SampleIndexer {
       for (const auto& [kind, example] : entry.notices) {
         const int64_t num_kinds_before = kinds_.size();
         const bool is_full = num_kinds_before >= static_cast<int64_t>(kMaxNoticeKinds) && !kinds_.find(kind);
-        const int64_t kind_id = kinds_.find_or_add(is_full ? kOtherNotices : kind);
+        const int64_t kind_id = kinds_.find_or_add(is_full ? kOtherNoticesKind : kind);
         entry.sample.notices.push_back({.kind = kind_id, .example = kinds_.size() > num_kinds_before ? example : ""});
       }
     }
@@ -191,7 +192,7 @@ class SampleIndexer {
   /// `num_unused_lines`, which belong to the current chunk.
   void start_writing(int64_t num_unused_lines) {
     if (!settings_.write_cache) return;
-    writer_.emplace(settings_.cache, settings_.processor, stamp_, records_.size());
+    writer_.emplace(settings_.cache, settings_.processor, version_hash_, records_.size());
     cache_.copy_lines(*writer_, num_unused_lines);
   }
 
@@ -233,7 +234,7 @@ class SampleIndexer {
   const io::Records& records_;
   const SampleProcessor& processor_;
   const SampleIndexSettings& settings_;
-  const uint64_t stamp_;                // of the records; 0: unknown
+  const uint64_t version_hash_;         // of the records; 0: unknown
   const std::vector<int64_t> indices_;  // indices of the samples to check, ascending
   SampleIndexCacheReader cache_;        // of an earlier call
   NoticeKindTable kinds_;               // kinds of the cache, then new ones
@@ -253,7 +254,7 @@ class SampleDecoder {
               const std::function<void(int64_t num_done, int64_t total)>& on_progress) {
     const auto total = std::ssize(samples);
     parallel_for(
-        total, workers, [&](int64_t i) { decode_one(samples[static_cast<size_t>(i)]); },
+        total, workers, [&](int64_t i) { decode_sample(samples[static_cast<size_t>(i)]); },
         [&](int64_t num_done) {
           if (on_progress) on_progress(num_done, total);
         });
@@ -262,7 +263,7 @@ class SampleDecoder {
   std::map<int64_t, SampleProblem>& problems() { return problems_; }
 
  private:
-  void decode_one(int64_t index) {
+  void decode_sample(int64_t index) {
     try {
       make_sample(processor_, records_.at(index), index);
     } catch (...) {
@@ -323,13 +324,13 @@ std::map<int64_t, SampleProblem> find_undecodable_samples(
   std::vector<char> is_decoded(static_cast<size_t>(records.size()));
   for (int64_t sample = 0; sample < records.size(); ++sample) {
     if (!is_usable(sample)) continue;
-    bool has_new = false;
+    bool has_new_problems = false;
     for (const uint64_t medium : content_index.get_media_keys(dataset, sample))
-      has_new = seen.insert(medium).second || has_new;
+      has_new_problems = seen.insert(medium).second || has_new_problems;
     for (const uint64_t mask : content_index.get_mask_keys(dataset, sample))
-      has_new = seen_masks.insert(mask).second || has_new;
-    if (has_new) representatives.push_back(sample);
-    is_decoded[static_cast<size_t>(sample)] = has_new ? 1 : 0;
+      has_new_problems = seen_masks.insert(mask).second || has_new_problems;
+    if (has_new_problems) representatives.push_back(sample);
+    is_decoded[static_cast<size_t>(sample)] = has_new_problems ? 1 : 0;
   }
   SampleDecoder decoder(records, processor);
   decoder.decode(representatives, workers, on_progress);
@@ -342,14 +343,14 @@ std::map<int64_t, SampleProblem> find_undecodable_samples(
     const auto& media = content_index.get_media_keys(dataset, sample);
     suspect_media.insert(media.begin(), media.end());
   }
-  std::vector<int64_t> retries;
+  std::vector<int64_t> samples_to_retry;
   for (int64_t sample = 0; sample < records.size(); ++sample) {
     if (!is_usable(sample) || is_decoded[static_cast<size_t>(sample)] != 0) continue;
     const auto& media = content_index.get_media_keys(dataset, sample);
     const bool is_suspect = std::ranges::any_of(media, [&](uint64_t medium) { return suspect_media.contains(medium); });
-    if (is_suspect) retries.push_back(sample);
+    if (is_suspect) samples_to_retry.push_back(sample);
   }
-  decoder.decode(retries, workers, on_progress);
+  decoder.decode(samples_to_retry, workers, on_progress);
   return std::move(decoder.problems());
 }
 

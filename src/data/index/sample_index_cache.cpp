@@ -144,8 +144,8 @@ CachedSample sample_from_json(const Json& json) {
   return cached;
 }
 
-Json make_header(const std::string& key, uint64_t stamp, int64_t samples) {
-  return {{"format", kFormatVersion}, {"key", key}, {"stamp", stamp}, {"samples", samples}};
+Json make_header(const std::string& key, uint64_t version_hash, int64_t samples) {
+  return {{"format", kFormatVersion}, {"key", key}, {"stamp", version_hash}, {"samples", samples}};
 }
 
 /// The body of a file, after the header, is hashed in blocks of this size, which are part of the
@@ -242,7 +242,7 @@ SampleIndexCacheReader::SampleIndexCacheReader(const fs::path& file, const std::
     stream_.clear();
     stream_.seekg(body_offset_);
   } else {
-    stamp_ = 0;
+    version_hash_ = 0;
     samples_ = 0;
   }
 }
@@ -256,14 +256,14 @@ void SampleIndexCacheReader::read_header(const fs::path& file, const std::string
   if (!stream_.getline(line.data(), std::ssize(line))) return;
   line.resize(static_cast<size_t>(stream_.gcount()) - 1);
   const Json header = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  const auto header_field = [&header](const char* name) -> uint64_t {
+  const auto read_header_field = [&header](const char* name) -> uint64_t {
     return header.is_object() && header.contains(name) && header[name].is_number_unsigned()
                ? header[name].get<uint64_t>()
                : 0;
   };
-  const auto samples = static_cast<int64_t>(header_field("samples"));
-  if (line != make_header(key, header_field("stamp"), samples).dump()) return;
-  stamp_ = header_field("stamp");
+  const auto samples = static_cast<int64_t>(read_header_field("samples"));
+  if (line != make_header(key, read_header_field("stamp"), samples).dump()) return;
+  version_hash_ = read_header_field("stamp");
   samples_ = samples;
   body_offset_ = stream_.tellg();
 }
@@ -275,21 +275,23 @@ bool SampleIndexCacheReader::verify_hash() {
   if (remaining < 0) return false;
   stream_.seekg(body_offset_);
   ContentHash hash;
-  hash.add(stamp_);
-  std::streamoff last_line = body_offset_;
+  hash.add(version_hash_);
+  std::streamoff last_line_offset = body_offset_;
   for (std::string block; remaining > 0; remaining -= std::ssize(block)) {
     block.resize(std::min(kHashBlockBytes, static_cast<size_t>(remaining)));
     if (!stream_.read(block.data(), std::ssize(block))) return false;
     hash.add(block);
     // The last line break of the body ends its last line; the one before it starts that line.
-    const bool is_last = remaining == std::ssize(block);
-    const size_t line_break =
-        is_last && block.size() == 1 ? std::string::npos : block.rfind('\n', block.size() - (is_last ? 2 : 1));
-    if (line_break != std::string::npos) last_line = end - remaining + static_cast<std::streamoff>(line_break) + 1;
+    const bool is_last_block = remaining == std::ssize(block);
+    const size_t line_break = is_last_block && block.size() == 1
+                                  ? std::string::npos
+                                  : block.rfind('\n', block.size() - (is_last_block ? 2 : 1));
+    if (line_break != std::string::npos)
+      last_line_offset = end - remaining + static_cast<std::streamoff>(line_break) + 1;
   }
   std::string line;
   if (!std::getline(stream_, line) || line != hash.hex()) return false;
-  return read_kinds(last_line);
+  return read_kinds(last_line_offset);
 }
 
 /// Reads the kinds from the last line of the body, after the lines of the samples.
@@ -306,26 +308,26 @@ bool SampleIndexCacheReader::read_kinds(std::streamoff offset) {
 
 std::string SampleIndexCacheReader::next() {
   std::string line;
-  if (num_read_ < samples_ && std::getline(stream_, line)) ++num_read_;
+  if (num_read_lines_ < samples_ && std::getline(stream_, line)) ++num_read_lines_;
   return line;
 }
 
 void SampleIndexCacheReader::copy_lines(SampleIndexCacheWriter& writer, int64_t num_skipped) {
-  if (num_read_ <= num_skipped) return;
+  if (num_read_lines_ <= num_skipped) return;
   const auto offset = stream_.tellg();
   stream_.seekg(body_offset_);
   std::string line;
-  for (int64_t i = 0; i < num_read_ - num_skipped && std::getline(stream_, line); ++i) writer.add(line);
+  for (int64_t i = 0; i < num_read_lines_ - num_skipped && std::getline(stream_, line); ++i) writer.add(line);
   stream_.seekg(offset);
 }
 
-SampleIndexCacheWriter::SampleIndexCacheWriter(const fs::path& file, const std::string& key, uint64_t stamp,
+SampleIndexCacheWriter::SampleIndexCacheWriter(const fs::path& file, const std::string& key, uint64_t version_hash,
                                                int64_t samples) {
   try_write([&] {
     file_.emplace(file);
-    file_->write(make_header(key, stamp, samples).dump() + "\n");
+    file_->write(make_header(key, version_hash, samples).dump() + "\n");
   });
-  hash_.add(stamp);
+  hash_.add(version_hash);
 }
 
 void SampleIndexCacheWriter::add(std::string_view line) {

@@ -88,7 +88,9 @@ class SampleIndexCacheReader {
   /// `key` identifies the settings that the samples depend on.
   SampleIndexCacheReader(const std::filesystem::path& file, const std::string& key);
 
-  uint64_t stamp() const { return stamp_; }     ///< io::Records::stamp() of the data set; 0 without lines
+  uint64_t version_hash() const {
+    return version_hash_;
+  }                                             ///< io::Records::version_hash() of the data set; 0 without lines
   int64_t samples() const { return samples_; }  ///< number of lines
   const NoticeKindTable& kinds() const { return kinds_; }
 
@@ -109,9 +111,9 @@ class SampleIndexCacheReader {
 
   std::ifstream stream_;
   std::streamoff body_offset_ = 0;
-  uint64_t stamp_ = 0;
+  uint64_t version_hash_ = 0;
   int64_t samples_ = 0;
-  int64_t num_read_ = 0;
+  int64_t num_read_lines_ = 0;
   NoticeKindTable kinds_;
 };
 
@@ -119,7 +121,8 @@ class SampleIndexCacheReader {
 /// atomically with commit(). If it cannot be written, that is logged and the writer does nothing.
 class SampleIndexCacheWriter {
  public:
-  SampleIndexCacheWriter(const std::filesystem::path& file, const std::string& key, uint64_t stamp, int64_t samples);
+  SampleIndexCacheWriter(const std::filesystem::path& file, const std::string& key, uint64_t version_hash,
+                         int64_t samples);
 
   /// Adds the line of the next sample, without line break.
   void add(std::string_view line);

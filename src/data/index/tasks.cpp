@@ -27,26 +27,26 @@ Tasks::Tasks(const SampleIndex& sample_index, const io::Records& records) {
     *this = Tasks(records);
     return;
   }
-  Counts counts;
+  SampleCounts counts;
   for (int64_t i = 0; i < sample_index.shapes.size(); ++i) {
     if (sample_index.shapes.is_known(i)) ++counts[std::string(get_display_name(sample_index.tasks[i]))];
   }
-  set(counts);
+  set_counts(counts);
 }
 
 Tasks::Tasks(const io::Records& records) {
-  Counts counts;
+  SampleCounts counts;
   for (int64_t index = 0; index < records.size(); ++index) {
     const io::Record record = records.at_without_bytes(index);
     if (record.problem.empty()) ++counts[std::string(get_display_name(record.task))];
   }
-  set(counts);
+  set_counts(counts);
 }
 
-void Tasks::set(const Counts& counts) {
+void Tasks::set_counts(const SampleCounts& counts) {
   for (const auto& [name, count] : counts) {
     names_.push_back(name);
-    samples_.push_back(count);
+    sample_counts_.push_back(count);
   }
 }
 

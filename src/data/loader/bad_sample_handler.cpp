@@ -29,7 +29,7 @@ void apply_remote_shrink_info(GlobalBatch& batch, const nlohmann::json& entry) {
 
 }  // namespace
 
-void BadSampleHandler::handle(int64_t index, const std::exception_ptr& error) {
+void BadSampleHandler::handle_failure(int64_t index, const std::exception_ptr& error) {
   const LoadFailure failure = describe_failure(error);
   if (record_failure(index, failure)) return;
   if (failure.is_skippable) throw make_stop_error(index, failure);
@@ -45,25 +45,27 @@ void BadSampleHandler::add(int64_t index, const std::exception_ptr& error) {
   bad_samples_.emplace(index, std::move(failure));
 }
 
-bool BadSampleHandler::sync(GlobalBatch& batch) {
+bool BadSampleHandler::sync_bad_samples(GlobalBatch& batch) {
   if (settings_.shard.world_size == 1) return false;
-  std::set<int64_t> bad;
+  std::set<int64_t> all_bad_samples;
   for (const auto& message : settings_.shard.all_gather_strings(serialize_status(batch))) {
     if (message.empty()) continue;
     const auto json = nlohmann::json::parse(message);
     for (const auto& entry : json.at("bad")) {
       const auto index = entry.at(0).get<int64_t>();
       const LoadFailure failure{entry.at(1), entry.at(2), /*is_skippable=*/true, entry.at(3).get<bool>()};
-      if (bad.insert(index).second && !record_failure(index, failure)) throw make_stop_error(index, failure);
+      if (all_bad_samples.insert(index).second && !record_failure(index, failure))
+        throw make_stop_error(index, failure);
     }
     for (const auto& entry : json.at("shrunk")) apply_remote_shrink_info(batch, entry);
     for (const auto& entry : json.at("notices")) apply_remote_notices(batch, entry);
   }
   bad_samples_.clear();
-  std::erase_if(batch.remote_samples, [&](const RemoteSample& sample) { return bad.contains(sample.index); });
+  std::erase_if(batch.remote_samples,
+                [&](const RemoteSample& sample) { return all_bad_samples.contains(sample.index); });
   // A sample that was drawn twice into one batch may have succeeded before it failed.
-  std::erase_if(batch.samples, [&](const Sample& sample) { return bad.contains(sample.index); });
-  return !bad.empty();
+  std::erase_if(batch.samples, [&](const Sample& sample) { return all_bad_samples.contains(sample.index); });
+  return !all_bad_samples.empty();
 }
 
 /// Returns {"bad": [[index, reason, message, is_dropped]], "shrunk": [[seed, numbers]],
@@ -89,7 +91,7 @@ std::string BadSampleHandler::serialize_status(const GlobalBatch& batch) const {
 UserError BadSampleHandler::make_stop_error(int64_t index, const LoadFailure& failure) const {
   return data_error("{}, {}: {}; or skip such samples: data.on_bad_sample=skip{}", ledger_.dataset(),
                     records_.at_without_bytes(index).location, failure.message,
-                    settings_.began_ignoring_keys ? explain_ignored_keys(failure.message) : "");
+                    settings_.has_begun_ignoring_keys ? explain_ignored_keys(failure.message) : "");
 }
 
 /// Writes the failure to the ledger. Returns whether the run continues without the sample.
@@ -102,7 +104,7 @@ bool BadSampleHandler::record_failure(int64_t index, const LoadFailure& failure)
   }
   const bool was_dropped = is_dropped(index);  // in an earlier epoch, or before the run resumed
   ledger_.mark_dropped(index, id, failure.reason, failure.message);
-  if (!was_dropped) log_.warn(failure.message);
+  if (!was_dropped) bad_sample_log_.warn(failure.message);
   return true;
 }
 

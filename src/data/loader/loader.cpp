@@ -38,7 +38,7 @@ Sample make_placeholder(int64_t index, uint64_t seed) {
 
 /// A unit with its samples, which are placeholders if another rank processes them.
 struct LoadedUnit {
-  BatchUnit info;
+  BatchUnit batch_unit;
   std::vector<Sample> samples;
 };
 
@@ -76,37 +76,37 @@ class Loader::Impl {
                                            .prefetch_bytes = settings_.prefetch_bytes});
   }
 
-  ~Impl() { bad_samples_.summarize(); }
+  ~Impl() { bad_samples_.log_summary(); }
 
   GlobalBatch next() {
     GlobalBatch batch;
     batch.start = cursor_;
-    fill(batch);
+    fill_batch(batch);
     ++cursor_.num_batches;
     batch.next = cursor_;
-    while (bad_samples_.sync(batch)) replace_lost_units(batch);
+    while (bad_samples_.sync_bad_samples(batch)) replace_lost_units(batch);
     return batch;
   }
 
   void refill(GlobalBatch& batch) {
     do {
       replace_lost_units(batch);
-    } while (bad_samples_.sync(batch));
+    } while (bad_samples_.sync_bad_samples(batch));
   }
 
   void put_back(GlobalBatch batch) {
     std::vector<LoadedUnit> units;
     units.reserve(batch.units.size());
-    for (BatchUnit& unit : batch.units) units.push_back({.info = unit, .samples = {}});
+    for (BatchUnit& unit : batch.units) units.push_back({.batch_unit = unit, .samples = {}});
     const auto find_unit = [&](uint64_t seed) -> LoadedUnit& {
-      return units[static_cast<size_t>(batch.unit_by_seed.at(seed))];
+      return units[static_cast<size_t>(batch.unit_index_by_seed.at(seed))];
     };
     for (Sample& sample : batch.samples) find_unit(sample.seed).samples.push_back(std::move(sample));
     for (const auto& sample : batch.remote_samples) {
       find_unit(sample.seed).samples.push_back(make_placeholder(sample.index, sample.seed));
     }
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
-      if (!unit->samples.empty()) get_source_state(unit->info.source).pending_units.push_front(std::move(*unit));
+      if (!unit->samples.empty()) get_source_state(unit->batch_unit.source).pending_units.push_front(std::move(*unit));
     }
     cursor_ = std::move(batch.start);
   }
@@ -135,7 +135,7 @@ class Loader::Impl {
       prefetch_queue_->request_extra_unit(unit.source);
       add_unit(batch, draw_unit(unit.source, unit.rank, batch.wait_seconds));
     }
-    fill(batch);
+    fill_batch(batch);
     cursor_.num_batches = num_batches;
     batch.next = cursor_;
   }
@@ -172,8 +172,8 @@ class Loader::Impl {
   }
 
   void log_first_shrunk_sample(const Sample& sample) {
-    if (logged_shrunk_sample_ || !sample.shrunk) return;
-    logged_shrunk_sample_ = true;
+    if (has_logged_shrunk_sample_ || !sample.shrunk) return;
+    has_logged_shrunk_sample_ = true;
     spdlog::info(
         "sample {} is longer than data.max_length: its images and videos are shrunk from {} to {} tokens; ledger.json "
         "lists all such samples, data.on_too_long sets how they are treated",
@@ -181,8 +181,8 @@ class Loader::Impl {
   }
 
   void warn_once_if_memory_limited() {
-    if (warned_of_memory_limit_ || !stream_->was_memory_limited()) return;
-    warned_of_memory_limit_ = true;
+    if (has_warned_of_memory_limit_ || !stream_->was_memory_limited()) return;
+    has_warned_of_memory_limit_ = true;
     spdlog::warn(
         "prefetching is limited to {} of host memory, so that fewer than {} decoded samples are ready; give the job "
         "more memory, or lower data.image_max_pixels",
@@ -198,7 +198,7 @@ class Loader::Impl {
   }
 
   /// Draws units until the batch is full.
-  void fill(GlobalBatch& batch) {
+  void fill_batch(GlobalBatch& batch) {
     int64_t tokens = count_tokens(batch.samples);
     auto units = std::ranges::count(batch.units, false, &BatchUnit::is_replaced);
     for (; !is_full(units, tokens); ++units) {
@@ -220,31 +220,33 @@ class Loader::Impl {
   }
 
   void add_unit(GlobalBatch& batch, LoadedUnit unit) {
-    cursor_.sources[static_cast<size_t>(unit.info.source)] = unit.info.end;
+    cursor_.sources[static_cast<size_t>(unit.batch_unit.source)] = unit.batch_unit.end;
     for (Sample& sample : unit.samples) {
-      batch.unit_by_seed[sample.seed] = std::ssize(batch.units);
+      batch.unit_index_by_seed[sample.seed] = std::ssize(batch.units);
       if (is_single_rank() || is_loaded(sample)) {
         batch.samples.push_back(std::move(sample));
       } else {
         batch.remote_samples.push_back({.index = sample.index, .seed = sample.seed});
       }
     }
-    batch.units.push_back(unit.info);
+    batch.units.push_back(unit.batch_unit);
   }
 
   /// Returns the units of the batch without samples, and marks them as replaced.
   static std::vector<BatchUnit> take_lost_units(GlobalBatch& batch) {
     std::vector<char> is_present(batch.units.size());
-    const auto mark_present = [&](uint64_t seed) { is_present[static_cast<size_t>(batch.unit_by_seed.at(seed))] = 1; };
+    const auto mark_present = [&](uint64_t seed) {
+      is_present[static_cast<size_t>(batch.unit_index_by_seed.at(seed))] = 1;
+    };
     for (const Sample& sample : batch.samples) mark_present(sample.seed);
     for (const RemoteSample& sample : batch.remote_samples) mark_present(sample.seed);
-    std::vector<BatchUnit> lost;
+    std::vector<BatchUnit> lost_units;
     for (size_t unit = 0; unit < is_present.size(); ++unit) {
       if (is_present[unit] != 0 || batch.units[unit].is_replaced) continue;
       batch.units[unit].is_replaced = true;
-      lost.push_back(batch.units[unit]);
+      lost_units.push_back(batch.units[unit]);
     }
-    return lost;
+    return lost_units;
   }
 
   static int64_t count_tokens(const std::vector<Sample>& samples) {
@@ -261,8 +263,8 @@ class Loader::Impl {
   /// Returns whether the batch is nearer to its target number of tokens without the unit.
   bool should_defer_unit(const GlobalBatch& batch, int64_t tokens, int64_t unit_tokens) const {
     if (!settings_.global_batch_tokens || batch.samples.empty()) return false;
-    const int64_t target = *settings_.global_batch_tokens;
-    return tokens + unit_tokens - target > target - tokens;
+    const int64_t target_tokens = *settings_.global_batch_tokens;
+    return tokens + unit_tokens - target_tokens > target_tokens - tokens;
   }
 
   /// Returns the next unit of a source that has a usable sample. `rank` processes the unit. Adds
@@ -278,7 +280,7 @@ class Loader::Impl {
         state.pending_units.pop_front();
         std::erase_if(unit.samples, [this](const Sample& sample) { return bad_samples_.is_dropped(sample.index); });
       }
-      unit.info.rank = rank;
+      unit.batch_unit.rank = rank;
       if (!is_single_rank()) assign_to_rank(unit);
       if (!unit.samples.empty()) return unit;
       prefetch_queue_->request_extra_unit(source);
@@ -290,7 +292,7 @@ class Loader::Impl {
   /// next_prefetch_request() expected the wrong rank.
   void assign_to_rank(LoadedUnit& unit) {
     for (Sample& sample : unit.samples) {
-      const bool is_local = unit.info.rank == settings_.shard.rank;
+      const bool is_local = unit.batch_unit.rank == settings_.shard.rank;
       if (!is_local) {
         bad_samples_.remove(sample.index);
         sample = make_placeholder(sample.index, sample.seed);
@@ -311,7 +313,8 @@ class Loader::Impl {
     SourceState& state = this->get_source_state(source);
     const SourceIterator::Unit epoch_unit = state.iterator.next();
     if (epoch_unit.begin.offset == 0) start_epoch(source, epoch_unit.begin);
-    LoadedUnit loaded_unit{.info = {.source = source, .begin = epoch_unit.begin, .end = epoch_unit.end}, .samples = {}};
+    LoadedUnit loaded_unit{.batch_unit = {.source = source, .begin = epoch_unit.begin, .end = epoch_unit.end},
+                           .samples = {}};
     EpochPosition position = epoch_unit.begin;
     for (const int64_t index : epoch_unit.samples) {
       StreamItem item = take_item(source, wait_seconds);
@@ -320,7 +323,7 @@ class Loader::Impl {
       ++position.offset;
       if (bad_samples_.is_dropped(index)) continue;
       if (item.error && is_single_rank()) {
-        bad_samples_.handle(index, item.error);
+        bad_samples_.handle_failure(index, item.error);
         continue;
       }
       if (item.error) bad_samples_.add(index, item.error);
@@ -355,7 +358,7 @@ class Loader::Impl {
   void start_epoch(int64_t source, EpochPosition position) {
     SourceState& state = this->get_source_state(source);
     if (position == state.first_position) return;
-    bad_samples_.summarize();
+    bad_samples_.log_summary();
     if (!state.has_usable) {
       const MixtureSource& mixture_source = order_.source(source);
       throw data_error("{}: none of the {} samples{} can be used; ledger.json names each with the reason",
@@ -372,8 +375,8 @@ class Loader::Impl {
   Cursor cursor_;  // after the last unit that was returned
   Ledger& ledger_;
   BadSampleHandler bad_samples_;
-  bool warned_of_memory_limit_ = false;
-  bool logged_shrunk_sample_ = false;
+  bool has_warned_of_memory_limit_ = false;
+  bool has_logged_shrunk_sample_ = false;
   std::vector<SourceState> source_states_;
   std::unique_ptr<PrefetchQueue> prefetch_queue_;
   std::optional<SampleStream> stream_;  // last: its threads use the members above

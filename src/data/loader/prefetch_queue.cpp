@@ -7,7 +7,7 @@ namespace vlmtrain::data {
 PrefetchQueue::PrefetchQueue(const SampleOrder& order, Cursor start, int64_t batch_units)
     : order_(&order),
       cursor_(std::move(start)),
-      batch_units_(batch_units),
+      units_per_batch_(batch_units),
       extra_units_(std::make_unique<std::vector<std::atomic<int64_t>>>(static_cast<size_t>(order.num_sources()))) {
   iterators_.reserve(cursor_.sources.size());
   for (int64_t source = 0; source < order.num_sources(); ++source) {
@@ -33,15 +33,15 @@ PrefetchQueue::QueuedSample PrefetchQueue::next() {
 
 int64_t PrefetchQueue::choose_next_source() {
   for (size_t source = 0; source < extra_units_->size(); ++source) {
-    std::atomic<int64_t>& extra = (*extra_units_)[source];
-    if (extra == 0) continue;
-    --extra;
+    std::atomic<int64_t>& extra_units = (*extra_units_)[source];
+    if (extra_units == 0) continue;
+    --extra_units;
     unit_position_.reset();
     return static_cast<int64_t>(source);
   }
   unit_position_ = units_in_batch_;
   const int64_t source = order_->mixture_sampler().choose_source(cursor_);
-  if (++units_in_batch_ == batch_units_) {
+  if (++units_in_batch_ == units_per_batch_) {
     units_in_batch_ = 0;
     ++cursor_.num_batches;
   }

@@ -37,7 +37,7 @@ class PrefetchQueue {
 
   const SampleOrder* order_;
   Cursor cursor_;
-  int64_t batch_units_;
+  int64_t units_per_batch_;
   int64_t units_in_batch_ = 0;  // units of the current batch that were queued
   std::vector<SourceIterator> iterators_;
   // The current unit.

@@ -42,7 +42,7 @@ SampleStream::~SampleStream() {
 
 std::optional<StreamItem> SampleStream::next() {
   std::unique_lock lock(mutex_);
-  front_ready_.wait(lock, [this] { return slots_.empty() ? has_ended_ : slots_.front().is_ready; });
+  front_ready_.wait(lock, [this] { return slots_.empty() ? has_source_ended_ : slots_.front().is_ready; });
   if (slots_.empty()) {
     if (source_error_) std::rethrow_exception(source_error_);
     return std::nullopt;
@@ -58,7 +58,7 @@ std::optional<StreamItem> SampleStream::next() {
 void SampleStream::run_worker(const std::stop_token& stop) {
   memory::use_single_aten_thread();
   std::unique_lock lock(mutex_);
-  while (slot_available_.wait(lock, stop, [this] { return has_ended_ || can_start_sample(); }) &&
+  while (slot_available_.wait(lock, stop, [this] { return has_source_ended_ || can_start_sample(); }) &&
          !stop.stop_requested()) {
     Slot* slot = claim_slot();
     if (slot == nullptr) return;
@@ -78,7 +78,7 @@ void SampleStream::run_worker(const std::stop_token& stop) {
     slot->bytes = slot->item.sample.bytes();
     ready_bytes_ += slot->bytes;
     ++ready_samples_;
-    largest_bytes_ = std::max(largest_bytes_, slot->bytes);
+    largest_sample_bytes_ = std::max(largest_sample_bytes_, slot->bytes);
     if (slot == &slots_.front()) front_ready_.notify_one();
     if (max_prefetch_bytes_ > 0) slot_available_.notify_all();
   }
@@ -89,13 +89,13 @@ bool SampleStream::can_start_sample() {
   if (max_prefetch_bytes_ == 0 || slots_.empty()) return true;
   // Samples that are being processed, and the one to start, count as the largest one so far.
   const int64_t num_in_progress = std::ssize(slots_) - ready_samples_;
-  if (ready_bytes_ + (num_in_progress + 1) * largest_bytes_ <= max_prefetch_bytes_) return true;
+  if (ready_bytes_ + (num_in_progress + 1) * largest_sample_bytes_ <= max_prefetch_bytes_) return true;
   was_memory_limited_ = true;
   return false;
 }
 
 SampleStream::Slot* SampleStream::claim_slot() {
-  if (has_ended_) return nullptr;
+  if (has_source_ended_) return nullptr;
   try {
     if (const auto request = source_()) {
       Slot& slot = slots_.emplace_back();
@@ -106,7 +106,7 @@ SampleStream::Slot* SampleStream::claim_slot() {
   } catch (...) {
     source_error_ = std::current_exception();
   }
-  has_ended_ = true;
+  has_source_ended_ = true;
   slot_available_.notify_all();
   front_ready_.notify_one();
   return nullptr;

@@ -63,7 +63,7 @@ std::vector<int64_t> shuffle_epoch_by_blocks(int64_t samples, const std::vector<
 }
 
 MixtureSampler::MixtureSampler(std::vector<ShareChange> changes) : changes_(std::move(changes)) {
-  VLMTRAIN_CHECK(!changes_.empty() && changes_.front().from_batch == 0, "no shares for the first batch");
+  VLMTRAIN_CHECK(!changes_.empty() && changes_.front().first_batch == 0, "no shares for the first batch");
   for (auto& change : changes_) {
     auto& shares = change.shares;
     VLMTRAIN_CHECK(shares.size() == changes_.front().shares.size(), "{} shares for {} sources", shares.size(),
@@ -73,12 +73,12 @@ MixtureSampler::MixtureSampler(std::vector<ShareChange> changes) : changes_(std:
     VLMTRAIN_CHECK(are_shares && sum > 0, "shares must be finite, not negative and not all 0");
     for (double& share : shares) share /= sum;
   }
-  VLMTRAIN_CHECK(std::ranges::is_sorted(changes_, {}, &ShareChange::from_batch),
+  VLMTRAIN_CHECK(std::ranges::is_sorted(changes_, {}, &ShareChange::first_batch),
                  "changes of shares are not sorted by batch");
 }
 
 const std::vector<double>& MixtureSampler::shares(int64_t batch) const {
-  const auto next_change = std::ranges::upper_bound(changes_, batch, {}, &ShareChange::from_batch);
+  const auto next_change = std::ranges::upper_bound(changes_, batch, {}, &ShareChange::first_batch);
   return std::prev(next_change)->shares;
 }
 
@@ -92,7 +92,7 @@ int64_t MixtureSampler::choose_source(Cursor& cursor) const {
   // each draw.
   constexpr double kDeficitTolerance = 1e-9;
   const double min_deficit = 1.0 / static_cast<double>(2 * num_sources() - 2);
-  size_t selected = share.size();
+  size_t selected_source = share.size();
   double fewest_draws = std::numeric_limits<double>::infinity();
   for (size_t source = 0; source < share.size(); ++source) {
     cursor.deficits[source] += share[source];
@@ -100,19 +100,20 @@ int64_t MixtureSampler::choose_source(Cursor& cursor) const {
     const double remaining_draws = (1 - min_deficit - cursor.deficits[source]) / share[source];
     if (remaining_draws < fewest_draws - kDeficitTolerance) {
       fewest_draws = remaining_draws;
-      selected = source;
+      selected_source = source;
     }
   }
-  if (selected == share.size()) {
+  if (selected_source == share.size()) {
     // Only possible after a change of shares, when a source whose share is now 0 has the deficit.
-    selected = 0;
+    selected_source = 0;
     for (size_t source = 1; source < share.size(); ++source) {
-      const bool is_drawn = share[source] > 0 || share[selected] == 0;
-      if (is_drawn && (share[selected] == 0 || cursor.deficits[source] > cursor.deficits[selected])) selected = source;
+      const bool is_drawn = share[source] > 0 || share[selected_source] == 0;
+      if (is_drawn && (share[selected_source] == 0 || cursor.deficits[source] > cursor.deficits[selected_source]))
+        selected_source = source;
     }
   }
-  cursor.deficits[selected] -= 1;
-  return static_cast<int64_t>(selected);
+  cursor.deficits[selected_source] -= 1;
+  return static_cast<int64_t>(selected_source);
 }
 
 }  // namespace vlmtrain::data

@@ -42,7 +42,7 @@ class OpenPacks {
 
   void add(int64_t sample, const SampleSize& size) {
     const auto pack = take_best_fit(size);
-    RemainingCapacity& remaining = remaining_[pack];
+    RemainingCapacity& remaining = remaining_capacities_[pack];
     remaining.subtract(size);
     samples_by_pack_[pack].push_back(sample);
     // Packs that have reached a limit of media are kept separately, so that samples with media do
@@ -64,13 +64,13 @@ class OpenPacks {
     const bool has_media_fit = media_fit != packs_with_media_capacity_.end();
     const bool has_full_fit = full_fit != packs_full_of_media_.end();
     if (!has_media_fit && !has_full_fit) {
-      remaining_.push_back(make_capacity(limits_));
+      remaining_capacities_.push_back(make_capacity(limits_));
       samples_by_pack_.emplace_back();
-      return remaining_.size() - 1;
+      return remaining_capacities_.size() - 1;
     }
-    const bool takes_full = has_full_fit && (!has_media_fit || full_fit->first <= media_fit->first);
-    PacksByTokens& packs = takes_full ? packs_full_of_media_ : packs_with_media_capacity_;
-    const auto fit = takes_full ? full_fit : media_fit;
+    const bool uses_full_pack = has_full_fit && (!has_media_fit || full_fit->first <= media_fit->first);
+    PacksByTokens& packs = uses_full_pack ? packs_full_of_media_ : packs_with_media_capacity_;
+    const auto fit = uses_full_pack ? full_fit : media_fit;
     const size_t pack = fit->second;
     packs.erase(fit);
     return pack;
@@ -79,12 +79,12 @@ class OpenPacks {
   /// Returns the pack of `packs` with the fewest remaining tokens that the sample fits into.
   PacksByTokens::const_iterator find_first_fit(const PacksByTokens& packs, const SampleSize& size) const {
     auto pack = packs.lower_bound({size.tokens, 0});
-    while (pack != packs.end() && !remaining_[pack->second].fits(size)) ++pack;
+    while (pack != packs.end() && !remaining_capacities_[pack->second].fits(size)) ++pack;
     return pack;
   }
 
   const PackLimits& limits_;
-  std::vector<RemainingCapacity> remaining_;
+  std::vector<RemainingCapacity> remaining_capacities_;
   std::vector<std::vector<int64_t>> samples_by_pack_;
   PacksByTokens packs_with_media_capacity_;  // (remaining tokens, index) of each pack
   PacksByTokens packs_full_of_media_;
@@ -98,7 +98,7 @@ Packs pack(std::span<const int64_t> order, const std::vector<SampleSize>& sizes,
   packs.samples.reserve(order.size());
   uint64_t window_index = 0;
   for (; !order.empty(); ++window_index) {
-    const auto count = std::min(order.size(), static_cast<size_t>(std::max<int64_t>(limits.window, 1)));
+    const auto count = std::min(order.size(), static_cast<size_t>(std::max<int64_t>(limits.window_size, 1)));
     std::vector<int64_t> window(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count));
     order = order.subspan(count);
     const auto get_size = [&](int64_t sample) -> const SampleSize& { return sizes[static_cast<size_t>(sample)]; };

@@ -29,9 +29,9 @@ MixtureSource make_single_source(int64_t samples) {
 std::vector<int64_t> find_block_starts(const std::vector<int64_t>& block_starts, const std::vector<int64_t>& samples) {
   std::vector<int64_t> starts;
   for (size_t i = 0, block = 0; i < samples.size(); ++i) {
-    const bool is_first = starts.empty() || (block < block_starts.size() && samples[i] >= block_starts[block]);
+    const bool is_block_start = starts.empty() || (block < block_starts.size() && samples[i] >= block_starts[block]);
     while (block < block_starts.size() && block_starts[block] <= samples[i]) ++block;
-    if (is_first) starts.push_back(static_cast<int64_t>(i));
+    if (is_block_start) starts.push_back(static_cast<int64_t>(i));
   }
   return starts;
 }
@@ -62,8 +62,8 @@ class StepSimulator {
     iterators_.reserve(static_cast<size_t>(order.num_sources()));
     for (int64_t source = 0; source < order.num_sources(); ++source) {
       iterators_.emplace_back(order, source, EpochPosition{});
-      has_known_samples_.push_back(
-          std::ranges::any_of(order.get_epoch_order(source, 0)->samples, [&](int64_t sample) { return shapes.is_known(sample); }));
+      has_known_samples_.push_back(std::ranges::any_of(order.get_epoch_order(source, 0)->samples,
+                                                       [&](int64_t sample) { return shapes.is_known(sample); }));
     }
   }
 
@@ -94,7 +94,8 @@ class StepSimulator {
 /// Returns the number of steps in an epoch of the samples with known shapes.
 int64_t count_epoch_steps(const SampleOrder& order, const SampleShapes& shapes, int64_t units) {
   int64_t total_units = 0;
-  for (int64_t source = 0; source < order.num_sources(); ++source) total_units += order.get_epoch_order(source, 0)->num_units();
+  for (int64_t source = 0; source < order.num_sources(); ++source)
+    total_units += order.get_epoch_order(source, 0)->num_units();
   const double share =
       static_cast<double>(shapes.num_known()) / static_cast<double>(std::max<int64_t>(1, order.samples()));
   return static_cast<int64_t>(share * static_cast<double>(total_units)) / units;
@@ -105,12 +106,12 @@ int64_t count_epoch_steps(const SampleOrder& order, const SampleShapes& shapes, 
 /// A cache of the latest epoch of each source. Thread-safe.
 class EpochOrderCache {
  public:
-  explicit EpochOrderCache(size_t sources) : latest_(sources) {}
+  explicit EpochOrderCache(size_t sources) : latest_orders_(sources) {}
 
   template <class Make>
   std::shared_ptr<const EpochOrder> get_or_make(int64_t source, int64_t epoch, const Make& make) {
     const std::lock_guard lock(mutex_);
-    Entry& entry = latest_.at(static_cast<size_t>(source));
+    Entry& entry = latest_orders_.at(static_cast<size_t>(source));
     if (entry.order == nullptr || entry.epoch != epoch) entry = {epoch, std::make_shared<const EpochOrder>(make())};
     return entry.order;
   }
@@ -121,7 +122,7 @@ class EpochOrderCache {
     std::shared_ptr<const EpochOrder> order;
   };
   std::mutex mutex_;
-  std::vector<Entry> latest_;
+  std::vector<Entry> latest_orders_;
 };
 
 int64_t EpochOrder::find_unit_end(int64_t position) const {
@@ -130,7 +131,8 @@ int64_t EpochOrder::find_unit_end(int64_t position) const {
 }
 
 SampleOrder::SampleOrder(int64_t samples, uint64_t seed)
-    : SampleOrder({make_single_source(samples)}, {{.from_batch = 0, .shares = {1}}}, {.seed = seed}, samples, {}, {}) {}
+    : SampleOrder({make_single_source(samples)}, {{.first_batch = 0, .shares = {1}}}, {.seed = seed}, samples, {}, {}) {
+}
 
 SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareChange> shares, OrderSettings settings,
                          int64_t samples, std::vector<SampleSize> sizes, std::vector<char> is_packed)
@@ -140,7 +142,7 @@ SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareCh
       source_by_sample_(static_cast<size_t>(samples), -1),
       sizes_(std::move(sizes)),
       is_packed_(std::move(is_packed)),
-      epochs_(std::make_shared<EpochOrderCache>(sources_.size())) {
+      epoch_order_cache_(std::make_shared<EpochOrderCache>(sources_.size())) {
   VLMTRAIN_CHECK(mixture_sampler_.num_sources() == std::ssize(sources_), "{} sources, but shares of {}",
                  sources_.size(), mixture_sampler_.num_sources());
   for (size_t source = 0; source < sources_.size(); ++source) {
@@ -153,7 +155,7 @@ SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareCh
 }
 
 std::shared_ptr<const EpochOrder> SampleOrder::get_epoch_order(int64_t source_index, int64_t epoch) const {
-  return epochs_->get_or_make(source_index, epoch, [&] { return make_epoch_order(source_index, epoch); });
+  return epoch_order_cache_->get_or_make(source_index, epoch, [&] { return make_epoch_order(source_index, epoch); });
 }
 
 EpochOrder SampleOrder::make_epoch_order(int64_t source_index, int64_t epoch) const {
@@ -231,28 +233,29 @@ void SampleOrder::check_cursor(const Cursor& cursor, const std::string& dataset)
 }
 
 SourceIterator::SourceIterator(const SampleOrder& order, int64_t source, EpochPosition start)
-    : order_(&order), source_(source), position_(start), epoch_(order.get_epoch_order(source, start.epoch)) {
-  VLMTRAIN_CHECK(start.epoch >= 0 && start.offset >= 0 && start.offset < std::ssize(epoch_->samples),
-                 "position {} of epoch {} with {} samples", start.offset, start.epoch, epoch_->samples.size());
+    : order_(&order), source_(source), position_(start), epoch_order_(order.get_epoch_order(source, start.epoch)) {
+  VLMTRAIN_CHECK(start.epoch >= 0 && start.offset >= 0 && start.offset < std::ssize(epoch_order_->samples),
+                 "position {} of epoch {} with {} samples", start.offset, start.epoch, epoch_order_->samples.size());
 }
 
 double SourceIterator::mean_samples_per_unit() const {
-  return static_cast<double>(epoch_->samples.size()) / static_cast<double>(std::max<int64_t>(1, epoch_->num_units()));
+  return static_cast<double>(epoch_order_->samples.size()) /
+         static_cast<double>(std::max<int64_t>(1, epoch_order_->num_units()));
 }
 
 SourceIterator::Unit SourceIterator::next() {
-  if (position_.offset == std::ssize(epoch_->samples)) {
+  if (position_.offset == std::ssize(epoch_order_->samples)) {
     position_ = {.epoch = position_.epoch + 1, .offset = 0};
-    epoch_ = order_->get_epoch_order(source_, position_.epoch);
+    epoch_order_ = order_->get_epoch_order(source_, position_.epoch);
   }
   const EpochPosition begin = position_;
-  position_.offset = epoch_->find_unit_end(begin.offset);
+  position_.offset = epoch_order_->find_unit_end(begin.offset);
   Unit unit{
       .begin = begin,
       .end = position_,
-      .samples = std::span(epoch_->samples)
+      .samples = std::span(epoch_order_->samples)
                      .subspan(static_cast<size_t>(begin.offset), static_cast<size_t>(position_.offset - begin.offset))};
-  if (position_.offset == std::ssize(epoch_->samples)) unit.end = {.epoch = begin.epoch + 1, .offset = 0};
+  if (position_.offset == std::ssize(epoch_order_->samples)) unit.end = {.epoch = begin.epoch + 1, .offset = 0};
   return unit;
 }
 

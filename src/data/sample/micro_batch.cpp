@@ -85,9 +85,10 @@ at::Tensor concat_pixels(const Samples& samples) {
 
 /// Returns [tokens], or [kPositionAxes, tokens] if a sample has position ids.
 at::Tensor concat_positions(const Samples& samples) {
-  const bool has_axes = std::ranges::any_of(samples, [](const Sample& sample) { return !sample.position_ids.empty(); });
+  const bool has_position_axes =
+      std::ranges::any_of(samples, [](const Sample& sample) { return !sample.position_ids.empty(); });
   std::vector<int64_t> positions;
-  for (int64_t axis = 0; axis < (has_axes ? kPositionAxes : 1); ++axis) {
+  for (int64_t axis = 0; axis < (has_position_axes ? kPositionAxes : 1); ++axis) {
     for (const Sample& sample : samples) {
       const auto offset = std::ssize(positions);
       positions.resize(positions.size() + sample.token_ids.size());
@@ -100,7 +101,7 @@ at::Tensor concat_positions(const Samples& samples) {
     }
   }
   const at::Tensor position_ids = to_tensor(positions);
-  return has_axes ? position_ids.view({kPositionAxes, -1}) : position_ids;
+  return has_position_axes ? position_ids.view({kPositionAxes, -1}) : position_ids;
 }
 
 at::Tensor copy_tensor(const at::Tensor& tensor, at::Device device) {

@@ -39,7 +39,7 @@ void NoticeCounts::add(std::string_view id, const std::vector<io::Notice>& notic
     auto entry = kinds_.find(notice.kind);
     if (entry == kinds_.end()) {
       const bool is_full = kinds_.size() >= kMaxNoticeKinds;
-      entry = kinds_.try_emplace(is_full ? kOtherNotices : notice.kind).first;
+      entry = kinds_.try_emplace(is_full ? kOtherNoticesKind : notice.kind).first;
     }
     Count& count = entry->second;
     if (std::ranges::find(counted_kinds, &count) != counted_kinds.end()) continue;
@@ -50,7 +50,7 @@ void NoticeCounts::add(std::string_view id, const std::vector<io::Notice>& notic
   }
 }
 
-void NoticeCounts::add_missing(const NoticeCounts& other) {
+void NoticeCounts::add_missing_kinds(const NoticeCounts& other) {
   for (const auto& [kind, count] : other.kinds_) kinds_.try_emplace(kind, count);
 }
 
@@ -102,9 +102,9 @@ void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_
 }
 
 void NewNoticeLogger::log(const NoticeCounts& notices, const std::string& dataset) {
-  if (notices.kinds().size() == logged_.size()) return;
+  if (notices.kinds().size() == logged_kinds_.size()) return;
   for (const auto& [kind, count] : notices.kinds()) {
-    if (!logged_.insert(kind).second || logged_.size() > kMaxLoggedKinds) continue;
+    if (!logged_kinds_.insert(kind).second || logged_kinds_.size() > kMaxLoggedKinds) continue;
     const std::string hint = get_notice_hint(kind);
     spdlog::warn("data {}: {}, first found in {}; ledger.json counts such samples{}{}", to_printable(dataset),
                  describe_notice(kind), describe_example(count), hint.empty() ? "" : "; ", hint);
@@ -112,7 +112,7 @@ void NewNoticeLogger::log(const NoticeCounts& notices, const std::string& datase
 }
 
 void NewNoticeLogger::mark_logged(const NoticeCounts& notices) {
-  for (const auto& [kind, count] : notices.kinds()) logged_.insert(kind);
+  for (const auto& [kind, count] : notices.kinds()) logged_kinds_.insert(kind);
 }
 
 void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices) {
@@ -121,7 +121,7 @@ void report_media_notices(const std::string& sample, const std::vector<io::Notic
   for (const io::Notice& notice : notices) {
     if (active_collector != nullptr) {
       const std::lock_guard collector_lock(active_collector->mutex_);
-      if (!active_collector->seen_.emplace(notice.kind, ContentHash().add(sample).value()).second) continue;
+      if (!active_collector->seen_notices_.emplace(notice.kind, ContentHash().add(sample).value()).second) continue;
       NoticeCollector::KindCount& kind_count = active_collector->kinds_[notice.kind];
       if (++kind_count.samples == 1 || sample < kind_count.sample) {
         kind_count.sample = sample;

@@ -67,10 +67,10 @@ MediaCounts count_media(const SampleShapes& shapes, int64_t begin, int64_t end) 
     const SampleShape* const media_shape = shapes.find_media(index);
     if (media_shape == nullptr) continue;
     ++counts.samples;
-    counts.with_images += media_shape->num_media > media_shape->num_videos + media_shape->num_volumes ? 1 : 0;
-    counts.with_videos += media_shape->num_videos > 0 ? 1 : 0;
-    counts.with_volumes += media_shape->num_volumes > 0 ? 1 : 0;
-    counts.with_masks += media_shape->masks > 0 ? 1 : 0;
+    counts.num_with_images += media_shape->num_media > media_shape->num_videos + media_shape->num_volumes ? 1 : 0;
+    counts.num_with_videos += media_shape->num_videos > 0 ? 1 : 0;
+    counts.num_with_volumes += media_shape->num_volumes > 0 ? 1 : 0;
+    counts.num_with_masks += media_shape->masks > 0 ? 1 : 0;
     counts.num_without_media += media_shape->num_media == 0 ? 1 : 0;
   }
   return counts;

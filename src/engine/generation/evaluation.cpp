@@ -83,7 +83,7 @@ at::Tensor predict_masks(const models::VisionLanguageModel& model, const std::ve
     const auto features =
         model.get_all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense_features=*/false);
     logits = to_host(model.compute_mask_logits(batch.masks, compute_hidden_states(model, batch, features).masks,
-                                       layout.vision_tiles_per_pass));
+                                               layout.vision_tiles_per_pass));
   });
   return logits;
 }
@@ -113,8 +113,8 @@ BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::ve
       if (!model.predicts_masks()) return;
       evaluation.mask_logits.resize(masks.size());
       if (batch.masks.count() == 0) return;
-      evaluation.mask_logits =
-          split_masks(to_host(model.compute_mask_logits(batch.masks, states.masks, layout.vision_tiles_per_pass)), masks);
+      evaluation.mask_logits = split_masks(
+          to_host(model.compute_mask_logits(batch.masks, states.masks, layout.vision_tiles_per_pass)), masks);
     });
   }
   if (!prompts.empty()) evaluation.answers = generate(model, std::move(prompts), features, generation);

@@ -38,22 +38,22 @@ at::Tensor keep_top_k(const at::Tensor& logits, int64_t k) {
 
 at::Tensor keep_top_p(const at::Tensor& logits, double p) {
   const auto [ascending, order] = at::sort(logits, 1);
-  at::Tensor removed = at::cumsum(at::softmax(ascending, 1), 1) <= 1 - p;
-  removed.narrow(1, removed.size(1) - 1, 1).fill_(false);  // the most probable token always remains
-  return logits.masked_fill(removed.scatter(1, order, removed), kRemovedLogit);
+  at::Tensor is_removed = at::cumsum(at::softmax(ascending, 1), 1) <= 1 - p;
+  is_removed.narrow(1, is_removed.size(1) - 1, 1).fill_(false);  // the most probable token always remains
+  return logits.masked_fill(is_removed.scatter(1, order, is_removed), kRemovedLogit);
 }
 
 /// Returns the tokens of each sequence, padded with its first token, as int64 [sequences, longest].
 /// A repeated token does not change the set of previous tokens.
 at::Tensor pad_rows(std::span<const std::vector<int64_t>> sequences) {
-  size_t longest = 0;
-  for (const auto& tokens : sequences) longest = std::max(longest, tokens.size());
-  at::Tensor rows = at::empty({std::ssize(sequences), static_cast<int64_t>(longest)}, at::kLong);
+  size_t longest_size = 0;
+  for (const auto& tokens : sequences) longest_size = std::max(longest_size, tokens.size());
+  at::Tensor rows = at::empty({std::ssize(sequences), static_cast<int64_t>(longest_size)}, at::kLong);
   auto* output = rows.mutable_data_ptr<int64_t>();
   for (const auto& tokens : sequences) {
     VLMTRAIN_CHECK(!tokens.empty(), "expected a sequence with at least one token");
-    std::fill_n(std::copy(tokens.begin(), tokens.end(), output), longest - tokens.size(), tokens.front());
-    output += longest;
+    std::fill_n(std::copy(tokens.begin(), tokens.end(), output), longest_size - tokens.size(), tokens.front());
+    output += longest_size;
   }
   return rows;
 }
@@ -121,17 +121,17 @@ data::MicroBatch collate_last_tokens(std::span<const Sequence> sequences, at::De
   const auto count = std::ssize(sequences);
   const at::Tensor tokens = at::empty({2, count}, at::kLong);  // tokens and positions
   auto* const token = tokens.mutable_data_ptr<int64_t>();
-  bool has_axes = false;
+  bool has_position_axes = false;
   for (int64_t i = 0; i < count; ++i) {
     const Sequence& sequence = sequences[static_cast<size_t>(i)];
     token[i] = sequence.sample.token_ids.back();
     token[count + i] = sequence.next_position - 1;
-    has_axes |= !sequence.sample.position_ids.empty();
+    has_position_axes |= !sequence.sample.position_ids.empty();
   }
   const at::Tensor device_tokens = memory::copy_to_device(tokens, device);
   data::MicroBatch batch;
   batch.token_ids = device_tokens[0];
-  batch.position_ids = has_axes ? device_tokens[1].expand({data::kPositionAxes, count}) : device_tokens[1];
+  batch.position_ids = has_position_axes ? device_tokens[1].expand({data::kPositionAxes, count}) : device_tokens[1];
   batch.segments = nn::Segments::uniform(count, 1, device);
   batch.samples = count;
   return batch;
@@ -244,7 +244,7 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
     const models::VisionInput vision{
         .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
     const nn::PassSpec spec{.vision_passes = models::count_vision_passes(vision, model.vision_tiles_per_pass()),
-                            .text_model = false};
+                            .runs_text_model = false};
     run_pass(model.parameters(), spec, [&] { features = model.get_all_image_features(vision); });
   }
   return generate(model, std::move(prompts), features, settings);
@@ -256,30 +256,30 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
   const at::NoGradGuard no_gradients;
   validate(settings.sampling);
   std::vector<std::vector<int64_t>> answers(prompts.size());
-  std::vector<Sequence> active = make_sequences(std::move(prompts), image_features, settings.sampling.seed);
+  std::vector<Sequence> active_sequences = make_sequences(std::move(prompts), image_features, settings.sampling.seed);
   const auto is_at_max_length = [&](const Sequence& sequence) {
     return sequence.sample.tokens() >= settings.max_length;
   };
-  std::erase_if(active, is_at_max_length);
+  std::erase_if(active_sequences, is_at_max_length);
   std::optional<nn::KeyValueCache> cache;
-  if (settings.use_cache) cache.emplace(make_cache(active, settings));
-  for (int64_t step = 0; step < settings.max_new_tokens && !active.empty(); ++step) {
-    const at::Tensor logits =
-        compute_next_logits(model, active, cache ? &*cache : nullptr, /*is_first_step=*/step == 0, settings.device);
+  if (settings.use_cache) cache.emplace(make_cache(active_sequences, settings));
+  for (int64_t step = 0; step < settings.max_new_tokens && !active_sequences.empty(); ++step) {
+    const at::Tensor logits = compute_next_logits(model, active_sequences, cache ? &*cache : nullptr,
+                                                  /*is_first_step=*/step == 0, settings.device);
     if (settings.require_finite) check_finite(logits, model);
-    const auto tokens = choose_next_tokens(logits, active, settings.sampling);
-    std::vector<Sequence> still_active;
+    const auto tokens = choose_next_tokens(logits, active_sequences, settings.sampling);
+    std::vector<Sequence> unfinished_sequences;
     std::vector<size_t> active_indices;
-    for (size_t index = 0; index < active.size(); ++index) {
+    for (size_t index = 0; index < active_sequences.size(); ++index) {
       if (std::ranges::count(settings.eos_token_ids, tokens[index]) > 0) continue;
-      auto& sequence = active[index];
+      auto& sequence = active_sequences[index];
       answers[sequence.index].push_back(tokens[index]);
       sequence.append(tokens[index]);
       if (is_at_max_length(sequence)) continue;
-      still_active.push_back(std::move(sequence));
+      unfinished_sequences.push_back(std::move(sequence));
       active_indices.push_back(index);
     }
-    active = std::move(still_active);
+    active_sequences = std::move(unfinished_sequences);
     if (cache) cache->batch_select_indices(active_indices);
   }
   return answers;

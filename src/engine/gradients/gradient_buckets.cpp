@@ -74,8 +74,8 @@ GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups
     if (!parameter.tensor.requires_grad()) continue;
     entries_.push_back({.name = parameter.name, .parameter = parameter.tensor});
     if (parameter.has_sharded_gradient()) {
-      entries_.back().block = parameter.sharded.get();
-      entries_.back().offset = parameter.sharded->first(parameter.index_in_block);
+      entries_.back().block = parameter.sharded_block.get();
+      entries_.back().offset = parameter.sharded_block->first(parameter.index_in_block);
     }
   }
   lay_out_buckets();
@@ -167,12 +167,13 @@ std::vector<int64_t> GradientBuckets::get_bucket_sizes() const {
 }
 
 void GradientBuckets::set_group(int64_t group) {
-  VLMTRAIN_CHECK(group >= 0 && group < num_groups(), "group {} is out of range, number of groups: {}", group, num_groups());
+  VLMTRAIN_CHECK(group >= 0 && group < num_groups(), "group {} is out of range, number of groups: {}", group,
+                 num_groups());
   group_ = group;
 }
 
 void GradientBuckets::check_not_reduced(const Entry& entry) const {
-  VLMTRAIN_CHECK(entry.bucket >= num_reduced_buckets_ && !(is_last_micro_batch_ && entry.in_last_micro_batch),
+  VLMTRAIN_CHECK(entry.bucket >= num_reduced_buckets_ && !(is_last_micro_batch_ && entry.is_in_last_micro_batch),
                  "{} got a gradient after its bucket was reduced", entry.name);
 }
 
@@ -195,7 +196,7 @@ void GradientBuckets::accumulate(size_t i) {
     }
   }
   if (!is_last_micro_batch_) return;
-  entry.in_last_micro_batch = true;
+  entry.is_in_last_micro_batch = true;
   --buckets_[entry.bucket].num_pending_gradients;
   while (num_reduced_buckets_ < buckets_.size() && buckets_[num_reduced_buckets_].num_pending_gradients == 0)
     reduce_bucket(num_reduced_buckets_++, group_);
@@ -273,11 +274,11 @@ std::vector<at::Tensor> GradientBuckets::collect_sums() const {
 }
 
 void GradientBuckets::zero_missing_gradients(const Bucket& bucket, int64_t group) const {
-  std::vector<at::Tensor> without_gradient;
+  std::vector<at::Tensor> sums_without_gradient;
   for (const size_t i : bucket.entries) {
-    if (!has_gradient(i, group)) without_gradient.push_back(entries_[i].sums[static_cast<size_t>(group)]);
+    if (!has_gradient(i, group)) sums_without_gradient.push_back(entries_[i].sums[static_cast<size_t>(group)]);
   }
-  if (!without_gradient.empty()) at::_foreach_zero_(without_gradient);
+  if (!sums_without_gradient.empty()) at::_foreach_zero_(sums_without_gradient);
 }
 
 void GradientBuckets::combine_groups(const at::Tensor& factors) {
@@ -301,7 +302,7 @@ void GradientBuckets::reset() {
   }
   for (auto& bucket : buckets_) bucket.has_sum = false;
   filled_entries_.clear();
-  filling_bucket_ = reducing_bucket_ = kNone;
+  filling_bucket_ = reducing_bucket_ = kNoIndex;
   is_last_micro_batch_ = false;
   num_reduced_buckets_ = 0;
 }
@@ -316,7 +317,7 @@ void GradientBuckets::begin_last_micro_batch() {
   // different order on each rank, so they wait for flush().
   if (!comm_hook_ || num_groups() > 1 || has_sharded_blocks_) return;
   is_last_micro_batch_ = true;
-  for (auto& entry : entries_) entry.in_last_micro_batch = false;
+  for (auto& entry : entries_) entry.is_in_last_micro_batch = false;
   for (auto& bucket : buckets_) bucket.num_pending_gradients = bucket.entries.size();
 }
 
@@ -333,7 +334,7 @@ void GradientBuckets::flush() {
   num_reduced_buckets_ = buckets_.size();
 }
 
-std::vector<int64_t> GradientBuckets::find_received_indices() const {
+std::vector<int64_t> GradientBuckets::find_sums_with_gradient() const {
   std::vector<int64_t> indices;
   for (int64_t group = 0; group < num_groups(); ++group) {
     for (size_t i = 0; i < size(); ++i) {
@@ -343,7 +344,7 @@ std::vector<int64_t> GradientBuckets::find_received_indices() const {
   return indices;
 }
 
-void GradientBuckets::mark_received(const std::vector<int64_t>& indices) {
+void GradientBuckets::mark_sums_with_gradient(const std::vector<int64_t>& indices) {
   for (const int64_t index : indices) {
     const auto [group, i] = std::div(index, std::ssize(entries_));
     entries_[static_cast<size_t>(i)].has_gradient.at(static_cast<size_t>(group)) = true;

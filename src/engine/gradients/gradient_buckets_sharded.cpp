@@ -47,7 +47,7 @@ std::vector<at::Tensor> GradientBuckets::get_block_shards() const {
 
 void GradientBuckets::accumulate_block(size_t i) {
   Entry& entry = entries_[i];
-  VLMTRAIN_CHECK(filling_bucket_ == kNone || filling_bucket_ == entry.bucket,
+  VLMTRAIN_CHECK(filling_bucket_ == kNoIndex || filling_bucket_ == entry.bucket,
                  "{} got a gradient while another block's bucket is being filled", entry.name);
   filling_bucket_ = entry.bucket;
   block_buffers_[filling_buffer_]
@@ -62,11 +62,11 @@ void GradientBuckets::reduce_block(const nn::ShardedBlock& block) {
   if (it == buckets_.end()) return;
   const at::NoGradGuard no_gradients;
   const auto index = static_cast<size_t>(it - buckets_.begin());
-  VLMTRAIN_CHECK(filling_bucket_ == kNone || filling_bucket_ == index, "the filled bucket belongs to another block");
+  VLMTRAIN_CHECK(filling_bucket_ == kNoIndex || filling_bucket_ == index, "the filled bucket belongs to another block");
   const at::Tensor full_bucket = block_buffers_[filling_buffer_].narrow(0, 0, it->elements);
   zero_unfilled_gradients(*it, full_bucket);
   filled_entries_.clear();
-  filling_bucket_ = kNone;
+  filling_bucket_ = kNoIndex;
   finish_block_reduction();
   if (comm_hook_) comm_hook_(full_bucket);
   reducing_bucket_ = index;
@@ -80,16 +80,16 @@ void GradientBuckets::zero_unfilled_gradients(const Bucket& bucket, const at::Te
     full_bucket.zero_();
     return;
   }
-  std::vector<at::Tensor> without_gradient;
+  std::vector<at::Tensor> sums_without_gradient;
   for (const size_t i : bucket.entries) {
     if (std::ranges::find(filled_entries_, i) != filled_entries_.end()) continue;
-    without_gradient.push_back(full_bucket.narrow(0, entries_[i].offset, entries_[i].parameter.numel()));
+    sums_without_gradient.push_back(full_bucket.narrow(0, entries_[i].offset, entries_[i].parameter.numel()));
   }
-  if (!without_gradient.empty()) at::_foreach_zero_(without_gradient);
+  if (!sums_without_gradient.empty()) at::_foreach_zero_(sums_without_gradient);
 }
 
 void GradientBuckets::finish_block_reduction() {
-  if (reducing_bucket_ == kNone) return;
+  if (reducing_bucket_ == kNoIndex) return;
   const at::NoGradGuard no_gradients;
   if (wait_hook_) wait_hook_();
   Bucket& bucket = buckets_[reducing_bucket_];
@@ -102,7 +102,7 @@ void GradientBuckets::finish_block_reduction() {
     get_local_shard(bucket).copy_(local_shard);
     bucket.has_sum = true;
   }
-  reducing_bucket_ = kNone;
+  reducing_bucket_ = kNoIndex;
 }
 
 }  // namespace vlmtrain::engine

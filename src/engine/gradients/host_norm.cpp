@@ -22,15 +22,15 @@ double compute_sum_of_squares(const float* values, int64_t count) {
   // Independent sums, so that compilers vectorize the loop. Their number determines the rounding,
   // so it is the same on all machines.
   constexpr int64_t kLanes = 16;
-  std::array<double, kLanes> lanes{};
+  std::array<double, kLanes> lane_sums{};
   const int64_t vectorized_count = count / kLanes * kLanes;
   for (int64_t i = 0; i < vectorized_count; i += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       const double value = values[i + lane];
-      lanes[static_cast<size_t>(lane)] += value * value;
+      lane_sums[static_cast<size_t>(lane)] += value * value;
     }
   }
-  double sum = std::accumulate(lanes.begin(), lanes.end(), 0.0);
+  double sum = std::accumulate(lane_sums.begin(), lane_sums.end(), 0.0);
   for (int64_t i = vectorized_count; i < count; ++i)
     sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   return sum;

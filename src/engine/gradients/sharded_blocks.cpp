@@ -25,7 +25,7 @@ constexpr char kUnshardRequest = 'r';
 /// Encodes what a pass needs, for the exchange between ranks: "tb2" is a pass over the text model
 /// with a backward pass and two passes over the vision tower.
 std::string encode_pass(const nn::PassSpec& spec) {
-  return fmt::format("{}{}{}", spec.text_model ? 't' : '.', spec.backward ? 'b' : '.', spec.vision_passes);
+  return fmt::format("{}{}{}", spec.runs_text_model ? 't' : '.', spec.backward ? 'b' : '.', spec.vision_passes);
 }
 
 int64_t parse_number(const std::string& message) {
@@ -36,7 +36,7 @@ int64_t parse_number(const std::string& message) {
 
 nn::PassSpec decode_pass(const std::string& message) {
   return {.vision_passes = parse_number(message.substr(2)),
-          .text_model = message.at(0) == 't',
+          .runs_text_model = message.at(0) == 't',
           .backward = message.at(1) == 'b'};
 }
 
@@ -71,9 +71,9 @@ ShardedBlocks::ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets
     bool& has_trained_parameters = is_vision ? trains_vision_tower : trains_text_model;
     has_trained_parameters |= std::any_of(begin + static_cast<std::ptrdiff_t>(range.first),
                                           begin + static_cast<std::ptrdiff_t>(range.end), is_trained);
-    if (!range.sharded) continue;
+    if (!range.sharded_block) continue;
     blocks_.push_back({.range = range, .is_vision = is_vision, .is_in_backward = has_trained_parameters});
-    bytes = std::max(bytes, range.sharded->bytes());
+    bytes = std::max(bytes, range.sharded_block->bytes());
   }
   for (auto& slot : slots_) slot = at::empty({bytes}, store.options().dtype(at::kByte));
   store_.set_block_unsharder(this);
@@ -81,7 +81,7 @@ ShardedBlocks::ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets
 
 ShardedBlocks::~ShardedBlocks() {
   store_.set_block_unsharder(nullptr);
-  for (auto& block : blocks_) block.range.sharded->reshard();
+  for (auto& block : blocks_) block.range.sharded_block->reshard();
 }
 
 int64_t ShardedBlocks::bytes() const {
@@ -98,7 +98,7 @@ void ShardedBlocks::synchronize_pass(const std::string& message) {
   VLMTRAIN_CHECK(consensus_ != nullptr, "sharded blocks require a consensus among ranks");
   is_any_rank_active_ = false;
   requested_block_.reset();
-  nn::PassSpec combined_spec{.vision_passes = 0, .text_model = false, .backward = false};
+  nn::PassSpec combined_spec{.vision_passes = 0, .runs_text_model = false, .backward = false};
   for (const auto& rank_message : consensus_->all_gather_strings(message)) {
     if (rank_message == kIdleMessage) continue;
     is_any_rank_active_ = true;
@@ -109,7 +109,7 @@ void ShardedBlocks::synchronize_pass(const std::string& message) {
     }
     const auto spec = decode_pass(rank_message);
     combined_spec.vision_passes = std::max(combined_spec.vision_passes, spec.vision_passes);
-    combined_spec.text_model |= spec.text_model;
+    combined_spec.runs_text_model |= spec.runs_text_model;
     combined_spec.backward |= spec.backward;
   }
   plan_visits(combined_spec);
@@ -122,7 +122,7 @@ void ShardedBlocks::plan_visits(const nn::PassSpec& spec) {
       if (blocks_[i].is_vision) visits_.push_back({.block = i, .vision_pass = pass});
     }
   }
-  for (size_t i = 0; i < blocks_.size() && spec.text_model; ++i) {
+  for (size_t i = 0; i < blocks_.size() && spec.runs_text_model; ++i) {
     if (!blocks_[i].is_vision) visits_.push_back({.block = i});
   }
   const size_t num_forward_visits = visits_.size();
@@ -139,7 +139,7 @@ void ShardedBlocks::begin_pass(const nn::PassSpec& spec) {
   synchronize_pass(encode_pass(spec));
   local_vision_passes_ = spec.vision_passes;
   is_in_pass_ = true;
-  current_visit_ = kNone;
+  current_visit_ = kNoIndex;
 }
 
 /// Advances to this rank's next visit of the block. If other ranks need more passes of the vision
@@ -150,7 +150,7 @@ void ShardedBlocks::prepare_block(size_t first) {
   if (it == blocks_.end()) return;
   VLMTRAIN_CHECK(is_in_pass_, "a block is read outside a pass");
   const auto block = static_cast<size_t>(it - blocks_.begin());
-  size_t visit = current_visit_ == kNone ? 0 : current_visit_ + 1;
+  size_t visit = current_visit_ == kNoIndex ? 0 : current_visit_ + 1;
   const auto is_local = [&](const Visit& next) {
     return next.block == block && next.vision_pass < local_vision_passes_;
   };
@@ -161,8 +161,8 @@ void ShardedBlocks::prepare_block(size_t first) {
 }
 
 void ShardedBlocks::advance_to_visit(size_t visit) {
-  for (size_t next = current_visit_ == kNone ? 0 : current_visit_ + 1; next <= visit; ++next) {
-    if (current_visit_ != kNone) leave_visit(current_visit_);
+  for (size_t next = current_visit_ == kNoIndex ? 0 : current_visit_ + 1; next <= visit; ++next) {
+    if (current_visit_ != kNoIndex) leave_visit(current_visit_);
     current_visit_ = next;
     enter_visit(next);
   }
@@ -170,27 +170,27 @@ void ShardedBlocks::advance_to_visit(size_t visit) {
 
 void ShardedBlocks::enter_visit(size_t visit) {
   Block& block = blocks_[visits_[visit].block];
-  if (block.slot == kNone) start_unshard(block, 0);  // only in the first visit of a pass
+  if (block.slot == kNoIndex) start_unshard(block, 0);  // only in the first visit of a pass
   finish_unshard(block);
   const auto is_other_block = [&](const Visit& next) { return next.block != visits_[visit].block; };
   const auto next = std::find_if(visits_.begin() + static_cast<std::ptrdiff_t>(visit), visits_.end(), is_other_block);
   if (next == visits_.end()) return;
   Block& next_block = blocks_[next->block];
-  if (next_block.slot == kNone) start_unshard(next_block, 1 - block.slot);
+  if (next_block.slot == kNoIndex) start_unshard(next_block, 1 - block.slot);
 }
 
 void ShardedBlocks::leave_visit(size_t visit) {
-  const Visit& finished = visits_[visit];
-  Block& block = blocks_[finished.block];
+  const Visit& finished_visit = visits_[visit];
+  Block& block = blocks_[finished_visit.block];
   // Autograd sums the gradients of all passes of the vision tower before it calls the hook of a
   // weight. In the backward pass, vision pass 0 comes last.
-  if (finished.is_backward && finished.vision_pass == 0) buckets_.reduce_block(*block.range.sharded);
-  const bool runs_again = visit + 1 < visits_.size() && visits_[visit + 1].block == finished.block;
-  if (!runs_again) reshard_block(block);
+  if (finished_visit.is_backward && finished_visit.vision_pass == 0) buckets_.reduce_block(*block.range.sharded_block);
+  const bool is_visited_again = visit + 1 < visits_.size() && visits_[visit + 1].block == finished_visit.block;
+  if (!is_visited_again) reshard_block(block);
 }
 
 void ShardedBlocks::start_unshard(Block& block, size_t slot) {
-  const nn::ShardedBlock& sharded = *block.range.sharded;
+  const nn::ShardedBlock& sharded = *block.range.sharded_block;
   for (const Kind kind : kSectionKinds) {
     if (sharded.elements(kind) == 0) continue;
     block.handles[static_cast<size_t>(kind)] =
@@ -201,7 +201,7 @@ void ShardedBlocks::start_unshard(Block& block, size_t slot) {
 
 void ShardedBlocks::finish_unshard(Block& block) {
   if (block.is_gathered) return;
-  nn::ShardedBlock& sharded = *block.range.sharded;
+  nn::ShardedBlock& sharded = *block.range.sharded_block;
   for (const Kind kind : kSectionKinds) {
     if (sharded.elements(kind) > 0) consensus_->wait_for_all_gather(block.handles[static_cast<size_t>(kind)]);
   }
@@ -210,11 +210,11 @@ void ShardedBlocks::finish_unshard(Block& block) {
 }
 
 void ShardedBlocks::reshard_block(Block& block) {
-  if (block.slot == kNone) return;
+  if (block.slot == kNoIndex) return;
   finish_unshard(block);
-  block.range.sharded->reshard();
+  block.range.sharded_block->reshard();
   block.is_gathered = false;
-  block.slot = kNone;
+  block.slot = kNoIndex;
 }
 
 void ShardedBlocks::reshard_all() {
@@ -228,7 +228,7 @@ void ShardedBlocks::end_pass() {
     advance_to_visit(visits_.size() - 1);
     leave_visit(current_visit_);
   }
-  current_visit_ = kNone;
+  current_visit_ = kNoIndex;
   visits_.clear();
 }
 

@@ -77,8 +77,8 @@ class CrossEntropyStepLoss final : public StepLoss {
   TextLoss text_;
 };
 
-constexpr size_t kLabelTokens = 0, kMasks = 1, kPixels = 2;  // indices into Normalizers
-constexpr int64_t kNumLosses = 3;                            // number of terms of MaskLosses
+constexpr size_t kLabelTokensIndex = 0, kMasksIndex = 1, kPixelsIndex = 2;  // indices into Normalizers
+constexpr int64_t kNumLosses = 3;                                           // number of terms of MaskLosses
 
 /// The loss of TextAndMasksObjective.
 class TextAndMasksStepLoss final : public StepLoss {
@@ -88,7 +88,7 @@ class TextAndMasksStepLoss final : public StepLoss {
       : model_(model),
         normalizers_(normalizers),
         weights_(weights),
-        text_(model, normalizers.at(kLabelTokens), chunk_rows, tasks) {
+        text_(model, normalizers.at(kLabelTokensIndex), chunk_rows, tasks) {
     const memory::ComponentScope loss(memory::Component::kLoss);
     losses_ = at::zeros({kNumLosses}, at::TensorOptions(at::kFloat).device(model.output_weight().device()));
   }
@@ -126,7 +126,7 @@ class TextAndMasksStepLoss final : public StepLoss {
     sizes.reserve(masks.valid_regions.size());
     for (const data::ValidRegion& part : masks.valid_regions) sizes.push_back({part.rows, part.columns});
     const nn::MaskLoss result = nn::mask_loss(logits, masks.targets, sizes, weights_.bce, weights_.dice,
-                                              normalizers_.at(kPixels), normalizers_.at(kMasks));
+                                              normalizers_.at(kPixelsIndex), normalizers_.at(kMasksIndex));
     losses_.narrow(0, 1, 2) += result.sums;
     return result.loss;
   }
@@ -140,13 +140,13 @@ class TextAndMasksStepLoss final : public StepLoss {
 
 }  // namespace
 
-Normalizers CrossEntropy::compute_normalizers(std::span<const data::Sample> samples) const {
+Normalizers CrossEntropyObjective::compute_normalizers(std::span<const data::Sample> samples) const {
   int64_t label_tokens = 0;
   for (const auto& sample : samples) label_tokens += sample.label_tokens();
   return {static_cast<double>(label_tokens)};
 }
 
-SplitConstraint CrossEntropy::split_constraint(std::span<const data::Sample> samples) const {
+SplitConstraint CrossEntropyObjective::make_split_constraint(std::span<const data::Sample> samples) const {
   SplitConstraint constraint;
   if (!tasks_.resolve_conflicts) return constraint;
   constraint.groups.reserve(samples.size());
@@ -154,51 +154,57 @@ SplitConstraint CrossEntropy::split_constraint(std::span<const data::Sample> sam
   return constraint;
 }
 
-data::MicroBatch CrossEntropy::collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const {
+data::MicroBatch CrossEntropyObjective::collate(std::span<const data::Sample> samples,
+                                                std::span<const int64_t> indices) const {
   return data::collate(samples, indices, /*with_tasks=*/tasks_.is_multi_task());
 }
 
-std::unique_ptr<StepLoss> CrossEntropy::begin_step(const models::VisionLanguageModel& model,
-                                                   const Normalizers& normalizers, const StepLayout& layout) const {
+std::unique_ptr<StepLoss> CrossEntropyObjective::begin_step(const models::VisionLanguageModel& model,
+                                                            const Normalizers& normalizers,
+                                                            const StepLayout& layout) const {
   return std::make_unique<CrossEntropyStepLoss>(model, normalizers.at(0), layout.loss_chunk_rows, tasks_);
 }
 
-void CrossEntropy::combine_gradients(GradientBuckets& buckets) const {
+void CrossEntropyObjective::combine_gradients(GradientBuckets& buckets) const {
   resolve_conflicts(buckets, tasks_.seed);
 }
 
-std::vector<TaskCounts> CrossEntropy::count_tasks(std::span<const data::Sample> samples) const {
+std::vector<TaskCounts> CrossEntropyObjective::count_tasks(std::span<const data::Sample> samples) const {
   return tasks_.is_multi_task() ? count_per_task(samples, tasks_.count) : std::vector<TaskCounts>{};
 }
 
-ObjectiveMetrics CrossEntropy::compute_metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const {
+ObjectiveMetrics CrossEntropyObjective::compute_metrics(std::span<const double> scalars,
+                                                        const std::vector<TaskCounts>& counts) const {
   return {.tasks = make_task_results(scalars, counts), .masks = {}};
 }
 
-Normalizers TextAndMasks::compute_normalizers(std::span<const data::Sample> samples) const {
-  Normalizers normalizers = text_.compute_normalizers(samples);
-  normalizers.resize(kPixels + 1);
+Normalizers TextAndMasksObjective::compute_normalizers(std::span<const data::Sample> samples) const {
+  Normalizers normalizers = text_objective_.compute_normalizers(samples);
+  normalizers.resize(kPixelsIndex + 1);
   for (const data::Sample& sample : samples) {
-    normalizers[kMasks] += static_cast<double>(sample.masks.count());
-    normalizers[kPixels] += static_cast<double>(sample.masks.count_valid_pixels());
+    normalizers[kMasksIndex] += static_cast<double>(sample.masks.count());
+    normalizers[kPixelsIndex] += static_cast<double>(sample.masks.count_valid_pixels());
   }
   return normalizers;
 }
 
-std::unique_ptr<StepLoss> TextAndMasks::begin_step(const models::VisionLanguageModel& model,
-                                                   const Normalizers& normalizers, const StepLayout& layout) const {
-  return std::make_unique<TextAndMasksStepLoss>(model, normalizers, layout.loss_chunk_rows, text_.tasks(), weights_);
+std::unique_ptr<StepLoss> TextAndMasksObjective::begin_step(const models::VisionLanguageModel& model,
+                                                            const Normalizers& normalizers,
+                                                            const StepLayout& layout) const {
+  return std::make_unique<TextAndMasksStepLoss>(model, normalizers, layout.loss_chunk_rows, text_objective_.tasks(),
+                                                weights_);
 }
 
-ObjectiveMetrics TextAndMasks::compute_metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const {
-  ObjectiveMetrics metrics = text_.compute_metrics(scalars.subspan(kNumLosses), counts);
+ObjectiveMetrics TextAndMasksObjective::compute_metrics(std::span<const double> scalars,
+                                                        const std::vector<TaskCounts>& counts) const {
+  ObjectiveMetrics metrics = text_objective_.compute_metrics(scalars.subspan(kNumLosses), counts);
   metrics.masks = MaskLosses{.text = scalars[0], .bce = scalars[1], .dice = scalars[2]};
   return metrics;
 }
 
 std::unique_ptr<const Objective> make_objective(const ObjectiveSettings& settings) {
-  if (settings.masks) return std::make_unique<TextAndMasks>(settings.tasks, *settings.masks);
-  return std::make_unique<CrossEntropy>(settings.tasks);
+  if (settings.masks) return std::make_unique<TextAndMasksObjective>(settings.tasks, *settings.masks);
+  return std::make_unique<CrossEntropyObjective>(settings.tasks);
 }
 
 }  // namespace vlmtrain::engine

@@ -29,7 +29,7 @@ namespace {
 
 /// The minimum weight of a task. Keeps GradNorm from disabling a task permanently. The paper has no
 /// such minimum; the value was chosen without measurement.
-constexpr double kMinWeight = 1e-3;
+constexpr double kMinTaskWeight = 1e-3;
 
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
@@ -78,16 +78,16 @@ void multiply_groups(const GradientBuckets& buckets, const std::vector<int64_t>&
 at::Tensor compute_products(const GradientBuckets& buckets) {
   const int64_t groups = buckets.num_groups();
   const auto offsets = compute_padded_offsets(buckets);
-  const at::Tensor upper = at::zeros({groups, groups}, buckets.options().dtype(at::kDouble));
+  const at::Tensor upper_triangle = at::zeros({groups, groups}, buckets.options().dtype(at::kDouble));
   for (int64_t first = 0; first < offsets.back(); first += kProductChunkElements) {
     for (int64_t group = 0; group < groups; ++group) {
       const at::Tensor products =
           at::zeros({groups - group, std::min(kProductChunkElements, offsets.back() - first)}, buckets.options());
       multiply_groups(buckets, offsets, first, group, products);
-      upper.select(0, group).narrow(0, group, groups - group).add_(products.sum(1));
+      upper_triangle.select(0, group).narrow(0, group, groups - group).add_(products.sum(1));
     }
   }
-  return upper + upper.triu(1).t();
+  return upper_triangle + upper_triangle.triu(1).t();
 }
 
 }  // namespace
@@ -157,42 +157,42 @@ GradNorm::GradNorm(int64_t tasks, GradNormSettings settings)
              std::vector<std::optional<double>>(static_cast<size_t>(tasks))} {}
 
 void GradNorm::update(const std::vector<TaskResult>& results, const std::vector<double>& weights) {
-  std::vector<size_t> present;
+  std::vector<size_t> present_tasks;
   for (size_t task = 0; task < results.size(); ++task) {
     if (results[task].counts.label_tokens == 0 || !(results[task].loss > 0)) continue;
-    present.push_back(task);
+    present_tasks.push_back(task);
     if (!state_.first_losses[task]) state_.first_losses[task] = results[task].loss;
   }
-  if (present.size() < 2) return;
-  const auto count = static_cast<double>(present.size());
+  if (present_tasks.size() < 2) return;
+  const auto count = static_cast<double>(present_tasks.size());
   std::vector<double> lags, norms;
-  for (const size_t task : present) {
+  for (const size_t task : present_tasks) {
     lags.push_back(results[task].loss / *state_.first_losses[task]);
     norms.push_back(results[task].gradient_norm);
   }
   const double mean_lag = sum(lags) / count;
   const double mean_norm = sum(norms) / count;
   const double weight_sum = sum(state_.weights);
-  for (size_t i = 0; i < present.size(); ++i) {
-    const size_t task = present[i];
+  for (size_t i = 0; i < present_tasks.size(); ++i) {
+    const size_t task = present_tasks[i];
     const double excess = norms[i] - mean_norm * std::pow(lags[i] / mean_lag, settings_.alpha);
     // The derivative of G with respect to the weight: G is proportional to the weight of the step.
     const double slope = norms[i] / weights[task];
     const double sign = excess > 0 ? 1.0 : excess < 0 ? -1.0 : 0.0;
-    state_.weights[task] = std::max(kMinWeight, state_.weights[task] - settings_.learning_rate * sign * slope);
+    state_.weights[task] = std::max(kMinTaskWeight, state_.weights[task] - settings_.learning_rate * sign * slope);
   }
   // Rescale only the tasks of this step, to their previous sum; the other tasks keep their weights.
-  double present_before = weight_sum;
-  double present_after = 0;
+  double present_weight_before = weight_sum;
+  double present_weight_after = 0;
   for (size_t task = 0, i = 0; task < results.size(); ++task) {
-    if (i < present.size() && present[i] == task) {
-      present_after += state_.weights[task];
+    if (i < present_tasks.size() && present_tasks[i] == task) {
+      present_weight_after += state_.weights[task];
       ++i;
     } else {
-      present_before -= state_.weights[task];
+      present_weight_before -= state_.weights[task];
     }
   }
-  for (const size_t task : present) state_.weights[task] *= present_before / present_after;
+  for (const size_t task : present_tasks) state_.weights[task] *= present_weight_before / present_weight_after;
 }
 
 void GradNorm::set_state(State state) {

@@ -34,9 +34,9 @@ bool compresses_moments(OptimizerStates states, const nn::Parameter& parameter) 
 /// Returns the part of a parameter that this rank updates, as a view of the parameter or of its
 /// shard.
 at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& range, const Shard& shard) {
-  if (parameter.has_sharded_gradient()) return parameter.sharded->local_slice(parameter.index_in_block);
-  const at::Tensor whole = parameter.tensor.detach();
-  return shard.covers_all() ? whole : whole.view(-1).narrow(0, range.first, range.count);
+  if (parameter.has_sharded_gradient()) return parameter.sharded_block->local_slice(parameter.index_in_block);
+  const at::Tensor whole_weight = parameter.tensor.detach();
+  return shard.covers_all() ? whole_weight : whole_weight.view(-1).narrow(0, range.first, range.count);
 }
 
 }  // namespace
@@ -82,8 +82,8 @@ AdamW::AdamW(const nn::ParameterStore& store, GradientBuckets& buckets, AdamWSet
                  buckets.size(), entries_.size());
   if (settings.states != OptimizerStates::kFp32) make_compressed_groups(fp32);
   if (settings.loss_scale) loss_scale_.emplace(*settings.loss_scale, fp32);
-  steps_ = at::zeros({static_cast<int64_t>(entries_.size())}, fp32);
-  for (size_t i = 0; i < entries_.size(); ++i) entries_[i].steps = steps_.select(0, static_cast<int64_t>(i));
+  step_counters_ = at::zeros({static_cast<int64_t>(entries_.size())}, fp32);
+  for (size_t i = 0; i < entries_.size(); ++i) entries_[i].steps = step_counters_.select(0, static_cast<int64_t>(i));
 }
 
 AdamW::~AdamW() = default;
@@ -111,12 +111,12 @@ OptimizerUpdate AdamW::prepare(const at::Tensor& loss, const at::Tensor& norm) c
   const bool uses_custom_kernel = has_custom_kernel();
   if (settings_.states == OptimizerStates::k8Bit && !uses_custom_kernel)
     update.skipped_flag = update.skipped.to(at::kBool);
-  const at::Tensor increment = 1.0 - update.skipped;
+  const at::Tensor step_increment = 1.0 - update.skipped;
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (!buckets_.has_gradient(i)) continue;
     const Entry& entry = entries_[i];
     update.steps.push_back(entry.steps);
-    update.increments.push_back(increment);
+    update.increments.push_back(step_increment);
     if (uses_custom_kernel || !entry.is_local() || !entry.has_master()) continue;
     update.weights.push_back(entry.weight);
     update.masters.push_back(entry.master);
@@ -173,10 +173,11 @@ void AdamW::apply(const OptimizerUpdate& update, const LearningRates& rates) {
       apply_custom_kernel(update, group, rates, rounding_seed);
       continue;
     }
-    if (group.states != nullptr) group.states->expand(*group.chunk);
+    if (group.states != nullptr) group.states->decompress(*group.chunk);
     at::_fused_adamw_(group.masters, group.gradients, group.first_moments, group.second_moments,
-                      /*max_exp_avg_sqs=*/{}, group.steps, rates.get_rate(group.component), settings_.beta1, settings_.beta2,
-                      group.has_weight_decay ? settings_.weight_decay : 0.0, settings_.epsilon, /*amsgrad=*/false,
+                      /*max_exp_avg_sqs=*/{}, group.steps, rates.get_rate(group.component), settings_.beta1,
+                      settings_.beta2, group.has_weight_decay ? settings_.weight_decay : 0.0, settings_.epsilon,
+                      /*amsgrad=*/false,
                       /*maximize=*/false, divisor, /*found_inf=*/update.skipped);
     if (group.states != nullptr) group.states->compress(*group.chunk, update.skipped_flag);
   }

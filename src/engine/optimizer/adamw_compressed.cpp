@@ -34,25 +34,25 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
       all_blocks += CompressedStates::count_blocks(size);
       if (blocks > kMaxGroupBlocks) {
         blocks = CompressedStates::count_blocks(size);
-        compressed_.push_back({key.first, key.second, {}, nullptr});
+        compressed_groups_.push_back({key.first, key.second, {}, nullptr});
         elements.emplace_back();
       }
-      compressed_.back().entries.push_back(entry);
+      compressed_groups_.back().entries.push_back(entry);
       elements.back().push_back(size);
       max_blocks = std::max(max_blocks, blocks);
     }
   }
   chunk_context_ = std::make_unique<ChunkContext>(settings_.states, max_blocks, all_blocks, options);
-  for (size_t i = 0; i < compressed_.size(); ++i) {
-    compressed_[i].states = std::make_unique<CompressedStates>(elements[i], *chunk_context_);
+  for (size_t i = 0; i < compressed_groups_.size(); ++i) {
+    compressed_groups_[i].states = std::make_unique<CompressedStates>(elements[i], *chunk_context_);
   }
   if (settings_.states == OptimizerStates::kBf16) num_updates_ = at::zeros({}, at::kLong);
 }
 
 void AdamW::add_chunks(OptimizerUpdate& update) const {
-  if (compressed_.empty()) return;
+  if (compressed_groups_.empty()) return;
   const ChunkBuffers buffers = chunk_context_->make_buffers();
-  for (const auto& compressed : compressed_) {
+  for (const auto& compressed : compressed_groups_) {
     std::vector<bool> has_gradients;
     for (const size_t entry : compressed.entries) has_gradients.push_back(buckets_.has_gradient(entry));
     for (auto& chunk : compressed.states->make_chunks(has_gradients, buffers)) {

@@ -18,8 +18,8 @@ using GroupKey = std::tuple<nn::Component, bool, bool>;
 kernels::AdamWParameter add_moments(kernels::AdamWParameter tensor_args, const CompressedStates& states,
                                     size_t tensor) {
   for (const auto& [name, moment_tensor] : states.state(tensor)) {
-    const size_t moment = name.starts_with("first") ? 0 : 1;
-    (name.ends_with("absmax") ? tensor_args.absmax : tensor_args.moments)[moment] = moment_tensor;
+    const size_t moment_index = name.starts_with("first") ? 0 : 1;
+    (name.ends_with("absmax") ? tensor_args.absmax : tensor_args.moments)[moment_index] = moment_tensor;
   }
   return tensor_args;
 }
@@ -55,7 +55,7 @@ void AdamW::add_custom_kernel_groups(OptimizerUpdate& update) const {
     tensor_args.moments = {entry.first_moment, entry.second_moment};
     add(i, std::move(tensor_args));
   }
-  for (const auto& compressed : compressed_) {
+  for (const auto& compressed : compressed_groups_) {
     for (size_t tensor = 0; tensor < compressed.entries.size(); ++tensor) {
       const size_t i = compressed.entries[tensor];
       if (!buckets_.has_gradient(i) || !entries_[i].is_local()) continue;

@@ -40,7 +40,7 @@ std::vector<AdamW::StateTensor> AdamW::collect_state_tensors() const {
   const auto add = [&tensors](const std::string& name, const at::Tensor& values) {
     tensors.push_back({.name = name, .values = values, .total = values.numel()});
   };
-  add("steps", steps_);
+  add("steps", step_counters_);
   if (loss_scale_) {
     for (const auto& [name, values] : loss_scale_->state()) add(name, values);
   }
@@ -58,7 +58,7 @@ std::vector<AdamW::StateTensor> AdamW::collect_state_tensors() const {
     }
     if (entry.has_master()) tensors.push_back(make_master_tensor(entry));
   }
-  for (const auto& compressed : compressed_) {
+  for (const auto& compressed : compressed_groups_) {
     for (size_t i = 0; i < compressed.entries.size(); ++i) {
       const Entry& entry = entries_[compressed.entries[i]];
       if (!entry.is_local()) continue;
@@ -96,10 +96,10 @@ std::vector<std::pair<std::string, at::Tensor>> AdamW::masters() const {
 
 void AdamW::load_state(const SavedOptimizerState& saved, const std::string& source) {
   const at::NoGradGuard no_gradients;
-  auto expected = collect_state_tensors();
+  auto expected_tensors = collect_state_tensors();
   for (const auto& entry : entries_) {
     if (entry.is_local() && !entry.has_master() && saved.contains("master." + entry.name)) {
-      expected.push_back(make_master_tensor(entry));
+      expected_tensors.push_back(make_master_tensor(entry));
     }
   }
   const auto fail = [&source](const std::string& name, std::string_view problem) {
@@ -108,10 +108,10 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
         source, name, problem);
   };
   std::set<std::string> expected_names;
-  for (const auto& tensor : expected) {
+  for (const auto& tensor : expected_tensors) {
     expected_names.insert(tensor.name);
     if (!saved.contains(tensor.name)) fail(tensor.name, "is missing");
-    if (const at::Tensor* const whole_tensor = saved.find_whole(tensor.name)) {
+    if (const at::Tensor* const whole_tensor = saved.find_whole_tensor(tensor.name)) {
       const bool is_flat = tensor.is_sharded && !shard().covers_all();
       if (is_flat ? whole_tensor->numel() != tensor.total : whole_tensor->sizes() != tensor.values.sizes()) {
         fail(tensor.name, "has a different shape");
@@ -127,7 +127,7 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
   for (const auto& name : saved.names()) {
     if (!expected_names.contains(name) && !is_on_other_rank(name)) fail(name, "does not belong to this run's state");
   }
-  for (const auto& tensor : expected) {
+  for (const auto& tensor : expected_tensors) {
     const auto values =
         saved.find_range(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
     if (!values) fail(tensor.name, "is incomplete or has a different data type");
@@ -140,58 +140,61 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
                                    const std::string& source) {
   const at::NoGradGuard no_gradients;
   // The saved step counters are in the order of the parameters with saved moments.
-  std::map<std::string, int64_t> step_indices;  // by parameter name; index into the saved step counters
+  std::map<std::string, int64_t> step_counter_indices;  // by parameter name; index into the saved step counters
   for (const auto& parameter : store.all()) {
     if (saved.contains("first_moment." + parameter.name))
-      step_indices.emplace(parameter.name, std::ssize(step_indices));
+      step_counter_indices.emplace(parameter.name, std::ssize(step_counter_indices));
   }
-  const at::Tensor* const steps = saved.find_whole("steps");
-  if (steps == nullptr || steps->sizes() != at::IntArrayRef{std::ssize(step_indices)}) {
+  const at::Tensor* const steps = saved.find_whole_tensor("steps");
+  if (steps == nullptr || steps->sizes() != at::IntArrayRef{std::ssize(step_counter_indices)}) {
     throw data_error("{}: the step counters do not match the {} moments; copy the checkpoint again", source,
-                     step_indices.size());
+                     step_counter_indices.size());
   }
-  const auto find_matching = [&](const StateTensor& tensor) -> std::optional<at::Tensor> {
-    const at::Tensor* const whole_tensor = saved.find_whole(tensor.name);
+  const auto find_saved_values = [&](const StateTensor& tensor) -> std::optional<at::Tensor> {
+    const at::Tensor* const whole_tensor = saved.find_whole_tensor(tensor.name);
     if (whole_tensor != nullptr && shard().covers_all() && whole_tensor->sizes() != tensor.values.sizes())
       return std::nullopt;
-    return saved.find_range(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
+    return saved.find_range(tensor.name, tensor.first, tensor.values.numel(), tensor.total,
+                            tensor.values.scalar_type());
   };
   // Returns a value if other ranks find matching moments of a parameter that this rank has no part
   // of. Step counters are replicated, so all ranks must make the same decision.
   const auto find_on_other_rank = [&](const Entry& entry) {
-    const at::ScalarType compressed = settings_.states == OptimizerStates::kBf16 ? at::kBFloat16 : at::kByte;
+    const at::ScalarType compressed_dtype = settings_.states == OptimizerStates::kBf16 ? at::kBFloat16 : at::kByte;
     const int64_t elements = entry.parameter.numel();
-    return entry.is_compressed() ? saved.find_range("first_moment." + entry.name, 0, 1,
-                                              CompressedStates::count_blocks(elements) * kBlockElements, compressed)
-                                 : saved.find_range("first_moment." + entry.name, 0, 1, elements, at::kFloat);
+    return entry.is_compressed()
+               ? saved.find_range("first_moment." + entry.name, 0, 1,
+                                  CompressedStates::count_blocks(elements) * kBlockElements, compressed_dtype)
+               : saved.find_range("first_moment." + entry.name, 0, 1, elements, at::kFloat);
   };
-  const auto copy_values = [](const at::Tensor& current, const at::Tensor& saved_values) {
+  const auto copy_saved_values = [](const at::Tensor& current, const at::Tensor& saved_values) {
     current.copy_(saved_values.view(current.sizes()));
   };
   std::map<std::string, std::vector<std::pair<at::Tensor, std::optional<at::Tensor>>>> moments;  // by parameter name
   for (const auto& tensor : collect_state_tensors()) {
-    auto saved_values = find_matching(tensor);
-    const size_t dot = tensor.name.find('.');
+    auto saved_values = find_saved_values(tensor);
+    const size_t dot_position = tensor.name.find('.');
     if (tensor.is_sharded) {
       if (!tensor.name.starts_with("master.")) {
-        moments[tensor.name.substr(dot + 1)].emplace_back(tensor.values, std::move(saved_values));
+        moments[tensor.name.substr(dot_position + 1)].emplace_back(tensor.values, std::move(saved_values));
       }
     } else if (saved_values && tensor.name != "steps" && (tensor.name == "updates" || settings_.loss_scale->dynamic)) {
-      copy_values(tensor.values, *saved_values);
+      copy_saved_values(tensor.values, *saved_values);
     }
   }
   // Masters are copied whenever they match. Moments and the step counter of a parameter are copied
   // only together.
   MigratedState result;
   for (const auto& entry : entries_) {
-    const auto step_index = step_indices.find(entry.name);
-    bool is_migrated = step_index != step_indices.end();
+    const auto step_counter_index = step_counter_indices.find(entry.name);
+    bool is_migrated = step_counter_index != step_counter_indices.end();
     if (entry.is_local()) {
-      if (const auto master = find_matching(make_master_tensor(entry))) copy_values(entry.master, *master);
+      if (const auto master = find_saved_values(make_master_tensor(entry))) copy_saved_values(entry.master, *master);
       const auto& current = moments.at(entry.name);
       is_migrated =
           is_migrated && std::ranges::all_of(current, [](const auto& pair) { return pair.second.has_value(); });
-      for (size_t i = 0; is_migrated && i < current.size(); ++i) copy_values(current[i].first, *current[i].second);
+      for (size_t i = 0; is_migrated && i < current.size(); ++i)
+        copy_saved_values(current[i].first, *current[i].second);
     } else {
       is_migrated = is_migrated && find_on_other_rank(entry);
     }
@@ -199,7 +202,7 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
       ++result.reset;
       continue;
     }
-    entry.steps.copy_(steps->select(0, step_index->second));
+    entry.steps.copy_(steps->select(0, step_counter_index->second));
     ++result.migrated;
   }
   refresh_weights();

@@ -50,7 +50,8 @@ CompressedStates::CompressedStates(const std::vector<int64_t>& elements, const C
   moments_ = make_moments(context.states, blocks, context.tables, context.options);
 }
 
-std::vector<Chunk> CompressedStates::make_chunks(const std::vector<bool>& is_selected, const ChunkBuffers& buffers) const {
+std::vector<Chunk> CompressedStates::make_chunks(const std::vector<bool>& is_selected,
+                                                 const ChunkBuffers& buffers) const {
   std::vector<Chunk> chunks;
   for (size_t first = 0; first < is_selected.size(); ++first) {
     if (!is_selected[first]) continue;
@@ -82,8 +83,8 @@ void CompressedStates::add_chunks(std::vector<Chunk>& chunks, size_t first_tenso
   }
 }
 
-void CompressedStates::expand(const Chunk& chunk) {
-  moments_->expand(chunk.first_block, chunk.buffers);
+void CompressedStates::decompress(const Chunk& chunk) {
+  moments_->decompress(chunk.first_block, chunk.buffers);
 }
 
 void CompressedStates::compress(const Chunk& chunk, const at::Tensor& skipped) {

@@ -40,7 +40,7 @@ struct Chunk {
   std::vector<ChunkSlice> slices;
   ChunkBuffers buffers;  ///< of `blocks` blocks; chunks of an update share their memory
 
-  /// Returns the slice's first moment, a view fp32 [count] of the buffers, valid between expand()
+  /// Returns the slice's first moment, a view fp32 [count] of the buffers, valid between decompress()
   /// and compress().
   at::Tensor get_first_moment(const ChunkSlice& slice) const;
   /// Returns the slice's second moment, in the same way.
@@ -63,7 +63,7 @@ class CompressedStates {
   std::vector<Chunk> make_chunks(const std::vector<bool>& is_selected, const ChunkBuffers& buffers) const;
 
   /// Writes the fp32 moments of a chunk into its buffers.
-  void expand(const Chunk& chunk);
+  void decompress(const Chunk& chunk);
   /// Compresses the buffers of a chunk; see Moments::compress().
   void compress(const Chunk& chunk, const at::Tensor& skipped);
 

@@ -26,10 +26,10 @@ constexpr int64_t kNumCodes = 256;
 class Bf16Moments : public Moments {
  public:
   Bf16Moments(int64_t blocks, const MomentTables& tables, const at::TensorOptions& options)
-      : random_(tables.random),
+      : random_generator_(tables.random),
         values_(at::zeros({kNumMoments, blocks, kBlockElements}, options.dtype(at::kBFloat16))) {}
 
-  void expand(int64_t first, const ChunkBuffers& buffers) const override {
+  void decompress(int64_t first, const ChunkBuffers& buffers) const override {
     buffers.values.copy_(values_.narrow(1, first, buffers.blocks()));
   }
 
@@ -39,11 +39,11 @@ class Bf16Moments : public Moments {
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& /*skipped*/) override {
     // The low 16 bits of fp32, which bf16 lacks.
     constexpr int64_t kTruncatedRange = int64_t{1} << 16;
-    buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedRange, random_));
-    constexpr int64_t kUpperHalf = 1;  // little-endian
+    buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedRange, random_generator_));
+    constexpr int64_t kUpperHalfIndex = 1;  // little-endian
     const at::Tensor halves =
         buffers.values.view(at::kBFloat16).view({kNumMoments, buffers.blocks(), kBlockElements, 2});
-    values_.narrow(1, first, buffers.blocks()).copy_(halves.select(3, kUpperHalf));
+    values_.narrow(1, first, buffers.blocks()).copy_(halves.select(3, kUpperHalfIndex));
   }
 
   std::vector<std::pair<std::string, at::Tensor>> state(int64_t moment, int64_t first, int64_t blocks) const override {
@@ -51,7 +51,7 @@ class Bf16Moments : public Moments {
   }
 
  private:
-  at::Generator random_;
+  at::Generator random_generator_;
   at::Tensor values_;  // bf16 [2, blocks, 256]
 };
 
@@ -65,7 +65,7 @@ class EightBitMoments : public Moments {
 
   /// Looks up two codes at a time, as one 16-bit index. ATen's indices have at least 32 bits, and
   /// pairs halve their number.
-  void expand(int64_t first, const ChunkBuffers& buffers) const override {
+  void decompress(int64_t first, const ChunkBuffers& buffers) const override {
     const at::Tensor codes = codes_.narrow(1, first, buffers.blocks()).view(at::kUInt16);
     const at::Tensor indices = buffers.integers.view(-1).narrow(0, 0, codes.numel()).view({kNumMoments, -1});
     indices.view(codes.sizes()).copy_(codes);
@@ -104,8 +104,8 @@ class EightBitMoments : public Moments {
  private:
   /// Returns a view of the low bytes of integers below 256.
   static at::Tensor get_low_bytes(const at::Tensor& integers) {
-    constexpr int64_t kLowByte = 0;  // little-endian
-    return integers.view(at::kByte).view({kNumMoments, -1, kBlockElements, sizeof(int32_t)}).select(3, kLowByte);
+    constexpr int64_t kLowByteIndex = 0;  // little-endian
+    return integers.view(at::kByte).view({kNumMoments, -1, kBlockElements, sizeof(int32_t)}).select(3, kLowByteIndex);
   }
 
   static void update_unless_skipped(at::Tensor current, const at::Tensor& updated, const at::Tensor& skipped) {

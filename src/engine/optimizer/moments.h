@@ -45,11 +45,11 @@ class Moments {
   virtual ~Moments() = default;
 
   /// Writes the fp32 values of buffers.blocks() blocks, from block `first` on, into `buffers`.
-  virtual void expand(int64_t first, const ChunkBuffers& buffers) const = 0;
+  virtual void decompress(int64_t first, const ChunkBuffers& buffers) const = 0;
 
   /// Compresses `buffers` into the blocks from block `first` on. Overwrites `buffers`. If
   /// `skipped`, a bool scalar on the device, is true, the stored values remain bit-exact. REQUIRES:
-  /// expand() was called with the same arguments.
+  /// decompress() was called with the same arguments.
   virtual void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) = 0;
 
   /// Returns the stored tensors of `blocks` blocks of moment 0 or 1, from block `first` on, not

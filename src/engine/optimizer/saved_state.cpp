@@ -51,13 +51,13 @@ std::vector<std::string> SavedOptimizerState::names() const {
   return names;
 }
 
-const at::Tensor* SavedOptimizerState::find_whole(const std::string& tensor) const {
+const at::Tensor* SavedOptimizerState::find_whole_tensor(const std::string& tensor) const {
   const auto it = shards_.find(tensor);
   return it != shards_.end() && it->second.front().is_whole ? &it->second.front().values : nullptr;
 }
 
 std::optional<at::Tensor> SavedOptimizerState::find_range(const std::string& tensor, int64_t first, int64_t count,
-                                                    int64_t total, at::ScalarType dtype) const {
+                                                          int64_t total, at::ScalarType dtype) const {
   const auto it = shards_.find(tensor);
   if (it == shards_.end()) return std::nullopt;
   std::vector<at::Tensor> parts;

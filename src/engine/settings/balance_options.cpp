@@ -32,7 +32,7 @@ std::string to_string(BatchScaling scaling) {
   throw InternalError("a batch scaling without a name");
 }
 
-void declare(OptionTable& table, BatchAndTaskOptions& options) {
+void declare_options(OptionTable& table, BatchAndTaskOptions& options) {
   table.add("training.global_batch_tokens", options.global_batch_tokens,
             "Approximate number of tokens per step, image tokens included, with at most `training.global_batch_size` "
             "samples (docs/tasks.md). Requires `training.max_steps`. auto: off, a step takes exactly "
@@ -58,9 +58,9 @@ void declare(OptionTable& table, BatchAndTaskOptions& options) {
   table.add("training.gradnorm_alpha", options.gradnorm_alpha,
             "GradNorm's alpha: how strongly tasks that learn slowly are favored.", std::optional{at_least(0.0)});
   table.add("training.gradnorm_learning_rate", options.gradnorm_learning_rate, "Learning rate of GradNorm's weights.",
-            std::optional{exceeds(0.0)});
+            std::optional{greater_than(0.0)});
   table.add_enum("training.gradient_conflicts", options.gradient_conflicts,
-                 {{"none", GradientConflicts::kNone}, {"pcgrad", GradientConflicts::kPcGrad}},
+                 {{"none", GradientConflictMethod::kNone}, {"pcgrad", GradientConflictMethod::kPcGrad}},
                  "Handling of conflicting gradients. pcgrad: if the gradients of two tasks point against each other, "
                  "each loses its component along the other. This takes 4 more bytes per trained weight and task beyond "
                  "the first, and each micro-batch then has samples of one task only.");

@@ -62,7 +62,7 @@ at::ScalarType to_dtype(Precision precision) {
   throw InternalError("unknown precision");
 }
 
-void declare(OptionTable& table, TrainingOptions& options) {
+void declare_options(OptionTable& table, TrainingOptions& options) {
   table.describe_section("training", "Batch size, length of the run, optimizer and learning rate.");
   table.add("training.global_batch_size", options.global_batch_size,
             "Number of samples per optimizer step. It is exact unless `training.global_batch_tokens` is set: neither "
@@ -101,10 +101,10 @@ void declare(OptionTable& table, TrainingOptions& options) {
             "For models that predict masks: weight of the Dice loss, averaged over the masks of the global batch.",
             std::optional{between(0.0, kMaxLossWeight)});
   table.add("training.adam_beta1", options.adam_beta1, "AdamW's decay of the first moment.",
-            std::optional{between_half_open(0.0, 1.0)});
+            std::optional{in_half_open_range(0.0, 1.0)});
   table.add("training.adam_beta2", options.adam_beta2, "AdamW's decay of the second moment.",
-            std::optional{between_half_open(0.0, 1.0)});
-  table.add("training.adam_epsilon", options.adam_epsilon, "AdamW's epsilon.", std::optional{exceeds(0.0)});
+            std::optional{in_half_open_range(0.0, 1.0)});
+  table.add("training.adam_epsilon", options.adam_epsilon, "AdamW's epsilon.", std::optional{greater_than(0.0)});
   table.add("training.weight_decay", options.weight_decay,
             "AdamW's decoupled weight decay. Applies only to tensors with two or more dimensions.",
             std::optional{at_least(0.0)});
@@ -122,7 +122,7 @@ void declare(OptionTable& table, TrainingOptions& options) {
             "With fp16: factor on the loss before the backward pass. `auto`: 65536 at first, halved after a step whose "
             "gradients overflow, which is skipped, and doubled after `training.loss_scale_growth_steps` steps without "
             "overflow.",
-            std::optional{allow_auto(exceeds(0.0))});
+            std::optional{allow_auto(greater_than(0.0))});
   table.add("training.loss_scale_growth_steps", options.loss_scale_growth_steps,
             "With fp16 and `training.loss_scale: auto`: number of steps without an overflow after which the loss scale "
             "doubles.",
@@ -135,7 +135,7 @@ void declare(OptionTable& table, TrainingOptions& options) {
                  "custom kernel whose results on a GPU differ from ATen's is disabled when the run starts.");
   table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",
             std::optional{at_least<int64_t>(0)});
-  declare(table, options.balance);
+  declare_options(table, options.balance);
 }
 
 }  // namespace vlmtrain::engine

@@ -9,14 +9,15 @@
 namespace vlmtrain::engine {
 
 struct MicroBatchSource::PrefetchedBatch {
-  PrefetchedBatch(data::MicroBatch collated_batch, at::Device device) : batch(std::move(collated_batch)), copy(device) {
+  PrefetchedBatch(data::MicroBatch collated_batch, at::Device device)
+      : batch(std::move(collated_batch)), copier(device) {
     for (at::Tensor* tensor : batch.tensors()) {
-      if (tensor->defined()) *tensor = copy.copy_async(*tensor);
+      if (tensor->defined()) *tensor = copier.copy_async(*tensor);
     }
   }
 
   data::MicroBatch batch;
-  memory::AsyncHostToDeviceCopier copy;  // destroyed first: waits for copies into the batch
+  memory::AsyncHostToDeviceCopier copier;  // destroyed first: waits for copies into the batch
 };
 
 MicroBatchSource::MicroBatchSource(const StepInput& input, const StepLayout& layout, at::Device device)
@@ -27,10 +28,10 @@ MicroBatchSource::~MicroBatchSource() = default;
 data::MicroBatch MicroBatchSource::next() {
   const memory::ComponentScope scope(memory::Component::kInput);
   data::MicroBatch batch;
-  if (prefetched_) {
-    prefetched_->copy.wait();
-    batch = std::move(prefetched_->batch);
-    prefetched_.reset();
+  if (prefetched_batch_) {
+    prefetched_batch_->copier.wait();
+    batch = std::move(prefetched_batch_->batch);
+    prefetched_batch_.reset();
   } else {
     batch = collate_next().to(device_);
   }
@@ -47,7 +48,7 @@ data::MicroBatch MicroBatchSource::collate_next() {
 void MicroBatchSource::prefetch_next() {
   const int64_t index = next_index_;
   try {
-    prefetched_ = std::make_unique<PrefetchedBatch>(collate_next(), device_);
+    prefetched_batch_ = std::make_unique<PrefetchedBatch>(collate_next(), device_);
   } catch (const std::exception& error) {
     if (!memory::detect_out_of_memory(error)) throw;
     copies_ahead_ = false;

@@ -35,8 +35,8 @@ class MicroBatchSource {
   const StepLayout& layout_;
   at::Device device_;
   bool copies_ahead_;
-  int64_t next_index_ = 0;                       // index of the next micro-batch to collate
-  std::unique_ptr<PrefetchedBatch> prefetched_;  // micro-batch next_ - 1 until next() returns it
+  int64_t next_index_ = 0;                             // index of the next micro-batch to collate
+  std::unique_ptr<PrefetchedBatch> prefetched_batch_;  // micro-batch next_ - 1 until next() returns it
 };
 
 }  // namespace vlmtrain::engine

@@ -19,8 +19,8 @@ inline void wait_for_backward_thread(at::Device device) noexcept {
   try {
     // The thread runs tasks in order. The task of an empty tensor allocates and launches nothing.
     const auto options = at::TensorOptions(at::kFloat).device(device);
-    const at::Tensor nothing = at::empty({0}, options).requires_grad_();
-    (nothing * 2).backward(at::empty({0}, options));
+    const at::Tensor empty_tensor = at::empty({0}, options).requires_grad_();
+    (empty_tensor * 2).backward(at::empty({0}, options));
   } catch (const std::exception&) {
     // If the device failed, the next operation reports it.
   }

@@ -32,7 +32,7 @@ std::vector<double> AsyncScalars::read() {
   return {values, values + host_.numel()};
 }
 
-void Training::connect(const Consensus& consensus) {
+void TrainingState::connect(const Consensus& consensus) {
   if (sharded_blocks) sharded_blocks->connect(consensus);
   if (gradient_buckets.shard().covers_all()) {
     gradient_buckets.register_comm_hook(
@@ -66,8 +66,9 @@ class Accumulation {
         buckets_(buckets),
         device_(model.output_weight().device()),
         source_(input, layout, device_),
-        groups_(input.objective.gradient_groups() > 1 ? input.objective.split_constraint(input.samples).groups
-                                                      : std::vector<int64_t>{}) {}
+        group_by_sample_(input.objective.num_gradient_groups() > 1
+                             ? input.objective.make_split_constraint(input.samples).groups
+                             : std::vector<int64_t>{}) {}
 
   AccumulationResult run() {
     VLMTRAIN_CHECK(layout_.split.order.size() == input_.samples.size(), "the split has {} samples, expected {}",
@@ -93,7 +94,7 @@ class Accumulation {
 
  private:
   void run_micro_batch(std::span<const int64_t> sample_indices) {
-    if (buckets_ != nullptr && !groups_.empty()) buckets_->set_group(get_common_group(sample_indices));
+    if (buckets_ != nullptr && !group_by_sample_.empty()) buckets_->set_group(get_common_group(sample_indices));
     const auto batch = source_.next();
     StepResult& result = output_.result;
     const nn::PassSpec spec{.vision_passes = model_.num_vision_passes(batch), .backward = true};
@@ -114,7 +115,9 @@ class Accumulation {
 
   /// Returns the gradient group of all these samples.
   int64_t get_common_group(std::span<const int64_t> sample_indices) const {
-    const auto get_group = [this](int64_t sample_index) { return groups_.at(static_cast<size_t>(sample_index)); };
+    const auto get_group = [this](int64_t sample_index) {
+      return group_by_sample_.at(static_cast<size_t>(sample_index));
+    };
     const int64_t group = get_group(sample_indices.front());
     const bool is_common =
         std::ranges::all_of(sample_indices, [&](int64_t sample_index) { return get_group(sample_index) == group; });
@@ -129,7 +132,7 @@ class Accumulation {
   GradientBuckets* buckets_;
   at::Device device_;
   MicroBatchSource source_;
-  std::vector<int64_t> groups_;  // by sample; empty if there is one group
+  std::vector<int64_t> group_by_sample_;  // by sample; empty if there is one group
   AccumulationResult output_;
 };
 
@@ -156,10 +159,10 @@ void all_reduce_replicas(const GradientBuckets& buckets, const Consensus& consen
 /// Returns the global norm of sharded gradients, an fp32 scalar; undefined if they are not sharded.
 at::Tensor compute_sharded_norm(const GradientBuckets& buckets, const Consensus& consensus) {
   if (buckets.shard().covers_all()) return {};
-  const at::Tensor square = buckets.norm().square_();
-  consensus.all_reduce_group_async(square);
+  const at::Tensor squared_norm = buckets.norm().square_();
+  consensus.all_reduce_group_async(squared_norm);
   consensus.wait_for_reductions();
-  return square.sqrt_();
+  return squared_norm.sqrt_();
 }
 
 /// Returns StepResult::scalars.
@@ -188,7 +191,7 @@ AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInpu
   return Accumulation(model, input, layout, loss_scale, buckets).run();
 }
 
-void Step::accumulate(const StepLayout& layout) {
+void TrainingStep::accumulate(const StepLayout& layout) {
   // Also called if this rank's passes failed, because other ranks wait for its reductions.
   const auto finish_reductions = [this] {
     training_.gradient_buckets.flush();
@@ -205,18 +208,18 @@ void Step::accumulate(const StepLayout& layout) {
   finish_reductions();
 }
 
-void Step::prepare() {
+void TrainingStep::prepare() {
   StepResult& result = accumulation_.result;
   try {
-    training_.gradient_buckets.mark_received(
-        consensus_.union_over_ranks(training_.gradient_buckets.find_received_indices()));
+    training_.gradient_buckets.mark_sums_with_gradient(
+        consensus_.union_over_ranks(training_.gradient_buckets.find_sums_with_gradient()));
     all_reduce_counts(result, consensus_);
     consensus_.all_reduce_sum_async(result.loss);
     for (const auto& sum : accumulation_.loss->sums()) consensus_.all_reduce_sum_async(sum);
     consensus_.wait_for_reductions();
     result.objective_scalars = accumulation_.loss->scalars();
     accumulation_.loss.reset();
-    if (input_.objective.gradient_groups() > 1) input_.objective.combine_gradients(training_.gradient_buckets);
+    if (input_.objective.num_gradient_groups() > 1) input_.objective.combine_gradients(training_.gradient_buckets);
     update_ = training_.optimizer.prepare(result.loss, compute_sharded_norm(training_.gradient_buckets, consensus_));
     result.grad_norm = update_.grad_norm;
     result.skipped = update_.skipped;
@@ -227,7 +230,7 @@ void Step::prepare() {
   }
 }
 
-StepResult Step::apply(const LearningRates& rates) {
+StepResult TrainingStep::apply(const LearningRates& rates) {
   try {
     training_.optimizer.apply(update_, rates);
     if (training_.optimizer_sync) training_.optimizer_sync->all_gather_weights(consensus_);
@@ -239,10 +242,10 @@ StepResult Step::apply(const LearningRates& rates) {
   return std::move(accumulation_.result);
 }
 
-StepResult run_optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
+StepResult run_optimizer_step(TrainingState& training, const StepInput& input, const StepLayout& layout,
                               const LearningRates& rates) {
-  const Consensus single_rank;
-  Step step(training, input, single_rank);
+  const Consensus single_rank_consensus;
+  TrainingStep step(training, input, single_rank_consensus);
   step.accumulate(layout);
   step.prepare();
   return step.apply(rates);

@@ -30,27 +30,28 @@ struct StoredPixels {
 struct PngSamples {
   StoredPixels rows;        ///< its `channels` counts bytes per pixel; 16-bit samples are two bytes, big-endian
   int64_t channels;         ///< 1 gray or palette index, 3 RGB
-  int64_t bits;             ///< per sample in the file: 1, 2, 4, 8 or 16
+  int64_t bit_depth;        ///< per sample in the file: 1, 2, 4, 8 or 16
   bool is_palette = false;  ///< samples are palette indices
   bool has_colored_palette = false;  ///< entry i of the palette is not gray value i, for some i
 };
 
-// Each decoder decodes a whole file of its format to RGB. `stored`: ImageHeader::stored_size of the
+// Each decoder decodes a whole file of its format to RGB. `stored_size`: ImageHeader::stored_size of the
 // file. Throws UserError (kBadData) if a part of the file is missing or corrupt, or if its size
-// differs from `stored`. `name` identifies the file in messages.
+// differs from `stored_size`. `name` identifies the file in messages.
 
-StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
-StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
-StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
+StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
+StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
 
 /// Decodes a JPEG to `planes` [3, height, width] row by row, so that memory holds the image once.
 /// Does not apply the orientation. Returns false, without writing to `planes`, if the file does not
 /// have three channels. Throws the errors of decode_jpeg().
-bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored, const std::string& name, uint8_t* planes);
+bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name,
+                        uint8_t* planes);
 
 /// Decodes a PNG without conversion to RGB. Throws the errors of decode_png(), and UserError
 /// (kBadData) if only the alpha channel varies.
-PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
 
 // Conversions to RGB, bit-equal to Pillow's. Defined in image/decode.cpp. REQUIRES: 1 channel for
 // gray, 4 for CMYK and RGBA.

@@ -113,16 +113,16 @@ ImageHeader read_jpeg_header(const HeaderReader& reader) {
     }
     offset += 2;
     if (is_standalone_marker(marker)) continue;
-    const bool ends_headers = marker == kEndOfImage || marker == kStartOfScan;
-    if (has_size && ends_headers) break;
+    const bool is_end_of_headers = marker == kEndOfImage || marker == kStartOfScan;
+    if (has_size && is_end_of_headers) break;
     const uint32_t length = reader.read_big_endian(offset, 2);
-    if (ends_headers || length < 2) {
+    if (is_end_of_headers || length < 2) {
       if (has_size) break;
       throw data_error("{}: a JPEG without a frame header; replace the file or drop the sample", reader.name());
     }
     if (is_frame_marker(marker) && !has_size) {
       // Length (2 bytes), precision (1), height (2), width (2).
-      header.stored = {reader.read_big_endian(offset + 3, 2), reader.read_big_endian(offset + 5, 2)};
+      header.stored_size = {reader.read_big_endian(offset + 3, 2), reader.read_big_endian(offset + 5, 2)};
       has_size = true;
     }
     if (marker == kApp1) {
@@ -171,7 +171,7 @@ ImageSize read_webp_frame_size(const HeaderReader& reader, const std::string& ty
 ImageHeader read_webp_header(const HeaderReader& reader) {
   ImageHeader header{ImageFormat::kWebp, {}};
   OrientationTags tags;
-  constexpr uint32_t kHasExif = 0x08, kHasXmp = 0x04;  // flags of the extended format's header
+  constexpr uint32_t kExifFlag = 0x08, kXmpFlag = 0x04;  // flags of the extended format's header
   uint32_t flags = 0;
   // "RIFF", the number of bytes that follow, "WEBP", then the chunks.
   const uint64_t end = uint64_t{reader.read_little_endian(4, 4)} + 8;
@@ -183,10 +183,10 @@ ImageHeader read_webp_header(const HeaderReader& reader) {
     if (*type == "ANIM") {
       throw data_error("{}: animated WebP is not supported; save the frame you need as a still image", reader.name());
     }
-    if (*type == "VP8 " || *type == "VP8L") header.stored = read_webp_frame_size(reader, *type, data_offset);
+    if (*type == "VP8 " || *type == "VP8L") header.stored_size = read_webp_frame_size(reader, *type, data_offset);
     if (*type == "VP8X") flags = reader.read_little_endian(data_offset, 1);
-    if (*type == "EXIF" && (flags & kHasExif) != 0) tags.add_exif(reader.read_metadata(data_offset, length));
-    if (*type == "XMP " && (flags & kHasXmp) != 0) {
+    if (*type == "EXIF" && (flags & kExifFlag) != 0) tags.add_exif(reader.read_metadata(data_offset, length));
+    if (*type == "XMP " && (flags & kXmpFlag) != 0) {
       const std::vector<uint8_t> packet = reader.read_metadata(data_offset, length);
       tags.add_xmp({reinterpret_cast<const char*>(packet.data()), packet.size()});
     }
@@ -207,21 +207,22 @@ std::optional<ImageFormat> detect_format(const HeaderReader& reader) {
 
 /// Returns the name of a format that files with an image's extension often have instead, for the
 /// message; empty if it is unknown.
-std::string_view detect_foreign_format(const HeaderReader& reader) {
+std::string_view detect_unsupported_format(const HeaderReader& reader) {
   using namespace std::string_view_literals;  // keep the zeros of the signatures
   const std::string signature = reader.read_tag(0).value_or("");
   if (reader.read_tag(4) == "ftyp") {
     const std::string brand = reader.read_tag(8).value_or("");
     return brand == "avif" ? "AVIF" : brand.starts_with("hei") || brand == "mif1" ? "HEIC" : "a video";
   }
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kFormats{{{"GIF8"sv, "GIF"sv},
-                                                                                   {"BM"sv, "BMP"sv},
-                                                                                   {"II*\0"sv, "TIFF"sv},
-                                                                                   {"MM\0*"sv, "TIFF"sv},
-                                                                                   {"%PDF"sv, "PDF"sv},
-                                                                                   {"<"sv, "a web page or SVG"sv},
-                                                                                   {"vers"sv, "a Git LFS pointer"sv}}};
-  for (const auto& [prefix, name] : kFormats) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kUnsupportedFormats{
+      {{"GIF8"sv, "GIF"sv},
+       {"BM"sv, "BMP"sv},
+       {"II*\0"sv, "TIFF"sv},
+       {"MM\0*"sv, "TIFF"sv},
+       {"%PDF"sv, "PDF"sv},
+       {"<"sv, "a web page or SVG"sv},
+       {"vers"sv, "a Git LFS pointer"sv}}};
+  for (const auto& [prefix, name] : kUnsupportedFormats) {
     if (signature.starts_with(prefix)) return name;
   }
   return "";
@@ -231,11 +232,11 @@ std::string_view detect_foreign_format(const HeaderReader& reader) {
 ImageHeader read_format_header(const HeaderReader& reader) {
   const std::optional<ImageFormat> format = detect_format(reader);
   if (!format) {
-    const auto foreign = detect_foreign_format(reader);
+    const auto unsupported_format = detect_unsupported_format(reader);
     throw data_error(
         "{}: not a JPEG, PNG or WebP image{}; {}", reader.name(),
-        foreign.empty() ? "" : fmt::format(" but {}", foreign),
-        foreign == "a Git LFS pointer" ? "run `git lfs pull` in its folder" : "convert it to one of these");
+        unsupported_format.empty() ? "" : fmt::format(" but {}", unsupported_format),
+        unsupported_format == "a Git LFS pointer" ? "run `git lfs pull` in its folder" : "convert it to one of these");
   }
   switch (*format) {
     case ImageFormat::kJpeg:
@@ -251,12 +252,12 @@ ImageHeader read_format_header(const HeaderReader& reader) {
 }  // namespace
 
 ImageSize get_upright_size(const ImageHeader& header) {
-  return get_upright_size(header.stored, header.orientation);
+  return get_upright_size(header.stored_size, header.orientation);
 }
 
 ImageHeader read_header(ByteSource& source, const std::string& name) {
   const ImageHeader header = read_format_header(HeaderReader(source, name));
-  const auto [height, width] = header.stored;
+  const auto [height, width] = header.stored_size;
   if (height == 0 || width == 0) {
     throw data_error("{}: the image's headers contain no size; replace the file or drop the sample", name);
   }

@@ -13,7 +13,7 @@ enum class ImageFormat { kJpeg, kPng, kWebp };
 /// The properties of an image file, from its headers.
 struct ImageHeader {
   ImageFormat format;
-  ImageSize stored;  ///< size before the orientation is applied
+  ImageSize stored_size;  ///< size before the orientation is applied
   Orientation orientation = Orientation::kUpright;
 };
 

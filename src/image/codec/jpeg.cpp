@@ -66,10 +66,10 @@ class JpegReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  // The methods start(), read() and read_planes() return false after an error and set message().
+  // The methods start_decoding(), read() and read_planes() return false after an error and set message().
 
   /// Reads the header. `bytes` must outlive the object. REQUIRES: called first.
-  bool start(std::span<const std::byte> bytes) {
+  bool start_decoding(std::span<const std::byte> bytes) {
     if (setjmp(errors_.jump_buffer) != 0) return false;
     jpeg_create_decompress(&info_);
     info_.progress = &progress_;
@@ -126,28 +126,30 @@ UserError make_damaged_error(const JpegReader& reader, const std::string& name) 
 }
 
 /// Starts the reader. Throws UserError (kBadData) after an error or if the size differs from
-/// `stored`.
-void start_reader(JpegReader& reader, std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
-  if (!reader.start(bytes)) throw make_damaged_error(reader, name);
-  if (reader.size() != stored) {
+/// `stored_size`.
+void start_reader(JpegReader& reader, std::span<const std::byte> bytes, ImageSize stored_size,
+                  const std::string& name) {
+  if (!reader.start_decoding(bytes)) throw make_damaged_error(reader, name);
+  if (reader.size() != stored_size) {
     throw data_error("{}: a JPEG whose headers contain two different sizes; replace the file or drop the sample", name);
   }
 }
 
 }  // namespace
 
-bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored, const std::string& name, uint8_t* planes) {
+bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name,
+                        uint8_t* planes) {
   JpegReader reader;
-  start_reader(reader, bytes, stored, name);
+  start_reader(reader, bytes, stored_size, name);
   if (reader.channels() != 3) return false;
-  std::vector<uint8_t> row(static_cast<size_t>(stored.width) * 3);
+  std::vector<uint8_t> row(static_cast<size_t>(stored_size.width) * 3);
   if (!reader.read_planes(row.data(), planes)) throw make_damaged_error(reader, name);
   return true;
 }
 
-StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name) {
   JpegReader reader;
-  start_reader(reader, bytes, stored, name);
+  start_reader(reader, bytes, stored_size, name);
   StoredPixels pixels(reader.size(), reader.channels());
   if (!reader.read(pixels)) throw make_damaged_error(reader, name);
   if (pixels.channels == 1) return convert_gray_to_rgb(pixels);

@@ -63,8 +63,8 @@ struct PixelStrides {
   int64_t column_stride;
 };
 
-PixelStrides compute_strides(Orientation orientation, ImageSize stored) {
-  const auto [height, width] = stored;
+PixelStrides compute_strides(Orientation orientation, ImageSize stored_size) {
+  const auto [height, width] = stored_size;
   const int64_t last_row = (height - 1) * width;
   switch (orientation) {
     case Orientation::kUpright:
@@ -94,7 +94,7 @@ constexpr size_t kMaxTextBytes = 1 << 20;
 
 /// Returns the text before the first zero byte, and removes both from `data`. Returns nothing if
 /// there is no zero byte.
-std::optional<std::string_view> take_zero_terminated(std::string_view& data) {
+std::optional<std::string_view> take_zero_terminated_string(std::string_view& data) {
   const size_t end = data.find('\0');
   if (end == std::string_view::npos) return std::nullopt;
   const std::string_view field = data.substr(0, end);
@@ -130,7 +130,7 @@ std::optional<std::string> decode_text_chunk(std::string_view chunk, std::string
   if (remaining.size() < 2 || (remaining[0] != 0 && remaining[1] != 0)) return std::nullopt;
   const bool is_compressed = remaining[0] != 0;
   remaining.remove_prefix(2);
-  if (!take_zero_terminated(remaining) || !take_zero_terminated(remaining)) return std::nullopt;
+  if (!take_zero_terminated_string(remaining) || !take_zero_terminated_string(remaining)) return std::nullopt;
   return is_compressed ? inflate_text(remaining) : std::optional<std::string>(remaining);
 }
 
@@ -175,10 +175,10 @@ std::optional<Orientation> parse_exif_orientation(std::span<const uint8_t> exif)
   constexpr size_t kEntryBytes = 12;
   const TiffBlock tiff(exif);
   if (tiff.read_number(2, 2) != 42U) return std::nullopt;  // TIFF's magic number
-  const size_t directory = tiff.read_number(4, 4).value_or(0);
-  const size_t entries = tiff.read_number(directory, 2).value_or(0);
-  for (size_t i = 0; i < entries; ++i) {
-    const size_t entry_offset = directory + 2 + i * kEntryBytes;
+  const size_t directory_offset = tiff.read_number(4, 4).value_or(0);
+  const size_t num_entries = tiff.read_number(directory_offset, 2).value_or(0);
+  for (size_t i = 0; i < num_entries; ++i) {
+    const size_t entry_offset = directory_offset + 2 + i * kEntryBytes;
     const std::optional<uint32_t> tag = tiff.read_number(entry_offset, 2);
     if (!tag) break;
     if (*tag != kOrientationTag) continue;
@@ -206,9 +206,9 @@ std::optional<Orientation> parse_xmp_orientation(std::string_view packet) {
   return std::nullopt;
 }
 
-ImageSize get_upright_size(ImageSize stored, Orientation orientation) {
-  if (swaps_axes(orientation)) return {stored.width, stored.height};
-  return stored;
+ImageSize get_upright_size(ImageSize stored_size, Orientation orientation) {
+  if (swaps_axes(orientation)) return {stored_size.width, stored_size.height};
+  return stored_size;
 }
 
 void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint8_t* planes) {
@@ -250,7 +250,7 @@ void PngMetadata::add(std::string_view chunk, const std::vector<uint8_t>& data) 
     return;
   }
   std::string_view remaining(reinterpret_cast<const char*>(data.data()), data.size());
-  const std::optional<std::string_view> key = take_zero_terminated(remaining);
+  const std::optional<std::string_view> key = take_zero_terminated_string(remaining);
   if (key != kXmpKey && key != kRawProfileKey) return;
   constexpr int kMaxTexts = 64;  // Pillow's limit of memory for texts, MAX_TEXT_MEMORY / MAX_TEXT_CHUNK
   if (++num_texts_ > kMaxTexts) return;

@@ -67,7 +67,7 @@ class OrientationTags {
 };
 
 /// Returns the size of an image after its orientation is applied.
-ImageSize get_upright_size(ImageSize stored, Orientation orientation);
+ImageSize get_upright_size(ImageSize stored_size, Orientation orientation);
 
 /// Applies the orientation to interleaved RGB and writes the result to `planes` [3, height, width],
 /// whose height and width are those of get_upright_size().

@@ -59,10 +59,10 @@ class PngReader {
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
-  // The methods start() and read() return false after an error and set message().
+  // The methods start_decoding() and read() return false after an error and set message().
 
   /// Reads the chunks before the pixels. The accessors are valid afterwards. REQUIRES: called once.
-  bool start(PngOutput output) {
+  bool start_decoding(PngOutput output) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // read_header() checks the size
     png_read_info(png_, info_);
@@ -113,17 +113,17 @@ class PngReader {
 
 /// Decodes all pixels. `channels` of the result counts bytes per pixel. Throws UserError
 /// (kBadData).
-StoredPixels decode_png_pixels(PngReader& reader, PngOutput output, ImageSize stored, const std::string& name) {
+StoredPixels decode_png_pixels(PngReader& reader, PngOutput output, ImageSize stored_size, const std::string& name) {
   std::optional<StoredPixels> pixels;
   std::vector<png_bytep> rows;
-  bool succeeded = reader.start(output);
+  bool succeeded = reader.start_decoding(output);
   if (succeeded) {
-    if (reader.size() != stored) {
+    if (reader.size() != stored_size) {
       throw data_error("{}: a PNG whose headers contain two different sizes; replace the file or drop the sample",
                        name);
     }
-    pixels.emplace(reader.size(), reader.row_bytes() / stored.width);
-    for (int64_t y = 0; y < stored.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
+    pixels.emplace(reader.size(), reader.row_bytes() / stored_size.width);
+    for (int64_t y = 0; y < stored_size.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
     succeeded = reader.read(rows.data());
   }
   if (!succeeded) {
@@ -164,15 +164,15 @@ StoredPixels remove_alpha(const StoredPixels& pixels, int64_t channels, const st
 
 }  // namespace
 
-StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name) {
   PngReader reader(bytes);
-  StoredPixels pixels = decode_png_pixels(reader, PngOutput::kColor, stored, name);
+  StoredPixels pixels = decode_png_pixels(reader, PngOutput::kColor, stored_size, name);
   return pixels.channels == 4 ? composite_on_white(pixels) : std::move(pixels);
 }
 
-PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name) {
   PngReader reader(bytes);
-  StoredPixels pixels = decode_png_pixels(reader, PngOutput::kStored, stored, name);
+  StoredPixels pixels = decode_png_pixels(reader, PngOutput::kStored, stored_size, name);
   int64_t channels = reader.channels();
   if (channels % 2 == 0) {  // gray or RGB, with alpha
     StoredPixels colors = remove_alpha(pixels, channels, name);
@@ -181,7 +181,7 @@ PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored
   }
   return {.rows = std::move(pixels),
           .channels = channels,
-          .bits = reader.get_bit_depth(),
+          .bit_depth = reader.get_bit_depth(),
           .is_palette = reader.is_palette(),
           .has_colored_palette = reader.has_colored_palette()};
 }

@@ -48,30 +48,30 @@ class FrameReader {
     reopen();
     is_positioned_ = false;  // counting moves the container to its end
     int64_t frames = 0;
-    for (; decoder_->decode_next() != nullptr; ++frames) check_frame_count(frames + 1, container_->name());
+    for (; decoder_->decode_next_frame() != nullptr; ++frames) check_frame_count(frames + 1, container_->name());
     return frames;
   }
 
   /// Returns the frame at `index`. Valid until the next call.
   const AVFrame& read_frame(int64_t index) {
-    is_positioned_ = is_positioned_ && index >= position_;
+    is_positioned_ = is_positioned_ && index >= next_frame_index_;
     if (!get_frame_times().empty() && can_seek_) {
       const int64_t key_index = find_key_frame(index);
       if (!is_positioned_) {
         start_decoding(key_index);
-      } else if (key_index > position_ && !seek(key_index)) {
-        stop_seeking();
+      } else if (key_index > next_frame_index_ && !seek(key_index)) {
+        disable_seeking();
       }
     }
     if (!is_positioned_) reopen();
     const AVFrame* frame = nullptr;
-    while (position_ <= index) {
+    while (next_frame_index_ <= index) {
       frame = decode_frame();
       if (frame == nullptr) {
-        stop_seeking();
+        disable_seeking();
         continue;
       }
-      ++position_;
+      ++next_frame_index_;
     }
     return *frame;
   }
@@ -80,8 +80,8 @@ class FrameReader {
   /// Returns the times of all frames; empty if packets do not identify frames. The first call reads
   /// all packets from the current position, after which the container is at its end.
   const std::vector<FrameTime>& get_frame_times() {
-    if (!times_) times_ = read_frame_times(*container_);
-    return *times_;
+    if (!frame_times_) frame_times_ = read_frame_times(*container_);
+    return *frame_times_;
   }
 
   /// Opens the file again, with a new decoder, at its first packet.
@@ -89,14 +89,14 @@ class FrameReader {
     decoder_.reset();
     container_.emplace(video_);
     decoder_.emplace(*container_);
-    position_ = 0;
+    next_frame_index_ = 0;
     has_sought_ = false;
     is_positioned_ = true;
   }
 
   /// Restarts from the first packet and forbids seeks, since one led to another frame than
   /// expected.
-  void stop_seeking() {
+  void disable_seeking() {
     can_seek_ = false;
     reopen();
   }
@@ -106,35 +106,36 @@ class FrameReader {
   void start_decoding(int64_t key_index) {
     if (!get_frame_times()[key_index].is_key) return;
     decoder_.emplace(*container_);
-    position_ = 0;
+    next_frame_index_ = 0;
     is_positioned_ = seek(key_index);
   }
 
   /// Returns the frame at position_, or null if a seek led to another frame.
   const AVFrame* decode_frame() {
-    const AVFrame* frame = decoder_->decode_next();
+    const AVFrame* frame = decoder_->decode_next_frame();
     if (get_frame_times().empty()) {
       if (frame != nullptr) return frame;
       throw make_decode_error();
     }
     // Frames that precede a key frame in presentation order may refer to frames before it, which
     // are missing after a seek.
-    while (has_sought_ && frame != nullptr && frame->pts < get_frame_time(position_)) frame = decoder_->decode_next();
-    if (frame != nullptr && frame->pts == get_frame_time(position_)) return frame;
+    while (has_sought_ && frame != nullptr && frame->pts < get_frame_time(next_frame_index_))
+      frame = decoder_->decode_next_frame();
+    if (frame != nullptr && frame->pts == get_frame_time(next_frame_index_)) return frame;
     if (has_sought_) return nullptr;
     throw make_decode_error();
   }
 
   UserError make_decode_error() const {
     return data_error("{}: frame {} cannot be decoded ({}); encode the video again or drop the sample",
-                      container_->name(), position_, get_ffmpeg_error(AVERROR_INVALIDDATA));
+                      container_->name(), next_frame_index_, get_ffmpeg_error_message(AVERROR_INVALIDDATA));
   }
 
   /// Returns the index of the frame with this presentation time, or nothing.
   std::optional<int64_t> find_frame(int64_t time) {
-    const auto match = std::ranges::lower_bound(get_frame_times(), time, {}, &FrameTime::presentation_time);
-    if (match == get_frame_times().end() || match->presentation_time != time) return std::nullopt;
-    return match - get_frame_times().begin();
+    const auto frame_time = std::ranges::lower_bound(get_frame_times(), time, {}, &FrameTime::presentation_time);
+    if (frame_time == get_frame_times().end() || frame_time->presentation_time != time) return std::nullopt;
+    return frame_time - get_frame_times().begin();
   }
 
   /// Returns the presentation time of a frame. Returns AV_NOPTS_VALUE, which no frame has, after
@@ -158,21 +159,21 @@ class FrameReader {
       return false;
     const AVPacket* packet = container_->read_packet();
     if (packet == nullptr || (packet->flags & AV_PKT_FLAG_KEY) == 0) return false;
-    const std::optional<int64_t> landed_index = find_frame(packet->pts);
-    if (!landed_index || *landed_index < position_ || *landed_index > key_index) return false;
+    const std::optional<int64_t> reached_index = find_frame(packet->pts);
+    if (!reached_index || *reached_index < next_frame_index_ || *reached_index > key_index) return false;
     decoder_->send_packet(packet);
-    position_ = *landed_index;
+    next_frame_index_ = *reached_index;
     return true;
   }
 
   io::MediaRef video_;
   std::optional<VideoContainer> container_;
-  std::optional<std::vector<FrameTime>> times_;  // empty: packets do not identify frames
+  std::optional<std::vector<FrameTime>> frame_times_;  // empty: packets do not identify frames
   std::optional<VideoDecoder> decoder_;
-  int64_t position_ = 0;        // index of the next frame
-  bool is_positioned_ = false;  // whether the decoder's next frame is at position_
-  bool can_seek_ = true;        // false after a seek that led to another frame than expected
-  bool has_sought_ = false;     // whether the container was sought since it was opened
+  int64_t next_frame_index_ = 0;  // index of the next frame
+  bool is_positioned_ = false;    // whether the decoder's next frame is at position_
+  bool can_seek_ = true;          // false after a seek that led to another frame than expected
+  bool has_sought_ = false;       // whether the container was sought since it was opened
 };
 
 /// Returns the properties of the video. Throws UserError (kBadData) if it has no frames.

@@ -32,7 +32,7 @@ void capture_ffmpeg_messages() {
   first_error.clear();
 }
 
-std::string get_ffmpeg_error(int code) {
+std::string get_ffmpeg_error_message(int code) {
   if (!first_error.empty()) return first_error;
   std::array<char, AV_ERROR_MAX_STRING_SIZE> message{};
   av_strerror(code, message.data(), message.size());

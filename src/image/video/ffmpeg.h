@@ -33,13 +33,13 @@ struct ScalerDeleter {
 };
 using ScalerPtr = std::unique_ptr<SwsContext, ScalerDeleter>;
 
-/// Makes FFmpeg store error messages for get_ffmpeg_error() in the whole process, instead of
+/// Makes FFmpeg store error messages for get_ffmpeg_error_message() in the whole process, instead of
 /// printing messages. Clears the message of this thread. Thread-safe.
 void capture_ffmpeg_messages();
 
 /// Returns the first error message of this thread since capture_ffmpeg_messages(), else FFmpeg's
 /// description of `code`, an AVERROR.
-std::string get_ffmpeg_error(int code);
+std::string get_ffmpeg_error_message(int code);
 
 /// An input for FFmpeg that reads a file in memory. Must outlive the format context that uses it.
 class MemoryInput {

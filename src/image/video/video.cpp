@@ -17,7 +17,7 @@ namespace vlmtrain::image {
 
 namespace {
 
-std::unique_ptr<VideoFile::FrameSource> open_source(const io::MediaRef& video) {
+std::unique_ptr<VideoFile::FrameSource> open_frame_source(const io::MediaRef& video) {
   if (!video.frames.empty()) return open_frame_list(video.frames, video.fps);
   if (!video.bytes && std::filesystem::is_directory(video.path)) return open_frame_folder(video.path, video.fps);
   return open_encoded_video(video);
@@ -78,7 +78,7 @@ void check_frame_count(int64_t frames, const std::string& name) {
                    kMaxVideoFrames);
 }
 
-VideoFile::VideoFile(const io::MediaRef& video) : source_(open_source(video)) {}
+VideoFile::VideoFile(const io::MediaRef& video) : source_(open_frame_source(video)) {}
 
 VideoFile::VideoFile(VideoFile&&) noexcept = default;
 VideoFile& VideoFile::operator=(VideoFile&&) noexcept = default;

@@ -28,7 +28,7 @@ constexpr const char* kAllowedFormats =
     "h264,hevc,mjpeg,yuv4mpegpipe";
 
 /// Throws UserError (kBadData) if the file is a Git LFS pointer.
-void check_no_lfs_pointer(const io::MediaRef& video) {
+void check_not_lfs_pointer(const io::MediaRef& video) {
   constexpr size_t kPrefixBytes = 64;  // longer than the first line of an LFS pointer
   std::string prefix;
   if (video.bytes) {
@@ -59,9 +59,9 @@ FormatContextPtr open_input(const io::MediaRef& video, MemoryInput* input) {
   const int code = avformat_open_input(&context, url.c_str(), nullptr, &options);
   av_dict_free(&options);
   if (code < 0) {
-    check_no_lfs_pointer(video);
+    check_not_lfs_pointer(video);
     throw data_error("{}: cannot read the file as a video ({}); replace the file or drop the sample", name,
-                     get_ffmpeg_error(code));
+                     get_ffmpeg_error_message(code));
   }
   return FormatContextPtr(context);
 }
@@ -82,7 +82,7 @@ void probe_streams(AVFormatContext& context, const std::string& name) {
   for (AVDictionary*& stream_options : options) av_dict_free(&stream_options);
   if (code < 0) {
     throw data_error("{}: cannot read the file as a video ({}); replace the file or drop the sample", name,
-                     get_ffmpeg_error(code));
+                     get_ffmpeg_error_message(code));
   }
 }
 
@@ -99,7 +99,7 @@ AVStream* find_video_stream(AVFormatContext& context, const std::string& name) {
 void check_frame_size(const AVCodecParameters& parameters, const std::string& name) {
   if (parameters.width <= 0 || parameters.height <= 0) {
     throw data_error("{}: the video's frames have no size ({}); replace the file or drop the sample", name,
-                     get_ffmpeg_error(AVERROR_INVALIDDATA));
+                     get_ffmpeg_error_message(AVERROR_INVALIDDATA));
   }
   check_frame_pixels(parameters, name);
 }
@@ -180,7 +180,7 @@ const AVPacket* VideoContainer::read_packet() {
     if (code == AVERROR_EOF && context_->pb->error >= 0) return nullptr;
     if (code < 0 || (packet_->flags & AV_PKT_FLAG_CORRUPT) != 0) {
       throw data_error("{}: the video is damaged or truncated ({}); replace the file or drop the sample", name_,
-                       get_ffmpeg_error(code < 0 ? code : AVERROR_INVALIDDATA));
+                       get_ffmpeg_error_message(code < 0 ? code : AVERROR_INVALIDDATA));
     }
     // Decoders take a packet without data as the end of the stream.
     if (packet_->stream_index == stream_->index && packet_->size > 0) return packet_.get();

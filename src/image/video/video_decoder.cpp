@@ -15,7 +15,8 @@ namespace vlmtrain::image {
 namespace {
 
 UserError make_damaged_error(const std::string& name, int code) {
-  return data_error("{}: the video is damaged ({}); replace the file or drop the sample", name, get_ffmpeg_error(code));
+  return data_error("{}: the video is damaged ({}); replace the file or drop the sample", name,
+                    get_ffmpeg_error_message(code));
 }
 
 }  // namespace
@@ -36,7 +37,7 @@ VideoDecoder::VideoDecoder(VideoContainer& container) : container_(container), f
   if (code < 0) throw make_damaged_error(container.name(), code);
 }
 
-const AVFrame* VideoDecoder::decode_next() {
+const AVFrame* VideoDecoder::decode_next_frame() {
   while (true) {
     const int code = avcodec_receive_frame(context_.get(), frame_.get());
     if (code == AVERROR_EOF) return nullptr;
@@ -84,7 +85,7 @@ void RgbConverter::prepare_scaler(const ConversionKey& key, const std::string& n
   if (!scaler_) {
     throw data_error(
         "{}: cannot convert the video's pixels to RGB ({}); convert the video, for example to H.264 yuv420p", name,
-        get_ffmpeg_error(AVERROR(EINVAL)));
+        get_ffmpeg_error_message(AVERROR(EINVAL)));
   }
   // swscale converts RGB of more than 8 bits through YUV and would apply the range only once.
   const bool is_rgb = (av_pix_fmt_desc_get(static_cast<AVPixelFormat>(key.format))->flags & AV_PIX_FMT_FLAG_RGB) != 0;

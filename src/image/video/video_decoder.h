@@ -18,7 +18,7 @@ class VideoDecoder {
 
   /// Returns the next frame in presentation order, or null after the last one. Reads packets from
   /// the container as needed. The frame is valid until the next call.
-  const AVFrame* decode_next();
+  const AVFrame* decode_next_frame();
 
   /// Discards all packets. Must be called when the container seeks.
   void flush() { avcodec_flush_buffers(context_.get()); }

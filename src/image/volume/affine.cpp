@@ -115,9 +115,9 @@ double compute_shear_voxels(const AffineMatrix& affine, const std::array<int64_t
   for (int a = 0; a < 3; ++a) {
     for (int b = 0; b < 3; ++b) {
       if (a == b) continue;
-      double product = 0;
-      for (int row = 0; row < 3; ++row) product += affine[row][a] * affine[row][b];
-      const double cosine = product / (spacing[a] * spacing[b]);
+      double dot_product = 0;
+      for (int row = 0; row < 3; ++row) dot_product += affine[row][a] * affine[row][b];
+      const double cosine = dot_product / (spacing[a] * spacing[b]);
       const double length = static_cast<double>(size[a] - 1) * spacing[a];
       result = std::max(result, std::abs(cosine) * length / spacing[b]);
     }
@@ -125,12 +125,12 @@ double compute_shear_voxels(const AffineMatrix& affine, const std::array<int64_t
   return result;
 }
 
-AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3>& file_axis,
+AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3>& file_axes,
                              const std::array<bool, 3>& is_flipped) {
   AffineMatrix result;
   for (int row = 0; row < 3; ++row) {
     for (int axis = 0; axis < 3; ++axis) {
-      result[row][axis] = is_flipped[axis] ? -affine[row][file_axis[axis]] : affine[row][file_axis[axis]];
+      result[row][axis] = is_flipped[axis] ? -affine[row][file_axes[axis]] : affine[row][file_axes[axis]];
     }
   }
   return result;
@@ -139,22 +139,23 @@ AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3
 // Source: zoom_affine and compute_shape_offset in monai/data/utils.py. The shear is the
 // off-diagonal part of the Cholesky factor of AᵀA. MONAI's offset is the minimum over the scan's
 // corners; it is 0 only if no shear moves a corner below the first voxel.
-bool starts_at_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
-                      const std::array<double, 3>& spacing) {
+bool is_aligned_to_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
+                          const std::array<double, 3>& spacing) {
   constexpr double kTolerance = 1e-8;  // in voxels; absorbs the roundings of the factorization
-  AffineMatrix factor{};               // lower triangular
+  AffineMatrix cholesky_factor{};      // lower triangular
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j <= i; ++j) {
       double residual = 0;
       for (int row = 0; row < 3; ++row) residual += reoriented[row][i] * reoriented[row][j];
-      for (int k = 0; k < j; ++k) residual -= factor[i][k] * factor[j][k];
-      factor[i][j] = i == j ? std::sqrt(residual) : residual / factor[j][j];
+      for (int k = 0; k < j; ++k) residual -= cholesky_factor[i][k] * cholesky_factor[j][k];
+      cholesky_factor[i][j] = i == j ? std::sqrt(residual) : residual / cholesky_factor[j][j];
     }
   }
   for (int axis = 0; axis < 3; ++axis) {
     double min_offset = 0;
     for (int other_axis = axis + 1; other_axis < 3; ++other_axis) {
-      min_offset += std::min(factor[other_axis][axis] * static_cast<double>(size[other_axis] - 1) / spacing[axis], 0.0);
+      min_offset +=
+          std::min(cholesky_factor[other_axis][axis] * static_cast<double>(size[other_axis] - 1) / spacing[axis], 0.0);
     }
     if (min_offset < -kTolerance) return false;
   }
@@ -193,7 +194,7 @@ AxisDirections compute_axis_directions(const AffineMatrix& affine) {
     for (int row = 1; row < 3; ++row) {
       if (std::abs(rotation.m[row][column]) > std::abs(rotation.m[strongest_row][column])) strongest_row = row;
     }
-    result.file_axis[strongest_row] = column;
+    result.file_axes[strongest_row] = column;
     result.is_flipped[strongest_row] = rotation.m[strongest_row][column] < 0;
     std::ranges::fill(rotation.m[strongest_row], 0.0);  // later axes cannot choose this direction
   }
@@ -203,7 +204,7 @@ AxisDirections compute_axis_directions(const AffineMatrix& affine) {
 std::string to_axis_codes(const AxisDirections& directions) {
   std::string result(3, ' ');
   for (int axis = 0; axis < 3; ++axis) {
-    result[directions.file_axis[axis]] = (directions.is_flipped[axis] ? kNegativeCodes : kPositiveCodes)[axis];
+    result[directions.file_axes[axis]] = (directions.is_flipped[axis] ? kNegativeCodes : kPositiveCodes)[axis];
   }
   return result;
 }
@@ -214,7 +215,7 @@ AxisDirections parse_axis_codes(const std::string& codes) {
     const size_t positive_index = codes.find(kPositiveCodes[axis]);
     result.is_flipped[axis] = positive_index == std::string::npos;
     const size_t index = result.is_flipped[axis] ? codes.find(kNegativeCodes[axis]) : positive_index;
-    result.file_axis[axis] = static_cast<int>(index);
+    result.file_axes[axis] = static_cast<int>(index);
   }
   return result;
 }

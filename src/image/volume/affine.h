@@ -31,17 +31,17 @@ double compute_shear_voxels(const AffineMatrix& affine, const std::array<int64_t
 /// at the scan's first voxel. It aligns the centers instead if the axes are oblique by more than
 /// 1e-8 voxels, for example by roundings of the header. `size` is in voxels and `spacing` the
 /// requested one in mm, both by right, anterior and superior.
-bool starts_at_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
-                      const std::array<double, 3>& spacing);
+bool is_aligned_to_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
+                          const std::array<double, 3>& spacing);
 
-/// Returns the affine of a reoriented scan: column j is column file_axis[j], negated if
+/// Returns the affine of a reoriented scan: column j is column file_axes[j], negated if
 /// is_flipped[j]. Both arrays are members of AxisDirections.
-AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3>& file_axis,
+AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3>& file_axes,
                              const std::array<bool, 3>& is_flipped);
 
 /// The permutation and flips that reorient a scan to RAS+.
 struct AxisDirections {
-  std::array<int, 3> file_axis;    ///< the file's axes that run along right, anterior and superior
+  std::array<int, 3> file_axes;    ///< the file's axes that run along right, anterior and superior
   std::array<bool, 3> is_flipped;  ///< whether they run in the opposite directions
 
   bool operator==(const AxisDirections&) const = default;

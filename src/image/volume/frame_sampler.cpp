@@ -64,7 +64,7 @@ FrameSampler::FrameSampler(const NiftiHeader& header, const std::array<AxisSampl
 void FrameSampler::resample_row(int64_t row, const float* voxels) {
   sample_row(voxels, samples_[0], rows_[row % 2].data());
   std::vector<float>& plane = planes_[plane_index_ % 2];
-  row_schedule_.for_each_completed(row, [&](int64_t output) {
+  row_schedule_.for_each_completed_output(row, [&](int64_t output) {
     const std::vector<float>& a = rows_[samples_[1].first[output] % 2];
     const std::vector<float>& b = rows_[samples_[1].second[output] % 2];
     blend_rows(a.data(), b.data(), samples_[1].weight[output], std::ssize(a), plane.data() + output * std::ssize(a));
@@ -83,22 +83,22 @@ void FrameSampler::read_plane(VolumeStream& stream) {
       const bool is_row_needed = is_plane_needed && row_schedule_.is_needed(row);
       if (!is_row_needed && !must_check_all_rows) continue;
       converter_.convert(stored_block_.data() + (row - begin) * row_bytes, header_.size[0], voxel_row_.data());
-      if (must_check_all_rows) num_nonfinite_ += count_nonfinite(voxel_row_.data(), header_.size[0]);
+      if (must_check_all_rows) num_nonfinite_voxels_ += count_nonfinite(voxel_row_.data(), header_.size[0]);
       if (is_row_needed) resample_row(row, voxel_row_.data());
     }
   }
 }
 
 void FrameSampler::check_finite(const std::string& name) const {
-  if (num_nonfinite_ == 0) return;
+  if (num_nonfinite_voxels_ == 0) return;
   throw data_error(
       "{}: {} of the scan's {} voxels are NaN, infinite or too large for fp32; replace them in the tool that wrote it, "
       "in Python: numpy.nan_to_num(values, posinf=0, neginf=0)",
-      name, num_nonfinite_, header_.size[0] * header_.size[1] * header_.size[2]);
+      name, num_nonfinite_voxels_, header_.size[0] * header_.size[1] * header_.size[2]);
 }
 
 void FrameSampler::read(VolumeStream& stream, const PlaneCallback& callback) {
-  num_nonfinite_ = 0;
+  num_nonfinite_voxels_ = 0;
   const AxisSamples& plane_samples = samples_[2];
   for (plane_index_ = 0; plane_index_ < header_.size[2]; ++plane_index_) {
     if (!plane_schedule_.is_needed(plane_index_) && !converter_.may_be_nonfinite()) {
@@ -106,7 +106,7 @@ void FrameSampler::read(VolumeStream& stream, const PlaneCallback& callback) {
       continue;
     }
     read_plane(stream);
-    plane_schedule_.for_each_completed(plane_index_, [&](int64_t output) {
+    plane_schedule_.for_each_completed_output(plane_index_, [&](int64_t output) {
       blend_rows(planes_[plane_samples.first[output] % 2].data(), planes_[plane_samples.second[output] % 2].data(),
                  plane_samples.weight[output], std::ssize(blended_plane_), blended_plane_.data());
       callback(output, blended_plane_.data(), std::ssize(blended_plane_));

@@ -23,7 +23,7 @@ class OutputSchedule {
 
   /// Calls `visit` with the index of each output whose last needed voxel is `voxel`.
   template <class Visit>
-  void for_each_completed(int64_t voxel, const Visit& visit) const {
+  void for_each_completed_output(int64_t voxel, const Visit& visit) const {
     for (int64_t i = output_begin_[voxel]; i < output_begin_[voxel + 1]; ++i) visit(outputs_[i]);
   }
 
@@ -56,14 +56,14 @@ class FrameSampler {
   void read_plane(VolumeStream& stream);
   /// Resamples a row to rows_, and blends the rows of the plane that it completes.
   void resample_row(int64_t row, const float* voxels);
-  /// Throws UserError (kBadData) if num_nonfinite_ is not 0.
+  /// Throws UserError (kBadData) if num_nonfinite_voxels_ is not 0.
   void check_finite(const std::string& name) const;
 
   // The last two rows and planes of the scan, resampled: number i is at index i % 2.
   std::array<std::vector<float>, 2> rows_;
   std::array<std::vector<float>, 2> planes_;
-  int64_t plane_index_ = 0;    // index along the third axis
-  int64_t num_nonfinite_ = 0;  // voxels of the frame that are NaN or infinite
+  int64_t plane_index_ = 0;           // index along the third axis
+  int64_t num_nonfinite_voxels_ = 0;  // voxels of the frame that are NaN or infinite
 
   const NiftiHeader& header_;
   const std::array<AxisSamples, 3>& samples_;

@@ -11,7 +11,7 @@ namespace {
 
 /// The count, mean and standard deviation of values, merged chunk by chunk (Chan et al., 1979).
 /// This avoids cancellation for values far from zero.
-class Moments {
+class RunningStatistics {
  public:
   /// Adds a chunk, without the values for which `is_counted` returns false.
   template <class IsCounted>
@@ -60,16 +60,16 @@ template <class IsCounted>
 IntensityTransform make_z_score_transform(const std::vector<float>& values, const IsCounted& is_counted,
                                           std::string_view voxels_phrase, const std::string& name) {
   constexpr size_t kChunkSize = 4096;  // 16 KiB of floats remain in the L1 cache for the second pass
-  Moments moments;
+  RunningStatistics statistics;
   for (size_t begin = 0; begin < values.size(); begin += kChunkSize) {
-    moments.add(std::span(values).subspan(begin, std::min(kChunkSize, values.size() - begin)), is_counted);
+    statistics.add(std::span(values).subspan(begin, std::min(kChunkSize, values.size() - begin)), is_counted);
   }
-  if (moments.count() == 0) {
+  if (statistics.count() == 0) {
     throw data_error(
         "{}: cannot normalize the scan: all voxels are 0, so it has no foreground; check the file, or drop the sample",
         name);
   }
-  const auto standard_deviation = static_cast<float>(moments.standard_deviation());
+  const auto standard_deviation = static_cast<float>(statistics.standard_deviation());
   // The deviation of equal values may not be exactly 0, since their mean is rounded. Hence the
   // comparison of the values themselves.
   const auto first_counted = std::ranges::find_if(values, is_counted);
@@ -77,7 +77,7 @@ IntensityTransform make_z_score_transform(const std::vector<float>& values, cons
       std::ranges::any_of(first_counted, values.end(), [&](float v) { return is_counted(v) && v != *first_counted; });
   if (!has_different_values || !(standard_deviation > 0))
     throw make_constant_values_error(name, voxels_phrase, *first_counted);
-  return {.offset = static_cast<float>(moments.mean()), .divisor = standard_deviation};
+  return {.offset = static_cast<float>(statistics.mean()), .divisor = standard_deviation};
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ UserError make_not_nifti_error(const std::string& name, std::string_view detail)
   return data_error("{}: not a NIfTI file (.nii or .nii.gz){}", name, detail);
 }
 
-UserError make_pair_error(const std::string& name) {
+UserError make_hdr_img_pair_error(const std::string& name) {
   return data_error(
       "{}: a header of a file pair (.hdr and .img), which is not supported; convert the pair to one file, in Python: "
       "nibabel.save(nibabel.load(\"scan.hdr\"), \"scan.nii.gz\")",
@@ -69,7 +69,7 @@ RawHeader parse_nifti1(nifti_1_header header, const std::string& name) {
   const bool is_swapped = header.sizeof_hdr != kNifti1Bytes;
   if (is_swapped) nifti_swap_as_nifti1(&header);
   const std::string_view magic = to_string_view(header.magic);
-  if (magic.starts_with("ni1")) throw make_pair_error(name);
+  if (magic.starts_with("ni1")) throw make_hdr_img_pair_error(name);
   if (!magic.starts_with("n+1")) {
     throw make_not_nifti_error(name,
                                ", possibly Analyze 7.5, which does not define right and left; convert it to NIfTI");
@@ -81,7 +81,7 @@ RawHeader parse_nifti2(nifti_2_header header, const std::string& name) {
   const bool is_swapped = header.sizeof_hdr != kNifti2Bytes;
   if (is_swapped) nifti_swap_as_nifti2(&header);
   const std::string_view magic = to_string_view(header.magic);
-  if (magic.starts_with("ni2")) throw make_pair_error(name);
+  if (magic.starts_with("ni2")) throw make_hdr_img_pair_error(name);
   if (!magic.starts_with("n+2")) throw make_not_nifti_error(name, "");
   return {header, static_cast<double>(header.vox_offset), kNifti2Bytes, is_swapped};
 }
@@ -154,16 +154,16 @@ VoxelType to_voxel_type(int datatype, const std::string& name) {
 
 /// Reads and validates header.size and header.frames.
 void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeader& header) {
-  const int64_t axes = fields.dim[0];
-  if (axes < 1 || axes > 7) {
-    throw data_error("{}: the scan's header is damaged: it has {} axes, and 1 to 7 are valid; {}", name, axes,
+  const int64_t num_axes = fields.dim[0];
+  if (num_axes < 1 || num_axes > 7) {
+    throw data_error("{}: the scan's header is damaged: it has {} axes, and 1 to 7 are valid; {}", name, num_axes,
                      kDamagedHeaderHint);
   }
-  if (axes < 3) {
+  if (num_axes < 3) {
     throw data_error("{}: the scan has {} axes, and three are required; save a single slice as a PNG image", name,
-                     axes);
+                     num_axes);
   }
-  for (int64_t axis = 1; axis <= axes; ++axis) {
+  for (int64_t axis = 1; axis <= num_axes; ++axis) {
     const int64_t size = fields.dim[axis];
     if (size < 1 || size > kMaxVoxelsPerAxis) {
       throw data_error("{}: the scan's header gives {} voxels along axis {}, and 1 to {} are supported; {}", name, size,
@@ -177,9 +177,9 @@ void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeade
     }
   }
   std::copy_n(fields.dim + 1, 3, header.size.begin());
-  header.frames = axes > 3 ? fields.dim[4] : 1;
-  const int64_t voxels = header.size[0] * header.size[1] * header.size[2];
-  if (voxels > kMaxVoxels) {
+  header.frames = num_axes > 3 ? fields.dim[4] : 1;
+  const int64_t num_voxels = header.size[0] * header.size[1] * header.size[2];
+  if (num_voxels > kMaxVoxels) {
     throw data_error("{}: the scan's header gives {} × {} × {} voxels, more than {}; {}", name, header.size[0],
                      header.size[1], header.size[2], kMaxVoxels, kDamagedHeaderHint);
   }

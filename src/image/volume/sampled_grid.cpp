@@ -52,7 +52,7 @@ std::array<AxisSamples, 3> make_spaced_axis_samples(const VolumeInfo& info, cons
   for (int axis = 0; axis < 3; ++axis) spacing[axis] = snap_spacing(shape.spacing[axis], requested[axis]);
   const bool is_resampled = needs_resampling(shape, sizes, requested);
   const bool is_corner_aligned =
-      starts_at_corner(reorient_affine(affine, directions.file_axis, directions.is_flipped), shape.size, spacing);
+      is_aligned_to_corner(reorient_affine(affine, directions.file_axes, directions.is_flipped), shape.size, spacing);
   std::array<AxisSamples, 3> result;
   for (int axis = 0; axis < 3; ++axis) {
     const double step = is_resampled ? spacing[axis] / shape.spacing[axis] : 1;
@@ -63,10 +63,10 @@ std::array<AxisSamples, 3> make_spaced_axis_samples(const VolumeInfo& info, cons
   return result;
 }
 
-/// Appends a sample between the voxels first and first + 1 of an axis of `voxels` voxels.
-void add_sample(AxisSamples& samples, int64_t voxels, int64_t first, float weight) {
+/// Appends a sample between the voxels first and first + 1 of an axis of `num_voxels` voxels.
+void add_sample(AxisSamples& samples, int64_t num_voxels, int64_t first, float weight) {
   samples.first.push_back(static_cast<int32_t>(first));
-  samples.second.push_back(static_cast<int32_t>(std::min(first + (weight > 0 ? 1 : 0), voxels - 1)));
+  samples.second.push_back(static_cast<int32_t>(std::min(first + (weight > 0 ? 1 : 0), num_voxels - 1)));
   samples.weight.push_back(weight);
 }
 
@@ -76,8 +76,8 @@ RasShape get_ras_shape(const VolumeInfo& info) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
   RasShape result{};
   for (int axis = 0; axis < 3; ++axis) {
-    result.size[axis] = info.size[directions.file_axis[axis]];
-    result.spacing[axis] = info.spacing[directions.file_axis[axis]];
+    result.size[axis] = info.size[directions.file_axes[axis]];
+    result.spacing[axis] = info.spacing[directions.file_axes[axis]];
   }
   return result;
 }
@@ -111,13 +111,13 @@ SampledGrid make_sampled_grid(const VolumeInfo& info, const AffineMatrix& affine
   for (int axis = 0; axis < 3; ++axis) {
     // As in MONAI's ResizeWithPadOrCrop, an odd voxel is cropped at the start and padded at the
     // end.
-    const int64_t outputs = result.samples[axis].size();
+    const int64_t num_outputs = result.samples[axis].size();
     const int64_t requested = settings.size[axis];
-    result.crop_begin[axis] = outputs > requested ? outputs / 2 - requested / 2 : 0;
-    result.num_kept[axis] = std::min(outputs, requested);
-    result.pad_before[axis] = (requested - result.num_kept[axis]) / 2;
+    result.crop_begin[axis] = num_outputs > requested ? num_outputs / 2 - requested / 2 : 0;
+    result.cropped_size[axis] = std::min(num_outputs, requested);
+    result.pad_before[axis] = (requested - result.cropped_size[axis]) / 2;
     if (needs_full_volume(settings.normalization)) continue;
-    result.samples[axis] = select_samples(result.samples[axis], result.crop_begin[axis], result.num_kept[axis]);
+    result.samples[axis] = select_samples(result.samples[axis], result.crop_begin[axis], result.cropped_size[axis]);
     result.crop_begin[axis] = 0;
   }
   return result;
@@ -127,7 +127,7 @@ std::array<AxisSamples, 3> order_samples_by_file_axis(const SampledGrid& grid, c
   const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<AxisSamples, 3> result;
   for (int axis = 0; axis < 3; ++axis) {
-    const int file_axis = directions.file_axis[axis];
+    const int file_axis = directions.file_axes[axis];
     result[file_axis] =
         directions.is_flipped[axis] ? mirror_samples(grid.samples[axis], info.size[file_axis]) : grid.samples[axis];
   }
@@ -135,27 +135,27 @@ std::array<AxisSamples, 3> order_samples_by_file_axis(const SampledGrid& grid, c
 }
 
 // Source: area_pixel_compute_source_index and guard_index_and_lambda in ATen/native/UpSample.h.
-AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs) {
+AxisSamples make_fitted_samples(int64_t num_voxels, int64_t num_outputs) {
   AxisSamples result;
-  const float scale = static_cast<float>(voxels) / static_cast<float>(outputs);
-  for (int64_t i = 0; i < outputs; ++i) {
+  const float scale = static_cast<float>(num_voxels) / static_cast<float>(num_outputs);
+  for (int64_t i = 0; i < num_outputs; ++i) {
     const float position = std::max(scale * (static_cast<float>(i) + 0.5F) - 0.5F, 0.0F);
-    const auto first = std::min(static_cast<int64_t>(position), voxels - 1);
-    add_sample(result, voxels, first, std::clamp(position - static_cast<float>(first), 0.0F, 1.0F));
+    const auto first = std::min(static_cast<int64_t>(position), num_voxels - 1);
+    add_sample(result, num_voxels, first, std::clamp(position - static_cast<float>(first), 0.0F, 1.0F));
   }
   return result;
 }
 
-AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step) {
+AxisSamples make_stepped_samples(int64_t num_voxels, int64_t num_outputs, double begin, double step) {
   // A position this close to a voxel, in voxels, is moved to it, so that a background of 0 stays
   // exactly 0. Above the roundings of positions.
   constexpr double kSnapDistance = 1e-9;
   AxisSamples result;
-  for (int64_t i = 0; i < outputs; ++i) {
-    double position = std::clamp(begin + static_cast<double>(i) * step, 0.0, static_cast<double>(voxels - 1));
+  for (int64_t i = 0; i < num_outputs; ++i) {
+    double position = std::clamp(begin + static_cast<double>(i) * step, 0.0, static_cast<double>(num_voxels - 1));
     if (const double rounded = std::round(position); std::abs(position - rounded) < kSnapDistance) position = rounded;
     const double first = std::floor(position);
-    add_sample(result, voxels, static_cast<int64_t>(first), static_cast<float>(position - first));
+    add_sample(result, num_voxels, static_cast<int64_t>(first), static_cast<float>(position - first));
   }
   return result;
 }
@@ -169,9 +169,9 @@ std::vector<int64_t> space_evenly(int64_t range, int64_t count) {
   return result;
 }
 
-AxisSamples make_voxel_samples(int64_t voxels, int64_t outputs) {
+AxisSamples make_voxel_samples(int64_t num_voxels, int64_t num_outputs) {
   AxisSamples result;
-  for (const int64_t voxel : space_evenly(voxels, outputs)) add_sample(result, voxels, voxel, 0);
+  for (const int64_t voxel : space_evenly(num_voxels, num_outputs)) add_sample(result, num_voxels, voxel, 0);
   return result;
 }
 
@@ -182,8 +182,8 @@ AxisSamples select_samples(const AxisSamples& samples, int64_t begin, int64_t co
   return {slice(samples.first), slice(samples.second), slice(samples.weight)};
 }
 
-AxisSamples mirror_samples(AxisSamples samples, int64_t voxels) {
-  const auto mirror_voxel = [voxels](int32_t& voxel) { voxel = static_cast<int32_t>(voxels - 1 - voxel); };
+AxisSamples mirror_samples(AxisSamples samples, int64_t num_voxels) {
+  const auto mirror_voxel = [num_voxels](int32_t& voxel) { voxel = static_cast<int32_t>(num_voxels - 1 - voxel); };
   std::ranges::for_each(samples.first, mirror_voxel);
   std::ranges::for_each(samples.second, mirror_voxel);
   return samples;

@@ -23,24 +23,24 @@ struct AxisSamples {
   int64_t size() const { return static_cast<int64_t>(first.size()); }
 };
 
-// `voxels` is the length of an axis in the scan, `outputs` its length after resampling.
+// `num_voxels` is the length of an axis in the scan, `num_outputs` its length after resampling.
 
-/// Returns `outputs` samples of the whole axis, as in torch's interpolate(mode="trilinear",
+/// Returns `num_outputs` samples of the whole axis, as in torch's interpolate(mode="trilinear",
 /// align_corners=False), whose positions are computed in fp32.
-AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs);
+AxisSamples make_fitted_samples(int64_t num_voxels, int64_t num_outputs);
 
 /// Returns samples at the positions begin, begin + step, …, in voxels, as in MONAI's
 /// Spacing(padding_mode="border"): positions outside of the axis are moved to its nearest voxel.
-AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step);
+AxisSamples make_stepped_samples(int64_t num_voxels, int64_t num_outputs, double begin, double step);
 
-/// Returns `outputs` evenly spaced voxels without interpolation; see space_evenly().
-AxisSamples make_voxel_samples(int64_t voxels, int64_t outputs);
+/// Returns `num_outputs` evenly spaced voxels without interpolation; see space_evenly().
+AxisSamples make_voxel_samples(int64_t num_voxels, int64_t num_outputs);
 
 /// Returns the samples of outputs begin to begin + count - 1.
 AxisSamples select_samples(const AxisSamples& samples, int64_t begin, int64_t count);
 
 /// Returns samples that give the same outputs if the axis is stored in reverse.
-AxisSamples mirror_samples(AxisSamples samples, int64_t voxels);
+AxisSamples mirror_samples(AxisSamples samples, int64_t num_voxels);
 
 /// Returns the samples of the outputs in reverse order.
 AxisSamples reverse_samples(AxisSamples samples);
@@ -52,9 +52,9 @@ std::vector<int64_t> space_evenly(int64_t range, int64_t count);
 /// The resampling, cropping and padding of a volume. Arrays are by right, anterior and superior.
 struct SampledGrid {
   std::array<AxisSamples, 3> samples;
-  std::array<int64_t, 3> crop_begin{};  ///< index of the first sample that the result keeps
-  std::array<int64_t, 3> num_kept{};    ///< number of samples that the result keeps
-  std::array<int64_t, 3> pad_before{};  ///< number of zeros in the result before the samples
+  std::array<int64_t, 3> crop_begin{};    ///< index of the first sample that the result keeps
+  std::array<int64_t, 3> cropped_size{};  ///< number of samples that the result keeps
+  std::array<int64_t, 3> pad_before{};    ///< number of zeros in the result before the samples
 
   /// Returns the number of resampled values, before cropping.
   int64_t num_values() const { return samples[0].size() * samples[1].size() * samples[2].size(); }
@@ -104,20 +104,20 @@ template <class Value, class Transform>
 void copy_strided(const StridedCopy& copy, const float* source, Value* target, const Transform& transform) {
   // Of the first two axes, the one with the smaller stride in the source is the inner one. The
   // third axis is contiguous in the target.
-  const int inner = copy.source_stride[0] < copy.source_stride[1] ? 0 : 1;
-  const int outer = 1 - inner;
+  const int inner_axis = copy.source_stride[0] < copy.source_stride[1] ? 0 : 1;
+  const int outer_axis = 1 - inner_axis;
   constexpr int64_t kTileSize = 16;  // floats in a cache line of 64 bytes
-  for (int64_t outer_index = 0; outer_index < copy.count[outer]; ++outer_index) {
-    const float* const source_row = source + outer_index * copy.source_stride[outer];
-    Value* const target_row = target + outer_index * copy.target_stride[outer];
-    for (int64_t inner_begin = 0; inner_begin < copy.count[inner]; inner_begin += kTileSize) {
-      const int64_t inner_end = std::min(inner_begin + kTileSize, copy.count[inner]);
+  for (int64_t outer_index = 0; outer_index < copy.count[outer_axis]; ++outer_index) {
+    const float* const source_row = source + outer_index * copy.source_stride[outer_axis];
+    Value* const target_row = target + outer_index * copy.target_stride[outer_axis];
+    for (int64_t inner_begin = 0; inner_begin < copy.count[inner_axis]; inner_begin += kTileSize) {
+      const int64_t inner_end = std::min(inner_begin + kTileSize, copy.count[inner_axis]);
       for (int64_t begin = 0; begin < copy.count[2]; begin += kTileSize) {
         const int64_t end = std::min(begin + kTileSize, copy.count[2]);
         for (int64_t inner_index = inner_begin; inner_index < inner_end; ++inner_index) {
           for (int64_t i = begin; i < end; ++i) {
-            target_row[inner_index * copy.target_stride[inner] + i * copy.target_stride[2]] =
-                transform(source_row[inner_index * copy.source_stride[inner] + i * copy.source_stride[2]]);
+            target_row[inner_index * copy.target_stride[inner_axis] + i * copy.target_stride[2]] =
+                transform(source_row[inner_index * copy.source_stride[inner_axis] + i * copy.source_stride[2]]);
           }
         }
       }

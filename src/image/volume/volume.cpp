@@ -24,18 +24,18 @@ namespace {
 
 /// Returns the copy from a resampled frame, in file order with the first axis contiguous, to a
 /// volume of the result.
-StridedCopy make_result_copy(const SampledGrid& grid, const VolumeInfo& info, const VolumeSettings& settings) {
+StridedCopy plan_result_copy(const SampledGrid& grid, const VolumeInfo& info, const VolumeSettings& settings) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<int64_t, 3> file_strides{};
   int64_t stride = 1;
   for (int file_axis = 0; file_axis < 3; ++file_axis) {
     file_strides[file_axis] = stride;
-    stride *= grid.samples[std::ranges::find(directions.file_axis, file_axis) - directions.file_axis.begin()].size();
+    stride *= grid.samples[std::ranges::find(directions.file_axes, file_axis) - directions.file_axes.begin()].size();
   }
-  StridedCopy result{.count = grid.num_kept,
+  StridedCopy result{.count = grid.cropped_size,
                      .source_stride = {},
                      .target_stride = {settings.size[1] * settings.size[2], settings.size[2], 1}};
-  for (int axis = 0; axis < 3; ++axis) result.source_stride[axis] = file_strides[directions.file_axis[axis]];
+  for (int axis = 0; axis < 3; ++axis) result.source_stride[axis] = file_strides[directions.file_axes[axis]];
   return result;
 }
 
@@ -67,7 +67,7 @@ void check_fits_half(float max_magnitude, const std::string& name) {
 }
 
 /// A reader that resamples and normalizes the frames of one scan. Reads the file once, forward:
-/// call either read_mean() or read_frames(), once. The settings must outlive the object.
+/// call either read_mean_frame() or read_frames(), once. The settings must outlive the object.
 class VolumeReader {
  public:
   VolumeReader(const io::MediaRef& scan, const VolumeSettings& settings)
@@ -78,7 +78,7 @@ class VolumeReader {
         grid_(make_sampled_grid(info_, header_.affine, settings, name())),
         samples_(order_samples_by_file_axis(grid_, info_)),
         sampler_(header_, samples_),
-        result_copy_(make_result_copy(grid_, info_, settings)) {
+        result_copy_(plan_result_copy(grid_, info_, settings)) {
     check_is_orthogonal(header_, settings, name());
   }
 
@@ -86,7 +86,7 @@ class VolumeReader {
   const VolumeInfo& info() const { return info_; }
 
   /// Writes the mean of all frames to `out` [1, right, anterior, superior].
-  void read_mean(const at::Tensor& out) {
+  void read_mean_frame(const at::Tensor& out) {
     std::vector<double> sums(grid_.num_values());
     for (int64_t frame = 0; frame < info_.frames; ++frame) {
       sampler_.read(*stream_, [&](int64_t index, const float* plane, int64_t size) {
@@ -94,11 +94,11 @@ class VolumeReader {
         for (int64_t i = 0; i < size; ++i) sum[i] += plane[i];
       });
     }
-    stream_->finish();
+    stream_->verify_checksum();
     values_.resize(sums.size());
     const auto frames = static_cast<double>(info_.frames);
     std::ranges::transform(sums, values_.begin(), [frames](double sum) { return static_cast<float>(sum / frames); });
-    write_normalized(out);
+    write_normalized_values(out);
   }
 
   /// Writes the frames at these ascending indices to `out` [frames, 1, right, anterior, superior].
@@ -111,14 +111,14 @@ class VolumeReader {
         std::copy_n(plane, size, values_.data() + index * size);
       });
       next_frame = frames[i] + 1;
-      if (next_frame == info_.frames) stream_->finish();
-      write_normalized(out[static_cast<int64_t>(i)]);
+      if (next_frame == info_.frames) stream_->verify_checksum();
+      write_normalized_values(out[static_cast<int64_t>(i)]);
     }
   }
 
  private:
   /// Normalizes values_ and writes them to `out`, one volume of the result.
-  void write_normalized(const at::Tensor& out) {
+  void write_normalized_values(const at::Tensor& out) {
     const IntensityTransform transform = make_intensity_transform(values_, settings_, name());
     const float* const source = values_.data() + compute_offset(grid_.crop_begin, result_copy_.source_stride);
     const int64_t result_offset = compute_offset(grid_.pad_before, result_copy_.target_stride);
@@ -162,8 +162,8 @@ void check_settings(const VolumeSettings& settings) {
 
 /// Implements count_volumes(). `name` identifies the scan in the message.
 int64_t count_file_volumes(const VolumeInfo& info, const VolumeSettings& settings, const std::string& name) {
-  if (info.frames == 1 || settings.series == SeriesUse::kMean) return 1;
-  if (settings.series == SeriesUse::kFrames) return std::min(info.frames, settings.max_frames);
+  if (info.frames == 1 || settings.series == TimeSeriesMode::kMean) return 1;
+  if (settings.series == TimeSeriesMode::kFrames) return std::min(info.frames, settings.max_frames);
   throw data_error(
       "{}: a series of {} volumes (functional or diffusion MRI), but one is expected; use their mean or some of the "
       "frames, or save the volume you need as a separate file",
@@ -186,20 +186,20 @@ int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& set
   constexpr double kFixedBytes = 1 << 20;
   const std::array<double, 3> sampled_sizes = compute_sampled_sizes(get_ras_shape(info), settings);
   double num_values = 1;
-  double num_kept_values = 1;
+  double num_cropped_values = 1;
   double longest_axis = 0;
   for (int axis = 0; axis < 3; ++axis) {
-    num_kept_values *= std::min(sampled_sizes[axis], static_cast<double>(settings.size[axis]));
+    num_cropped_values *= std::min(sampled_sizes[axis], static_cast<double>(settings.size[axis]));
     num_values *= sampled_sizes[axis];
     longest_axis = std::max(longest_axis, sampled_sizes[axis]);
   }
-  num_values = std::min(needs_full_volume(settings.normalization) ? num_values : num_kept_values,
+  num_values = std::min(needs_full_volume(settings.normalization) ? num_values : num_cropped_values,
                         static_cast<double>(kMaxSampledValues));
   // For each value: fp32, a copy that compute_percentiles() sorts, and the sum of a mean in fp64.
   // Also three planes of fp32, and a row of the scan as stored (up to 8 bytes) and in fp32 (4).
-  const bool is_mean = settings.series == SeriesUse::kMean && info.frames > 1;
+  const bool averages_frames = settings.series == TimeSeriesMode::kMean && info.frames > 1;
   const double bytes_per_value =
-      4 + (settings.normalization == VolumeNormalization::kPercentile ? 4 : 0) + (is_mean ? 8 : 0);
+      4 + (settings.normalization == VolumeNormalization::kPercentile ? 4 : 0) + (averages_frames ? 8 : 0);
   const double plane_bytes = std::min(3 * 4 * longest_axis * longest_axis, 3 * 4 * num_values);
   const double row_bytes = 12.0 * static_cast<double>(std::ranges::max(info.size));
   return static_cast<int64_t>(kFixedBytes + num_values * bytes_per_value + plane_bytes + row_bytes);
@@ -208,12 +208,12 @@ int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& set
 at::Tensor read_volume(const io::MediaRef& scan, const VolumeSettings& settings) {
   check_settings(settings);
   VolumeReader reader(scan, settings);
-  const int64_t volumes = count_file_volumes(reader.info(), settings, reader.name());
-  at::Tensor result = at::zeros({volumes, 1, settings.size[0], settings.size[1], settings.size[2]}, settings.dtype);
-  if (reader.info().frames > 1 && settings.series == SeriesUse::kMean) {
-    reader.read_mean(result[0]);
+  const int64_t num_volumes = count_file_volumes(reader.info(), settings, reader.name());
+  at::Tensor result = at::zeros({num_volumes, 1, settings.size[0], settings.size[1], settings.size[2]}, settings.dtype);
+  if (reader.info().frames > 1 && settings.series == TimeSeriesMode::kMean) {
+    reader.read_mean_frame(result[0]);
   } else {
-    reader.read_frames(space_evenly(reader.info().frames, volumes), result);
+    reader.read_frames(space_evenly(reader.info().frames, num_volumes), result);
   }
   return result;
 }

@@ -26,7 +26,7 @@ namespace {
 /// The axes of slices, as indices 0 to 2 of right, anterior and superior: across the slices, from
 /// row to row, and from column to column of an image.
 struct PlaneAxes {
-  int across;
+  int slice_axis;
   int row_axis;
   int column_axis;
 };
@@ -48,29 +48,29 @@ PlaneAxes get_plane_axes(SlicePlane plane) {
 /// their axes, so that superior and anterior are up, and right is on the left.
 SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& settings) {
   const RasShape shape = get_ras_shape(info);
-  const auto [across, rows, columns] = get_plane_axes(settings.plane);
+  const auto [slice_axis, row_axis, column_axis] = get_plane_axes(settings.plane);
   const auto [height, width] = compute_slice_size(info, settings);
   SampledGrid grid;
-  grid.samples[across] = make_voxel_samples(shape.size[across], count_slices(info, settings));
-  grid.samples[rows] = reverse_samples(make_fitted_samples(shape.size[rows], height));
-  grid.samples[columns] = reverse_samples(make_fitted_samples(shape.size[columns], width));
+  grid.samples[slice_axis] = make_voxel_samples(shape.size[slice_axis], count_slices(info, settings));
+  grid.samples[row_axis] = reverse_samples(make_fitted_samples(shape.size[row_axis], height));
+  grid.samples[column_axis] = reverse_samples(make_fitted_samples(shape.size[column_axis], width));
   return grid;
 }
 
 /// Returns the copy from file order, with the first axis contiguous, to [slices, rows, columns].
-StridedCopy make_slice_copy(const SampledGrid& grid, const VolumeInfo& info, SlicePlane plane) {
+StridedCopy plan_slice_copy(const SampledGrid& grid, const VolumeInfo& info, SlicePlane plane) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<int64_t, 3> axis_strides{};
   int64_t stride = 1;
   for (int file_axis = 0; file_axis < 3; ++file_axis) {
-    const auto axis = std::ranges::find(directions.file_axis, file_axis) - directions.file_axis.begin();
+    const auto axis = std::ranges::find(directions.file_axes, file_axis) - directions.file_axes.begin();
     axis_strides[axis] = stride;
     stride *= grid.samples[axis].size();
   }
-  const auto [across, rows, columns] = get_plane_axes(plane);
-  const int64_t height = grid.samples[rows].size(), width = grid.samples[columns].size();
-  return {.count = {grid.samples[across].size(), height, width},
-          .source_stride = {axis_strides[across], axis_strides[rows], axis_strides[columns]},
+  const auto [slice_axis, row_axis, column_axis] = get_plane_axes(plane);
+  const int64_t height = grid.samples[row_axis].size(), width = grid.samples[column_axis].size();
+  return {.count = {grid.samples[slice_axis].size(), height, width},
+          .source_stride = {axis_strides[slice_axis], axis_strides[row_axis], axis_strides[column_axis]},
           .target_stride = {height * width, width, 1}};
 }
 
@@ -116,7 +116,7 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
   sampler.read(stream, [&](int64_t index, const float* plane, int64_t size) {
     std::copy_n(plane, size, values.data() + index * size);
   });
-  stream.finish();
+  stream.verify_checksum();
   return values;
 }
 
@@ -135,16 +135,16 @@ size_t get_ras_axis(char code) {
 }  // namespace
 
 int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings) {
-  return std::min(settings.max_slices, get_ras_shape(info).size[get_plane_axes(settings.plane).across]);
+  return std::min(settings.max_slices, get_ras_shape(info).size[get_plane_axes(settings.plane).slice_axis]);
 }
 
 ImageSize compute_slice_size(const VolumeInfo& info, const SliceSettings& settings) {
   const RasShape shape = get_ras_shape(info);
-  const auto [across, rows, columns] = get_plane_axes(settings.plane);
-  const double height = static_cast<double>(shape.size[rows]) * shape.spacing[rows];
-  const double width = static_cast<double>(shape.size[columns]) * shape.spacing[columns];
-  const double pixel_mm = std::max(std::min(shape.spacing[rows], shape.spacing[columns]),
-                                   std::max(height, width) / static_cast<double>(kMaxSlicePixels));
+  const auto [slice_axis, row_axis, column_axis] = get_plane_axes(settings.plane);
+  const double height = static_cast<double>(shape.size[row_axis]) * shape.spacing[row_axis];
+  const double width = static_cast<double>(shape.size[column_axis]) * shape.spacing[column_axis];
+  const double pixel_mm = std::max(std::min(shape.spacing[row_axis], shape.spacing[column_axis]),
+                                   std::max(height, width) / static_cast<double>(kMaxSliceSide));
   const auto to_pixels = [pixel_mm](double length_mm) {
     return std::max<int64_t>(std::llround(length_mm / pixel_mm), 1);
   };
@@ -173,7 +173,7 @@ std::vector<at::Tensor> read_slices(const io::MediaRef& scan, const SliceSetting
   const SampledGrid grid = make_slice_grid(info, settings);
   const std::vector<float> values = read_slice_values(*stream, header, grid, info);
   const std::vector<IntensityTransform> windows = make_windows(values, settings, stream->name());
-  StridedCopy copy = make_slice_copy(grid, info, settings.plane);
+  StridedCopy copy = plan_slice_copy(grid, info, settings.plane);
   const auto [slices, height, width] = copy.count;
   copy.count[0] = 1;  // one slice at a time, each to its own tensor
   std::vector<at::Tensor> result;
@@ -198,11 +198,11 @@ at::Tensor render_orthogonal_slices(const at::Tensor& volume) {
                  "dimensions",
                  volume.dim());
   const at::Tensor voxels = volume[0].to(at::kFloat);
-  const auto select_middle = [&](int64_t axis) { return voxels.select(axis, voxels.size(axis) / 2); };
+  const auto select_middle_slice = [&](int64_t axis) { return voxels.select(axis, voxels.size(axis) / 2); };
   // Rows and columns are mirrored: the subject's right is on the left, and anterior or superior is
   // up.
-  const std::vector<at::Tensor> planes{select_middle(2).t().flip({0, 1}), select_middle(1).t().flip({0, 1}),
-                                       select_middle(0).t().flip({0, 1})};
+  const std::vector<at::Tensor> planes{select_middle_slice(2).t().flip({0, 1}), select_middle_slice(1).t().flip({0, 1}),
+                                       select_middle_slice(0).t().flip({0, 1})};
   int64_t height = 0;
   std::vector<at::Tensor> values;
   for (const at::Tensor& plane : planes) {
@@ -230,7 +230,7 @@ at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t max_pixels) {
       std::max(longest_extent / static_cast<double>(max_pixels), *std::ranges::min_element(info.spacing));
   VolumeSettings settings;
   settings.normalization = VolumeNormalization::kNone;
-  settings.series = SeriesUse::kMean;
+  settings.series = TimeSeriesMode::kMean;
   for (size_t axis = 0; axis < 3; ++axis) {
     settings.size[get_ras_axis(info.orientation[axis])] =
         std::max<int64_t>(1, std::llround(get_extent(axis) / pixel_mm));

@@ -25,7 +25,7 @@ class PlainVolumeStream final : public VolumeStream {
     if (input_.read(out) != out.size()) throw data_error("{}: the scan is truncated; copy or convert it again", name());
   }
   void skip(uint64_t bytes) override { input_.seek(input_.position() + bytes); }
-  void finish() override {}
+  void verify_checksum() override {}
   uint64_t max_bytes() const override { return input_.size(); }
   bool is_compressed() const override { return false; }
 
@@ -98,7 +98,7 @@ GzipStream::~GzipStream() {
   inflateEnd(&zlib_);
 }
 
-void GzipStream::refill() {
+void GzipStream::refill_input_buffer() {
   if (zlib_.avail_in > 0) return;
   const size_t count = input_.read(input_buffer_);
   if (count == 0) throw data_error("{}: the compressed scan is truncated; copy or convert it again", name());
@@ -111,21 +111,21 @@ void GzipStream::start_next_member() {
   while (*zlib_.next_in == 0) {
     ++zlib_.next_in;
     --zlib_.avail_in;
-    refill();
+    refill_input_buffer();
   }
   if (*zlib_.next_in != kGzipMagic[0]) {
     throw data_error(
         "{}: the compressed scan ends before its last voxel, and other data follow; copy or convert it again", name());
   }
   inflateReset(&zlib_);
-  member_has_ended_ = false;
+  has_member_ended_ = false;
 }
 
-void GzipStream::inflate_next() {
-  refill();
-  if (member_has_ended_) start_next_member();
+void GzipStream::inflate_next_bytes() {
+  refill_input_buffer();
+  if (has_member_ended_) start_next_member();
   const int result = inflate(&zlib_, Z_NO_FLUSH);
-  member_has_ended_ = result == Z_STREAM_END;
+  has_member_ended_ = result == Z_STREAM_END;
   // Z_BUF_ERROR: zlib needs more input.
   if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
     throw data_error("{}: the compressed scan is damaged ({}); copy or convert it again", name(),
@@ -137,7 +137,7 @@ void GzipStream::read(std::span<uint8_t> out) {
   zlib_.next_out = out.data();
   // Callers read at most a block of rows or kInputBufferBytes, which fits in uInt.
   zlib_.avail_out = static_cast<uInt>(out.size());
-  while (zlib_.avail_out > 0) inflate_next();
+  while (zlib_.avail_out > 0) inflate_next_bytes();
 }
 
 void GzipStream::skip(uint64_t bytes) {
@@ -149,13 +149,13 @@ void GzipStream::skip(uint64_t bytes) {
   }
 }
 
-void GzipStream::finish() {
+void GzipStream::verify_checksum() {
   // The checksum follows the member's last byte: inflate() verifies it while it looks for one more
   // byte. Data after the last voxel is not an error; the checksum is then not verified.
   uint8_t extra_byte = 0;
   zlib_.next_out = &extra_byte;
   zlib_.avail_out = 1;
-  while (!member_has_ended_ && zlib_.avail_out > 0) inflate_next();
+  while (!has_member_ended_ && zlib_.avail_out > 0) inflate_next_bytes();
 }
 
 uint64_t GzipStream::max_bytes() const {

@@ -31,7 +31,7 @@ class VolumeStream {
 
   /// Verifies the checksum of a compressed scan after its last voxel. Throws UserError (kBadData)
   /// if it is wrong. Does nothing for uncompressed scans. No other method may be called afterwards.
-  virtual void finish() = 0;
+  virtual void verify_checksum() = 0;
 
   /// Returns an upper bound of the number of decompressed bytes, from the size of the file.
   virtual uint64_t max_bytes() const = 0;
@@ -83,22 +83,22 @@ class GzipStream final : public VolumeStream {
   const std::string& name() const override { return input_.name(); }
   void read(std::span<uint8_t> out) override;
   void skip(uint64_t bytes) override;
-  void finish() override;
+  void verify_checksum() override;
   uint64_t max_bytes() const override;
   bool is_compressed() const override { return true; }
 
  private:
   /// Reads compressed bytes if none remain. Throws UserError (kBadData) at the end of the file.
-  void refill();
+  void refill_input_buffer();
   /// Skips zeros and starts the next member. REQUIRES: the last member has ended.
   void start_next_member();
   /// Calls inflate() once, with the output that zlib_ has.
-  void inflate_next();
+  void inflate_next_bytes();
 
   VolumeInput input_;
   std::vector<uint8_t> input_buffer_;
   z_stream zlib_{};
-  bool member_has_ended_ = false;
+  bool has_member_ended_ = false;
 };
 
 }  // namespace vlmtrain::image

@@ -36,21 +36,21 @@ struct UnsignedInt<8> {
   static Type swap_bytes(Type value) { return __builtin_bswap64(value); }
 };
 
-template <class T, bool kSwapped>
+template <class T, bool kIsSwapped>
 T read_voxel(const uint8_t* stored_voxels, int64_t index) {
   using Bits = UnsignedInt<sizeof(T)>;
   typename Bits::Type bits;
   std::memcpy(&bits, stored_voxels + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  if constexpr (kSwapped) bits = Bits::swap_bytes(bits);
+  if constexpr (kIsSwapped) bits = Bits::swap_bytes(bits);
   return std::bit_cast<T>(bits);
 }
 
-/// Converts `count` voxels of type T to `values`. Without kScaled, `scaling` is ignored.
-template <class T, bool kSwapped, bool kScaled>
+/// Converts `count` voxels of type T to `values`. Without kHasScaling, `scaling` is ignored.
+template <class T, bool kIsSwapped, bool kHasScaling>
 void convert_voxels(const uint8_t* stored_voxels, int64_t count, VoxelScaling scaling, float* values) {
   for (int64_t i = 0; i < count; ++i) {
-    const T value = read_voxel<T, kSwapped>(stored_voxels, i);
-    if constexpr (kScaled) {
+    const T value = read_voxel<T, kIsSwapped>(stored_voxels, i);
+    if constexpr (kHasScaling) {
       values[i] = static_cast<float>(static_cast<double>(value) * scaling.slope + scaling.intercept);
     } else {
       values[i] = static_cast<float>(value);
@@ -58,10 +58,10 @@ void convert_voxels(const uint8_t* stored_voxels, int64_t count, VoxelScaling sc
   }
 }
 
-using ConvertVoxels = void (*)(const uint8_t*, int64_t, VoxelScaling, float*);
+using ConvertVoxelsFunction = void (*)(const uint8_t*, int64_t, VoxelScaling, float*);
 
 template <class T>
-ConvertVoxels select_converter(bool is_swapped, bool has_scaling) {
+ConvertVoxelsFunction select_converter(bool is_swapped, bool has_scaling) {
   if (is_swapped) return has_scaling ? convert_voxels<T, true, true> : convert_voxels<T, true, false>;
   return has_scaling ? convert_voxels<T, false, true> : convert_voxels<T, false, false>;
 }

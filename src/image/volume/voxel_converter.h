@@ -34,10 +34,10 @@ class VoxelConverter {
   bool may_be_nonfinite() const { return may_be_nonfinite_; }
 
  private:
-  using Convert = void (*)(const uint8_t* stored_voxels, int64_t count, VoxelScaling scaling, float* values);
+  using ConvertFunction = void (*)(const uint8_t* stored_voxels, int64_t count, VoxelScaling scaling, float* values);
 
   VoxelScaling scaling_;
-  Convert convert_;
+  ConvertFunction convert_;
   bool may_be_nonfinite_;
 };
 

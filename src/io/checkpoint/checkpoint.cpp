@@ -58,14 +58,14 @@ bool is_safetensors(std::string_view name) {
 /// Joins the first names of a list for a message.
 std::string join_names(const std::vector<std::string>& names) {
   constexpr size_t kMaxListed = 3;  // keeps the message on one line
-  const std::vector<std::string> first(names.begin(),
-                                       names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMaxListed)));
-  return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListed ? ", …" : "");
+  const std::vector<std::string> first_names(
+      names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMaxListed)));
+  return fmt::format("{}{}", fmt::join(first_names, ", "), names.size() > kMaxListed ? ", …" : "");
 }
 
 /// Returns the files that an index names. Returns an empty set if it cannot be read: the error is
 /// reported when the weights are loaded.
-std::set<std::string> read_index_files(const fs::path& index) {
+std::set<std::string> list_indexed_files(const fs::path& index) {
   std::set<std::string> files;
   try {
     const auto content = read_json(index);
@@ -81,7 +81,7 @@ std::set<std::string> read_index_files(const fs::path& index) {
 }
 
 /// Returns the tensors that are in more than one shard.
-std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<std::string>& shards) {
+std::vector<std::string> find_duplicate_tensors(const fs::path& folder, const std::set<std::string>& shards) {
   std::map<std::string, int> counts;
   for (const auto& shard : shards) {
     const SafetensorsFile file(folder / shard);
@@ -94,7 +94,7 @@ std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<
   return names;
 }
 
-[[noreturn]] void fail_without_weights(const fs::path& folder) {
+[[noreturn]] void fail_missing_weights(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
     throw data_error("the checkpoint folder {} does not exist; download models of the Hugging Face Hub first",
                      folder.string());
@@ -107,7 +107,7 @@ std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<
           folder.string(), pickled_name, folder.string());
     }
   }
-  if (const std::string other_weights = describe_other_weights(folder); !other_weights.empty()) {
+  if (const std::string other_weights = describe_unsupported_weights(folder); !other_weights.empty()) {
     throw data_error("{} has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, other_weights);
   }
   throw data_error("{} has no weights: neither {} nor {} exists; give the folder that contains them", folder.string(),
@@ -174,10 +174,10 @@ std::vector<std::string> describe_unread_weight_files(const fs::path& folder) {
   std::error_code error;
   const fs::path index = folder / kWeightsIndexName;
   // Errors count as absence: loading the weights reports them.
-  const bool has_index = fs::exists(index, error), has_single = fs::exists(folder / kWeightsName, error);
-  const auto indexed_files = has_index ? read_index_files(index) : std::set<std::string>();
+  const bool has_index = fs::exists(index, error), has_single_file = fs::exists(folder / kWeightsName, error);
+  const auto indexed_files = has_index ? list_indexed_files(index) : std::set<std::string>();
   const auto shards = list_files(folder, is_shard);
-  if (has_single) {
+  if (has_single_file) {
     // An index that names only the single file is consistent with it.
     const bool index_names_single_file = indexed_files.size() == 1 && indexed_files.contains(std::string(kWeightsName));
     if ((has_index && !index_names_single_file) || (!has_index && !shards.empty())) {
@@ -197,14 +197,14 @@ std::vector<std::string> describe_unread_weight_files(const fs::path& folder) {
         fmt::format("{}: {} are ignored, because {} does not name them: remove them, or download the matching index",
                     folder.string(), join_names(unindexed_shards), kWeightsIndexName));
   }
-  if (const auto duplicates = find_duplicates(folder, indexed_files); !duplicates.empty()) {
+  if (const auto duplicates = find_duplicate_tensors(folder, indexed_files); !duplicates.empty()) {
     warnings.push_back(fmt::format("{}: {} occur in two shards each; they are read from the file that {} names",
                                    folder.string(), join_names(duplicates), kWeightsIndexName));
   }
   return warnings;
 }
 
-std::string describe_other_weights(const fs::path& folder) {
+std::string describe_unsupported_weights(const fs::path& folder) {
   if (const auto shards = list_files(folder, is_shard); !shards.empty()) {
     return fmt::format("it has {} but not their index; download {}", join_names(shards), kWeightsIndexName);
   }
@@ -226,15 +226,15 @@ std::string describe_other_weights(const fs::path& folder) {
 
 CheckpointTensors::CheckpointTensors(fs::path folder) : folder_(std::move(folder)) {
   if (may_exist(folder_ / kWeightsName)) {
-    open_single(folder_ / kWeightsName);
+    open_single_file(folder_ / kWeightsName);
   } else if (may_exist(folder_ / kWeightsIndexName)) {
     open_sharded(folder_ / kWeightsIndexName);
   } else {
-    fail_without_weights(folder_);
+    fail_missing_weights(folder_);
   }
 }
 
-void CheckpointTensors::open_single(const fs::path& file) {
+void CheckpointTensors::open_single_file(const fs::path& file) {
   names_ = shards_.emplace_back(file).names();
   for (const std::string& name : names_) {
     shard_index_by_name_.emplace(name, 0);

@@ -73,9 +73,9 @@ void SafetensorsFile::release(const std::string& name) const {
 }
 
 OnDemandSafetensorsFile::OnDemandSafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
-  constexpr size_t kInitialBytes = 4096;  // one page; contains the length of the header
-  const auto header_bytes = static_cast<size_t>(compute_header_end(MappedFile(path_, 0, kInitialBytes).text()));
-  const MappedFile header_mapping(path_, 0, std::max(kInitialBytes, header_bytes));
+  constexpr size_t kInitialMappingBytes = 4096;  // one page; contains the length of the header
+  const auto header_bytes = static_cast<size_t>(compute_header_end(MappedFile(path_, 0, kInitialMappingBytes).text()));
+  const MappedFile header_mapping(path_, 0, std::max(kInitialMappingBytes, header_bytes));
   auto header = parse_safetensors_header(header_mapping.text(), static_cast<int64_t>(header_mapping.file_bytes()),
                                          path_.string());
   names_ = std::move(header.names);

@@ -75,10 +75,10 @@ std::string_view extract_header_text(std::string_view content, size_t file_bytes
 // they are detected while it runs.
 json parse_header_json(std::string_view text, std::string_view source) {
   std::set<std::string> seen_names;
-  std::string duplicate;
+  std::string duplicate_name;
   const auto collect_names = [&](int depth, json::parse_event_t event, json& value) {
     if (event == json::parse_event_t::key && depth == 1 && !seen_names.insert(value.get<std::string>()).second) {
-      duplicate = value.get<std::string>();
+      duplicate_name = value.get<std::string>();
     }
     return true;
   };
@@ -92,8 +92,8 @@ json parse_header_json(std::string_view text, std::string_view source) {
   if (!header.is_object()) {
     throw data_error("{}: the header is not a JSON object; {}", source, kDamagedFileHint);
   }
-  if (!duplicate.empty()) {
-    throw data_error("{}: the tensor {} occurs twice in the header; {}", source, make_excerpt(duplicate),
+  if (!duplicate_name.empty()) {
+    throw data_error("{}: the tensor {} occurs twice in the header; {}", source, make_excerpt(duplicate_name),
                      kDamagedFileHint);
   }
   return header;

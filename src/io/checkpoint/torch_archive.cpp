@@ -47,9 +47,9 @@ class MappedFileReader : public caffe2::serialize::ReadAdapterInterface {
   size_t size() const override { return file_->size(); }
   size_t read(uint64_t position, void* buffer, size_t bytes, const char* /*what*/) const override {
     if (position >= file_->size()) return 0;
-    const size_t available = std::min(bytes, file_->size() - static_cast<size_t>(position));
-    std::memcpy(buffer, file_->data() + position, available);
-    return available;
+    const size_t available_bytes = std::min(bytes, file_->size() - static_cast<size_t>(position));
+    std::memcpy(buffer, file_->data() + position, available_bytes);
+    return available_bytes;
   }
 
  private:
@@ -74,7 +74,7 @@ bool fits_in_storage(int64_t storage_elements, int64_t offset, const std::vector
                      const std::vector<int64_t>& strides) {
   if (offset < 0 || sizes.size() != strides.size()) return false;
   int64_t num_elements = 1;
-  int64_t last_element = offset;
+  int64_t last_index = offset;
   bool is_empty = false;
   for (size_t i = 0; i < sizes.size(); ++i) {
     is_empty = is_empty || sizes[i] == 0;
@@ -82,11 +82,11 @@ bool fits_in_storage(int64_t storage_elements, int64_t offset, const std::vector
     int64_t extent = 0;
     if (__builtin_mul_overflow(num_elements, size, &num_elements) ||
         __builtin_mul_overflow(size - 1, strides[i], &extent) ||
-        __builtin_add_overflow(last_element, extent, &last_element)) {
+        __builtin_add_overflow(last_index, extent, &last_index)) {
       return false;
     }
   }
-  return is_empty ? offset <= storage_elements : last_element < storage_elements;
+  return is_empty ? offset <= storage_elements : last_index < storage_elements;
 }
 
 }  // namespace
@@ -156,13 +156,13 @@ PickleValue TorchArchive::persistent_load(const PickleValue& id) {
       items[2]->kind != Kind::kString || items[4]->kind != Kind::kInt) {
     fail("its reference to a tensor's data has an unknown form");
   }
-  const std::optional<c10::ScalarType> type = parse_storage_type(items[1]->text);
-  if (!type) return {.kind = Kind::kOpaque, .text = items[1]->text};
+  const std::optional<c10::ScalarType> dtype = parse_storage_type(items[1]->text);
+  if (!dtype) return {.kind = Kind::kOpaque, .text = items[1]->text};
   const c10::Storage& storage = load_storage(items[2]->text);
-  const auto available_elements = static_cast<int64_t>(storage.nbytes() / c10::elementSize(*type));
+  const auto available_elements = static_cast<int64_t>(storage.nbytes() / c10::elementSize(*dtype));
   const int64_t num_elements = items[4]->integer;
   if (num_elements < 0 || num_elements > available_elements) fail("a tensor's data is shorter than declared");
-  at::Tensor tensor = at::empty({0}, at::TensorOptions(*type));
+  at::Tensor tensor = at::empty({0}, at::TensorOptions(*dtype));
   return {.kind = Kind::kStorage, .tensor = tensor.set_(storage, 0, {num_elements}, {1})};
 }
 

@@ -85,8 +85,8 @@ NamedTensors collect_tensors(const PickleValue& state_dict, const std::string& s
 NamedTensors read_torch_file(const std::filesystem::path& path) {
   TorchArchive archive(path);
   const std::string pickle_bytes = archive.read_pickle();
-  const Unpickler pickle(pickle_bytes, path.string(), archive);
-  return collect_tensors(find_state_dict(pickle.result(), path.string()), path.string());
+  const Unpickler unpickler(pickle_bytes, path.string(), archive);
+  return collect_tensors(find_state_dict(unpickler.result(), path.string()), path.string());
 }
 
 }  // namespace vlmtrain::io

@@ -75,15 +75,15 @@ void Unpickler::fail(std::string_view reason) const {
 
 std::string_view Unpickler::consume(uint64_t bytes) {
   if (bytes > remaining_.size()) fail("it is truncated");
-  const std::string_view bytes_read = remaining_.substr(0, bytes);
+  const std::string_view consumed = remaining_.substr(0, bytes);
   remaining_.remove_prefix(bytes);
-  return bytes_read;
+  return consumed;
 }
 
 uint64_t Unpickler::consume_uint(size_t bytes) {
   uint64_t number = 0;
-  const std::string_view bytes_read = consume(bytes);
-  for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<unsigned char>(bytes_read[i]);
+  const std::string_view consumed = consume(bytes);
+  for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<unsigned char>(consumed[i]);
   return number;
 }
 
@@ -113,12 +113,12 @@ PickleValue* Unpickler::pop() {
 std::vector<const PickleValue*> Unpickler::pop_to_mark() {
   if (marks_.empty()) fail("a mark is missing");
   const size_t count = stack_.size() - marks_.back();
-  std::vector<const PickleValue*> items = pop_last(count);
+  std::vector<const PickleValue*> items = pop_values(count);
   marks_.pop_back();
   return items;
 }
 
-std::vector<const PickleValue*> Unpickler::pop_last(size_t count) {
+std::vector<const PickleValue*> Unpickler::pop_values(size_t count) {
   std::vector<const PickleValue*> items(count);
   for (size_t i = count; i-- > 0;) items[i] = pop();
   return items;
@@ -195,13 +195,13 @@ bool Unpickler::execute_tuple(Opcode opcode) {
     case Opcode::kEmptyTuple:
       break;
     case Opcode::kTuple1:
-      items = pop_last(1);
+      items = pop_values(1);
       break;
     case Opcode::kTuple2:
-      items = pop_last(2);
+      items = pop_values(2);
       break;
     case Opcode::kTuple3:
-      items = pop_last(3);
+      items = pop_values(3);
       break;
     case Opcode::kTuple:
       items = pop_to_mark();
@@ -231,13 +231,13 @@ bool Unpickler::execute_container(Opcode opcode) {
       push({.kind = Kind::kDict});
       return true;
     case Opcode::kAppend:
-      add_items(Kind::kList, pop_last(1));
+      add_items(Kind::kList, pop_values(1));
       return true;
     case Opcode::kAppends:
       add_items(Kind::kList, pop_to_mark());
       return true;
     case Opcode::kSetItem:
-      add_items(Kind::kDict, pop_last(2));
+      add_items(Kind::kDict, pop_values(2));
       return true;
     case Opcode::kSetItems:
       add_items(Kind::kDict, pop_to_mark());
@@ -297,7 +297,7 @@ bool Unpickler::execute_global(Opcode opcode) {
       return true;
     }
     case Opcode::kStackGlobal: {
-      const auto names = pop_last(2);
+      const auto names = pop_values(2);
       if (names[0]->kind != Kind::kString || names[1]->kind != Kind::kString) fail("a function's name is not a string");
       push({.kind = Kind::kGlobal, .text = names[0]->text + '.' + names[1]->text});
       return true;

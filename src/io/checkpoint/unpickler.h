@@ -76,7 +76,7 @@ class Unpickler {
   PickleValue* pop();
   PickleValue& top();
   std::vector<const PickleValue*> pop_to_mark();
-  std::vector<const PickleValue*> pop_last(size_t count);
+  std::vector<const PickleValue*> pop_values(size_t count);
 
   // Each function executes the opcodes of one group and returns false for all other opcodes.
   bool execute_constant(Opcode opcode);

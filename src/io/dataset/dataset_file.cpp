@@ -37,16 +37,16 @@ constexpr std::array<std::string_view, 3> kShardExtensions{".parquet", ".tar", "
 
 /// Throws data_error if the braces of a glob pattern expand to too many patterns: each {a,b}
 /// doubles their number. Nested braces are overestimated.
-void check_brace_expansion(const std::string& pattern) {
+void check_num_patterns(const std::string& pattern) {
   constexpr int64_t kMaxPatterns = 10'000;  // a choice, not measured
   int64_t num_patterns = 1;
-  std::vector<int64_t> alternatives;  // number in each open brace, innermost last
+  std::vector<int64_t> alternative_counts;  // number in each open brace, innermost last
   for (const char c : pattern) {
-    if (c == '{') alternatives.push_back(1);
-    if (c == ',' && !alternatives.empty()) ++alternatives.back();
-    if (c != '}' || alternatives.empty()) continue;
-    num_patterns *= alternatives.back();
-    alternatives.pop_back();
+    if (c == '{') alternative_counts.push_back(1);
+    if (c == ',' && !alternative_counts.empty()) ++alternative_counts.back();
+    if (c != '}' || alternative_counts.empty()) continue;
+    num_patterns *= alternative_counts.back();
+    alternative_counts.pop_back();
     if (num_patterns > kMaxPatterns) {
       throw data_error("{}: its braces expand to more than {} patterns; give a folder, or use *", make_excerpt(pattern),
                        kMaxPatterns);
@@ -57,7 +57,7 @@ void check_brace_expansion(const std::string& pattern) {
 /// Returns the files that match a pattern. Throws data_error if none does or a folder is
 /// unreadable.
 std::vector<fs::path> expand_pattern(const fs::path& pattern) {
-  check_brace_expansion(pattern.native());
+  check_num_patterns(pattern.native());
   glob_t matches{};
   // A missing folder has no matches. An unreadable folder might have some, so it is an error.
   const auto on_error = [](const char* /*folder*/, int error) { return error == ENOENT || error == ENOTDIR ? 0 : 1; };
@@ -142,17 +142,17 @@ class ShardColumns {
   /// Logs a warning for each column that some files have and others do not. `data_set` is a path
   /// for messages.
   void warn_about_missing_columns(const std::filesystem::path& data_set) const {
-    std::set<std::string> all;
-    for (const Shard& shard : shards_) all.insert(shard.columns.begin(), shard.columns.end());
-    for (const std::string& column : all) {
-      const auto is_missing = [&](const Shard& shard) {
+    std::set<std::string> all_columns;
+    for (const Shard& shard : shards_) all_columns.insert(shard.columns.begin(), shard.columns.end());
+    for (const std::string& column : all_columns) {
+      const auto lacks_column = [&](const Shard& shard) {
         return std::ranges::find(shard.columns, column) == shard.columns.end();
       };
-      const auto count = std::ranges::count_if(shards_, is_missing);
+      const auto count = std::ranges::count_if(shards_, lacks_column);
       if (count == 0) continue;
       spdlog::warn("{}: {} of {} files have no column \"{}\", such as {}; their samples are read without it",
                    to_printable(data_set.string()), count, shards_.size(), make_excerpt(column),
-                   to_printable(std::ranges::find_if(shards_, is_missing)->file.filename().string()));
+                   to_printable(std::ranges::find_if(shards_, lacks_column)->file.filename().string()));
     }
   }
 
@@ -172,7 +172,7 @@ class RecordsOpener {
   const ShardColumns& columns() const { return columns_; }
 
   std::shared_ptr<const Records> open(const std::filesystem::path& file) {
-    StoredFile data_file(file);
+    DataFile data_file(file);
     constexpr uint64_t kMagicBytes = 512;  // size of a tar header, whose signature is at byte 257
     const std::string first_bytes = data_file.read(0, std::min(data_file.size(), kMagicBytes));
     if (is_tar(first_bytes)) return open_tar(file, settings_);
@@ -186,7 +186,7 @@ class RecordsOpener {
  private:
   const RecordSettings& settings_;
   ShardColumns columns_;
-  uint64_t data_set_id_ = get_row_group_cache()->make_id();
+  uint64_t data_set_id_ = get_row_group_cache()->make_unique_id();
 };
 
 }  // namespace

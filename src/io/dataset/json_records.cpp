@@ -87,14 +87,15 @@ bool has_any_key(const json& object, std::span<const std::string_view> keys) {
 
 /// Parses an object, but only the first entry of each of its lists, because the text may be a whole
 /// data set. The result is not an object if the text is not JSON or nested too deeply.
-json parse_beginning(std::string_view text) {
+json parse_first_entries(std::string_view text) {
   constexpr int kMaxDepth = 3;  // object (0), list (1), record (2), its values (3)
   bool is_first_entry = true;
   const auto should_keep = [&](int depth, json::parse_event_t event, const json&) {
     if (event == json::parse_event_t::array_start && depth == 1) is_first_entry = true;
-    const bool is_start = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
-    if (is_start && depth >= kMaxDepth) return false;
-    if (!is_start || depth != 2) return true;
+    const bool is_container_start =
+        event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (is_container_start && depth >= kMaxDepth) return false;
+    if (!is_container_start || depth != 2) return true;
     return std::exchange(is_first_entry, false);
   };
   if (is_json_too_deep(text)) return {};
@@ -105,9 +106,9 @@ json parse_beginning(std::string_view text) {
 std::string describe_record_lists(const json& object) {
   std::vector<std::string> keys;
   for (auto entry = object.begin(); entry != object.end(); ++entry) {
-    const bool is_list = entry->is_array() && !entry->empty() && entry->front().is_object();
+    const bool is_object_list = entry->is_array() && !entry->empty() && entry->front().is_object();
     const bool is_record_list = std::ranges::find(kRecordListKeys, entry.key()) != kRecordListKeys.end();
-    if (!is_list || is_record_list) continue;
+    if (!is_object_list || is_record_list) continue;
     if (!has_any_key(entry->front(), kTurnKeys) && !has_any_key(entry->front(), kMediaKeys)) {
       keys.push_back(make_excerpt(entry.key()));
     }
@@ -121,37 +122,39 @@ std::string describe_record_lists(const json& object) {
 
 /// Describes an object whose values are all objects, or returns "".
 std::string describe_keyed_records(const json& object) {
-  const json& first = object.front();
-  if (has_any_key(first, kLlamaFactoryKeys)) {
+  const json& first_value = object.front();
+  if (has_any_key(first_value, kLlamaFactoryKeys)) {
     return "is a registry of data sets of LLaMA-Factory (dataset_info.json), not data; give the data file itself in "
            "data.train, and its columns in data.columns";
   }
-  if (has_any_key(first, kInternVlKeys)) {
+  if (has_any_key(first_value, kInternVlKeys)) {
     return "is a registry of data sets of InternVL's trainer, not data; give its files in data.train: {path: "
            "ANNOTATION, image_root: ROOT, repeat: REPEAT_TIME} for each";
   }
-  if (has_any_key(first, kQwenKeys)) {
+  if (has_any_key(first_value, kQwenKeys)) {
     return "is a registry of data sets of Qwen-VL's trainer, not data; give its files in data.train: {path: "
            "ANNOTATION_PATH, image_root: DATA_PATH} for each";
   }
-  if (!has_any_key(first, kRecordKeys)) return {};
+  if (!has_any_key(first_value, kRecordKeys)) return {};
   return "is one JSON object, with a record under each of its keys; write the records as a list, for example with jq "
          "'[.[]]', or one per line";
 }
 
 class JsonRecords final : public Records {
  public:
-  JsonRecords(StoredFile file, RecordOffsets offsets, const RecordSettings& settings)
+  JsonRecords(DataFile file, RecordOffsets offsets, const RecordSettings& settings)
       : file_(std::move(file)),
         offsets_(std::move(offsets)),
         reader_(settings, file_.path().parent_path()),
-        stem_(file_.path().stem().string()) {}
+        file_stem_(file_.path().stem().string()) {}
 
-  int64_t size() const override { return std::ssize(offsets_.begins); }
-  uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
+  int64_t size() const override { return std::ssize(offsets_.begin_offsets); }
+  uint64_t version_hash() const override {
+    return ContentHash().add(file_.version_hash()).add(reader_.version_hash()).value();
+  }
 
   Record at(int64_t index) const override {
-    Record record = parse_record(read_text(index), fmt::format("{}:{}", stem_, index));
+    Record record = parse_record(read_record_text(index), fmt::format("{}:{}", file_stem_, index));
     record.location = fmt::format("line {}", offsets_.line_numbers[static_cast<size_t>(index)]);
     return record;
   }
@@ -161,26 +164,27 @@ class JsonRecords final : public Records {
   /// would delay the start of a run; fewer would miss columns that only some records have.
   void warn_about_missing_columns(const std::map<std::string, std::string>& columns) const {
     constexpr int64_t kMaxCheckedRecords = 1000;
-    const int64_t count = std::min(size(), kMaxCheckedRecords);
-    std::map<std::string, std::string> missing = count > 0 ? columns : std::map<std::string, std::string>();
-    for (int64_t i = 0; i < count && !missing.empty(); ++i) {
-      const auto value = parse_record_json(read_text(i * size() / count));
+    const int64_t num_checked = std::min(size(), kMaxCheckedRecords);
+    std::map<std::string, std::string> missing_columns =
+        num_checked > 0 ? columns : std::map<std::string, std::string>();
+    for (int64_t i = 0; i < num_checked && !missing_columns.empty(); ++i) {
+      const auto value = parse_record_json(read_record_text(i * size() / num_checked));
       if (!value || !value->is_object()) continue;
-      std::erase_if(missing, [&](const auto& column) { return value->contains(column.second); });
+      std::erase_if(missing_columns, [&](const auto& column) { return value->contains(column.second); });
     }
-    for (const auto& [name, source_name] : missing) {
+    for (const auto& [name, source_name] : missing_columns) {
       spdlog::warn("{}: data.columns: {} has a field \"{}\", which is mapped to {}; check the name",
                    file_.path().string(),
-                   count == size() ? "no record" : fmt::format("none of {} checked records", count),
+                   num_checked == size() ? "no record" : fmt::format("none of {} checked records", num_checked),
                    make_excerpt(source_name), name);
     }
   }
 
  private:
-  std::string read_text(int64_t index) const {
+  std::string read_record_text(int64_t index) const {
     const auto i = static_cast<size_t>(index);
-    const uint64_t begin = offsets_.begins.at(i);
-    const uint64_t end = i + 1 < offsets_.begins.size() ? offsets_.begins[i + 1] : offsets_.end;
+    const uint64_t begin = offsets_.begin_offsets.at(i);
+    const uint64_t end = i + 1 < offsets_.begin_offsets.size() ? offsets_.begin_offsets[i + 1] : offsets_.end;
     const std::string bytes = file_.read(begin, end - begin);
     return std::string(offsets_.extract_record(i, bytes));
   }
@@ -197,22 +201,23 @@ class JsonRecords final : public Records {
     return record;
   }
 
-  StoredFile file_;
+  DataFile file_;
   RecordOffsets offsets_;
   RecordReader reader_;
-  std::string stem_;
+  std::string file_stem_;
 };
 
 /// Returns the offsets of records: for large files from the index of an earlier run, if it is
 /// valid, else by scanning the file. The limit of 256 MiB is a choice: scanning smaller files is so
 /// fast that an index is not worth its disk space.
-RecordOffsets find_or_load_offsets(const StoredFile& file) {
+RecordOffsets find_or_load_offsets(const DataFile& file) {
   constexpr uint64_t kMinIndexedBytes = uint64_t{256} << 20;
   const auto index_path = file.size() < kMinIndexedBytes ? std::filesystem::path() : get_json_index_path(file.path());
-  if (auto cached_offsets = read_json_index(index_path, file.stamp(), file.size())) return *std::move(cached_offsets);
+  if (auto cached_offsets = read_json_index(index_path, file.version_hash(), file.size()))
+    return *std::move(cached_offsets);
   RecordOffsets offsets = find_record_offsets(MappedFile(file.path()), file.path().string());
   file.check_unchanged();
-  write_json_index(index_path, file.stamp(), offsets);
+  write_json_index(index_path, file.version_hash(), offsets);
   return offsets;
 }
 
@@ -230,16 +235,16 @@ std::string mask_python_numbers(std::string_view text) {
 }
 
 std::string describe_wrapped_records(std::string_view text) {
-  const json object = parse_beginning(text);
+  const json object = parse_first_entries(text);
   if (!object.is_object() || object.empty() || has_any_key(object, kRecordKeys)) return {};
   const auto is_object = [](const json& value) { return value.is_object() && !value.empty(); };
   return std::ranges::all_of(object, is_object) ? describe_keyed_records(object) : describe_record_lists(object);
 }
 
 std::shared_ptr<const Records> open_json(const std::filesystem::path& path, const RecordSettings& settings) {
-  StoredFile stored_file(path);
-  RecordOffsets offsets = find_or_load_offsets(stored_file);
-  auto records = std::make_shared<JsonRecords>(std::move(stored_file), std::move(offsets), settings);
+  DataFile data_file(path);
+  RecordOffsets offsets = find_or_load_offsets(data_file);
+  auto records = std::make_shared<JsonRecords>(std::move(data_file), std::move(offsets), settings);
   records->warn_about_missing_columns(settings.columns);
   return records;
 }

@@ -71,7 +71,7 @@ class JsonRecordScanner {
       default:
         fail_unknown_format();
     }
-    offsets_.begins.shrink_to_fit();
+    offsets_.begin_offsets.shrink_to_fit();
     offsets_.line_numbers.shrink_to_fit();
     return std::move(offsets_);
   }
@@ -93,7 +93,7 @@ class JsonRecordScanner {
     skip_space();
     // Only an empty array has its bracket here; after a comma, a bracket is an error of the next
     // element.
-    while (pos_ == text_.size() || text_[pos_] != ']' || !offsets_.begins.empty()) {
+    while (pos_ == text_.size() || text_[pos_] != ']' || !offsets_.begin_offsets.empty()) {
       skip_space();
       add_record(pos_);
       skip_element();
@@ -110,11 +110,11 @@ class JsonRecordScanner {
   // text. Throws data_error if the element is empty or its brackets do not match.
   void skip_element() {
     const size_t begin = pos_;
-    bool is_closed = false;  // a list, object or string has ended: only whitespace may follow in this element
+    bool is_value_closed = false;  // a list, object or string has ended: only whitespace may follow in this element
     for (; pos_ < text_.size(); ++pos_) {
       const char c = text_[pos_];
       if (closing_brackets_.empty() && (c == ',' || c == ']' || c == '}')) break;
-      if (is_closed && kJsonWhitespace.find(c) == std::string_view::npos) fail_invalid_json();
+      if (is_value_closed && kJsonWhitespace.find(c) == std::string_view::npos) fail_invalid_json();
       if (c == '"') {
         skip_string();
       } else if (c == '{' || c == '[') {
@@ -127,7 +127,7 @@ class JsonRecordScanner {
       } else {
         continue;
       }
-      is_closed = closing_brackets_.empty();
+      is_value_closed = closing_brackets_.empty();
     }
     if (pos_ == begin || !closing_brackets_.empty()) fail_invalid_json();
   }
@@ -137,9 +137,9 @@ class JsonRecordScanner {
     while (true) {
       const size_t quote = text_.find('"', pos_ + 1);
       if (quote == std::string_view::npos) fail_invalid_json();
-      const size_t before = text_.find_last_not_of('\\', quote - 1);  // stops at the opening quote
+      const size_t last_non_backslash = text_.find_last_not_of('\\', quote - 1);  // stops at the opening quote
       pos_ = quote;
-      if ((quote - before) % 2 == 1) return;  // an even number of backslashes does not escape the quote
+      if ((quote - last_non_backslash) % 2 == 1) return;  // an even number of backslashes does not escape the quote
     }
   }
 
@@ -152,7 +152,7 @@ class JsonRecordScanner {
     if (line_number_ > std::numeric_limits<uint32_t>::max()) {
       throw data_error("{} has more than 4,294,967,295 lines; split it into several files", source_);
     }
-    offsets_.begins.push_back(begin);
+    offsets_.begin_offsets.push_back(begin);
     offsets_.line_numbers.push_back(static_cast<uint32_t>(line_number_));
     if (begin - released_bytes_ < kReleaseIntervalBytes) return;
     file_.release(released_bytes_, begin - released_bytes_);
@@ -218,14 +218,14 @@ void trim_trailing_space(std::string_view& text) {
 /// (uint32_t) of all records follow. Fields are those of RecordOffsets.
 struct IndexHeader {
   std::array<char, 8> magic{'v', 'l', 'm', 'j', 's', 'o', 'n', '1'};
-  uint64_t stamp = 0;
+  uint64_t version_hash = 0;
   uint64_t is_json_lines = 0;
   uint64_t end = 0;
   uint64_t num_records = 0;
   uint64_t hash = 0;  ///< of the other fields except `magic`, and of the content after the header
 
-  void compute_hash(std::string_view body) {
-    hash = ContentHash().add(stamp).add(is_json_lines).add(end).add(num_records).add(body).value();
+  void set_hash(std::string_view body) {
+    hash = ContentHash().add(version_hash).add(is_json_lines).add(end).add(num_records).add(body).value();
   }
 };
 
@@ -236,7 +236,7 @@ std::string_view as_bytes(const std::vector<T>& values) {
 
 /// Moves the first values.size() elements of `bytes` into `values`.
 template <class T>
-void copy_values(std::string_view& bytes, std::vector<T>& values) {
+void consume_values(std::string_view& bytes, std::vector<T>& values) {
   std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
   bytes.remove_prefix(values.size() * sizeof(T));
 }
@@ -246,7 +246,7 @@ void copy_values(std::string_view& bytes, std::vector<T>& values) {
 std::string_view RecordOffsets::extract_record(size_t index, std::string_view bytes) const {
   if (is_json_lines) return bytes.substr(0, bytes.find('\n'));
   trim_trailing_space(bytes);
-  if (index + 1 < begins.size()) {
+  if (index + 1 < begin_offsets.size()) {
     bytes.remove_suffix(1);  // the comma
     trim_trailing_space(bytes);
   }
@@ -260,12 +260,12 @@ RecordOffsets find_record_offsets(const MappedFile& file, const std::string& sou
 fs::path get_json_index_path(const fs::path& file) {
   const fs::path folder = get_user_cache_folder();
   std::error_code error;
-  const fs::path absolute = fs::weakly_canonical(file, error);
+  const fs::path canonical_path = fs::weakly_canonical(file, error);
   if (folder.empty() || error) return {};
-  return folder / "json-index" / ContentHash().add(absolute.native()).hex();
+  return folder / "json-index" / ContentHash().add(canonical_path.native()).hex();
 }
 
-std::optional<RecordOffsets> read_json_index(const fs::path& index, uint64_t stamp, uint64_t file_bytes) {
+std::optional<RecordOffsets> read_json_index(const fs::path& index, uint64_t version_hash, uint64_t file_bytes) {
   std::error_code error;
   if (index.empty() || !fs::is_regular_file(index, error)) return std::nullopt;
   std::string content;
@@ -279,32 +279,32 @@ std::optional<RecordOffsets> read_json_index(const fs::path& index, uint64_t sta
   if (content.size() < sizeof(header)) return std::nullopt;
   std::memcpy(&header, content.data(), sizeof(header));
   std::string_view body = std::string_view(content).substr(sizeof(header));
-  IndexHeader recomputed = header;
-  recomputed.compute_hash(body);
-  constexpr uint64_t kRecordBytes = sizeof(uint64_t) + sizeof(uint32_t);
-  const bool is_valid = header.magic == default_header.magic && header.stamp == stamp &&
-                        header.hash == recomputed.hash && header.end <= file_bytes &&
-                        body.size() == header.num_records * kRecordBytes;
+  IndexHeader recomputed_header = header;
+  recomputed_header.set_hash(body);
+  constexpr uint64_t kIndexBytesPerRecord = sizeof(uint64_t) + sizeof(uint32_t);
+  const bool is_valid = header.magic == default_header.magic && header.version_hash == version_hash &&
+                        header.hash == recomputed_header.hash && header.end <= file_bytes &&
+                        body.size() == header.num_records * kIndexBytesPerRecord;
   if (!is_valid) return std::nullopt;
   RecordOffsets offsets;
   offsets.is_json_lines = header.is_json_lines != 0;
   offsets.end = header.end;
-  offsets.begins.resize(header.num_records);
+  offsets.begin_offsets.resize(header.num_records);
   offsets.line_numbers.resize(header.num_records);
-  copy_values(body, offsets.begins);
-  copy_values(body, offsets.line_numbers);
+  consume_values(body, offsets.begin_offsets);
+  consume_values(body, offsets.line_numbers);
   return offsets;
 }
 
-void write_json_index(const fs::path& index, uint64_t stamp, const RecordOffsets& offsets) {
+void write_json_index(const fs::path& index, uint64_t version_hash, const RecordOffsets& offsets) {
   if (index.empty()) return;
   IndexHeader header;
-  header.stamp = stamp;
+  header.version_hash = version_hash;
   header.is_json_lines = offsets.is_json_lines ? 1 : 0;
   header.end = offsets.end;
-  header.num_records = offsets.begins.size();
-  const std::string body = std::string(as_bytes(offsets.begins)).append(as_bytes(offsets.line_numbers));
-  header.compute_hash(body);
+  header.num_records = offsets.begin_offsets.size();
+  const std::string body = std::string(as_bytes(offsets.begin_offsets)).append(as_bytes(offsets.line_numbers));
+  header.set_hash(body);
   try {
     fs::create_directories(index.parent_path());
     write_file(index, std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + body);

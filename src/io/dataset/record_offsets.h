@@ -14,10 +14,10 @@ namespace vlmtrain::io {
 
 /// Positions of the records of a JSON array or a JSON Lines file.
 struct RecordOffsets {
-  bool is_json_lines = false;          ///< false: a JSON array
-  std::vector<uint64_t> begins;        ///< byte offset of each record, ascending
-  std::vector<uint32_t> line_numbers;  ///< line of each record, from 1
-  uint64_t end = 0;                    ///< byte offset of an array's closing bracket; size of a JSON Lines file
+  bool is_json_lines = false;           ///< false: a JSON array
+  std::vector<uint64_t> begin_offsets;  ///< byte offset of each record, ascending
+  std::vector<uint32_t> line_numbers;   ///< line of each record, from 1
+  uint64_t end = 0;                     ///< byte offset of an array's closing bracket; size of a JSON Lines file
 
   /// Returns the text of record `index` as a view of `bytes`: the bytes of the file from
   /// begins[index] to begins[index + 1], or to `end` for the last record.
@@ -39,10 +39,11 @@ std::filesystem::path get_json_index_path(const std::filesystem::path& file);
 /// Reads offsets that write_json_index() wrote for a data file with the same version hash
 /// (DataFile::version_hash) and size. Returns nothing if `index` is "", missing or damaged, or if the
 /// data file has changed.
-std::optional<RecordOffsets> read_json_index(const std::filesystem::path& index, uint64_t stamp, uint64_t file_bytes);
+std::optional<RecordOffsets> read_json_index(const std::filesystem::path& index, uint64_t version_hash,
+                                             uint64_t file_bytes);
 
 /// Writes offsets atomically; does nothing if `index` is "". A failure is logged, not thrown,
 /// because the index only saves time.
-void write_json_index(const std::filesystem::path& index, uint64_t stamp, const RecordOffsets& offsets);
+void write_json_index(const std::filesystem::path& index, uint64_t version_hash, const RecordOffsets& offsets);
 
 }  // namespace vlmtrain::io

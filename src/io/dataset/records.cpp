@@ -20,11 +20,11 @@ std::vector<int64_t> SubsetRecords::block_starts() const {
   return starts;
 }
 
-uint64_t SubsetRecords::stamp() const {
-  const uint64_t base_stamp = base_->stamp();
-  if (base_stamp == 0) return 0;
+uint64_t SubsetRecords::version_hash() const {
+  const uint64_t base_version_hash = base_->version_hash();
+  if (base_version_hash == 0) return 0;
   ContentHash hash;
-  hash.add(base_stamp);
+  hash.add(base_version_hash);
   for (const int64_t index : indices_) hash.add(static_cast<uint64_t>(index));
   return hash.value();
 }
@@ -57,12 +57,12 @@ std::vector<int64_t> ConcatRecords::block_starts() const {
   return has_blocks ? starts : std::vector<int64_t>{};
 }
 
-uint64_t ConcatRecords::stamp() const {
+uint64_t ConcatRecords::version_hash() const {
   ContentHash hash;
   for (const NamedRecords& part : parts_) {
-    const uint64_t stamp = part.records->stamp();
-    if (stamp == 0) return 0;
-    hash.add(stamp);
+    const uint64_t version_hash = part.records->version_hash();
+    if (version_hash == 0) return 0;
+    hash.add(version_hash);
   }
   return hash.value();
 }

@@ -36,9 +36,9 @@ RowGroupCache::Group RowGroupCache::load_group(const Key& key, int64_t expected_
                                                const std::function<std::unique_ptr<const RowGroup>()>& load) {
   std::unique_lock large_read_lock(large_read_mutex_, std::defer_lock);
   if (expected_bytes > capacity_bytes_ / 2) large_read_lock.lock();
-  update_size(key, expected_bytes);
+  update_group_size(key, expected_bytes);
   Group group = load();
-  update_size(key, std::max<int64_t>(group->bytes(), 1));  // may differ from the footer's size
+  update_group_size(key, std::max<int64_t>(group->bytes(), 1));  // may differ from the footer's size
   const std::lock_guard lock(mutex_);
   if (const auto entry = std::ranges::find(entries_, key, &Entry::key); entry != entries_.end())
     entry->is_loaded = true;
@@ -52,16 +52,16 @@ int64_t RowGroupCache::bytes() const {
 
 void RowGroupCache::add_file(uint64_t data_set, uint64_t file, const std::filesystem::path& path,
                              const std::vector<int64_t>& rows, const std::vector<int64_t>& bytes) {
-  File entry{.data_set = data_set, .largest = {.file = path}};
+  File new_file{.data_set = data_set, .largest_group = {.file = path}};
   for (size_t group = 0; group < bytes.size(); ++group) {
-    entry.all_bytes += bytes[group];
-    if (bytes[group] <= entry.largest.bytes) continue;
-    entry.largest.group = group;
-    entry.largest.rows = rows[group];
-    entry.largest.bytes = bytes[group];
+    new_file.total_bytes += bytes[group];
+    if (bytes[group] <= new_file.largest_group.bytes) continue;
+    new_file.largest_group.group = group;
+    new_file.largest_group.rows = rows[group];
+    new_file.largest_group.bytes = bytes[group];
   }
   const std::lock_guard lock(mutex_);
-  files_.insert_or_assign(file, std::move(entry));
+  files_.insert_or_assign(file, std::move(new_file));
 }
 
 void RowGroupCache::remove_file(uint64_t file) {
@@ -75,40 +75,41 @@ void RowGroupCache::remove_file(uint64_t file) {
 
 RowGroupMemory RowGroupCache::memory() const {
   const std::lock_guard lock(mutex_);
-  RowGroupMemory memory{.largest = {}, .cached_bytes = bytes_};
-  int64_t all_bytes = 0;
-  std::map<uint64_t, int64_t> largest;  // by data set, because each always keeps one group
+  RowGroupMemory memory{.largest_group = {}, .cached_bytes = bytes_};
+  int64_t total_bytes = 0;
+  std::map<uint64_t, int64_t> largest_by_data_set;  // by data set, because each always keeps one group
   for (const auto& [file_id, file] : files_) {
-    all_bytes += file.all_bytes;
-    largest[file.data_set] = std::max(largest[file.data_set], file.largest.bytes);
-    if (!memory.largest || file.largest.bytes > memory.largest->bytes) memory.largest = file.largest;
+    total_bytes += file.total_bytes;
+    largest_by_data_set[file.data_set] = std::max(largest_by_data_set[file.data_set], file.largest_group.bytes);
+    if (!memory.largest_group || file.largest_group.bytes > memory.largest_group->bytes)
+      memory.largest_group = file.largest_group;
   }
-  int64_t min_bytes = 0;
-  for (const auto& [data_set, bytes] : largest) min_bytes += bytes;
-  memory.max_cached_bytes = std::max(min_bytes, std::min(all_bytes, capacity_bytes_));
+  int64_t min_cached_bytes = 0;
+  for (const auto& [data_set, bytes] : largest_by_data_set) min_cached_bytes += bytes;
+  memory.max_cached_bytes = std::max(min_cached_bytes, std::min(total_bytes, capacity_bytes_));
   return memory;
 }
 
 /// Sets the size of a group that is being loaded or was loaded, and evicts other groups if the
 /// capacity is exceeded.
-void RowGroupCache::update_size(const Key& key, int64_t bytes) {
+void RowGroupCache::update_group_size(const Key& key, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto it = std::ranges::find(entries_, key, &Entry::key);
   if (it == entries_.end()) return;  // the file was removed in the meantime
   bytes_ += bytes - it->bytes;
   it->bytes = bytes;
-  evict(*it);
+  evict_groups(*it);
 }
 
-/// Evicts loaded groups, least recently used first, except `current` and the most recently used
+/// Evicts loaded groups, least recently used first, except `current_entry` and the most recently used
 /// group of each data set. REQUIRES: mutex_ is held.
-void RowGroupCache::evict(const Entry& current) {
-  std::set<uint64_t> data_sets{current.key.data_set};  // whose most recently used group was visited
+void RowGroupCache::evict_groups(const Entry& current_entry) {
+  std::set<uint64_t> visited_data_sets{current_entry.key.data_set};  // whose most recently used group was visited
   std::vector<std::list<Entry>::iterator> evictable_entries;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    if (&*entry == &current) continue;
-    const bool is_first = data_sets.insert(entry->key.data_set).second;
-    if (!is_first && entry->is_loaded) evictable_entries.push_back(entry);
+    if (&*entry == &current_entry) continue;
+    const bool is_most_recent = visited_data_sets.insert(entry->key.data_set).second;
+    if (!is_most_recent && entry->is_loaded) evictable_entries.push_back(entry);
   }
   for (; bytes_ > capacity_bytes_ && !evictable_entries.empty(); evictable_entries.pop_back()) {
     bytes_ -= evictable_entries.back()->bytes;
@@ -125,8 +126,8 @@ void RowGroupCache::erase_entry(const Key& key) {
 }
 
 int64_t RowGroupMemory::compute_additional_bytes() const {
-  if (!largest) return 0;
-  return std::max<int64_t>(0, max_cached_bytes - cached_bytes) + largest->bytes;
+  if (!largest_group) return 0;
+  return std::max<int64_t>(0, max_cached_bytes - cached_bytes) + largest_group->bytes;
 }
 
 }  // namespace vlmtrain::io

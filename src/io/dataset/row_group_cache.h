@@ -26,8 +26,8 @@ class RowGroupCache {
  public:
   /// Identity of a row group, with or without the bytes of its cells.
   struct Key {
-    uint64_t data_set = 0;            ///< id from make_id()
-    uint64_t file = 0;                ///< id from make_id()
+    uint64_t data_set = 0;            ///< id from make_unique_id()
+    uint64_t file = 0;                ///< id from make_unique_id()
     size_t group = 0;                 ///< index in the file
     bool include_media_bytes = true;  ///< as in RowFile::read()
     bool operator==(const Key&) const = default;
@@ -37,7 +37,7 @@ class RowGroupCache {
   explicit RowGroupCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   /// Returns an id that is unique among the data sets and files of this cache.
-  uint64_t make_id() { return ++next_id_; }
+  uint64_t make_unique_id() { return ++next_id_; }
 
   /// Returns a group from the cache or from `load`. `expected_bytes` is the expected size of the
   /// group, or 0 if unknown. If `load` throws, all threads that wait for the group get its
@@ -65,14 +65,14 @@ class RowGroupCache {
   };
   struct File {
     uint64_t data_set = 0;
-    int64_t all_bytes = 0;  // sum over its groups
-    RowGroupInfo largest;
+    int64_t total_bytes = 0;  // sum over its groups
+    RowGroupInfo largest_group;
   };
 
   Group load_group(const Key& key, int64_t expected_bytes,
                    const std::function<std::unique_ptr<const RowGroup>()>& load);
-  void update_size(const Key& key, int64_t bytes);
-  void evict(const Entry& current);
+  void update_group_size(const Key& key, int64_t bytes);
+  void evict_groups(const Entry& current_entry);
   void erase_entry(const Key& key);
 
   const int64_t capacity_bytes_;

@@ -40,8 +40,8 @@ bool is_all_utf8(const json& value) {
 }
 
 /// Throws data_error if data.columns names a missing column, or if no column can have turns.
-void check_columns(const std::filesystem::path& file, const RowFile& rows, const RecordSettings& settings) {
-  const std::vector<std::string> columns = rows.columns();
+void check_columns(const std::filesystem::path& file, const RowFile& row_file, const RecordSettings& settings) {
+  const std::vector<std::string> columns = row_file.columns();
   std::vector<std::string> column_names;
   column_names.reserve(columns.size());
   for (const std::string& column : columns) column_names.push_back(make_excerpt(column));
@@ -60,21 +60,21 @@ void check_columns(const std::filesystem::path& file, const RowFile& rows, const
 
 class TableRecords final : public Records {
  public:
-  TableRecords(StoredFile file, std::unique_ptr<const RowFile> rows, const RecordSettings& settings,
+  TableRecords(DataFile file, std::unique_ptr<const RowFile> row_file, const RecordSettings& settings,
                std::shared_ptr<RowGroupCache> cache, uint64_t data_set_id)
       : file_(std::move(file)),
-        rows_(std::move(rows)),
+        row_file_(std::move(row_file)),
         reader_(settings, file_.path().parent_path()),
         columns_(settings.columns),
         cache_(std::move(cache)),
         data_set_id_(data_set_id),
-        file_id_(cache_->make_id()),
-        stem_(file_.path().stem().string()),
+        file_id_(cache_->make_unique_id()),
+        file_stem_(file_.path().stem().string()),
         group_starts_{0},
-        bytes_per_group_(rows_->bytes_per_group()) {
-    cache_->add_file(data_set_id_, file_id_, file_.path(), rows_->rows_per_group(), bytes_per_group_);
+        bytes_per_group_(row_file_->bytes_per_group()) {
+    cache_->add_file(data_set_id_, file_id_, file_.path(), row_file_->rows_per_group(), bytes_per_group_);
     if (const auto video = columns_.find("video"); video != columns_.end()) video_column_ = video->second;
-    for (const int64_t num_rows : rows_->rows_per_group()) group_starts_.push_back(group_starts_.back() + num_rows);
+    for (const int64_t num_rows : row_file_->rows_per_group()) group_starts_.push_back(group_starts_.back() + num_rows);
   }
 
   TableRecords(const TableRecords&) = delete;
@@ -84,7 +84,9 @@ class TableRecords final : public Records {
   int64_t size() const override { return group_starts_.back(); }
   Record at(int64_t index) const override { return read_record(index, /*include_media_bytes=*/true); }
   Record at_without_bytes(int64_t index) const override { return read_record(index, /*include_media_bytes=*/false); }
-  uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
+  uint64_t version_hash() const override {
+    return ContentHash().add(file_.version_hash()).add(reader_.version_hash()).value();
+  }
 
   std::vector<int64_t> block_starts() const override {
     std::vector<int64_t> block_starts;
@@ -97,14 +99,14 @@ class TableRecords final : public Records {
  private:
   Record read_record(int64_t index, bool include_media_bytes) const {
     const auto group = static_cast<size_t>(std::ranges::upper_bound(group_starts_, index) - group_starts_.begin()) - 1;
-    const std::string fallback_id = fmt::format("{}:{}", stem_, index);
+    const std::string fallback_id = fmt::format("{}:{}", file_stem_, index);
     Record record;
     try {
       json row = read_row(group, index - group_starts_[group], include_media_bytes);
       if (is_all_utf8(row)) {
         const std::vector<UnsupportedCell> unsupported_cells = resolve_special_cells(row);
         record = reader_.read(std::move(row), fallback_id);
-        report_unsupported(unsupported_cells, record);
+        report_unsupported_cells(unsupported_cells, record);
       } else {
         record.problem = "has a text that is not valid UTF-8";
       }
@@ -120,17 +122,17 @@ class TableRecords final : public Records {
   }
 
   json read_row(size_t group, int64_t row, bool include_media_bytes) const {
-    const auto rows = load_group(group, include_media_bytes);
-    if (include_media_bytes) return rows->row(row);
-    if (!rows->needs_bytes()) {
-      json value = rows->row(row);
+    const auto row_group = load_group(group, include_media_bytes);
+    if (include_media_bytes) return row_group->row(row);
+    if (!row_group->needs_bytes()) {
+      json value = row_group->row(row);
       if (!needs_media_bytes(value, video_column_)) return value;
     }
     return load_group(group, /*include_media_bytes=*/true)->row(row);
   }
 
   /// Makes unsupported cells a problem of the record if their column is used, else a notice.
-  void report_unsupported(const std::vector<UnsupportedCell>& unsupported_cells, Record& record) const {
+  void report_unsupported_cells(const std::vector<UnsupportedCell>& unsupported_cells, Record& record) const {
     for (const UnsupportedCell& cell : unsupported_cells) {
       if (is_used_column(cell.column)) {
         record.problem = fmt::format("its column \"{}\" {}", make_excerpt(cell.column), cell.problem);
@@ -152,19 +154,19 @@ class TableRecords final : public Records {
         .data_set = data_set_id_, .file = file_id_, .group = group, .include_media_bytes = include_media_bytes};
     return cache_->get(key, include_media_bytes ? bytes_per_group_[group] : 0, [&] {
       file_.check_unchanged();
-      return rows_->read(group, include_media_bytes);
+      return row_file_->read(group, include_media_bytes);
     });
   }
 
-  StoredFile file_;
-  std::unique_ptr<const RowFile> rows_;
+  DataFile file_;
+  std::unique_ptr<const RowFile> row_file_;
   RecordReader reader_;
   std::map<std::string, std::string> columns_;
   std::string video_column_;
   std::shared_ptr<RowGroupCache> cache_;
   uint64_t data_set_id_;
   uint64_t file_id_;  // in cache_
-  std::string stem_;
+  std::string file_stem_;
   std::vector<int64_t> group_starts_;  // first row of each row group, and the end
   std::vector<int64_t> bytes_per_group_;
 };
@@ -204,7 +206,7 @@ void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell)
 }
 
 /// Returns true for omitted bytes and for {"bytes", "path"} with omitted bytes.
-bool is_omitted(const json& value) {
+bool has_omitted_bytes(const json& value) {
   if (!value.is_object()) return is_special_cell(value, SpecialCell::kOmittedBytes);
   const auto bytes = value.find("bytes");
   return bytes != value.end() && is_special_cell(*bytes, SpecialCell::kOmittedBytes);
@@ -214,11 +216,11 @@ constexpr const char* kPluginLibrary = "libvlmtrain_parquet.so";
 
 }  // namespace
 
-std::shared_ptr<const Records> open_table(StoredFile file, std::unique_ptr<const RowFile> rows,
+std::shared_ptr<const Records> open_table(DataFile file, std::unique_ptr<const RowFile> row_file,
                                           const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
                                           uint64_t data_set_id) {
-  check_columns(file.path(), *rows, settings);
-  return std::make_shared<TableRecords>(std::move(file), std::move(rows), settings, std::move(cache), data_set_id);
+  check_columns(file.path(), *row_file, settings);
+  return std::make_shared<TableRecords>(std::move(file), std::move(row_file), settings, std::move(cache), data_set_id);
 }
 
 std::vector<UnsupportedCell> resolve_special_cells(json& row) {
@@ -236,7 +238,7 @@ std::vector<UnsupportedCell> resolve_special_cells(json& row) {
 bool needs_media_bytes(const json& row, const std::string& video_column) {
   return std::ranges::any_of(std::initializer_list<std::string>{"video", video_column}, [&](const std::string& name) {
     const auto list = row.find(name);
-    return list != row.end() && list->is_array() && std::ranges::any_of(*list, is_omitted);
+    return list != row.end() && list->is_array() && std::ranges::any_of(*list, has_omitted_bytes);
   });
 }
 

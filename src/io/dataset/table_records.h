@@ -21,10 +21,10 @@ namespace vlmtrain::io {
 std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file);
 
 /// Returns the rows of a table as records. Row groups are read on demand and cached in `cache`
-/// under `data_set_id`, an id from RowGroupCache::make_id() that all files of a data set share. The
+/// under `data_set_id`, an id from RowGroupCache::make_unique_id() that all files of a data set share. The
 /// blocks of the records are the row groups. If a row group cannot be read, its records have a
 /// problem. Throws data_error that lists the columns if they do not form records.
-std::shared_ptr<const Records> open_table(StoredFile file, std::unique_ptr<const RowFile> rows,
+std::shared_ptr<const Records> open_table(DataFile file, std::unique_ptr<const RowFile> row_file,
                                           const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
                                           uint64_t data_set_id);
 

@@ -47,13 +47,13 @@ std::optional<uint64_t> parse_number(std::string_view header, size_t offset, siz
 /// Returns true if the checksum field is the sum of all bytes of the header, in which the field
 /// itself counts as spaces.
 bool is_checksum_valid(std::string_view header) {
-  constexpr size_t kOffset = 148;
-  constexpr size_t kBytes = 8;
-  uint64_t sum = kBytes * ' ';
+  constexpr size_t kChecksumOffset = 148;
+  constexpr size_t kChecksumBytes = 8;
+  uint64_t sum = kChecksumBytes * ' ';
   for (size_t i = 0; i < header.size(); ++i) {
-    if (i < kOffset || i >= kOffset + kBytes) sum += static_cast<unsigned char>(header[i]);
+    if (i < kChecksumOffset || i >= kChecksumOffset + kChecksumBytes) sum += static_cast<unsigned char>(header[i]);
   }
-  return parse_number(header, kOffset, kBytes) == sum;
+  return parse_number(header, kChecksumOffset, kChecksumBytes) == sum;
 }
 
 /// Returns the name field. In POSIX headers, the prefix field has the first part of a long name;
@@ -67,7 +67,7 @@ std::string get_member_name(std::string_view header) {
 
 class TarScanner {
  public:
-  explicit TarScanner(const StoredFile& tar) : tar_(tar), file_(tar) {}
+  explicit TarScanner(const DataFile& tar) : tar_(tar), file_(tar) {}
 
   void visit_members(const std::function<void(TarMember)>& visit) {
     while (offset_ + kBlockBytes <= tar_.size()) {
@@ -85,26 +85,26 @@ class TarScanner {
   void handle_header(std::string_view header, uint64_t bytes, const std::function<void(TarMember)>& visit) {
     switch (header[156]) {
       case 'L':  // GNU: the content is the name of the next member
-        pending_.name = std::string(get_field(read_extended_header(bytes), 0, std::string::npos));
+        pending_header_.name = std::string(get_field(read_extended_header(bytes), 0, std::string::npos));
         break;
       case 'x':  // pax: the content is attributes of the next member
-        parse_pax(read_extended_header(bytes));
+        parse_pax_records(read_extended_header(bytes));
         break;
       case '0':
       case '\0':   // a file in tars older than POSIX
       case '7':    // a contiguous file, which readers treat as a file
       case 'S': {  // GNU: a sparse file
-        TarMember member{.name = pending_.name.value_or(get_member_name(header)),
+        TarMember member{.name = pending_header_.name.value_or(get_member_name(header)),
                          .offset = offset_,
-                         .bytes = pending_.bytes.value_or(bytes)};
-        if (header[156] == 'S' || pending_.is_sparse)
+                         .bytes = pending_header_.bytes.value_or(bytes)};
+        if (header[156] == 'S' || pending_header_.is_sparse)
           member.problem = "is stored as a sparse file, which is not supported";
-        skip(member.bytes);
+        skip_content(member.bytes);
         if (offset_ > tar_.size()) {
           member.problem = "is truncated: the tar ends within it";
           offset_ = tar_.size();
         }
-        pending_ = {};
+        pending_header_ = {};
         if (!member.name.ends_with('/')) visit(std::move(member));
         return;
       }
@@ -114,19 +114,19 @@ class TarScanner {
       case '1':    // a hard link
       case '2': {  // a symbolic link
         TarMember member{
-            .name = pending_.name.value_or(get_member_name(header)),
+            .name = pending_header_.name.value_or(get_member_name(header)),
             .offset = offset_,
             .problem =
                 "is a link, and links are not followed: create the tar with --dereference and --hard-dereference"};
-        pending_ = {};
+        pending_header_ = {};
         visit(std::move(member));
         break;
       }
       default:  // folders, devices and pipes
-        pending_ = {};
+        pending_header_ = {};
         break;
     }
-    skip(bytes);
+    skip_content(bytes);
     if (offset_ > tar_.size()) fail("ends within a header");
   }
 
@@ -138,19 +138,19 @@ class TarScanner {
 
   /// Parses records of the form "LENGTH KEY=VALUE" with a final line break. LENGTH is the size of
   /// the whole record in bytes, including itself and the line break.
-  void parse_pax(std::string_view records) {
+  void parse_pax_records(std::string_view records) {
     while (!records.empty()) {
-      const size_t space = records.find(' ');
+      const size_t space_pos = records.find(' ');
       size_t length = 0;
       // Eight digits cannot overflow and exceed any length within kMaxTarHeaderBytes.
-      for (const char digit : records.substr(0, std::min(space, size_t{8}))) {
+      for (const char digit : records.substr(0, std::min(space_pos, size_t{8}))) {
         if (digit < '0' || digit > '9') fail("has a pax header that is damaged");
         length = length * 10 + static_cast<size_t>(digit - '0');
       }
-      if (space == std::string_view::npos || length < space + 3 || length > records.size()) {
+      if (space_pos == std::string_view::npos || length < space_pos + 3 || length > records.size()) {
         fail("has a pax header that is damaged");
       }
-      apply_pax_record(records.substr(space + 1, length - space - 2));
+      apply_pax_record(records.substr(space_pos + 1, length - space_pos - 2));
       records.remove_prefix(length);
     }
   }
@@ -159,19 +159,19 @@ class TarScanner {
     const size_t equals = std::min(record.find('='), record.size());
     const std::string_view key = record.substr(0, equals);
     const std::string_view value = record.substr(std::min(equals + 1, record.size()));
-    if (key == "path") pending_.name = std::string(value);
-    if (key.starts_with("GNU.sparse.")) pending_.is_sparse = true;
+    if (key == "path") pending_header_.name = std::string(value);
+    if (key.starts_with("GNU.sparse.")) pending_header_.is_sparse = true;
     if (key != "size") return;
     uint64_t bytes = 0;
     for (const char digit : value) {
       if (digit < '0' || digit > '9' || bytes >> 58U != 0) fail("has a pax header that is damaged");
       bytes = bytes * 10 + static_cast<uint64_t>(digit - '0');
     }
-    pending_.bytes = bytes;
+    pending_header_.bytes = bytes;
   }
 
   /// Advances over a content, which is padded to whole blocks.
-  void skip(uint64_t bytes) { offset_ += (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
+  void skip_content(uint64_t bytes) { offset_ += (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
   [[noreturn]] void fail(std::string_view reason) const {
     throw data_error("{}: the tar {} at byte {}: it is damaged or not a tar; create it again", tar_.path().string(),
@@ -185,15 +185,15 @@ class TarScanner {
     bool is_sparse = false;
   };
 
-  const StoredFile& tar_;
-  StoredFile::OpenHandle file_;
+  const DataFile& tar_;
+  DataFile::OpenHandle file_;
   uint64_t offset_ = 0;
-  PendingHeader pending_;
+  PendingHeader pending_header_;
 };
 
 }  // namespace
 
-void for_each_tar_member(const StoredFile& tar, const std::function<void(TarMember)>& visit) {
+void for_each_tar_member(const DataFile& tar, const std::function<void(TarMember)>& visit) {
   TarScanner(tar).visit_members(visit);
 }
 

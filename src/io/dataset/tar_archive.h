@@ -25,7 +25,7 @@ struct TarMember {
 ///
 /// Formats: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual,
 /// "Basic Tar Format".
-void for_each_tar_member(const StoredFile& tar, const std::function<void(TarMember)>& visit);
+void for_each_tar_member(const DataFile& tar, const std::function<void(TarMember)>& visit);
 
 /// Returns true if a file that starts with `first_bytes` (at least 512) is a tar.
 bool is_tar(std::string_view first_bytes);

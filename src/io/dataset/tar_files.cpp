@@ -76,7 +76,7 @@ std::string get_file_name(const json& path) {
 
 /// Returns the path in a list entry, which is a path or an object with "path". Returns nullptr for
 /// other entries.
-const json* find_path(const json& entry) {
+const json* find_entry_path(const json& entry) {
   if (entry.is_string()) return &entry;
   if (!entry.is_object()) return nullptr;
   const auto path = entry.find("path");
@@ -84,7 +84,7 @@ const json* find_path(const json& entry) {
 }
 
 /// Returns the value of the first of `keys` that is present, as a list.
-json to_list(const json& fields, const std::array<const char*, 2>& keys) {
+json get_list_field(const json& fields, const std::array<const char*, 2>& keys) {
   const auto key = std::ranges::find_if(keys, [&](const char* name) { return fields.contains(name); });
   if (key == keys.end()) return json::array();
   const json& value = fields[*key];
@@ -92,8 +92,8 @@ json to_list(const json& fields, const std::array<const char*, 2>& keys) {
 }
 
 /// Returns the first of `media` with the file name of `entry`, or the end.
-std::vector<json>::const_iterator find_by_file_name(const std::vector<json>& media, const json& entry) {
-  const json* path = find_path(entry);
+std::vector<json>::const_iterator find_media_by_file_name(const std::vector<json>& media, const json& entry) {
+  const json* path = find_entry_path(entry);
   return std::ranges::find_if(media, [&](const json& media_item) {
     return path != nullptr && get_file_name(media_item["path"]) == get_file_name(*path);
   });
@@ -137,20 +137,21 @@ TarFileKind get_tar_file_kind(std::string_view extension) {
   return is_derived ? TarFileKind::kDerived : kind;
 }
 
-bool lists_file(const json& fields, const std::array<const char*, 2>& keys, const std::string& path) {
-  const std::vector<json> single{{{"path", path}}};
-  return std::ranges::any_of(to_list(fields, keys),
-                             [&](const json& entry) { return find_by_file_name(single, entry) != single.end(); });
+bool is_file_listed(const json& fields, const std::array<const char*, 2>& keys, const std::string& path) {
+  const std::vector<json> single_media{{{"path", path}}};
+  return std::ranges::any_of(get_list_field(fields, keys), [&](const json& entry) {
+    return find_media_by_file_name(single_media, entry) != single_media.end();
+  });
 }
 
 void set_media(json& fields, const std::array<const char*, 2>& keys, std::vector<json> media) {
   if (media.empty()) return;
-  const json listed = to_list(fields, keys);
+  const json listed_media = get_list_field(fields, keys);
   std::vector<json> sorted_media;
-  for (const json& name : listed) {
-    if (const auto it = find_by_file_name(media, name); it != media.end()) sorted_media.push_back(*it);
+  for (const json& name : listed_media) {
+    if (const auto it = find_media_by_file_name(media, name); it != media.end()) sorted_media.push_back(*it);
   }
-  const bool is_full_match = sorted_media.size() == media.size() && listed.size() == media.size();
+  const bool is_full_match = sorted_media.size() == media.size() && listed_media.size() == media.size();
   if (!sorted_media.empty() && !is_full_match) {
     throw data_error("its list \"{}\" names {} of the record's {} files in the tar; name each of them once, or none",
                      fields.contains(keys[0]) ? keys[0] : keys[1], sorted_media.size(), media.size());
@@ -161,7 +162,7 @@ void set_media(json& fields, const std::array<const char*, 2>& keys, std::vector
 
 std::vector<std::string> merge_masks(json& fields, const std::vector<json>& masks) {
   if (masks.empty()) return {};
-  json entries = to_list(fields, kMaskKeys);
+  json entries = get_list_field(fields, kMaskKeys);
   if (std::ranges::all_of(entries, is_empty_entry)) {
     for (const char* key : kMaskKeys) fields.erase(key);
     fields[kMaskKeys[1]] = masks;
@@ -169,10 +170,10 @@ std::vector<std::string> merge_masks(json& fields, const std::vector<json>& mask
   }
   std::vector<std::string> unused_paths;
   for (const json& mask : masks) {
-    const std::vector<json> single{mask};
+    const std::vector<json> single_media{mask};
     bool is_used = false;
     for (json& entry : entries) {
-      if (find_by_file_name(single, entry) == single.end()) continue;
+      if (find_media_by_file_name(single_media, entry) == single_media.end()) continue;
       if (!entry.is_object()) entry = json::object();
       entry.update(mask);
       is_used = true;

@@ -41,7 +41,7 @@ std::string to_lower_ascii(std::string_view text);
 
 /// Returns true if the record's .json (`fields`) has, under one of `keys`, a path with the file
 /// name of `path`, alone or in a list.
-bool lists_file(const nlohmann::json& fields, const std::array<const char*, 2>& keys, const std::string& path);
+bool is_file_listed(const nlohmann::json& fields, const std::array<const char*, 2>& keys, const std::string& path);
 
 /// Stores `media`, each {"path", "bytes"}, in `fields` under the second of `keys` (the plural). If
 /// the record has a list under `keys` that names exactly these files, its order is used. A list

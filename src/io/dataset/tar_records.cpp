@@ -58,7 +58,7 @@ class FileGroups {
     std::string extension = member.name.substr(dot + 1);
     const bool is_record_file = can_make_record(get_tar_file_kind(extension));
     if (!is_record_file && !member.problem.empty()) return;
-    FileGroup& group = find_or_add(member.name.substr(0, dot));
+    FileGroup& group = find_or_add_group(member.name.substr(0, dot));
     group.is_record = group.is_record || is_record_file;
     if (!member.problem.empty()) {
       group.problem = fmt::format("its file {} {}", make_excerpt(member.name), member.problem);
@@ -70,7 +70,7 @@ class FileGroups {
 
   /// Returns the groups that form records and leaves this object empty. Logs a warning about files
   /// that do not belong to a record.
-  std::vector<FileGroup> take_records(const std::filesystem::path& tar) {
+  std::vector<FileGroup> take_record_groups(const std::filesystem::path& tar) {
     const auto unused_group = std::ranges::find(groups_, false, &FileGroup::is_record);
     if (unused_group != groups_.end()) {
       spdlog::warn(
@@ -87,14 +87,14 @@ class FileGroups {
   }
 
  private:
-  FileGroup& find_or_add(std::string key) {
-    const auto [it, is_new] = index_by_key_.try_emplace(std::move(key), groups_.size());
+  FileGroup& find_or_add_group(std::string key) {
+    const auto [it, is_new] = group_index_by_key_.try_emplace(std::move(key), groups_.size());
     if (is_new) groups_.push_back({.key = it->first, .files = {}});
     return groups_[it->second];
   }
 
   std::vector<FileGroup> groups_;
-  std::unordered_map<std::string, size_t> index_by_key_;
+  std::unordered_map<std::string, size_t> group_index_by_key_;
 };
 
 json to_json_binary(std::string_view bytes) {
@@ -103,7 +103,7 @@ json to_json_binary(std::string_view bytes) {
 
 class TarRecords final : public Records {
  public:
-  TarRecords(StoredFile archive, std::vector<FileGroup> groups, const RecordSettings& settings)
+  TarRecords(DataFile archive, std::vector<FileGroup> groups, const RecordSettings& settings)
       : file_(std::move(archive)),
         groups_(std::move(groups)),
         reader_(settings, file_.path().parent_path()),
@@ -112,7 +112,9 @@ class TarRecords final : public Records {
   int64_t size() const override { return std::ssize(groups_); }
   Record at(int64_t index) const override { return read_record(index, /*include_media_bytes=*/true); }
   Record at_without_bytes(int64_t index) const override { return read_record(index, /*include_media_bytes=*/false); }
-  uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
+  uint64_t version_hash() const override {
+    return ContentHash().add(file_.version_hash()).add(reader_.version_hash()).value();
+  }
 
  private:
   Record read_record(int64_t index, bool include_media_bytes) const {
@@ -132,14 +134,14 @@ class TarRecords final : public Records {
       record.problem = group.problem;
     }
     if (!record.problem.empty() && record.id.empty()) record.id = to_printable(group.key);
-    if (!record.problem.empty()) record.problem = make_dots_hint(group) + record.problem;
+    if (!record.problem.empty()) record.problem = make_file_name_dots_hint(group) + record.problem;
     record.location = fmt::format("files {}.*", to_printable(group.key));
     return record;
   }
 
   /// Returns the record of a group as the JSON object that RecordReader expects.
   json read_fields(const FileGroup& group, bool include_media_bytes, std::vector<Notice>& notices) const {
-    const StoredFile::OpenHandle archive(file_);
+    const DataFile::OpenHandle archive(file_);
     json fields = json::object();
     for (const TarFile& file : group.files) {
       const bool is_record_json = to_lower_ascii(file.extension) == "json" && find_columns(file.extension).empty();
@@ -204,13 +206,13 @@ class TarRecords final : public Records {
     const TarFileKind kind = get_tar_file_kind(file.extension);
     if (kind != TarFileKind::kMask && kind != TarFileKind::kDerived) return kind;
     const bool is_volume = has_nifti_extension(file.extension);
-    const bool is_listed =
-        is_volume ? lists_file(fields, {"volume", "volumes"}, path) : lists_file(fields, {"image", "images"}, path);
+    const bool is_listed = is_volume ? is_file_listed(fields, {"volume", "volumes"}, path)
+                                     : is_file_listed(fields, {"image", "images"}, path);
     if (!is_listed && !is_column) return kind;
     return is_volume ? TarFileKind::kVolume : TarFileKind::kImage;
   }
 
-  static std::string read_file_text(const TarFile& file, const StoredFile::OpenHandle& archive) {
+  static std::string read_file_text(const TarFile& file, const DataFile::OpenHandle& archive) {
     std::string text = archive.read(file.offset, file.bytes);
     if (is_git_lfs_pointer(text)) {
       throw data_error("its .{} is a Git LFS pointer, not the file itself; run `git lfs pull` and create the tar again",
@@ -219,7 +221,7 @@ class TarRecords final : public Records {
     return text;
   }
 
-  json read_json_value(const TarFile& file, const StoredFile::OpenHandle& archive) const {
+  json read_json_value(const TarFile& file, const DataFile::OpenHandle& archive) const {
     const std::string text = read_file_text(file, archive);
     auto value = parse_record_json(text);
     if (value) return *std::move(value);
@@ -228,13 +230,13 @@ class TarRecords final : public Records {
                      error.column, error.reason);
   }
 
-  json read_json_object(const TarFile& file, const StoredFile::OpenHandle& archive) const {
+  json read_json_object(const TarFile& file, const DataFile::OpenHandle& archive) const {
     json value = read_json_value(file, archive);
     if (!value.is_object()) throw data_error("its .{} is not a JSON object", file.extension);
     return value;
   }
 
-  static json read_json_text(const TarFile& file, const StoredFile::OpenHandle& archive) {
+  static json read_json_text(const TarFile& file, const DataFile::OpenHandle& archive) {
     std::string text = read_file_text(file, archive);
     if (!is_utf8(text)) throw data_error("its .{} is not valid UTF-8", make_excerpt(file.extension));
     return text;
@@ -272,27 +274,27 @@ class TarRecords final : public Records {
 
   /// Returns the beginning of a message about a group whose file names have several dots, else "".
   /// Such names may merge several records by mistake: as in webdataset, keys end at the first dot.
-  std::string make_dots_hint(const FileGroup& group) const {
+  std::string make_file_name_dots_hint(const FileGroup& group) const {
     std::vector<std::string> names;
-    bool has_dots = false;
+    bool has_extra_dots = false;
     for (const TarFile& file : group.files) {
       const TarFileKind kind = get_tar_file_kind(file.extension);
       const bool is_text = kind == TarFileKind::kJson || kind == TarFileKind::kText;
-      has_dots = has_dots ||
-                 (is_text && file.extension.find('.') != std::string::npos && find_columns(file.extension).empty());
+      has_extra_dots = has_extra_dots || (is_text && file.extension.find('.') != std::string::npos &&
+                                          find_columns(file.extension).empty());
       names.push_back(make_excerpt(group.key + "." + file.extension));
     }
-    if (!has_dots) return {};
+    if (!has_extra_dots) return {};
     constexpr size_t kMaxNamedFiles = 4;  // shows the common part of the names; more only lengthen the message
-    const size_t num_others = names.size() - std::min(names.size(), kMaxNamedFiles);
+    const size_t num_other_files = names.size() - std::min(names.size(), kMaxNamedFiles);
     names.resize(std::min(names.size(), kMaxNamedFiles));
     return fmt::format(
         "consists of all files with the same name up to the first dot, as in webdataset: {}{}; name the files of each "
         "record without other dots; it ",
-        fmt::join(names, ", "), num_others == 0 ? "" : fmt::format(" and {} more", num_others));
+        fmt::join(names, ", "), num_other_files == 0 ? "" : fmt::format(" and {} more", num_other_files));
   }
 
-  StoredFile file_;
+  DataFile file_;
   std::vector<FileGroup> groups_;
   RecordReader reader_;
   std::map<std::string, std::string> columns_;
@@ -301,10 +303,10 @@ class TarRecords final : public Records {
 }  // namespace
 
 std::shared_ptr<const Records> open_tar(const std::filesystem::path& path, const RecordSettings& settings) {
-  StoredFile tar(path);
+  DataFile tar(path);
   FileGroups groups;
   for_each_tar_member(tar, [&](TarMember member) { groups.add(std::move(member)); });
-  auto file_groups = groups.take_records(path);
+  auto file_groups = groups.take_record_groups(path);
   return std::make_shared<TarRecords>(std::move(tar), std::move(file_groups), settings);
 }
 

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 /// Returns `path`. Throws run_error if it is a device or a pipe: renaming a file over a device
 /// would replace the device for all processes.
-std::filesystem::path check_replaceable(std::filesystem::path path) {
+std::filesystem::path require_replaceable(std::filesystem::path path) {
   const std::string folder = get_parent_folder(path).lexically_normal().string();
   const bool is_system_path = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
   const std::string_view kind = is_system_path ? "a device" : describe_non_regular_file(path);
@@ -55,7 +55,7 @@ void sync_tree(const fs::path& root, const fs::path& reported_path) {
   sync_to_disk(root, reported_path);
 }
 
-// Removes a folder and ignores errors: clean_up_temporaries() removes the rest later.
+// Removes a folder and ignores errors: clean_up_abandoned_temp_files() removes the rest later.
 void remove_quietly(const fs::path& path) {
   std::error_code ignored;
   fs::remove_all(path, ignored);
@@ -88,15 +88,15 @@ bool restore_backup(const TempPath& temp) {
   return !error;
 }
 
-std::vector<TempPath> list_temporaries(const fs::path& folder) {
-  std::vector<TempPath> temporaries;
+std::vector<TempPath> list_temp_paths(const fs::path& folder) {
+  std::vector<TempPath> temp_paths;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     if (std::optional<TempPath> temp = parse_temp_path(entry->path())) {
-      temporaries.push_back(*std::move(temp));
+      temp_paths.push_back(*std::move(temp));
     }
   }
-  return temporaries;
+  return temp_paths;
 }
 
 /// Removes a temporary path. It is renamed first, so that a thread that still writes cannot commit
@@ -111,7 +111,7 @@ void rename_and_remove(const std::filesystem::path& path) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
-    : path_(check_replaceable(std::move(path))),
+    : path_(require_replaceable(std::move(path))),
       temp_path_(make_temp_path(path_, TempPathKind::kNew)),
       expected_bytes_(expected_bytes) {
   int error = 0;
@@ -231,20 +231,20 @@ void AtomicDirectory::commit() {
   VLMTRAIN_CHECK(!temp_path_.empty(), "{} is already committed", final_path_.string());
   sync_tree(temp_path_, final_path_);
   std::error_code error;
-  fs::path previous;
+  fs::path previous_folder;
   if (!fs::exists(fs::symlink_status(final_path_, error))) {
     if (rename(temp_path_.c_str(), final_path_.c_str()) != 0) {
       throw make_write_error(final_path_, errno, 0);
     }
   } else if (exchange_names(temp_path_, final_path_)) {
-    previous = temp_path_;
+    previous_folder = temp_path_;
   } else {
-    previous = replace_in_two_steps(temp_path_, final_path_);
+    previous_folder = replace_folder_in_two_steps(temp_path_, final_path_);
   }
   unregister_temp_path(std::exchange(temp_path_, {}));
   sync_to_disk(get_parent_folder(final_path_), final_path_);
-  if (!previous.empty()) {
-    remove_quietly(previous);
+  if (!previous_folder.empty()) {
+    remove_quietly(previous_folder);
   }
 }
 
@@ -273,8 +273,8 @@ std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path
   return std::nullopt;
 }
 
-void clean_up_temporaries(const fs::path& folder) {
-  for (const TempPath& temp : list_temporaries(folder)) {
+void clean_up_abandoned_temp_files(const fs::path& folder) {
+  for (const TempPath& temp : list_temp_paths(folder)) {
     if (temp.kind == TempPathKind::kBackup && restore_backup(temp)) {
       continue;
     }

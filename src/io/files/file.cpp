@@ -36,7 +36,7 @@ fs::path find_existing_ancestor(fs::path folder) {
 }
 
 /// Opens and locks a file. Returns the reason of a failure, or "".
-std::string try_lock(const fs::path& file) {
+std::string find_lock_failure(const fs::path& file) {
   const int descriptor = open(file.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return std::strerror(errno);
   const int error = lock_file(descriptor);
@@ -99,7 +99,7 @@ FolderProbe probe_folder(const fs::path& folder) {
   const fs::path file = probe.folder / fmt::format(".vlmtrain-trial-{}", getpid());
   try {
     write_file(file, std::string(kProbeBytes, 'x'));
-    probe.lock_failure = try_lock(file);
+    probe.lock_failure = find_lock_failure(file);
   } catch (const UserError& failure) {
     probe.failure = failure.what();
   }
@@ -111,13 +111,13 @@ FolderProbe probe_folder(const fs::path& folder) {
 bool is_hub_name(const std::string& text) {
   const auto slash = text.find('/');
   if (std::error_code error; std::filesystem::exists(text.substr(0, slash), error)) return false;
-  const auto is_allowed = [](char c) {
+  const auto is_name_character = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
   };
   // The characters and the form that the Hub allows for repository names.
   return slash != std::string::npos && slash > 0 && slash + 1 < text.size() && text.front() != '.' &&
          std::count(text.begin(), text.end(), '/') == 1 &&
-         std::all_of(text.begin(), text.end(), [&](char c) { return c == '/' || is_allowed(c); });
+         std::all_of(text.begin(), text.end(), [&](char c) { return c == '/' || is_name_character(c); });
 }
 
 fs::path get_user_cache_folder() {

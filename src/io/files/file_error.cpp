@@ -20,8 +20,8 @@ namespace {
 std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
   struct statvfs status {};
   if (statvfs(folder.c_str(), &status) != 0) return std::nullopt;
-  const auto blocks = geteuid() == 0 ? status.f_bfree : status.f_bavail;
-  return static_cast<int64_t>(blocks) * static_cast<int64_t>(status.f_frsize);
+  const auto free_blocks = geteuid() == 0 ? status.f_bfree : status.f_bavail;
+  return static_cast<int64_t>(free_blocks) * static_cast<int64_t>(status.f_frsize);
 }
 
 /// Replaces temporary names in `path` by the final names that users know, for messages.

@@ -23,7 +23,7 @@ uint64_t to_nanoseconds(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
 }
 
-uint64_t compute_stamp(const std::filesystem::path& path, const struct stat& status) {
+uint64_t compute_version_hash(const std::filesystem::path& path, const struct stat& status) {
   return ContentHash()
       .add(path.native())
       .add(static_cast<uint64_t>(status.st_size))
@@ -35,7 +35,7 @@ uint64_t compute_stamp(const std::filesystem::path& path, const struct stat& sta
 
 /// Returns the error for a changed file. It is a run_error: a data_error would drop this and all
 /// following samples as bad.
-UserError make_changed_error(const std::filesystem::path& path) {
+UserError make_file_changed_error(const std::filesystem::path& path) {
   return run_error("{} changed during the run; start again, and do not change data during a run", path.string());
 }
 
@@ -82,14 +82,14 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::release(size_t offset, size_t bytes) const {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   // Pages that are only partly in the range stay.
-  const size_t first = (padding_bytes_ + offset + page - 1) / page * page;
-  const size_t end = (padding_bytes_ + offset + bytes) / page * page;
-  if (first < end) madvise(data_ + first, end - first, MADV_DONTNEED);
+  const size_t page_begin = (padding_bytes_ + offset + page_bytes - 1) / page_bytes * page_bytes;
+  const size_t page_end = (padding_bytes_ + offset + bytes) / page_bytes * page_bytes;
+  if (page_begin < page_end) madvise(data_ + page_begin, page_end - page_begin, MADV_DONTNEED);
 }
 
-StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
+DataFile::DataFile(std::filesystem::path path) : path_(std::move(path)) {
   if (const auto kind = describe_non_regular_file(path_); !kind.empty()) {
     throw data_error("{} is {}; give a file", path_.string(), kind);
   }
@@ -100,42 +100,42 @@ StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
   close(descriptor);
   if (error != 0) throw make_read_error(path_, error);
   size_ = static_cast<uint64_t>(status.st_size);
-  stamp_ = compute_stamp(path_, status);
+  version_hash_ = compute_version_hash(path_, status);
 }
 
-std::string StoredFile::read(uint64_t offset, uint64_t bytes) const {
+std::string DataFile::read(uint64_t offset, uint64_t bytes) const {
   return OpenHandle(*this).read(offset, bytes);
 }
 
-StoredFile::OpenHandle::OpenHandle(const StoredFile& file)
+DataFile::OpenHandle::OpenHandle(const DataFile& file)
     : file_(file), descriptor_(open(file.path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  // During a run, an unreadable file is a run_error, as in make_changed_error().
+  // During a run, an unreadable file is a run_error, as in make_file_changed_error().
   if (descriptor_ < 0) throw run_error("{}", make_read_error(file_.path_, errno).what());
 }
 
-StoredFile::OpenHandle::~OpenHandle() {
+DataFile::OpenHandle::~OpenHandle() {
   close(descriptor_);
 }
 
-void StoredFile::OpenHandle::check_unchanged() const {
+void DataFile::OpenHandle::check_unchanged() const {
   struct stat status {};
-  if (fstat(descriptor_, &status) != 0 || compute_stamp(file_.path_, status) != file_.stamp_)
-    throw make_changed_error(file_.path_);
+  if (fstat(descriptor_, &status) != 0 || compute_version_hash(file_.path_, status) != file_.version_hash_)
+    throw make_file_changed_error(file_.path_);
 }
 
-std::string StoredFile::OpenHandle::read(uint64_t offset, uint64_t bytes) const {
+std::string DataFile::OpenHandle::read(uint64_t offset, uint64_t bytes) const {
   VLMTRAIN_CHECK(offset + bytes <= file_.size_, "{} bytes at offset {} exceed the file {}", bytes, offset,
                  file_.path_.string());
   check_unchanged();
   std::string content(bytes, '\0');
-  uint64_t num_read = 0;
-  while (num_read < bytes) {
-    const ssize_t count =
-        pread(descriptor_, content.data() + num_read, bytes - num_read, static_cast<off_t>(offset + num_read));
+  uint64_t num_bytes_read = 0;
+  while (num_bytes_read < bytes) {
+    const ssize_t count = pread(descriptor_, content.data() + num_bytes_read, bytes - num_bytes_read,
+                                static_cast<off_t>(offset + num_bytes_read));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw run_error("{}", make_read_error(file_.path_, errno).what());
-    if (count == 0) throw make_changed_error(file_.path_);
-    num_read += static_cast<uint64_t>(count);
+    if (count == 0) throw make_file_changed_error(file_.path_);
+    num_bytes_read += static_cast<uint64_t>(count);
   }
   return content;
 }

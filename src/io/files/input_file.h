@@ -44,16 +44,16 @@ class MappedFile {
 /// A data file that is read in pieces during a run. Each read opens and closes the file, so that a
 /// data set of ten thousand shards does not exceed the limit on open descriptors. A file that has
 /// changed is detected. Thread-safe.
-class StoredFile {
+class DataFile {
  public:
   /// Stores the size and times of the file. Throws data_error if it cannot be read.
-  explicit StoredFile(std::filesystem::path path);
+  explicit DataFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
   /// Returns a hash of the path, size, times and inode at construction. It identifies this version
   /// of the file.
-  uint64_t stamp() const { return stamp_; }
+  uint64_t version_hash() const { return version_hash_; }
 
   /// Throws run_error if the file has changed since construction.
   void check_unchanged() const { OpenHandle(*this).check_unchanged(); }
@@ -61,26 +61,26 @@ class StoredFile {
   /// changed. REQUIRES: the range is within the file.
   std::string read(uint64_t offset, uint64_t bytes) const;
 
-  /// An open descriptor for several reads. The StoredFile must outlive it.
+  /// An open descriptor for several reads. The DataFile must outlive it.
   class OpenHandle {
    public:
-    explicit OpenHandle(const StoredFile& file);
+    explicit OpenHandle(const DataFile& file);
     OpenHandle(const OpenHandle&) = delete;
     OpenHandle& operator=(const OpenHandle&) = delete;
     ~OpenHandle();
-    // Same as the functions of StoredFile.
+    // Same as the functions of DataFile.
     void check_unchanged() const;
     std::string read(uint64_t offset, uint64_t bytes) const;
 
    private:
-    const StoredFile& file_;
+    const DataFile& file_;
     int descriptor_;
   };
 
  private:
   std::filesystem::path path_;
   uint64_t size_ = 0;
-  uint64_t stamp_ = 0;
+  uint64_t version_hash_ = 0;
 };
 
 }  // namespace vlmtrain::io

@@ -57,9 +57,9 @@ std::optional<ProcessStatus> read_process_status(pid_t pid) {
   std::istringstream fields(text.substr(name_end + 1));
   char state = 0;
   fields >> state;
-  std::string skipped;
+  std::string skipped_field;
   for (int field = 4; field < 22; ++field) {
-    fields >> skipped;
+    fields >> skipped_field;
   }
   ProcessStatus status{.has_ended = state == 'Z' || state == 'X'};
   return fields >> status.start_ticks ? std::optional(status) : std::nullopt;
@@ -86,7 +86,7 @@ std::optional<TempPathKind> parse_suffix(std::string_view suffix) {
 
 // Removes the last dot of `text` and the field after it, and returns that field, or "" without a
 // dot.
-std::string_view cut_last_field(std::string_view& text) {
+std::string_view remove_last_field(std::string_view& text) {
   const size_t dot = text.rfind('.');
   if (dot == std::string_view::npos) {
     return {};
@@ -122,19 +122,19 @@ std::filesystem::path make_temp_path(const std::filesystem::path& final_path, Te
 std::optional<TempPath> parse_temp_path(const std::filesystem::path& path) {
   const std::string file_name = path.filename().string();
   std::string_view remaining = file_name;
-  const std::optional<uint64_t> number = parse_unsigned<uint64_t>(cut_last_field(remaining));
-  const std::optional<uint64_t> start_ticks = parse_unsigned<uint64_t>(cut_last_field(remaining));
-  const std::optional<pid_t> pid = parse_unsigned<pid_t>(cut_last_field(remaining));
-  const std::string_view machine = cut_last_field(remaining);
-  const std::optional<TempPathKind> kind = parse_suffix(cut_last_field(remaining));
-  const bool has_our_prefix = kind && remaining.starts_with('.') && remaining.size() > 1;
-  if (!number || !start_ticks || !pid || machine.empty() || !has_our_prefix) {
+  const std::optional<uint64_t> number = parse_unsigned<uint64_t>(remove_last_field(remaining));
+  const std::optional<uint64_t> start_ticks = parse_unsigned<uint64_t>(remove_last_field(remaining));
+  const std::optional<pid_t> pid = parse_unsigned<pid_t>(remove_last_field(remaining));
+  const std::string_view machine_id = remove_last_field(remaining);
+  const std::optional<TempPathKind> kind = parse_suffix(remove_last_field(remaining));
+  const bool has_dot_prefix = kind && remaining.starts_with('.') && remaining.size() > 1;
+  if (!number || !start_ticks || !pid || machine_id.empty() || !has_dot_prefix) {
     return std::nullopt;
   }
   return TempPath{.path = path,
                   .final_path = path.parent_path() / remaining.substr(1),
                   .kind = *kind,
-                  .machine = std::string(machine),
+                  .machine = std::string(machine_id),
                   .pid = *pid,
                   .start_ticks = *start_ticks};
 }
@@ -158,23 +158,23 @@ bool exchange_names(const std::filesystem::path& first, const std::filesystem::p
 }
 
 std::filesystem::path move_to_backup(const std::filesystem::path& final_path) {
-  std::filesystem::path backup = make_temp_path(final_path, TempPathKind::kBackup);
-  if (rename(final_path.c_str(), backup.c_str()) != 0) {
+  std::filesystem::path backup_path = make_temp_path(final_path, TempPathKind::kBackup);
+  if (rename(final_path.c_str(), backup_path.c_str()) != 0) {
     throw make_write_error(final_path, errno, 0);
   }
-  return backup;
+  return backup_path;
 }
 
-std::filesystem::path replace_in_two_steps(const std::filesystem::path& new_folder,
-                                           const std::filesystem::path& final_path) {
-  std::filesystem::path backup = move_to_backup(final_path);
+std::filesystem::path replace_folder_in_two_steps(const std::filesystem::path& new_folder,
+                                                  const std::filesystem::path& final_path) {
+  std::filesystem::path backup_path = move_to_backup(final_path);
   if (rename(new_folder.c_str(), final_path.c_str()) != 0) {
     const int error = errno;
     std::error_code ignored;
-    std::filesystem::rename(backup, final_path, ignored);
+    std::filesystem::rename(backup_path, final_path, ignored);
     throw make_write_error(final_path, error, 0);
   }
-  return backup;
+  return backup_path;
 }
 
 TempPathRegistry& get_temp_path_registry() {

@@ -51,14 +51,14 @@ bool is_writer_alive(const TempPath& temp);
 bool exchange_names(const std::filesystem::path& first, const std::filesystem::path& second);
 
 /// Renames `final_path` to a backup path and returns the backup path. Throws run_error on failure.
-/// If the process is killed afterwards, clean_up_temporaries() restores the backup.
+/// If the process is killed afterwards, clean_up_abandoned_temp_files() restores the backup.
 std::filesystem::path move_to_backup(const std::filesystem::path& final_path);
 
 /// Replaces `final_path` by `new_folder` with two renames: the old folder to a backup path, then
 /// the new folder to its name. Returns the backup path. If the second rename fails, restores the
 /// old folder and throws run_error.
-std::filesystem::path replace_in_two_steps(const std::filesystem::path& new_folder,
-                                           const std::filesystem::path& final_path);
+std::filesystem::path replace_folder_in_two_steps(const std::filesystem::path& new_folder,
+                                                  const std::filesystem::path& final_path);
 
 /// The temporary paths of this process that remove_temp_files() removes.
 struct TempPathRegistry {

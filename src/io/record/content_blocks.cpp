@@ -20,7 +20,7 @@ const char* get_block_article(const MediaKind& kind) {
 }
 
 /// Returns the value of a key if it is not blank, else nullptr.
-const json* find_non_blank(const json& object, const char* key) {
+const json* find_non_blank_value(const json& object, const char* key) {
   const auto it = object.find(key);
   return it == object.end() || is_blank(*it) ? nullptr : &*it;
 }
@@ -28,15 +28,15 @@ const json* find_non_blank(const json& object, const char* key) {
 /// Returns the kind of media of a block type, or nullptr. The types are those of transformers
 /// ("image", "video") and of OpenAI's APIs ("image_url", "input_image").
 const MediaKind* find_media_kind(std::string_view type) {
-  constexpr std::array<std::pair<std::string_view, const MediaKind*>, 7> kTypes{{{"image", &kImages},
-                                                                                 {"image_url", &kImages},
-                                                                                 {"input_image", &kImages},
-                                                                                 {"volume", &kVolumes},
-                                                                                 {"volume_url", &kVolumes},
-                                                                                 {"video", &kVideos},
-                                                                                 {"video_url", &kVideos}}};
-  const auto* it = std::ranges::find(kTypes, type, &std::pair<std::string_view, const MediaKind*>::first);
-  return it == kTypes.end() ? nullptr : it->second;
+  constexpr std::array<std::pair<std::string_view, const MediaKind*>, 7> kKindByType{{{"image", &kImages},
+                                                                                      {"image_url", &kImages},
+                                                                                      {"input_image", &kImages},
+                                                                                      {"volume", &kVolumes},
+                                                                                      {"volume_url", &kVolumes},
+                                                                                      {"video", &kVideos},
+                                                                                      {"video_url", &kVideos}}};
+  const auto* it = std::ranges::find(kKindByType, type, &std::pair<std::string_view, const MediaKind*>::first);
+  return it == kKindByType.end() ? nullptr : it->second;
 }
 
 bool is_text_type(std::string_view type) {
@@ -51,7 +51,7 @@ std::string get_block_type(const json& block, size_t turn_number) {
   std::string inferred_type;
   if (block.is_object() && (type == block.end() || type->is_null())) {
     for (const char* key : {"text", "image", "image_url", "video", "video_url", "volume"}) {
-      if (find_non_blank(block, key) == nullptr) continue;
+      if (find_non_blank_value(block, key) == nullptr) continue;
       if (!inferred_type.empty())
         throw data_error("turn {}: a content block has no \"type\", and both \"{}\" and \"{}\"", turn_number,
                          inferred_type, key);
@@ -65,10 +65,10 @@ std::string get_block_type(const json& block, size_t turn_number) {
 /// Returns the value that names the file of a block, the block itself if it has bytes, or nullptr
 /// if it has neither. Throws data_error if the block names two different files.
 const json* find_block_file(const json& block, size_t turn_number, const MediaKind& kind) {
-  const json* file = find_non_blank(block, kind.keys[0]);
+  const json* file = find_non_blank_value(block, kind.keys[0]);
   if (file != nullptr && block.size() == 2) return file;  // its other key is the type
   for (const char* key : {kind.url_key, "path", "url"}) {
-    const json* candidate = find_non_blank(block, key);
+    const json* candidate = find_non_blank_value(block, key);
     if (candidate == nullptr) continue;
     if (file != nullptr && *file != *candidate) {
       throw data_error(
@@ -78,7 +78,7 @@ const json* find_block_file(const json& block, size_t turn_number, const MediaKi
     }
     file = candidate;
   }
-  const json* bytes = find_non_blank(block, "bytes");
+  const json* bytes = find_non_blank_value(block, "bytes");
   return bytes != nullptr && bytes->is_binary() && (file == nullptr || file->is_string()) ? &block : file;
 }
 
@@ -89,9 +89,9 @@ std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number,
   const json* file = find_block_file(block, turn_number, kind);
   if (file == nullptr) return std::nullopt;
   if (file != &block) key_checker.check_media(*file);
-  if (file->is_object() && find_non_blank(*file, "bytes") == nullptr) {
-    const json* url = find_non_blank(*file, "url");
-    file = url != nullptr ? url : find_non_blank(*file, "path");
+  if (file->is_object() && find_non_blank_value(*file, "bytes") == nullptr) {
+    const json* url = find_non_blank_value(*file, "url");
+    file = url != nullptr ? url : find_non_blank_value(*file, "path");
     if (file == nullptr) {
       throw data_error("turn {}: {} {} block has an object without \"url\"", turn_number, get_block_article(kind),
                        kind.name);
@@ -114,11 +114,12 @@ std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number,
 void check_block_index(const json& block, const MediaSlots& media, size_t turn_number, const MediaKind& kind) {
   const auto index = block.find("index");
   if (index == block.end() || index->is_null()) return;
-  if (index->is_number_integer() && std::cmp_equal(index->get<int64_t>(), media.num_unassigned())) return;
+  if (index->is_number_integer() && std::cmp_equal(index->get<int64_t>(), media.num_unassigned_slots())) return;
   throw data_error(
       "turn {}: {} {} block has \"index\": {}, but blocks use the record's {}s in order, so it gets number {}; list "
       "them in this order, or set data.ignore_keys=[index]",
-      turn_number, get_block_article(kind), kind.name, make_value_excerpt(*index), kind.name, media.num_unassigned());
+      turn_number, get_block_article(kind), kind.name, make_value_excerpt(*index), kind.name,
+      media.num_unassigned_slots());
 }
 
 std::string get_block_text(const json& block, size_t turn_number) {
@@ -136,7 +137,7 @@ void read_block(const json& block, const TurnContext& turn, ConversationMedia& m
   const size_t turn_number = turn.index + 1;
   const std::string type = get_block_type(block, turn_number);
   if (is_text_type(type)) {
-    key_checker.check_block(block, "text", turn_number, turn.is_answer, /*has_frames=*/false);
+    key_checker.check_block(block, "text", turn_number, turn.is_answer, /*needs_frame_rate=*/false);
     const std::string block_text = get_block_text(block, turn_number);
     media.add_text_placeholders(block_text, turn.index, text.size());
     text += block_text;
@@ -204,7 +205,7 @@ bool uses_frame_rate(const MediaRef& video) {
 void set_frame_rates(const json& object, std::vector<MediaRef>& media) {
   if (std::ranges::none_of(media, uses_frame_rate)) return;
   for (const char* key : {"fps", "sample_fps", "video_fps"}) {
-    const json* value = find_non_blank(object, key);
+    const json* value = find_non_blank_value(object, key);
     if (value == nullptr) continue;
     if (value->is_array() && value->size() != media.size()) {
       throw data_error("its \"{}\" has {} entries for {} videos; give one per video, or one number for all", key,

@@ -12,7 +12,7 @@ namespace vlmtrain::io {
 
 /// Returns the value of the first of `keys` that is present and not null, or nullptr. REQUIRES:
 /// `object` is an object.
-inline const nlohmann::json* find_present(const nlohmann::json& object, std::initializer_list<const char*> keys) {
+inline const nlohmann::json* find_present_value(const nlohmann::json& object, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     const auto it = object.find(key);
     if (it != object.end() && !it->is_null()) return &*it;

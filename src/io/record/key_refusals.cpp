@@ -112,13 +112,13 @@ void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
   }
 }
 
-void refuse_system_text(bool is_of_record, const std::string& prefix, const std::string& key) {
+void refuse_system_text(bool is_record_key, const std::string& prefix, const std::string& key) {
   const std::string name = make_excerpt(key);
   throw data_error(
       "{}has a system text under \"{}\", which is ignored; {}, or set data.ignore_keys=[{}] to train without it",
       prefix, name,
-      is_of_record ? fmt::format("set data.columns={{system: {}}}", name)
-                   : std::string("make it a turn with the role system"),
+      is_record_key ? fmt::format("set data.columns={{system: {}}}", name)
+                    : std::string("make it a turn with the role system"),
       name);
 }
 

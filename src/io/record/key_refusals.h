@@ -19,8 +19,8 @@ std::string make_value_excerpt(const nlohmann::json& value);
 [[noreturn]] void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
                              const nlohmann::json& value);
 
-/// Throws for a system text under a key of a record (`is_of_record`) or a turn that is not read.
-[[noreturn]] void refuse_system_text(bool is_of_record, const std::string& prefix, const std::string& key);
+/// Throws for a system text under a key of a record (`is_record_key`) or a turn that is not read.
+[[noreturn]] void refuse_system_text(bool is_record_key, const std::string& prefix, const std::string& key);
 
 /// Throws for media of a turn or a block under a key that is not read. `media_type` is "image" or
 /// "video".

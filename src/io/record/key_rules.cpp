@@ -247,28 +247,28 @@ using RuleMap = std::unordered_map<std::string_view, KeyRule>;
 using KeyList = std::vector<KeyEntry>;
 
 /// Concatenates tables and sorts the result by name. REQUIRES: no key is in two of them.
-KeyList merge_tables(std::initializer_list<std::span<const KeyEntry>> tables) {
+KeyList merge_key_tables(std::initializer_list<std::span<const KeyEntry>> tables) {
   KeyList keys;
   for (const auto& table : tables) keys.insert(keys.end(), table.begin(), table.end());
   std::ranges::sort(keys, {}, &KeyEntry::name);
   return keys;
 }
 
-KeyList make_keys(KeyScope scope) {
+KeyList make_key_list(KeyScope scope) {
   switch (scope) {
     case KeyScope::kRecord:
-      return merge_tables({key_tables::kSharedKeys, key_tables::kRecordAndTurnKeys, key_tables::kRecordOnlyKeys});
+      return merge_key_tables({key_tables::kSharedKeys, key_tables::kRecordAndTurnKeys, key_tables::kRecordOnlyKeys});
     case KeyScope::kTurn:
-      return merge_tables({key_tables::kSharedKeys, key_tables::kRecordAndTurnKeys, key_tables::kTurnOnlyKeys});
+      return merge_key_tables({key_tables::kSharedKeys, key_tables::kRecordAndTurnKeys, key_tables::kTurnOnlyKeys});
     case KeyScope::kBlock:
-      return merge_tables({key_tables::kSharedKeys, key_tables::kFileKeys, key_tables::kBlockOnlyKeys});
+      return merge_key_tables({key_tables::kSharedKeys, key_tables::kFileKeys, key_tables::kBlockOnlyKeys});
     case KeyScope::kMediaObject:
-      return merge_tables({key_tables::kFileKeys, key_tables::kMediaOnlyKeys});
+      return merge_key_tables({key_tables::kFileKeys, key_tables::kMediaOnlyKeys});
   }
   throw InternalError("unknown scope of a key");
 }
 
-RuleMap make_rules(KeyScope scope) {
+RuleMap make_rule_map(KeyScope scope) {
   RuleMap rules;
   for (const KeyEntry& key : get_known_keys(scope)) rules.emplace(key.name, key.rule);
   return rules;
@@ -277,14 +277,15 @@ RuleMap make_rules(KeyScope scope) {
 }  // namespace
 
 std::span<const KeyEntry> get_known_keys(KeyScope scope) {
-  static const std::array<KeyList, 4> known_keys{make_keys(KeyScope::kRecord), make_keys(KeyScope::kTurn),
-                                                 make_keys(KeyScope::kBlock), make_keys(KeyScope::kMediaObject)};
+  static const std::array<KeyList, 4> known_keys{make_key_list(KeyScope::kRecord), make_key_list(KeyScope::kTurn),
+                                                 make_key_list(KeyScope::kBlock),
+                                                 make_key_list(KeyScope::kMediaObject)};
   return known_keys.at(static_cast<size_t>(scope));
 }
 
 KeyRule get_key_rule(KeyScope scope, std::string_view name) {
-  static const std::array<RuleMap, 4> rule_maps{make_rules(KeyScope::kRecord), make_rules(KeyScope::kTurn),
-                                                make_rules(KeyScope::kBlock), make_rules(KeyScope::kMediaObject)};
+  static const std::array<RuleMap, 4> rule_maps{make_rule_map(KeyScope::kRecord), make_rule_map(KeyScope::kTurn),
+                                                make_rule_map(KeyScope::kBlock), make_rule_map(KeyScope::kMediaObject)};
   const RuleMap& rules = rule_maps[static_cast<size_t>(scope)];
   const auto it = rules.find(name);
   return it == rules.end() ? KeyRule::kUnknown : it->second;

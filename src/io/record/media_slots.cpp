@@ -61,10 +61,10 @@ bool is_same_media(const MediaRef& a, const MediaRef& b) {
 /// Returns true if the placeholder at byte `begin` has text before and after it on its line.
 bool is_inside_sentence(std::string_view text, size_t begin) {
   const size_t line_start = text.rfind('\n', begin) + 1;  // npos + 1 is 0
-  const std::string_view before = text.substr(line_start, begin - line_start);
-  const std::string_view after = text.substr(begin + kImagePlaceholder.size());
-  const std::string_view line_rest = after.substr(0, after.find('\n'));
-  return before.find_first_not_of(kJsonWhitespace) != std::string_view::npos &&
+  const std::string_view text_before = text.substr(line_start, begin - line_start);
+  const std::string_view text_after = text.substr(begin + kImagePlaceholder.size());
+  const std::string_view line_rest = text_after.substr(0, text_after.find('\n'));
+  return text_before.find_first_not_of(kJsonWhitespace) != std::string_view::npos &&
          line_rest.find_first_not_of(kJsonWhitespace) != std::string_view::npos;
 }
 
@@ -88,10 +88,10 @@ std::string to_local_path(std::string file, size_t number, const MediaKind& kind
 /// Returns true if `file`, with links resolved, is outside of `root`, and on errors.
 bool is_outside_root(const std::filesystem::path& root, const std::filesystem::path& file) {
   std::error_code error;
-  auto folder = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);
-  if (!folder.has_filename()) folder = folder.parent_path();
-  const auto resolved = std::filesystem::weakly_canonical(file, error);
-  return error || std::ranges::mismatch(folder, resolved).in1 != folder.end();
+  auto root_folder = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);
+  if (!root_folder.has_filename()) root_folder = root_folder.parent_path();
+  const auto resolved_path = std::filesystem::weakly_canonical(file, error);
+  return error || std::ranges::mismatch(root_folder, resolved_path).in1 != root_folder.end();
 }
 
 }  // namespace
@@ -138,10 +138,10 @@ std::optional<MediaRef> parse_media_ref(const json& value) {
   if (!value.is_object()) return std::nullopt;
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
-  const bool is_named = path != value.end() && path->is_string();
-  if (bytes == value.end() || !bytes->is_binary()) return is_named ? parse_media_ref(*path) : std::nullopt;
+  const bool has_path = path != value.end() && path->is_string();
+  if (bytes == value.end() || !bytes->is_binary()) return has_path ? parse_media_ref(*path) : std::nullopt;
   std::optional<MediaRef> media_ref = parse_media_ref(*bytes);
-  if (is_named) media_ref->path = path->get<std::string>();
+  if (has_path) media_ref->path = path->get<std::string>();
   return media_ref;
 }
 
@@ -230,7 +230,7 @@ void MediaSlots::shift_placeholders(size_t turn, size_t bytes) {
   }
 }
 
-size_t MediaSlots::count_unassigned(const std::vector<Slot>& slots) {
+size_t MediaSlots::count_unassigned_slots(const std::vector<Slot>& slots) {
   return static_cast<size_t>(std::ranges::count_if(slots, [](const Slot& slot) { return !slot.media; }));
 }
 
@@ -247,51 +247,52 @@ void MediaSlots::assign_listed_media(std::vector<MediaRef>& listed_media) {
 }
 
 bool MediaSlots::resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns) {
-  if (num_unassigned() == listed_media.size()) return false;
+  if (num_unassigned_slots() == listed_media.size()) return false;
   if (repeats_listed_media(slots_, listed_media)) {
     assign_listed_media(listed_media);
     return false;
   }
-  std::vector<Slot> inline_slots, literals;
-  for (const Slot& slot : slots_) (slot.placeholder ? literals : inline_slots).push_back(slot);
+  std::vector<Slot> inline_slots, literal_slots;
+  for (const Slot& slot : slots_) (slot.placeholder ? literal_slots : inline_slots).push_back(slot);
   const auto is_literal = [&](const Slot& slot) {
     return is_inside_sentence(turns[slot.placeholder->turn].text, slot.placeholder->begin);
   };
-  const bool are_literals = inline_slots.empty() ? listed_media.empty() && std::ranges::all_of(literals, is_literal)
-                                                 : count_unassigned(inline_slots) == listed_media.size() ||
-                                                       repeats_listed_media(inline_slots, listed_media);
-  if (!are_literals || literals.empty()) return false;
-  for (const Slot& literal : literals)
+  const bool are_literals = inline_slots.empty()
+                                ? listed_media.empty() && std::ranges::all_of(literal_slots, is_literal)
+                                : count_unassigned_slots(inline_slots) == listed_media.size() ||
+                                      repeats_listed_media(inline_slots, listed_media);
+  if (!are_literals || literal_slots.empty()) return false;
+  for (const Slot& literal : literal_slots)
     turns[literal.placeholder->turn].literal_placeholders.push_back(literal.placeholder->begin);
   for (Turn& turn : turns) std::ranges::sort(turn.literal_placeholders);
   slots_ = std::move(inline_slots);
-  if (num_unassigned() != listed_media.size()) assign_listed_media(listed_media);
+  if (num_unassigned_slots() != listed_media.size()) assign_listed_media(listed_media);
   return slots_.empty();
 }
 
-size_t MediaSlots::num_unassigned() const {
-  return count_unassigned(slots_);
+size_t MediaSlots::num_unassigned_slots() const {
+  return count_unassigned_slots(slots_);
 }
 
 bool MediaSlots::has_inline_media() const {
-  return num_unassigned() < slots_.size();
+  return num_unassigned_slots() < slots_.size();
 }
 
-std::vector<MediaRef> MediaSlots::collect(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
-                                          std::string& leading_placeholders) const {
+std::vector<MediaRef> MediaSlots::collect_media(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
+                                                std::string& leading_placeholders) const {
   const bool has_slots = !slots_.empty();
-  if (has_slots && num_unassigned() != listed_media.size()) {
-    throw data_error("has {} {} placeholders for {} {}s: each {} needs one placeholder", num_unassigned(),
+  if (has_slots && num_unassigned_slots() != listed_media.size()) {
+    throw data_error("has {} {} placeholders for {} {}s: each {} needs one placeholder", num_unassigned_slots(),
                      kind_->placeholder, listed_media.size(), kind_->name, kind_->name);
   }
   const size_t count = has_slots ? slots_.size() : listed_media.size();
   std::vector<MediaRef> media;
   media.reserve(count);
-  auto next_listed = listed_media.begin();
+  auto next_listed_media = listed_media.begin();
   for (size_t i = 0; i < count; ++i) {
     if (!has_slots) leading_placeholders += kind_->placeholder;
     const bool is_inline = has_slots && slots_[i].media.has_value();
-    media.push_back(resolve_media_path(is_inline ? *slots_[i].media : *next_listed++, i + 1, root, *kind_));
+    media.push_back(resolve_media_path(is_inline ? *slots_[i].media : *next_listed_media++, i + 1, root, *kind_));
   }
   return media;
 }

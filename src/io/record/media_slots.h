@@ -93,7 +93,7 @@ class MediaSlots {
   bool resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns);
 
   /// Returns the number of slots that need listed media.
-  size_t num_unassigned() const;
+  size_t num_unassigned_slots() const;
   /// Returns true if at least one slot has inline media.
   bool has_inline_media() const;
   size_t size() const { return slots_.size(); }
@@ -102,15 +102,15 @@ class MediaSlots {
   /// Returns the media in the order of their placeholders, resolved against `root`. If there are no
   /// slots, appends a placeholder for each of the listed media to `leading_placeholders`. Throws
   /// data_error if the numbers of unassigned slots and listed media differ.
-  std::vector<MediaRef> collect(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
-                                std::string& leading_placeholders) const;
+  std::vector<MediaRef> collect_media(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
+                                      std::string& leading_placeholders) const;
 
  private:
   struct Slot {
     std::optional<MediaRef> media;               ///< empty until assigned
     std::optional<TextPlaceholder> placeholder;  ///< empty for slots of content blocks and turns
   };
-  static size_t count_unassigned(const std::vector<Slot>& slots);
+  static size_t count_unassigned_slots(const std::vector<Slot>& slots);
   /// Returns true if some slots have media and those equal the listed media at the same positions.
   static bool repeats_listed_media(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media);
   void assign_listed_media(std::vector<MediaRef>& listed_media);

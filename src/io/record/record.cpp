@@ -39,12 +39,13 @@ std::string describe_volume(const Record& record, size_t index) {
   const auto begin = record.images.begin(), target = begin + static_cast<std::ptrdiff_t>(index);
   const auto volume_index =
       static_cast<size_t>(std::count_if(begin, target, [](const auto& image) { return image.is_volume; }));
-  const auto volumes = static_cast<size_t>(std::ranges::count(record.images, true, &MediaRef::is_volume));
+  const auto num_volumes = static_cast<size_t>(std::ranges::count(record.images, true, &MediaRef::is_volume));
   // If the numbers of subjects and volumes are equal, the n-th subject belongs to the n-th volume.
   // Otherwise all subjects apply to all volumes.
   std::string name = record.images[index].modality;
-  const std::string subject = record.subjects.size() == volumes ? record.subjects[volume_index]
-                                                                : fmt::format("{}", fmt::join(record.subjects, ", "));
+  const std::string subject = record.subjects.size() == num_volumes
+                                  ? record.subjects[volume_index]
+                                  : fmt::format("{}", fmt::join(record.subjects, ", "));
   if (!name.empty() && !subject.empty()) name += ", ";
   return name += subject;
 }

@@ -32,7 +32,7 @@ bool is_false_value(const json& value) {
 
 /// Returns true if a key needs no notice or error: it is read or harmless, or its value means the
 /// same as an absent key.
-bool needs_no_report(KeyRule rule, const json& value) {
+bool is_acceptable_key(KeyRule rule, const json& value) {
   if (is_blank(value)) return true;
   switch (rule) {
     case KeyRule::kRead:
@@ -61,10 +61,10 @@ bool needs_no_report(KeyRule rule, const json& value) {
 /// Returns the key without its number: "image" for "image_1", "image2" and "image-03". Returns ""
 /// without a number.
 std::string_view strip_number(std::string_view key) {
-  const size_t last = key.find_last_not_of("0123456789");
-  if (last == std::string_view::npos || last + 1 == key.size()) return {};
-  const std::string_view name = key.substr(0, last + 1);
-  return name.ends_with('_') || name.ends_with('-') ? name.substr(0, last) : name;
+  const size_t last_non_digit = key.find_last_not_of("0123456789");
+  if (last_non_digit == std::string_view::npos || last_non_digit + 1 == key.size()) return {};
+  const std::string_view name = key.substr(0, last_non_digit + 1);
+  return name.ends_with('_') || name.ends_with('-') ? name.substr(0, last_non_digit) : name;
 }
 
 /// The rule of a record's key. A numbered key ("image_2", "img3") has the rule of the key without
@@ -120,14 +120,14 @@ bool can_be_media(const json& value) {
 
 void remove_ignored_keys(json& record, const std::vector<std::string>& ignored_keys,
                          const std::map<std::string, std::string>& columns) {
-  const auto erase_ignored = [&](json& object) {
+  const auto erase_ignored_keys = [&](json& object) {
     for (const std::string& key : ignored_keys) object.erase(key);
   };
-  const auto erase_in_list = [&](json& list, const auto& visit) {
+  const auto erase_in_entries = [&](json& list, const auto& visit) {
     if (!list.is_array()) return;
     for (json& entry : list) {
       if (!entry.is_object()) continue;
-      erase_ignored(entry);
+      erase_ignored_keys(entry);
       visit(entry);
     }
   };
@@ -137,9 +137,9 @@ void remove_ignored_keys(json& record, const std::vector<std::string>& ignored_k
   }
   for (const char* turns : {"messages", "conversations", "texts"}) {
     if (!record.contains(turns)) continue;
-    erase_in_list(record[turns], [&](json& turn) {
+    erase_in_entries(record[turns], [&](json& turn) {
       for (const char* content : {"content", "value"}) {
-        if (turn.contains(content)) erase_in_list(turn[content], [](json&) {});
+        if (turn.contains(content)) erase_in_entries(turn[content], [](json&) {});
       }
     });
   }
@@ -158,7 +158,7 @@ void RecordKeyChecker::check_record(const json& record, const json& turns, const
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = find_record_key_rule(entry.key());
     if ((rule == KeyRule::kMedia || rule == KeyRule::kNonNumeric) && entry->is_structured()) check_media(*entry);
-    if (needs_no_report(rule, *entry) || is_mapped_column(entry.key())) continue;
+    if (is_acceptable_key(rule, *entry) || is_mapped_column(entry.key())) continue;
     check_record_key(entry.key(), *entry, rule, turns, contents);
   }
 }
@@ -173,7 +173,7 @@ void RecordKeyChecker::check_record_key(const std::string& key, const json& valu
       if (&value != &turns) add_key_notice();
       return;
     case KeyRule::kFrameRate:
-      if (!contents.has_frames) add_key_notice();
+      if (!contents.needs_frame_rate) add_key_notice();
       return;
     case KeyRule::kSampleWeight: {
       const bool is_fraction =
@@ -189,7 +189,7 @@ void RecordKeyChecker::check_record_key(const std::string& key, const json& valu
       return add_key_notice();
     case KeyRule::kSystemText:
       if (!value.is_string() && !value.is_structured()) return add_key_notice();
-      refuse_system_text(/*is_of_record=*/true, "", key);
+      refuse_system_text(/*is_record_key=*/true, "", key);
     case KeyRule::kUnknown:
     case KeyRule::kImage:
     case KeyRule::kVideo:
@@ -223,7 +223,7 @@ void RecordKeyChecker::check_record_media_key(const std::string& key, const json
 void RecordKeyChecker::check_record_media(const json& record, const RecordContents& contents) {
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = find_record_key_rule(entry.key());
-    if (needs_no_report(rule, *entry) || is_mapped_column(entry.key())) continue;
+    if (is_acceptable_key(rule, *entry) || is_mapped_column(entry.key())) continue;
     check_record_media_key(entry.key(), *entry, rule, contents);
   }
 }
@@ -234,7 +234,7 @@ bool RecordKeyChecker::check_turn(const json& turn, size_t turn_number, bool is_
     const std::string& key = entry.key();
     if (key == "role" || key == "content" || key == "from" || key == "value") continue;
     const KeyRule rule = get_key_rule(KeyScope::kTurn, key);
-    if (needs_no_report(rule, *entry)) {
+    if (is_acceptable_key(rule, *entry)) {
       if (rule != KeyRule::kMedia || is_blank(*entry)) continue;
       has_media = true;
       check_media(*entry);
@@ -253,7 +253,7 @@ bool RecordKeyChecker::check_turn(const json& turn, size_t turn_number, bool is_
         if (is_answer) refuse_key(rule, prefix, entry.key(), *entry);  // only answers are learned
         break;
       case KeyRule::kSystemText:
-        refuse_system_text(/*is_of_record=*/false, prefix, entry.key());
+        refuse_system_text(/*is_record_key=*/false, prefix, entry.key());
       case KeyRule::kImage:
         refuse_media_key(prefix, entry.key(), "image");
       case KeyRule::kVideo:
@@ -266,13 +266,13 @@ bool RecordKeyChecker::check_turn(const json& turn, size_t turn_number, bool is_
 }
 
 void RecordKeyChecker::check_block(const json& block, std::string_view type, size_t turn_number, bool is_answer,
-                                   bool has_frames) {
+                                   bool needs_frame_rate) {
   if (has_only_type_key(block, type)) return;
   const bool is_text = type == "text";
   for (auto entry = block.begin(); entry != block.end(); ++entry) {
     const std::string& key = entry.key();
     const KeyRule rule = get_key_rule(KeyScope::kBlock, key);
-    if (is_blank(*entry) || (rule != KeyRule::kRead && needs_no_report(rule, *entry))) continue;
+    if (is_blank(*entry) || (rule != KeyRule::kRead && is_acceptable_key(rule, *entry))) continue;
     const auto prefix = [&] { return fmt::format("turn {}: a content block of type \"{}\" ", turn_number, type); };
     switch (rule) {
       case KeyRule::kRead: {
@@ -289,7 +289,7 @@ void RecordKeyChecker::check_block(const json& block, std::string_view type, siz
                          prefix(), key, key);
       }
       case KeyRule::kFrameRate:
-        if (has_frames) break;
+        if (needs_frame_rate) break;
         [[fallthrough]];
       case KeyRule::kUnknown:
         add_notice(fmt::format("key \"{}\" of a content block of type \"{}\"", make_excerpt(key), type),
@@ -318,7 +318,7 @@ void RecordKeyChecker::check_media(const json& value) {
   if (!value.is_object()) return;
   for (auto entry = value.begin(); entry != value.end(); ++entry) {
     const KeyRule rule = get_key_rule(KeyScope::kMediaObject, entry.key());
-    if (needs_no_report(rule, *entry)) continue;
+    if (is_acceptable_key(rule, *entry)) continue;
     if (rule == KeyRule::kBase64) refuse_key(rule, "an image or a video ", entry.key(), *entry);
     add_notice(fmt::format("key \"{}\" of an image or a video", make_excerpt(entry.key())), make_value_excerpt(*entry));
   }

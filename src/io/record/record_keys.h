@@ -18,7 +18,7 @@ namespace vlmtrain::io {
 struct RecordContents {
   bool has_images = false;           ///< true if the record has images or volumes
   bool has_videos = false;           ///< true if the record has videos
-  bool has_frames = false;           ///< true if a video uses the record's frame rate (uses_frame_rate)
+  bool needs_frame_rate = false;     ///< true if a video uses the record's frame rate (uses_frame_rate)
   std::span<const Turn> turns = {};  ///< must outlive the object
 };
 
@@ -41,9 +41,9 @@ class RecordKeyChecker {
   /// a turn of the assistant. Returns true if the turn has its own media.
   bool check_turn(const nlohmann::json& turn, size_t turn_number, bool is_answer);
   /// Checks the keys of a content block. `type` is "text", "image", "video" or "volume".
-  /// `has_frames` is true if the block is a video that uses a frame rate.
+  /// `needs_frame_rate` is true if the block is a video that uses a frame rate.
   void check_block(const nlohmann::json& block, std::string_view type, size_t turn_number, bool is_answer,
-                   bool has_frames);
+                   bool needs_frame_rate);
   /// Checks the keys of media objects. `value` is one or a list of them; other values are accepted.
   void check_media(const nlohmann::json& value);
 

@@ -22,7 +22,7 @@ using nlohmann::json;
 constexpr MediaKind kMasks{"mask", "", {"mask", "masks"}};
 
 std::optional<int64_t> get_integer_field(const json& entry, const char* key, size_t number) {
-  const json* value = find_present(entry, {key});
+  const json* value = find_present_value(entry, {key});
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_integer()) throw data_error("mask {}: its \"{}\" is not a whole number", number, key);
   return value->get<int64_t>();
@@ -34,8 +34,8 @@ bool is_rle(const json& value) {
 
 MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, size_t num_images) {
   MaskSource mask;
-  const json* wrapper = entry.is_object() ? find_present(entry, {"rle", "segmentation"}) : nullptr;
-  const json& rle_json = wrapper != nullptr ? *wrapper : entry;
+  const json* nested_rle = entry.is_object() ? find_present_value(entry, {"rle", "segmentation"}) : nullptr;
+  const json& rle_json = nested_rle != nullptr ? *nested_rle : entry;
   if (is_rle(rle_json)) {
     try {
       mask.rle = parse_rle(rle_json);
@@ -43,7 +43,7 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
       throw data_error("mask {}: {}", number, error.what());
     }
   } else {
-    const auto file = wrapper == nullptr ? parse_media_ref(entry) : std::nullopt;
+    const auto file = nested_rle == nullptr ? parse_media_ref(entry) : std::nullopt;
     if (!file) {
       throw data_error(
           "mask {} is neither a path (\"path\") nor a run-length encoding (\"size\" and \"counts\"); convert polygons "
@@ -55,7 +55,7 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
   if (entry.is_object()) {
     mask.value = get_integer_field(entry, "value", number);
     mask.image = get_integer_field(entry, "image", number).value_or(0);
-    const json* structure = find_present(entry, {"structure", "label"});
+    const json* structure = find_present_value(entry, {"structure", "label"});
     if (structure != nullptr && structure->is_string()) mask.structure = to_printable(structure->get<std::string>());
   }
   if (mask.rle && mask.value) {
@@ -89,7 +89,7 @@ std::vector<std::string> parse_text_list(const json& record, const char* key) {
 std::vector<MaskSource> parse_masks(const json& record, const ImageRoot& root, size_t num_images) {
   const json* mask_list = nullptr;
   for (const char* key : kMasks.keys) {
-    const json* value = find_present(record, {key});
+    const json* value = find_present_value(record, {key});
     if (value != nullptr && mask_list != nullptr) throw data_error("has both \"mask\" and \"masks\": keep one");
     if (value != nullptr) mask_list = value;
   }

@@ -26,7 +26,7 @@ using nlohmann::json;
 
 /// Returns "id", else `fallback`. An id of another type than string or integer becomes an excerpt.
 std::string get_record_id(const json& record, const std::string& fallback) {
-  const json* id = find_present(record, {"id"});
+  const json* id = find_present_value(record, {"id"});
   if (id == nullptr || is_blank(*id)) return to_printable(fallback);
   if (id->is_string()) return to_printable(id->get_ref<const std::string&>());
   return id->is_number_integer() ? id->dump() : make_value_excerpt(*id);
@@ -34,7 +34,7 @@ std::string get_record_id(const json& record, const std::string& fallback) {
 
 // Returns `text` without surrounding whitespace: VQA-RAD has the answer types "CLOSED" and "CLOSED
 // ".
-std::string trim(const std::string& text) {
+std::string trim_whitespace(const std::string& text) {
   const size_t begin = text.find_first_not_of(kJsonWhitespace);
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kJsonWhitespace) + 1 - begin);
 }
@@ -42,7 +42,7 @@ std::string trim(const std::string& text) {
 std::string get_string_field(const json& record, const char* key) {
   const auto it = record.find(key);
   if (it == record.end() || !it->is_string()) return {};
-  return to_printable(trim(it->get_ref<const std::string&>()));
+  return to_printable(trim_whitespace(it->get_ref<const std::string&>()));
 }
 
 /// Returns the value of the first key that names the task. "task" and "task_type" may be numbers.
@@ -90,7 +90,7 @@ void attach_media(ListedMedia& listed_media, const ImageRoot& root, Conversation
                   RecordKeyChecker& key_checker, Record& record) {
   auto& [images, videos] = listed_media;
   const bool uses_image_placeholders = images.empty() && !videos.empty() && media.videos.empty() &&
-                                       media.images.num_unassigned() == videos.size() &&
+                                       media.images.num_unassigned_slots() == videos.size() &&
                                        media.images.size() == videos.size();
   if (uses_image_placeholders) convert_image_placeholders(record.turns, media, videos.size());
   const bool are_literals = media.images.resolve_placeholders(images, record.turns);
@@ -101,14 +101,14 @@ void attach_media(ListedMedia& listed_media, const ImageRoot& root, Conversation
   }
   refuse_media_in_answers(record.turns);
   std::string leading_placeholders;
-  record.images = media.images.collect(images, root, leading_placeholders);
-  record.videos = media.videos.collect(videos, root, leading_placeholders);
+  record.images = media.images.collect_media(images, root, leading_placeholders);
+  record.videos = media.videos.collect_media(videos, root, leading_placeholders);
   if (!leading_placeholders.empty()) {
-    const auto user = std::ranges::find(record.turns, Role::kUser, &Turn::role);
-    VLMTRAIN_CHECK(user != record.turns.end(), "the conversation has no turn of the user");
+    const auto user_turn = std::ranges::find(record.turns, Role::kUser, &Turn::role);
+    VLMTRAIN_CHECK(user_turn != record.turns.end(), "the conversation has no turn of the user");
     leading_placeholders += "\n";
-    user->text.insert(0, leading_placeholders);
-    for (size_t& offset : user->literal_placeholders) offset += leading_placeholders.size();
+    user_turn->text.insert(0, leading_placeholders);
+    for (size_t& offset : user_turn->literal_placeholders) offset += leading_placeholders.size();
   }
 }
 
@@ -133,15 +133,15 @@ void parse_conversation(json& record_json, const ImageRoot& root, RecordKeyCheck
   try {
     make_messages(record_json);
     const json& turns = find_turns(record_json);
-    const json* system = find_present(record_json, {"system"});
+    const json* system = find_present_value(record_json, {"system"});
     if (system != nullptr && !is_blank(*system)) {
-      record.turns.push_back({Role::kSystem, read_system(*system, media, key_checker)});
+      record.turns.push_back({Role::kSystem, read_system_text(*system, media, key_checker)});
     }
     for (const json& turn : turns) read_turn(turn, media, key_checker, record.turns);
     listed_media = parse_record_media(record_json, media.images);
     contents = {.has_images = !listed_media.images.empty() || media.images.has_inline_media(),
                 .has_videos = !listed_media.videos.empty() || media.videos.has_inline_media(),
-                .has_frames = std::ranges::any_of(listed_media.videos, uses_frame_rate),
+                .needs_frame_rate = std::ranges::any_of(listed_media.videos, uses_frame_rate),
                 .turns = record.turns};
     key_checker.check_record(record_json, turns, contents);
   } catch (const UserError&) {
@@ -203,7 +203,7 @@ Record RecordReader::read(json record_json, const std::string& fallback_id) cons
   return record;
 }
 
-uint64_t RecordReader::stamp() const {
+uint64_t RecordReader::version_hash() const {
   constexpr uint64_t kReaderVersion = 2;  // increment when results of read() change, to invalidate caches
   ContentHash hash;
   hash.add(kReaderVersion).add(root_.folder.native()).add(root_.is_enforced ? 1U : 0U);

@@ -25,8 +25,8 @@ class RecordReader {
   /// problem (record_keys.h). Does not throw for invalid records: they have a `problem`.
   Record read(nlohmann::json record_json, const std::string& fallback_id) const;
 
-  /// Returns a hash of the settings and of the reader's version, for Records::stamp().
-  uint64_t stamp() const;
+  /// Returns a hash of the settings and of the reader's version, for Records::version_hash().
+  uint64_t version_hash() const;
 
  private:
   ImageRoot root_;

@@ -43,8 +43,8 @@ bool is_tool_role(std::string_view role) {
 /// Returns the role of a turn, under "from" or "role". If both are present and only "from" is a
 /// role, "role" becomes a notice. Throws data_error for a missing, unknown or contradictory role.
 Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_checker) {
-  const json* from = find_present(turn, {"from"});
-  const json* role = find_present(turn, {"role"});
+  const json* from = find_present_value(turn, {"from"});
+  const json* role = find_present_value(turn, {"role"});
   const json* name = from != nullptr ? from : role;
   if (name == nullptr || !name->is_string()) {
     throw data_error("turn {} has no role: \"from\" or \"role\" is missing", turn_number);
@@ -68,15 +68,15 @@ Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_check
   return *parsed_role;
 }
 
-const char* choose_article(const MediaKind& kind) {
+const char* choose_media_article(const MediaKind& kind) {
   return kind.name == kImages.name ? "an" : "a";
 }
 
 /// Returns the content of a turn: "value" or "content". Throws data_error if both have content and
 /// differ, or if neither is present.
 const json& get_turn_content(const json& turn, size_t turn_number) {
-  const json* const value = find_present(turn, {"value"});
-  const json* const content = find_present(turn, {"content"});
+  const json* const value = find_present_value(turn, {"value"});
+  const json* const content = find_present_value(turn, {"content"});
   if (value == nullptr && content == nullptr) throw data_error("turn {} is empty", turn_number);
   if (value == nullptr || content == nullptr) return value == nullptr ? *content : *value;
   if (is_blank(*value)) return *content;
@@ -89,18 +89,19 @@ const json& get_turn_content(const json& turn, size_t turn_number) {
 }
 
 /// Assigns the media that a turn names to its placeholders, or inserts placeholders before its
-/// text. `first_slots` are the indices of the turn's first slots of images and of videos.
-void read_turn_media(const json& turn_json, size_t index, std::pair<size_t, size_t> first_slots,
+/// text. `first_slot_indices` are the indices of the turn's first slots of images and of videos.
+void read_turn_media(const json& turn_json, size_t index, std::pair<size_t, size_t> first_slot_indices,
                      ConversationMedia& media, std::string& text) {
   std::string placeholders;
-  const auto assign = [&](const MediaKind& kind, MediaSlots& slots, size_t first, std::vector<MediaRef> turn_media) {
+  const auto assign_media = [&](const MediaKind& kind, MediaSlots& slots, size_t first,
+                                std::vector<MediaRef> turn_media) {
     for (size_t i = slots.assign_turn_media(std::move(turn_media), first, index); i > 0; --i)
       placeholders += kind.placeholder;
   };
-  assign(kImages, media.images, first_slots.first, parse_images_or_volumes(turn_json));
+  assign_media(kImages, media.images, first_slot_indices.first, parse_images_or_volumes(turn_json));
   std::vector<MediaRef> videos = parse_listed_media(turn_json, kVideos);
   set_frame_rates(turn_json, videos);
-  assign(kVideos, media.videos, first_slots.second, std::move(videos));
+  assign_media(kVideos, media.videos, first_slot_indices.second, std::move(videos));
   if (placeholders.empty()) return;
   placeholders += "\n";
   media.shift_placeholders(index, placeholders.size());
@@ -148,7 +149,7 @@ const json& find_turns(const json& record) {
       continue;
     }
     if (it->is_array() && it->empty() && key == std::string_view("messages") &&
-        find_present(record, {"conversations"}) != nullptr) {
+        find_present_value(record, {"conversations"}) != nullptr) {
       continue;  // an empty column of a table whose other rows use it
     }
     if (!it->is_array()) {
@@ -171,16 +172,16 @@ void read_turn(const json& turn_json, ConversationMedia& media, RecordKeyChecker
   const Role role = read_role(turn_json, turn_number, key_checker);
   const TurnContext turn{.index = turns.size(), .is_answer = role == Role::kAssistant};
   const bool has_media = key_checker.check_turn(turn_json, turn_number, turn.is_answer);
-  const std::pair first_slots{media.images.size(), media.videos.size()};
+  const std::pair first_slot_indices{media.images.size(), media.videos.size()};
   std::string text = read_content(get_turn_content(turn_json, turn_number), turn, media, key_checker);
-  if (has_media) read_turn_media(turn_json, turn.index, first_slots, media, text);
+  if (has_media) read_turn_media(turn_json, turn.index, first_slot_indices, media, text);
   turns.push_back({role, std::move(text)});
   if (turns.back().text.find_first_not_of(kJsonWhitespace) == std::string::npos) {
     throw data_error("turn {} is empty", turn_number);
   }
 }
 
-std::string read_system(const json& system, ConversationMedia& media, RecordKeyChecker& key_checker) {
+std::string read_system_text(const json& system, ConversationMedia& media, RecordKeyChecker& key_checker) {
   const TurnContext turn{.index = 0, .is_answer = false};
   const auto is_text = [](const json& entry) { return entry.is_string(); };
   if (!system.is_array() || !std::ranges::all_of(system, is_text)) {
@@ -206,17 +207,17 @@ void refuse_media_in_answers(const std::vector<Turn>& turns) {
     if (placeholders.empty()) continue;
     const MediaKind& kind = placeholders.front().is_video ? kVideos : kImages;
     throw data_error("turn {} is the assistant's and has {} {}: training to answer with one is not supported", i + 1,
-                     choose_article(kind), kind.name);
+                     choose_media_article(kind), kind.name);
   }
 }
 
 void check_alternation(const std::vector<Turn>& turns) {
   const size_t first = turns.front().role == Role::kSystem ? 1 : 0;
   for (size_t i = first; i < turns.size(); ++i) {
-    const Role expected = (i - first) % 2 == 0 ? Role::kUser : Role::kAssistant;
-    if (turns[i].role != expected) {
+    const Role expected_role = (i - first) % 2 == 0 ? Role::kUser : Role::kAssistant;
+    if (turns[i].role != expected_role) {
       throw data_error("turn {} should be the {}'s: after an optional system turn, user and assistant alternate", i + 1,
-                       expected == Role::kUser ? "user" : "assistant");
+                       expected_role == Role::kUser ? "user" : "assistant");
     }
   }
   if (turns.size() < first + 2) {

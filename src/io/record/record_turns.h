@@ -23,7 +23,7 @@ void read_turn(const nlohmann::json& turn_json, ConversationMedia& media, Record
 /// Returns the system text of a record. `system` is a string, a number, a list of content blocks,
 /// or a list of strings, which become lines. Media are added to `media` as for the turn with index
 /// 0. Throws data_error for other values.
-std::string read_system(const nlohmann::json& system, ConversationMedia& media, RecordKeyChecker& key_checker);
+std::string read_system_text(const nlohmann::json& system, ConversationMedia& media, RecordKeyChecker& key_checker);
 
 /// Throws data_error if a turn of the assistant has a placeholder of an image or a video.
 void refuse_media_in_answers(const std::vector<Turn>& turns);

@@ -49,7 +49,7 @@ int64_t read_compressed_count(std::string_view text, size_t& pos) {
 
 /// Throws data_error unless 0 <= count <= kMaxMaskPixels. With this limit, sums of counts cannot
 /// overflow. `number` is the number of the run, from 1.
-void check_count(int64_t count, size_t number) {
+void check_run_length(int64_t count, size_t number) {
   if (count < 0) {
     throw data_error("a mask's run {} has the negative length {}; write its counts again", number, count);
   }
@@ -65,7 +65,7 @@ std::vector<int64_t> parse_compressed_counts(std::string_view text) {
     int64_t count = read_compressed_count(text, pos);
     // From the fourth count on, the difference to the count two positions earlier is stored.
     if (counts.size() > 2) count += counts[counts.size() - 2];
-    check_count(count, counts.size() + 1);
+    check_run_length(count, counts.size() + 1);
     counts.push_back(count);
   }
   return counts;
@@ -79,16 +79,16 @@ std::vector<int64_t> parse_count_list(const nlohmann::json& list) {
       throw data_error("a mask's \"counts\" have {}, which is not a whole number; write its counts again",
                        make_json_excerpt(value));
     }
-    const bool is_huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxMaskPixels};
-    counts.push_back(is_huge ? kMaxMaskPixels + 1 : value.get<int64_t>());
-    check_count(counts.back(), counts.size());
+    const bool exceeds_limit = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxMaskPixels};
+    counts.push_back(exceeds_limit ? kMaxMaskPixels + 1 : value.get<int64_t>());
+    check_run_length(counts.back(), counts.size());
   }
   return counts;
 }
 
 /// Returns the height or width of a mask, limited to kMaxMaskPixels + 1, so that products do not
 /// overflow.
-int64_t parse_side(const nlohmann::json& value) {
+int64_t parse_side_length(const nlohmann::json& value) {
   const bool is_negative = !value.is_number_unsigned() && value.is_number_integer() && value.get<int64_t>() < 0;
   if (!value.is_number_integer() || is_negative || value.get<uint64_t>() == 0) {
     throw data_error("a mask's \"size\" has {}; the height and width are whole numbers of at least 1",
@@ -98,12 +98,12 @@ int64_t parse_side(const nlohmann::json& value) {
 }
 
 /// Returns a mask without counts, with the "size" of `value`. Throws data_error if it is invalid.
-Rle parse_size(const nlohmann::json& value) {
+Rle parse_rle_size(const nlohmann::json& value) {
   const auto size = value.find("size");
   if (size == value.end() || !size->is_array() || size->size() != 2) {
     throw data_error("a mask's run lengths have no \"size\"; add [height, width] of the image");
   }
-  Rle rle{.height = parse_side((*size)[0]), .width = parse_side((*size)[1]), .counts = {}};
+  Rle rle{.height = parse_side_length((*size)[0]), .width = parse_side_length((*size)[1]), .counts = {}};
   if (rle.height > kMaxMaskPixels / rle.width) {
     throw data_error("a mask of {} x {} pixels exceeds the limit of {}; shrink it and its image",
                      make_json_excerpt((*size)[1]), make_json_excerpt((*size)[0]), kMaxMaskPixels);
@@ -122,7 +122,7 @@ Rle parse_rle(const nlohmann::json& value) {
   if (!value.is_object()) {
     throw data_error("a mask's run lengths are not a JSON object; write them as {{\"size\": …, \"counts\": …}}");
   }
-  Rle rle = parse_size(value);
+  Rle rle = parse_rle_size(value);
   const auto counts = value.find("counts");
   if (counts != value.end() && counts->is_array()) {
     rle.counts = parse_count_list(*counts);
@@ -135,13 +135,13 @@ Rle parse_rle(const nlohmann::json& value) {
   } else {
     throw data_error("a mask's run lengths have no \"counts\", a list of numbers or pycocotools' string; add them");
   }
-  int64_t total = 0;
-  for (const int64_t count : rle.counts) total += count;
-  if (const int64_t pixels = rle.height * rle.width; total != pixels) {
+  int64_t total_pixels = 0;
+  for (const int64_t count : rle.counts) total_pixels += count;
+  if (const int64_t pixels = rle.height * rle.width; total_pixels != pixels) {
     throw data_error(
         "a mask's run lengths {} {} pixels, but its size of {} x {} (width x height) has {}; check that \"size\" is "
         "[height, width] of the image, or write them again",
-        total < pixels ? "fill only" : "fill", total, rle.width, rle.height, pixels);
+        total_pixels < pixels ? "fill only" : "fill", total_pixels, rle.width, rle.height, pixels);
   }
   return rle;
 }

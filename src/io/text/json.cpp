@@ -107,10 +107,11 @@ std::string shorten_reason(std::string message) {
       message.erase(0, end + prefix_end.size());
     }
   }
-  const size_t last_read = message.find("; last read: '");
-  if (last_read != std::string::npos) {
-    const size_t expected = message.rfind("'; expected ");
-    message.erase(last_read, expected == std::string::npos ? std::string::npos : expected + 1 - last_read);
+  const size_t last_read_pos = message.find("; last read: '");
+  if (last_read_pos != std::string::npos) {
+    const size_t expected_pos = message.rfind("'; expected ");
+    message.erase(last_read_pos,
+                  expected_pos == std::string::npos ? std::string::npos : expected_pos + 1 - last_read_pos);
   }
   return make_excerpt(message, 200);
 }
@@ -138,7 +139,7 @@ JsonError make_json_error(std::string_view text, size_t offset, std::string reas
 
 // Parses a text whose depth was checked.
 template <class Json>
-Json parse_shallow(std::string_view text, std::string_view source) {
+Json parse_depth_checked(std::string_view text, std::string_view source) {
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) fail_invalid_json(text, source);
   return value;
@@ -196,7 +197,7 @@ std::optional<nlohmann::json> try_parse_json(std::string_view text) {
 
 nlohmann::json parse_json(std::string_view text, std::string_view source) {
   if (is_json_too_deep(text)) fail_invalid_json(text, source);
-  return parse_shallow<nlohmann::json>(text, source);
+  return parse_depth_checked<nlohmann::json>(text, source);
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source) {
@@ -208,7 +209,7 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_vie
   if (scanner.max_keys() > kMaxKeys) {
     throw data_error("{}: an object has {} keys; at most {} are supported", source, scanner.max_keys(), kMaxKeys);
   }
-  return parse_shallow<nlohmann::ordered_json>(text, source);
+  return parse_depth_checked<nlohmann::ordered_json>(text, source);
 }
 
 nlohmann::json read_json(const std::filesystem::path& path) {
@@ -245,11 +246,12 @@ void fail_not_an_object(std::string_view key, std::string_view source) {
   throw data_error("{}: not a JSON object; one with the key \"{}\" is expected", source, key);
 }
 
-void fail_missing(std::string_view key, std::string_view source) {
+void fail_missing_key(std::string_view key, std::string_view source) {
   throw data_error("{}: the key \"{}\" is missing", source, key);
 }
 
-void fail_type(std::string_view key, std::string_view expected, const std::string& actual, std::string_view source) {
+void fail_wrong_type(std::string_view key, std::string_view expected, const std::string& actual,
+                     std::string_view source) {
   throw data_error("{}: \"{}\" should be {}, not {}", source, make_excerpt(key), expected, make_excerpt(actual, 60));
 }
 
@@ -264,10 +266,10 @@ std::vector<std::string> find_unread_keys(const nlohmann::json& object, std::spa
                                           std::span<const HarmlessKey> harmless_keys) {
   std::vector<std::string> result;
   for (const auto& [key, value] : object.items()) {
-    const bool is_known =
+    const bool is_known_key =
         std::ranges::find(read_keys, std::string_view(key)) != read_keys.end() ||
         std::ranges::find(harmless_keys, std::string_view(key), &HarmlessKey::name) != harmless_keys.end();
-    if (!is_known && !is_empty_value(value)) result.push_back(key);
+    if (!is_known_key && !is_empty_value(value)) result.push_back(key);
   }
   return result;
 }

@@ -24,12 +24,12 @@ struct Silu {
 struct GeluTanh {
   static constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308F;  // 2 √(2/π)
   static constexpr float kCubicCoefficient = 0.044715F;
-  static __device__ __forceinline__ float argument(float x) {
+  static __device__ __forceinline__ float compute_sigmoid_argument(float x) {
     return kTwoSqrtTwoOverPi * (x + kCubicCoefficient * x * x * x);
   }
-  static __device__ __forceinline__ float value(float x) { return x * sigmoid(argument(x)); }
+  static __device__ __forceinline__ float value(float x) { return x * sigmoid(compute_sigmoid_argument(x)); }
   static __device__ __forceinline__ float derivative(float x) {
-    const float s = sigmoid(argument(x)), complement = sigmoid(-argument(x));
+    const float s = sigmoid(compute_sigmoid_argument(x)), complement = sigmoid(-compute_sigmoid_argument(x));
     return s + x * s * complement * kTwoSqrtTwoOverPi * (1 + 3 * kCubicCoefficient * x * x);
   }
 };

@@ -7,10 +7,10 @@ namespace {
 
 // A warp processes a moment block of 256 elements at a time. A lane has four neighboring elements
 // of each half, so that a warp reads and writes fp32 in whole cache lines.
-constexpr int kElementsPerLane = 8;                                 // of a lane in a moment block
-constexpr int kElementsPerPack = 4;                                 // neighboring elements of a lane
-constexpr int64_t kHalfBlock = int64_t{kLanes} * kElementsPerPack;  // elements of half a moment block
-static_assert(kElementsPerLane * kLanes == kMomentBlock && 2 * kHalfBlock == kMomentBlock);
+constexpr int kElementsPerLane = 8;                                         // of a lane in a moment block
+constexpr int kElementsPerPack = 4;                                         // neighboring elements of a lane
+constexpr int64_t kHalfBlockElements = int64_t{kLanes} * kElementsPerPack;  // elements of half a moment block
+static_assert(kElementsPerLane * kLanes == kMomentBlock && 2 * kHalfBlockElements == kMomentBlock);
 
 /// A lane's elements of a moment block, in fp32.
 struct LaneElements {
@@ -24,7 +24,7 @@ struct LanePosition {
 
   /// Returns the element at which the lane's pack 0 or 1 begins.
   __device__ __forceinline__ int64_t pack_offset(int pack) const {
-    return first + pack * kHalfBlock + int64_t{lane} * kElementsPerPack;
+    return first + pack * kHalfBlockElements + int64_t{lane} * kElementsPerPack;
   }
 };
 

@@ -53,8 +53,8 @@ __device__ __forceinline__ float compute_absmax(const Nf4DequantizeArgs& args, i
   const int64_t super_block = block / kNf4NestedBlock;
   int weight = 0;
   while (weight + 1 < args.num_weights && super_block >= args.first_super_block[weight + 1]) ++weight;
-  const float relative = args.absmax_codes[args.absmax[block] * args.code_stride];
-  return __fadd_rn(__fmul_rn(relative, args.nested_absmax[super_block]), args.nested_offset[weight]);
+  const float relative_absmax = args.absmax_codes[args.absmax[block] * args.code_stride];
+  return __fadd_rn(__fmul_rn(relative_absmax, args.nested_absmax[super_block]), args.nested_offset[weight]);
 }
 
 template <class T>

@@ -8,34 +8,34 @@ namespace {
 constexpr unsigned kThreads = 128;  // divides the threads per multiprocessor of every architecture
 
 /// Neighboring elements per thread: one call of Philox has 16 random bits for each of them.
-constexpr int kNeighbors = 8;
+constexpr int kGroupElements = 8;
 /// A thread's elements in fp32.
-struct Neighbors {
-  float values[kNeighbors];
+struct ElementGroup {
+  float values[kGroupElements];
 };
 
 /// The number of neighbors that are read or written at a time.
 template <class T>
-constexpr int kNeighborsPerPack = kNeighbors < kPackElements<T> ? kNeighbors : kPackElements<T>;
+constexpr int kGroupElementsPerPack = kGroupElements < kPackElements<T> ? kGroupElements : kPackElements<T>;
 
-/// Loads elements [first, first + kNeighbors) of the `count` elements at `from`; zeros beyond the
+/// Loads elements [first, first + kGroupElements) of the `count` elements at `from`; zeros beyond the
 /// end. `use_packs` as in load_fp32().
 template <class T>
-__device__ __forceinline__ Neighbors load_neighbors(const T* from, int64_t first, int64_t count, bool use_packs) {
-  constexpr int kCount = kNeighborsPerPack<T>;
-  Neighbors neighbors;
-  for (int offset = 0; offset < kNeighbors; offset += kCount)
-    load_fp32<kCount>(neighbors.values + offset, from, first + offset, count, use_packs);
-  return neighbors;
+__device__ __forceinline__ ElementGroup load_group(const T* from, int64_t first, int64_t count, bool use_packs) {
+  constexpr int kCount = kGroupElementsPerPack<T>;
+  ElementGroup group;
+  for (int offset = 0; offset < kGroupElements; offset += kCount)
+    load_fp32<kCount>(group.values + offset, from, first + offset, count, use_packs);
+  return group;
 }
 
-/// Stores elements like load_neighbors(); nothing beyond the end.
+/// Stores elements like load_group(); nothing beyond the end.
 template <class T>
-__device__ __forceinline__ void store_neighbors(T* to, const Neighbors& neighbors, int64_t first, int64_t count,
-                                                bool use_packs) {
-  constexpr int kCount = kNeighborsPerPack<T>;
-  for (int offset = 0; offset < kNeighbors; offset += kCount)
-    store_fp32<kCount>(to, neighbors.values + offset, first + offset, count, use_packs);
+__device__ __forceinline__ void store_group(T* to, const ElementGroup& group, int64_t first, int64_t count,
+                                            bool use_packs) {
+  constexpr int kCount = kGroupElementsPerPack<T>;
+  for (int offset = 0; offset < kGroupElements; offset += kCount)
+    store_fp32<kCount>(to, group.values + offset, first + offset, count, use_packs);
 }
 
 /// Returns the stream of a row, by binary search.
@@ -61,20 +61,20 @@ struct KeepMask {
 
   __device__ __forceinline__ KeepMask(const DropoutMask& mask, const DropoutStream& stream, int64_t row, int64_t column,
                                       int consumer) {
-    const uint64_t counter = static_cast<uint64_t>(consumer) << 32 | static_cast<uint64_t>(column / kNeighbors);
+    const uint64_t counter = static_cast<uint64_t>(consumer) << 32 | static_cast<uint64_t>(column / kGroupElements);
     const auto stream_row = static_cast<uint64_t>(row - stream.first_row);
-    const RandomBits upper = philox(stream.key, counter, stream_row);
-    uint32_t undecided = 0;
-    for (int i = 0; i < kNeighbors; ++i) {
-      bits |= (upper.get_16_bits(i) < mask.keep_thresholds[0] ? 1U : 0U) << i;
-      undecided |= (upper.get_16_bits(i) == mask.keep_thresholds[0] ? 1U : 0U) << i;
+    const RandomBits upper_bits = philox(stream.key, counter, stream_row);
+    uint32_t undecided_bits = 0;
+    for (int i = 0; i < kGroupElements; ++i) {
+      bits |= (upper_bits.get_16_bits(i) < mask.keep_thresholds[0] ? 1U : 0U) << i;
+      undecided_bits |= (upper_bits.get_16_bits(i) == mask.keep_thresholds[0] ? 1U : 0U) << i;
     }
-    if (undecided == 0) return;
+    if (undecided_bits == 0) return;
     // Distinguishes the counter from that of the upper bits; consumers are numbered below 2³¹.
     constexpr uint64_t kLowerBitsFlag = uint64_t{1} << 63;
-    const RandomBits lower = philox(stream.key, kLowerBitsFlag | counter, stream_row);
-    for (int i = 0; i < kNeighbors; ++i) {
-      bits |= undecided & (lower.get_16_bits(i) < mask.keep_thresholds[1] ? 1U : 0U) << i;
+    const RandomBits lower_bits = philox(stream.key, kLowerBitsFlag | counter, stream_row);
+    for (int i = 0; i < kGroupElements; ++i) {
+      bits |= undecided_bits & (lower_bits.get_16_bits(i) < mask.keep_thresholds[1] ? 1U : 0U) << i;
     }
   }
 
@@ -87,7 +87,7 @@ struct Position {
   int64_t row, column;
 };
 __device__ __forceinline__ Position get_position(const DropoutMask& mask) {
-  return {mask.first_row + blockIdx.x, (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kNeighbors};
+  return {mask.first_row + blockIdx.x, (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kGroupElements};
 }
 
 template <class T>
@@ -96,14 +96,14 @@ __global__ void dropout_kernel(const __grid_constant__ DropoutArgs args, bool us
   const auto [row, column] = get_position(mask);
   if (column >= mask.columns) return;
   const DropoutStream& stream = find_stream(mask, row);
-  const Neighbors x =
-      load_neighbors(static_cast<const T*>(args.x) + row * mask.columns, column, mask.columns, use_packs);
+  const ElementGroup x =
+      load_group(static_cast<const T*>(args.x) + row * mask.columns, column, mask.columns, use_packs);
   T* to = static_cast<T*>(args.dropped) + row * mask.columns;
   for (int consumer = 0; consumer < mask.num_consumers; ++consumer, to += mask.consumer_stride) {
     const KeepMask keep_mask(mask, stream, row, column, consumer);
-    Neighbors dropped;
-    for (int i = 0; i < kNeighbors; ++i) dropped.values[i] = keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
-    store_neighbors(to, dropped, column, mask.columns, use_packs);
+    ElementGroup dropped;
+    for (int i = 0; i < kGroupElements; ++i) dropped.values[i] = keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
+    store_group(to, dropped, column, mask.columns, use_packs);
   }
 }
 
@@ -115,18 +115,18 @@ __global__ void backward_kernel(const __grid_constant__ DropoutBackwardArgs args
   const DropoutStream& stream = find_stream(mask, row);
   T* const to = static_cast<T*>(args.sum) + row * mask.columns;
   const T* from = static_cast<const T*>(args.x) + row * mask.columns;
-  Neighbors sum = load_neighbors(to, column, mask.columns, use_packs);
+  ElementGroup sum = load_group(to, column, mask.columns, use_packs);
   for (int consumer = 0; consumer < mask.num_consumers; ++consumer, from += mask.consumer_stride) {
     const KeepMask keep_mask(mask, stream, row, column, consumer);
-    const Neighbors x = load_neighbors(from, column, mask.columns, use_packs);
-    for (int i = 0; i < kNeighbors; ++i) sum.values[i] += keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
+    const ElementGroup x = load_group(from, column, mask.columns, use_packs);
+    for (int i = 0; i < kGroupElements; ++i) sum.values[i] += keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
   }
-  store_neighbors(to, sum, column, mask.columns, use_packs);
+  store_group(to, sum, column, mask.columns, use_packs);
 }
 
 template <class T, class Args>
 int launch_kernel(void (*kernel)(Args, bool), const Args& args, const void* x, const void* result, void* stream) {
-  const int64_t threads = (args.mask.columns + kNeighbors - 1) / kNeighbors;
+  const int64_t threads = (args.mask.columns + kGroupElements - 1) / kGroupElements;
   const Dim3 grid{static_cast<unsigned>(args.mask.rows), count_blocks(threads, kThreads), 1};
   const bool use_packs = can_load_packs<T>(args.mask.columns, static_cast<const T*>(x), static_cast<const T*>(result));
   return launch(kernel, grid, Dim3{kThreads, 1, 1}, stream, args, use_packs);

@@ -18,9 +18,9 @@ __global__ void patchify_kernel(const __grid_constant__ PatchifyArgs args) {
   const int64_t num_patches = args.height / args.patch_height * patches_per_row;
   const int64_t index = blockIdx.x / num_patches, patch = blockIdx.x % num_patches;
   const int64_t image = args.order == nullptr ? index : args.order[index];
-  const uint8_t* const corner = args.bytes + image * kPixelChannels * args.height * args.width +
-                                patch / patches_per_row * args.patch_height * args.width +
-                                patch % patches_per_row * args.patch_width;
+  const uint8_t* const patch_corner = args.bytes + image * kPixelChannels * args.height * args.width +
+                                      patch / patches_per_row * args.patch_height * args.width +
+                                      patch % patches_per_row * args.patch_width;
 
   // 32-bit divisions are much cheaper than 64-bit ones.
   const auto patch_width = static_cast<uint32_t>(args.patch_width);
@@ -32,7 +32,7 @@ __global__ void patchify_kernel(const __grid_constant__ PatchifyArgs args) {
     const uint32_t line = column / patch_width;
     const uint32_t channel = line / patch_height;
     const auto packed =
-        load<kCount>(corner + (channel * args.height + line % patch_height) * args.width + column % patch_width);
+        load<kCount>(patch_corner + (channel * args.height + line % patch_height) * args.width + column % patch_width);
     // Constant indices keep the arguments in constant memory instead of copying them to local
     // memory.
     const auto select_channel = [&](const float(&values)[kPixelChannels]) {

@@ -37,7 +37,7 @@ namespace emulation {
 template <class T, int kCount>
 class SharedArray {
  public:
-  SharedArray() { register_shared(values_, sizeof(values_)); }
+  SharedArray() { register_shared_memory(values_, sizeof(values_)); }
   T& operator[](int64_t i) { return values_[i]; }
 
  private:

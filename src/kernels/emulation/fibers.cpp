@@ -30,7 +30,7 @@ struct Fiber {
   Dim3 thread{};
   uint64_t shuffle_value = 0;
   unsigned source_lane = 0;
-  uint64_t received = 0;
+  uint64_t received_value = 0;
 };
 
 struct SharedMemory {
@@ -43,7 +43,7 @@ struct Emulator {
   std::mutex launch_mutex;
   ucontext_t scheduler{};
   std::vector<Fiber> fibers;
-  Fiber* running = nullptr;
+  Fiber* running_fiber = nullptr;
   size_t num_done = 0;  // in the block
   bool is_misaligned = false;
   const std::function<void()>* body = nullptr;
@@ -59,19 +59,19 @@ Emulator& emulator() {
 
 void fiber_main() {
   (*emulator().body)();
-  emulator().running->state = State::kDone;
+  emulator().running_fiber->state = State::kDone;
   ++emulator().num_done;
 }
 
-void poison(const SharedMemory& shared) {
+void poison_shared_memory(const SharedMemory& shared) {
   // All bits set are a NaN in every floating-point type.
   std::memset(shared.memory, 0xff, static_cast<size_t>(shared.bytes));
 }
 
 /// Suspends the running fiber in this state until the scheduler resumes it.
-void yield(State state) {
+void yield_fiber(State state) {
   Emulator& current = emulator();
-  Fiber& fiber = *current.running;
+  Fiber& fiber = *current.running_fiber;
   fiber.state = state;
   swapcontext(&fiber.context, &current.scheduler);
 }
@@ -80,12 +80,12 @@ std::vector<size_t> make_thread_order(size_t threads) {
   std::vector<size_t> order(threads);
   std::iota(order.begin(), order.end(), 0);
   switch (settings().order) {
-    case Order::kForwards:
+    case ThreadOrder::kForwards:
       break;
-    case Order::kBackwards:
+    case ThreadOrder::kBackwards:
       std::ranges::reverse(order);
       break;
-    case Order::kShuffled:
+    case ThreadOrder::kShuffled:
       std::ranges::shuffle(order, emulator().random);
       break;
   }
@@ -101,7 +101,7 @@ bool release_warp(std::span<Fiber> lanes) {
     if (!is_waiting(lane)) continue;
     if (lane.source_lane >= lanes.size() || !is_waiting(lanes[lane.source_lane]))
       throw std::runtime_error("a kernel shuffles from a lane that does not take part");
-    lane.received = lanes[lane.source_lane].shuffle_value;
+    lane.received_value = lanes[lane.source_lane].shuffle_value;
   }
   for (Fiber& lane : lanes) {
     if (is_waiting(lane)) lane.state = State::kReady;
@@ -129,7 +129,7 @@ void start_fiber(Fiber& fiber, size_t thread_number, ucontext_t& scheduler, Dim3
 }
 
 void run_block(Emulator& current, std::span<Fiber> fibers) {
-  for (const SharedMemory& shared : current.shared) poison(shared);
+  for (const SharedMemory& shared : current.shared) poison_shared_memory(shared);
   for (size_t i = 0; i < fibers.size(); ++i) start_fiber(fibers[i], i, current.scheduler, current.block_size);
   const auto order = make_thread_order(fibers.size());
   current.num_done = 0;
@@ -140,8 +140,8 @@ void run_block(Emulator& current, std::span<Fiber> fibers) {
       next = 0;
     }
     const size_t first_lane = order[next] / kWarpSize * kWarpSize;
-    current.running = &fibers[order[next]];
-    swapcontext(&current.scheduler, &current.running->context);
+    current.running_fiber = &fibers[order[next]];
+    swapcontext(&current.scheduler, &current.running_fiber->context);
     // Restart the order, so that a warp runs to its next barrier before another warp starts.
     if (release_warp(fibers.subspan(first_lane, std::min(kWarpSize, fibers.size() - first_lane)))) next = SIZE_MAX;
   }
@@ -151,8 +151,8 @@ void run_block(Emulator& current, std::span<Fiber> fibers) {
 
 }  // namespace
 
-Settings& settings() {
-  static Settings instance;
+EmulationSettings& settings() {
+  static EmulationSettings instance;
   return instance;
 }
 
@@ -166,16 +166,16 @@ void run_blocks(Dim3 grid, Dim3 block, const std::function<void()>& body) {
   const size_t threads = size_t{block.x} * block.y * block.z;
   if (current.fibers.size() < threads) current.fibers.resize(threads);
   const std::span fibers(current.fibers.data(), threads);
-  const auto first_x = static_cast<unsigned>(std::max<int64_t>(0, int64_t{grid.x} - settings().num_last_blocks));
+  const auto first_block_x = static_cast<unsigned>(std::max<int64_t>(0, int64_t{grid.x} - settings().num_last_blocks));
   for (current.block.z = 0; current.block.z < grid.z; ++current.block.z) {
     for (current.block.y = 0; current.block.y < grid.y; ++current.block.y) {
-      for (current.block.x = first_x; current.block.x < grid.x; ++current.block.x) run_block(current, fibers);
+      for (current.block.x = first_block_x; current.block.x < grid.x; ++current.block.x) run_block(current, fibers);
     }
   }
 }
 
 Dim3 thread_index() {
-  return emulator().running->thread;
+  return emulator().running_fiber->thread;
 }
 Dim3 block_index() {
   return emulator().block;
@@ -188,28 +188,29 @@ Dim3 grid_size() {
 }
 
 void wait_at_barrier() {
-  yield(State::kAtBarrier);
+  yield_fiber(State::kAtBarrier);
 }
 
 uint64_t shuffle_lane(uint64_t value, unsigned lane) {
-  Fiber& fiber = *emulator().running;
+  Fiber& fiber = *emulator().running_fiber;
   fiber.shuffle_value = value;
   fiber.source_lane = lane;
-  yield(State::kAtShuffle);
-  return fiber.received;
+  yield_fiber(State::kAtShuffle);
+  return fiber.received_value;
 }
 
 void report_misaligned() {
   emulator().is_misaligned = true;
 }
 
-void register_shared(void* memory, int64_t bytes) {
+void register_shared_memory(void* memory, int64_t bytes) {
   emulator().shared.push_back({memory, bytes});
-  poison(emulator().shared.back());
+  poison_shared_memory(emulator().shared.back());
 }
 
 }  // namespace vlmtrain::kernels::emulation
 
-extern "C" [[gnu::visibility("default")]] vlmtrain::kernels::emulation::Settings* vlmtrain_emulation_settings() {
+extern "C" [[gnu::visibility("default")]] vlmtrain::kernels::emulation::EmulationSettings*
+vlmtrain_emulation_settings() {
   return &vlmtrain::kernels::emulation::settings();
 }

@@ -8,7 +8,7 @@ namespace vlmtrain::kernels::emulation {
 
 /// The order in which the threads of a block run, each until it waits. The results of a correct
 /// kernel do not depend on the order; a missing barrier or a race changes them in some order.
-enum class Order : int32_t { kForwards, kBackwards, kShuffled };
+enum class ThreadOrder : int32_t { kForwards, kBackwards, kShuffled };
 
 /// CUDA's dim3.
 struct Dim3 {
@@ -43,12 +43,12 @@ void report_misaligned();
 
 /// Registers shared memory, which must live as long as the program. It is filled with NaN when a
 /// block begins, so that reads of unwritten memory are detected.
-void register_shared(void* memory, int64_t bytes);
+void register_shared_memory(void* memory, int64_t bytes);
 
 /// Settings of the emulation, for tests. libvlmtrain_kernels_emulated.so exports a function
 /// kSettingsSymbol that returns its instance.
-struct Settings {
-  Order order = Order::kForwards;
+struct EmulationSettings {
+  ThreadOrder order = ThreadOrder::kForwards;
   uint64_t seed = 1;  ///< for kShuffled
   /// Runs only this many blocks at the end of a grid's first dimension. For tensors that are too
   /// large for a test to compute.
@@ -56,7 +56,7 @@ struct Settings {
 };
 
 /// Returns the settings of this library, which apply to launches that begin later.
-Settings& settings();
+EmulationSettings& settings();
 
 inline constexpr const char* kSettingsSymbol = "vlmtrain_emulation_settings";
 

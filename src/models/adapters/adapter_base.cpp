@@ -26,7 +26,7 @@ std::string read_base_path(const fs::path& adapter) {
 }
 
 /// Throws UserError if `base` is not a full checkpoint. `source` is the key or flag that gave it.
-void check_is_checkpoint(const fs::path& base, const std::string& source) {
+void require_checkpoint(const fs::path& base, const std::string& source) {
   if (is_adapter(base)) {
     throw data_error(
         "{}: {} is an adapter itself; merge it first (`vlmtrain merge --adapter {} --out FOLDER`), and use the result "
@@ -41,7 +41,7 @@ void check_is_checkpoint(const fs::path& base, const std::string& source) {
   }
 }
 
-std::vector<fs::path> list_safetensors(const fs::path& folder) {
+std::vector<fs::path> list_safetensors_files(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
@@ -52,29 +52,29 @@ std::vector<fs::path> list_safetensors(const fs::path& folder) {
 }
 
 /// Returns excerpts of a file, spread over the file.
-std::string read_samples(const fs::path& path, uintmax_t bytes) {
+std::string read_excerpts(const fs::path& path, uintmax_t bytes) {
   // Reading 256 KiB of a file of gigabytes is fast. It is enough, since any training step changes
   // nearly all weights.
-  constexpr uintmax_t kNumSamples = 64;
-  constexpr uintmax_t kSampleBytes = 4096;
+  constexpr uintmax_t kNumExcerpts = 64;
+  constexpr uintmax_t kExcerptBytes = 4096;
   std::ifstream file(path, std::ios::binary);
-  std::string samples;
-  std::string sample(kSampleBytes, '\0');
-  for (uintmax_t i = 0; i < kNumSamples && file; ++i) {
-    const uintmax_t last_offset = bytes > kSampleBytes ? bytes - kSampleBytes : 0;
-    file.seekg(static_cast<std::streamoff>(last_offset * i / (kNumSamples - 1)));
-    file.read(sample.data(), static_cast<std::streamsize>(std::min(bytes, kSampleBytes)));
-    samples.append(sample, 0, static_cast<size_t>(file.gcount()));
+  std::string excerpts;
+  std::string excerpt(kExcerptBytes, '\0');
+  for (uintmax_t i = 0; i < kNumExcerpts && file; ++i) {
+    const uintmax_t last_offset = bytes > kExcerptBytes ? bytes - kExcerptBytes : 0;
+    file.seekg(static_cast<std::streamoff>(last_offset * i / (kNumExcerpts - 1)));
+    file.read(excerpt.data(), static_cast<std::streamsize>(std::min(bytes, kExcerptBytes)));
+    excerpts.append(excerpt, 0, static_cast<size_t>(file.gcount()));
   }
-  return samples;
+  return excerpts;
 }
 
-bool is_same_file(const fs::path& a, const fs::path& b) {
+bool have_equal_excerpts(const fs::path& a, const fs::path& b) {
   std::error_code error;
   if (fs::equivalent(a, b, error)) return true;
   const auto bytes = fs::file_size(a, error);
   if (error || bytes != fs::file_size(b, error) || error) return false;
-  return read_samples(a, bytes) == read_samples(b, bytes);
+  return read_excerpts(a, bytes) == read_excerpts(b, bytes);
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
   if (!base.empty()) {
     const std::string source = fmt::format("--base {}", base.string());
     if (!fs::is_directory(base)) throw usage_error("{}: is not a folder; give the adapter's base checkpoint", source);
-    check_is_checkpoint(base, source);
+    require_checkpoint(base, source);
     return base;
   }
   const std::string source = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
@@ -100,7 +100,7 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
         "{} {} is not a folder on this machine; give the folder of the adapter's base checkpoint with --base DIR{}",
         source, base_path, hub_hint);
   }
-  check_is_checkpoint(base_path, source);
+  require_checkpoint(base_path, source);
   return base_path;
 }
 
@@ -114,8 +114,8 @@ BaseAndAdapter resolve_base_and_adapter(const fs::path& folder, const fs::path& 
 bool is_same_checkpoint(const fs::path& a, const fs::path& b) {
   std::error_code error;
   if (fs::equivalent(a, b, error)) return true;
-  const auto files = list_safetensors(a);
-  if (!std::ranges::equal(files, list_safetensors(b), is_same_file)) return false;
+  const auto files = list_safetensors_files(a);
+  if (!std::ranges::equal(files, list_safetensors_files(b), have_equal_excerpts)) return false;
   return fs::exists(a / "config.json", error) && fs::exists(b / "config.json", error) &&
          io::read_file(a / "config.json") == io::read_file(b / "config.json");
 }

@@ -28,7 +28,7 @@ std::string describe_unexpected_tensor(const std::string& name, const VisionLang
                                        const AdapterTensors& tensors) {
   const std::string& file_name = tensors.stored_name(name);
   const nn::Parameter* const embedding = find_tied_embedding(model);
-  if (embedding != nullptr && embedding->in_modules_to_save && name == find_output_module(model) + ".weight") {
+  if (embedding != nullptr && embedding->is_in_modules_to_save && name == find_output_module(model) + ".weight") {
     if (!tensors.contains(embedding->name) || at::equal(tensors.tensor(embedding->name), tensors.tensor(name))) {
       return "";
     }
@@ -49,21 +49,21 @@ std::string describe_unexpected_tensor(const std::string& name, const VisionLang
 namespace fs = std::filesystem;
 
 struct ForeignWeightFile {
-  std::string_view name;     ///< name of the file or a prefix of it
-  std::string_view meaning;  ///< content of the file, for messages
+  std::string_view name;         ///< name of the file or a prefix of it
+  std::string_view description;  ///< content of the file, for messages
 };
 
-constexpr std::string_view kTrainedWithLora = "weights that were trained in addition to LoRA";
+constexpr std::string_view kTrainedWithLoraDescription = "weights that were trained in addition to LoRA";
 
 /// Weight files that other programs write next to an adapter and load with it.
 constexpr std::array kForeignWeightFiles{
-    ForeignWeightFile{"non_lora_state_dict", kTrainedWithLora},   // Qwen2-VL-Finetune
-    ForeignWeightFile{"non_lora_trainables", kTrainedWithLora},   // LLaVA
-    ForeignWeightFile{"mm_projector", "a trained projector"},     // LLaVA
-    ForeignWeightFile{"vit.", "a trained vision tower"},          // ms-swift
-    ForeignWeightFile{"vision_tower", "a trained vision tower"},  // LLaVA's forks
-    ForeignWeightFile{"aligner.", "a trained projector"},         // ms-swift
-    ForeignWeightFile{"value_head", "a value head"},              // LLaMA-Factory, TRL
+    ForeignWeightFile{"non_lora_state_dict", kTrainedWithLoraDescription},  // Qwen2-VL-Finetune
+    ForeignWeightFile{"non_lora_trainables", kTrainedWithLoraDescription},  // LLaVA
+    ForeignWeightFile{"mm_projector", "a trained projector"},               // LLaVA
+    ForeignWeightFile{"vit.", "a trained vision tower"},                    // ms-swift
+    ForeignWeightFile{"vision_tower", "a trained vision tower"},            // LLaVA's forks
+    ForeignWeightFile{"aligner.", "a trained projector"},                   // ms-swift
+    ForeignWeightFile{"value_head", "a value head"},                        // LLaMA-Factory, TRL
     ForeignWeightFile{"v_head", "a value head"},
     ForeignWeightFile{"new_embeddings", "trained embeddings"},
     ForeignWeightFile{"embeddings.", "trained embeddings"},
@@ -93,7 +93,7 @@ std::vector<nn::Parameter> get_adapter_parameters(const VisionLanguageModel& mod
   return result;
 }
 
-void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& tensors) {
+void check_adapter_tensors(const VisionLanguageModel& model, const AdapterTensors& tensors) {
   std::vector<std::string> problems;
   std::unordered_set<std::string> expected;
   for (const auto& parameter : get_adapter_parameters(model)) {
@@ -113,16 +113,16 @@ void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& 
     if (auto problem = describe_unexpected_tensor(name, model, tensors); !problem.empty())
       problems.push_back(std::move(problem));
   }
-  refuse_differences(fmt::format("{}: the adapter does not match the model; is it for another model?",
-                                 tensors.file().parent_path().string()),
-                     problems);
+  throw_if_problems(fmt::format("{}: the adapter does not match the model; is it for another model?",
+                                tensors.file().parent_path().string()),
+                    problems);
 }
 
 void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors) {
   for (const auto& parameter : get_adapter_parameters(model)) {
     const at::Tensor values = tensors.tensor(parameter.name);
     const std::string file = tensors.file().string();
-    if (!find_non_finite(values).empty()) {
+    if (!describe_first_non_finite(values).empty()) {
       throw data_error("{}: {} has non-finite values; use an earlier checkpoint of the adapter", file,
                        tensors.stored_name(parameter.name));
     }
@@ -156,7 +156,7 @@ void refuse_foreign_weights(const fs::path& folder) {
         "{}: contains {}, which would not be loaded with the adapter, so the model would differ; merge the adapter "
         "with the "
         "program that wrote it and use the result, or move the file out of the adapter's folder to ignore it",
-        files.front().string(), match->meaning);
+        files.front().string(), match->description);
   }
   throw data_error(
       "{}: is a tensor file that is not part of a LoRA adapter ({} is); merge the adapter with the program that wrote "

@@ -13,7 +13,7 @@ namespace vlmtrain::models {
 /// built with its settings: missing and unexpected tensors, shape and dtype mismatches, and an
 /// output projection that should equal the embedding but does not. The model may be on the meta
 /// device.
-void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& tensors);
+void check_adapter_tensors(const VisionLanguageModel& model, const AdapterTensors& tensors);
 
 /// Throws UserError (kBadData) if values of an adapter are infinite or NaN in the file, or overflow
 /// in the model's dtype. Not used for a run's own checkpoint, since its optimizer state has the

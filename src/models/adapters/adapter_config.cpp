@@ -94,7 +94,7 @@ bool is_enabled(const nlohmann::json& value) {
   return !io::is_empty_value(value) && value != false && value != 0;
 }
 
-void check_supported(const nlohmann::json& config, const std::string& source) {
+void refuse_unsupported_settings(const nlohmann::json& config, const std::string& source) {
   const auto method = io::get<std::string>(config, "peft_type", source);
   if (method != "LORA")
     throw data_error("{}: peft_type {} is not supported; use an adapter with peft_type LORA", source, method);
@@ -171,8 +171,8 @@ std::vector<ModulePattern> parse_module_patterns(std::string_view key, const nlo
 
 /// Throws UserError (kBadData) if `patterns` gives one of `paths` a value other than
 /// `default_value`. The first matching pattern counts.
-void check_pattern(std::string_view key, const nlohmann::json& patterns, double default_value,
-                   const std::vector<std::string>& paths, const std::string& source) {
+void check_pattern_values(std::string_view key, const nlohmann::json& patterns, double default_value,
+                          const std::vector<std::string>& paths, const std::string& source) {
   const auto parsed = parse_module_patterns(key, patterns, source);
   for (const auto& path : paths) {
     const auto match =
@@ -200,8 +200,7 @@ void AdapterConfig::check_targets(const std::vector<std::string>& adapted_paths,
     });
     if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraASuffix));
   }
-  refuse_differences(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName),
-                     problems);
+  throw_if_problems(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName), problems);
   if (modules != nullptr) warn_about_partial_targets(adapted_paths, *modules, source);
 }
 
@@ -222,8 +221,8 @@ void AdapterConfig::warn_about_partial_targets(const std::vector<std::string>& a
 }
 
 void AdapterConfig::check_patterns(const std::vector<std::string>& paths, const std::string& source) const {
-  check_pattern("rank_pattern", rank_pattern, static_cast<double>(rank), paths, source);
-  check_pattern("alpha_pattern", alpha_pattern, alpha, paths, source);
+  check_pattern_values("rank_pattern", rank_pattern, static_cast<double>(rank), paths, source);
+  check_pattern_values("alpha_pattern", alpha_pattern, alpha, paths, source);
 }
 
 AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
@@ -235,7 +234,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
     throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source);
   }
   const auto json = io::read_json(path);
-  check_supported(json, source);
+  refuse_unsupported_settings(json, source);
   warn_about_unread_keys(json, source);
   AdapterConfig config{.rank = io::get<int64_t>(json, "r", source),
                        .alpha = io::get<double>(json, "lora_alpha", source),
@@ -248,7 +247,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
                        .rank_pattern = read_pattern(json, "rank_pattern", source),
                        .alpha_pattern = read_pattern(json, "alpha_pattern", source)};
   check_size(config.rank, "r", kMaxLayerWidth, source);
-  check_number(config.alpha, "lora_alpha", {.above = 0, .max = 1e9}, source);
+  check_number(config.alpha, "lora_alpha", {.exclusive_min = 0, .max = 1e9}, source);
   if (!(config.dropout >= 0 && config.dropout < 1)) {
     throw data_error("{}: lora_dropout is {}; it must be at least 0 and below 1", source, config.dropout);
   }
@@ -258,7 +257,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
 namespace {
 
 /// Returns the path that adapter_config.json stores for a base checkpoint.
-std::string make_absolute(const std::filesystem::path& base) {
+std::string to_absolute_path(const std::filesystem::path& base) {
   return std::filesystem::absolute(base).lexically_normal().string();
 }
 
@@ -279,7 +278,7 @@ std::string make_adapter_config(const VisionLanguageModel& model, const std::fil
   }
   const auto modules =
       lora.modules_to_save.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(lora.modules_to_save);
-  const nlohmann::ordered_json config{{"base_model_name_or_path", make_absolute(base)},
+  const nlohmann::ordered_json config{{"base_model_name_or_path", to_absolute_path(base)},
                                       {"bias", "none"},
                                       {"ensure_weight_tying", saves_tied_output(model)},
                                       {"fan_in_fan_out", false},

@@ -36,7 +36,7 @@ constexpr std::array<std::string_view, 4> kWrapperPrefixes{"module.", "_fsdp_wra
                                                            "_checkpoint_wrapped_module.", "_orig_mod."};
 
 /// Removes all occurrences of a component from a path.
-void remove_component(std::string& path, std::string_view name) {
+void remove_path_component(std::string& path, std::string_view name) {
   for (size_t pos = path.find(name); pos != std::string::npos; pos = path.find(name, pos)) {
     if (pos == 0 || path[pos - 1] == '.') {
       path.erase(pos, name.size());
@@ -97,7 +97,7 @@ io::SafetensorsFile open_adapter(const std::filesystem::path& folder) {
 
 AdapterTensorName parse_adapter_tensor_name(std::string_view name) {
   AdapterTensorName parsed{.path = std::string(name), .adapter_name = {}};
-  for (const auto wrapper : kWrapperPrefixes) remove_component(parsed.path, wrapper);
+  for (const auto wrapper : kWrapperPrefixes) remove_path_component(parsed.path, wrapper);
   if (const size_t pos = parsed.path.find(kAdapterPrefix); pos != std::string::npos) {
     parsed.path.erase(0, pos + kAdapterPrefix.size());
   }
@@ -137,7 +137,7 @@ std::string AdapterModules::resolve(const std::string& path) const {
 
 AdapterTensors::AdapterTensors(const std::filesystem::path& folder, const AdapterModules* modules)
     : file_(open_adapter(folder)) {
-  refuse_empty();
+  refuse_empty_tensors();
   std::set<std::string> adapters;
   for (const auto& stored_name : file_.names()) {
     AdapterTensorName parsed = parse_adapter_tensor_name(stored_name);
@@ -158,17 +158,17 @@ AdapterTensors::AdapterTensors(const std::filesystem::path& folder, const Adapte
   }
 }
 
-void AdapterTensors::refuse_empty() const {
-  std::vector<std::string> empty;
+void AdapterTensors::refuse_empty_tensors() const {
+  std::vector<std::string> empty_tensors;
   for (const auto& name : file_.names()) {
-    if (std::ranges::count(file_.info(name).shape, 0) > 0) empty.push_back(name);
+    if (std::ranges::count(file_.info(name).shape, 0) > 0) empty_tensors.push_back(name);
   }
-  if (empty.empty()) return;
+  if (empty_tensors.empty()) return;
   throw data_error(
       "{}: {} of {} tensors are empty, such as {}: it was saved while DeepSpeed ZeRO-3 or FSDP had the weights "
       "sharded; save it again with the weights gathered (stage3_gather_16bit_weights_on_model_save), or convert the "
       "training checkpoint with zero_to_fp32.py",
-      file_.path().string(), empty.size(), file_.names().size(), empty.front());
+      file_.path().string(), empty_tensors.size(), file_.names().size(), empty_tensors.front());
 }
 
 std::vector<std::string> AdapterTensors::adapted_paths() const {
@@ -181,10 +181,10 @@ std::vector<std::string> AdapterTensors::adapted_paths() const {
 }
 
 std::vector<std::string> AdapterTensors::full_tensor_names() const {
-  std::vector<std::string> full;
-  std::ranges::copy_if(names_, std::back_inserter(full),
+  std::vector<std::string> full_names;
+  std::ranges::copy_if(names_, std::back_inserter(full_names),
                        [](const std::string& name) { return !is_low_rank_tensor(name); });
-  return full;
+  return full_names;
 }
 
 }  // namespace vlmtrain::models

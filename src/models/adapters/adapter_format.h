@@ -90,7 +90,7 @@ class AdapterTensors {
   std::vector<std::string> full_tensor_names() const;
 
  private:
-  void refuse_empty() const;
+  void refuse_empty_tensors() const;
 
   io::SafetensorsFile file_;
   std::vector<std::string> names_;

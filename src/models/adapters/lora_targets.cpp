@@ -46,7 +46,7 @@ std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel&
   const std::string output = find_output_module(model);
   const bool saves_output =
       std::erase_if(unknown, [&](const std::string& module) { return nn::is_under_module(output, module); }) > 0;
-  if (saves_output && !embedding->in_modules_to_save) {
+  if (saves_output && !embedding->is_in_modules_to_save) {
     throw usage_error(
         "lora.modules_to_save: {} of {} is tied to its embedding (tie_word_embeddings), so both would be trained; give "
         "embed_tokens, which trains the tied weight",
@@ -102,7 +102,7 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
 
 bool saves_tied_output(const VisionLanguageModel& model) {
   const nn::Parameter* const embedding = find_tied_embedding(model);
-  return embedding != nullptr && embedding->in_modules_to_save;
+  return embedding != nullptr && embedding->is_in_modules_to_save;
 }
 
 std::string make_tied_output_name(const VisionLanguageModel& model) {

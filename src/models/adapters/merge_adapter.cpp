@@ -52,14 +52,14 @@ class LoraMerge {
 
   /// Returns W + scale · B A in `dtype` and adds the effect of rounding to `stats`. Throws
   /// UserError (kBadData) if values overflow.
-  at::Tensor compute_merged(const nn::LoraSettings& settings, at::ScalarType dtype, MergeStats& stats) const {
+  at::Tensor compute_merged_weight(const nn::LoraSettings& settings, at::ScalarType dtype, MergeStats& stats) const {
     const at::Tensor weight = base_.tensor(weight_name_);
     at::Tensor merged_weight =
-        at::mm(load_float(kLoraBSuffix), load_float(kLoraASuffix)).mul_(settings.scale()).add_(weight);
+        at::mm(load_fp32(kLoraBSuffix), load_fp32(kLoraASuffix)).mul_(settings.scale()).add_(weight);
     // DoRA: m · V / ‖V‖ by rows, for V = W + scale · B A and the magnitudes m [rows].
     if (settings.use_dora)
-      merged_weight.mul_((load_float(kMagnitudeSuffix) / nn::compute_row_norms(merged_weight)).unsqueeze(1));
-    if (!find_non_finite(merged_weight).empty()) {
+      merged_weight.mul_((load_fp32(kMagnitudeSuffix) / nn::compute_row_norms(merged_weight)).unsqueeze(1));
+    if (!describe_first_non_finite(merged_weight).empty()) {
       throw data_error(
           "{}: has non-finite values after merging the adapter; use an earlier checkpoint of the adapter, or check the "
           "base weights",
@@ -73,7 +73,7 @@ class LoraMerge {
   }
 
  private:
-  at::Tensor load_float(std::string_view tensor) const {
+  at::Tensor load_fp32(std::string_view tensor) const {
     return adapter_.tensor(module_ + std::string(tensor)).to(at::kFloat);
   }
 
@@ -91,42 +91,44 @@ struct ReplacementTensor {
 
 /// Returns the tensors that are replaced as a whole, by their names in the base: modules_to_save,
 /// and an output projection that becomes tied or untied. They read from `adapter` and `base`, which
-/// must outlive the result. REQUIRES: check_adapter_fits().
+/// must outlive the result. REQUIRES: check_adapter_tensors().
 std::map<std::string, ReplacementTensor> collect_replacements(const AdapterTensors& adapter,
                                                               const io::CheckpointTensors& base,
                                                               const VisionLanguageModel& model) {
   std::map<std::string, ReplacementTensor> result;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape, std::function<at::Tensor()> read) {
+  const auto add_replacement = [&](const std::string& name, std::vector<int64_t> shape,
+                                   std::function<at::Tensor()> read) {
     result.insert_or_assign(name, ReplacementTensor{.shape = std::move(shape), .read = std::move(read)});
   };
   const auto read_from_adapter = [&adapter](const std::string& name) {
     return [&adapter, name] { return adapter.tensor(name); };
   };
   for (const auto& parameter : model.parameters().all()) {
-    if (!parameter.in_modules_to_save) continue;
-    add(model.get_checkpoint_name(parameter.name), parameter.sizes().vec(), read_from_adapter(parameter.name));
+    if (!parameter.is_in_modules_to_save) continue;
+    add_replacement(model.get_checkpoint_name(parameter.name), parameter.sizes().vec(),
+                    read_from_adapter(parameter.name));
   }
   const std::string output = model.get_checkpoint_name(find_output_module(model) + ".weight");
   const nn::Parameter* const tied_embedding = find_tied_embedding(model);
-  if (tied_embedding != nullptr && tied_embedding->in_modules_to_save && base.contains(output)) {
-    add(output, tied_embedding->sizes().vec(), read_from_adapter(tied_embedding->name));
+  if (tied_embedding != nullptr && tied_embedding->is_in_modules_to_save && base.contains(output)) {
+    add_replacement(output, tied_embedding->sizes().vec(), read_from_adapter(tied_embedding->name));
   }
-  const bool needs_output = !base.contains(output) && !result.contains(output);
-  if (model.parameters().lora()->unties_output && needs_output) {
-    const auto& all = model.parameters().all();
-    const auto embedding = std::ranges::find_if(all, [](const nn::Parameter& parameter) {
+  const bool lacks_output = !base.contains(output) && !result.contains(output);
+  if (model.parameters().lora()->unties_output && lacks_output) {
+    const auto& all_parameters = model.parameters().all();
+    const auto embedding = std::ranges::find_if(all_parameters, [](const nn::Parameter& parameter) {
       return parameter.is_embedding && parameter.component == nn::Component::kLanguageModel;
     });
     const std::string name = model.get_checkpoint_name(embedding->name);
-    add(output, base.info(name).shape, [&base, name] { return base.tensor(name); });
+    add_replacement(output, base.info(name).shape, [&base, name] { return base.tensor(name); });
   }
   return result;
 }
 
 /// Adds the token that ends a turn in the adapter's chat template to eos_token_id of
 /// generation_config.json.
-void add_end_of_turn(const std::filesystem::path& base, const std::filesystem::path& adapter,
-                     std::map<std::string, std::string>& files) {
+void add_end_of_turn_token(const std::filesystem::path& base, const std::filesystem::path& adapter,
+                           std::map<std::string, std::string>& files) {
   try {
     ProcessorSettings settings;
     settings.template_folder = adapter;
@@ -142,8 +144,8 @@ void add_end_of_turn(const std::filesystem::path& base, const std::filesystem::p
 std::string make_merged_config(const std::filesystem::path& base, const VisionLanguageModel& model,
                                std::optional<at::ScalarType> dtype) {
   const auto path = base / "config.json";
-  const std::string original = io::read_file(path);
-  auto config = io::parse_ordered_json(make_saved_config(model, original, path.string(), dtype), path.string());
+  const std::string original_config = io::read_file(path);
+  auto config = io::parse_ordered_json(make_saved_config(model, original_config, path.string(), dtype), path.string());
   const auto& lora = *model.parameters().lora();
   if (lora.unties_output) {
     spdlog::info(
@@ -155,8 +157,8 @@ std::string make_merged_config(const std::filesystem::path& base, const VisionLa
                  lora.adapter.string(), lora.vocabulary_rows);
     set_vocab_size(config, lora.vocabulary_rows);
   }
-  const bool is_changed = config != io::parse_ordered_json(original, path.string());
-  return is_changed ? io::to_json_string(config, 2) + "\n" : original;
+  const bool is_changed = config != io::parse_ordered_json(original_config, path.string());
+  return is_changed ? io::to_json_string(config, 2) + "\n" : original_config;
 }
 
 /// Returns the auxiliary files of base and adapter. The chat template is the adapter's, else the
@@ -173,7 +175,7 @@ std::map<std::string, std::string> make_merged_files(const std::filesystem::path
     set_chat_template(default_template->second.jinja, files);
     break;
   }
-  add_end_of_turn(base, adapter, files);
+  add_end_of_turn_token(base, adapter, files);
   return files;
 }
 
@@ -188,15 +190,16 @@ void log_rounding_loss(const MergeStats& stats, const std::filesystem::path& ada
     }
     return;
   }
-  const double fraction = static_cast<double>(stats.num_rounded_away) / static_cast<double>(stats.num_changed);
+  const double rounded_away_fraction =
+      static_cast<double>(stats.num_rounded_away) / static_cast<double>(stats.num_changed);
   // Merging trained adapters in bf16 usually loses a fifth of the changes. If half of them are
   // lost, the merged model is likely to differ visibly from the adapted one. Not tuned.
-  constexpr double kHighFraction = 0.5;
+  constexpr double kHighRoundedAwayFraction = 0.5;
   const std::string text = fmt::format(
       "{}: of {} weights that the adapter changes, {} ({:.1f} %) round to the base value in the output data type",
       adapter.string(), format_rounded_count(stats.num_changed), format_rounded_count(stats.num_rounded_away),
-      100 * fraction);
-  if (fraction > kHighFraction) {
+      100 * rounded_away_fraction);
+  if (rounded_away_fraction > kHighRoundedAwayFraction) {
     spdlog::warn("{}; merge with --dtype float32 to keep the changes, or use the adapter without merging", text);
   } else if (stats.num_rounded_away > 0) {
     spdlog::info("{}", text);
@@ -217,7 +220,7 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   load_base_weights(*model, base, make_base_load_settings(settings));
   const AdapterModules modules(*model, find_output_module(*model));
   const AdapterTensors tensors(adapter, &modules);
-  check_adapter_fits(*model, tensors);
+  check_adapter_tensors(*model, tensors);
   check_adapter_values(*model, tensors);
   const io::CheckpointTensors weights(base);
   std::vector<LoraMerge> lora_merges;
@@ -226,23 +229,23 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   }
   auto replacements = collect_replacements(tensors, weights, *model);
   std::string config = make_merged_config(base, *model, merge_settings.dtype);
-  const auto get_dtype = [&merge_settings](at::ScalarType stored_dtype) {
+  const auto get_output_dtype = [&merge_settings](at::ScalarType stored_dtype) {
     return merge_settings.dtype && c10::isFloatingType(stored_dtype) ? *merge_settings.dtype : stored_dtype;
   };
 
   // Computed on demand, so that memory holds one tensor at a time.
   MergeStats stats;
-  io::LazyTensors merged;
+  io::LazyTensors merged_tensors;
   for (const auto& name : weights.names()) {
     const io::TensorInfo& info = weights.info(name);
-    const at::ScalarType dtype = get_dtype(info.dtype);
-    io::LazyTensor& tensor = merged.emplace_back(
+    const at::ScalarType dtype = get_output_dtype(info.dtype);
+    io::LazyTensor& tensor = merged_tensors.emplace_back(
         io::LazyTensor{.name = name, .dtype = dtype, .shape = info.shape, .materialize = {}, .on_written = {}});
     tensor.on_written = [&weights, name] { weights.release(name); };
     const auto lora_merge = std::ranges::find(lora_merges, name, &LoraMerge::weight_name);
     if (lora_merge != lora_merges.end()) {
       tensor.materialize = [&lora_merge = *lora_merge, &settings, dtype, &stats] {
-        return lora_merge.compute_merged(settings, dtype, stats);
+        return lora_merge.compute_merged_weight(settings, dtype, stats);
       };
     } else if (const auto replacement = replacements.extract(name); !replacement.empty()) {
       tensor.shape = replacement.mapped().shape;
@@ -255,8 +258,8 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   }
   // Modules that the adapter adds to the base, such as a new projector.
   for (auto& [name, tensor] : replacements) {
-    const at::ScalarType dtype = get_dtype(tensor.read().scalar_type());
-    merged.push_back(
+    const at::ScalarType dtype = get_output_dtype(tensor.read().scalar_type());
+    merged_tensors.push_back(
         {.name = name,
          .dtype = dtype,
          .shape = tensor.shape,
@@ -267,7 +270,7 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   for (const auto& [name, content] : make_merged_files(adapter, base, std::move(config))) {
     write_auxiliary_file(folder.path(), name, content);
   }
-  io::write_checkpoint_tensors(folder.path(), merged, io::kDefaultShardBytes);
+  io::write_checkpoint_tensors(folder.path(), merged_tensors, io::kDefaultShardBytes);
   folder.commit();
   log_rounding_loss(stats, adapter, /*has_saved_modules=*/!settings.modules_to_save.empty());
   return stats;

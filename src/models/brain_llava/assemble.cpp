@@ -34,7 +34,7 @@ namespace {
 using nlohmann::ordered_json;
 
 // Prefixes of this model's parameter names, then of the names in supported checkpoints.
-constexpr std::string_view kModelPrefix = "language_model.model.", kOutputPrefix = "language_model.lm_head.";
+constexpr std::string_view kTextModelPrefix = "language_model.model.", kOutputPrefix = "language_model.lm_head.";
 constexpr std::array<std::string_view, 3> kStoredModelPrefixes{"language_model.model.", "model.language_model.",
                                                                "model."};
 constexpr std::array<std::string_view, 2> kStoredOutputPrefixes{"language_model.lm_head.", "lm_head."};
@@ -96,7 +96,7 @@ ordered_json read_text_config(const std::filesystem::path& folder) {
   return text;
 }
 
-TensorSourceMessages make_text_messages() {
+TensorSourceMessages make_text_source_messages() {
   return {.not_found = "is not a text model folder; give one with config.json, tokenizer.json and *.safetensors",
           .choose_file = "give the folder of a checkpoint"};
 }
@@ -107,7 +107,7 @@ constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; kee
 
 /// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
 /// empty, else the text model's. Throws UserError (kUsage) if both exist.
-fs::path find_tokenizer(const TextModelSource& text, const fs::path& tokenizer_override) {
+fs::path find_tokenizer_file(const TextModelSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
     load_tokenizer(text.folder());  // its error explains how to fix a missing file
@@ -122,16 +122,16 @@ fs::path find_tokenizer(const TextModelSource& text, const fs::path& tokenizer_o
 /// keys of the text model in `config`; enlarges the vocabulary if it has no free row for the token.
 void add_text_model(const TextModelSource& text, const fs::path& tokenizer_override, ordered_json& config,
                     const fs::path& folder) {
-  const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
+  const fs::path tokenizer = find_tokenizer_file(text, tokenizer_override);
   const auto token = io::get<std::string>(config, "image_token", "config.json");
-  const auto added = text::add_token(io::read_file(tokenizer), token, tokenizer.string());
+  const auto added_token = text::add_token(io::read_file(tokenizer), token, tokenizer.string());
   for (const auto& [name, content] : text.auxiliary_files()) io::write_file(folder / name, content);
-  io::write_file(folder / "tokenizer.json", added.json);
+  io::write_file(folder / "tokenizer.json", added_token.json);
   config["text_config"] = text.config();
-  config["image_token_id"] = added.id;
+  config["image_token_id"] = added_token.id;
   config["tie_word_embeddings"] = text.config().value("tie_word_embeddings", false);
-  if (added.id < text.vocab_size()) return;
-  const int64_t new_vocab_size = (added.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
+  if (added_token.id < text.vocab_size()) return;
+  const int64_t new_vocab_size = (added_token.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
   config["text_config"]["vocab_size"] = new_vocab_size;
   spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
                new_vocab_size);
@@ -145,16 +145,16 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
   const std::vector<WeightSource> sources{
       [&](const nn::Parameter& parameter) { return tower ? tower->find_weight(parameter) : std::nullopt; },
       [&](const nn::Parameter& parameter) { return text ? text->find_weight(parameter) : std::nullopt; }};
-  const auto combined = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
-  const int64_t num_tower_tensors = combined.num_tensors[0], num_text_tensors = combined.num_tensors[1];
+  const auto combined_weights = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
+  const int64_t num_tower_tensors = combined_weights.num_tensors[0], num_text_tensors = combined_weights.num_tensors[1];
   if (text) spdlog::info("text model: {} tensors of {}", num_text_tensors, text->folder().string());
   if (tower) spdlog::info("volume tower: {} tensors of {}", num_tower_tensors, tower->path().string());
-  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined.num_random_tensors,
-               fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
-  io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
+  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
+               fmt::join(combined_weights.random_modules, ", "), seed, format_bytes(combined_weights.bytes()));
+  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultShardBytes);
   return {.num_text_tensors = num_text_tensors,
           .num_volume_tensors = num_tower_tensors,
-          .num_random_tensors = combined.num_random_tensors,
+          .num_random_tensors = combined_weights.num_random_tensors,
           .vocab_size = model.output_weight().size(0)};
 }
 
@@ -162,8 +162,8 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
 
 TextModelSource::TextModelSource(const std::filesystem::path& folder)
     : config_(read_text_config(folder)),
-      tensors_(folder, make_text_messages()),
-      text_(LlamaConfig::from_json(nlohmann::json(config_), (folder / "config.json").string())) {
+      tensors_(folder, make_text_source_messages()),
+      text_config_(LlamaConfig::from_json(nlohmann::json(config_), (folder / "config.json").string())) {
   for (const auto prefix : kStoredModelPrefixes) {
     if (tensors_.find(std::string(prefix) + "embed_tokens.weight") == nullptr) continue;
     model_prefix_ = prefix;
@@ -192,7 +192,8 @@ at::ScalarType TextModelSource::dtype() const {
 }
 
 std::optional<std::string> TextModelSource::find_stored_name(const nn::Parameter& parameter) const {
-  if (parameter.name.starts_with(kModelPrefix)) return model_prefix_ + parameter.name.substr(kModelPrefix.size());
+  if (parameter.name.starts_with(kTextModelPrefix))
+    return model_prefix_ + parameter.name.substr(kTextModelPrefix.size());
   if (parameter.name.starts_with(kOutputPrefix)) return output_prefix_ + parameter.name.substr(kOutputPrefix.size());
   return std::nullopt;
 }
@@ -215,7 +216,7 @@ void TextModelSource::check_weights(const std::vector<nn::Parameter>& parameters
     if (auto problem = describe_shape_mismatch(parameter, tensor->shape); !problem.empty())
       problems.push_back(std::move(problem));
   }
-  refuse_differences(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
+  throw_if_problems(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
 }
 
 std::optional<io::LazyTensor> TextModelSource::find_weight(const nn::Parameter& parameter) const {
@@ -232,7 +233,7 @@ std::optional<io::LazyTensor> TextModelSource::find_weight(const nn::Parameter& 
       .on_written = tensor->release};
 }
 
-AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
+AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const fs::path& out) {
   if (!options.mask_model.empty()) {
     throw usage_error("--mask-model: {} predicts no masks; omit the option, or use a prs-med preset", options.preset);
   }

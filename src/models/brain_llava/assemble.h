@@ -28,7 +28,7 @@ class TextModelSource {
   const std::filesystem::path& folder() const { return tensors_.path(); }
   /// Returns the text model's config, in the form of a `text_config` of transformers.
   const nlohmann::ordered_json& config() const { return config_; }
-  int64_t vocab_size() const { return text_.vocab_size; }
+  int64_t vocab_size() const { return text_config_.vocab_size; }
   /// Reads the tokenizer and template files: file name → content. Image settings are omitted.
   std::map<std::string, std::string> auxiliary_files() const;
   /// Returns the stored dtype of the embedding, which new weights of the model get, too.
@@ -49,12 +49,12 @@ class TextModelSource {
 
   nlohmann::ordered_json config_;
   TensorSource tensors_;
-  LlamaConfig text_;
+  LlamaConfig text_config_;
   std::string model_prefix_, output_prefix_;  // prefixes of stored names of the model and of the output projection
 };
 
-/// Implements models::assemble() for presets with a volume tower. Throws as models::assemble(), and
-/// UserError (kUsage) if `options` has a mask model.
-AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
+/// Implements models::assemble_checkpoint() for presets with a volume tower. Throws as models::assemble_checkpoint(),
+/// and UserError (kUsage) if `options` has a mask model.
+AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::brain_llava

@@ -32,7 +32,7 @@ image::VolumeSettings make_volume_settings(const Config& config, const data::Vol
 }
 
 /// Returns the letters and digits of a name in lower case, so that "T1-w" equals "t1w".
-std::string normalize_name(const std::string& modality) {
+std::string normalize_modality_name(const std::string& modality) {
   std::string normalized;
   for (const unsigned char c : modality) {
     if (std::isalnum(c) != 0) normalized.push_back(static_cast<char>(std::tolower(c)));
@@ -66,8 +66,9 @@ class Processor final : public ConversationProcessor {
 
 Processor::Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
                      const ProcessorSettings& settings)
-    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
-                            {config.make_pixel_row(settings.volume.size, settings.volume.dtype), config.tokens_per_volume()}),
+    : ConversationProcessor(
+          std::move(tokenizer), std::move(chat_template), settings,
+          {config.make_pixel_row(settings.volume.size, settings.volume.dtype), config.tokens_per_volume()}),
       config_(std::move(config)),
       volume_settings_(make_volume_settings(config_, settings.volume)) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
@@ -100,7 +101,7 @@ at::Tensor Processor::preprocess_volume(const io::MediaRef& file) const {
 int64_t Processor::find_modality_id(const std::string& modality) const {
   const auto& modalities = config_.vision.modalities;
   if (modalities.empty() || modality.empty()) return 0;  // the id of an unknown modality
-  const auto it = std::ranges::find(modalities, normalize_name(modality), normalize_name);
+  const auto it = std::ranges::find(modalities, normalize_modality_name(modality), normalize_modality_name);
   if (it != modalities.end()) return it - modalities.begin() + 1;
   throw data_error(
       "the modality {} is not one of the model's: {}; rename it, remove it, or add it to modalities in config.json "
@@ -158,7 +159,7 @@ Family make_family() {
           .get_context_length = get_context_length,
           .num_parameters = num_parameters,
           .compute_volume_sample_shape = compute_volume_sample_shape,
-          .assemble = assemble};
+          .assemble_checkpoint = assemble_checkpoint};
 }
 
 }  // namespace vlmtrain::models::brain_llava

@@ -17,7 +17,7 @@ namespace {
 /// token t is the mean of the patches floor(t · patches / tokens) up to, but without,
 /// ceil((t + 1) · patches / tokens). The matrix is created on the features' device, which avoids a
 /// copy.
-at::Tensor make_axis_means(int64_t tokens, int64_t patches, const at::TensorOptions& options) {
+at::Tensor make_axis_pooling_matrix(int64_t tokens, int64_t patches, const at::TensorOptions& options) {
   constexpr std::string_view kFloor = "floor";
   const auto int_options = options.dtype(at::kLong);
   const at::Tensor token = at::arange(tokens, int_options).unsqueeze(1), patch = at::arange(patches, int_options);
@@ -36,20 +36,23 @@ ParameterScope make_scope(nn::ParameterStore& store, Component component, const 
 }  // namespace
 
 at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options) {
-  const auto axis_means = [&](size_t axis) { return make_axis_means(tokens[axis], patches[axis], options); };
+  const auto make_axis_matrix = [&](size_t axis) {
+    return make_axis_pooling_matrix(tokens[axis], patches[axis], options);
+  };
   // The weight of a patch is the product of its weights along the axes.
-  const at::Tensor x = axis_means(0).view({tokens[0], 1, 1, patches[0], 1, 1});
-  const at::Tensor y = axis_means(1).view({tokens[1], 1, 1, patches[1], 1});
-  const at::Tensor z = axis_means(2).view({tokens[2], 1, 1, patches[2]});
+  const at::Tensor x = make_axis_matrix(0).view({tokens[0], 1, 1, patches[0], 1, 1});
+  const at::Tensor y = make_axis_matrix(1).view({tokens[1], 1, 1, patches[1], 1});
+  const at::Tensor z = make_axis_matrix(2).view({tokens[2], 1, 1, patches[2]});
   return (x * y * z).flatten(3, 5).flatten(0, 2).to(options.dtype());
 }
 
-at::Tensor pool(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches) {
-  const int64_t length = patches[0] * patches[1] * patches[2];
-  VLMTRAIN_CHECK(features.size(0) % length == 0, "{} features for volumes of {} patches", features.size(0), length);
-  const at::Tensor volumes = features.view({-1, length, features.size(1)});
-  const at::Tensor means = make_pooling_matrix(tokens, patches, features.options());
-  return at::bmm(means.expand({volumes.size(0), -1, -1}), volumes).flatten(0, 1);
+at::Tensor pool_patches(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches) {
+  const int64_t num_patches = patches[0] * patches[1] * patches[2];
+  VLMTRAIN_CHECK(features.size(0) % num_patches == 0, "{} features for volumes of {} patches", features.size(0),
+                 num_patches);
+  const at::Tensor volumes = features.view({-1, num_patches, features.size(1)});
+  const at::Tensor pooling_matrix = make_pooling_matrix(tokens, patches, features.options());
+  return at::bmm(pooling_matrix.expand({volumes.size(0), -1, -1}), volumes).flatten(0, 1);
 }
 
 Model::Model(const Config& config, const nn::ParameterSettings& settings)
@@ -67,7 +70,7 @@ Model::Model(const Config& config, const nn::ParameterSettings& settings)
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   const at::Tensor volumes = vision.pixel_values.to(parameters().options().dtype().toScalarType());
   const at::Tensor dense = tower_(volumes, vision.modalities, recompute_blocks().vision);
-  return {.features = projector_(pool(dense, config_.tokens, tower_.compute_grid(volumes))),
+  return {.features = projector_(pool_patches(dense, config_.tokens, tower_.compute_grid(volumes))),
           .dense_features = with_dense_features ? dense : at::Tensor()};
 }
 

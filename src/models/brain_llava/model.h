@@ -18,7 +18,7 @@ at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patch
 
 /// Averages the patches of each volume: `features` [volumes · patches, hidden] → [volumes · tokens,
 /// hidden], with tokens and patches per volume.
-at::Tensor pool(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches);
+at::Tensor pool_patches(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches);
 
 /// Model of a volume tower, pooling of its patches, LLaVA's projector and a text model. Its pixel
 /// values are float or half [volumes, channels, x, y, z]; they are normalized when a volume is

@@ -48,7 +48,7 @@ TowerSource::TowerSource(const std::filesystem::path& path) : tensors_(path, mak
       const bool is_match = name == patch || name.ends_with(fmt::format(".{}", patch));
       if (!is_match) continue;
       prefix_ = name.substr(0, name.size() - patch.size());
-      is_linear_patch_ = patch == kLinearPatchEmbedding;
+      is_linear_patch_embedding_ = patch == kLinearPatchEmbedding;
       return;
     }
   }
@@ -66,28 +66,28 @@ const StoredTensor& TowerSource::at(const std::string& name) const {
 }
 
 void TowerSource::set_patch_config(ordered_json& config) const {
-  const auto& shape = at(std::string(is_linear_patch_ ? kLinearPatchEmbedding : kConvPatchEmbedding)).shape;
-  std::optional<int64_t> patch;
+  const auto& shape = at(std::string(is_linear_patch_embedding_ ? kLinearPatchEmbedding : kConvPatchEmbedding)).shape;
+  std::optional<int64_t> patch_size;
   int64_t channels = config.value("num_channels", int64_t{1});
-  if (is_linear_patch_) {
-    if (shape.size() == 2 && shape[1] % channels == 0) patch = compute_cube_root(shape[1] / channels);
+  if (is_linear_patch_embedding_) {
+    if (shape.size() == 2 && shape[1] % channels == 0) patch_size = compute_cube_root(shape[1] / channels);
   } else if (shape.size() == 5 && shape[2] == shape[3] && shape[3] == shape[4]) {
     channels = shape[1];
-    patch = shape[2];
+    patch_size = shape[2];
   }
-  if (!patch) {
+  if (!patch_size) {
     throw data_error(
         "{}: {}{} has shape [{}]; patches must be cubes of {} channels: [hidden, channels, patch, patch, patch]",
-        path().string(), prefix_, is_linear_patch_ ? kLinearPatchEmbedding : kConvPatchEmbedding,
+        path().string(), prefix_, is_linear_patch_embedding_ ? kLinearPatchEmbedding : kConvPatchEmbedding,
         fmt::join(shape, ", "), channels);
   }
   config["hidden_size"] = shape[0];
   config["num_channels"] = channels;
-  config["patch_size"] = *patch;
+  config["patch_size"] = *patch_size;
 }
 
 void TowerSource::set_position_config(ordered_json& config, const std::optional<VolumeAxes>& volume_size) const {
-  const auto patch = config["patch_size"].get<int64_t>();
+  const auto patch_size = config["patch_size"].get<int64_t>();
   VolumeAxes size = volume_size.value_or(read_axes(config, "image_size", {96, 96, 96}, int64_t{1} << 14, "image_size"));
   if (const StoredTensor* const first_axis = find(std::string(kPositionEmbeddings) + "_0")) {
     config["positions"] = "factorized";
@@ -98,18 +98,18 @@ void TowerSource::set_position_config(ordered_json& config, const std::optional<
   }
   const auto& table = at(std::string(kPositionEmbeddings)).shape;
   const int64_t num_positions = table.size() == 3 ? table[1] : 0;
-  const auto count_patches = [patch](const VolumeAxes& axes) {
-    return (axes[0] / patch) * (axes[1] / patch) * (axes[2] / patch);
+  const auto count_patches = [patch_size](const VolumeAxes& axes) {
+    return (axes[0] / patch_size) * (axes[1] / patch_size) * (axes[2] / patch_size);
   };
   // Without --volume-size, a table that does not fit the preset's volume can be that of a cube.
   if (count_patches(size) != num_positions && !volume_size) {
-    if (const auto side = compute_cube_root(num_positions)) size.fill(*side * patch);
+    if (const auto side = compute_cube_root(num_positions)) size.fill(*side * patch_size);
   }
   if (count_patches(size) != num_positions) {
     throw usage_error(
         "{}: has positions for {} patches with a side of {} voxels, but a volume of size {} has {} patches; give the "
         "volume size with --volume-size",
-        path().string(), num_positions, patch, format_axes(size), count_patches(size));
+        path().string(), num_positions, patch_size, format_axes(size), count_patches(size));
   }
   config["positions"] = "learned";
   config.erase("max_patches");
@@ -134,9 +134,9 @@ ordered_json TowerSource::config(ordered_json preset, const TowerOptions& option
     throw usage_error("{}: {} features are not divisible by {} heads; give --tower-heads", path().string(), width,
                       preset["num_attention_heads"].get<int64_t>());
   }
-  int64_t blocks = 0;
-  while (tensors_.has_prefix(fmt::format("{}blocks.{}.", prefix_, blocks))) ++blocks;
-  preset["num_hidden_layers"] = blocks;
+  int64_t num_blocks = 0;
+  while (tensors_.has_prefix(fmt::format("{}blocks.{}.", prefix_, num_blocks))) ++num_blocks;
+  preset["num_hidden_layers"] = num_blocks;
   preset["intermediate_size"] = at("blocks.0.mlp.linear1.weight").shape[0];
   preset["qkv_bias"] = find("blocks.0.attn.qkv.bias") != nullptr;
   preset["class_token"] = find("cls_token") != nullptr;
@@ -146,7 +146,7 @@ ordered_json TowerSource::config(ordered_json preset, const TowerOptions& option
 std::optional<std::string> TowerSource::find_stored_name(const nn::Parameter& parameter) const {
   if (!parameter.name.starts_with(kTowerPrefix)) return std::nullopt;
   std::string name = parameter.name.substr(kTowerPrefix.size());
-  if (is_linear_patch_ && name.starts_with("patch_embedding.patch_embeddings.")) {
+  if (is_linear_patch_embedding_ && name.starts_with("patch_embedding.patch_embeddings.")) {
     name.insert(name.rfind('.'), ".1");
   }
   return prefix_ + name;
@@ -155,7 +155,7 @@ std::optional<std::string> TowerSource::find_stored_name(const nn::Parameter& pa
 std::vector<int64_t> TowerSource::get_parameter_shape(const nn::Parameter& parameter,
                                                       const StoredTensor& tensor) const {
   const auto sizes = parameter.sizes();
-  const bool is_linear = is_linear_patch_ && sizes.size() == 5 && tensor.shape.size() == 2;
+  const bool is_linear = is_linear_patch_embedding_ && sizes.size() == 5 && tensor.shape.size() == 2;
   const bool can_reshape =
       is_linear && tensor.shape[0] == sizes[0] && tensor.shape[0] * tensor.shape[1] == parameter.elements();
   return can_reshape ? sizes.vec() : tensor.shape;
@@ -181,7 +181,7 @@ void TowerSource::check_weights(const std::vector<nn::Parameter>& parameters) co
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
-  refuse_differences(fmt::format("{}: is an incomplete volume tower; download it again", path().string()), problems);
+  throw_if_problems(fmt::format("{}: is an incomplete volume tower; download it again", path().string()), problems);
   std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : tensors_.all()) {
     if (!expected.contains(name) && !is_unused_tensor(name)) unexpected.push_back(name);

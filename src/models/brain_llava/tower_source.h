@@ -60,7 +60,7 @@ class TowerSource {
 
   TensorSource tensors_;
   std::string prefix_;  // of the stored names before MONAI's, such as "", "module." or "vision_tower."
-  bool is_linear_patch_ = false;
+  bool is_linear_patch_embedding_ = false;
 };
 
 }  // namespace vlmtrain::models::brain_llava

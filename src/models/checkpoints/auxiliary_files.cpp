@@ -34,7 +34,7 @@ constexpr std::string_view kAuxiliaryFiles[] = {"tokenizer.json",
                                                 "media_settings.json"};
 
 /// Key of the chat template in nanoVLM's config.json.
-constexpr const char* kTemplateInConfig = "lm_chat_template";
+constexpr const char* kTemplateConfigKey = "lm_chat_template";
 constexpr const char* kTemplateKey = "chat_template";
 constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kExtraTemplateFolder = "additional_chat_templates/";
@@ -69,11 +69,11 @@ bool has_default_template(const std::string& jinja, const std::map<std::string, 
     if (json.is_object() && json.contains(key)) count_template(get_default_template(json[key]));
   };
   for (const char* const name : kFilesWithTemplates) count_file_template(name, kTemplateKey);
-  count_file_template("config.json", kTemplateInConfig);
+  count_file_template("config.json", kTemplateConfigKey);
   return num_templates > 0 && num_equal == num_templates;
 }
 
-using Files = std::map<std::string, std::string>;
+using FileContents = std::map<std::string, std::string>;
 
 constexpr std::array<std::string_view, 7> kTokenizerFiles{
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -85,14 +85,14 @@ constexpr const char* kVideoProcessorFile = "video_preprocessor_config.json";
 
 /// Returns true if processor_config.json has a processor under `key`, where transformers 5 saves
 /// it.
-bool has_processor(const Files& files, const char* key) {
+bool has_processor_section(const FileContents& files, const char* key) {
   const auto file = files.find(kProcessorFile);
   if (file == files.end()) return false;
   const auto json = io::parse_json(file->second, kProcessorFile);
   return json.is_object() && json.contains(key) && json[key].is_object();
 }
 
-bool is_template(std::string_view name) {
+bool is_template_file(std::string_view name) {
   return name.starts_with(kTemplatePrefix) || name.starts_with(kExtraTemplateFolder);
 }
 
@@ -127,8 +127,8 @@ void set_chat_template(const std::string& jinja, std::map<std::string, std::stri
     edit_json(name, [](auto& json) { return json.erase(kTemplateKey) > 0; });
   }
   edit_json("config.json", [&jinja](auto& json) {
-    if (!json.contains(kTemplateInConfig)) return false;
-    json[kTemplateInConfig] = jinja;
+    if (!json.contains(kTemplateConfigKey)) return false;
+    json[kTemplateConfigKey] = jinja;
     return true;
   });
 }
@@ -180,27 +180,27 @@ void prepare_output_folder(const fs::path& out) {
   }
   // Removes a trailing separator, whose parent path would be the folder itself.
   const fs::path normalized = (out / "").parent_path();
-  io::clean_up_temporaries(normalized.has_parent_path() ? normalized.parent_path() : fs::path("."));
+  io::clean_up_abandoned_temp_files(normalized.has_parent_path() ? normalized.parent_path() : fs::path("."));
 }
 
-Files merge_auxiliary_files(const std::filesystem::path& base, const std::filesystem::path& adapter) {
-  Files files = read_auxiliary_files(base);
-  const Files adapter_files = read_auxiliary_files(adapter);
-  const auto erase_matching = [&files](const auto& is_replaced) {
+FileContents merge_auxiliary_files(const std::filesystem::path& base, const std::filesystem::path& adapter) {
+  FileContents files = read_auxiliary_files(base);
+  const FileContents adapter_files = read_auxiliary_files(adapter);
+  const auto erase_replaced_files = [&files](const auto& is_replaced) {
     std::erase_if(files, [&](const auto& file) { return is_replaced(std::string_view(file.first)); });
   };
   if (adapter_files.contains("tokenizer.json")) {
-    erase_matching(
+    erase_replaced_files(
         [](std::string_view name) { return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end(); });
   }
-  if (std::ranges::any_of(adapter_files, [](const auto& file) { return is_template(file.first); }))
-    erase_matching(is_template);
+  if (std::ranges::any_of(adapter_files, [](const auto& file) { return is_template_file(file.first); }))
+    erase_replaced_files(is_template_file);
   constexpr const char* kImageSection = "image_processor";
-  if (adapter_files.contains(kImageProcessorFile) || has_processor(adapter_files, kImageSection)) {
+  if (adapter_files.contains(kImageProcessorFile) || has_processor_section(adapter_files, kImageSection)) {
     files.erase(kImageProcessorFile);
-    if (has_processor(files, kImageSection)) files.erase(kProcessorFile);
+    if (has_processor_section(files, kImageSection)) files.erase(kProcessorFile);
   }
-  if (has_processor(adapter_files, "video_processor")) files.erase(kVideoProcessorFile);
+  if (has_processor_section(adapter_files, "video_processor")) files.erase(kVideoProcessorFile);
   for (const auto& [name, content] : adapter_files) files.insert_or_assign(name, content);
   return files;
 }

@@ -46,9 +46,9 @@ double read_number(const nlohmann::json& config, std::string_view key, double fa
 }
 
 void check_number(double value, std::string_view key, NumberRange range, const std::string& source) {
-  if (value > range.above && value <= range.max) return;
+  if (value > range.exclusive_min && value <= range.max) return;
   throw data_error("{}: {} is {}; it must be above {:g} and at most {:g}: use the checkpoint's own file", source, key,
-                   value, range.above, range.max);
+                   value, range.exclusive_min, range.max);
 }
 
 nlohmann::json get_section(const nlohmann::json& config, std::string_view key, const std::string& source) {
@@ -67,11 +67,11 @@ void check_parameter_count(double num_parameters, const std::filesystem::path& f
   }
   // Tolerates weights that model.allow_missing and resize_embeddings add, and the large relative
   // error of the estimate for small models. Not tuned.
-  constexpr double kMaxRatio = 10;
-  constexpr double kUncheckedParameters = 1e8;  // such a model fits into memory even if the config is wrong
-  if (num_parameters <= kUncheckedParameters) return;
+  constexpr double kMaxParameterRatio = 10;
+  constexpr double kMaxUncheckedParameters = 1e8;  // such a model fits into memory even if the config is wrong
+  if (num_parameters <= kMaxUncheckedParameters) return;
   const auto num_stored = count_stored_parameters(folder);
-  if (num_stored && num_parameters > kMaxRatio * *num_stored) {
+  if (num_stored && num_parameters > kMaxParameterRatio * *num_stored) {
     throw data_error(
         "{}: describes a model of {:.3g} parameters, but the weights next to it have {:.3g}; use the config.json that "
         "belongs to them",

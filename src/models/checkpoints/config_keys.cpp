@@ -222,7 +222,7 @@ constexpr std::array kHarmlessConfigKeys{
 /// A key of a setting that changes the computation.
 struct ComputationKey {
   std::string_view name;
-  double neutral;  ///< number that disables the setting; 0 always does
+  double neutral_value;  ///< number that disables the setting; 0 always does
 };
 
 /// Keys that refuse_unsupported_keys() rejects unless they have the neutral value.
@@ -248,20 +248,20 @@ constexpr std::array kComputationKeys{ComputationKey{"alibi", 0},
                                       ComputationKey{"use_qk_norm", 0},
                                       ComputationKey{"use_resampler", 0}};
 
-/// Returns true for null, false, 0, empty values, `neutral`, and lists in which each item is
-/// `neutral`.
-bool is_neutral(const json& value, double neutral) {
+/// Returns true for null, false, 0, empty values, `neutral_value`, and lists in which each item is
+/// `neutral_value`.
+bool is_neutral(const json& value, double neutral_value) {
   if (io::is_empty_value(value) || value == false || value == 0) return true;
-  if (value.is_number()) return value.get<double>() == neutral;
-  return value.is_array() && std::ranges::all_of(value, [&](const json& item) { return item == neutral; });
+  if (value.is_number()) return value.get<double>() == neutral_value;
+  return value.is_array() && std::ranges::all_of(value, [&](const json& item) { return item == neutral_value; });
 }
 
 /// Throws UserError (kBadData) if `section` has one of kComputationKeys with another value than the
 /// neutral one.
 void refuse_computation_keys(const json& section, const std::string& source) {
-  for (const auto& [name, neutral] : kComputationKeys) {
+  for (const auto& [name, neutral_value] : kComputationKeys) {
     const auto it = section.find(name);
-    if (it == section.end() || is_neutral(*it, neutral)) continue;
+    if (it == section.end() || is_neutral(*it, neutral_value)) continue;
     throw data_error(
         "{}: {} is {}, which changes the model's results and is not supported; use a checkpoint without it", source,
         name, io::make_json_excerpt(*it));
@@ -269,8 +269,8 @@ void refuse_computation_keys(const json& section, const std::string& source) {
 }
 
 /// Appends the unknown keys of `section`, with `prefix`, to `unread`.
-void list_unread_keys(const json& section, std::span<const std::string_view> known_keys, const std::string& prefix,
-                      std::vector<std::string>& unread) {
+void append_unread_keys(const json& section, std::span<const std::string_view> known_keys, const std::string& prefix,
+                        std::vector<std::string>& unread) {
   for (const auto& key : io::find_unread_keys(section, known_keys, kHarmlessConfigKeys)) {
     if (section[key] == false ||
         std::ranges::find(kComputationKeys, key, &ComputationKey::name) != kComputationKeys.end())
@@ -284,11 +284,11 @@ const json* find_section(const json& config, const char* key) {
   return it != config.end() && it->is_object() ? &*it : nullptr;
 }
 
-void list_unread_rope_keys(const json& text, const std::string& prefix, std::vector<std::string>& unread) {
+void append_unread_rope_keys(const json& text, const std::string& prefix, std::vector<std::string>& unread) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* const rope = find_section(text, key);
     if (rope == nullptr) continue;
-    list_unread_keys(*rope, kRopeKeys, prefix + key + ".", unread);
+    append_unread_keys(*rope, kRopeKeys, prefix + key + ".", unread);
   }
 }
 
@@ -314,14 +314,14 @@ std::vector<std::string> list_unread_config_keys(const json& config, const std::
   std::vector<std::string_view> top_level_keys(kTopLevelKeys.begin(), kTopLevelKeys.end());
   // Files of older transformers also have the text model's keys at the top level.
   top_level_keys.insert(top_level_keys.end(), kTextKeys.begin(), kTextKeys.end());
-  list_unread_keys(config, top_level_keys, "", unread);
-  list_unread_rope_keys(config, "", unread);
+  append_unread_keys(config, top_level_keys, "", unread);
+  append_unread_rope_keys(config, "", unread);
   if (text != nullptr) {
-    list_unread_keys(*text, kTextKeys, "text_config.", unread);
-    list_unread_rope_keys(*text, "text_config.", unread);
+    append_unread_keys(*text, kTextKeys, "text_config.", unread);
+    append_unread_rope_keys(*text, "text_config.", unread);
   }
   if (const json* const vision = find_section(config, "vision_config")) {
-    list_unread_keys(*vision, kVisionKeys, "vision_config.", unread);
+    append_unread_keys(*vision, kVisionKeys, "vision_config.", unread);
   }
   if (unread.empty()) return {};
   return {fmt::format("{}: {} ignored: {}; check that the model does not depend on {}", file,

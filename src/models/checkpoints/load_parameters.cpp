@@ -43,15 +43,15 @@ std::string describe_shape_mismatch(const nn::Parameter& parameter, at::IntArray
                      format_shape(parameter.sizes()));
 }
 
-std::string describe_missing(const std::string& name) {
+std::string describe_missing_tensor(const std::string& name) {
   const char* const hint =
       is_output_projection(name) ? " (set tie_word_embeddings: true if the model ties it to the embedding)" : "";
   return fmt::format("missing: {}{}", name, hint);
 }
 
 std::string describe_dtype_mismatch(std::string_view name, at::ScalarType dtype) {
-  constexpr std::array kWeightTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
-  if (std::ranges::find(kWeightTypes, dtype) != kWeightTypes.end()) return "";
+  constexpr std::array kWeightDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  if (std::ranges::find(kWeightDtypes, dtype) != kWeightDtypes.end()) return "";
   return fmt::format("{} has dtype {}, which is not a weight dtype; use a checkpoint in F32, BF16 or F16", name,
                      io::to_safetensors_dtype(dtype));
 }
@@ -77,10 +77,10 @@ at::Tensor resize_rows(const nn::Parameter& parameter, const at::Tensor& table) 
   return rows.tensor;
 }
 
-void check_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
-                  bool may_be_non_finite, const std::string& headline) {
+void check_loaded_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
+                         bool may_be_non_finite, const std::string& headline) {
   const std::string source = headline.substr(0, headline.find(": "));
-  if (const std::string non_finite = find_non_finite(values); !non_finite.empty()) {
+  if (const std::string non_finite = describe_first_non_finite(values); !non_finite.empty()) {
     if (!may_be_non_finite && !parameter.is_embedding) {
       throw data_error("{}: {} has {}, an invalid weight; use an undamaged copy, or an earlier checkpoint", source,
                        name, non_finite);
@@ -88,7 +88,7 @@ void check_values(const nn::Parameter& parameter, std::string_view name, const a
     spdlog::warn("{}: {} has {}, an invalid weight; answers and losses that use it become NaN or infinite", source,
                  name, non_finite);
   }
-  if (parameter.quantized != nullptr) return;
+  if (parameter.quantized_weight != nullptr) return;
   if (const std::string problem = describe_overflow(name, values, parameter.tensor.scalar_type()); !problem.empty()) {
     throw data_error("{}: {}; compute in bf16 or fp32 (training.precision)", source, problem);
   }
@@ -103,7 +103,7 @@ bool may_be_unused(std::string_view name) {
   return is_output_projection(name) || is_computed_table(name);
 }
 
-void refuse_differences(const std::string& headline, const std::vector<std::string>& problems) {
+void throw_if_problems(const std::string& headline, const std::vector<std::string>& problems) {
   if (problems.empty()) return;
   throw data_error("{} ({} differences):\n  {}", headline, problems.size(), fmt::join(truncate_list(problems), "\n  "));
 }

@@ -19,7 +19,7 @@ std::vector<std::string> truncate_list(std::vector<std::string> items);
 std::string describe_shape_mismatch(const nn::Parameter& parameter, at::IntArrayRef shape);
 
 /// Returns "missing: NAME", with a hint for an output projection.
-std::string describe_missing(const std::string& name);
+std::string describe_missing_tensor(const std::string& name);
 
 /// Describes the problem if a tensor `name` of `dtype` cannot be a parameter's values; else returns
 /// an empty string. F64, F32, BF16 and F16 are allowed. Integers and 8-bit types would be quantized
@@ -31,7 +31,7 @@ bool differs_only_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape)
 
 /// Throws UserError (kBadData) with `headline`, "FILE: what is wrong", and the problems, one per
 /// line. Does nothing without problems.
-void refuse_differences(const std::string& headline, const std::vector<std::string>& problems);
+void throw_if_problems(const std::string& headline, const std::vector<std::string>& problems);
 
 /// Permitted differences between a file and the parameters. Null functions permit nothing.
 struct LoadTolerance {
@@ -59,8 +59,8 @@ at::Tensor resize_rows(const nn::Parameter& parameter, const at::Tensor& table);
 /// Throws UserError (kBadData) if values of the tensor `name` are not finite or overflow in the
 /// parameter's dtype. Non-finite values only cause a warning in an embedding, since its rows may be
 /// unused, or with `may_be_non_finite`. The part of `headline` before ": " names the file.
-void check_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
-                  bool may_be_non_finite, const std::string& headline);
+void check_loaded_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
+                         bool may_be_non_finite, const std::string& headline);
 
 /// Returns whether a tensor of this name is a table that is computed from the config: RoPE
 /// frequencies or position ids.
@@ -78,7 +78,7 @@ template <class Tensors>
 LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, const Tensors& file,
                                 std::string_view prefix, const LoadTolerance& tolerance, const std::string& headline) {
   LoadDifferences differences;
-  std::vector<const nn::Parameter*> matched;
+  std::vector<const nn::Parameter*> matched_parameters;
   std::vector<std::string> problems;
   std::unordered_set<std::string> expected;
   for (const auto& parameter : parameters) {
@@ -88,11 +88,11 @@ LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, co
       if (tolerance.may_be_missing && tolerance.may_be_missing(name)) {
         differences.missing.push_back(parameter);
       } else {
-        problems.push_back(describe_missing(name));
+        problems.push_back(describe_missing_tensor(name));
       }
       continue;
     }
-    matched.push_back(&parameter);
+    matched_parameters.push_back(&parameter);
     const auto& info = file.info(name);
     if (auto problem = describe_dtype_mismatch(name, info.dtype); !problem.empty())
       problems.push_back(std::move(problem));
@@ -113,11 +113,11 @@ LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, co
       problems.push_back("unexpected: " + name);
     }
   }
-  refuse_differences(headline, problems);
-  for (const nn::Parameter* parameter : matched) {
+  throw_if_problems(headline, problems);
+  for (const nn::Parameter* parameter : matched_parameters) {
     const std::string name = std::string(prefix) + parameter->name;
     const at::Tensor values = file.tensor(name);
-    check_values(*parameter, name, values, tolerance.may_be_non_finite, headline);
+    check_loaded_values(*parameter, name, values, tolerance.may_be_non_finite, headline);
     if (parameter->sizes() == values.sizes()) {
       parameter->set_values(values);
     } else {

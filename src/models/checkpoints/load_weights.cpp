@@ -26,7 +26,7 @@ bool is_under_any_module(std::string_view name, const std::vector<std::string>& 
   return std::ranges::any_of(modules, [&](const std::string& module) { return nn::is_under_module(name, module); });
 }
 
-LoadTolerance make_tolerance(const VisionLanguageModel& model, const LoadSettings& settings) {
+LoadTolerance make_load_tolerance(const VisionLanguageModel& model, const LoadSettings& settings) {
   const int64_t vocab_size = model.output_weight().size(0);
   return {.may_be_missing =
               [&settings](std::string_view name) { return is_under_any_module(name, settings.allow_missing); },
@@ -59,9 +59,10 @@ void refuse_swapped_embedding(const nn::Parameter& parameter, const io::Checkpoi
 
 /// Throws UserError for names that differ systematically. `checkpoint_parameters` have their
 /// checkpoint names; `model_names` are their names in the model.
-void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const std::vector<std::string>& model_names,
-                 const io::CheckpointTensors& weights, const VisionLanguageModel& model,
-                 const std::filesystem::path& folder, const LoadSettings& settings) {
+void check_parameter_names(const std::vector<nn::Parameter>& checkpoint_parameters,
+                           const std::vector<std::string>& model_names, const io::CheckpointTensors& weights,
+                           const VisionLanguageModel& model, const std::filesystem::path& folder,
+                           const LoadSettings& settings) {
   std::vector<std::string> expected;
   bool may_be_missing = true;
   for (const auto& parameter : checkpoint_parameters) {
@@ -109,12 +110,12 @@ void warn_about_computed_tables(const std::vector<std::string>& unused, const io
 
 }  // namespace
 
-void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::path& folder,
+void check_host_memory(const VisionLanguageModel& model, const std::filesystem::path& folder,
                        const memory::AvailableHostMemory& available) {
   int64_t bytes = 0;
   for (const auto& parameter : model.parameters().all()) {
     if (!parameter.tensor.is_cpu()) continue;
-    const int64_t num_shards = parameter.sharded ? model.parameters().shard().count : 1;
+    const int64_t num_shards = parameter.sharded_block ? model.parameters().shard().count : 1;
     bytes += static_cast<int64_t>(parameter.tensor.nbytes()) / num_shards;
   }
   if (bytes <= available.bytes) return;
@@ -138,10 +139,10 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
   }
   refuse_quantized_weights(read_model_config(folder), folder);
   const io::CheckpointTensors weights(folder);
-  check_names(checkpoint_parameters, model_names, weights, model, folder, settings);
+  check_parameter_names(checkpoint_parameters, model_names, weights, model, folder, settings);
   for (const auto& remark : list_checkpoint_remarks(folder)) spdlog::warn("{}", remark);
   const auto differences =
-      load_parameters(checkpoint_parameters, weights, "", make_tolerance(model, settings),
+      load_parameters(checkpoint_parameters, weights, "", make_load_tolerance(model, settings),
                       fmt::format("{}: the weights do not match config.json; to train anyway, set model.allow_missing "
                                   "(random initialization), model.allow_unexpected or model.resize_embeddings",
                                   folder.string()));
@@ -154,7 +155,7 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
   }
   for (const auto& parameter : differences.missing) initialize_parameter(parameter, settings.seed);
   LoadResult result{differences.missing, differences.resized, {}};
-  std::ranges::copy_if(differences.unused, std::back_inserter(result.skipped),
+  std::ranges::copy_if(differences.unused, std::back_inserter(result.skipped_tensors),
                        [](const std::string& name) { return !may_be_unused(name); });
   return result;
 }

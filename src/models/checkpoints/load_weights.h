@@ -30,7 +30,7 @@ void initialize_parameter(const nn::Parameter& parameter, uint64_t seed);
 /// Throws UserError (kDoesNotFit) if the weights of a model on the CPU exceed `available`. Call it
 /// before the weights are loaded: their memory need not be touched yet. For commands without a
 /// memory plan, such as evaluation and generation. `folder` names the model in errors.
-void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::path& folder,
+void check_host_memory(const VisionLanguageModel& model, const std::filesystem::path& folder,
                        const memory::AvailableHostMemory& available);
 
 }  // namespace vlmtrain::models

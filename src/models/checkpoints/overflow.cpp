@@ -25,13 +25,13 @@ constexpr int64_t kElementsPerTask = 1 << 18;
 template <class Bits>
 bool has_full_exponent(const at::Tensor& values, Bits exponent) {
   const auto* const bits = static_cast<const Bits*>(values.const_data_ptr());
-  std::atomic<bool> has_match = false;
+  std::atomic<bool> has_any_full = false;
   at::parallel_for(0, values.numel(), kElementsPerTask, [&](int64_t begin, int64_t end) {
-    unsigned num_full = 0;
-    for (int64_t i = begin; i < end; ++i) num_full |= static_cast<unsigned>((bits[i] & exponent) == exponent);
-    if (num_full != 0) has_match = true;
+    unsigned any_full = 0;
+    for (int64_t i = begin; i < end; ++i) any_full |= static_cast<unsigned>((bits[i] & exponent) == exponent);
+    if (any_full != 0) has_any_full = true;
   });
-  return has_match;
+  return has_any_full;
 }
 
 bool has_non_finite(const at::Tensor& values) {
@@ -43,7 +43,7 @@ bool has_non_finite(const at::Tensor& values) {
 }
 
 /// Returns "1e+05 at [0, 3]" for the first element selected by `mask`.
-std::string describe_first(const at::Tensor& values, const at::Tensor& mask) {
+std::string describe_first_masked_value(const at::Tensor& values, const at::Tensor& mask) {
   const auto position = mask.flatten().to(at::kByte).argmax().item<int64_t>();
   std::vector<int64_t> index(static_cast<size_t>(values.dim()));
   int64_t remaining = position;
@@ -80,10 +80,10 @@ at::Tensor make_overflow_mask(const at::Tensor& values, at::ScalarType dtype) {
 
 }  // namespace
 
-std::string find_non_finite(const at::Tensor& values) {
+std::string describe_first_non_finite(const at::Tensor& values) {
   if (!c10::isFloatingType(values.scalar_type()) || values.numel() == 0 || values.is_meta()) return "";
   if (!has_non_finite(values)) return "";
-  return describe_first(values, at::isfinite(values).logical_not());
+  return describe_first_masked_value(values, at::isfinite(values).logical_not());
 }
 
 bool overflows(const at::Tensor& values, at::ScalarType dtype) {
@@ -91,10 +91,10 @@ bool overflows(const at::Tensor& values, at::ScalarType dtype) {
   if (dtype == at::kHalf) {
     // Compares in place, because a converted copy would double the memory. 65520 is the least
     // number that float16 rounds to infinity (65504 plus half a unit in the last place).
-    constexpr double kOverflowThreshold = 65520;
+    constexpr double kHalfOverflowThreshold = 65520;
     const auto [smallest, largest] = at::aminmax(values);
     const double low = smallest.item<double>(), high = largest.item<double>();
-    if (low > -kOverflowThreshold && high < kOverflowThreshold) return false;
+    if (low > -kHalfOverflowThreshold && high < kHalfOverflowThreshold) return false;
   }
   return make_overflow_mask(values, dtype).any().item<bool>();
 }
@@ -102,7 +102,8 @@ bool overflows(const at::Tensor& values, at::ScalarType dtype) {
 std::string describe_overflow(std::string_view name, const at::Tensor& values, at::ScalarType dtype) {
   if (!overflows(values, dtype)) return "";
   return fmt::format("{} has {}, which is infinite in {}", name,
-                     describe_first(values, make_overflow_mask(values, dtype)), io::to_safetensors_dtype(dtype));
+                     describe_first_masked_value(values, make_overflow_mask(values, dtype)),
+                     io::to_safetensors_dtype(dtype));
 }
 
 }  // namespace vlmtrain::models

@@ -63,7 +63,7 @@ constexpr std::array kQuantizationMarkers{
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kQuantizationFiles{
     {{"quantize_config.json", "GPTQ"}, {"quant_config.json", "AWQ"}, {"hf_quant_config.json", "ModelOpt"}}};
 
-const QuantizationMarker* find_marker(std::string_view name) {
+const QuantizationMarker* find_quantization_marker(std::string_view name) {
   const auto* const it = std::ranges::find_if(kQuantizationMarkers, [&](const QuantizationMarker& marker) {
     return marker.is_suffix ? name.ends_with(marker.pattern) : name.find(marker.pattern) != std::string_view::npos;
   });
@@ -76,7 +76,7 @@ std::string find_string_value(const json& object, const char* key) {
 }
 
 /// Returns, for example, "fp8" or "compressed-tensors (pack-quantized)".
-std::string describe_method(const json& section) {
+std::string describe_quantization_method(const json& section) {
   if (!section.is_object()) return "";
   std::string method;
   for (const char* key : {"quant_method", "quant_algo", "quant_type", "method"}) {
@@ -97,7 +97,7 @@ std::optional<QuantizationMethod> find_quantization_method(const json& config, c
   if (const std::string source = find_quantization_config(config); !source.empty()) {
     const bool is_top_level = source == kQuantizationKey;
     const json& section = is_top_level ? config : config[source.substr(0, source.find('.'))];
-    return QuantizationMethod{describe_method(section[kQuantizationKey]), source + " in config.json"};
+    return QuantizationMethod{describe_quantization_method(section[kQuantizationKey]), source + " in config.json"};
   }
   for (const auto& [file, method] : kQuantizationFiles) {
     std::error_code error;
@@ -106,7 +106,8 @@ std::optional<QuantizationMethod> find_quantization_method(const json& config, c
   return std::nullopt;
 }
 
-[[noreturn]] void throw_quantized(const fs::path& folder, const std::string& method, const std::string& evidence) {
+[[noreturn]] void throw_quantized_error(const fs::path& folder, const std::string& method,
+                                        const std::string& evidence) {
   throw data_error(
       "{}: its weights are quantized with {} ({}), which is not supported; use the original checkpoint in BF16, F16 or "
       "F32, and set model.quantization=nf4 or int8 to train LoRA on quantized weights",
@@ -133,7 +134,7 @@ QuantizationTraces find_quantization_traces(const fs::path& folder) {
     const io::CheckpointTensors weights(folder);
     for (const auto& name : weights.names()) {
       const at::ScalarType dtype = weights.info(name).dtype;
-      const QuantizationMarker* const marker = find_marker(name);
+      const QuantizationMarker* const marker = find_quantization_marker(name);
       if (traces.quantized_tensor.empty() && (marker != nullptr || c10::isFloat8Type(dtype))) {
         traces.quantized_tensor = name;
         traces.method = marker != nullptr ? marker->method : io::to_safetensors_dtype(dtype);
@@ -173,15 +174,17 @@ bool erase_quantization_config(nlohmann::ordered_json& config) {
 
 void refuse_quantized_weights(const json& config, const fs::path& folder) {
   static WeightFileCache<QuantizationTraces> cache;
-  const auto declared = find_quantization_method(config, folder);
+  const auto declared_method = find_quantization_method(config, folder);
   const QuantizationTraces traces = cache.get_or_compute(folder, [&] { return find_quantization_traces(folder); });
   // Files that are unreadable for other reasons are reported when they are loaded.
-  if (traces.is_unreadable && declared) throw_quantized(folder, declared->method, declared->source);
+  if (traces.is_unreadable && declared_method)
+    throw_quantized_error(folder, declared_method->method, declared_method->source);
   const std::string tensor =
-      !traces.quantized_tensor.empty() || !declared ? traces.quantized_tensor : traces.integer_tensor;
+      !traces.quantized_tensor.empty() || !declared_method ? traces.quantized_tensor : traces.integer_tensor;
   if (tensor.empty()) return;
-  throw_quantized(folder, declared ? declared->method : traces.method,
-                  declared ? fmt::format("{}, tensor {}", declared->source, tensor) : fmt::format("tensor {}", tensor));
+  throw_quantized_error(folder, declared_method ? declared_method->method : traces.method,
+                        declared_method ? fmt::format("{}, tensor {}", declared_method->source, tensor)
+                                        : fmt::format("tensor {}", tensor));
 }
 
 void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {

@@ -20,7 +20,7 @@ constexpr std::array kVocabKeys{"vocab_size", "lm_vocab_size"};
 
 /// Calls `function` with the top level of config.json and with each text model section.
 template <class Json, class Function>
-void for_each_level(Json& config, const Function& function) {
+void for_each_config_level(Json& config, const Function& function) {
   if (!config.is_object()) return;
   function(config);
   for (const char* name : kTextSections) {
@@ -32,7 +32,7 @@ void for_each_level(Json& config, const Function& function) {
 template <class Json>
 void write_vocab_size(Json& config, int64_t rows) {
   bool has_text_model = false;
-  for_each_level(config, [&](Json& level) {
+  for_each_config_level(config, [&](Json& level) {
     const bool is_top_level = &level == &config;
     has_text_model |= !is_top_level;
     for (const char* name : kVocabKeys) {

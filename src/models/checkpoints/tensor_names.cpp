@@ -86,15 +86,15 @@ std::string StateDictKeyMap::to_checkpoint_key(const std::string& parameter) con
 }
 
 PrefixMapping find_prefix_mapping(std::span<const std::string> file_names, std::span<const std::string> module_names) {
-  std::unordered_map<std::string_view, std::vector<std::string_view>> by_suffix;
+  std::unordered_map<std::string_view, std::vector<std::string_view>> names_by_suffix;
   for (const std::string& name : module_names) {
-    for (const std::string_view suffix : list_suffixes(name)) by_suffix[suffix].push_back(name);
+    for (const std::string_view suffix : list_suffixes(name)) names_by_suffix[suffix].push_back(name);
   }
   std::map<std::pair<std::string_view, std::string_view>, size_t> votes;
   for (const std::string& name : file_names) {
     for (const std::string_view suffix : list_suffixes(name)) {
-      const auto it = by_suffix.find(suffix);
-      if (it == by_suffix.end()) continue;
+      const auto it = names_by_suffix.find(suffix);
+      if (it == names_by_suffix.end()) continue;
       for (const std::string_view match : it->second) {
         const std::string_view prefix = std::string_view(name).substr(0, name.size() - suffix.size());
         ++votes[{prefix, match.substr(0, match.size() - suffix.size())}];
@@ -102,13 +102,13 @@ PrefixMapping find_prefix_mapping(std::span<const std::string> file_names, std::
       break;
     }
   }
-  PrefixMapping best;
+  PrefixMapping best_mapping;
   for (const auto& [mapping, tensors] : votes) {
-    if (mapping.first == mapping.second || tensors <= best.num_matches) continue;
-    best = {
+    if (mapping.first == mapping.second || tensors <= best_mapping.num_matches) continue;
+    best_mapping = {
         .file_prefix = std::string(mapping.first), .model_prefix = std::string(mapping.second), .num_matches = tensors};
   }
-  return best;
+  return best_mapping;
 }
 
 void refuse_mismatched_names(const std::string& folder, std::span<const std::string> expected,
@@ -125,8 +125,8 @@ void refuse_mismatched_names(const std::string& folder, std::span<const std::str
     mapping = module_mapping;
   }
   // One prefix may cover only one of several modules, so a third of the names suffices. Not tuned.
-  const bool is_rename = mapping.num_matches * 3 >= missing;
-  if (may_be_missing && !is_rename) return;
+  const bool is_likely_rename = mapping.num_matches * 3 >= missing;
+  if (may_be_missing && !is_likely_rename) return;
   const size_t unexpected = static_cast<size_t>(
       std::ranges::count_if(file_names, [&](const std::string& name) { return !expected_set.contains(name); }));
   throw data_error(
@@ -134,9 +134,10 @@ void refuse_mismatched_names(const std::string& folder, std::span<const std::str
       "missing, such as {}; the files have {}. {}",
       folder, missing + unexpected, missing, expected.size(), format_examples(expected, file_name_set),
       format_examples(file_names, expected_set),
-      is_rename ? fmt::format("{} of them match {}: rename the tensors, or save the checkpoint again with transformers",
-                              mapping.num_matches, describe_mapping(mapping))
-                : "Use the config.json that belongs to them, or save the checkpoint again with transformers");
+      is_likely_rename
+          ? fmt::format("{} of them match {}: rename the tensors, or save the checkpoint again with transformers",
+                        mapping.num_matches, describe_mapping(mapping))
+          : "Use the config.json that belongs to them, or save the checkpoint again with transformers");
 }
 
 bool is_close(const at::Tensor& stored, const at::Tensor& computed) {
@@ -150,15 +151,15 @@ bool is_close(const at::Tensor& stored, const at::Tensor& computed) {
 }
 
 bool is_default_table(std::string_view name, const at::Tensor& table, const nlohmann::json& config) {
-  const at::Tensor flat = table.flatten();
+  const at::Tensor flat_table = table.flatten();
   if (name.ends_with("position_ids")) {
-    return at::equal(flat.to(at::kLong), at::arange(flat.numel(), at::kLong));
+    return at::equal(flat_table.to(at::kLong), at::arange(flat_table.numel(), at::kLong));
   }
   // 10000 is the default RoPE base of transformers' models.
   std::vector<double> thetas{10000};
   if (config.is_object()) collect_thetas(config, thetas);
-  const at::Tensor exponents = at::arange(flat.numel(), at::kDouble) / static_cast<double>(-flat.numel());
-  return std::ranges::any_of(thetas, [&](double theta) { return is_close(flat, at::pow(theta, exponents)); });
+  const at::Tensor exponents = at::arange(flat_table.numel(), at::kDouble) / static_cast<double>(-flat_table.numel());
+  return std::ranges::any_of(thetas, [&](double theta) { return is_close(flat_table, at::pow(theta, exponents)); });
 }
 
 }  // namespace vlmtrain::models

@@ -32,13 +32,13 @@ bool is_embedding(std::string_view name) {
 bool have_equal_values(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.dim() != 2) return false;
   constexpr int64_t kBlockElements = 1 << 20;  // 4 MB in fp32; not tuned
-  const int64_t block = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, a.size(1)));
-  for (int64_t row = 0; row < a.size(0); row += block) {
-    const int64_t rows = std::min(block, a.size(0) - row);
+  const int64_t rows_per_block = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, a.size(1)));
+  for (int64_t row = 0; row < a.size(0); row += rows_per_block) {
+    const int64_t rows = std::min(rows_per_block, a.size(0) - row);
     const at::Tensor a_rows = a.narrow(0, row, rows), b_rows = b.narrow(0, row, rows);
-    const bool same_bytes = a.scalar_type() == b.scalar_type() &&
-                            std::memcmp(a_rows.const_data_ptr(), b_rows.const_data_ptr(), a_rows.nbytes()) == 0;
-    if (!same_bytes && !at::equal(a_rows.to(at::kFloat), b_rows.to(at::kFloat))) return false;
+    const bool has_same_bytes = a.scalar_type() == b.scalar_type() &&
+                                std::memcmp(a_rows.const_data_ptr(), b_rows.const_data_ptr(), a_rows.nbytes()) == 0;
+    if (!has_same_bytes && !at::equal(a_rows.to(at::kFloat), b_rows.to(at::kFloat))) return false;
   }
   return true;
 }
@@ -62,15 +62,16 @@ bool get_flag(const Json& config, const char* key, bool fallback) {
 template <class Json>
 bool is_tied_in_transformers(const Json& config) {
   // InternVL has no default: without the key the weights decide, also in transformers.
-  constexpr std::array<std::string_view, 1> kTiedByDefault{"gemma3"};
+  constexpr std::array<std::string_view, 1> kTiedByDefaultTypes{"gemma3"};
   // Model types whose transformers class ignores the key in text_config.
-  constexpr std::array<std::string_view, 4> kTopLevelOnly{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
+  constexpr std::array<std::string_view, 4> kTopLevelKeyOnlyTypes{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
   const std::string type = config.value("model_type", "");
-  const bool is_tied_by_default = std::ranges::find(kTiedByDefault, type) != kTiedByDefault.end();
+  const bool is_tied_by_default = std::ranges::find(kTiedByDefaultTypes, type) != kTiedByDefaultTypes.end();
   if (get_flag(config, kTieKey, is_tied_by_default)) return true;
   const auto text = config.find("text_config");
-  const bool reads_text = std::ranges::find(kTopLevelOnly, type) == kTopLevelOnly.end() && !is_tied_by_default;
-  return reads_text && text != config.end() && text->is_object() && get_flag(*text, kTieKey, false);
+  const bool reads_text_section =
+      std::ranges::find(kTopLevelKeyOnlyTypes, type) == kTopLevelKeyOnlyTypes.end() && !is_tied_by_default;
+  return reads_text_section && text != config.end() && text->is_object() && get_flag(*text, kTieKey, false);
 }
 
 template <class Json>

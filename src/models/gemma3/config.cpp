@@ -60,7 +60,8 @@ struct RopeSection {
 
 /// Reads the RoPE settings of one layer type. `scaling`: the `rope_scaling` of transformers 4;
 /// empty if it does not apply.
-RopeConfig read_rope(const json& text, const RopeSection& defaults, const json& scaling, const std::string& source) {
+RopeConfig read_rope_config(const json& text, const RopeSection& defaults, const json& scaling,
+                            const std::string& source) {
   const json sections = get_section(text, "rope_parameters", source);
   const std::string section_source = source + " (rope_parameters)";
   json rope_parameters = get_section(sections, defaults.section, section_source);
@@ -77,7 +78,7 @@ RopeConfig read_rope(const json& text, const RopeSection& defaults, const json& 
   return rope;
 }
 
-void read_ropes(const json& text, TextConfig& config, const std::string& source) {
+void read_rope_configs(const json& text, TextConfig& config, const std::string& source) {
   const json sections = get_section(text, "rope_parameters", source);
   for (const auto& [key, value] : sections.items()) {
     if (key == "full_attention" || key == "sliding_attention") continue;
@@ -86,8 +87,9 @@ void read_ropes(const json& text, TextConfig& config, const std::string& source)
   }
   // transformers 4 scales only full attention.
   config.full_rope =
-      read_rope(text, {"full_attention", "rope_theta", 1e6}, get_section(text, "rope_scaling", source), source);
-  config.sliding_rope = read_rope(text, {"sliding_attention", "rope_local_base_freq", 1e4}, json::object(), source);
+      read_rope_config(text, {"full_attention", "rope_theta", 1e6}, get_section(text, "rope_scaling", source), source);
+  config.sliding_rope =
+      read_rope_config(text, {"sliding_attention", "rope_local_base_freq", 1e4}, json::object(), source);
 }
 
 int64_t read_tokens_per_side(const json& config, const VisionTransformerConfig& vision, const std::string& source) {
@@ -150,14 +152,15 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
       read_number(text, "query_pre_attn_scalar", config.query_pre_attn_scalar, kScoreDivisorRange, source);
   config.sliding_window = read_size(text, "sliding_window", config.sliding_window, kMaxPositions, source);
   config.blocks = read_layer_types(text, source);
-  read_ropes(text, config, source);
+  read_rope_configs(text, config, source);
   return config;
 }
 
 double TextConfig::num_parameters() const {
-  const double attention = 2.0 * static_cast<double>(heads + key_value_heads) * static_cast<double>(head_dim);
-  const double block = static_cast<double>(hidden_size) * (attention + 3.0 * static_cast<double>(intermediate_size));
-  return static_cast<double>(layers()) * block +
+  const double attention_width = 2.0 * static_cast<double>(heads + key_value_heads) * static_cast<double>(head_dim);
+  const double block_parameters =
+      static_cast<double>(hidden_size) * (attention_width + 3.0 * static_cast<double>(intermediate_size));
+  return static_cast<double>(layers()) * block_parameters +
          2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
 }
 

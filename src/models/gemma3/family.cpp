@@ -29,7 +29,8 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = read_config(config_json, folder);
-  const auto key_map = llava::make_key_map(llava::Layout::kHuggingFace, io::read_checkpoint_tensor_names(folder));
+  const auto key_map =
+      llava::make_key_map(llava::CheckpointFormat::kHuggingFace, io::read_checkpoint_tensor_names(folder));
   return std::make_unique<Model>(config, key_map, ImageProcessorSettings::read(config, folder).normalization, settings);
 }
 

@@ -67,10 +67,10 @@ at::Tensor Block::attend(const at::Tensor& qkv, const BlockContext& context) con
 }
 
 at::Tensor Block::operator()(const at::Tensor& x, const BlockContext& context) const {
-  nn::Branch branch = qkv_.forward_branch(before_attention_.make_linear_input(x));
+  nn::ResidualBranch branch = qkv_.forward_branch(before_attention_.make_linear_input(x));
   const at::Tensor attended =
       after_attention_.make_linear_input(out_proj_(attend(branch.take_value(), context))).add_residual(branch.stream);
-  const nn::Branch mlp = gate_up_proj_.forward_branch(before_mlp_.make_linear_input(attended));
+  const nn::ResidualBranch mlp = gate_up_proj_.forward_branch(before_mlp_.make_linear_input(attended));
   return after_mlp_.make_linear_input(down_proj_(nn::geglu(mlp.value))).add_residual(mlp.stream);
 }
 
@@ -80,14 +80,14 @@ TextModel::TextModel(const nn::ParameterScope& scope, const TextConfig& config, 
       image_tokens_(image_tokens),
       embedding_((scope / "embed_tokens")
                      .add_embedding("weight", {config.vocab_size, config.hidden_size},
-                                nn::InitialValues::kaiming(config.hidden_size))),
+                                    nn::InitialValues::kaiming(config.hidden_size))),
       full_frequencies_(config.full_rope.compute_frequencies(config.head_dim).to(embedding_.device())),
       sliding_frequencies_(config.sliding_rope.compute_frequencies(config.head_dim).to(embedding_.device())),
       blocks_(scope / "layers", config.layers(), config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps, kNormGain),
       output_weight_(is_tied ? embedding_
                              : output.add_parameter("weight", {config.vocab_size, config.hidden_size},
-                                                nn::InitialValues::kaiming(config.hidden_size))) {}
+                                                    nn::InitialValues::kaiming(config.hidden_size))) {}
 
 at::Tensor TextModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
   at::Tensor embedded = at::embedding(embedding_, batch.token_ids)
@@ -134,7 +134,7 @@ Projector::Projector(const ParameterScope& scope, const Config& config)
       norm_(scope / "mm_soft_emb_norm", config.vision.hidden_size, config.vision.layer_norm_eps,
             nn::NormGain::kOnePlusWeight),
       weight_(scope.add_parameter("mm_input_projection_weight", {config.vision.hidden_size, config.text.hidden_size},
-                              nn::InitialValues::kaiming(config.vision.hidden_size))) {}
+                                  nn::InitialValues::kaiming(config.vision.hidden_size))) {}
 
 at::Tensor Projector::operator()(const at::Tensor& patches) const {
   // [images, token row, y, token column, x, features]: averages the y and x of each token.

@@ -47,10 +47,10 @@ class Block {
   at::Tensor attend(const at::Tensor& qkv, const BlockContext& context) const;
 
   nn::HeadShape heads_;
-  nn::Linears qkv_;
+  nn::MergedLinear qkv_;
   nn::Linear out_proj_;
   nn::QkNorm head_norms_;
-  nn::Linears gate_up_proj_;
+  nn::MergedLinear gate_up_proj_;
   nn::Linear down_proj_;
   nn::RmsNorm before_attention_, after_attention_, before_mlp_, after_mlp_;
 };

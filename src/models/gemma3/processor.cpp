@@ -19,17 +19,18 @@ namespace {
 using image::ImageSize;
 using nlohmann::json;
 
-constexpr PreprocessorConfig::ChannelValues kHalf{0.5, 0.5, 0.5};
+constexpr PreprocessorConfig::ChannelValues kDefaultMeanAndStd{0.5, 0.5, 0.5};
 
-int64_t read_side(const PreprocessorConfig& config) {
-  constexpr int64_t kDefault = 224;
+int64_t read_image_side(const PreprocessorConfig& config) {
+  constexpr int64_t kDefaultSide = 224;
   const json* const size = config.find("size");
-  if (size == nullptr) return kDefault;
-  const auto is_side = [&](const char* key) {
+  if (size == nullptr) return kDefaultSide;
+  const auto has_valid_side = [&](const char* key) {
     const auto it = size->find(key);
     return it != size->end() && it->is_number_integer() && *it > 0 && *it <= kMaxImageSide;
   };
-  if (size->is_object() && is_side("height") && is_side("width") && (*size)["height"] == (*size)["width"]) {
+  if (size->is_object() && has_valid_side("height") && has_valid_side("width") &&
+      (*size)["height"] == (*size)["width"]) {
     return (*size)["height"].get<int64_t>();
   }
   throw data_error("{}: size is {}; supported is {{\"height\": PIXELS, \"width\": PIXELS}} with two equal numbers",
@@ -43,11 +44,11 @@ std::optional<PanAndScan> read_pan_and_scan(const PreprocessorConfig& config) {
   PanAndScan settings;
   settings.min_crop_size = config.value("pan_and_scan_min_crop_size", settings.min_crop_size);
   settings.max_crops = config.value("pan_and_scan_max_num_crops", settings.max_crops);
-  settings.min_ratio = config.value("pan_and_scan_min_ratio_to_activate", settings.min_ratio);
+  settings.min_aspect_ratio = config.value("pan_and_scan_min_ratio_to_activate", settings.min_aspect_ratio);
   constexpr int64_t kMaxCrops = 1024;  // published files have 4; 1,024 rejects only damaged files
   check_size(settings.min_crop_size, "pan_and_scan_min_crop_size", kMaxImageSide, config.name());
   check_size(settings.max_crops, "pan_and_scan_max_num_crops", kMaxCrops, config.name());
-  check_number(settings.min_ratio, "pan_and_scan_min_ratio_to_activate", {0, 1e6}, config.name());
+  check_number(settings.min_aspect_ratio, "pan_and_scan_min_ratio_to_activate", {0, 1e6}, config.name());
   return settings;
 }
 
@@ -81,9 +82,9 @@ ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& co
                             "device", "disable_grouping", "default_to_square", "_valid_processor_keys",
                             "_processor_class", "image_seq_length", "model_input_names"});
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
-  return {.side = read_side(config),
+  return {.side = read_image_side(config),
           .filter = config.filter(2),
-          .normalization = config.normalization(kHalf, kHalf),
+          .normalization = config.normalization(kDefaultMeanAndStd, kDefaultMeanAndStd),
           .pan_and_scan = read_pan_and_scan(config)};
 }
 
@@ -112,10 +113,10 @@ std::vector<Crop> compute_crops(ImageSize size, const std::optional<PanAndScan>&
   if (!settings) return {};
   const bool is_wide = size.width >= size.height;
   const int64_t longer = std::max(size.width, size.height), shorter = std::min(size.width, size.height);
-  const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
-  if (ratio < settings->min_ratio) return {};
+  const double aspect_ratio = static_cast<double>(longer) / static_cast<double>(shorter);
+  if (aspect_ratio < settings->min_aspect_ratio) return {};
   // As many crops as the rounded aspect ratio, but none shorter than min_crop_size.
-  auto count = static_cast<int64_t>(std::floor(ratio + 0.5));
+  auto count = static_cast<int64_t>(std::floor(aspect_ratio + 0.5));
   count = std::min(longer / settings->min_crop_size, count);
   count = std::min(settings->max_crops, std::max<int64_t>(2, count));
   const int64_t length = ceil_div(longer, count);

@@ -19,15 +19,15 @@ namespace vlmtrain::models::gemma3 {
 
 /// Settings of pan and scan, transformers' crops of long images in addition to the full image.
 struct PanAndScan {
-  int64_t min_crop_size = 256;  ///< minimum side of a crop, in pixels
-  int64_t max_crops = 4;        ///< per image
-  double min_ratio = 1.2;       ///< minimum ratio of the longer to the shorter side of a cropped image
+  int64_t min_crop_size = 256;    ///< minimum side of a crop, in pixels
+  int64_t max_crops = 4;          ///< per image
+  double min_aspect_ratio = 1.2;  ///< minimum ratio of the longer to the shorter side of a cropped image
 };
 
 /// Settings of preprocessor_config.json that affect pixels.
 struct ImageProcessorSettings {
   int64_t side = 896;  ///< side of the square that images and crops are resized to, in pixels
-  image::Filter filter = image::Filter::kBilinear;
+  image::ResampleFilter filter = image::ResampleFilter::kBilinear;
   image::Normalization normalization{};
   std::optional<PanAndScan> pan_and_scan = std::nullopt;  ///< nothing: no crops
 
@@ -46,7 +46,7 @@ struct Crop {
 };
 
 /// Returns the crops that follow the full image, from left to right or from top to bottom. Returns
-/// none if the aspect ratio is below min_ratio, if a crop would be shorter than min_crop_size, or
+/// none if the aspect ratio is below min_aspect_ratio, if a crop would be shorter than min_crop_size, or
 /// without `settings`. As transformers' pan_and_scan_batched().
 std::vector<Crop> compute_crops(image::ImageSize size, const std::optional<PanAndScan>& settings);
 

@@ -117,7 +117,7 @@ void add_tile_limit(const ImageProcessorSettings& images, std::optional<int64_t>
                     *max_pixels, tiles_per_side * tiles_per_side + 1));
     return;
   }
-  changes.images = [tile](auto& file) { file["size"] = {{"longest_edge", tile}}; };
+  changes.edit_images = [tile](auto& file) { file["size"] = {{"longest_edge", tile}}; };
 }
 
 ProcessorChanges make_processor_changes(const nlohmann::json& config, const std::filesystem::path& folder,
@@ -129,7 +129,7 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config, const std:
   return changes;
 }
 
-void write_sampling(nlohmann::ordered_json& file, const VideoSettings& videos) {
+void write_sampling_settings(nlohmann::ordered_json& file, const VideoSettings& videos) {
   const bool has_section = file.contains("video_sampling") && file["video_sampling"].is_object();
   nlohmann::ordered_json& sampling = has_section ? file["video_sampling"] : file;
   sampling["fps"] = videos.fps;
@@ -142,20 +142,20 @@ ProcessorChanges make_video_processor_changes(const nlohmann::json& config, cons
   changes.video_processor_type = "SmolVLMVideoProcessor";
   const auto videos = VideoSettings::find(folder, read_config(config, folder).vision.image_size, settings);
   if (!videos) return changes;
-  const bool has_sampling = has_videos || !has_default_sampling(settings);
+  const bool writes_sampling = has_videos || !has_default_sampling(settings);
   // If images and videos share one file, its image limits would also apply to frames.
-  changes.videos_need_file = has_sampling || static_cast<bool>(changes.images);
-  if (!changes.videos_need_file) return changes;
-  changes.videos = [=](auto& file) {
-    if (!has_sampling) return;
-    write_sampling(file, *videos);
+  changes.creates_video_file = writes_sampling || static_cast<bool>(changes.edit_images);
+  if (!changes.creates_video_file) return changes;
+  changes.edit_videos = [=](auto& file) {
+    if (!writes_sampling) return;
+    write_sampling_settings(file, *videos);
     file["do_sample_frames"] = true;
   };
   // Older versions of transformers read video_sampling from the image processor's file.
-  changes.images = [=, limit_images = changes.images](auto& file) {
+  changes.edit_images = [=, limit_images = changes.edit_images](auto& file) {
     if (limit_images) limit_images(file);
-    if (has_sampling && file.contains("video_sampling") && file["video_sampling"].is_object()) {
-      write_sampling(file, *videos);
+    if (writes_sampling && file.contains("video_sampling") && file["video_sampling"].is_object()) {
+      write_sampling_settings(file, *videos);
     }
   };
   return changes;

@@ -22,7 +22,7 @@ using nlohmann::json;
 constexpr int64_t kMaxSide = 4096;
 
 /// Rounds toward zero, as Python's int().
-int64_t truncate(double value) {
+int64_t truncate_to_int(double value) {
   return static_cast<int64_t>(value);
 }
 
@@ -34,7 +34,7 @@ double compute_aspect_ratio(ImageSize size) {
 /// other one is scaled and made even.
 ImageSize scale_longest_edge(ImageSize size, int64_t longest) {
   const auto round_even = [](double side) {
-    const int64_t truncated = truncate(side);
+    const int64_t truncated = truncate_to_int(side);
     return std::max<int64_t>(truncated + truncated % 2, 1);
   };
   const double ratio = compute_aspect_ratio(size);
@@ -46,11 +46,11 @@ ImageSize scale_longest_edge(ImageSize size, int64_t longest) {
 ImageSize clamp_longest_side(ImageSize size) {
   if (std::max(size.height, size.width) <= kMaxSide) return size;
   const double ratio = compute_aspect_ratio(size);
-  if (size.width >= size.height) return {std::max<int64_t>(truncate(kMaxSide / ratio), 1), kMaxSide};
-  return {kMaxSide, std::max<int64_t>(truncate(kMaxSide * ratio), 1)};
+  if (size.width >= size.height) return {std::max<int64_t>(truncate_to_int(kMaxSide / ratio), 1), kMaxSide};
+  return {kMaxSide, std::max<int64_t>(truncate_to_int(kMaxSide * ratio), 1)};
 }
 
-int64_t round_up(int64_t value, int64_t unit) {
+int64_t round_up_to_multiple(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
@@ -59,11 +59,11 @@ int64_t round_up(int64_t value, int64_t unit) {
 ImageSize round_up_to_tiles(ImageSize size, int64_t tile) {
   const double ratio = compute_aspect_ratio(size);
   if (size.width >= size.height) {
-    const int64_t width = round_up(size.width, tile);
-    return {round_up(truncate(static_cast<double>(width) / ratio), tile), width};
+    const int64_t width = round_up_to_multiple(size.width, tile);
+    return {round_up_to_multiple(truncate_to_int(static_cast<double>(width) / ratio), tile), width};
   }
-  const int64_t height = round_up(size.height, tile);
-  return {height, round_up(truncate(static_cast<double>(height) * ratio), tile)};
+  const int64_t height = round_up_to_multiple(size.height, tile);
+  return {height, round_up_to_multiple(truncate_to_int(static_cast<double>(height) * ratio), tile)};
 }
 
 /// Returns longest_edge of `value`, the value of `key` in the file; `fallback` if `value` is null.
@@ -89,8 +89,9 @@ int64_t read_tile_size(const PreprocessorConfig& config) {
 }
 
 image::Normalization read_normalization(const PreprocessorConfig& config) {
-  constexpr double kHalf = 0.5;
-  return config.normalization({kHalf, kHalf, kHalf}, {kHalf, kHalf, kHalf});
+  constexpr double kDefaultMeanAndStd = 0.5;
+  return config.normalization({kDefaultMeanAndStd, kDefaultMeanAndStd, kDefaultMeanAndStd},
+                              {kDefaultMeanAndStd, kDefaultMeanAndStd, kDefaultMeanAndStd});
 }
 
 /// Throws UserError for unsupported settings. `extra_keys`: supported keys of videos.
@@ -143,29 +144,30 @@ ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::opti
   }
 }
 
-ImageProcessor::Sizes ImageProcessor::compute_sizes(ImageSize size, int64_t longest_edge) const {
+ImageProcessor::TilingSizes ImageProcessor::compute_tiling_sizes(ImageSize size, int64_t longest_edge) const {
   const ImageSize resized = clamp_longest_side(scale_longest_edge(size, longest_edge));
   return {resized, round_up_to_tiles(resized, settings_.tile_size)};
 }
 
-ImageProcessor::Sizes ImageProcessor::limit_sizes(ImageSize size, std::optional<int64_t> max_pixels) const {
-  Sizes sizes = compute_sizes(size, settings_.longest_edge);
+ImageProcessor::TilingSizes ImageProcessor::limit_tiling_sizes(ImageSize size,
+                                                               std::optional<int64_t> max_pixels) const {
+  TilingSizes sizes = compute_tiling_sizes(size, settings_.longest_edge);
   if (!settings_.do_image_splitting) return sizes;
   constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   const int64_t pixel_limit = std::min(max_pixels_.value_or(kNoLimit), max_pixels.value_or(kNoLimit));
-  int64_t longest_tiles = std::max(sizes.tiled.height, sizes.tiled.width) / settings_.tile_size;
+  int64_t tiles_on_longer_side = std::max(sizes.tiled.height, sizes.tiled.width) / settings_.tile_size;
   // Removes tiles along the longer side until the limit is met; the other side follows.
   while (sizes.tiled.height * sizes.tiled.width > pixel_limit) {
-    VLMTRAIN_CHECK(longest_tiles > 1, "one tile is within the limit");
-    --longest_tiles;
-    sizes = compute_sizes(size, longest_tiles * settings_.tile_size);
+    VLMTRAIN_CHECK(tiles_on_longer_side > 1, "one tile is within the limit");
+    --tiles_on_longer_side;
+    sizes = compute_tiling_sizes(size, tiles_on_longer_side * settings_.tile_size);
   }
   return sizes;
 }
 
 TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max_pixels) const {
   if (!settings_.do_image_splitting) return {};
-  const ImageSize tiled_size = limit_sizes(size, max_pixels).tiled;
+  const ImageSize tiled_size = limit_tiling_sizes(size, max_pixels).tiled;
   const TileGrid grid{tiled_size.height / settings_.tile_size, tiled_size.width / settings_.tile_size};
   return grid == TileGrid{1, 1} ? TileGrid{} : grid;
 }
@@ -175,7 +177,7 @@ TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_
                  "the image to split must be uint8 [3, height, width]");
   const ImageSize size{image.size(1), image.size(2)};
   const TileGrid grid = compute_grid(size, max_pixels);
-  const Sizes sizes = limit_sizes(size, max_pixels);
+  const TilingSizes sizes = limit_tiling_sizes(size, max_pixels);
   const int64_t tile = settings_.tile_size;
   const auto resize = [this](const at::Tensor& from, ImageSize to) {
     return image::resize(from, to.height, to.width, settings_.filter);

@@ -16,10 +16,10 @@ namespace vlmtrain::models::idefics3 {
 
 /// Settings of preprocessor_config.json that affect pixels.
 struct ImageProcessorSettings {
-  bool do_image_splitting;  ///< false: each image becomes one tile
-  int64_t longest_edge;     ///< size.longest_edge: length that the longer side is scaled to, in pixels
-  int64_t tile_size;        ///< max_image_size.longest_edge: side of a tile, in pixels
-  image::Filter filter;     ///< resample
+  bool do_image_splitting;       ///< false: each image becomes one tile
+  int64_t longest_edge;          ///< size.longest_edge: length that the longer side is scaled to, in pixels
+  int64_t tile_size;             ///< max_image_size.longest_edge: side of a tile, in pixels
+  image::ResampleFilter filter;  ///< resample
   image::Normalization normalization;
 };
 
@@ -78,14 +78,14 @@ class ImageProcessor {
 
  private:
   /// Sizes of an image in the two steps of resizing.
-  struct Sizes {
+  struct TilingSizes {
     image::ImageSize resized;  ///< after scaling the longer side to the longest edge
     image::ImageSize tiled;    ///< after rounding both sides up to full tiles
   };
 
   /// Returns the sizes within the constructor's limit and `max_pixels`.
-  Sizes limit_sizes(image::ImageSize size, std::optional<int64_t> max_pixels) const;
-  Sizes compute_sizes(image::ImageSize size, int64_t longest_edge) const;
+  TilingSizes limit_tiling_sizes(image::ImageSize size, std::optional<int64_t> max_pixels) const;
+  TilingSizes compute_tiling_sizes(image::ImageSize size, int64_t longest_edge) const;
 
   ImageProcessorSettings settings_;
   std::optional<int64_t> max_pixels_;

@@ -20,10 +20,10 @@ namespace vlmtrain::models::idefics3 {
 
 namespace {
 
-constexpr std::string_view kFakeToken = "<fake_token_around_image>";
-constexpr std::string_view kGlobalImage = "<global-img>";
+constexpr std::string_view kFakeImageToken = "<fake_token_around_image>";
+constexpr std::string_view kGlobalImageToken = "<global-img>";
 
-std::string repeat(std::string_view text, int64_t times) {
+std::string repeat_text(std::string_view text, int64_t times) {
   std::string result;
   for (int64_t i = 0; i < times; ++i) result += text;
   return result;
@@ -44,7 +44,7 @@ int64_t count_word_pieces(std::string_view text) {
 
 /// Estimates the number of tokens of a text. `added_tokens` is the content of added_tokens.json,
 /// which lists the markers that are tokens. Without it, each marker is one token.
-int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohmann::json>& added_tokens) {
+int64_t count_tokens_without_tokenizer(std::string_view text, const std::optional<nlohmann::json>& added_tokens) {
   int64_t tokens = 0;
   while (!text.empty()) {
     if (text.front() == '\n') {
@@ -59,8 +59,8 @@ int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohm
       continue;
     }
     const std::string_view marker = text.substr(0, text.find('>') + 1);
-    const bool is_token = !added_tokens || marker == text::kImagePlaceholder || added_tokens->contains(marker);
-    tokens += is_token ? 1 : count_word_pieces(marker);
+    const bool is_added_token = !added_tokens || marker == text::kImagePlaceholder || added_tokens->contains(marker);
+    tokens += is_added_token ? 1 : count_word_pieces(marker);
     text.remove_prefix(marker.size());
   }
   return tokens;
@@ -69,16 +69,16 @@ int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohm
 }  // namespace
 
 std::string format_image_text(TileGrid grid, int64_t image_tokens_per_tile) {
-  const std::string tile = repeat(text::kImagePlaceholder, image_tokens_per_tile);
+  const std::string tile = repeat_text(text::kImagePlaceholder, image_tokens_per_tile);
   std::string text;
   for (int64_t row = 1; row <= grid.rows; ++row) {
     for (int64_t column = 1; column <= grid.columns; ++column) {
-      text += fmt::format("{}<row_{}_col_{}>{}", kFakeToken, row, column, tile);
+      text += fmt::format("{}<row_{}_col_{}>{}", kFakeImageToken, row, column, tile);
     }
     text += '\n';
   }
   if (grid.is_split()) text += '\n';
-  return text + fmt::format("{}{}{}{}", kFakeToken, kGlobalImage, tile, kFakeToken);
+  return text + fmt::format("{}{}{}{}", kFakeImageToken, kGlobalImageToken, tile, kFakeImageToken);
 }
 
 int64_t count_tokens(std::string_view text, const std::filesystem::path& folder) {
@@ -90,7 +90,7 @@ int64_t count_tokens(std::string_view text, const std::filesystem::path& folder)
     added_tokens = io::read_json(path);
     if (!added_tokens->is_object()) throw data_error("{}: not a JSON object of tokens and ids", path.string());
   }
-  return count_without_tokenizer(text, added_tokens);
+  return count_tokens_without_tokenizer(text, added_tokens);
 }
 
 int64_t count_image_text_tokens(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder) {
@@ -131,9 +131,9 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
   }
   const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
   if (!grid.is_split()) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
-  const int64_t cells = grid.num_tiles() - 1;
-  return {make_tiled_preview(rows.narrow(0, 0, cells), grid.rows, grid.columns),
-          make_overview_preview(rows.select(0, cells))};
+  const int64_t num_cells = grid.num_tiles() - 1;
+  return {make_tiled_preview(rows.narrow(0, 0, num_cells), grid.rows, grid.columns),
+          make_overview_preview(rows.select(0, num_cells))};
 }
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
@@ -159,7 +159,7 @@ at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<in
   const ImageProcessor frames(video_settings_->frame);
   std::vector<at::Tensor> tiles;
   video.read_frames(video_settings_->sample(video.info()),
-             [&](const at::Tensor& frame) { tiles.push_back(frames.process(frame).tiles); });
+                    [&](const at::Tensor& frame) { tiles.push_back(frames.process(frame).tiles); });
   return at::cat(tiles);
 }
 

@@ -23,23 +23,23 @@ constexpr int64_t kMaxVideoFrames = 999;  // limit of spell_number()
 constexpr NumberRange kFpsRange{0, 1e6};  // 1e6 rejects only damaged files
 
 /// Frame sampling of a checkpoint's processor file.
-struct Sampling {
+struct FrameSampling {
   double fps;
   int64_t max_frames;
 };
 
 /// Reads section video_sampling (SmolVLM2's files), else the top-level keys of transformers 5.
 /// Returns nothing if both are missing.
-std::optional<Sampling> read_sampling(const PreprocessorConfig& file) {
-  const auto parse = [&](const nlohmann::json& from, const char* max_frames_key) -> Sampling {
-    return {.fps = read_number(from, "fps", 1, kFpsRange, file.name()),
-            .max_frames = read_size(from, max_frames_key, 64, kMaxVideoFrames, file.name())};
+std::optional<FrameSampling> read_frame_sampling(const PreprocessorConfig& file) {
+  const auto parse_sampling = [&](const nlohmann::json& settings_json, const char* max_frames_key) -> FrameSampling {
+    return {.fps = read_number(settings_json, "fps", 1, kFpsRange, file.name()),
+            .max_frames = read_size(settings_json, max_frames_key, 64, kMaxVideoFrames, file.name())};
   };
   const nlohmann::json* const section = file.find("video_sampling");
-  if (section != nullptr && section->is_object()) return parse(*section, "max_frames");
+  if (section != nullptr && section->is_object()) return parse_sampling(*section, "max_frames");
   const nlohmann::json *const frames = file.find("num_frames"), *const fps = file.find("fps");
   if (frames == nullptr || fps == nullptr) return std::nullopt;
-  return parse({{"num_frames", *frames}, {"fps", *fps}}, "num_frames");
+  return parse_sampling({{"num_frames", *frames}, {"fps", *fps}}, "num_frames");
 }
 
 /// Returns np.linspace(first, last, count, dtype=int) without duplicates.
@@ -55,15 +55,15 @@ std::vector<int64_t> linspace(int64_t first, int64_t last, int64_t count) {
   return indices;
 }
 
-constexpr std::array<std::string_view, 20> kBelowTwenty{
+constexpr std::array<std::string_view, 20> kNumberWordsBelowTwenty{
     "",    "one",    "two",    "three",    "four",     "five",    "six",     "seven",     "eight",    "nine",
     "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
-constexpr std::array<std::string_view, 10> kTens{"",      "",      "twenty",  "thirty", "forty",
-                                                 "fifty", "sixty", "seventy", "eighty", "ninety"};
+constexpr std::array<std::string_view, 10> kTensWords{"",      "",      "twenty",  "thirty", "forty",
+                                                      "fifty", "sixty", "seventy", "eighty", "ninety"};
 
 std::string spell_below_hundred(size_t number) {
-  if (number < kBelowTwenty.size()) return std::string(kBelowTwenty.at(number));
-  const std::string_view tens = kTens.at(number / 10), ones = kBelowTwenty.at(number % 10);
+  if (number < kNumberWordsBelowTwenty.size()) return std::string(kNumberWordsBelowTwenty.at(number));
+  const std::string_view tens = kTensWords.at(number / 10), ones = kNumberWordsBelowTwenty.at(number % 10);
   return ones.empty() ? std::string(tens) : fmt::format("{}-{}", tens, ones);
 }
 
@@ -81,7 +81,7 @@ std::optional<VideoSettings> VideoSettings::find(const std::filesystem::path& fo
                                                  const ProcessorSettings& settings) {
   const auto file = PreprocessorConfig::find_for_videos(folder);
   if (!file) return std::nullopt;
-  const auto sampling = read_sampling(*file);
+  const auto sampling = read_frame_sampling(*file);
   if (!sampling) return std::nullopt;
   VideoSettings result{.frame = read_frame_settings(*file)};
   if (result.frame.tile_size != tile_size) {
@@ -101,16 +101,16 @@ std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const 
   if (auto all_frames = list_preselected_frames(video, max_listed_frames)) return *std::move(all_frames);
   if (video.is_frame_list) return linspace(0, video.frames - 1, max_listed_frames);
   const double source_fps = get_fps(video);
-  const double seconds = static_cast<double>(video.frames) / source_fps;
+  const double duration = static_cast<double>(video.frames) / source_fps;
   // Python's round() rounds half to even.
-  const double target_frames = std::min(std::nearbyint(fps * seconds), static_cast<double>(max_frames));
+  const double target_frames = std::min(std::nearbyint(fps * duration), static_cast<double>(max_frames));
   const int64_t count = std::max<int64_t>(static_cast<int64_t>(target_frames), 1);
   int64_t first = 0, last = video.frames - 1;
   // SmolVLM's processor skips the first and last second of long videos. It compares the duration
   // with max_frames · fps, which equals max_frames seconds at SmolVLM2's rate of one frame per
   // second.
   constexpr double kSkippedSeconds = 1;
-  if (seconds - 2 * kSkippedSeconds > static_cast<double>(max_frames) * fps) {
+  if (duration - 2 * kSkippedSeconds > static_cast<double>(max_frames) * fps) {
     first = static_cast<int64_t>(kSkippedSeconds * source_fps);
     last = std::min(static_cast<int64_t>(static_cast<double>(video.frames) - kSkippedSeconds * source_fps), last);
   }
@@ -125,17 +125,17 @@ std::string spell_number(int64_t number) {
   VLMTRAIN_CHECK(number >= 1 && number <= 999, "{} in words", number);
   const auto hundreds = static_cast<size_t>(number / 100), remainder = static_cast<size_t>(number % 100);
   if (hundreds == 0) return spell_below_hundred(remainder);
-  const std::string hundreds_text = fmt::format("{} hundred", kBelowTwenty.at(hundreds));
+  const std::string hundreds_text = fmt::format("{} hundred", kNumberWordsBelowTwenty.at(hundreds));
   return remainder == 0 ? hundreds_text : fmt::format("{} and {}", hundreds_text, spell_below_hundred(remainder));
 }
 
 std::string format_video_text(std::span<const double> seconds, double duration, int64_t image_tokens_per_tile) {
-  const std::string frame = format_image_text({}, image_tokens_per_tile);
+  const std::string frame_text = format_image_text({}, image_tokens_per_tile);
   std::string text = fmt::format("You are provided the following series of {} frames from a {} [H:MM:SS] video.\n",
                                  spell_number(std::ssize(seconds)), format_timedelta(static_cast<int64_t>(duration)));
   for (const double time : seconds) {
     const auto truncated = static_cast<int64_t>(time);
-    text += fmt::format("\nFrame from {:02}:{:02}:{}", truncated / 60, truncated % 60, frame);
+    text += fmt::format("\nFrame from {:02}:{:02}:{}", truncated / 60, truncated % 60, frame_text);
   }
   return text + "\n\n";
 }

@@ -61,7 +61,7 @@ VisionConfig read_vision(const json& vision, const std::string& source) {
   config.image_size = read_square_side(vision, "image_size", config.image_size, source);
   config.patch_size = read_square_side(vision, "patch_size", config.patch_size, source);
   config.norm_eps = read_number(vision, "layer_norm_eps", config.norm_eps, kNormEpsRange, source);
-  config.norm = parse_norm_type(vision, source);
+  config.norm_type = parse_norm_type(vision, source);
   config.activation =
       parse_activation(io::get_or<std::string>(vision, "hidden_act", "gelu", source), "hidden_act", source);
   config.qkv_bias = io::get_or<bool>(vision, "attention_bias", false, source);
@@ -95,7 +95,7 @@ bool remove_dynamic_rope(json& text) {
   return is_removed;
 }
 
-void check_text(const json& text, const std::string& type, const std::string& source) {
+void check_text_config(const json& text, const std::string& type, const std::string& source) {
   if (type.find("moe") != std::string::npos || type == "gpt_oss") {
     throw data_error(
         "{}: text model {} is a mixture of experts, as in InternVL3_5-20B-A4B, -30B-A3B and -241B-A28B, which is not "
@@ -129,23 +129,23 @@ bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const
 
 /// Returns 1 / downsample_ratio. Throws UserError if it is not an integer.
 int64_t read_scale_factor(const json& config, const std::string& source) {
-  const double ratio = read_number(config, "downsample_ratio", 0.5, {.above = 0, .max = 1}, source);
-  const auto factor = static_cast<int64_t>(std::min(1 / ratio, static_cast<double>(kMaxImageSide)));
-  if (1.0 / static_cast<double>(factor) != ratio) {
+  const double ratio = read_number(config, "downsample_ratio", 0.5, {.exclusive_min = 0, .max = 1}, source);
+  const auto scale_factor = static_cast<int64_t>(std::min(1 / ratio, static_cast<double>(kMaxImageSide)));
+  if (1.0 / static_cast<double>(scale_factor) != ratio) {
     throw data_error("{}: downsample_ratio {} is not the inverse of an integer", source, ratio);
   }
-  return factor;
+  return scale_factor;
 }
 
-void check_features(const json& config, const std::string& source) {
-  const json layer = config.value("vision_feature_layer", json(-1));
-  if (layer != -1) {
+void check_feature_settings(const json& config, const std::string& source) {
+  const json feature_layer = config.value("vision_feature_layer", json(-1));
+  if (feature_layer != -1) {
     throw data_error("{}: vision_feature_layer {} is not supported; -1, the last, is", source,
-                     io::make_json_excerpt(layer));
+                     io::make_json_excerpt(feature_layer));
   }
-  const auto strategy = io::get_or<std::string>(config, "vision_feature_select_strategy", "default", source);
-  if (strategy != "default") {
-    throw data_error("{}: vision_feature_select_strategy {} is not supported; default is", source, strategy);
+  const auto select_strategy = io::get_or<std::string>(config, "vision_feature_select_strategy", "default", source);
+  if (select_strategy != "default") {
+    throw data_error("{}: vision_feature_select_strategy {} is not supported; default is", source, select_strategy);
   }
 }
 
@@ -165,12 +165,12 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   json text = read_section(json_config, "text_config", source);
   const auto type = io::get_or<std::string>(text, "model_type", "qwen2", text_source);
   text["model_type"] = type;
-  check_text(text, type, text_source);
+  check_text_config(text, type, text_source);
   config.is_hard_limit = remove_dynamic_rope(text);
   config.text = LlamaConfig::from_json(text, text_source);
   config.text.tie_word_embeddings = read_tie_word_embeddings(json_config, config.text, folder);
 
-  check_features(json_config, source);
+  check_feature_settings(json_config, source);
   config.scale_factor = read_scale_factor(json_config, source);
   if (config.vision.patches_per_side() % config.scale_factor != 0) {
     throw data_error("{}: {} patches per side are not a multiple of {}, the inverse of downsample_ratio", source,

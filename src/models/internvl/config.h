@@ -22,7 +22,7 @@ struct VisionConfig {
   int64_t image_size = 448;  ///< side of a tile, in pixels
   int64_t patch_size = 14;   ///< side of a patch, in pixels
   double norm_eps = 1e-6;
-  NormType norm = NormType::kLayerNorm;  ///< type of the blocks' norms
+  NormType norm_type = NormType::kLayerNorm;  ///< type of the blocks' norms
   Activation activation = Activation::kGelu;
   bool qkv_bias = false;
   bool qk_norm = false;                 ///< RMSNorms of queries and keys over all heads together

@@ -85,15 +85,15 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   ProcessorChanges changes{.video_processor_type = "InternVLVideoProcessor"};
   if (settings.image_max_pixels) {
     const ImageProcessor images(read_image_settings(folder, config.vision), settings.image_max_pixels);
-    changes.images = [min_cells = images.min_cells(), max_cells = images.max_cells()](auto& file) {
+    changes.edit_images = [min_cells = images.min_cells(), max_cells = images.max_cells()](auto& file) {
       file["min_patches"] = min_cells;
       file["max_patches"] = max_cells;
     };
   }
-  changes.videos_need_file = has_videos || !has_default_sampling(settings);
-  if (!changes.videos_need_file) return changes;
+  changes.creates_video_file = has_videos || !has_default_sampling(settings);
+  if (!changes.creates_video_file) return changes;
   const auto videos = VideoSettings::read(folder, config.vision, settings);
-  changes.videos = [videos](auto& file) {
+  changes.edit_videos = [videos](auto& file) {
     file["do_sample_frames"] = true;
     if (videos.num_frames) {
       file["num_frames"] = std::min(*videos.num_frames, videos.max_frames);

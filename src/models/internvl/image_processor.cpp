@@ -109,7 +109,7 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
   int64_t max_cells = settings_.max_cells;
   if (max_pixels) max_cells = std::clamp<int64_t>(count_whole_tiles(*max_pixels, tile_settings().side), 1, max_cells);
   const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
-  const auto area = static_cast<double>(size.width * size.height);
+  const auto image_area = static_cast<double>(size.width * size.height);
   const auto tile_area = static_cast<double>(tile_settings().side * tile_settings().side);
   TileGrid best;
   double smallest_difference = std::numeric_limits<double>::infinity();
@@ -120,7 +120,7 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
       if (cells % columns != 0) continue;
       const TileGrid grid{.rows = cells / columns, .columns = columns};
       const double difference = std::abs(ratio - static_cast<double>(columns) / static_cast<double>(grid.rows));
-      const bool is_filled = area > 0.5 * tile_area * static_cast<double>(cells);
+      const bool is_filled = image_area > 0.5 * tile_area * static_cast<double>(cells);
       if (difference < smallest_difference || (difference == smallest_difference && is_filled)) best = grid;
       smallest_difference = std::min(smallest_difference, difference);
     }
@@ -172,15 +172,16 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
 std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const {
   if (auto all_frames = list_preselected_frames(video, max_frames)) return *std::move(all_frames);
   const double fps = video.fps > 0 ? video.fps : sampling_fps;
-  const auto total = static_cast<double>(video.frames);
+  const auto total_frames = static_cast<double>(video.frames);
   // The cast rounds toward zero, as int() in transformers.
   const int64_t target_frames = video.is_frame_list ? max_frames
-                                : num_frames        ? *num_frames
-                                                    : static_cast<int64_t>(std::min(total, total / fps * sampling_fps));
+                                : num_frames
+                                    ? *num_frames
+                                    : static_cast<int64_t>(std::min(total_frames, total_frames / fps * sampling_fps));
   const int64_t count = std::clamp<int64_t>(target_frames, 1, std::min(max_frames, video.frames));
-  const double interval = total / static_cast<double>(count);
+  const double interval = total_frames / static_cast<double>(count);
   // torch.arange in fp32, as in transformers, for equal rounding.
-  const at::Tensor indices = at::arange(initial_shift ? interval / 2 : 0.0, total, interval, at::kFloat)
+  const at::Tensor indices = at::arange(initial_shift ? interval / 2 : 0.0, total_frames, interval, at::kFloat)
                                  .to(at::kLong)
                                  .clamp_max_(video.frames - 1);
   return {indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel()};

@@ -23,7 +23,7 @@ namespace vlmtrain::models::internvl {
 /// Settings of the conversion of an image or a video frame to a tile.
 struct TileSettings {
   int64_t side;  ///< side of a tile, in pixels
-  image::Filter filter;
+  image::ResampleFilter filter;
   image::Normalization normalization;
 };
 

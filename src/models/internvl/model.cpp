@@ -40,7 +40,7 @@ StateDictKeyMap make_key_map(std::span<const std::string> tensors) {
 }
 
 Norm::Norm(const ParameterScope& scope, const VisionConfig& config)
-    : norm_(config.norm == NormType::kRmsNorm
+    : norm_(config.norm_type == NormType::kRmsNorm
                 ? std::variant<nn::LayerNorm, nn::RmsNorm>(std::in_place_type<nn::RmsNorm>, scope, config.hidden_size,
                                                            config.norm_eps)
                 : std::variant<nn::LayerNorm, nn::RmsNorm>(std::in_place_type<nn::LayerNorm>, scope, config.hidden_size,
@@ -61,8 +61,8 @@ Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
   key_norm_.emplace(scope / "k_norm", config.hidden_size, kQueryKeyNormEps);
 }
 
-nn::Branch Attention::operator()(const nn::LinearInput& x, const nn::Segments& tiles) const {
-  const nn::Branch branch = qkv_.forward_branch(x);
+nn::ResidualBranch Attention::operator()(const nn::LinearInput& x, const nn::Segments& tiles) const {
+  const nn::ResidualBranch branch = qkv_.forward_branch(x);
   const at::Tensor& outputs = branch.value;
   const int64_t rows = outputs.size(0), hidden = outputs.size(1) / 3;
   // Queries, keys or values: columns [index · hidden, (index + 1) · hidden) → [rows, heads,
@@ -84,27 +84,28 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
            compute_residual_gain(config.layers)),
       attention_norm_(scope / "layernorm_before", config),
       mlp_norm_(scope / "layernorm_after", config),
-      attention_scale_(
-          scope.add_parameter("lambda_1", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})),
-      mlp_scale_(
-          scope.add_parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})) {}
+      attention_scale_(scope.add_parameter("lambda_1", {config.hidden_size},
+                                           {.mean = config.layer_scale_init_value, .deviation = 0})),
+      mlp_scale_(scope.add_parameter("lambda_2", {config.hidden_size},
+                                     {.mean = config.layer_scale_init_value, .deviation = 0})) {}
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  nn::Branch branch = attention_(attention_norm_.make_linear_input(x), tiles);
+  nn::ResidualBranch branch = attention_(attention_norm_.make_linear_input(x), tiles);
   const at::Tensor attended = at::addcmul(branch.stream, branch.take_value(), attention_scale_);
-  const nn::Branch mlp = fc1_.forward_branch(mlp_norm_.make_linear_input(attended));
+  const nn::ResidualBranch mlp = fc1_.forward_branch(mlp_norm_.make_linear_input(attended));
   return at::addcmul(mlp.stream, fc2_(nn::apply_activation(activation_, mlp.value)), mlp_scale_);
 }
 
 VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)
     : config_(config),
-      class_token_((scope / "embeddings").add_parameter("cls_token", {1, 1, config.hidden_size}, kPositionInitialization)),
+      class_token_(
+          (scope / "embeddings").add_parameter("cls_token", {1, 1, config.hidden_size}, kPositionInitialization)),
       positions_((scope / "embeddings")
                      .add_embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size},
-                                kPositionInitialization)),
+                                    kPositionInitialization)),
       patch_weight_((scope / "embeddings" / "patch_embeddings" / "projection")
                         .add_parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
-                                   InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
+                                       InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
       patch_bias_((scope / "embeddings" / "patch_embeddings" / "projection")
                       .add_parameter("bias", {config.hidden_size}, InitialValues::zeros())),
       blocks_(scope / "encoder" / "layer", config.layers, config, memory::Component::kVision) {

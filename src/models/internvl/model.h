@@ -42,11 +42,11 @@ class Attention {
   Attention(const nn::ParameterScope& scope, const VisionConfig& config);
   /// Returns the attention's output [rows, hidden] and the residual stream. `x` [rows, hidden] is a
   /// norm of the residual stream; `tiles` has one segment per tile.
-  nn::Branch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
+  nn::ResidualBranch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
 
  private:
   int64_t heads_;
-  nn::Linears qkv_;
+  nn::MergedLinear qkv_;
   nn::Linear out_proj_;
   std::optional<nn::RmsNorm> query_norm_, key_norm_;
 };

@@ -57,9 +57,9 @@ int64_t count_video_text_tokens(int64_t frames, int64_t image_tokens_per_tile, c
 
 Processor::Processor(Config config, ImageProcessor images, VideoSettings videos, text::Tokenizer tokenizer,
                      text::ChatTemplate chat_template, const ProcessorSettings& settings)
-    : ConversationProcessor(
-          std::move(tokenizer), std::move(chat_template), settings,
-          {{.height = images.tile_settings().side, .width = images.tile_settings().side}, config.image_tokens_per_tile()}),
+    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
+                            {{.height = images.tile_settings().side, .width = images.tile_settings().side},
+                             config.image_tokens_per_tile()}),
       config_(std::move(config)),
       image_processor_(images),
       video_settings_(videos) {

@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 /// Returns transformers' default for a missing vision_config: CLIP ViT-L/14 at 336 pixels.
-json make_clip_large_336() {
+json make_clip_large_336_config() {
   return {{"model_type", "clip_vision_model"},
           {"hidden_size", 1024},
           {"intermediate_size", 4096},
@@ -36,10 +36,10 @@ void read_tower(Config& config, const json& vision, const std::string& source) {
   const auto type = io::get_or<std::string>(vision, "model_type", "clip_vision_model", source);
   const std::string vision_source = source + " (vision_config)";
   if (type == "clip_vision_model") {
-    config.tower = VisionTowerType::kClip;
+    config.tower_type = VisionTowerType::kClip;
     config.vision = read_clip_config(vision, vision_source);
   } else if (type == "siglip_vision_model") {
-    config.tower = VisionTowerType::kSiglip;
+    config.tower_type = VisionTowerType::kSiglip;
     config.vision = read_siglip_config(vision, vision_source);
   } else {
     throw data_error("{}: vision tower {} is not supported in LLaVA; clip_vision_model and siglip_vision_model are",
@@ -61,7 +61,7 @@ int64_t read_feature_layer(const json& config, const char* key, const std::strin
 
 Config read_hugging_face_config(const json& json_config, const std::string& source) {
   Config config;
-  read_tower(config, json_config.value("vision_config", make_clip_large_336()), source);
+  read_tower(config, json_config.value("vision_config", make_clip_large_336_config()), source);
   config.text = LlamaConfig::from_json(json_config.value("text_config", json::object()), source + " (text_config)");
   config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
   config.vision.feature_blocks = count_feature_blocks(read_feature_layer(json_config, "vision_feature_layer", source),
@@ -98,9 +98,9 @@ json find_tower_config(const json& config, const Config& parsed, const std::stri
     const auto tower_config = io::read_json(parsed.tower_folder / "config.json");
     return tower_config.contains("vision_config") ? tower_config["vision_config"] : tower_config;
   }
-  if (parsed.tower_name == "openai/clip-vit-large-patch14-336") return make_clip_large_336();
+  if (parsed.tower_name == "openai/clip-vit-large-patch14-336") return make_clip_large_336_config();
   if (parsed.tower_name == "openai/clip-vit-large-patch14") {
-    json small_config = make_clip_large_336();
+    json small_config = make_clip_large_336_config();
     small_config["image_size"] = 224;
     return small_config;
   }
@@ -118,7 +118,7 @@ void require_value(const json& config, const char* key, const std::string& suppo
 
 Config read_original_config(const json& json_config, const std::filesystem::path& folder, const std::string& source) {
   Config config;
-  config.layout = Layout::kOriginal;
+  config.checkpoint_format = CheckpointFormat::kOriginal;
   config.tower_name = io::get_or<std::string>(json_config, "mm_vision_tower", "", source);
   config.tower_folder = resolve_folder(config.tower_name, folder);
   read_tower(config, find_tower_config(json_config, config, source), source);
@@ -128,20 +128,21 @@ Config read_original_config(const json& json_config, const std::filesystem::path
   config.text = LlamaConfig::from_json(text, source);
   config.vision.feature_blocks = count_feature_blocks(read_feature_layer(json_config, "mm_vision_select_layer", source),
                                                       config.vision.layers, "mm_vision_select_layer", source);
-  const auto feature = io::get_or<std::string>(json_config, "mm_vision_select_feature", "patch", source);
-  if (feature != "patch" && feature != "cls_patch") {
-    throw data_error("{}: mm_vision_select_feature {} is not supported; patch and cls_patch are", source, feature);
+  const auto select_feature = io::get_or<std::string>(json_config, "mm_vision_select_feature", "patch", source);
+  if (select_feature != "patch" && select_feature != "cls_patch") {
+    throw data_error("{}: mm_vision_select_feature {} is not supported; patch and cls_patch are", source,
+                     select_feature);
   }
-  config.drop_first_row = feature == "patch" && config.tower == VisionTowerType::kClip;
+  config.drop_first_row = select_feature == "patch" && config.tower_type == VisionTowerType::kClip;
   require_value(json_config, "mm_projector_type", "mlp2x_gelu", source);
   if (io::get_or<bool>(json_config, "mm_use_im_start_end", false, source)) {
     throw data_error("{}: mm_use_im_start_end is not supported", source);
   }
-  const auto aspect = io::get_or<std::string>(json_config, "image_aspect_ratio", "square", source);
-  if (aspect != "pad" && aspect != "square") {
-    throw data_error("{}: image_aspect_ratio {} is not supported; pad and square are", source, aspect);
+  const auto aspect_ratio_mode = io::get_or<std::string>(json_config, "image_aspect_ratio", "square", source);
+  if (aspect_ratio_mode != "pad" && aspect_ratio_mode != "square") {
+    throw data_error("{}: image_aspect_ratio {} is not supported; pad and square are", source, aspect_ratio_mode);
   }
-  config.pad_to_square = aspect == "pad";
+  config.pad_to_square = aspect_ratio_mode == "pad";
   const auto width = io::get_or<int64_t>(json_config, "mm_hidden_size", config.vision.hidden_size, source);
   if (width != config.vision.hidden_size) {
     throw data_error("{}: mm_hidden_size is {}, but the vision tower {} produces {} features", source, width,

@@ -14,7 +14,7 @@ namespace vlmtrain::models::llava {
 
 /// Format of a checkpoint: its config keys, its weight names and the tokenization of text around
 /// images.
-enum class Layout {
+enum class CheckpointFormat {
   kHuggingFace,  ///< transformers' LlavaForConditionalGeneration: sections vision_config and text_config
   kOriginal,     ///< original code of LLaVA and LLaVA-Med: keys mm_*, the text model's keys at the top level
 };
@@ -24,8 +24,8 @@ enum class VisionTowerType { kClip, kSiglip };
 /// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and of models with its
 /// architecture.
 struct Config {
-  Layout layout = Layout::kHuggingFace;
-  VisionTowerType tower = VisionTowerType::kClip;
+  CheckpointFormat checkpoint_format = CheckpointFormat::kHuggingFace;
+  VisionTowerType tower_type = VisionTowerType::kClip;
   VisionTransformerConfig vision;
   LlamaConfig text;
   bool drop_first_row = true;  ///< drop the first feature of each tile, CLIP's class token

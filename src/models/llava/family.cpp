@@ -29,15 +29,15 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
   const auto strategy = io::get_or<std::string>(processor, "vision_feature_select_strategy",
                                                 config.drop_first_row ? "default" : "full", path.string());
   // Files without this key are older than it; the number is then that of the tower's class tokens.
-  const auto additional =
-      io::get_or<int32_t>(processor, "num_additional_image_tokens", config.vision.class_token ? 1 : 0, path.string());
+  const auto additional_tokens = io::get_or<int32_t>(processor, "num_additional_image_tokens",
+                                                     config.vision.has_class_token ? 1 : 0, path.string());
   const int64_t side = config.vision.image_size / std::max<int64_t>(patch, 1);
-  const int64_t tokens = side * side + int64_t{additional} - (strategy == "default" ? 1 : 0);
+  const int64_t tokens = side * side + int64_t{additional_tokens} - (strategy == "default" ? 1 : 0);
   if (tokens != config.image_tokens()) {
     throw data_error(
         "{}: patch_size {}, num_additional_image_tokens {} and vision_feature_select_strategy {} give {} tokens per "
         "image, but the vision tower of config.json produces {} features",
-        path.string(), patch, additional, strategy, tokens, config.image_tokens());
+        path.string(), patch, additional_tokens, strategy, tokens, config.image_tokens());
   }
 }
 

@@ -24,16 +24,18 @@ const std::vector<KeyAliases>& get_hugging_face_aliases() {
 
 }  // namespace
 
-const ModuleNames& get_module_names(Layout layout) {
+const ModuleNames& get_module_names(CheckpointFormat checkpoint_format) {
   static constexpr ModuleNames kHuggingFace{"model.vision_tower", "model.multi_modal_projector.linear_1",
                                             "model.multi_modal_projector.linear_2", "model.language_model", "lm_head"};
   static constexpr ModuleNames kOriginal{"model.vision_tower.vision_tower.vision_model", "model.mm_projector.0",
                                          "model.mm_projector.2", "model", "lm_head"};
-  return layout == Layout::kHuggingFace ? kHuggingFace : kOriginal;
+  return checkpoint_format == CheckpointFormat::kHuggingFace ? kHuggingFace : kOriginal;
 }
 
-StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors) {
-  return layout == Layout::kOriginal ? StateDictKeyMap() : StateDictKeyMap::detect(get_hugging_face_aliases(), tensors);
+StateDictKeyMap make_key_map(CheckpointFormat checkpoint_format, std::span<const std::string> tensors) {
+  return checkpoint_format == CheckpointFormat::kOriginal
+             ? StateDictKeyMap()
+             : StateDictKeyMap::detect(get_hugging_face_aliases(), tensors);
 }
 
 using nn::Component;
@@ -59,12 +61,12 @@ at::Tensor Projector::operator()(const at::Tensor& x) const {
 ModelSpec ModelSpec::read(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
   const auto tensors = io::read_checkpoint_tensor_names(folder);
-  const auto tower = std::string(get_module_names(config.layout).vision_tower) + ".";
+  const auto tower_prefix = std::string(get_module_names(config.checkpoint_format).vision_tower) + ".";
   const bool has_external_tower =
-      config.layout == Layout::kOriginal && !tensors.empty() &&
-      std::ranges::none_of(tensors, [&](const std::string& name) { return name.starts_with(tower); });
+      config.checkpoint_format == CheckpointFormat::kOriginal && !tensors.empty() &&
+      std::ranges::none_of(tensors, [&](const std::string& name) { return name.starts_with(tower_prefix); });
   return {.config = config,
-          .key_map = make_key_map(config.layout, tensors),
+          .key_map = make_key_map(config.checkpoint_format, tensors),
           .has_external_tower = has_external_tower,
           .normalization = load_image_processor_settings(config, folder).normalization};
 }
@@ -72,17 +74,20 @@ ModelSpec ModelSpec::read(const nlohmann::json& config_json, const std::filesyst
 Model::Model(ModelSpec spec, const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),
       spec_(std::move(spec)),
-      tower_(make_scope(parameters(), Component::kVisionTower, get_module_names(config().layout).vision_tower),
-             config().vision),
-      projector_(make_scope(parameters(), Component::kProjector, get_module_names(config().layout).projector_1),
-                 make_scope(parameters(), Component::kProjector, get_module_names(config().layout).projector_2),
-                 {.vision = config().vision.hidden_size,
-                  .text = config().text.hidden_size,
-                  .activation = config().projector_activation,
-                  .bias = config().projector_bias}),
-      text_(make_scope(parameters(), Component::kLanguageModel, get_module_names(config().layout).language_model),
+      tower_(
+          make_scope(parameters(), Component::kVisionTower, get_module_names(config().checkpoint_format).vision_tower),
+          config().vision),
+      projector_(
+          make_scope(parameters(), Component::kProjector, get_module_names(config().checkpoint_format).projector_1),
+          make_scope(parameters(), Component::kProjector, get_module_names(config().checkpoint_format).projector_2),
+          {.vision = config().vision.hidden_size,
+           .text = config().text.hidden_size,
+           .activation = config().projector_activation,
+           .bias = config().projector_bias}),
+      text_(make_scope(parameters(), Component::kLanguageModel,
+                       get_module_names(config().checkpoint_format).language_model),
             config().text,
-            make_scope(parameters(), Component::kLanguageModel, get_module_names(config().layout).output)) {}
+            make_scope(parameters(), Component::kLanguageModel, get_module_names(config().checkpoint_format).output)) {}
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
   at::Tensor features = tower_({vision.pixel_values, spec_.normalization}, count_recomputed_tower_blocks());
@@ -100,7 +105,7 @@ ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const Im
 }
 
 std::optional<ExternalWeight> Model::find_external_weight(const std::string& parameter) const {
-  const std::string prefix = std::string(get_module_names(config().layout).vision_tower) + ".";
+  const std::string prefix = std::string(get_module_names(config().checkpoint_format).vision_tower) + ".";
   if (!spec_.has_external_tower || !parameter.starts_with(prefix)) return std::nullopt;
   if (config().tower_folder.empty()) {
     throw data_error(
@@ -113,7 +118,7 @@ std::optional<ExternalWeight> Model::find_external_weight(const std::string& par
 
 void Model::complete_config(nlohmann::ordered_json& json) const {
   // Saved weights include the tower, so its sizes are saved, too.
-  if (config().layout == Layout::kOriginal && !json.contains("vision_config")) {
+  if (config().checkpoint_format == CheckpointFormat::kOriginal && !json.contains("vision_config")) {
     json["vision_config"] = config().vision_config;
   }
 }

@@ -18,13 +18,13 @@ struct ModuleNames {
   std::string_view vision_tower, projector_1, projector_2, language_model, output;
 };
 /// Returns the module names of a format.
-const ModuleNames& get_module_names(Layout layout);
+const ModuleNames& get_module_names(CheckpointFormat checkpoint_format);
 
 /// Returns the map from parameter names to the keys of a checkpoint with these tensors. Keys of the
 /// Hugging Face format are `language_model.model.layers…` or `model.language_model.layers…`, and
 /// `vision_tower.…` with or without `vision_model`. Keys of the original format equal the parameter
 /// names.
-StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors);
+StateDictKeyMap make_key_map(CheckpointFormat checkpoint_format, std::span<const std::string> tensors);
 
 /// Sizes and activation of a projector.
 struct ProjectorConfig {

@@ -18,7 +18,7 @@ using image::ImageSize;
 using nlohmann::json;
 using ChannelValues = PreprocessorConfig::ChannelValues;
 
-constexpr ChannelValues kHalf{0.5, 0.5, 0.5};
+constexpr ChannelValues kSiglipMeanAndStd{0.5, 0.5, 0.5};
 
 [[noreturn]] void throw_size_error(const PreprocessorConfig& config, const char* key, const json& value) {
   throw data_error(
@@ -139,7 +139,7 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
   if (type == "SiglipImageProcessor") {
     settings.resized_size = {224, 224};
     read_resize_settings(config, settings);
-    settings.normalization = config.normalization(kHalf, kHalf);
+    settings.normalization = config.normalization(kSiglipMeanAndStd, kSiglipMeanAndStd);
   } else {
     settings.shortest_edge = 224;
     read_resize_settings(config, settings);
@@ -171,18 +171,18 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
       throw data_error("{} makes {}, but config.json's vision tower needs {} x {} (image_size); they must be equal",
                        file->name(), description, side, side);
     }
-  } else if (config.layout == Layout::kHuggingFace) {
+  } else if (config.checkpoint_format == CheckpointFormat::kHuggingFace) {
     throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
-  } else if (config.tower == VisionTowerType::kClip) {
+  } else if (config.tower_type == VisionTowerType::kClip) {
     settings.shortest_edge = side;
     settings.crop = ImageSize{side, side};
     settings.normalization = {kClipMean, kClipStd, 1.0 / 255.0};
   } else {
     settings.resized_size = {side, side};
-    settings.normalization = {kHalf, kHalf, 1.0 / 255.0};
+    settings.normalization = {kSiglipMeanAndStd, kSiglipMeanAndStd, 1.0 / 255.0};
   }
-  if (config.layout == Layout::kOriginal) settings.pad_to_square = config.pad_to_square;
+  if (config.checkpoint_format == CheckpointFormat::kOriginal) settings.pad_to_square = config.pad_to_square;
   return settings;
 }
 
@@ -212,7 +212,7 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
       config_(std::move(config)),
       image_settings_(images) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
-  if (config_.layout == Layout::kOriginal) return;
+  if (config_.checkpoint_format == CheckpointFormat::kOriginal) return;
   const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);
   if (image_token != *config_.image_token_id) {
     throw data_error("config.json's image_token_index is {}, but tokenizer.json gives {} the id {}",
@@ -230,7 +230,7 @@ at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<in
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  if (config_.layout == Layout::kOriginal) return encode_text_segments(chat, images.size());
+  if (config_.checkpoint_format == CheckpointFormat::kOriginal) return encode_text_segments(chat, images.size());
   return encode_with_media(tokenizer(), chat, images, *config_.image_token_id,
                            /*add_special_tokens=*/!chat_template().writes_bos());
 }

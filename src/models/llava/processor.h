@@ -24,7 +24,7 @@ struct ImageProcessorSettings {
   std::optional<int64_t> shortest_edge;
   image::ImageSize resized_size{};       ///< used without shortest_edge
   std::optional<image::ImageSize> crop;  ///< center crop; a smaller image is padded with black
-  image::Filter filter = image::Filter::kBicubic;
+  image::ResampleFilter filter = image::ResampleFilter::kBicubic;
   image::Normalization normalization{};
 
   /// Returns the size of all outputs of prepare_image(); nothing if it depends on the image.

@@ -24,9 +24,9 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
   text::Tokenizer tokenizer = load_tokenizer(model_config, folder);
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings,
-                         {.fallback = model_config.images_before_text() ? "question_answer" : "chatml",
-                          .after_image = "",
-                          .config_template = model_config.images_before_text() ? "" : model_config.chat_template,
+                         {.fallback = model_config.puts_images_before_text() ? "question_answer" : "chatml",
+                          .text_after_image = "",
+                          .config_template = model_config.puts_images_before_text() ? "" : model_config.chat_template,
                           .config_key = "lm_chat_template"});
   return std::make_unique<Processor>(model_config, ImageProcessor(model_config, settings.image_max_pixels),
                                      std::move(tokenizer), std::move(chat_template), settings);
@@ -81,7 +81,7 @@ Family make_family() {
           .get_context_length = get_context_length,
           .num_parameters = num_parameters,
           .matches_config = matches_config,
-          .config_name = "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)",
+          .config_description = "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)",
           .make_processor_changes = make_processor_changes};
 }
 

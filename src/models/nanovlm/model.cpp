@@ -64,12 +64,13 @@ void require_known_keys(const json& config, const std::string& source) {
 
 /// Throws UserError for an unsupported tower or text model. nanoVLM has no key for their types, so
 /// the type is searched for in the names of their original checkpoints.
-void require_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
-                  std::string_view hint, const std::string& source) {
+void require_model_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
+                        std::string_view hint, const std::string& source) {
   const auto name = io::get_or<std::string>(config, key, "", source);
-  std::string lower = name;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto is_in_name = [&](std::string_view type) { return lower.find(type) != std::string::npos; };
+  std::string lower_name = name;
+  std::ranges::transform(lower_name, lower_name.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto is_in_name = [&](std::string_view type) { return lower_name.find(type) != std::string::npos; };
   if (name.empty() || std::ranges::any_of(supported, is_in_name)) return;
   throw data_error("{}: {} {} is not supported; {}", source, key, name, hint);
 }
@@ -92,13 +93,13 @@ VisionTransformerConfig read_vision(const json& config, const std::string& sourc
                    {"patch_size", io::get<int64_t>(config, "vit_patch_size", source)},
                    {"layer_norm_eps", read_number(config, "vit_ln_eps", 1e-6, kNormEpsRange, source)}};
   VisionTransformerConfig defaults;
-  defaults.fused_qkv = true;
-  defaults.batched_positions = true;
+  defaults.has_fused_qkv = true;
+  defaults.has_batched_positions = true;
   defaults.names = kVisionNames;
   return VisionTransformerConfig::from_json(sizes, defaults, source + " (vit_*)");
 }
 
-LlamaConfig read_text(const json& config, const std::string& source) {
+LlamaConfig read_text_config(const json& config, const std::string& source) {
   const auto hidden = io::get<int64_t>(config, "lm_hidden_dim", source);
   const auto heads = io::get<int64_t>(config, "lm_n_heads", source);
   if (heads < 1 || hidden % heads != 0) {
@@ -114,7 +115,7 @@ LlamaConfig read_text(const json& config, const std::string& source) {
                    {"rope_theta", read_number(config, "lm_re_base", 100000, kRopeThetaRange, source)},
                    {"tie_word_embeddings", io::get_or<bool>(config, "lm_tie_weights", true, source)}};
   LlamaConfig text = LlamaConfig::from_json(sizes, source + " (lm_*)");
-  text.rope.scale = read_number(config, "lm_attn_scaling", 1.0, {.above = 0, .max = 1e6}, source);
+  text.rope.scale = read_number(config, "lm_attn_scaling", 1.0, {.exclusive_min = 0, .max = 1e6}, source);
   text.names = kTextNames;
   return text;
 }
@@ -137,7 +138,7 @@ void check_image_tokens(const Config& config, const json& json_config, const std
 
 /// Throws UserError if vlm_extra_tokens lacks the image token or the token of a possible cell.
 void check_extra_tokens(const Config& config, const std::string& source) {
-  if (config.images_before_text()) {
+  if (config.puts_images_before_text()) {
     if (!config.max_image_size) return;
     throw data_error("{}: has max_img_size but no vlm_extra_tokens, which mark the tiles", source);
   }
@@ -165,15 +166,15 @@ void check_extra_tokens(const Config& config, const std::string& source) {
 
 Config Config::from_json(const json& json_config, const std::string& source) {
   require_known_keys(json_config, source);
-  require_type(json_config, "vit_model_type", {"siglip"}, "supported is a SigLIP without a class token", source);
-  require_type(json_config, "lm_model_type", {"smollm", "llama"}, "supported are SmolLM and other Llama models",
-               source);
+  require_model_type(json_config, "vit_model_type", {"siglip"}, "supported is a SigLIP without a class token", source);
+  require_model_type(json_config, "lm_model_type", {"smollm", "llama"}, "supported are SmolLM and other Llama models",
+                     source);
   for (const char* key : {"vit_cls_flag", "vit_dropout", "lm_dropout", "lm_use_tokens"}) {
     require_disabled(json_config, key, source);
   }
   Config config;
   config.vision = read_vision(json_config, source);
-  config.text = read_text(json_config, source);
+  config.text = read_text_config(json_config, source);
   config.scale_factor = io::get<int64_t>(json_config, "mp_pixel_shuffle_factor", source);
   config.max_positions =
       read_size(json_config, "lm_max_position_embeddings", config.max_positions, kMaxPositions, source);

@@ -37,7 +37,7 @@ struct Config {
   /// key.
   static Config from_json(const nlohmann::json& json, const std::string& source);
 
-  bool images_before_text() const { return extra_tokens.empty(); }
+  bool puts_images_before_text() const { return extra_tokens.empty(); }
   bool has_global_image() const { return extra_tokens.contains("global_image_token"); }
   /// Returns the text of a token of vlm_extra_tokens. REQUIRES: it exists.
   const std::string& get_extra_token(const std::string& token_name) const { return extra_tokens.at(token_name); }

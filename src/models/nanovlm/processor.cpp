@@ -16,8 +16,8 @@ namespace vlmtrain::models::nanovlm {
 
 namespace {
 
-using image::Filter;
 using image::ImageSize;
+using image::ResampleFilter;
 
 std::string repeat(std::string_view text, int64_t times) {
   std::string result;
@@ -91,12 +91,12 @@ at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   const ImageSize resized_size = compute_resized_size(size, max_pixels);
   const TileGrid grid = compute_grid(size, max_pixels);
   const at::Tensor pixels = image::resize_pillow(image, resized_size.height, resized_size.width,
-                                                 max_side_ ? Filter::kBicubic : Filter::kBilinear);
+                                                 max_side_ ? ResampleFilter::kBicubic : ResampleFilter::kBilinear);
   at::Tensor tiles = at::empty({grid.num_tiles(), 3, tile_size_, tile_size_}, at::kByte);
   split_tiles(pixels, tile_size_, tiles.narrow(0, grid.num_tiles() - grid.num_cells(), grid.num_cells()));
   if (grid.has_global_image) {
     // nanoVLM resizes the global image as a float tensor, hence not with Pillow's arithmetic.
-    tiles.select(0, 0).copy_(image::resize_float(pixels, tile_size_, tile_size_, Filter::kBilinear));
+    tiles.select(0, 0).copy_(image::resize_float(pixels, tile_size_, tile_size_, ResampleFilter::kBilinear));
   }
   return tiles;
 }
@@ -138,7 +138,7 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
           {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens_per_tile()}),
       config_(std::move(config)),
       image_processor_(images) {
-  if (!config_.images_before_text()) {
+  if (!config_.puts_images_before_text()) {
     image_token_id_ = find_token_id(this->tokenizer(), config_.get_extra_token("image_token"));
   }
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
@@ -146,7 +146,7 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
 
 MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
   const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  return {config_.images_before_text() ? "" : format_image_text(config_, grid), grid.num_tiles()};
+  return {config_.puts_images_before_text() ? "" : format_image_text(config_, grid), grid.num_tiles()};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
@@ -181,7 +181,7 @@ std::string Processor::describe_position_overflow(const std::string& id, int64_t
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return config_.images_before_text() ? encode_after_images(chat, images) : encode_with_image_tokens(chat, images);
+  return config_.puts_images_before_text() ? encode_after_images(chat, images) : encode_with_image_tokens(chat, images);
 }
 
 EncodedChat Processor::encode_with_image_tokens(const text::RenderedChat& chat,

@@ -57,11 +57,11 @@ class ImageProcessor {
 /// Returns the text of an image: `<|global_image|>` and the global image's tokens, then for each
 /// cell `<row_r_col_c>` and its image tokens. A single cell is omitted if the global image has a
 /// token. Without max_img_size, the text has image tokens only. REQUIRES:
-/// !config.images_before_text().
+/// !config.puts_images_before_text().
 std::string format_image_text(const Config& config, TileGrid grid);
 
 /// Returns the number of tokens of format_image_text(), or the number of image features if
-/// config.images_before_text().
+/// config.puts_images_before_text().
 int64_t count_image_text_tokens(const Config& config, TileGrid grid);
 
 /// Loads nanoVLM's tokenizer: `folder`/tokenizer.json, with the tokens of vlm_extra_tokens appended
@@ -88,7 +88,7 @@ class Processor final : public ConversationProcessor {
   int64_t max_positions() const override { return config_.max_positions; }
   std::string describe_position_overflow(const std::string& id, int64_t tokens) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
-  /// Tokenizes a chat whose image features precede the text (config.images_before_text()).
+  /// Tokenizes a chat whose image features precede the text (config.puts_images_before_text()).
   EncodedChat encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
   /// Tokenizes a chat with image tokens in the text.
   EncodedChat encode_with_image_tokens(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;

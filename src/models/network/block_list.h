@@ -92,7 +92,8 @@ class BlockList {
       const bool is_recomputed = i < recompute.count && c10::GradMode::is_enabled();
       const auto checkpoint_mode =
           i < recompute.num_selective ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
-      hidden = is_recomputed ? nn::run_checkpointed(run_block, hidden, entry.parameters, checkpoint_mode) : run_block(hidden);
+      hidden = is_recomputed ? nn::run_checkpointed(run_block, hidden, entry.parameters, checkpoint_mode)
+                             : run_block(hidden);
       if (store_->has_block_unsharder() && hidden.requires_grad()) register_backward_use(hidden, entry);
       for (size_t index = 0; index < options.output_blocks.size(); ++index) {
         if (options.output_blocks[index] == i) outputs.intermediates[index] = hidden;

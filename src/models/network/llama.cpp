@@ -152,9 +152,9 @@ at::Tensor LlamaBlock::attend(const at::Tensor& qkv, const LlamaContext& context
 }
 
 at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
-  nn::Branch branch = qkv_.forward_branch(input_layernorm_.make_linear_input(x));
+  nn::ResidualBranch branch = qkv_.forward_branch(input_layernorm_.make_linear_input(x));
   const at::Tensor attended = out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream);
-  const nn::Branch mlp = gate_up_proj_.forward_branch(post_attention_layernorm_.make_linear_input(attended));
+  const nn::ResidualBranch mlp = gate_up_proj_.forward_branch(post_attention_layernorm_.make_linear_input(attended));
   return down_proj_(nn::swiglu(mlp.value), /*residual=*/mlp.stream);
 }
 
@@ -162,7 +162,7 @@ LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& confi
     : config_(config),
       embedding_((scope / config.names.embedding)
                      .add_embedding("weight", {config.vocab_size, config.hidden_size},
-                                nn::InitialValues::kaiming(config.hidden_size))),
+                                    nn::InitialValues::kaiming(config.hidden_size))),
       rotary_frequencies_(config.rope.compute_frequencies(config.head_dim).to(embedding_.device())),
       rotary_axes_(config.rope.make_pair_axes().to(embedding_.device())),
       blocks_(scope / config.names.blocks, config.layers, config, memory::Component::kLanguage),
@@ -207,8 +207,9 @@ ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFea
 
 CausalLlama::CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output)
     : text_(scope, config),
-      output_weight_(config.tie_word_embeddings ? text_.embedding_weight()
-                                                : output.add_parameter("weight", {config.vocab_size, config.hidden_size},
-                                                                   nn::InitialValues::kaiming(config.hidden_size))) {}
+      output_weight_(config.tie_word_embeddings
+                         ? text_.embedding_weight()
+                         : output.add_parameter("weight", {config.vocab_size, config.hidden_size},
+                                                nn::InitialValues::kaiming(config.hidden_size))) {}
 
 }  // namespace vlmtrain::models

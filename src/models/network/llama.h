@@ -87,9 +87,9 @@ class LlamaBlock {
   at::Tensor attend(const at::Tensor& qkv, const LlamaContext& context) const;
 
   nn::HeadShape head_shape_;
-  nn::Linears qkv_;
+  nn::MergedLinear qkv_;
   nn::Linear out_proj_;
-  nn::Linears gate_up_proj_;
+  nn::MergedLinear gate_up_proj_;
   nn::Linear down_proj_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
   std::optional<nn::QkNorm> head_norms_;

@@ -113,11 +113,13 @@ TwoWayTransformer::TwoWayTransformer(const nn::ParameterScope& scope, const TwoW
       final_norm_(scope / "layer_norm_final_attn", config.hidden_size, kFinalNormEpsilon) {}
 
 TokensAndFeatures TwoWayTransformer::operator()(const TokensAndFeatures& x, const at::Tensor& feature_positions) const {
-  TokensAndFeatures state = x;
-  for (const TwoWayBlock& block : blocks_) state = block(state, x.tokens, feature_positions);
+  TokensAndFeatures tokens_and_features = x;
+  for (const TwoWayBlock& block : blocks_)
+    tokens_and_features = block(tokens_and_features, x.tokens, feature_positions);
   const at::Tensor attended =
-      final_attention_(state.tokens + x.tokens, state.features + feature_positions, state.features);
-  return {.tokens = final_norm_(state.tokens + attended), .features = state.features};
+      final_attention_(tokens_and_features.tokens + x.tokens, tokens_and_features.features + feature_positions,
+                       tokens_and_features.features);
+  return {.tokens = final_norm_(tokens_and_features.tokens + attended), .features = tokens_and_features.features};
 }
 
 MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const std::string& source) {
@@ -128,7 +130,7 @@ MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const
   layers = read_size(json, "num_hidden_layers", layers, kMaxBlocks, source);
   heads = read_size(json, "num_attention_heads", heads, kMaxLayerWidth, source);
   rate = read_size(json, "attention_downsample_rate", rate, kMaxLayerWidth, source);
-  config.mask_tokens = read_size(json, "num_multimask_outputs", config.mask_tokens - 1, kMaxBlocks, source) + 1;
+  config.num_mask_tokens = read_size(json, "num_multimask_outputs", config.num_mask_tokens - 1, kMaxBlocks, source) + 1;
   eps = read_number(json, "layer_norm_eps", eps, kNormEpsRange, source);
   activation = parse_activation(io::get_or<std::string>(json, "hidden_act", "relu", source), "hidden_act", source);
   if (hidden % rate != 0 || hidden / rate % heads != 0) {
@@ -160,14 +162,15 @@ at::Tensor ConvTranspose2x2::operator()(const at::Tensor& x) const {
 }
 
 MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& config)
-    : frequencies_((scope.with_component(Component::kConstant) / "shared_image_embedding")
-                       .add_parameter("positional_embedding", {2, config.hidden_size() / 2}, {.mean = 0, .deviation = 1})),
+    : frequencies_(
+          (scope.with_component(Component::kConstant) / "shared_image_embedding")
+              .add_parameter("positional_embedding", {2, config.hidden_size() / 2}, {.mean = 0, .deviation = 1})),
       no_mask_((scope.with_component(Component::kMaskDecoder) / "prompt_encoder" / "no_mask_embed")
                    .add_parameter("weight", {1, config.hidden_size()}, kNoMaskInitialization)),
       iou_token_((make_decoder_scope(scope) / "iou_token")
                      .add_parameter("weight", {1, config.hidden_size()}, kTokenInitialization)),
       mask_tokens_((make_decoder_scope(scope) / "mask_tokens")
-                       .add_parameter("weight", {config.mask_tokens, config.hidden_size()}, kTokenInitialization)),
+                       .add_parameter("weight", {config.num_mask_tokens, config.hidden_size()}, kTokenInitialization)),
       transformer_(make_decoder_scope(scope) / "transformer", config.transformer),
       upscale1_(make_decoder_scope(scope) / "upscale_conv1", config.hidden_size(), config.hidden_size() / 4),
       upscale_norm_(make_decoder_scope(scope) / "upscale_layer_norm", config.hidden_size() / 4, kUpscaleNormEpsilon),

@@ -86,7 +86,7 @@ class TwoWayTransformer {
 /// The configuration of SAM's mask decoder. All published checkpoints have the default values.
 struct MaskDecoderConfig {
   TwoWayTransformerConfig transformer = {};
-  int64_t mask_tokens = 4;  ///< tokens of masks, of which only the first is used
+  int64_t num_mask_tokens = 4;  ///< tokens of masks, of which only the first is used
 
   int64_t hidden_size() const { return transformer.hidden_size; }
 

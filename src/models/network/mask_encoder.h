@@ -42,7 +42,7 @@ class RecomputedBlocks {
 
   /// Adds the Block that make() returns. make() must add the Block's parameters to `store`.
   template <class Make>
-  void add(nn::ParameterStore& store, const Make& make) {
+  void add_block(nn::ParameterStore& store, const Make& make) {
     const size_t first = store.all().size();
     Entry entry{.block = make(), .parameters = {}};
     for (size_t i = first; i < store.all().size(); ++i) {

@@ -17,7 +17,8 @@ at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize 
   if (kernels::is_available(kernels::Kernel::kPatchify, pixels.bytes) && dtype != at::kDouble) {
     return kernels::patchify(pixels, patch, dtype);
   }
-  const at::Tensor bytes = pixels.image_indices.defined() ? pixels.bytes.index_select(0, pixels.image_indices) : pixels.bytes;
+  const at::Tensor bytes =
+      pixels.image_indices.defined() ? pixels.bytes.index_select(0, pixels.image_indices) : pixels.bytes;
   const int64_t images = bytes.size(0), rows = bytes.size(2) / patch.height, columns = bytes.size(3) / patch.width;
   return image::normalize_pixels(bytes, pixels.normalization)
       .to(dtype)

@@ -48,10 +48,10 @@ constexpr NumberRange kBetaRange{0, 1e6};
 double read_yarn_scale(const nlohmann::json& rope, double factor, const std::string& source) {
   const double numerator = io::get_or<double>(rope, "mscale", 0, source);
   const double denominator = io::get_or<double>(rope, "mscale_all_dim", 0, source);
-  const double computed = numerator != 0 && denominator != 0
-                              ? compute_yarn_scale(factor, numerator) / compute_yarn_scale(factor, denominator)
-                              : compute_yarn_scale(factor, 1);
-  return read_number(rope, "attention_factor", computed, kAttentionFactorRange, source);
+  const double computed_scale = numerator != 0 && denominator != 0
+                                    ? compute_yarn_scale(factor, numerator) / compute_yarn_scale(factor, denominator)
+                                    : compute_yarn_scale(factor, 1);
+  return read_number(rope, "attention_factor", computed_scale, kAttentionFactorRange, source);
 }
 
 /// Returns the scaled frequencies, with transformers' arithmetic (_compute_llama3_parameters in
@@ -79,16 +79,16 @@ at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
     return dimensions * std::log(rope.original_max_positions / (num_rotations * 2 * std::numbers::pi)) /
            (2 * std::log(rope.theta));
   };
-  double first = find_correction_dim(rope.beta_fast);
-  double last = find_correction_dim(rope.beta_slow);
+  double first_dim = find_correction_dim(rope.beta_fast);
+  double last_dim = find_correction_dim(rope.beta_slow);
   if (rope.truncate) {
-    first = std::floor(first);
-    last = std::ceil(last);
+    first_dim = std::floor(first_dim);
+    last_dim = std::ceil(last_dim);
   }
-  first = std::max(first, 0.0);
-  last = std::min(last, dimensions - 1);
-  if (first == last) last += 0.001;  // as in transformers; prevents a division by zero
-  const at::Tensor ramp = ((at::arange(head_dim / 2, at::kFloat) - first) / (last - first)).clamp_(0, 1);
+  first_dim = std::max(first_dim, 0.0);
+  last_dim = std::min(last_dim, dimensions - 1);
+  if (first_dim == last_dim) last_dim += 0.001;  // as in transformers; prevents a division by zero
+  const at::Tensor ramp = ((at::arange(head_dim / 2, at::kFloat) - first_dim) / (last_dim - first_dim)).clamp_(0, 1);
   const at::Tensor extrapolation_factor = 1 - ramp;
   const at::Tensor pos_freqs = at::pow(rope.theta, at::arange(0, head_dim, 2, at::kFloat).div_(dimensions));
   const at::Tensor inv_freq_interpolation = (rope.factor * pos_freqs).reciprocal_();
@@ -121,12 +121,12 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
   }
   if (result.type == RopeType::kLinear) return result;
 
-  const char* const original_key = "original_max_position_embeddings";
+  const char* const original_positions_key = "original_max_position_embeddings";
   const int64_t max_positions = read_size(config, "max_position_embeddings", 2048, kMaxPositions, source);
-  result.original_max_positions = static_cast<double>(
-      read_size(config, original_key,
-                read_size(rope, original_key, max_positions, kMaxPositions, fmt::format("{} ({})", source, key)),
-                kMaxPositions, source));
+  result.original_max_positions = static_cast<double>(read_size(
+      config, original_positions_key,
+      read_size(rope, original_positions_key, max_positions, kMaxPositions, fmt::format("{} ({})", source, key)),
+      kMaxPositions, source));
   if (result.type == RopeType::kLlama3) {
     result.low_freq_factor = io::get<double>(rope, "low_freq_factor", source);
     result.high_freq_factor = io::get<double>(rope, "high_freq_factor", source);
@@ -158,7 +158,7 @@ at::Tensor RopeConfig::compute_frequencies(int64_t head_dim) const {
 }
 
 at::Tensor RopeConfig::make_pair_axes() const {
-  if (interleaved) {
+  if (is_interleaved) {
     at::Tensor axes = at::zeros({std::accumulate(sections.begin(), sections.end(), int64_t{0})}, at::kLong);
     for (int64_t axis = 1; axis < std::ssize(sections); ++axis) {
       const int64_t end = data::kPositionAxes * sections[static_cast<size_t>(axis)];

@@ -36,7 +36,7 @@ struct RopeConfig {
   /// Interleaves the axes (Qwen3-VL, Bai et al. 2025, arXiv 2511.21631). Pairs 1, 4, 7, … rotate
   /// with height and pairs 2, 5, 8, … with width, as many as their sections specify. All other
   /// pairs rotate with time.
-  bool interleaved = false;
+  bool is_interleaved = false;
 
   /// Reads `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (transformers 4)
   /// of a text config. Throws UserError (kBadData) for other types, such as `dynamic`. `source`

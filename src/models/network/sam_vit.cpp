@@ -21,7 +21,7 @@ namespace {
 /// Adds a table of relative positions, [2 · side − 1, head_dim]; undefined if the config has none.
 at::Tensor make_relative_table(const nn::ParameterScope& scope, const char* name, const SamVitConfig& config,
                                int64_t side) {
-  if (!config.relative_positions) return {};
+  if (!config.uses_relative_positions) return {};
   return scope.add_parameter(name, {2 * side - 1, config.hidden_size / config.heads}, nn::InitialValues::zeros());
 }
 
@@ -40,7 +40,7 @@ constexpr double kNeckEpsilon = 1e-6;          // of SAM's LayerNorm2d
 RecomputedBlocks make_sam_vit_blocks(const ParameterScope& scope, const SamVitConfig& config) {
   RecomputedBlocks blocks;
   for (int64_t i = 0; i < config.layers; ++i) {
-    blocks.add(scope.store(), [&] { return SamVitBlock(scope / i, config, config.get_window_size(i)); });
+    blocks.add_block(scope.store(), [&] { return SamVitBlock(scope / i, config, config.get_window_size(i)); });
   }
   return blocks;
 }
@@ -48,7 +48,7 @@ RecomputedBlocks make_sam_vit_blocks(const ParameterScope& scope, const SamVitCo
 }  // namespace
 
 SamVitConfig SamVitConfig::from_json(const nlohmann::json& json, const std::string& source) {
-  constexpr NumberRange kMlpRatios{0, 1000};
+  constexpr NumberRange kMlpRatioRange{0, 1000};
   SamVitConfig config;
   config.hidden_size = read_size(json, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
   config.output_channels = read_size(json, "output_channels", config.output_channels, kMaxLayerWidth, source);
@@ -58,13 +58,13 @@ SamVitConfig SamVitConfig::from_json(const nlohmann::json& json, const std::stri
   config.patch_size = read_size(json, "patch_size", config.patch_size, kMaxImageSide, source);
   config.layer_norm_eps = read_number(json, "layer_norm_eps", config.layer_norm_eps, kNormEpsRange, source);
   config.qkv_bias = io::get_or<bool>(json, "qkv_bias", true, source);
-  config.absolute_positions = io::get_or<bool>(json, "use_abs_pos", true, source);
-  config.relative_positions = io::get_or<bool>(json, "use_rel_pos", true, source);
+  config.uses_absolute_positions = io::get_or<bool>(json, "use_abs_pos", true, source);
+  config.uses_relative_positions = io::get_or<bool>(json, "use_rel_pos", true, source);
   config.window_size = read_size(json, "window_size", config.window_size, kMaxImageSide, source);
   config.global_blocks = io::get_or<std::vector<int64_t>>(json, "global_attn_indexes", config.global_blocks, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "gelu", source);
   config.activation = parse_activation(activation, "hidden_act", source);
-  const double mlp_ratio = read_number(json, "mlp_ratio", 4.0, kMlpRatios, source);
+  const double mlp_ratio = read_number(json, "mlp_ratio", 4.0, kMlpRatioRange, source);
   const auto mlp_dim = static_cast<int64_t>(static_cast<double>(config.hidden_size) * mlp_ratio);
   config.mlp_dim = read_size(json, "mlp_dim", mlp_dim, kMaxLayerWidth, source);
   check_size(config.mlp_dim, "mlp_dim", kMaxLayerWidth, source);
@@ -99,7 +99,7 @@ double SamVitConfig::num_parameters() const {
   // convolution.
   const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(mlp_dim));
   const auto patch = static_cast<double>(3 * patch_size * patch_size);
-  const auto num_positions = absolute_positions ? static_cast<double>(side() * side()) : 0.0;
+  const auto num_positions = uses_absolute_positions ? static_cast<double>(side() * side()) : 0.0;
   return static_cast<double>(layers) * block + hidden * (patch + num_positions + channels) + 9.0 * channels * channels;
 }
 
@@ -119,16 +119,16 @@ SamVitAttention::SamVitAttention(const nn::ParameterScope& scope, const SamVitCo
 /// heads, side² (queries), side² (keys)].
 at::Tensor SamVitAttention::compute_relative_bias(const at::Tensor& query) const {
   const int64_t squares = query.size(0);
-  const at::Tensor by_row = query.view({squares, side_, side_, heads_, -1}).permute({1, 0, 3, 2, 4});
-  const at::Tensor by_column = by_row.transpose(0, 3);
+  const at::Tensor queries_by_row = query.view({squares, side_, side_, heads_, -1}).permute({1, 0, 3, 2, 4});
+  const at::Tensor queries_by_column = queries_by_row.transpose(0, 3);
   // [side, squares, heads, side, head_dim] → [side, squares, heads, side, side]; the last dimension
   // belongs to the keys.
   const auto multiply = [this](const at::Tensor& queries, const at::Tensor& table) {
     return at::bmm(queries.flatten(1, 3), gather_relative_positions(table, side_))
         .view({side_, -1, heads_, side_, side_});
   };
-  const at::Tensor row_bias = multiply(by_row, rel_pos_h_).permute({1, 2, 0, 3, 4}).contiguous();
-  const at::Tensor column_bias = multiply(by_column, rel_pos_w_).permute({1, 2, 3, 0, 4}).contiguous();
+  const at::Tensor row_bias = multiply(queries_by_row, rel_pos_h_).permute({1, 2, 0, 3, 4}).contiguous();
+  const at::Tensor column_bias = multiply(queries_by_column, rel_pos_w_).permute({1, 2, 3, 0, 4}).contiguous();
   return (row_bias.unsqueeze(5) + column_bias.unsqueeze(4)).view({squares, heads_, side_ * side_, side_ * side_});
 }
 
@@ -184,17 +184,17 @@ SamVit::SamVit(const ParameterScope& scope, const SamVitConfig& config)
     : config_(config),
       patch_weight_((scope / "patch_embed" / "projection")
                         .add_parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
-                                   InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
+                                       InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
       patch_bias_(
           (scope / "patch_embed" / "projection").add_parameter("bias", {config.hidden_size}, InitialValues::zeros())),
-      pos_embed_(config.absolute_positions
+      pos_embed_(config.uses_absolute_positions
                      ? scope.add_parameter("pos_embed", {1, config.side(), config.side(), config.hidden_size},
-                                       {.mean = 0, .deviation = kSamPositionDeviation})
+                                           {.mean = 0, .deviation = kSamPositionDeviation})
                      : at::Tensor()),
       blocks_(make_sam_vit_blocks(scope / "layers", config)),
       neck_weight_((scope / "neck" / "conv1")
                        .add_parameter("weight", {config.output_channels, config.hidden_size, 1, 1},
-                                  InitialValues::kaiming(config.hidden_size))),
+                                      InitialValues::kaiming(config.hidden_size))),
       neck_norm1_(scope / "neck" / "layer_norm1", config.output_channels, kNeckEpsilon),
       neck_convolution_(scope / "neck" / "conv2",
                         {.in_channels = config.output_channels, .out_channels = config.output_channels, .kernel = 3},

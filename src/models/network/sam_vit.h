@@ -28,8 +28,8 @@ struct SamVitConfig {
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kGelu;
   bool qkv_bias = true;
-  bool absolute_positions = true;
-  bool relative_positions = true;
+  bool uses_absolute_positions = true;
+  bool uses_relative_positions = true;
   int64_t window_size = 14;                            ///< side of the attention windows, in patches
   std::vector<int64_t> global_blocks = {2, 5, 8, 11};  ///< blocks with attention over the full image
 

@@ -12,9 +12,9 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr NumberRange kWidthRatios{0, 64};
+constexpr NumberRange kWidthRatioRange{0, 64};
 // The offset table has window⁴ entries, 16.8 million at 64; published models have at most 14.
-constexpr int64_t kMaxWindow = 64;
+constexpr int64_t kMaxWindowSize = 64;
 constexpr int64_t kMaxStages = 16;  // published models have 4
 
 /// A config key with one number per stage.
@@ -27,9 +27,9 @@ struct StageKey {
 constexpr StageKey kStageKeys[] = {{"embed_dims", &TinyVitStage::width, kMaxLayerWidth},
                                    {"depths", &TinyVitStage::blocks, kMaxBlocks},
                                    {"num_heads", &TinyVitStage::heads, kMaxLayerWidth},
-                                   {"window_sizes", &TinyVitStage::window, kMaxWindow}};
+                                   {"window_sizes", &TinyVitStage::window, kMaxWindowSize}};
 
-std::vector<int64_t> collect_values(const std::vector<TinyVitStage>& stages, int64_t TinyVitStage::*member) {
+std::vector<int64_t> collect_stage_values(const std::vector<TinyVitStage>& stages, int64_t TinyVitStage::*member) {
   std::vector<int64_t> numbers;
   numbers.reserve(stages.size());
   for (const TinyVitStage& stage : stages) numbers.push_back(stage.*member);
@@ -40,7 +40,7 @@ std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vec
                                       const std::string& source) {
   std::vector<TinyVitStage> stages;
   for (const auto& [key, member, max] : kStageKeys) {
-    const auto numbers = io::get_or<std::vector<int64_t>>(json, key, collect_values(defaults, member), source);
+    const auto numbers = io::get_or<std::vector<int64_t>>(json, key, collect_stage_values(defaults, member), source);
     if (stages.empty()) {
       check_size(std::ssize(numbers), fmt::format("the length of {}", key), kMaxStages, source);
       stages.resize(numbers.size());
@@ -92,22 +92,23 @@ nn::ConvolutionShape make_embedding_shape(int64_t in_channels, int64_t out_chann
   return {.in_channels = in_channels, .out_channels = out_channels, .kernel = 3, .stride = 2};
 }
 
-void add_stage(RecomputedBlocks& blocks, const nn::ParameterScope& scope, const TinyVitConfig& config, size_t index) {
+void add_stage_blocks(RecomputedBlocks& blocks, const nn::ParameterScope& scope, const TinyVitConfig& config,
+                      size_t index) {
   const TinyVitStage& stage = config.stages[index];
   const bool is_convolutional = index == 0;
-  const at::Tensor offsets =
-      is_convolutional ? at::Tensor() : make_window_offsets(stage.window, scope.store().options().device());
+  const at::Tensor bias_indices =
+      is_convolutional ? at::Tensor() : make_bias_indices(stage.window, scope.store().options().device());
   for (int64_t i = 0; i < stage.blocks; ++i) {
     const nn::ParameterScope block_scope = scope / "blocks" / i;
     if (is_convolutional) {
-      blocks.add(scope.store(),
-                 [&] { return MBConv(block_scope, stage.width, config.compute_expanded_channels(stage.width)); });
+      blocks.add_block(scope.store(),
+                       [&] { return MBConv(block_scope, stage.width, config.compute_expanded_channels(stage.width)); });
     } else {
-      blocks.add(scope.store(), [&] { return TinyVitBlock(block_scope, config, stage, offsets); });
+      blocks.add_block(scope.store(), [&] { return TinyVitBlock(block_scope, config, stage, bias_indices); });
     }
   }
   if (index + 1 == config.stages.size()) return;
-  blocks.add(scope.store(), [&] {
+  blocks.add_block(scope.store(), [&] {
     return PatchMerging(scope / "downsample", stage.width, config.stages[index + 1].width,
                         config.has_downsampling(index) ? 2 : 1);
   });
@@ -116,7 +117,7 @@ void add_stage(RecomputedBlocks& blocks, const nn::ParameterScope& scope, const 
 RecomputedBlocks make_tiny_vit_blocks(const nn::ParameterScope& scope, const TinyVitConfig& config) {
   RecomputedBlocks blocks;
   for (size_t i = 0; i < config.stages.size(); ++i) {
-    add_stage(blocks, scope / static_cast<int64_t>(i), config, i);
+    add_stage_blocks(blocks, scope / static_cast<int64_t>(i), config, i);
   }
   return blocks;
 }
@@ -127,10 +128,10 @@ TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::st
   TinyVitConfig config;
   config.image_size = read_size(json, "image_size", config.image_size, kMaxImageSide, source);
   config.stages = read_stages(json, config.stages, source);
-  config.mlp_ratio = read_number(json, "mlp_ratio", config.mlp_ratio, kWidthRatios, source);
+  config.mlp_ratio = read_number(json, "mlp_ratio", config.mlp_ratio, kWidthRatioRange, source);
   config.mbconv_expand_ratio =
-      read_number(json, "mbconv_expand_ratio", config.mbconv_expand_ratio, kWidthRatios, source);
-  config.local_conv_size = read_size(json, "local_conv_size", config.local_conv_size, kMaxWindow, source);
+      read_number(json, "mbconv_expand_ratio", config.mbconv_expand_ratio, kWidthRatioRange, source);
+  config.local_conv_size = read_size(json, "local_conv_size", config.local_conv_size, kMaxWindowSize, source);
   config.last_merging_keeps_size =
       io::get_or<bool>(json, "last_merging_keeps_size", config.last_merging_keeps_size, source);
   config.out_channels = read_size(json, "out_channels", config.out_channels, kMaxLayerWidth, source);

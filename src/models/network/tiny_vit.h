@@ -45,7 +45,7 @@ struct TinyVitConfig {
   /// last stage.
   bool has_downsampling(size_t stage) const { return !last_merging_keeps_size || stage + 2 < stages.size(); }
   int64_t stride() const;         ///< pixels per feature along an image's side
-  int64_t num_blocks() const;         ///< blocks of all stages, without mergings
+  int64_t num_blocks() const;     ///< blocks of all stages, without mergings
   double num_parameters() const;  ///< estimate
   /// Returns the hidden features of an MLP, or the inner channels of an MBConv, in a stage of
   /// `width` channels. Rounded down.

@@ -54,7 +54,7 @@ at::Tensor PatchMerging::operator()(const at::Tensor& x) const {
   return conv3_(at::gelu(conv2_(at::gelu(conv1_(x)))));
 }
 
-at::Tensor make_window_offsets(int64_t window, at::Device device) {
+at::Tensor make_bias_indices(int64_t window, at::Device device) {
   const at::Tensor positions = at::arange(window, at::TensorOptions(at::kLong));
   const at::Tensor distance = (positions.unsqueeze(1) - positions.unsqueeze(0)).abs();
   const at::Tensor rows = distance.view({window, 1, window, 1});
@@ -62,20 +62,20 @@ at::Tensor make_window_offsets(int64_t window, at::Device device) {
   return (rows * window + columns).flatten().to(device);
 }
 
-WindowAttention::WindowAttention(const nn::ParameterScope& scope, const TinyVitStage& stage, at::Tensor offsets,
+WindowAttention::WindowAttention(const nn::ParameterScope& scope, const TinyVitStage& stage, at::Tensor bias_indices,
                                  double initial_gain)
     : heads_(stage.heads),
       norm_(scope / "norm", stage.width, kAttentionNormEpsilon),
       qkv_(scope / "qkv", stage.width, 3 * stage.width, true),
       projection_(scope / "proj", stage.width, stage.width, true, initial_gain),
-      biases_(
-          scope.add_parameter("attention_biases", {stage.heads, stage.window * stage.window}, nn::InitialValues::zeros())),
-      offsets_(std::move(offsets)) {}
+      biases_(scope.add_parameter("attention_biases", {stage.heads, stage.window * stage.window},
+                                  nn::InitialValues::zeros())),
+      bias_indices_(std::move(bias_indices)) {}
 
 /// Returns the bias of all pairs of positions, [1, heads, positions, positions]. Gathers it in
 /// fp32, so that the gradient of an entry, a sum over hundreds of pairs, accumulates in fp32.
 at::Tensor WindowAttention::gather_bias(int64_t positions, at::ScalarType dtype) const {
-  return biases_.to(at::kFloat).index_select(1, offsets_).to(dtype).view({1, heads_, positions, positions});
+  return biases_.to(at::kFloat).index_select(1, bias_indices_).to(dtype).view({1, heads_, positions, positions});
 }
 
 at::Tensor WindowAttention::operator()(const at::Tensor& x) const {
@@ -111,9 +111,9 @@ at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::Int
 }
 
 TinyVitBlock::TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig& config, const TinyVitStage& stage,
-                           const at::Tensor& offsets)
+                           const at::Tensor& bias_indices)
     : window_(stage.window),
-      attention_(scope / "attn", stage, offsets, compute_residual_gain(config.num_blocks())),
+      attention_(scope / "attn", stage, bias_indices, compute_residual_gain(config.num_blocks())),
       norm_(scope / "mlp" / "norm", stage.width, kMlpNormEpsilon),
       fc1_(scope / "mlp" / "fc1", stage.width, config.compute_mlp_width(stage.width), true),
       fc2_(scope / "mlp" / "fc2", config.compute_mlp_width(stage.width), stage.width, true,

@@ -52,15 +52,16 @@ class PatchMerging {
 /// Returns the index into the bias table for each pair of positions in a window, |Δrow| · window +
 /// |Δcolumn|, as int64 [window⁴] on `device`. The bias table has the same order as in the original
 /// code.
-at::Tensor make_window_offsets(int64_t window, at::Device device);
+at::Tensor make_bias_indices(int64_t window, at::Device device);
 
 /// Attention within windows, with a learned bias per offset (Graham et al. 2021, arXiv 2104.01136,
 /// section 4.2).
 class WindowAttention {
  public:
-  /// Builds the attention. `offsets` come from make_window_offsets(); blocks may share them.
+  /// Builds the attention. `bias_indices` come from make_bias_indices(); blocks may share them.
   /// `initial_gain` scales the output projection's initial weights.
-  WindowAttention(const nn::ParameterScope& scope, const TinyVitStage& stage, at::Tensor offsets, double initial_gain);
+  WindowAttention(const nn::ParameterScope& scope, const TinyVitStage& stage, at::Tensor bias_indices,
+                  double initial_gain);
 
   /// Maps x [windows, window², width] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
@@ -72,8 +73,8 @@ class WindowAttention {
   nn::LayerNorm norm_;
   nn::Linear qkv_;  // per head: query, key and value
   nn::Linear projection_;
-  at::Tensor biases_;   // [heads, window²]
-  at::Tensor offsets_;  // int64 [window⁴]
+  at::Tensor biases_;        // [heads, window²]
+  at::Tensor bias_indices_;  // int64 [window⁴]
 };
 
 /// Splits x [images, height, width, channels] into windows [images · rows · columns, window²,
@@ -87,9 +88,9 @@ at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::Int
 /// connects the windows, and an MLP (Wu et al. 2022, arXiv 2207.10666, section 3.3).
 class TinyVitBlock {
  public:
-  /// Builds the block. `offsets` are make_window_offsets(stage.window).
+  /// Builds the block. `bias_indices` are make_bias_indices(stage.window).
   TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig& config, const TinyVitStage& stage,
-               const at::Tensor& offsets);
+               const at::Tensor& bias_indices);
 
   /// Maps x [images, width, height, columns] → the same shape, a view of [images, height, columns,
   /// width]

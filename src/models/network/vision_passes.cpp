@@ -20,8 +20,8 @@ std::vector<GridPass> split_grids(const std::vector<data::PatchGrid>& grids, int
     // An empty pass takes at least one frame, even if it exceeds the limit.
     for (int64_t remaining = grid.frames; remaining > 0;) {
       if (passes.back().patches > 0 && passes.back().patches + patches_per_frame > rows_per_pass) passes.emplace_back();
-      const int64_t available = (rows_per_pass - passes.back().patches) / patches_per_frame;
-      const int64_t frames = std::clamp<int64_t>(available, 1, remaining);
+      const int64_t available_frames = (rows_per_pass - passes.back().patches) / patches_per_frame;
+      const int64_t frames = std::clamp<int64_t>(available_frames, 1, remaining);
       passes.back().grids.push_back({frames, grid.rows, grid.columns});
       passes.back().patches += frames * patches_per_frame;
       remaining -= frames;
@@ -31,12 +31,12 @@ std::vector<GridPass> split_grids(const std::vector<data::PatchGrid>& grids, int
 }
 
 /// Assigns each unit to the pass with its rows. REQUIRES: no unit crosses a pass boundary.
-void distribute_to_passes(const std::vector<nn::DropoutSegment>& units, std::vector<VisionInput>& passes) {
-  auto unit = units.begin();
+void distribute_to_passes(const std::vector<nn::DropoutSegment>& dropout_segments, std::vector<VisionInput>& passes) {
+  auto segment = dropout_segments.begin();
   for (auto& pass : passes) {
-    for (int64_t rows = pass.pixel_values.size(0); rows > 0 && unit != units.end(); ++unit) {
-      pass.units.push_back(*unit);
-      rows -= unit->row_share;
+    for (int64_t rows = pass.pixel_values.size(0); rows > 0 && segment != dropout_segments.end(); ++segment) {
+      pass.dropout_segments.push_back(*segment);
+      rows -= segment->row_share;
     }
   }
 }
@@ -65,7 +65,7 @@ std::vector<VisionInput> split_vision_passes(const VisionInput& vision, int64_t 
       first += pass.patches;
     }
   }
-  distribute_to_passes(vision.units, passes);
+  distribute_to_passes(vision.dropout_segments, passes);
   distribute_to_passes(vision.modalities, passes);
   return passes;
 }

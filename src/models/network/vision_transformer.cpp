@@ -27,10 +27,10 @@ constexpr double kPositionDeviation = 0.5;
 /// fractional coordinates in fp32. The same arithmetic is necessary, because rounding can move a
 /// patch into a neighboring bucket.
 at::Tensor make_bucketed_positions(int64_t side) {
-  const auto fp32 = at::TensorOptions(at::kFloat);
+  const auto fp32_options = at::TensorOptions(at::kFloat);
   const double step = 1.0 / static_cast<double>(side);
-  const at::Tensor boundaries = at::arange(step, 1.0, step, fp32);
-  const at::Tensor coordinates = (at::arange(side, fp32) * static_cast<float>(step)).clamp_max(1.0 - 1e-6);
+  const at::Tensor boundaries = at::arange(step, 1.0, step, fp32_options);
+  const at::Tensor coordinates = (at::arange(side, fp32_options) * static_cast<float>(step)).clamp_max(1.0 - 1e-6);
   const at::Tensor buckets = at::bucketize(coordinates, boundaries, /*out_int32=*/false, /*right=*/true);
   return (buckets.unsqueeze(1) * side + buckets.unsqueeze(0)).flatten();
 }
@@ -49,16 +49,16 @@ void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig
   const nn::Linear fc2(scope / "mlp" / "fc2", config.intermediate_size, hidden, true);
 }
 
-nn::Linears make_qkv_proj(const ParameterScope& scope, const VisionTransformerConfig& config) {
+nn::MergedLinear make_qkv_proj(const ParameterScope& scope, const VisionTransformerConfig& config) {
   const int64_t hidden = config.hidden_size;
-  if (config.fused_qkv) {
+  if (config.has_fused_qkv) {
     return {{scope / config.names.qkv}, hidden, {3 * hidden}, config.qkv_bias};
   }
   return {scope, {"q_proj", "k_proj", "v_proj"}, hidden, {hidden, hidden, hidden}, config.qkv_bias};
 }
 
 std::vector<int64_t> get_position_shape(const VisionTransformerConfig& config) {
-  if (config.batched_positions) return {1, config.rows_per_tile(), config.hidden_size};
+  if (config.has_batched_positions) return {1, config.rows_per_tile(), config.hidden_size};
   return {config.rows_per_tile(), config.hidden_size};
 }
 
@@ -117,31 +117,30 @@ at::Tensor VisionBlock::attend(const at::Tensor& qkv, const nn::Segments& tiles)
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  nn::Branch branch = qkv_.forward_branch(norm1_.make_linear_input(x));
+  nn::ResidualBranch branch = qkv_.forward_branch(norm1_.make_linear_input(x));
   const at::Tensor attended = out_proj_(attend(branch.take_value(), tiles), /*residual=*/branch.stream);
-  const nn::Branch mlp = fc1_.forward_branch(norm2_.make_linear_input(attended));
+  const nn::ResidualBranch mlp = fc1_.forward_branch(norm2_.make_linear_input(attended));
   return fc2_(nn::apply_activation(activation_, mlp.value), /*residual=*/mlp.stream);
 }
 
 VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTransformerConfig& config)
     : config_(config),
-      class_embedding_(config.class_token ? (scope / "embeddings")
-                                                .add_parameter("class_embedding", {config.hidden_size},
-                                                           {.mean = 0, .deviation = kPositionDeviation})
-                                          : at::Tensor()),
+      class_embedding_(config.has_class_token ? (scope / "embeddings")
+                                                    .add_parameter("class_embedding", {config.hidden_size},
+                                                                   {.mean = 0, .deviation = kPositionDeviation})
+                                              : at::Tensor()),
       patch_weight_((scope / config.names.patch_embedding)
                         .add_parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
-                                   InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
-      patch_bias_(
-          config.patch_bias
-              ? (scope / config.names.patch_embedding).add_parameter("bias", {config.hidden_size}, InitialValues::zeros())
-              : at::Tensor()),
+                                       InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
+      patch_bias_(config.has_patch_bias ? (scope / config.names.patch_embedding)
+                                              .add_parameter("bias", {config.hidden_size}, InitialValues::zeros())
+                                        : at::Tensor()),
       position_embedding_(scope.add_embedding(config.names.position_embedding, get_position_shape(config),
-                                          {.mean = 0, .deviation = kPositionDeviation})),
+                                              {.mean = 0, .deviation = kPositionDeviation})),
       position_ids_(config.positions == PatchPositions::kBucketed
                         ? make_bucketed_positions(config.patches_per_side()).to(patch_weight_.device())
                         : at::Tensor()),
-      pre_layernorm_(config.pre_layernorm
+      pre_layernorm_(config.has_pre_layernorm
                          ? std::optional<nn::LayerNorm>(std::in_place, scope / "pre_layrnorm",  // CLIP's spelling
                                                         config.hidden_size, config.layer_norm_eps)
                          : std::nullopt),
@@ -150,17 +149,17 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
       post_layernorm_(
           (config.feature_blocks ? scope.with_component(Component::kUnused) : scope) / config.names.post_layernorm,
           config.hidden_size, config.layer_norm_eps) {
-  VLMTRAIN_CHECK(config.positions == PatchPositions::kInOrder || !config.class_token,
+  VLMTRAIN_CHECK(config.positions == PatchPositions::kInOrder || !config.has_class_token,
                  "bucketed positions do not support a class token");
   const ParameterScope unused = scope.with_component(Component::kUnused);
   for (int64_t i = blocks_.size(); i < config.layers; ++i) VisionBlock(unused / config.names.blocks / i, config);
-  if (config.pooling_head) add_pooling_head(unused / "head", config);
+  if (config.has_pooling_head) add_pooling_head(unused / "head", config);
 }
 
 at::Tensor VisionTransformer::embed(const image::BytePixels& pixels) const {
   const int64_t tiles = pixels.num_images();
   at::Tensor embedded = embed_patches(pixels, patch_weight_, patch_bias_).view({tiles, config_.patches(), -1});
-  if (config_.class_token) embedded = at::cat({class_embedding_.expand({tiles, 1, -1}), embedded}, 1);
+  if (config_.has_class_token) embedded = at::cat({class_embedding_.expand({tiles, 1, -1}), embedded}, 1);
   const at::Tensor positions =
       position_ids_.defined() ? position_embedding_.index_select(0, position_ids_) : position_embedding_;
   return (embedded + positions).flatten(0, 1);
@@ -181,15 +180,15 @@ VisionTransformerConfig read_clip_config(const nlohmann::json& json, const std::
   defaults.patch_size = 32;
   defaults.layer_norm_eps = 1e-5;
   defaults.activation = Activation::kQuickGelu;
-  defaults.class_token = true;
-  defaults.patch_bias = false;
-  defaults.pre_layernorm = true;
+  defaults.has_class_token = true;
+  defaults.has_patch_bias = false;
+  defaults.has_pre_layernorm = true;
   return VisionTransformerConfig::from_json(json, defaults, source);
 }
 
 VisionTransformerConfig read_siglip_config(const nlohmann::json& json, const std::string& source) {
   auto config = VisionTransformerConfig::from_json(json, {}, source);
-  config.pooling_head = io::get_or<bool>(json, "vision_use_head", true, source);
+  config.has_pooling_head = io::get_or<bool>(json, "vision_use_head", true, source);
   return config;
 }
 

@@ -48,13 +48,13 @@ struct VisionTransformerConfig {
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kGeluTanh;
   PatchPositions positions = PatchPositions::kInOrder;
-  bool class_token = false;    ///< a learned token before the patches
-  bool patch_bias = true;      ///< whether the patch embedding has a bias
-  bool pre_layernorm = false;  ///< a norm before the first block
-  bool pooling_head = false;   ///< SigLIP's head after the final norm; its weights are kept but not used
-  bool fused_qkv = false;      ///< one Linear for query, key and value, in this order
+  bool has_class_token = false;    ///< a learned token before the patches
+  bool has_patch_bias = true;      ///< whether the patch embedding has a bias
+  bool has_pre_layernorm = false;  ///< a norm before the first block
+  bool has_pooling_head = false;   ///< SigLIP's head after the final norm; its weights are kept but not used
+  bool has_fused_qkv = false;      ///< one Linear for query, key and value, in this order
   bool qkv_bias = true;
-  bool batched_positions = false;  ///< the position table has a leading dimension of 1
+  bool has_batched_positions = false;  ///< the position table has a leading dimension of 1
   VisionTransformerNames names = {};
 
   /// Number of blocks to run. The output of the last one is returned without the final norm.
@@ -73,7 +73,7 @@ struct VisionTransformerConfig {
   int64_t patches_per_side() const { return image_size / patch_size; }
   int64_t patches() const { return patches_per_side() * patches_per_side(); }
   /// Returns the number of output rows per tile.
-  int64_t rows_per_tile() const { return patches() + (class_token ? 1 : 0); }
+  int64_t rows_per_tile() const { return patches() + (has_class_token ? 1 : 0); }
 };
 
 /// A pre-norm transformer block.
@@ -91,7 +91,7 @@ class VisionBlock {
   int64_t heads_;
   Activation activation_;
   nn::LayerNorm norm1_, norm2_;
-  nn::Linears qkv_;
+  nn::MergedLinear qkv_;
   nn::Linear out_proj_;
   nn::Linear fc1_, fc2_;
 };

@@ -34,7 +34,7 @@ VisionTransformerConfig make_monai_config() {
   VisionTransformerConfig blocks;
   blocks.layer_norm_eps = 1e-5;
   blocks.activation = Activation::kGelu;
-  blocks.fused_qkv = true;
+  blocks.has_fused_qkv = true;
   blocks.qkv_bias = false;
   blocks.names.norm1 = "norm1";
   blocks.names.norm2 = "norm2";
@@ -91,13 +91,13 @@ std::vector<at::Tensor> make_position_tables(const ParameterScope& scope, const 
   const VolumeAxes& max_patches = config.max_patches;
   if (config.positions == VolumePositions::kLearned) {
     return {scope.add_embedding(kPositionTableName, {1, max_patches[0] * max_patches[1] * max_patches[2], hidden},
-                            {.mean = 0, .deviation = kVolumePositionDeviation})};
+                                {.mean = 0, .deviation = kVolumePositionDeviation})};
   }
   std::vector<at::Tensor> tables;
   for (size_t axis = 0; axis < max_patches.size(); ++axis) {
     // The sum of three tables has the standard deviation of the single table.
     tables.push_back(scope.add_embedding(fmt::format("{}_{}", kPositionTableName, axis), {max_patches[axis], hidden},
-                                     {.mean = 0, .deviation = kVolumePositionDeviation / std::sqrt(3.0)}));
+                                         {.mean = 0, .deviation = kVolumePositionDeviation / std::sqrt(3.0)}));
   }
   return tables;
 }
@@ -134,7 +134,7 @@ VolumeTransformerConfig VolumeTransformerConfig::from_json(const nlohmann::json&
   config.patch_size = read_size(tower, "patch_size", config.patch_size, kMaxImageSide, source);
   config.image_size = read_axes(tower, "image_size", config.image_size, kMaxImageSide, source);
   config.positions = read_position_type(tower, source);
-  config.class_token = io::get_or<bool>(tower, "class_token", config.class_token, source);
+  config.has_class_token = io::get_or<bool>(tower, "class_token", config.has_class_token, source);
   config.modalities = read_modalities(tower, source);
   for (const int64_t side : config.image_size) {
     if (side % config.patch_size != 0) {
@@ -211,15 +211,15 @@ VolumeTransformer::VolumeTransformer(const ParameterScope& scope, const VolumeTr
       patch_bias_((scope / "patch_embedding" / "patch_embeddings")
                       .add_parameter("bias", {config.blocks.hidden_size}, InitialValues::zeros())),
       positions_(make_position_tables(scope / "patch_embedding", config)),
-      class_token_(config.class_token ? scope.add_parameter("cls_token", {1, 1, config.blocks.hidden_size},
-                                                        {.mean = 0, .deviation = kVolumePositionDeviation})
-                                      : at::Tensor()),
+      class_token_(config.has_class_token ? scope.add_parameter("cls_token", {1, 1, config.blocks.hidden_size},
+                                                                {.mean = 0, .deviation = kVolumePositionDeviation})
+                                          : at::Tensor()),
       // Zeros preserve the outputs of a tower that was trained without modality embeddings.
       modality_embeddings_(config.modalities.empty()
                                ? at::Tensor()
                                : scope.add_embedding("modality_embeddings",
-                                                 {std::ssize(config.modalities) + 1, config.blocks.hidden_size},
-                                                 InitialValues::zeros())),
+                                                     {std::ssize(config.modalities) + 1, config.blocks.hidden_size},
+                                                     InitialValues::zeros())),
       blocks_(scope / "blocks", config.blocks.layers, config.blocks, memory::Component::kVision),
       norm_(scope / "norm", config.blocks.hidden_size, config.blocks.layer_norm_eps) {}
 

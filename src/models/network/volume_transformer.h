@@ -34,7 +34,7 @@ struct VolumeTransformerConfig {
   VolumeAxes image_size{96, 96, 96};  ///< in voxels, of the volumes in pretraining
   VolumePositions positions = VolumePositions::kLearned;
   VolumeAxes max_patches{6, 6, 6};  ///< entries of the position tables along each axis
-  bool class_token = false;         ///< a learned token before the patches, which is not in the output
+  bool has_class_token = false;     ///< a learned token before the patches, which is not in the output
   /// Names of the modalities with an embedding. Embedding i + 1 belongs to modalities[i], embedding
   /// 0 to unknown modalities. Empty: no modality embeddings.
   std::vector<std::string> modalities;

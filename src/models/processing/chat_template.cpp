@@ -38,7 +38,7 @@ text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const
   text::TemplateSettings template_settings{
       .image = family.image,
       .video = family.video,
-      .after_image = family.after_image,
+      .text_after_image = family.text_after_image,
       .now = settings.chat_template_date.empty() ? get_current_date() : settings.chat_template_date};
   text::read_special_tokens(folder, tokenizer, template_settings);
   return {std::move(source), std::move(template_settings), tokenizer};
@@ -49,23 +49,23 @@ text::RenderedChat expand_media(const text::RenderedChat& chat, std::span<const 
                  chat.media.size());
   text::RenderedChat expanded;
   expanded.answers = chat.answers;
-  // `copied` is the end of the part of chat.text that is already in `expanded`.
-  size_t copied = 0;
+  // `copied_end` is the end of the part of chat.text that is already in `expanded`.
+  size_t copied_end = 0;
   for (size_t medium = 0; medium < expansions.size(); ++medium) {
     const auto& [span, is_video] = chat.media[medium];
     const std::string& expansion = expansions[medium];
-    expanded.text.append(chat.text, copied, span.begin - copied);
+    expanded.text.append(chat.text, copied_end, span.begin - copied_end);
     const size_t begin = expanded.text.size();
     expanded.text += expansion;
     expanded.media.push_back({{begin, expanded.text.size()}, is_video});
-    copied = span.end;
+    copied_end = span.end;
     const size_t length = span.end - span.begin;
     for (size_t i = 0; i < chat.answers.size(); ++i) {
-      if (chat.answers[i].begin >= copied) expanded.answers[i].begin += expansion.size() - length;
-      if (chat.answers[i].end >= copied) expanded.answers[i].end += expansion.size() - length;
+      if (chat.answers[i].begin >= copied_end) expanded.answers[i].begin += expansion.size() - length;
+      if (chat.answers[i].end >= copied_end) expanded.answers[i].end += expansion.size() - length;
     }
   }
-  expanded.text.append(chat.text, copied);
+  expanded.text.append(chat.text, copied_end);
   return expanded;
 }
 

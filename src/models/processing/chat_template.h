@@ -17,9 +17,9 @@ struct FamilyTemplate {
   std::string_view fallback;
   text::MediaMarkup image{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
   text::MediaMarkup video{};
-  std::string after_image = "\n";  ///< as text::TemplateSettings::after_image
-  std::string config_template{};   ///< template that config.json contains; empty: none
-  std::string config_key{};        ///< its key in config.json
+  std::string text_after_image = "\n";  ///< as text::TemplateSettings::text_after_image
+  std::string config_template{};        ///< template that config.json contains; empty: none
+  std::string config_key{};             ///< its key in config.json
 };
 
 /// Returns the chat template for the checkpoint in `folder`. Candidates are the templates of

@@ -36,11 +36,11 @@ double extend_positions(const json& rope, double original, double positions) {
 }  // namespace
 
 int64_t compute_extended_context(const json& config, int64_t positions) {
-  const auto initial = static_cast<double>(positions);
-  double longest = initial;
+  const auto initial_positions = static_cast<double>(positions);
+  double longest = initial_positions;
   const auto extend_by_section = [&](const json& section) {
     if (!section.is_object()) return;
-    const double original = get_number(section, "original_max_position_embeddings", initial);
+    const double original = get_number(section, "original_max_position_embeddings", initial_positions);
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
       if (const auto rope = section.find(key); rope != section.end())
         longest = extend_positions(*rope, original, longest);

@@ -45,8 +45,8 @@ data::Sample ConversationProcessor::process_prompt_headers(const io::Record& rec
 }
 
 text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const {
-  const std::vector<text::Turn> all = make_turns(record);
-  std::span<const text::Turn> turns = all;
+  const std::vector<text::Turn> all_turns = make_turns(record);
+  std::span<const text::Turn> turns = all_turns;
   try {
     if (!as_prompt) return template_.render(turns, /*add_generation_prompt=*/false);
     if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
@@ -108,11 +108,11 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
     rows += media_layout.pixel_rows;
     // Resizing allocates the resized image or frame and an intermediate result. Each is hardly
     // larger than the rows of pixels made from it.
-    constexpr int64_t kResizeBuffers = 2;
+    constexpr int64_t kNumResizeBuffers = 2;
     const int64_t row_bytes = media_layout.pixel_rows * tower_input_.row.bytes();
     const int64_t frames = media_layout.grid ? media_layout.grid->frames : 1;
     sample.decode_bytes =
-        std::max(sample.decode_bytes, media_layout.decode_bytes + row_bytes + kResizeBuffers * row_bytes / frames);
+        std::max(sample.decode_bytes, media_layout.decode_bytes + row_bytes + kNumResizeBuffers * row_bytes / frames);
     features += media_layout.image_tokens.value_or(media_layout.pixel_rows * tower_input_.image_tokens);
     if (media_layout.grid) sample.grids.push_back(*media_layout.grid);
     if (media_layout.kind == data::MediaKind::kVolume) {
@@ -135,7 +135,7 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
                     "model's image token, from the conversation",
                     record.id, sample.image_token_positions.size(), features, text::kImagePlaceholder));
   }
-  check_memory(sample, rows * tower_input_.row.bytes());
+  check_sample_memory(sample, rows * tower_input_.row.bytes());
   sample.position_ids = make_position_ids(layout.chat, layout.media_layouts);
   if (rows > 0) {
     sample.pixel_values =
@@ -144,7 +144,7 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
   return sample;
 }
 
-void ConversationProcessor::check_memory(const data::Sample& sample, int64_t pixel_bytes) const {
+void ConversationProcessor::check_sample_memory(const data::Sample& sample, int64_t pixel_bytes) const {
   if (sample.decode_bytes + pixel_bytes <= compute_max_sample_bytes(get_host_limit_bytes())) return;
   throw data::SampleError(
       "too large for the memory",

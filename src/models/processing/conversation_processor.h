@@ -58,7 +58,7 @@ struct PixelLimits {
 /// Returns the memory in bytes for decoding an image, or the frames of a video one by one, of the
 /// given size. Throws UserError (kBadData) if it exceeds a quarter of `available_bytes`, the available
 /// memory, since several threads decode and the model needs the rest.
-int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t available_bytes);
+int64_t check_decode_bytes(image::ImageSize size, data::MediaKind kind, int64_t available_bytes);
 
 /// The common base of all processors: renders the chat, reads the media, counts and checks tokens.
 /// Families override the conversion of media. Thread-safe if the overrides are. Overrides throw
@@ -185,11 +185,11 @@ class ConversationProcessor : public Processor {
   SampleLayout fit_layout(const io::Record& record, const text::RenderedChat& chat,
                           const std::vector<Medium>& media) const;
   /// Returns the lowest limits; nothing if there are no media or a medium cannot be shrunk.
-  std::optional<PixelLimits> find_lowest_limits(const std::vector<Medium>& media) const;
+  std::optional<PixelLimits> find_lowest_pixel_limits(const std::vector<Medium>& media) const;
   /// Returns the highest limits at which the media have at most `token_budget` tokens; nothing if
-  /// they have more at `floor`.
-  std::optional<PixelLimits> find_highest_limits(const std::vector<Medium>& media, const PixelLimits& floor,
-                                                 int64_t token_budget) const;
+  /// they have more at `lowest_limits`.
+  std::optional<PixelLimits> find_highest_pixel_limits(const std::vector<Medium>& media,
+                                                       const PixelLimits& lowest_limits, int64_t token_budget) const;
   /// Returns advice on shortening a record.
   std::string describe_shortening(const io::Record& record) const;
   /// Throws data::SampleTooLongError for a sample of `tokens` tokens. `min_tokens` is the
@@ -246,7 +246,7 @@ class ConversationProcessor : public Processor {
   static std::vector<MediaPreview> preview_volumes(const at::Tensor& rows);
   /// Throws data::SampleError if a sample with `pixel_bytes` of pixels needs more than its share of
   /// host memory.
-  void check_memory(const data::Sample& sample, int64_t pixel_bytes) const;
+  void check_sample_memory(const data::Sample& sample, int64_t pixel_bytes) const;
 
   text::Tokenizer tokenizer_;
   ProcessorSettings settings_;

@@ -14,7 +14,7 @@ namespace {
 /// Returns the highest pixel limit of `range` for which fits() is true; nothing if it is false for
 /// the minimum. REQUIRES: if fits() is true for a limit, it is true for all lower limits.
 template <class Fits>
-std::optional<int64_t> find_highest_limit(const ShrinkRange& range, const Fits& fits) {
+std::optional<int64_t> find_highest_pixel_limit(const ShrinkRange& range, const Fits& fits) {
   if (!fits(range.min_pixels)) return std::nullopt;
   int64_t lower = range.min_pixels / range.step, upper = image::kMaxImagePixels / range.step + 1;
   while (upper - lower > 1) {
@@ -36,30 +36,31 @@ int64_t ConversationProcessor::count_tokens(const std::vector<Medium>& media, co
   return tokens;
 }
 
-std::optional<PixelLimits> ConversationProcessor::find_lowest_limits(const std::vector<Medium>& media) const {
-  PixelLimits floor;
+std::optional<PixelLimits> ConversationProcessor::find_lowest_pixel_limits(const std::vector<Medium>& media) const {
+  PixelLimits lowest_limits;
   for (const Medium& medium : media) {
     const auto range = get_shrink_range(medium.kind);
     if (!range) return std::nullopt;
-    (medium.kind == data::MediaKind::kVideo ? floor.frame : floor.image) = range->min_pixels;
+    (medium.kind == data::MediaKind::kVideo ? lowest_limits.frame : lowest_limits.image) = range->min_pixels;
   }
-  return media.empty() ? std::nullopt : std::optional{floor};
+  return media.empty() ? std::nullopt : std::optional{lowest_limits};
 }
 
-std::optional<PixelLimits> ConversationProcessor::find_highest_limits(const std::vector<Medium>& media,
-                                                                      const PixelLimits& floor,
-                                                                      int64_t token_budget) const {
+std::optional<PixelLimits> ConversationProcessor::find_highest_pixel_limits(const std::vector<Medium>& media,
+                                                                            const PixelLimits& lowest_limits,
+                                                                            int64_t token_budget) const {
   const auto fits = [&](const PixelLimits& limits) { return count_tokens(media, limits) <= token_budget; };
-  if (floor.image) {
-    const auto image_limit = find_highest_limit(*get_shrink_range(data::MediaKind::kImage),
-                                                [&](int64_t pixels) { return fits({.image = pixels, .frame = {}}); });
+  if (lowest_limits.image) {
+    const auto image_limit = find_highest_pixel_limit(*get_shrink_range(data::MediaKind::kImage), [&](int64_t pixels) {
+      return fits({.image = pixels, .frame = {}});
+    });
     if (image_limit) return PixelLimits{.image = image_limit, .frame = {}};
   }
-  if (!floor.frame) return std::nullopt;
-  const auto frame_limit = find_highest_limit(*get_shrink_range(data::MediaKind::kVideo), [&](int64_t pixels) {
-    return fits({.image = floor.image, .frame = pixels});
+  if (!lowest_limits.frame) return std::nullopt;
+  const auto frame_limit = find_highest_pixel_limit(*get_shrink_range(data::MediaKind::kVideo), [&](int64_t pixels) {
+    return fits({.image = lowest_limits.image, .frame = pixels});
   });
-  return frame_limit ? std::optional{PixelLimits{.image = floor.image, .frame = frame_limit}} : std::nullopt;
+  return frame_limit ? std::optional{PixelLimits{.image = lowest_limits.image, .frame = frame_limit}} : std::nullopt;
 }
 
 ConversationProcessor::SampleLayout ConversationProcessor::fit_layout(const io::Record& record,
@@ -67,20 +68,20 @@ ConversationProcessor::SampleLayout ConversationProcessor::fit_layout(const io::
                                                                       const std::vector<Medium>& media) const {
   const int64_t max_tokens = std::min(settings_.max_length, max_positions());
   const bool may_shrink = settings_.on_too_long == data::LongSamplePolicy::kShrink;
-  const auto floor = may_shrink ? find_lowest_limits(media) : std::nullopt;
+  const auto lowest_limits = may_shrink ? find_lowest_pixel_limits(media) : std::nullopt;
   // If the media alone exceed the limit, starts with the lowest limits, to avoid tokenizing a very
   // long text.
-  const bool media_exceed_limit = floor && count_tokens(media, {}) > max_tokens;
-  SampleLayout layout = lay_out_sample(record, chat, media, media_exceed_limit ? *floor : PixelLimits{});
+  const bool media_exceed_limit = lowest_limits && count_tokens(media, {}) > max_tokens;
+  SampleLayout layout = lay_out_sample(record, chat, media, media_exceed_limit ? *lowest_limits : PixelLimits{});
   if (!media_exceed_limit && layout.tokens() <= max_tokens) return layout;
-  if (!floor) throw_too_long(record, layout.tokens(), std::nullopt);
+  if (!lowest_limits) throw_too_long(record, layout.tokens(), std::nullopt);
 
   const int64_t text = layout.tokens() - count_tokens(media, layout.limits);
   data::ShrinkInfo shrunk{.tokens = text + count_tokens(media, {})};
   for (const Medium& medium : media) shrunk.pixels += lay_out_medium(medium, {}).pixel_rows * tower_input_.row.pixels();
   for (int64_t token_budget = max_tokens - text, excess = 1; excess > 0; token_budget -= excess) {
-    const auto limits = find_highest_limits(media, *floor, token_budget);
-    if (!limits) throw_too_long(record, shrunk.tokens, text + count_tokens(media, *floor));
+    const auto limits = find_highest_pixel_limits(media, *lowest_limits, token_budget);
+    if (!limits) throw_too_long(record, shrunk.tokens, text + count_tokens(media, *lowest_limits));
     layout = lay_out_sample(record, chat, media, *limits);
     // May be positive although the media fit their budget, since the tokenization of text next to
     // media depends on them.
@@ -108,9 +109,9 @@ std::string ConversationProcessor::describe_shortening(const io::Record& record)
 
 void ConversationProcessor::throw_too_long(const io::Record& record, int64_t tokens,
                                            std::optional<int64_t> min_tokens) const {
-  const int64_t shortest = min_tokens.value_or(tokens);
+  const int64_t lowest_token_count = min_tokens.value_or(tokens);
   const auto message = [&] {
-    if (shortest <= settings_.max_length) return describe_position_overflow(record.id, shortest);
+    if (lowest_token_count <= settings_.max_length) return describe_position_overflow(record.id, lowest_token_count);
     if (record.images.empty() && record.videos.empty()) {
       return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shorten its text",
                          record.id, tokens, settings_.max_length);
@@ -122,7 +123,7 @@ void ConversationProcessor::throw_too_long(const io::Record& record, int64_t tok
     return fmt::format(
         "sample {} has {} tokens, and {} with its images at their minimum size, more than data.max_length={}; raise "
         "it, or remove images, or frames with data.video_max_frames",
-        record.id, tokens, shortest, settings_.max_length);
+        record.id, tokens, lowest_token_count, settings_.max_length);
   };
   throw data::SampleTooLongError(tokens, message(), settings_.on_too_long == data::LongSamplePolicy::kDrop);
 }

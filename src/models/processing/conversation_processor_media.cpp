@@ -44,7 +44,7 @@ std::vector<image::ImageSize> ConversationProcessor::collect_image_sizes(const s
   return sizes;
 }
 
-int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t available_bytes) {
+int64_t check_decode_bytes(image::ImageSize size, data::MediaKind kind, int64_t available_bytes) {
   const bool is_video = kind == data::MediaKind::kVideo;
   const int64_t bytes = is_video ? image::estimate_frame_decoding_bytes(size) : image::estimate_decoding_bytes(size);
   if (bytes <= compute_max_sample_bytes(available_bytes)) return bytes;
@@ -69,7 +69,7 @@ void ConversationProcessor::read_media_headers(const io::Record& record, std::ve
           medium.size = image::read_image_size(*medium.file);
         }
         check_size(medium.size);
-        medium.decode_bytes = check_decoding(medium.size, medium.kind, get_host_limit_bytes());
+        medium.decode_bytes = check_decode_bytes(medium.size, medium.kind, get_host_limit_bytes());
       } catch (const UserError& error) {
         throw add_path_prefix(*medium.file, error);
       }
@@ -150,7 +150,7 @@ data::Sample ConversationProcessor::add_pixels(data::Sample sample, const io::Re
   const auto masked_images = masks.empty() ? std::vector<int64_t>{} : find_images_with_masks(record);
   at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
   if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
-  int64_t num_filled = 0, image_index = 0;
+  int64_t num_filled_rows = 0, image_index = 0;
   SlicedVolume cached_volume;
   std::vector<io::Notice> notices;  // about pixels, so headers do not have them
   for (Medium& medium : media) {
@@ -160,14 +160,14 @@ data::Sample ConversationProcessor::add_pixels(data::Sample sample, const io::Re
     const auto [rows, mask_pixels] = rethrow_medium_errors(record, medium.kind, [&] {
       return preprocess_medium(medium, limits, augmentation, needs_mask_image, cached_volume, notices);
     });
-    if (rows.sizes().slice(1) != pixels.sizes().slice(1) || rows.size(0) > pixels.size(0) - num_filled) {
+    if (rows.sizes().slice(1) != pixels.sizes().slice(1) || rows.size(0) > pixels.size(0) - num_filled_rows) {
       throw make_changed_image_error(record);
     }
-    pixels.narrow(0, num_filled, rows.size(0)).copy_(rows);
+    pixels.narrow(0, num_filled_rows, rows.size(0)).copy_(rows);
     if (needs_mask_image) masks.pixels.select(0, mask_slot - masked_images.begin()).copy_(mask_pixels);
-    num_filled += rows.size(0);
+    num_filled_rows += rows.size(0);
   }
-  if (num_filled != pixels.size(0)) throw make_changed_image_error(record);
+  if (num_filled_rows != pixels.size(0)) throw make_changed_image_error(record);
   sample.pixel_values = std::move(pixels);
   if (!masks.empty() && masks.targets.defined()) {
     masks.targets = load_mask_targets(record, collect_image_sizes(media), augmentation, mask_input_->side, notices);
@@ -260,20 +260,21 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::collect_media(
   size_t images = 0, videos = 0, slice = 0;
   for (const text::MediaSpan& placeholder : chat.media) {
     const auto& files = placeholder.is_video ? record.videos : record.images;
-    size_t& next_file = placeholder.is_video ? videos : images;
-    if (next_file == files.size()) break;  // a placeholder without a file; the token check reports it
-    Medium& medium = media.emplace_back(Medium{.file = &files[next_file], .kind = data::MediaKind::kImage});
+    size_t& next_file_index = placeholder.is_video ? videos : images;
+    if (next_file_index == files.size()) break;  // a placeholder without a file; the token check reports it
+    Medium& medium = media.emplace_back(Medium{.file = &files[next_file_index], .kind = data::MediaKind::kImage});
     if (placeholder.is_video) {
       medium.kind = data::MediaKind::kVideo;
-    } else if (files[next_file].is_volume && uses_slices()) {
+    } else if (files[next_file_index].is_volume && uses_slices()) {
       medium.slice = slice++;
-      if (std::ssize(slices) > static_cast<int64_t>(next_file) && static_cast<int64_t>(slice) < slices[next_file])
+      if (std::ssize(slices) > static_cast<int64_t>(next_file_index) &&
+          static_cast<int64_t>(slice) < slices[next_file_index])
         continue;
       slice = 0;
-    } else if (files[next_file].is_volume) {
+    } else if (files[next_file_index].is_volume) {
       medium.kind = data::MediaKind::kVolume;
     }
-    ++next_file;
+    ++next_file_index;
   }
   if (images < record.images.size() || videos < record.videos.size()) {
     throw data::SampleError(

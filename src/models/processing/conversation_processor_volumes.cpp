@@ -90,7 +90,7 @@ void ConversationProcessor::read_volume_header(Medium& medium) const {
     check_size(medium.size);
     medium.decode_bytes = image::estimate_slice_reading_bytes(*medium.volume, settings_.volume.make_slice_settings());
   } else {
-    if (medium.volume->frames > 1 && settings_.volume.series == image::SeriesUse::kRefused) {
+    if (medium.volume->frames > 1 && settings_.volume.series == image::TimeSeriesMode::kRefused) {
       throw data_error(
           "a series of {} volumes (functional or diffusion MRI), but one is expected; set data.volume.series=mean, or "
           "data.volume.series=frames to use several, or save the volume you need as a separate file",

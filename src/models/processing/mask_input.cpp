@@ -76,7 +76,7 @@ at::Tensor make_mask_image(const at::Tensor& image, int64_t side) {
   }
   square.narrow(1, 0, filled.rows)
       .narrow(2, 0, filled.columns)
-      .copy_(image::resize(image, filled.rows, filled.columns, image::Filter::kBilinear));
+      .copy_(image::resize(image, filled.rows, filled.columns, image::ResampleFilter::kBilinear));
   return square;
 }
 

@@ -60,15 +60,15 @@ std::string PreprocessorConfig::type(std::string_view fallback, const std::vecto
   return result;
 }
 
-image::Filter PreprocessorConfig::filter(int64_t fallback) const {
+image::ResampleFilter PreprocessorConfig::filter(int64_t fallback) const {
   const auto resample = value<int64_t>("resample", fallback);
   switch (resample) {
     case 1:
-      return image::Filter::kLanczos;
+      return image::ResampleFilter::kLanczos;
     case 2:
-      return image::Filter::kBilinear;
+      return image::ResampleFilter::kBilinear;
     case 3:
-      return image::Filter::kBicubic;
+      return image::ResampleFilter::kBicubic;
     default:
       throw data_error("{}: resample is {}; supported are 1 (Lanczos), 2 (bilinear) and 3 (bicubic)", name_, resample);
   }
@@ -116,13 +116,13 @@ void check_image_tokens(const std::filesystem::path& folder, const std::string& 
 
 void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps) {
   static std::mutex mutex;
-  static std::set<std::string> reported;
+  static std::set<std::string> reported_files;
   if (fps != ProcessorSettings().video_fps) return;
   const auto file = PreprocessorConfig::find_for_videos(folder);
   if (!file || file->find("fps") == nullptr || file->find("num_frames") != nullptr) return;
   const auto file_fps = file->value<double>("fps", fps);
   const std::lock_guard lock(mutex);
-  if (file_fps == fps || !reported.insert(file->name()).second) return;
+  if (file_fps == fps || !reported_files.insert(file->name()).second) return;
   spdlog::warn(
       "{}: fps is {}, but videos are sampled at data.video_fps, {} frames per second; set data.video_fps={} to use the "
       "value of the file",

@@ -70,7 +70,7 @@ class PreprocessorConfig {
 
   /// Returns the filter that `resample` selects by Pillow's number: 1 Lanczos, 2 bilinear, 3
   /// bicubic. `fallback` is the number if it is absent.
-  image::Filter filter(int64_t fallback) const;
+  image::ResampleFilter filter(int64_t fallback) const;
 
   /// Returns image_mean, image_std and rescale_factor, with the defaults `mean`, `std` and 1/255.
   /// Throws for implausible values.

@@ -78,12 +78,12 @@ std::vector<std::string> find_differing_keys(const json& a, const json& b) {
 
 void warn_about_conflicting_copies(const std::vector<ProcessorSettingsCopy>& copies) {
   static std::mutex mutex;
-  static std::set<std::string> reported;
+  static std::set<std::string> reported_copies;
   for (size_t i = 1; i < copies.size(); ++i) {
     const auto keys = find_differing_keys(copies.front().settings, copies[i].settings);
     if (keys.empty()) continue;
     const std::lock_guard lock(mutex);
-    if (!reported.insert(copies[i].name).second) continue;
+    if (!reported_copies.insert(copies[i].name).second) continue;
     spdlog::warn(
         "{}: has other values than {}, which takes precedence as in transformers 5: {}; remove it, or make them equal",
         copies[i].name, copies.front().name, fmt::join(keys, ", "));

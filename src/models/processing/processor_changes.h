@@ -13,13 +13,13 @@ namespace vlmtrain::models {
 
 /// The changes to a family's processor files for a model that was trained with other settings.
 struct ProcessorChanges {
-  using Edit = std::function<void(nlohmann::ordered_json& settings)>;
+  using EditFunction = std::function<void(nlohmann::ordered_json& settings)>;
 
-  Edit images = {};  ///< edits each copy of the image processor's settings; empty: no change
-  Edit videos = {};  ///< edits each copy of the video processor's settings; empty: no change
-  /// Whether `videos` is applied even if the folder has no file for videos. The video settings are
+  EditFunction edit_images = {};  ///< edits each copy of the image processor's settings; empty: no change
+  EditFunction edit_videos = {};  ///< edits each copy of the video processor's settings; empty: no change
+  /// Whether `edit_videos` is applied even if the folder has no file for videos. The video settings are
   /// then copied from the image processor's file to a file of their own.
-  bool videos_need_file = false;
+  bool creates_video_file = false;
   std::string video_processor_type = {};           ///< class of transformers, written to that file
   std::vector<std::string> unsaved_settings = {};  ///< as ProcessorFiles::unsaved_settings
 };

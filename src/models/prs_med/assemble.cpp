@@ -52,8 +52,8 @@ using nlohmann::ordered_json;
 
 constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
 
-std::string get_mask_token(const ordered_json& masks) {
-  return io::get<std::string>(masks, "mask_token", "mask_config");
+std::string get_mask_token(const ordered_json& mask_config) {
+  return io::get<std::string>(mask_config, "mask_token", "mask_config");
 }
 
 void write_config(const fs::path& folder, const ordered_json& config) {
@@ -62,7 +62,7 @@ void write_config(const fs::path& folder, const ordered_json& config) {
 
 /// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
 /// empty, else the text model's. Throws UserError (kUsage) if both exist.
-fs::path find_tokenizer(const LlavaSource& text, const fs::path& tokenizer_override) {
+fs::path find_tokenizer_file(const LlavaSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
     load_tokenizer(text.folder());  // its error explains how to fix a missing file
@@ -75,20 +75,20 @@ fs::path find_tokenizer(const LlavaSource& text, const fs::path& tokenizer_overr
 
 /// Writes the text model's files to `folder` and adds the mask token to tokenizer and vocabulary.
 /// `mask_config` is added to config.json.
-void write_model_files(const LlavaSource& text, const ordered_json& masks, const fs::path& tokenizer_override,
+void write_model_files(const LlavaSource& text, const ordered_json& mask_config, const fs::path& tokenizer_override,
                        const fs::path& folder) {
-  const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
-  const auto added = text::add_token(io::read_file(tokenizer), get_mask_token(masks), tokenizer.string());
+  const fs::path tokenizer = find_tokenizer_file(text, tokenizer_override);
+  const auto added_token = text::add_token(io::read_file(tokenizer), get_mask_token(mask_config), tokenizer.string());
   for (const auto& [name, content] : text.auxiliary_files()) io::write_file(folder / name, content);
-  io::write_file(folder / "tokenizer.json", added.json);
+  io::write_file(folder / "tokenizer.json", added_token.json);
 
   ordered_json config = text.config();
   config["architectures"] = {"PrsMedForConditionalGeneration"};
   config["base_model_type"] = config["model_type"];
   config["model_type"] = "prs_med";
-  config["mask_config"] = masks;
-  const int64_t new_vocab_size = (added.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
-  if (added.id >= text.vocab_size()) {
+  config["mask_config"] = mask_config;
+  const int64_t new_vocab_size = (added_token.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
+  if (added_token.id >= text.vocab_size()) {
     config[text.get_vocab_size_path()] = new_vocab_size;
     spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
                  new_vocab_size);
@@ -97,34 +97,34 @@ void write_model_files(const LlavaSource& text, const ordered_json& masks, const
 }
 
 /// Writes the preset's files to `folder`, with `mask_config` in config.json.
-void write_model_files(const AssemblyOptions& options, const ordered_json& masks, const fs::path& folder) {
+void write_model_files(const AssemblyOptions& options, const ordered_json& mask_config, const fs::path& folder) {
   write_preset_files(options.preset, options.tokenizer, folder);
   auto config = io::read_ordered_json(folder / "config.json");
-  config["mask_config"] = masks;
+  config["mask_config"] = mask_config;
   config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = "float32";
   write_config(folder, config);
 }
 
 /// Writes the weights of the model in `folder`.
 AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<LlavaSource>& text,
-                             const std::optional<MaskSource>& masks, uint64_t seed, const fs::path& folder) {
-  if (masks) masks->check_weights(get_base_parameters(model));
+                             const std::optional<MaskSource>& mask_source, uint64_t seed, const fs::path& folder) {
+  if (mask_source) mask_source->check_weights(get_base_parameters(model));
   const std::vector<WeightSource> sources{
-      [&](const nn::Parameter& parameter) { return masks ? masks->find_weight(parameter) : std::nullopt; },
+      [&](const nn::Parameter& parameter) { return mask_source ? mask_source->find_weight(parameter) : std::nullopt; },
       [&](const nn::Parameter& parameter) { return text ? text->find_weight(parameter) : std::nullopt; }};
-  const auto combined = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
-  const int64_t num_mask_tensors = combined.num_tensors[0], num_text_tensors = combined.num_tensors[1];
+  const auto combined_weights = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
+  const int64_t num_mask_tensors = combined_weights.num_tensors[0], num_text_tensors = combined_weights.num_tensors[1];
   if (text) spdlog::info("text model: {} tensors of {}", num_text_tensors, text->folder().string());
-  if (masks) {
-    spdlog::info("mask model: {} tensors of {}, in the layout of {}", num_mask_tensors, masks->path().string(),
-                 masks->format());
+  if (mask_source) {
+    spdlog::info("mask model: {} tensors of {}, in the layout of {}", num_mask_tensors, mask_source->path().string(),
+                 mask_source->format());
   }
-  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined.num_random_tensors,
-               fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
-  io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
+  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
+               fmt::join(combined_weights.random_modules, ", "), seed, format_bytes(combined_weights.bytes()));
+  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultShardBytes);
   return {.num_text_tensors = num_text_tensors,
           .num_mask_tensors = num_mask_tensors,
-          .num_random_tensors = combined.num_random_tensors,
+          .num_random_tensors = combined_weights.num_random_tensors,
           .vocab_size = model.output_weight().size(0)};
 }
 
@@ -142,7 +142,7 @@ void LlavaSource::check_weights() const {
   for (const auto& parameter : get_base_parameters(*model_)) {
     const std::string name = model_->get_checkpoint_name(parameter.name);
     expected.insert(name);
-    const BaseWeights::Entry* const entry = base_.find(parameter);
+    const BaseWeights::BaseTensor* const entry = base_.find(parameter);
     if (entry == nullptr) {
       problems.push_back("missing: " + name);
       continue;
@@ -152,7 +152,7 @@ void LlavaSource::check_weights() const {
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
-  refuse_differences(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
+  throw_if_problems(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
   std::vector<std::string> unexpected = io::read_checkpoint_tensor_names(folder());
   std::erase_if(unexpected, [&](const std::string& name) { return expected.contains(name) || may_be_unused(name); });
   if (unexpected.empty()) return;
@@ -162,7 +162,8 @@ void LlavaSource::check_weights() const {
 }
 
 nlohmann::ordered_json::json_pointer LlavaSource::get_vocab_size_path() const {
-  const bool is_top_level = llava::Config::from_json(config_, folder()).layout == llava::Layout::kOriginal;
+  const bool is_top_level =
+      llava::Config::from_json(config_, folder()).checkpoint_format == llava::CheckpointFormat::kOriginal;
   return nlohmann::ordered_json::json_pointer(is_top_level ? "/vocab_size" : "/text_config/vocab_size");
 }
 
@@ -173,7 +174,7 @@ std::map<std::string, std::string> LlavaSource::auxiliary_files() const {
 }
 
 std::optional<io::LazyTensor> LlavaSource::find_weight(const nn::Parameter& parameter) const {
-  const BaseWeights::Entry* const entry = base_.find(parameter);
+  const BaseWeights::BaseTensor* const entry = base_.find(parameter);
   if (entry == nullptr) return std::nullopt;
   const bool has_all_rows = parameter.sizes() == at::IntArrayRef(entry->info.shape);
   return io::LazyTensor{
@@ -185,27 +186,27 @@ std::optional<io::LazyTensor> LlavaSource::find_weight(const nn::Parameter& para
       .on_written = entry->release};
 }
 
-AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
+AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const fs::path& out) {
   if (!options.volume_tower.empty()) {
     throw usage_error("--volume-tower: {} has no volume tower; omit the option, or use a brain-llava preset",
                       options.preset);
   }
-  ordered_json masks = load_preset_mask_config(options.preset);
+  ordered_json mask_config = load_preset_mask_config(options.preset);
   std::optional<LlavaSource> text;
   if (!options.text_model.empty()) text.emplace(options.text_model);
   std::optional<MaskSource> mask_source;
   if (!options.mask_model.empty()) {
     mask_source.emplace(options.mask_model);
-    masks = mask_source->make_mask_config(std::move(masks));
+    mask_config = mask_source->make_mask_config(std::move(mask_config));
   }
   prepare_output_folder(out);
   io::AtomicDirectory folder(out);
   if (text) {
-    write_model_files(*text, masks, options.tokenizer, folder.path());
+    write_model_files(*text, mask_config, options.tokenizer, folder.path());
   } else {
-    write_model_files(options, masks, folder.path());
+    write_model_files(options, mask_config, folder.path());
   }
-  const std::string token = get_mask_token(masks);
+  const std::string token = get_mask_token(mask_config);
   const auto token_id = load_processor(folder.path(), {})->tokenizer().token_to_id(token);
   VLMTRAIN_CHECK(token_id, "{} is not in the tokenizer", token);
   const auto model = build_model(folder.path(), at::kMeta, at::kFloat);

@@ -48,8 +48,8 @@ class LlavaSource {
   BaseWeights base_;
 };
 
-/// Implements models::assemble() for presets whose model predicts masks. Throws as
-/// models::assemble(), and UserError (kUsage) if `options` has a volume tower.
-AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
+/// Implements models::assemble_checkpoint() for presets whose model predicts masks. Throws as
+/// models::assemble_checkpoint(), and UserError (kUsage) if `options` has a volume tower.
+AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::prs_med

@@ -44,8 +44,8 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   if (mask_config == json_config.end() || !mask_config->is_object())
     throw data_error("{}: has no section mask_config", file);
   Config config;
-  config.llava = make_llava_config(json_config, folder);
-  config.text_hidden_size = llava::Config::from_json(config.llava, folder).text.hidden_size;
+  config.llava_config = make_llava_config(json_config, folder);
+  config.text_hidden_size = llava::Config::from_json(config.llava_config, folder).text.hidden_size;
   config.image_size = read_size(*mask_config, "image_size", config.image_size, kMaxImageSide, source);
   config.mask_token = io::get_or<std::string>(*mask_config, "mask_token", config.mask_token, source);
   config.encoder = read_encoder(mask_config->value("vision_encoder", json{{"model_type", "tiny_vit"}}),

@@ -22,7 +22,7 @@ namespace vlmtrain::models::prs_med {
 /// `model_type` "tiny_vit", or of SAM's encoder with "sam_vision_model"), `mask_decoder` (config of
 /// SAM's decoder)}.
 struct Config {
-  nlohmann::json llava;                               ///< make_llava_config() of the config.json
+  nlohmann::json llava_config;                        ///< make_llava_config() of the config.json
   int64_t image_size = 1024;                          ///< side of the mask encoder's square input, in pixels
   std::string mask_token = "<SEG>";                   ///< token in a response that stands for a mask
   std::variant<TinyVitConfig, SamVitConfig> encoder;  ///< of the mask model

@@ -14,14 +14,14 @@ namespace {
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(config, llava::ModelSpec::read(config.llava, folder), settings);
+  return std::make_unique<Model>(config, llava::ModelSpec::read(config.llava_config, folder), settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
   const Config config = Config::from_json(config_json, folder);
-  return llava::load_processor(config.llava, folder, settings, [&](const text::Tokenizer& tokenizer) {
+  return llava::load_processor(config.llava_config, folder, settings, [&](const text::Tokenizer& tokenizer) {
     const auto token = tokenizer.token_to_id(config.mask_token);
     if (!token) {
       throw data_error(
@@ -50,7 +50,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
   const Config config = Config::from_json(config_json, folder);
   const double encoder =
       std::visit([](const auto& encoder_config) { return encoder_config.num_parameters(); }, config.encoder);
-  return llava::num_parameters(config.llava, folder) + encoder + config.decoder.num_parameters();
+  return llava::num_parameters(config.llava_config, folder) + encoder + config.decoder.num_parameters();
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ Family make_family() {
           .get_context_length = get_context_length,
           .num_parameters = num_parameters,
           .get_mask_side = get_mask_side,
-          .assemble = assemble,
+          .assemble_checkpoint = assemble_checkpoint,
           .default_modules_to_save = {{"mask_model.vision_encoder", nn::Component::kMaskEncoder},
                                       {"mask_model.mask_decoder", nn::Component::kMaskDecoder},
                                       {"mask_model.prompt_encoder", nn::Component::kMaskDecoder},

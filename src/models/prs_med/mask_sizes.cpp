@@ -38,7 +38,7 @@ class TensorShapes {
  public:
   TensorShapes(const TensorSource& tensors, std::string module) : tensors_(&tensors), module_(std::move(module)) {}
 
-  bool has(const std::string& name) const { return tensors_->find(module_ + name) != nullptr; }
+  bool contains(const std::string& name) const { return tensors_->find(module_ + name) != nullptr; }
 
   /// Returns the size of a tensor's dimension; `fallback` if the tensor or dimension is missing or
   /// empty.
@@ -101,14 +101,16 @@ ordered_json read_config_sizes(const TensorSource& tensors) {
 /// is the window's side, or `side`, the grid's, in blocks with global attention.
 ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
   const SamVitConfig defaults;
-  const auto block_key = [](int64_t number, const char* name) { return fmt::format("blocks.{}.{}", number, name); };
+  const auto make_block_key = [](int64_t number, const char* name) {
+    return fmt::format("blocks.{}.{}", number, name);
+  };
   const int64_t width = shapes.size("pos_embed", 3, defaults.hidden_size);
-  const int64_t head_dim = shapes.size(block_key(0, "attn.rel_pos_h"), 1, width / defaults.heads);
+  const int64_t head_dim = shapes.size(make_block_key(0, "attn.rel_pos_h"), 1, width / defaults.heads);
   int64_t window = defaults.window_size;
   std::vector<int64_t> global_blocks;
   const int64_t blocks = shapes.count("blocks.", defaults.layers);
   for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t block_window = (shapes.size(block_key(i, "attn.rel_pos_h"), 0, 2 * window - 1) + 1) / 2;
+    const int64_t block_window = (shapes.size(make_block_key(i, "attn.rel_pos_h"), 0, 2 * window - 1) + 1) / 2;
     if (block_window == side) {
       global_blocks.push_back(i);
     } else {
@@ -121,9 +123,9 @@ ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
           {"num_hidden_layers", blocks},
           {"num_attention_heads", std::max<int64_t>(1, width / std::max<int64_t>(1, head_dim))},
           {"patch_size", MaskEncoder::kStride},
-          {"mlp_dim", shapes.size(block_key(0, "mlp.lin1.weight"), 0, 4 * width)},
+          {"mlp_dim", shapes.size(make_block_key(0, "mlp.lin1.weight"), 0, 4 * width)},
           {"layer_norm_eps", defaults.layer_norm_eps},
-          {"qkv_bias", shapes.has(block_key(0, "attn.qkv.bias"))},
+          {"qkv_bias", shapes.contains(make_block_key(0, "attn.qkv.bias"))},
           {"use_abs_pos", true},
           {"use_rel_pos", true},
           {"window_size", window},
@@ -137,7 +139,7 @@ ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
   const int64_t stages = shapes.count("layers.", std::ssize(defaults.stages));
   std::vector<int64_t> widths, depths, heads, windows;
   double mlp_ratio = defaults.mlp_ratio;
-  int64_t kernel = defaults.local_conv_size;
+  int64_t kernel_size = defaults.local_conv_size;
   for (int64_t i = 0; i < stages; ++i) {
     const TinyVitStage& stage = defaults.stages[std::min(static_cast<size_t>(i), defaults.stages.size() - 1)];
     const std::string first_block = fmt::format("layers.{}.blocks.0.", i);
@@ -151,7 +153,7 @@ ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
     if (i == 0) continue;
     mlp_ratio =
         static_cast<double>(shapes.size(first_block + "mlp.fc1.weight", 0, 4 * width)) / static_cast<double>(width);
-    kernel = shapes.size(first_block + "local_conv.c.weight", 2, kernel);
+    kernel_size = shapes.size(first_block + "local_conv.c.weight", 2, kernel_size);
   }
   const int64_t width = shapes.size("patch_embed.seq.2.c.weight", 0, defaults.stages[0].width);
   const int64_t expanded_channels = shapes.size("layers.0.blocks.0.conv1.c.weight", 0, 4 * width);
@@ -162,7 +164,7 @@ ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
           {"window_sizes", windows},
           {"mlp_ratio", mlp_ratio},
           {"mbconv_expand_ratio", static_cast<double>(expanded_channels) / static_cast<double>(width)},
-          {"local_conv_size", kernel},
+          {"local_conv_size", kernel_size},
           {"last_merging_keeps_size", stages != 3},  // three stages already have a stride of 16 pixels
           {"out_channels", shapes.size("neck.0.weight", 0, defaults.out_channels)}};
 }
@@ -174,14 +176,14 @@ ordered_json make_decoder_config(const TensorSource& tensors) {
   const TwoWayTransformerConfig defaults;
   const std::string layers = "transformer.layers.";
   const int64_t hidden = shapes.size("iou_token.weight", 1, defaults.hidden_size);
-  const int64_t inner =
+  const int64_t inner_size =
       shapes.size(layers + "0.cross_attn_token_to_image.q_proj.weight", 0, hidden / defaults.attention_downsample_rate);
   return {{"hidden_size", hidden},
           {"mlp_dim", shapes.size(layers + "0.mlp.lin1.weight", 0, defaults.mlp_dim)},
           {"num_hidden_layers", shapes.count(layers, defaults.layers)},
           {"num_attention_heads", defaults.heads},
-          {"attention_downsample_rate", std::max<int64_t>(1, hidden / std::max<int64_t>(1, inner))},
-          {"num_multimask_outputs", shapes.size("mask_tokens.weight", 0, MaskDecoderConfig().mask_tokens) - 1},
+          {"attention_downsample_rate", std::max<int64_t>(1, hidden / std::max<int64_t>(1, inner_size))},
+          {"num_multimask_outputs", shapes.size("mask_tokens.weight", 0, MaskDecoderConfig().num_mask_tokens) - 1},
           {"layer_norm_eps", kOriginalDecoderEpsilon}};
 }
 

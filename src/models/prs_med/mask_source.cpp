@@ -121,7 +121,7 @@ constexpr std::array<std::string_view, 2> kUnusedBufferSuffixes{".num_batches_tr
 
 constexpr std::string_view kMaskModelPrefix = "mask_model.";
 
-TensorSourceMessages make_mask_messages() {
+TensorSourceMessages make_mask_source_messages() {
   return {.not_found =
               "is not a mask model; give a folder with transformers' SamModel, or a .pt, .pth or .safetensors file of "
               "SAM or MobileSAM",
@@ -163,7 +163,7 @@ bool is_unused_tensor(std::string_view name) {
 }
 
 MaskSource::MaskSource(const std::filesystem::path& path)
-    : tensors_(path, make_mask_messages()), format_(detect_format(tensors_)) {}
+    : tensors_(path, make_mask_source_messages()), format_(detect_format(tensors_)) {}
 
 nlohmann::ordered_json MaskSource::make_mask_config(nlohmann::ordered_json preset) const {
   preset.update(read_mask_sizes(tensors_, format_, preset.value("image_size", int64_t{1024})));
@@ -193,9 +193,9 @@ void MaskSource::check_weights(const std::vector<nn::Parameter>& parameters) con
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
-  refuse_differences(fmt::format("{}: is an incomplete mask model in the layout of {}; download it again",
-                                 tensors_.path().string(), format()),
-                     problems);
+  throw_if_problems(fmt::format("{}: is an incomplete mask model in the layout of {}; download it again",
+                                tensors_.path().string(), format()),
+                    problems);
   std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : tensors_.all()) {
     if (!expected.contains(name) && !is_unused_tensor(name)) unexpected.push_back(name);

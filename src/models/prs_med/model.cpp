@@ -19,7 +19,7 @@ using nn::Component;
 using nn::ParameterScope;
 
 /// ImageNet's mean and deviation, with which SAM and MobileSAM were trained.
-const image::Normalization kNormalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0};
+const image::Normalization kSamNormalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0};
 
 ParameterScope make_mask_scope(nn::ParameterStore& store, Component component) {
   return {store, component, "mask_model"};
@@ -57,14 +57,15 @@ at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) cons
   const int64_t batch_size = images_per_pass == 0 ? images : std::min(images_per_pass, images);
   std::vector<at::Tensor> features;
   for (int64_t first = 0; first < images; first += batch_size) {
-    const image::BytePixels batch{pixels.narrow(0, first, std::min(batch_size, images - first)), kNormalization};
+    const image::BytePixels batch{pixels.narrow(0, first, std::min(batch_size, images - first)), kSamNormalization};
     features.push_back(
         (*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()), recompute_blocks().vision));
   }
   return features.size() == 1 ? features.front() : at::cat(features);
 }
 
-at::Tensor Model::compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const {
+at::Tensor Model::compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
+                                      int64_t images_per_pass) const {
   parameters().prepare_non_block_parameters();
   const memory::ComponentScope memory_scope(memory::Component::kMasks);
   return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / MaskEncoder::kStride,

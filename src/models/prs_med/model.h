@@ -29,7 +29,7 @@ class Model final : public llava::Model {
 
   bool predicts_masks() const override { return true; }
   at::Tensor compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
-                         int64_t images_per_pass) const override;
+                                 int64_t images_per_pass) const override;
   /// Returns the number of blocks of mask encoder and vision tower. The encoder's are recomputed
   /// first, since their activations are by far the largest.
   int64_t num_vision_blocks() const override { return encoder_->num_blocks() + llava::Model::num_vision_blocks(); }

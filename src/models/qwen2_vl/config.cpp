@@ -47,7 +47,7 @@ LlamaConfig read_text(const json& text_config, const std::string& source) {
   return config;
 }
 
-VisionConfig read_qwen2(const json& vision, const std::string& source) {
+VisionConfig read_qwen2_vision(const json& vision, const std::string& source) {
   VisionConfig config = read_common_vision(vision, source);
   config.uses_qwen2_5_layers = false;
   config.hidden_size = read_size(vision, "embed_dim", 1280, kMaxLayerWidth, source);
@@ -64,7 +64,7 @@ VisionConfig read_qwen2(const json& vision, const std::string& source) {
   return config;
 }
 
-VisionConfig read_qwen2_5(const json& vision, const std::string& source) {
+VisionConfig read_qwen2_5_vision(const json& vision, const std::string& source) {
   VisionConfig config = read_common_vision(vision, source);
   config.hidden_size = io::get_or<int64_t>(vision, "hidden_size", 3584, source);
   config.intermediate_size = io::get_or<int64_t>(vision, "intermediate_size", config.intermediate_size, source);
@@ -109,7 +109,7 @@ void check_mrope_sections(const std::vector<int64_t>& sections, int64_t head_dim
   }
 }
 
-void check_sizes(const VisionConfig& vision, const std::string& source) {
+void check_vision_sizes(const VisionConfig& vision, const std::string& source) {
   check_size(vision.hidden_size, "hidden_size", kMaxLayerWidth, source);
   check_size(vision.intermediate_size, "intermediate_size", kMaxLayerWidth, source);
   check_size(vision.blocks, "depth", kMaxBlocks, source);
@@ -173,8 +173,8 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
 
   const json vision = json_config.value("vision_config", json::object());
   const std::string vision_source = source + " (vision_config)";
-  config.vision = is_qwen2_5 ? read_qwen2_5(vision, vision_source) : read_qwen2(vision, vision_source);
-  check_sizes(config.vision, vision_source);
+  config.vision = is_qwen2_5 ? read_qwen2_5_vision(vision, vision_source) : read_qwen2_vision(vision, vision_source);
+  check_vision_sizes(config.vision, vision_source);
   if (config.vision.output_size != config.text.hidden_size) {
     throw data_error("{}: {} is {}, but the text model's hidden_size is {}; they must be equal", vision_source,
                      is_qwen2_5 ? "out_hidden_size" : "hidden_size", config.vision.output_size,

@@ -73,15 +73,15 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const bool has_limit = settings.image_max_pixels.has_value();
   const bool has_sampling = has_videos || !has_default_sampling(settings);
-  ProcessorChanges changes{.videos_need_file = has_sampling, .video_processor_type = "Qwen2VLVideoProcessor"};
+  ProcessorChanges changes{.creates_video_file = has_sampling, .video_processor_type = "Qwen2VLVideoProcessor"};
   if (has_limit) {
-    changes.images = [budget = read_image_settings(folder, vision, settings.image_max_pixels).budget](auto& file) {
+    changes.edit_images = [budget = read_image_settings(folder, vision, settings.image_max_pixels).budget](auto& file) {
       write_pixel_budget(file, budget);
     };
   }
   if (!has_limit && !has_sampling) return changes;
   const auto videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
-  changes.videos = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
+  changes.edit_videos = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
     if (has_limit) write_pixel_budget(file, videos.pixels.budget);
     if (has_sampling) write_sampling(file, videos.limits, fps, max_frames);
   };

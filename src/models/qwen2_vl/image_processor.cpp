@@ -35,7 +35,7 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
 }
 
 /// Reads the budget; missing keys keep the values of `budget`.
-PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
+PixelBudget read_pixel_budget(const PreprocessorConfig& file, PixelBudget budget) {
   if (const json* size = file.find("size")) {
     // min_pixels and max_pixels override the edges, which some files have as well.
     const bool is_overridden = file.find("min_pixels") != nullptr && file.find("max_pixels") != nullptr;
@@ -75,13 +75,14 @@ image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget
   const image::ImageSize rounded{to_multiple(std::nearbyint(height / unit)), to_multiple(std::nearbyint(width / unit))};
   const int64_t pixels = rounded.height * rounded.width;
   if (pixels > budget.max_pixels) {
-    const double shrink = std::sqrt(height * width / static_cast<double>(budget.max_pixels));
-    return {std::max(factor, to_multiple(std::floor(height / shrink / unit))),
-            std::max(factor, to_multiple(std::floor(width / shrink / unit)))};
+    const double shrink_factor = std::sqrt(height * width / static_cast<double>(budget.max_pixels));
+    return {std::max(factor, to_multiple(std::floor(height / shrink_factor / unit))),
+            std::max(factor, to_multiple(std::floor(width / shrink_factor / unit)))};
   }
   if (pixels < budget.min_pixels) {
-    const double grow = std::sqrt(static_cast<double>(budget.min_pixels) / (height * width));
-    return {to_multiple(std::ceil(height * grow / unit)), to_multiple(std::ceil(width * grow / unit))};
+    const double growth_factor = std::sqrt(static_cast<double>(budget.min_pixels) / (height * width));
+    return {to_multiple(std::ceil(height * growth_factor / unit)),
+            to_multiple(std::ceil(width * growth_factor / unit))};
   }
   return rounded;
 }
@@ -112,12 +113,12 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget bu
   require_equal("patch_size", vision.patch_size);
   require_equal("temporal_patch_size", vision.temporal_patch_size);
   require_equal("merge_size", vision.merge_size);
-  return {.budget = read_budget(file, budget),
+  return {.budget = read_pixel_budget(file, budget),
           .filter = file.filter(3),
           .normalization = file.normalization(mean, deviation)};
 }
 
-PixelBudget limit_budget(PixelBudget budget, std::optional<int64_t> max_pixels) {
+PixelBudget limit_pixel_budget(PixelBudget budget, std::optional<int64_t> max_pixels) {
   if (!max_pixels) return budget;
   return {std::min(budget.min_pixels, *max_pixels), std::min(budget.max_pixels, *max_pixels)};
 }
@@ -132,7 +133,7 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
   file->type("Qwen2VLImageProcessor", {"Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"});
   file->reject_other_keys(get_pixel_keys());
   PixelSettings settings = read_pixel_settings(*file, kImageBudget, vision);
-  settings.budget = limit_budget(settings.budget, max_pixels);
+  settings.budget = limit_pixel_budget(settings.budget, max_pixels);
   return settings;
 }
 
@@ -182,7 +183,7 @@ data::SampleShape make_sample_shape(const data::PatchGrid& grid, const VisionCon
           .grids = {grid}};
 }
 
-PatchWriter::PatchWriter(int64_t frames, ImageSize size, image::Filter filter, const VisionConfig& vision)
+PatchWriter::PatchWriter(int64_t frames, ImageSize size, image::ResampleFilter filter, const VisionConfig& vision)
     : filter_(filter),
       grid_(compute_grid(frames, size, vision)),
       patch_size_(vision.patch_size),
@@ -209,7 +210,7 @@ void PatchWriter::write(const at::Tensor& resized) {
   uint8_t* const frame = patches_.mutable_data_ptr<uint8_t>() +
                          num_written_frames_ / frames_per_patch_ * grid_.patches_per_frame() * patch_bytes +
                          num_written_frames_ % frames_per_patch_ * patch_size_ * patch_size_;
-  const auto* line = resized.const_data_ptr<uint8_t>();
+  const auto* source_row = resized.const_data_ptr<uint8_t>();
   for (int64_t channel = 0; channel < 3; ++channel) {
     for (int64_t row = 0; row < grid_.rows; ++row) {
       // Index of the row's first patch: the patches of a token are adjacent, so a row of tokens has
@@ -217,9 +218,9 @@ void PatchWriter::write(const at::Tensor& resized) {
       const int64_t first = (row / merge_size_ * merged_columns * merge_size_ + row % merge_size_) * merge_size_;
       for (int64_t y = 0; y < patch_size_; ++y) {
         uint8_t* const in_patch = frame + channel * channel_bytes + y * patch_size_;
-        for (int64_t column = 0; column < grid_.columns; ++column, line += patch_size_) {
+        for (int64_t column = 0; column < grid_.columns; ++column, source_row += patch_size_) {
           const int64_t patch = first + column / merge_size_ * merge_size_ * merge_size_ + column % merge_size_;
-          std::memcpy(in_patch + patch * patch_bytes, line, patch_size_);
+          std::memcpy(in_patch + patch * patch_bytes, source_row, patch_size_);
         }
       }
     }

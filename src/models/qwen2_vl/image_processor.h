@@ -33,7 +33,7 @@ image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget
 /// Settings of the conversion of images and video frames to the tower's input.
 struct PixelSettings {
   PixelBudget budget{};  ///< per image or frame, unless a struct with this one defines it otherwise
-  image::Filter filter = image::Filter::kBicubic;
+  image::ResampleFilter filter = image::ResampleFilter::kBicubic;
   image::Normalization normalization{};
 };
 
@@ -45,7 +45,7 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget bu
                                   const PreprocessorConfig::ChannelValues& deviation = kClipStd);
 
 /// Reads the image settings of preprocessor_config.json in `folder`, or of processor_config.json.
-/// `max_pixels` (data.image_max_pixels) limits the budget as limit_budget(). Throws as
+/// `max_pixels` (data.image_max_pixels) limits the budget as limit_pixel_budget(). Throws as
 /// read_pixel_settings(), also for missing files and other processor types.
 PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels);
@@ -54,7 +54,7 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
 inline constexpr int64_t kMaxBudgetPixels = int64_t{1} << 40;
 
 /// Returns `budget` with minimum and maximum lowered to at most `max_pixels`; nothing: no limit.
-PixelBudget limit_budget(PixelBudget budget, std::optional<int64_t> max_pixels);
+PixelBudget limit_pixel_budget(PixelBudget budget, std::optional<int64_t> max_pixels);
 
 /// Writes a budget into the settings of a processor, under each of the key names that they have:
 /// min_pixels and max_pixels, size.shortest_edge and size.longest_edge.
@@ -85,7 +85,7 @@ data::SampleShape make_sample_shape(const data::PatchGrid& grid, const VisionCon
 class PatchWriter {
  public:
   /// Creates a writer of `frames` frames that are resized to `size`. REQUIRES: frames ≥ 1.
-  PatchWriter(int64_t frames, image::ImageSize size, image::Filter filter, const VisionConfig& vision);
+  PatchWriter(int64_t frames, image::ImageSize size, image::ResampleFilter filter, const VisionConfig& vision);
 
   /// Adds the next frame, uint8 [3, height, width]. The tensor may be reused after the call.
   void add(const at::Tensor& frame);
@@ -97,7 +97,7 @@ class PatchWriter {
   /// Copies a resized frame to its patches.
   void write(const at::Tensor& resized);
 
-  image::Filter filter_;
+  image::ResampleFilter filter_;
   data::PatchGrid grid_;
   int64_t patch_size_, frames_per_patch_, merge_size_;
   at::Tensor patches_;

@@ -117,7 +117,7 @@ MediaLayout GridProcessor::make_layout(const data::PatchGrid& grid, std::string_
 
 image::ImageSize GridProcessor::compute_image_size(image::ImageSize size, std::optional<int64_t> max_pixels) const {
   PixelSettings settings = image_settings_;
-  settings.budget = limit_budget(settings.budget, max_pixels);
+  settings.budget = limit_pixel_budget(settings.budget, max_pixels);
   return compute_resized_size(size, settings, vision_);
 }
 
@@ -202,7 +202,7 @@ std::vector<int64_t> Processor::select_frames(const image::VideoInfo& info) cons
 image::ImageSize Processor::compute_frame_size(int64_t frames, image::ImageSize size,
                                                std::optional<int64_t> max_pixels) const {
   PixelSettings settings = video_settings_.compute_frame_settings(frames, vision());
-  settings.budget = limit_budget(settings.budget, max_pixels);
+  settings.budget = limit_pixel_budget(settings.budget, max_pixels);
   return compute_resized_size(size, settings, vision());
 }
 

@@ -86,7 +86,7 @@ class GridProcessor : public ConversationProcessor {
   image::ImageSize compute_image_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
   /// Returns the minimum number of pixels of a frame.
   virtual int64_t min_frame_pixels() const = 0;
-  virtual image::Filter frame_filter() const = 0;
+  virtual image::ResampleFilter frame_filter() const = 0;
 
   VisionConfig vision_;
   VocabularyInfo tokens_;
@@ -107,7 +107,7 @@ class Processor final : public GridProcessor {
   image::ImageSize compute_frame_size(int64_t frames, image::ImageSize size,
                                       std::optional<int64_t> max_pixels) const override;
   int64_t min_frame_pixels() const override { return video_settings_.pixels.budget.min_pixels; }
-  image::Filter frame_filter() const override { return video_settings_.pixels.filter; }
+  image::ResampleFilter frame_filter() const override { return video_settings_.pixels.filter; }
   void check_video(const image::VideoInfo& info) const override;
   MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;

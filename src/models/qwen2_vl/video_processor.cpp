@@ -33,7 +33,7 @@ std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
 }
 
 /// Returns the file with the video settings. Throws UserError if it does not exist.
-PreprocessorConfig find_video_file(const std::filesystem::path& folder) {
+PreprocessorConfig find_video_config(const std::filesystem::path& folder) {
   auto file = PreprocessorConfig::find_for_videos(folder);
   if (file) return *std::move(file);
   throw data_error("{}: has no video settings; copy the checkpoint's video_preprocessor_config.json there",
@@ -42,8 +42,8 @@ PreprocessorConfig find_video_file(const std::filesystem::path& folder) {
 
 }  // namespace
 
-PreprocessorConfig find_video_settings(const std::filesystem::path& folder, std::string_view type) {
-  PreprocessorConfig file = find_video_file(folder);
+PreprocessorConfig load_video_config(const std::filesystem::path& folder, std::string_view type) {
+  PreprocessorConfig file = find_video_config(folder);
   auto file_type = file.value<std::string>("video_processor_type", std::string(type));
   if (file_type.ends_with("Fast")) file_type.resize(file_type.size() - 4);
   if (file_type != type) {
@@ -104,11 +104,11 @@ FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits
 
 VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
-  const PreprocessorConfig file = find_video_settings(folder, "Qwen2VLVideoProcessor");
+  const PreprocessorConfig file = load_video_config(folder, "Qwen2VLVideoProcessor");
   file.reject_other_keys(get_video_keys());
   VideoSettings settings;
   settings.pixels = read_pixel_settings(file, kVideoBudget, vision);
-  settings.pixels.budget = limit_budget(settings.pixels.budget, max_pixels);
+  settings.pixels.budget = limit_pixel_budget(settings.pixels.budget, max_pixels);
   settings.limits = read_frame_limits(file, settings.limits, vision, /*has_fps=*/false);
   return settings;
 }
@@ -118,9 +118,9 @@ PixelSettings VideoSettings::compute_frame_settings(int64_t frames, const Vision
   if (!limits.cap_pixels_per_frame) return settings;
   const int64_t side = vision.pixels_per_token_side();
   // As fetch_video of qwen-vl-utils: frames share 0.9 of the tokens' pixels (VIDEO_TOTAL_PIXELS).
-  constexpr double kUsedShare = 0.9;
+  constexpr double kVideoPixelShare = 0.9;
   const auto max_total_pixels =
-      static_cast<int64_t>(static_cast<double>(limits.max_video_tokens * side * side) * kUsedShare);
+      static_cast<int64_t>(static_cast<double>(limits.max_video_tokens * side * side) * kVideoPixelShare);
   const int64_t max_frame_pixels = max_total_pixels * vision.temporal_patch_size / frames;
   const auto min_frame_pixels = static_cast<int64_t>(static_cast<double>(settings.budget.min_pixels) * kMinPixelMargin);
   settings.budget.max_pixels = std::max(std::min(settings.budget.max_pixels, max_frame_pixels), min_frame_pixels);

@@ -20,7 +20,7 @@ inline constexpr double kMinPixelMargin = 1.05;
 /// processor_config.json, else video_preprocessor_config.json, else preprocessor_config.json, in
 /// transformers' order. Throws UserError (kBadData) if all are missing or if video_processor_type
 /// is not `type`, apart from a suffix "Fast".
-PreprocessorConfig find_video_settings(const std::filesystem::path& folder, std::string_view type);
+PreprocessorConfig load_video_config(const std::filesystem::path& folder, std::string_view type);
 
 /// Returns the supported keys of a video processor's settings, and keys that have no effect.
 std::set<std::string_view> get_video_keys();

@@ -43,7 +43,7 @@ class FrameLayoutBuilder {
           }
           add_row_segment(row, left, width);
         }
-        layout_.window_patches.push_back(height * width * config_.patches_per_token());
+        layout_.window_patch_counts.push_back(height * width * config_.patches_per_token());
       }
     }
   }
@@ -70,7 +70,7 @@ class FrameLayoutBuilder {
 };
 
 /// Returns [row, column, row, column …] → all rows, then all columns.
-std::vector<int64_t> split_axes(const std::vector<int64_t>& pairs) {
+std::vector<int64_t> deinterleave_axes(const std::vector<int64_t>& pairs) {
   const size_t count = pairs.size() / 2;
   std::vector<int64_t> axes(pairs.size());
   for (size_t i = 0; i < count; ++i) {
@@ -87,7 +87,7 @@ std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& sco
   return nn::LayerNorm(scope, config.hidden_size, kNormEpsilon);
 }
 
-nn::Linears make_first_linears(const nn::ParameterScope& scope, const VisionConfig& config) {
+nn::MergedLinear make_first_linears(const nn::ParameterScope& scope, const VisionConfig& config) {
   const int64_t features = config.intermediate_size;
   if (config.uses_qwen2_5_layers)
     return {scope, {"gate_proj", "up_proj"}, config.hidden_size, {features, features}, true};
@@ -103,14 +103,14 @@ PatchLayout PatchLayout::make(std::span<const data::PatchGrid> grids, const Visi
     VLMTRAIN_CHECK(grid.rows % config.merge_size == 0 && grid.columns % config.merge_size == 0,
                    "a grid of {} x {} patches, {} x {} of which form a token", grid.rows, grid.columns,
                    config.merge_size, config.merge_size);
-    FrameLayoutBuilder frame(layout, grid, config);
+    FrameLayoutBuilder builder(layout, grid, config);
     for (int64_t i = 0; i < grid.frames; ++i) {
-      config.window_tokens ? frame.add_windows(first_token) : frame.add_row_major();
-      layout.frame_patches.push_back(grid.patches_per_frame());
-      first_token += frame.tokens();
+      config.window_tokens ? builder.add_windows(first_token) : builder.add_row_major();
+      layout.frame_patch_counts.push_back(grid.patches_per_frame());
+      first_token += builder.tokens();
     }
   }
-  layout.positions = split_axes(layout.positions);
+  layout.positions = deinterleave_axes(layout.positions);
   layout.inverse_token_order.resize(layout.token_order.size());
   for (size_t position = 0; position < layout.token_order.size(); ++position) {
     const int64_t token = layout.token_order[position];
@@ -136,7 +136,7 @@ FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& co
                  config.intermediate_size, config.hidden_size, true, compute_residual_gain(config.blocks)) {}
 
 at::Tensor FeedForward::operator()(const nn::LinearInput& x) const {
-  const nn::Branch branch = gate_up_proj_.forward_branch(x);
+  const nn::ResidualBranch branch = gate_up_proj_.forward_branch(x);
   return down_proj_(is_gated_ ? nn::swiglu(branch.value) : nn::apply_activation(activation_, branch.value),
                     /*residual=*/branch.stream);
 }
@@ -158,7 +158,7 @@ at::Tensor VisionBlock::attend(const at::Tensor& qkv, const VisionContext& conte
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const VisionContext& context) const {
-  nn::Branch branch = qkv_.forward_branch(norm1_.make_linear_input(x));
+  nn::ResidualBranch branch = qkv_.forward_branch(norm1_.make_linear_input(x));
   return feed_forward_(
       norm2_.make_linear_input(out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream)));
 }
@@ -171,7 +171,7 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
                   "weight", {config.hidden_size, 3, config.temporal_patch_size, config.patch_size, config.patch_size},
                   nn::InitialValues::kaiming(3 * config.temporal_patch_size * config.patch_size * config.patch_size))),
       patch_bias_(
-          config.patch_bias
+          config.has_patch_bias
               ? (scope / "patch_embed" / "proj").add_parameter("bias", {config.hidden_size}, nn::InitialValues::zeros())
               : at::Tensor()),
       blocks_(scope / "blocks", config.blocks, config, memory::Component::kVision) {
@@ -193,10 +193,10 @@ BlockOutputs VisionTower::operator()(const at::Tensor& embedded, const PatchLayo
   const auto device = embedded.device();
   const at::Tensor positions = memory::copy_to_device(layout.positions, device).view({2, -1});
   const auto rotary = nn::RotaryTable::from_axes(positions, rotary_axes_, rotary_frequencies_);
-  const VisionContext frames{nn::Segments::from_lengths(layout.frame_patches, device), rotary};
-  const VisionContext windows{nn::Segments::from_lengths(layout.window_patches, device), rotary};
+  const VisionContext frame_context{nn::Segments::from_lengths(layout.frame_patch_counts, device), rotary};
+  const VisionContext window_context{nn::Segments::from_lengths(layout.window_patch_counts, device), rotary};
   const auto get_context = [&](int64_t block) -> const VisionContext& {
-    return config_.has_windows(block) ? windows : frames;
+    return config_.has_windows(block) ? window_context : frame_context;
   };
   return blocks_.run_with_contexts(embedded, recomputed_blocks, get_context, options);
 }

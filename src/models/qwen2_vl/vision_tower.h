@@ -32,8 +32,8 @@ struct PatchLayout {
   /// [2 · patches], the rows of the patches in their frame, then their columns; in the tower's
   /// order.
   std::vector<int64_t> positions;
-  std::vector<int64_t> frame_patches;   ///< patches of each frame
-  std::vector<int64_t> window_patches;  ///< patches of each window; empty without windows
+  std::vector<int64_t> frame_patch_counts;   ///< patches of each frame
+  std::vector<int64_t> window_patch_counts;  ///< patches of each window; empty without windows
 
   /// Computes the layout of images and videos with these grids of patches. REQUIRES: rows and
   /// columns of each grid are multiples of merge_size.
@@ -63,7 +63,7 @@ class FeedForward {
  private:
   bool is_gated_;
   Activation activation_;
-  nn::Linears gate_up_proj_;  // gate and up projection, or the first Linear of an MLP that is not gated
+  nn::MergedLinear gate_up_proj_;  // gate and up projection, or the first Linear of an MLP that is not gated
   nn::Linear down_proj_;
 };
 

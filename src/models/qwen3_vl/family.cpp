@@ -61,14 +61,14 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
 /// otherwise counted as Qwen's tokenizer splits a time stamp: " seconds" is one token, and so is
 /// each of the other characters.
 int64_t count_timestamp_tokens(const std::vector<std::string>& timestamps, const std::filesystem::path& folder) {
-  constexpr std::string_view kUnit = " seconds";
+  constexpr std::string_view kSecondsSuffix = " seconds";
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {
     return std::ssize(text::read_tokenizer(folder).encode(format_video_text(timestamps, 0)).ids);
   }
   int64_t tokens = 0;
   for (const std::string& timestamp : timestamps)
-    tokens += std::ssize(timestamp) - std::ssize(kUnit) + 1 + kMarkerTokens;
+    tokens += std::ssize(timestamp) - std::ssize(kSecondsSuffix) + 1 + kMarkerTokens;
   return tokens;
 }
 
@@ -94,9 +94,9 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const auto& max_pixels = settings.image_max_pixels;
   const bool has_sampling = has_videos || !has_default_sampling(settings);
-  ProcessorChanges changes{.videos_need_file = has_sampling, .video_processor_type = "Qwen3VLVideoProcessor"};
+  ProcessorChanges changes{.creates_video_file = has_sampling, .video_processor_type = "Qwen3VLVideoProcessor"};
   if (max_pixels) {
-    changes.images = [budget = qwen2_vl::read_image_settings(folder, vision, max_pixels).budget](auto& file) {
+    changes.edit_images = [budget = qwen2_vl::read_image_settings(folder, vision, max_pixels).budget](auto& file) {
       qwen2_vl::write_pixel_budget(file, budget);
     };
   }
@@ -109,7 +109,7 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
                     "multiples of {} pixels, at least 1.05 times size.shortest_edge",
                     *max_pixels, vision.pixels_per_token_side() * vision.pixels_per_token_side()));
   }
-  changes.videos = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
+  changes.edit_videos = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
     if (max_pixels) write_frame_limit(file, videos, vision);
     if (has_sampling) qwen2_vl::write_sampling(file, videos.limits, fps, max_frames);
   };

@@ -54,7 +54,7 @@ LlamaConfig read_text(const json& text_config, const std::string& source) {
                      fmt::join(sections, ", "), config.head_dim / 2);
   }
   config.rope.sections = sections;
-  config.rope.interleaved = true;
+  config.rope.is_interleaved = true;
   return config;
 }
 
@@ -77,7 +77,7 @@ VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std:
   config.uses_qwen2_5_layers = false;
   config.first_linear_name = "linear_fc1";
   config.second_linear_name = "linear_fc2";
-  config.patch_bias = true;
+  config.has_patch_bias = true;
   config.hidden_size = io::get_or<int64_t>(vision, "hidden_size", 1152, source);
   config.intermediate_size = io::get_or<int64_t>(vision, "intermediate_size", 4304, source);
   config.output_size = io::get_or<int64_t>(vision, "out_hidden_size", 3584, source);
@@ -188,7 +188,7 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
     : transformer_(scope, config),
       positions_((scope / "pos_embed")
                      .add_embedding("weight", {config.position_side * config.position_side, config.hidden_size},
-                                {.mean = 0, .deviation = kPositionDeviation})),
+                                    {.mean = 0, .deviation = kPositionDeviation})),
       deepstack_blocks_(config.deepstack_blocks) {}
 
 BlockOutputs VisionTower::operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
@@ -246,7 +246,8 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_den
                  vision.pixel_values.size(0));
   const auto interpolation =
       PositionInterpolation::make(vision.grids, config_.vision.position_side, config_.vision.merge_size);
-  BlockOutputs patches = tower_({vision.pixel_values, normalization_}, layout, interpolation, recompute_blocks().vision);
+  BlockOutputs patches =
+      tower_({vision.pixel_values, normalization_}, layout, interpolation, recompute_blocks().vision);
   ImageFeatures result{.features = merger_(patches.last_hidden_state),
                        .dense_features = with_dense_features ? patches.last_hidden_state : at::Tensor()};
   patches.last_hidden_state.reset();  // frees memory before the next merger runs

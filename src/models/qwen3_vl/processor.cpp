@@ -18,7 +18,7 @@ using image::ImageSize;
 constexpr qwen2_vl::PixelBudget kVideoBudget{int64_t{128} * 32 * 32, int64_t{32} * 32 * 768};
 
 /// Returns the pixels of `frames` frames of `pixels` pixels each, at most kMaxBudgetPixels.
-int64_t scale_budget(int64_t pixels, int64_t frames) {
+int64_t scale_pixel_budget(int64_t pixels, int64_t frames) {
   return pixels > qwen2_vl::kMaxBudgetPixels / frames ? qwen2_vl::kMaxBudgetPixels : pixels * frames;
 }
 
@@ -35,7 +35,7 @@ std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
 
 /// Returns the size of a frame enlarged until both sides have at least `side` pixels, as in
 /// transformers.
-ImageSize enlarge_to_token(ImageSize size, int64_t side) {
+ImageSize enlarge_to_token_side(ImageSize size, int64_t side) {
   if (size.height >= side && size.width >= side) return size;
   const double height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   const double scale = std::max(static_cast<double>(side) / height, static_cast<double>(side) / width);
@@ -46,11 +46,11 @@ ImageSize enlarge_to_token(ImageSize size, int64_t side) {
 
 VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
-  const PreprocessorConfig file = qwen2_vl::find_video_settings(folder, "Qwen3VLVideoProcessor");
+  const PreprocessorConfig file = qwen2_vl::load_video_config(folder, "Qwen3VLVideoProcessor");
   file.reject_other_keys(qwen2_vl::get_video_keys());
   VideoSettings settings;
-  constexpr PreprocessorConfig::ChannelValues kHalf{0.5, 0.5, 0.5};
-  settings.pixels = qwen2_vl::read_pixel_settings(file, kVideoBudget, vision, kHalf, kHalf);
+  constexpr PreprocessorConfig::ChannelValues kDefaultMeanAndStd{0.5, 0.5, 0.5};
+  settings.pixels = qwen2_vl::read_pixel_settings(file, kVideoBudget, vision, kDefaultMeanAndStd, kDefaultMeanAndStd);
   settings.max_frame_pixels = max_pixels;
   settings.limits = qwen2_vl::read_frame_limits(file, settings.limits, vision, /*has_fps=*/true);
   return settings;
@@ -79,15 +79,16 @@ ImageSize VideoSettings::compute_frame_size(int64_t frames, ImageSize size, std:
   frames = std::max(frames, frames_per_patch);
   qwen2_vl::PixelBudget budget = pixels.budget;
   if (limits.cap_pixels_per_frame) {
-    const int64_t frame_share = std::min(limits.max_video_tokens * side * side, budget.max_pixels / frames);
-    budget.max_pixels = scale_budget(
-        std::max(frame_share, static_cast<int64_t>(static_cast<double>(budget.min_pixels) * qwen2_vl::kMinPixelMargin)),
+    const int64_t pixels_per_frame = std::min(limits.max_video_tokens * side * side, budget.max_pixels / frames);
+    budget.max_pixels = scale_pixel_budget(
+        std::max(pixels_per_frame,
+                 static_cast<int64_t>(static_cast<double>(budget.min_pixels) * qwen2_vl::kMinPixelMargin)),
         frames);
   }
   for (const auto& limit : {max_frame_pixels, max_pixels}) {
-    if (limit) budget = qwen2_vl::limit_budget(budget, scale_budget(*limit, frames));
+    if (limit) budget = qwen2_vl::limit_pixel_budget(budget, scale_pixel_budget(*limit, frames));
   }
-  const ImageSize enlarged = enlarge_to_token(size, side);
+  const ImageSize enlarged = enlarge_to_token_side(size, side);
   qwen2_vl::check_aspect_ratio(enlarged);
   const auto round_to_multiple = [](double value, int64_t unit) {
     return static_cast<int64_t>(std::nearbyint(value / static_cast<double>(unit))) * unit;
@@ -98,16 +99,16 @@ ImageSize VideoSettings::compute_frame_size(int64_t frames, ImageSize size, std:
       round_to_multiple(static_cast<double>(frames), frames_per_patch) * rounded.height * rounded.width;
   const auto unit = static_cast<double>(side);
   if (total_pixels > budget.max_pixels) {
-    const double shrink =
+    const double shrink_factor =
         std::sqrt(static_cast<double>(frames) * height * width / static_cast<double>(budget.max_pixels));
-    return {std::max(side, static_cast<int64_t>(std::floor(height / shrink / unit)) * side),
-            std::max(side, static_cast<int64_t>(std::floor(width / shrink / unit)) * side)};
+    return {std::max(side, static_cast<int64_t>(std::floor(height / shrink_factor / unit)) * side),
+            std::max(side, static_cast<int64_t>(std::floor(width / shrink_factor / unit)) * side)};
   }
   if (total_pixels < budget.min_pixels) {
-    const double grow =
+    const double growth_factor =
         std::sqrt(static_cast<double>(budget.min_pixels) / (static_cast<double>(frames) * height * width));
-    return {static_cast<int64_t>(std::ceil(height * grow / unit)) * side,
-            static_cast<int64_t>(std::ceil(width * grow / unit)) * side};
+    return {static_cast<int64_t>(std::ceil(height * growth_factor / unit)) * side,
+            static_cast<int64_t>(std::ceil(width * growth_factor / unit)) * side};
   }
   return rounded;
 }
@@ -131,12 +132,12 @@ bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settin
 std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, double video_fps,
                                          int64_t frames_per_patch) {
   std::vector<std::string> timestamps;
-  const auto per_patch = static_cast<size_t>(frames_per_patch);
-  for (size_t first = 0; first < frame_indices.size(); first += per_patch) {
-    const size_t last = std::min(first + per_patch, frame_indices.size()) - 1;
-    const double from = static_cast<double>(frame_indices[first]) / video_fps,
-                 to = static_cast<double>(frame_indices[last]) / video_fps;
-    timestamps.push_back(fmt::format("<{:.1f} seconds>", (from + to) / 2));
+  const auto step = static_cast<size_t>(frames_per_patch);
+  for (size_t first = 0; first < frame_indices.size(); first += step) {
+    const size_t last = std::min(first + step, frame_indices.size()) - 1;
+    const double first_seconds = static_cast<double>(frame_indices[first]) / video_fps,
+                 last_seconds = static_cast<double>(frame_indices[last]) / video_fps;
+    timestamps.push_back(fmt::format("<{:.1f} seconds>", (first_seconds + last_seconds) / 2));
   }
   return timestamps;
 }

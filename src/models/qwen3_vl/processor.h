@@ -69,7 +69,7 @@ class Processor final : public qwen2_vl::GridProcessor {
   image::ImageSize compute_frame_size(int64_t frames, image::ImageSize size,
                                       std::optional<int64_t> max_pixels) const override;
   int64_t min_frame_pixels() const override { return 1; }
-  image::Filter frame_filter() const override { return video_settings_.pixels.filter; }
+  image::ResampleFilter frame_filter() const override { return video_settings_.pixels.filter; }
   void check_video(const image::VideoInfo& info) const override;
   MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;

@@ -36,47 +36,47 @@ bool has_flash_kernel(const at::Tensor& query) {
 
 /// Runs the CPU's flash kernel on `count` segments of equal length.
 at::Tensor run_cpu_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t count,
-                         bool causal) {
+                         bool is_causal) {
   const auto split_segments = [count](const at::Tensor& x) {
     return x.view({count, x.size(0) / count, x.size(1), x.size(2)}).transpose(1, 2);
   };
   const at::Tensor output =
-      attend(make_cpu_flash_kernel(causal), split_segments(query), split_segments(key), split_segments(value));
+      attend(make_cpu_flash_kernel(is_causal), split_segments(query), split_segments(key), split_segments(value));
   return output.transpose(1, 2).reshape(query.sizes());
 }
 
 /// Runs the CPU's flash kernel on each segment, or on all at once if they have equal length.
 at::Tensor run_cpu_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                             const Segments& segments, bool causal) {
+                             const Segments& segments, bool is_causal) {
   if (segments.is_uniform()) {
-    return run_cpu_flash(query, key, value, static_cast<int64_t>(segments.lengths.size()), causal);
+    return run_cpu_flash(query, key, value, static_cast<int64_t>(segments.lengths.size()), is_causal);
   }
   const auto queries = query.split_with_sizes(segments.lengths);
   const auto keys = key.split_with_sizes(segments.lengths);
   const auto values = value.split_with_sizes(segments.lengths);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < queries.size(); ++i)
-    outputs.push_back(run_cpu_flash(queries[i], keys[i], values[i], 1, causal));
+    outputs.push_back(run_cpu_flash(queries[i], keys[i], values[i], 1, is_causal));
   return at::cat(outputs);
 }
 
-VarlenArgs make_varlen_args(const Segments& segments, bool causal, std::optional<int64_t> window = std::nullopt) {
-  return {.offsets = segments.offsets, .max_length = segments.max_length, .causal = causal, .window = window};
+VarlenArgs make_varlen_args(const Segments& segments, bool is_causal, std::optional<int64_t> window = std::nullopt) {
+  return {.offsets = segments.offsets, .max_length = segments.max_length, .is_causal = is_causal, .window = window};
 }
 
 at::Tensor run_cuda_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const Segments& segments, bool causal, std::optional<int64_t> window) {
-  return attend(make_cuda_flash_kernel(make_varlen_args(segments, causal, window)), query, key, value);
+                          const Segments& segments, bool is_causal, std::optional<int64_t> window) {
+  return attend(make_cuda_flash_kernel(make_varlen_args(segments, is_causal, window)), query, key, value);
 }
 
 at::Tensor run_cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                     const Segments& segments, bool causal) {
-  const int64_t group = query.size(1) / key.size(1);
-  const auto expand = [group](const at::Tensor& x) {
-    return (group == 1 ? x : at::repeat_interleave(x, group, 1)).unsqueeze(0);
+                                     const Segments& segments, bool is_causal) {
+  const int64_t heads_per_group = query.size(1) / key.size(1);
+  const auto expand = [heads_per_group](const at::Tensor& x) {
+    return (heads_per_group == 1 ? x : at::repeat_interleave(x, heads_per_group, 1)).unsqueeze(0);
   };
-  return attend(make_cuda_memory_efficient_kernel(make_varlen_args(segments, causal)), query.unsqueeze(0), expand(key),
-                expand(value))
+  return attend(make_cuda_memory_efficient_kernel(make_varlen_args(segments, is_causal)), query.unsqueeze(0),
+                expand(key), expand(value))
       .squeeze(0);
 }
 
@@ -84,18 +84,18 @@ at::Tensor run_cuda_memory_efficient(const at::Tensor& query, const at::Tensor& 
 /// 1 to i. Processes blocks of `window` queries, which see at most 2 · window − 1 keys.
 at::Tensor windowed_segment_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                       int64_t window) {
-  const int64_t rows = query.size(0), key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
+  const int64_t rows = query.size(0), key_value_heads = key.size(1), heads_per_group = query.size(1) / key_value_heads;
   std::vector<at::Tensor> outputs;
   for (int64_t first = 0; first < rows; first += window) {
     const int64_t count = std::min(window, rows - first);
     const int64_t first_key = std::max<int64_t>(first - window + 1, 0);
     const int64_t keys = first + count - first_key;
     // Entry [i, j] belongs to query first + i and key first_key + j.
-    const at::Tensor visible = at::ones({count, keys}, query.options().dtype(at::kBool))
-                                   .tril_(first - first_key)
-                                   .triu_(first - first_key - window + 1);
+    const at::Tensor is_visible = at::ones({count, keys}, query.options().dtype(at::kBool))
+                                      .tril_(first - first_key)
+                                      .triu_(first - first_key - window + 1);
     const at::Tensor heads_first = query.narrow(0, first, count)
-                                       .view({count, key_value_heads, group, -1})
+                                       .view({count, key_value_heads, heads_per_group, -1})
                                        .permute({1, 2, 0, 3});  // [key_value_heads, heads_per_group, count, head_dim]
     const auto expand_keys = [&](const at::Tensor& x) {
       return x.narrow(0, first_key, keys).permute({1, 0, 2}).unsqueeze(1);
@@ -103,7 +103,7 @@ at::Tensor windowed_segment_attention(const at::Tensor& query, const at::Tensor&
     const at::Tensor scores =
         at::matmul(heads_first, expand_keys(key).transpose(-1, -2)) * compute_attention_scale(query);
     const at::Tensor weights =
-        at::softmax(scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity()), -1,
+        at::softmax(scores.masked_fill(is_visible.logical_not(), -std::numeric_limits<double>::infinity()), -1,
                     at::toOpMathType(query.scalar_type()));
     const at::Tensor output = at::matmul(weights.to(query.scalar_type()), expand_keys(value));
     outputs.push_back(output.permute({2, 0, 1, 3}).reshape({count, query.size(1), query.size(2)}));
@@ -125,7 +125,7 @@ at::Tensor windowed_attention(const at::Tensor& query, const at::Tensor& key, co
 
 at::Tensor run_cpu_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const CacheSlots& slots) {
-  const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
+  const int64_t key_value_heads = key.size(1), heads_per_group = query.size(1) / key_value_heads;
   std::vector<at::Tensor> outputs;
   for (int64_t i = 0; i < query.size(0); ++i) {
     const auto view_slot = [&](const at::Tensor& x) {
@@ -133,11 +133,12 @@ at::Tensor run_cpu_decode(const at::Tensor& query, const at::Tensor& key, const 
       return x.narrow(0, slots.starts[index], slots.lengths[index]).unsqueeze(0).transpose(1, 2);
     };
     // The queries that share a key head become rows of that head, so its keys are read once.
-    const at::Tensor grouped = query[i].view({1, key_value_heads, group, -1});
-    outputs.push_back(std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-                                      grouped, view_slot(key), view_slot(value), /*dropout_p=*/0.0, /*is_causal=*/false,
-                                      /*attn_mask=*/{}, compute_attention_scale(query)))
-                          .reshape({1, query.size(1), query.size(2)}));
+    const at::Tensor grouped_query = query[i].view({1, key_value_heads, heads_per_group, -1});
+    outputs.push_back(
+        std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(grouped_query, view_slot(key), view_slot(value),
+                                                                    /*dropout_p=*/0.0, /*is_causal=*/false,
+                                                                    /*attn_mask=*/{}, compute_attention_scale(query)))
+            .reshape({1, query.size(1), query.size(2)}));
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
 }
@@ -154,15 +155,18 @@ at::Tensor run_cuda_memory_efficient_decode(const at::Tensor& query, const at::T
                                             const CacheSlots& slots) {
   // The kernel does not support grouped queries, so the queries that share a key head become rows
   // of it.
-  const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads, head_dim = query.size(2);
-  const at::Tensor grouped =
-      query.view({-1, key_value_heads, group, head_dim}).transpose(1, 2).reshape({1, -1, key_value_heads, head_dim});
+  const int64_t key_value_heads = key.size(1), heads_per_group = query.size(1) / key_value_heads,
+                head_dim = query.size(2);
+  const at::Tensor grouped_query = query.view({-1, key_value_heads, heads_per_group, head_dim})
+                                       .transpose(1, 2)
+                                       .reshape({1, -1, key_value_heads, head_dim});
   constexpr int64_t kNoMask = 0;
   const auto output = std::get<0>(at::_efficient_attention_forward(
-      grouped, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.cu_seqlens_q * group, slots.device_starts,
-      /*max_seqlen_q=*/group, slots.max_length, /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/false,
+      grouped_query, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.cu_seqlens_q * heads_per_group,
+      slots.device_starts,
+      /*max_seqlen_q=*/heads_per_group, slots.max_length, /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/false,
       compute_attention_scale(query), /*seqlen_k=*/slots.device_lengths));
-  return output.view({-1, group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
+  return output.view({-1, heads_per_group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
 }
 
 /// Returns `bias` with rows that start at multiples of 16 elements, which the memory-efficient
@@ -264,22 +268,23 @@ at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, cons
 }
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
-                     bool causal, std::optional<int64_t> window) {
+                     bool is_causal, std::optional<int64_t> window) {
   VLMTRAIN_CHECK(query.size(0) == segments.rows && query.size(1) % key.size(1) == 0,
                  "attention got {} rows for segments of {} rows and {} heads for {} key-value heads", query.size(0),
                  segments.rows, query.size(1), key.size(1));
-  VLMTRAIN_CHECK(!window || (causal && *window > 0), "a sliding window requires causal attention and at least one row");
+  VLMTRAIN_CHECK(!window || (is_causal && *window > 0),
+                 "a sliding window requires causal attention and at least one row");
   if (window && segments.max_length <= *window) window.reset();
   const bool has_flash = query.is_cuda() && has_flash_kernel(query);
   if (window && !has_flash) return windowed_attention(query, key, value, segments, *window);
   if (query.is_cuda()) {
     return attend_chunked(query, key, value, segments, kMaxSegmentsPerLaunch,
                           [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Segments& chunk) {
-                            return has_flash ? run_cuda_flash(q, k, v, chunk, causal, window)
-                                             : run_cuda_memory_efficient(q, k, v, chunk, causal);
+                            return has_flash ? run_cuda_flash(q, k, v, chunk, is_causal, window)
+                                             : run_cuda_memory_efficient(q, k, v, chunk, is_causal);
                           });
   }
-  return run_cpu_attention(query, key, value, segments, causal);
+  return run_cpu_attention(query, key, value, segments, is_causal);
 }
 
 at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

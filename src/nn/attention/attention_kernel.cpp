@@ -38,7 +38,8 @@ class CudaFlashAttention : public AttentionKernel {
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
     auto [output, logsumexp, random_state, unused, mask] = at::_flash_attention_forward(
-        query, key, value, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout, args_.causal,
+        query, key, value, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout,
+        args_.is_causal,
         /*return_debug_mask=*/false, compute_attention_scale(query), rows_before_, rows_after_);
     return {output, logsumexp, random_state, unused};
   }
@@ -47,7 +48,7 @@ class CudaFlashAttention : public AttentionKernel {
                      const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
     auto [dq, dk, dv] =
         at::_flash_attention_backward(gradient, query, key, value, outputs[0], outputs[1], args_.offsets, args_.offsets,
-                                      args_.max_length, args_.max_length, kNoDropout, args_.causal, outputs[2],
+                                      args_.max_length, args_.max_length, kNoDropout, args_.is_causal, outputs[2],
                                       outputs[3], compute_attention_scale(query), rows_before_, rows_after_);
     return {dq, dk, dv};
   }
@@ -83,7 +84,7 @@ class CudaMemoryEfficientAttention : public AttentionKernel {
     // Values of CustomMaskType of ATen's kernel.
     constexpr int64_t kNoMask = 0;
     constexpr int64_t kCausalFromTopLeft = 1;
-    return args_.causal ? kCausalFromTopLeft : kNoMask;
+    return args_.is_causal ? kCausalFromTopLeft : kNoMask;
   }
 
   VarlenArgs args_;
@@ -120,26 +121,26 @@ class CudaMaskedAttention : public AttentionKernel {
 
 class CpuFlashAttention : public AttentionKernel {
  public:
-  explicit CpuFlashAttention(bool causal, std::optional<at::Tensor> mask = std::nullopt)
-      : causal_(causal), mask_(std::move(mask)) {}
+  explicit CpuFlashAttention(bool is_causal, std::optional<at::Tensor> mask = std::nullopt)
+      : is_causal_(is_causal), mask_(std::move(mask)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
-    auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, kNoDropout, causal_,
-                                                                               mask_, compute_attention_scale(query));
+    auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, kNoDropout, is_causal_, mask_, compute_attention_scale(query));
     return {output, logsumexp};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        gradient, query, key, value, outputs[0], outputs[1], kNoDropout, causal_, mask_,
+        gradient, query, key, value, outputs[0], outputs[1], kNoDropout, is_causal_, mask_,
         compute_attention_scale(query));
     return {dq, dk, dv};
   }
 
  private:
-  bool causal_;
+  bool is_causal_;
   std::optional<at::Tensor> mask_;
 };
 
@@ -155,7 +156,7 @@ class JoinedKernel : public AttentionKernel {
  public:
   JoinedKernel(std::shared_ptr<const AttentionKernel> first, std::shared_ptr<const AttentionKernel> second,
                ExtraKeys extra)
-      : first_(std::move(first)), second_(std::move(second)), extra_(std::move(extra)) {}
+      : first_(std::move(first)), second_(std::move(second)), extra_keys_(std::move(extra)) {}
 
   bool has_autograd_formula() const override { return false; }
 
@@ -179,34 +180,34 @@ class JoinedKernel : public AttentionKernel {
     const auto second_state = outputs.begin() + kKernelState + (std::ssize(outputs) - kKernelState) / 2;
     Gradients gradients = first_->backward(gradient, query, key, value, {outputs.begin(), second_state});
     std::vector<at::Tensor> second_outputs{select_query_rows(outputs[kOutput]),
-                                           outputs[kLogSumExp].index_select(1, extra_.query_rows)};
+                                           outputs[kLogSumExp].index_select(1, extra_keys_.query_rows)};
     second_outputs.insert(second_outputs.end(), second_state, outputs.end());
     const Gradients extra = second_->backward(select_query_rows(gradient), select_query_rows(query),
                                               select_key_rows(key), select_key_rows(value), second_outputs);
-    gradients.query.index_add_(0, extra_.query_rows, extra.query);
-    gradients.key.index_add_(0, extra_.key_rows, extra.key);
-    gradients.value.index_add_(0, extra_.key_rows, extra.value);
+    gradients.query.index_add_(0, extra_keys_.query_rows, extra.query);
+    gradients.key.index_add_(0, extra_keys_.key_rows, extra.key);
+    gradients.value.index_add_(0, extra_keys_.key_rows, extra.value);
     return gradients;
   }
 
  private:
-  at::Tensor select_query_rows(const at::Tensor& rows) const { return rows.index_select(0, extra_.query_rows); }
-  at::Tensor select_key_rows(const at::Tensor& rows) const { return rows.index_select(0, extra_.key_rows); }
+  at::Tensor select_query_rows(const at::Tensor& rows) const { return rows.index_select(0, extra_keys_.query_rows); }
+  at::Tensor select_key_rows(const at::Tensor& rows) const { return rows.index_select(0, extra_keys_.key_rows); }
 
   /// Merges the outputs o₁ and o₂ with the log-sum-exps a and b into (e^a o₁ + e^b o₂) / (e^a +
   /// e^b) for the selected rows, in fp32 with one rounding.
   void merge(at::Tensor& output, at::Tensor& logsumexp, const at::Tensor& extra,
              const at::Tensor& extra_logsumexp) const {
-    const at::Tensor base_logsumexp = logsumexp.index_select(1, extra_.query_rows);
+    const at::Tensor base_logsumexp = logsumexp.index_select(1, extra_keys_.query_rows);
     const at::Tensor extra_share = at::sigmoid(extra_logsumexp - base_logsumexp);  // weight of the second kernel
     at::Tensor merged = at::mul(select_query_rows(output), to_row_factors(1 - extra_share));
     merged.addcmul_(extra, to_row_factors(extra_share));
-    output.index_copy_(0, extra_.query_rows, merged.to(output.scalar_type()));
-    logsumexp.index_copy_(1, extra_.query_rows, at::logaddexp(base_logsumexp, extra_logsumexp));
+    output.index_copy_(0, extra_keys_.query_rows, merged.to(output.scalar_type()));
+    logsumexp.index_copy_(1, extra_keys_.query_rows, at::logaddexp(base_logsumexp, extra_logsumexp));
   }
 
   std::shared_ptr<const AttentionKernel> first_, second_;
-  ExtraKeys extra_;
+  ExtraKeys extra_keys_;
 };
 
 /// Returns segments [first, first + count) with offsets relative to their first row, `first_row`.
@@ -236,8 +237,8 @@ std::shared_ptr<const AttentionKernel> make_cuda_memory_efficient_kernel(VarlenA
   return std::make_shared<CudaMemoryEfficientAttention>(std::move(args));
 }
 
-std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool causal) {
-  return std::make_shared<CpuFlashAttention>(causal);
+std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool is_causal) {
+  return std::make_shared<CpuFlashAttention>(is_causal);
 }
 
 std::shared_ptr<const AttentionKernel> make_cpu_masked_kernel(const at::Tensor& mask) {

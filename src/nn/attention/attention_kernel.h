@@ -55,8 +55,8 @@ bool has_flash_kernel(at::ScalarType dtype, at::Device device);
 struct VarlenArgs {
   at::Tensor offsets;      ///< int32 [segments + 1], on the device
   int64_t max_length = 0;  ///< rows of the longest segment
-  bool causal = false;
-  std::optional<int64_t> window = std::nullopt;  ///< as in attention(); flash kernel only, with `causal`
+  bool is_causal = false;
+  std::optional<int64_t> window = std::nullopt;  ///< as in attention(); flash kernel only, with `is_causal`
 };
 
 /// Returns the variable-length flash kernel: query [rows, heads, head_dim], key and value [rows,
@@ -66,7 +66,7 @@ std::shared_ptr<const AttentionKernel> make_cuda_flash_kernel(VarlenArgs args);
 std::shared_ptr<const AttentionKernel> make_cuda_memory_efficient_kernel(VarlenArgs args);
 /// Returns the flash kernel of the CPU: query [segments, heads, rows, head_dim], key and value
 /// [segments, key_value_heads, rows, head_dim].
-std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool causal);
+std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool is_causal);
 
 // Kernels with a mask [rows, rows], which is added to the scores of all heads and has no gradient.
 

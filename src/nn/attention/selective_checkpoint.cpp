@@ -42,9 +42,9 @@ struct SavedAttention : torch::autograd::Function<SavedAttention> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto call = c10::static_intrusive_pointer_cast<AttentionCallCapsule>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();
-    constexpr int64_t kInputs = 3;  // query, key, value
+    constexpr int64_t kNumInputs = 3;  // query, key, value
     const auto kernel_gradients = call->value.kernel->backward(gradients[0], saved[0], saved[1], saved[2],
-                                                               {saved.begin() + kInputs, saved.end()});
+                                                               {saved.begin() + kNumInputs, saved.end()});
     return {kernel_gradients.query, kernel_gradients.key, kernel_gradients.value, at::Tensor()};
   }
 };
@@ -79,12 +79,12 @@ at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at
     checkpoint->outputs_.push_back(kernel->forward(query, key, value));
     return checkpoint->outputs_.back().front();
   }
-  VLMTRAIN_CHECK(checkpoint->next_ < checkpoint->outputs_.size(),
+  VLMTRAIN_CHECK(checkpoint->next_call_ < checkpoint->outputs_.size(),
                  "the recomputed block calls attention {} times, more often than its first forward pass",
-                 checkpoint->next_ + 1);
+                 checkpoint->next_call_ + 1);
   return SavedAttention::apply(query, key, value,
                                c10::make_intrusive<AttentionCallCapsule>(
-                                   AttentionCall{kernel, std::move(checkpoint->outputs_[checkpoint->next_++])}));
+                                   AttentionCall{kernel, std::move(checkpoint->outputs_[checkpoint->next_call_++])}));
 }
 
 }  // namespace vlmtrain::nn

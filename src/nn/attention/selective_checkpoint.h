@@ -37,7 +37,7 @@ class SelectiveCheckpoint {
                            const at::Tensor& key, const at::Tensor& value);
 
   std::vector<std::vector<at::Tensor>> outputs_;  // AttentionKernel::forward() of each call
-  size_t next_ = 0;                               // next call to replay
+  size_t next_call_ = 0;                          // next call to replay
 };
 
 /// Returns the output of `kernel`, run or replayed according to the thread's

@@ -39,8 +39,8 @@ std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64
     const at::Tensor span_id = row_span_ids.narrow(0, first, length);
     // Bitwise operators, because the meta device, which dry runs on the host use, has no logical
     // ones.
-    const at::Tensor in_span = (span_id.unsqueeze(0) == span_id.unsqueeze(1)) & (span_id.unsqueeze(0) >= 0);
-    at::Tensor visible = (distance <= 0) | in_span;
+    const at::Tensor is_in_same_span = (span_id.unsqueeze(0) == span_id.unsqueeze(1)) & (span_id.unsqueeze(0) >= 0);
+    at::Tensor visible = (distance <= 0) | is_in_same_span;
     if (window) visible = visible & (distance > -*window);
     const at::Tensor mask =
         at::zeros({length, (length + kMaskAlignment - 1) / kMaskAlignment * kMaskAlignment}, options);
@@ -107,9 +107,9 @@ at::Tensor SpanAttention::operator()(const at::Tensor& query, const at::Tensor& 
   if (!masks_.empty()) return attend_with_masks(query, key, value);
   const auto kernel = make_joined_kernel(
       make_cuda_flash_kernel(
-          {.offsets = segments_.offsets, .max_length = segments_.max_length, .causal = true, .window = window_}),
+          {.offsets = segments_.offsets, .max_length = segments_.max_length, .is_causal = true, .window = window_}),
       make_cuda_flash_kernel(
-          {.offsets = future_segments_.offsets, .max_length = future_segments_.max_length, .causal = true}),
+          {.offsets = future_segments_.offsets, .max_length = future_segments_.max_length, .is_causal = true}),
       {.query_rows = query_rows_, .key_rows = key_rows_});
   return attend(kernel, query, key, value);
 }

@@ -94,7 +94,7 @@ class ActivationPrologue : public FusedPrologue {
 };
 
 struct Silu {
-  static constexpr auto kKernel = kernels::GateActivation::kSilu;
+  static constexpr auto kKernelActivation = kernels::GateActivation::kSilu;
   static at::Tensor forward(const at::Tensor& gate) { return at::silu(gate); }
   static void forward_out(at::Tensor& out, const at::Tensor& gate) { at::silu_out(out, gate); }
   static void backward_out(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
@@ -103,7 +103,7 @@ struct Silu {
 };
 
 struct GeluTanh {
-  static constexpr auto kKernel = kernels::GateActivation::kGeluTanh;
+  static constexpr auto kKernelActivation = kernels::GateActivation::kGeluTanh;
   static at::Tensor forward(const at::Tensor& gate) { return at::gelu(gate, "tanh"); }
   static void forward_out(at::Tensor& out, const at::Tensor& gate) { at::gelu_out(out, gate, "tanh"); }
   static void backward_out(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
@@ -119,7 +119,8 @@ class GatedPrologue : public FusedPrologue {
   /// activation of the gate.
   Output forward(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
-    if (uses_custom_kernel(inputs[0])) return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernel)};
+    if (uses_custom_kernel(inputs[0]))
+      return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernelActivation)};
     const auto halves = inputs[0].chunk(2, -1);
     if (!for_backward) return {.value = GateFunction::forward(halves[0]).mul_(halves[1])};
     const at::Tensor scratch = activate_gate_half(inputs[0]);
@@ -130,7 +131,7 @@ class GatedPrologue : public FusedPrologue {
                                    const at::Tensor& gradient, const std::vector<bool>& needs_grad) const override {
     if (!needs_grad[0]) return {at::Tensor()};
     if (uses_custom_kernel(inputs[0])) {
-      return {kernels::gated_activation_backward(gradient, inputs[0], GateFunction::kKernel)};
+      return {kernels::gated_activation_backward(gradient, inputs[0], GateFunction::kKernelActivation)};
     }
     const auto halves = inputs[0].chunk(2, -1);
     at::Tensor result = output.scratch.defined() ? output.scratch : activate_gate_half(inputs[0]);

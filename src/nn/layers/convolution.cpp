@@ -21,7 +21,7 @@ constexpr double kInitialShift = 0.5;    // not tuned
 at::Tensor make_weight(const ParameterScope& scope, const ConvolutionShape& shape, double gain = 1) {
   const int64_t in_channels = shape.in_channels / shape.groups;
   return scope.add_parameter("weight", {shape.out_channels, in_channels, shape.kernel, shape.kernel},
-                         InitialValues::kaiming(in_channels * shape.kernel * shape.kernel, gain));
+                             InitialValues::kaiming(in_channels * shape.kernel * shape.kernel, gain));
 }
 
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

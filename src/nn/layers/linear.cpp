@@ -132,7 +132,7 @@ std::vector<WeightStorage> allocate_weights(const std::vector<ParameterScope>& s
   if (std::ranges::all_of(scopes, &ParameterScope::quantizes_linear_weight)) {
     if (uses_dora) return storages;
     const auto quantized = store.allocate_quantized(out_features, in_features);
-    for (size_t i = 0; i < storages.size(); ++i) storages[i].quantized = quantized[i];
+    for (size_t i = 0; i < storages.size(); ++i) storages[i].quantized_weight = quantized[i];
   } else if (std::ranges::none_of(scopes, &ParameterScope::quantizes_linear_weight)) {
     const auto tensors = allocate_adjacent(out_features, {in_features}, store.options());
     for (size_t i = 0; i < storages.size(); ++i) storages[i].tensor = tensors[i];
@@ -180,12 +180,12 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 
 at::Tensor linear(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) {
   if (!weight.is_quantized()) return linear(x, weight.values(), bias);
-  return QuantizedLinear::apply(x, c10::make_intrusive<WeightCapsule>(weight.quantized()),
+  return QuantizedLinear::apply(x, c10::make_intrusive<WeightCapsule>(weight.quantized_weight()),
                                 bias.defined() ? std::optional{bias} : std::nullopt);
 }
 
-Linears::Linears(const std::vector<ParameterScope>& scopes, int64_t in_features,
-                 const std::vector<int64_t>& out_features, bool bias, double initial_gain) {
+MergedLinear::MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in_features,
+                           const std::vector<int64_t>& out_features, bool bias, double initial_gain) {
   const at::TensorOptions& options = scopes.front().store().options();
   std::vector<const LoraSettings*> settings;
   settings.reserve(scopes.size());
@@ -206,8 +206,8 @@ Linears::Linears(const std::vector<ParameterScope>& scopes, int64_t in_features,
     const ParameterScope& scope = scopes[i];
     const int64_t columns = out_features[i];
     LinearGroup::Member member{
-        .weight =
-            scope.add_linear_weight({columns, in_features}, InitialValues::kaiming(in_features, initial_gain), weights[i]),
+        .weight = scope.add_linear_weight({columns, in_features}, InitialValues::kaiming(in_features, initial_gain),
+                                          weights[i]),
         .bias = {},
         .adapter = {},
         .first_column = first_column,
@@ -220,11 +220,11 @@ Linears::Linears(const std::vector<ParameterScope>& scopes, int64_t in_features,
   group_ = std::move(group);
 }
 
-Linears::Linears(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
-                 const std::vector<int64_t>& out_features, bool bias)
-    : Linears(make_scopes(scope, names), in_features, out_features, bias) {}
+MergedLinear::MergedLinear(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
+                           const std::vector<int64_t>& out_features, bool bias)
+    : MergedLinear(make_scopes(scope, names), in_features, out_features, bias) {}
 
-at::Tensor Linears::operator()(const LinearInput& x, const at::Tensor& residual) const {
+at::Tensor MergedLinear::operator()(const LinearInput& x, const at::Tensor& residual) const {
   if (!group_->has_dora()) return apply_linear_group(group_, x, residual);
   const at::Tensor value = x.value();
   std::vector<at::Tensor> columns;
@@ -236,7 +236,7 @@ at::Tensor Linears::operator()(const LinearInput& x, const at::Tensor& residual)
   return residual.defined() ? y + residual : y;
 }
 
-Branch Linears::forward_branch(const LinearInput& x) const {
+ResidualBranch MergedLinear::forward_branch(const LinearInput& x) const {
   const at::Tensor& stream = x.inputs().front();
   // If nothing can be fused (no gradient, no prologue, or DoRA), autograd adds the gradients of the
   // stream.

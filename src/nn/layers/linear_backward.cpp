@@ -128,18 +128,18 @@ variable_list LinearBackward::compute_parameter_gradients() const {
       std::ranges::any_of(group_.members, &Member::trains_bias) ? gradient_.sum(0) : at::Tensor();
   const auto a_gradients = compute_a_gradients();
   variable_list result;
-  size_t adapter = 0;
+  size_t adapter_index = 0;
   for (size_t i = 0; i < group_.members.size(); ++i) {
     const Member& member = group_.members[i];
     if (member.trains_weight()) result.push_back(weight_gradients[i]);
     if (member.trains_bias()) result.push_back(bias_gradient.narrow(0, member.first_column, member.columns));
     if (!member.adapter) continue;
-    if (member.adapter->a().requires_grad()) result.push_back(a_gradients[adapter]);
+    if (member.adapter->a().requires_grad()) result.push_back(a_gradients[adapter_index]);
     if (member.adapter->b().requires_grad()) {
       result.push_back(accumulate_or_multiply({member.adapter->b()}, make_dense(member.slice(gradient_).t()),
-                                              make_dense(saved_.lora_hidden[adapter].t())));
+                                              make_dense(saved_.lora_hidden[adapter_index].t())));
     }
-    ++adapter;
+    ++adapter_index;
   }
   return result;
 }

@@ -33,7 +33,7 @@ struct LinearCall {
   bool returns_residual_stream = false;  // whether the first input is also returned, as the second result
   bool has_dropout = false;              // whether the adapters apply dropout to their inputs
 };
-using CallCapsule = ValueCapsule<LinearCall>;
+using LinearCallCapsule = ValueCapsule<LinearCall>;
 
 /// Computes x Wᵀ member by member. Writes it to y [rows, out] if defined, else to a new tensor.
 /// `weights`: the weights of all members; if empty, each member's weight is dequantized in turn.
@@ -105,7 +105,7 @@ void add_adapters(const LinearGroup& group, bool has_dropout, const at::Tensor& 
 struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
   /// `tensors`: the inputs, the residual, and the trained tensors of each member in order: weight,
   /// bias, A, B.
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<CallCapsule>& capsule,
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<LinearCallCapsule>& capsule,
                                at::TensorList tensors) {
     const LinearCall& call = capsule->value;
     LinearSavedState saved{
@@ -125,15 +125,15 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto capsule = c10::static_intrusive_pointer_cast<CallCapsule>(context->saved_data["call"].toCapsule());
+    const auto capsule = c10::static_intrusive_pointer_cast<LinearCallCapsule>(context->saved_data["call"].toCapsule());
     const LinearCall& call = capsule->value;
     std::vector<bool> needs_grad;
     for (size_t i = 0; i < call.inputs; ++i) needs_grad.push_back(context->needs_input_grad(i));
     const at::Tensor residual_stream_gradient = call.returns_residual_stream ? gradients[1] : at::Tensor();
     if (!gradients[0].defined()) return make_residual_stream_gradients(context, residual_stream_gradient);
-    LinearBackward pass(*call.group, call.prologue.get(), LinearSavedState::load(context), gradients[0],
-                        std::move(needs_grad));
-    variable_list result = pass.compute_gradients(call.has_residual, residual_stream_gradient);
+    LinearBackward linear_backward(*call.group, call.prologue.get(), LinearSavedState::load(context), gradients[0],
+                                   std::move(needs_grad));
+    variable_list result = linear_backward.compute_gradients(call.has_residual, residual_stream_gradient);
     result.insert(result.begin(), at::Tensor());  // for the call
     return result;
   }
@@ -170,7 +170,7 @@ std::vector<at::Tensor> LinearGroup::weights() const {
   std::vector<std::shared_ptr<const QuantizedWeight>> quantized;
   for (const Member& member : members) {
     if (member.weight.is_quantized()) {
-      quantized.push_back(member.weight.quantized());
+      quantized.push_back(member.weight.quantized_weight());
     } else {
       tensors.push_back(member.weight.values().detach());
     }
@@ -212,7 +212,7 @@ variable_list apply_linear_group(const std::shared_ptr<const LinearGroup>& group
                         .has_residual = residual.defined(),
                         .returns_residual_stream = returns_residual_stream,
                         .has_dropout = std::ranges::any_of(group->adapters(), &LoraAdapter::is_dropout_active)};
-  return LinearGroupFunction::apply(c10::make_intrusive<CallCapsule>(call), at::TensorList(tensors));
+  return LinearGroupFunction::apply(c10::make_intrusive<LinearCallCapsule>(call), at::TensorList(tensors));
 }
 
 }  // namespace
@@ -222,7 +222,7 @@ at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, c
   return apply_linear_group(group, x, residual, /*returns_residual_stream=*/false).front();
 }
 
-Branch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x) {
+ResidualBranch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x) {
   auto results = apply_linear_group(group, x, /*residual=*/{}, /*returns_residual_stream=*/true);
   return {std::move(results[0]), std::move(results[1])};
 }

@@ -55,6 +55,6 @@ at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, c
 
 /// Implements MergedLinear::forward_branch() for a group without DoRA and an input with a prologue whose first
 /// input needs a gradient.
-Branch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x);
+ResidualBranch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x);
 
 }  // namespace vlmtrain::nn

@@ -17,7 +17,8 @@ namespace vlmtrain::nn {
 LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& a_storage,
                          int64_t in_features, int64_t out_features)
     : a_(scope.add_adapter_parameter("lora_A.weight", {settings.rank, in_features},
-                                 InitialValues::uniform(1 / std::sqrt(static_cast<double>(in_features))), a_storage)),
+                                     InitialValues::uniform(1 / std::sqrt(static_cast<double>(in_features))),
+                                     a_storage)),
       b_(scope.add_adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros())),
       scale_(settings.scale()),
       dropout_(settings.dropout),

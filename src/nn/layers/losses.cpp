@@ -132,8 +132,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
     at::Tensor loss = at::zeros({}, fp32);
     at::Tensor hidden_gradient, weight_gradient;
-    const bool is_deferred = defers_division(hidden);
-    const double divisor = is_deferred ? 1.0 : normalizer;
+    const bool is_division_deferred = defers_division(hidden);
+    const double divisor = is_division_deferred ? 1.0 : normalizer;
     if (needs_hidden_gradient) hidden_gradient = at::empty_like(hidden);
     if (needs_weight_gradient) weight_gradient = at::zeros(weight.sizes(), fp32);
 
@@ -159,18 +159,19 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       if (needs_hidden_gradient) {
         const at::Tensor chunk_gradient = hidden_gradient.narrow(0, first, rows);
         chunk_gradient.copy_(matmul_transposed(logits_gradient, weight.t()));
-        if (needs_scale_gradients) tasks->add_scale_gradients(chunk, chunk_gradient, is_deferred ? normalizer : 1.0);
+        if (needs_scale_gradients)
+          tasks->add_scale_gradients(chunk, chunk_gradient, is_division_deferred ? normalizer : 1.0);
       }
       if (!needs_weight_gradient) continue;
-      if (is_deferred) {
+      if (is_division_deferred) {
         weight_gradient.add_(matmul_transposed(logits_gradient.t(), (chunk / kFp16Headroom).t()), kFp16Headroom);
       } else {
         weight_gradient += matmul_transposed(logits_gradient.t(), chunk.t());
       }
     }
-    if (needs_weight_gradient && !is_deferred) weight_gradient = weight_gradient.to(weight.scalar_type());
+    if (needs_weight_gradient && !is_division_deferred) weight_gradient = weight_gradient.to(weight.scalar_type());
     if (!hidden.requires_grad()) hidden_gradient.reset();
-    context->saved_data["late_divisor"] = is_deferred ? normalizer : 0.0;
+    context->saved_data["late_divisor"] = is_division_deferred ? normalizer : 0.0;
     context->saved_data["hidden_gradient"] = hidden_gradient;
     context->saved_data["weight_gradient"] = weight_gradient;
     return loss.div_(normalizer);
@@ -182,7 +183,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const double deferred_divisor = context->saved_data["late_divisor"].toDouble();
     const at::Tensor factor = deferred_divisor > 0 ? gradients[0] / deferred_divisor : gradients[0];
     // Works in place, so the saved gradients are erased and a second backward pass fails.
-    const auto scaled = [&](const char* name) {
+    const auto get_scaled = [&](const char* name) {
       at::Tensor gradient = context->saved_data[name].toTensor();
       context->saved_data.erase(name);
       if (!gradient.defined()) return gradient;
@@ -191,7 +192,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       if (deferred_divisor > 0) return gradient.to(at::kFloat).mul_(factor).to(at::kHalf);
       return gradient.mul_(factor);
     };
-    return {scaled("hidden_gradient"), scaled("weight_gradient"), {}, {}, {}, {}};
+    return {get_scaled("hidden_gradient"), get_scaled("weight_gradient"), {}, {}, {}, {}};
   }
 };
 
@@ -246,19 +247,19 @@ struct MaskLossArgs {
 /// the gradient of the loss with respect to the logits; undefined unless requested.
 at::Tensor add_mask_loss(const at::Tensor& logits, const at::Tensor& targets, const MaskLossArgs& args,
                          bool needs_gradient) {
-  const at::Tensor entropy =
+  const at::Tensor binary_cross_entropy =
       at::binary_cross_entropy_with_logits(logits, targets, /*weight=*/{}, /*pos_weight=*/{}, at::Reduction::Sum);
   at::Tensor probabilities = logits.sigmoid();
   const at::Tensor overlap = (probabilities * targets).sum().mul_(2).add_(kDiceSmoothing);
   const at::Tensor total = (probabilities.sum() + targets.sum()).add_(kDiceSmoothing);
-  const at::Tensor ratio = overlap / total;
-  args.sums.select(0, 0).add_(entropy, 1.0 / args.pixels);
-  args.sums.select(0, 1).add_(1.0 - ratio, 1.0 / args.masks);
+  const at::Tensor dice = overlap / total;
+  args.sums.select(0, 0).add_(binary_cross_entropy, 1.0 / args.pixels);
+  args.sums.select(0, 1).add_(1.0 - dice, 1.0 / args.masks);
   if (!needs_gradient) return {};
 
   // The gradient of the Dice loss with respect to the probabilities p is (ratio − 2 g) / total; the
   // gradient of p with respect to the logits is p (1 − p).
-  at::Tensor gradient = (ratio - targets * 2).mul_(args.dice_weight / args.masks / total);
+  at::Tensor gradient = (dice - targets * 2).mul_(args.dice_weight / args.masks / total);
   gradient.mul_(probabilities).mul_(1.0 - probabilities);
   return gradient.add_(probabilities.sub_(targets), args.bce_weight / args.pixels);
 }
@@ -268,13 +269,13 @@ struct MaskLossFunction : torch::autograd::Function<MaskLossFunction> {
                             const MaskLossArgs* args) {
     const bool needs_gradient = logits.requires_grad();
     const at::Tensor gradients = needs_gradient ? at::empty_like(logits, at::MemoryFormat::Contiguous) : at::Tensor();
-    const MaskResizer resize(logits.sizes(), args->targets.sizes());
+    const MaskResizer resizer(logits.sizes(), args->targets.sizes());
     for (int64_t i = 0; i < logits.size(0); ++i) {
       const auto& size = args->sizes[static_cast<size_t>(i)];
       const at::Tensor targets = args->targets[i].narrow(0, 0, size[0]).narrow(1, 0, size[1]).to(at::kFloat);
       const at::Tensor gradient =
-          add_mask_loss(resize(logits[i].contiguous(), size), targets.contiguous(), *args, needs_gradient);
-      if (needs_gradient) gradients[i].copy_(resize.backward(gradient, size));
+          add_mask_loss(resizer(logits[i].contiguous(), size), targets.contiguous(), *args, needs_gradient);
+      if (needs_gradient) gradients[i].copy_(resizer.backward(gradient, size));
     }
     context->saved_data["gradients"] = gradients;
     return args->sums[0] * args->bce_weight + args->sums[1] * args->dice_weight;

@@ -28,8 +28,8 @@ using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const s
 
 /// The layout of the operands: whether each is a transposed view.
 struct TransposedOperands {
-  bool first = false;
-  bool second = false;
+  bool is_a_transposed = false;
+  bool is_b_transposed = false;
 };
 
 /// Rows, columns and depth of the autotuned product. ATen's own 16-bit loops reach 1 GFLOP/s, so a
@@ -56,11 +56,11 @@ at::Tensor make_operand(bool is_transposed, at::ScalarType dtype) {
 }
 
 template <typename Product>
-void record_shortest_time(const Product& run, double& shortest) {
+void record_shortest_time(const Product& run, double& shortest_seconds) {
   const auto start = std::chrono::steady_clock::now();
   static_cast<void>(run());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  shortest = std::min(shortest, elapsed.count());
+  shortest_seconds = std::min(shortest_seconds, elapsed.count());
 }
 
 /// Returns the faster 16-bit backend. Compares the shortest of several times and alternates between
@@ -70,16 +70,17 @@ MatmulBackend autotune(TransposedOperands transposed, at::ScalarType dtype) {
   const at::NoGradGuard no_gradients;
   const memory::ScopedDisableTracking untracked;
   const at::DisableRecordFunctionGuard no_record_functions;
-  const at::Tensor a = make_operand(transposed.first, dtype), b = make_operand(transposed.second, dtype);
+  const at::Tensor a = make_operand(transposed.is_a_transposed, dtype),
+                   b = make_operand(transposed.is_b_transposed, dtype);
   double native_seconds = std::numeric_limits<double>::infinity(), fp32_seconds = native_seconds;
-  const auto native_product = [&] { return at::mm(a, b.t()); };
-  const auto fp32_product = [&] { return multiply_fp32(a, b); };
-  static_cast<void>(native_product());
-  static_cast<void>(fp32_product());
+  const auto compute_native_product = [&] { return at::mm(a, b.t()); };
+  const auto compute_fp32_product = [&] { return multiply_fp32(a, b); };
+  static_cast<void>(compute_native_product());
+  static_cast<void>(compute_fp32_product());
   for (int round = 0; round < kTuneRounds; ++round) {
     if (round < kMinTuneRounds || native_seconds < kGiveUpRatio * fp32_seconds)
-      record_shortest_time(native_product, native_seconds);
-    record_shortest_time(fp32_product, fp32_seconds);
+      record_shortest_time(compute_native_product, native_seconds);
+    record_shortest_time(compute_fp32_product, fp32_seconds);
   }
   return fp32_seconds * kMinSpeedup < native_seconds ? MatmulBackend::kFp32 : MatmulBackend::kAten;
 }
@@ -89,7 +90,7 @@ template <at::ScalarType dtype>
 MatmulBackend get_tuned_backend(TransposedOperands transposed) {
   static const std::array<MatmulBackend, 4> backends{autotune({false, false}, dtype), autotune({false, true}, dtype),
                                                      autotune({true, false}, dtype), autotune({true, true}, dtype)};
-  return backends[(transposed.first ? 2U : 0U) + (transposed.second ? 1U : 0U)];
+  return backends[(transposed.is_a_transposed ? 2U : 0U) + (transposed.is_b_transposed ? 1U : 0U)];
 }
 
 bool is_transposed(const at::Tensor& x) {

@@ -206,7 +206,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
 };
 
 /// Implements sum_weighted_rows().
-struct WeightedRows : torch::autograd::Function<WeightedRows> {
+struct WeightedRowSum : torch::autograd::Function<WeightedRowSum> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& table,
                             const at::Tensor& indices, const at::Tensor& weights) {
     context->save_for_backward({indices, weights});
@@ -227,10 +227,10 @@ struct WeightedRows : torch::autograd::Function<WeightedRows> {
     const auto accumulate_type = at::toOpMathType(gradient.scalar_type());
     at::Tensor sum;
     for (int64_t k = 0; k < indices.size(0); ++k) {
-      const at::Tensor tap_gradient = at::embedding_dense_backward(
+      const at::Tensor table_gradient = at::embedding_dense_backward(
           gradient * weights[k].unsqueeze(1).to(accumulate_type), indices[k], context->saved_data["rows"].toInt(),
           /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
-      sum = k == 0 ? tap_gradient : sum.add_(tap_gradient);
+      sum = k == 0 ? table_gradient : sum.add_(table_gradient);
     }
     return {sum.to(gradient.scalar_type()), {}, {}};
   }
@@ -272,7 +272,7 @@ QueryKeyValue QkNorm::split_and_rotate_heads(const at::Tensor& x, const HeadShap
 }
 
 at::Tensor sum_weighted_rows(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights) {
-  return WeightedRows::apply(table, indices, weights);
+  return WeightedRowSum::apply(table, indices, weights);
 }
 
 }  // namespace vlmtrain::nn

@@ -79,10 +79,10 @@ class CaptureCheck {
     std::unordered_set<Edge> ends;
     for (const auto& tensor : grad_inputs) ends.insert(torch::autograd::impl::gradient_edge(tensor));
     std::unordered_set<const Node*> seen;
-    std::vector<Edge> to_visit{torch::autograd::impl::gradient_edge(output)};
-    while (!to_visit.empty()) {
-      const Edge edge = std::move(to_visit.back());
-      to_visit.pop_back();
+    std::vector<Edge> pending_edges{torch::autograd::impl::gradient_edge(output)};
+    while (!pending_edges.empty()) {
+      const Edge edge = std::move(pending_edges.back());
+      pending_edges.pop_back();
       if (!edge.is_valid() || ends.contains(edge)) continue;
       const Node& node = *edge.function;
       if (const auto* leaf = dynamic_cast<const AccumulateGrad*>(&node)) {
@@ -90,7 +90,7 @@ class CaptureCheck {
       }
       if (is_older(node)) throw_capture_error(fmt::format("a result of {}", node.name()));
       if (seen.insert(&node).second) {
-        to_visit.insert(to_visit.end(), node.next_edges().begin(), node.next_edges().end());
+        pending_edges.insert(pending_edges.end(), node.next_edges().begin(), node.next_edges().end());
       }
     }
   }
@@ -147,7 +147,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
 }  // namespace
 
 at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
-                     const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
+                            const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
   VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
                  "the parameters of a recomputed block must be leaf tensors");
   const FirstForwardGuard first_forward(is_grad_needed());

@@ -33,23 +33,23 @@ class PathPattern {
   bool matches(const std::string& path) const;
 
  private:
-  struct Compiled;
-  std::shared_ptr<const Compiled> compiled_;
+  struct CompiledPattern;
+  std::shared_ptr<const CompiledPattern> compiled_;
 };
 
-struct PathPattern::Compiled {
-  Compiled() = default;
-  Compiled(const Compiled&) = delete;
-  Compiled& operator=(const Compiled&) = delete;
-  ~Compiled() {
-    pcre2_match_context_free(limits);
+struct PathPattern::CompiledPattern {
+  CompiledPattern() = default;
+  CompiledPattern(const CompiledPattern&) = delete;
+  CompiledPattern& operator=(const CompiledPattern&) = delete;
+  ~CompiledPattern() {
+    pcre2_match_context_free(match_limits);
     pcre2_code_free(code);
   }
 
   std::string key;
   std::string expression;
   pcre2_code* code = nullptr;
-  pcre2_match_context* limits = nullptr;
+  pcre2_match_context* match_limits = nullptr;
 };
 
 PathPattern::PathPattern(const std::string& key, const std::string& expression) {
@@ -59,7 +59,7 @@ PathPattern::PathPattern(const std::string& key, const std::string& expression) 
   constexpr uint32_t kMaxMatchSteps = 100'000;
   // PCRE2 backtracks on the heap. The step limit is reached before 64 MiB are used.
   constexpr uint32_t kMaxHeapKib = 64 * 1024;
-  auto compiled = std::make_shared<Compiled>();
+  auto compiled = std::make_shared<CompiledPattern>();
   compiled->key = key;
   compiled->expression = expression;
   int code = 0;
@@ -71,20 +71,20 @@ PathPattern::PathPattern(const std::string& key, const std::string& expression) 
         "{}: {} is an invalid regular expression ({} at character {}); correct it, or list names of Linears", key,
         expression, get_pcre_message(code), offset);
   }
-  compiled->limits = pcre2_match_context_create(nullptr);
-  VLMTRAIN_CHECK(compiled->limits != nullptr, "PCRE2 cannot allocate memory for a match");
-  pcre2_set_match_limit(compiled->limits, kMaxMatchSteps);
-  pcre2_set_depth_limit(compiled->limits, kMaxMatchSteps);
-  pcre2_set_heap_limit(compiled->limits, kMaxHeapKib);
+  compiled->match_limits = pcre2_match_context_create(nullptr);
+  VLMTRAIN_CHECK(compiled->match_limits != nullptr, "PCRE2 cannot allocate memory for a match");
+  pcre2_set_match_limit(compiled->match_limits, kMaxMatchSteps);
+  pcre2_set_depth_limit(compiled->match_limits, kMaxMatchSteps);
+  pcre2_set_heap_limit(compiled->match_limits, kMaxHeapKib);
   compiled_ = std::move(compiled);
 }
 
 bool PathPattern::matches(const std::string& path) const {
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match_data(
       pcre2_match_data_create_from_pattern(compiled_->code, nullptr), &pcre2_match_data_free);
-  VLMTRAIN_CHECK(data != nullptr, "PCRE2 cannot allocate memory for a match");
+  VLMTRAIN_CHECK(match_data != nullptr, "PCRE2 cannot allocate memory for a match");
   const int result = pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(path.data()), path.size(), 0, 0,
-                                 data.get(), compiled_->limits);
+                                 match_data.get(), compiled_->match_limits);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
     throw usage_error("{}: {} takes too long on {} ({}); simplify it, or list names of Linears", compiled_->key,

@@ -67,9 +67,9 @@ LinearWeight ParameterStore::add_linear_weight(std::string name, Component compo
   if (!quantizes(name)) {
     return LinearWeight(add(std::move(name), component, sizes, initial, /*is_adapter=*/false, storage.tensor));
   }
-  auto weight = storage.quantized ? storage.quantized : quantizer_->make(sizes);
+  auto weight = storage.quantized_weight ? storage.quantized_weight : quantizer_->make(sizes);
   parameters_.push_back({std::move(name), component, weight->state().front().second, initial, /*is_adapter=*/false,
-                         /*in_modules_to_save=*/false, weight});
+                         /*is_in_modules_to_save=*/false, weight});
   return LinearWeight(std::move(weight));
 }
 
@@ -85,8 +85,8 @@ bool ParameterStore::matches_target(const LoraTarget& target, const LinearInfo& 
   const auto& excluded = settings_.lora->excluded_components;
   // PEFT also adapts modules that never run. An adapter that was loaded from PEFT keeps their
   // adapters.
-  const bool may_adapt = linear.component != Component::kUnused || !settings_.lora->adapter.empty();
-  return may_adapt && std::ranges::find(excluded, linear.component) == excluded.end() &&
+  const bool can_adapt = linear.component != Component::kUnused || !settings_.lora->adapter.empty();
+  return can_adapt && std::ranges::find(excluded, linear.component) == excluded.end() &&
          !settings_.lora->is_module_to_save(linear.path) && target.matches(linear.path);
 }
 
@@ -104,7 +104,7 @@ std::vector<std::string> ParameterStore::find_unmatched_modules_to_save() const 
   if (!settings_.lora) return unmatched;
   for (const auto& module : settings_.lora->modules_to_save) {
     const auto is_in_module = [&](const Parameter& parameter) {
-      return parameter.in_modules_to_save && is_under_module(parameter.name, module);
+      return parameter.is_in_modules_to_save && is_under_module(parameter.name, module);
     };
     if (std::ranges::none_of(parameters_, is_in_module)) unmatched.push_back(module);
   }
@@ -129,23 +129,23 @@ void ParameterStore::shard_block(BlockRange& block) {
     const Parameter& parameter = parameters_[i];
     if (parameter.is_adapter) continue;
     const auto kind = parameter.tensor.requires_grad() ? ShardedBlock::Kind::kTrained : ShardedBlock::Kind::kFrozen;
-    weights.push_back({.kind = kind, .tensor = parameter.tensor, .quantized = parameter.quantized});
+    weights.push_back({.kind = kind, .tensor = parameter.tensor, .quantized_weight = parameter.quantized_weight});
     members.push_back(i);
   }
   if (weights.empty()) return;
-  block.sharded = std::make_shared<ShardedBlock>(weights, settings_.options, settings_.shard);
+  block.sharded_block = std::make_shared<ShardedBlock>(weights, settings_.options, settings_.shard);
   for (size_t index = 0; index < members.size(); ++index) {
     Parameter& parameter = parameters_[members[index]];
-    parameter.sharded = block.sharded;
+    parameter.sharded_block = block.sharded_block;
     parameter.index_in_block = index;
-    if (parameter.quantized) parameter.tensor = parameter.quantized->state().front().second;
+    if (parameter.quantized_weight) parameter.tensor = parameter.quantized_weight->state().front().second;
   }
 }
 
 at::Tensor ParameterStore::full_values(const Parameter& parameter) const {
-  if (!parameter.sharded || parameter.sharded->is_unsharded()) return parameter.values();
+  if (!parameter.sharded_block || parameter.sharded_block->is_unsharded()) return parameter.values();
   VLMTRAIN_CHECK(block_unsharder_ != nullptr, "cannot unshard {}: no unsharder is set", parameter.name);
-  const auto block = std::ranges::find(blocks_, parameter.sharded, &BlockRange::sharded);
+  const auto block = std::ranges::find(blocks_, parameter.sharded_block, &BlockRange::sharded_block);
   block_unsharder_->unshard_block(block->first);
   return parameter.values();
 }
@@ -168,7 +168,7 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
 }
 
 at::Tensor ParameterScope::add_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
-                                     const at::Tensor& storage) const {
+                                         const at::Tensor& storage) const {
   return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/false, storage);
 }
 
@@ -177,7 +177,7 @@ at::Tensor ParameterScope::add_embedding(std::string_view name, at::IntArrayRef 
 }
 
 LinearWeight ParameterScope::add_linear_weight(at::IntArrayRef sizes, InitialValues initial,
-                                           const WeightStorage& storage) const {
+                                               const WeightStorage& storage) const {
   return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial, storage);
 }
 
@@ -186,7 +186,7 @@ bool ParameterScope::quantizes_linear_weight() const {
 }
 
 at::Tensor ParameterScope::add_adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
-                                             const at::Tensor& storage) const {
+                                                 const at::Tensor& storage) const {
   return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true, storage);
 }
 

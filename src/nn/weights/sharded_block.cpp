@@ -51,8 +51,8 @@ ShardedBlock::ShardedBlock(const std::vector<Weight>& weights, const at::TensorO
 
 void ShardedBlock::lay_out_sections(const std::vector<Weight>& weights) {
   for (const auto& weight : weights) {
-    Member member{.kind = weight.kind, .stored = {}, .quantized = weight.quantized};
-    const auto tensors = weight.quantized ? weight.quantized->tensors() : std::vector{weight.tensor};
+    Member member{.kind = weight.kind, .stored = {}, .quantized_weight = weight.quantized_weight};
+    const auto tensors = weight.quantized_weight ? weight.quantized_weight->tensors() : std::vector{weight.tensor};
     for (const auto& tensor : tensors) {
       const int64_t elements = tensor.numel() * get_element_width(weight.kind, tensor);
       member.stored.push_back({.tensor = tensor, .first = 0, .elements = elements});
@@ -175,7 +175,7 @@ at::Tensor ShardedBlock::slice_local(const Section& section, const StoredTensor&
 
 ElementRange ShardedBlock::local_range(size_t i) const {
   const Member& member = members_[i];
-  VLMTRAIN_CHECK(!member.quantized, "a quantized weight has no local range of values");
+  VLMTRAIN_CHECK(!member.quantized_weight, "a quantized weight has no local range of values");
   const StoredTensor& stored = member.stored.front();
   const ElementRange local_range = find_local_range(section(member.kind), stored);
   const int64_t width = get_element_width(member.kind, stored.tensor);
@@ -184,7 +184,7 @@ ElementRange ShardedBlock::local_range(size_t i) const {
 
 at::Tensor ShardedBlock::local_slice(size_t i) const {
   const Member& member = members_[i];
-  VLMTRAIN_CHECK(!member.quantized, "a quantized weight has no local range of values");
+  VLMTRAIN_CHECK(!member.quantized_weight, "a quantized weight has no local range of values");
   return slice_local(section(member.kind), member.stored.front());
 }
 
@@ -192,7 +192,7 @@ void ShardedBlock::set_values(size_t i, const at::Tensor& values) {
   const at::NoGradGuard no_gradients;
   const Member& member = members_[i];
   const Section& section = this->section(member.kind);
-  if (!member.quantized) {
+  if (!member.quantized_weight) {
     const ElementRange range = local_range(i);
     if (range.count > 0) local_slice(i).copy_(values.reshape(-1).narrow(0, range.first, range.count));
     return;
@@ -200,7 +200,7 @@ void ShardedBlock::set_values(size_t i, const at::Tensor& values) {
   VLMTRAIN_CHECK(!is_unsharded_, "cannot set values while the block is unsharded");
   const at::Tensor buffer = at::empty({bytes()}, at::TensorOptions(at::kByte).device(device_));
   unshard(buffer);
-  member.quantized->quantize(values);
+  member.quantized_weight->quantize(values);
   const at::Tensor packed = view_section(member.kind, buffer);
   for (const StoredTensor& stored : member.stored) {
     const ElementRange range = find_local_range(section, stored);

@@ -109,7 +109,7 @@ namespace {
 /// longer ones allow the process to exceed its limit by more. Not tuned.
 constexpr int kPollMilliseconds = 100;
 
-void exit_without_parent(pid_t parent) {
+void exit_if_orphaned(pid_t parent) {
   if (parent != 0 && getppid() != parent) _exit(static_cast<int>(ExitCode::kFailed));
 }
 
@@ -124,10 +124,10 @@ void exit_out_of_memory(int64_t bytes, int64_t max_bytes) {
 
 [[noreturn]] void run_watch_loop(const ParentWatch& watch) {
   for (;;) {
-    pollfd requests{.fd = STDIN_FILENO, .events = 0, .revents = 0};  // no events: POLLHUP is always reported
-    poll(&requests, 1, kPollMilliseconds);
-    if ((requests.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) _exit(static_cast<int>(ExitCode::kSuccess));
-    exit_without_parent(watch.parent);
+    pollfd poll_descriptor{.fd = STDIN_FILENO, .events = 0, .revents = 0};  // no events: POLLHUP is always reported
+    poll(&poll_descriptor, 1, kPollMilliseconds);
+    if ((poll_descriptor.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) _exit(static_cast<int>(ExitCode::kSuccess));
+    exit_if_orphaned(watch.parent);
     const int64_t bytes = memory::get_resident_bytes();
     if (bytes > watch.max_host_bytes) exit_out_of_memory(bytes, watch.max_host_bytes);
   }
@@ -135,14 +135,14 @@ void exit_out_of_memory(int64_t bytes, int64_t max_bytes) {
 
 }  // namespace
 
-void die_with_parent(pid_t parent) {
+void set_parent_death_signal(pid_t parent) {
   if (parent == 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  exit_without_parent(parent);  // the parent may have died before prctl()
+  exit_if_orphaned(parent);  // the parent may have died before prctl()
 }
 
 void watch_parent(const ParentWatch& watch) {
-  die_with_parent(watch.parent);
+  set_parent_death_signal(watch.parent);
   std::ofstream("/proc/self/oom_score_adj") << 1000;  // the maximum (proc(5))
   std::thread([watch] { run_watch_loop(watch); }).detach();
 }

@@ -75,12 +75,12 @@ struct ParentWatch {
 
 /// Lets the kernel kill this process when the thread that started it ends. Ends this process if
 /// `parent` is already dead. Does nothing for 0.
-void die_with_parent(pid_t parent);
+void set_parent_death_signal(pid_t parent);
 
 /// Starts a thread that ends this process in two cases: stdin is closed, which happens when the
 /// parent dies, or the memory of this process exceeds the limit, which it reports as an answer on
 /// stdout (protocol.h). Makes this process the first choice of the kernel's OOM killer. Calls
-/// die_with_parent(). REQUIRES: called once, at the start of the process.
+/// set_parent_death_signal(). REQUIRES: called once, at the start of the process.
 void watch_parent(const ParentWatch& watch);
 
 }  // namespace vlmtrain::planner

@@ -49,14 +49,14 @@ constexpr double kCausalShare = 0.5;
 constexpr double kBackwardAttentionFactor = 2.5;
 
 /// FLOPs and bytes per second at the assumed efficiencies.
-struct Rates {
+struct Throughputs {
   double matmul_flops = 0;
   double misaligned_matmul_flops = 0;
   double attention_flops = 0;
   double bytes = 0;
 };
 
-Rates compute_rates(const memory::GpuSpec& gpu, at::ScalarType dtype) {
+Throughputs compute_throughputs(const memory::GpuSpec& gpu, at::ScalarType dtype) {
   double peak = gpu.fp32_flops;
   if (dtype == at::kBFloat16 && gpu.bf16_flops > 0) peak = gpu.bf16_flops;
   if (dtype == at::kHalf && gpu.fp16_flops > 0) peak = gpu.fp16_flops;
@@ -153,18 +153,18 @@ struct CounterSnapshot {
 
   static CounterSnapshot take() {
     vgpu::Counters counters;
-    vgpu::find_interface()->read_counters(&counters);
+    vgpu::find_virtual_gpu_interface()->read_counters(&counters);
     return {counters.launches + counters.matmuls, counters.matmul_flops};
   }
 };
 
-/// The recorded costs. The process has one instance (cost_totals()), since callbacks of
+/// The recorded costs. The process has one instance (get_cost_totals()), since callbacks of
 /// RecordFunction are plain functions. Thread-safe.
 class CostTotals {
  public:
-  void reset(const Rates& rates) {
+  void reset(const Throughputs& rates) {
     const std::lock_guard lock(mutex_);
-    rates_ = rates;
+    throughputs_ = rates;
     costs_ = {};
   }
 
@@ -179,12 +179,13 @@ class CostTotals {
     const bool forward = !memory::is_in_backward();
 
     const std::lock_guard lock(mutex_);
-    const bool is_compute = cost.matmul_flops > 0 || cost.attention_flops > 0;
-    if (!is_compute) cost.bytes_moved = bytes;
-    const double matmul_flops_per_second = is_aligned ? rates_.matmul_flops : rates_.misaligned_matmul_flops;
+    const bool has_flops = cost.matmul_flops > 0 || cost.attention_flops > 0;
+    if (!has_flops) cost.bytes_moved = bytes;
+    const double matmul_flops_per_second =
+        is_aligned ? throughputs_.matmul_flops : throughputs_.misaligned_matmul_flops;
     cost.seconds =
-        std::max({cost.matmul_flops / matmul_flops_per_second, attention.padded_flops / rates_.attention_flops,
-                  bytes / rates_.bytes, static_cast<double>(cost.kernel_launches) * kSecondsPerLaunch});
+        std::max({cost.matmul_flops / matmul_flops_per_second, attention.padded_flops / throughputs_.attention_flops,
+                  bytes / throughputs_.bytes, static_cast<double>(cost.kernel_launches) * kSecondsPerLaunch});
     costs_.total += cost;
     if (tag.component == memory::Component::kOptimizer) costs_.optimizer += cost;
     if (!forward || tag.block < 0) return;
@@ -202,20 +203,20 @@ class CostTotals {
 
  private:
   mutable std::mutex mutex_;
-  Rates rates_;
+  Throughputs throughputs_;
   StepCosts costs_;
 };
 
-CostTotals& cost_totals() {
+CostTotals& get_cost_totals() {
   static CostTotals instance;
   return instance;
 }
 
-/// A running operation. The work of operations that it calls is counted in `callees` and
+/// A running operation. The work of operations that it calls is counted in `callee_work` and
 /// subtracted.
 struct OperationFrame : at::ObserverContext {
   CounterSnapshot start;
-  CounterSnapshot callees;
+  CounterSnapshot callee_work;
   AttentionFlops attention;
   double bytes = 0;
   bool is_aligned = true;
@@ -269,15 +270,15 @@ void on_operation_end(const at::RecordFunction& function, at::ObserverContext* c
   const CounterSnapshot total_work{end_snapshot.kernel_launches - frame->start.kernel_launches,
                                    end_snapshot.matmul_flops - frame->start.matmul_flops};
   if (current_frame != nullptr) {
-    current_frame->callees.kernel_launches += total_work.kernel_launches;
-    current_frame->callees.matmul_flops += total_work.matmul_flops;
+    current_frame->callee_work.kernel_launches += total_work.kernel_launches;
+    current_frame->callee_work.matmul_flops += total_work.matmul_flops;
   }
-  const CounterSnapshot own_work{total_work.kernel_launches - frame->callees.kernel_launches,
-                                 total_work.matmul_flops - frame->callees.matmul_flops};
+  const CounterSnapshot own_work{total_work.kernel_launches - frame->callee_work.kernel_launches,
+                                 total_work.matmul_flops - frame->callee_work.matmul_flops};
   if (own_work.kernel_launches == 0) return;  // views and operations that only call others
   const auto& outputs = function.outputs();
-  cost_totals().add(own_work, frame->attention, frame->bytes + count_all_bytes(outputs),
-                    frame->is_aligned && are_all_aligned(outputs));
+  get_cost_totals().add(own_work, frame->attention, frame->bytes + count_all_bytes(outputs),
+                        frame->is_aligned && are_all_aligned(outputs));
 }
 
 }  // namespace
@@ -292,8 +293,8 @@ Cost& Cost::operator+=(const Cost& other) {
 }
 
 CostRecorder::CostRecorder(const memory::GpuSpec& gpu, at::ScalarType dtype) {
-  VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "operations are counted only on a virtual GPU");
-  cost_totals().reset(compute_rates(gpu, dtype));
+  VLMTRAIN_CHECK(vgpu::find_virtual_gpu_interface() != nullptr, "operations are counted only on a virtual GPU");
+  get_cost_totals().reset(compute_throughputs(gpu, dtype));
   handle_ = at::addGlobalCallback(at::RecordFunctionCallback(on_operation_start, on_operation_end)
                                       .needsInputs(true)
                                       .needsOutputs(true)
@@ -305,7 +306,7 @@ CostRecorder::~CostRecorder() {
 }
 
 StepCosts CostRecorder::costs() const {
-  return cost_totals().costs();
+  return get_cost_totals().costs();
 }
 
 }  // namespace vlmtrain::planner

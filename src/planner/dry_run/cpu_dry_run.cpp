@@ -101,12 +101,12 @@ CpuDryRun::CpuDryRun(const Job& job, Detail detail, bool with_training)
 
 StepPeaks CpuDryRun::evaluate(const EvaluationBatch& batch) {
   memory_.reset_peak();
-  const int64_t small_bytes = memory_.small_live_bytes();
+  const int64_t small_live_bytes = memory_.small_live_bytes();
   {
     const ScopedCopyCounting copy_counting;
     session_.evaluate(batch);
   }
-  return {memory_.peak_bytes(), memory_.peak_bytes() + memory_.small_peak_bytes() - small_bytes};
+  return {memory_.peak_bytes(), memory_.peak_bytes() + memory_.small_peak_bytes() - small_live_bytes};
 }
 
 DryRunResult CpuDryRun::step(const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
@@ -117,20 +117,21 @@ DryRunResult CpuDryRun::step(const engine::StepLayout& layout, const std::vector
   const auto start = std::chrono::steady_clock::now();
   const size_t first_event = trace_ ? trace_->events().size() : 0;
   memory_.reset_peak();
-  const int64_t small_bytes = memory_.small_live_bytes();
+  const int64_t small_live_bytes = memory_.small_live_bytes();
   {
     const ScopedCopyCounting copy_counting;
     session_.step(samples, layout);
   }
   DryRunResult result;
-  const int64_t malloc_cached_bytes = memory_.small_peak_bytes() - small_bytes;
+  const int64_t malloc_cached_bytes = memory_.small_peak_bytes() - small_live_bytes;
   result.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes() + malloc_cached_bytes});
-  result.detail = DryRunDetail{.peak = trace_ ? memory::find_peak(trace_->events(), first_event) : memory::MemoryPeak{},
-                               .vision_blocks = session_.model().num_vision_blocks(),
-                               .language_blocks = session_.model().num_language_blocks(),
-                               .num_parameters = session_.model().parameters().total_elements(),
-                               .num_trainable_parameters = session_.training().optimizer.count_trained_elements(),
-                               .timeline = {}};
+  result.detail =
+      DryRunDetail{.peak = trace_ ? memory::find_memory_peak(trace_->events(), first_event) : memory::MemoryPeak{},
+                   .vision_blocks = session_.model().num_vision_blocks(),
+                   .language_blocks = session_.model().num_language_blocks(),
+                   .num_parameters = session_.model().parameters().total_elements(),
+                   .num_trainable_parameters = session_.training().optimizer.count_trained_elements(),
+                   .timeline = {}};
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

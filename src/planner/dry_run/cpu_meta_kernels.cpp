@@ -25,7 +25,7 @@ namespace {
 
 using TensorTriple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-at::Tensor empty_contiguous(const at::Tensor& x) {
+at::Tensor make_empty_contiguous(const at::Tensor& x) {
   return at::empty(x.sizes(), x.options());
 }
 
@@ -37,7 +37,7 @@ at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std:
                             std::optional<std::string_view> /*algorithm*/) {
   const at::Tensor rows = a.contiguous();
   at::Tensor result = at::empty({a.size(0), b.size(0)}, a.options());
-  const at::Tensor packed_weight = num_packed_operands(a.scalar_type()) > 0 ? empty_contiguous(b) : at::Tensor();
+  const at::Tensor packed_weight = num_packed_operands(a.scalar_type()) > 0 ? make_empty_contiguous(b) : at::Tensor();
   return result;
 }
 // NOLINTEND(performance-unnecessary-value-param)
@@ -88,7 +88,7 @@ TensorTriple native_layer_norm(const at::Tensor& x, c10::SymIntArrayRef normaliz
                                double /*eps*/) {
   const auto [rows, features] = count_rows_and_features(x, normalized.size());
   const auto fp32 = x.options().dtype(at::kFloat);
-  return {empty_contiguous(x), at::empty({rows, 1}, fp32), at::empty({rows, 1}, fp32)};
+  return {make_empty_contiguous(x), at::empty({rows, 1}, fp32), at::empty({rows, 1}, fp32)};
 }
 
 TensorTriple native_layer_norm_backward(const at::Tensor& /*gradient*/, const at::Tensor& x,
@@ -97,9 +97,9 @@ TensorTriple native_layer_norm_backward(const at::Tensor& /*gradient*/, const at
                                         const std::optional<at::Tensor>& bias, std::array<bool, 3> output_mask) {
   const auto [rows, features] = count_rows_and_features(x, normalized.size());
   TensorTriple result;
-  if (output_mask[0]) std::get<0>(result) = empty_contiguous(x);
-  if (output_mask[1]) std::get<1>(result) = empty_contiguous(*weight);
-  if (output_mask[2]) std::get<2>(result) = empty_contiguous(*bias);
+  if (output_mask[0]) std::get<0>(result) = make_empty_contiguous(x);
+  if (output_mask[1]) std::get<1>(result) = make_empty_contiguous(*weight);
+  if (output_mask[2]) std::get<2>(result) = make_empty_contiguous(*bias);
   // Each thread has partial sums of dweight and dbias.
   const at::Tensor partial_sums = at::empty({2, at::get_num_threads(), features}, x.options().dtype(at::kFloat));
   return result;
@@ -125,8 +125,8 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std:
   }
   at::Tensor result = at::empty(sizes, x.options());
   // oneDNN's kernels copy all operands into blocked layouts.
-  const at::Tensor blocked_x = empty_contiguous(x), blocked_weight = empty_contiguous(weight),
-                   blocked_result = empty_contiguous(result);
+  const at::Tensor blocked_x = make_empty_contiguous(x), blocked_weight = make_empty_contiguous(weight),
+                   blocked_result = make_empty_contiguous(result);
   return result;
 }
 
@@ -136,27 +136,27 @@ TensorTriple convolution_backward(const at::Tensor& dy, const at::Tensor& x, con
                                   c10::SymIntArrayRef /*output_padding*/, c10::SymInt /*groups*/,
                                   std::array<bool, 3> output_mask) {
   TensorTriple result;
-  const at::Tensor blocked_dy = empty_contiguous(dy), blocked_weight = empty_contiguous(weight);
+  const at::Tensor blocked_dy = make_empty_contiguous(dy), blocked_weight = make_empty_contiguous(weight);
   if (output_mask[0]) {
-    const at::Tensor blocked_result = empty_contiguous(x);
-    std::get<0>(result) = empty_contiguous(x);
+    const at::Tensor blocked_result = make_empty_contiguous(x);
+    std::get<0>(result) = make_empty_contiguous(x);
   }
-  if (output_mask[1]) std::get<1>(result) = empty_contiguous(weight);
+  if (output_mask[1]) std::get<1>(result) = make_empty_contiguous(weight);
   if (output_mask[2]) std::get<2>(result) = at::empty({weight.size(0)}, weight.options());
-  const at::Tensor blocked_x = output_mask[1] ? empty_contiguous(x) : at::Tensor();
+  const at::Tensor blocked_x = output_mask[1] ? make_empty_contiguous(x) : at::Tensor();
   return result;
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
 std::tuple<at::Tensor, at::Tensor> log_sigmoid_forward(const at::Tensor& x) {
-  return {empty_contiguous(x), empty_contiguous(x)};
+  return {make_empty_contiguous(x), make_empty_contiguous(x)};
 }
 
 at::Tensor native_dropout_backward(const at::Tensor& dy, const at::Tensor& /*mask*/, double /*scale*/) {
   // dy · mask · scale: the mask is converted to dy's type, and each product is a tensor.
-  at::Tensor product = empty_contiguous(dy);
-  { const at::Tensor converted_mask = empty_contiguous(dy); }
-  return empty_contiguous(dy);
+  at::Tensor product = make_empty_contiguous(dy);
+  { const at::Tensor converted_mask = make_empty_contiguous(dy); }
+  return make_empty_contiguous(dy);
 }
 
 /// The numbers of queries and keys that a thread of the flash attention kernels processes at a time
@@ -245,7 +245,7 @@ int64_t measure_packed_operands(at::ScalarType dtype) {
   // Large enough for the library to use its packed kernels.
   constexpr int64_t kMatrixSize = 64;
   const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, dtype);
-  memory::FaultInjection allocations;  // only counts; no allocation is made to fail
+  memory::AllocationFaultInjector allocations;  // only counts; no allocation is made to fail
   const at::Tensor product = nn::matmul_transposed(matrix, matrix);
   return allocations.peak_bytes() / static_cast<int64_t>(product.nbytes()) - 1;
 }
@@ -260,7 +260,7 @@ int64_t num_packed_operands(at::ScalarType dtype) {
 }
 
 void register_cpu_meta_kernels() {
-  static const auto* const registered = [] {
+  static const auto* const kernel_registries = [] {
     auto* const kernels = new std::array<MetaKernelRegistry, 2>{
         MetaKernelRegistry("aten"),
         MetaKernelRegistry("mkldnn")};  // never freed: the dispatcher outlives static objects
@@ -285,7 +285,7 @@ void register_cpu_meta_kernels() {
     kernels->back().add("_linear_pointwise", linear_pointwise);
     return kernels;
   }();
-  static_cast<void>(registered);
+  static_cast<void>(kernel_registries);
 }
 
 }  // namespace vlmtrain::planner

@@ -26,7 +26,8 @@ std::vector<TimelinePoint> make_timeline(const std::vector<memory::AllocationEve
   for (size_t i = 0; i < events.size(); ++i) {
     const auto& event = events[i];
     replay.apply_event(event);
-    if (i >= first) timeline.push_back({replay.by_component(), event.reserved_bytes, event.tag, event.is_backward});
+    if (i >= first)
+      timeline.push_back({replay.bytes_by_component(), event.reserved_bytes, event.tag, event.is_backward});
   }
   return timeline;
 }
@@ -39,8 +40,8 @@ class DryRunner {
 
   DryRunResult run() {
     memory::set_expandable_segments(request_.step_config.expandable_segments);
-    memory::reset_peaks(device_);
-    initial_retries_ = memory::get_allocation_retries(device_);
+    memory::reset_peak_memory_stats(device_);
+    initial_retries_ = memory::get_num_alloc_retries(device_);
     if (request_.with_detail || request_.with_timeline) trace_.emplace(device_);
     try {
       dry_run();
@@ -52,7 +53,7 @@ class DryRunner {
       if (out_of_memory->kind == memory::MemoryKind::kHost) throw make_out_of_host_memory_error(out_of_memory->reason);
       result_.out_of_memory = true;
     }
-    result_.allocation_retries = memory::get_allocation_retries(device_) - initial_retries_;
+    result_.allocation_retries = memory::get_num_alloc_retries(device_) - initial_retries_;
     return std::move(result_);
   }
 
@@ -69,11 +70,11 @@ class DryRunner {
       if (trace_) last_step_event = trace_->events().size();
       if (request_.empty_cache_each_step) {
         memory::release_unused_memory(device_);
-        memory::reset_peaks(device_);
+        memory::reset_peak_memory_stats(device_);
       }
       std::optional<CostRecorder> recorder;
       if (request_.with_step_seconds || (request_.with_costs && is_last)) {
-        const memory::GpuSpec& gpu = *memory::find_gpu(vgpu::find_interface()->gpu_name());
+        const memory::GpuSpec& gpu = *memory::find_gpu(vgpu::find_virtual_gpu_interface()->gpu_name());
         recorder.emplace(memory::scale_multiprocessors(gpu, memory::describe_device(device_).multiprocessors),
                          engine::to_dtype(job_.precision));
       }
@@ -82,23 +83,23 @@ class DryRunner {
       session.step(samples, layout);
       if (recorder && is_last && request_.with_costs) result_.costs = recorder->costs();
       if (request_.with_step_seconds) result_.step_seconds.push_back(recorder->costs().total.seconds);
-      const auto memory = memory::get_device_memory(device_);
+      const auto memory = memory::get_device_memory_stats(device_);
       result_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
-      memory::reset_peaks(device_);
+      memory::reset_peak_memory_stats(device_);
     }
     result_.collectives = session.step_collectives();
     for (const auto& batch : request_.evaluations) {
       memory::release_unused_memory(device_);
-      memory::reset_peaks(device_);
+      memory::reset_peak_memory_stats(device_);
       session.evaluate(batch);
-      const auto memory = memory::get_device_memory(device_);
+      const auto memory = memory::get_device_memory_stats(device_);
       result_.evaluations.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
     }
     if (!trace_) return;
     // Everything except gradients that was allocated since the first step and still exists is a
     // workspace of a library.
-    trace_->assign_workspaces(first_step_event);
-    result_.detail = DryRunDetail{.peak = memory::find_peak(trace_->events()),
+    trace_->tag_workspaces(first_step_event);
+    result_.detail = DryRunDetail{.peak = memory::find_memory_peak(trace_->events()),
                                   .vision_blocks = session.model().num_vision_blocks(),
                                   .language_blocks = session.model().num_language_blocks(),
                                   .num_parameters = session.model().parameters().total_elements(),
@@ -158,7 +159,7 @@ engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<con
 }
 
 DryRunResult dry_run(const Job& job, const DryRunRequest& request, at::Device device) {
-  VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "a dry run needs a virtual GPU");
+  VLMTRAIN_CHECK(vgpu::find_virtual_gpu_interface() != nullptr, "a dry run needs a virtual GPU");
   const auto start = Clock::now();
   memory::release_unused_memory(device);
   DryRunResult result = DryRunner(job, request, device).run();

@@ -144,7 +144,7 @@ void DryRunProcess::prefetch(const DryRunRequest& request) {
 
 void serve_dry_runs() {
   const SpawnInfo spawn_info = read_spawn_info();
-  die_with_parent(spawn_info.parent);
+  set_parent_death_signal(spawn_info.parent);
   const auto line = read_line(stdin);
   if (!line) return;
   std::optional<at::Device> device;

@@ -27,13 +27,13 @@ class RecordingConsensus final : public engine::Consensus {
  public:
   /// `recorded` receives the collectives. `buckets` and `recorded` must outlive the object.
   RecordingConsensus(const engine::GradientBuckets& buckets, const Job& job, StepCollectives& recorded)
-      : buckets_(buckets), recorded_(recorded) {
+      : buckets_(buckets), recorded_collectives_(recorded) {
     if (job.world_size == 1) return;
     const auto shard = job.shard();
     const int64_t group = shard.covers_all() ? job.world_size : shard.count;
     if (group < job.world_size) shard_group_ = CollectiveGroup::kNode;
-    ranks_ = distributed::make_fake_collectives(job.world_size, job.rank, group);
-    consensus_ = std::make_unique<distributed::RankConsensus>(*ranks_);
+    collectives_ = distributed::make_fake_collectives(job.world_size, job.rank, group);
+    consensus_ = std::make_unique<distributed::RankConsensus>(*collectives_);
   }
 
   engine::StepStatus all_reduce_max(engine::StepStatus own) const override { return consensus_->all_reduce_max(own); }
@@ -42,29 +42,32 @@ class RecordingConsensus final : public engine::Consensus {
     return consensus_->sum_over_ranks(std::move(own));
   }
   void all_reduce_sum_async(const at::Tensor& own) const override {
-    if (ranks_) recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, CollectiveGroup::kWorld));
+    if (collectives_)
+      recorded_collectives_.reductions.push_back(make_collective_call(own, /*ring_phases=*/2, CollectiveGroup::kWorld));
     consensus_->all_reduce_sum_async(own);
   }
   void reduce_scatter_async(const at::Tensor& all) const override {
-    recorded_.reductions.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
+    recorded_collectives_.reductions.push_back(make_collective_call(all, /*ring_phases=*/1, shard_group_));
     consensus_->reduce_scatter_async(all);
   }
   void all_reduce_replicas_async(const at::Tensor& own) const override {
     if (shard_group_ == CollectiveGroup::kNode)
-      recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, CollectiveGroup::kReplicas));
+      recorded_collectives_.reductions.push_back(
+          make_collective_call(own, /*ring_phases=*/2, CollectiveGroup::kReplicas));
     consensus_->all_reduce_replicas_async(own);
   }
   void all_reduce_group_async(const at::Tensor& own) const override {
-    if (ranks_) recorded_.reductions.push_back(make_call(own, /*ring_phases=*/2, shard_group_));
+    if (collectives_)
+      recorded_collectives_.reductions.push_back(make_collective_call(own, /*ring_phases=*/2, shard_group_));
     consensus_->all_reduce_group_async(own);
   }
   void wait_for_reductions() const override { consensus_->wait_for_reductions(); }
   engine::AllGatherHandle all_gather_async(const at::Tensor& all) const override {
-    recorded_.all_gathers.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
+    recorded_collectives_.all_gathers.push_back(make_collective_call(all, /*ring_phases=*/1, shard_group_));
     return consensus_->all_gather_async(all);
   }
   engine::AllGatherHandle all_gather_into_tensor_async(const at::Tensor& all, const at::Tensor& own) const override {
-    recorded_.block_all_gathers.push_back(make_call(all, /*ring_phases=*/1, shard_group_));
+    recorded_collectives_.block_all_gathers.push_back(make_collective_call(all, /*ring_phases=*/1, shard_group_));
     return consensus_->all_gather_into_tensor_async(all, own);
   }
   void wait_for_all_gather(engine::AllGatherHandle handle) const override { consensus_->wait_for_all_gather(handle); }
@@ -84,14 +87,14 @@ class RecordingConsensus final : public engine::Consensus {
   }
 
  private:
-  static CollectiveCall make_call(const at::Tensor& values, int64_t ring_phases, CollectiveGroup group) {
+  static CollectiveCall make_collective_call(const at::Tensor& values, int64_t ring_phases, CollectiveGroup group) {
     return {.bytes = static_cast<int64_t>(values.nbytes()), .ring_phases = ring_phases, .group = group};
   }
 
   const engine::GradientBuckets& buckets_;
-  StepCollectives& recorded_;
+  StepCollectives& recorded_collectives_;
   CollectiveGroup shard_group_ = CollectiveGroup::kWorld;  // the group that shares a shard
-  std::unique_ptr<distributed::Collectives> ranks_;
+  std::unique_ptr<distributed::Collectives> collectives_;
   std::unique_ptr<const engine::Consensus> consensus_ = std::make_unique<const engine::Consensus>();
 };
 
@@ -100,7 +103,8 @@ class RecordingConsensus final : public engine::Consensus {
 DryRunSession::DryRunSession(const Job& job, at::Device device, bool with_training)
     : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
   if (!with_training) return;
-  training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups(), job.shard());
+  training_ =
+      std::make_unique<engine::TrainingState>(*model_, job.optimizer, objective_->num_gradient_groups(), job.shard());
   consensus_ = std::make_unique<RecordingConsensus>(training_->gradient_buckets, job, step_collectives_);
   if (job.world_size > 1) training_->connect(*consensus_);
 }
@@ -110,7 +114,7 @@ void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::S
     const auto samples = make_placeholder_samples(groups);
     const auto input = engine::make_step_input(*objective_, samples);
     step_collectives_ = {};
-    engine::Step step(*training_, input, *consensus_);
+    engine::TrainingStep step(*training_, input, *consensus_);
     step.accumulate(layout);
     // The last bucket is complete at the end of the backward pass. With several groups all buckets
     // are reduced after it.
@@ -145,9 +149,9 @@ void DryRunSession::evaluate(const EvaluationBatch& batch) const {
   // Generating more tokens needs no more memory, since keys and values are allocated for
   // max_new_tokens from the start.
   constexpr int64_t kDryRunNewTokens = 3;
-  const engine::GenerateSettings generation{.device = device_,
-                                            .max_new_tokens = std::min(kDryRunNewTokens, batch.max_new_tokens),
-                                            .reserved_new_tokens = batch.max_new_tokens};
+  const engine::GenerateSettings generate_settings{.device = device_,
+                                                   .max_new_tokens = std::min(kDryRunNewTokens, batch.max_new_tokens),
+                                                   .reserved_new_tokens = batch.max_new_tokens};
   const auto samples = make_placeholder_samples(batch.samples);
   std::vector<data::Sample> prompts;
   for (const auto& group : batch.samples) {
@@ -156,13 +160,14 @@ void DryRunSession::evaluate(const EvaluationBatch& batch) const {
     const auto count = batch.max_new_tokens > 0 ? static_cast<size_t>(group.count) : 0;
     prompts.insert(prompts.end(), count, data::make_meta_sample(prompt_shape));
   }
-  const auto take_first = [](const std::vector<data::Sample>& all, size_t count) {
+  const auto take_first_samples = [](const std::vector<data::Sample>& all, size_t count) {
     return std::vector(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(count, all.size())));
   };
   if (const size_t half = samples.size() / 2; half > 0) {
-    engine::evaluate_batch(*model_, take_first(samples, half), take_first(prompts, half), batch.layout, generation);
+    engine::evaluate_batch(*model_, take_first_samples(samples, half), take_first_samples(prompts, half), batch.layout,
+                           generate_settings);
   }
-  engine::evaluate_batch(*model_, samples, prompts, batch.layout, generation);
+  engine::evaluate_batch(*model_, samples, prompts, batch.layout, generate_settings);
 }
 
 UserError make_out_of_host_memory_error(const std::string& reason) {
@@ -180,7 +185,7 @@ double read_cpu_seconds() {
 
 /// Configures the allocator and returns `device`. A function, so that it runs before the model is
 /// built.
-at::Device configure_segments(at::Device device, const StepConfig& step_config) {
+at::Device configure_expandable_segments(at::Device device, const StepConfig& step_config) {
   memory::set_expandable_segments(step_config.expandable_segments);
   return device;
 }
@@ -188,20 +193,21 @@ at::Device configure_segments(at::Device device, const StepConfig& step_config) 
 }  // namespace
 
 LookAheadDryRun::LookAheadDryRun(const Job& job, const StepConfig& step_config, at::Device device)
-    : device_(configure_segments(device, step_config)), session_(job, device) {
+    : device_(configure_expandable_segments(device, step_config)), session_(job, device) {
   memory::release_unused_memory(device_);
 }
 
 MemoryForecast LookAheadDryRun::dry_run(const LookAheadStep& step) {
   const double start_seconds = read_cpu_seconds();
   memory::limit_reserved_bytes(device_, step.limit_bytes);
-  const models::RecomputeBlocks all_blocks{session_.model().num_vision_blocks(), session_.model().num_language_blocks()};
+  const models::RecomputeBlocks all_blocks{session_.model().num_vision_blocks(),
+                                           session_.model().num_language_blocks()};
   MemoryForecast forecast;
   forecast.step = step.step;
   forecast.layout = step.layout;
   forecast.empty_cache_first = step.empty_cache_first;
   // The limit applies to new reservations only; memory that is already reserved can exceed it.
-  if (memory::get_device_memory(device_).reserved_bytes > step.limit_bytes) forecast.empty_cache_first = true;
+  if (memory::get_device_memory_stats(device_).reserved_bytes > step.limit_bytes) forecast.empty_cache_first = true;
   bool completed = run_attempt(step, forecast);
   // A retry means that the allocator emptied its cache in the middle of the step, which stalls a
   // physical GPU. The run's allocator has no margin in its limit, so that it would not retry at the
@@ -235,8 +241,8 @@ MemoryForecast LookAheadDryRun::dry_run(const LookAheadStep& step) {
 bool LookAheadDryRun::run_attempt(const LookAheadStep& step, MemoryForecast& forecast) {
   if (forecast.empty_cache_first) memory::release_unused_memory(device_);
   ++forecast.attempts;
-  memory::reset_peaks(device_);
-  const int64_t initial_retries = memory::get_allocation_retries(device_);
+  memory::reset_peak_memory_stats(device_);
+  const int64_t initial_retries = memory::get_num_alloc_retries(device_);
   bool fits = true;
   failed_micro_batch_ = -1;
   try {
@@ -246,9 +252,9 @@ bool LookAheadDryRun::run_attempt(const LookAheadStep& step, MemoryForecast& for
     session_.drop_gradients();
     fits = false;
   }
-  const auto memory = memory::get_device_memory(device_);
+  const auto memory = memory::get_device_memory_stats(device_);
   forecast.peaks = {memory.allocated_peak_bytes, memory.reserved_peak_bytes};
-  num_retries_ = memory::get_allocation_retries(device_) - initial_retries;
+  num_retries_ = memory::get_num_alloc_retries(device_) - initial_retries;
   return fits;
 }
 

@@ -34,7 +34,7 @@ class DryRunSession {
 
   const models::VisionLanguageModel& model() const { return *model_; }
   /// REQUIRES: constructed with_training.
-  const engine::Training& training() const { return *training_; }
+  const engine::TrainingState& training() const { return *training_; }
   /// Returns the collectives of the last step.
   const StepCollectives& step_collectives() const { return step_collectives_; }
 
@@ -44,7 +44,7 @@ class DryRunSession {
   at::Device device_;
   std::unique_ptr<const engine::Objective> objective_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::Training> training_;
+  std::unique_ptr<engine::TrainingState> training_;
   StepCollectives step_collectives_;
   std::unique_ptr<const engine::Consensus> consensus_;
   std::optional<engine::AsyncScalars> scalars_;  // of the last step; kept until the next one, as in the trainer

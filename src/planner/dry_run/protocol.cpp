@@ -25,7 +25,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_toke
 
 namespace memory {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTag, component, block)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event_index, allocated_bytes, by_component, tag, is_backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event_index, allocated_bytes, bytes_by_component, tag, is_backward)
 }  // namespace memory
 
 namespace models {
@@ -88,8 +88,8 @@ std::filesystem::path decode_path(const std::string& text) {
 
 }  // namespace
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryCostTable, base_bytes, bytes_per_1024, vision_tiles_per_pass, loss_chunk_rows,
-                                   limit_bytes, max_samples)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryCostTable, base_bytes, bytes_per_1024_units, vision_tiles_per_pass,
+                                   loss_chunk_rows, limit_bytes, max_samples)
 
 void to_json(nlohmann::json& json, const StepConfig& step_config) {
   json = {{"micro_batch_size", step_config.micro_batch_size},
@@ -120,14 +120,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCall, bytes, ring_phases, group)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, reductions, overlapped_reductions, all_gathers, block_all_gathers,
                                    block_reduce_scatters, micro_batches)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, by_component, reserved_bytes, tag, is_backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, bytes_by_component, reserved_bytes, tag, is_backward)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, vision_blocks, language_blocks, num_parameters,
                                    num_trainable_parameters, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
   json = {{"model", encode_path(job.model)},
           {"precision", job.precision},
-          {"frozen", job.frozen},
+          {"frozen", job.frozen_parts},
           {"lora", job.lora},
           {"quantization", job.quantization},
           {"disabled_kernels", job.disabled_kernels},
@@ -144,7 +144,7 @@ void to_json(nlohmann::json& json, const Job& job) {
 void from_json(const nlohmann::json& json, Job& job) {
   job.model = decode_path(json.at("model").get<std::string>());
   json.at("precision").get_to(job.precision);
-  json.at("frozen").get_to(job.frozen);
+  json.at("frozen").get_to(job.frozen_parts);
   json.at("lora").get_to(job.lora);
   if (job.lora) job.lora->adapter = decode_path(json["lora"].at("adapter").get<std::string>());
   json.at("quantization").get_to(job.quantization);

@@ -53,15 +53,15 @@ class SpawnAttributes {
  public:
   SpawnAttributes() {
     sigset_t stop_signals;
-    sigset_t broken_pipe;
+    sigset_t broken_pipe_signals;
     sigemptyset(&stop_signals);
-    sigemptyset(&broken_pipe);
+    sigemptyset(&broken_pipe_signals);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&stop_signals, signal);
-    sigaddset(&broken_pipe, SIGPIPE);
+    sigaddset(&broken_pipe_signals, SIGPIPE);
     posix_spawnattr_init(&attributes_);
     posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setsigmask(&attributes_, &stop_signals);
-    posix_spawnattr_setsigdefault(&attributes_, &broken_pipe);
+    posix_spawnattr_setsigdefault(&attributes_, &broken_pipe_signals);
   }
   ~SpawnAttributes() { posix_spawnattr_destroy(&attributes_); }
   SpawnAttributes(const SpawnAttributes&) = delete;
@@ -81,10 +81,10 @@ class SpawnFileActions {
   SpawnFileActions(const SpawnFileActions&) = delete;
   SpawnFileActions& operator=(const SpawnFileActions&) = delete;
 
-  void duplicate(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
+  void duplicate_descriptor(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
   /// Keeps the descriptor open in the child: posix_spawn clears close-on-exec if source and target
   /// are equal.
-  void inherit(int descriptor) { duplicate(descriptor, descriptor); }
+  void inherit_descriptor(int descriptor) { duplicate_descriptor(descriptor, descriptor); }
   const posix_spawn_file_actions_t* get() const { return &actions_; }
 
  private:
@@ -93,7 +93,7 @@ class SpawnFileActions {
 
 /// Returns this process if the main thread calls, otherwise 0. The kernel kills a child when the
 /// thread that spawned it ends (PR_SET_PDEATHSIG), which may be too early for other threads.
-pid_t get_parent_id() {
+pid_t get_parent_process_id() {
   return gettid() == getpid() ? getpid() : 0;
 }
 
@@ -119,7 +119,7 @@ size_t num_useful_workers() {
 
 SpawnedChild spawn_child(const std::filesystem::path& program, size_t num_workers) {
   const auto preload_variables = make_preload_environment();
-  std::map<std::string, std::string> variables(preload_variables.begin(), preload_variables.end());
+  std::map<std::string, std::string> environment_variables(preload_variables.begin(), preload_variables.end());
   SpawnedChild child;
   std::vector<int> child_ends;
   for (size_t i = 0; i < num_workers; ++i) {
@@ -129,15 +129,16 @@ SpawnedChild spawn_child(const std::filesystem::path& program, size_t num_worker
   }
   SpawnFileActions actions;
   const std::vector<int> worker_ends(child_ends.begin() + 1, child_ends.end());
-  for (const int connection : worker_ends) actions.inherit(connection);
-  actions.duplicate(child_ends.front(), STDIN_FILENO);
-  actions.duplicate(child_ends.front(), STDOUT_FILENO);
-  variables[kParentVariable] = std::to_string(get_parent_id());
-  variables[kWorkersVariable] = fmt::format("{}", fmt::join(worker_ends, " "));
+  for (const int connection : worker_ends) actions.inherit_descriptor(connection);
+  actions.duplicate_descriptor(child_ends.front(), STDIN_FILENO);
+  actions.duplicate_descriptor(child_ends.front(), STDOUT_FILENO);
+  environment_variables[kParentVariable] = std::to_string(get_parent_process_id());
+  environment_variables[kWorkersVariable] = fmt::format("{}", fmt::join(worker_ends, " "));
   std::vector<std::string> arguments{"vlmtrain", "dry-run"};
-  std::vector<std::string> environment = make_environment(variables, is_passed_to_dry_runs);
-  const int error = posix_spawn(&child.pid, program.c_str(), actions.get(), SpawnAttributes().get(),
-                                make_exec_array(arguments).data(), make_exec_array(environment).data());
+  std::vector<std::string> environment = make_environment(environment_variables, is_passed_to_dry_runs);
+  const int error =
+      posix_spawn(&child.pid, program.c_str(), actions.get(), SpawnAttributes().get(),
+                  make_null_terminated_array(arguments).data(), make_null_terminated_array(environment).data());
   for (const int connection : child_ends) close(connection);
   if (error == 0) return child;
   for (const int connection : child.connections) close(connection);

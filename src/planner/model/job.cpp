@@ -29,20 +29,20 @@ int64_t count_tokens(const std::vector<data::SampleShape>& samples) {
 
 int64_t Workload::samples_per_rank() const {
   const int64_t units_per_rank = global_batch_size / world_size;
-  if (!packed) return units_per_rank;
+  if (!packing) return units_per_rank;
   const int64_t samples =
-      std::max<int64_t>(1, std::llround(packed->samples_per_pack * static_cast<double>(units_per_rank)));
+      std::max<int64_t>(1, std::llround(packing->samples_per_pack * static_cast<double>(units_per_rank)));
   // Rounds to a multiple of a power of two, so that many micro-batch sizes divide the result. The
   // power is an eighth to a quarter of the samples.
   constexpr int64_t kMicroBatchesPerStep = 4;
   const auto power_of_two_size =
       static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(samples))) / kMicroBatchesPerStep;
   const int64_t micro_batch_size =
-      packed->fixed_micro_batch_size > 0 ? packed->fixed_micro_batch_size : std::max<int64_t>(1, power_of_two_size);
+      packing->fixed_micro_batch_size > 0 ? packing->fixed_micro_batch_size : std::max<int64_t>(1, power_of_two_size);
   return std::max<int64_t>(1, (samples + micro_batch_size / 2) / micro_batch_size) * micro_batch_size;
 }
 
-int64_t num_steps_to_sample(int64_t samples_per_step) {
+int64_t compute_num_sampled_steps(int64_t samples_per_step) {
   VLMTRAIN_CHECK(samples_per_step > 0, "expected a positive number of samples per step, got {}", samples_per_step);
   return std::clamp(kMaxSampledSamples / samples_per_step, kMinSampledSteps, kMaxSampledSteps);
 }
@@ -87,7 +87,7 @@ std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, in
   std::vector<SampleBatch> batches;
   for (const auto& size :
        {data::get_token_sort_key, data::get_pixel_sort_key, data::get_label_sort_key, data::get_mask_sort_key}) {
-    const auto largest = data::find_largest(samples.shapes, size, global_batch_size);
+    const auto largest = data::find_largest_samples(samples.shapes, size, global_batch_size);
     if (size == data::get_mask_sort_key && samples.shapes.at(largest.front()).masks == 0) continue;
     SampleBatch batch{.shapes = {}, .first_sample_id = std::string(samples.ids[largest.front()])};
     for (const int64_t index : largest) batch.shapes.push_back(samples.shapes.at(index));
@@ -127,10 +127,10 @@ std::vector<size_t> interleave_evenly(std::span<const int64_t> counts) {
   for (int64_t position = 1; position <= total; ++position) {
     // How far kind `index` is below its share of the sequence so far, in units of 1 / total, so
     // that the comparison is exact.
-    const auto deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
+    const auto compute_deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
     size_t next = 0;
     for (size_t index = 1; index < counts.size(); ++index) {
-      if (deficit(index) > deficit(next)) next = index;
+      if (compute_deficit(index) > compute_deficit(next)) next = index;
     }
     ++num_used[next];
     sequence.push_back(next);
@@ -154,7 +154,7 @@ std::vector<engine::Sharding> list_possible_shardings(const Job& job) {
   return shardings;
 }
 
-Job with_precision(Job job, engine::Precision precision) {
+Job make_job_with_precision(Job job, engine::Precision precision) {
   job.precision = precision;
   if (precision != engine::Precision::kFp16) {
     job.optimizer.loss_scale.reset();
@@ -167,7 +167,7 @@ Job with_precision(Job job, engine::Precision precision) {
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
   auto model = models::build_model(job.model, device, engine::to_dtype(job.precision), job.lora, job.quantization,
                                    job.block_shard());
-  models::freeze(*model, job.frozen);
+  models::freeze(*model, job.frozen_parts);
   return model;
 }
 

@@ -7,7 +7,7 @@
 
 namespace vlmtrain::planner {
 
-const std::vector<std::pair<std::string, MemoryMode>>& memory_modes() {
+const std::vector<std::pair<std::string, MemoryMode>>& list_memory_modes() {
   static const std::vector<std::pair<std::string, MemoryMode>> table{{"conservative", MemoryMode::kConservative},
                                                                      {"balanced", MemoryMode::kBalanced},
                                                                      {"aggressive", MemoryMode::kAggressive}};
@@ -15,7 +15,7 @@ const std::vector<std::pair<std::string, MemoryMode>>& memory_modes() {
 }
 
 std::string to_string(MemoryMode mode) {
-  for (const auto& [name, value] : memory_modes()) {
+  for (const auto& [name, value] : list_memory_modes()) {
     if (value == mode) return name;
   }
   throw InternalError("unknown memory mode");
@@ -29,8 +29,9 @@ models::RecomputeBlocks RecomputeOption::resolve_blocks(const models::RecomputeB
   // N, V+L or V+L/A: stoll() stops at the separator.
   const int64_t first = std::stoll(text);
   const int64_t second = plus == std::string::npos ? first : std::stoll(text.substr(plus + 1));
-  const int64_t attention_kept = slash == std::string::npos ? 0 : std::stoll(text.substr(slash + 1));
-  return models::clamp_blocks({.vision = first, .language = second, .language_selective = attention_kept}, all_blocks);
+  const int64_t selective_blocks = slash == std::string::npos ? 0 : std::stoll(text.substr(slash + 1));
+  return models::clamp_blocks({.vision = first, .language = second, .language_selective = selective_blocks},
+                              all_blocks);
 }
 
 RecomputeOption RecomputeOption::from_blocks(const models::RecomputeBlocks& blocks) {
@@ -39,11 +40,12 @@ RecomputeOption RecomputeOption::from_blocks(const models::RecomputeBlocks& bloc
   return recompute_option;
 }
 
-void declare(OptionTable& table, MemoryOptions& options) {
+void declare_options(OptionTable& table, MemoryOptions& options) {
   // Larger values are typing errors. At this limit, sums in bytes still fit into int64_t.
   constexpr double kMaxGigabytes = 1e6;
-  const Check<double> valid_gigabytes{fmt::format("greater than 0, at most {}", kMaxGigabytes),
-                                      [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};
+  const ValueCheck<double> gigabytes_check{
+      fmt::format("greater than 0, at most {}", kMaxGigabytes),
+      [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};
   table.describe_section(
       "memory",
       "Memory limit and ways to save memory. The planner sets the values that are `auto` (docs/planner.md, for the CPU "
@@ -52,12 +54,12 @@ void declare(OptionTable& table, MemoryOptions& options) {
             "Maximum memory of the process in GB of 10⁹ bytes. On a GPU: GPU memory, CUDA's context included; memory "
             "of other processes does not count. On the CPU: host memory. `auto`: the whole GPU, or the host memory "
             "that is free and allowed when the run starts.",
-            std::optional{allow_auto(valid_gigabytes)});
-  table.add_enum("memory.mode", options.mode, memory_modes(),
+            std::optional{allow_auto(gigabytes_check)});
+  table.add_enum("memory.mode", options.mode, list_memory_modes(),
                  "Share of that memory that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
-  const auto valid = [](const std::string& text) {
-    static const std::regex numbers("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
-    return text == "auto" || text == "none" || text == "all" || std::regex_match(text, numbers);
+  const auto is_valid_recompute = [](const std::string& text) {
+    static const std::regex block_counts_pattern("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
+    return text == "auto" || text == "none" || text == "all" || std::regex_match(text, block_counts_pattern);
   };
   table.add(
       "memory.recompute", options.recompute.text,
@@ -65,7 +67,8 @@ void declare(OptionTable& table, MemoryOptions& options) {
       "checkpointing). One number applies to the vision tower and the language model each; `V+L` sets V and L. "
       "`V+L/A`: A of the L blocks keep their attention outputs, which are not recomputed. `auto`: the fastest setting "
       "that fits.",
-      std::optional{Check<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A", valid}});
+      std::optional{ValueCheck<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A",
+                                            is_valid_recompute}});
   table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
             "Maximum number of tiles that the vision tower processes at a time. 0: all tiles of a micro-batch. `auto`: "
             "all, or fewer if nothing else fits.",

@@ -13,7 +13,7 @@ namespace vlmtrain::planner {
 
 namespace {
 
-constexpr int64_t kUnitsPerCoefficient = 1024;  // of MemoryCostTable::bytes_per_1024
+constexpr int64_t kUnitsPerCoefficient = 1024;  // of MemoryCostTable::bytes_per_1024_units
 // JSON fields with their earlier names, which plans of earlier versions have.
 constexpr io::FieldAlias kMaskImagesField{"mask_images", "mask_pictures"};
 constexpr io::FieldAlias kPassImagesField{"pass_images", "pass_pictures"};
@@ -23,7 +23,7 @@ constexpr std::array<const char*, MemoryCostTable::kNumTerms> kTermNames{
     "pixel_rows", "pass_rows", "masks",         kMaskImagesField.name, kPassImagesField.name};
 
 /// Returns the lower of both, or `number` if `limit` is 0.
-int64_t apply_limit(int64_t number, int64_t limit) {
+int64_t clamp_to_limit(int64_t number, int64_t limit) {
   return limit > 0 ? std::min(number, limit) : number;
 }
 
@@ -39,7 +39,7 @@ MicroBatchSizes MicroBatchSizes::merge(const MicroBatchSizes& other) const {
           .mask_images = mask_images + other.mask_images};
 }
 
-MicroBatchSizes compute_sizes(const data::SampleShape& shape) {
+MicroBatchSizes compute_micro_batch_sizes(const data::SampleShape& shape) {
   return {.samples = 1,
           .tokens = shape.tokens,
           .max_tokens = shape.tokens,
@@ -49,9 +49,9 @@ MicroBatchSizes compute_sizes(const data::SampleShape& shape) {
           .mask_images = shape.mask_images};
 }
 
-MicroBatchSizes compute_sizes(std::span<const data::SampleShape> shapes) {
+MicroBatchSizes compute_micro_batch_sizes(std::span<const data::SampleShape> shapes) {
   MicroBatchSizes sizes;
-  for (const auto& shape : shapes) sizes = sizes.merge(compute_sizes(shape));
+  for (const auto& shape : shapes) sizes = sizes.merge(compute_micro_batch_sizes(shape));
   return sizes;
 }
 
@@ -60,18 +60,18 @@ std::array<int64_t, MemoryCostTable::kNumTerms> MemoryCostTable::compute_terms(c
           sizes.tokens,
           sizes.samples * sizes.max_tokens,
           sizes.label_tokens,
-          apply_limit(sizes.label_tokens, loss_chunk_rows),
+          clamp_to_limit(sizes.label_tokens, loss_chunk_rows),
           sizes.pixel_rows,
-          apply_limit(sizes.pixel_rows, vision_tiles_per_pass),
+          clamp_to_limit(sizes.pixel_rows, vision_tiles_per_pass),
           sizes.masks,
           sizes.mask_images,
-          apply_limit(sizes.mask_images, vision_tiles_per_pass)};
+          clamp_to_limit(sizes.mask_images, vision_tiles_per_pass)};
 }
 
 int64_t MemoryCostTable::bytes(const MicroBatchSizes& sizes) const {
   const auto terms = compute_terms(sizes);
   int64_t sum = 0;
-  for (size_t term = 0; term < kNumTerms; ++term) sum += terms[term] * bytes_per_1024[term];
+  for (size_t term = 0; term < kNumTerms; ++term) sum += terms[term] * bytes_per_1024_units[term];
   return base_bytes + (sum + kUnitsPerCoefficient - 1) / kUnitsPerCoefficient;
 }
 
@@ -81,7 +81,7 @@ bool MemoryCostTable::fits(const MicroBatchSizes& sizes) const {
 
 nlohmann::ordered_json MemoryCostTable::to_json() const {
   nlohmann::ordered_json weights;
-  for (size_t term = 0; term < kNumTerms; ++term) weights[kTermNames[term]] = bytes_per_1024[term];
+  for (size_t term = 0; term < kNumTerms; ++term) weights[kTermNames[term]] = bytes_per_1024_units[term];
   io::add_field_aliases(weights, {kMaskImagesField, kPassImagesField});
   nlohmann::ordered_json json{{"base_bytes", base_bytes},
                               {"bytes_per_1024", weights},
@@ -111,7 +111,7 @@ MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, c
       if (std::string_view(field.name) == name) name = io::find_field_name(weights, field);
     }
     // Tables without mask terms were written by versions without masks.
-    if (term < kMasks || weights.contains(name)) table.bytes_per_1024[term] = read_count(weights, name);
+    if (term < kMasks || weights.contains(name)) table.bytes_per_1024_units[term] = read_count(weights, name);
   }
   return table;
 }
@@ -199,14 +199,14 @@ int64_t compute_min_num_bins(const std::vector<SplitUnit>& units, const MemoryCo
   additive_table.base_bytes = 0;
   for (const auto term : {MemoryCostTable::kPaddedTokens, MemoryCostTable::kLossRows, MemoryCostTable::kVisionPassRows,
                           MemoryCostTable::kVisionPassImages}) {
-    additive_table.bytes_per_1024[term] = 0;
+    additive_table.bytes_per_1024_units[term] = 0;
   }
   const int64_t available_bytes = std::max<int64_t>(1, table.limit_bytes - table.base_bytes);
-  const int64_t bins_by_bytes =
+  const int64_t min_bins_by_bytes =
       additive_table.bytes(total_sizes) / available_bytes;  // rounds down, since the sums were rounded up
-  const int64_t bins_by_count =
+  const int64_t min_bins_by_samples =
       table.max_samples > 0 ? (total_sizes.samples + table.max_samples - 1) / table.max_samples : 1;
-  return std::max({int64_t{1}, bins_by_bytes, bins_by_count});
+  return std::max({int64_t{1}, min_bins_by_bytes, min_bins_by_samples});
 }
 
 /// A depth-first search for a placement of all units in a given number of micro-batches.
@@ -217,18 +217,18 @@ class PlacementSearch {
 
   /// Returns nullopt if there is no placement or kMaxPlacements are exceeded. Called once.
   std::optional<MicroBatchBins> find() {
-    if (!place(0)) return std::nullopt;
+    if (!place_units(0)) return std::nullopt;
     return std::move(bins_);
   }
 
  private:
   /// Places the units from order_[next] on. Returns false if they cannot be placed.
-  bool place(size_t next) {
+  bool place_units(size_t next) {
     if (next == order_.size()) return true;
     const SplitUnit& unit = *order_[next];
     std::vector<MicroBatchSizes> tried_sizes;
     for (MicroBatchBin& bin : bins_) {
-      if (++placements_ > kMaxPlacements) return false;
+      if (++num_placements_ > kMaxPlacements) return false;
       // Micro-batches of equal sizes are equivalent.
       if (std::ranges::find(tried_sizes, bin.sizes) != tried_sizes.end()) continue;
       tried_sizes.push_back(bin.sizes);
@@ -236,7 +236,7 @@ class PlacementSearch {
       if (!bin.units.empty() && !table_.fits(combined)) continue;
       const MicroBatchSizes previous_sizes = std::exchange(bin.sizes, combined);
       bin.units.push_back(&unit);
-      if (place(next + 1)) return true;
+      if (place_units(next + 1)) return true;
       bin.units.pop_back();
       bin.sizes = previous_sizes;
     }
@@ -246,7 +246,7 @@ class PlacementSearch {
   const UnitOrder& order_;
   const MemoryCostTable& table_;
   MicroBatchBins bins_;
-  int64_t placements_ = 0;
+  int64_t num_placements_ = 0;
 };
 
 /// Places each unit into the micro-batch with the fewest bytes. Returns nullopt if one does not fit.
@@ -327,7 +327,7 @@ std::map<int64_t, std::vector<SplitUnit>> group_units(std::span<const data::Samp
   std::map<int64_t, std::vector<SplitUnit>> groups;
   for (int64_t first_sample = 0; first_sample < std::ssize(shapes); first_sample += constraint.unit) {
     const auto samples = shapes.subspan(static_cast<size_t>(first_sample), static_cast<size_t>(constraint.unit));
-    SplitUnit unit{.first_sample = first_sample, .sizes = compute_sizes(samples)};
+    SplitUnit unit{.first_sample = first_sample, .sizes = compute_micro_batch_sizes(samples)};
     unit.bytes = table.bytes(unit.sizes);
     groups[constraint.groups.empty() ? 0 : constraint.groups[static_cast<size_t>(first_sample)]].push_back(unit);
   }
@@ -367,7 +367,7 @@ std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::Sa
   for (int64_t i = 0; i < micro_batches; ++i) {
     MicroBatchSizes sizes;
     for (const int64_t sample_index : split.micro_batch(i))
-      sizes = sizes.merge(compute_sizes(shapes[static_cast<size_t>(sample_index)]));
+      sizes = sizes.merge(compute_micro_batch_sizes(shapes[static_cast<size_t>(sample_index)]));
     const bool is_single_unit = sizes.samples == constraint.unit;
     if (table.bytes(sizes) > max_bytes || (!is_single_unit && !table.fits(sizes))) return std::nullopt;
   }

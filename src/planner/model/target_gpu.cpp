@@ -24,14 +24,14 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kPageBytes = 2 * kMiB;  // allocation unit of NVIDIA's driver
 /// Fraction of a GPU's nominal size that drivers report (make_target_gpu()).
-constexpr double kReportedShare = 0.98;
+constexpr double kReportedMemoryShare = 0.98;
 
 /// Memory in use before the first allocation counts as this process's context if it is at most this
 /// multiple of the table's context size. Chosen without measurement.
 constexpr int64_t kMaxContextMultiple = 2;
 /// Growth of a context when a step's kernels are loaded: 203 MiB on an H200
 /// (src/memory/gpu_list.h).
-constexpr int64_t kLazyKernelBytes = 208 * kMiB;
+constexpr int64_t kLazyLoadedKernelBytes = 208 * kMiB;
 
 // NCCL's buffers. Per channel and peer, it allocates 512 KiB, 4.7 MiB and 4 MiB for the protocols
 // LL, LL128 and Simple (NCCL's init.cc). A rank has two peers in a ring. The number of channels
@@ -115,7 +115,7 @@ std::vector<const memory::GpuSpec*> find_matching_gpus(const std::string& name) 
 }
 
 [[noreturn]] void throw_unknown_gpu(const std::string& name, const std::vector<const memory::GpuSpec*>& matches) {
-  const auto sort_names = [](const auto& gpus, const auto& get_name) {
+  const auto get_sorted_names = [](const auto& gpus, const auto& get_name) {
     std::vector<std::string> names(gpus.size());
     std::ranges::transform(gpus, names.begin(),
                            [&](const auto& gpu) { return std::string(std::invoke(get_name, gpu)); });
@@ -126,15 +126,15 @@ std::vector<const memory::GpuSpec*> find_matching_gpus(const std::string& name) 
     return fmt::format("{}", fmt::join(names, ", "));
   };
   if (!matches.empty()) {
-    const auto names = sort_names(matches, [](const memory::GpuSpec* gpu) { return gpu->name; });
+    const auto names = get_sorted_names(matches, [](const memory::GpuSpec* gpu) { return gpu->name; });
     throw usage_error("gpu {}: ambiguous; choose one of {}", name, join_names(names));
   }
-  const auto gpu_names = sort_names(memory::list_gpus(), &memory::GpuSpec::name);
-  const auto mig_names = sort_names(memory::list_mig_slices(), &memory::GpuSpec::name);
+  const auto gpu_names = get_sorted_names(memory::list_gpus(), &memory::GpuSpec::name);
+  const auto mig_names = get_sorted_names(memory::list_mig_slices(), &memory::GpuSpec::name);
   std::vector<std::string> all_names;
   std::ranges::set_union(gpu_names, mig_names, std::back_inserter(all_names));
-  const auto closest = find_nearest_word(name, all_names);
-  const std::string hint = closest ? fmt::format("did you mean {}? ", *closest) : "";
+  const auto closest_name = find_nearest_word(name, all_names);
+  const std::string hint = closest_name ? fmt::format("did you mean {}? ", *closest_name) : "";
   if (name.find("mig") != std::string::npos) {
     throw usage_error(
         "gpu {}: unknown; {}the known MIG instances are {}; on any other one, a run uses the driver's values", name,
@@ -173,7 +173,7 @@ TargetGpu find_target_gpu(const std::string& name) {
   return {.gpu = gpu,
           .memory_bytes = gpu->memory_bytes,
           .context_bytes = gpu->context_bytes,
-          .context_measured = gpu->context_measured,
+          .is_context_measured = gpu->is_context_measured,
           .description = fmt::format("{} ({})", gpu->device_name, format_gigabytes(gpu->memory_bytes)),
           .device_name = std::string(gpu->device_name)};
 }
@@ -190,9 +190,9 @@ TargetGpu make_target_gpu(double nominal_gib) {
       std::find_if(kSizeClasses.begin(), kSizeClasses.end(),
                    [&](const SizeClass& candidate) { return nominal_gib <= candidate.max_gib; });
   const memory::GpuSpec* const gpu = memory::find_gpu(size_class->gpu);
-  const auto pages = static_cast<int64_t>(std::floor(nominal_gib * kGiB * kReportedShare / kPageBytes));
+  const auto pages = static_cast<int64_t>(std::floor(nominal_gib * kGiB * kReportedMemoryShare / kPageBytes));
   const int64_t bytes = pages * kPageBytes;
-  return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
+  return {gpu, bytes, gpu->context_bytes, gpu->is_context_measured,
           fmt::format("a GPU with {:g} GB (its driver reports about {}; architecture and speed of an {})", nominal_gib,
                       format_gigabytes(bytes), gpu->device_name)};
 }
@@ -207,11 +207,11 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
                     device.architecture / 10, device.architecture % 10);
   }
   // A MIG slice that is not in the table belongs to the GPU whose name it begins with.
-  const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
+  const std::string parent_gpu_name = device.name.substr(0, device.name.find(" MIG "));
   // The GPU with the lowest tuple is the most similar one: by name, then architecture (older ones
   // before newer ones), then number of multiprocessors.
   const auto compute_dissimilarity = [&](const memory::GpuSpec& gpu) {
-    return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
+    return std::tuple(gpu.device_name != device.name, gpu.device_name != parent_gpu_name,
                       gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
                       std::abs(gpu.multiprocessors - device.multiprocessors));
   };
@@ -229,17 +229,17 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
         fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.multiprocessors);
   }
   // The driver does not report which process uses the memory. Kernels are loaded on first use, so
-  // that the context grows by kLazyKernelBytes later.
+  // that the context grows by kLazyLoadedKernelBytes later.
   const int64_t used_bytes = device.total_bytes - device.free_bytes;
-  const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyKernelBytes);
+  const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyLoadedKernelBytes);
   const int64_t table_context_bytes = nearest_gpu->context_bytes;
-  const bool is_alone = used_bytes <= kMaxContextMultiple * table_context_bytes;
+  const bool is_only_process = used_bytes <= kMaxContextMultiple * table_context_bytes;
   return {.gpu = nearest_gpu,
           .memory_bytes = device.total_bytes,
-          .context_bytes = is_alone ? std::max(final_context_bytes, table_context_bytes) : table_context_bytes,
-          .context_measured = is_alone && final_context_bytes >= table_context_bytes && !is_on_virtual_gpu(),
+          .context_bytes = is_only_process ? std::max(final_context_bytes, table_context_bytes) : table_context_bytes,
+          .is_context_measured = is_only_process && final_context_bytes >= table_context_bytes && !is_on_virtual_gpu(),
           .description = std::move(description),
-          .other_process_bytes = is_alone ? 0 : used_bytes - table_context_bytes,
+          .other_process_bytes = is_only_process ? 0 : used_bytes - table_context_bytes,
           .multiprocessors = device.multiprocessors,
           .device_name = device.name};
 }

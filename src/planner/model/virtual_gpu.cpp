@@ -23,7 +23,7 @@ namespace {
 
 /// Environment variable of processes that run on a virtual GPU on purpose: after
 /// restart_on_virtual_gpu(), and dry-run processes.
-constexpr const char* kIntendedVariable = "VLMTRAIN_VIRTUAL_GPU";
+constexpr const char* kVirtualGpuVariable = "VLMTRAIN_VIRTUAL_GPU";
 
 /// The stub libraries in preload order. The driver's libraries (libcuda, libnvidia-ml) are
 /// preloaded too: libraries load them by name, and would otherwise find a physical driver in
@@ -111,7 +111,7 @@ std::string make_preload_list(const std::filesystem::path& folder) {
 
 EnvironmentVariables make_preload_environment() {
   const auto folder = find_stub_folder();
-  EnvironmentVariables variables{{"LD_PRELOAD", make_preload_list(folder)}, {kIntendedVariable, "1"}};
+  EnvironmentVariables variables{{"LD_PRELOAD", make_preload_list(folder)}, {kVirtualGpuVariable, "1"}};
   if (contains_space(folder)) {
     const char* const previous_value = std::getenv("LD_LIBRARY_PATH");
     variables.emplace_back("LD_LIBRARY_PATH", previous_value != nullptr
@@ -143,10 +143,10 @@ void require_address_space() {
   // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB. The rest is an allowance for the CUDA
   // libraries. Not measured.
   constexpr size_t kAddressSpaceBytes = (size_t{16} << 40) + (size_t{16} << 30);
-  void* const addresses =
+  void* const address_space =
       mmap(nullptr, kAddressSpaceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (addresses != MAP_FAILED) {
-    munmap(addresses, kAddressSpaceBytes);
+  if (address_space != MAP_FAILED) {
+    munmap(address_space, kAddressSpaceBytes);
     return;
   }
   throw run_error(
@@ -156,7 +156,7 @@ void require_address_space() {
 }
 
 bool is_on_virtual_gpu() {
-  return vgpu::find_interface() != nullptr;
+  return vgpu::find_virtual_gpu_interface() != nullptr;
 }
 
 void restart_on_virtual_gpu(const VirtualGpu& gpu) {
@@ -170,11 +170,11 @@ void restart_on_virtual_gpu(const VirtualGpu& gpu) {
 }
 
 void reject_stub_libraries() {
-  if (is_on_virtual_gpu() && std::getenv(kIntendedVariable) == nullptr) {
+  if (is_on_virtual_gpu() && std::getenv(kVirtualGpuVariable) == nullptr) {
     throw usage_error(
         "the stub CUDA libraries are preloaded, so this process has no real GPU; remove them from LD_PRELOAD, or "
         "select a virtual GPU with --device virtual:{}",
-        vgpu::find_interface()->gpu_name());
+        vgpu::find_virtual_gpu_interface()->gpu_name());
   }
 }
 

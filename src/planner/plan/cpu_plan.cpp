@@ -68,7 +68,7 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
     const auto add = [&](std::string argument, std::string note, const CpuMemoryLimit& limit) {
       list.push_back({.arguments = {std::move(argument)},
                       .note = std::move(note),
-                      .makes_it_fit = true,
+                      .makes_plan_fit = true,
                       .total_bytes = limit.total_bytes(plan_.needed_bytes())});
     };
     const CpuMemoryLimit aggressive_limit = compute_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
@@ -102,7 +102,7 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
   }
 
   CpuMemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const {
-    return compute_cpu_memory_limit(request_.available, gigabytes, mode, request_.needs);
+    return compute_cpu_memory_limit(request_.available, gigabytes, mode, request_.memory_needs);
   }
 
   bool suffices(const CpuMemoryLimit& limit) const { return plan_.needed_bytes() <= limit.tensor_bytes; }
@@ -121,22 +121,24 @@ std::vector<Suggestion> suggest_cpu_changes(const CpuPlanRequest& request, CpuPl
 }  // namespace
 
 CpuMemoryLimit compute_cpu_memory_limit(memory::AvailableHostMemory available, std::optional<double> limit_gigabytes,
-                                        MemoryMode mode, const CpuMemoryNeeds& needs) {
+                                        MemoryMode mode, const CpuMemoryNeeds& memory_needs) {
   if (limit_gigabytes && *limit_gigabytes * kBytesPerGigabyte < static_cast<double>(available.bytes)) {
     available = {.bytes = static_cast<int64_t>(*limit_gigabytes * kBytesPerGigabyte),
                  .limit_source = "memory.limit_gb"};
   }
   CpuMemoryLimit limit{.available = std::move(available), .margin_percent = get_margin_percent(mode)};
   limit.margin_bytes = std::llround(static_cast<double>(limit.available.bytes) * limit.margin_percent / 100);
-  limit.process_bytes = needs.process_bytes;
+  limit.process_bytes = memory_needs.process_bytes;
   // Loader threads skip the samples of other ranks. Meanwhile, such a sample occupies a slot of the
   // queue.
-  const int64_t skipped_samples = needs.world_size > 1 ? needs.loader_threads : 0;
+  const int64_t skipped_samples = memory_needs.world_size > 1 ? memory_needs.loader_threads : 0;
   // The loader prefetches at most two steps.
-  limit.prefetch_bytes = std::min((2 * needs.samples_per_step + skipped_samples) * needs.sample_bytes,
-                                  compute_prefetch_bytes(limit.available.bytes, needs.process_bytes));
-  limit.samples_bytes = limit.prefetch_bytes + needs.samples_per_step * needs.sample_bytes +
-                        needs.loader_threads * (needs.sample_bytes + needs.decode_bytes);
+  limit.prefetch_bytes =
+      std::min((2 * memory_needs.samples_per_step + skipped_samples) * memory_needs.largest_sample_bytes,
+               compute_prefetch_bytes(limit.available.bytes, memory_needs.process_bytes));
+  limit.decoded_samples_bytes =
+      limit.prefetch_bytes + memory_needs.samples_per_step * memory_needs.largest_sample_bytes +
+      memory_needs.loader_threads * (memory_needs.largest_sample_bytes + memory_needs.decode_bytes);
   limit.libraries_bytes = kLibraryBytes;
   limit.tensor_bytes = std::max<int64_t>(0, limit.available.bytes - limit.margin_bytes - limit.total_bytes(0));
   return limit;
@@ -151,13 +153,13 @@ int64_t compute_prefetch_bytes(int64_t limit_bytes, int64_t used_bytes) {
 CpuPlan make_cpu_plan(const CpuPlanRequest& original_request) {
   const auto start = std::chrono::steady_clock::now();
   CpuPlanRequest request = original_request;
-  apply_constraints(request.constraints, request.workload);
+  apply_fixed_micro_batch_size(request.constraints, request.workload);
   request.job.world_size = request.workload.world_size;
   CpuPlan plan;
   plan.model = request.model;
   plan.job = request.job;
   plan.mode = request.mode;
-  plan.limit = compute_cpu_memory_limit(request.available, request.limit_gigabytes, request.mode, request.needs);
+  plan.limit = compute_cpu_memory_limit(request.available, request.limit_gigabytes, request.mode, request.memory_needs);
   plan.workload = request.workload;
   {  // ends the search's dry run, since only one may exist at a time
     CpuConfigSearch search(request.job, request.workload,
@@ -201,7 +203,7 @@ nlohmann::ordered_json CpuPlan::to_json() const {
                  {"total_bytes", total_bytes()},
                  {"fragmentation_bytes", malloc_cached_bytes},
                  {"process_bytes", limit.process_bytes},
-                 {"prefetched_samples_bytes", limit.samples_bytes},
+                 {"prefetched_samples_bytes", limit.decoded_samples_bytes},
                  {"libraries_bytes", limit.libraries_bytes}});
   io::add_field_aliases(memory, {{"prefetched_samples_bytes", "samples_ahead_bytes"}});
   json.update({{"device", "cpu"},

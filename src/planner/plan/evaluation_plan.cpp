@@ -17,7 +17,7 @@ namespace {
 using DryRunFunction = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
 
 /// Returns the first samples of each of the request's candidates, as many as the plan's batch size.
-std::vector<EvaluationBatch> make_batches(const EvaluationRequest& request, const EvaluationPlan& plan) {
+std::vector<EvaluationBatch> make_evaluation_batches(const EvaluationRequest& request, const EvaluationPlan& plan) {
   std::vector<EvaluationBatch> batches;
   for (const auto& candidate : request.worst_batches) {
     EvaluationBatch& batch = batches.emplace_back();
@@ -63,7 +63,7 @@ EvaluationPlan find_evaluation_plan(const EvaluationRequest& request, Clock::tim
                                     const DryRunFunction& dry_run) {
   std::optional<EvaluationPlan> best_plan;
   for (EvaluationPlan plan : list_candidate_plans(request)) {
-    plan.peaks = compute_max_peaks(dry_run(make_batches(request, plan)));
+    plan.peaks = compute_max_peaks(dry_run(make_evaluation_batches(request, plan)));
     plan.fits = plan.peaks.reserved_bytes <= request.limit_bytes;
     const bool is_smallest = plan.batch_size == 1 || request.batch_size;
     const bool is_accepted = plan.peaks.reserved_bytes <= request.target_bytes || (is_smallest && plan.fits);
@@ -98,7 +98,7 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGp
   const auto plans = list_candidate_plans(request);
   std::vector<EvaluationBatch> all_batches;
   for (const auto& plan : plans) {
-    auto batches = make_batches(request, plan);
+    auto batches = make_evaluation_batches(request, plan);
     all_batches.insert(all_batches.end(), batches.begin(), batches.end());
   }
   dry_run_request.evaluations = all_batches;

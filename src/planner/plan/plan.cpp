@@ -30,7 +30,7 @@ void check_request(const Job& job, const TargetGpu& target, const Workload& work
   if (workload.global_batch_size % workload.world_size != 0) {
     throw usage_error(
         "the global batch of {} {} cannot be divided equally among {} ranks; choose a multiple of the number of ranks",
-        workload.global_batch_size, workload.packed ? "packs" : "samples", workload.world_size);
+        workload.global_batch_size, workload.packing ? "packs" : "samples", workload.world_size);
   }
   const int64_t samples_per_rank = workload.samples_per_rank();
   if (constraints.micro_batch_size && samples_per_rank % *constraints.micro_batch_size != 0) {
@@ -62,13 +62,13 @@ struct WorseBatch {
   int64_t reserved_bytes = 0;          ///< reserved peak of the worst candidate
 };
 
-/// Returns the candidate that needs the most memory with the StepConfig of `best`, if it needs more
-/// than `best`.
-WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, const StepEstimate& best) {
-  WorseBatch worse{.reserved_bytes = best.peaks.reserved_bytes};
+/// Returns the candidate that needs the most memory with the StepConfig of `best_estimate`, if it needs more
+/// than `best_estimate`.
+WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, const StepEstimate& best_estimate) {
+  WorseBatch worse{.reserved_bytes = best_estimate.peaks.reserved_bytes};
   for (const auto& candidate : workload.worst_batches) {
     if (candidate.shapes == evaluator.first_worst_case().shapes) continue;
-    const int64_t bytes = evaluator.measure_reserved_bytes(best.step_config, candidate);
+    const int64_t bytes = evaluator.measure_reserved_bytes(best_estimate.step_config, candidate);
     if (bytes > worse.reserved_bytes) worse = {&candidate, bytes};
   }
   return worse;
@@ -77,9 +77,9 @@ WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, 
 /// Adds a worst batch to the evaluator and dry-runs the plan's StepConfig with it.
 void replace_worst_batch(Plan& plan, PlanEvaluator& evaluator, const SampleBatch& worse_batch) {
   evaluator.add_worst_case(worse_batch);
-  plan.best = evaluator.dry_run(plan.best.step_config);
+  plan.best_estimate = evaluator.dry_run(plan.best_estimate.step_config);
   for (auto& estimate : plan.alternatives) {
-    if (estimate.step_config == plan.best.step_config) estimate = plan.best;
+    if (estimate.step_config == plan.best_estimate.step_config) estimate = plan.best_estimate;
   }
 }
 
@@ -91,7 +91,7 @@ std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) 
   auto rank_steps = find_largest_rank_steps(plan.workload);
   std::ranges::stable_sort(rank_steps, std::greater{}, &SampledRankStep::tokens);
   if (rank_steps.size() > kMaxRanks) rank_steps.resize(kMaxRanks);
-  StepConfig step_config = plan.best.step_config;
+  StepConfig step_config = plan.best_estimate.step_config;
   if (plan.split) step_config.memory_costs = plan.split->table;
   DryRunRequest request{.step_config = step_config, .steps = {}, .empty_cache_each_step = true};
   const auto add = [&](const SampledRankStep& rank_step) {
@@ -109,7 +109,8 @@ std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) 
   const DryRunResult result = evaluator.run_request(request);
   std::vector<RankStep> steps;
   for (size_t i = 1; i < result.steps.size(); ++i) {
-    steps.push_back({.rank = rank_steps[i - 1].rank, .sampled_step = rank_steps[i - 1].step, .peaks = result.steps[i]});
+    steps.push_back(
+        {.rank = rank_steps[i - 1].rank, .sampled_step_index = rank_steps[i - 1].step, .peaks = result.steps[i]});
   }
   std::ranges::sort(steps, {}, &RankStep::rank);
   return steps;
@@ -119,7 +120,7 @@ std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) 
 Plan plan_with_sharding(const PlanRequest& original_request) {
   const auto start = std::chrono::steady_clock::now();
   PlanRequest request = original_request;
-  apply_constraints(request.constraints, request.workload);
+  apply_fixed_micro_batch_size(request.constraints, request.workload);
   request.job.world_size = request.workload.world_size;
   check_request(request.job, request.target, request.workload, request.constraints);
   Plan plan;
@@ -142,10 +143,10 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
     search.emplace(evaluator, request.workload, request.constraints, plan.limit.limit_bytes);
     const auto estimate = search->find();
     plan.fits = estimate.has_value();
-    plan.best = estimate ? *estimate : search->find_min_memory();
+    plan.best_estimate = estimate ? *estimate : search->find_min_memory();
     plan.alternatives = search->alternatives();
     if (num_batches == request.workload.worst_batches.size()) break;
-    const WorseBatch worse = find_worse_batch(evaluator, request.workload, plan.best);
+    const WorseBatch worse = find_worse_batch(evaluator, request.workload, plan.best_estimate);
     if (worse.batch == nullptr) break;
     if (plan.fits && worse.reserved_bytes <= plan.limit.limit_bytes) {
       replace_worst_batch(plan, evaluator, *worse.batch);
@@ -154,18 +155,18 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
     evaluator.add_worst_case(*worse.batch);
   }
   if (plan.fits && request.with_split) {
-    plan.detail = *evaluator.get_result(plan.best.step_config, /*with_timeline=*/false).detail;
+    plan.detail = *evaluator.get_dry_run_result(plan.best_estimate.step_config, /*with_timeline=*/false).detail;
     plan_split(plan, evaluator, search->cost_model());
   }
-  const DryRunResult& result = evaluator.get_result(plan.best.step_config, request.with_timeline);
-  plan.worst_batch = evaluator.get_worst_case(plan.best.step_config);
+  const DryRunResult& result = evaluator.get_dry_run_result(plan.best_estimate.step_config, request.with_timeline);
+  plan.worst_batch = evaluator.get_worst_case(plan.best_estimate.step_config);
   plan.detail = *result.detail;
   plan.costs = *result.costs;
   if (!request.workload.average_step.empty()) {
-    plan.average_step = evaluator.dry_run_average_step(plan.best.step_config, request.workload.average_step);
+    plan.average_step = evaluator.dry_run_average_step(plan.best_estimate.step_config, request.workload.average_step);
   }
   if (request.workload.world_size > 1) {
-    plan.communication = evaluator.predict_communication(plan.best.step_config);
+    plan.communication = evaluator.predict_communication(plan.best_estimate.step_config);
     if (plan.fits) plan.rank_steps = dry_run_ranks(plan, evaluator);
   }
   if (plan.fits) {
@@ -183,7 +184,7 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
 bool is_better_plan(const Plan& plan, const Plan& other) {
   if (plan.fits != other.fits) return plan.fits;
   if (!plan.fits) return plan.total_bytes() < other.total_bytes();
-  return plan.best.step_seconds < other.best.step_seconds;
+  return plan.best_estimate.step_seconds < other.best_estimate.step_seconds;
 }
 
 /// Returns whether sharded blocks may be faster than `plan`, which does not shard them. Unsharding
@@ -191,7 +192,8 @@ bool is_better_plan(const Plan& plan, const Plan& other) {
 /// for lack of memory, or if there are several nodes, where hybrid sharding lowers the network
 /// traffic.
 bool is_full_sharding_worthwhile(const Plan& plan) {
-  return !plan.fits || plan.workload.nodes > 1 || !(plan.best.step_config.recompute == models::RecomputeBlocks{});
+  return !plan.fits || plan.workload.nodes > 1 ||
+         !(plan.best_estimate.step_config.recompute == models::RecomputeBlocks{});
 }
 
 }  // namespace
@@ -202,7 +204,7 @@ Plan make_plan(const PlanRequest& original_request) {
   PlanRequest request = original_request;
   request.job.world_size = request.workload.world_size;
   request.with_suggestions = false;  // suggestions are needed for the best sharding only
-  std::optional<Plan> best;
+  std::optional<Plan> best_plan;
   PlanningStats planning_stats;
   const auto make_plan_with_sharding = [&](engine::Sharding sharding) {
     request.job.sharding = sharding;
@@ -213,16 +215,16 @@ Plan make_plan(const PlanRequest& original_request) {
     return plan;
   };
   for (const auto sharding : list_possible_shardings(request.job)) {
-    if (engine::shards_blocks(sharding) && !is_full_sharding_worthwhile(*best)) continue;
+    if (engine::shards_blocks(sharding) && !is_full_sharding_worthwhile(*best_plan)) continue;
     Plan plan = make_plan_with_sharding(sharding);
-    if (!best || is_better_plan(plan, *best)) best = std::move(plan);
+    if (!best_plan || is_better_plan(plan, *best_plan)) best_plan = std::move(plan);
   }
-  if (!best->fits && original_request.with_suggestions) {
+  if (!best_plan->fits && original_request.with_suggestions) {
     request.with_suggestions = true;
-    best = make_plan_with_sharding(best->job.sharding);
+    best_plan = make_plan_with_sharding(best_plan->job.sharding);
   }
-  best->planning_stats = planning_stats;
-  return std::move(*best);
+  best_plan->planning_stats = planning_stats;
+  return std::move(*best_plan);
 }
 
 namespace {
@@ -240,7 +242,7 @@ nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, const Pl
       {"step_seconds", estimate.step_seconds},
       {"tokens_per_second", estimate.tokens_per_second},
       {"fits", estimate.fits},
-      {"from_dry_run", estimate.from_dry_run}};
+      {"from_dry_run", estimate.is_from_dry_run}};
   io::add_field_aliases(json, {{"from_dry_run", "rehearsed"}});
   return json;
 }
@@ -248,14 +250,15 @@ nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, const Pl
 nlohmann::ordered_json make_memory_json(const Plan& plan) {
   const StepPeaks peaks = plan.peaks();
   auto json = make_peak_bytes_json(plan.detail.peak);
-  json.update({{"workspace_bytes", plan.detail.peak.by_component[static_cast<size_t>(memory::Component::kWorkspace)]},
-               {"context_bytes", plan.limit.context_bytes},
-               {"communication_bytes", plan.limit.communication_bytes},
-               {"allocated_peak_bytes", peaks.allocated_bytes},
-               {"reserved_peak_bytes", peaks.reserved_bytes},
-               {"total_bytes", plan.total_bytes()},
-               {"fragmentation_bytes", peaks.reserved_bytes - peaks.allocated_bytes},
-               {"context_measured", plan.target.context_measured}});
+  json.update(
+      {{"workspace_bytes", plan.detail.peak.bytes_by_component[static_cast<size_t>(memory::Component::kWorkspace)]},
+       {"context_bytes", plan.limit.context_bytes},
+       {"communication_bytes", plan.limit.communication_bytes},
+       {"allocated_peak_bytes", peaks.allocated_bytes},
+       {"reserved_peak_bytes", peaks.reserved_bytes},
+       {"total_bytes", plan.total_bytes()},
+       {"fragmentation_bytes", peaks.reserved_bytes - peaks.allocated_bytes},
+       {"context_measured", plan.target.is_context_measured}});
   return json;
 }
 
@@ -275,7 +278,7 @@ nlohmann::ordered_json make_cost_json(const Cost& cost) {
   return json;
 }
 
-nlohmann::ordered_json make_average_json(const AverageStep& average, const Plan& plan) {
+nlohmann::ordered_json make_average_step_json(const AverageStep& average, const Plan& plan) {
   auto samples = nlohmann::ordered_json::array();
   int64_t tokens = 0;
   for (const auto& [shape, count] : average.samples) {
@@ -302,7 +305,7 @@ nlohmann::ordered_json make_rank_steps_json(std::vector<RankStep> steps) {
   auto json = nlohmann::ordered_json::array();
   for (const auto& step : steps) {
     nlohmann::ordered_json step_json{{"rank", step.rank},
-                                     {"sampled_step", step.sampled_step},
+                                     {"sampled_step", step.sampled_step_index},
                                      {"allocated_peak_bytes", step.peaks.allocated_bytes},
                                      {"reserved_peak_bytes", step.peaks.reserved_bytes}};
     io::add_field_aliases(step_json, {{"sampled_step", "drawn_step"}});
@@ -319,7 +322,7 @@ std::string Suggestion::text() const {
 }
 
 StepPeaks Plan::peaks() const {
-  return split && split->peaks.reserved_bytes > best.peaks.reserved_bytes ? split->peaks : best.peaks;
+  return split && split->peaks.reserved_bytes > best_estimate.peaks.reserved_bytes ? split->peaks : best_estimate.peaks;
 }
 
 nlohmann::ordered_json Plan::to_json() const {
@@ -329,15 +332,15 @@ nlohmann::ordered_json Plan::to_json() const {
                                       .model = model,
                                       .job = job,
                                       .mode = mode,
-                                      .step_config = best.step_config,
+                                      .step_config = best_estimate.step_config,
                                       .workload = workload,
                                       .worst_batch = worst_batch,
                                       .detail = detail,
                                       .suggestions = suggestions,
                                       .planning_stats = planning_stats});
   json.update(
-      {{"expandable_segments", best.step_config.expandable_segments},
-       {"copies_ahead", best.step_config.copies_ahead},
+      {{"expandable_segments", best_estimate.step_config.expandable_segments},
+       {"copies_ahead", best_estimate.step_config.copies_ahead},
        {"gpu", target.description},
        {"gpu_bytes", limit.gpu_bytes},
        {"other_processes_bytes", target.other_process_bytes},
@@ -346,8 +349,8 @@ nlohmann::ordered_json Plan::to_json() const {
        {"limit_bytes", limit.limit_bytes},
        {"memory", make_memory_json(*this)},
        {"peak", make_peak_json(detail.peak)},
-       {"step_seconds", best.step_seconds},
-       {"tokens_per_second", best.tokens_per_second},
+       {"step_seconds", best_estimate.step_seconds},
+       {"tokens_per_second", best_estimate.tokens_per_second},
        {"dry_run_step_cost", make_cost_json(costs.total)},
        {"predicted",
         "step_seconds and tokens_per_second are computed from counted operations and data sheets, not measured"},
@@ -358,7 +361,7 @@ nlohmann::ordered_json Plan::to_json() const {
                                {"other_processes_bytes", "others_bytes"},
                                {"dry_run_step_cost", "rehearsed_step_cost"},
                                {"split", "cut"}});
-  if (average_step) json["average"] = make_average_json(*average_step, *this);
+  if (average_step) json["average"] = make_average_step_json(*average_step, *this);
   json["communication"] = communication ? communication->to_json() : nullptr;
   json["ranks"] = make_rank_steps_json(rank_steps);
   return json;

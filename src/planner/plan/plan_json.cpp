@@ -11,7 +11,7 @@ nlohmann::ordered_json make_suggestions_json(const std::vector<Suggestion>& sugg
   for (const auto& suggestion : suggestions) {
     list.push_back(
         {{"text", suggestion.text()},
-         {"makes_it_fit", suggestion.makes_it_fit},
+         {"makes_it_fit", suggestion.makes_plan_fit},
          {"arguments", suggestion.arguments},
          {"total_bytes", suggestion.total_bytes > 0 ? nlohmann::ordered_json(suggestion.total_bytes) : nullptr}});
   }
@@ -30,7 +30,7 @@ nlohmann::ordered_json make_blocks_json(const models::RecomputeBlocks& blocks) {
 
 nlohmann::ordered_json make_peak_bytes_json(const memory::MemoryPeak& peak) {
   using memory::Component;
-  const auto bytes = [&](Component component) { return peak.by_component[static_cast<size_t>(component)]; };
+  const auto bytes = [&](Component component) { return peak.bytes_by_component[static_cast<size_t>(component)]; };
   const int64_t vision = bytes(Component::kVision);
   const int64_t language = bytes(Component::kLanguage);
   const int64_t masks = bytes(Component::kMasks);
@@ -47,27 +47,27 @@ nlohmann::ordered_json make_peak_bytes_json(const memory::MemoryPeak& peak) {
           {"input_bytes", input}};
 }
 
-nlohmann::ordered_json make_plan_summary_json(const PlanSummary& step) {
-  const data::SampleShape& largest = step.worst_batch.shapes.front();
-  const std::string& id = step.worst_batch.first_sample_id;
-  const auto& packed = step.workload.packed;
+nlohmann::ordered_json make_plan_summary_json(const PlanSummary& summary) {
+  const data::SampleShape& largest = summary.worst_batch.shapes.front();
+  const std::string& id = summary.worst_batch.first_sample_id;
+  const auto& packed = summary.workload.packing;
   nlohmann::ordered_json json{
-      {"fits", step.fits},
-      {"model", step.model},
-      {"precision", engine::to_string(step.job.precision)},
-      {"optimizer_states", engine::to_string(step.job.optimizer.states)},
-      {"finetune", step.job.lora ? "lora" : "full"},
-      {"quantization", nn::to_string(step.job.quantization)},
-      {"micro_batch_size", step.step_config.micro_batch_size},
-      {"gradient_accumulation_steps", step.workload.samples_per_rank() / step.step_config.micro_batch_size},
-      {"global_batch_size", step.workload.global_batch_size},
+      {"fits", summary.fits},
+      {"model", summary.model},
+      {"precision", engine::to_string(summary.job.precision)},
+      {"optimizer_states", engine::to_string(summary.job.optimizer.states)},
+      {"finetune", summary.job.lora ? "lora" : "full"},
+      {"quantization", nn::to_string(summary.job.quantization)},
+      {"micro_batch_size", summary.step_config.micro_batch_size},
+      {"gradient_accumulation_steps", summary.workload.samples_per_rank() / summary.step_config.micro_batch_size},
+      {"global_batch_size", summary.workload.global_batch_size},
       {"samples_per_pack", packed ? nlohmann::ordered_json(packed->samples_per_pack) : nullptr},
-      {"world_size", step.workload.world_size},
-      {"sharding", engine::to_string(step.job.sharding)},
-      {"recompute", make_blocks_json(step.step_config.recompute)},
-      {"blocks", make_blocks_json({step.detail.vision_blocks, step.detail.language_blocks})},
-      {"vision_tiles_per_pass", step.step_config.vision_tiles_per_pass},
-      {"loss_chunk_rows", step.step_config.loss_chunk_rows},
+      {"world_size", summary.workload.world_size},
+      {"sharding", engine::to_string(summary.job.sharding)},
+      {"recompute", make_blocks_json(summary.step_config.recompute)},
+      {"blocks", make_blocks_json({summary.detail.vision_blocks, summary.detail.language_blocks})},
+      {"vision_tiles_per_pass", summary.step_config.vision_tiles_per_pass},
+      {"loss_chunk_rows", summary.step_config.loss_chunk_rows},
       {"tokens_per_sample", largest.tokens},
       {"tiles_per_sample", largest.pixel_rows},
       {"images_per_sample", largest.num_media - largest.num_videos - largest.num_volumes},
@@ -76,13 +76,13 @@ nlohmann::ordered_json make_plan_summary_json(const PlanSummary& step) {
       {"volumes_per_sample", largest.num_volumes},
       {"label_tokens_per_sample", largest.label_tokens},
       {"worst_sample", id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(id)},
-      {"mode", to_string(step.mode)},
-      {"parameters", step.detail.num_parameters},
-      {"trained_parameters", step.detail.num_trainable_parameters},
-      {"suggestions", make_suggestions_json(step.suggestions)},
-      {"dry_runs", step.planning_stats.num_dry_runs},
-      {"dry_run_seconds", step.planning_stats.dry_run_seconds},
-      {"plan_seconds", step.planning_stats.seconds}};
+      {"mode", to_string(summary.mode)},
+      {"parameters", summary.detail.num_parameters},
+      {"trained_parameters", summary.detail.num_trainable_parameters},
+      {"suggestions", make_suggestions_json(summary.suggestions)},
+      {"dry_runs", summary.planning_stats.num_dry_runs},
+      {"dry_run_seconds", summary.planning_stats.dry_run_seconds},
+      {"plan_seconds", summary.planning_stats.seconds}};
   io::add_field_aliases(json, {{"dry_runs", "rehearsals"}, {"dry_run_seconds", "rehearsal_seconds"}});
   return json;
 }

@@ -23,7 +23,7 @@ struct PlanSummary {
 };
 
 /// Returns the fields of plan.json that GPU and CPU plans have in common.
-nlohmann::ordered_json make_plan_summary_json(const PlanSummary& step);
+nlohmann::ordered_json make_plan_summary_json(const PlanSummary& summary);
 
 /// Returns the bytes of each component at the peak, under keys such as "weights_bytes".
 nlohmann::ordered_json make_peak_bytes_json(const memory::MemoryPeak& peak);

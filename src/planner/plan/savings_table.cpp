@@ -36,7 +36,7 @@ using ApplySavingFunction = std::string (*)(SavingsState& state, const PlanReque
 
 std::string remove_all_savings(SavingsState& state, const PlanRequest& /*request*/) {
   Job& job = state.request.job;
-  job = with_precision(std::move(job), engine::Precision::kFp32);
+  job = make_job_with_precision(std::move(job), engine::Precision::kFp32);
   job.optimizer.states = engine::OptimizerStates::kFp32;
   job.lora.reset();
   job.quantization = nn::Quantization::kNone;
@@ -47,7 +47,7 @@ std::string remove_all_savings(SavingsState& state, const PlanRequest& /*request
 std::string use_16_bits(SavingsState& state, const PlanRequest& request) {
   const bool has_bf16 = supports_precision(*request.target.gpu, engine::Precision::kBf16);
   Job& job = state.request.job;
-  job = with_precision(std::move(job), has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
+  job = make_job_with_precision(std::move(job), has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
   return {};
 }
 
@@ -67,7 +67,7 @@ std::string use_lora(SavingsState& state, const PlanRequest& request) {
     state.request.job.lora = request.job.lora;
     return {};
   }
-  if (!can_have_adapters(request.job.frozen)) return "no trained component can have adapters";
+  if (!can_have_adapters(request.job.frozen_parts)) return "no trained component can have adapters";
   state.request.job.lora = make_lora_settings(request.job, request.flags.lora_rank);
   return {};
 }
@@ -83,7 +83,7 @@ constexpr std::pair<const char*, ApplySavingFunction> kSavings[] = {
     {"none", remove_all_savings},       {"16 bits", use_16_bits}, {"recomputation", enable_recomputation},
     {"8-bit states", use_8_bit_states}, {"LoRA", use_lora},       {"NF4", use_nf4}};
 
-/// Returns the StepConfig of SavingsRow::single_sample.
+/// Returns the StepConfig of SavingsRow::single_sample_estimate.
 StepConfig make_single_sample_config(const SavingsState& state, const DryRunDetail& detail) {
   const StepConstraints& constraints = state.request.constraints;
   const models::RecomputeBlocks all_blocks{.vision = detail.vision_blocks, .language = detail.language_blocks};
@@ -100,13 +100,13 @@ void fill_row(const SavingsState& state, const Plan& full_plan, SavingsRow& row)
   const Plan plan = make_plan(state.request);
   row.detail = plan.detail;
   if (plan.fits) {
-    row.best_estimate = plan.best;
+    row.best_estimate = plan.best_estimate;
     row.best_bytes = plan.total_bytes();
   }
   PlanEvaluator evaluator(state.request.job, state.request.target, state.request.workload, plan.limit.limit_bytes);
   for (const auto& candidate : state.request.workload.worst_batches) evaluator.add_worst_case(candidate);
-  row.single_sample = evaluator.dry_run(make_single_sample_config(state, plan.detail));
-  row.single_sample_bytes = full_plan.total_bytes(row.single_sample);
+  row.single_sample_estimate = evaluator.dry_run(make_single_sample_config(state, plan.detail));
+  row.single_sample_bytes = full_plan.total_bytes(row.single_sample_estimate);
 }
 
 nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, int64_t total_bytes) {
@@ -128,7 +128,8 @@ std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Pla
   rows.reserve(std::size(kSavings));
   for (const auto& [name, apply] : kSavings) {
     const SavingsState previous_state = state;
-    SavingsRow row{.name = name, .arguments = {}, .unavailable_reason = apply(state, request), .single_sample = {}};
+    SavingsRow row{
+        .name = name, .arguments = {}, .unavailable_reason = apply(state, request), .single_sample_estimate = {}};
     if (row.unavailable_reason.empty()) {
       row.arguments = state.arguments();
       try {
@@ -137,7 +138,7 @@ std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Pla
         // The model cannot be built (kUsage, kBadData), or a sample needs more memory than any GPU
         // has (kDoesNotFit). kFailed is an error of the dry-run process, not of the row.
         if (error.code() == ExitCode::kFailed) throw;
-        row = {.name = name, .arguments = {}, .unavailable_reason = error.what(), .single_sample = {}};
+        row = {.name = name, .arguments = {}, .unavailable_reason = error.what(), .single_sample_estimate = {}};
         // A job that is too large may become small enough in a later row.
         if (error.code() != ExitCode::kDoesNotFit) state = previous_state;
       }
@@ -153,8 +154,8 @@ nlohmann::ordered_json make_savings_json(const std::vector<SavingsRow>& rows) {
     const bool is_available = row.unavailable_reason.empty();
     nlohmann::ordered_json json{{"name", row.name}, {"arguments", row.arguments}};
     json["absent"] = is_available ? nlohmann::ordered_json() : nlohmann::ordered_json(row.unavailable_reason);
-    json["single"] =
-        is_available ? make_estimate_json(row.single_sample, row.single_sample_bytes) : nlohmann::ordered_json();
+    json["single"] = is_available ? make_estimate_json(row.single_sample_estimate, row.single_sample_bytes)
+                                  : nlohmann::ordered_json();
     json["planned"] =
         row.best_estimate ? make_estimate_json(*row.best_estimate, row.best_bytes) : nlohmann::ordered_json();
     list.push_back(std::move(json));

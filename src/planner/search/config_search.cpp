@@ -20,10 +20,10 @@ constexpr int64_t kVerySmallLossChunkRows = 16;
 constexpr int64_t kMaxVisionPasses = 8;
 /// If the predicted memory of the next larger micro-batch exceeds this multiple of the limit, it is
 /// not dry-run. The prediction starts from a dry run. Not tuned.
-constexpr double kMaxDryRunRatio = 1.1;
-/// The same for full recomputation, whose prediction has a larger error (find_untried_minimum()).
+constexpr double kMaxDryRunMemoryRatio = 1.1;
+/// The same for full recomputation, whose prediction has a larger error (find_untried_min_memory_config()).
 /// Not tuned.
-constexpr double kMaxEstimatedRatio = 1.3;
+constexpr double kMaxEstimatedMemoryRatio = 1.3;
 /// Maximum number of micro-batch sizes among the alternatives that do not fit even with full
 /// recomputation.
 constexpr int64_t kMaxTooLargeAlternatives = 2;
@@ -57,16 +57,16 @@ std::optional<StepEstimate> ConfigSearch::find() {
   std::optional<StepEstimate> fastest;
   for (int64_t num_guesses = 0; num_guesses < kMaxGuesses; ++num_guesses) {
     auto guess = find_fastest_guess();
-    if (!guess) guess = find_untried_minimum();
+    if (!guess) guess = find_untried_min_memory_config();
     if (!guess) break;
-    if (const auto larger = find_next_larger(*guess)) evaluator_.prefetch(*larger);
+    if (const auto larger = find_next_larger_config(*guess)) evaluator_.prefetch(*larger);
     const StepEstimate estimate = dry_run(*guess);
     if (!estimate.fits) continue;
     if (!fastest || estimate.step_seconds < fastest->step_seconds) fastest = estimate;
     if (find_fastest_guess() == guess) break;
   }
   if (!fastest) return find_with_smaller_passes();
-  while (const auto larger = find_next_larger(fastest->step_config)) {
+  while (const auto larger = find_next_larger_config(fastest->step_config)) {
     const StepEstimate estimate = dry_run(*larger);
     if (!estimate.fits) break;
     fastest = estimate;
@@ -78,18 +78,18 @@ StepEstimate ConfigSearch::find_min_memory() {
   if (min_memory_) return *min_memory_;
   // The first of equal configs wins. The default loss chunks and vision passes come first, since
   // smaller ones are slower.
-  evaluator_.dry_run(make_smallest_config(1, default_step_config().loss_chunk_rows));
+  evaluator_.dry_run(make_smallest_config(1, make_default_step_config().loss_chunk_rows));
   for (const StepConfig& step_config : make_min_memory_configs(constraints_, workload_, all_blocks_)) {
     evaluator_.dry_run(step_config);
     const memory::Component largest_component =
-        evaluator_.get_result(step_config, /*with_timeline=*/false).detail->peak.tag.component;
+        evaluator_.get_dry_run_result(step_config, /*with_timeline=*/false).detail->peak.tag.component;
     // The backward pass of a tower's last block directly follows its forward pass. Keeping the
     // activations of this block may take less memory than keeping its input and recomputing them.
     if (constraints_.recompute.is_auto()) dry_run_without_last_block(step_config, largest_component);
     // If the peak is not in the vision tower, smaller vision passes affect only fragmentation.
-    const data::SampleShape& worst = evaluator_.first_worst_case().shapes.front();
+    const data::SampleShape& worst_shape = evaluator_.first_worst_case().shapes.front();
     if (largest_component != memory::Component::kVision &&
-        worst.num_media + worst.video_frames > kMaxImagesForVisionPasses)
+        worst_shape.num_media + worst_shape.video_frames > kMaxImagesForVisionPasses)
       break;
   }
   for (const StepEstimate* estimate : evaluator_.all_estimates()) {
@@ -122,21 +122,22 @@ bool ConfigSearch::is_allowed(const StepConfig& step_config) const {
 
 std::vector<StepEstimate> ConfigSearch::alternatives() const {
   std::vector<StepEstimate> estimates;
-  int64_t too_large = 0;
+  int64_t num_too_large = 0;
   for (const int64_t size : micro_batch_sizes_) {
     if (estimate_bytes(make_step_config(size, recompute_order_.size() - 1)) > limit_bytes_ &&
-        ++too_large > kMaxTooLargeAlternatives)
+        ++num_too_large > kMaxTooLargeAlternatives)
       break;
-    std::set<size_t> levels{0, recompute_order_.size() - 1};
-    if (const auto level = find_min_level(size)) levels.insert(*level);
-    for (const size_t level : levels) estimates.push_back(get_or_estimate(make_step_config(size, level)));
+    std::set<size_t> recompute_levels{0, recompute_order_.size() - 1};
+    if (const auto recompute_level = find_min_recompute_level(size)) recompute_levels.insert(*recompute_level);
+    for (const size_t recompute_level : recompute_levels)
+      estimates.push_back(get_or_make_estimate(make_step_config(size, recompute_level)));
   }
   return estimates;
 }
 
 void ConfigSearch::run_probes() {
   using ProbeDetail = PlanEvaluator::ProbeDetail;
-  const StepConfig base_config = default_step_config();
+  const StepConfig base_config = make_default_step_config();
   const auto make_probe_config = [&](int64_t size, models::RecomputeBlocks blocks) {
     StepConfig step_config = base_config;
     step_config.micro_batch_size = size;
@@ -150,7 +151,7 @@ void ConfigSearch::run_probes() {
   const DryRunDetail& detail = *probes.one_sample.detail;
   for (const auto component :
        {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
-    persistent_bytes_ += detail.peak.by_component[static_cast<size_t>(component)];
+    persistent_bytes_ += detail.peak.bytes_by_component[static_cast<size_t>(component)];
   }
   // If one sample exceeds half of the virtual GPU's memory, two samples fit on no GPU and are not
   // dry-run.
@@ -178,7 +179,7 @@ void ConfigSearch::run_probes() {
   }
 }
 
-StepConfig ConfigSearch::default_step_config() const {
+StepConfig ConfigSearch::make_default_step_config() const {
   return {.micro_batch_size = 1,
           .recompute = {},
           .vision_tiles_per_pass = constraints_.vision_tiles_per_pass.value_or(0),
@@ -186,10 +187,10 @@ StepConfig ConfigSearch::default_step_config() const {
           .expandable_segments = constraints_.expandable_segments};
 }
 
-StepConfig ConfigSearch::make_step_config(int64_t size, size_t level) const {
-  StepConfig step_config = default_step_config();
+StepConfig ConfigSearch::make_step_config(int64_t size, size_t recompute_level) const {
+  StepConfig step_config = make_default_step_config();
   step_config.micro_batch_size = size;
-  step_config.recompute = recompute_order_[level];
+  step_config.recompute = recompute_order_[recompute_level];
   return step_config;
 }
 
@@ -200,9 +201,9 @@ int64_t ConfigSearch::estimate_bytes(const StepConfig& step_config) const {
 
 /// Returns the level (index in recompute_order_) with the fewest recomputed blocks with which the
 /// micro-batch size is expected to fit; nullopt if no level is expected to fit.
-std::optional<size_t> ConfigSearch::find_min_level(int64_t size) const {
-  for (size_t level = 0; level < recompute_order_.size(); ++level) {
-    if (estimate_bytes(make_step_config(size, level)) <= limit_bytes_) return level;
+std::optional<size_t> ConfigSearch::find_min_recompute_level(int64_t size) const {
+  for (size_t recompute_level = 0; recompute_level < recompute_order_.size(); ++recompute_level) {
+    if (estimate_bytes(make_step_config(size, recompute_level)) <= limit_bytes_) return recompute_level;
   }
   return std::nullopt;
 }
@@ -222,9 +223,9 @@ std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
   std::optional<StepConfig> fastest;
   double min_seconds = std::numeric_limits<double>::infinity();
   for (const int64_t size : micro_batch_sizes_) {
-    const auto level = find_min_level(size);
-    if (!level) continue;
-    const StepConfig step_config = make_step_config(size, *level);
+    const auto recompute_level = find_min_recompute_level(size);
+    if (!recompute_level) continue;
+    const StepConfig step_config = make_step_config(size, *recompute_level);
     const double seconds = estimate_seconds(step_config);
     if (seconds < min_seconds) {
       min_seconds = seconds;
@@ -237,10 +238,10 @@ std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
 /// Returns the smallest micro-batch with full recomputation, unless it has been dry-run or is far
 /// from fitting. Its estimate adds up the savings of single blocks and may be more than a tenth too
 /// high if temporaries are large.
-std::optional<StepConfig> ConfigSearch::find_untried_minimum() const {
+std::optional<StepConfig> ConfigSearch::find_untried_min_memory_config() const {
   const StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
   const bool is_hopeless =
-      static_cast<double>(estimate_bytes(step_config)) > kMaxEstimatedRatio * static_cast<double>(limit_bytes_);
+      static_cast<double>(estimate_bytes(step_config)) > kMaxEstimatedMemoryRatio * static_cast<double>(limit_bytes_);
   if (is_hopeless || persistent_bytes_ > limit_bytes_ || evaluator_.find(step_config) != nullptr) return std::nullopt;
   return step_config;
 }
@@ -252,14 +253,14 @@ StepEstimate ConfigSearch::dry_run(const StepConfig& step_config) {
 }
 
 /// Returns the same config with the next larger micro-batch size, unless that is far from fitting.
-std::optional<StepConfig> ConfigSearch::find_next_larger(const StepConfig& step_config) const {
+std::optional<StepConfig> ConfigSearch::find_next_larger_config(const StepConfig& step_config) const {
   const auto next =
       std::upper_bound(micro_batch_sizes_.begin(), micro_batch_sizes_.end(), step_config.micro_batch_size);
   if (next == micro_batch_sizes_.end()) return std::nullopt;
   StepConfig larger = step_config;
   larger.micro_batch_size = *next;
   const bool is_hopeless =
-      static_cast<double>(estimate_bytes(larger)) > kMaxDryRunRatio * static_cast<double>(limit_bytes_);
+      static_cast<double>(estimate_bytes(larger)) > kMaxDryRunMemoryRatio * static_cast<double>(limit_bytes_);
   return is_hopeless ? std::nullopt : std::optional{larger};
 }
 
@@ -268,14 +269,14 @@ std::optional<StepConfig> ConfigSearch::find_next_larger(const StepConfig& step_
 std::optional<StepEstimate> ConfigSearch::find_with_smaller_passes() {
   const StepEstimate min_memory = find_min_memory();
   if (!min_memory.fits) return std::nullopt;
-  for (const StepConfig& step_config : list_smaller_passes()) {
+  for (const StepConfig& step_config : list_smaller_pass_configs()) {
     const StepEstimate estimate = evaluator_.dry_run(step_config);
     if (estimate.fits) return estimate;
   }
   return min_memory;
 }
 
-std::vector<StepConfig> ConfigSearch::list_smaller_passes() const {
+std::vector<StepConfig> ConfigSearch::list_smaller_pass_configs() const {
   std::vector<StepConfig> step_configs{make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1)};
   const int64_t tiles = evaluator_.first_worst_case().shapes.front().pixel_rows * micro_batch_sizes_.front();
   const int64_t max_passes = constraints_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMaxVisionPasses);
@@ -296,7 +297,7 @@ StepConfig ConfigSearch::make_smallest_config(int64_t vision_passes, int64_t los
   return step_config;
 }
 
-StepEstimate ConfigSearch::get_or_estimate(const StepConfig& step_config) const {
+StepEstimate ConfigSearch::get_or_make_estimate(const StepConfig& step_config) const {
   if (const StepEstimate* estimate = evaluator_.find(step_config)) return *estimate;
   // An interpolated config cannot need less than the measured minimum.
   const int64_t bytes = std::max(estimate_bytes(step_config), min_memory_ ? min_memory_->peaks.reserved_bytes : 0);

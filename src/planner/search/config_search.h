@@ -39,9 +39,9 @@ class ConfigSearch {
 
  private:
   void run_probes();
-  StepConfig default_step_config() const;
-  /// `size` is the micro-batch size, `level` an index in recompute_order_.
-  StepConfig make_step_config(int64_t size, size_t level) const;
+  StepConfig make_default_step_config() const;
+  /// `size` is the micro-batch size, `recompute_level` an index in recompute_order_.
+  StepConfig make_step_config(int64_t size, size_t recompute_level) const;
   /// Returns the smallest micro-batch with full recomputation, its tiles divided into
   /// `vision_passes` passes, and `loss_chunk_rows` rows per loss chunk, except for values that the
   /// constraints set.
@@ -49,16 +49,16 @@ class ConfigSearch {
   /// Returns the measured value of a StepConfig that has been dry-run, otherwise a prediction.
   int64_t estimate_bytes(const StepConfig& step_config) const;
   double estimate_seconds(const StepConfig& step_config) const;
-  std::optional<size_t> find_min_level(int64_t size) const;
+  std::optional<size_t> find_min_recompute_level(int64_t size) const;
   std::optional<StepConfig> find_fastest_guess() const;
-  std::optional<StepConfig> find_untried_minimum() const;
+  std::optional<StepConfig> find_untried_min_memory_config() const;
   StepEstimate dry_run(const StepConfig& step_config);
-  std::optional<StepConfig> find_next_larger(const StepConfig& step_config) const;
+  std::optional<StepConfig> find_next_larger_config(const StepConfig& step_config) const;
   std::optional<StepEstimate> find_with_smaller_passes();
-  std::vector<StepConfig> list_smaller_passes() const;
+  std::vector<StepConfig> list_smaller_pass_configs() const;
   bool is_allowed(const StepConfig& step_config) const;
   void dry_run_without_last_block(StepConfig step_config, memory::Component component);
-  StepEstimate get_or_estimate(const StepConfig& step_config) const;
+  StepEstimate get_or_make_estimate(const StepConfig& step_config) const;
 
   PlanEvaluator& evaluator_;
   const Workload& workload_;

@@ -66,24 +66,25 @@ double CostModel::predict_linear_bytes(int64_t micro_batch_size, const models::R
 
 int64_t CostModel::predict_reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
   const double linear = predict_linear_bytes(micro_batch_size, recompute);
-  if (corrections_.empty()) return round_bytes(linear);
+  if (byte_corrections_.empty()) return round_bytes(linear);
   // Uses the correction of the nearest dry-run micro-batch size, by ratio, scaled with the number
   // of samples.
-  auto nearest = corrections_.begin();
+  auto nearest_correction = byte_corrections_.begin();
   double min_distance = std::numeric_limits<double>::infinity();
-  for (auto entry = corrections_.begin(); entry != corrections_.end(); ++entry) {
+  for (auto entry = byte_corrections_.begin(); entry != byte_corrections_.end(); ++entry) {
     const double distance =
         std::abs(std::log(static_cast<double>(entry->first) / static_cast<double>(micro_batch_size)));
     if (distance < min_distance) {
       min_distance = distance;
-      nearest = entry;
+      nearest_correction = entry;
     }
   }
-  const double scale = static_cast<double>(micro_batch_size) / static_cast<double>(nearest->first);
-  return round_bytes(linear + nearest->second * scale);
+  const double scale = static_cast<double>(micro_batch_size) / static_cast<double>(nearest_correction->first);
+  return round_bytes(linear + nearest_correction->second * scale);
 }
 
-double CostModel::predict_micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
+double CostModel::predict_micro_batch_seconds(int64_t micro_batch_size,
+                                              const models::RecomputeBlocks& recompute) const {
   const auto samples = static_cast<double>(micro_batch_size);
   // `language` includes the blocks that keep their attention output, so that its time is
   // subtracted.
@@ -93,10 +94,12 @@ double CostModel::predict_micro_batch_seconds(int64_t micro_batch_size, const mo
                     static_cast<double>(recompute.language_selective) * attention_cost_.seconds);
 }
 
-double CostModel::predict_step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const {
+double CostModel::predict_step_seconds(double micro_batches, double samples,
+                                       const models::RecomputeBlocks& recompute) const {
   // predict_micro_batch_seconds() is linear in the size: size 0 gives the time that each micro-batch takes
   // in addition.
-  const double seconds_per_sample = predict_micro_batch_seconds(1, recompute) - predict_micro_batch_seconds(0, recompute);
+  const double seconds_per_sample =
+      predict_micro_batch_seconds(1, recompute) - predict_micro_batch_seconds(0, recompute);
   return micro_batches * predict_micro_batch_seconds(0, recompute) + samples * seconds_per_sample + optimizer_seconds_;
 }
 
@@ -108,32 +111,32 @@ std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {
     void (*add_block)(models::RecomputeBlocks&);
   };
   // Compares seconds per saved byte without a division, since saved bytes may be 0.
-  const auto costs_less = [](const RecomputeStage& left, const RecomputeStage& right) {
+  const auto is_cheaper = [](const RecomputeStage& left, const RecomputeStage& right) {
     return left.block_cost.seconds * right.block_cost.saved_bytes <
            right.block_cost.seconds * left.block_cost.saved_bytes;
   };
   // Stages of the language model: whole blocks, or blocks without attention and then their
   // attention.
-  const RecomputeStage whole_blocks{language_blocks_, language_block_cost_,
-                                    [](models::RecomputeBlocks& blocks) { ++blocks.language; }};
-  const RecomputeStage without_attention{language_blocks_,
-                                         {language_block_cost_.saved_bytes - attention_cost_.saved_bytes,
-                                          language_block_cost_.seconds - attention_cost_.seconds},
-                                         [](models::RecomputeBlocks& blocks) {
-                                           ++blocks.language;
-                                           ++blocks.language_selective;
-                                         }};
+  const RecomputeStage whole_block_stage{language_blocks_, language_block_cost_,
+                                         [](models::RecomputeBlocks& blocks) { ++blocks.language; }};
+  const RecomputeStage stage_without_attention{language_blocks_,
+                                               {language_block_cost_.saved_bytes - attention_cost_.saved_bytes,
+                                                language_block_cost_.seconds - attention_cost_.seconds},
+                                               [](models::RecomputeBlocks& blocks) {
+                                                 ++blocks.language;
+                                                 ++blocks.language_selective;
+                                               }};
   const RecomputeStage attention{language_blocks_, attention_cost_,
                                  [](models::RecomputeBlocks& blocks) { --blocks.language_selective; }};
   std::vector<RecomputeStage> stages{
       {vision_blocks_, vision_block_cost_, [](models::RecomputeBlocks& blocks) { ++blocks.vision; }}};
-  if (attention_cost_.seconds > 0 && costs_less(without_attention, attention)) {
-    stages.push_back(without_attention);
+  if (attention_cost_.seconds > 0 && is_cheaper(stage_without_attention, attention)) {
+    stages.push_back(stage_without_attention);
     stages.push_back(attention);
   } else {
-    stages.push_back(whole_blocks);
+    stages.push_back(whole_block_stage);
   }
-  std::ranges::stable_sort(stages, costs_less);
+  std::ranges::stable_sort(stages, is_cheaper);
   std::vector<models::RecomputeBlocks> order{{}};
   for (const RecomputeStage& stage : stages) {
     if (stage.block_cost.saved_bytes <= 0) continue;
@@ -155,7 +158,7 @@ bool is_attention_worth_keeping(const StepCosts& costs) {
 
 void CostModel::add_measurement(int64_t micro_batch_size, const models::RecomputeBlocks& recompute,
                                 int64_t reserved_bytes) {
-  corrections_[micro_batch_size] =
+  byte_corrections_[micro_batch_size] =
       static_cast<double>(reserved_bytes) - predict_linear_bytes(micro_batch_size, recompute);
 }
 

@@ -75,7 +75,7 @@ class CostModel {
   double one_sample_seconds_;
   double seconds_per_extra_sample_;
   double optimizer_seconds_;
-  std::map<int64_t, double> corrections_;  // measured minus predicted bytes, by micro-batch size
+  std::map<int64_t, double> byte_corrections_;  // measured minus predicted bytes, by micro-batch size
 };
 
 }  // namespace vlmtrain::planner

@@ -61,19 +61,22 @@ std::optional<CpuStepEstimate> CpuConfigSearch::find_with_recomputation() {
   if (!fits(dry_run(make_config_with_recomputation(num_blocks())))) return std::nullopt;
   // Bisection by interpolation: the next guess is where the line through both bounds crosses the
   // limit.
-  int64_t num_fitting = num_blocks();
-  int64_t num_failing = 0;
-  while (num_fitting - num_failing > 1) {
-    const auto fitting_bytes = static_cast<double>(dry_run(make_config_with_recomputation(num_fitting)).peak_bytes);
-    const auto failing_bytes = static_cast<double>(dry_run(make_config_with_recomputation(num_failing)).peak_bytes);
+  int64_t min_fitting_blocks = num_blocks();
+  int64_t max_failing_blocks = 0;
+  while (min_fitting_blocks - max_failing_blocks > 1) {
+    const auto fitting_bytes =
+        static_cast<double>(dry_run(make_config_with_recomputation(min_fitting_blocks)).peak_bytes);
+    const auto failing_bytes =
+        static_cast<double>(dry_run(make_config_with_recomputation(max_failing_blocks)).peak_bytes);
     const double interpolation =
         (failing_bytes - static_cast<double>(settings_.limit_bytes)) / std::max(1.0, failing_bytes - fitting_bytes);
     const auto guess =
-        num_failing + std::llround(std::ceil(interpolation * static_cast<double>(num_fitting - num_failing)));
-    const int64_t next_guess = std::clamp<int64_t>(guess, num_failing + 1, num_fitting - 1);
-    (fits(dry_run(make_config_with_recomputation(next_guess))) ? num_fitting : num_failing) = next_guess;
+        max_failing_blocks +
+        std::llround(std::ceil(interpolation * static_cast<double>(min_fitting_blocks - max_failing_blocks)));
+    const int64_t next_guess = std::clamp<int64_t>(guess, max_failing_blocks + 1, min_fitting_blocks - 1);
+    (fits(dry_run(make_config_with_recomputation(next_guess))) ? min_fitting_blocks : max_failing_blocks) = next_guess;
   }
-  return dry_run(make_config_with_recomputation(num_fitting));
+  return dry_run(make_config_with_recomputation(min_fitting_blocks));
 }
 
 StepConfig CpuConfigSearch::make_config_with_recomputation(int64_t blocks) const {
@@ -91,18 +94,18 @@ CpuStepEstimate CpuConfigSearch::find_min_memory() {
   StepConfig step_config = make_config_with_recomputation(num_blocks());
   if (!constraints.recompute.is_auto()) step_config.recompute = constraints.recompute.resolve_blocks(all_blocks_);
   CpuStepEstimate min_memory = dry_run(step_config);
-  const auto improve = [&](const StepConfig& candidate) {
+  const auto update_min_memory = [&](const StepConfig& candidate) {
     const CpuStepEstimate estimate = dry_run(candidate);
     if (estimate.peak_bytes < min_memory.peak_bytes) min_memory = estimate;
     return fits(min_memory);
   };
   if (fits(min_memory)) return min_memory;
   if (!constraints.loss_chunk_rows) step_config.loss_chunk_rows = kCpuSmallLossChunkRows;
-  if (improve(step_config) || constraints.vision_tiles_per_pass) return min_memory;
+  if (update_min_memory(step_config) || constraints.vision_tiles_per_pass) return min_memory;
   for (int64_t tiles_per_pass = find_max_pixel_rows() * step_config.micro_batch_size; tiles_per_pass > 1;) {
     tiles_per_pass = (tiles_per_pass + 1) / 2;
     step_config.vision_tiles_per_pass = tiles_per_pass;
-    if (improve(step_config)) return min_memory;
+    if (update_min_memory(step_config)) return min_memory;
   }
   return min_memory;
 }

@@ -11,12 +11,12 @@ namespace vlmtrain::planner {
 namespace {
 
 /// Sizes of the smaller batches before the two worst ones, as fractions of the worst. Not tuned.
-constexpr double kMediumShare = 0.6;
-constexpr double kSmallShare = 0.3;
+constexpr double kMediumBatchShare = 0.6;
+constexpr double kSmallBatchShare = 0.3;
 /// Maximum number of micro-batches in a dry-run step. Further ones repeat the second one.
 constexpr int64_t kMaxMicroBatches = 2;
 /// The same for an average step, whose micro-batches differ. Not tuned.
-constexpr int64_t kMaxAverageMicroBatches = 32;
+constexpr int64_t kMaxAverageStepMicroBatches = 32;
 
 /// Returns the error for samples that exceed the memory of the virtual GPU.
 UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig& step_config) {
@@ -69,8 +69,8 @@ PlanEvaluator::PlanEvaluator(const Job& job, const TargetGpu& target, const Work
       process_(job, make_virtual_gpu(target)) {}
 
 void PlanEvaluator::add_worst_case(const SampleBatch& batch) {
-  batches_.push_back(batch);
-  entries_.clear();
+  worst_cases_.push_back(batch);
+  evaluated_configs_.clear();
 }
 
 DryRunResult PlanEvaluator::run_request(const DryRunRequest& request) {
@@ -90,7 +90,8 @@ DryRunRequest PlanEvaluator::make_full_request(const StepConfig& step_config, co
   const auto worst = take_samples(batch, samples);
   const auto micro_batch = take_samples(batch, step_config.micro_batch_size);
   return {.step_config = step_config,
-          .steps = {scale_samples(micro_batch, kMediumShare), worst, scale_samples(micro_batch, kSmallShare), worst},
+          .steps = {scale_samples(micro_batch, kMediumBatchShare), worst, scale_samples(micro_batch, kSmallBatchShare),
+                    worst},
           .with_costs = true,
           .with_detail = true};
 }
@@ -117,45 +118,46 @@ double PlanEvaluator::tokens_per_step(const SampleBatch& batch) const {
 }
 
 Communication PlanEvaluator::predict_communication(const StepConfig& step_config) const {
-  const StepCosts& costs = *find_entry(step_config)->result.costs;
+  const StepCosts& costs = *find_evaluated_config(step_config)->result.costs;
   return predict_communication(
       (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(num_dry_run_micro_batches(step_config)),
       workload_.samples_per_rank() / step_config.micro_batch_size);
 }
 
-std::vector<PlanEvaluator::Entry>::const_iterator PlanEvaluator::find_entry(const StepConfig& step_config) const {
-  return std::find_if(entries_.begin(), entries_.end(),
-                      [&](const Entry& entry) { return entry.estimate.step_config == step_config; });
+std::vector<PlanEvaluator::EvaluatedConfig>::const_iterator PlanEvaluator::find_evaluated_config(
+    const StepConfig& step_config) const {
+  return std::find_if(evaluated_configs_.begin(), evaluated_configs_.end(),
+                      [&](const EvaluatedConfig& entry) { return entry.estimate.step_config == step_config; });
 }
 
 const StepEstimate* PlanEvaluator::find(const StepConfig& step_config) const {
-  const auto entry = find_entry(step_config);
-  return entry == entries_.end() ? nullptr : &entry->estimate;
+  const auto entry = find_evaluated_config(step_config);
+  return entry == evaluated_configs_.end() ? nullptr : &entry->estimate;
 }
 
 std::vector<const StepEstimate*> PlanEvaluator::all_estimates() const {
   std::vector<const StepEstimate*> estimates;
-  for (const auto& entry : entries_) estimates.push_back(&entry.estimate);
+  for (const auto& entry : evaluated_configs_) estimates.push_back(&entry.estimate);
   return estimates;
 }
 
 StepEstimate PlanEvaluator::dry_run(const StepConfig& step_config) {
   if (const StepEstimate* const estimate = find(step_config)) return *estimate;
-  std::optional<Entry> largest;
-  for (size_t i = 0; i < batches_.size(); ++i) {
-    if (i + 1 < batches_.size()) process_.prefetch(make_full_request(step_config, batches_[i + 1]));
-    DryRunResult result = run_request(make_full_request(step_config, batches_[i]));
-    if (result.out_of_memory) throw make_exceeds_all_gpus_error(batches_[i], step_config);
+  std::optional<EvaluatedConfig> largest;
+  for (size_t i = 0; i < worst_cases_.size(); ++i) {
+    if (i + 1 < worst_cases_.size()) process_.prefetch(make_full_request(step_config, worst_cases_[i + 1]));
+    DryRunResult result = run_request(make_full_request(step_config, worst_cases_[i]));
+    if (result.out_of_memory) throw make_exceeds_all_gpus_error(worst_cases_[i], step_config);
     if (largest && result.peaks().reserved_bytes <= largest->estimate.peaks.reserved_bytes) continue;
     StepEstimate estimate{.step_config = step_config, .peaks = result.peaks()};
     estimate.step_seconds = compute_step_seconds(step_config, *result.costs);
-    estimate.tokens_per_second = tokens_per_step(batches_[i]) / estimate.step_seconds;
+    estimate.tokens_per_second = tokens_per_step(worst_cases_[i]) / estimate.step_seconds;
     estimate.fits = estimate.peaks.reserved_bytes <= limit_bytes_;
-    estimate.from_dry_run = true;
-    largest = Entry{estimate, std::move(result), i};
+    estimate.is_from_dry_run = true;
+    largest = EvaluatedConfig{estimate, std::move(result), i};
   }
-  entries_.push_back(std::move(*largest));
-  return entries_.back().estimate;
+  evaluated_configs_.push_back(std::move(*largest));
+  return evaluated_configs_.back().estimate;
 }
 
 std::vector<PlanEvaluator::Probe>::const_iterator PlanEvaluator::find_probe(const StepConfig& step_config,
@@ -186,7 +188,7 @@ DryRunResult PlanEvaluator::probe(const StepConfig& step_config, const SampleBat
 }
 
 void PlanEvaluator::prefetch(const StepConfig& step_config) {
-  if (find(step_config) == nullptr) process_.prefetch(make_full_request(step_config, batches_.front()));
+  if (find(step_config) == nullptr) process_.prefetch(make_full_request(step_config, worst_cases_.front()));
 }
 
 void PlanEvaluator::prefetch_probe(const StepConfig& step_config, ProbeDetail detail) {
@@ -197,11 +199,11 @@ void PlanEvaluator::prefetch_probe(const StepConfig& step_config, const SampleBa
   process_.prefetch(make_probe_request(step_config, batch, detail));
 }
 
-const DryRunResult& PlanEvaluator::get_result(const StepConfig& step_config, bool with_timeline) {
-  const auto entry = entries_.begin() + (find_entry(step_config) - entries_.cbegin());
-  VLMTRAIN_CHECK(entry != entries_.end(), "the StepConfig has not been dry-run");
+const DryRunResult& PlanEvaluator::get_dry_run_result(const StepConfig& step_config, bool with_timeline) {
+  const auto entry = evaluated_configs_.begin() + (find_evaluated_config(step_config) - evaluated_configs_.cbegin());
+  VLMTRAIN_CHECK(entry != evaluated_configs_.end(), "the StepConfig has not been dry-run");
   if (with_timeline && entry->result.detail->timeline.empty()) {
-    DryRunRequest request = make_full_request(step_config, batches_[entry->batch]);
+    DryRunRequest request = make_full_request(step_config, worst_cases_[entry->batch]);
     request.with_timeline = true;
     entry->result = run_request(request);
   }
@@ -209,9 +211,9 @@ const DryRunResult& PlanEvaluator::get_result(const StepConfig& step_config, boo
 }
 
 const SampleBatch& PlanEvaluator::get_worst_case(const StepConfig& step_config) const {
-  const auto entry = find_entry(step_config);
-  VLMTRAIN_CHECK(entry != entries_.end(), "the StepConfig has not been dry-run");
-  return batches_[entry->batch];
+  const auto entry = find_evaluated_config(step_config);
+  VLMTRAIN_CHECK(entry != evaluated_configs_.end(), "the StepConfig has not been dry-run");
+  return worst_cases_[entry->batch];
 }
 
 int64_t PlanEvaluator::measure_reserved_bytes(const StepConfig& step_config, const SampleBatch& batch) {
@@ -222,16 +224,16 @@ int64_t PlanEvaluator::measure_reserved_bytes(const StepConfig& step_config, con
 
 AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
                                                 const std::vector<data::SampleShape>& samples) {
-  AverageStep average;
+  AverageStep average_step;
   std::vector<SampleGroup> dry_run_samples;
   double tokens = 0;
-  const int64_t max_samples = kMaxAverageMicroBatches * step_config.micro_batch_size;
+  const int64_t max_samples = kMaxAverageStepMicroBatches * step_config.micro_batch_size;
   for (size_t i = 0; i < samples.size(); ++i) {
     tokens += static_cast<double>(samples[i].tokens);
     if (static_cast<int64_t>(i) < max_samples) add_sample(dry_run_samples, samples[i]);
-    const auto group = std::ranges::find(average.samples, samples[i], &SampleGroup::shape);
-    if (group == average.samples.end()) {
-      average.samples.push_back({samples[i], 1});
+    const auto group = std::ranges::find(average_step.samples, samples[i], &SampleGroup::shape);
+    if (group == average_step.samples.end()) {
+      average_step.samples.push_back({samples[i], 1});
     } else {
       ++group->count;
     }
@@ -239,25 +241,25 @@ AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
   const DryRunResult result =
       run_request({.step_config = step_config, .steps = {dry_run_samples, dry_run_samples}, .with_costs = true});
   if (result.out_of_memory) throw make_exceeds_all_gpus_error({.shapes = samples, .first_sample_id = {}}, step_config);
-  average.peaks = result.peaks();
+  average_step.peaks = result.peaks();
   const auto num_samples = static_cast<double>(samples.size());
   const double num_repeats = std::max(1.0, num_samples / static_cast<double>(max_samples));
   const double optimizer_seconds = result.costs->optimizer.seconds;
   const double pass_seconds = result.costs->total.seconds - optimizer_seconds;
   const double micro_batch_seconds = pass_seconds * static_cast<double>(step_config.micro_batch_size) /
                                      std::min(num_samples, static_cast<double>(max_samples));
-  average.step_seconds =
+  average_step.step_seconds =
       num_repeats * pass_seconds + optimizer_seconds +
       predict_communication(micro_batch_seconds, std::llround(num_repeats * pass_seconds / micro_batch_seconds))
           .exposed_seconds;
   const auto num_ranks = static_cast<double>(workload_.world_size);
-  average.tokens_per_second = num_ranks * tokens / average.step_seconds;
-  average.samples_per_second = num_ranks * num_samples / average.step_seconds;
-  return average;
+  average_step.tokens_per_second = num_ranks * tokens / average_step.step_seconds;
+  average_step.samples_per_second = num_ranks * num_samples / average_step.step_seconds;
+  return average_step;
 }
 
 std::optional<int64_t> PlanEvaluator::measure_reserved_bytes(const Job& job, const StepConfig& step_config,
-                                                     const std::vector<SampleBatch>& worst_batches) {
+                                                             const std::vector<SampleBatch>& worst_batches) {
   process_.set_job(job);
   std::optional<int64_t> max_bytes = 0;
   for (const auto& candidate : worst_batches) {
@@ -274,14 +276,14 @@ std::optional<int64_t> PlanEvaluator::measure_reserved_bytes(const Job& job, con
   return max_bytes;
 }
 
-int64_t min_micro_batch_size(const StepConstraints& constraints) {
+int64_t get_min_micro_batch_size(const StepConstraints& constraints) {
   return constraints.micro_batch_size.value_or(1);
 }
 
 std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
                                                 const models::RecomputeBlocks& blocks) {
   StepConfig step_config{
-      .micro_batch_size = min_micro_batch_size(constraints),
+      .micro_batch_size = get_min_micro_batch_size(constraints),
       .recompute = constraints.recompute.is_auto() ? blocks : constraints.recompute.resolve_blocks(blocks),
       .vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(0),
       .loss_chunk_rows = constraints.loss_chunk_rows.value_or(1),

@@ -23,7 +23,7 @@ class PlanEvaluator {
   /// for probes.
   void add_worst_case(const SampleBatch& batch);
   /// Returns the first worst case, which probes use. REQUIRES: add_worst_case() was called.
-  const SampleBatch& first_worst_case() const { return batches_.front(); }
+  const SampleBatch& first_worst_case() const { return worst_cases_.front(); }
 
   /// Returns the estimate of a StepConfig. Unless it has been dry-run, dry-runs four steps for each
   /// worst case: two of its samples, each after a step of smaller samples, since changing sizes
@@ -63,7 +63,7 @@ class PlanEvaluator {
   /// Returns the result of a StepConfig with the worst case that has the highest peak. If
   /// `with_timeline` and it has no timeline, dry-runs it again. Valid until the next call of
   /// dry_run() or add_worst_case(). REQUIRES: the StepConfig has been dry-run.
-  const DryRunResult& get_result(const StepConfig& step_config, bool with_timeline);
+  const DryRunResult& get_dry_run_result(const StepConfig& step_config, bool with_timeline);
   /// Returns the worst case with the highest peak. Valid until the next call of add_worst_case().
   /// REQUIRES: the StepConfig has been dry-run.
   const SampleBatch& get_worst_case(const StepConfig& step_config) const;
@@ -76,7 +76,7 @@ class PlanEvaluator {
   /// Does the same for another job with each of `worst_batches` and returns the highest reserved peak,
   /// or nullopt if it exceeds the memory of any GPU.
   std::optional<int64_t> measure_reserved_bytes(const Job& job, const StepConfig& step_config,
-                                        const std::vector<SampleBatch>& worst_batches);
+                                                const std::vector<SampleBatch>& worst_batches);
 
   /// Dry-runs two steps of `samples`, an average step of one rank, and returns the second one's
   /// costs and the peaks of both. If a step has more than 32 micro-batches, the first 32 represent
@@ -99,7 +99,7 @@ class PlanEvaluator {
 
  private:
   /// A dry-run StepConfig with the worst case that has the highest peak.
-  struct Entry {
+  struct EvaluatedConfig {
     StepEstimate estimate;
     DryRunResult result;
     size_t batch;  ///< index in worst_cases_
@@ -117,16 +117,16 @@ class PlanEvaluator {
   std::vector<Probe>::const_iterator find_probe(const StepConfig& step_config, ProbeDetail detail) const;
   int64_t num_dry_run_micro_batches(const StepConfig& step_config) const;
   double compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const;
-  std::vector<Entry>::const_iterator find_entry(const StepConfig& step_config) const;
+  std::vector<EvaluatedConfig>::const_iterator find_evaluated_config(const StepConfig& step_config) const;
 
   Job job_;
   Workload workload_;
   Interconnect interconnect_;
   int64_t limit_bytes_;
-  StepCollectives collectives_;       // of the last dry run that had any
-  std::vector<SampleBatch> batches_;
+  StepCollectives collectives_;  // of the last dry run that had any
+  std::vector<SampleBatch> worst_cases_;
   DryRunProcess process_;
-  std::vector<Entry> entries_;
+  std::vector<EvaluatedConfig> evaluated_configs_;
   std::vector<Probe> probes_;  // stay valid, since first_worst_case() does not change
   PlanningStats planning_stats_;
 };
@@ -147,6 +147,6 @@ std::optional<int64_t> find_min_reserved_bytes(PlanEvaluator& evaluator, const J
                                                double give_up_bytes);
 
 /// Returns the micro-batch size that the constraints set, otherwise 1.
-int64_t min_micro_batch_size(const StepConstraints& constraints);
+int64_t get_min_micro_batch_size(const StepConstraints& constraints);
 
 }  // namespace vlmtrain::planner

@@ -22,14 +22,14 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
   GpuMicroBatchDryRun(PlanEvaluator& evaluator, const StepConfig& step_config)
       : evaluator_(evaluator), step_config_(step_config) {}
 
-  std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) override {
+  std::vector<int64_t> measure_bytes(const std::vector<SampleShapeList>& micro_batches) override {
     DryRunRequest request{.step_config = step_config_, .steps = {}, .empty_cache_each_step = true};
     // The first step of a run allocates the optimizer state.
     request.steps.push_back(group_samples(micro_batches.front()));
     request.splits.push_back(engine::split_in_order({std::ssize(micro_batches.front())}));
     // Two equal micro-batches, as in PlanEvaluator::dry_run(): further ones repeat the second.
-    for (const SampleShapes& micro_batch : micro_batches) {
-      SampleShapes doubled = micro_batch;
+    for (const SampleShapeList& micro_batch : micro_batches) {
+      SampleShapeList doubled = micro_batch;
       doubled.insert(doubled.end(), micro_batch.begin(), micro_batch.end());
       request.steps.push_back(group_samples(doubled));
       request.splits.push_back(engine::split_in_order({std::ssize(micro_batch), std::ssize(micro_batch)}));
@@ -43,11 +43,11 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
     return bytes;
   }
 
-  StepResults run_steps(const std::vector<SampleShapes>& steps,
+  StepResults run_steps(const std::vector<SampleShapeList>& steps,
                         const std::vector<engine::MicroBatchSplit>& splits) override {
     DryRunRequest request{
         .step_config = step_config_, .steps = {}, .splits = splits, .with_costs = true, .with_step_seconds = true};
-    for (const SampleShapes& step : steps) request.steps.push_back(group_samples(step));
+    for (const SampleShapeList& step : steps) request.steps.push_back(group_samples(step));
     DryRunResult result = evaluator_.run_request(request);
     double num_micro_batches = 0, seconds = 0;
     for (size_t i = 0; i < result.step_seconds.size(); ++i) {
@@ -75,8 +75,8 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
 bool should_plan_split(const Plan& plan) {
   if (plan.constraints.micro_batch_size || plan.workload.sampled_steps.empty() || plan.workload.samples_per_rank() == 1)
     return false;
-  const StepConfig& best_config = plan.best.step_config;
-  return plan.workload.packed || best_config.micro_batch_size < plan.workload.samples_per_rank() ||
+  const StepConfig& best_config = plan.best_estimate.step_config;
+  return plan.workload.packing || best_config.micro_batch_size < plan.workload.samples_per_rank() ||
          best_config.recompute != models::RecomputeBlocks{};
 }
 
@@ -86,7 +86,7 @@ int64_t compute_midpoint(int64_t a, int64_t b) {
 
 /// Returns the recomputations to try (plan_split()), the fewest blocks first.
 std::vector<models::RecomputeBlocks> list_recompute_blocks(const Plan& plan, PlanEvaluator& evaluator) {
-  const StepConfig& best_config = plan.best.step_config;
+  const StepConfig& best_config = plan.best_estimate.step_config;
   std::vector<models::RecomputeBlocks> blocks_to_try;
   if (!plan.constraints.recompute.is_auto()) return {best_config.recompute};
   const auto add = [&blocks_to_try](const models::RecomputeBlocks& blocks) {
@@ -112,7 +112,7 @@ std::vector<models::RecomputeBlocks> list_recompute_blocks(const Plan& plan, Pla
 /// Sets plan.best_estimate, and inserts it into the alternatives, which are sorted by micro-batch size, then
 /// by recomputed blocks.
 void set_best_estimate(Plan& plan, const StepEstimate& estimate) {
-  plan.best = estimate;
+  plan.best_estimate = estimate;
   const auto is_same_config = [&](const StepEstimate& other) { return other.step_config == estimate.step_config; };
   if (std::ranges::any_of(plan.alternatives, is_same_config)) return;
   const auto position = std::ranges::find_if(plan.alternatives, [&](const StepEstimate& other) {
@@ -128,19 +128,21 @@ void set_best_estimate(Plan& plan, const StepEstimate& estimate) {
 
 void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_model) {
   if (!should_plan_split(plan)) return;
-  const SplitProblem problem{.sampled_steps = find_heaviest_rank_steps(plan.workload),
-                             .worst_steps = make_worst_steps(plan.workload),
-                             .initial_table = {.vision_tiles_per_pass = plan.best.step_config.vision_tiles_per_pass,
-                                               .loss_chunk_rows = plan.best.step_config.loss_chunk_rows,
-                                               .limit_bytes = plan.limit.limit_bytes}};
+  const SplitProblem problem{
+      .sampled_steps = find_heaviest_rank_steps(plan.workload),
+      .worst_steps = make_worst_steps(plan.workload),
+      .initial_table = {.vision_tiles_per_pass = plan.best_estimate.step_config.vision_tiles_per_pass,
+                        .loss_chunk_rows = plan.best_estimate.step_config.loss_chunk_rows,
+                        .limit_bytes = plan.limit.limit_bytes}};
   const auto samples_per_step = static_cast<double>(plan.workload.samples_per_rank());
-  models::RecomputeBlocks best_blocks = plan.best.step_config.recompute;
+  models::RecomputeBlocks best_blocks = plan.best_estimate.step_config.recompute;
   for (const auto& blocks : list_recompute_blocks(plan, evaluator)) {
     const bool is_slower_in_one_micro_batch =
-        plan.split && cost_model.predict_step_seconds(1, samples_per_step, blocks) >=
-                          cost_model.predict_step_seconds(plan.split->micro_batches_per_step, samples_per_step, best_blocks);
+        plan.split &&
+        cost_model.predict_step_seconds(1, samples_per_step, blocks) >=
+            cost_model.predict_step_seconds(plan.split->micro_batches_per_step, samples_per_step, best_blocks);
     if (is_slower_in_one_micro_batch) continue;
-    StepConfig step_config = plan.best.step_config;
+    StepConfig step_config = plan.best_estimate.step_config;
     step_config.recompute = blocks;
     GpuMicroBatchDryRun dry_run(evaluator, step_config);
     const SplitPlan split = learn_split_plan(dry_run, problem);
@@ -149,7 +151,7 @@ void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_mode
     best_blocks = blocks;
     if (plan.split->max_micro_batches == 1) break;  // more recomputation cannot lower the number of micro-batches
   }
-  if (best_blocks != plan.best.step_config.recompute) {
+  if (best_blocks != plan.best_estimate.step_config.recompute) {
     StepConstraints constraints = plan.constraints;
     constraints.recompute = RecomputeOption::from_blocks(best_blocks);
     ConfigSearch search(evaluator, plan.workload, constraints, plan.limit.limit_bytes);
@@ -170,18 +172,18 @@ class CpuMicroBatchDryRun final : public MicroBatchDryRun {
   CpuMicroBatchDryRun(const Job& job, StepConfig step_config, PlanningStats& planning_stats)
       : dry_run_(job), step_config_(std::move(step_config)), planning_stats_(planning_stats) {}
 
-  std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) override {
+  std::vector<int64_t> measure_bytes(const std::vector<SampleShapeList>& micro_batches) override {
     std::vector<int64_t> bytes;
     bytes.reserve(micro_batches.size());
     // The first step of a run allocates the optimizer state.
     if (!std::exchange(has_optimizer_state_, true))
       step(micro_batches.front(), engine::split_in_order({std::ssize(micro_batches.front())}));
-    for (const SampleShapes& micro_batch : micro_batches)
+    for (const SampleShapeList& micro_batch : micro_batches)
       bytes.push_back(step(micro_batch, engine::split_in_order({std::ssize(micro_batch)})).reserved_bytes);
     return bytes;
   }
 
-  StepResults run_steps(const std::vector<SampleShapes>& steps,
+  StepResults run_steps(const std::vector<SampleShapeList>& steps,
                         const std::vector<engine::MicroBatchSplit>& splits) override {
     StepResults results;
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -192,7 +194,7 @@ class CpuMicroBatchDryRun final : public MicroBatchDryRun {
   }
 
  private:
-  StepPeaks step(const SampleShapes& samples, engine::MicroBatchSplit split) {
+  StepPeaks step(const SampleShapeList& samples, engine::MicroBatchSplit split) {
     engine::StepLayout layout = make_step_layout(step_config_, samples);
     layout.split = std::move(split);
     const DryRunResult result = dry_run_.step(layout, group_samples(samples));
@@ -213,7 +215,7 @@ void plan_cpu_split(const CpuPlanRequest& request, CpuPlan& plan) {
   const Workload& workload = request.workload;
   if (request.constraints.micro_batch_size || workload.sampled_steps.empty()) return;
   const int64_t max_micro_batch_size = std::min(request.max_micro_batch_size, workload.samples_per_rank());
-  if (plan.step_config.micro_batch_size >= max_micro_batch_size && !workload.packed) return;
+  if (plan.step_config.micro_batch_size >= max_micro_batch_size && !workload.packing) return;
   const SplitProblem problem{.sampled_steps = find_heaviest_rank_steps(workload),
                              .worst_steps = make_worst_steps(workload),
                              .initial_table = {.vision_tiles_per_pass = plan.step_config.vision_tiles_per_pass,

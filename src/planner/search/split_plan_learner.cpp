@@ -13,14 +13,14 @@ namespace vlmtrain::planner {
 namespace {
 
 /// Fractions of the activation memory between which micro-batches count as near the limit. Not tuned.
-constexpr double kMinFitShare = 0.4;
-constexpr double kMaxFitShare = 1.15;
+constexpr double kMinNearLimitShare = 0.4;
+constexpr double kMaxNearLimitShare = 1.15;
 /// Weight of the other micro-batches in the fit. They help to separate the terms. Not tuned.
 constexpr double kFarFromLimitWeight = 0.02;
 /// Rounds of fitting, and fullest micro-batches that each round dry-runs. Not tuned: fewer make the
 /// fit worse near the limit, more make planning slower.
-constexpr int64_t kRounds = 3;
-constexpr int64_t kFullestPerRound = 6;
+constexpr int64_t kFitRounds = 3;
+constexpr int64_t kFullestMicroBatchesPerRound = 6;
 /// Copies of a sample are dry-run up to twice this fraction of the activation memory. Not tuned.
 constexpr double kMaxShareForTwoSamples = 0.6;
 /// Maximum numbers of sampled steps, of micro-batches, and of micro-batches per step in the final dry
@@ -43,9 +43,9 @@ std::vector<double> make_row(const MemoryCostTable& table, const MicroBatchSizes
   return row;
 }
 
-SampleShapes get_micro_batch(const SampleShapes& step, const engine::MicroBatchSplit& split,
-                             int64_t micro_batch_index) {
-  SampleShapes samples;
+SampleShapeList get_micro_batch(const SampleShapeList& step, const engine::MicroBatchSplit& split,
+                                int64_t micro_batch_index) {
+  SampleShapeList samples;
   for (const int64_t index : split.micro_batch(micro_batch_index)) samples.push_back(step[static_cast<size_t>(index)]);
   return samples;
 }
@@ -56,21 +56,21 @@ class SplitPlanLearner {
   SplitPlanLearner(MicroBatchDryRun& dry_run, const SplitProblem& problem)
       : dry_run_(dry_run), problem_(problem), plan_{.table = problem.initial_table} {
     for (const auto* steps : {&problem.worst_steps, &problem.sampled_steps}) {
-      for (const SampleShapes& step : *steps) {
+      for (const SampleShapeList& step : *steps) {
         for (const auto& shape : step) all_shapes_.push_back(&shape);
       }
     }
   }
 
   SplitPlan learn() {
-    measure(make_single_samples());
-    measure(make_small_micro_batches());
-    for (int64_t round = 0; round < kRounds; ++round) {
+    measure_micro_batches(make_single_samples());
+    measure_micro_batches(make_small_micro_batches());
+    for (int64_t round = 0; round < kFitRounds; ++round) {
       fit_table();
-      if (!measure(find_fullest_micro_batches())) break;
+      if (!measure_micro_batches(find_fullest_micro_batches())) break;
     }
     fit_table();
-    lower_limit();
+    reduce_memory_limit();
     return plan_;
   }
 
@@ -81,9 +81,9 @@ class SplitPlanLearner {
   }
 
   /// Returns the largest and the smallest sample by each size, and the quartiles by tokens.
-  std::vector<SampleShapes> make_single_samples() const {
+  std::vector<SampleShapeList> make_single_samples() const {
     using Shape = data::SampleShape;
-    std::vector<SampleShapes> micro_batches;
+    std::vector<SampleShapeList> micro_batches;
     const auto add_extremes = [&](const auto& size) {
       micro_batches.push_back({find_largest(size)});
       micro_batches.push_back({find_largest([&](const Shape& shape) { return -size(shape); })});
@@ -103,11 +103,12 @@ class SplitPlanLearner {
   }
 
   /// Returns two and four copies of each single sample, if they are expected to fit.
-  std::vector<SampleShapes> make_small_micro_batches() const {
-    std::vector<SampleShapes> micro_batches;
+  std::vector<SampleShapeList> make_small_micro_batches() const {
+    std::vector<SampleShapeList> micro_batches;
     for (const auto& single : make_single_samples()) {
-      const auto measured = std::ranges::find(measured_, compute_sizes(single), &MeasuredMicroBatch::sizes);
-      const int64_t activation_bytes = measured->bytes - min_bytes();
+      const auto single_measurement =
+          std::ranges::find(measured_micro_batches_, compute_micro_batch_sizes(single), &MeasuredMicroBatch::sizes);
+      const int64_t activation_bytes = single_measurement->bytes - min_bytes();
       const int64_t headroom = problem_.initial_table.limit_bytes - min_bytes();
       const auto fits = [&](int64_t count) {
         return static_cast<double>(activation_bytes) * static_cast<double>(count) <=
@@ -126,19 +127,22 @@ class SplitPlanLearner {
     return problem_.initial_table.max_samples == 0 || samples <= problem_.initial_table.max_samples;
   }
 
-  int64_t min_bytes() const { return std::ranges::min_element(measured_, {}, &MeasuredMicroBatch::bytes)->bytes; }
+  int64_t min_bytes() const {
+    return std::ranges::min_element(measured_micro_batches_, {}, &MeasuredMicroBatch::bytes)->bytes;
+  }
 
   /// Returns the fullest micro-batches of the sampled steps, and the largest ones by each size.
-  std::vector<SampleShapes> find_fullest_micro_batches() const {
-    std::vector<SampleShapes> micro_batches;
-    for (const SampleShapes& step : problem_.sampled_steps) {
+  std::vector<SampleShapeList> find_fullest_micro_batches() const {
+    std::vector<SampleShapeList> micro_batches;
+    for (const SampleShapeList& step : problem_.sampled_steps) {
       const engine::MicroBatchSplit split = split_by_memory(step, plan_.table);
       for (int64_t i = 0; i < split.micro_batches(); ++i) micro_batches.push_back(get_micro_batch(step, split, i));
     }
-    std::vector<SampleShapes> fullest;
+    std::vector<SampleShapeList> fullest;
     const auto select = [&](int64_t count, const auto& size) {
-      std::ranges::stable_sort(micro_batches, std::ranges::greater{},
-                               [&](const SampleShapes& micro_batch) { return size(compute_sizes(micro_batch)); });
+      std::ranges::stable_sort(micro_batches, std::ranges::greater{}, [&](const SampleShapeList& micro_batch) {
+        return size(compute_micro_batch_sizes(micro_batch));
+      });
       const auto end = micro_batches.begin() + std::min(count, std::ssize(micro_batches));
       fullest.insert(fullest.end(), micro_batches.begin(), end);
     };
@@ -147,31 +151,36 @@ class SplitPlanLearner {
     select(2, [](const MicroBatchSizes& sizes) { return sizes.pixel_rows; });
     select(2, [](const MicroBatchSizes& sizes) { return sizes.label_tokens; });
     select(2, [](const MicroBatchSizes& sizes) { return sizes.masks; });
-    select(kFullestPerRound, [this](const MicroBatchSizes& sizes) { return plan_.table.bytes(sizes); });
+    select(kFullestMicroBatchesPerRound, [this](const MicroBatchSizes& sizes) { return plan_.table.bytes(sizes); });
     return fullest;
   }
 
   /// Dry-runs the micro-batches that have not been dry-run yet. Returns whether there were any.
-  bool measure(std::vector<SampleShapes> micro_batches) {
-    std::vector<SampleShapes> unmeasured;
+  bool measure_micro_batches(std::vector<SampleShapeList> micro_batches) {
+    std::vector<SampleShapeList> unmeasured;
     for (auto& micro_batch : micro_batches) {
-      const MicroBatchSizes sizes = compute_sizes(micro_batch);
-      const auto has_same_sizes = [&](const SampleShapes& candidate) { return compute_sizes(candidate) == sizes; };
-      if (std::ranges::find(measured_, sizes, &MeasuredMicroBatch::sizes) != measured_.end()) continue;
+      const MicroBatchSizes sizes = compute_micro_batch_sizes(micro_batch);
+      const auto has_same_sizes = [&](const SampleShapeList& candidate) {
+        return compute_micro_batch_sizes(candidate) == sizes;
+      };
+      if (std::ranges::find(measured_micro_batches_, sizes, &MeasuredMicroBatch::sizes) !=
+          measured_micro_batches_.end())
+        continue;
       if (std::ranges::any_of(unmeasured, has_same_sizes)) continue;
       unmeasured.push_back(std::move(micro_batch));
     }
     if (unmeasured.empty()) return false;
     const auto bytes = dry_run_.measure_bytes(unmeasured);
-    for (size_t i = 0; i < unmeasured.size(); ++i) measured_.push_back({compute_sizes(unmeasured[i]), bytes[i]});
+    for (size_t i = 0; i < unmeasured.size(); ++i)
+      measured_micro_batches_.push_back({compute_micro_batch_sizes(unmeasured[i]), bytes[i]});
     return true;
   }
 
-  void fit_table() { plan_.table = fit_cost_table(problem_.initial_table, measured_); }
+  void fit_table() { plan_.table = fit_cost_table(problem_.initial_table, measured_micro_batches_); }
 
   /// Lowers the table's limit until steps stay within the plan's limit, unless this does not help.
-  void lower_limit() {
-    plan_.num_measured_micro_batches = std::ssize(measured_);
+  void reduce_memory_limit() {
+    plan_.num_measured_micro_batches = std::ssize(measured_micro_batches_);
     const int64_t limit = problem_.initial_table.limit_bytes;
     int64_t peak = run_steps();
     for (int64_t reductions = 0; peak > limit && reductions < kMaxLimitReductions; ++reductions) {
@@ -188,7 +197,7 @@ class SplitPlanLearner {
 
   /// Dry-runs some steps, sets the statistics of the plan, and returns the reserved peak.
   int64_t run_steps() {
-    count_micro_batches();
+    record_micro_batch_counts();
     std::vector<PartialStep> partial_steps;
     std::vector<size_t> sampled_indices;
     int64_t num_micro_batches = 0;
@@ -202,7 +211,7 @@ class SplitPlanLearner {
       partial_steps.push_back(make_partial_step(problem_.worst_steps[i], kMaxMicroBatchesPerWorstStep));
       num_micro_batches += partial_steps.back().split.micro_batches();
     }
-    std::vector<SampleShapes> steps;
+    std::vector<SampleShapeList> steps;
     std::vector<engine::MicroBatchSplit> splits;
     steps.reserve(partial_steps.size());
     splits.reserve(partial_steps.size());
@@ -227,11 +236,11 @@ class SplitPlanLearner {
   }
 
   /// Splits all sampled steps and records their numbers of micro-batches.
-  void count_micro_batches() {
+  void record_micro_batch_counts() {
     plan_.num_sampled_steps = std::ssize(problem_.sampled_steps);
     plan_.max_micro_batches = plan_.min_micro_batches = 0;
     int64_t num_micro_batches = 0;
-    for (const SampleShapes& step : problem_.sampled_steps) {
+    for (const SampleShapeList& step : problem_.sampled_steps) {
       const int64_t num_in_step = split_by_memory(step, plan_.table).micro_batches();
       num_micro_batches += num_in_step;
       plan_.max_micro_batches = std::max(plan_.max_micro_batches, num_in_step);
@@ -244,14 +253,14 @@ class SplitPlanLearner {
 
   /// Some micro-batches of a step, which represent it in a dry run.
   struct PartialStep {
-    SampleShapes samples;
+    SampleShapeList samples;
     engine::MicroBatchSplit split;
     double share = 1;              ///< fraction of the step's activation bytes, used to extrapolate its duration
     int64_t samples_per_step = 0;  ///< number of samples of the whole step
   };
 
   /// Returns the fullest micro-batch of a step, and others at equal distances in decreasing bytes.
-  PartialStep make_partial_step(const SampleShapes& step, int64_t max_micro_batches) const {
+  PartialStep make_partial_step(const SampleShapeList& step, int64_t max_micro_batches) const {
     const engine::MicroBatchSplit full_split = split_by_memory(step, plan_.table);
     const int64_t num_micro_batches = std::min(max_micro_batches, full_split.micro_batches());
     PartialStep partial_step;
@@ -260,8 +269,9 @@ class SplitPlanLearner {
     double selected_bytes = 0;
     double total_bytes = 0;
     for (int64_t i = 0; i < full_split.micro_batches(); ++i) {
-      const SampleShapes micro_batch = get_micro_batch(step, full_split, i);
-      const auto bytes = static_cast<double>(plan_.table.bytes(compute_sizes(micro_batch)) - plan_.table.base_bytes);
+      const SampleShapeList micro_batch = get_micro_batch(step, full_split, i);
+      const auto bytes =
+          static_cast<double>(plan_.table.bytes(compute_micro_batch_sizes(micro_batch)) - plan_.table.base_bytes);
       total_bytes += bytes;
       const int64_t next = std::ssize(sizes) * full_split.micro_batches() / num_micro_batches;
       if (std::ssize(sizes) == num_micro_batches || i < next) continue;
@@ -279,7 +289,7 @@ class SplitPlanLearner {
   const SplitProblem& problem_;
   SplitPlan plan_;
   std::vector<const data::SampleShape*> all_shapes_;
-  std::vector<MeasuredMicroBatch> measured_;
+  std::vector<MeasuredMicroBatch> measured_micro_batches_;
 };
 
 }  // namespace
@@ -291,7 +301,7 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
   const double headroom = std::max(1.0, static_cast<double>(table.limit_bytes) - min_bytes);
   const auto is_near_limit = [&](const MeasuredMicroBatch& micro_batch) {
     const double share = (static_cast<double>(micro_batch.bytes) - min_bytes) / headroom;
-    return share >= kMinFitShare && share <= kMaxFitShare;
+    return share >= kMinNearLimitShare && share <= kMaxNearLimitShare;
   };
   const bool any_near_limit = std::ranges::any_of(micro_batches, is_near_limit);
   std::vector<std::vector<double>> rows;
@@ -303,10 +313,10 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
     weights.push_back(!any_near_limit || is_near_limit(micro_batch) ? 1 : kFarFromLimitWeight);
   }
   const auto coefficients = nonnegative_least_squares(rows, values, weights);
-  constexpr double kUnitsPerCoefficient = 1024;  // of MemoryCostTable::bytes_per_1024
+  constexpr double kUnitsPerCoefficient = 1024;  // of MemoryCostTable::bytes_per_1024_units
   table.base_bytes = std::llround(std::floor(coefficients.front()));
   for (size_t term = 0; term < MemoryCostTable::kNumTerms; ++term) {
-    table.bytes_per_1024[term] = std::llround(std::ceil(coefficients[term + 1] * kUnitsPerCoefficient));
+    table.bytes_per_1024_units[term] = std::llround(std::ceil(coefficients[term + 1] * kUnitsPerCoefficient));
   }
   int64_t max_error = 0;
   for (const MeasuredMicroBatch& micro_batch : micro_batches) {
@@ -323,13 +333,13 @@ SplitPlan learn_split_plan(MicroBatchDryRun& dry_run, const SplitProblem& proble
 }
 
 nlohmann::ordered_json SplitPlan::to_json() const {
-  const auto or_null = [](double number) { return number > 0 ? nlohmann::ordered_json(number) : nullptr; };
+  const auto to_json_or_null = [](double number) { return number > 0 ? nlohmann::ordered_json(number) : nullptr; };
   nlohmann::ordered_json json{{"sampled_steps", num_sampled_steps},
                               {"micro_batches_per_step", micro_batches_per_step},
                               {"min_micro_batches", min_micro_batches},
                               {"max_micro_batches", max_micro_batches},
-                              {"step_seconds", or_null(step_seconds)},
-                              {"samples_per_second", or_null(samples_per_second)},
+                              {"step_seconds", to_json_or_null(step_seconds)},
+                              {"samples_per_second", to_json_or_null(samples_per_second)},
                               {"allocated_peak_bytes", peaks.allocated_bytes},
                               {"reserved_peak_bytes", peaks.reserved_bytes},
                               {"dry_run_steps", num_dry_run_steps},
@@ -364,7 +374,7 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
       scale[column] = std::max(scale[column], std::abs(row[column]));
   }
   // Normal equations of the scaled columns: gradient = gram · x − rowsᵀ · weights · values, for x = 0.
-  std::vector<std::vector<double>> gram(num_columns, std::vector<double>(num_columns, 0));
+  std::vector<std::vector<double>> gram_matrix(num_columns, std::vector<double>(num_columns, 0));
   std::vector<double> gradient(num_columns, 0);
   for (size_t i = 0; i < rows.size(); ++i) {
     for (size_t column = 0; column < num_columns; ++column) {
@@ -372,7 +382,7 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
       const double element = weights[i] * rows[i][column] / scale[column];
       gradient[column] -= element * values[i];
       for (size_t other = 0; other < num_columns; ++other) {
-        if (scale[other] > 0) gram[column][other] += element * rows[i][other] / scale[other];
+        if (scale[other] > 0) gram_matrix[column][other] += element * rows[i][other] / scale[other];
       }
     }
   }
@@ -381,13 +391,14 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
     double max_change = 0;
     double max_coefficient = 0;
     for (size_t column = 0; column < num_columns; ++column) {
-      if (gram[column][column] <= 0) continue;
-      const double updated = std::max(0.0, x[column] - gradient[column] / gram[column][column]);
-      const double step = updated - x[column];
-      x[column] = updated;
-      for (size_t other = 0; step != 0 && other < num_columns; ++other) gradient[other] += step * gram[other][column];
+      if (gram_matrix[column][column] <= 0) continue;
+      const double new_coefficient = std::max(0.0, x[column] - gradient[column] / gram_matrix[column][column]);
+      const double step = new_coefficient - x[column];
+      x[column] = new_coefficient;
+      for (size_t other = 0; step != 0 && other < num_columns; ++other)
+        gradient[other] += step * gram_matrix[other][column];
       max_change = std::max(max_change, std::abs(step));
-      max_coefficient = std::max(max_coefficient, updated);
+      max_coefficient = std::max(max_coefficient, new_coefficient);
     }
     if (max_change <= kTolerance * max_coefficient) break;
   }

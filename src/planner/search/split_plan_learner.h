@@ -9,7 +9,7 @@
 
 namespace vlmtrain::planner {
 
-using SampleShapes = std::vector<data::SampleShape>;
+using SampleShapeList = std::vector<data::SampleShape>;
 
 /// Dry runs of micro-batches and whole steps of one job with one StepConfig.
 class MicroBatchDryRun {
@@ -22,7 +22,7 @@ class MicroBatchDryRun {
   /// Returns for each micro-batch the reserved peak, in bytes, of a step that starts with an empty
   /// allocator cache and consists of copies of the micro-batch: two on a GPU, one on the CPU.
   /// REQUIRES: micro_batches is not empty.
-  virtual std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) = 0;
+  virtual std::vector<int64_t> measure_bytes(const std::vector<SampleShapeList>& micro_batches) = 0;
 
   struct StepResults {
     StepPeaks peaks;              ///< maximum over all steps
@@ -32,7 +32,7 @@ class MicroBatchDryRun {
     double optimizer_and_exposed_seconds = 0;
   };
   /// Dry-runs steps one after another, like a training run, with the split of the same index each.
-  virtual StepResults run_steps(const std::vector<SampleShapes>& steps,
+  virtual StepResults run_steps(const std::vector<SampleShapeList>& steps,
                                 const std::vector<engine::MicroBatchSplit>& splits) = 0;
 };
 
@@ -42,16 +42,16 @@ struct MeasuredMicroBatch {
   int64_t bytes = 0;  ///< result of MicroBatchDryRun::measure_bytes()
 };
 
-/// Returns `table` with base_bytes and bytes_per_1024 fitted to the micro-batches by non-negative
+/// Returns `table` with base_bytes and bytes_per_1024_units fitted to the micro-batches by non-negative
 /// least squares. Then raises base_bytes by the largest error, so that no measured micro-batch near
 /// table.limit_bytes exceeds the bound. REQUIRES: micro_batches is not empty.
 MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<MeasuredMicroBatch>& micro_batches);
 
 /// The input of learn_split_plan(). Steps are those of one rank.
 struct SplitProblem {
-  std::vector<SampleShapes> sampled_steps;  ///< sampled from the training data, at least one step
-  std::vector<SampleShapes> worst_steps;    ///< steps of the largest samples
-  MemoryCostTable initial_table;            ///< all fields except base_bytes and bytes_per_1024
+  std::vector<SampleShapeList> sampled_steps;  ///< sampled from the training data, at least one step
+  std::vector<SampleShapeList> worst_steps;    ///< steps of the largest samples
+  MemoryCostTable initial_table;               ///< all fields except base_bytes and bytes_per_1024_units
 };
 
 /// Learns the cost table of a split. Deterministic. Its stages:

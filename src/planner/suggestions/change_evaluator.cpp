@@ -14,7 +14,7 @@ namespace {
 /// Adds LoRA to a job without it. Returns false if the job has it or trains nothing that supports
 /// adapters.
 bool add_lora(const ChangeEvaluator::Problem& problem, JobChange& change) {
-  if (change.job.lora || !can_have_adapters(change.job.frozen)) return false;
+  if (change.job.lora || !can_have_adapters(change.job.frozen_parts)) return false;
   change.job.lora = make_lora_settings(problem.job, problem.flags.lora_rank);
   change.arguments = format_arguments(problem.flags.lora_argument, problem.flags.lora_rank);
   change.description = fmt::format("trains LoRA adapters of rank {} instead of all weights", problem.flags.lora_rank);
@@ -35,8 +35,8 @@ bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
 
 bool use_16_bit_precision(const ChangeEvaluator::Problem& problem, JobChange& change) {
   if (change.job.precision != engine::Precision::kFp32) return false;
-  change.job =
-      with_precision(std::move(change.job), problem.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
+  change.job = make_job_with_precision(std::move(change.job),
+                                       problem.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
   change.arguments.push_back("training.precision=" + engine::to_string(change.job.precision));
   change.description = "computes in 16 bits";
   return true;
@@ -70,7 +70,7 @@ bool use_8_bit_optimizer_state(JobChange& change) {
 }
 
 bool freeze_vision_tower(JobChange& change) {
-  auto& frozen = change.job.frozen;
+  auto& frozen = change.job.frozen_parts;
   // A part of the model has to be trained.
   if (frozen.vision_tower || frozen.language_model) return false;
   frozen.vision_tower = true;
@@ -101,7 +101,7 @@ bool can_have_adapters(const models::FrozenParts& frozen) {
 }
 
 nn::LoraSettings make_lora_settings(const Job& job, int64_t rank) {
-  const models::FrozenParts& frozen = job.frozen;
+  const models::FrozenParts& frozen = job.frozen_parts;
   nn::LoraSettings settings{.rank = rank, .modules_to_save = models::get_default_modules_to_save(job.model, frozen)};
   if (frozen.vision_tower) settings.excluded_components.push_back(nn::Component::kVisionTower);
   if (frozen.projector) settings.excluded_components.push_back(nn::Component::kProjector);

@@ -93,11 +93,12 @@ std::vector<JobChange> list_changes_to_smallest_job(const ChangeEvaluator::Probl
 /// to `max_gigabytes` is sufficient.
 template <class IsSufficient>
 std::optional<double> find_min_limit(double gigabytes, double max_gigabytes, const IsSufficient& is_sufficient) {
-  constexpr int64_t kHundredths = 100, kTenthsInHundredths = 10, kCoarseThreshold = 10 * kHundredths;
-  for (auto hundredths = static_cast<int64_t>(gigabytes * kHundredths) + 1;; ++hundredths) {
+  constexpr int64_t kHundredthsPerGigabyte = 100, kHundredthsPerTenth = 10,
+                    kCoarseThreshold = 10 * kHundredthsPerGigabyte;
+  for (auto hundredths = static_cast<int64_t>(gigabytes * kHundredthsPerGigabyte) + 1;; ++hundredths) {
     if (hundredths > kCoarseThreshold)
-      hundredths = (hundredths + kTenthsInHundredths - 1) / kTenthsInHundredths * kTenthsInHundredths;
-    const double limit = static_cast<double>(hundredths) / kHundredths;
+      hundredths = (hundredths + kHundredthsPerTenth - 1) / kHundredthsPerTenth * kHundredthsPerTenth;
+    const double limit = static_cast<double>(hundredths) / kHundredthsPerGigabyte;
     if (limit > max_gigabytes) return std::nullopt;
     if (is_sufficient(limit)) return limit;
   }

@@ -33,11 +33,11 @@ GpuChangeEvaluator::GpuChangeEvaluator(const PlanRequest& request, const Plan& p
       plan_(plan),
       evaluator_(evaluator) {}
 
-double GpuChangeEvaluator::compute_give_up_ratio() const {
+double GpuChangeEvaluator::compute_give_up_limit_ratio() const {
   double max_ratio = 1;
   for (const auto& estimate : evaluator_.all_estimates()) {
-    if (estimate->step_config.micro_batch_size != plan_.best.step_config.micro_batch_size ||
-        estimate->step_config.recompute != plan_.best.step_config.recompute) {
+    if (estimate->step_config.micro_batch_size != plan_.best_estimate.step_config.micro_batch_size ||
+        estimate->step_config.recompute != plan_.best_estimate.step_config.recompute) {
       continue;
     }
     max_ratio =
@@ -50,7 +50,7 @@ std::optional<int64_t> GpuChangeEvaluator::measure_min_bytes(const Job& job, con
                                                              const StepConstraints& constraints) {
   const models::RecomputeBlocks blocks{.vision = plan_.detail.vision_blocks, .language = plan_.detail.language_blocks};
   return find_min_reserved_bytes(evaluator_, job, workload, make_min_memory_configs(constraints, workload, blocks),
-                                 limit_bytes(), compute_give_up_ratio() * static_cast<double>(limit_bytes()));
+                                 limit_bytes(), compute_give_up_limit_ratio() * static_cast<double>(limit_bytes()));
 }
 
 std::optional<ChangeEvaluator::RelaxedPlan> GpuChangeEvaluator::replan(const StepConstraints& constraints) {
@@ -68,7 +68,7 @@ std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
   const auto add = [&](std::string argument, std::string note) {
     list.push_back({.arguments = {std::move(argument)},
                     .note = std::move(note),
-                    .makes_it_fit = true,
+                    .makes_plan_fit = true,
                     .total_bytes = total_bytes(needed_bytes())});
   };
   const auto aggressive_limit = compute_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
@@ -112,7 +112,7 @@ struct GpuCandidate {
 /// Returns the GPUs that the flag of the request can select, in increasing order of memory.
 std::vector<GpuCandidate> list_gpu_candidates(const PlanRequest& request) {
   std::vector<GpuCandidate> list;
-  if (request.flags.gpu_by_size || request.flags.gpu.empty()) {
+  if (request.flags.selects_gpu_by_size || request.flags.gpu.empty()) {
     for (const double size : kGpuSizes) list.push_back({fmt::format("{:g}", size), make_target_gpu(size)});
   } else {
     for (const auto& gpu : memory::list_gpus()) {
@@ -139,12 +139,12 @@ int64_t dry_run_min_bytes(const TargetGpu& target, const PlanRequest& request, c
   return min_bytes.value_or(std::numeric_limits<int64_t>::max());
 }
 
-Suggestion make_suggestion(const GpuCandidate& candidate, int64_t reserved_bytes, const MemoryLimit& limit,
-                           const PlanRequest& request) {
+Suggestion make_gpu_suggestion(const GpuCandidate& candidate, int64_t reserved_bytes, const MemoryLimit& limit,
+                               const PlanRequest& request) {
   const FlagSyntax& flags = request.flags;
   Suggestion suggestion{.arguments = {},
                         .note = "a larger GPU",
-                        .makes_it_fit = true,
+                        .makes_plan_fit = true,
                         .total_bytes = reserved_bytes + limit.context_bytes + limit.communication_bytes};
   if (flags.gpu.empty()) {
     suggestion.note = fmt::format("a GPU with {} GB or more", candidate.name);
@@ -163,12 +163,12 @@ std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const P
   for (const auto& candidate : list_gpu_candidates(request)) {
     const auto limit = compute_memory_limit(candidate.target, request.mode, std::nullopt, request.workload.world_size);
     if (candidate.target.memory_bytes <= request.target.memory_bytes ||
-        limit.limit_bytes < plan.best.peaks.reserved_bytes ||
+        limit.limit_bytes < plan.best_estimate.peaks.reserved_bytes ||
         !supports_precision(*candidate.target.gpu, request.job.precision)) {
       continue;
     }
     const int64_t bytes = dry_run_min_bytes(candidate.target, request, plan, limit.limit_bytes);
-    if (bytes <= limit.limit_bytes) return make_suggestion(candidate, bytes, limit, request);
+    if (bytes <= limit.limit_bytes) return make_gpu_suggestion(candidate, bytes, limit, request);
     if (++num_dry_runs == kMaxDryRuns) break;
   }
   return std::nullopt;
@@ -176,7 +176,7 @@ std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const P
 
 namespace {
 
-std::string format_size(int64_t bytes) {
+std::string format_memory_size(int64_t bytes) {
   return fmt::format("{:.1f} GB", to_gigabytes(bytes));
 }
 
@@ -185,20 +185,24 @@ std::string format_size(int64_t bytes) {
 std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_model) {
   std::vector<Suggestion> suggestions;
   const auto add = [&](std::string note) {
-    suggestions.push_back({.arguments = {}, .note = std::move(note), .makes_it_fit = true});
+    suggestions.push_back({.arguments = {}, .note = std::move(note), .makes_plan_fit = true});
   };
-  const StepConfig& step_config = plan.best.step_config;
+  const StepConfig& step_config = plan.best_estimate.step_config;
   if (step_config.recompute.vision + step_config.recompute.language > 0) {
-    const auto missing_bytes = cost_model.predict_reserved_bytes(step_config.micro_batch_size, {}) - plan.limit.limit_bytes;
-    const double seconds_without = cost_model.predict_micro_batch_seconds(step_config.micro_batch_size, {});
-    const double seconds_with = cost_model.predict_micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
+    const auto missing_bytes =
+        cost_model.predict_reserved_bytes(step_config.micro_batch_size, {}) - plan.limit.limit_bytes;
+    const double seconds_without_recomputation =
+        cost_model.predict_micro_batch_seconds(step_config.micro_batch_size, {});
+    const double seconds_with_recomputation =
+        cost_model.predict_micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
     add(fmt::format("with {} more memory, nothing would be recomputed and steps would be about {:.0f} % shorter",
-                    format_size(std::max<int64_t>(missing_bytes, 0)), 100 * (1 - seconds_without / seconds_with)));
+                    format_memory_size(std::max<int64_t>(missing_bytes, 0)),
+                    100 * (1 - seconds_without_recomputation / seconds_with_recomputation)));
   }
-  const int64_t unused_bytes = plan.limit.limit_bytes - plan.best.peaks.reserved_bytes;
+  const int64_t unused_bytes = plan.limit.limit_bytes - plan.best_estimate.peaks.reserved_bytes;
   if (step_config.micro_batch_size == plan.workload.samples_per_rank()) {
     add(fmt::format("each rank's share of the global batch is one micro-batch; {} remain free beyond the margin",
-                    format_size(unused_bytes)));
+                    format_memory_size(unused_bytes)));
   }
   return suggestions;
 }
@@ -206,14 +210,14 @@ std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_m
 std::vector<Suggestion> suggest_changes_that_fit(const PlanRequest& request, const Plan& plan,
                                                  PlanEvaluator& evaluator) {
   GpuChangeEvaluator change_evaluator(request, plan, evaluator);
-  auto suggestions = make_suggestions(change_evaluator, plan.best.peaks.reserved_bytes, plan.detail);
+  auto suggestions = make_suggestions(change_evaluator, plan.best_estimate.peaks.reserved_bytes, plan.detail);
   if (auto suggestion = change_evaluator.suggest_larger_gpu()) suggestions.push_back(std::move(*suggestion));
   append_required_bytes(suggestions);
   if (suggestions.empty()) {
     suggestions.push_back(
         {.arguments = {},
          .note = "smaller samples, LoRA on 4-bit weights or a larger GPU do not suffice; use a smaller model",
-         .makes_it_fit = false});
+         .makes_plan_fit = false});
   }
   return suggestions;
 }

@@ -40,9 +40,9 @@ class GpuChangeEvaluator final : public ChangeEvaluator {
  private:
   /// Returns the multiple of the limit above which a job does not fit even with smaller vision
   /// passes.
-  double compute_give_up_ratio() const;
+  double compute_give_up_limit_ratio() const;
   MemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const;
-  int64_t needed_bytes() const { return plan_.best.peaks.reserved_bytes; }
+  int64_t needed_bytes() const { return plan_.best_estimate.peaks.reserved_bytes; }
 
   const PlanRequest& request_;
   const Plan& plan_;

@@ -47,12 +47,12 @@ std::optional<Suggestion> suggest_relaxation(const std::vector<Relaxation>& rela
   if (!plan) return std::nullopt;
   Suggestion suggestion{.arguments = {},
                         .note = "changes no result beyond rounding",
-                        .makes_it_fit = true,
+                        .makes_plan_fit = true,
                         .total_bytes = plan->total_bytes};
   for (const auto& relaxation : relaxations) {
-    const bool is_micro_batch = relaxation.key == "training.micro_batch_size";
+    const bool is_micro_batch_size = relaxation.key == "training.micro_batch_size";
     suggestion.arguments.push_back(
-        fmt::format("{}={}", relaxation.key, is_micro_batch ? std::to_string(plan->micro_batch_size) : "auto"));
+        fmt::format("{}={}", relaxation.key, is_micro_batch_size ? std::to_string(plan->micro_batch_size) : "auto"));
   }
   return suggestion;
 }
@@ -86,10 +86,10 @@ class ChangeSuggester {
       : evaluator_(evaluator), constraints_(constraints) {}
 
   /// Returns the single changes that make the plan fit. `min_bytes` is the memory without changes.
-  /// `can_samples_help` is false if smaller samples cannot make it fit.
-  std::vector<Suggestion> suggest_single_changes(int64_t min_bytes, bool can_samples_help) {
+  /// `can_smaller_samples_help` is false if smaller samples cannot make it fit.
+  std::vector<Suggestion> suggest_single_changes(int64_t min_bytes, bool can_smaller_samples_help) {
     auto suggestions = suggest_fitting_jobs(list_numeric_changes(evaluator_.problem()));
-    if (can_samples_help) append(suggestions, suggest_smaller_samples(evaluator_.problem().job, min_bytes));
+    if (can_smaller_samples_help) append(suggestions, suggest_smaller_samples(evaluator_.problem().job, min_bytes));
     append(suggestions, suggest_fitting_jobs(list_training_changes(evaluator_.problem())));
     return suggestions;
   }
@@ -97,10 +97,10 @@ class ChangeSuggester {
   /// Returns the smallest job if it fits, otherwise the smallest job with smaller samples. For
   /// plans that no single change makes fit.
   std::vector<Suggestion> suggest_combined_changes() {
-    const auto smallest_jobs = list_changes_to_smallest_job(evaluator_.problem());
-    auto suggestions = suggest_fitting_jobs(smallest_jobs);
+    const auto smallest_job_changes = list_changes_to_smallest_job(evaluator_.problem());
+    auto suggestions = suggest_fitting_jobs(smallest_job_changes);
     if (!suggestions.empty()) return suggestions;
-    for (const auto& change : smallest_jobs) {
+    for (const auto& change : smallest_job_changes) {
       const auto bytes = evaluator_.measure_min_bytes(change.job, evaluator_.problem().workload, constraints_);
       if (!bytes) continue;
       for (auto& suggestion : suggest_smaller_samples(change.job, *bytes)) {
@@ -121,7 +121,7 @@ class ChangeSuggester {
       if (!evaluator_.fits(bytes)) continue;
       suggestions.push_back({.arguments = change.arguments,
                              .note = change.description,
-                             .makes_it_fit = true,
+                             .makes_plan_fit = true,
                              .total_bytes = evaluator_.total_bytes(*bytes)});
     }
     return suggestions;
@@ -144,13 +144,13 @@ class ChangeSuggester {
 
 /// Returns the memory of weights and optimizer state, which does not depend on the samples.
 int64_t compute_persistent_bytes(const DryRunDetail& detail) {
-  const auto& bytes = detail.peak.by_component;
+  const auto& bytes = detail.peak.bytes_by_component;
   return bytes[static_cast<size_t>(memory::Component::kWeights)] +
          bytes[static_cast<size_t>(memory::Component::kOptimizer)];
 }
 
 /// Adds the removal of constraints to each suggestion.
-void prepend_arguments(const std::vector<Relaxation>& relaxations, std::vector<Suggestion>& suggestions) {
+void prepend_relaxations(const std::vector<Relaxation>& relaxations, std::vector<Suggestion>& suggestions) {
   std::vector<std::string> arguments;
   arguments.reserve(relaxations.size());
   for (const auto& relaxation : relaxations) arguments.push_back(relaxation.key + "=auto");
@@ -163,27 +163,27 @@ void prepend_arguments(const std::vector<Relaxation>& relaxations, std::vector<S
 
 std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min_bytes, const DryRunDetail& detail) {
   const auto& problem = evaluator.problem();
-  const bool can_samples_help = compute_persistent_bytes(detail) <= evaluator.limit_bytes();
+  const bool can_smaller_samples_help = compute_persistent_bytes(detail) <= evaluator.limit_bytes();
   const auto relaxations = list_relaxations(problem.constraints);
   auto suggestions = suggest_relaxations(relaxations, evaluator);
   // A change may help only without the constraints. Then both are suggested together.
   const bool can_relax_all = !relaxations.empty() && suggestions.empty();
-  StepConstraints unconstrained = problem.constraints;
-  for (const auto& relaxation : relaxations) relaxation.relax(unconstrained);
+  StepConstraints relaxed_constraints = problem.constraints;
+  for (const auto& relaxation : relaxations) relaxation.relax(relaxed_constraints);
 
   append(suggestions, evaluator.suggest_more_memory());
   ChangeSuggester constrained_suggester(evaluator, problem.constraints);
-  ChangeSuggester relaxed_suggester(evaluator, unconstrained);
-  auto changes = constrained_suggester.suggest_single_changes(min_bytes, can_samples_help);
+  ChangeSuggester relaxed_suggester(evaluator, relaxed_constraints);
+  auto changes = constrained_suggester.suggest_single_changes(min_bytes, can_smaller_samples_help);
   if (changes.empty() && can_relax_all) {
-    const auto relaxed_min_bytes = evaluator.measure_min_bytes(problem.job, problem.workload, unconstrained);
-    changes = relaxed_suggester.suggest_single_changes(relaxed_min_bytes.value_or(min_bytes), can_samples_help);
-    prepend_arguments(relaxations, changes);
+    const auto relaxed_min_bytes = evaluator.measure_min_bytes(problem.job, problem.workload, relaxed_constraints);
+    changes = relaxed_suggester.suggest_single_changes(relaxed_min_bytes.value_or(min_bytes), can_smaller_samples_help);
+    prepend_relaxations(relaxations, changes);
   }
   if (changes.empty()) changes = constrained_suggester.suggest_combined_changes();
   if (changes.empty() && can_relax_all) {
     changes = relaxed_suggester.suggest_combined_changes();
-    prepend_arguments(relaxations, changes);
+    prepend_relaxations(relaxations, changes);
   }
   append(suggestions, std::move(changes));
   return suggestions;
@@ -223,13 +223,13 @@ class LimitSearch {
       : limit_(limit), job_(job), constraints_(constraints), evaluator_(evaluator), min_limit_(limit.find_min()) {}
 
   std::optional<Suggestion> find(int64_t unlimited_bytes) {
-    if (limit_.current <= min_limit_) return std::nullopt;
+    if (limit_.current_value <= min_limit_) return std::nullopt;
     auto min_point = measure_limit(min_limit_, /*all_samples=*/false);
     if (!min_point || !evaluator_.fits(min_point->bytes)) return std::nullopt;
     LimitPoint fitting_point = *min_point;
-    LimitPoint failing_point{limit_.current, unlimited_bytes};
+    LimitPoint failing_point{limit_.current_value, unlimited_bytes};
     for (int attempt = 0; attempt < kMaxLimitGuesses; ++attempt) {
-      const int64_t limit = interpolate(fitting_point, failing_point);
+      const int64_t limit = interpolate_limit(fitting_point, failing_point);
       if (limit <= fitting_point.limit || limit >= failing_point.limit) break;
       const auto point = measure_limit(limit, /*all_samples=*/false);
       if (!point) break;
@@ -237,11 +237,13 @@ class LimitSearch {
       const auto distance = static_cast<double>(failing_point.limit - fitting_point.limit);
       if (distance <= kLimitTolerance * static_cast<double>(failing_point.limit)) break;
     }
-    return verify(fitting_point.limit);
+    return verify_limit(fitting_point.limit);
   }
 
  private:
-  int64_t round_limit(int64_t limit) const { return std::max(min_limit_, limit / limit_.multiple * limit_.multiple); }
+  int64_t round_limit(int64_t limit) const {
+    return std::max(min_limit_, limit / limit_.granularity * limit_.granularity);
+  }
 
   /// Returns the memory with this value. Returns nullopt if the value is not allowed, drops most
   /// samples, or exceeds the memory of any device.
@@ -257,7 +259,7 @@ class LimitSearch {
 
   /// Returns the value where the line through both points crosses the memory limit, at least a
   /// tenth of their distance away from both, so that the interval shrinks.
-  int64_t interpolate(const LimitPoint& fitting_point, const LimitPoint& failing_point) const {
+  int64_t interpolate_limit(const LimitPoint& fitting_point, const LimitPoint& failing_point) const {
     const double distance = static_cast<double>(failing_point.limit - fitting_point.limit);
     const double extra_bytes = static_cast<double>(failing_point.bytes - fitting_point.bytes);
     const double headroom = static_cast<double>(evaluator_.limit_bytes() - fitting_point.bytes);
@@ -267,7 +269,7 @@ class LimitSearch {
 
   /// Returns the suggestion of `limit`, or of a slightly lower value, after measuring all samples.
   /// The search measured only the samples that were the largest before.
-  std::optional<Suggestion> verify(int64_t limit) {
+  std::optional<Suggestion> verify_limit(int64_t limit) {
     for (int attempt = 0; attempt < kMaxRetries; ++attempt) {
       const auto point = measure_limit(limit, /*all_samples=*/true);
       if (!point) return std::nullopt;
@@ -285,7 +287,7 @@ class LimitSearch {
                           format_with_commas(num_samples_));
     return {.arguments = format_arguments(limit_.argument_format, point.limit),
             .note = std::move(note),
-            .makes_it_fit = true,
+            .makes_plan_fit = true,
             .total_bytes = evaluator_.total_bytes(point.bytes)};
   }
 

@@ -81,15 +81,15 @@ ordered_json make_tasks_json(const Inspection& inspection) {
   return tasks;
 }
 
-ordered_json make_largest_json(const Inspection& inspection) {
-  auto largest_json = ordered_json::array();
+ordered_json make_largest_samples_json(const Inspection& inspection) {
+  auto largest_samples_json = ordered_json::array();
   for (const auto& sample : inspection.largest_samples) {
     ordered_json entry{{"index", sample.index}, {"id", sample.id}};
     entry.update(make_json(sample.shape));
     entry["predicted_bytes"] = sample.predicted_bytes > 0 ? ordered_json(sample.predicted_bytes) : ordered_json();
-    largest_json.push_back(std::move(entry));
+    largest_samples_json.push_back(std::move(entry));
   }
-  return largest_json;
+  return largest_samples_json;
 }
 
 /// Returns the statistics of packs; null without packing.
@@ -176,8 +176,9 @@ int64_t Inspection::num_duplicates() const {
 }
 
 ordered_json Inspection::to_json() const {
-  auto missing_json = make_json(missing_files);
-  for (size_t i = 0; i < missing_json.size(); ++i) missing_json[i]["first_id"] = missing_file_sample_ids.at(i);
+  auto missing_files_json = make_json(missing_files);
+  for (size_t i = 0; i < missing_files_json.size(); ++i)
+    missing_files_json[i]["first_id"] = missing_file_sample_ids.at(i);
   ordered_json json{{"dataset", dataset},
                     {"model", model},
                     {"chat_template", chat_template},
@@ -202,11 +203,11 @@ ordered_json Inspection::to_json() const {
                       {"video_frames", make_json(video_frames)}}},
                     {"tiles_are", pixel_row_name()},
                     {"ledger", ledger.to_json()},
-                    {"largest", make_largest_json(*this)},
+                    {"largest", make_largest_samples_json(*this)},
                     {"predicted_for", make_prediction_target_json(*this)},
                     {"media", num_media},
-                    {"decoded", decoded},
-                    {"missing_files", std::move(missing_json)},
+                    {"decoded", has_decoded_media},
+                    {"missing_files", std::move(missing_files_json)},
                     {"same_samples", {{"repeated", num_duplicates()}, {"groups", duplicate_samples}}},
                     {"same_files", duplicate_files},
                     {"repeated_ids", {{"ids", num_repeated_ids}, {"first", first_repeated_id}}},

@@ -67,7 +67,7 @@ std::string format_run_length(const Inspection& inspection) {
 
 std::string format_inspection_headline(const Inspection& inspection) {
   std::string text = format_usable_samples(inspection.ledger);
-  if (inspection.num_bad() > 0) text += fmt::format("; {}", format_bad_samples(inspection));
+  if (inspection.num_bad_samples() > 0) text += fmt::format("; {}", format_bad_samples(inspection));
   if (!inspection.order_error.empty() && inspection.num_usable() > 0)
     text += fmt::format("; {}", inspection.order_error);
   if (inspection.has_no_media()) text += "; none of them has an image, video or volume";
@@ -106,11 +106,12 @@ std::string describe_largest_samples(const Inspection& inspection) {
 }
 
 std::string format_usable_samples(const data::Ledger& ledger) {
-  const int64_t num_bad = ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed);
+  const int64_t num_bad_samples =
+      ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed);
   return fmt::format("{}, {} of which can be used", pluralize(ledger.samples(), "sample"),
-                     num_bad == 0                  ? "all"
-                     : num_bad == ledger.samples() ? "none"
-                                                   : format_with_commas(ledger.samples() - num_bad));
+                     num_bad_samples == 0                  ? "all"
+                     : num_bad_samples == ledger.samples() ? "none"
+                                                           : format_with_commas(ledger.samples() - num_bad_samples));
 }
 
 std::string format_source_options(const data::Source& source) {
@@ -145,10 +146,10 @@ std::string format_packs(const Inspection& inspection) {
 }
 
 std::string format_repeated_ids(const Inspection& inspection) {
-  const bool is_one = inspection.num_repeated_ids == 1;
+  const bool is_single_id = inspection.num_repeated_ids == 1;
   return fmt::format("{} {} by several samples{}{}; the ledger distinguishes them by index, --record uses the first",
-                     pluralize(inspection.num_repeated_ids, "id"), is_one ? "is shared" : "are shared",
-                     is_one ? ", " : ", the first is ", to_printable(inspection.first_repeated_id));
+                     pluralize(inspection.num_repeated_ids, "id"), is_single_id ? "is shared" : "are shared",
+                     is_single_id ? ", " : ", the first is ", to_printable(inspection.first_repeated_id));
 }
 
 std::string format_pixels(int64_t pixels) {

@@ -80,11 +80,11 @@ std::string make_group_list(const DuplicateGroups<std::string>& groups) {
       html += fmt::format("<li>{}</li>\n", escape(fmt::format("{}", fmt::join(groups[i], ", "))));
     return html + "</ul>\n";
   };
-  const size_t num_open = std::min(kOpenRows, groups.size());
-  const auto num_remaining = static_cast<int64_t>(groups.size() - num_open);
-  return make_list(0, num_open) + (num_remaining > 0 ? make_details(format_with_commas(num_remaining) + " more",
-                                                                    make_list(num_open, groups.size()))
-                                                     : "");
+  const size_t num_open_groups = std::min(kOpenRows, groups.size());
+  const auto num_remaining = static_cast<int64_t>(groups.size() - num_open_groups);
+  return make_list(0, num_open_groups) + (num_remaining > 0 ? make_details(format_with_commas(num_remaining) + " more",
+                                                                           make_list(num_open_groups, groups.size()))
+                                                            : "");
 }
 
 /// A builder of the sections of the page.
@@ -97,14 +97,14 @@ class InspectionPageBuilder {
     std::string overview = render_facts() + render_sources() + render_mixture() + render_tasks();
     std::string histograms;
     for (const auto& histogram : list_histograms(inspection_)) {
-      const bool is_one = histogram.histogram->bins.size() == 1;
-      histograms += make_panel(
-          fmt::format("{} per sample", histogram.name),
-          (is_one ? "" : render_histogram_svg(*histogram.histogram)) + make_hint(fmt::format("{}.", histogram.text)));
+      const bool has_single_bin = histogram.histogram->bins.size() == 1;
+      histograms += make_panel(fmt::format("{} per sample", histogram.name),
+                               (has_single_bin ? "" : render_histogram_svg(*histogram.histogram)) +
+                                   make_hint(fmt::format("{}.", histogram.text)));
     }
     std::string problem_panels = render_bad_samples() + render_notices(inspection_.ledger, "Notices") +
-                                 render_remarks() + render_missing_files() + render_shrunk() + render_largest() +
-                                 render_packs() + render_evaluation() + render_duplicates();
+                                 render_remarks() + render_missing_files() + render_shrunk_samples() +
+                                 render_largest_samples() + render_packs() + render_evaluation() + render_duplicates();
     std::string html = wrap_panels(overview) + wrap_panels(histograms, " small") + wrap_panels(problem_panels, " wide");
     for (const auto& sample : inspection_.shown_samples) html += render_sample(sample);
     return html;
@@ -126,7 +126,7 @@ class InspectionPageBuilder {
     add("run", format_run_length(inspection_));
     add("media",
         fmt::format("{} different {}, {}", format_with_commas(inspection_.num_media), inspection_.media_description(),
-                    inspection_.decoded ? "all decoded" : "only the headers were read"));
+                    inspection_.has_decoded_media ? "all decoded" : "only the headers were read"));
     return make_panel("Run", "<dl>\n" + rows + "</dl>\n");
   }
 
@@ -167,7 +167,7 @@ class InspectionPageBuilder {
   }
 
   std::string render_bad_samples() const {
-    if (inspection_.num_bad() == 0) return {};
+    if (inspection_.num_bad_samples() == 0) return {};
     PageTable reasons({"reason", "samples"});
     for (const auto& [reason, count] : ledger_["reasons"].items())
       reasons.add({reason, format_with_commas(count.get<int64_t>())});
@@ -207,19 +207,20 @@ class InspectionPageBuilder {
                                                        }));
   }
 
-  std::string render_shrunk() const {
-    const ordered_json& each = ledger_["shrunk"]["each"];
-    if (each.empty()) return {};
-    return make_panel(
-        "Shrunk to fit data.max_length: " + pluralize(std::ssize(each), "sample"),
-        make_long_table({"sample", "tokens", "before", "pixels", "before"}, 1, each, [](const ordered_json& sample) {
-          return std::vector<std::string>{sample["id"], format_with_commas(sample["tokens"][1]),
-                                          format_with_commas(sample["tokens"][0]), format_pixels(sample["pixels"][1]),
-                                          format_pixels(sample["pixels"][0])};
-        }));
+  std::string render_shrunk_samples() const {
+    const ordered_json& shrunk_samples = ledger_["shrunk"]["each"];
+    if (shrunk_samples.empty()) return {};
+    return make_panel("Shrunk to fit data.max_length: " + pluralize(std::ssize(shrunk_samples), "sample"),
+                      make_long_table({"sample", "tokens", "before", "pixels", "before"}, 1, shrunk_samples,
+                                      [](const ordered_json& sample) {
+                                        return std::vector<std::string>{
+                                            sample["id"], format_with_commas(sample["tokens"][1]),
+                                            format_with_commas(sample["tokens"][0]), format_pixels(sample["pixels"][1]),
+                                            format_pixels(sample["pixels"][0])};
+                                      }));
   }
 
-  std::string render_largest() const {
+  std::string render_largest_samples() const {
     if (inspection_.largest_samples.empty()) return {};
     std::vector<std::string> headers{"sample", "tokens", "labels", inspection_.media_name(),
                                      inspection_.pixel_row_name()};

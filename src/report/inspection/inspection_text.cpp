@@ -23,18 +23,18 @@ constexpr size_t kMaxMessageCharacters = 300;
 constexpr int kMinInspectionColumns = 64;
 constexpr int kMaxInspectionColumns = 100;
 /// Characters of a name or path in a table.
-constexpr size_t kNameCharacters = 32;
+constexpr size_t kMaxNameCharacters = 32;
 
-/// Returns the beginning of the text in at most kNameCharacters characters.
+/// Returns the beginning of the text in at most kMaxNameCharacters characters.
 std::string shorten_name(const std::string& text) {
-  return make_excerpt(text, kNameCharacters - 1);
+  return make_excerpt(text, kMaxNameCharacters - 1);
 }
 
-/// Returns the end of the path in at most kNameCharacters characters.
+/// Returns the end of the path in at most kMaxNameCharacters characters.
 std::string shorten_path(const std::string& path) {
   const std::string text = to_printable(path);
   size_t begin = text.size();
-  for (size_t characters = 1; begin > 0 && characters < kNameCharacters; ++characters) {
+  for (size_t characters = 1; begin > 0 && characters < kMaxNameCharacters; ++characters) {
     do --begin;
     while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80);
   }
@@ -65,23 +65,23 @@ class InspectionTextBuilder {
     add_sources();
     add_mixture();
     add_tasks();
-    for (const auto& histogram : list_histograms(inspection_)) add_bars(histogram);
+    for (const auto& histogram : list_histograms(inspection_)) add_histogram(histogram);
     add_packs();
     add_bad_samples();
     add_notices(inspection_.ledger, "Notices");
     add_remarks();
     add_missing_files();
-    add_shrunk();
-    add_largest();
+    add_shrunk_samples();
+    add_largest_samples();
     add_duplicates();
     add_evaluation();
     add_samples();
     text_ += "\n";
-    add_faint("",
-              fmt::format("Found in {}; {}.", format_seconds(inspection_.seconds),
-                          inspection_.decoded ? fmt::format("all {} were decoded", inspection_.media_description())
-                                              : fmt::format("only the headers of {} were read, --decode decodes all",
-                                                            inspection_.media_description())));
+    add_faint_text("", fmt::format("Found in {}; {}.", format_seconds(inspection_.seconds),
+                                   inspection_.has_decoded_media
+                                       ? fmt::format("all {} were decoded", inspection_.media_description())
+                                       : fmt::format("only the headers of {} were read, --decode decodes all",
+                                                     inspection_.media_description())));
     return std::move(text_);
   }
 
@@ -90,11 +90,11 @@ class InspectionTextBuilder {
   /// of Select Graphic Rendition, such as "1" for bold, "2" for faint, "1;31" for bold red.
   std::string colorize(const char* color, const std::string& text) const {
     if (!style_.color) return text;
-    const bool ends_line = text.ends_with('\n');
-    return fmt::format("\x1b[{}m{}\x1b[0m{}", color, text.substr(0, text.size() - (ends_line ? 1 : 0)),
-                       ends_line ? "\n" : "");
+    const bool has_line_break = text.ends_with('\n');
+    return fmt::format("\x1b[{}m{}\x1b[0m{}", color, text.substr(0, text.size() - (has_line_break ? 1 : 0)),
+                       has_line_break ? "\n" : "");
   }
-  void add_faint(const std::string& prefix, const std::string& text) {
+  void add_faint_text(const std::string& prefix, const std::string& text) {
     text_ += colorize("2", wrap_text(prefix, text, columns_));
   }
   void add_heading(const std::string& title) {
@@ -104,10 +104,10 @@ class InspectionTextBuilder {
     text_ += wrap_text(fmt::format("  {:<6} ", name), to_printable(text), columns_);
   }
   /// Adds the number of entries that are not listed, of `num_entries` entries.
-  void add_more(size_t num_entries) {
+  void add_hidden_count(size_t num_entries) {
     if (num_entries > kMaxListedEntries)
-      add_faint("  ", fmt::format("and {} more: --json, --html",
-                                  format_with_commas(static_cast<int64_t>(num_entries - kMaxListedEntries))));
+      add_faint_text("  ", fmt::format("and {} more: --json, --html",
+                                       format_with_commas(static_cast<int64_t>(num_entries - kMaxListedEntries))));
   }
   void add_row_header(std::string text) {
     text.erase(text.find_last_not_of(" \n") + 1);
@@ -117,11 +117,12 @@ class InspectionTextBuilder {
   void add_sources() {
     if (inspection_.sources.size() == 1 && format_source_options(inspection_.sources.front().source).empty()) return;
     add_heading("Sources");
-    add_row_header(fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kNameCharacters, "samples", "usable", "shrunk"));
+    add_row_header(
+        fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kMaxNameCharacters, "samples", "usable", "shrunk"));
     for (const auto& source : inspection_.sources) {
       const bool has_no_media = source.num_usable > 0 && source.without_media == source.num_usable;
       text_ +=
-          fmt::format("  {} {:>10} {:>10} {:>9}  {}{}", pad_text(shorten_path(source.source.path), kNameCharacters),
+          fmt::format("  {} {:>10} {:>10} {:>9}  {}{}", pad_text(shorten_path(source.source.path), kMaxNameCharacters),
                       format_with_commas(source.num_records), format_with_commas(source.num_usable),
                       format_with_commas(source.num_shrunk), has_no_media ? "no media " : "",
                       to_printable(format_source_options(source.source)));
@@ -132,9 +133,9 @@ class InspectionTextBuilder {
   void add_mixture() {
     if (inspection_.mixture_sources.empty()) return;
     add_heading("Drawn by shares");
-    add_row_header(fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kNameCharacters, "share", "usable", "epochs"));
+    add_row_header(fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kMaxNameCharacters, "share", "usable", "epochs"));
     for (const auto& source : inspection_.mixture_sources) {
-      text_ += fmt::format("  {} {:>8.1f} % {:>10} {:>9.3g}\n", pad_text(shorten_name(source.name), kNameCharacters),
+      text_ += fmt::format("  {} {:>8.1f} % {:>10} {:>9.3g}\n", pad_text(shorten_name(source.name), kMaxNameCharacters),
                            100 * source.share, format_with_commas(source.num_usable), source.epochs);
     }
   }
@@ -143,15 +144,15 @@ class InspectionTextBuilder {
     if (inspection_.tasks.size() < 2) return;
     add_heading("Tasks");
     add_row_header(
-        fmt::format("  {:<{}} {:>10} {:>13} {:>13}\n", "", kNameCharacters, "samples", "tokens", "label tokens"));
+        fmt::format("  {:<{}} {:>10} {:>13} {:>13}\n", "", kMaxNameCharacters, "samples", "tokens", "label tokens"));
     for (const auto& task : inspection_.tasks) {
-      text_ += fmt::format("  {} {:>10} {:>13} {:>13}\n", pad_text(shorten_name(task.name), kNameCharacters),
+      text_ += fmt::format("  {} {:>10} {:>13} {:>13}\n", pad_text(shorten_name(task.name), kMaxNameCharacters),
                            format_with_commas(task.samples), format_with_commas(task.tokens),
                            format_with_commas(task.label_tokens));
     }
   }
 
-  void add_bars(const NamedHistogram& histogram) {
+  void add_histogram(const NamedHistogram& histogram) {
     add_heading(fmt::format("{}: {}", histogram.name, histogram.text));
     const auto& bins = histogram.histogram->bins;
     if (bins.size() == 1) return;
@@ -174,7 +175,7 @@ class InspectionTextBuilder {
   }
 
   void add_bad_samples() {
-    if (inspection_.num_bad() == 0) return;
+    if (inspection_.num_bad_samples() == 0) return;
     add_heading(fmt::format("Cannot be used: {}", format_bad_samples(inspection_)));
     const auto ledger = inspection_.ledger.to_json();
     for (const auto& [reason, count] : ledger["reasons"].items()) {
@@ -183,9 +184,9 @@ class InspectionTextBuilder {
     size_t listed = 0;
     for (const auto& problem : ledger["problems"]) {
       if (listed++ == kMaxListedEntries) break;
-      add_faint("            ", make_excerpt(problem["message"].get<std::string>(), kMaxMessageCharacters));
+      add_faint_text("            ", make_excerpt(problem["message"].get<std::string>(), kMaxMessageCharacters));
     }
-    add_more(ledger["problems"].size());
+    add_hidden_count(ledger["problems"].size());
   }
 
   void add_notices(const data::Ledger& ledger, const char* title) {
@@ -199,8 +200,8 @@ class InspectionTextBuilder {
           columns_);
     }
     if (rows.size() > kMaxListedNotices) {
-      add_faint("  ", fmt::format("and {} more: --json, --html",
-                                  format_with_commas(static_cast<int64_t>(rows.size() - kMaxListedNotices))));
+      add_faint_text("  ", fmt::format("and {} more: --json, --html",
+                                       format_with_commas(static_cast<int64_t>(rows.size() - kMaxListedNotices))));
     }
   }
 
@@ -221,15 +222,15 @@ class InspectionTextBuilder {
                                      file.num_records > 1 ? fmt::format(" and {} more", file.num_records - 1) : ""),
                          columns_);
     }
-    add_more(inspection_.missing_files.size());
+    add_hidden_count(inspection_.missing_files.size());
   }
 
-  void add_shrunk() {
-    const auto each = inspection_.ledger.to_json()["shrunk"]["each"];
-    if (each.empty()) return;
-    add_heading(fmt::format("Shrunk to fit data.max_length: {}", pluralize(std::ssize(each), "sample")));
-    for (size_t i = 0; i < std::min(kMaxListedEntries, each.size()); ++i) {
-      const auto& sample = each[i];
+  void add_shrunk_samples() {
+    const auto shrunk_samples = inspection_.ledger.to_json()["shrunk"]["each"];
+    if (shrunk_samples.empty()) return;
+    add_heading(fmt::format("Shrunk to fit data.max_length: {}", pluralize(std::ssize(shrunk_samples), "sample")));
+    for (size_t i = 0; i < std::min(kMaxListedEntries, shrunk_samples.size()); ++i) {
+      const auto& sample = shrunk_samples[i];
       text_ += wrap_text("  ",
                          fmt::format("{}: {} → {} tokens, {} → {}", to_printable(sample["id"].get<std::string>()),
                                      format_with_commas(sample["tokens"][0].get<int64_t>()),
@@ -238,24 +239,24 @@ class InspectionTextBuilder {
                                      format_pixels(sample["pixels"][1].get<int64_t>())),
                          columns_);
     }
-    add_more(each.size());
+    add_hidden_count(shrunk_samples.size());
   }
 
-  void add_largest() {
+  void add_largest_samples() {
     if (inspection_.largest_samples.empty()) return;
     add_heading(inspection_.prediction_target ? "Most memory" : "Largest samples");
-    add_row_header(fmt::format("  {:<{}} {:>8} {:>8} {:>7} {:>8} {:>9}\n", "", kNameCharacters, "tokens", "labels",
+    add_row_header(fmt::format("  {:<{}} {:>8} {:>8} {:>7} {:>8} {:>9}\n", "", kMaxNameCharacters, "tokens", "labels",
                                inspection_.media_name(), inspection_.pixel_row_name(),
                                inspection_.prediction_target ? "memory" : ""));
     for (size_t i = 0; i < std::min(kMaxListedEntries, inspection_.largest_samples.size()); ++i) {
       const auto& sample = inspection_.largest_samples[i];
-      text_ += fmt::format("  {} {:>8} {:>8} {:>7} {:>8}", pad_text(shorten_name(sample.id), kNameCharacters),
+      text_ += fmt::format("  {} {:>8} {:>8} {:>7} {:>8}", pad_text(shorten_name(sample.id), kMaxNameCharacters),
                            format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.label_tokens),
                            sample.shape.num_media, format_with_commas(sample.shape.pixel_rows));
       if (sample.predicted_bytes > 0) text_ += fmt::format(" {:>9}", format_gigabytes(sample.predicted_bytes));
       text_ += "\n";
     }
-    add_faint("  ", describe_largest_samples(inspection_));
+    add_faint_text("  ", describe_largest_samples(inspection_));
   }
 
   void add_duplicates() {
@@ -286,7 +287,7 @@ class InspectionTextBuilder {
         names.push_back(fmt::format("and {} more", all_groups[i].size() - kMaxNamesPerGroup));
       text_ += wrap_text("  ", fmt::format("{}", fmt::join(names, ", ")), columns_);
     }
-    add_more(all_groups.size());
+    add_hidden_count(all_groups.size());
   }
 
   void add_evaluation() {
@@ -340,10 +341,10 @@ class InspectionTextBuilder {
       }
       text_ += to_printable_lines(mark_answers(sample.chat));
       if (!text_.ends_with('\n')) text_ += "\n";
-      add_faint("",
-                fmt::format("{} tokens: {} media tokens, {} label tokens (between ⟦ and ⟧); {}",
-                            format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.image_tokens),
-                            format_with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_)));
+      add_faint_text(
+          "", fmt::format("{} tokens: {} media tokens, {} label tokens (between ⟦ and ⟧); {}",
+                          format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.image_tokens),
+                          format_with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_)));
     }
   }
 

@@ -19,16 +19,16 @@ namespace {
 using memory::Component;
 
 /// Returns "vision all" or "vision 9".
-std::string format_tower(const char* tower, int64_t recomputed, int64_t blocks) {
+std::string format_recomputed_tower(const char* tower, int64_t recomputed, int64_t blocks) {
   return recomputed == blocks ? fmt::format("{} all", tower) : fmt::format("{} {}", tower, recomputed);
 }
 
 std::string format_model(const planner::Plan& plan) {
   const auto& detail = plan.detail;
   std::vector<std::string> frozen;
-  if (plan.job.frozen.vision_tower) frozen.emplace_back("vision tower");
-  if (plan.job.frozen.projector) frozen.emplace_back("projector");
-  if (plan.job.frozen.language_model) frozen.emplace_back("language model");
+  if (plan.job.frozen_parts.vision_tower) frozen.emplace_back("vision tower");
+  if (plan.job.frozen_parts.projector) frozen.emplace_back("projector");
+  if (plan.job.frozen_parts.language_model) frozen.emplace_back("language model");
   const std::string trained_text =
       detail.num_trainable_parameters == detail.num_parameters
           ? "all trained"
@@ -76,14 +76,14 @@ std::string format_gpu(const planner::Plan& plan) {
   return text;
 }
 
-std::string format_margin(const planner::Plan& plan) {
+std::string format_memory_margin(const planner::Plan& plan) {
   return fmt::format("{} kept free, {:g} % of the GPU (mode {})", format_gigabytes(plan.limit.margin_bytes),
                      plan.limit.margin_percent, planner::to_string(plan.mode));
 }
 
-std::string format_context(const planner::Plan& plan) {
+std::string format_cuda_context(const planner::Plan& plan) {
   std::string text = fmt::format("{} for CUDA outside PyTorch's memory{}", format_gigabytes(plan.limit.context_bytes),
-                                 plan.target.context_measured ? "" : " (not measured)");
+                                 plan.target.is_context_measured ? "" : " (not measured)");
   if (plan.limit.communication_bytes > 0) {
     text += fmt::format(", {} for NCCL (estimated)", format_gigabytes(plan.limit.communication_bytes));
   }
@@ -91,7 +91,7 @@ std::string format_context(const planner::Plan& plan) {
 }
 
 /// Returns the predicted communication, and the rank that needs the most memory.
-std::string format_ranks(const planner::Plan& plan) {
+std::string format_communication(const planner::Plan& plan) {
   const planner::Communication& communication = *plan.communication;
   std::string text = fmt::format("{}{} over {}; a step reduces {}{} in {}: predicted {}, of which {} not overlapped",
                                  pluralize(plan.workload.world_size, "rank"),
@@ -101,21 +101,21 @@ std::string format_ranks(const planner::Plan& plan) {
                                  format_bytes(communication.bytes()), pluralize(communication.num_calls(), "call"),
                                  format_seconds(communication.seconds), format_seconds(communication.exposed_seconds));
   if (plan.rank_steps.empty()) return text;
-  const auto max_step = std::ranges::max_element(
+  const auto max_rank_step = std::ranges::max_element(
       plan.rank_steps, {}, [](const planner::RankStep& step) { return step.peaks.reserved_bytes; });
-  return text +
-         fmt::format("; in the sampled steps rank {} needs the most memory, {} (the worst step fits on every rank)",
-                     max_step->rank, format_gigabytes(max_step->peaks.reserved_bytes + plan.overhead_bytes()));
+  return text + fmt::format(
+                    "; in the sampled steps rank {} needs the most memory, {} (the worst step fits on every rank)",
+                    max_rank_step->rank, format_gigabytes(max_rank_step->peaks.reserved_bytes + plan.overhead_bytes()));
 }
 
-std::string format_step(const planner::Plan& plan) {
-  const planner::StepConfig& step_config = plan.best.step_config;
+std::string format_step_config(const planner::Plan& plan) {
+  const planner::StepConfig& step_config = plan.best_estimate.step_config;
   return fmt::format("{}, loss in chunks of {}{}", format_vision_pass(plan),
                      pluralize(step_config.loss_chunk_rows, "row"),
                      step_config.expandable_segments ? ", expandable segments" : "");
 }
 
-std::string format_module(const memory::MemoryTag& tag) {
+std::string format_component(const memory::MemoryTag& tag) {
   switch (tag.component) {
     case Component::kVision:
       return tag.block < 0 ? "vision tower outside its blocks" : fmt::format("vision block {}", tag.block);
@@ -160,30 +160,32 @@ std::string format_seconds(double seconds) {
 std::string format_recompute(const models::RecomputeBlocks& blocks, const planner::DryRunDetail& detail) {
   if (blocks == models::RecomputeBlocks{}) return "none";
   if (blocks == models::RecomputeBlocks{detail.vision_blocks, detail.language_blocks}) return "all";
-  std::vector<std::string> towers;
-  if (blocks.vision > 0) towers.push_back(format_tower("vision", blocks.vision, detail.vision_blocks));
-  if (blocks.language > 0) towers.push_back(format_tower("language", blocks.language, detail.language_blocks));
-  if (blocks.language_selective > 0) towers.back() += fmt::format("/{}", blocks.language_selective);
-  return fmt::format("{}", fmt::join(towers, ", "));
+  std::vector<std::string> recomputed_towers;
+  if (blocks.vision > 0)
+    recomputed_towers.push_back(format_recomputed_tower("vision", blocks.vision, detail.vision_blocks));
+  if (blocks.language > 0)
+    recomputed_towers.push_back(format_recomputed_tower("language", blocks.language, detail.language_blocks));
+  if (blocks.language_selective > 0) recomputed_towers.back() += fmt::format("/{}", blocks.language_selective);
+  return fmt::format("{}", fmt::join(recomputed_towers, ", "));
 }
 
 std::string format_vision_pass(const planner::Plan& plan) {
-  const int64_t tiles = plan.best.step_config.vision_tiles_per_pass;
+  const int64_t tiles = plan.best_estimate.step_config.vision_tiles_per_pass;
   const data::SampleShape& shape = plan.worst_batch.shapes.front();
   if (shape.grids.empty()) {
     return tiles == 0 ? "all tiles in one vision pass" : fmt::format("{} per vision pass", pluralize(tiles, "tile"));
   }
   if (tiles == 0) return "all patches in one vision pass";
-  const bool is_one_image = std::all_of(shape.grids.begin(), shape.grids.end(), [tiles](const data::PatchGrid& grid) {
-    return grid.patches_per_frame() >= tiles;
-  });
-  return is_one_image ? "one image per vision pass"
-                      : fmt::format("{} patches per vision pass", format_with_commas(tiles));
+  const bool is_one_image_per_pass =
+      std::all_of(shape.grids.begin(), shape.grids.end(),
+                  [tiles](const data::PatchGrid& grid) { return grid.patches_per_frame() >= tiles; });
+  return is_one_image_per_pass ? "one image per vision pass"
+                               : fmt::format("{} patches per vision pass", format_with_commas(tiles));
 }
 
-std::string format_training(const planner::Plan& plan) {
+std::string format_training_method(const planner::Plan& plan) {
   if (plan.job.lora) return fmt::format("LoRA of rank {}", plan.job.lora->rank);
-  const auto& frozen = plan.job.frozen;
+  const auto& frozen = plan.job.frozen_parts;
   return frozen.vision_tower || frozen.projector || frozen.language_model || frozen.mask_encoder ? "partial fine-tuning"
                                                                                                  : "full fine-tuning";
 }
@@ -191,7 +193,7 @@ std::string format_training(const planner::Plan& plan) {
 std::string format_memory_tag(const memory::MemoryTag& tag, bool backward) {
   const bool is_in_pass = tag.component == Component::kVision || tag.component == Component::kLanguage ||
                           tag.component == Component::kMasks || tag.component == Component::kLoss;
-  std::string text = format_module(tag);
+  std::string text = format_component(tag);
   if (backward) return text + ", backward pass";
   return is_in_pass ? text + ", forward pass" : text;
 }
@@ -200,24 +202,24 @@ std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
   std::vector<PlanFact> facts{{"model", format_model(plan)}, {"sample", format_worst_sample(plan.worst_batch)}};
   if (plan.average_step) facts.push_back({"average", format_average_step(*plan.average_step)});
   facts.insert(facts.end(), {{"GPU", format_gpu(plan)},
-                             {"margin", format_margin(plan)},
-                             {"context", format_context(plan)},
-                             {"step", format_step(plan)}});
-  if (plan.communication) facts.push_back({"ranks", format_ranks(plan)});
+                             {"margin", format_memory_margin(plan)},
+                             {"context", format_cuda_context(plan)},
+                             {"step", format_step_config(plan)}});
+  if (plan.communication) facts.push_back({"ranks", format_communication(plan)});
   return facts;
 }
 
 namespace {
 
 /// The cells of a row of the alternatives.
-struct TableCells {
+struct AlternativeCells {
   std::string mark, micro_batch, recomputed, memory, step, tokens_per_second, fits;
 };
 
 /// Columns of a row with tokens per second, which narrower tables omit.
 constexpr int kMinColumnsForSpeed = 74;
 
-std::string format_row(const TableCells& cells, int columns) {
+std::string format_alternative_row(const AlternativeCells& cells, int columns) {
   const std::string speed = columns < kMinColumnsForSpeed ? "" : fmt::format(" {:>9}", cells.tokens_per_second);
   return fmt::format("{:1} {:<11} {:<24} {:>9} {:>8}{}  {}", cells.mark, cells.micro_batch, cells.recomputed,
                      cells.memory, cells.step, speed, cells.fits);
@@ -228,13 +230,13 @@ std::string format_row(const TableCells& cells, int columns) {
 std::vector<planner::StepEstimate> list_alternatives(const planner::Plan& plan) {
   std::vector<planner::StepEstimate> estimates = plan.alternatives;
   const auto is_best = [&](const planner::StepEstimate& estimate) {
-    return estimate.step_config == plan.best.step_config;
+    return estimate.step_config == plan.best_estimate.step_config;
   };
   if (std::any_of(estimates.begin(), estimates.end(), is_best)) return estimates;
   const auto position = std::find_if(estimates.begin(), estimates.end(), [&](const planner::StepEstimate& estimate) {
-    return estimate.step_config.micro_batch_size >= plan.best.step_config.micro_batch_size;
+    return estimate.step_config.micro_batch_size >= plan.best_estimate.step_config.micro_batch_size;
   });
-  estimates.insert(position, plan.best);
+  estimates.insert(position, plan.best_estimate);
   return estimates;
 }
 
@@ -257,11 +259,11 @@ std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estima
   return indices;
 }
 
-TableCells make_cells(const planner::StepEstimate& estimate, const planner::Plan& plan) {
-  const char* const prefix = estimate.from_dry_run ? "" : "~";
+AlternativeCells make_alternative_cells(const planner::StepEstimate& estimate, const planner::Plan& plan) {
+  const char* const prefix = estimate.is_from_dry_run ? "" : "~";
   const int64_t size = estimate.step_config.micro_batch_size;
   return {
-      .mark = estimate.step_config == plan.best.step_config ? ">" : "",
+      .mark = estimate.step_config == plan.best_estimate.step_config ? ">" : "",
       .micro_batch = fmt::format("{} x {}", size, plan.workload.samples_per_rank() / size),
       .recomputed = format_recompute(estimate.step_config.recompute, plan.detail),
       .memory = fmt::format("{}{}", prefix, format_gigabytes(plan.total_bytes(estimate))),
@@ -272,7 +274,7 @@ TableCells make_cells(const planner::StepEstimate& estimate, const planner::Plan
 
 /// Returns the passes of the best config if any estimate has others; empty if all are equal.
 std::string describe_smaller_passes(const std::vector<planner::StepEstimate>& estimates, const planner::Plan& plan) {
-  const planner::StepConfig& best_config = plan.best.step_config;
+  const planner::StepConfig& best_config = plan.best_estimate.step_config;
   const auto has_other_passes = [&](const planner::StepEstimate& estimate) {
     return estimate.step_config.vision_tiles_per_pass != best_config.vision_tiles_per_pass ||
            estimate.step_config.loss_chunk_rows != best_config.loss_chunk_rows;
@@ -286,24 +288,25 @@ std::string describe_smaller_passes(const std::vector<planner::StepEstimate>& es
 
 AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows, int columns) {
   const auto estimates = list_alternatives(plan);
-  const TableCells header{"", "micro-batch", "blocks recomputed", "memory", "step", "tokens/s", "fits"};
-  AlternativesTable table{.header = format_row(header, columns),
+  const AlternativeCells header{"", "micro-batch", "blocks recomputed", "memory", "step", "tokens/s", "fits"};
+  AlternativesTable table{.header = format_alternative_row(header, columns),
                           .lines = {},
-                          .num_hidden = 0,
-                          .best_difference = describe_smaller_passes(estimates, plan)};
-  for (const size_t index : select_rows(estimates, plan.best.step_config, max_rows)) {
+                          .num_hidden_alternatives = 0,
+                          .best_config_passes = describe_smaller_passes(estimates, plan)};
+  for (const size_t index : select_rows(estimates, plan.best_estimate.step_config, max_rows)) {
     const planner::StepEstimate& estimate = estimates[index];
-    table.lines.push_back({format_row(make_cells(estimate, plan), columns),
-                           estimate.step_config == plan.best.step_config, estimate.fits, estimate.from_dry_run});
+    table.lines.push_back({format_alternative_row(make_alternative_cells(estimate, plan), columns),
+                           estimate.step_config == plan.best_estimate.step_config, estimate.fits,
+                           estimate.is_from_dry_run});
   }
-  table.num_hidden = estimates.size() - table.lines.size();
+  table.num_hidden_alternatives = estimates.size() - table.lines.size();
   return table;
 }
 
 std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {
   using memory::Component;
   using Kind = MemoryRow::Kind;
-  const memory::ComponentBytes& peak = plan.detail.peak.by_component;
+  const memory::ComponentBytes& peak = plan.detail.peak.bytes_by_component;
   const auto bytes = [&](Component component) { return peak[static_cast<size_t>(component)]; };
   const int64_t allocated = std::accumulate(peak.begin(), peak.end(), int64_t{0});
   std::vector<MemoryRow> rows;
@@ -314,8 +317,8 @@ std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {
   }
   rows.push_back({"input and other", bytes(Component::kInput) + bytes(Component::kOther)});
   rows.push_back({"workspace", bytes(Component::kWorkspace)});
-  rows.push_back({"fragmentation", plan.best.peaks.reserved_bytes - allocated});
-  rows.push_back({plan.target.context_measured ? "context" : "context (not measured)", plan.limit.context_bytes});
+  rows.push_back({"fragmentation", plan.best_estimate.peaks.reserved_bytes - allocated});
+  rows.push_back({plan.target.is_context_measured ? "context" : "context (not measured)", plan.limit.context_bytes});
   if (plan.limit.communication_bytes > 0) rows.push_back({"NCCL (estimated)", plan.limit.communication_bytes});
   const int64_t free_bytes = plan.limit.gpu_bytes - plan.total_bytes() - plan.limit.margin_bytes;
   if (free_bytes >= 0) rows.push_back({"free", free_bytes, Kind::kFree});

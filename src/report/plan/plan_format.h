@@ -24,7 +24,7 @@ std::string format_recompute(const models::RecomputeBlocks& blocks, const planne
 std::string format_vision_pass(const planner::Plan& plan);
 
 /// Returns "LoRA of rank 16" or "full fine-tuning".
-std::string format_training(const planner::Plan& plan);
+std::string format_training_method(const planner::Plan& plan);
 
 /// Returns the position in a step: "language block 12, backward pass".
 std::string format_memory_tag(const memory::MemoryTag& tag, bool backward);
@@ -42,19 +42,19 @@ std::vector<PlanFact> list_plan_facts(const planner::Plan& plan);
 /// A line of the table of alternatives.
 struct AlternativeLine {
   std::string text;
-  bool is_best = false;       ///< whether it is the config that the plan chose
-  bool fits = false;          ///< whether its memory fits
-  bool from_dry_run = false;  ///< false: interpolated between dry runs
+  bool is_best = false;          ///< whether it is the config that the plan chose
+  bool fits = false;             ///< whether its memory fits
+  bool is_from_dry_run = false;  ///< false: interpolated between dry runs
 };
 
 /// The table of alternatives, as text.
 struct AlternativesTable {
   std::string header;
   std::vector<AlternativeLine> lines;
-  size_t num_hidden = 0;  ///< alternatives that are not in `lines`
+  size_t num_hidden_alternatives = 0;  ///< alternatives that are not in `lines`
   /// Passes of the best config if the alternatives have others: "1 tile per vision pass and …";
   /// empty if all are equal.
-  std::string best_difference;
+  std::string best_config_passes;
 };
 
 /// Returns the best config and the alternatives with the closest micro-batch sizes: at most

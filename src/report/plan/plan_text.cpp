@@ -42,7 +42,7 @@ class PlanTextBuilder {
     add_memory();
     add_alternatives();
     add_suggestions();
-    add_effort();
+    add_planning_stats();
     return std::move(text_);
   }
 
@@ -50,9 +50,9 @@ class PlanTextBuilder {
   /// Returns `text` with ANSI color codes, which end before a final line break.
   std::string colorize(const char* color, const std::string& text) const {
     if (!style_.color || color == kPlain) return text;
-    const bool ends_line = text.ends_with('\n');
-    const std::string line = ends_line ? text.substr(0, text.size() - 1) : text;
-    return fmt::format("\x1b[{}m{}\x1b[0m{}", color, line, ends_line ? "\n" : "");
+    const bool has_line_break = text.ends_with('\n');
+    const std::string line = has_line_break ? text.substr(0, text.size() - 1) : text;
+    return fmt::format("\x1b[{}m{}\x1b[0m{}", color, line, has_line_break ? "\n" : "");
   }
 
   void add_heading(const std::string& title) {
@@ -92,10 +92,10 @@ class PlanTextBuilder {
   void add_gpu_mark(const BarScale& scale) {
     const int end =
         static_cast<int>(static_cast<double>(plan_.limit.gpu_bytes) / static_cast<double>(scale.bytes) * scale.columns);
-    std::string mark = fmt::format("GPU {} |", format_gigabytes(plan_.limit.gpu_bytes));
-    if (end < count_columns(mark)) mark = fmt::format("| GPU {}", format_gigabytes(plan_.limit.gpu_bytes));
-    const int indent = mark.front() == '|' ? std::max(0, end - 1) : end - count_columns(mark);
-    text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, mark));
+    std::string gpu_mark = fmt::format("GPU {} |", format_gigabytes(plan_.limit.gpu_bytes));
+    if (end < count_columns(gpu_mark)) gpu_mark = fmt::format("| GPU {}", format_gigabytes(plan_.limit.gpu_bytes));
+    const int indent = gpu_mark.front() == '|' ? std::max(0, end - 1) : end - count_columns(gpu_mark);
+    text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, gpu_mark));
   }
 
   void add_memory_row(const MemoryRow& row, int64_t offset, const char* color, const BarScale& scale) {
@@ -118,17 +118,18 @@ class PlanTextBuilder {
     add_heading(fmt::format("Alternatives (micro-batch x accumulation; {} vision and {} language blocks)",
                             plan_.detail.vision_blocks, plan_.detail.language_blocks));
     text_ += colorize(kFaint, fmt::format("{}\n", table.header));
-    bool has_interpolated = false;
+    bool has_interpolated_lines = false;
     for (const auto& line : table.lines) {
       text_ += colorize(line.is_best ? kBold : line.fits ? kPlain : kFaint, fmt::format("{}\n", line.text));
-      has_interpolated = has_interpolated || !line.from_dry_run;
+      has_interpolated_lines = has_interpolated_lines || !line.is_from_dry_run;
     }
     const auto add_note = [&](const char* mark, const std::string& text) {
       text_ += colorize(kFaint, wrap_text(mark, text, columns_));
     };
-    if (!table.best_difference.empty()) add_note("> ", fmt::format("uses {}", table.best_difference));
-    if (has_interpolated) add_note("~ ", "interpolated between dry runs; the other rows are dry runs");
-    if (table.num_hidden > 0) add_note("  ", fmt::format("{} more rows: --json", table.num_hidden));
+    if (!table.best_config_passes.empty()) add_note("> ", fmt::format("uses {}", table.best_config_passes));
+    if (has_interpolated_lines) add_note("~ ", "interpolated between dry runs; the other rows are dry runs");
+    if (table.num_hidden_alternatives > 0)
+      add_note("  ", fmt::format("{} more rows: --json", table.num_hidden_alternatives));
   }
 
   void add_suggestions() {
@@ -138,9 +139,9 @@ class PlanTextBuilder {
     add_heading(fmt::format("{}{}", plan_.fits ? "Suggestions to make it faster" : "Suggestions to make it fit",
                             has_arguments ? " (append one line to the command)" : ""));
     for (const auto& suggestion : plan_.suggestions) {
-      const char* const color = plan_.fits ? kPlain : suggestion.makes_it_fit ? kGreen : kRed;
+      const char* const color = plan_.fits ? kPlain : suggestion.makes_plan_fit ? kGreen : kRed;
       if (suggestion.arguments.empty()) {
-        const char* const mark = suggestion.makes_it_fit ? "  + " : "  - ";
+        const char* const mark = suggestion.makes_plan_fit ? "  + " : "  - ";
         text_ += colorize(color, wrap_text(mark, to_printable(suggestion.note), columns_));
       } else {
         // A line of its own without breaks, so that the user can copy it.
@@ -151,7 +152,7 @@ class PlanTextBuilder {
     }
   }
 
-  void add_effort() {
+  void add_planning_stats() {
     const std::string note = fmt::format(
         "Found in {} with {} dry runs on a virtual GPU. Step times are predicted from counted operations, not "
         "measured.",
@@ -185,8 +186,8 @@ namespace {
 
 /// Returns "recomputing all blocks" or "recomputing 9 of 27 vision and 12 of 24 language blocks";
 /// empty without recomputation.
-std::string format_recomputation(const planner::Plan& plan) {
-  const auto& blocks = plan.best.step_config.recompute;
+std::string format_recompute_clause(const planner::Plan& plan) {
+  const auto& blocks = plan.best_estimate.step_config.recompute;
   const auto& detail = plan.detail;
   if (blocks == models::RecomputeBlocks{}) return {};
   if (blocks == models::RecomputeBlocks{detail.vision_blocks, detail.language_blocks}) return "recomputing all blocks";
@@ -219,9 +220,9 @@ std::string format_constraints(const planner::StepConstraints& constraints) {
 
 /// Returns the settings that need the least memory: "micro-batch 1, recomputing all blocks".
 std::string format_min_memory_config(const planner::Plan& plan) {
-  const planner::StepConfig& step_config = plan.best.step_config;
+  const planner::StepConfig& step_config = plan.best_estimate.step_config;
   std::string text = fmt::format("micro-batch {}", step_config.micro_batch_size);
-  if (const std::string blocks = format_recomputation(plan); !blocks.empty()) text += ", " + blocks;
+  if (const std::string blocks = format_recompute_clause(plan); !blocks.empty()) text += ", " + blocks;
   if (step_config.vision_tiles_per_pass > 0) text += ", " + format_vision_pass(plan);
   if (step_config.loss_chunk_rows != planner::StepConfig{}.loss_chunk_rows) {
     text += ", loss in chunks of " + pluralize(step_config.loss_chunk_rows, "row");
@@ -238,7 +239,7 @@ std::string format_unfit_headline(const planner::Plan& plan) {
           : "";
   return fmt::format(
       "does not fit: {} of {} needs at least {}{} ({}), the GPU has {} after its margin{}; {} are missing",
-      format_training(plan), to_printable(plan.model), format_gigabytes(plan.total_bytes()),
+      format_training_method(plan), to_printable(plan.model), format_gigabytes(plan.total_bytes()),
       format_constraints(plan.constraints), format_min_memory_config(plan), format_gigabytes(usable), other_processes,
       format_gigabytes(compute_missing_bytes(plan)));
 }
@@ -268,23 +269,24 @@ std::string format_plan_headline(const planner::Plan& plan) {
   }
   const planner::Workload& workload = plan.workload;
   const std::string batch =
-      workload.packed ? fmt::format("{} of {}", pluralize(workload.samples_per_rank() * workload.world_size, "sample"),
-                                    pluralize(workload.global_batch_size, "pack"))
-                      : fmt::format("global batch {}", workload.global_batch_size);
-  std::string text = fmt::format("fits: {:.1f} of {:.1f} GB, micro-batch {} x accumulation {}{} = {}",
-                                 to_gigabytes(plan.total_bytes()), to_gigabytes(plan.limit.gpu_bytes),
-                                 plan.best.step_config.micro_batch_size, plan.accumulation_steps(), ranks, batch);
+      workload.packing ? fmt::format("{} of {}", pluralize(workload.samples_per_rank() * workload.world_size, "sample"),
+                                     pluralize(workload.global_batch_size, "pack"))
+                       : fmt::format("global batch {}", workload.global_batch_size);
+  std::string text =
+      fmt::format("fits: {:.1f} of {:.1f} GB, micro-batch {} x accumulation {}{} = {}",
+                  to_gigabytes(plan.total_bytes()), to_gigabytes(plan.limit.gpu_bytes),
+                  plan.best_estimate.step_config.micro_batch_size, plan.accumulation_steps(), ranks, batch);
   if (plan.split)
     text += fmt::format(" for the largest samples, {:.1f} micro-batches per step on average",
                         plan.split->micro_batches_per_step);
-  if (const std::string blocks = format_recomputation(plan); !blocks.empty()) text += ", " + blocks;
-  return text + ", " + format_training(plan);
+  if (const std::string blocks = format_recompute_clause(plan); !blocks.empty()) text += ", " + blocks;
+  return text + ", " + format_training_method(plan);
 }
 
 std::string format_plan_error(const planner::Plan& plan) {
   auto suggestions = plan.suggestions;
   std::stable_partition(suggestions.begin(), suggestions.end(),
-                        [](const planner::Suggestion& suggestion) { return suggestion.makes_it_fit; });
+                        [](const planner::Suggestion& suggestion) { return suggestion.makes_plan_fit; });
   std::string text = format_plan_headline(plan);
   for (const auto& suggestion : suggestions) text += "\n  " + to_printable(suggestion.text());
   return text;
@@ -315,7 +317,7 @@ std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, c
   for (const auto& row : rows) {
     if (row.unavailable_reason.empty()) {
       text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", row.name, format_gigabytes(row.single_sample_bytes),
-                          format_seconds(row.single_sample.step_seconds), format_best_plan(row));
+                          format_seconds(row.single_sample_estimate.step_seconds), format_best_plan(row));
     } else {
       text += wrap_text(fmt::format("  {:<14} ", row.name), fmt::format("- {}", to_printable(row.unavailable_reason)),
                         columns);

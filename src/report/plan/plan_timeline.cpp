@@ -24,27 +24,27 @@ using memory::Component;
 constexpr size_t kMaxTimelinePoints = 20'000;
 
 /// A layer of the chart: the memory of one component.
-struct ChartLayer {
+struct ChartSeries {
   Component component;
   const char* key;  ///< names its color in plan_timeline.css
 };
 
 /// Layers from the bottom of the chart to the top. Components that persist through a step come
 /// first.
-constexpr std::array kChartLayers{
-    ChartLayer{Component::kWeights, "weights"},     ChartLayer{Component::kOptimizer, "optimizer"},
-    ChartLayer{Component::kGradients, "gradients"}, ChartLayer{Component::kWorkspace, "workspace"},
-    ChartLayer{Component::kOther, "other"},         ChartLayer{Component::kInput, "input"},
-    ChartLayer{Component::kVision, "vision"},       ChartLayer{Component::kLanguage, "language"},
-    ChartLayer{Component::kMasks, "masks"},         ChartLayer{Component::kLoss, "loss"}};
-static_assert(kChartLayers.size() == memory::kNumComponents);
+constexpr std::array kAllChartSeries{
+    ChartSeries{Component::kWeights, "weights"},     ChartSeries{Component::kOptimizer, "optimizer"},
+    ChartSeries{Component::kGradients, "gradients"}, ChartSeries{Component::kWorkspace, "workspace"},
+    ChartSeries{Component::kOther, "other"},         ChartSeries{Component::kInput, "input"},
+    ChartSeries{Component::kVision, "vision"},       ChartSeries{Component::kLanguage, "language"},
+    ChartSeries{Component::kMasks, "masks"},         ChartSeries{Component::kLoss, "loss"}};
+static_assert(kAllChartSeries.size() == memory::kNumComponents);
 
 std::string escape_text(std::string_view text) {
   return escape_html(to_printable(text));
 }
 
-int64_t get_component_bytes(const planner::TimelinePoint& point, const ChartLayer& layer) {
-  return point.by_component[static_cast<size_t>(layer.component)];
+int64_t get_component_bytes(const planner::TimelinePoint& point, const ChartSeries& series) {
+  return point.bytes_by_component[static_cast<size_t>(series.component)];
 }
 
 /// A table of strings, numbered in the order of first use.
@@ -70,15 +70,15 @@ nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_
   size_t previous_event = 0;
   for (const size_t event : events) {
     const auto& point = timeline[event];
-    auto row =
-        nlohmann::json::array({event - previous_event, tags.get_index(format_memory_tag(point.tag, point.is_backward))});
-    for (size_t i = 0; i < kChartLayers.size(); ++i) {
+    auto row = nlohmann::json::array(
+        {event - previous_event, tags.get_index(format_memory_tag(point.tag, point.is_backward))});
+    for (size_t i = 0; i < kAllChartSeries.size(); ++i) {
       const int64_t change =
-          get_component_bytes(point, kChartLayers[i]) - get_component_bytes(previous, kChartLayers[i]);
+          get_component_bytes(point, kAllChartSeries[i]) - get_component_bytes(previous, kAllChartSeries[i]);
       if (change != 0) row.insert(row.end(), {i, change});
     }
     const int64_t change = point.reserved_bytes - previous.reserved_bytes;
-    if (change != 0) row.insert(row.end(), {kChartLayers.size(), change});
+    if (change != 0) row.insert(row.end(), {kAllChartSeries.size(), change});
     rows.push_back(std::move(row));
     previous = point;
     previous_event = event;
@@ -90,7 +90,7 @@ nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_
 nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<size_t>& events) {
   const Timeline& timeline = plan.detail.timeline;
   auto components = nlohmann::json::array();
-  for (const auto& layer : kChartLayers) components.push_back({{"key", layer.key}});
+  for (const auto& series : kAllChartSeries) components.push_back({{"key", series.key}});
   auto phases = nlohmann::json::array();
   for (const auto& phase : find_phases(timeline)) phases.push_back({phase.first_event, phase.micro_batch, phase.pass});
   StringTable tags;
@@ -111,13 +111,13 @@ nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<s
 std::string make_component_rows(const planner::TimelinePoint& peak) {
   const int64_t allocated = sum_allocated_bytes(peak);
   std::string rows;
-  for (size_t i = kChartLayers.size(); i-- > 0;) {
-    const ChartLayer& layer = kChartLayers[i];
-    const int64_t bytes = get_component_bytes(peak, layer);
+  for (size_t i = kAllChartSeries.size(); i-- > 0;) {
+    const ChartSeries& series = kAllChartSeries[i];
+    const int64_t bytes = get_component_bytes(peak, series);
     rows += fmt::format(
         "<tr><td><span class=\"swatch\" style=\"background:var(--{})\"></span>{}</td><td>{}</td><td>{:.0f} %</td>"
         "<td data-cursor=\"{}\"></td></tr>\n",
-        layer.key, memory::to_string(layer.component), escape_html(format_gigabytes(bytes)),
+        series.key, memory::to_string(series.component), escape_html(format_gigabytes(bytes)),
         100 * static_cast<double>(bytes) / static_cast<double>(allocated), i);
   }
   rows += fmt::format(
@@ -126,7 +126,7 @@ std::string make_component_rows(const planner::TimelinePoint& peak) {
   rows += fmt::format(
       "<tr><td><span class=\"swatch line\" style=\"background:var(--reserved)\"></span>reserved</td><td>{}</td>"
       "<td></td><td data-cursor=\"{}\"></td></tr>",
-      escape_html(format_gigabytes(peak.reserved_bytes)), kChartLayers.size());
+      escape_html(format_gigabytes(peak.reserved_bytes)), kAllChartSeries.size());
   return rows;
 }
 
@@ -137,8 +137,8 @@ std::string make_gpu_rows(const planner::Plan& plan) {
     rows += fmt::format("<tr{}><td>{}</td><td>{}</td></tr>\n", style, escape_text(name),
                         escape_html(format_gigabytes(bytes)));
   };
-  add("", "reserved by PyTorch", plan.best.peaks.reserved_bytes);
-  const std::string measured = plan.target.context_measured ? "" : " (not measured)";
+  add("", "reserved by PyTorch", plan.best_estimate.peaks.reserved_bytes);
+  const std::string measured = plan.target.is_context_measured ? "" : " (not measured)";
   add("", fmt::format("CUDA context{}", measured), plan.limit.context_bytes);
   if (plan.limit.communication_bytes > 0) add("", "NCCL (estimated)", plan.limit.communication_bytes);
   add(" class=\"total\"", "in use", plan.total_bytes());
@@ -190,7 +190,7 @@ std::string format_notes(const planner::Plan& plan, size_t num_shown) {
 std::string render_plan_timeline(const planner::Plan& plan) {
   const Timeline& timeline = plan.detail.timeline;
   VLMTRAIN_CHECK(!timeline.empty(), "the plan has no timeline");
-  const auto events = downsample(timeline, kMaxTimelinePoints);
+  const auto events = downsample_timeline(timeline, kMaxTimelinePoints);
   const auto& peak = timeline[find_peak_event(timeline)];
   return fill_page("plan_timeline.html", {{"title", escape_text(fmt::format("{}: memory of a step", plan.model))},
                                           {"style", std::string(resources().at("common.css")) +
@@ -226,7 +226,7 @@ bool is_forward_start(const planner::TimelinePoint& point) {
 }  // namespace
 
 int64_t sum_allocated_bytes(const planner::TimelinePoint& point) {
-  return std::accumulate(point.by_component.begin(), point.by_component.end(), int64_t{0});
+  return std::accumulate(point.bytes_by_component.begin(), point.bytes_by_component.end(), int64_t{0});
 }
 
 size_t find_peak_event(const Timeline& timeline) {
@@ -249,7 +249,7 @@ std::vector<Phase> find_phases(const Timeline& timeline) {
   return phases;
 }
 
-std::vector<size_t> downsample(const Timeline& timeline, size_t max_points) {
+std::vector<size_t> downsample_timeline(const Timeline& timeline, size_t max_points) {
   const size_t count = timeline.size();
   std::vector<size_t> indices;
   if (count <= max_points) {

@@ -109,7 +109,7 @@ std::string StepMetrics::to_json_line() const {
                               {"forecast_splits", forecast_splits},
                               {"oom_splits", oom_splits},
                               {"predicted_allocated_peak_bytes", value_or_null(predicted_allocated_peak_bytes)},
-                              {"predicted_peak_bytes", value_or_null(predicted_peak_bytes)},
+                              {"predicted_peak_bytes", value_or_null(predicted_reserved_peak_bytes)},
                               {"allocated_peak_bytes", allocated_peak_bytes},
                               {"reserved_peak_bytes", reserved_peak_bytes},
                               {"allocated_bytes", allocated_bytes},
@@ -136,7 +136,7 @@ StepLog::StepLog(std::filesystem::path path, int64_t resumed_step) : path_(std::
   file_.open(path_, std::ios::app);
 }
 
-void StepLog::amend(int64_t step, const std::string& key, const std::string& json) {
+void StepLog::amend_line(int64_t step, const std::string& key, const std::string& json) {
   file_.close();
   io::write_file(path_, transform_lines(path_, [&](const std::string& line) {
                    auto entry = nlohmann::ordered_json::parse(line);

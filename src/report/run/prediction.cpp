@@ -35,7 +35,7 @@ image::ImageSize limit_size(image::ImageSize size, int64_t max_side) {
 
 at::Tensor shrink(const at::Tensor& image, image::ImageSize size) {
   if (image.size(1) == size.height && image.size(2) == size.width) return image;
-  return image::resize(image, size.height, size.width, image::Filter::kBilinear);
+  return image::resize(image, size.height, size.width, image::ResampleFilter::kBilinear);
 }
 
 std::string make_data_uri(const at::Tensor& image, int quality) {

@@ -32,7 +32,7 @@ size_t get_terminal_columns() {
 }
 
 /// Returns "1:02:03" or "2:03".
-std::string format_clock(double seconds) {
+std::string format_duration(double seconds) {
   const auto whole_seconds = static_cast<int64_t>(std::llround(seconds));
   if (whole_seconds >= 3600)
     return fmt::format("{}:{:02}:{:02}", whole_seconds / 3600, whole_seconds / 60 % 60, whole_seconds % 60);
@@ -41,11 +41,11 @@ std::string format_clock(double seconds) {
 
 /// Returns the measured and planned peak, "12.3/12.9 GB". Without a plan, returns the measured peak
 /// of the device, or of the process on the CPU.
-std::string format_memory(const StepMetrics& metrics) {
+std::string format_peak_memory(const StepMetrics& metrics) {
   if (metrics.reserved_peak_bytes == 0) return format_bytes(metrics.host_peak_bytes);
   const double measured = to_gigabytes(metrics.reserved_peak_bytes);
-  if (!metrics.predicted_peak_bytes) return fmt::format("{:.1f} GB", measured);
-  return fmt::format("{:.1f}/{:.1f} GB", measured, to_gigabytes(*metrics.predicted_peak_bytes));
+  if (!metrics.predicted_reserved_peak_bytes) return fmt::format("{:.1f} GB", measured);
+  return fmt::format("{:.1f}/{:.1f} GB", measured, to_gigabytes(*metrics.predicted_reserved_peak_bytes));
 }
 
 std::string format_incidents(const StepMetrics& metrics, int64_t oom_splits) {
@@ -114,15 +114,15 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
 
 void RemainingTimeEstimator::record_step(std::chrono::steady_clock::time_point now) {
   // Steps of the average. Fewer vary more; more adapt later to changes. Not tuned.
-  constexpr size_t kWindowSteps = 50;
-  times_.push_back(now);
-  if (times_.size() > kWindowSteps + 1) times_.pop_front();
+  constexpr size_t kAveragedSteps = 50;
+  step_end_times_.push_back(now);
+  if (step_end_times_.size() > kAveragedSteps + 1) step_end_times_.pop_front();
 }
 
 std::optional<double> RemainingTimeEstimator::estimate_seconds(int64_t num_remaining_steps) const {
-  if (times_.size() < 2) return std::nullopt;
-  const double seconds = std::chrono::duration<double>(times_.back() - times_.front()).count();
-  return seconds / static_cast<double>(times_.size() - 1) * static_cast<double>(num_remaining_steps);
+  if (step_end_times_.size() < 2) return std::nullopt;
+  const double seconds = std::chrono::duration<double>(step_end_times_.back() - step_end_times_.front()).count();
+  return seconds / static_cast<double>(step_end_times_.size() - 1) * static_cast<double>(num_remaining_steps);
 }
 
 std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps,
@@ -131,10 +131,10 @@ std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps
   const std::string step = fmt::format("step {}/{}", metrics.step, total_steps);
   const std::string loss = "  loss " + format_value(metrics.loss, 4, metrics.is_dry_run);
   const std::string remaining =
-      remaining_seconds ? fmt::format("  {} left", format_clock(*remaining_seconds)) : std::string();
+      remaining_seconds ? fmt::format("  {} left", format_duration(*remaining_seconds)) : std::string();
   const std::string incidents = format_incidents(metrics, oom_splits);
   const std::string speed = fmt::format("  {:.0f} tokens/s", metrics.tokens_per_second());
-  const std::string memory = "  " + format_memory(metrics);
+  const std::string memory = "  " + format_peak_memory(metrics);
   const std::string learning_rate = fmt::format("  lr {:.2e}", metrics.learning_rate);
   const std::string grad_norm = "  grad " + format_value(metrics.grad_norm, 2, metrics.is_dry_run);
   const std::string* const by_importance[] = {&step,  &loss,   &remaining,     &incidents,
@@ -156,24 +156,24 @@ std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps
 }
 
 Progress::Progress(int64_t total_steps, bool quiet)
-    : total_steps_(total_steps), quiet_(quiet), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+    : total_steps_(total_steps), is_quiet_(quiet), is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
 Progress::~Progress() {
   if (is_drawn_) std::fputc('\n', stderr);
 }
 
 void Progress::show(const StepMetrics& metrics) {
-  if (quiet_) return;
+  if (is_quiet_) return;
   const auto now = Clock::now();
-  remaining_time_.record_step(now);
+  remaining_time_estimator_.record_step(now);
   oom_splits_ += metrics.oom_splits;
   const bool is_last = metrics.step == total_steps_;
   if (!is_last &&
-      now - last_shown_ < (is_terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval)))
+      now - last_show_time_ < (is_terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval)))
     return;
-  last_shown_ = now;
+  last_show_time_ = now;
 
-  const auto remaining_seconds = remaining_time_.estimate_seconds(total_steps_ - metrics.step);
+  const auto remaining_seconds = remaining_time_estimator_.estimate_seconds(total_steps_ - metrics.step);
   if (!is_terminal_) {
     // Lines in a log are not shortened.
     constexpr size_t kNoLimit = 1000;
@@ -203,10 +203,10 @@ void Progress::clear() {
 CountProgress::CountProgress(std::string label, int64_t total, bool quiet)
     : label_(std::move(label)),
       total_(total),
-      quiet_(quiet),
+      is_quiet_(quiet),
       is_terminal_(isatty(STDERR_FILENO) == 1),
-      next_update_(Clock::now() +
-                   (is_terminal_ ? Clock::duration(kFirstUpdateDelay) : Clock::duration(kLineInterval))) {}
+      next_update_time_(Clock::now() +
+                        (is_terminal_ ? Clock::duration(kFirstUpdateDelay) : Clock::duration(kLineInterval))) {}
 
 CountProgress::~CountProgress() {
   if (is_drawn_) std::fputs("\r\x1b[K", stderr);
@@ -214,8 +214,8 @@ CountProgress::~CountProgress() {
 
 void CountProgress::show(int64_t count) {
   const auto now = Clock::now();
-  if (quiet_ || now < next_update_) return;
-  next_update_ = now + (is_terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval));
+  if (is_quiet_ || now < next_update_time_) return;
+  next_update_time_ = now + (is_terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval));
   const std::string line = fmt::format("{}: {} of {} samples", label_, count, total_);
   std::fprintf(stderr, is_terminal_ ? "\r\x1b[K%s" : "%s\n", line.c_str());
   std::fflush(stderr);

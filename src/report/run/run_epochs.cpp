@@ -20,16 +20,16 @@ double round_down_epochs(double epochs) {
 }
 
 /// Returns a rate per second; null if no time was measured.
-nlohmann::ordered_json compute_rate(double count, double seconds) {
+nlohmann::ordered_json compute_rate_per_second(double count, double seconds) {
   return seconds > 0 ? nlohmann::ordered_json(count / seconds) : nlohmann::ordered_json();
 }
 
 }  // namespace
 
 void EpochSummaries::LossSum::add(const nlohmann::json& values) {
-  const int64_t tokens = get_count(values, "label_tokens");
+  const int64_t tokens = get_integer(values, "label_tokens");
   label_tokens += tokens;
-  samples += get_count(values, "samples");
+  samples += get_integer(values, "samples");
   const double mean = get_number(values, "loss");
   if (!std::isfinite(mean) || tokens <= 0) return;
   loss += mean * static_cast<double>(tokens);
@@ -42,29 +42,29 @@ nlohmann::ordered_json EpochSummaries::LossSum::mean_loss_to_json() const {
 }
 
 std::vector<nlohmann::ordered_json> EpochSummaries::add(const nlohmann::json& line) {
-  const int64_t step = get_count(line, "step");
+  const int64_t step = get_integer(line, "step");
   const double epochs = get_number(line, "epoch");
   if (step <= last_step_ || !std::isfinite(epochs)) return {};
   std::vector<nlohmann::ordered_json> rows;
-  if (epochs + kEpochTolerance < epochs_done_) {
-    if (auto previous_row = current_epoch()) rows.push_back(std::move(*previous_row));
+  if (epochs + kEpochTolerance < completed_epochs_) {
+    if (auto previous_row = make_current_epoch_row()) rows.push_back(std::move(*previous_row));
     epoch_ = {};
-    epochs_done_ = 0;
+    completed_epochs_ = 0;
   }
   last_step_ = step;
   accumulate(line);
   const double whole_epochs = round_down_epochs(epochs);
-  const bool is_epoch_end = whole_epochs > round_down_epochs(epochs_done_);
-  epochs_done_ = epochs;
+  const bool is_epoch_end = whole_epochs > round_down_epochs(completed_epochs_);
+  completed_epochs_ = epochs;
   if (!is_epoch_end) return rows;
   rows.push_back(make_row(static_cast<int64_t>(whole_epochs), /*complete=*/true));
   epoch_ = {};
   return rows;
 }
 
-std::optional<nlohmann::ordered_json> EpochSummaries::current_epoch() const {
+std::optional<nlohmann::ordered_json> EpochSummaries::make_current_epoch_row() const {
   if (epoch_.steps == 0) return std::nullopt;
-  return make_row(static_cast<int64_t>(round_down_epochs(epochs_done_)) + 1, /*complete=*/false);
+  return make_row(static_cast<int64_t>(round_down_epochs(completed_epochs_)) + 1, /*complete=*/false);
 }
 
 void EpochSummaries::accumulate(const nlohmann::json& line) {
@@ -77,16 +77,16 @@ void EpochSummaries::accumulate(const nlohmann::json& line) {
       epoch_.tasks[name].add(values);
     }
   }
-  epoch_.tokens += get_count(line, "tokens");
-  epoch_.oom_splits += get_count(line, "oom_splits");
-  epoch_.forecast_splits += get_count(line, io::find_field_name(line, {"forecast_splits", "foreseen_splits"}));
+  epoch_.tokens += get_integer(line, "tokens");
+  epoch_.oom_splits += get_integer(line, "oom_splits");
+  epoch_.forecast_splits += get_integer(line, io::find_field_name(line, {"forecast_splits", "foreseen_splits"}));
   const auto skipped = line.find("skipped");
   if (skipped != line.end() && skipped->is_boolean() && skipped->get<bool>()) ++epoch_.skipped_steps;
   if (const double seconds = get_number(line, "step_seconds"); std::isfinite(seconds)) epoch_.seconds += seconds;
   const auto add_memory = [&](MemoryStats& memory, const char* peak, const char* mean) {
     // The kernel updates the peak later than the resident size.
-    memory.peak = std::max({memory.peak, get_count(line, peak), get_count(line, mean)});
-    memory.sum += static_cast<double>(get_count(line, mean));
+    memory.peak = std::max({memory.peak, get_integer(line, peak), get_integer(line, mean)});
+    memory.sum += static_cast<double>(get_integer(line, mean));
   };
   add_memory(epoch_.allocated, "allocated_peak_bytes", "allocated_peak_bytes");
   add_memory(epoch_.reserved, "reserved_peak_bytes", "reserved_peak_bytes");
@@ -108,8 +108,8 @@ nlohmann::ordered_json EpochSummaries::make_row(int64_t epoch, bool complete) co
   row["tokens"] = epoch_.tokens;
   row["label_tokens"] = epoch_.total.label_tokens;
   row["seconds"] = epoch_.seconds;
-  row["samples_per_second"] = compute_rate(static_cast<double>(epoch_.total.samples), epoch_.seconds);
-  row["tokens_per_second"] = compute_rate(static_cast<double>(epoch_.tokens), epoch_.seconds);
+  row["samples_per_second"] = compute_rate_per_second(static_cast<double>(epoch_.total.samples), epoch_.seconds);
+  row["tokens_per_second"] = compute_rate_per_second(static_cast<double>(epoch_.tokens), epoch_.seconds);
   row["oom_splits"] = epoch_.oom_splits;
   row["forecast_splits"] = epoch_.forecast_splits;
   row["skipped_steps"] = epoch_.skipped_steps;

@@ -38,12 +38,12 @@ RunEvaluations::Score RunEvaluations::parse_score(const nlohmann::json& values) 
 RunEvaluations::MaskSummary RunEvaluations::parse_masks(const nlohmann::json& values) {
   const auto entry = values.find("masks");
   if (entry == values.end() || !entry->is_object()) return {};
-  return {get_count(*entry, "masks"),
+  return {get_integer(*entry, "masks"),
           get_number(*entry, "dice"),
           get_number(*entry, "iou"),
           get_number(*entry, "hausdorff95"),
-          get_count(*entry, "empty_truths"),
-          get_count(*entry, io::find_field_name(*entry, {"empty_predictions", "empty_drawn"}))};
+          get_integer(*entry, "empty_truths"),
+          get_integer(*entry, io::find_field_name(*entry, {"empty_predictions", "empty_drawn"}))};
 }
 
 nlohmann::json RunEvaluations::masks_to_json(const MaskSummary& masks) {
@@ -55,7 +55,7 @@ nlohmann::json RunEvaluations::masks_to_json(const MaskSummary& masks) {
           {"empty_predictions", masks.empty_predictions}};
 }
 
-void RunEvaluations::add_structures(const nlohmann::json& evaluation, Point& point) {
+void RunEvaluations::add_structures(const nlohmann::json& evaluation, EvaluationPoint& point) {
   for (auto& structure : structures_) structure.newest = {};
   const auto entry = evaluation.find("structures");
   if (entry == evaluation.end() || !entry->is_object()) return;
@@ -90,7 +90,7 @@ void RunEvaluations::add(int64_t step, const nlohmann::json& line) {
   const auto entry = line.find("evaluation");
   if (entry == line.end() || !entry->is_object()) return;
   const auto& evaluation = *entry;
-  Point point{.step = step, .number = count_++, .total = parse_score(evaluation)};
+  EvaluationPoint point{.step = step, .number = num_evaluations_++, .total = parse_score(evaluation)};
   if (const auto tasks = evaluation.find("tasks"); tasks != evaluation.end() && tasks->is_object()) {
     for (const auto& [name, values] : tasks->items()) {
       if (!values.is_object()) continue;
@@ -98,34 +98,34 @@ void RunEvaluations::add(int64_t step, const nlohmann::json& line) {
       if (index == tasks_.size()) continue;
       point.tasks.resize(std::max(point.tasks.size(), index + 1));
       point.tasks[index] = parse_score(values);
-      tasks_[index].label_tokens = get_count(values, "label_tokens");
+      tasks_[index].label_tokens = get_integer(values, "label_tokens");
     }
   }
   newest_masks_ = parse_masks(evaluation);
   add_structures(evaluation, point);
   const double seconds = get_number(evaluation, "seconds");
   if (std::isfinite(seconds)) seconds_ += seconds;
-  oom_splits_ += get_count(evaluation, "oom_splits");
+  oom_splits_ += get_integer(evaluation, "oom_splits");
   newest_seconds_ = seconds;
-  newest_batch_size_ = get_count(evaluation, "batch_size");
-  newest_samples_ = get_count(evaluation, "samples");
+  newest_batch_size_ = get_integer(evaluation, "batch_size");
+  newest_samples_ = get_integer(evaluation, "samples");
   const auto is_best = evaluation.find("is_best");
-  if (is_best != evaluation.end() && is_best->is_boolean() && is_best->get<bool>()) best_ = point;
-  newest_ = point;
+  if (is_best != evaluation.end() && is_best->is_boolean() && is_best->get<bool>()) best_point_ = point;
+  newest_point_ = point;
   if (point.number % stride_ != 0) return;
   points_.push_back(std::move(point));
   if (points_.size() <= kMaxEvaluationPoints) return;
   stride_ *= 2;
-  std::erase_if(points_, [this](const Point& other) { return other.number % stride_ != 0; });
+  std::erase_if(points_, [this](const EvaluationPoint& other) { return other.number % stride_ != 0; });
 }
 
 /// Returns the kept points, the best and the newest in ascending order of their steps.
-std::vector<const RunEvaluations::Point*> RunEvaluations::list_points() const {
-  std::vector<const Point*> points;
+std::vector<const RunEvaluations::EvaluationPoint*> RunEvaluations::list_points() const {
+  std::vector<const EvaluationPoint*> points;
   for (const auto& point : points_) points.push_back(&point);
-  for (const auto* extra_point : {&best_, &newest_}) {
+  for (const auto* extra_point : {&best_point_, &newest_point_}) {
     if (!*extra_point) continue;
-    const auto index = std::ranges::lower_bound(points, (*extra_point)->step, {}, &Point::step);
+    const auto index = std::ranges::lower_bound(points, (*extra_point)->step, {}, &EvaluationPoint::step);
     if (index == points.end() || (*index)->step != (*extra_point)->step) points.insert(index, &**extra_point);
   }
   return points;
@@ -139,11 +139,12 @@ void RunEvaluations::append_masks(nlohmann::json& json) const {
     for (const auto* point : points) values.push_back(round_value(get_value(*point)));
     return values;
   };
-  if (std::ranges::none_of(points, [](const Point* point) { return std::isfinite(point->total.dice); })) return;
-  json["dice"] = make_list([](const Point& point) { return point.total.dice; });
+  if (std::ranges::none_of(points, [](const EvaluationPoint* point) { return std::isfinite(point->total.dice); }))
+    return;
+  json["dice"] = make_list([](const EvaluationPoint& point) { return point.total.dice; });
   json["masks"] = masks_to_json(newest_masks_);
-  json["newest"]["dice"] = newest_->total.dice;
-  if (best_) json["best"]["dice"] = best_->total.dice;
+  json["newest"]["dice"] = newest_point_->total.dice;
+  if (best_point_) json["best"]["dice"] = best_point_->total.dice;
 
   std::vector<size_t> order(structures_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -153,7 +154,7 @@ void RunEvaluations::append_masks(nlohmann::json& json) const {
     auto structure = masks_to_json(structures_[index].newest);
     structure["name"] = structures_[index].name;
     if (structures.size() < kMaxEvaluationCurves) {
-      structure["dice_curve"] = make_list([index](const Point& point) {
+      structure["dice_curve"] = make_list([index](const EvaluationPoint& point) {
         return index < point.structures_dice.size() ? point.structures_dice[index]
                                                     : std::numeric_limits<double>::quiet_NaN();
       });
@@ -163,17 +164,17 @@ void RunEvaluations::append_masks(nlohmann::json& json) const {
 }
 
 nlohmann::json RunEvaluations::to_json() const {
-  if (!newest_) return {};
+  if (!newest_point_) return {};
   const auto points = list_points();
   const auto make_list = [&](const auto& get_value) {
     auto values = nlohmann::json::array();
     for (const auto* point : points) values.push_back(round_value(get_value(*point)));
     return values;
   };
-  const auto make_headline = [](const Point& point) {
+  const auto make_headline = [](const EvaluationPoint& point) {
     return nlohmann::json{{"step", point.step}, {"loss", point.total.loss}, {"exact_match", point.total.exact_match}};
   };
-  auto newest = make_headline(*newest_);
+  auto newest = make_headline(*newest_point_);
   newest["seconds"] = newest_seconds_;
   newest["batch_size"] = newest_batch_size_;
   newest["samples"] = newest_samples_;
@@ -185,26 +186,26 @@ nlohmann::json RunEvaluations::to_json() const {
   std::ranges::stable_sort(order, std::greater<>(), [this](size_t index) { return tasks_[index].label_tokens; });
   auto tasks = nlohmann::json::array();
   for (const size_t index : order) {
-    const auto get_task_score = [index](const Point& point) {
+    const auto get_task_score = [index](const EvaluationPoint& point) {
       return index < point.tasks.size() ? point.tasks[index] : Score();
     };
     nlohmann::json task{{"name", tasks_[index].name},
-                        {"newest_loss", get_task_score(*newest_).loss},
-                        {"newest_exact_match", get_task_score(*newest_).exact_match}};
+                        {"newest_loss", get_task_score(*newest_point_).loss},
+                        {"newest_exact_match", get_task_score(*newest_point_).exact_match}};
     if (tasks.size() < kMaxEvaluationCurves) {
-      task["loss"] = make_list([&](const Point& point) { return get_task_score(point).loss; });
-      task["exact_match"] = make_list([&](const Point& point) { return get_task_score(point).exact_match; });
+      task["loss"] = make_list([&](const EvaluationPoint& point) { return get_task_score(point).loss; });
+      task["exact_match"] = make_list([&](const EvaluationPoint& point) { return get_task_score(point).exact_match; });
     }
     tasks.push_back(std::move(task));
   }
-  nlohmann::json json{{"count", count_},
+  nlohmann::json json{{"count", num_evaluations_},
                       {"seconds", seconds_},
                       {"oom_splits", oom_splits_},
-                      {"best", best_ ? make_headline(*best_) : nlohmann::json()},
+                      {"best", best_point_ ? make_headline(*best_point_) : nlohmann::json()},
                       {"newest", std::move(newest)},
                       {"steps", std::move(steps)},
-                      {"loss", make_list([](const Point& point) { return point.total.loss; })},
-                      {"exact_match", make_list([](const Point& point) { return point.total.exact_match; })},
+                      {"loss", make_list([](const EvaluationPoint& point) { return point.total.loss; })},
+                      {"exact_match", make_list([](const EvaluationPoint& point) { return point.total.exact_match; })},
                       {"tasks", std::move(tasks)}};
   append_masks(json);
   return json;

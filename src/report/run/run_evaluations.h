@@ -46,7 +46,7 @@ class RunEvaluations {
     int64_t empty_predictions = 0;
   };
   /// The scores of one evaluation.
-  struct Point {
+  struct EvaluationPoint {
     int64_t step = 0;
     int64_t number = 0;  // from 0, over all evaluations
     Score total{};
@@ -66,20 +66,20 @@ class RunEvaluations {
   static Score parse_score(const nlohmann::json& values);
   static MaskSummary parse_masks(const nlohmann::json& values);
   static nlohmann::json masks_to_json(const MaskSummary& masks);
-  void add_structures(const nlohmann::json& evaluation, Point& point);
+  void add_structures(const nlohmann::json& evaluation, EvaluationPoint& point);
   void append_masks(nlohmann::json& json) const;
   size_t find_or_add_task(const std::string& task);
-  std::vector<const Point*> list_points() const;
+  std::vector<const EvaluationPoint*> list_points() const;
 
   std::vector<Task> tasks_;
   std::vector<Structure> structures_;
   MaskSummary newest_masks_;
-  std::vector<Point> points_;
+  std::vector<EvaluationPoint> points_;
   int64_t stride_ = 1;  // points_ has the evaluations whose number is a multiple of it
-  std::optional<Point> best_;
-  std::optional<Point> newest_;
+  std::optional<EvaluationPoint> best_point_;
+  std::optional<EvaluationPoint> newest_point_;
   // Of all evaluations.
-  int64_t count_ = 0;
+  int64_t num_evaluations_ = 0;
   double seconds_ = 0;
   int64_t oom_splits_ = 0;
   double newest_seconds_ = 0;

@@ -13,18 +13,18 @@ namespace {
 /// Limits that keep the page small: an event takes at most about 6 kB. Not tuned.
 constexpr size_t kMaxEventsPerKind = 40;
 constexpr size_t kMaxEventKinds = 40;
-constexpr size_t kMaxIds = 8;
+constexpr size_t kMaxShownIds = 8;
 constexpr size_t kMaxMessageBytes = 600;
 
 }  // namespace
 
 void RunEvents::add(const nlohmann::json& line) {
-  const std::string kind = get_text(line, "kind");
+  const std::string kind = get_string(line, "kind");
   if (kind.empty()) return;
-  const int64_t step = get_count(line, "step");
+  const int64_t step = get_integer(line, "step");
   const double time = get_number(line, "time");
-  if (time > last_time_) last_time_ = time;
-  const std::string message = truncate_utf8(get_text(line, "message"), kMaxMessageBytes);
+  if (time > last_event_time_) last_event_time_ = time;
+  const std::string message = truncate_utf8(get_string(line, "message"), kMaxMessageBytes);
   if (kind == "stopped" || kind == "failed") {
     end_state_ = kind;
     end_step_ = step;
@@ -36,21 +36,22 @@ void RunEvents::add(const nlohmann::json& line) {
   ++counts_[kind];
 
   auto ids = nlohmann::json::array();
-  size_t num_more = 0;
+  size_t num_hidden_ids = 0;
   if (const auto ids_entry = line.find("ids"); ids_entry != line.end() && ids_entry->is_array()) {
     for (const auto& id : *ids_entry) {
-      if (id.is_string() && ids.size() < kMaxIds) ids.push_back(truncate_utf8(id.get<std::string>(), kMaxMessageBytes));
+      if (id.is_string() && ids.size() < kMaxShownIds)
+        ids.push_back(truncate_utf8(id.get<std::string>(), kMaxMessageBytes));
     }
-    num_more = ids_entry->size() - ids.size();
+    num_hidden_ids = ids_entry->size() - ids.size();
   }
   auto& events = newest_[kind];
-  events.push_back({{"number", next_number_++},
+  events.push_back({{"number", next_event_number_++},
                     {"step", step},
                     {"time", time},
                     {"kind", kind},
                     {"message", message},
                     {"ids", std::move(ids)},
-                    {"more_ids", num_more}});
+                    {"more_ids", num_hidden_ids}});
   if (events.size() > kMaxEventsPerKind) events.pop_front();
 }
 
@@ -60,9 +61,9 @@ nlohmann::json RunEvents::to_json() const {
     for (const auto& event : newest) events.push_back(&event);
   }
   std::sort(events.begin(), events.end(), [](const auto* a, const auto* b) { return (*a)["number"] > (*b)["number"]; });
-  auto shown = nlohmann::json::array();
-  for (const auto* event : events) shown.push_back(*event);
-  return {{"counts", counts_}, {"shown", std::move(shown)}};
+  auto shown_events = nlohmann::json::array();
+  for (const auto* event : events) shown_events.push_back(*event);
+  return {{"counts", counts_}, {"shown", std::move(shown_events)}};
 }
 
 namespace {
@@ -77,7 +78,7 @@ constexpr size_t kMaxImageBytes = 200'000;
 constexpr size_t kMaxTextBytes = 2000;
 
 std::string get_short_text(const nlohmann::json& line, const char* key) {
-  return truncate_utf8(get_text(line, key), kMaxTextBytes);
+  return truncate_utf8(get_string(line, key), kMaxTextBytes);
 }
 
 /// Returns whether the URI contains a small image, so that the page loads nothing from elsewhere.
@@ -96,7 +97,7 @@ nlohmann::json parse_mask_list(const nlohmann::json& line) {
   if (masks == line.end() || !masks->is_array()) return masks_json;
   for (const auto& mask : *masks) {
     if (masks_json.size() == kMaxImages) break;
-    auto overlay = get_text(mask, "overlay");
+    auto overlay = get_string(mask, "overlay");
     if (!is_image_uri(overlay)) continue;
     masks_json.push_back({{"structure", get_short_text(mask, "structure")},
                           {"dice", get_number(mask, "dice")},
@@ -108,9 +109,9 @@ nlohmann::json parse_mask_list(const nlohmann::json& line) {
 }  // namespace
 
 void RunPredictions::add(const nlohmann::json& line) {
-  const std::string id = get_text(line, "id");
+  const std::string id = get_string(line, "id");
   const std::string question = get_short_text(line, "question");
-  const Answer answer{get_count(line, "step"), get_short_text(line, io::find_field_name(line, {"answer", "given"})),
+  const Answer answer{get_integer(line, "step"), get_short_text(line, io::find_field_name(line, {"answer", "given"})),
                       parse_mask_list(line)};
   const auto sample_entry = std::find_if(samples_.begin(), samples_.end(), [&](const PredictedSample& sample) {
     return sample.id == id && sample.question == question;

@@ -23,7 +23,7 @@ class RunEvents {
   int64_t end_step() const { return end_step_; }
   const std::string& end_message() const { return end_message_; }
   /// Returns the Unix time of the newest event in seconds; 0 without events.
-  double last_time() const { return last_time_; }
+  double last_event_time() const { return last_event_time_; }
 
   /// Returns {"counts": {kind: number of events}, "shown": [{"number", "step", "time", "kind",
   /// "message", "ids", "more_ids": number of ids that are not shown}, newest first]}.
@@ -32,11 +32,11 @@ class RunEvents {
  private:
   std::map<std::string, int64_t> counts_;
   std::map<std::string, std::deque<nlohmann::json>> newest_;  // by kind, so that frequent kinds do not hide rare ones
-  int64_t next_number_ = 0;                                   // events so far; numbers the next one
+  int64_t next_event_number_ = 0;                             // events so far; numbers the next one
   std::string end_state_;
   std::string end_message_;
   int64_t end_step_ = 0;
-  double last_time_ = 0;
+  double last_event_time_ = 0;
 };
 
 /// The predictions of predictions.jsonl. Keeps the most recently answered samples, each with its

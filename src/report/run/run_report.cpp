@@ -67,19 +67,19 @@ double get_modified_time(const fs::path& path) {
 class CachedFile {
  public:
   using Parser = nlohmann::json (*)(const std::string& content);
-  CachedFile(fs::path path, Parser parse) : path_(std::move(path)), parse_(parse) {}
+  CachedFile(fs::path path, Parser parse) : path_(std::move(path)), parser_(parse) {}
 
   const nlohmann::json& value() {
     const double time = get_modified_time(path_);
-    if (time != time_) value_ = time > 0 ? parse_(io::read_file(path_)) : nlohmann::json();
-    time_ = time;
+    if (time != modified_time_) value_ = time > 0 ? parser_(io::read_file(path_)) : nlohmann::json();
+    modified_time_ = time;
     return value_;
   }
 
  private:
   fs::path path_;
-  Parser parse_;
-  double time_ = 0;
+  Parser parser_;
+  double modified_time_ = 0;
   nlohmann::json value_;
 };
 
@@ -173,7 +173,7 @@ struct RunReport::State {
   nlohmann::json epochs_to_json() const {
     auto rows = nlohmann::json::array();
     for (const auto& row : epoch_rows) rows.push_back(row);
-    if (auto row = epochs.current_epoch()) rows.push_back(remove_tasks(*row));
+    if (auto row = epochs.make_current_epoch_row()) rows.push_back(remove_tasks(*row));
     return {{"rows", std::move(rows)}, {"hidden", num_complete_epochs - std::ssize(epoch_rows)}};
   }
 
@@ -183,7 +183,7 @@ struct RunReport::State {
         {"name", name()},
         {"state", state},
         {"message", state == "stopped" || state == "failed" ? events.end_message() : std::string()},
-        {"updated", std::max(events.last_time(), get_modified_time(folder / "metrics.jsonl"))},
+        {"updated", std::max(events.last_event_time(), get_modified_time(folder / "metrics.jsonl"))},
         {"written", get_unix_seconds()},
         {"summary", steps.summary()},
         {"tasks", steps.tasks()},

@@ -87,12 +87,12 @@ size_t RunSteps::find_bin(int64_t step) {
   if (first_step_ == 0) first_step_ = step;
   while (static_cast<size_t>((step - first_step_) / steps_per_bin_) >= kMaxCurveBins) {
     steps_per_bin_ *= 2;
-    for (auto& curve : curves_) curve.merge_pairs();
-    for (auto& curve : derived_curves_) curve.merge_pairs();
+    for (auto& curve : curves_) curve.merge_bin_pairs();
+    for (auto& curve : derived_curves_) curve.merge_bin_pairs();
     for (auto& [name, task] : tasks_) {
-      task.loss.merge_pairs();
-      task.accuracy.merge_pairs();
-      task.weight_curve.merge_pairs();
+      task.loss.merge_bin_pairs();
+      task.accuracy.merge_bin_pairs();
+      task.weight_curve.merge_bin_pairs();
     }
   }
   return static_cast<size_t>((step - first_step_) / steps_per_bin_);
@@ -100,7 +100,7 @@ size_t RunSteps::find_bin(int64_t step) {
 
 /// Replaces the waits by the values of the newest line, which are totals since the last start of
 /// the run.
-void RunSteps::set_wait_seconds(const nlohmann::json& line) {
+void RunSteps::set_rank_wait_seconds(const nlohmann::json& line) {
   rank_wait_seconds_.clear();
   const auto entry = line.find("rank_wait_seconds");
   if (entry == line.end() || !entry->is_array()) return;
@@ -108,7 +108,7 @@ void RunSteps::set_wait_seconds(const nlohmann::json& line) {
 }
 
 void RunSteps::add(const nlohmann::json& line) {
-  const int64_t step = get_count(line, "step");
+  const int64_t step = get_integer(line, "step");
   if (step <= last_step_ || step > (int64_t{1} << 50)) return;  // a line that was read already, or a damaged one
   const size_t bin = find_bin(step);
   static_assert(std::size(kCurveFields) <= kMaxCurveFields);
@@ -116,7 +116,8 @@ void RunSteps::add(const nlohmann::json& line) {
   const double seconds = get_number(line, "step_seconds");
   if (seconds > 0) derived_curves_[kDataWaitShare].add(bin, get_number(line, "data_wait_seconds") / seconds, seconds);
   const auto skipped = line.find("skipped");
-  if (skipped != line.end() && skipped->is_boolean()) derived_curves_[kSkipped].add(bin, skipped->get<bool>() ? 1 : 0);
+  if (skipped != line.end() && skipped->is_boolean())
+    derived_curves_[kSkippedSteps].add(bin, skipped->get<bool>() ? 1 : 0);
   if (const auto sizes = line.find("micro_batch_sizes"); sizes != line.end() && sizes->is_array()) {
     for (const auto& size : *sizes) {
       if (size.is_number()) derived_curves_[kMicroBatchSize].add(bin, size.get<double>());
@@ -128,23 +129,23 @@ void RunSteps::add(const nlohmann::json& line) {
     }
   }
 
-  set_wait_seconds(line);
+  set_rank_wait_seconds(line);
   evaluations_.add(step, line);
 
   last_step_ = step;
-  total_steps_ = std::max(get_count(line, "total_steps"), int64_t{0});
+  total_steps_ = std::max(get_integer(line, "total_steps"), int64_t{0});
   epoch_ = get_number(line, "epoch");
   ++steps_;
-  tokens_ += get_count(line, "tokens");
-  label_tokens_ += get_count(line, "label_tokens");
-  samples_ += get_count(line, "samples");
-  images_ += get_count(line, "images");
-  volumes_ += get_count(line, "volumes");
-  oom_splits_ += get_count(line, "oom_splits");
-  forecast_splits_ += get_count(line, io::find_field_name(line, kForecastSplitsField));
-  skipped_steps_ = get_count(line, "skipped_steps");
+  tokens_ += get_integer(line, "tokens");
+  label_tokens_ += get_integer(line, "label_tokens");
+  samples_ += get_integer(line, "samples");
+  images_ += get_integer(line, "images");
+  volumes_ += get_integer(line, "volumes");
+  oom_splits_ += get_integer(line, "oom_splits");
+  forecast_splits_ += get_integer(line, io::find_field_name(line, kForecastSplitsField));
+  skipped_steps_ = get_integer(line, "skipped_steps");
   if (std::isfinite(seconds)) seconds_ += seconds;
-  const auto update_max = [&](int64_t& max, const char* key) { max = std::max(max, get_count(line, key)); };
+  const auto update_max = [&](int64_t& max, const char* key) { max = std::max(max, get_integer(line, key)); };
   update_max(allocated_peak_, "allocated_peak_bytes");
   update_max(reserved_peak_, "reserved_peak_bytes");
   update_max(predicted_allocated_peak_, "predicted_allocated_peak_bytes");
@@ -160,12 +161,12 @@ void RunSteps::add_task(size_t bin, const std::string& name, const nlohmann::jso
     entry = tasks_.try_emplace(name).first;
   }
   Task& task = entry->second;
-  const int64_t label_tokens = get_count(values, "label_tokens");
+  const int64_t label_tokens = get_integer(values, "label_tokens");
   const double loss = get_number(values, "loss");
   const double accuracy = get_number(values, "accuracy");
   task.loss.add(bin, loss, static_cast<double>(label_tokens));
   task.accuracy.add(bin, accuracy, static_cast<double>(label_tokens));
-  task.samples += get_count(values, "samples");
+  task.samples += get_integer(values, "samples");
   task.label_tokens += label_tokens;
   const double weight = get_number(values, "weight");
   task.has_weight_changes =
@@ -190,19 +191,19 @@ nlohmann::json RunSteps::summary() const {
   double loss = 0;
   double tokens = 0;
   double seconds = 0;
-  int64_t num_finite = 0;
-  int64_t num_timed = 0;
+  int64_t num_finite_losses = 0;
+  int64_t num_timed_steps = 0;
   // The first step of a run loads kernels and does not represent the others.
   const RecentStep* const first = std::ssize(recent_steps_) == steps_ && steps_ > 1 ? &recent_steps_.front() : nullptr;
   for (const auto& step : recent_steps_) {
     if (std::isfinite(step.loss)) {
       loss += step.loss;
-      ++num_finite;
+      ++num_finite_losses;
     }
     if (&step != first && std::isfinite(step.seconds) && std::isfinite(step.tokens)) {
       tokens += step.tokens;
       seconds += step.seconds;
-      ++num_timed;
+      ++num_timed_steps;
     }
   }
   nlohmann::json summary{{"step", last_step_},
@@ -233,10 +234,10 @@ nlohmann::json RunSteps::summary() const {
     summary["slowest_rank"] = min_wait - rank_wait_seconds_.begin();
     summary["waited_for_slowest_seconds"] = *max_wait - *min_wait;
   }
-  if (num_finite > 0) summary["loss"] = loss / static_cast<double>(num_finite);
+  if (num_finite_losses > 0) summary["loss"] = loss / static_cast<double>(num_finite_losses);
   if (seconds > 0) {
     summary["tokens_per_second"] = tokens / seconds;
-    summary["step_seconds"] = seconds / static_cast<double>(num_timed);
+    summary["step_seconds"] = seconds / static_cast<double>(num_timed_steps);
   }
   return summary;
 }
@@ -266,7 +267,7 @@ std::string RunSteps::curves_to_json() const {
   for (size_t i = 0; i < std::size(kCurveFields); ++i) add(kCurveFields[i].key, curves_[i], kCurveFields[i].is_summed);
   add("micro_batch_size", derived_curves_[kMicroBatchSize], false);
   add("data_wait_share", derived_curves_[kDataWaitShare], false);
-  add("skipped", derived_curves_[kSkipped], true);
+  add("skipped", derived_curves_[kSkippedSteps], true);
   auto tasks = sort_tasks();
   tasks.resize(std::min(tasks.size(), kMaxTaskCurves));
   const auto add_list = [&](const char* key, Curve Task::*member) {
@@ -326,7 +327,7 @@ void Curve::add(size_t bin, double value, double weight) {
   bins_[bin].add(value, weight);
 }
 
-void Curve::merge_pairs() {
+void Curve::merge_bin_pairs() {
   for (size_t i = 0; i < bins_.size(); ++i) {
     if (i % 2 == 1) {
       bins_[i / 2].add(bins_[i]);

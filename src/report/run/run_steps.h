@@ -35,7 +35,7 @@ class Curve {
   /// Adds a value to a bin. Ignores values that are not finite, and weights that are not positive.
   void add(size_t bin, double value, double weight = 1);
   /// Merges neighboring bins 2i and 2i + 1 to bin i.
-  void merge_pairs();
+  void merge_bin_pairs();
 
   bool empty() const { return bins_.empty(); }
   /// Returns {"mean":[…],"min":[…],"max":[…]} for `num_bins` bins, with null for bins without a
@@ -87,11 +87,11 @@ class RunSteps {
     double seconds;
   };
   /// Curves derived from lists or quotients, in addition to kCurveFields.
-  enum DerivedCurve : uint8_t { kMicroBatchSize, kDataWaitShare, kSkipped, kNumDerivedCurves };
+  enum DerivedCurve : uint8_t { kMicroBatchSize, kDataWaitShare, kSkippedSteps, kNumDerivedCurves };
   static constexpr size_t kMaxCurveFields = 32;
 
   size_t find_bin(int64_t step);
-  void set_wait_seconds(const nlohmann::json& line);
+  void set_rank_wait_seconds(const nlohmann::json& line);
   void add_task(size_t bin, const std::string& name, const nlohmann::json& values);
   std::vector<const std::pair<const std::string, Task>*> sort_tasks() const;
 

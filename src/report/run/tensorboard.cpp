@@ -25,7 +25,7 @@ std::string get_host_name_or_unknown() {
 
 /// Returns a path that does not exist. TensorBoard reads files in the order of their names, which
 /// begin with the time. A number distinguishes files of one process and second.
-std::filesystem::path make_file_path(const std::filesystem::path& folder) {
+std::filesystem::path make_event_file_path(const std::filesystem::path& folder) {
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(get_unix_seconds()),
                                        get_host_name_or_unknown(), getpid());
   std::filesystem::path path = folder / name;
@@ -49,7 +49,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, int64_
   if (error)
     throw run_error("{}: cannot be created: {}; remove the file in its place, or set output.tensorboard=false",
                     folder.string(), error.message());
-  path_ = make_file_path(folder);
+  path_ = make_event_file_path(folder);
   file_.open(path_, std::ios::binary);
   append(make_version_event(get_unix_seconds()));
   append(make_session_start_event(get_unix_seconds(), resumed_step + 1));
@@ -105,8 +105,8 @@ void TensorBoardWriter::add_step(const StepMetrics& metrics) {
   if (metrics.predicted_allocated_peak_bytes) {
     values["memory/predicted_allocated_peak_gb"] = to_gigabytes(*metrics.predicted_allocated_peak_bytes);
   }
-  if (metrics.predicted_peak_bytes) {
-    values["memory/predicted_reserved_peak_gb"] = to_gigabytes(*metrics.predicted_peak_bytes);
+  if (metrics.predicted_reserved_peak_bytes) {
+    values["memory/predicted_reserved_peak_gb"] = to_gigabytes(*metrics.predicted_reserved_peak_bytes);
   }
   if (metrics.device_free_bytes) values["memory/device_free_gb"] = to_gigabytes(*metrics.device_free_bytes);
   for (const auto& [name, task] : metrics.tasks) {
@@ -179,12 +179,12 @@ class ProtoMessage {
     write_varint(value);
     return *this;
   }
-  ProtoMessage& add_number(int field, double value) {
+  ProtoMessage& add_double(int field, double value) {
     write_key(field, WireType::kFixed64);
     bytes_ += to_little_endian(std::bit_cast<uint64_t>(value));
     return *this;
   }
-  ProtoMessage& add_number(int field, float value) {
+  ProtoMessage& add_double(int field, float value) {
     write_key(field, WireType::kFixed32);
     bytes_ += to_little_endian(std::bit_cast<uint32_t>(value));
     return *this;
@@ -228,13 +228,13 @@ constexpr int kMetadata = 9;
 /// Returns an event without content. A step of 0 is omitted, as protocol buffers omit zeros.
 ProtoMessage make_event(double time, int64_t step) {
   ProtoMessage event;
-  event.add_number(kWallTime, time);
+  event.add_double(kWallTime, time);
   if (step != 0) event.add_varint(kStep, static_cast<uint64_t>(step));
   return event;
 }
 
 /// Returns the CRC masked as in TensorFlow's crc32c.h: rotated by 15 bits, plus kMaskDelta.
-uint32_t mask_crc(std::string_view bytes) {
+uint32_t compute_masked_crc(std::string_view bytes) {
   const uint32_t crc = compute_crc32c(bytes);
   constexpr uint32_t kMaskDelta = 0xa282ead8U;
   return (crc >> 15 | crc << 17) + kMaskDelta;
@@ -256,7 +256,7 @@ std::string make_scalars_event(double time, int64_t step, const std::map<std::st
   ProtoMessage summary;
   for (const auto& [tag, value] : values_by_tag) {
     summary.add_message(
-        kValue, ProtoMessage().add_text(kTag, to_printable(tag)).add_number(kSimpleValue, static_cast<float>(value)));
+        kValue, ProtoMessage().add_text(kTag, to_printable(tag)).add_double(kSimpleValue, static_cast<float>(value)));
   }
   return make_event(time, step).add_message(kSummary, summary).bytes();
 }
@@ -292,7 +292,8 @@ std::string make_image_event(double time, int64_t step, std::string_view tag, st
 
 std::string frame_record(std::string_view event) {
   const std::string length = to_little_endian(static_cast<uint64_t>(event.size()));
-  return length + to_little_endian(mask_crc(length)) + std::string(event) + to_little_endian(mask_crc(event));
+  return length + to_little_endian(compute_masked_crc(length)) + std::string(event) +
+         to_little_endian(compute_masked_crc(event));
 }
 
 namespace {

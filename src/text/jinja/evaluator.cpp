@@ -27,7 +27,7 @@ TrackedText Evaluator::render(const std::vector<std::pair<std::string, Value>>& 
     if (name_index != tree_.name_indices.end()) globals->set(name_index->second, value);
   }
   TrackedText out;
-  out_ = &out;
+  output_ = &out;
   const ScopeGuard scope_guard(*this, std::move(globals));
   execute(tree_.body);
   return out;
@@ -38,38 +38,38 @@ Value Evaluator::evaluate(const Expression& expression) {
     const NestingGuard nesting_guard(*this);
     return std::visit([&](const auto& node) { return evaluate_node(node); }, expression.node);
   } catch (const EvaluationError& error) {
-    throw TemplateError(tree_.source_name, expression.line, error.message, error.raised_by_template);
+    throw TemplateError(tree_.source_name, expression.line, error.message, error.is_raised_by_template);
   }
 }
 
-Evaluator::Flow Evaluator::execute(const Block& block) {
+Evaluator::ControlFlow Evaluator::execute(const Block& block) {
   for (const Statement& statement : block) {
-    const Flow flow = execute(statement);
-    if (flow != Flow::kNormal) return flow;
+    const ControlFlow flow = execute(statement);
+    if (flow != ControlFlow::kNormal) return flow;
   }
-  return Flow::kNormal;
+  return ControlFlow::kNormal;
 }
 
-Evaluator::Flow Evaluator::execute(const Statement& statement) {
+Evaluator::ControlFlow Evaluator::execute(const Statement& statement) {
   try {
     const NestingGuard nesting_guard(*this);
     return std::visit([&](const auto& node) { return execute_node(node); }, statement.node);
   } catch (const EvaluationError& error) {
-    throw TemplateError(tree_.source_name, statement.line, error.message, error.raised_by_template);
+    throw TemplateError(tree_.source_name, statement.line, error.message, error.is_raised_by_template);
   }
 }
 
-TrackedText Evaluator::render_block(const Block& block, Flow& flow) {
+TrackedText Evaluator::render_block(const Block& block, ControlFlow& flow) {
   TrackedText output;
-  TrackedText* outer = std::exchange(out_, &output);
+  TrackedText* outer_output = std::exchange(output_, &output);
   try {
     const ScopeGuard scope_guard(*this);
     flow = execute(block);
   } catch (...) {
-    out_ = outer;
+    output_ = outer_output;
     throw;
   }
-  out_ = outer;
+  output_ = outer_output;
   context_.budget.charge_allocation(output.size());
   return output;
 }
@@ -78,14 +78,14 @@ Value Evaluator::evaluate_node(const Literal& node) {
   return node.value;
 }
 
-Value Evaluator::make_undefined_name(size_t name) const {
+Value Evaluator::make_undefined_variable(size_t name) const {
   return Value::undefined(fmt::format("'{}' is undefined", tree_.names[name]));
 }
 
 Value Evaluator::evaluate_node(const NameReference& node) {
   if (const Value* variable = scope_->find(node.name)) return *variable;
-  const Value& function = tree_.functions[node.name];
-  return function.is_undefined() ? make_undefined_name(node.name) : function;
+  const Value& function = tree_.global_functions[node.name];
+  return function.is_undefined() ? make_undefined_variable(node.name) : function;
 }
 
 Value Evaluator::evaluate_node(const ListLiteral& node) {
@@ -117,7 +117,7 @@ Value Evaluator::evaluate_node(const UnaryExpression& node) {
 
 Value Evaluator::evaluate_node(const BinaryExpression& node) {
   const Value left = evaluate(*node.left);
-  return calculate(node.op, left, evaluate(*node.right), context_.budget);
+  return apply_binary_operator(node.op, left, evaluate(*node.right), context_.budget);
 }
 
 Value Evaluator::evaluate_node(const LogicalExpression& node) {
@@ -174,16 +174,17 @@ Arguments Evaluator::evaluate_arguments(const CallArguments& call_arguments) {
   for (const auto& value : call_arguments.positional) arguments.positional.push_back(evaluate(*value));
   for (const auto& [name, value] : call_arguments.keyword) arguments.keyword.emplace_back(name, evaluate(*value));
   if (call_arguments.star_args) {
-    const auto unpacked = to_sequence(evaluate(*call_arguments.star_args), context_.budget);
-    context_.budget.charge_allocation(unpacked->items.size() * sizeof(Value));
-    arguments.positional.insert(arguments.positional.end(), unpacked->items.begin(), unpacked->items.end());
+    const auto unpacked_arguments = to_sequence(evaluate(*call_arguments.star_args), context_.budget);
+    context_.budget.charge_allocation(unpacked_arguments->items.size() * sizeof(Value));
+    arguments.positional.insert(arguments.positional.end(), unpacked_arguments->items.begin(),
+                                unpacked_arguments->items.end());
   }
   if (call_arguments.star_kwargs) {
-    const Value unpacked = evaluate(*call_arguments.star_kwargs);
-    if (unpacked.dict() == nullptr)
-      throw evaluation_error("the argument after ** must be a dict, not {}", unpacked.type_name());
-    context_.budget.charge_allocation(unpacked.dict()->entries.size() * sizeof(Value) * 2);
-    for (const auto& [key, value] : unpacked.dict()->entries) {
+    const Value unpacked_arguments = evaluate(*call_arguments.star_kwargs);
+    if (unpacked_arguments.dict() == nullptr)
+      throw evaluation_error("the argument after ** must be a dict, not {}", unpacked_arguments.type_name());
+    context_.budget.charge_allocation(unpacked_arguments.dict()->entries.size() * sizeof(Value) * 2);
+    for (const auto& [key, value] : unpacked_arguments.dict()->entries) {
       if (key.text() == nullptr) throw evaluation_error("argument names must be strings");
       arguments.keyword.emplace_back(key.text()->view(), value);
     }

@@ -58,17 +58,17 @@ class Evaluator {
 
  private:
   /// How the execution of a statement or block ended: normally, or by `break` or `continue`.
-  enum class Flow { kNormal, kBreak, kContinue };
+  enum class ControlFlow { kNormal, kBreak, kContinue };
   class ScopeGuard;
   class NestingGuard;
 
   /// Evaluates or executes a node. Each function but execute(Block) converts an EvaluationError to
   /// a TemplateError with the line of the innermost node.
   Value evaluate(const Expression& expression);
-  Flow execute(const Block& block);
-  Flow execute(const Statement& statement);
+  ControlFlow execute(const Block& block);
+  ControlFlow execute(const Statement& statement);
   /// Returns the output of a block, executed in a new scope. Sets `flow` to how the block ended.
-  TrackedText render_block(const Block& block, Flow& flow);
+  TrackedText render_block(const Block& block, ControlFlow& flow);
 
   Value evaluate_node(const Literal& node);
   Value evaluate_node(const NameReference& node);
@@ -87,19 +87,19 @@ class Evaluator {
   Value evaluate_node(const FilterCall& node);
   Value evaluate_node(const TestCall& node);
 
-  Flow execute_node(const TemplateData& node);
-  Flow execute_node(const Print& node);
-  Flow execute_node(const For& node);
-  Flow execute_node(const If& node);
-  Flow execute_node(const Set& node);
-  Flow execute_node(const SetBlock& node);
-  Flow execute_node(const MacroDefinition& node);
-  Flow execute_node(const CallBlock& node);
-  Flow execute_node(const FilterBlock& node);
-  Flow execute_node(const With& node);
-  Flow execute_node(const GenerationBlock& node);
-  Flow execute_node(const Break& node);
-  Flow execute_node(const Continue& node);
+  ControlFlow execute_node(const TemplateData& node);
+  ControlFlow execute_node(const PrintStatement& node);
+  ControlFlow execute_node(const ForStatement& node);
+  ControlFlow execute_node(const IfStatement& node);
+  ControlFlow execute_node(const SetStatement& node);
+  ControlFlow execute_node(const SetBlock& node);
+  ControlFlow execute_node(const MacroDefinition& node);
+  ControlFlow execute_node(const CallBlock& node);
+  ControlFlow execute_node(const FilterBlock& node);
+  ControlFlow execute_node(const WithStatement& node);
+  ControlFlow execute_node(const GenerationBlock& node);
+  ControlFlow execute_node(const BreakStatement& node);
+  ControlFlow execute_node(const ContinueStatement& node);
 
   /// Calls `node.callee`. `caller` is the macro of a call block that becomes the argument `caller`,
   /// or null.
@@ -109,28 +109,29 @@ class Evaluator {
   /// block.
   Value apply_filter(const Expression& filter, TrackedText text);
   /// Assigns `value` to `target` in the current scope. Unpacks it if `target` is a tuple.
-  void assign(const Target& target, const Value& value);
+  void assign(const AssignmentTarget& target, const Value& value);
   /// Appends str(value) to the output.
   void print(const Value& value);
   /// Returns the undefined value of a name without a value.
-  Value make_undefined_name(size_t name) const;
+  Value make_undefined_variable(size_t name) const;
   Value make_macro_value(const MacroDefinition& macro);
   /// Returns the items of a for statement that satisfy its condition.
-  std::vector<Value> evaluate_loop_items(const For& node);
+  std::vector<Value> evaluate_loop_items(const ForStatement& node);
 
   const SyntaxTree& tree_;
-  Context context_;
+  RenderContext context_;
   std::shared_ptr<Scope> scope_;
   std::vector<std::shared_ptr<Scope>> retained_scopes_;  // scopes that macros refer to
-  TrackedText* out_ = nullptr;                           // output of the innermost block or macro
+  TrackedText* output_ = nullptr;                        // output of the innermost block or macro
   const Value* filter_block_input_ = nullptr;            // input of the innermost filter block
-  int nesting_ = 0;                                      // number of NestingGuards
+  int nesting_depth_ = 0;                                // number of NestingGuards
 };
 
 /// A guard that makes a new scope the current one for its lifetime.
 class Evaluator::ScopeGuard {
  public:
-  ScopeGuard(Evaluator& evaluator, std::shared_ptr<Scope> parent) : evaluator_(evaluator), outer_(evaluator.scope_) {
+  ScopeGuard(Evaluator& evaluator, std::shared_ptr<Scope> parent)
+      : evaluator_(evaluator), outer_scope_(evaluator.scope_) {
     evaluator_.scope_ = std::make_shared<Scope>(std::move(parent));
   }
   explicit ScopeGuard(Evaluator& evaluator) : ScopeGuard(evaluator, evaluator.scope_) {}
@@ -140,27 +141,27 @@ class Evaluator::ScopeGuard {
     // A macro that is defined in the scope refers to it: a reference cycle, which ~Evaluator
     // breaks.
     if (evaluator_.scope_.use_count() > 1) evaluator_.retained_scopes_.push_back(evaluator_.scope_);
-    evaluator_.scope_ = std::move(outer_);
+    evaluator_.scope_ = std::move(outer_scope_);
   }
 
  private:
   Evaluator& evaluator_;
-  std::shared_ptr<Scope> outer_;
+  std::shared_ptr<Scope> outer_scope_;
 };
 
 /// A guard that counts one level of nested evaluations for its lifetime, and one step. Throws
-/// EvaluationError above kMaxNesting.
+/// EvaluationError above kMaxEvaluationDepth.
 class Evaluator::NestingGuard {
  public:
   explicit NestingGuard(Evaluator& evaluator) : evaluator_(evaluator) {
     evaluator_.context_.budget.charge_steps();
-    if (evaluator_.nesting_ >= kMaxNesting)
-      throw evaluation_error("calls and blocks are nested more than {} deep", kMaxNesting);
-    ++evaluator_.nesting_;
+    if (evaluator_.nesting_depth_ >= kMaxEvaluationDepth)
+      throw evaluation_error("calls and blocks are nested more than {} deep", kMaxEvaluationDepth);
+    ++evaluator_.nesting_depth_;
   }
   NestingGuard(const NestingGuard&) = delete;
   NestingGuard& operator=(const NestingGuard&) = delete;
-  ~NestingGuard() { --evaluator_.nesting_; }
+  ~NestingGuard() { --evaluator_.nesting_depth_; }
 
  private:
   Evaluator& evaluator_;

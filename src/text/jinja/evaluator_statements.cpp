@@ -15,8 +15,9 @@ namespace {
 /// Jinja2's LoopContext.
 class Loop : public Object, public std::enable_shared_from_this<Loop> {
  public:
-  /// `level`: number of enclosing levels of a recursive loop, which are not supported: 0.
-  explicit Loop(std::vector<Value> items, int64_t level) : items_(std::move(items)), level_(level) {}
+  /// `recursion_depth`: number of enclosing levels of a recursive loop, which are not supported: 0.
+  explicit Loop(std::vector<Value> items, int64_t recursion_depth)
+      : items_(std::move(items)), recursion_depth_(recursion_depth) {}
 
   size_t size() const { return items_.size(); }
   const Value& item() const { return items_[index_]; }
@@ -28,14 +29,14 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
 
  private:
   /// The method loop.changed(…): returns whether the arguments differ from the previous call.
-  Value update_changed(const Arguments& arguments, Budget& budget);
+  Value detect_change(const Arguments& arguments, Budget& budget);
   /// The method loop.cycle(…): returns the argument at the current index, modulo their number.
   Value cycle(const Arguments& arguments) const;
 
   std::vector<Value> items_;
-  int64_t level_;
+  int64_t recursion_depth_;
   size_t index_ = 0;
-  std::optional<Value> last_value_;  // arguments of the last call of loop.changed()
+  std::optional<Value> last_changed_arguments_;  // arguments of the last call of loop.changed()
 };
 
 std::optional<Value> Loop::attribute(std::string_view name) {
@@ -43,26 +44,26 @@ std::optional<Value> Loop::attribute(std::string_view name) {
     return Value(std::shared_ptr<Object>(
         std::make_shared<Function>(method, Parameters{"*"}, body, Value(std::shared_ptr<Object>(shared_from_this())))));
   };
-  const size_t count = items_.size();
+  const size_t num_items = items_.size();
   if (name == "index") return Value(index_ + 1);
   if (name == "index0") return Value(index_);
-  if (name == "revindex") return Value(count - index_);
-  if (name == "revindex0") return Value(count - index_ - 1);
+  if (name == "revindex") return Value(num_items - index_);
+  if (name == "revindex0") return Value(num_items - index_ - 1);
   if (name == "first") return Value(index_ == 0);
-  if (name == "last") return Value(index_ + 1 == count);
-  if (name == "length") return Value(count);
-  if (name == "depth") return Value(level_ + 1);
-  if (name == "depth0") return Value(level_);
+  if (name == "last") return Value(index_ + 1 == num_items);
+  if (name == "length") return Value(num_items);
+  if (name == "depth") return Value(recursion_depth_ + 1);
+  if (name == "depth0") return Value(recursion_depth_);
   if (name == "previtem") return index_ == 0 ? Value::undefined("the loop has no previous item") : items_[index_ - 1];
   if (name == "nextitem")
-    return index_ + 1 >= count ? Value::undefined("the loop has no next item") : items_[index_ + 1];
+    return index_ + 1 >= num_items ? Value::undefined("the loop has no next item") : items_[index_ + 1];
   if (name == "changed") {
-    return bind_method("loop.changed", [](Context& context, const Value& self, const BoundArguments& args) {
-      return static_cast<Loop&>(*self.object()).update_changed(args.arguments(), context.budget);
+    return bind_method("loop.changed", [](RenderContext& context, const Value& self, const BoundArguments& args) {
+      return static_cast<Loop&>(*self.object()).detect_change(args.arguments(), context.budget);
     });
   }
   if (name == "cycle") {
-    return bind_method("loop.cycle", [](Context& /*context*/, const Value& self, const BoundArguments& args) {
+    return bind_method("loop.cycle", [](RenderContext& /*context*/, const Value& self, const BoundArguments& args) {
       return static_cast<Loop&>(*self.object()).cycle(args.arguments());
     });
   }
@@ -72,16 +73,16 @@ std::optional<Value> Loop::attribute(std::string_view name) {
 std::vector<Value> Loop::release_values() {
   std::vector<Value> values = std::move(items_);
   items_.clear();
-  if (last_value_) values.push_back(std::move(*last_value_));
-  last_value_.reset();
+  if (last_changed_arguments_) values.push_back(std::move(*last_changed_arguments_));
+  last_changed_arguments_.reset();
   return values;
 }
 
-Value Loop::update_changed(const Arguments& arguments, Budget& budget) {
+Value Loop::detect_change(const Arguments& arguments, Budget& budget) {
   if (!arguments.keyword.empty()) throw evaluation_error("loop.changed takes no keyword arguments");
   Value current = Value::tuple(arguments.positional);
-  const bool is_changed = !last_value_ || !is_equal(*last_value_, current, budget);
-  if (is_changed) last_value_ = std::move(current);
+  const bool is_changed = !last_changed_arguments_ || !is_equal(*last_changed_arguments_, current, budget);
+  if (is_changed) last_changed_arguments_ = std::move(current);
   return Value(is_changed);
 }
 
@@ -93,7 +94,7 @@ Value Loop::cycle(const Arguments& arguments) const {
 /// A guard for the lifetime of a for statement. At its end, retains the loop in the context if a
 /// variable still refers to it, because the loop may then be part of a reference cycle.
 struct LoopRetainer {
-  Context& context;
+  RenderContext& context;
   const std::shared_ptr<Loop>& loop;
   ~LoopRetainer() {
     if (loop.use_count() > 1) context.retained_objects.push_back(loop);
@@ -113,7 +114,7 @@ class Macro : public Object {
     if (name == "name") return Value::text(std::string(name_));
     return std::nullopt;
   }
-  Value call(Context& /*context*/, const Arguments& arguments) override {
+  Value call(RenderContext& /*context*/, const Arguments& arguments) override {
     return evaluator_.call_macro(definition_, closure_, arguments);
   }
 
@@ -126,24 +127,24 @@ class Macro : public Object {
 
 }  // namespace
 
-Evaluator::Flow Evaluator::execute_node(const TemplateData& node) {
+Evaluator::ControlFlow Evaluator::execute_node(const TemplateData& node) {
   context_.budget.charge_scan(node.text.size());
-  Budget::check_size(out_->size() + node.text.size());
-  out_->append(node.text);
-  return Flow::kNormal;
+  Budget::check_value_size(output_->size() + node.text.size());
+  output_->append(node.text);
+  return ControlFlow::kNormal;
 }
 
 void Evaluator::print(const Value& value) {
-  append_str(*out_, value, context_.budget);
-  Budget::check_size(out_->size());
+  append_str(*output_, value, context_.budget);
+  Budget::check_value_size(output_->size());
 }
 
-Evaluator::Flow Evaluator::execute_node(const Print& node) {
+Evaluator::ControlFlow Evaluator::execute_node(const PrintStatement& node) {
   for (const auto& value : node.values) print(evaluate(*value));
-  return Flow::kNormal;
+  return ControlFlow::kNormal;
 }
 
-std::vector<Value> Evaluator::evaluate_loop_items(const For& node) {
+std::vector<Value> Evaluator::evaluate_loop_items(const ForStatement& node) {
   const auto sequence = to_sequence(evaluate(*node.items), context_.budget);
   context_.budget.charge_allocation(sequence->items.size() * sizeof(Value));
   if (!node.condition) return sequence->items;
@@ -156,37 +157,37 @@ std::vector<Value> Evaluator::evaluate_loop_items(const For& node) {
   return selected_items;
 }
 
-Evaluator::Flow Evaluator::execute_node(const For& node) {
+Evaluator::ControlFlow Evaluator::execute_node(const ForStatement& node) {
   const auto loop = std::make_shared<Loop>(evaluate_loop_items(node), 0);
   const LoopRetainer loop_retainer{context_, loop};
   bool is_body_completed = false;
   for (size_t i = 0; i < loop->size(); ++i) {
     loop->set_index(i);
-    Flow flow = Flow::kNormal;
+    ControlFlow flow = ControlFlow::kNormal;
     {
       const ScopeGuard scope_guard(*this);
-      scope_->set(kLoopName, Value(std::shared_ptr<Object>(loop)));
+      scope_->set(kLoopNameIndex, Value(std::shared_ptr<Object>(loop)));
       assign(node.target, loop->item());
       flow = execute(node.body);
     }
     // As in the code that Jinja2 generates: `else` runs unless an iteration reached its end.
     // Iterations that end with `continue` or `break` do not count.
-    is_body_completed = is_body_completed || flow == Flow::kNormal;
-    if (flow == Flow::kBreak) break;
+    is_body_completed = is_body_completed || flow == ControlFlow::kNormal;
+    if (flow == ControlFlow::kBreak) break;
   }
-  if (is_body_completed || node.else_body.empty()) return Flow::kNormal;
+  if (is_body_completed || node.else_body.empty()) return ControlFlow::kNormal;
   const ScopeGuard scope_guard(*this);
   return execute(node.else_body);
 }
 
-Evaluator::Flow Evaluator::execute_node(const If& node) {
+Evaluator::ControlFlow Evaluator::execute_node(const IfStatement& node) {
   for (const auto& [condition, block] : node.branches) {
     if (is_true(evaluate(*condition))) return execute(block);
   }
   return execute(node.else_body);
 }
 
-void Evaluator::assign(const Target& target, const Value& value) {
+void Evaluator::assign(const AssignmentTarget& target, const Value& value) {
   if (target.is_tuple) {
     const auto items = to_sequence(value, context_.budget);
     if (items->items.size() != target.elements.size()) {
@@ -196,57 +197,57 @@ void Evaluator::assign(const Target& target, const Value& value) {
     return;
   }
   if (target.attribute.empty()) return scope_->set(target.name, value);
-  const Value* holder = scope_->find(target.name);
-  auto* namespace_object = holder == nullptr ? nullptr : dynamic_cast<Namespace*>(holder->object());
+  const Value* target_value = scope_->find(target.name);
+  auto* namespace_object = target_value == nullptr ? nullptr : dynamic_cast<Namespace*>(target_value->object());
   if (namespace_object == nullptr)
     throw evaluation_error("cannot set an attribute of \"{}\": it is not a namespace", tree_.names[target.name]);
   context_.budget.charge_allocation(sizeof(Value));
   namespace_object->set(target.attribute, value);
 }
 
-Evaluator::Flow Evaluator::execute_node(const Set& node) {
+Evaluator::ControlFlow Evaluator::execute_node(const SetStatement& node) {
   assign(node.target, evaluate(*node.value));
-  return Flow::kNormal;
+  return ControlFlow::kNormal;
 }
 
 Value Evaluator::apply_filter(const Expression& filter, TrackedText text) {
   const Value input = Value::text(std::move(text));
-  const Value* outer = std::exchange(filter_block_input_, &input);
+  const Value* outer_input = std::exchange(filter_block_input_, &input);
   try {
     Value result = evaluate(filter);
-    filter_block_input_ = outer;
+    filter_block_input_ = outer_input;
     return result;
   } catch (...) {
-    filter_block_input_ = outer;
+    filter_block_input_ = outer_input;
     throw;
   }
 }
 
-Evaluator::Flow Evaluator::execute_node(const SetBlock& node) {
-  Flow flow = Flow::kNormal;
+Evaluator::ControlFlow Evaluator::execute_node(const SetBlock& node) {
+  ControlFlow flow = ControlFlow::kNormal;
   TrackedText output = render_block(node.body, flow);
-  if (flow != Flow::kNormal) return flow;
+  if (flow != ControlFlow::kNormal) return flow;
   assign(node.target, node.filter ? apply_filter(*node.filter, std::move(output)) : Value::text(std::move(output)));
-  return Flow::kNormal;
+  return ControlFlow::kNormal;
 }
 
 Value Evaluator::make_macro_value(const MacroDefinition& macro) {
   return Value(std::shared_ptr<Object>(std::make_shared<Macro>(*this, macro, tree_.names[macro.name], scope_)));
 }
 
-Evaluator::Flow Evaluator::execute_node(const MacroDefinition& node) {
+Evaluator::ControlFlow Evaluator::execute_node(const MacroDefinition& node) {
   scope_->set(node.name, make_macro_value(node));
-  return Flow::kNormal;
+  return ControlFlow::kNormal;
 }
 
 Value Evaluator::call_macro(const MacroDefinition& macro, const std::shared_ptr<Scope>& closure,
                             const Arguments& arguments) {
   const NestingGuard nesting_guard(*this);
-  const Signature& signature = macro.signature;
+  const MacroSignature& signature = macro.signature;
   const std::string& name = tree_.names[macro.name];
-  const size_t count = signature.parameters.size();
-  std::vector<const Value*> parameter_values(count, nullptr);
-  for (size_t i = 0; i < std::min(count, arguments.positional.size()); ++i)
+  const size_t num_parameters = signature.parameters.size();
+  std::vector<const Value*> parameter_values(num_parameters, nullptr);
+  for (size_t i = 0; i < std::min(num_parameters, arguments.positional.size()); ++i)
     parameter_values[i] = &arguments.positional[i];
   std::vector<std::pair<Value, Value>> kwargs;
   Value caller = Value::undefined("No caller defined");
@@ -255,7 +256,7 @@ Value Evaluator::call_macro(const MacroDefinition& macro, const std::shared_ptr<
     const auto parameter = std::find_if(signature.parameters.begin(), signature.parameters.end(),
                                         [&](size_t name_index) { return tree_.names[name_index] == key; });
     const auto index = static_cast<size_t>(parameter - signature.parameters.begin());
-    if (index < count && parameter_values[index] == nullptr) {
+    if (index < num_parameters && parameter_values[index] == nullptr) {
       parameter_values[index] = &value;
     } else if (signature.takes_caller && key == "caller") {
       caller = value;
@@ -265,56 +266,57 @@ Value Evaluator::call_macro(const MacroDefinition& macro, const std::shared_ptr<
       throw evaluation_error("the macro {} takes no argument \"{}\"", name, key);
     }
   }
-  if (arguments.positional.size() > count && !signature.takes_varargs) {
-    throw evaluation_error("the macro {} takes at most {} arguments, not {}", name, count, arguments.positional.size());
+  if (arguments.positional.size() > num_parameters && !signature.takes_varargs) {
+    throw evaluation_error("the macro {} takes at most {} arguments, not {}", name, num_parameters,
+                           arguments.positional.size());
   }
 
   TrackedText output;
-  TrackedText* outer = std::exchange(out_, &output);
+  TrackedText* outer_output = std::exchange(output_, &output);
   try {
     const ScopeGuard scope_guard(*this, closure);
-    if (signature.takes_caller) scope_->set(kCallerName, caller);
-    if (signature.takes_kwargs) scope_->set(kKwargsName, Value(std::make_shared<const Dict>(std::move(kwargs))));
+    if (signature.takes_caller) scope_->set(kCallerNameIndex, caller);
+    if (signature.takes_kwargs) scope_->set(kKwargsNameIndex, Value(std::make_shared<const Dict>(std::move(kwargs))));
     if (signature.takes_varargs) {
-      const auto first_vararg = static_cast<std::ptrdiff_t>(std::min(count, arguments.positional.size()));
-      scope_->set(kVarargsName,
+      const auto first_vararg = static_cast<std::ptrdiff_t>(std::min(num_parameters, arguments.positional.size()));
+      scope_->set(kVarargsNameIndex,
                   Value::tuple({arguments.positional.begin() + first_vararg, arguments.positional.end()}));
     }
-    const size_t num_required = count - signature.defaults.size();
-    for (size_t i = 0; i < count; ++i) {
+    const size_t num_required = num_parameters - signature.default_values.size();
+    for (size_t i = 0; i < num_parameters; ++i) {
       if (parameter_values[i] != nullptr) scope_->set(signature.parameters[i], *parameter_values[i]);
     }
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < num_parameters; ++i) {
       if (parameter_values[i] != nullptr) continue;
       const std::string& parameter = tree_.names[signature.parameters[i]];
       scope_->set(signature.parameters[i],
-                  i >= num_required ? evaluate(*signature.defaults[i - num_required])
+                  i >= num_required ? evaluate(*signature.default_values[i - num_required])
                                     : Value::undefined(fmt::format("parameter '{}' was not provided", parameter)));
     }
     execute(macro.body);
   } catch (...) {
-    out_ = outer;
+    output_ = outer_output;
     throw;
   }
-  out_ = outer;
+  output_ = outer_output;
   context_.budget.charge_allocation(output.size());
   return Value::text(std::move(output));
 }
 
-Evaluator::Flow Evaluator::execute_node(const CallBlock& node) {
+Evaluator::ControlFlow Evaluator::execute_node(const CallBlock& node) {
   const Value caller = make_macro_value(node.caller);
   print(call(std::get<Call>(node.call->node), &caller));
-  return Flow::kNormal;
+  return ControlFlow::kNormal;
 }
 
-Evaluator::Flow Evaluator::execute_node(const FilterBlock& node) {
-  Flow flow = Flow::kNormal;
+Evaluator::ControlFlow Evaluator::execute_node(const FilterBlock& node) {
+  ControlFlow flow = ControlFlow::kNormal;
   TrackedText output = render_block(node.body, flow);
-  if (flow == Flow::kNormal) print(apply_filter(*node.filter, std::move(output)));
+  if (flow == ControlFlow::kNormal) print(apply_filter(*node.filter, std::move(output)));
   return flow;
 }
 
-Evaluator::Flow Evaluator::execute_node(const With& node) {
+Evaluator::ControlFlow Evaluator::execute_node(const WithStatement& node) {
   std::vector<Value> values;
   for (const auto& [target, expression] : node.assignments) values.push_back(evaluate(*expression));
   const ScopeGuard scope_guard(*this);
@@ -322,21 +324,21 @@ Evaluator::Flow Evaluator::execute_node(const With& node) {
   return execute(node.body);
 }
 
-Evaluator::Flow Evaluator::execute_node(const GenerationBlock& node) {
-  Flow flow = Flow::kNormal;
+Evaluator::ControlFlow Evaluator::execute_node(const GenerationBlock& node) {
+  ControlFlow flow = ControlFlow::kNormal;
   TrackedText output = render_block(node.body, flow);
   output.mark_generated();
-  out_->append(output);
-  Budget::check_size(out_->size());
+  output_->append(output);
+  Budget::check_value_size(output_->size());
   return flow;
 }
 
-Evaluator::Flow Evaluator::execute_node(const Break& /*node*/) {
-  return Flow::kBreak;
+Evaluator::ControlFlow Evaluator::execute_node(const BreakStatement& /*node*/) {
+  return ControlFlow::kBreak;
 }
 
-Evaluator::Flow Evaluator::execute_node(const Continue& /*node*/) {
-  return Flow::kContinue;
+Evaluator::ControlFlow Evaluator::execute_node(const ContinueStatement& /*node*/) {
+  return ControlFlow::kContinue;
 }
 
 }  // namespace vlmtrain::text::jinja

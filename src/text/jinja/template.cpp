@@ -17,13 +17,13 @@ class TemplateParser {
   TemplateParser(std::string_view source, std::string source_name)
       : tokens_(source, source_name), tree_(std::make_shared<SyntaxTree>()) {
     tree_->source_name = std::move(source_name);
-    // In the order of kLoopName, kCallerName, kVarargsName and kKwargsName.
+    // In the order of kLoopNameIndex, kCallerNameIndex, kVarargsNameIndex and kKwargsNameIndex.
     for (const char* name : {"loop", "caller", "varargs", "kwargs"}) tree_->intern_name(name);
   }
 
-  std::shared_ptr<const SyntaxTree> run() {
+  std::shared_ptr<const SyntaxTree> parse() {
     tree_->body = parse_block({});
-    expressions_.check_names();
+    expression_parser_.reject_unknown_names();
     return tree_;
   }
 
@@ -43,19 +43,19 @@ class TemplateParser {
           break;
         case Token::Kind::kVariableBegin: {
           tokens_.next();
-          Print print;
-          print.values.push_back(expressions_.parse_tuple());
-          tokens_.expect(Token::Kind::kVariableEnd, "}}");
+          PrintStatement print;
+          print.values.push_back(expression_parser_.parse_tuple());
+          tokens_.expect_kind(Token::Kind::kVariableEnd, "}}");
           block.push_back({line, std::move(print)});
           break;
         }
         case Token::Kind::kBlockBegin: {
           tokens_.next();
-          const bool is_end = std::any_of(end_names.begin(), end_names.end(),
-                                          [&](std::string_view end) { return tokens_.is_name(end); });
-          if (is_end) return block;
+          const bool is_end_tag = std::any_of(end_names.begin(), end_names.end(),
+                                              [&](std::string_view end_name) { return tokens_.is_name(end_name); });
+          if (is_end_tag) return block;
           block.push_back(parse_statement(end_names));
-          tokens_.expect(Token::Kind::kBlockEnd, "%}");
+          tokens_.expect_kind(Token::Kind::kBlockEnd, "%}");
           break;
         }
         default:
@@ -68,20 +68,20 @@ class TemplateParser {
     }
   }
 
-  /// Parses the %} of a statement and its body. Moves past the name `end` of the tag that ends the
+  /// Parses the %} of a statement and its body. Moves past the name `end_name` of the tag that ends the
   /// body.
-  Block parse_body(std::string_view end) {
-    Block body = parse_open_body({end});
+  Block parse_body(std::string_view end_name) {
+    Block body = parse_body_before_end_tag({end_name});
     tokens_.next();
     return body;
   }
 
   /// Parses the %} of a statement and its body. Stops at the name of the tag that ends the body,
   /// one of `end_names`.
-  Block parse_open_body(EndNames end_names) {
-    const DepthGuard depth_guard(expressions_);
+  Block parse_body_before_end_tag(EndNames end_names) {
+    const DepthGuard depth_guard(expression_parser_);
     open_block_lines_.push_back(tokens_.line());
-    tokens_.expect(Token::Kind::kBlockEnd, "%}");
+    tokens_.expect_kind(Token::Kind::kBlockEnd, "%}");
     Block body = parse_block(end_names);
     open_block_lines_.pop_back();
     return body;
@@ -95,9 +95,9 @@ class TemplateParser {
     /// The name of a statement and its parse function.
     struct StatementParser {
       const char* name;
-      Statement (TemplateParser::*parse)(int line);
+      Statement (TemplateParser::*parse_function)(int line);
     };
-    constexpr std::array kStatements = {
+    constexpr std::array kStatementParsers = {
         StatementParser{"for", &TemplateParser::parse_for_loop},
         StatementParser{"if", &TemplateParser::parse_if},
         StatementParser{"set", &TemplateParser::parse_set},
@@ -110,78 +110,80 @@ class TemplateParser {
         StatementParser{"continue", &TemplateParser::parse_continue},
         StatementParser{"print", &TemplateParser::parse_print},
     };
-    for (const StatementParser& statement : kStatements) {
-      if (name == statement.name) return (this->*statement.parse)(line);
+    for (const StatementParser& statement : kStatementParsers) {
+      if (name == statement.name) return (this->*statement.parse_function)(line);
     }
     if (name.starts_with("end") || name == "else" || name == "elif") {
-      std::string expected;
-      for (const std::string_view end : end_names) expected.append(expected.empty() ? "" : " or ").append(end);
-      tokens_.fail_on_line(line, expected.empty() ? fmt::format("unexpected \"{}\" outside of a block", name)
-                                                  : fmt::format("unexpected \"{}\"; expected {}", name, expected));
+      std::string expected_names;
+      for (const std::string_view end_name : end_names)
+        expected_names.append(expected_names.empty() ? "" : " or ").append(end_name);
+      tokens_.fail_on_line(line, expected_names.empty()
+                                     ? fmt::format("unexpected \"{}\" outside of a block", name)
+                                     : fmt::format("unexpected \"{}\"; expected {}", name, expected_names));
     }
     tokens_.fail_on_line(
         line, fmt::format("no statement named \"{}\"; docs/chat-templates.md lists the supported ones", name));
   }
 
   Statement parse_for_loop(int line) {
-    const size_t first_access = expressions_.name_accesses().size();
-    For loop;
-    loop.target = expressions_.parse_target(false, "in");
+    const size_t first_access_index = expression_parser_.name_accesses().size();
+    ForStatement loop;
+    loop.target = expression_parser_.parse_target(false, "in");
     if (!tokens_.skip_name("in")) tokens_.fail("a loop lacks its \"in\"");
-    loop.items = expressions_.parse_tuple(false, "recursive");
-    if (tokens_.skip_name("if")) loop.condition = expressions_.parse();
+    loop.items = expression_parser_.parse_tuple(false, "recursive");
+    if (tokens_.skip_name("if")) loop.condition = expression_parser_.parse();
     if (tokens_.is_name("recursive")) tokens_.fail("recursive loops are not supported; use a macro");
     ++loop_depth_;
-    loop.body = parse_open_body({"else", "endfor"});
+    loop.body = parse_body_before_end_tag({"else", "endfor"});
     --loop_depth_;
     if (tokens_.skip_name("else")) {
       loop.else_body = parse_body("endfor");
     } else {
       tokens_.next();
     }
-    for (size_t i = first_access; i < expressions_.name_accesses().size(); ++i) {
-      const NameAccess& access = expressions_.name_accesses()[i];
-      if (access.is_store && access.name == kLoopName)
+    for (size_t i = first_access_index; i < expression_parser_.name_accesses().size(); ++i) {
+      const NameAccess& access = expression_parser_.name_accesses()[i];
+      if (access.is_assignment && access.name == kLoopNameIndex)
         tokens_.fail_on_line(access.line, "cannot assign to \"loop\" in a loop");
     }
     return {line, std::move(loop)};
   }
 
   Statement parse_if(int line) {
-    const ExpressionParser::IfGuard guard(expressions_);
-    If conditional;
+    const ExpressionParser::IfGuard if_guard(expression_parser_);
+    IfStatement if_statement;
     while (true) {
-      ExpressionPtr condition = expressions_.parse_tuple(false);
-      conditional.branches.emplace_back(std::move(condition), parse_open_body({"elif", "else", "endif"}));
+      ExpressionPtr condition = expression_parser_.parse_tuple(false);
+      if_statement.branches.emplace_back(std::move(condition), parse_body_before_end_tag({"elif", "else", "endif"}));
       if (tokens_.skip_name("elif")) continue;
       if (tokens_.skip_name("else")) {
-        conditional.else_body = parse_body("endif");
+        if_statement.else_body = parse_body("endif");
       } else {
         tokens_.next();
       }
-      return {line, std::move(conditional)};
+      return {line, std::move(if_statement)};
     }
   }
 
   Statement parse_set(int line) {
-    Target target = expressions_.parse_target(true);
-    if (tokens_.skip_operator("=")) return {line, Set{std::move(target), expressions_.parse_tuple()}};
-    ExpressionPtr filter = expressions_.parse_filter_chain(false);
+    AssignmentTarget target = expression_parser_.parse_target(true);
+    if (tokens_.skip_operator("=")) return {line, SetStatement{std::move(target), expression_parser_.parse_tuple()}};
+    ExpressionPtr filter = expression_parser_.parse_filter_chain(false);
     return {line, SetBlock{std::move(target), std::move(filter), parse_body("endset")}};
   }
 
   /// Parses the parameters of a macro or call block in parentheses.
-  Signature parse_signature() {
-    Signature signature;
+  MacroSignature parse_signature() {
+    MacroSignature signature;
     tokens_.expect_operator("(");
     while (!tokens_.is_operator(")")) {
       if (!signature.parameters.empty()) tokens_.expect_operator(",");
-      const Target parameter = expressions_.parse_name_target();
-      expressions_.record_store(parameter.name);
+      const AssignmentTarget parameter = expression_parser_.parse_name_target();
+      expression_parser_.record_assignment(parameter.name);
       signature.parameters.push_back(parameter.name);
       if (tokens_.skip_operator("=")) {
-        signature.defaults.push_back(expressions_.parse());
-      } else if (!signature.defaults.empty()) {
+        signature.default_values.push_back(expression_parser_.parse());
+      } else if (!signature.default_values.empty()) {
         tokens_.fail("a parameter without a default follows one with a default");
       }
     }
@@ -192,28 +194,29 @@ class TemplateParser {
   /// Parses the body of a macro or call block, in which `break` and `continue` cannot refer to an
   /// outer loop. Sets the takes_… fields of `signature`: as in Jinja2, a body accepts additional
   /// arguments only if it reads `caller`, `varargs` or `kwargs`.
-  Block parse_callable_body(std::string_view end, Signature& signature) {
-    const size_t first_access = expressions_.name_accesses().size();
+  Block parse_callable_body(std::string_view end_name, MacroSignature& signature) {
+    const size_t first_access_index = expression_parser_.name_accesses().size();
     const int outer_loop_depth = std::exchange(loop_depth_, 0);
-    Block body = parse_body(end);
+    Block body = parse_body(end_name);
     loop_depth_ = outer_loop_depth;
     const auto reads_name = [&](size_t name) {
-      for (size_t i = first_access; i < expressions_.name_accesses().size(); ++i) {
-        if (expressions_.name_accesses()[i].name == name) return !expressions_.name_accesses()[i].is_store;
+      for (size_t i = first_access_index; i < expression_parser_.name_accesses().size(); ++i) {
+        if (expression_parser_.name_accesses()[i].name == name)
+          return !expression_parser_.name_accesses()[i].is_assignment;
       }
       return false;
     };
     const auto is_parameter = [&](size_t name) {
       return std::find(signature.parameters.begin(), signature.parameters.end(), name) != signature.parameters.end();
     };
-    signature.takes_caller = reads_name(kCallerName);
-    signature.takes_varargs = reads_name(kVarargsName) && !is_parameter(kVarargsName);
-    signature.takes_kwargs = reads_name(kKwargsName) && !is_parameter(kKwargsName);
-    if (is_parameter(kCallerName)) {
-      if (signature.takes_caller &&
-          signature.parameters.size() - signature.defaults.size() >
-              static_cast<size_t>(std::find(signature.parameters.begin(), signature.parameters.end(), kCallerName) -
-                                  signature.parameters.begin())) {
+    signature.takes_caller = reads_name(kCallerNameIndex);
+    signature.takes_varargs = reads_name(kVarargsNameIndex) && !is_parameter(kVarargsNameIndex);
+    signature.takes_kwargs = reads_name(kKwargsNameIndex) && !is_parameter(kKwargsNameIndex);
+    if (is_parameter(kCallerNameIndex)) {
+      if (signature.takes_caller && signature.parameters.size() - signature.default_values.size() >
+                                        static_cast<size_t>(std::find(signature.parameters.begin(),
+                                                                      signature.parameters.end(), kCallerNameIndex) -
+                                                            signature.parameters.begin())) {
         tokens_.fail("the parameter \"caller\" needs a default; add one or remove it");
       }
       signature.takes_caller = false;
@@ -222,53 +225,53 @@ class TemplateParser {
   }
 
   Statement parse_macro(int line) {
-    MacroDefinition definition{expressions_.parse_name_target().name, {}, {}};
-    expressions_.record_store(definition.name);
+    MacroDefinition definition{expression_parser_.parse_name_target().name, {}, {}};
+    expression_parser_.record_assignment(definition.name);
     definition.signature = parse_signature();
     definition.body = parse_callable_body("endmacro", definition.signature);
     return {line, std::move(definition)};
   }
 
   Statement parse_call_block(int line) {
-    CallBlock block{nullptr, {kCallerName, {}, {}}};
+    CallBlock block{nullptr, {kCallerNameIndex, {}, {}}};
     if (tokens_.is_operator("(")) block.caller.signature = parse_signature();
-    block.call = expressions_.parse();
+    block.call = expression_parser_.parse();
     if (!std::holds_alternative<Call>(block.call->node)) tokens_.fail_on_line(line, "a call block needs a call");
     block.caller.body = parse_callable_body("endcall", block.caller.signature);
     return {line, std::move(block)};
   }
 
   Statement parse_filter_block(int line) {
-    ExpressionPtr filter = expressions_.parse_filter_chain(true);
+    ExpressionPtr filter = expression_parser_.parse_filter_chain(true);
     return {line, FilterBlock{std::move(filter), parse_body("endfilter")}};
   }
 
   Statement parse_with_block(int line) {
-    With with_block;
-    while (!tokens_.is(Token::Kind::kBlockEnd)) {
+    WithStatement with_block;
+    while (!tokens_.is_kind(Token::Kind::kBlockEnd)) {
       if (!with_block.assignments.empty()) tokens_.expect_operator(",");
-      Target target = expressions_.parse_name_target();
-      expressions_.record_store(target.name);
+      AssignmentTarget target = expression_parser_.parse_name_target();
+      expression_parser_.record_assignment(target.name);
       tokens_.expect_operator("=");
-      with_block.assignments.emplace_back(std::move(target), expressions_.parse());
+      with_block.assignments.emplace_back(std::move(target), expression_parser_.parse());
     }
     with_block.body = parse_body("endwith");
     return {line, std::move(with_block)};
   }
 
   Statement parse_generation(int line) {
-    Signature unused_signature;
+    MacroSignature unused_signature;
     return {line, GenerationBlock{parse_callable_body("endgeneration", unused_signature)}};
   }
 
   Statement parse_break(int line) {
     require_loop(line, "break");
-    return {line, Break{}};
+    return {line, BreakStatement{}};
   }
 
   Statement parse_continue(int line) {
     require_loop(line, "continue");
-    return {line, Continue{}};
+    return {line, ContinueStatement{}};
   }
 
   void require_loop(int line, const char* name) const {
@@ -276,17 +279,17 @@ class TemplateParser {
   }
 
   Statement parse_print(int line) {
-    Print print;
-    while (!tokens_.is(Token::Kind::kBlockEnd)) {
+    PrintStatement print;
+    while (!tokens_.is_kind(Token::Kind::kBlockEnd)) {
       if (!print.values.empty()) tokens_.expect_operator(",");
-      print.values.push_back(expressions_.parse());
+      print.values.push_back(expression_parser_.parse());
     }
     return {line, std::move(print)};
   }
 
   TokenStream tokens_;
   std::shared_ptr<SyntaxTree> tree_;
-  ExpressionParser expressions_{tokens_, *tree_};
+  ExpressionParser expression_parser_{tokens_, *tree_};
   std::vector<int> open_block_lines_;  // first lines of the enclosing blocks
   int loop_depth_ = 0;
 };
@@ -295,15 +298,15 @@ class TemplateParser {
 std::shared_ptr<const SyntaxTree> parse_template(std::string_view source, std::string source_name) {
   if (source.size() > kMaxSourceBytes)
     throw data_error("{}: the template exceeds {} MiB", source_name, kMaxSourceBytes >> 20U);
-  return TemplateParser(source, std::move(source_name)).run();
+  return TemplateParser(source, std::move(source_name)).parse();
 }
 
 }  // namespace
 
-TemplateError::TemplateError(std::string_view source_name, int line, std::string message, bool raised_by_template)
+TemplateError::TemplateError(std::string_view source_name, int line, std::string message, bool is_raised_by_template)
     : UserError(ExitCode::kBadData, fmt::format("{}:{}: {}", source_name, line, message)),
       message_(std::move(message)),
-      raised_by_template_(raised_by_template) {}
+      is_raised_by_template_(is_raised_by_template) {}
 
 Template Template::parse(std::string_view source, std::string source_name) {
   return Template(parse_template(source, std::move(source_name)));
@@ -314,7 +317,7 @@ Rendering Template::render(const std::vector<std::pair<std::string, Value>>& var
   const TrackedText text = Evaluator(*tree_, settings).render(variables);
   return {text.bytes(),
           {text.origin_spans().begin(), text.origin_spans().end()},
-          {text.generated().begin(), text.generated().end()}};
+          {text.generated_spans().begin(), text.generated_spans().end()}};
 }
 
 }  // namespace vlmtrain::text::jinja

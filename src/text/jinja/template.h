@@ -22,21 +22,21 @@ struct Rendering {
   /// template itself wrote all other bytes. An empty span marks the position of an empty text,
   /// unless another span of the same origin touches it.
   std::vector<OriginSpan> origin_spans;
-  std::vector<GeneratedSpan> generated{};  ///< output of `generation` blocks, in order and without overlap
+  std::vector<GeneratedSpan> generated_spans{};  ///< output of `generation` blocks, in order and without overlap
 };
 
 /// An error during the rendering of a template. what() is "FILE:LINE: …".
 class TemplateError : public UserError {
  public:
-  TemplateError(std::string_view source_name, int line, std::string message, bool raised_by_template);
+  TemplateError(std::string_view source_name, int line, std::string message, bool is_raised_by_template);
   /// Returns whether the template itself raised the error with raise_exception().
-  bool raised_by_template() const { return raised_by_template_; }
+  bool is_raised_by_template() const { return is_raised_by_template_; }
   /// Returns the message without file and line.
   const std::string& message() const { return message_; }
 
  private:
   std::string message_;
-  bool raised_by_template_;
+  bool is_raised_by_template_;
 };
 
 /// A chat template in the subset of Jinja2 that checkpoints use, configured as in `transformers`

@@ -10,7 +10,7 @@ namespace {
 
 /// Number of bytes next to an omitted part that must match to locate it in the answer. Fewer bytes
 /// would match by chance. Not tuned.
-constexpr size_t kContextBytes = 4;
+constexpr size_t kOmissionContextBytes = 4;
 
 /// A finder of one answer in a rendered text.
 class AnswerSpanFinder {
@@ -19,26 +19,26 @@ class AnswerSpanFinder {
                    const TemplateSettings& settings)
       : rendering_(rendering), text_(rendering.text), answer_text_(answer_text), traits_(traits), settings_(settings) {}
 
-  AnswerSpans find(int turn) const {
+  AnswerSpans find_spans(int turn) const {
     const std::vector<Span> text_spans = find_origin_spans(rendering_, turn);
     AnswerSpans answer{.spans = merge_spans(text_spans)};
-    if (answer.spans.empty()) return {.spans = {}, .is_complete = count_visible(answer_text_) == 0};
-    size_t visible_bytes = 0;
-    for (const Span& text_span : text_spans) visible_bytes += count_visible(get_text(text_span));
-    if (visible_bytes >= count_visible(answer_text_)) return answer;
+    if (answer.spans.empty()) return {.spans = {}, .is_complete = count_visible_bytes(answer_text_) == 0};
+    size_t num_visible_bytes = 0;
+    for (const Span& text_span : text_spans) num_visible_bytes += count_visible_bytes(get_span_text(text_span));
+    if (num_visible_bytes >= count_visible_bytes(answer_text_)) return answer;
     const std::string answer_bytes = remove_white_space(answer_text_);
     answer.spans.front().begin =
-        extend_begin(answer_bytes, remove_white_space(get_text(text_spans.front())), text_spans.front().begin);
+        extend_begin(answer_bytes, remove_white_space(get_span_text(text_spans.front())), text_spans.front().begin);
     answer.spans.back().end =
-        extend_end(answer_bytes, remove_white_space(get_text(text_spans.back())), text_spans.back().end);
-    visible_bytes = 0;
-    for (const Span& span : answer.spans) visible_bytes += count_visible(get_text(span));
-    answer.is_complete = visible_bytes >= answer_bytes.size();
+        extend_end(answer_bytes, remove_white_space(get_span_text(text_spans.back())), text_spans.back().end);
+    num_visible_bytes = 0;
+    for (const Span& span : answer.spans) num_visible_bytes += count_visible_bytes(get_span_text(span));
+    answer.is_complete = num_visible_bytes >= answer_bytes.size();
     return answer;
   }
 
  private:
-  std::string_view get_text(const Span& span) const { return text_.substr(span.begin, span.end - span.begin); }
+  std::string_view get_span_text(const Span& span) const { return text_.substr(span.begin, span.end - span.begin); }
 
   /// Merges adjacent spans if only the template wrote the text between them.
   std::vector<Span> merge_spans(const std::vector<Span>& text_spans) const {
@@ -56,19 +56,19 @@ class AnswerSpanFinder {
   /// Returns whether the gap between two parts of an answer is template text without media.
   bool is_answer_gap(const Span& gap_span) const {
     const auto contains_token = [&](const std::string& token) {
-      return !token.empty() && get_text(gap_span).find(token) != std::string_view::npos;
+      return !token.empty() && get_span_text(gap_span).find(token) != std::string_view::npos;
     };
-    return find_next_span(gap_span.begin) >= gap_span.end && !contains_token(settings_.image.token) &&
+    return find_next_span_begin(gap_span.begin) >= gap_span.end && !contains_token(settings_.image.token) &&
            !contains_token(settings_.video.token);
   }
 
   /// Returns the begin of the first turn text that ends after `offset`, but at least `offset`.
   /// Returns the end of the text if there is no such turn text.
-  size_t find_next_span(size_t offset) const {
-    const auto next = std::ranges::find_if(rendering_.origin_spans, [offset](const jinja::OriginSpan& origin_span) {
-      return !origin_span.empty() && origin_span.end > offset;
-    });
-    return next == rendering_.origin_spans.end() ? text_.size() : std::max(next->begin, offset);
+  size_t find_next_span_begin(size_t offset) const {
+    const auto next_span = std::ranges::find_if(
+        rendering_.origin_spans,
+        [offset](const jinja::OriginSpan& origin_span) { return !origin_span.empty() && origin_span.end > offset; });
+    return next_span == rendering_.origin_spans.end() ? text_.size() : std::max(next_span->begin, offset);
   }
 
   /// Returns the end of the last turn text before `offset`, or 0 if there is none.
@@ -85,12 +85,12 @@ class AnswerSpanFinder {
   /// its first part, begin at `offset`. Returns the new begin.
   size_t extend_begin(std::string_view answer_bytes, std::string_view first_bytes, size_t offset) const {
     size_t search_begin = find_previous_span_end(offset);
-    const size_t prompt = traits_.generation_prompt.empty()
-                              ? std::string_view::npos
-                              : text_.substr(search_begin, offset - search_begin).rfind(traits_.generation_prompt);
-    if (prompt != std::string_view::npos) search_begin += prompt + traits_.generation_prompt.size();
+    const size_t prompt_pos = traits_.generation_prompt.empty()
+                                  ? std::string_view::npos
+                                  : text_.substr(search_begin, offset - search_begin).rfind(traits_.generation_prompt);
+    if (prompt_pos != std::string_view::npos) search_begin += prompt_pos + traits_.generation_prompt.size();
     const std::string template_bytes = remove_white_space(text_.substr(search_begin, offset - search_begin));
-    first_bytes = first_bytes.substr(0, kContextBytes);
+    first_bytes = first_bytes.substr(0, kOmissionContextBytes);
     for (size_t num_bytes = std::min(template_bytes.size(), answer_bytes.size()); num_bytes > 0; --num_bytes) {
       if (!template_bytes.ends_with(answer_bytes.substr(0, num_bytes)) ||
           !answer_bytes.substr(num_bytes).starts_with(first_bytes))
@@ -104,10 +104,10 @@ class AnswerSpanFinder {
   /// Extends an answer to the right like extend_begin(). `last_bytes`, the visible bytes of its
   /// last part, end at `offset`. Returns the new end.
   size_t extend_end(std::string_view answer_bytes, std::string_view last_bytes, size_t offset) const {
-    std::string_view following = text_.substr(offset, find_next_span(offset) - offset);
-    following = following.substr(0, following.find(traits_.end_of_turn));
-    const std::string template_bytes = remove_white_space(following);
-    last_bytes = last_bytes.substr(last_bytes.size() - std::min(last_bytes.size(), kContextBytes));
+    std::string_view following_text = text_.substr(offset, find_next_span_begin(offset) - offset);
+    following_text = following_text.substr(0, following_text.find(traits_.end_of_turn));
+    const std::string template_bytes = remove_white_space(following_text);
+    last_bytes = last_bytes.substr(last_bytes.size() - std::min(last_bytes.size(), kOmissionContextBytes));
     for (size_t num_bytes = std::min(template_bytes.size(), answer_bytes.size()); num_bytes > 0; --num_bytes) {
       const size_t answer_offset = answer_bytes.size() - num_bytes;
       if (!template_bytes.starts_with(answer_bytes.substr(answer_offset)) ||
@@ -130,7 +130,7 @@ class AnswerSpanFinder {
 
 AnswerSpans find_answer_spans(const jinja::Rendering& rendering, int turn, std::string_view answer_text,
                               const TemplateTraits& traits, const TemplateSettings& settings) {
-  return AnswerSpanFinder(rendering, answer_text, traits, settings).find(turn);
+  return AnswerSpanFinder(rendering, answer_text, traits, settings).find_spans(turn);
 }
 
 }  // namespace vlmtrain::text

@@ -35,7 +35,7 @@ jinja::Value make_block_type(const char* type) {
 }
 
 /// Returns a block that has only a type.
-jinja::Value make_block(const char* type) {
+jinja::Value make_media_block(const char* type) {
   return jinja::Value::dict({{"type", make_block_type(type)}});
 }
 
@@ -48,15 +48,15 @@ jinja::Value make_text_block(std::string_view text, int origin) {
 /// Returns the content of `turn` as a list of blocks. The list is never empty.
 jinja::Value make_block_list(const Turn& turn, int origin) {
   std::vector<jinja::Value> blocks;
-  for (const MediaPiece& piece : split_media_placeholders(turn)) {
+  for (const TurnPiece& piece : split_at_placeholders(turn)) {
     switch (piece.kind) {
-      case MediaPiece::Kind::kImage:
-        blocks.push_back(make_block("image"));
+      case TurnPiece::Kind::kImage:
+        blocks.push_back(make_media_block("image"));
         break;
-      case MediaPiece::Kind::kVideo:
-        blocks.push_back(make_block("video"));
+      case TurnPiece::Kind::kVideo:
+        blocks.push_back(make_media_block("video"));
         break;
-      case MediaPiece::Kind::kText:
+      case TurnPiece::Kind::kText:
         blocks.push_back(make_text_block(piece.text, origin));
         break;
     }
@@ -70,38 +70,38 @@ jinja::Value make_block_list(const Turn& turn, int origin) {
 jinja::Value make_string_content(const Turn& turn, int origin, const TemplateSettings& settings) {
   std::string text;
   bool is_at_start = true;
-  for (const MediaPiece& piece : split_media_placeholders(turn)) {
-    if (piece.kind == MediaPiece::Kind::kText) {
+  for (const TurnPiece& piece : split_at_placeholders(turn)) {
+    if (piece.kind == TurnPiece::Kind::kText) {
       text += piece.text;
       is_at_start = false;
       continue;
     }
-    const bool is_image = piece.kind == MediaPiece::Kind::kImage;
+    const bool is_image = piece.kind == TurnPiece::Kind::kImage;
     text += is_image ? settings.image.block : settings.video.block;
-    if (is_at_start) text += settings.after_image;
+    if (is_at_start) text += settings.text_after_image;
   }
   return jinja::Value::text(std::move(text), origin);
 }
 
 }  // namespace
 
-std::vector<MediaPiece> split_media_placeholders(const Turn& turn) {
+std::vector<TurnPiece> split_at_placeholders(const Turn& turn) {
   const std::string_view text = turn.text;
-  std::vector<MediaPiece> pieces;
+  std::vector<TurnPiece> pieces;
   bool is_at_start = true;
   size_t pos = 0;
-  const auto add_text = [&](size_t end) {
+  const auto add_text_piece = [&](size_t end) {
     if (end <= pos) return;
-    pieces.push_back({MediaPiece::Kind::kText, text.substr(pos, end - pos)});
+    pieces.push_back({TurnPiece::Kind::kText, text.substr(pos, end - pos)});
     is_at_start = false;
   };
   for (const io::MediaPlaceholder& placeholder : io::find_placeholders(turn)) {
-    add_text(placeholder.begin);
-    pieces.push_back({placeholder.is_video ? MediaPiece::Kind::kVideo : MediaPiece::Kind::kImage});
+    add_text_piece(placeholder.begin);
+    pieces.push_back({placeholder.is_video ? TurnPiece::Kind::kVideo : TurnPiece::Kind::kImage});
     pos = placeholder.begin + kImagePlaceholder.size();
     if (is_at_start) pos += count_line_break_bytes(text.substr(pos));
   }
-  add_text(text.size());
+  add_text_piece(text.size());
   return pieces;
 }
 

@@ -11,7 +11,7 @@
 namespace vlmtrain::text {
 
 /// A piece of the text of a turn: a placeholder of an image or video, or text between placeholders.
-struct MediaPiece {
+struct TurnPiece {
   /// The kind of a piece.
   enum class Kind : uint8_t { kText, kImage, kVideo };
   Kind kind;
@@ -22,7 +22,7 @@ struct MediaPiece {
 /// it. Text that only looks like a placeholder (io::find_placeholders() skips it) remains text. A
 /// line break after a placeholder at the beginning of the turn is dropped. No piece of text is
 /// empty.
-std::vector<MediaPiece> split_media_placeholders(const Turn& turn);
+std::vector<TurnPiece> split_at_placeholders(const Turn& turn);
 
 /// The form in which a template expects the content of messages, by role: a list of blocks such as
 /// {"type": "text", "text": …}, or one string.

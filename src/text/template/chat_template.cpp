@@ -24,7 +24,7 @@ std::string replace_placeholder(std::string jinja, std::string_view placeholder,
 
 /// Returns a built-in template with the markup of the model family for images and videos. Returns
 /// other templates unchanged.
-TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& settings) {
+TemplateSource insert_family_markup(TemplateSource source, const TemplateSettings& settings) {
   if (source.end_of_turn.data() == nullptr) return source;  // not a built-in template
   if (settings.image.block != kImagePlaceholder) {
     source.jinja = replace_placeholder(std::move(source.jinja), kImagePlaceholder, settings.image.block);
@@ -37,11 +37,11 @@ TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& se
 
 /// Returns the end of token `i`: the next greater start, because the byte tokens of one character
 /// may share a start.
-size_t find_token_end(const Encoding& encoding, size_t i, size_t text_bytes) {
+size_t find_token_end(const Encoding& encoding, size_t i, size_t text_size) {
   for (size_t next = i + 1; next < encoding.starts.size(); ++next) {
     if (encoding.starts[next] > encoding.starts[i]) return encoding.starts[next];
   }
-  return text_bytes;
+  return text_size;
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ size_t find_token_end(const Encoding& encoding, size_t i, size_t text_bytes) {
 /// A parsed template with its special tokens and the traits that the probe found.
 struct ChatTemplate::Impl {
   Impl(TemplateSource source_, TemplateSettings settings_, const Tokenizer& tokenizer)
-      : source(adapt_to_family(std::move(source_), settings_)),
+      : source(insert_family_markup(std::move(source_), settings_)),
         settings(std::move(settings_)),
         jinja(jinja::Template::parse(source.jinja, source.name)),
         traits(probe_template(jinja, source, settings, tokenizer)) {}
@@ -72,7 +72,7 @@ class RenderedChatReader {
   /// turn is complete, so that a missing end of turn is inserted.
   RenderedChat read_chat(std::span<const Turn> turns, bool ends_with_answer) {
     RenderedChat chat;
-    const std::vector<size_t> visible_bytes = count_visible_bytes(turns.size());
+    const std::vector<size_t> visible_bytes_by_turn = count_visible_bytes_by_turn(turns.size());
     bool has_answer = false, has_end_of_turn = false;
     for (size_t i = 0; i < turns.size(); ++i) {
       const Turn& turn = turns[i];
@@ -81,7 +81,7 @@ class RenderedChatReader {
         add_notice("text that contains the end-of-turn token, which ends the turn there", turn, chat.notices);
       }
       if (turn.role != Role::kAssistant) {
-        if (visible_bytes[i] < count_visible(turn_text)) add_omission_notice(turn, chat.notices);
+        if (visible_bytes_by_turn[i] < count_visible_bytes(turn_text)) add_omission_notice(turn, chat.notices);
         continue;
       }
       const bool is_last_answer = ends_with_answer && i + 1 == turns.size();
@@ -91,13 +91,13 @@ class RenderedChatReader {
       if (!answer_spans.is_complete) add_omission_notice(turn, chat.notices);
       if (answer_spans.spans.empty()) continue;  // the template omits this turn
       has_answer = true;
-      for (const Span& span : extend_answer(answer_spans.spans, is_last_answer)) add_span(chat.answers, span);
+      for (const Span& span : extend_answer(answer_spans.spans, is_last_answer)) add_or_merge_span(chat.answers, span);
       has_end_of_turn = has_end_of_turn || ends_with_end_of_turn(chat.answers.back());
     }
     if (has_answer && !has_end_of_turn) {
       chat.notices.push_back({"answers without an end-of-turn token", make_excerpt(turns.back().text)});
     }
-    chat.media = find_media();
+    chat.media = find_media_spans();
     add_generated_spans(chat);
     chat.text = std::move(rendering_.text);
     return chat;
@@ -107,7 +107,7 @@ class RenderedChatReader {
   /// Returns the text of `turn` without placeholders.
   static std::string remove_placeholders(const Turn& turn) {
     std::string turn_text;
-    for (const MediaPiece& piece : split_media_placeholders(turn)) turn_text += piece.text;
+    for (const TurnPiece& piece : split_at_placeholders(turn)) turn_text += piece.text;
     return turn_text;
   }
 
@@ -124,20 +124,20 @@ class RenderedChatReader {
   }
 
   /// Returns, for each turn, the number of its visible bytes that the text contains.
-  std::vector<size_t> count_visible_bytes(size_t turns) const {
-    std::vector<size_t> visible_bytes(turns, 0);
+  std::vector<size_t> count_visible_bytes_by_turn(size_t turns) const {
+    std::vector<size_t> visible_bytes_by_turn(turns, 0);
     for (const jinja::OriginSpan& origin_span : rendering_.origin_spans) {
       if (static_cast<size_t>(origin_span.origin) >= turns) continue;
-      visible_bytes[static_cast<size_t>(origin_span.origin)] += count_visible(
+      visible_bytes_by_turn[static_cast<size_t>(origin_span.origin)] += count_visible_bytes(
           std::string_view(rendering_.text).substr(origin_span.begin, origin_span.end - origin_span.begin));
     }
-    return visible_bytes;
+    return visible_bytes_by_turn;
   }
 
   /// Throws UserError (bad data) if the text contains an answer twice. probe_template() checks only
   /// its own conversations.
   void reject_repeated_answer(int turn, const std::string& text) const {
-    if (!is_repeated(rendering_, turn, text)) return;
+    if (!is_text_repeated(rendering_, turn, text)) return;
     throw data_error("turn {}: the chat template writes this answer more than once, so its label tokens are ambiguous",
                      turn + 1);
   }
@@ -145,15 +145,15 @@ class RenderedChatReader {
   /// Returns the spans of an answer, extended by the white space before it and the end of turn
   /// after it.
   std::vector<Span> extend_answer(std::vector<Span> spans, bool is_last_answer) {
-    spans.front().begin -= compute_prefix_length(spans.front().begin);
+    spans.front().begin -= compute_leading_space_length(spans.front().begin);
     size_t& end = spans.back().end;
     const size_t ending_length = compute_ending_length(end);
     if (ending_length > 0) {
       end += ending_length;
     } else if (is_last_answer) {
       end = find_generation_end(end);
-      if (const size_t later_length = compute_later_ending_length(end); later_length > 0) {
-        end += later_length;
+      if (const size_t later_ending_length = compute_later_ending_length(end); later_ending_length > 0) {
+        end += later_ending_length;
       } else if (!std::string_view(rendering_.text).substr(0, end).ends_with(traits_.end_of_turn)) {
         insert_end_of_turn(end);
         end += traits_.end_of_turn.size();
@@ -179,7 +179,7 @@ class RenderedChatReader {
   /// Returns the end of the `generation` block that contains `offset`, or `offset` if there is
   /// none. Excludes white space at the end of the block, because an end of turn replaces it.
   size_t find_generation_end(size_t offset) const {
-    for (const jinja::GeneratedSpan& generated_span : rendering_.generated) {
+    for (const jinja::GeneratedSpan& generated_span : rendering_.generated_spans) {
       if (generated_span.begin >= offset || offset >= generated_span.end) continue;
       const std::string_view remaining_text =
           std::string_view(rendering_.text).substr(offset, generated_span.end - offset);
@@ -197,9 +197,9 @@ class RenderedChatReader {
   /// Adds the output of `generation` blocks, without media, to the answers. White space at the end
   /// of a block is added only if the block has an end of turn.
   void add_generated_spans(RenderedChat& chat) const {
-    if (rendering_.generated.empty()) return;
+    if (rendering_.generated_spans.empty()) return;
     std::vector<Span> answer_spans = chat.answers;
-    for (const jinja::GeneratedSpan& generated_span : rendering_.generated) {
+    for (const jinja::GeneratedSpan& generated_span : rendering_.generated_spans) {
       size_t begin = generated_span.begin;
       const std::string_view generated_text =
           std::string_view(rendering_.text).substr(begin, generated_span.end - begin);
@@ -215,11 +215,11 @@ class RenderedChatReader {
     }
     std::ranges::sort(answer_spans, {}, &Span::begin);
     chat.answers.clear();
-    for (const Span& span : answer_spans) add_span(chat.answers, span);
+    for (const Span& span : answer_spans) add_or_merge_span(chat.answers, span);
   }
 
   /// Returns the length of the white space before `offset` that the model has to generate.
-  size_t compute_prefix_length(size_t offset) const {
+  size_t compute_leading_space_length(size_t offset) const {
     const std::string& answer_leading_space = traits_.answer_leading_space;
     if (!std::string_view(rendering_.text).substr(0, offset).ends_with(answer_leading_space)) return 0;
     const bool is_from_template = answer_leading_space.empty() || !is_turn_text(offset - answer_leading_space.size());
@@ -247,11 +247,11 @@ class RenderedChatReader {
   void insert_end_of_turn(size_t offset) {
     const size_t num_white_space = count_leading_white_space(std::string_view(rendering_.text).substr(offset));
     // Only white space at the end of the text can be replaced; other white space separates turns.
-    const size_t num_replaced = offset + num_white_space == rendering_.text.size() ? num_white_space : 0;
-    rendering_.text.replace(offset, num_replaced, traits_.end_of_turn);
-    std::erase_if(rendering_.generated,
+    const size_t num_replaced_bytes = offset + num_white_space == rendering_.text.size() ? num_white_space : 0;
+    rendering_.text.replace(offset, num_replaced_bytes, traits_.end_of_turn);
+    std::erase_if(rendering_.generated_spans,
                   [offset](const jinja::GeneratedSpan& generated_span) { return generated_span.begin >= offset; });
-    for (jinja::GeneratedSpan& generated_span : rendering_.generated)
+    for (jinja::GeneratedSpan& generated_span : rendering_.generated_spans)
       generated_span.end = std::min(generated_span.end, offset);
   }
 
@@ -262,7 +262,7 @@ class RenderedChatReader {
     });
   }
 
-  static void add_span(std::vector<Span>& spans, const Span& span) {
+  static void add_or_merge_span(std::vector<Span>& spans, const Span& span) {
     if (!spans.empty() && spans.back().end >= span.begin) {
       spans.back().end = std::max(spans.back().end, span.end);
     } else {
@@ -272,7 +272,7 @@ class RenderedChatReader {
 
   /// Returns all media tokens. If turns are lists of blocks, only the template writes media tokens,
   /// so the same characters in the text of a turn are not media.
-  std::vector<MediaSpan> find_media() const {
+  std::vector<MediaSpan> find_media_spans() const {
     std::vector<MediaSpan> spans;
     for (size_t pos = 0;;) {
       const size_t image_begin = find_token(settings_.image.token, pos),
@@ -338,11 +338,11 @@ std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view 
     VLMTRAIN_CHECK(answers[i - 1].end <= answers[i].begin, "answers {} and {} overlap", i - 1, i);
   }
   std::vector<char> label_mask(encoding.ids.size(), 0);
-  size_t next = 0;
+  size_t next_answer = 0;
   for (size_t i = 0; i < encoding.starts.size(); ++i) {
-    while (next < answers.size() && answers[next].end <= encoding.starts[i]) ++next;
-    if (next == answers.size()) break;
-    const size_t start = encoding.starts[i], begin = answers[next].begin;
+    while (next_answer < answers.size() && answers[next_answer].end <= encoding.starts[i]) ++next_answer;
+    if (next_answer == answers.size()) break;
+    const size_t start = encoding.starts[i], begin = answers[next_answer].begin;
     const bool reaches_into_answer = start < begin && start + count_leading_white_space(text.substr(start)) >= begin &&
                                      find_token_end(encoding, i, text.size()) > begin;
     label_mask[i] = begin <= start || reaches_into_answer ? 1 : 0;

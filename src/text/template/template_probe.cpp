@@ -14,8 +14,9 @@ namespace vlmtrain::text {
 namespace {
 
 /// The conversation that most probes render. Turns 1 and 3 are the answers.
-const std::array kTwoRounds{Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "The first answer."},
-                            Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "The second answer."}};
+const std::array kTwoRoundConversation{
+    Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "The first answer."},
+    Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "The second answer."}};
 
 /// A probe that renders small conversations and compares the results.
 class TemplateProbe {
@@ -24,13 +25,14 @@ class TemplateProbe {
                 const Tokenizer& tokenizer)
       : jinja_(jinja), source_(source), settings_(settings), tokenizer_(tokenizer) {}
 
-  TemplateTraits probe() {
+  TemplateTraits detect_traits() {
     detect_content_format();
     detect_system_format();
     detect_answer_leading_space();
     detect_end_of_turn();
-    const std::string start = find_start_text();
-    traits_.writes_bos = !start.empty() && render({kTwoRounds.data(), 2}).text.starts_with(start);
+    const std::string start_token = find_start_token();
+    traits_.writes_bos =
+        !start_token.empty() && render({kTwoRoundConversation.data(), 2}).text.starts_with(start_token);
     return std::move(traits_);
   }
 
@@ -41,20 +43,20 @@ class TemplateProbe {
 
   /// Tries lists of blocks for all roles first, as vision-language models use them, then strings.
   void detect_content_format() {
-    constexpr std::array kFormats{ContentFormat{true, true, true}, ContentFormat{true, true, false},
-                                  ContentFormat{false, false, false}};
-    std::exception_ptr rejection;
-    for (const ContentFormat& content_format : kFormats) {
+    constexpr std::array kContentFormats{ContentFormat{true, true, true}, ContentFormat{true, true, false},
+                                         ContentFormat{false, false, false}};
+    std::exception_ptr render_error;
+    for (const ContentFormat& content_format : kContentFormats) {
       traits_.content_format = content_format;
       try {
-        const jinja::Rendering rendering = render(kTwoRounds);
-        if (contains_all_turns(rendering, kTwoRounds.size()) && !prints_blocks(rendering)) return;
+        const jinja::Rendering rendering = render(kTwoRoundConversation);
+        if (contains_all_turns(rendering, kTwoRoundConversation.size()) && !prints_blocks(rendering)) return;
       } catch (const UserError&) {
         // The last format is strings, which every template supports, so its error is relevant.
-        rejection = std::current_exception();
+        render_error = std::current_exception();
       }
     }
-    if (rejection) std::rethrow_exception(rejection);
+    if (render_error) std::rethrow_exception(render_error);
     throw data_error(
         "{}: this chat template omits the answers of a conversation with two questions and answers; set another "
         "data.chat_template",
@@ -76,7 +78,7 @@ class TemplateProbe {
 
   /// Sets system_as_blocks, and adds a note if the template omits system messages.
   void detect_system_format() {
-    const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRounds[0], kTwoRounds[1]};
+    const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRoundConversation[0], kTwoRoundConversation[1]};
     // Templates that do not support a system turn raise an error. It is reported only if a
     // conversation has such a turn.
     bool is_rejected = false;
@@ -95,16 +97,16 @@ class TemplateProbe {
 
   /// Sets generation_prompt and answer_leading_space, and adds notes if training text and prompt differ.
   void detect_answer_leading_space() {
-    const std::string prompt = render({kTwoRounds.data(), 1}, /*add_generation_prompt=*/true).text;
-    if (const std::string rendered_question = render({kTwoRounds.data(), 1}).text;
+    const std::string prompt = render({kTwoRoundConversation.data(), 1}, /*add_generation_prompt=*/true).text;
+    if (const std::string rendered_question = render({kTwoRoundConversation.data(), 1}).text;
         prompt.starts_with(rendered_question)) {
       traits_.generation_prompt = prompt.substr(rendered_question.size());
     }
-    const jinja::Rendering rendering = render({kTwoRounds.data(), 2});
+    const jinja::Rendering rendering = render({kTwoRoundConversation.data(), 2});
     const std::string answer_prefix = rendering.text.substr(0, find_origin_spans(rendering, 1).front().begin);
     if (!answer_prefix.starts_with(prompt)) {
       traits_.notes.push_back(fmt::format("its generation prompt ends with \"{}\", but answers follow \"{}\"",
-                                          excerpt_end(prompt), excerpt_end(answer_prefix)));
+                                          make_end_excerpt(prompt), make_end_excerpt(answer_prefix)));
       return;
     }
     const auto prompt_ids = tokenizer_.encode(prompt).ids, trained_ids = tokenizer_.encode(rendering.text).ids;
@@ -114,56 +116,57 @@ class TemplateProbe {
           "its generation prompt ends within a token of the training text, so generation and training use different "
           "tokens");
     }
-    const std::string between = answer_prefix.substr(prompt.size());
-    if (count_leading_white_space(between) == between.size()) {
-      traits_.answer_leading_space = between;
+    const std::string text_after_prompt = answer_prefix.substr(prompt.size());
+    if (count_leading_white_space(text_after_prompt) == text_after_prompt.size()) {
+      traits_.answer_leading_space = text_after_prompt;
     } else if (!is_generated(rendering, {prompt.size(), answer_prefix.size()})) {
       traits_.notes.push_back(fmt::format("it writes \"{}\" between its prompt and an answer, which is not learned",
-                                          make_excerpt(between)));
+                                          make_excerpt(text_after_prompt)));
     }
   }
 
   static bool is_generated(const jinja::Rendering& rendering, const Span& span) {
-    return std::ranges::any_of(rendering.generated, [&span](const jinja::GeneratedSpan& generated_span) {
+    return std::ranges::any_of(rendering.generated_spans, [&span](const jinja::GeneratedSpan& generated_span) {
       return generated_span.begin <= span.begin && span.end <= generated_span.end;
     });
   }
 
-  static std::string excerpt_end(const std::string& text) {
-    constexpr size_t kMaxBytes = 40;  // longer than the generation prompts of common templates
-    return make_excerpt(text.size() > kMaxBytes ? text.substr(text.size() - kMaxBytes) : text);
+  static std::string make_end_excerpt(const std::string& text) {
+    constexpr size_t kMaxExcerptBytes = 40;  // longer than the generation prompts of common templates
+    return make_excerpt(text.size() > kMaxExcerptBytes ? text.substr(text.size() - kMaxExcerptBytes) : text);
   }
 
   /// Sets end_of_turn, endings and lacks_end_of_turn. Throws UserError (bad data) if no token can
   /// end a turn.
   void detect_end_of_turn() {
-    const jinja::Rendering rendering = render(kTwoRounds);
+    const jinja::Rendering rendering = render(kTwoRoundConversation);
     reject_repeated_answers(rendering);
-    const auto get_tail = [&](int turn, size_t next_turn_begin) {
+    const auto get_text_after_answer = [&](int turn, size_t next_turn_begin) {
       const size_t end = find_origin_spans(rendering, turn).back().end;
       return std::string_view(rendering.text).substr(end, next_turn_begin - end);
     };
-    const std::string_view last_tail = get_tail(3, rendering.text.size()),
-                           earlier_tail = get_tail(1, find_origin_spans(rendering, 2).front().begin);
-    if (const auto token = find_special_token(last_tail)) {
+    const std::string_view text_after_last_answer = get_text_after_answer(3, rendering.text.size()),
+                           text_after_earlier_answer =
+                               get_text_after_answer(1, find_origin_spans(rendering, 2).front().begin);
+    if (const auto token = find_special_token(text_after_last_answer)) {
       traits_.end_of_turn = token->text;
-      traits_.endings.emplace_back(last_tail.substr(0, token->end));
+      traits_.endings.emplace_back(text_after_last_answer.substr(0, token->end));
     }
     if (!source_.end_of_turn.empty()) {
       traits_.end_of_turn = source_.end_of_turn;
       require_token(traits_.end_of_turn);
     }
-    if (const auto token = find_earlier_end(earlier_tail)) {
-      traits_.endings.emplace_back(earlier_tail.substr(0, token->end));
+    if (const auto token = find_earlier_end_of_turn(text_after_earlier_answer)) {
+      traits_.endings.emplace_back(text_after_earlier_answer.substr(0, token->end));
       if (traits_.end_of_turn.empty()) traits_.end_of_turn = token->text;
     }
-    traits_.lacks_end_of_turn = !find_special_token(last_tail);
-    if (traits_.end_of_turn.empty()) traits_.end_of_turn = find_likeliest_end();
+    traits_.lacks_end_of_turn = !find_special_token(text_after_last_answer);
+    if (traits_.end_of_turn.empty()) traits_.end_of_turn = find_likeliest_end_token();
   }
 
   void reject_repeated_answers(const jinja::Rendering& rendering) const {
     for (const int turn : {1, 3}) {
-      if (!is_repeated(rendering, turn, kTwoRounds[static_cast<size_t>(turn)].text)) continue;
+      if (!is_text_repeated(rendering, turn, kTwoRoundConversation[static_cast<size_t>(turn)].text)) continue;
       throw data_error(
           "{}: this chat template writes an answer more than once, so its label tokens are ambiguous; set another "
           "data.chat_template",
@@ -171,7 +174,7 @@ class TemplateProbe {
     }
   }
 
-  std::string find_likeliest_end() const {
+  std::string find_likeliest_end_token() const {
     for (const std::string& token : settings_.end_tokens) {
       if (tokenizer_.token_to_id(token)) return token;
     }
@@ -208,14 +211,15 @@ class TemplateProbe {
   /// Returns the token that ends the turn in `text`, the text between an answer and the next turn,
   /// or nothing. A token that is not an end token counts only if another special token follows,
   /// because it may otherwise begin the next turn.
-  std::optional<TokenMatch> find_earlier_end(std::string_view text) const {
+  std::optional<TokenMatch> find_earlier_end_of_turn(std::string_view text) const {
     const auto token = find_special_token(text);
     if (!token || token->end != count_leading_white_space(text) + token->text.size()) return std::nullopt;
-    const bool is_end = token->text == traits_.end_of_turn || std::ranges::count(settings_.end_tokens, token->text) > 0;
-    return is_end || find_special_token(text.substr(token->end)) ? token : std::nullopt;
+    const bool is_end_token =
+        token->text == traits_.end_of_turn || std::ranges::count(settings_.end_tokens, token->text) > 0;
+    return is_end_token || find_special_token(text.substr(token->end)) ? token : std::nullopt;
   }
 
-  std::string find_start_text() const {
+  std::string find_start_token() const {
     for (const auto& [name, token] : settings_.special_tokens) {
       if (name == "bos_token") return token;
     }
@@ -246,7 +250,7 @@ jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const T
 
 TemplateTraits probe_template(const jinja::Template& jinja, const TemplateSource& source,
                               const TemplateSettings& settings, const Tokenizer& tokenizer) {
-  return TemplateProbe(jinja, source, settings, tokenizer).probe();
+  return TemplateProbe(jinja, source, settings, tokenizer).detect_traits();
 }
 
 std::vector<Span> find_origin_spans(const jinja::Rendering& rendering, int origin) {
@@ -261,7 +265,7 @@ std::vector<Span> find_origin_spans(const jinja::Rendering& rendering, int origi
   return spans;
 }
 
-bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text) {
+bool is_text_repeated(const jinja::Rendering& rendering, int origin, std::string_view text) {
   size_t num_bytes = 0;
   for (const Span& span : find_origin_spans(rendering, origin)) num_bytes += span.end - span.begin;
   // A part of the text may be missing or repeated; only a full second copy makes it ambiguous.

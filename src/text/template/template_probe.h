@@ -49,6 +49,6 @@ std::vector<Span> find_origin_spans(const jinja::Rendering& rendering, int origi
 
 /// Returns whether the output contains `text`, the text of turn `origin`, more than once, so that
 /// its position is ambiguous.
-bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text);
+bool is_text_repeated(const jinja::Rendering& rendering, int origin, std::string_view text);
 
 }  // namespace vlmtrain::text

@@ -40,30 +40,31 @@ constexpr std::array kBuiltinTemplates{
 
 namespace fs = std::filesystem;
 
-constexpr const char* kDefaultName = "default";
+constexpr const char* kDefaultTemplateName = "default";
 constexpr const char* kTemplateKey = "chat_template";
-constexpr const char* kTemplateFile = "chat_template.json";
-constexpr const char* kJinjaFile = "chat_template.jinja";
-constexpr const char* kAdditionalTemplates = "additional_chat_templates";
+constexpr const char* kJsonTemplateFile = "chat_template.json";
+constexpr const char* kJinjaTemplateFile = "chat_template.jinja";
+constexpr const char* kAdditionalTemplatesFolder = "additional_chat_templates";
 
 /// Returns a template that is not a built-in one.
 TemplateSource make_template_source(std::string jinja, std::string name) {
   return {.jinja = std::move(jinja), .name = std::move(name)};
 }
 
-using Templates = std::map<std::string, TemplateSource>;
+using TemplateMap = std::map<std::string, TemplateSource>;
 
 /// Returns chat_template.jinja and the files of additional_chat_templates.
-Templates read_folder_templates(const fs::path& folder) {
-  Templates templates;
-  const auto add = [&templates](const std::string& name, const fs::path& file) {
+TemplateMap read_folder_templates(const fs::path& folder) {
+  TemplateMap templates;
+  const auto add_template = [&templates](const std::string& name, const fs::path& file) {
     templates.insert_or_assign(name, make_template_source(io::read_file(file), file.string()));
   };
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder / kAdditionalTemplates, error)) {
-    if (entry.path().extension() == ".jinja" && is_file(entry.path())) add(entry.path().stem().string(), entry.path());
+  for (const auto& entry : fs::directory_iterator(folder / kAdditionalTemplatesFolder, error)) {
+    if (entry.path().extension() == ".jinja" && is_file(entry.path()))
+      add_template(entry.path().stem().string(), entry.path());
   }
-  if (is_file(folder / kJinjaFile)) add(kDefaultName, folder / kJinjaFile);
+  if (is_file(folder / kJinjaTemplateFile)) add_template(kDefaultTemplateName, folder / kJinjaTemplateFile);
   return templates;
 }
 
@@ -74,39 +75,40 @@ std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json
   const std::string source = path.string();
   if (!json.is_object()) throw data_error("{}: is {}, not an object", source, io::make_json_excerpt(json));
   const auto value = json.value(kTemplateKey, nlohmann::json());
-  const auto add = [&](const std::string& name, const nlohmann::json& text) {
+  const auto add_template = [&](const std::string& name, const nlohmann::json& text) {
     if (!text.is_string()) throw data_error("{}: {} \"{}\" is not a string", source, kTemplateKey, name);
-    const std::string display_name = name == kDefaultName ? source : fmt::format("{} ({})", source, name);
+    const std::string display_name = name == kDefaultTemplateName ? source : fmt::format("{} ({})", source, name);
     templates.insert_or_assign(name, make_template_source(text.get<std::string>(), display_name));
   };
   if (value.is_null()) return templates;
   if (value.is_array()) {
     for (const auto& entry : value) {
-      add(io::get<std::string>(entry, "name", source), entry.value("template", nlohmann::json()));
+      add_template(io::get<std::string>(entry, "name", source), entry.value("template", nlohmann::json()));
     }
   } else if (value.is_object()) {
-    for (const auto& [name, text] : value.items()) add(name, text);
+    for (const auto& [name, text] : value.items()) add_template(name, text);
   } else {
-    add(kDefaultName, value);
+    add_template(kDefaultTemplateName, value);
   }
   return templates;
 }
 
 /// Returns the templates of a JSON file; none if the file does not exist.
-Templates read_template_file(const fs::path& file) {
-  return is_file(file) ? parse_templates(io::read_json(file), file) : Templates();
+TemplateMap read_template_file(const fs::path& file) {
+  return is_file(file) ? parse_templates(io::read_json(file), file) : TemplateMap();
 }
 
-/// Logs a warning for each default template in `sources` that differs from the selected one.
-void warn_about_unused(const Templates& selected, const std::vector<Templates>& sources) {
-  const auto default_template = selected.find(kDefaultName);
-  if (default_template == selected.end()) return;
-  for (const Templates& source : sources) {
-    const auto unused = source.find(kDefaultName);
-    if (unused == source.end() || default_template->second.jinja == unused->second.jinja) continue;
+/// Logs a warning for each default template in `template_maps` that differs from the selected one.
+void warn_about_unused_templates(const TemplateMap& selected_templates, const std::vector<TemplateMap>& template_maps) {
+  const auto default_template = selected_templates.find(kDefaultTemplateName);
+  if (default_template == selected_templates.end()) return;
+  for (const TemplateMap& template_map : template_maps) {
+    const auto unused_template = template_map.find(kDefaultTemplateName);
+    if (unused_template == template_map.end() || default_template->second.jinja == unused_template->second.jinja)
+      continue;
     warn_once(fmt::format(
         "{}: differs from the chat template in {}, which is used, as in transformers' processors; remove one of them",
-        unused->second.name, default_template->second.name));
+        unused_template->second.name, default_template->second.name));
   }
 }
 
@@ -165,28 +167,30 @@ std::vector<int64_t> parse_eos_token_ids(const nlohmann::json& config, const std
 std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& folder) {
   // The order of ProcessorMixin.get_processor_dict in transformers 5.24. Checkpoints without a
   // processor have only the third source and tokenizer_config.json.
-  std::vector<Templates> sources;
-  sources.push_back(read_template_file(folder / "processor_config.json"));
-  sources.push_back(read_template_file(folder / kTemplateFile));
-  if (sources.back().empty() && is_file(folder / kTemplateFile)) {
-    throw data_error("{}: has no {}; download the file again", (folder / kTemplateFile).string(), kTemplateKey);
+  std::vector<TemplateMap> template_maps;
+  template_maps.push_back(read_template_file(folder / "processor_config.json"));
+  template_maps.push_back(read_template_file(folder / kJsonTemplateFile));
+  if (template_maps.back().empty() && is_file(folder / kJsonTemplateFile)) {
+    throw data_error("{}: has no {}; download the file again", (folder / kJsonTemplateFile).string(), kTemplateKey);
   }
-  sources.push_back(read_folder_templates(folder));
-  const auto first_source = std::ranges::find_if(sources, [](const Templates& source) { return !source.empty(); });
-  Templates templates =
-      first_source != sources.end() ? *first_source : read_template_file(folder / "tokenizer_config.json");
-  warn_about_unused(templates, sources);
-  if (first_source != sources.end()) {
+  template_maps.push_back(read_folder_templates(folder));
+  const auto first_template_map =
+      std::ranges::find_if(template_maps, [](const TemplateMap& template_map) { return !template_map.empty(); });
+  TemplateMap templates = first_template_map != template_maps.end()
+                              ? *first_template_map
+                              : read_template_file(folder / "tokenizer_config.json");
+  warn_about_unused_templates(templates, template_maps);
+  if (first_template_map != template_maps.end()) {
     // data.chat_template can select templates of all sources by name.
-    for (const Templates& source : sources) templates.insert(source.begin(), source.end());
+    for (const TemplateMap& template_map : template_maps) templates.insert(template_map.begin(), template_map.end());
   }
   // A single template is the default, whatever its name.
-  if (templates.size() == 1 && !templates.contains(kDefaultName)) {
+  if (templates.size() == 1 && !templates.contains(kDefaultTemplateName)) {
     auto single_template = templates.extract(templates.begin());
-    single_template.key() = kDefaultName;
+    single_template.key() = kDefaultTemplateName;
     templates.insert(std::move(single_template));
   }
-  if (const auto default_template = templates.find(kDefaultName); default_template != templates.end())
+  if (const auto default_template = templates.find(kDefaultTemplateName); default_template != templates.end())
     default_template->second.is_checkpoint_default = true;
   return templates;
 }
@@ -194,7 +198,7 @@ std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& 
 TemplateSource choose_template(const std::string& name,
                                const std::map<std::string, TemplateSource>& checkpoint_templates,
                                std::string_view fallback) {
-  const auto checkpoint_template = checkpoint_templates.find(name == "auto" ? kDefaultName : name);
+  const auto checkpoint_template = checkpoint_templates.find(name == "auto" ? kDefaultTemplateName : name);
   if (checkpoint_template != checkpoint_templates.end()) return checkpoint_template->second;
   if (name == "auto") {
     if (checkpoint_templates.empty()) return find_builtin_template(fallback);

@@ -35,24 +35,24 @@ size_t find_white_space_begin(std::string_view text, size_t begin, size_t limit)
 /// Returns the end of the white space that begins at byte `end`.
 size_t find_white_space_end(std::string_view text, size_t end) {
   while (end < text.size()) {
-    const Utf8Character utf8 = read_utf8(text, end);
-    if (!is_white_space(utf8.code_point)) break;
-    end += utf8.num_bytes;
+    const Utf8Character utf8_character = read_utf8(text, end);
+    if (!is_white_space(utf8_character.code_point)) break;
+    end += utf8_character.num_bytes;
   }
   return end;
 }
 
 /// Returns `content` after `normalizer`, or unchanged if `normalizer` is null.
-std::string normalize(const std::string& content, const Normalizer* normalizer) {
+std::string normalize_content(const std::string& content, const Normalizer* normalizer) {
   if (normalizer == nullptr) return content;
   AlignedText text = AlignedText::from_original(content, 0);
-  normalizer->apply(text);
+  normalizer->normalize(text);
   return text.bytes;
 }
 
 /// Parses an entry of `added_tokens`. Throws UserError (bad data) for an id that contradicts the
 /// vocabulary.
-AddedToken parse_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+AddedToken parse_added_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
   AddedToken token{node.get_string("content"),
                    "",
                    0,
@@ -61,7 +61,7 @@ AddedToken parse_token(const JsonNode& node, const Vocabulary& vocabulary, const
                    node.get_bool("rstrip", false),
                    node.get_bool("normalized", true),
                    node.get_bool("special", false)};
-  token.spelling = token.normalized ? normalize(token.content, normalizer) : token.content;
+  token.spelling = token.normalized ? normalize_content(token.content, normalizer) : token.content;
   const int64_t id = node.at("id").integer();
   if (id < 0 || id >= kMaxTokenIds) throw node.error("has the invalid id {}", id);
   token.id = static_cast<uint32_t>(id);
@@ -99,7 +99,7 @@ uint32_t TokenTrie::find_child(uint32_t node, unsigned char byte) const {
   return 0;
 }
 
-std::optional<TokenTrie::Match> TokenTrie::find_longest(std::string_view text, size_t pos) const {
+std::optional<TokenTrie::Match> TokenTrie::find_longest_token(std::string_view text, size_t pos) const {
   std::optional<Match> longest;
   uint32_t node = 0;
   for (size_t i = pos; i < text.size(); ++i) {
@@ -112,8 +112,8 @@ std::optional<TokenTrie::Match> TokenTrie::find_longest(std::string_view text, s
 
 AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
                          std::span<const ExternalToken> external_tokens)
-    : next_id_(vocabulary.count()) {
-  if (root.has("added_tokens")) {
+    : next_id_(vocabulary.num_tokens()) {
+  if (root.has_key("added_tokens")) {
     for (const JsonNode& node : root.get_list("added_tokens")) add_file_token(node, vocabulary, normalizer);
   }
   for (const ExternalToken& token : external_tokens) add_external_token(token, vocabulary, normalizer);
@@ -123,14 +123,14 @@ AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, con
 }
 
 void AddedTokens::add_file_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
-  AddedToken token = parse_token(node, vocabulary, normalizer);
+  AddedToken token = parse_added_token(node, vocabulary, normalizer);
   if (token.content.empty()) return;
-  if (const AddedToken* const existing = find(int64_t{token.id})) {
-    throw node.error("has the id {}, which \"{}\" also has", token.id, existing->content);
+  if (const AddedToken* const existing_token = find(int64_t{token.id})) {
+    throw node.error("has the id {}, which \"{}\" also has", token.id, existing_token->content);
   }
-  if (const AddedToken* const existing = find(token.content)) {
+  if (const AddedToken* const existing_token = find(token.content)) {
     throw node.error("gives \"{}\" the id {}, but an earlier entry gives it {}; remove one of them", token.content,
-                     token.id, existing->id);
+                     token.id, existing_token->id);
   }
   if (!vocabulary.find(token.content)) {
     if (int64_t{token.id} != next_id_) {
@@ -145,37 +145,37 @@ void AddedTokens::add_file_token(const JsonNode& node, const Vocabulary& vocabul
   add(std::move(token));
 }
 
-void AddedTokens::add_external_token(const ExternalToken& external, const Vocabulary& vocabulary,
+void AddedTokens::add_external_token(const ExternalToken& external_token, const Vocabulary& vocabulary,
                                      const Normalizer* normalizer) {
-  if (external.content.empty()) return;
+  if (external_token.content.empty()) return;
   const auto compute_spelling = [&] {
-    return external.normalized ? normalize(external.content, normalizer) : external.content;
+    return external_token.normalized ? normalize_content(external_token.content, normalizer) : external_token.content;
   };
-  if (const AddedToken* const existing = find(external.content)) {
-    if (external.id && *external.id != existing->id) {
+  if (const AddedToken* const existing_token = find(external_token.content)) {
+    if (external_token.id && *external_token.id != existing_token->id) {
       spdlog::warn(
           "{}: gives \"{}\" the id {}, but tokenizer.json gives it the id {}, which is used, as in transformers; "
           "correct the id in this file",
-          external.source, external.content, *external.id, existing->id);
+          external_token.source, external_token.content, *external_token.id, existing_token->id);
     }
-    if (!external.overrides_tokenizer_json) return;
+    if (!external_token.overrides_tokenizer_json) return;
     // The id stays; only the other properties change.
-    AddedToken& token = tokens_by_id_.at(existing->id);
+    AddedToken& token = tokens_by_id_.at(existing_token->id);
     token.spelling = compute_spelling();
-    token.single_word = external.single_word;
-    token.lstrip = external.lstrip;
-    token.rstrip = external.rstrip;
-    token.normalized = external.normalized;
-    token.special = external.special;
+    token.single_word = external_token.single_word;
+    token.lstrip = external_token.lstrip;
+    token.rstrip = external_token.rstrip;
+    token.normalized = external_token.normalized;
+    token.special = external_token.special;
     return;
   }
-  const auto vocabulary_id = vocabulary.find(external.content);
+  const auto vocabulary_id = vocabulary.find(external_token.content);
   const int64_t id = vocabulary_id ? int64_t{*vocabulary_id} : next_id_;
-  if (external.id && *external.id != id) {
+  if (external_token.id && *external_token.id != id) {
     throw data_error(
         "{}: gives \"{}\" the id {}, but transformers gives it {}, because tokenizer.json {}; correct the id, or save "
         "the tokenizer again with transformers",
-        external.source, external.content, *external.id, id,
+        external_token.source, external_token.content, *external_token.id, id,
         vocabulary_id ? "gives it that id" : "does not have it and that is the next id");
   }
   if (!vocabulary_id) {
@@ -183,18 +183,18 @@ void AddedTokens::add_external_token(const ExternalToken& external, const Vocabu
       throw data_error(
           "{}: \"{}\" would get the id {}, which \"{}\" has in tokenizer.json, because the ids "
           "of its vocabulary have gaps; save the tokenizer again with transformers",
-          external.source, external.content, id, vocabulary.token(id));
+          external_token.source, external_token.content, id, vocabulary.token(id));
     }
     ++next_id_;
   }
-  add({.content = external.content,
+  add({.content = external_token.content,
        .spelling = compute_spelling(),
        .id = static_cast<uint32_t>(id),
-       .single_word = external.single_word,
-       .lstrip = external.lstrip,
-       .rstrip = external.rstrip,
-       .normalized = external.normalized,
-       .special = external.special});
+       .single_word = external_token.single_word,
+       .lstrip = external_token.lstrip,
+       .rstrip = external_token.rstrip,
+       .normalized = external_token.normalized,
+       .special = external_token.special});
 }
 
 void AddedTokens::add(AddedToken token) {
@@ -203,11 +203,11 @@ void AddedTokens::add(AddedToken token) {
   if (is_inserted) tokens_by_content_.emplace(entry->second.content, &entry->second);
 }
 
-std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, const TokenTrie& trie) {
+std::vector<AddedTokens::Segment> AddedTokens::split_at_tokens(std::string_view text, const TokenTrie& trie) {
   std::vector<Segment> segments;
   size_t segment_begin = 0;
   for (size_t pos = 0; pos < text.size();) {
-    const auto token_match = trie.find_longest(text, pos);
+    const auto token_match = trie.find_longest_token(text, pos);
     if (!token_match) {
       ++pos;
       continue;

@@ -42,7 +42,7 @@ class TokenTrie {
   /// Adds the spelling of `token`, which must outlive the trie.
   void insert(const AddedToken& token);
   /// Returns the longest token that begins at byte `pos`, or nothing.
-  std::optional<Match> find_longest(std::string_view text, size_t pos) const;
+  std::optional<Match> find_longest_token(std::string_view text, size_t pos) const;
 
  private:
   /// A node of the trie. `children` holds pairs of a byte and the index of a node.
@@ -77,9 +77,9 @@ class AddedTokens {
 
   /// Splits an original text at the tokens that are not `normalized`. Segments are in order and
   /// cover the text; none is empty.
-  std::vector<Segment> split_original(std::string_view text) const { return split(text, original_trie_); }
+  std::vector<Segment> split_original(std::string_view text) const { return split_at_tokens(text, original_trie_); }
   /// Splits a normalized text at the tokens that are `normalized`.
-  std::vector<Segment> split_normalized(std::string_view text) const { return split(text, normalized_trie_); }
+  std::vector<Segment> split_normalized(std::string_view text) const { return split_at_tokens(text, normalized_trie_); }
 
   /// Each returns the token with this content or id, or null. Valid as long as this object.
   const AddedToken* find(std::string_view content) const;
@@ -96,7 +96,7 @@ class AddedTokens {
   void add_file_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer);
   void add_external_token(const ExternalToken& token, const Vocabulary& vocabulary, const Normalizer* normalizer);
   /// Splits `text` at the longest tokens of `trie`, from left to right.
-  static std::vector<Segment> split(std::string_view text, const TokenTrie& trie);
+  static std::vector<Segment> split_at_tokens(std::string_view text, const TokenTrie& trie);
 
   std::map<uint32_t, AddedToken> tokens_by_id_;
   std::map<std::string_view, const AddedToken*> tokens_by_content_;

@@ -30,17 +30,17 @@ int64_t parse_vocabulary_id(const std::string& token, const nlohmann::json& id, 
 constexpr size_t kBasicPlaneSize = 0x10000;
 
 /// Throws UserError (kBadData) for models other than BPE and unsupported options.
-void reject_unsupported(const JsonNode& node) {
+void reject_unsupported_options(const JsonNode& node) {
   // Old files have no type. They are BPE if they have merges, which Bpe requires.
-  if (node.has("type") && node.get_string("type") != "BPE") {
+  if (node.has_key("type") && node.get_string("type") != "BPE") {
     throw node.error("has the type \"{}\", which is not supported; BPE is supported", node.get_string("type"));
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (node.has(key) && !node.get_string(key).empty()) {
+    if (node.has_key(key) && !node.get_string(key).empty()) {
       throw node.at(key).error("is \"{}\", which is not supported; it must be empty", node.get_string(key));
     }
   }
-  if (node.has("dropout") && node.at("dropout").value() != 0) {
+  if (node.has_key("dropout") && node.at("dropout").value() != 0) {
     throw node.at("dropout").error("is not 0, so the same text would give different ids each time; set it to null");
   }
 }
@@ -49,9 +49,9 @@ void reject_unsupported(const JsonNode& node) {
 std::optional<std::pair<std::string, std::string>> parse_merge(const nlohmann::json& value) {
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
-    const size_t space = text.find(' ');
-    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) return std::nullopt;
-    return std::pair(text.substr(0, space), text.substr(space + 1));
+    const size_t space_pos = text.find(' ');
+    if (space_pos == std::string::npos || text.find(' ', space_pos + 1) != std::string::npos) return std::nullopt;
+    return std::pair(text.substr(0, space_pos), text.substr(space_pos + 1));
   }
   if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_string()) return std::nullopt;
   return std::pair(value[0].get<std::string>(), value[1].get<std::string>());
@@ -83,11 +83,11 @@ Vocabulary::Vocabulary(const JsonNode& node) {
 }
 
 Bpe::Bpe(const JsonNode& node)
-    : vocabulary_((reject_unsupported(node), node.at("vocab"))), merges_(node.at("merges").value().size()) {
+    : vocabulary_((reject_unsupported_options(node), node.at("vocab"))), merges_(node.at("merges").value().size()) {
   ignore_merges_ = node.get_bool("ignore_merges", false);
   byte_fallback_ = node.get_bool("byte_fallback", false);
   fuse_unk_ = node.get_bool("fuse_unk", false);
-  if (node.has("unk_token")) {
+  if (node.has_key("unk_token")) {
     unk_token_id_ = vocabulary_.find(node.get_string("unk_token"));
     if (!unk_token_id_)
       throw node.at("unk_token").error("is \"{}\", which model.vocab lacks", node.get_string("unk_token"));
@@ -104,8 +104,8 @@ void Bpe::read_merges(const JsonNode& node) {
   if (!merges.value().is_array()) throw merges.error("must be a list");
   uint32_t rank = 0;
   for (const nlohmann::json& item : merges.value()) {
-    const auto pair = parse_merge(item);
-    if (!pair)
+    const auto merge_pair = parse_merge(item);
+    if (!merge_pair)
       throw merges.error("has {} at index {}; a merge must be \"a b\" or [\"a\", \"b\"]", io::make_json_excerpt(item),
                          rank);
     const auto find_id = [&](const std::string& token) {
@@ -117,7 +117,7 @@ void Bpe::read_merges(const JsonNode& node) {
       }
       return *id;
     };
-    const auto& [left, right] = *pair;
+    const auto& [left, right] = *merge_pair;
     merges_.insert(find_id(left), find_id(right), {rank, find_id(left + right)});
     ++rank;
   }
@@ -128,9 +128,9 @@ void Bpe::index_characters() {
   for (size_t id = 0; id < vocabulary_.tokens().size(); ++id) {
     const std::string& token = vocabulary_.tokens()[id];
     if (token.empty()) continue;
-    const Utf8Character utf8 = read_utf8(token, 0);
-    if (utf8.num_bytes == token.size() && utf8.code_point < kBasicPlaneSize) {
-      character_ids_[utf8.code_point] = static_cast<uint32_t>(id);
+    const Utf8Character utf8_character = read_utf8(token, 0);
+    if (utf8_character.num_bytes == token.size() && utf8_character.code_point < kBasicPlaneSize) {
+      character_ids_[utf8_character.code_point] = static_cast<uint32_t>(id);
     }
   }
 }
@@ -141,8 +141,8 @@ uint32_t Bpe::find_character_id(char32_t code_point, std::string_view character)
 
 void Bpe::append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const {
   const auto get_byte_id = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
-  const auto has_token = [&](char byte) { return get_byte_id(byte) != kNoId; };
-  if (byte_fallback_ && std::all_of(character.begin(), character.end(), has_token)) {
+  const auto has_byte_token = [&](char byte) { return get_byte_id(byte) != kNoId; };
+  if (byte_fallback_ && std::all_of(character.begin(), character.end(), has_byte_token)) {
     for (const char byte : character) workspace.symbols_.push_back({get_byte_id(byte), begin++, 0, 0, false});
     workspace.is_last_unknown_ = false;
   } else if (unk_token_id_ && !(fuse_unk_ && workspace.is_last_unknown_)) {
@@ -151,19 +151,19 @@ void Bpe::append_unk(std::string_view character, uint32_t begin, Workspace& work
   }
 }
 
-void Bpe::split_characters(std::string_view piece, Workspace& workspace) const {
+void Bpe::split_into_characters(std::string_view piece, Workspace& workspace) const {
   workspace.symbols_.clear();
   workspace.is_last_unknown_ = false;
   for (uint32_t pos = 0; pos < piece.size();) {
-    const Utf8Character utf8 = read_utf8(piece, pos);
-    const std::string_view character = piece.substr(pos, utf8.num_bytes);
-    if (const uint32_t id = find_character_id(utf8.code_point, character); id != kNoId) {
+    const Utf8Character utf8_character = read_utf8(piece, pos);
+    const std::string_view character = piece.substr(pos, utf8_character.num_bytes);
+    if (const uint32_t id = find_character_id(utf8_character.code_point, character); id != kNoId) {
       workspace.symbols_.push_back({id, pos, 0, 0, false});
       workspace.is_last_unknown_ = false;
     } else {
       append_unk(character, pos, workspace);
     }
-    pos += static_cast<uint32_t>(utf8.num_bytes);
+    pos += static_cast<uint32_t>(utf8_character.num_bytes);
   }
   const auto count = static_cast<int32_t>(workspace.symbols_.size());
   for (int32_t i = 0; i < count; ++i) {
@@ -172,14 +172,14 @@ void Bpe::split_characters(std::string_view piece, Workspace& workspace) const {
   }
 }
 
-void Bpe::push_candidate(int32_t left, Workspace& workspace) const {
+void Bpe::push_merge_candidate(int32_t left, Workspace& workspace) const {
   if (left < 0) return;
   const Symbol& symbol = workspace.symbols_[static_cast<size_t>(left)];
   if (symbol.next < 0) return;
   const Merge* merge = merges_.find(symbol.id, workspace.symbols_[static_cast<size_t>(symbol.next)].id);
   if (merge == nullptr) return;
-  workspace.heap_.push_back({*merge, left});
-  std::push_heap(workspace.heap_.begin(), workspace.heap_.end(),
+  workspace.candidate_heap_.push_back({*merge, left});
+  std::push_heap(workspace.candidate_heap_.begin(), workspace.candidate_heap_.end(),
                  [](const MergeCandidate& first, const MergeCandidate& second) {
                    return is_later_merge(first.merge, first.left, second.merge, second.left);
                  });
@@ -187,27 +187,28 @@ void Bpe::push_candidate(int32_t left, Workspace& workspace) const {
 
 void Bpe::merge_symbols(Workspace& workspace) const {
   auto& symbols = workspace.symbols_;
-  auto& heap = workspace.heap_;
-  heap.clear();
-  for (size_t i = 0; i + 1 < symbols.size(); ++i) push_candidate(static_cast<int32_t>(i), workspace);
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), [](const MergeCandidate& first, const MergeCandidate& second) {
-      return is_later_merge(first.merge, first.left, second.merge, second.left);
-    });
-    const MergeCandidate candidate = heap.back();
-    heap.pop_back();
+  auto& candidate_heap = workspace.candidate_heap_;
+  candidate_heap.clear();
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) push_merge_candidate(static_cast<int32_t>(i), workspace);
+  while (!candidate_heap.empty()) {
+    std::pop_heap(candidate_heap.begin(), candidate_heap.end(),
+                  [](const MergeCandidate& first, const MergeCandidate& second) {
+                    return is_later_merge(first.merge, first.left, second.merge, second.left);
+                  });
+    const MergeCandidate candidate = candidate_heap.back();
+    candidate_heap.pop_back();
     Symbol& left = symbols[static_cast<size_t>(candidate.left)];
-    if (left.merged || left.next < 0) continue;
+    if (left.is_merged || left.next < 0) continue;
     Symbol& right = symbols[static_cast<size_t>(left.next)];
     // A symbol may have merged with another neighbor after the candidate was pushed.
     const Merge* merge = merges_.find(left.id, right.id);
     if (merge == nullptr || merge->id != candidate.merge.id) continue;
     left.id = candidate.merge.id;
-    right.merged = true;
+    right.is_merged = true;
     left.next = right.next;
     if (left.next >= 0) symbols[static_cast<size_t>(left.next)].previous = candidate.left;
-    push_candidate(left.previous, workspace);
-    push_candidate(candidate.left, workspace);
+    push_merge_candidate(left.previous, workspace);
+    push_merge_candidate(candidate.left, workspace);
   }
 }
 
@@ -218,10 +219,10 @@ void Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<BpeTo
       return;
     }
   }
-  split_characters(piece, workspace);
+  split_into_characters(piece, workspace);
   merge_symbols(workspace);
   for (const Symbol& symbol : workspace.symbols_) {
-    if (!symbol.merged) out.push_back({symbol.id, symbol.begin});
+    if (!symbol.is_merged) out.push_back({symbol.id, symbol.begin});
   }
 }
 

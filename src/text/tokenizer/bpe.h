@@ -31,7 +31,7 @@ class Vocabulary {
     return is_in_range ? std::string_view(tokens_[static_cast<size_t>(id)]) : std::string_view();
   }
   /// Returns the number of tokens, which is less than num_ids() if ids have gaps.
-  int64_t count() const { return static_cast<int64_t>(ids_.size()); }
+  int64_t num_tokens() const { return static_cast<int64_t>(ids_.size()); }
   /// Returns the highest id plus one.
   int64_t num_ids() const { return static_cast<int64_t>(tokens_.size()); }
   /// Returns all tokens by id. Missing ids have an empty string.
@@ -57,30 +57,30 @@ class MergeTable {
 
   /// Sets the merge of the pair of ids (left, right). The last one wins.
   void insert(uint32_t left, uint32_t right, Merge merge) {
-    Slot& slot = slots_[find_slot(make_key(left, right))];
-    slot = {make_key(left, right), merge};
+    Slot& slot = slots_[find_slot(make_pair_key(left, right))];
+    slot = {make_pair_key(left, right), merge};
   }
   /// Returns the merge of the pair (left, right), or null.
   const Merge* find(uint32_t left, uint32_t right) const {
-    const Slot& slot = slots_[find_slot(make_key(left, right))];
+    const Slot& slot = slots_[find_slot(make_pair_key(left, right))];
     return slot.key == kEmptyKey ? nullptr : &slot.merge;
   }
 
  private:
-  static constexpr uint64_t kEmptyKey = ~uint64_t{0};          // ids are below 2^26, so no pair has this key
-  static constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // 2^64 divided by the golden ratio (Knuth)
-  static constexpr uint32_t kHashShift = 20;                   // the low bits of a product are the least mixed
+  static constexpr uint64_t kEmptyKey = ~uint64_t{0};              // ids are below 2^26, so no pair has this key
+  static constexpr uint64_t kHashMultiplier = 0x9E3779B97F4A7C15;  // 2^64 divided by the golden ratio (Knuth)
+  static constexpr uint32_t kHashShift = 20;                       // the low bits of a product are the least mixed
   /// An entry of the hash table.
   struct Slot {
     uint64_t key = kEmptyKey;
     Merge merge{};
   };
 
-  static uint64_t make_key(uint32_t left, uint32_t right) { return uint64_t{left} << 32U | right; }
+  static uint64_t make_pair_key(uint32_t left, uint32_t right) { return uint64_t{left} << 32U | right; }
   size_t find_slot(uint64_t key) const {
-    const size_t mask = slots_.size() - 1;
-    size_t index = (key * kMultiplier) >> kHashShift & mask;
-    while (slots_[index].key != kEmptyKey && slots_[index].key != key) index = (index + 1) & mask;
+    const size_t slot_mask = slots_.size() - 1;
+    size_t index = (key * kHashMultiplier) >> kHashShift & slot_mask;
+    while (slots_[index].key != kEmptyKey && slots_[index].key != key) index = (index + 1) & slot_mask;
     return index;
   }
 
@@ -120,7 +120,7 @@ class Bpe {
     uint32_t begin;
     int32_t previous;
     int32_t next;
-    bool merged;  // merged into the symbol before it
+    bool is_merged;  // merged into the symbol before it
   };
   /// A possible merge of a symbol and the one after it.
   struct MergeCandidate {
@@ -137,10 +137,10 @@ class Bpe {
   /// Appends the byte tokens or the unknown token for a character that the vocabulary lacks.
   void append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const;
   /// Sets the symbols of `workspace` to the characters of `piece`.
-  void split_characters(std::string_view piece, Workspace& workspace) const;
+  void split_into_characters(std::string_view piece, Workspace& workspace) const;
   /// Adds the merge of symbol `left` and the symbol after it to the heap, if the table has this
   /// merge.
-  void push_candidate(int32_t left, Workspace& workspace) const;
+  void push_merge_candidate(int32_t left, Workspace& workspace) const;
   /// Merges pairs by ascending rank until no merge applies.
   void merge_symbols(Workspace& workspace) const;
 
@@ -158,7 +158,7 @@ class Bpe {
 class Bpe::Workspace {
   friend class Bpe;
   std::vector<Symbol> symbols_;
-  std::vector<MergeCandidate> heap_;
+  std::vector<MergeCandidate> candidate_heap_;
   bool is_last_unknown_ = false;  // whether the last symbol is the unknown token, see fuse_unk_
 };
 

@@ -13,7 +13,7 @@ namespace vlmtrain::text {
 namespace {
 
 /// Returns the concatenation of `tokens`.
-std::string join(const std::vector<std::string>& tokens) {
+std::string concatenate_tokens(const std::vector<std::string>& tokens) {
   std::string text;
   for (const std::string& token : tokens) text += token;
   return text;
@@ -22,7 +22,7 @@ std::string join(const std::vector<std::string>& tokens) {
 /// Returns `text` with `content` in place of each match of `pattern`.
 std::string replace_all(const std::string& text, const Pattern& pattern, std::string_view content) {
   std::vector<Range> matches;
-  pattern.find_all(text, matches);
+  pattern.find_all_matches(text, matches);
   std::string out;
   size_t copied_end = 0;
   for (const Range& match : matches) {
@@ -35,9 +35,9 @@ std::string replace_all(const std::string& text, const Pattern& pattern, std::st
 /// The decoder ByteLevel, which converts byte-level tokens to UTF-8.
 class ByteLevelDecoder : public Decoder {
  public:
-  void apply(std::vector<std::string>& tokens) const override {
+  void decode_tokens(std::vector<std::string>& tokens) const override {
     std::string bytes;
-    for (const std::string& token : tokens) bytes += decode_byte_level(token).value_or(token);
+    for (const std::string& token : tokens) bytes += decode_byte_level_token(token).value_or(token);
     tokens = {replace_invalid_utf8(bytes)};
   }
 };
@@ -46,24 +46,24 @@ class ByteLevelDecoder : public Decoder {
 /// are not UTF-8 become one U+FFFD each.
 class ByteFallbackDecoder : public Decoder {
  public:
-  void apply(std::vector<std::string>& tokens) const override {
+  void decode_tokens(std::vector<std::string>& tokens) const override {
     std::vector<std::string> out;
     std::string bytes;
     for (std::string& token : tokens) {
-      if (const auto byte = parse_byte(token)) {
+      if (const auto byte = parse_byte_token(token)) {
         bytes.push_back(*byte);
       } else {
-        flush(bytes, out);
+        flush_bytes(bytes, out);
         out.push_back(std::move(token));
       }
     }
-    flush(bytes, out);
+    flush_bytes(bytes, out);
     tokens = std::move(out);
   }
 
  private:
   /// Returns the byte of a token such as "<0xE2>", or nothing for other tokens.
-  static std::optional<char> parse_byte(std::string_view token) {
+  static std::optional<char> parse_byte_token(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
     unsigned value = 0;
     const auto [end, error_code] = std::from_chars(token.data() + 3, token.data() + 5, value, 16);
@@ -72,7 +72,7 @@ class ByteFallbackDecoder : public Decoder {
   }
 
   /// Appends `bytes` to `out` as text, and clears them.
-  static void flush(std::string& bytes, std::vector<std::string>& out) {
+  static void flush_bytes(std::string& bytes, std::vector<std::string>& out) {
     if (bytes.empty()) return;
     if (find_invalid_utf8(bytes)) {
       out.insert(out.end(), bytes.size(), "\xEF\xBF\xBD");  // U+FFFD in UTF-8
@@ -86,7 +86,7 @@ class ByteFallbackDecoder : public Decoder {
 /// The decoder Fuse, which joins all tokens to one.
 class FuseDecoder : public Decoder {
  public:
-  void apply(std::vector<std::string>& tokens) const override { tokens = {join(tokens)}; }
+  void decode_tokens(std::vector<std::string>& tokens) const override { tokens = {concatenate_tokens(tokens)}; }
 };
 
 /// The decoder Replace, which replaces the matches of a pattern in each token.
@@ -95,7 +95,7 @@ class ReplaceDecoder : public Decoder {
   ReplaceDecoder(std::unique_ptr<Pattern> pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
-  void apply(std::vector<std::string>& tokens) const override {
+  void decode_tokens(std::vector<std::string>& tokens) const override {
     for (std::string& token : tokens) token = replace_all(token, *pattern_, content_);
   }
 
@@ -111,7 +111,7 @@ class StripDecoder : public Decoder {
   StripDecoder(std::string content, int64_t start, int64_t stop)
       : content_(std::move(content)), start_(start), stop_(stop) {}
 
-  void apply(std::vector<std::string>& tokens) const override {
+  void decode_tokens(std::vector<std::string>& tokens) const override {
     for (std::string& token : tokens) {
       std::string_view stripped = token;
       for (int64_t i = 0; i < start_ && stripped.starts_with(content_); ++i) stripped.remove_prefix(content_.size());
@@ -131,17 +131,17 @@ class MetaspaceDecoder : public Decoder {
  public:
   explicit MetaspaceDecoder(const MetaspaceOptions& options)
       : replacement_pattern_(make_literal_pattern(options.replacement)),
-        strips_first_(options.prepend_scheme != MetaspaceOptions::PrependScheme::kNever) {}
+        strips_first_token_(options.prepend_scheme != MetaspaceOptions::PrependScheme::kNever) {}
 
-  void apply(std::vector<std::string>& tokens) const override {
+  void decode_tokens(std::vector<std::string>& tokens) const override {
     for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = replace_all(tokens[i], *replacement_pattern_, i == 0 && strips_first_ ? "" : " ");
+      tokens[i] = replace_all(tokens[i], *replacement_pattern_, i == 0 && strips_first_token_ ? "" : " ");
     }
   }
 
  private:
   std::unique_ptr<Pattern> replacement_pattern_;
-  bool strips_first_;  // whether encoding prepended `replacement` to the first token
+  bool strips_first_token_;  // whether encoding prepended `replacement` to the first token
 };
 
 /// The decoder Sequence, which applies several decoders in order.
@@ -149,8 +149,8 @@ class DecoderSequence : public Decoder {
  public:
   explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> decoders) : decoders_(std::move(decoders)) {}
 
-  void apply(std::vector<std::string>& tokens) const override {
-    for (const auto& decoder : decoders_) decoder->apply(tokens);
+  void decode_tokens(std::vector<std::string>& tokens) const override {
+    for (const auto& decoder : decoders_) decoder->decode_tokens(tokens);
   }
 
  private:

@@ -18,7 +18,7 @@ class Decoder {
 
   /// Rewrites the list of tokens in place, and may change its length. The decoded text is the
   /// concatenation of the list after the last decoder.
-  virtual void apply(std::vector<std::string>& tokens) const = 0;
+  virtual void decode_tokens(std::vector<std::string>& tokens) const = 0;
 };
 
 /// Returns the decoder that `node` describes: ByteFallback, ByteLevel, Fuse, Metaspace, Replace,

@@ -37,7 +37,7 @@ bool is_standard_token_name(std::string_view key) {
 
 /// Parses a token: a string, or an object with the properties of an added token. Returns nothing
 /// for other values.
-std::optional<ExternalToken> parse_token(const Json& value, const std::string& source) {
+std::optional<ExternalToken> parse_external_token(const Json& value, const std::string& source) {
   if (value.is_string()) return ExternalToken{.content = value.get<std::string>(), .source = source};
   if (!value.is_object() || !value.contains("content")) return std::nullopt;
   ExternalToken token{.content = io::get<std::string>(value, "content", source), .source = source};
@@ -49,9 +49,9 @@ std::optional<ExternalToken> parse_token(const Json& value, const std::string& s
   return token;
 }
 
-/// Parses a token as parse_token(). Throws UserError (bad data) for other values.
+/// Parses a token as parse_external_token(). Throws UserError (bad data) for other values.
 ExternalToken parse_required_token(const Json& value, const std::string& source) {
-  auto token = parse_token(value, source);
+  auto token = parse_external_token(value, source);
   if (!token) throw data_error("{}: {} is not a token; use a string", source, io::make_json_excerpt(value));
   return std::move(*token);
 }
@@ -88,7 +88,7 @@ struct JsonFile {
 
 /// Reads a file that must hold a JSON object. Returns an empty object if the file does not exist.
 /// Throws UserError (bad data) for other content.
-JsonFile read_object_file(const fs::path& file) {
+JsonFile read_json_object_file(const fs::path& file) {
   JsonFile json_file;
   if (!is_file(file)) return json_file;
   json_file.text = io::read_file(file);
@@ -102,18 +102,18 @@ JsonFile read_object_file(const fs::path& file) {
 /// Parses added_tokens_decoder. Returns its tokens by ascending id.
 std::vector<ExternalToken> parse_added_tokens_decoder(const Json& decoder, const std::string& source) {
   if (!decoder.is_object()) throw data_error("{}: must be an object {{id: token}}", source);
-  std::map<int64_t, ExternalToken> by_id;
+  std::map<int64_t, ExternalToken> tokens_by_id;
   for (const auto& [key, value] : decoder.items()) {
     ExternalToken token = parse_required_token(value, source);
     if (value.is_object() && !value.contains("special")) token.special = false;  // AddedToken's default in `tokenizers`
     if (value.is_object() && !value.contains("normalized")) token.normalized = !token.special;
     token.id = parse_token_id(key, source);
     token.overrides_tokenizer_json = true;
-    by_id.insert_or_assign(*token.id, std::move(token));
+    tokens_by_id.insert_or_assign(*token.id, std::move(token));
   }
   std::vector<ExternalToken> tokens;
-  tokens.reserve(by_id.size());
-  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
+  tokens.reserve(tokens_by_id.size());
+  for (auto& [id, token] : tokens_by_id) tokens.push_back(std::move(token));
   return tokens;
 }
 
@@ -132,23 +132,23 @@ class ExternalTokenReader {
  public:
   explicit ExternalTokenReader(const fs::path& folder)
       : folder_(folder),
-        config_file_(read_object_file(folder / kConfigName)),
-        special_tokens_map_file_(read_object_file(folder / kSpecialTokensMapName)),
+        config_file_(read_json_object_file(folder / kConfigFileName)),
+        special_tokens_map_file_(read_json_object_file(folder / kSpecialTokensMapFileName)),
         config_(config_file_.json),
         special_tokens_map_(special_tokens_map_file_.json) {}
 
-  ExternalTokens read() {
-    result_.has_added_tokens_decoder =
+  ExternalTokens read_tokens() {
+    external_tokens_.has_added_tokens_decoder =
         config_.contains(kAddedTokensDecoderKey) && !config_[kAddedTokensDecoderKey].is_null();
     read_added_tokens();
     read_named_tokens();
     read_token_lists();
-    return std::move(result_);
+    return std::move(external_tokens_);
   }
 
  private:
-  static constexpr const char* kConfigName = "tokenizer_config.json";
-  static constexpr const char* kSpecialTokensMapName = "special_tokens_map.json";
+  static constexpr const char* kConfigFileName = "tokenizer_config.json";
+  static constexpr const char* kSpecialTokensMapFileName = "special_tokens_map.json";
 
   std::string format_source(const char* file, const std::string& key) const {
     return fmt::format("{}: {}", (folder_ / file).string(), key);
@@ -156,9 +156,9 @@ class ExternalTokenReader {
 
   /// Reads added_tokens_decoder, and added_tokens.json, which is ignored if the key exists.
   void read_added_tokens() {
-    if (result_.has_added_tokens_decoder)
-      result_.tokens = parse_added_tokens_decoder(config_[kAddedTokensDecoderKey],
-                                                  format_source(kConfigName, kAddedTokensDecoderKey));
+    if (external_tokens_.has_added_tokens_decoder)
+      external_tokens_.tokens = parse_added_tokens_decoder(config_[kAddedTokensDecoderKey],
+                                                           format_source(kConfigFileName, kAddedTokensDecoderKey));
     const fs::path file = folder_ / "added_tokens.json";
     if (!is_file(file)) return;
     const Json ids = io::read_json(file);
@@ -172,21 +172,22 @@ class ExternalTokenReader {
       if (!content.empty()) added_tokens.push_back(std::move(token));
     }
     std::ranges::sort(added_tokens, {}, [](const ExternalToken& token) { return *token.id; });
-    auto& destination = result_.has_added_tokens_decoder ? result_.ignored_tokens : result_.tokens;
+    auto& destination =
+        external_tokens_.has_added_tokens_decoder ? external_tokens_.ignored_tokens : external_tokens_.tokens;
     destination.insert(destination.end(), added_tokens.begin(), added_tokens.end());
   }
 
   /// Returns whether a named token or a list of special tokens has this content.
   bool is_special(const std::string& content) const {
-    const auto is_content = [&content](const Json& value) {
-      const auto token = parse_token(value, "");
+    const auto has_content = [&content](const Json& value) {
+      const auto token = parse_external_token(value, "");
       return token && token->content == content;
     };
     for (const Json* json : {&config_, &special_tokens_map_}) {
       for (const auto& [key, value] : json->items()) {
-        if (is_standard_token_name(key) && is_content(value)) return true;
+        if (is_standard_token_name(key) && has_content(value)) return true;
         if ((key == kExtraTokensKey || key == kAdditionalTokensKey) && value.is_array() &&
-            std::ranges::any_of(value, is_content))
+            std::ranges::any_of(value, has_content))
           return true;
       }
     }
@@ -196,13 +197,13 @@ class ExternalTokenReader {
   /// Sets the named token `key` if `value` is a token. A later file replaces the value of an earlier
   /// one, but the position of the first remains.
   void add_named_token(const std::string& key, const Json& value, const char* file) {
-    const auto token = parse_token(value, format_source(file, key));
+    const auto token = parse_external_token(value, format_source(file, key));
     if (!token || token->content.empty()) return;
-    const auto existing = std::ranges::find(named_tokens_, key, &std::pair<std::string, ExternalToken>::first);
-    if (existing == named_tokens_.end()) {
+    const auto existing_token = std::ranges::find(named_tokens_, key, &std::pair<std::string, ExternalToken>::first);
+    if (existing_token == named_tokens_.end()) {
       named_tokens_.emplace_back(key, *token);
     } else {
-      existing->second = *token;
+      existing_token->second = *token;
     }
   }
 
@@ -218,33 +219,37 @@ class ExternalTokenReader {
 
   /// Adds the named tokens of extra_special_tokens if it is an object.
   void add_extra_tokens(const JsonFile& json_file, const char* file) {
-    const auto extra = json_file.json.find(kExtraTokensKey);
-    if (extra == json_file.json.end() || !extra->is_object()) return;
-    for (const std::string& key : json_file.list_keys_in_file_order(*extra)) add_named_token(key, (*extra)[key], file);
+    const auto extra_tokens = json_file.json.find(kExtraTokensKey);
+    if (extra_tokens == json_file.json.end() || !extra_tokens->is_object()) return;
+    for (const std::string& key : json_file.list_keys_in_file_order(*extra_tokens))
+      add_named_token(key, (*extra_tokens)[key], file);
   }
 
   /// Reads the named tokens: the standard names, model-specific names, then extra_special_tokens.
   void read_named_tokens() {
     for (const char* const key : kStandardTokenNames) {
-      if (config_.contains(key)) add_named_token(key, config_[key], kConfigName);
-      if (!result_.has_added_tokens_decoder && special_tokens_map_.contains(key))
-        add_named_token(key, special_tokens_map_[key], kSpecialTokensMapName);
+      if (config_.contains(key)) add_named_token(key, config_[key], kConfigFileName);
+      if (!external_tokens_.has_added_tokens_decoder && special_tokens_map_.contains(key))
+        add_named_token(key, special_tokens_map_[key], kSpecialTokensMapFileName);
     }
-    add_model_tokens(config_file_, kConfigName);
-    if (!result_.has_added_tokens_decoder) add_model_tokens(special_tokens_map_file_, kSpecialTokensMapName);
-    add_extra_tokens(config_file_, kConfigName);
-    if (!result_.has_added_tokens_decoder) add_extra_tokens(special_tokens_map_file_, kSpecialTokensMapName);
+    add_model_tokens(config_file_, kConfigFileName);
+    if (!external_tokens_.has_added_tokens_decoder)
+      add_model_tokens(special_tokens_map_file_, kSpecialTokensMapFileName);
+    add_extra_tokens(config_file_, kConfigFileName);
+    if (!external_tokens_.has_added_tokens_decoder)
+      add_extra_tokens(special_tokens_map_file_, kSpecialTokensMapFileName);
     for (auto& [key, token] : named_tokens_) {
-      result_.named_tokens.emplace_back(key, token.content);
+      external_tokens_.named_tokens.emplace_back(key, token.content);
       token.special = true;
-      result_.tokens.push_back(std::move(token));
+      external_tokens_.tokens.push_back(std::move(token));
     }
-    if (!result_.has_added_tokens_decoder) return;
+    if (!external_tokens_.has_added_tokens_decoder) return;
     for (const char* const key : kStandardTokenNames) {
-      const auto token = special_tokens_map_.contains(key)
-                             ? parse_token(special_tokens_map_[key], format_source(kSpecialTokensMapName, key))
-                             : std::nullopt;
-      if (token && !token->content.empty()) result_.ignored_tokens.push_back(*token);
+      const auto token =
+          special_tokens_map_.contains(key)
+              ? parse_external_token(special_tokens_map_[key], format_source(kSpecialTokensMapFileName, key))
+              : std::nullopt;
+      if (token && !token->content.empty()) external_tokens_.ignored_tokens.push_back(*token);
     }
   }
 
@@ -255,26 +260,26 @@ class ExternalTokenReader {
 
   /// Reads the lists extra_special_tokens and additional_special_tokens of both files.
   void read_token_lists() {
-    auto extra = read_token_list(config_, kExtraTokensKey, kConfigName),
-         additional = read_token_list(config_, kAdditionalTokensKey, kConfigName);
-    if (extra.empty()) {
-      extra = std::move(additional);
-      additional.clear();
+    auto extra_tokens = read_token_list(config_, kExtraTokensKey, kConfigFileName),
+         additional_tokens = read_token_list(config_, kAdditionalTokensKey, kConfigFileName);
+    if (extra_tokens.empty()) {
+      extra_tokens = std::move(additional_tokens);
+      additional_tokens.clear();
     }
-    auto map_extra = read_token_list(special_tokens_map_, kExtraTokensKey, kSpecialTokensMapName),
-         map_additional = read_token_list(special_tokens_map_, kAdditionalTokensKey, kSpecialTokensMapName);
-    const auto append = [](std::vector<ExternalToken>& destination, std::vector<ExternalToken>& tokens) {
+    auto map_extra_tokens = read_token_list(special_tokens_map_, kExtraTokensKey, kSpecialTokensMapFileName),
+         map_additional_tokens = read_token_list(special_tokens_map_, kAdditionalTokensKey, kSpecialTokensMapFileName);
+    const auto append_tokens = [](std::vector<ExternalToken>& destination, std::vector<ExternalToken>& tokens) {
       destination.insert(destination.end(), tokens.begin(), tokens.end());
     };
-    append(result_.ignored_tokens, additional);
-    if (result_.has_added_tokens_decoder) {
-      append(result_.ignored_tokens, map_extra);
-      append(result_.ignored_tokens, map_additional);
+    append_tokens(external_tokens_.ignored_tokens, additional_tokens);
+    if (external_tokens_.has_added_tokens_decoder) {
+      append_tokens(external_tokens_.ignored_tokens, map_extra_tokens);
+      append_tokens(external_tokens_.ignored_tokens, map_additional_tokens);
     } else {
-      append(extra, map_extra);
-      append(extra.empty() ? extra : result_.ignored_tokens, map_additional);
+      append_tokens(extra_tokens, map_extra_tokens);
+      append_tokens(extra_tokens.empty() ? extra_tokens : external_tokens_.ignored_tokens, map_additional_tokens);
     }
-    append(result_.tokens, extra);
+    append_tokens(external_tokens_.tokens, extra_tokens);
   }
 
   const fs::path& folder_;
@@ -283,13 +288,13 @@ class ExternalTokenReader {
   const Json& config_;
   const Json& special_tokens_map_;
   std::vector<std::pair<std::string, ExternalToken>> named_tokens_;
-  ExternalTokens result_;
+  ExternalTokens external_tokens_;
 };
 
 }  // namespace
 
 ExternalTokens read_external_tokens(const fs::path& folder) {
-  return ExternalTokenReader(folder).read();
+  return ExternalTokenReader(folder).read_tokens();
 }
 
 bool is_file(const std::filesystem::path& path) {

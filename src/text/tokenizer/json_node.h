@@ -25,13 +25,13 @@ class JsonNode {
 
   const nlohmann::json& value() const { return *value_; }
   /// Returns whether `key` exists and is not null.
-  bool has(const std::string& key) const {
+  bool has_key(const std::string& key) const {
     return value_->is_object() && value_->contains(key) && !(*value_)[key].is_null();
   }
 
   /// Returns the value of `key`.
   JsonNode at(const std::string& key) const {
-    if (!has(key)) throw error("lacks the key \"{}\"", key);
+    if (!has_key(key)) throw error("lacks the key \"{}\"", key);
     return {(*value_)[key], *source_, path_.empty() ? key : path_ + "." + key};
   }
   /// Returns the elements of the list `key`.
@@ -61,7 +61,7 @@ class JsonNode {
   }
   /// Each returns the value of `key`. get_bool() returns `fallback` if the key is missing or null.
   std::string get_string(const std::string& key) const { return at(key).string(); }
-  bool get_bool(const std::string& key, bool fallback) const { return has(key) ? at(key).boolean() : fallback; }
+  bool get_bool(const std::string& key, bool fallback) const { return has_key(key) ? at(key).boolean() : fallback; }
 
   /// Returns (does not throw) an error about this value with the message "FILE: KEY …".
   template <class... Args>
@@ -93,19 +93,20 @@ template <class Component>
 std::unique_ptr<Component> make_component(const JsonNode& node,
                                           std::span<const ComponentFactory<Component>> factories) {
   const std::string type = node.get_string("type");
-  std::string supported;
+  std::string supported_types;
   for (const auto& factory : factories) {
     if (factory.type == type) return factory.make(node);
-    supported += (supported.empty() ? "" : ", ") + std::string(factory.type);
+    supported_types += (supported_types.empty() ? "" : ", ") + std::string(factory.type);
   }
-  throw node.error("has the type \"{}\", which is not supported; supported are {}", make_excerpt(type), supported);
+  throw node.error("has the type \"{}\", which is not supported; supported are {}", make_excerpt(type),
+                   supported_types);
 }
 
 /// Returns the component `key` of `root`, or null if it is missing or null.
 template <class Component>
 std::unique_ptr<Component> make_optional_component(const JsonNode& root, const std::string& key,
                                                    std::unique_ptr<Component> (*make)(const JsonNode&)) {
-  return root.has(key) ? make(root.at(key)) : nullptr;
+  return root.has_key(key) ? make(root.at(key)) : nullptr;
 }
 
 }  // namespace vlmtrain::text

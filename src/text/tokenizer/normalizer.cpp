@@ -15,10 +15,10 @@ namespace {
 
 /// The first combining character. Characters below it neither compose with nor reorder before the
 /// previous character.
-constexpr char32_t kFirstCombining = 0x300;
+constexpr char32_t kFirstCombiningCharacter = 0x300;
 constexpr char32_t kLastCodePoint = 0x10FFFF;
-constexpr utf8proc_option_t kDecompose = UTF8PROC_DECOMPOSE;
-constexpr utf8proc_option_t kCompose = UTF8PROC_COMPOSE;
+constexpr utf8proc_option_t kDecomposeOption = UTF8PROC_DECOMPOSE;
+constexpr utf8proc_option_t kComposeOption = UTF8PROC_COMPOSE;
 
 using CodePointList = std::vector<utf8proc_int32_t>;
 
@@ -27,7 +27,7 @@ CodePointList decompose(std::string_view chunk) {
   CodePointList out(chunk.size() * 4);  // no character decomposes into more than 4 code points
   const auto count = utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(chunk.data()),
                                         static_cast<utf8proc_ssize_t>(chunk.size()), out.data(),
-                                        static_cast<utf8proc_ssize_t>(out.size()), kDecompose);
+                                        static_cast<utf8proc_ssize_t>(out.size()), kDecomposeOption);
   VLMTRAIN_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(out.size()), "utf8proc returned {}", count);
   out.resize(static_cast<size_t>(count));
   return out;
@@ -45,7 +45,7 @@ CodePointList decompose(char32_t code_point) {
 /// compositions.
 std::vector<utf8proc_int32_t> find_composing_starters() {
   std::vector<utf8proc_int32_t> starters;
-  for (char32_t code_point = kFirstCombining; code_point <= kLastCodePoint; ++code_point) {
+  for (char32_t code_point = kFirstCombiningCharacter; code_point <= kLastCodePoint; ++code_point) {
     const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
     const bool is_decomposable = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
     if (!is_decomposable || property->comp_exclusion) continue;
@@ -62,24 +62,24 @@ std::vector<utf8proc_int32_t> find_composing_starters() {
 /// separately.
 bool starts_chunk(char32_t code_point) {
   static const std::vector<utf8proc_int32_t> composing_starters = find_composing_starters();
-  if (code_point < kFirstCombining) return true;
+  if (code_point < kFirstCombiningCharacter) return true;
   const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
   if (property->combining_class != 0) return false;
   // Vowels and final consonants (Jamo), which compose by formula, not by the table.
   const bool is_hangul_vowel_or_tail = code_point >= 0x1160 && code_point <= 0x11FF;
   if (is_hangul_vowel_or_tail) return false;
   const bool is_decomposable = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
-  const utf8proc_int32_t first =
+  const utf8proc_int32_t first_code_point =
       is_decomposable ? decompose(code_point).front() : static_cast<utf8proc_int32_t>(code_point);
-  return utf8proc_get_property(first)->combining_class == 0 &&
-         !std::binary_search(composing_starters.begin(), composing_starters.end(), first);
+  return utf8proc_get_property(first_code_point)->combining_class == 0 &&
+         !std::binary_search(composing_starters.begin(), composing_starters.end(), first_code_point);
 }
 
 /// Returns `chunk` in normalization form C.
 std::string compose(std::string_view chunk) {
   CodePointList code_points = decompose(chunk);
   const auto count =
-      utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), kCompose);
+      utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), kComposeOption);
   VLMTRAIN_CHECK(count >= 0, "utf8proc returned {}", count);
   std::string out;
   for (utf8proc_ssize_t i = 0; i < count; ++i)
@@ -91,9 +91,9 @@ std::string compose(std::string_view chunk) {
 size_t find_chunk_end(std::string_view text, size_t begin) {
   size_t end = begin + read_utf8(text, begin).num_bytes;
   while (end < text.size()) {
-    const Utf8Character utf8 = read_utf8(text, end);
-    if (starts_chunk(utf8.code_point)) break;
-    end += utf8.num_bytes;
+    const Utf8Character utf8_character = read_utf8(text, end);
+    if (starts_chunk(utf8_character.code_point)) break;
+    end += utf8_character.num_bytes;
   }
   return end;
 }
@@ -107,10 +107,10 @@ AlignedText to_nfc(const AlignedText& text) {
     const size_t end = find_chunk_end(text.bytes, begin);
     const std::string_view chunk = std::string_view(text.bytes).substr(begin, end - begin);
     // A fast path: such a chunk is already normalized.
-    const bool is_single_latin = chunk.size() <= 2 && read_utf8(chunk, 0).num_bytes == chunk.size() &&
-                                 read_utf8(chunk, 0).code_point < kFirstCombining;
-    const std::string composed_chunk = is_single_latin ? std::string() : compose(chunk);
-    if (is_single_latin || composed_chunk == chunk) {
+    const bool is_single_base_character = chunk.size() <= 2 && read_utf8(chunk, 0).num_bytes == chunk.size() &&
+                                          read_utf8(chunk, 0).code_point < kFirstCombiningCharacter;
+    const std::string composed_chunk = is_single_base_character ? std::string() : compose(chunk);
+    if (is_single_base_character || composed_chunk == chunk) {
       out.append(text, begin, end);
     } else {
       out.append(composed_chunk, text.original_offsets[begin]);
@@ -123,7 +123,7 @@ AlignedText to_nfc(const AlignedText& text) {
 /// The normalizer NFC.
 class NfcNormalizer : public Normalizer {
  public:
-  void apply(AlignedText& text) const override { text = to_nfc(text); }
+  void normalize(AlignedText& text) const override { text = to_nfc(text); }
 };
 
 /// The normalizer Prepend, which inserts a prefix before texts that are not empty.
@@ -131,7 +131,7 @@ class PrependNormalizer : public Normalizer {
  public:
   explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
 
-  void apply(AlignedText& text) const override {
+  void normalize(AlignedText& text) const override {
     if (text.bytes.empty()) return;
     text.bytes.insert(0, prefix_);
     text.original_offsets.insert(text.original_offsets.begin(), prefix_.size(), text.original_offsets.front());
@@ -147,9 +147,9 @@ class ReplaceNormalizer : public Normalizer {
   ReplaceNormalizer(std::unique_ptr<Pattern> pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
-  void apply(AlignedText& text) const override {
+  void normalize(AlignedText& text) const override {
     std::vector<Range> matches;
-    pattern_->find_all(text.bytes, matches);
+    pattern_->find_all_matches(text.bytes, matches);
     AlignedText out;
     out.reserve(text.bytes.size() + matches.size() * content_.size());
     size_t copied_end = 0;
@@ -173,8 +173,8 @@ class NormalizerSequence : public Normalizer {
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> normalizers)
       : normalizers_(std::move(normalizers)) {}
 
-  void apply(AlignedText& text) const override {
-    for (const auto& normalizer : normalizers_) normalizer->apply(text);
+  void normalize(AlignedText& text) const override {
+    for (const auto& normalizer : normalizers_) normalizer->normalize(text);
   }
 
  private:

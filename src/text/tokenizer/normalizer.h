@@ -31,9 +31,9 @@ struct AlignedText {
     original_offsets.reserve(num_bytes);
   }
   /// Appends bytes that all come from byte `original_offset` of the original text.
-  void append(std::string_view appended, uint32_t original_offset) {
-    bytes.append(appended);
-    original_offsets.insert(original_offsets.end(), appended.size(), original_offset);
+  void append(std::string_view appended_bytes, uint32_t original_offset) {
+    bytes.append(appended_bytes);
+    original_offsets.insert(original_offsets.end(), appended_bytes.size(), original_offset);
   }
   /// Appends bytes [begin, end) of `source` with their offsets.
   void append(const AlignedText& source, size_t begin, size_t end) {
@@ -54,7 +54,7 @@ class Normalizer {
   virtual ~Normalizer() = default;
 
   /// Normalizes `text` in place. REQUIRES valid UTF-8.
-  virtual void apply(AlignedText& text) const = 0;
+  virtual void normalize(AlignedText& text) const = 0;
 };
 
 /// Returns the normalizer that `node` describes: NFC, Prepend, Replace or Sequence. Throws

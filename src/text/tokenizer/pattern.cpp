@@ -15,7 +15,7 @@ class LiteralPattern : public Pattern {
  public:
   explicit LiteralPattern(std::string literal) : literal_(std::move(literal)) {}
 
-  void find_all(std::string_view text, std::vector<Range>& matches) const override {
+  void find_all_matches(std::string_view text, std::vector<Range>& matches) const override {
     for (size_t pos = text.find(literal_); pos != std::string_view::npos;
          pos = text.find(literal_, pos + literal_.size())) {
       matches.push_back({pos, pos + literal_.size()});
@@ -29,11 +29,11 @@ class LiteralPattern : public Pattern {
 /// A pattern that matches each numeric character.
 class NumericPattern : public Pattern {
  public:
-  void find_all(std::string_view text, std::vector<Range>& matches) const override {
+  void find_all_matches(std::string_view text, std::vector<Range>& matches) const override {
     for (size_t pos = 0; pos < text.size();) {
-      const Utf8Character utf8 = read_utf8(text, pos);
-      if (is_numeric(utf8.code_point)) matches.push_back({pos, pos + utf8.num_bytes});
-      pos += utf8.num_bytes;
+      const Utf8Character utf8_character = read_utf8(text, pos);
+      if (is_numeric(utf8_character.code_point)) matches.push_back({pos, pos + utf8_character.num_bytes});
+      pos += utf8_character.num_bytes;
     }
   }
 };
@@ -45,11 +45,11 @@ std::string get_pcre2_message(int error_code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-struct CodeDeleter {
+struct RegexCodeDeleter {
   void operator()(pcre2_code* regex) const { pcre2_code_free(regex); }
 };
 struct MatchDataDeleter {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+  void operator()(pcre2_match_data* match_data) const { pcre2_match_data_free(match_data); }
 };
 using MatchDataPtr = std::unique_ptr<pcre2_match_data, MatchDataDeleter>;
 
@@ -60,7 +60,7 @@ struct MatchContextDeleter {
 /// Returns limits of time and memory for a match. PCRE2's defaults depend on its build (20 GB of
 /// heap in the usual one), but hostile expressions must fail on every machine.
 pcre2_match_context* get_match_limits() {
-  static const std::unique_ptr<pcre2_match_context, MatchContextDeleter> limits = [] {
+  static const std::unique_ptr<pcre2_match_context, MatchContextDeleter> match_limits = [] {
     // PCRE2's default; an exponential expression fails within seconds.
     constexpr uint32_t kMaxMatchSteps = 10'000'000;
     constexpr uint32_t kMaxHeapKib = 256 * 1024;  // not tuned
@@ -71,7 +71,7 @@ pcre2_match_context* get_match_limits() {
     pcre2_set_heap_limit(match_context.get(), kMaxHeapKib);
     return match_context;
   }();
-  return limits.get();
+  return match_limits.get();
 }
 
 /// A pattern that matches a regular expression of PCRE2.
@@ -80,21 +80,21 @@ class RegexPattern : public Pattern {
   RegexPattern(const std::string& expression, const JsonNode& node) {
     int error_code = 0;
     PCRE2_SIZE offset = 0;
-    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error_code, &offset, nullptr));
-    if (!code_) {
+    regex_code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                                    PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error_code, &offset, nullptr));
+    if (!regex_code_) {
       throw node.error("has the regular expression \"{}\", which does not compile: {} at offset {}",
                        make_excerpt(expression), get_pcre2_message(error_code), offset);
     }
     // An error is ignored: without the JIT, matching is slower but gives the same result.
-    pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
+    pcre2_jit_compile(regex_code_.get(), PCRE2_JIT_COMPLETE);
   }
 
-  void find_all(std::string_view text, std::vector<Range>& matches) const override {
-    const MatchDataPtr data(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
-    VLMTRAIN_CHECK(data != nullptr, "PCRE2 cannot allocate memory");
-    const PCRE2_SIZE* match_bounds = pcre2_get_ovector_pointer(data.get());
-    for (size_t begin = 0; begin < text.size() && match(text, begin, data.get());) {
+  void find_all_matches(std::string_view text, std::vector<Range>& matches) const override {
+    const MatchDataPtr match_data(pcre2_match_data_create_from_pattern(regex_code_.get(), nullptr));
+    VLMTRAIN_CHECK(match_data != nullptr, "PCRE2 cannot allocate memory");
+    const PCRE2_SIZE* match_bounds = pcre2_get_ovector_pointer(match_data.get());
+    for (size_t begin = 0; begin < text.size() && find_match(text, begin, match_data.get());) {
       if (match_bounds[1] > match_bounds[0]) {
         matches.push_back({match_bounds[0], match_bounds[1]});
         begin = match_bounds[1];
@@ -107,25 +107,26 @@ class RegexPattern : public Pattern {
   }
 
  private:
-  /// Stores the first match at or after byte `begin` in `data`. Returns whether there is one.
-  bool match(std::string_view text, size_t begin, pcre2_match_data* data) const {
+  /// Stores the first match at or after byte `begin` in `match_data`. Returns whether there is one.
+  bool find_match(std::string_view text, size_t begin, pcre2_match_data* match_data) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     // Without PCRE2_NO_UTF_CHECK, PCRE2 would validate the whole text for each match, in quadratic
     // time. encode() has already validated it.
-    int result = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, data, get_match_limits());
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter uses the heap instead
-      result = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
-                           get_match_limits());
+    int match_result =
+        pcre2_match(regex_code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, match_data, get_match_limits());
+    if (match_result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter uses the heap instead
+      match_result = pcre2_match(regex_code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                                 match_data, get_match_limits());
     }
-    if (result == PCRE2_ERROR_NOMATCH) return false;
-    if (result < 0) {
+    if (match_result == PCRE2_ERROR_NOMATCH) return false;
+    if (match_result < 0) {
       throw data_error("The tokenizer's regular expression failed on a text of {} bytes: {}; shorten or drop this text",
-                       text.size(), get_pcre2_message(result));
+                       text.size(), get_pcre2_message(match_result));
     }
     return true;
   }
 
-  std::unique_ptr<pcre2_code, CodeDeleter> code_;
+  std::unique_ptr<pcre2_code, RegexCodeDeleter> regex_code_;
 };
 
 }  // namespace
@@ -145,8 +146,8 @@ std::unique_ptr<Pattern> make_regex_pattern(const std::string& expression, const
 
 std::unique_ptr<Pattern> make_pattern(const JsonNode& node) {
   const JsonNode pattern = node.at("pattern");
-  if (pattern.has("Regex")) return make_regex_pattern(pattern.get_string("Regex"), pattern);
-  if (!pattern.has("String")) throw pattern.error("must be {{\"String\": …}} or {{\"Regex\": …}}");
+  if (pattern.has_key("Regex")) return make_regex_pattern(pattern.get_string("Regex"), pattern);
+  if (!pattern.has_key("String")) throw pattern.error("must be {{\"String\": …}} or {{\"Regex\": …}}");
   std::string literal = pattern.get_string("String");
   if (literal.empty()) throw pattern.error("must not be an empty string");
   return make_literal_pattern(std::move(literal));

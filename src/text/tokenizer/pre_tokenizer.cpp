@@ -9,7 +9,7 @@
 namespace vlmtrain::text {
 namespace {
 
-constexpr int kNumBytes = 256;
+constexpr int kNumByteValues = 256;
 constexpr char32_t kFirstSubstitute = 0x100;  // code point for the first byte that is not printable
 constexpr int kNumSubstitutes = 68;           // number of bytes that are not printable in Latin-1
 
@@ -19,10 +19,10 @@ constexpr bool is_printable_latin1(int byte) {
 }
 
 /// Returns the table of get_byte_alphabet().
-std::array<std::string, kNumBytes> make_alphabet() {
-  std::array<std::string, kNumBytes> alphabet;
+std::array<std::string, kNumByteValues> make_byte_alphabet() {
+  std::array<std::string, kNumByteValues> alphabet;
   char32_t substitute = kFirstSubstitute;
-  for (int byte = 0; byte < kNumBytes; ++byte) {
+  for (int byte = 0; byte < kNumByteValues; ++byte) {
     append_utf8(alphabet[static_cast<size_t>(byte)],
                 is_printable_latin1(byte) ? static_cast<char32_t>(byte) : substitute++);
   }
@@ -31,23 +31,23 @@ std::array<std::string, kNumBytes> make_alphabet() {
 
 /// Returns the inverse of get_byte_alphabet(): the byte by code point, or -1 if no byte has this
 /// character.
-std::array<int, kFirstSubstitute + kNumSubstitutes> make_inverse_alphabet() {
-  std::array<int, kFirstSubstitute + kNumSubstitutes> inverse{};
-  inverse.fill(-1);
-  for (int byte = 0; byte < kNumBytes; ++byte) {
-    inverse[read_utf8(get_byte_alphabet()[static_cast<size_t>(byte)], 0).code_point] = byte;
+std::array<int, kFirstSubstitute + kNumSubstitutes> make_inverse_byte_alphabet() {
+  std::array<int, kFirstSubstitute + kNumSubstitutes> inverse_alphabet{};
+  inverse_alphabet.fill(-1);
+  for (int byte = 0; byte < kNumByteValues; ++byte) {
+    inverse_alphabet[read_utf8(get_byte_alphabet()[static_cast<size_t>(byte)], 0).code_point] = byte;
   }
-  return inverse;
+  return inverse_alphabet;
 }
 
-using Scheme = MetaspaceOptions::PrependScheme;
+using PrependScheme = MetaspaceOptions::PrependScheme;
 
 /// Parses `prepend_scheme`. Throws UserError (bad data) for unknown names.
-Scheme parse_scheme(const JsonNode& node) {
+PrependScheme parse_prepend_scheme(const JsonNode& node) {
   const std::string name = node.string();
-  if (name == "always") return Scheme::kAlways;
-  if (name == "first") return Scheme::kFirst;
-  if (name == "never") return Scheme::kNever;
+  if (name == "always") return PrependScheme::kAlways;
+  if (name == "first") return PrependScheme::kFirst;
+  if (name == "never") return PrependScheme::kNever;
   throw node.error("is \"{}\", which is not supported; supported are always, first, never", name);
 }
 
@@ -83,37 +83,37 @@ void remove_matches(std::vector<TextSegment>& segments) {
   std::erase_if(segments, [](const TextSegment& segment) { return segment.is_match; });
 }
 
-/// Merges each segment with the one before it if should_join(previous_is_match, is_match).
+/// Merges each segment with the one before it if should_join(is_previous_match, is_match).
 template <class Predicate>
 void merge_segments(std::vector<TextSegment>& segments, Predicate should_join) {
-  std::vector<TextSegment> merged;
-  bool previous_is_match = false;
+  std::vector<TextSegment> merged_segments;
+  bool is_previous_match = false;
   for (const TextSegment& segment : segments) {
-    if (!merged.empty() && should_join(previous_is_match, segment.is_match)) {
-      merged.back().range.end = segment.range.end;
+    if (!merged_segments.empty() && should_join(is_previous_match, segment.is_match)) {
+      merged_segments.back().range.end = segment.range.end;
     } else {
-      merged.push_back(segment);
+      merged_segments.push_back(segment);
     }
-    previous_is_match = segment.is_match;
+    is_previous_match = segment.is_match;
   }
-  segments = std::move(merged);
+  segments = std::move(merged_segments);
 }
 
 /// Merges each match with the text after it. Of several adjacent matches, only the last one is
 /// merged.
 void merge_matches_forward(std::vector<TextSegment>& segments) {
-  std::vector<TextSegment> merged;
+  std::vector<TextSegment> merged_segments;
   for (size_t i = 0; i < segments.size(); ++i) {
     TextSegment segment = segments[i];
-    const bool next_is_gap = i + 1 < segments.size() && !segments[i + 1].is_match;
-    if (segment.is_match && next_is_gap) segment.range.end = segments[++i].range.end;
-    merged.push_back(segment);
+    const bool is_next_gap = i + 1 < segments.size() && !segments[i + 1].is_match;
+    if (segment.is_match && is_next_gap) segment.range.end = segments[++i].range.end;
+    merged_segments.push_back(segment);
   }
-  segments = std::move(merged);
+  segments = std::move(merged_segments);
 }
 
 /// Merges or removes segments according to `behavior`.
-void apply_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) {
+void apply_split_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) {
   switch (behavior) {
     case SplitBehavior::kRemoved:
       remove_matches(segments);
@@ -121,13 +121,13 @@ void apply_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) 
     case SplitBehavior::kIsolated:
       break;
     case SplitBehavior::kMergedWithPrevious:
-      merge_segments(segments, [](bool previous_is_match, bool is_match) { return is_match && !previous_is_match; });
+      merge_segments(segments, [](bool is_previous_match, bool is_match) { return is_match && !is_previous_match; });
       break;
     case SplitBehavior::kMergedWithNext:
       merge_matches_forward(segments);
       break;
     case SplitBehavior::kContiguous:
-      merge_segments(segments, [](bool previous_is_match, bool is_match) { return is_match == previous_is_match; });
+      merge_segments(segments, [](bool is_previous_match, bool is_match) { return is_match == is_previous_match; });
       break;
   }
 }
@@ -153,7 +153,8 @@ SplitBehavior parse_split_behavior(const JsonNode& node) {
 
 /// Splits each piece of `pre_tokenized` at the matches of `pattern`; with `invert`, at the text between
 /// matches.
-void split_pieces(PreTokenized& pre_tokenized, const Pattern& pattern, SplitBehavior behavior, bool invert = false) {
+void split_pieces(PreTokenizedText& pre_tokenized, const Pattern& pattern, SplitBehavior behavior,
+                  bool invert = false) {
   std::vector<Range> pieces;
   std::vector<Range> matches;
   std::vector<TextSegment> segments;
@@ -161,9 +162,9 @@ void split_pieces(PreTokenized& pre_tokenized, const Pattern& pattern, SplitBeha
     matches.clear();
     segments.clear();
     const size_t size = piece.end - piece.begin;
-    pattern.find_all(std::string_view(pre_tokenized.text.bytes).substr(piece.begin, size), matches);
+    pattern.find_all_matches(std::string_view(pre_tokenized.text.bytes).substr(piece.begin, size), matches);
     split_at_matches(matches, size, invert, segments);
-    apply_behavior(segments, behavior);
+    apply_split_behavior(segments, behavior);
     for (const TextSegment& segment : segments) {
       pieces.push_back({piece.begin + segment.range.begin, piece.begin + segment.range.end});
     }
@@ -177,8 +178,8 @@ constexpr const char* kGpt2Regex = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+|
 /// Inserts `prefix` before each piece for which needs_prefix(bytes, original_offset) returns true.
 /// `original_offset` is the offset of the first byte in the original text.
 template <class Predicate>
-void prepend_to_pieces(PreTokenized& pre_tokenized, std::string_view prefix, Predicate needs_prefix) {
-  PreTokenized out;
+void prepend_to_pieces(PreTokenizedText& pre_tokenized, std::string_view prefix, Predicate needs_prefix) {
+  PreTokenizedText out;
   out.text.reserve(pre_tokenized.text.bytes.size() + pre_tokenized.pieces.size() * prefix.size());
   for (const Range& piece : pre_tokenized.pieces) {
     const size_t begin = out.text.bytes.size();
@@ -198,7 +199,7 @@ class ByteLevelPreTokenizer : public PreTokenizer {
   ByteLevelPreTokenizer(bool add_prefix_space, std::unique_ptr<Pattern> regex)
       : add_prefix_space_(add_prefix_space), regex_(std::move(regex)) {}
 
-  void apply(PreTokenized& pre_tokenized) const override {
+  void pre_tokenize(PreTokenizedText& pre_tokenized) const override {
     if (add_prefix_space_) {
       prepend_to_pieces(pre_tokenized, " ", [](std::string_view bytes, uint32_t) { return !bytes.starts_with(' '); });
     }
@@ -207,7 +208,7 @@ class ByteLevelPreTokenizer : public PreTokenizer {
   }
 
  private:
-  static void encode_bytes(PreTokenized& pre_tokenized) {
+  static void encode_bytes(PreTokenizedText& pre_tokenized) {
     const auto& alphabet = get_byte_alphabet();
     AlignedText out;
     out.reserve(pre_tokenized.text.bytes.size() * 2);
@@ -232,7 +233,9 @@ class SplitPreTokenizer : public PreTokenizer {
   SplitPreTokenizer(std::unique_ptr<Pattern> pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  void apply(PreTokenized& pre_tokenized) const override { split_pieces(pre_tokenized, *pattern_, behavior_, invert_); }
+  void pre_tokenize(PreTokenizedText& pre_tokenized) const override {
+    split_pieces(pre_tokenized, *pattern_, behavior_, invert_);
+  }
 
  private:
   std::unique_ptr<Pattern> pattern_;
@@ -247,7 +250,7 @@ class MetaspacePreTokenizer : public PreTokenizer {
   explicit MetaspacePreTokenizer(MetaspaceOptions options)
       : options_(std::move(options)), replacement_pattern_(make_literal_pattern(options_.replacement)) {}
 
-  void apply(PreTokenized& pre_tokenized) const override {
+  void pre_tokenize(PreTokenizedText& pre_tokenized) const override {
     replace_spaces(pre_tokenized);
     prepend_to_pieces(pre_tokenized, options_.replacement, [this](std::string_view bytes, uint32_t original_offset) {
       return !bytes.starts_with(options_.replacement) && needs_prefix(original_offset);
@@ -257,11 +260,11 @@ class MetaspacePreTokenizer : public PreTokenizer {
 
  private:
   bool needs_prefix(uint32_t original_offset) const {
-    return options_.prepend_scheme == Scheme::kAlways ||
-           (options_.prepend_scheme == Scheme::kFirst && original_offset == 0);
+    return options_.prepend_scheme == PrependScheme::kAlways ||
+           (options_.prepend_scheme == PrependScheme::kFirst && original_offset == 0);
   }
 
-  void replace_spaces(PreTokenized& pre_tokenized) const {
+  void replace_spaces(PreTokenizedText& pre_tokenized) const {
     AlignedText out;
     out.reserve(pre_tokenized.text.bytes.size() * 2);
     for (Range& piece : pre_tokenized.pieces) {
@@ -287,8 +290,8 @@ class PreTokenizerSequence : public PreTokenizer {
   explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers)
       : pre_tokenizers_(std::move(pre_tokenizers)) {}
 
-  void apply(PreTokenized& pre_tokenized) const override {
-    for (const auto& pre_tokenizer : pre_tokenizers_) pre_tokenizer->apply(pre_tokenized);
+  void pre_tokenize(PreTokenizedText& pre_tokenized) const override {
+    for (const auto& pre_tokenizer : pre_tokenizers_) pre_tokenizer->pre_tokenize(pre_tokenized);
   }
 
  private:
@@ -333,18 +336,19 @@ constexpr std::array<ComponentFactory<PreTokenizer>, 5> kPreTokenizerFactories{{
 }  // namespace
 
 const std::array<std::string, 256>& get_byte_alphabet() {
-  static const std::array<std::string, kNumBytes> alphabet = make_alphabet();
+  static const std::array<std::string, kNumByteValues> alphabet = make_byte_alphabet();
   return alphabet;
 }
 
-std::optional<std::string> decode_byte_level(std::string_view token) {
-  static const auto inverse = make_inverse_alphabet();
+std::optional<std::string> decode_byte_level_token(std::string_view token) {
+  static const auto inverse_alphabet = make_inverse_byte_alphabet();
   std::string bytes;
   for (size_t pos = 0; pos < token.size();) {
-    const Utf8Character utf8 = read_utf8(token, pos);
-    if (utf8.code_point >= inverse.size() || inverse[utf8.code_point] < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(inverse[utf8.code_point]));
-    pos += utf8.num_bytes;
+    const Utf8Character utf8_character = read_utf8(token, pos);
+    if (utf8_character.code_point >= inverse_alphabet.size() || inverse_alphabet[utf8_character.code_point] < 0)
+      return std::nullopt;
+    bytes.push_back(static_cast<char>(inverse_alphabet[utf8_character.code_point]));
+    pos += utf8_character.num_bytes;
   }
   return bytes;
 }
@@ -353,9 +357,9 @@ MetaspaceOptions MetaspaceOptions::parse(const JsonNode& node) {
   MetaspaceOptions options;
   options.replacement = node.get_string("replacement");
   if (options.replacement.empty()) throw node.error("must have a non-empty replacement");
-  if (node.has("prepend_scheme")) options.prepend_scheme = parse_scheme(node.at("prepend_scheme"));
+  if (node.has_key("prepend_scheme")) options.prepend_scheme = parse_prepend_scheme(node.at("prepend_scheme"));
   // Old files have add_prefix_space instead of prepend_scheme.
-  if (!node.get_bool("add_prefix_space", true)) options.prepend_scheme = Scheme::kNever;
+  if (!node.get_bool("add_prefix_space", true)) options.prepend_scheme = PrependScheme::kNever;
   options.split = node.get_bool("split", true);
   return options;
 }

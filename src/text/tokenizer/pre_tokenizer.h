@@ -20,7 +20,7 @@ const std::array<std::string, 256>& get_byte_alphabet();
 
 /// Returns the bytes that `token` represents in get_byte_alphabet(), or nothing if one of its
 /// characters is not in the alphabet.
-std::optional<std::string> decode_byte_level(std::string_view token);
+std::optional<std::string> decode_byte_level_token(std::string_view token);
 
 /// The options of tokenizer.json's Metaspace, which is a pre-tokenizer and a decoder. It represents
 /// spaces by a visible character, usually U+2581.
@@ -37,7 +37,7 @@ struct MetaspaceOptions {
 };
 
 /// A text split into pieces that the model encodes one by one. Bytes between pieces are dropped.
-struct PreTokenized {
+struct PreTokenizedText {
   AlignedText text;
   std::vector<Range> pieces;  ///< ranges of text.bytes, in order, none empty
 };
@@ -51,7 +51,7 @@ class PreTokenizer {
   virtual ~PreTokenizer() = default;
 
   /// Splits each piece of `text` into smaller pieces, and may rewrite their bytes.
-  virtual void apply(PreTokenized& text) const = 0;
+  virtual void pre_tokenize(PreTokenizedText& text) const = 0;
 };
 
 /// Returns the pre-tokenizer that `node` describes: ByteLevel, Digits, Metaspace, Split or

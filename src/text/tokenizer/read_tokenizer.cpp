@@ -29,13 +29,13 @@ constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
 
 /// Keys of tokenizer_config.json that read_tokenizer.cpp, external_tokens.cpp and
 /// template_source.cpp read. They also read all keys that end with _token.
-constexpr std::array<std::string_view, 7> kReadKeys{"chat_template",
-                                                    "added_tokens_decoder",
-                                                    "extra_special_tokens",
-                                                    "additional_special_tokens",
-                                                    "split_special_tokens",
-                                                    "add_prefix_space",
-                                                    "auto_map"};
+constexpr std::array<std::string_view, 7> kSupportedKeys{"chat_template",
+                                                         "added_tokens_decoder",
+                                                         "extra_special_tokens",
+                                                         "additional_special_tokens",
+                                                         "split_special_tokens",
+                                                         "add_prefix_space",
+                                                         "auto_map"};
 
 // Reasons why keys of tokenizer_config.json can be ignored.
 constexpr std::string_view kPostProcessorReason = "transformers uses tokenizer.json's post-processor instead";
@@ -111,7 +111,7 @@ constexpr std::array kHarmlessKeys{
 
 /// Logs a warning about keys that are not supported and may change tokens.
 void warn_about_unread_keys(const nlohmann::json& config, const std::string& source) {
-  std::vector<std::string> unread_keys = io::find_unread_keys(config, kReadKeys, kHarmlessKeys);
+  std::vector<std::string> unread_keys = io::find_unread_keys(config, kSupportedKeys, kHarmlessKeys);
   // false and 0 mean the same as a missing key.
   std::erase_if(unread_keys, [&config](const std::string& key) {
     return key.ends_with("_token") || config[key] == false || config[key] == 0;
@@ -139,8 +139,8 @@ void warn_about_prefix_space(const nlohmann::json& config, const Tokenizer& toke
 
 /// Logs a warning if added_tokens_decoder lacks tokens of tokenizer.json. Tokenizer classes of
 /// transformers that read only added_tokens_decoder would split these tokens.
-void warn_about_incomplete_decoder(const nlohmann::json& config, const Tokenizer& tokenizer,
-                                   const ExternalTokens& external_tokens, const std::string& source) {
+void warn_about_incomplete_added_tokens_decoder(const nlohmann::json& config, const Tokenizer& tokenizer,
+                                                const ExternalTokens& external_tokens, const std::string& source) {
   const auto tokenizer_class = config.find("tokenizer_class");
   if (!external_tokens.has_added_tokens_decoder || tokenizer_class == config.end() || !tokenizer_class->is_string())
     return;
@@ -190,16 +190,16 @@ void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer
         fmt::format("{}: auto_map names code in the checkpoint, which is not run; tokenizer.json is used", source));
   }
   warn_about_prefix_space(config, tokenizer, source);
-  warn_about_incomplete_decoder(config, tokenizer, external_tokens, source);
+  warn_about_incomplete_added_tokens_decoder(config, tokenizer, external_tokens, source);
   warn_about_unread_keys(config, source);
 }
 
 constexpr std::string_view kJsonWhiteSpace = " \t\r\n";
 
-/// Returns the offset after the string whose opening quote is at `quote`. This and the following
+/// Returns the offset after the string whose opening quote is at `quote_pos`. This and the following
 /// functions REQUIRE valid JSON.
-size_t find_json_string_end(std::string_view json, size_t quote) {
-  size_t pos = quote + 1;
+size_t find_json_string_end(std::string_view json, size_t quote_pos) {
+  size_t pos = quote_pos + 1;
   while (json[pos] != '"') pos += json[pos] == '\\' ? 2 : 1;
   return pos + 1;
 }
@@ -254,12 +254,12 @@ std::string make_added_token_entry(const std::string& token, int64_t id) {
 std::string insert_added_token_entry(std::string json, const std::string& entry) {
   const auto list_begin = find_value_offset(json, "added_tokens");
   if (!list_begin) return json.insert(json.find('{') + 1, "\"added_tokens\":[" + entry + "],");
-  // `first` is the first byte of the first entry, `last` the last byte of the last entry.
-  const size_t first = json.find_first_not_of(kJsonWhiteSpace, *list_begin + 1);
-  if (json[first] == ']') return json.insert(first, entry);
-  const std::string separator = json.substr(*list_begin + 1, first - *list_begin - 1);
-  const size_t last = json.find_last_not_of(kJsonWhiteSpace, find_closing_bracket(json, *list_begin) - 1);
-  return json.insert(last + 1, "," + separator + entry);
+  // `first_byte` is the first byte of the first entry, `last_byte` the last byte of the last entry.
+  const size_t first_byte = json.find_first_not_of(kJsonWhiteSpace, *list_begin + 1);
+  if (json[first_byte] == ']') return json.insert(first_byte, entry);
+  const std::string separator = json.substr(*list_begin + 1, first_byte - *list_begin - 1);
+  const size_t last_byte = json.find_last_not_of(kJsonWhiteSpace, find_closing_bracket(json, *list_begin) - 1);
+  return json.insert(last_byte + 1, "," + separator + entry);
 }
 
 }  // namespace

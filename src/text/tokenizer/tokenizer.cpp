@@ -31,7 +31,7 @@ class PostProcessor {
   virtual ~PostProcessor() = default;
 
   /// Adds the tokens to `encoding`, with the offsets that Encoding::starts specifies.
-  virtual void apply(Encoding& encoding) const = 0;
+  virtual void post_process(Encoding& encoding) const = 0;
 };
 
 /// Returns the post-processor that `node` describes: ByteLevel, TemplateProcessing or Sequence.
@@ -42,9 +42,9 @@ namespace {
 
 /// The post-processor ByteLevel, which does nothing here. In `tokenizers` it excludes white space
 /// from offsets, but Encoding::starts includes it.
-class ByteLevelTrim : public PostProcessor {
+class ByteLevelPostProcessor : public PostProcessor {
  public:
-  void apply(Encoding&) const override {}
+  void post_process(Encoding&) const override {}
 };
 
 /// The post-processor TemplateProcessing with its template for a single text (not for pairs).
@@ -53,7 +53,7 @@ class TemplateProcessing : public PostProcessor {
   TemplateProcessing(std::vector<int64_t> prefix_ids, std::vector<int64_t> suffix_ids)
       : prefix_ids_(std::move(prefix_ids)), suffix_ids_(std::move(suffix_ids)) {}
 
-  void apply(Encoding& encoding) const override {
+  void post_process(Encoding& encoding) const override {
     const uint32_t first_start = encoding.starts.empty() ? 0 : encoding.starts.front();
     const uint32_t last_start = encoding.starts.empty() ? 0 : encoding.starts.back();
     encoding.ids.insert(encoding.ids.begin(), prefix_ids_.begin(), prefix_ids_.end());
@@ -73,16 +73,16 @@ class PostProcessorSequence : public PostProcessor {
   explicit PostProcessorSequence(std::vector<std::unique_ptr<PostProcessor>> post_processors)
       : post_processors_(std::move(post_processors)) {}
 
-  void apply(Encoding& encoding) const override {
-    for (const auto& post_processor : post_processors_) post_processor->apply(encoding);
+  void post_process(Encoding& encoding) const override {
+    for (const auto& post_processor : post_processors_) post_processor->post_process(encoding);
   }
 
  private:
   std::vector<std::unique_ptr<PostProcessor>> post_processors_;
 };
 
-std::unique_ptr<PostProcessor> make_byte_level_trim(const JsonNode&) {
-  return std::make_unique<ByteLevelTrim>();
+std::unique_ptr<PostProcessor> make_byte_level_post_processor(const JsonNode&) {
+  return std::make_unique<ByteLevelPostProcessor>();
 }
 
 std::unique_ptr<PostProcessor> make_template_processing(const JsonNode& node) {
@@ -90,12 +90,12 @@ std::unique_ptr<PostProcessor> make_template_processing(const JsonNode& node) {
   std::vector<int64_t> suffix_ids;
   size_t num_sequences = 0;
   for (const JsonNode& item : node.get_list("single")) {
-    if (item.has("Sequence")) {
+    if (item.has_key("Sequence")) {
       ++num_sequences;
       continue;
     }
-    const JsonNode special = item.at("SpecialToken");
-    const JsonNode token = node.at("special_tokens").at(special.get_string("id"));
+    const JsonNode special_token = item.at("SpecialToken");
+    const JsonNode token = node.at("special_tokens").at(special_token.get_string("id"));
     for (const JsonNode& id : token.get_list("ids"))
       (num_sequences == 0 ? prefix_ids : suffix_ids).push_back(id.integer());
   }
@@ -111,7 +111,7 @@ std::unique_ptr<PostProcessor> make_post_processor_sequence(const JsonNode& node
 }
 
 constexpr std::array<ComponentFactory<PostProcessor>, 3> kPostProcessorFactories{{
-    {"ByteLevel", make_byte_level_trim},
+    {"ByteLevel", make_byte_level_post_processor},
     {"TemplateProcessing", make_template_processing},
     {"Sequence", make_post_processor_sequence},
 }};
@@ -146,38 +146,38 @@ struct Tokenizer::Impl {
     std::vector<BpeToken> tokens;
   };
 
-  static void append(EncodeState& state, uint32_t id, uint32_t start) {
-    state.out.ids.push_back(id);
-    state.out.starts.push_back(start);
+  static void append_token(EncodeState& encode_state, uint32_t id, uint32_t start) {
+    encode_state.out.ids.push_back(id);
+    encode_state.out.starts.push_back(start);
   }
 
   /// Appends the tokens of `text`, which is normalized and has no added tokens.
-  void encode_normalized(AlignedText text, EncodeState& state) const {
-    PreTokenized pre_tokenized{std::move(text), {}};
+  void encode_normalized(AlignedText text, EncodeState& encode_state) const {
+    PreTokenizedText pre_tokenized{std::move(text), {}};
     pre_tokenized.pieces.push_back({0, pre_tokenized.text.bytes.size()});
-    if (pre_tokenizer) pre_tokenizer->apply(pre_tokenized);
+    if (pre_tokenizer) pre_tokenizer->pre_tokenize(pre_tokenized);
     for (const Range& piece : pre_tokenized.pieces) {
-      state.tokens.clear();
+      encode_state.tokens.clear();
       model.encode(std::string_view(pre_tokenized.text.bytes).substr(piece.begin, piece.end - piece.begin),
-                   state.workspace, state.tokens);
-      for (const BpeToken& token : state.tokens) {
-        append(state, token.id, pre_tokenized.text.original_offsets[piece.begin + token.begin]);
+                   encode_state.workspace, encode_state.tokens);
+      for (const BpeToken& token : encode_state.tokens) {
+        append_token(encode_state, token.id, pre_tokenized.text.original_offsets[piece.begin + token.begin]);
       }
     }
   }
 
   /// Encodes original text between added tokens. `begin` is its offset in the original text.
-  void encode_segment(std::string_view segment, uint32_t begin, EncodeState& state) const {
+  void encode_segment(std::string_view segment, uint32_t begin, EncodeState& encode_state) const {
     AlignedText text = AlignedText::from_original(segment, begin);
-    if (normalizer) normalizer->apply(text);
+    if (normalizer) normalizer->normalize(text);
     for (const auto& [range, token] : added_tokens.split_normalized(text.bytes)) {
       if (token != nullptr) {
-        append(state, token->id, text.original_offsets[range.begin]);
+        append_token(encode_state, token->id, text.original_offsets[range.begin]);
         continue;
       }
       AlignedText piece_text;
       piece_text.append(text, range.begin, range.end);
-      encode_normalized(std::move(piece_text), state);
+      encode_normalized(std::move(piece_text), encode_state);
     }
   }
 
@@ -216,17 +216,17 @@ Tokenizer Tokenizer::from_json_with_tokens(std::string_view json_text, const std
 Encoding Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   VLMTRAIN_CHECK(text.size() < std::numeric_limits<uint32_t>::max(), "texts of 4 GiB and more are not supported");
   check_utf8(text);
-  Impl::EncodeState state;
+  Impl::EncodeState encode_state;
   for (const auto& [range, token] : impl_->added_tokens.split_original(text)) {
     const auto begin = static_cast<uint32_t>(range.begin);
     if (token != nullptr) {
-      Impl::append(state, token->id, begin);
+      Impl::append_token(encode_state, token->id, begin);
     } else {
-      impl_->encode_segment(text.substr(range.begin, range.end - range.begin), begin, state);
+      impl_->encode_segment(text.substr(range.begin, range.end - range.begin), begin, encode_state);
     }
   }
-  if (add_special_tokens && impl_->post_processor) impl_->post_processor->apply(state.out);
-  return std::move(state.out);
+  if (add_special_tokens && impl_->post_processor) impl_->post_processor->post_process(encode_state.out);
+  return std::move(encode_state.out);
 }
 
 std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special_tokens) const {
@@ -237,7 +237,7 @@ std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special_to
     const std::string_view token = added_token != nullptr ? added_token->spelling : impl_->model.vocabulary().token(id);
     if (!token.empty()) tokens.emplace_back(token);
   }
-  if (impl_->decoder) impl_->decoder->apply(tokens);
+  if (impl_->decoder) impl_->decoder->decode_tokens(tokens);
   std::string text;
   for (const std::string& token : tokens) {
     if (!impl_->decoder && !text.empty()) text += ' ';  // as `tokenizers` without a decoder

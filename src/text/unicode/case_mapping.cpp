@@ -14,13 +14,13 @@ namespace {
 
 /// A character whose uppercase or titlecase form has several characters. Source: the
 /// language-independent mappings of Unicode's SpecialCasing.txt, which Python applies.
-struct SpecialCase {
+struct SpecialCasing {
   char32_t character;
   std::u32string_view replacement;
 };
 
 /// Uppercase forms of several characters, in ascending order.
-constexpr std::array<SpecialCase, 102> kSpecialUpper = {{
+constexpr std::array<SpecialCasing, 102> kSpecialUppercase = {{
     {0x00DF, U"SS"},
     {0x0149, U"\u02BCN"},
     {0x01F0, U"J\u030C"},
@@ -126,7 +126,7 @@ constexpr std::array<SpecialCase, 102> kSpecialUpper = {{
 }};
 
 /// Titlecase forms of several characters, in ascending order.
-constexpr std::array<SpecialCase, 48> kSpecialTitle = {{
+constexpr std::array<SpecialCasing, 48> kSpecialTitlecase = {{
     {0x00DF, U"Ss"},
     {0x0149, U"\u02BCN"},
     {0x01F0, U"J\u030C"},
@@ -177,43 +177,44 @@ constexpr std::array<SpecialCase, 48> kSpecialTitle = {{
     {0xFB17, U"\u0544\u056D"},
 }};
 
-/// Appends the special form of `character` to `out`. Returns whether `special_cases` has one.
-bool append_special_case(std::span<const SpecialCase> special_cases, char32_t character, std::string& out) {
-  const auto match = std::ranges::lower_bound(special_cases, character, {}, &SpecialCase::character);
-  if (match == special_cases.end() || match->character != character) return false;
+/// Appends the special form of `character` to `out`. Returns whether `special_casings` has one.
+bool append_special_casing(std::span<const SpecialCasing> special_casings, char32_t character, std::string& out) {
+  const auto match = std::ranges::lower_bound(special_casings, character, {}, &SpecialCasing::character);
+  if (match == special_casings.end() || match->character != character) return false;
   for (const char32_t code_point : match->replacement) append_utf8(out, code_point);
   return true;
 }
 
 /// Returns whether the character is uppercase, lowercase or titlecase.
 bool is_cased(char32_t character) {
-  return is_upper(character) || is_lower(character) || is_title(character);
+  return is_uppercase(character) || is_lowercase(character) || is_titlecase(character);
 }
 
-constexpr char32_t kSigma = 0x3A3;
+constexpr char32_t kCapitalSigma = 0x3A3;
 constexpr char32_t kFinalSigma = 0x3C2;
 constexpr char32_t kCapitalIWithDot = 0x130;
 constexpr std::string_view kSmallIWithDot = "i\xCC\x87";  // the only lowercase form with several characters
 
 /// Returns whether the sigma at `pos` ends a word. Python lowercases it to kFinalSigma then.
-bool is_word_final(std::string_view text, size_t pos) {
+bool is_final_sigma(std::string_view text, size_t pos) {
   const size_t next = find_next_character(text, pos);
-  const bool follows_cased = pos > 0 && is_cased(read_utf8(text, find_previous_character(text, pos)).code_point);
-  return follows_cased && (next == text.size() || !is_cased(read_utf8(text, next).code_point));
+  const bool follows_cased_character =
+      pos > 0 && is_cased(read_utf8(text, find_previous_character(text, pos)).code_point);
+  return follows_cased_character && (next == text.size() || !is_cased(read_utf8(text, next).code_point));
 }
 
 }  // namespace
 
-void append_upper(std::string_view text, size_t pos, std::string& out) {
+void append_uppercase(std::string_view text, size_t pos, std::string& out) {
   const char32_t character = read_utf8(text, pos).code_point;
-  if (!append_special_case(kSpecialUpper, character, out)) {
+  if (!append_special_casing(kSpecialUppercase, character, out)) {
     append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(character))));
   }
 }
 
-void append_lower(std::string_view text, size_t pos, std::string& out) {
+void append_lowercase(std::string_view text, size_t pos, std::string& out) {
   const char32_t character = read_utf8(text, pos).code_point;
-  if (character == kSigma && is_word_final(text, pos)) {
+  if (character == kCapitalSigma && is_final_sigma(text, pos)) {
     append_utf8(out, kFinalSigma);
   } else if (character == kCapitalIWithDot) {
     out += kSmallIWithDot;
@@ -222,9 +223,9 @@ void append_lower(std::string_view text, size_t pos, std::string& out) {
   }
 }
 
-void append_title(std::string_view text, size_t pos, std::string& out) {
+void append_titlecase(std::string_view text, size_t pos, std::string& out) {
   const char32_t character = read_utf8(text, pos).code_point;
-  if (!append_special_case(kSpecialTitle, character, out)) {
+  if (!append_special_casing(kSpecialTitlecase, character, out)) {
     append_utf8(out, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(character))));
   }
 }

@@ -10,8 +10,8 @@ namespace vlmtrain::text {
 /// to `out`, as Python's str.upper(), str.lower() and str.title() map it. One character may become
 /// several. The lowercase form of a sigma depends on its neighbors. REQUIRES valid UTF-8 and pos <
 /// text.size().
-void append_upper(std::string_view text, size_t pos, std::string& out);
-void append_lower(std::string_view text, size_t pos, std::string& out);
-void append_title(std::string_view text, size_t pos, std::string& out);
+void append_uppercase(std::string_view text, size_t pos, std::string& out);
+void append_lowercase(std::string_view text, size_t pos, std::string& out);
+void append_titlecase(std::string_view text, size_t pos, std::string& out);
 
 }  // namespace vlmtrain::text

@@ -8,7 +8,7 @@ namespace vlmtrain::text {
 namespace {
 
 /// Returns the general category of Unicode, such as Lu.
-utf8proc_category_t get_category(char32_t character) {
+utf8proc_category_t get_general_category(char32_t character) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(character));
 }
 
@@ -44,7 +44,7 @@ bool is_python_space(char32_t character) {
 }
 
 bool is_printable(char32_t character) {
-  switch (get_category(character)) {
+  switch (get_general_category(character)) {
     case UTF8PROC_CATEGORY_CC:
     case UTF8PROC_CATEGORY_CF:
     case UTF8PROC_CATEGORY_CS:
@@ -61,12 +61,12 @@ bool is_printable(char32_t character) {
 }
 
 bool is_letter(char32_t character) {
-  const utf8proc_category_t character_category = get_category(character);
+  const utf8proc_category_t character_category = get_general_category(character);
   return character_category >= UTF8PROC_CATEGORY_LU && character_category <= UTF8PROC_CATEGORY_LO;
 }
 
 bool is_decimal(char32_t character) {
-  return get_category(character) == UTF8PROC_CATEGORY_ND;
+  return get_general_category(character) == UTF8PROC_CATEGORY_ND;
 }
 
 bool is_digit(char32_t character) {
@@ -77,16 +77,16 @@ bool is_digit(char32_t character) {
          (character >= 0x2460 && character <= 0x2468);
 }
 
-bool is_upper(char32_t character) {
+bool is_uppercase(char32_t character) {
   return utf8proc_isupper(static_cast<utf8proc_int32_t>(character)) != 0;
 }
 
-bool is_lower(char32_t character) {
+bool is_lowercase(char32_t character) {
   return utf8proc_islower(static_cast<utf8proc_int32_t>(character)) != 0;
 }
 
-bool is_title(char32_t character) {
-  return get_category(character) == UTF8PROC_CATEGORY_LT;
+bool is_titlecase(char32_t character) {
+  return get_general_category(character) == UTF8PROC_CATEGORY_LT;
 }
 
 std::string_view strip_whitespace(std::string_view text) {
@@ -95,9 +95,9 @@ std::string_view strip_whitespace(std::string_view text) {
     begin = find_next_character(text, begin);
   size_t end = text.size();
   while (end > begin) {
-    const size_t last = find_previous_character(text, end);
-    if (!is_python_space(read_utf8(text, last).code_point)) break;
-    end = last;
+    const size_t last_pos = find_previous_character(text, end);
+    if (!is_python_space(read_utf8(text, last_pos).code_point)) break;
+    end = last_pos;
   }
   return text.substr(begin, end - begin);
 }

@@ -41,9 +41,9 @@ bool is_digit(char32_t character);
 
 /// Each returns whether the character is uppercase, lowercase or titlecase (general category Lt),
 /// as str.isupper(), str.islower() and str.istitle() classify it.
-bool is_upper(char32_t character);
-bool is_lower(char32_t character);
-bool is_title(char32_t character);
+bool is_uppercase(char32_t character);
+bool is_lowercase(char32_t character);
+bool is_titlecase(char32_t character);
 
 /// Returns `text` without white space (is_python_space()) at both ends, as Python's str.strip(). REQUIRES
 /// valid UTF-8.
@@ -64,17 +64,17 @@ inline bool is_visible(char c) {
 }
 
 /// Returns the number of bytes of `text` for which is_visible() is true.
-inline size_t count_visible(std::string_view text) {
+inline size_t count_visible_bytes(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, is_visible));
 }
 
 /// Returns `text` without ASCII white space. Templates change only white space when they trim and
 /// join texts, so this is the part that they keep.
 inline std::string remove_white_space(std::string_view text) {
-  std::string visible;
-  visible.reserve(text.size());
-  std::ranges::copy_if(text, std::back_inserter(visible), is_visible);
-  return visible;
+  std::string visible_bytes;
+  visible_bytes.reserve(text.size());
+  std::ranges::copy_if(text, std::back_inserter(visible_bytes), is_visible);
+  return visible_bytes;
 }
 
 }  // namespace vlmtrain::text

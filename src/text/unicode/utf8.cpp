@@ -15,7 +15,7 @@ unsigned char get_byte(std::string_view text, size_t pos) {
 }
 
 /// The layout of a UTF-8 sequence by its lead byte (Unicode 15, table 3-7).
-struct SequenceLayout {
+struct Utf8SequenceLayout {
   size_t num_bytes;
   unsigned char min_second_byte;  // the limits exclude overlong forms, surrogates and code points above U+10FFFF
   unsigned char max_second_byte;
@@ -23,14 +23,14 @@ struct SequenceLayout {
 };
 
 /// Returns the layout of sequences with this lead byte, or nothing if it is not a valid lead byte.
-std::optional<SequenceLayout> find_sequence_layout(unsigned char lead_byte) {
-  if (lead_byte >= 0xC2 && lead_byte <= 0xDF) return SequenceLayout{2, 0x80, 0xBF, lead_byte & 0x1FU};
-  if (lead_byte == 0xE0) return SequenceLayout{3, 0xA0, 0xBF, 0};
-  if (lead_byte == 0xED) return SequenceLayout{3, 0x80, 0x9F, 0xD};
-  if (lead_byte >= 0xE1 && lead_byte <= 0xEF) return SequenceLayout{3, 0x80, 0xBF, lead_byte & 0x0FU};
-  if (lead_byte == 0xF0) return SequenceLayout{4, 0x90, 0xBF, 0};
-  if (lead_byte >= 0xF1 && lead_byte <= 0xF3) return SequenceLayout{4, 0x80, 0xBF, lead_byte & 0x07U};
-  if (lead_byte == 0xF4) return SequenceLayout{4, 0x80, 0x8F, 4};
+std::optional<Utf8SequenceLayout> find_utf8_sequence_layout(unsigned char lead_byte) {
+  if (lead_byte >= 0xC2 && lead_byte <= 0xDF) return Utf8SequenceLayout{2, 0x80, 0xBF, lead_byte & 0x1FU};
+  if (lead_byte == 0xE0) return Utf8SequenceLayout{3, 0xA0, 0xBF, 0};
+  if (lead_byte == 0xED) return Utf8SequenceLayout{3, 0x80, 0x9F, 0xD};
+  if (lead_byte >= 0xE1 && lead_byte <= 0xEF) return Utf8SequenceLayout{3, 0x80, 0xBF, lead_byte & 0x0FU};
+  if (lead_byte == 0xF0) return Utf8SequenceLayout{4, 0x90, 0xBF, 0};
+  if (lead_byte >= 0xF1 && lead_byte <= 0xF3) return Utf8SequenceLayout{4, 0x80, 0xBF, lead_byte & 0x07U};
+  if (lead_byte == 0xF4) return Utf8SequenceLayout{4, 0x80, 0x8F, 4};
   return std::nullopt;
 }
 
@@ -39,7 +39,7 @@ std::optional<SequenceLayout> find_sequence_layout(unsigned char lead_byte) {
 Utf8Character read_utf8(std::string_view text, size_t pos) {
   const unsigned char lead_byte = get_byte(text, pos);
   if (lead_byte < 0x80) return {lead_byte, 1, true};
-  const auto layout = find_sequence_layout(lead_byte);
+  const auto layout = find_utf8_sequence_layout(lead_byte);
   if (!layout) return {kReplacementCharacter, 1, false};
   char32_t code_point = layout->lead_bits;
   for (size_t i = 1; i < layout->num_bytes; ++i) {
@@ -61,9 +61,9 @@ void append_utf8(std::string& out, char32_t code_point) {
 
 std::optional<size_t> find_invalid_utf8(std::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
-    const Utf8Character utf8 = read_utf8(text, pos);
-    if (!utf8.valid) return pos;
-    pos += utf8.num_bytes;
+    const Utf8Character utf8_character = read_utf8(text, pos);
+    if (!utf8_character.is_valid) return pos;
+    pos += utf8_character.num_bytes;
   }
   return std::nullopt;
 }
@@ -72,13 +72,13 @@ std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (size_t pos = 0; pos < text.size();) {
-    const Utf8Character utf8 = read_utf8(text, pos);
-    if (utf8.valid) {
-      out.append(text.substr(pos, utf8.num_bytes));
+    const Utf8Character utf8_character = read_utf8(text, pos);
+    if (utf8_character.is_valid) {
+      out.append(text.substr(pos, utf8_character.num_bytes));
     } else {
       append_utf8(out, kReplacementCharacter);
     }
-    pos += utf8.num_bytes;
+    pos += utf8_character.num_bytes;
   }
   return out;
 }
@@ -100,7 +100,7 @@ size_t to_byte_offset(std::string_view text, size_t index) {
   return pos;
 }
 
-size_t find_text(std::string_view text, std::string_view needle, size_t pos) {
+size_t find_substring(std::string_view text, std::string_view needle, size_t pos) {
   if (pos > text.size()) return std::string_view::npos;
   if (needle.empty()) return pos;
   const void* match = memmem(text.data() + pos, text.size() - pos, needle.data(), needle.size());

@@ -13,7 +13,7 @@ struct Utf8Character {
   /// Number of bytes read, at least 1. For invalid input, the length of the maximal subpart of a
   /// sequence (Unicode 15, table 3-8).
   size_t num_bytes;
-  bool valid;
+  bool is_valid;
 };
 
 /// Reads the character that begins at byte `pos`. Accepts invalid UTF-8. REQUIRES pos <
@@ -44,6 +44,6 @@ size_t to_byte_offset(std::string_view text, size_t index);
 
 /// Returns the byte offset of the first `needle` at or after `pos`, or npos. Gives the same result
 /// as string_view::find in linear time; string_view::find is quadratic on texts such as "aaaa…".
-size_t find_text(std::string_view text, std::string_view needle, size_t pos);
+size_t find_substring(std::string_view text, std::string_view needle, size_t pos);
 
 }  // namespace vlmtrain::text

@@ -32,8 +32,8 @@ bool is_weight_file(const std::string& name) {
 
 bool is_in_scope(const std::string& name, VerifiedFiles scope) {
   if (scope == VerifiedFiles::kAll) return true;
-  return scope == VerifiedFiles::kSmall ? !is_weight_file(name)
-                                        : is_weight_file(name) && name.find('/') == std::string::npos;
+  return scope == VerifiedFiles::kSmallFiles ? !is_weight_file(name)
+                                             : is_weight_file(name) && name.find('/') == std::string::npos;
 }
 
 std::string to_hex(uint64_t number) {

@@ -32,8 +32,8 @@ std::optional<CheckpointChecksums> read_checksums(const std::filesystem::path& c
 
 /// The files whose contents are compared with their checksums.
 enum class VerifiedFiles {
-  kSmall,  ///< the sizes of all files, and the contents of small ones: JSON, templates
-  kAll,    ///< all contents; reads every file once, several at a time
+  kSmallFiles,  ///< the sizes of all files, and the contents of small ones: JSON, templates
+  kAll,         ///< all contents; reads every file once, several at a time
   /// The contents of the model's or adapter's *.safetensors files. A missing file or one of another
   /// size is only a warning, because another program has replaced or removed it.
   kModelWeights,

@@ -40,12 +40,12 @@ constexpr FreezablePart kFreezableParts[] = {
 std::vector<nn::Parameter> find_trainable_parameters(const models::VisionLanguageModel& model,
                                                      nn::Component component) {
   const bool has_lora = model.parameters().lora().has_value();
-  std::vector<nn::Parameter> trainable;
+  std::vector<nn::Parameter> trainable_parameters;
   for (const auto& parameter : model.parameters().all()) {
     if (parameter.component == component && (!has_lora || parameter.is_saved_with_adapter()))
-      trainable.push_back(parameter);
+      trainable_parameters.push_back(parameter);
   }
-  return trainable;
+  return trainable_parameters;
 }
 
 }  // namespace
@@ -56,29 +56,29 @@ std::vector<std::string> resume_freezing(const Config& config, const nlohmann::o
                                          const models::BaseWeights* checkpoint_weights, models::BaseWeights& base,
                                          models::VisionLanguageModel& model) {
   const models::FrozenParts frozen = make_frozen_parts(config.model);
-  models::FrozenParts previously_frozen;
-  std::vector<std::string> still_frozen;
+  models::FrozenParts previously_frozen_parts;
+  std::vector<std::string> still_frozen_keys;
   for (const auto& [key, component, is_frozen] : kFreezableParts) {
-    previously_frozen.*is_frozen = get_setting_text(old_fingerprint, key) == "true";
+    previously_frozen_parts.*is_frozen = get_setting_text(old_fingerprint, key) == "true";
     const auto parameters = find_trainable_parameters(model, component);
-    const bool is_newly_frozen = frozen.*is_frozen && !(previously_frozen.*is_frozen);
+    const bool is_newly_frozen = frozen.*is_frozen && !(previously_frozen_parts.*is_frozen);
     const bool was_frozen_after_training = std::ranges::find(frozen_after_training, key) != frozen_after_training.end();
-    if (is_newly_frozen || was_frozen_after_training) base.override_entries(*checkpoint_weights, parameters);
-    if (frozen.*is_frozen && (is_newly_frozen || was_frozen_after_training)) still_frozen.emplace_back(key);
-    if (!(frozen.*is_frozen) && previously_frozen.*is_frozen && parameters.empty()) {
+    if (is_newly_frozen || was_frozen_after_training) base.override_tensors(*checkpoint_weights, parameters);
+    if (frozen.*is_frozen && (is_newly_frozen || was_frozen_after_training)) still_frozen_keys.emplace_back(key);
+    if (!(frozen.*is_frozen) && previously_frozen_parts.*is_frozen && parameters.empty()) {
       throw usage_error(
           "{}: was true, is false, but the run has no adapters in that part; leave it true, or start a new run with "
           "lora.rank in another output.dir",
           key);
     }
   }
-  if (model.parameters().lora()) return still_frozen;
+  if (model.parameters().lora()) return still_frozen_keys;
   // A part that is no longer frozen starts with the values of the base, like parts that remain
   // frozen. Both were frozen when the checkpoint was written.
-  models::freeze(model, previously_frozen);
+  models::freeze(model, previously_frozen_parts);
   models::restore_frozen_weights(model, checkpoint, base, static_cast<uint64_t>(config.training.seed));
   models::freeze(model, frozen);
-  return still_frozen;
+  return still_frozen_keys;
 }
 
 }  // namespace vlmtrain::train

@@ -171,7 +171,7 @@ std::span<const std::string_view> get_keys_with_policy(ChangePolicy policy) {
 
 nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t samples) {
   Config copy = config;
-  const OptionTable options = declare(copy);
+  const OptionTable options = declare_options(copy);
   nlohmann::ordered_json fingerprint;
   for (const auto keys :
        {get_keys_with_policy(ChangePolicy::kNever), get_keys_with_policy(ChangePolicy::kIfRequested)}) {
@@ -195,7 +195,7 @@ std::string SettingChange::text() const {
 
 std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& current) {
   Config defaults;
-  const OptionTable options = declare(defaults);
+  const OptionTable options = declare_options(defaults);
   std::vector<SettingChange> changes;
   for (const auto& [key, value] : current.items()) {
     const auto it = saved.find(key);
@@ -213,7 +213,7 @@ std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, con
   return changes;
 }
 
-bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys) {
+bool has_changed_key(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys) {
   return std::ranges::any_of(changes, [&](const SettingChange& change) { return contains_key(keys, change.key); });
 }
 
@@ -221,7 +221,7 @@ bool affects_samples(const std::vector<SettingChange>& changes) {
   static constexpr std::string_view kKeys[] = {"data.train",          "data.task_shares",     "data.curriculum",
                                                "data.packing",        "data.pack_max_tokens", "data.pack_max_images",
                                                "data.pack_max_tiles", kSampleCountKey,        kSampleSizesKey};
-  return any_key_changed(changes, kKeys);
+  return has_changed_key(changes, kKeys);
 }
 
 bool affects_schedule(const std::vector<SettingChange>& changes) {
@@ -233,7 +233,7 @@ bool affects_schedule(const std::vector<SettingChange>& changes) {
                                                "training.lr_scheduler",
                                                "training.schedule_from",
                                                kTotalStepsKey};
-  return affects_samples(changes) || any_key_changed(changes, kKeys);
+  return affects_samples(changes) || has_changed_key(changes, kKeys);
 }
 
 void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resume,

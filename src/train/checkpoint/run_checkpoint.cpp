@@ -64,12 +64,12 @@ void check_json_files(const std::filesystem::path& checkpoint) {
 
 /// Opens every file that a resumed run reads. Checks file sizes, tensor headers and the contents of
 /// small files; reads no tensor values. Throws UserError (kBadData).
-void check_complete(const std::filesystem::path& checkpoint) {
+void check_completeness(const std::filesystem::path& checkpoint) {
   const auto state = get_state_folder(checkpoint);
   const bool has_state = std::filesystem::exists(state / "state.json");
   // Before sizes are compared, so that a shard of another step is reported as such.
   if (has_state) open_optimizer_files(state);
-  if (!verify_checksums(checkpoint, VerifiedFiles::kSmall)) check_json_files(checkpoint);
+  if (!verify_checksums(checkpoint, VerifiedFiles::kSmallFiles)) check_json_files(checkpoint);
   if (!has_state) {
     throw data_error("{} does not exist", (state / "state.json").string());
   }
@@ -112,8 +112,8 @@ std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem:
 
 RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best)
     : folder_(run_dir / "checkpoints"), save_total_limit_(save_total_limit), keep_best_(keep_best) {
-  io::clean_up_temporaries(run_dir);
-  io::clean_up_temporaries(folder_);
+  io::clean_up_abandoned_temp_files(run_dir);
+  io::clean_up_abandoned_temp_files(folder_);
 }
 
 std::optional<std::filesystem::path> RunCheckpoints::newest() const {
@@ -131,15 +131,16 @@ void RunCheckpoints::check(CheckScope scope) const {
   if (checkpoints.empty()) return;
   const auto& newest = checkpoints.back().second;
   try {
-    check_complete(newest);
+    check_completeness(newest);
     if (scope == CheckScope::kAll) verify_checksums(newest, VerifiedFiles::kAll);
   } catch (const UserError& error) {
-    const bool is_only = checkpoints.size() == 1;
+    const bool is_only_checkpoint = checkpoints.size() == 1;
     const bool advises_copy = std::string_view(error.what()).find("copy it again") != std::string_view::npos;
     throw data_error("{}: is not a complete checkpoint: {}; {}move it away to {}{}", newest.string(), error.what(),
                      advises_copy ? "or " : "",
-                     is_only ? std::string("start the run from the beginning")
-                             : "resume from " + checkpoints[checkpoints.size() - 2].second.filename().string(),
+                     is_only_checkpoint
+                         ? std::string("start the run from the beginning")
+                         : "resume from " + checkpoints[checkpoints.size() - 2].second.filename().string(),
                      advises_copy ? "" : ", or copy it again");
   }
 }
@@ -193,8 +194,8 @@ std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& con
 }
 
 void RunCheckpoints::finish_commit(std::optional<int64_t> best_step) {
-  link_best(best_step);
-  remove_surplus(best_step);
+  link_best_checkpoint(best_step);
+  remove_surplus_checkpoints(best_step);
 }
 
 void RunCheckpoints::check_run_folder_exists() const {
@@ -206,42 +207,42 @@ void RunCheckpoints::check_run_folder_exists() const {
       folder_.string(), run_dir.string());
 }
 
-void RunCheckpoints::link_best(std::optional<int64_t> best_step) {
-  const auto link = folder_ / kBestLink;
+void RunCheckpoints::link_best_checkpoint(std::optional<int64_t> best_step) {
+  const auto best_link = folder_ / kBestLink;
   std::error_code error;
   if (!std::filesystem::is_directory(folder_, error)) return;
-  const auto target = best_step ? make_checkpoint_path(folder_, *best_step) : link;
-  if (!keep_best_ || target == link || !std::filesystem::is_directory(target, error)) {
-    if (std::filesystem::is_symlink(link, error)) std::filesystem::remove(link, error);
+  const auto target = best_step ? make_checkpoint_path(folder_, *best_step) : best_link;
+  if (!keep_best_ || target == best_link || !std::filesystem::is_directory(target, error)) {
+    if (std::filesystem::is_symlink(best_link, error)) std::filesystem::remove(best_link, error);
     return;
   }
-  if (std::filesystem::read_symlink(link, error) == target.filename() || !supports_links_) return;
+  if (std::filesystem::read_symlink(best_link, error) == target.filename() || !supports_links_) return;
   try {
-    io::write_symlink(link, target.filename());
+    io::write_symlink(best_link, target.filename());
   } catch (const UserError& problem) {
     supports_links_ = false;
     spdlog::warn("{}: cannot link to the best checkpoint: {}; the run continues, and state.json contains its step",
-                 link.string(), problem.what());
+                 best_link.string(), problem.what());
   }
 }
 
-void RunCheckpoints::remove_surplus(std::optional<int64_t> best_step) {
+void RunCheckpoints::remove_surplus_checkpoints(std::optional<int64_t> best_step) {
   std::erase_if(remaining_folders_, [](const auto& path) { return !io::remove_directory(path); });
   const auto checkpoints = list_checkpoints(folder_);
-  const auto surplus = static_cast<int64_t>(checkpoints.size()) - save_total_limit_;
-  for (int64_t i = 0; i < surplus; ++i) {
+  const auto num_surplus = static_cast<int64_t>(checkpoints.size()) - save_total_limit_;
+  for (int64_t i = 0; i < num_surplus; ++i) {
     const auto& [step, path] = checkpoints[static_cast<size_t>(i)];
     if (!keep_best_ || step != best_step) remove(path);
   }
 }
 
 void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
-  const auto leftover = io::remove_directory(checkpoint);
-  if (!leftover) return;
+  const auto leftover_folder = io::remove_directory(checkpoint);
+  if (!leftover_folder) return;
   spdlog::warn("{}: cannot remove an old checkpoint: {}; the run continues, and tries again at the next checkpoint",
-               leftover->path.string(), leftover->reason);
+               leftover_folder->path.string(), leftover_folder->reason);
   // A folder with its own name is found again by list_checkpoints(); a renamed one is not.
-  if (leftover->path != checkpoint) remaining_folders_.push_back(leftover->path);
+  if (leftover_folder->path != checkpoint) remaining_folders_.push_back(leftover_folder->path);
 }
 
 namespace {

@@ -24,7 +24,7 @@ nlohmann::ordered_json to_json(const data::Cursor& cursor) {
 }
 
 nlohmann::ordered_json to_json(const EvaluationState& evaluation) {
-  nlohmann::ordered_json json{{"basis", evaluation.basis},
+  nlohmann::ordered_json json{{"basis", evaluation.comparison_basis},
                               {"without_improvement", evaluation.evaluations_without_improvement},
                               {"is_due", evaluation.is_due}};
   if (evaluation.best_step) json["best_step"] = *evaluation.best_step;
@@ -122,7 +122,7 @@ EvaluationState parse_evaluation(const nlohmann::ordered_json& json, int64_t ste
         source, problem);
   };
   if (!json.is_object()) fail(fmt::format("is {}, not an object", io::make_json_excerpt(json)));
-  evaluation.basis = json.value("basis", nlohmann::ordered_json());
+  evaluation.comparison_basis = json.value("basis", nlohmann::ordered_json());
   evaluation.evaluations_without_improvement = io::get<int64_t>(json, "without_improvement", source);
   evaluation.is_due = io::get<bool>(json, "is_due", source);
   check_range("evaluation.without_improvement", evaluation.evaluations_without_improvement, 0, step, path);
@@ -161,9 +161,9 @@ std::string format_run_state(const RunState& state) {
     json["settled_parts"] = state.frozen_after_training;
   }
   if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
-  if (!state.evaluation.basis.is_null()) json["evaluation"] = to_json(state.evaluation);
-  if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
-  if (!state.device_memory.is_null()) json["device_memory"] = state.device_memory;
+  if (!state.evaluation.comparison_basis.is_null()) json["evaluation"] = to_json(state.evaluation);
+  if (!state.saved_host_plan.is_null()) json["host_memory"] = state.saved_host_plan;
+  if (!state.saved_device_plan.is_null()) json["device_memory"] = state.saved_device_plan;
   return io::to_json_string(json, 2) + "\n";
 }
 
@@ -181,8 +181,8 @@ RunState load_run_state(const std::filesystem::path& checkpoint) {
   state.frozen_after_training = io::get_or<std::vector<std::string>>(json, "settled_parts", {}, path.string());
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
   state.evaluation = parse_evaluation(json.value("evaluation", nlohmann::ordered_json()), state.step, path);
-  state.host_memory = json.value("host_memory", nlohmann::ordered_json());
-  state.device_memory = json.value("device_memory", nlohmann::ordered_json());
+  state.saved_host_plan = json.value("host_memory", nlohmann::ordered_json());
+  state.saved_device_plan = json.value("device_memory", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
   if (!state.fingerprint.is_object()) {
     throw data_error("{}: fingerprint is {}, not a list of settings; copy the checkpoint again", path.string(),

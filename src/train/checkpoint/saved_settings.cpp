@@ -36,8 +36,8 @@ template <class Callback>
 void compare_with_defaults(const data::DataOptions& options, const Callback& callback) {
   data::DataOptions current = options, defaults;
   OptionTable current_table, default_table;
-  data::declare(current_table, current);
-  data::declare(default_table, defaults);
+  data::declare_options(current_table, current);
+  data::declare_options(default_table, defaults);
   for (const std::string_view key : kMediaKeys)
     callback(key, current_table.format_value(key), default_table.format_value(key));
 }
@@ -45,11 +45,11 @@ void compare_with_defaults(const data::DataOptions& options, const Callback& cal
 }  // namespace
 
 std::string format_media_settings(const data::DataOptions& options) {
-  nlohmann::ordered_json non_default;
+  nlohmann::ordered_json non_default_values;
   compare_with_defaults(options, [&](std::string_view key, const std::string& current, const std::string& defaults) {
-    if (current != defaults) non_default[std::string(key)] = current;
+    if (current != defaults) non_default_values[std::string(key)] = current;
   });
-  return non_default.empty() ? "" : io::to_json_string(non_default, 2) + "\n";
+  return non_default_values.empty() ? "" : io::to_json_string(non_default_values, 2) + "\n";
 }
 
 std::vector<std::string> load_media_settings(const std::filesystem::path& checkpoint) {
@@ -67,19 +67,19 @@ std::vector<std::string> load_media_settings(const std::filesystem::path& checkp
 std::vector<std::string> apply_saved_media_settings(const std::filesystem::path& checkpoint, data::DataOptions& options,
                                                     const std::vector<std::string>& explicit_keys) {
   const auto saved_settings = load_media_settings(checkpoint);
-  std::vector<std::string> applied;
+  std::vector<std::string> applied_settings;
   compare_with_defaults(options, [&](std::string_view key, const std::string& current, const std::string& defaults) {
     const std::string prefix = fmt::format("{}=", key);
     const auto saved =
         std::ranges::find_if(saved_settings, [&](const std::string& setting) { return setting.starts_with(prefix); });
     const bool is_explicit = std::ranges::find(explicit_keys, key) != explicit_keys.end();
     if (!is_explicit && current == defaults && saved != saved_settings.end() && *saved != prefix + defaults)
-      applied.push_back(*saved);
+      applied_settings.push_back(*saved);
   });
   OptionTable table;
-  data::declare(table, options);
-  table.read({}, applied);
-  return applied;
+  data::declare_options(table, options);
+  table.read({}, applied_settings);
+  return applied_settings;
 }
 
 ParsedMediaSettings parse_media_settings(const std::vector<std::string>& settings, data::DataOptions& options) {
@@ -87,12 +87,12 @@ ParsedMediaSettings parse_media_settings(const std::vector<std::string>& setting
   std::vector<std::string> media_settings;
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('='));
-    const bool is_media = std::ranges::find(kMediaKeys, key) != std::end(kMediaKeys);
-    (is_media ? media_settings : result.other_settings).push_back(setting);
-    if (is_media) result.keys.push_back(key);
+    const bool is_media_setting = std::ranges::find(kMediaKeys, key) != std::end(kMediaKeys);
+    (is_media_setting ? media_settings : result.other_settings).push_back(setting);
+    if (is_media_setting) result.keys.push_back(key);
   }
   OptionTable table;
-  data::declare(table, options);
+  data::declare_options(table, options);
   table.read({}, media_settings);
   return result;
 }
@@ -129,24 +129,24 @@ std::vector<std::string> load_volume_settings(const std::filesystem::path& check
 std::string format_volume_settings(const data::VolumeOptions& options) {
   data::VolumeOptions current = options, defaults;
   OptionTable current_table, default_table;
-  data::declare(current_table, current);
-  data::declare(default_table, defaults);
-  nlohmann::ordered_json non_default;
+  data::declare_options(current_table, current);
+  data::declare_options(default_table, defaults);
+  nlohmann::ordered_json non_default_values;
   for (const auto policy : {ChangePolicy::kIfRequested, ChangePolicy::kAllowed}) {
     for (const std::string_view key : get_keys_with_policy(policy)) {
       if (!key.starts_with(kVolumeKeyPrefix) || current_table.format_value(key) == default_table.format_value(key))
         continue;
-      non_default[std::string(key)] = current_table.format_value(key);
+      non_default_values[std::string(key)] = current_table.format_value(key);
     }
   }
-  return non_default.empty() ? "" : io::to_json_string(non_default, 2) + "\n";
+  return non_default_values.empty() ? "" : io::to_json_string(non_default_values, 2) + "\n";
 }
 
 data::VolumeOptions load_volume_options(const std::filesystem::path& checkpoint,
                                         const std::vector<std::string>& overrides) {
   data::VolumeOptions options;
   OptionTable table;
-  data::declare(table, options);
+  data::declare_options(table, options);
   auto settings = load_volume_settings(checkpoint);
   settings.insert(settings.end(), overrides.begin(), overrides.end());
   table.read({}, settings);
@@ -165,10 +165,10 @@ bool is_record_setting(std::string_view setting) {
 }  // namespace
 
 std::vector<std::string> extract_record_settings(std::vector<std::string>& settings) {
-  std::vector<std::string> extracted;
-  std::ranges::copy_if(settings, std::back_inserter(extracted), is_record_setting);
+  std::vector<std::string> extracted_settings;
+  std::ranges::copy_if(settings, std::back_inserter(extracted_settings), is_record_setting);
   std::erase_if(settings, is_record_setting);
-  return extracted;
+  return extracted_settings;
 }
 
 io::RecordSettings load_record_settings(const std::filesystem::path& checkpoint,
@@ -184,7 +184,7 @@ io::RecordSettings load_record_settings(const std::filesystem::path& checkpoint,
   all_settings.insert(all_settings.end(), settings.begin(), settings.end());
   data::DataOptions options;
   OptionTable table;
-  data::declare(table, options);
+  data::declare_options(table, options);
   table.read({}, all_settings);
   return make_record_settings(options);
 }

@@ -43,7 +43,7 @@ fs::path get_shared_index_file(const std::string& dataset, int64_t samples) {
   const fs::path folder = cache / "outlines";  // this name keeps existing caches valid
   fs::create_directories(folder, error);
   if (error) return {};
-  io::clean_up_temporaries(folder);
+  io::clean_up_abandoned_temp_files(folder);
   return folder / (ContentHash().add((current_folder / dataset).native()).hex() + ".jsonl");
 }
 
@@ -51,13 +51,13 @@ void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
   try {
     std::ifstream source(source_file, std::ios::binary);
     if (!source) throw run_error("{} cannot be read", source_file.string());
-    io::AtomicFile copy(target_file);
+    io::AtomicFile copied_file(target_file);
     std::string block(size_t{1} << 20U, '\0');  // 1 MiB at a time; not tuned
     do {
       source.read(block.data(), std::ssize(block));
-      copy.write(std::string_view(block).substr(0, static_cast<size_t>(source.gcount())));
+      copied_file.write(std::string_view(block).substr(0, static_cast<size_t>(source.gcount())));
     } while (source);
-    copy.commit();
+    copied_file.commit();
   } catch (const std::exception& problem) {
     spdlog::info("results of the data check cannot be saved in {}: {}", target_file.string(), problem.what());
   }
@@ -67,7 +67,7 @@ namespace {
 
 /// Number of samples that are checked for a plan with data.check_at_start=false. More would delay
 /// the start of a run; fewer would miss more of the large samples. Not tuned.
-constexpr int64_t kPlanSamples = 512;
+constexpr int64_t kNumPlanSamples = 512;
 
 /// Returns the key of cached checks: a hash of the model's files, the settings, and size and
 /// modification time of this program, since another version may make other samples from the same
@@ -82,10 +82,10 @@ std::string make_cache_key(const std::filesystem::path& model, const models::Pro
 }
 
 /// Checks samples with a progress bar, on all cores.
-data::SampleIndex index_with_progress(const io::Records& records, const models::Processor& processor,
-                                      const Config& config, data::SampleIndexSettings settings) {
+data::SampleIndex index_samples_with_progress(const io::Records& records, const models::Processor& processor,
+                                              const Config& config, data::SampleIndexSettings settings) {
   report::CountProgress progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
-  settings.workers = std::max<int64_t>(config.data.num_workers, memory::get_default_threads());
+  settings.workers = std::max<int64_t>(config.data.num_workers, memory::get_default_num_threads());
   settings.on_progress = [&progress](int64_t completed) { progress.show(completed); };
   return data::index_samples(records, processor, settings);
 }
@@ -101,7 +101,7 @@ data::SampleIndex check_all_samples(const io::Records& records, const models::Pr
     index_settings.processor = make_cache_key(config.model.path, settings);
     index_settings.keep_fingerprints = config.evaluation.is_enabled();
   }
-  data::SampleIndex sample_index = index_with_progress(records, processor, config, std::move(index_settings));
+  data::SampleIndex sample_index = index_samples_with_progress(records, processor, config, std::move(index_settings));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   spdlog::info("data {}: {} checked in {:.1f} s, {} of them unchanged; {} cannot be used", file.string(),
                pluralize(records.size(), "sample"), seconds, sample_index.num_from_cache, sample_index.problems.size());
@@ -114,7 +114,7 @@ data::SampleIndex check_data(const io::Records& records, const models::Processor
                              const std::filesystem::path& file, const std::filesystem::path& cache) {
   if (!config.data.check_at_start) {
     spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
-    return index_with_progress(records, processor, config, {.max_samples = kPlanSamples});
+    return index_samples_with_progress(records, processor, config, {.max_samples = kNumPlanSamples});
   }
   const auto shared_cache = get_shared_index_file(file.string(), records.size());
   if (cache.empty() || shared_cache.empty()) {
@@ -122,10 +122,10 @@ data::SampleIndex check_data(const io::Records& records, const models::Processor
   }
   std::error_code error;
   // Copying anything but a regular file, such as a pipe, would block.
-  const bool shared_exists = std::filesystem::is_regular_file(shared_cache, error);
-  if (shared_exists && !std::filesystem::exists(cache, error)) copy_index_file(shared_cache, cache);
+  const bool has_shared_cache = std::filesystem::is_regular_file(shared_cache, error);
+  if (has_shared_cache && !std::filesystem::exists(cache, error)) copy_index_file(shared_cache, cache);
   auto sample_index = check_all_samples(records, processor, config, file, {.cache = cache});
-  const bool has_new_results = sample_index.num_from_cache < sample_index.num_usable() || !shared_exists;
+  const bool has_new_results = sample_index.num_from_cache < sample_index.num_usable() || !has_shared_cache;
   if (has_new_results && std::filesystem::is_regular_file(cache, error)) copy_index_file(cache, shared_cache);
   return sample_index;
 }
@@ -135,15 +135,15 @@ data::SampleIndex check_data_for_inspection(const io::Records& records, const mo
                                             const std::filesystem::path& cache) {
   const auto shared_cache = get_shared_index_file(file.string(), records.size());
   std::error_code error;
-  const bool use_shared = !shared_cache.empty() && !std::filesystem::exists(cache, error);
+  const bool uses_shared_cache = !shared_cache.empty() && !std::filesystem::exists(cache, error);
   return check_all_samples(records, processor, config, file,
-                           {.cache = use_shared ? shared_cache : cache, .write_cache = false});
+                           {.cache = uses_shared_cache ? shared_cache : cache, .write_cache = false});
 }
 
 void check_no_bad_samples(const io::Records& records, const models::Processor& processor, const Config& config,
                           const std::filesystem::path& file, int64_t max_samples) {
   if (!config.data.check_at_start || config.data.on_bad_sample == data::BadSamplePolicy::kSkip) return;
-  const auto sample_index = index_with_progress(records, processor, config, {.max_samples = max_samples});
+  const auto sample_index = index_samples_with_progress(records, processor, config, {.max_samples = max_samples});
   data::Ledger ledger(file.string(), records.size());
   data::report_problems(sample_index.problems, sample_index.ids, ledger, config.data.on_bad_sample, records);
 }
@@ -158,20 +158,21 @@ void warn_about_ignored_keys(const data::SampleIndex& sample_index, const Config
     if (is_new && data::mentions_ignored_keys(problem.message)) ++samples;
   }
   if (samples == 0) return;
-  const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
+  const bool stops_run = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
   spdlog::warn(
       "data {}: the run was started by a version that ignored keys which are errors now, in {}; list the keys in "
       "data.ignore_keys to ignore them again, {}",
       config.data.train.name(), pluralize(samples, "sample"),
-      stops ? "or set data.on_bad_sample=skip to drop the samples" : "otherwise the samples are dropped from now on");
+      stops_run ? "or set data.on_bad_sample=skip to drop the samples"
+                : "otherwise the samples are dropped from now on");
 }
 
 }  // namespace
 
 void handle_bad_samples(const data::SampleIndex& sample_index, const Config& config, const io::Records& records,
-                        data::Ledger& ledger, const std::filesystem::path& ledger_file, bool began_ignoring_keys) {
+                        data::Ledger& ledger, const std::filesystem::path& ledger_file, bool has_begun_ignoring_keys) {
   try {
-    if (began_ignoring_keys) warn_about_ignored_keys(sample_index, config, ledger);
+    if (has_begun_ignoring_keys) warn_about_ignored_keys(sample_index, config, ledger);
     data::report_problems(sample_index.problems, sample_index.ids, ledger, config.data.on_bad_sample, records);
     if (ledger.count(data::SampleStatus::kDropped) == ledger.samples()) {
       throw data_error(
@@ -227,7 +228,7 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
   }
 }
 
-void log_packs(const data::SampleOrder& order) {
+void log_pack_fill(const data::SampleOrder& order) {
   const auto& limits = order.settings().packs;
   if (!limits) return;
   const data::Packs packs = data::collect_first_epoch_packs(order);
@@ -280,7 +281,7 @@ namespace {
 constexpr int64_t kTargetRowGroupBytes = 64'000'000;
 
 /// Returns a number of rows for row groups of kTargetRowGroupBytes.
-int64_t recommend_row_group_size(const io::RowGroupInfo& group) {
+int64_t compute_row_group_size(const io::RowGroupInfo& group) {
   const int64_t row_bytes = std::max<int64_t>(1, group.bytes / std::max<int64_t>(1, group.rows));
   return std::clamp<int64_t>(kTargetRowGroupBytes / row_bytes, 1, std::max<int64_t>(1, group.rows));
 }
@@ -289,13 +290,13 @@ int64_t recommend_row_group_size(const io::RowGroupInfo& group) {
 
 void check_row_groups(std::optional<double> limit_gb) {
   const auto memory = io::get_row_group_memory();
-  if (!memory.largest) return;
+  if (!memory.largest_group) return;
   constexpr double kBytesPerGigabyte = 1e9;
   memory::AvailableHostMemory available = memory::get_available_host_memory();
   if (limit_gb && *limit_gb * kBytesPerGigabyte < static_cast<double>(available.bytes)) {
     available = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = "memory.limit_gb"};
   }
-  const io::RowGroupInfo& group = *memory.largest;
+  const io::RowGroupInfo& group = *memory.largest_group;
   const int64_t process_bytes = memory::get_resident_bytes();
   // Reading a row group takes up to twice its size.
   if (process_bytes + 2 * group.bytes <= available.bytes) return;
@@ -306,16 +307,16 @@ void check_row_groups(std::optional<double> limit_gb) {
                   "pyarrow.parquet.write_table(table, file, row_group_size={}), or provide more memory",
                   group.file.string(), group.group, pluralize(group.rows, "row"), to_gigabytes(group.bytes),
                   to_gigabytes(process_bytes), to_gigabytes(available.bytes), available.limit_source,
-                  recommend_row_group_size(group)));
+                  compute_row_group_size(group)));
 }
 
 std::string suggest_row_group_size() {
   const auto memory = io::get_row_group_memory();
-  if (!memory.largest || memory.largest->bytes <= kTargetRowGroupBytes) return {};
-  const io::RowGroupInfo& group = *memory.largest;
+  if (!memory.largest_group || memory.largest_group->bytes <= kTargetRowGroupBytes) return {};
+  const io::RowGroupInfo& group = *memory.largest_group;
   return fmt::format(
       "{} has row groups of up to {:.2f} GB, each of which is read at once: rewrite it with row_group_size={}",
-      group.file.string(), to_gigabytes(group.bytes), recommend_row_group_size(group));
+      group.file.string(), to_gigabytes(group.bytes), compute_row_group_size(group));
 }
 
 }  // namespace vlmtrain::train

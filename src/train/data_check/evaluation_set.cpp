@@ -29,36 +29,36 @@ constexpr const char* kHeldOutFile = "held_out.json";
 /// Number of held-out records whose content hashes held_out.json stores with
 /// data.check_at_start=false. Each record has to be read, so more would slow the start down. Not
 /// tuned.
-constexpr int64_t kMaxUncheckedContents = 256;
+constexpr int64_t kMaxUncheckedContentHashes = 256;
 
 int64_t get_num_workers(const Config& config) {
-  return std::max<int64_t>(config.data.num_workers, memory::get_default_threads());
+  return std::max<int64_t>(config.data.num_workers, memory::get_default_num_threads());
 }
 
 // Field names are kept for compatibility: "places" are indices, "contents" are content hashes.
 nlohmann::ordered_json to_json(const data::HoldOutState& source_state) {
   auto contents = nlohmann::ordered_json::array();
   for (const auto& [index, content] : source_state.content_hashes) contents.push_back({index, content});
-  return {{"path", source_state.path},   {"share", source_state.share},    {"samples", source_state.samples},
-          {"stamp", source_state.stamp}, {"places", source_state.indices}, {"contents", std::move(contents)}};
+  return {{"path", source_state.path},          {"share", source_state.share},    {"samples", source_state.samples},
+          {"stamp", source_state.version_hash}, {"places", source_state.indices}, {"contents", std::move(contents)}};
 }
 
 /// Returns whether share and indices are valid. Edited ones could hold out other samples.
-bool is_valid(const data::HoldOutState& source_state) {
-  const auto is_index = [&](int64_t index) { return index >= 0 && index < source_state.samples; };
-  const auto is_entry = [&](const auto& entry) { return is_index(entry.first); };
+bool is_valid_hold_out_state(const data::HoldOutState& source_state) {
+  const auto is_valid_index = [&](int64_t index) { return index >= 0 && index < source_state.samples; };
+  const auto is_valid_entry = [&](const auto& entry) { return is_valid_index(entry.first); };
   const bool is_ascending =
       std::ranges::adjacent_find(source_state.indices, std::ranges::greater_equal()) == source_state.indices.end();
   return source_state.share > 0 && source_state.share < 1 && is_ascending &&
-         std::ranges::all_of(source_state.indices, is_index) &&
-         std::ranges::all_of(source_state.content_hashes, is_entry);
+         std::ranges::all_of(source_state.indices, is_valid_index) &&
+         std::ranges::all_of(source_state.content_hashes, is_valid_entry);
 }
 
 data::HoldOutState parse_hold_out_state(const nlohmann::json& json) {
   data::HoldOutState source_state{.path = json.at("path"),
                                   .share = json.at("share"),
                                   .samples = json.at("samples"),
-                                  .stamp = json.at("stamp"),
+                                  .version_hash = json.at("stamp"),
                                   .indices = json.at("places"),
                                   .content_hashes = {}};
   for (const auto& entry : json.at("contents")) source_state.content_hashes.emplace_back(entry.at(0), entry.at(1));
@@ -74,7 +74,7 @@ std::vector<data::HoldOutState> load_hold_out_states(const std::filesystem::path
   try {
     const auto json = io::read_json(file);
     for (const auto& source : json.at("sources")) source_states.push_back(parse_hold_out_state(source));
-    if (std::ranges::all_of(source_states, is_valid)) return source_states;
+    if (std::ranges::all_of(source_states, is_valid_hold_out_state)) return source_states;
   } catch (const nlohmann::json::exception&) {
   }
   throw data_error(
@@ -101,7 +101,8 @@ data::HoldOutSplit split_source(const Config& config, const data::Source& source
   const auto source_state = find_hold_out_state(config, source.path);
   if (source_state && source_state->share == share) {
     auto restored = data::restore_hold_out(*source_state, records, seed, get_num_workers(config));
-    if (log_changes && !restored.change.empty()) spdlog::info("data {}: {}", source.path, restored.change);
+    if (log_changes && !restored.change_description.empty())
+      spdlog::info("data {}: {}", source.path, restored.change_description);
     return std::move(restored.split);
   }
   if (source_state && log_changes && share > source_state->share) {
@@ -111,7 +112,7 @@ data::HoldOutSplit split_source(const Config& config, const data::Source& source
   return data::hold_out(records.size(), share, seed);
 }
 
-void save_held_out(const Config& config, const std::vector<SourceSplit>& sources) {
+void save_held_out_splits(const Config& config, const std::vector<SourceSplit>& sources) {
   const auto file = get_run_folder(config) / kHeldOutFile;
   const double share = data::parse_hold_out_share(config.data).value_or(0);
   auto json = nlohmann::ordered_json::array();
@@ -121,18 +122,18 @@ void save_held_out(const Config& config, const std::vector<SourceSplit>& sources
     data::HoldOutState current{.path = path,
                                .share = share,
                                .samples = records->size(),
-                               .stamp = records->stamp(),
+                               .version_hash = records->version_hash(),
                                .indices = indices,
                                .content_hashes = {}};
     const bool is_same = previous && previous->share == share && previous->samples == current.samples &&
-                         previous->stamp == current.stamp && previous->indices == current.indices &&
+                         previous->version_hash == current.version_hash && previous->indices == current.indices &&
                          (previous->has_all_content_hashes() || !config.data.check_at_start);
     if (is_same) {
       current.content_hashes = previous->content_hashes;
     } else {
-      const int64_t max_contents =
-          config.data.check_at_start ? std::numeric_limits<int64_t>::max() : kMaxUncheckedContents;
-      data::store_content_hashes(current, *records, max_contents, get_num_workers(config));
+      const int64_t max_hashed_records =
+          config.data.check_at_start ? std::numeric_limits<int64_t>::max() : kMaxUncheckedContentHashes;
+      data::store_content_hashes(current, *records, max_hashed_records, get_num_workers(config));
       has_changed = true;
     }
     json.push_back(to_json(current));
@@ -188,7 +189,7 @@ void EvaluationSet::require_masks(const std::vector<int64_t>& usable_indices) co
 }
 
 void EvaluationSet::merge_notices(const data::NoticeCounts& notices) {
-  if (sample_index_.is_complete) sample_index_.notices.add_missing(notices);
+  if (sample_index_.is_complete) sample_index_.notices.add_missing_kinds(notices);
   if (sample_index_.is_complete || sample_index_.notices == notices) return;
   data::log_notices(notices, name_, records_->size());
   sample_index_.notices = notices;

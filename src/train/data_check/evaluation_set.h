@@ -28,7 +28,7 @@ data::HoldOutSplit split_source(const Config& config, const data::Source& source
 /// Writes held_out.json into the run's folder for its next start, unless the file has this split.
 /// Reads the held-out records to store hashes of their contents; with data.check_at_start=false,
 /// only some.
-void save_held_out(const Config& config, const std::vector<SourceSplit>& sources);
+void save_held_out_splits(const Config& config, const std::vector<SourceSplit>& sources);
 
 /// The samples of a run's evaluations: all records of data.eval, or a selection of
 /// training.eval_samples records, without known bad samples. Not thread-safe.

@@ -28,7 +28,7 @@ constexpr int64_t kMinImageTokens = 16;
 /// Returns the maximum size of a sample in the largest batches. `get_size` maps a shape to a
 /// number.
 template <class Size>
-int64_t find_max(const planner::Workload& workload, const Size& get_size) {
+int64_t find_max_size(const planner::Workload& workload, const Size& get_size) {
   int64_t max_value = 0;
   for (const auto& batch : workload.worst_batches) {
     for (const auto& shape : batch.shapes) max_value = std::max(max_value, get_size(shape));
@@ -71,10 +71,10 @@ class LimitEvaluator {
       : records_(records), config_(config), baseline_workload_(workload) {}
 
   /// Returns the median size of the samples.
-  int64_t compute_median(int64_t (*get_size)(const data::SampleShape& shape)) {
+  int64_t compute_median_size(int64_t (*get_size)(const data::SampleShape& shape)) {
     measure_baseline();
     std::vector<int64_t> sizes;
-    for_each_shape(baseline_, [&](int64_t, const data::SampleShape& shape) { sizes.push_back(get_size(shape)); });
+    for_each_shape(baseline_index_, [&](int64_t, const data::SampleShape& shape) { sizes.push_back(get_size(shape)); });
     const auto middle = sizes.begin() + std::ssize(sizes) / 2;
     std::nth_element(sizes.begin(), middle, sizes.end());
     return *middle;
@@ -82,11 +82,11 @@ class LimitEvaluator {
 
   /// Returns the samples with a size of at most `max_size`, for limits that only drop samples;
   /// nullopt if none remains.
-  std::optional<planner::LimitedSamples> drop_larger(int64_t (*get_size)(const data::SampleShape& shape),
-                                                     int64_t max_size) {
+  std::optional<planner::LimitedSamples> drop_larger_samples(int64_t (*get_size)(const data::SampleShape& shape),
+                                                             int64_t max_size) {
     measure_baseline();
-    data::SampleIndex remaining = baseline_;
-    for_each_shape(baseline_, [&](int64_t index, const data::SampleShape& shape) {
+    data::SampleIndex remaining = baseline_index_;
+    for_each_shape(baseline_index_, [&](int64_t index, const data::SampleShape& shape) {
       if (get_size(shape) > max_size) remaining.shapes.remove(index);
     });
     return make_limited_samples(remaining);
@@ -113,19 +113,19 @@ class LimitEvaluator {
  private:
   /// Throws UserError (kBadData) if no sample is usable.
   void measure_baseline() {
-    if (baseline_.shapes.num_known() == 0) baseline_ = measure(config_.data, list_all_indices());
-    if (baseline_.shapes.num_known() == 0)
+    if (baseline_index_.shapes.num_known() == 0) baseline_index_ = measure(config_.data, list_all_indices());
+    if (baseline_index_.shapes.num_known() == 0)
       throw data_error("{}: none of its samples can be used", config_.data.train.name());
   }
 
   std::optional<planner::LimitedSamples> make_limited_samples(const data::SampleIndex& remaining) const {
     if (remaining.shapes.num_known() == 0) return std::nullopt;
-    const int64_t num_dropped = std::max<int64_t>(0, baseline_.shapes.num_known() - remaining.shapes.num_known());
+    const int64_t num_dropped = std::max<int64_t>(0, baseline_index_.shapes.num_known() - remaining.shapes.num_known());
     planner::Workload workload{.worst_batches = planner::find_worst_batches(remaining, samples_per_step()),
                                .global_batch_size = baseline_workload_.global_batch_size,
-                               .packed = baseline_workload_.packed};
+                               .packing = baseline_workload_.packing};
     return planner::LimitedSamples{
-        .workload = std::move(workload), .num_dropped = num_dropped, .num_samples = baseline_.shapes.num_known()};
+        .workload = std::move(workload), .num_dropped = num_dropped, .num_samples = baseline_index_.shapes.num_known()};
   }
 
   int64_t samples_per_step() const { return baseline_workload_.samples_per_rank() * baseline_workload_.world_size; }
@@ -139,10 +139,11 @@ class LimitEvaluator {
   /// Returns the indices of the largest samples by tokens, tiles, label tokens, images and text
   /// tokens. Any of them may be the largest with a limit.
   const std::vector<int64_t>& find_largest_indices() {
-    if (!largest_.empty()) return largest_;
+    if (!largest_indices_.empty()) return largest_indices_;
     std::set<int64_t> indices;
     const auto add = [&](const auto& size) {
-      const auto largest = data::find_largest(baseline_.shapes, size, kMeasuredBatches * samples_per_step());
+      const auto largest =
+          data::find_largest_samples(baseline_index_.shapes, size, kMeasuredBatches * samples_per_step());
       indices.insert(largest.begin(), largest.end());
     };
     add([](const data::SampleShape& shape) { return shape.tokens; });
@@ -150,8 +151,8 @@ class LimitEvaluator {
     add([](const data::SampleShape& shape) { return shape.label_tokens; });
     add([](const data::SampleShape& shape) { return shape.num_media; });
     add([](const data::SampleShape& shape) { return shape.tokens - shape.image_tokens; });
-    largest_.assign(indices.begin(), indices.end());
-    return largest_;
+    largest_indices_.assign(indices.begin(), indices.end());
+    return largest_indices_;
   }
 
   /// Rethrows errors that a bad sample does not cause, such as out of memory.
@@ -189,18 +190,18 @@ class LimitEvaluator {
   const io::Records& records_;
   const Config& config_;
   planner::Workload baseline_workload_;
-  data::SampleIndex baseline_;  // without changed settings; only shapes and ids
-  std::vector<int64_t> largest_;
+  data::SampleIndex baseline_index_;  // without changed settings; only shapes and ids
+  std::vector<int64_t> largest_indices_;
 };
 
 }  // namespace
 
 int64_t compute_max_pixels(const planner::Workload& workload) {
-  return find_max(workload, compute_max_pixels_per_image);
+  return find_max_size(workload, compute_max_pixels_per_image);
 }
 
 int64_t compute_pixel_granularity(const planner::Workload& workload) {
-  return find_max(workload, [](const data::SampleShape& shape) {
+  return find_max_size(workload, [](const data::SampleShape& shape) {
     if (shape.grids.empty()) return shape.row.height * shape.row.width;
     const int64_t patches_per_token = shape.image_tokens > 0 ? shape.pixel_rows / shape.image_tokens : 1;
     return patches_per_token * shape.row.width * shape.row.width;
@@ -208,7 +209,8 @@ int64_t compute_pixel_granularity(const planner::Workload& workload) {
 }
 
 int64_t compute_min_pixels(const planner::Workload& workload) {
-  const bool has_grids = find_max(workload, [](const data::SampleShape& shape) { return std::ssize(shape.grids); }) > 0;
+  const bool has_grids =
+      find_max_size(workload, [](const data::SampleShape& shape) { return std::ssize(shape.grids); }) > 0;
   return compute_pixel_granularity(workload) * (has_grids ? kMinImageTokens : 1);
 }
 
@@ -226,9 +228,9 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
   };
   if (const int64_t pixels = compute_max_pixels(workload); pixels > 0) {
     add({.argument_format = "data.image_max_pixels={}",
-         .current = pixels,
+         .current_value = pixels,
          .find_min = [pixels = compute_min_pixels(workload)] { return pixels; },
-         .multiple = compute_pixel_granularity(workload),
+         .granularity = compute_pixel_granularity(workload),
          .description = "downscales larger images",
          .measure = {}},
         &data::DataOptions::image_max_pixels);
@@ -236,39 +238,39 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
   const auto frames = [](const data::SampleShape& shape) {
     return shape.num_videos > 0 ? shape.video_frames / shape.num_videos : 0;
   };
-  if (const int64_t max_frames = find_max(workload, frames); max_frames > 0) {
+  if (const int64_t max_frames = find_max_size(workload, frames); max_frames > 0) {
     add({.argument_format = "data.video_max_frames={}",
-         .current = max_frames,
+         .current_value = max_frames,
          .find_min = [] { return kMinSuggestedFrames; },
-         .multiple = kFramesPerTemporalPatch,
+         .granularity = kFramesPerTemporalPatch,
          .description = "uses fewer frames per video",
          .measure = {}},
         &data::DataOptions::video_max_frames);
   }
-  const int64_t images = find_max(workload, count_images);
+  const int64_t images = find_max_size(workload, count_images);
   const auto add_drop_limit = [&](planner::SampleLimit limit, int64_t (*size)(const data::SampleShape& shape)) {
-    limit.find_min = [evaluator, size] { return evaluator->compute_median(size); };
-    limit.measure = [evaluator, size](int64_t value, bool) { return evaluator->drop_larger(size, value); };
+    limit.find_min = [evaluator, size] { return evaluator->compute_median_size(size); };
+    limit.measure = [evaluator, size](int64_t value, bool) { return evaluator->drop_larger_samples(size, value); };
     limits.push_back(std::move(limit));
   };
   if (images > 1) {
     add_drop_limit({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
-                    .current = images,
+                    .current_value = images,
                     .find_min = {},
-                    .multiple = 1,
+                    .granularity = 1,
                     .description = "drops samples with more images",
                     .measure = {}},
                    count_images);
   }
-  const bool shrinks = config.data.on_too_long == data::LongSamplePolicy::kShrink;
+  const bool shrinks_samples = config.data.on_too_long == data::LongSamplePolicy::kShrink;
   add_drop_limit({.argument_format = "data.max_length={} data.on_bad_sample=skip",
-                  .current = find_max(workload, count_tokens),
+                  .current_value = find_max_size(workload, count_tokens),
                   .find_min = {},
-                  .multiple = 1,
-                  .description = shrinks ? "downscales the images of longer samples" : "drops longer samples",
+                  .granularity = 1,
+                  .description = shrinks_samples ? "downscales the images of longer samples" : "drops longer samples",
                   .measure = {}},
                  count_tokens);
-  if (shrinks) {
+  if (shrinks_samples) {
     limits.back().measure = [evaluator, &config](int64_t value, bool all) {
       data::DataOptions options = config.data;
       options.max_length = value;

@@ -18,9 +18,9 @@ namespace {
 
 /// Returns the number of samples or packs that `steps` steps draw from a source. Its share may
 /// change at the steps of data.task_shares.
-double count_units_drawn(const data::SampleOrder& order, int64_t source, const Config& config, int64_t steps) {
+double count_drawn_units(const data::SampleOrder& order, int64_t source, const Config& config, int64_t steps) {
   std::vector<int64_t> starts{0};
-  for (const auto& change : config.data.task_shares.changes()) starts.push_back(change.from_step);
+  for (const auto& change : config.data.task_shares.changes()) starts.push_back(change.first_step);
   std::ranges::sort(starts);
   starts.push_back(steps);
   double units = 0;
@@ -56,9 +56,9 @@ void add_steps_and_epochs(const data::SampleOrder& order, const data::Ledger& le
   const double units = data::count_epoch_units(order, ledger);
   inspection.steps = compute_total_steps(config.training, units);
   // With global_batch_tokens, the number of samples per step is not known in advance.
-  const bool has_fixed_steps = !config.training.balance.global_batch_tokens;
+  const bool has_fixed_batch_size = !config.training.balance.global_batch_tokens;
   const auto total_units = static_cast<double>(inspection.steps * config.training.global_batch_size);
-  if (has_fixed_steps && units > 0) inspection.epochs = total_units / units;
+  if (has_fixed_batch_size && units > 0) inspection.epochs = total_units / units;
   if (order.num_sources() == 1) return;
   const auto is_usable = [&](int64_t sample) {
     return ledger.status(sample) != data::SampleStatus::kDropped &&
@@ -70,9 +70,10 @@ void add_steps_and_epochs(const data::SampleOrder& order, const data::Ledger& le
                                          .share = order.mixture_sampler().shares(0)[static_cast<size_t>(source)],
                                          .num_usable = std::ranges::count_if(mixture_source.samples, is_usable),
                                          .repeat = mixture_source.repeat};
-    const auto units_per_epoch = order.settings().packs ? order.get_epoch_order(source, 0)->num_units() : entry.num_usable;
-    if (has_fixed_steps && units_per_epoch > 0) {
-      entry.epochs = count_units_drawn(order, source, config, inspection.steps) / static_cast<double>(units_per_epoch);
+    const auto units_per_epoch =
+        order.settings().packs ? order.get_epoch_order(source, 0)->num_units() : entry.num_usable;
+    if (has_fixed_batch_size && units_per_epoch > 0) {
+      entry.epochs = count_drawn_units(order, source, config, inspection.steps) / static_cast<double>(units_per_epoch);
     }
     inspection.mixture_sources.push_back(std::move(entry));
   }
@@ -86,9 +87,9 @@ std::vector<report::LargeSample> find_largest_samples(const data::SampleIndex& s
     if (std::ranges::find(samples, shape, &report::LargeSample::shape) != samples.end()) return;
     samples.push_back({.index = index, .id = std::string(sample_index.ids[index]), .shape = std::move(shape)});
   };
-  for (const int64_t index : data::find_largest(shapes, data::get_pixel_sort_key, 1)) add_sample(index);
-  for (const int64_t index : data::find_largest(shapes, data::get_label_sort_key, 1)) add_sample(index);
-  for (const int64_t index : data::find_largest(shapes, data::get_token_sort_key, shapes.num_known())) {
+  for (const int64_t index : data::find_largest_samples(shapes, data::get_pixel_sort_key, 1)) add_sample(index);
+  for (const int64_t index : data::find_largest_samples(shapes, data::get_label_sort_key, 1)) add_sample(index);
+  for (const int64_t index : data::find_largest_samples(shapes, data::get_token_sort_key, shapes.num_known())) {
     if (std::ssize(samples) >= count) break;
     add_sample(index);
   }
@@ -109,7 +110,7 @@ report::PredictionTarget predict_memory(const data::SampleIndex& sample_index, c
   const planner::Plan plan = planner::make_plan(request);
 
   planner::DryRunRequest dry_run_request{
-      .step_config = plan.best.step_config, .steps = {}, .empty_cache_each_step = true};
+      .step_config = plan.best_estimate.step_config, .steps = {}, .empty_cache_each_step = true};
   // One sample per step, not split.
   dry_run_request.step_config.micro_batch_size = 1;
   dry_run_request.step_config.memory_costs.reset();
@@ -126,24 +127,24 @@ report::PredictionTarget predict_memory(const data::SampleIndex& sample_index, c
 
 report::SamplePreview render_sample(const io::Records& records, const models::Processor& processor, int64_t index) {
   const io::Record record = records.at(index);
-  report::SamplePreview rendered{.index = index, .id = record.id, .task = record.task};
+  report::SamplePreview preview{.index = index, .id = record.id, .task = record.task};
   try {
     const data::Sample sample = data::make_sample(processor, record, index);
-    rendered.shape = data::get_shape(sample);
-    rendered.shrunk = sample.shrunk;
-    rendered.media_previews = processor.preview_media(record, sample);
-    rendered.chat = processor.render(record, /*as_prompt=*/false);
+    preview.shape = data::get_shape(sample);
+    preview.shrunk = sample.shrunk;
+    preview.media_previews = processor.preview_media(record, sample);
+    preview.chat = processor.render(record, /*as_prompt=*/false);
     std::vector<int64_t> labels;
     labels.reserve(static_cast<size_t>(sample.label_tokens()));
     for (size_t position = 0; position < sample.token_ids.size(); ++position) {
       if (sample.is_label[position] != 0) labels.push_back(sample.token_ids[position]);
     }
-    rendered.label_text = processor.tokenizer().decode(labels, /*skip_special_tokens=*/false);
+    preview.label_text = processor.tokenizer().decode(labels, /*skip_special_tokens=*/false);
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kBadData) throw;
-    rendered.problem = error.what();
+    preview.problem = error.what();
   }
-  return rendered;
+  return preview;
 }
 
 }  // namespace vlmtrain::train

@@ -41,7 +41,7 @@ class DataInspector {
         records_(open_training_records(config)),
         processor_(
             models::load_processor(config.model.path, make_processor_settings(config.data, config.model.adapter))),
-        workers_(std::max<int64_t>(config.data.num_workers, memory::get_default_threads())),
+        workers_(std::max<int64_t>(config.data.num_workers, memory::get_default_num_threads())),
         sample_index_(check_data_for_inspection(*records_, *processor_, config, config.data.train.name(),
                                                 get_cache_path("data_check.jsonl"))),
         result_{.dataset = config.data.train.name(),
@@ -54,16 +54,16 @@ class DataInspector {
     const auto requested = find_requested_indices();
     make_order();
     index_contents();
-    result_.decoded = request_.decode;
+    result_.has_decoded_media = request_.decode;
     if (request_.decode) {
-      decode(*records_, kTrainSet, sample_index_);
+      decode_all_media(*records_, kTrainSet, sample_index_);
       check_sources();
     }
     fill_ledger(sample_index_, result_.ledger);
     if (order_) add_steps_and_epochs(*order_, result_.ledger, config_, result_);
     if (order_ && order_->settings().packs) count_packs();
     count_sources();
-    count_samples();
+    fill_sample_statistics();
     find_duplicates();
     rank_largest_samples();
     if (eval_records_) inspect_eval_data();
@@ -154,7 +154,7 @@ class DataInspector {
   static bool is_quiet() { return !spdlog::should_log(spdlog::level::info); }
 
   /// Decodes all media, and marks samples that cannot be decoded as unusable.
-  void decode(const io::Records& records, size_t set, data::SampleIndex& sample_index) const {
+  void decode_all_media(const io::Records& records, size_t set, data::SampleIndex& sample_index) const {
     std::optional<report::CountProgress> progress;
     int64_t last_total = -1;
     const auto show_progress = [&](int64_t completed, int64_t total) {
@@ -196,18 +196,19 @@ class DataInspector {
       const auto count_in_range = [first = begin, last = end](const auto& by_index) {
         return std::distance(by_index.lower_bound(first), by_index.lower_bound(last));
       };
-      result_.sources.push_back({.source = records_->sources()[source_index].source,
-                                 .num_records = end - begin,
-                                 .num_usable = end - begin - count_in_range(sample_index_.problems),
-                                 .num_shrunk = count_in_range(sample_index_.shrunk),
-                                 .without_media = data::count_media(sample_index_.shapes, begin, end).num_without_media});
+      result_.sources.push_back(
+          {.source = records_->sources()[source_index].source,
+           .num_records = end - begin,
+           .num_usable = end - begin - count_in_range(sample_index_.problems),
+           .num_shrunk = count_in_range(sample_index_.shrunk),
+           .without_media = data::count_media(sample_index_.shapes, begin, end).num_without_media});
     }
     const auto media_counts = data::count_media(sample_index_.shapes);
     result_.without_media = media_counts.num_without_media;
     result_.remarks = find_unused_settings(config_, media_counts, models::predicts_masks(config_.model.path));
   }
 
-  void count_samples() {
+  void fill_sample_statistics() {
     std::vector<int64_t> tokens, label_tokens, images, volumes, rows, frames;
     for (auto* numbers : {&tokens, &label_tokens, &images, &volumes, &rows, &frames})
       numbers->reserve(static_cast<size_t>(sample_index_.shapes.num_known()));
@@ -280,7 +281,7 @@ class DataInspector {
   void inspect_eval_data() {
     auto sample_index = check_data_for_inspection(*eval_records_, *processor_, config_, config_.data.eval,
                                                   get_cache_path("eval_check.jsonl"));
-    if (request_.decode) decode(*eval_records_, kEvalSet, sample_index);
+    if (request_.decode) decode_all_media(*eval_records_, kEvalSet, sample_index);
     report::InspectedEvaluation evaluation{.name = config_.data.eval,
                                            .ledger = data::Ledger(config_.data.eval, eval_records_->size())};
     fill_ledger(sample_index, evaluation.ledger);

@@ -13,7 +13,7 @@ namespace vlmtrain::train {
 namespace {
 
 /// Returns the settings that must be equal for results to be comparable (EvaluationState::comparison_basis).
-nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& evaluation_set) {
+nlohmann::ordered_json make_comparison_basis(const Config& config, const EvaluationSet& evaluation_set) {
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
   return {{"data.eval", error ? config.data.eval : file.string()},
@@ -64,15 +64,15 @@ PeriodicEvaluation::PeriodicEvaluation(const Config& config, const EvaluationSet
       settings_(std::move(settings)),
       has_values_(has_values),
       state_(state) {
-  auto basis = make_basis(config, evaluation_set);
-  if (state_.basis == basis) return;
+  auto basis = make_comparison_basis(config, evaluation_set);
+  if (state_.comparison_basis == basis) return;
   if (state_.best_step) {
     spdlog::warn(
         "data.eval, training.eval_samples or training.best_metric changed: the best evaluation is reset, and "
         "checkpoints/step-{} is no longer kept as the best; copy it if you need it",
         *state_.best_step);
   }
-  state_ = {.basis = std::move(basis),
+  state_ = {.comparison_basis = std::move(basis),
             .best_step = {},
             .best_value = {},
             .best_loss = {},
@@ -101,11 +101,11 @@ std::optional<report::EvaluationMetrics> PeriodicEvaluation::evaluate(int64_t st
 
 bool PeriodicEvaluation::update_best(int64_t step, const report::EvaluationScore& score) {
   const auto value = get_metric_value(options_.best_metric, score);
-  const bool by_loss = options_.best_metric == BestMetric::kLoss;
+  const bool is_loss_metric = options_.best_metric == BestMetric::kLoss;
   const auto is_better = [&] {
     if (!value || !state_.best_value) return value.has_value();
-    if (*value != *state_.best_value) return by_loss ? *value < *state_.best_value : *value > *state_.best_value;
-    return !by_loss && state_.best_loss && score.loss < *state_.best_loss;
+    if (*value != *state_.best_value) return is_loss_metric ? *value < *state_.best_value : *value > *state_.best_value;
+    return !is_loss_metric && state_.best_loss && score.loss < *state_.best_loss;
   };
   if (!is_better()) {
     ++state_.evaluations_without_improvement;
@@ -122,7 +122,7 @@ bool PeriodicEvaluation::should_stop_early() const {
   return options_.patience > 0 && state_.evaluations_without_improvement >= options_.patience;
 }
 
-std::string PeriodicEvaluation::early_stop_reason() const {
+std::string PeriodicEvaluation::describe_early_stop() const {
   return fmt::format(
       "{} in a row without improvement (training.early_stopping_patience){}",
       pluralize(state_.evaluations_without_improvement, "evaluation"),
@@ -147,7 +147,7 @@ evaluation::EvaluationSettings make_evaluation_settings(const Config& config, co
   return settings;
 }
 
-void reset_missing_best(const std::filesystem::path& run_dir, EvaluationState& evaluation) {
+void reset_missing_best_evaluation(const std::filesystem::path& run_dir, EvaluationState& evaluation) {
   if (!evaluation.best_step || find_best_checkpoint(run_dir)) return;
   spdlog::warn("the best checkpoint so far, step-{}, does not exist anymore; the best evaluation is reset",
                *evaluation.best_step);

@@ -23,7 +23,7 @@ namespace vlmtrain::train {
 class PeriodicEvaluation {
  public:
   /// The type of evaluation::EvaluationSettings::on_event.
-  using OnEvent = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
+  using EventHandler = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
 
   /// All arguments passed by reference must outlive the object. `settings`: how batches are
   /// computed (make_evaluation_settings). `has_values`: false on a virtual GPU, which computes no
@@ -45,7 +45,7 @@ class PeriodicEvaluation {
   /// Returns whether training.early_stopping_patience is used up.
   bool should_stop_early() const;
   /// Returns the reason for the early stop, for the log.
-  std::string early_stop_reason() const;
+  std::string describe_early_stop() const;
 
   /// Returns the best result so far, for example "loss 0.1234"; empty if there is none.
   std::string describe_best() const;
@@ -74,6 +74,6 @@ evaluation::EvaluationSettings make_evaluation_settings(const Config& config, co
 
 /// Resets the best evaluation, with a warning, if its checkpoint no longer exists in `run_dir`.
 /// Otherwise no later checkpoint would be kept as the best unless it was better than the lost one.
-void reset_missing_best(const std::filesystem::path& run_dir, EvaluationState& evaluation);
+void reset_missing_best_evaluation(const std::filesystem::path& run_dir, EvaluationState& evaluation);
 
 }  // namespace vlmtrain::train

@@ -75,19 +75,19 @@ class ScopedTimer {
 
 }  // namespace
 
-RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint)
+RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, CheckpointHandler on_checkpoint)
     : RunSaver(config, run, ranks, std::move(on_checkpoint), [&config, &run, &ranks] {
         return compute_async_save_budget(run.host_plan.get(), config.memory.mode, ranks.ranks_on_this_node());
       }) {}
 
-RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint,
-                   MemoryBudget budget)
+RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, CheckpointHandler on_checkpoint,
+                   MemoryBudgetFunction budget)
     : config_(config),
       run_(run),
       ranks_(ranks),
       on_checkpoint_(std::move(on_checkpoint)),
       get_budget_(std::move(budget)),
-      saved_step_(run_.resumed ? run_.state.step : -1) {}
+      saved_step_(run_.is_resumed ? run_.state.step : -1) {}
 
 RunSaver::~RunSaver() = default;
 
@@ -96,12 +96,12 @@ void RunSaver::save(bool continues) {
     save_sharded();
   } else if (!is_dry_run() && ranks_.is_main_process()) {
     finish();
-    if (!continues || !save_async()) save_now();
+    if (!continues || !save_async()) save_synchronously();
   }
   saved_step_ = run_.state.step;
 }
 
-void RunSaver::save_now() {
+void RunSaver::save_synchronously() {
   const auto lock = ranks_.lock_checkpoint();
   is_saving_ = true;
   const SavedCheckpoint saved = [this] {
@@ -165,7 +165,7 @@ bool RunSaver::save_async() {
     log_sync_reason(fmt::format("out of memory for copies ({})", out_of_memory->reason));
     return false;
   }
-  if (run_.host_plan) run_.host_plan->record_copies(compute_async_save_bytes());
+  if (run_.host_plan) run_.host_plan->record_copy_bytes(compute_async_save_bytes());
   return true;
 }
 
@@ -196,7 +196,7 @@ CheckpointContent RunSaver::make_content(ValueStorage values) const {
 
 CheckpointContent RunSaver::make_copied_content() const {
   if (!run_.host_plan) return make_content(ValueStorage::kCopied);
-  const auto pause = run_.host_plan->pause_accounting();
+  const auto accounting_pause = run_.host_plan->pause_accounting();
   return make_content(ValueStorage::kCopied);
 }
 
@@ -213,8 +213,8 @@ RunSaver::SavedCheckpoint RunSaver::write(const CheckpointContent& content, cons
 void RunSaver::poll() {
   // wait_until() of a time in the past, since older hosts lack a symbol that wait_for() needs
   // (cmake/portable).
-  constexpr std::chrono::system_clock::time_point kLongAgo;
-  if (pending_write_.valid() && pending_write_.wait_until(kLongAgo) == std::future_status::ready) finish();
+  constexpr std::chrono::system_clock::time_point kPastTimePoint;
+  if (pending_write_.valid() && pending_write_.wait_until(kPastTimePoint) == std::future_status::ready) finish();
 }
 
 void RunSaver::finish() {
@@ -261,7 +261,7 @@ void RunSaver::emergency_save(const std::exception& error, const std::function<b
     return;
   }
   try {
-    save_now();
+    save_synchronously();
   } catch (const std::exception& second_error) {
     spdlog::warn("saving step {} failed: {}", run_.state.step, second_error.what());
   }

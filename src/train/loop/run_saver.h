@@ -59,14 +59,14 @@ std::string find_unsafe_save_reason(const std::exception& error, const RunErrorS
 class RunSaver {
  public:
   /// Called on the run's thread after a checkpoint is complete.
-  using OnCheckpoint = std::function<void(int64_t step, const std::filesystem::path& folder)>;
+  using CheckpointHandler = std::function<void(int64_t step, const std::filesystem::path& folder)>;
   /// Returns the host memory that copies may take.
-  using MemoryBudget = std::function<memory::AvailableHostMemory()>;
+  using MemoryBudgetFunction = std::function<memory::AvailableHostMemory()>;
 
   /// All arguments must outlive the object.
-  RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint);
-  RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, OnCheckpoint on_checkpoint,
-           MemoryBudget budget);
+  RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, CheckpointHandler on_checkpoint);
+  RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, CheckpointHandler on_checkpoint,
+           MemoryBudgetFunction budget);
   /// Waits for a checkpoint that is being written.
   ~RunSaver();
   RunSaver(const RunSaver&) = delete;
@@ -104,7 +104,7 @@ class RunSaver {
     std::filesystem::path folder;
   };
 
-  void save_now();
+  void save_synchronously();
   /// Saves with all ranks, synchronously.
   void save_sharded();
   /// Starts an asynchronous save. Returns false if the caller has to save synchronously instead.
@@ -122,8 +122,8 @@ class RunSaver {
   const Config& config_;
   RunSetup& run_;
   const RankGroup& ranks_;
-  OnCheckpoint on_checkpoint_;
-  MemoryBudget get_budget_;
+  CheckpointHandler on_checkpoint_;
+  MemoryBudgetFunction get_budget_;
   int64_t saved_step_;      // step of the newest checkpoint; -1 without one
   bool is_saving_ = false;  // stays true after a failure
   bool has_logged_sync_reason_ = false;

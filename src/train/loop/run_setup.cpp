@@ -60,9 +60,9 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   data::SampleIndex sample_index = check_training_data(config);
   warn_about_changed_samples(config, sample_index);
   make_order(config, sample_index);
-  if (resumed) restore_ledger(config);
+  if (is_resumed) restore_ledger(config);
   if (ranks.is_main_process()) log_training_data_remarks(config, *records, sample_index);
-  handle_bad_samples(sample_index, config, *records, ledger, folder / "ledger.json", began_ignoring_keys);
+  handle_bad_samples(sample_index, config, *records, ledger, folder / "ledger.json", has_begun_ignoring_keys);
   if (sample_index.is_complete) ledger.set_all_notices(std::move(sample_index.notices));
   tasks.emplace(config.training.balance, data::Tasks(sample_index, *records), get_mask_loss_weights(config));
   set_total_steps(config);
@@ -78,7 +78,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   make_plans(config, device, job, workload, sample_index.decode_bytes);
   if (evaluation_set) plan_evaluation(config);
   load(config, device, job);
-  if (ranks.is_main_process() && !is_dry_run() && !source_splits.empty()) save_held_out(config, source_splits);
+  if (ranks.is_main_process() && !is_dry_run() && !source_splits.empty()) save_held_out_splits(config, source_splits);
   source_splits.clear();
 }
 
@@ -90,7 +90,7 @@ void RunSetup::find_checkpoint(const Config& config) {
     base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
     fingerprint[kBaseWeightsKey] = models::compute_base_fingerprint(*base);
   }
-  resumed = checkpoint.has_value();
+  is_resumed = checkpoint.has_value();
   if (checkpoint) {
     auto resume_point = load_resume_point(*checkpoint, config, fingerprint);
     state = std::move(resume_point.state);
@@ -101,7 +101,7 @@ void RunSetup::find_checkpoint(const Config& config) {
 }
 
 void RunSetup::warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const {
-  if (!resumed || affects_samples(changes) || sample_index.num_changed == 0) return;
+  if (!is_resumed || affects_samples(changes) || sample_index.num_changed == 0) return;
   spdlog::warn(
       "{}: {} of {} changed since the run last read them, according to their records or the sizes and times of their "
       "files; the run continues with the changed samples",
@@ -111,10 +111,10 @@ void RunSetup::warn_about_changed_samples(const Config& config, const data::Samp
 void RunSetup::make_order(const Config& config, data::SampleIndex& sample_index) {
   order.emplace(make_draw_order(*records, config, sample_index));
   const std::string order_fingerprint = order->fingerprint();
-  log_packs(*order);
+  log_pack_fill(*order);
   if (order_fingerprint.empty()) return;
   state.fingerprint[kSampleSizesKey] = order_fingerprint;
-  if (!resumed) return;
+  if (!is_resumed) return;
   if (auto order_changes = find_changes(old_fingerprint_, {{kSampleSizesKey, order_fingerprint}});
       !order_changes.empty() && !affects_samples(changes)) {
     changes.insert(changes.end(), order_changes.begin(), order_changes.end());
@@ -135,15 +135,15 @@ nlohmann::ordered_json RunSetup::make_ledger_json() const {
   const auto& shares = order->mixture_sampler().shares(state.cursor.num_batches);
   for (int64_t index = 0; index < order->num_sources(); ++index) {
     const data::MixtureSource& source = order->source(index);
-    const auto count_status = [&](data::SampleStatus status) {
+    const auto count_samples_with_status = [&](data::SampleStatus status) {
       return std::ranges::count_if(source.samples, [&](int64_t sample) { return ledger.status(sample) == status; });
     };
     sources_json.push_back({{"name", source.name},
                             {"share", shares[static_cast<size_t>(index)]},
                             {"samples", source.samples.size()},
-                            {"used", count_status(data::SampleStatus::kUsed)},
-                            {"dropped", count_status(data::SampleStatus::kDropped)},
-                            {"epochs", progress.get_source_progress(index, state.cursor)}});
+                            {"used", count_samples_with_status(data::SampleStatus::kUsed)},
+                            {"dropped", count_samples_with_status(data::SampleStatus::kDropped)},
+                            {"epochs", progress.compute_source_progress(index, state.cursor)}});
   }
   json["mixture"] = std::move(sources_json);
   io::add_field_aliases(json, {{"mixture", "drawn_from"}});
@@ -153,7 +153,7 @@ nlohmann::ordered_json RunSetup::make_ledger_json() const {
 void RunSetup::restore_ledger(const Config& config) {
   const auto saved_ledger = load_ledger(*checkpoints.newest());
   if (!affects_samples(changes)) {
-    began_ignoring_keys = saved_ledger.is_object() && !saved_ledger.contains("notices");
+    has_begun_ignoring_keys = saved_ledger.is_object() && !saved_ledger.contains("notices");
     order->check(state.cursor, config.data.train.name());
     ledger = data::Ledger::restore(saved_ledger, config.data.train.name(), *order, state.cursor);
     return;
@@ -175,7 +175,7 @@ std::string RunSetup::get_old_ledger_name() const {
 void RunSetup::set_total_steps(const Config& config) {
   const double units_per_epoch = data::count_epoch_units(*order, ledger);
   const auto& options = config.training;
-  if (!resumed) state.total_steps = train::compute_total_steps(options, units_per_epoch);
+  if (!is_resumed) state.total_steps = train::compute_total_steps(options, units_per_epoch);
   if (!changes.empty()) {
     const double epochs = data::EpochProgress(ledger, *order).at(state.cursor);
     state.total_steps = compute_total_steps_after_change(state.step, epochs, options, units_per_epoch);
@@ -295,8 +295,8 @@ engine::Sharding RunSetup::all_reduce_max_sharding(engine::Sharding local_shardi
 
 /// Returns the checkpoint's plan; nullopt for a new run and with changed settings.
 std::optional<SavedPlan> RunSetup::load_saved_plan(at::Device device) const {
-  const auto& json = device.is_cpu() ? state.host_memory : state.device_memory;
-  if (!resumed || json.is_null() || !changes.empty()) return std::nullopt;
+  const auto& json = device.is_cpu() ? state.saved_host_plan : state.saved_device_plan;
+  if (!is_resumed || json.is_null() || !changes.empty()) return std::nullopt;
   return SavedPlan::from_json(json, device.is_cpu() ? kHostLimitKey : kDeviceLimitKey, checkpoints.newest()->string());
 }
 
@@ -307,14 +307,14 @@ void RunSetup::make_plan(const Config& config, at::Device device, const planner:
   if (device.is_cpu()) {
     host_plan = std::make_unique<HostRunPlan>(config, std::move(workload), std::move(sample_limits), decode_bytes, job,
                                               ranks_, folder, saved_plan);
-    state.host_memory = host_plan->saved_plan().to_json(kHostLimitKey);
+    state.saved_host_plan = host_plan->saved_plan().to_json(kHostLimitKey);
     return;
   }
   try {
-    const bool plans_split = !resumed || !changes.empty();
+    const bool is_split_planned = !is_resumed || !changes.empty();
     plan.emplace(config, device, std::move(workload), std::move(sample_limits), job, ranks_, folder,
-                 plans_split ? SplitSource::kPlanner : SplitSource::kCheckpoint, saved_plan);
-    state.device_memory = plan->saved_plan() ? plan->saved_plan()->to_json(kDeviceLimitKey) : nullptr;
+                 is_split_planned ? SplitSource::kPlanner : SplitSource::kCheckpoint, saved_plan);
+    state.saved_device_plan = plan->saved_plan() ? plan->saved_plan()->to_json(kDeviceLimitKey) : nullptr;
   } catch (const PlanningError& failure) {
     continue_without_plan(config, device, failure, ranks_, folder);
   }
@@ -385,14 +385,15 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   }
   step_config.recompute =
       models::clamp_blocks(step_config.recompute, {model->num_vision_blocks(), model->num_language_blocks()});
-  training = std::make_unique<engine::Training>(*model, job.optimizer,
-                                                engine::make_objective(job.objective)->gradient_groups(), job.shard());
+  training = std::make_unique<engine::TrainingState>(
+      *model, job.optimizer, engine::make_objective(job.objective)->num_gradient_groups(), job.shard());
   if (!checkpoint) return;
   if (changes.empty()) {
     load_optimizer(*checkpoint, training->optimizer);
   } else {
     migrated_state_ = migrate_optimizer(*checkpoint, *checkpoint_weights, model->parameters(), training->optimizer);
-    keeps_task_weights_ = tasks->matches(affects_samples(changes) ? nlohmann::ordered_json() : state.task_balance);
+    keeps_task_weights_ =
+        tasks->has_same_tasks(affects_samples(changes) ? nlohmann::ordered_json() : state.task_balance);
   }
   if (keeps_task_weights_) tasks->restore(state.task_balance, checkpoint->string());
 }

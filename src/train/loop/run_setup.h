@@ -40,21 +40,21 @@ struct RunSetup {
   std::optional<EvaluationSet> evaluation_set;  ///< set if the run has evaluations
   RunCheckpoints checkpoints;
   RunState state;
-  bool resumed = false;                ///< the run has a checkpoint
+  bool is_resumed = false;             ///< the run has a checkpoint
   std::vector<SettingChange> changes;  ///< changed settings, which training.resume=changed allowed
   data::Ledger ledger;                 ///< has the known bad samples
   /// The run was started by an older version, which ignored record keys that are errors now.
-  bool began_ignoring_keys = false;
+  bool has_begun_ignoring_keys = false;
   bool has_media = true;             ///< some training sample may have an image, video or volume
   std::optional<TaskBalance> tasks;  ///< set after the data check
   int64_t total_steps = 1;
-  engine::Schedule schedule;                ///< starts at state.schedule_start
+  engine::LearningRateSchedule schedule;    ///< starts at state.schedule_start
   std::optional<GpuRunPlan> plan;           ///< set on a GPU
   std::unique_ptr<HostRunPlan> host_plan;   ///< set on the CPU
   planner::EvaluationPlan evaluation_plan;  ///< default-constructed without evaluations
   planner::StepConfig step_config;          ///< of the plan, or of minimum memory if planning failed
   std::unique_ptr<models::VisionLanguageModel> model;
-  std::unique_ptr<engine::Training> training;
+  std::unique_ptr<engine::TrainingState> training;
   std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual GPU
 
   /// Returns the content of ledger.json: the ledger, notices of the evaluation data and, for

@@ -69,7 +69,7 @@ void SamplePredictions::add_past_step(const nlohmann::json& line) {
   past_seconds_ += seconds->get<double>();
 }
 
-void SamplePredictions::answer_saved_step(int64_t step) {
+void SamplePredictions::answer_loaded_checkpoint(int64_t step) {
   if (answered_step_ < step) answer_records(step);
 }
 
@@ -77,7 +77,7 @@ void SamplePredictions::start_clock() {
   first_step_ = Clock::now();
 }
 
-void SamplePredictions::after_checkpoint(int64_t step) {
+void SamplePredictions::on_checkpoint_saved(int64_t step) {
   saved_step_ = step;
   // After a late evaluation the same step is saved again, but not answered again.
   if (answered_step_ < step) answer_records(step);
@@ -87,23 +87,23 @@ void SamplePredictions::finish() {
   if (answered_step_ < saved_step_ && !records_.empty()) answer_next_record(saved_step_);
 }
 
-double SamplePredictions::seconds_so_far() const {
+double SamplePredictions::get_elapsed_seconds() const {
   if (!first_step_) return past_seconds_ + answer_seconds_;
   return past_seconds_ + std::chrono::duration<double>(Clock::now() - *first_step_).count();
 }
 
-bool SamplePredictions::has_time_left() const {
+bool SamplePredictions::has_remaining_time() const {
   if (time_share_ >= 1) return true;
   if (num_answers_ == 0) return time_share_ > 0;  // the duration of an answer is unknown
   // Assumes that the next answer takes the mean duration.
   return answer_seconds_ * static_cast<double>(num_answers_ + 1) / static_cast<double>(num_answers_) <=
-         time_share_ * seconds_so_far();
+         time_share_ * get_elapsed_seconds();
 }
 
 void SamplePredictions::answer_records(int64_t step) {
   const size_t num_records = records_.size();
   for (size_t num_answered = 0; num_answered < num_records && !records_.empty(); ++num_answered) {
-    if (!has_time_left()) {
+    if (!has_remaining_time()) {
       report_fewer_answers(step, num_answered);
       return;
     }
@@ -155,14 +155,14 @@ void SamplePredictions::report_out_of_memory(const std::string& reason) {
 }
 
 void SamplePredictions::report_fewer_answers(int64_t step, size_t num_answered) {
-  if (std::exchange(has_reported_fewer_, true)) return;
+  if (std::exchange(has_reported_fewer_answers_, true)) return;
   callbacks_.on_event(
       {.step = step,
        .kind = report::EventKind::kFewerPredictions,
        .message = fmt::format(
            "step {}: {} of the {} sample answers are generated at this checkpoint, since they took {:.1f} s of {:.1f} "
            "s so far (output.sample_predictions_share is {}); the samples take turns from now on",
-           step, num_answered, records_.size(), answer_seconds_, seconds_so_far(), time_share_)});
+           step, num_answered, records_.size(), answer_seconds_, get_elapsed_seconds(), time_share_)});
 }
 
 const SamplePredictions::Thumbnails& SamplePredictions::get_thumbnails(const io::Record& record) {

@@ -30,11 +30,11 @@ class SamplePredictions {
   void add_past_step(const nlohmann::json& line);
   /// Answers after `step`, the step of the loaded checkpoint, unless an earlier process has
   /// answered.
-  void answer_saved_step(int64_t step);
+  void answer_loaded_checkpoint(int64_t step);
   /// Starts the clock for `time_share`. Called before the first step of this process.
   void start_clock();
   /// Answers records after the checkpoint of `step`. REQUIRES: all completed steps were reported.
-  void after_checkpoint(int64_t step);
+  void on_checkpoint_saved(int64_t step);
   /// Answers one record at the end of a run, unless its last checkpoint has an answer. Not called
   /// after an error.
   void finish();
@@ -54,8 +54,8 @@ class SamplePredictions {
   /// Answers the next record. Returns false if memory runs out.
   bool answer_next_record(int64_t step);
   /// Returns the seconds of this process's steps and of earlier steps without answers.
-  double seconds_so_far() const;
-  bool has_time_left() const;
+  double get_elapsed_seconds() const;
+  bool has_remaining_time() const;
   void report_out_of_memory(const std::string& reason);
   void report_fewer_answers(int64_t step, size_t num_answered);
   /// Returns the thumbnails of a record, which are made once.
@@ -76,7 +76,7 @@ class SamplePredictions {
   double past_seconds_ = 0;    // of steps of earlier processes after the newest answer
   double answer_seconds_ = 0;  // of all answers of this process
   int64_t num_answers_ = 0;    // number of answers of this process
-  bool has_reported_fewer_ = false;
+  bool has_reported_fewer_answers_ = false;
 };
 
 }  // namespace vlmtrain::train

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kPrefetchSteps = 2;
 
 /// Replaces the look-ahead's plan with the layout by the run's plan.
-void use_default_plan(PlannedStep& step) {
+void discard_look_ahead_plan(PlannedStep& step) {
   step.plan = {.layout = step.layout, .empty_cache_first = step.plan.empty_cache_first};
 }
 
@@ -40,17 +40,17 @@ StepPrefetcher::StepPrefetcher(data::Loader& loader, const planner::StepConfig& 
 
 PlannedStep StepPrefetcher::next(double step_seconds) {
   const double wait_seconds = fill_queue();
-  PrefetchedStep prefetched = std::move(queue_.front());
+  PrefetchedStep prefetched_step = std::move(queue_.front());
   queue_.pop_front();
-  if (prefetched.error) std::rethrow_exception(prefetched.error);
+  if (prefetched_step.error) std::rethrow_exception(prefetched_step.error);
   PlannedStep step{.step = next_step_++,
-                   .batch = std::move(prefetched.batch),
-                   .layout = prefetched.layout,
-                   .plan = {.layout = std::move(prefetched.layout)},
+                   .batch = std::move(prefetched_step.batch),
+                   .layout = prefetched_step.layout,
+                   .plan = {.layout = std::move(prefetched_step.layout)},
                    .data_wait_seconds = wait_seconds};
   if (look_ahead_ == nullptr) return step;
-  step.plan = look_ahead_->await(step.step, step.layout, step_seconds);
-  if (step.step <= last_outdated_step_) use_default_plan(step);
+  step.plan = look_ahead_->await_plan(step.step, step.layout, step_seconds);
+  if (step.step <= last_outdated_step_) discard_look_ahead_plan(step);
   return step;
 }
 
@@ -64,7 +64,7 @@ void StepPrefetcher::replace_samples(PlannedStep& step, const std::vector<int64_
   std::erase_if(step.batch.remote_samples, is_dropped);
   loader_.refill(step.batch);
   step.layout = make_layout(step.batch, get_shapes(step.batch));
-  use_default_plan(step);
+  discard_look_ahead_plan(step);
   last_outdated_step_ = last_submitted_step_;
   if (look_ahead_ != nullptr) look_ahead_->mark_desynchronized();
 }
@@ -72,7 +72,7 @@ void StepPrefetcher::replace_samples(PlannedStep& step, const std::vector<int64_
 engine::StepLayout StepPrefetcher::make_layout(data::GlobalBatch& batch,
                                                const std::vector<data::SampleShape>& shapes) const {
   tasks_.assign_tasks(batch.samples);
-  return planner::make_step_layout(step_config_, shapes, tasks_.split_constraint(batch.samples));
+  return planner::make_step_layout(step_config_, shapes, tasks_.make_split_constraint(batch.samples));
 }
 
 double StepPrefetcher::fill_queue() {
@@ -80,19 +80,19 @@ double StepPrefetcher::fill_queue() {
   const int64_t queue_size = 1 + (look_ahead_ != nullptr ? kPrefetchSteps : 0);
   while (std::ssize(queue_) < queue_size && next_step_ + std::ssize(queue_) <= last_step_) {
     if (!queue_.empty() && queue_.back().error) break;  // thrown when its turn comes
-    PrefetchedStep& prefetched = queue_.emplace_back();
+    PrefetchedStep& prefetched_step = queue_.emplace_back();
     try {
-      prefetched.batch = loader_.next();
+      prefetched_step.batch = loader_.next();
     } catch (...) {
-      prefetched.error = std::current_exception();
+      prefetched_step.error = std::current_exception();
       break;
     }
-    wait_seconds += prefetched.batch.wait_seconds;
-    prefetched.shapes = get_shapes(prefetched.batch);
-    prefetched.layout = make_layout(prefetched.batch, prefetched.shapes);
+    wait_seconds += prefetched_step.batch.wait_seconds;
+    prefetched_step.shapes = get_shapes(prefetched_step.batch);
+    prefetched_step.layout = make_layout(prefetched_step.batch, prefetched_step.shapes);
     const int64_t step = next_step_ + std::ssize(queue_) - 1;
     if (look_ahead_ == nullptr || step <= last_submitted_step_) continue;
-    look_ahead_->submit(step, prefetched.shapes, prefetched.layout);
+    look_ahead_->submit(step, prefetched_step.shapes, prefetched_step.layout);
     last_submitted_step_ = step;
   }
   return wait_seconds;
@@ -107,13 +107,13 @@ constexpr int64_t kCacheEmptyInterval = 100;
 data::LoaderSettings make_step_loader_settings(const Config& config, const RunSetup& run, const RankGroup& ranks) {
   data::LoaderSettings settings = make_loader_settings(config);
   settings.shard = ranks.make_loader_shard();
-  settings.began_ignoring_keys = run.began_ignoring_keys;
+  settings.has_begun_ignoring_keys = run.has_begun_ignoring_keys;
   if (run.host_plan) settings.prefetch_bytes = run.host_plan->prefetch_bytes();
   return settings;
 }
 
 std::unique_ptr<LookAheadClient> make_look_ahead(const Config& config, const RunSetup& run, at::Device device,
-                                                 const StepRunner::OnEvent& on_event) {
+                                                 const StepRunner::EventHandler& on_event) {
   if (!run.plan || !config.memory.look_ahead) return nullptr;
   return std::make_unique<LookAheadClient>(
       run.plan->make_look_ahead_settings(), device,
@@ -122,7 +122,8 @@ std::unique_ptr<LookAheadClient> make_look_ahead(const Config& config, const Run
 
 }  // namespace
 
-StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, const RankGroup& ranks, OnEvent on_event)
+StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, const RankGroup& ranks,
+                       EventHandler on_event)
     : config_(config),
       run_(run),
       device_(device),
@@ -136,15 +137,16 @@ StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, c
              [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); }) {}
 
 CompletedStep StepRunner::run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
-                              const LearningRatesFunction& compute_rates) {
-  if (!step.plan.fits) warn_oversized(step);
+                              const LearningRatesFunction& compute_step_learning_rates) {
+  if (!step.plan.fits) warn_about_oversized_step(step);
   if (step.plan.empty_cache_first) memory::release_unused_memory(device_);
-  memory::reset_peaks(device_);
-  const auto host_limit = run_.host_plan ? run_.host_plan->make_allocation_limit() : nullptr;
+  memory::reset_peak_memory_stats(device_);
+  const auto allocation_limit = run_.host_plan ? run_.host_plan->make_allocation_limit() : nullptr;
   for (;;) {
     try {
-      CompletedStep completed = guard_.step(objective, step.batch.samples, step.plan.layout, seed, compute_rates);
-      completed.memory = memory::get_device_memory(device_);
+      CompletedStep completed =
+          guard_.step(objective, step.batch.samples, step.plan.layout, seed, compute_step_learning_rates);
+      completed.memory = memory::get_device_memory_stats(device_);
       return completed;
     } catch (const OversizedSampleError& error) {
       drop_sample(step, error);
@@ -152,8 +154,9 @@ CompletedStep StepRunner::run(PlannedStep& step, const engine::Objective& object
   }
 }
 
-void StepRunner::after_step(const PlannedStep& step, const CompletedStep& completed) {
-  if (look_ahead_) look_ahead_->compare(step.step, step.plan, completed.memory, completed.failed_attempts == 0);
+void StepRunner::on_step_end(const PlannedStep& step, const CompletedStep& completed) {
+  if (look_ahead_)
+    look_ahead_->compare_with_measurement(step.step, step.plan, completed.memory, completed.failed_attempts == 0);
   empty_fragmented_cache(step.step, completed.memory);
 }
 
@@ -165,10 +168,10 @@ void StepRunner::release_device_memory() {
 
 /// Raises an event: the look-ahead found no split that fits. The step is tried with the layout of
 /// minimum memory, since the look-ahead's limit is lower than the memory of the GPU.
-void StepRunner::warn_oversized(const PlannedStep& step) const {
+void StepRunner::warn_about_oversized_step(const PlannedStep& step) const {
   std::vector<std::string> ids;
-  if (step.plan.oversized_sample) {
-    ids.push_back(step.batch.samples.at(static_cast<size_t>(*step.plan.oversized_sample)).id);
+  if (step.plan.oversized_sample_index) {
+    ids.push_back(step.batch.samples.at(static_cast<size_t>(*step.plan.oversized_sample_index)).id);
   }
   on_event_(report::EventKind::kLookAhead,
             fmt::format("step {}: {} is not expected to fit within the plan's limit minus the look-ahead's margin, "
@@ -180,7 +183,7 @@ void StepRunner::warn_oversized(const PlannedStep& step) const {
 /// Drops a sample that does not fit, or throws UserError (kDoesNotFit), as data.on_bad_sample says.
 /// All ranks do the same, because they have the same sample order.
 void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& error) {
-  constexpr const char* kReason = "does not fit into memory";
+  constexpr const char* kDropReason = "does not fit into memory";
   std::vector<int64_t> indices;
   if (error.position()) indices.push_back(step.batch.samples.at(static_cast<size_t>(*error.position())).index);
   const auto dropped = consensus_.union_over_ranks(indices);
@@ -190,12 +193,12 @@ void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& erro
         fmt::format("sample {}: does not fit into {}, even alone and with everything recomputed ({})", id,
                     memory::to_string(error.memory_kind()), error.what());
     if (config_.data.on_bad_sample == data::BadSamplePolicy::kFail) {
-      run_.ledger.mark_failed(index, id, kReason, message);
+      run_.ledger.mark_failed(index, id, kDropReason, message);
       throw UserError(ExitCode::kDoesNotFit, message +
                                                  "; shrink it (data.image_max_pixels, data.max_length), remove it, or "
                                                  "drop such samples: data.on_bad_sample=skip");
     }
-    run_.ledger.mark_dropped(index, id, kReason, message);
+    run_.ledger.mark_dropped(index, id, kDropReason, message);
     on_event_(report::EventKind::kAnomaly, message + "; it is dropped, and the next sample in the order replaces it",
               {id});
   }
@@ -217,15 +220,15 @@ void StepRunner::on_failure(const std::string& reason, const engine::StepLayout&
 
 /// Empties the cache if a large share of the reserved memory was not allocated even at the peak,
 /// which means that the cache is fragmented.
-void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemory& memory) {
-  const auto reserved = static_cast<double>(memory.reserved_peak_bytes);
-  const auto unused = static_cast<double>(memory.reserved_peak_bytes - memory.allocated_peak_bytes);
-  if (unused <= config_.memory.empty_cache_above * reserved) return;
+void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemoryStats& memory) {
+  const auto reserved_bytes = static_cast<double>(memory.reserved_peak_bytes);
+  const auto unused_bytes = static_cast<double>(memory.reserved_peak_bytes - memory.allocated_peak_bytes);
+  if (unused_bytes <= config_.memory.empty_cache_above * reserved_bytes) return;
   if (step < next_cache_empty_step_) return;
   next_cache_empty_step_ = step + kCacheEmptyInterval;
   on_event_(report::EventKind::kCacheEmptied,
             fmt::format("step {}: {:.0f} % of the reserved memory was not allocated at its peak; the cache is emptied",
-                        step, 100 * unused / reserved),
+                        step, 100 * unused_bytes / reserved_bytes),
             {});
   if (look_ahead_) {
     look_ahead_->request_cache_release();

@@ -71,10 +71,10 @@ class StepPrefetcher {
 class StepRunner {
  public:
   /// Receives events, with the ids of the samples that they are about. Called on the run's thread.
-  using OnEvent = std::function<void(report::EventKind, std::string message, std::vector<std::string> ids)>;
+  using EventHandler = std::function<void(report::EventKind, std::string message, std::vector<std::string> ids)>;
 
   /// All arguments must outlive the object.
-  StepRunner(const Config& config, RunSetup& run, at::Device device, const RankGroup& ranks, OnEvent on_event);
+  StepRunner(const Config& config, RunSetup& run, at::Device device, const RankGroup& ranks, EventHandler on_event);
 
   /// Returns the next step: this rank's samples of the global batch and their split into
   /// micro-batches. See StepPrefetcher::next().
@@ -83,13 +83,13 @@ class StepRunner {
   /// Runs forward and backward passes and the optimizer. If memory runs out, repeats the step with
   /// smaller micro-batches (OomGuard). If a sample does not fit at all, replaces it in `step` or
   /// throws UserError (kDoesNotFit), as data.on_bad_sample says. `objective`: loss of the step.
-  /// `seed`: seed of its random stream. `compute_rates`: called once the gradients are computed.
+  /// `seed`: seed of its random stream. `compute_step_learning_rates`: called once the gradients are computed.
   CompletedStep run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
-                    const LearningRatesFunction& compute_rates);
+                    const LearningRatesFunction& compute_step_learning_rates);
 
   /// Compares the step's memory with the look-ahead's prediction, and empties a fragmented cache.
   /// Called after the run has recorded the step.
-  void after_step(const PlannedStep& step, const CompletedStep& completed);
+  void on_step_end(const PlannedStep& step, const CompletedStep& completed);
 
   /// Empties the allocator's cache. Called after evaluations and sample predictions, whose memory
   /// the look-ahead does not know. Does nothing on the CPU.
@@ -99,16 +99,16 @@ class StepRunner {
   const LookAheadSummary* look_ahead_summary() const { return look_ahead_ ? &look_ahead_->summary() : nullptr; }
 
  private:
-  void warn_oversized(const PlannedStep& step) const;
+  void warn_about_oversized_step(const PlannedStep& step) const;
   void drop_sample(PlannedStep& step, const OversizedSampleError& error);
   void on_failure(const std::string& reason, const engine::StepLayout& next);
-  void empty_fragmented_cache(int64_t step, const memory::DeviceMemory& memory);
+  void empty_fragmented_cache(int64_t step, const memory::DeviceMemoryStats& memory);
 
   const Config& config_;
   RunSetup& run_;
   at::Device device_;
   const engine::Consensus& consensus_;
-  OnEvent on_event_;
+  EventHandler on_event_;
   data::Loader loader_;
   std::unique_ptr<LookAheadClient> look_ahead_;  // null on the CPU and without memory.look_ahead
   StepPrefetcher prefetcher_;

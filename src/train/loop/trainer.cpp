@@ -19,7 +19,8 @@
 namespace vlmtrain::train {
 
 std::string TrainingSummary::to_json() const {
-  nlohmann::ordered_json json{{"stopped", stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", nullptr}};
+  nlohmann::ordered_json json{
+      {"stopped", was_stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", nullptr}};
   if (last_loss) json["last_loss"] = *last_loss;
   if (checkpoint) json["checkpoint"] = checkpoint->string();
   json["reserved_peak_bytes"] = reserved_peak_bytes;
@@ -28,7 +29,7 @@ std::string TrainingSummary::to_json() const {
   json["skipped_steps"] = skipped_steps;
   json["callback_seconds"] = callback_seconds;
   json["save_seconds"] = save_seconds;
-  json["early_stopped"] = early_stopped;
+  json["early_stopped"] = was_stopped_early;
   json["best_metric"] = best_metric.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(best_metric);
   json["best_step"] = best_step ? nlohmann::ordered_json(*best_step) : nlohmann::ordered_json();
   json["best_value"] = best_value ? nlohmann::ordered_json(*best_value) : nlohmann::ordered_json();
@@ -68,7 +69,7 @@ TrainingSummary train_as_rank(const Config& config, const std::string& resolved_
 }  // namespace
 
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
-                      const std::optional<distributed::Launch>& launch) {
+                      const std::optional<distributed::LaunchInfo>& launch) {
   check_config(config);
   const RankGroup ranks(launch, std::chrono::seconds(config.distributed.rendezvous_seconds));
   TrainingSummary summary;

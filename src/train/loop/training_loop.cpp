@@ -29,7 +29,7 @@ int64_t count_batch_tokens(const std::vector<data::Sample>& samples) {
   return tokens;
 }
 
-double seconds_since(Clock::time_point start) {
+double compute_elapsed_seconds(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -43,7 +43,7 @@ std::string get_message_without_trace(const std::exception& error) {
 
 template <class Action>
 void TrainingLoop::run_predictions(const Action& action) {
-  if (predictions_) action(*predictions_);
+  if (sample_predictions_) action(*sample_predictions_);
   run_.model->parameters().join_remaining_passes();
 }
 
@@ -60,11 +60,11 @@ TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGr
   ranks.connect(device);
   if (!ranks.is_single_process()) run_.training->connect(consensus_);
   check_samples_reach_trained_parts(config, run_.model->parameters(), run_.has_media);
-  new_notices_.mark_logged(run_.ledger.notices());
+  notice_logger_.mark_logged(run_.ledger.notices());
   if (ranks.is_main_process()) add_callbacks(quiet);
   add_evaluations();
   log_run();
-  if (run_.resumed) {
+  if (run_.is_resumed) {
     report_event(report::EventKind::kResumed,
                  fmt::format("resuming after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
   }
@@ -75,42 +75,42 @@ TrainingSummary TrainingLoop::train() {
   try {
     run_steps();
   } catch (const std::exception& error) {
-    end_steps();
+    stop_prefetching();
     finish_after_error(error);
     throw;
   }
-  end_steps();
+  stop_prefetching();
   saver_.write_ledger();
   const bool is_stopped = is_stop_requested();
   if (run_.plan) {
-    run_.plan->report_measured(peaks_.peak_memory(), peaks_.max_used_bytes(), run_.state.step,
-                               look_ahead_summary_ ? &*look_ahead_summary_ : nullptr);
+    run_.plan->report_measurements(device_peaks_.peak_memory(), device_peaks_.max_used_bytes(), run_.state.step,
+                                   look_ahead_summary_ ? &*look_ahead_summary_ : nullptr);
     // After a stop request, the dry runs of the measurements would delay the exit.
     if (!is_stopped && ranks_.is_main_process())
-      run_.plan->record_measurements(peaks_.max_context_bytes(), peaks_.peak_memory(), step_times_);
+      run_.plan->record_measurements(device_peaks_.max_context_bytes(), device_peaks_.peak_memory(), step_times_);
   }
-  if (run_.host_plan) run_.host_plan->report_measured(run_.state.step);
+  if (run_.host_plan) run_.host_plan->report_measurements(run_.state.step);
   if (const auto text = ranks_.describe_traffic(run_.state.step + 1 - first_step_); !text.empty()) {
     spdlog::info("{}{}", text, ranks_.describe_waits());
   }
   run_predictions([](SamplePredictions& predictions) { predictions.finish(); });
   callbacks_.on_end(/*succeeded=*/true);
   TrainingSummary summary{
-      .stopped = is_stopped && (!is_finished() || run_.state.evaluation.is_due),
+      .was_stopped = is_stopped && (!is_finished() || run_.state.evaluation.is_due),
       .steps = run_.state.step,
       .last_loss = last_loss_,
       .checkpoint = run_.checkpoints.newest(),
-      .reserved_peak_bytes = peaks_.peak_memory().reserved_peak_bytes,
+      .reserved_peak_bytes = device_peaks_.peak_memory().reserved_peak_bytes,
       .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
       .skipped_steps = run_.state.skipped_steps,
-      .callback_seconds = callbacks_.seconds() + (predictions_ ? predictions_->seconds() : 0),
+      .callback_seconds = callbacks_.seconds() + (sample_predictions_ ? sample_predictions_->seconds() : 0),
       .save_seconds = saver_.seconds()};
   if (periodic_evaluation_) add_evaluation_summary(summary);
   return summary;
 }
 
 void TrainingLoop::add_evaluation_summary(TrainingSummary& summary) const {
-  summary.early_stopped = periodic_evaluation_->should_stop_early();
+  summary.was_stopped_early = periodic_evaluation_->should_stop_early();
   summary.best_metric = to_string(config_.evaluation.best_metric);
   summary.best_step = run_.state.evaluation.best_step;
   summary.best_value = run_.state.evaluation.best_value;
@@ -124,30 +124,30 @@ void TrainingLoop::add_evaluations() {
     run_.state.evaluation.is_due = false;
     return;
   }
-  if (config_.output.keep_best) reset_missing_best(run_.folder, run_.state.evaluation);
+  if (config_.output.keep_best) reset_missing_best_evaluation(run_.folder, run_.state.evaluation);
   auto settings = make_evaluation_settings(config_, run_, device_);
-  settings.should_stop = [] { return stop_signal() != 0; };
+  settings.should_stop = [] { return get_stop_signal() != 0; };
   settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
     report_event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
   };
   periodic_evaluation_.emplace(config_, *run_.evaluation_set, *run_.model, *run_.processor, std::move(settings),
                                /*has_values=*/!is_dry_run(), run_.state.evaluation);
-  if (ranks_.is_main_process()) run_.checkpoints.link_best(run_.state.evaluation.best_step);
+  if (ranks_.is_main_process()) run_.checkpoints.link_best_checkpoint(run_.state.evaluation.best_step);
 }
 
 void TrainingLoop::add_callbacks(bool quiet) {
   add_run_callbacks(callbacks_, config_,
                     {.folder = run_.folder, .step = run_.state.step, .total_steps = run_.total_steps}, quiet);
-  if (config_.output.sample_predictions > 0 && !is_dry_run()) {
+  if (config_.output.num_sample_predictions > 0 && !is_dry_run()) {
     const bool has_eval = !config_.data.eval.empty();
     const auto records = has_eval ? open_evaluation_records(config_) : run_.records;
-    predictions_.emplace(*records, config_.output.sample_predictions, *run_.model, *run_.processor, device_,
-                         config_.output.sample_predictions_share, run_.folder, callbacks_);
+    sample_predictions_.emplace(*records, config_.output.num_sample_predictions, *run_.model, *run_.processor, device_,
+                                config_.output.sample_predictions_time_share, run_.folder, callbacks_);
   }
-  if (!run_.resumed) return;
+  if (!run_.is_resumed) return;
   report::read_json_lines(run_.folder / "metrics.jsonl", [this](const nlohmann::json& line) {
     callbacks_.on_past_step(line);
-    if (predictions_) predictions_->add_past_step(line);
+    if (sample_predictions_) sample_predictions_->add_past_step(line);
   });
 }
 
@@ -170,73 +170,74 @@ void TrainingLoop::log_run() const {
 
 void TrainingLoop::run_steps() {
   enable_graceful_stop();
-  runner_.emplace(config_, run_, device_, ranks_,
-                  [this](report::EventKind kind, std::string message, std::vector<std::string> ids) {
-                    report_event(kind, std::move(message), std::move(ids));
-                  });
+  step_runner_.emplace(config_, run_, device_, ranks_,
+                       [this](report::EventKind kind, std::string message, std::vector<std::string> ids) {
+                         report_event(kind, std::move(message), std::move(ids));
+                       });
   const bool stops_at_start = is_stop_requested();
-  if (run_.resumed && !stops_at_start) {
-    run_predictions([this](SamplePredictions& predictions) { predictions.answer_saved_step(run_.state.step); });
+  if (run_.is_resumed && !stops_at_start) {
+    run_predictions([this](SamplePredictions& predictions) { predictions.answer_loaded_checkpoint(run_.state.step); });
   }
   // Loading leaves blocks in the allocator's cache that steps do not need and the plan does not
   // count.
   memory::release_unused_memory(device_);
   run_missed_evaluation();
-  if (predictions_) predictions_->start_clock();
+  if (sample_predictions_) sample_predictions_->start_clock();
   while (!is_finished() && !is_stop_requested()) {
     // 1. Draw the samples of the step, exactly the global batch, and plan its micro-batches.
     const auto start = Clock::now();
-    PlannedStep step = runner_->next(step_seconds_);
-    memory_watch_.before_step();
+    PlannedStep step = step_runner_->next(step_seconds_);
+    memory_watch_.on_step_start();
     // 2. Run forward and backward passes and the optimizer. If memory runs out, the guard repeats
     // them with smaller micro-batches.
     const uint64_t step_seed = derive_stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
     const auto objective = run_.tasks->make_objective(step.step, step_seed);
     const CompletedStep completed =
-        runner_->run(step, *objective, step_seed, [this, &step] { return compute_rates(step); });
+        step_runner_->run(step, *objective, step_seed, [this, &step] { return compute_step_learning_rates(step); });
     // 3. Report. On a GPU the results arrive during the next step.
     record_step(step, completed, objective);
-    runner_->after_step(step, completed);
-    const double seconds = seconds_since(start);
+    step_runner_->on_step_end(step, completed);
+    const double seconds = compute_elapsed_seconds(start);
     pending_report_->report.metrics.step_seconds = seconds;
     // The first step also loads kernels.
     if (step.step > first_step_) step_seconds_ = seconds;
-    if (run_.plan && step.step > first_step_) step_times_.record(step, completed, seconds);
+    if (run_.plan && step.step > first_step_) step_times_.record_step(step, completed, seconds);
     // 4. Evaluate.
     if (run_.state.evaluation.is_due) pending_report_->report.metrics.evaluation = evaluate();
     const bool is_best =
         pending_report_->report.metrics.evaluation && pending_report_->report.metrics.evaluation->is_best;
-    const bool saves_checkpoint = should_all_save(is_save_step() || (is_best && config_.output.keep_best));
+    const bool saves_checkpoint = should_save_on_all_ranks(is_save_step() || (is_best && config_.output.keep_best));
     if (device_.is_cpu() || saves_checkpoint || pending_report_->report.metrics.evaluation) finish_pending_report();
     // 5. Report a completed checkpoint, and save.
     saver_.poll();
     if (saves_checkpoint) save();
   }
   finish_pending_report();
-  const bool has_begun = run_.state.step > 0;
-  if (has_begun && !saver_.is_saved()) save(/*is_last=*/true);
+  const bool has_completed_steps = run_.state.step > 0;
+  if (has_completed_steps && !saver_.is_saved()) save(/*is_last=*/true);
   saver_.finish();
   if (is_stop_requested()) {
-    report_event(report::EventKind::kStopped,
-                 fmt::format("stopped by {} after step {}",
-                             stop_signal() != 0 ? fmt::format("signal {}", stop_signal()) : "a signal to another rank",
-                             run_.state.step));
+    report_event(
+        report::EventKind::kStopped,
+        fmt::format("stopped by {} after step {}",
+                    get_stop_signal() != 0 ? fmt::format("signal {}", get_stop_signal()) : "a signal to another rank",
+                    run_.state.step));
     return;
   }
   if (periodic_evaluation_ && periodic_evaluation_->should_stop_early() && periodic_evaluation_->last_metrics()) {
     report_event(report::EventKind::kStopped, fmt::format("stopped early after step {}: {}", run_.state.step,
-                                                          periodic_evaluation_->early_stop_reason()));
+                                                          periodic_evaluation_->describe_early_stop()));
   }
-  if (has_begun && !is_dry_run()) {
-    check_run_trained(config_, run_.state, gradient_watch_, run_.resumed,
+  if (has_completed_steps && !is_dry_run()) {
+    check_run_trained(config_, run_.state, gradient_watch_, run_.is_resumed,
                       periodic_evaluation_ && periodic_evaluation_->should_stop_early());
   }
 }
 
-void TrainingLoop::end_steps() {
-  if (!runner_) return;
-  if (const auto* const look_ahead = runner_->look_ahead_summary()) look_ahead_summary_ = *look_ahead;
-  runner_.reset();
+void TrainingLoop::stop_prefetching() {
+  if (!step_runner_) return;
+  if (const auto* const look_ahead = step_runner_->look_ahead_summary()) look_ahead_summary_ = *look_ahead;
+  step_runner_.reset();
 }
 
 bool TrainingLoop::has_finished_steps() {
@@ -249,10 +250,10 @@ void TrainingLoop::run_missed_evaluation() {
   if (!run_.state.evaluation.is_due || is_stop_requested()) return;
   const auto evaluation = evaluate();
   if (evaluation) callbacks_.on_late_evaluation(run_.state.step, *evaluation);
-  if (should_all_save(evaluation.has_value())) save();
+  if (should_save_on_all_ranks(evaluation.has_value())) save();
 }
 
-bool TrainingLoop::should_all_save(bool wants_save) const {
+bool TrainingLoop::should_save_on_all_ranks(bool wants_save) const {
   return saver_.is_state_sharded() ? consensus_.any_rank(wants_save && ranks_.is_main_process()) : wants_save;
 }
 
@@ -261,16 +262,16 @@ std::optional<report::EvaluationMetrics> TrainingLoop::evaluate() {
   if (device_.is_cpu()) saver_.finish();
   // The plan of an evaluation does not count cached blocks of the step.
   if (!device_.is_cpu()) memory::release_unused_memory(device_);
-  memory::reset_peaks(device_);
+  memory::reset_peak_memory_stats(device_);
   auto evaluation = [&] {
-    const auto host_limit = run_.host_plan ? run_.host_plan->make_evaluation_limit() : nullptr;
+    const auto allocation_limit = run_.host_plan ? run_.host_plan->make_evaluation_limit() : nullptr;
     auto metrics = periodic_evaluation_->evaluate(run_.state.step);
     run_.evaluation_set->merge_notices(periodic_evaluation_->notices());
     run_.model->parameters().join_remaining_passes();
     return metrics;
   }();
-  peaks_.update(memory::get_device_memory(device_));
-  runner_->release_device_memory();
+  device_peaks_.update(memory::get_device_memory_stats(device_));
+  step_runner_->release_device_memory();
   return evaluation;
 }
 
@@ -279,7 +280,7 @@ bool TrainingLoop::is_finished() {
          (periodic_evaluation_ && consensus_.any_rank(periodic_evaluation_->should_stop_early()));
 }
 
-engine::LearningRates TrainingLoop::compute_rates(const PlannedStep& step) {
+engine::LearningRates TrainingLoop::compute_step_learning_rates(const PlannedStep& step) {
   finish_pending_report();
   learning_rates_ = compute_learning_rates(
       config_.training,
@@ -308,7 +309,7 @@ void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& com
     pending_report_->report.sample_ids.push_back(id);
   }
   if (ranks_.is_main_process() && !run_.ledger.has_all_notices())
-    new_notices_.log(run_.ledger.notices(), run_.ledger.dataset());
+    notice_logger_.log(run_.ledger.notices(), run_.ledger.dataset());
   report::StepMetrics& metrics = pending_report_->report.metrics;
   metrics.total_steps = run_.total_steps;
   metrics.epoch = epoch_progress_.at(run_.state.cursor);
@@ -322,11 +323,11 @@ void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& com
   if (run_.plan) {
     const auto& peaks = step.plan.peaks ? *step.plan.peaks : run_.plan->peaks();
     metrics.predicted_allocated_peak_bytes = peaks.allocated_bytes;
-    metrics.predicted_peak_bytes = peaks.reserved_bytes;
+    metrics.predicted_reserved_peak_bytes = peaks.reserved_bytes;
   }
-  peaks_.update(completed.memory);
+  device_peaks_.update(completed.memory);
   if (const auto free = metrics.device_free_bytes) {
-    peaks_.update_free(*free, metrics.reserved_bytes);
+    device_peaks_.update_free_bytes(*free, metrics.reserved_bytes);
   }
 }
 
@@ -349,9 +350,9 @@ void TrainingLoop::finish_pending_report() {
   metrics.skipped_steps = run_.state.skipped_steps;
   metrics.rank_wait_seconds = ranks_.wait_seconds();
   callbacks_.on_step(report);
-  memory_watch_.observe(report);
-  gradient_watch_.observe(report);
-  anomaly_watch_.observe(report);  // last, since it may throw
+  memory_watch_.observe_step(report);
+  gradient_watch_.observe_step(report);
+  anomaly_watch_.observe_step(report);  // last, since it may throw
 }
 
 bool TrainingLoop::is_save_step() const {
@@ -360,8 +361,8 @@ bool TrainingLoop::is_save_step() const {
 
 void TrainingLoop::save(bool is_last) {
   saver_.save(/*continues=*/!is_last && !has_finished_steps());
-  run_predictions([this](SamplePredictions& predictions) { predictions.after_checkpoint(run_.state.step); });
-  runner_->release_device_memory();  // of the predictions
+  run_predictions([this](SamplePredictions& predictions) { predictions.on_checkpoint_saved(run_.state.step); });
+  step_runner_->release_device_memory();  // of the predictions
 }
 
 void TrainingLoop::report_event(report::EventKind kind, std::string message, std::vector<std::string> ids) {

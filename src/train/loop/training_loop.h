@@ -46,7 +46,7 @@ class TrainingLoop {
 
   /// Destroys the loader and the look-ahead after the last step, so that no thread prefetches
   /// samples.
-  void end_steps();
+  void stop_prefetching();
 
   /// Returns whether all steps are done. With training.epochs the run may end earlier: samples that
   /// turn out to be bad during the run shorten the epochs.
@@ -59,7 +59,7 @@ class TrainingLoop {
   /// Returns whether to save now. If all ranks write a checkpoint together, returns rank 0's
   /// decision, because `wants_save` may differ between ranks: evaluation results differ by
   /// rounding, and a stop may reach only some ranks during an evaluation.
-  bool should_all_save(bool wants_save) const;
+  bool should_save_on_all_ranks(bool wants_save) const;
 
   /// Evaluates the model. Returns nullopt if a stop was requested meanwhile.
   std::optional<report::EvaluationMetrics> evaluate();
@@ -70,7 +70,7 @@ class TrainingLoop {
   void run_predictions(const Action& action);
 
   /// Returns whether a stop was requested on any rank. A collective: all ranks must call it.
-  bool is_stop_requested() const { return ranks_.any_rank_stops(stop_signal() != 0); }
+  bool is_stop_requested() const { return ranks_.any_rank_stops(get_stop_signal() != 0); }
 
   /// Returns whether the run ends after the newest step, the same on all ranks. Evaluation results
   /// differ between machines by rounding, so the early stop of one rank stops all.
@@ -78,7 +78,7 @@ class TrainingLoop {
 
   /// Returns the learning rates of a step whose gradients are computed. First waits for the results
   /// of the previous step, since the schedule does not advance if that step was skipped.
-  engine::LearningRates compute_rates(const PlannedStep& step);
+  engine::LearningRates compute_step_learning_rates(const PlannedStep& step);
 
   /// Updates state, ledger and metrics after a step. Its loss is not known yet.
   void record_step(const PlannedStep& step, const CompletedStep& completed,
@@ -113,8 +113,8 @@ class TrainingLoop {
   MemoryWatch memory_watch_{device_, memory::get_host_limit_bytes(), callbacks_};
   AnomalyWatch anomaly_watch_{callbacks_};
   GradientWatch gradient_watch_{callbacks_, describe_trained_parts(run_.model->parameters()), run_.has_media};
-  data::NewNoticeLogger new_notices_;
-  std::optional<SamplePredictions> predictions_;
+  data::NewNoticeLogger notice_logger_;
+  std::optional<SamplePredictions> sample_predictions_;
   std::optional<PeriodicEvaluation> periodic_evaluation_;
   RunSaver saver_{config_, run_, ranks_, [this](int64_t step, const std::filesystem::path& folder) {
                     callbacks_.on_event({.step = step,
@@ -122,7 +122,7 @@ class TrainingLoop {
                                          .message = fmt::format("checkpoint: {}", folder.string())});
                   }};
   const engine::Consensus& consensus_ = ranks_.consensus();
-  std::optional<StepRunner> runner_;  // set while steps run
+  std::optional<StepRunner> step_runner_;  // set while steps run
   std::optional<LookAheadSummary> look_ahead_summary_;
   std::optional<PendingReport> pending_report_;  // of the newest step, until its results have arrived
   const bool trains_vision_tower_ = is_component_trained(run_.model->parameters(), nn::Component::kVisionTower);
@@ -131,7 +131,7 @@ class TrainingLoop {
   int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;  // duration of the newest step; 0 before the second
   StepTimes step_times_;
-  DevicePeaks peaks_{device_};
+  DevicePeaks device_peaks_{device_};
   std::optional<double> last_loss_;  // of the newest reported step
 };
 

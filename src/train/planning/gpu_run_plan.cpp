@@ -22,7 +22,7 @@ constexpr size_t kTimedSteps = 6;
 
 }  // namespace
 
-void StepTimes::record(const PlannedStep& step, const CompletedStep& completed, double seconds) {
+void StepTimes::record_step(const PlannedStep& step, const CompletedStep& completed, double seconds) {
   if (completed.failed_attempts > 0 || completed.layout != step.layout) {
     steps_.clear();  // the time of a repeated step cannot be attributed to one layout
     return;
@@ -33,8 +33,9 @@ void StepTimes::record(const PlannedStep& step, const CompletedStep& completed, 
   if (steps_.size() > kTimedSteps) steps_.pop_front();
 }
 
-std::optional<double> StepTimes::compute_ratio(const planner::Job& job, const planner::StepConfig& step_config,
-                                               const planner::VirtualGpu& virtual_gpu) const {
+std::optional<double> StepTimes::compute_measured_to_predicted_ratio(const planner::Job& job,
+                                                                     const planner::StepConfig& step_config,
+                                                                     const planner::VirtualGpu& virtual_gpu) const {
   if (steps_.size() < kTimedSteps) return std::nullopt;
   planner::DryRunProcess process(job, virtual_gpu);
   double measured_seconds = 0;
@@ -116,10 +117,10 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   if (oversized_micro_batch) {
     spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are split",
                  *oversized_micro_batch);
-    plan_.best.step_config.micro_batch_size = *oversized_micro_batch;
+    plan_.best_estimate.step_config.micro_batch_size = *oversized_micro_batch;
     has_oversized_micro_batch_ = true;
   }
-  step_config_ = plan_.best.step_config;
+  step_config_ = plan_.best_estimate.step_config;
   if (plan_.split) saved_plan_ = {.step_config = step_config_, .limit_bytes = plan_.limit.limit_bytes};
   if (plan_.split) saved_plan_->step_config.memory_costs = plan_.split->table;
   if (saved_plan && saved_plan->step_config.memory_costs && !config.training.micro_batch_size) saved_plan_ = saved_plan;
@@ -147,9 +148,9 @@ planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const 
   request.limit_bytes = plan_.limit.limit_bytes;
   // Evaluations of at most the peak of training do not enlarge the allocator's pool.
   request.target_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
-  evaluation_ = planner::plan_evaluation(request, planner::make_virtual_gpu(plan_.target));
+  evaluation_plan_ = planner::plan_evaluation(request, planner::make_virtual_gpu(plan_.target));
   write();
-  return *evaluation_;
+  return *evaluation_plan_;
 }
 
 LookAheadSettings GpuRunPlan::make_look_ahead_settings() const {
@@ -157,13 +158,13 @@ LookAheadSettings GpuRunPlan::make_look_ahead_settings() const {
           .step_config = step_config(),
           .target = planner::make_virtual_gpu(plan_.target),
           .limit_bytes = plan_.limit.limit_bytes,
-          .is_lockstep = planner::is_on_virtual_gpu() && !vgpu::find_interface()->has_launch_latency()};
+          .is_lockstep = planner::is_on_virtual_gpu() && !vgpu::find_virtual_gpu_interface()->has_launch_latency()};
 }
 
-void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, int64_t device_used_bytes, int64_t steps,
-                                 const LookAheadSummary* look_ahead) const {
+void GpuRunPlan::report_measurements(const memory::DeviceMemoryStats& measured_memory, int64_t device_used_bytes,
+                                     int64_t steps, const LookAheadSummary* look_ahead) const {
   const auto planned_peaks = plan_.peaks();
-  const int64_t retries = memory::get_allocation_retries(device_);
+  const int64_t retries = memory::get_num_alloc_retries(device_);
   spdlog::info(
       "peak device memory: {:.2f} GB allocated (planned: {:.2f}), {:.2f} GB reserved (planned: {:.2f}); {} allocations "
       "were retried",
@@ -179,12 +180,12 @@ void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, in
         "look-ahead: {} of {} steps predicted, {} split before they failed; reserved memory within {:.2f} % of the "
         "prediction; {:.3f} CPU seconds per step",
         look_ahead->steps, look_ahead->steps + look_ahead->late_steps, look_ahead->split_steps,
-        100 * look_ahead->worst_error,
+        100 * look_ahead->max_relative_error,
         look_ahead->cpu_seconds / static_cast<double>(std::max<int64_t>(1, look_ahead->steps)));
     nlohmann::ordered_json look_ahead_json{
-        {"forecast_steps", look_ahead->steps},     {"late_steps", look_ahead->late_steps},
-        {"split_steps", look_ahead->split_steps},  {"unfit_steps", look_ahead->unfit_steps},
-        {"worst_error", look_ahead->worst_error},  {"cpu_seconds", look_ahead->cpu_seconds},
+        {"forecast_steps", look_ahead->steps},           {"late_steps", look_ahead->late_steps},
+        {"split_steps", look_ahead->split_steps},        {"unfit_steps", look_ahead->unfit_steps},
+        {"worst_error", look_ahead->max_relative_error}, {"cpu_seconds", look_ahead->cpu_seconds},
         {"wait_seconds", look_ahead->wait_seconds}};
     // Aliases keep scripts working that read the fields of older versions.
     io::add_field_aliases(look_ahead_json, {{"forecast_steps", "foreseen_steps"},
@@ -197,14 +198,14 @@ void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, in
   write(json);
 }
 
-void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::DeviceMemory& measured_memory,
+void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::DeviceMemoryStats& measured_memory,
                                      const StepTimes& times) const {
   if (planner::is_on_virtual_gpu()) return;
   const auto file = find_past_runs_file();
   if (file.empty()) return;
   constexpr int64_t kMaxContextRatio =
       2;  // a context this much larger than expected includes other processes; not tuned
-  PastRuns measured_runs{.runs = 1};
+  PastRuns measured_runs{.num_runs = 1};
   if (plan_.target.other_process_bytes == 0 && context_bytes > 0 &&
       context_bytes <= kMaxContextRatio * plan_.target.gpu->context_bytes) {
     measured_runs.context_bytes = context_bytes;
@@ -215,7 +216,7 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
   }
   try {
     measured_runs.step_time_ratio =
-        times.compute_ratio(plan_.job, step_config(), planner::make_virtual_gpu(plan_.target));
+        times.compute_measured_to_predicted_ratio(plan_.job, step_config(), planner::make_virtual_gpu(plan_.target));
   } catch (const std::exception& error) {
     spdlog::info("step times are not saved for later plans: {}", error.what());
   }
@@ -225,7 +226,7 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
 void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
   if (!is_writer_) return;
   nlohmann::ordered_json json = plan_.to_json();
-  if (evaluation_) json["evaluation"] = evaluation_->to_json();
+  if (evaluation_plan_) json["evaluation"] = evaluation_plan_->to_json();
   if (past_runs_) json["past_runs"] = past_runs_->to_json();
   if (!measurements.is_null()) json["measured"] = measurements;
   io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");

@@ -30,13 +30,14 @@ class StepTimes {
  public:
   /// Records a step. `seconds`: time from its start to the start of the next one, including the
   /// wait for data. A step that was repeated or split discards all recorded steps.
-  void record(const PlannedStep& step, const CompletedStep& completed, double seconds);
+  void record_step(const PlannedStep& step, const CompletedStep& completed, double seconds);
 
   /// Returns the measured seconds divided by the predicted seconds. Predicts by dry runs on
   /// `virtual_gpu` in a child process. Returns nullopt if fewer than 6 steps are recorded. Throws
   /// the errors of planner::DryRunProcess.
-  std::optional<double> compute_ratio(const planner::Job& job, const planner::StepConfig& step_config,
-                                      const planner::VirtualGpu& virtual_gpu) const;
+  std::optional<double> compute_measured_to_predicted_ratio(const planner::Job& job,
+                                                            const planner::StepConfig& step_config,
+                                                            const planner::VirtualGpu& virtual_gpu) const;
 
  private:
   struct TimedStep {
@@ -95,14 +96,14 @@ class GpuRunPlan {
   /// Logs the measured memory next to the planned memory, and adds it to plan.json. `steps`:
   /// completed steps of the run. `device_used_bytes`: maximum bytes of the GPU that all processes
   /// used at the end of a step. `look_ahead`: null if the run had none.
-  void report_measured(const memory::DeviceMemory& measured_memory, int64_t device_used_bytes, int64_t steps,
-                       const LookAheadSummary* look_ahead) const;
+  void report_measurements(const memory::DeviceMemoryStats& measured_memory, int64_t device_used_bytes, int64_t steps,
+                           const LookAheadSummary* look_ahead) const;
 
   /// Records measurements for later plans on this machine (train/past_runs.h): the reserved peak,
   /// the step times, and `context_bytes`, the process's GPU memory outside PyTorch's allocator.
   /// Ignores context_bytes if they may include memory of other processes. Dry-runs steps, which
   /// takes seconds. Logs failures; throws nothing.
-  void record_measurements(int64_t context_bytes, const memory::DeviceMemory& measured_memory,
+  void record_measurements(int64_t context_bytes, const memory::DeviceMemoryStats& measured_memory,
                            const StepTimes& times) const;
 
  private:
@@ -117,7 +118,7 @@ class GpuRunPlan {
   planner::Plan plan_;
   planner::StepConfig step_config_;
   std::optional<SavedPlan> saved_plan_;
-  std::optional<planner::EvaluationPlan> evaluation_;
+  std::optional<planner::EvaluationPlan> evaluation_plan_;
 };
 
 /// Warns that a run has no plan because of `failure`, and configures the allocator of `device`.

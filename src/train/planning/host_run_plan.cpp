@@ -27,7 +27,7 @@ using planner::CpuMemoryLimit;
 using planner::CpuPlan;
 using planner::CpuPlanRequest;
 
-std::string format_gb(int64_t bytes) {
+std::string format_gigabytes(int64_t bytes) {
   // Below 0.01 GB, two decimals of a GB would show 0.00.
   if (bytes > 0 && bytes < 10'000'000) return fmt::format("{:.2f} MB", static_cast<double>(bytes) / 1e6);
   return fmt::format("{:.2f} GB", to_gigabytes(bytes));
@@ -51,7 +51,7 @@ std::string describe_step_config(const planner::StepConfig& step_config, const C
 }
 
 /// Returns the step configuration as key=value arguments of a command.
-std::string format_settings(const planner::StepConfig& step_config) {
+std::string format_step_settings(const planner::StepConfig& step_config) {
   return fmt::format(
       "training.micro_batch_size={} memory.recompute={} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
       step_config.micro_batch_size, planner::RecomputeOption::from_blocks(step_config.recompute).text,
@@ -59,7 +59,7 @@ std::string format_settings(const planner::StepConfig& step_config) {
 }
 
 std::string describe_limit(const CpuMemoryLimit& limit) {
-  return fmt::format("{} ({}), of which {:.0f} % are kept free", format_gb(limit.available.bytes),
+  return fmt::format("{} ({}), of which {:.0f} % are kept free", format_gigabytes(limit.available.bytes),
                      limit.available.limit_source, limit.margin_percent);
 }
 
@@ -74,11 +74,11 @@ int64_t round_up_resident_bytes(int64_t bytes) {
 /// Returns an upper bound of the samples per step of this rank. A step of packs has twice the mean
 /// number: packs of small samples have more. Not tuned.
 int64_t compute_max_samples_per_step(const planner::Workload& workload) {
-  return workload.packed ? 2 * workload.samples_per_rank() : workload.samples_per_rank();
+  return workload.packing ? 2 * workload.samples_per_rank() : workload.samples_per_rank();
 }
 
 /// Returns for example "sample s0 of 20,011 tokens and 2 images".
-std::string describe_sample(const planner::SampleBatch& sample) {
+std::string describe_largest_sample(const planner::SampleBatch& sample) {
   const data::SampleShape& shape = sample.shapes.front();
   std::string text = fmt::format("sample {} of {}", sample.first_sample_id, pluralize(shape.tokens, "token"));
   if (shape.num_media > 0) text += " and " + data::describe_media(shape);
@@ -92,15 +92,15 @@ std::string format_does_not_fit_error(const CpuPlan& plan) {
   std::string text = fmt::format(
       "model.path: {} does not fit in host memory: a step needs at least {} ({}, with {}; tensors of {}, {} in "
       "addition), and this process may use {}",
-      plan.model, format_gb(plan.total_bytes()), describe_step_config(plan.step_config, plan),
-      describe_sample(plan.worst_batch), format_gb(plan.peak_bytes), format_gb(plan.total_bytes() - plan.peak_bytes),
-      describe_limit(plan.limit));
+      plan.model, format_gigabytes(plan.total_bytes()), describe_step_config(plan.step_config, plan),
+      describe_largest_sample(plan.worst_batch), format_gigabytes(plan.peak_bytes),
+      format_gigabytes(plan.total_bytes() - plan.peak_bytes), describe_limit(plan.limit));
   if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
-    return text + fmt::format("; request {} of memory, or use a smaller model", format_gb(required_bytes));
+    return text + fmt::format("; request {} of memory, or use a smaller model", format_gigabytes(required_bytes));
   text += "; it fits with";
   for (const auto& suggestion : plan.suggestions) text += "\n  " + suggestion.text();
-  return text + fmt::format("\nor with {} of memory for this process", format_gb(required_bytes));
+  return text + fmt::format("\nor with {} of memory for this process", format_gigabytes(required_bytes));
 }
 
 /// Returns the part of one of `ranks` ranks on this machine: its own memory, and an equal part of
@@ -123,7 +123,7 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
   const planner::CpuMemoryNeeds needs{
       .process_bytes =
           round_up_resident_bytes(memory::get_resident_bytes() + io::get_row_group_memory().compute_additional_bytes()),
-      .sample_bytes = compute_largest_sample_bytes(workload.worst_batches),
+      .largest_sample_bytes = compute_largest_sample_bytes(workload.worst_batches),
       .decode_bytes = decode_bytes,
       .samples_per_step = compute_max_samples_per_step(workload),
       .world_size = ranks.world_size(),
@@ -141,7 +141,7 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
       .mode = base_request.mode,
       .available = available,
       .limit_gigabytes = base_request.limit_gigabytes,
-      .needs = needs,
+      .memory_needs = needs,
       .workload = base_request.workload,
       .constraints = base_request.constraints,
       .max_micro_batch_size = compute_max_micro_batch_size(config, base_request.workload.world_size),
@@ -153,7 +153,7 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
   if (const auto past_runs = load_past_runs(find_past_runs_file(), describe_cpu_environment())) {
     spdlog::info("host memory: {}", past_runs->description());
   }
-  spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", format_gb(plan_->total_bytes()),
+  spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", format_gigabytes(plan_->total_bytes()),
                describe_limit(plan_->limit), describe_step_config(saved_plan_.step_config, *plan_),
                plan_->planning_stats.seconds);
 }
@@ -183,7 +183,7 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
     spdlog::warn(
         "host memory: planning failed ({}); the run continues with the least memory: single samples, everything "
         "recomputed, except for what the configuration fixes; steps above {} are split",
-        get_first_line(error.what()), format_gb(limit.available.bytes));
+        get_first_line(error.what()), format_gigabytes(limit.available.bytes));
     // More blocks than any model has, since the model is not built yet.
     constexpr int64_t kAllBlocks = 1'000'000;
     saved_plan_.step_config =
@@ -200,20 +200,21 @@ void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_spl
   enforced_limit_bytes_ = std::min(enforced_limit_bytes_, saved_plan.limit_bytes);
   if (current_limit_bytes >= saved_plan.limit_bytes) return;
   const std::string limit_text = plan_ ? fmt::format("this process may use {}", describe_limit(plan_->limit))
-                                       : fmt::format("its tensors may use {}", format_gb(current_limit_bytes));
+                                       : fmt::format("its tensors may use {}", format_gigabytes(current_limit_bytes));
   if (plan_ && plan_->needed_bytes() > current_limit_bytes && !allow_splits) {
     const CpuPlan smaller_plan = planner::make_cpu_plan(request);
     if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_does_not_fit_error(smaller_plan));
-    throw UserError(ExitCode::kDoesNotFit,
-                    fmt::format("host memory: the run uses {}, which need {} in total, and {}; provide as much memory "
-                                "again, or continue in smaller micro-batches, which changes rounding: {}",
-                                describe_step_config(saved_plan_.step_config, *plan_), format_gb(plan_->total_bytes()),
-                                limit_text, format_settings(smaller_plan.step_config)));
+    throw UserError(
+        ExitCode::kDoesNotFit,
+        fmt::format("host memory: the run uses {}, which need {} in total, and {}; provide as much memory "
+                    "again, or continue in smaller micro-batches, which changes rounding: {}",
+                    describe_step_config(saved_plan_.step_config, *plan_), format_gigabytes(plan_->total_bytes()),
+                    limit_text, format_step_settings(smaller_plan.step_config)));
   }
   spdlog::warn(
       "host memory: the run was planned for tensors of {}, and {}, so tensors of {}; it continues with the same "
       "micro-batches, and splits steps that do not fit",
-      format_gb(saved_plan.limit_bytes), limit_text, format_gb(current_limit_bytes));
+      format_gigabytes(saved_plan.limit_bytes), limit_text, format_gigabytes(current_limit_bytes));
 }
 
 planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
@@ -226,28 +227,28 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
       const auto& shapes = plan_->worst_batch.shapes;
       planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
     }
-    const int64_t sample_bytes = compute_largest_sample_bytes(request.worst_batches);
+    const int64_t largest_sample_bytes = compute_largest_sample_bytes(request.worst_batches);
     // Samples that workers decode, a batch that waits, and a batch that is evaluated.
-    evaluation_samples_bytes_ = config.data.num_workers * (sample_bytes + evaluation_set.decode_bytes()) +
-                                2 * request.batch_size.value_or(kMaxCpuEvalBatchSize) * sample_bytes;
+    evaluation_samples_bytes_ = config.data.num_workers * (largest_sample_bytes + evaluation_set.decode_bytes()) +
+                                2 * request.batch_size.value_or(kMaxCpuEvalBatchSize) * largest_sample_bytes;
     request.target_bytes = request.limit_bytes = enforced_limit_bytes_ - evaluation_samples_bytes_;
     plan = planner::plan_cpu_evaluation(request);
-    evaluation_samples_bytes_ =
-        config.data.num_workers * (sample_bytes + evaluation_set.decode_bytes()) + 2 * plan.batch_size * sample_bytes;
-    evaluation_prefetch_bytes_ = std::max<int64_t>(1, plan.batch_size * sample_bytes);
-    evaluation_ = plan;
+    evaluation_samples_bytes_ = config.data.num_workers * (largest_sample_bytes + evaluation_set.decode_bytes()) +
+                                2 * plan.batch_size * largest_sample_bytes;
+    evaluation_prefetch_bytes_ = std::max<int64_t>(1, plan.batch_size * largest_sample_bytes);
+    evaluation_plan_ = plan;
     write();
   }
   return plan;
 }
 
-std::unique_ptr<memory::HostBudget::Limit> HostRunPlan::make_evaluation_limit() {
-  return std::make_unique<memory::HostBudget::Limit>(
+std::unique_ptr<memory::HostBudget::ScopedLimit> HostRunPlan::make_evaluation_limit() {
+  return std::make_unique<memory::HostBudget::ScopedLimit>(
       budget_, std::max<int64_t>(0, enforced_limit_bytes_ - evaluation_samples_bytes_));
 }
 
-std::unique_ptr<memory::HostBudget::Limit> HostRunPlan::make_allocation_limit() {
-  return std::make_unique<memory::HostBudget::Limit>(budget_, enforced_limit_bytes_);
+std::unique_ptr<memory::HostBudget::ScopedLimit> HostRunPlan::make_allocation_limit() {
+  return std::make_unique<memory::HostBudget::ScopedLimit>(budget_, enforced_limit_bytes_);
 }
 
 int64_t HostRunPlan::remaining_bytes() const {
@@ -255,31 +256,32 @@ int64_t HostRunPlan::remaining_bytes() const {
   return std::max<int64_t>(0, plan_->limit.available.bytes - plan_->limit.margin_bytes - plan_->total_bytes());
 }
 
-void HostRunPlan::report_measured(int64_t steps) const {
+void HostRunPlan::report_measurements(int64_t steps) const {
   const int64_t resident_bytes = memory::get_peak_resident_bytes();
   std::string planned_tensors, planned_total;
   if (plan_) {
-    planned_tensors = fmt::format(" (planned for the worst batch: {})", format_gb(plan_->peak_bytes));
-    planned_total = fmt::format(" (planned: {}{})", format_gb(plan_->total_bytes()),
-                                copy_bytes_ > 0 ? ", and copies of checkpoints of " + format_gb(copy_bytes_) : "");
+    planned_tensors = fmt::format(" (planned for the worst batch: {})", format_gigabytes(plan_->peak_bytes));
+    planned_total =
+        fmt::format(" (planned: {}{})", format_gigabytes(plan_->total_bytes()),
+                    copy_bytes_ > 0 ? ", and copies of checkpoints of " + format_gigabytes(copy_bytes_) : "");
   }
   spdlog::info("peak host memory: tensors of {}{}, {} resident{}; {} allocations would have exceeded the limit",
-               format_gb(budget_.peak_bytes()), planned_tensors, format_gb(resident_bytes), planned_total,
-               budget_.num_rejected());
+               format_gigabytes(budget_.peak_bytes()), planned_tensors, format_gigabytes(resident_bytes), planned_total,
+               budget_.num_rejected_allocations());
   write({{"allocated_peak_bytes", budget_.peak_bytes()},
          {"resident_peak_bytes", resident_bytes},
          {"checkpoint_copies_bytes", copy_bytes_},
-         {"refused_allocations", budget_.num_rejected()},
+         {"refused_allocations", budget_.num_rejected_allocations()},
          {"steps", steps}});
   if (!plan_ || !is_writer_ || steps == 0) return;
   const double ratio = static_cast<double>(resident_bytes) / static_cast<double>(plan_->total_bytes() + copy_bytes_);
-  record_run(find_past_runs_file(), describe_cpu_environment(), {.runs = 1, .peak_ratio = ratio});
+  record_run(find_past_runs_file(), describe_cpu_environment(), {.num_runs = 1, .peak_ratio = ratio});
 }
 
 void HostRunPlan::write(const nlohmann::ordered_json& measurements) const {
   if (!plan_ || !is_writer_) return;
   nlohmann::ordered_json json = plan_->to_json();
-  if (evaluation_) json["evaluation"] = evaluation_->to_json();
+  if (evaluation_plan_) json["evaluation"] = evaluation_plan_->to_json();
   if (!measurements.is_null()) json["measured"] = measurements;
   io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");
 }

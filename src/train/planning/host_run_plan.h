@@ -53,10 +53,10 @@ class HostRunPlan {
 
   /// Returns a guard for training steps. While it exists, an allocation of a tensor that exceeds
   /// the limit fails as out of memory. Must not outlive this object.
-  std::unique_ptr<memory::HostBudget::Limit> make_allocation_limit();
+  std::unique_ptr<memory::HostBudget::ScopedLimit> make_allocation_limit();
   /// Returns such a guard for evaluations. Its limit is lower by the memory of decoded evaluation
   /// samples.
-  std::unique_ptr<memory::HostBudget::Limit> make_evaluation_limit();
+  std::unique_ptr<memory::HostBudget::ScopedLimit> make_evaluation_limit();
 
   /// Returns the planned maximum of the process in bytes; 0 if planning failed.
   int64_t planned_bytes() const { return plan_ ? plan_->total_bytes() : 0; }
@@ -64,15 +64,15 @@ class HostRunPlan {
   int64_t remaining_bytes() const;
   /// Returns a guard. While it exists, new tensors do not count towards the limit. For the copies
   /// of a checkpoint, which take remaining_bytes() instead. Must not outlive this object.
-  std::unique_ptr<memory::HostBudget::Pause> pause_accounting() {
-    return std::make_unique<memory::HostBudget::Pause>(budget_);
+  std::unique_ptr<memory::HostBudget::ScopedPause> pause_accounting() {
+    return std::make_unique<memory::HostBudget::ScopedPause>(budget_);
   }
   /// Records the bytes of a checkpoint's copies, which the plan does not include.
-  void record_copies(int64_t bytes) { copy_bytes_ = std::max(copy_bytes_, bytes); }
+  void record_copy_bytes(int64_t bytes) { copy_bytes_ = std::max(copy_bytes_, bytes); }
 
   /// Logs the measured memory next to the planned memory, adds it to plan.json, and records it for
   /// later runs (train/past_runs.h). `steps`: completed steps of the run.
-  void report_measured(int64_t steps) const;
+  void report_measurements(int64_t steps) const;
 
  private:
   void make_plan(const Config& config, planner::CpuPlanRequest request, const planner::CpuMemoryLimit& limit,
@@ -87,7 +87,7 @@ class HostRunPlan {
   std::optional<planner::SplitPlan> split_plan_;
   int64_t enforced_limit_bytes_ = 0;  // limit on tensors, lowered to the available memory
   int64_t prefetch_bytes_ = 0;
-  std::optional<planner::EvaluationPlan> evaluation_;
+  std::optional<planner::EvaluationPlan> evaluation_plan_;
   int64_t evaluation_prefetch_bytes_ = 0;
   int64_t evaluation_samples_bytes_ = 0;  // bytes of decoded evaluation samples until they are tensors of a batch
   int64_t copy_bytes_ = 0;                // largest copies of a checkpoint

@@ -74,8 +74,8 @@ EnvironmentEntry parse_entry(const nlohmann::json& json, const std::filesystem::
   };
   EnvironmentEntry entry{
       .environment = {get_name("device"), get_name("driver"), get_name("libtorch"), get_name("host")}, .past_runs = {}};
-  entry.past_runs.runs = get_number("runs", int64_t{1}, kMaxRuns).value_or(1);
-  entry.past_runs.last_date = get_name("last");
+  entry.past_runs.num_runs = get_number("runs", int64_t{1}, kMaxRuns).value_or(1);
+  entry.past_runs.last_run_date = get_name("last");
   entry.past_runs.context_bytes = get_number("context_bytes", int64_t{1}, kMaxContextBytes);
   entry.past_runs.step_time_ratio = get_number("step_time_ratio", 1 / kMaxRatio, kMaxRatio);
   entry.past_runs.peak_ratio = get_number("peak_ratio", 1 / kMaxRatio, kMaxRatio);
@@ -136,10 +136,10 @@ class FileLock {
       : descriptor_(
             open((file.string() + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)) {
     const auto deadline = std::chrono::steady_clock::now() + kLockTimeout;
-    constexpr std::chrono::milliseconds kPause{20};
+    constexpr std::chrono::milliseconds kLockRetryPause{20};
     while (descriptor_ >= 0 && io::lock_file(descriptor_) != 0) {
       if (std::chrono::steady_clock::now() > deadline) return;
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kLockRetryPause);
     }
     is_locked_ = descriptor_ >= 0;
   }
@@ -183,8 +183,8 @@ RunEnvironment describe_cpu_environment() {
 }
 
 PastRuns PastRuns::combine(const PastRuns& newer) const {
-  PastRuns combined{.runs = std::min(kMaxRuns, runs + newer.runs),
-                    .last_date = newer.last_date,
+  PastRuns combined{.num_runs = std::min(kMaxRuns, num_runs + newer.num_runs),
+                    .last_run_date = newer.last_run_date,
                     .context_bytes = max_if_any(context_bytes, newer.context_bytes),
                     .step_time_ratio = newer.step_time_ratio ? newer.step_time_ratio : step_time_ratio,
                     .peak_ratio = max_if_any(peak_ratio, newer.peak_ratio)};
@@ -195,19 +195,20 @@ PastRuns PastRuns::combine(const PastRuns& newer) const {
 }
 
 nlohmann::ordered_json PastRuns::to_json() const {
-  const auto or_null = [](const auto& value) {
+  const auto to_json_or_null = [](const auto& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
-  return {{"runs", runs},
-          {"last", last_date},
-          {"context_bytes", or_null(context_bytes)},
-          {"step_time_ratio", or_null(step_time_ratio)},
-          {"peak_ratio", or_null(peak_ratio)}};
+  return {{"runs", num_runs},
+          {"last", last_run_date},
+          {"context_bytes", to_json_or_null(context_bytes)},
+          {"step_time_ratio", to_json_or_null(step_time_ratio)},
+          {"peak_ratio", to_json_or_null(peak_ratio)}};
 }
 
 std::string PastRuns::description() const {
-  std::string text = fmt::format("{} on this machine, the last on {}",
-                                 runs == 1 ? "one run" : format_with_commas(runs) + " runs", to_printable(last_date));
+  std::string text =
+      fmt::format("{} on this machine, the last on {}",
+                  num_runs == 1 ? "one run" : format_with_commas(num_runs) + " runs", to_printable(last_run_date));
   if (context_bytes) {
     text += fmt::format("; CUDA used {:.2f} GB in addition to PyTorch's memory, which this plan includes",
                         to_gigabytes(*context_bytes));
@@ -222,17 +223,19 @@ std::string PastRuns::description() const {
 }
 
 std::filesystem::path find_past_runs_file() {
-  const auto get_variable = [](const char* name) -> std::string_view {
+  const auto get_environment_variable = [](const char* name) -> std::string_view {
     const char* const value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  const auto override_path = get_variable("VLMTRAIN_PAST_RUNS");
+  const auto override_path = get_environment_variable("VLMTRAIN_PAST_RUNS");
   if (override_path == "off") return {};
   if (!override_path.empty()) return override_path;
-  constexpr const char* kFile = "vlmtrain/past_runs.json";
+  constexpr const char* kPastRunsPath = "vlmtrain/past_runs.json";
   // The XDG Base Directory Specification says that relative paths are ignored.
-  if (const std::filesystem::path state = get_variable("XDG_STATE_HOME"); state.is_absolute()) return state / kFile;
-  if (const std::filesystem::path home = get_variable("HOME"); home.is_absolute()) return home / ".local/state" / kFile;
+  if (const std::filesystem::path state = get_environment_variable("XDG_STATE_HOME"); state.is_absolute())
+    return state / kPastRunsPath;
+  if (const std::filesystem::path home = get_environment_variable("HOME"); home.is_absolute())
+    return home / ".local/state" / kPastRunsPath;
   return {};
 }
 
@@ -252,7 +255,7 @@ void record_run(const std::filesystem::path& file, const RunEnvironment& environ
     if (!lock.is_locked()) throw run_error("{} cannot be locked", file.string() + ".lock");
     auto entries = try_read_entries(file);
     EnvironmentEntry new_entry{environment, measured_run};
-    new_entry.past_runs.last_date = get_current_date();
+    new_entry.past_runs.last_run_date = get_current_date();
     const auto existing = std::ranges::find(entries, environment, &EnvironmentEntry::environment);
     if (existing != entries.end()) {
       new_entry.past_runs = existing->past_runs.combine(new_entry.past_runs);
@@ -270,13 +273,13 @@ void record_run(const std::filesystem::path& file, const RunEnvironment& environ
 void calibrate(planner::TargetGpu& target, const PastRuns& past_runs) {
   if (!past_runs.context_bytes) return;
   target.context_bytes =
-      target.context_measured ? std::max(target.context_bytes, *past_runs.context_bytes) : *past_runs.context_bytes;
-  target.context_measured = true;
+      target.is_context_measured ? std::max(target.context_bytes, *past_runs.context_bytes) : *past_runs.context_bytes;
+  target.is_context_measured = true;
 }
 
 void calibrate(planner::Plan& plan, const PastRuns& past_runs) {
   if (!past_runs.step_time_ratio) return;
-  scale_step_time(plan.best, *past_runs.step_time_ratio);
+  scale_step_time(plan.best_estimate, *past_runs.step_time_ratio);
   for (auto& estimate : plan.alternatives) scale_step_time(estimate, *past_runs.step_time_ratio);
   if (!plan.average_step) return;
   plan.average_step->step_seconds *= *past_runs.step_time_ratio;
@@ -287,7 +290,7 @@ void calibrate(planner::Plan& plan, const PastRuns& past_runs) {
 void calibrate(std::vector<planner::SavingsRow>& rows, const PastRuns& past_runs) {
   if (!past_runs.step_time_ratio) return;
   for (auto& row : rows) {
-    scale_step_time(row.single_sample, *past_runs.step_time_ratio);
+    scale_step_time(row.single_sample_estimate, *past_runs.step_time_ratio);
     if (row.best_estimate) scale_step_time(*row.best_estimate, *past_runs.step_time_ratio);
   }
 }

@@ -44,7 +44,7 @@ std::optional<engine::MaskLossWeights> get_mask_loss_weights(const Config& confi
 planner::Job make_job(const Config& config, const engine::TaskSettings& tasks) {
   return {.model = config.model.path,
           .precision = config.training.precision,
-          .frozen = make_frozen_parts(config.model),
+          .frozen_parts = make_frozen_parts(config.model),
           .lora = make_lora_settings(config),
           .quantization = resolve_quantization(config),
           .disabled_kernels = find_disabled_kernels(config.training),
@@ -58,7 +58,7 @@ planner::PlanRequest build_plan_request(const Config& config, planner::Job job, 
   return {.model = config.model.path,
           .job = std::move(job),
           .chooses_sharding = !config.distributed.sharding &&
-                              config.training.balance.gradient_conflicts != engine::GradientConflicts::kPcGrad,
+                              config.training.balance.gradient_conflicts != engine::GradientConflictMethod::kPcGrad,
           .target = std::move(target),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,
@@ -86,12 +86,12 @@ planner::Workload make_workload(const data::SampleIndex& sample_index, const dat
   planner::Workload workload{
       .worst_batches = {}, .global_batch_size = config.training.global_batch_size, .world_size = world_size};
   if (order.settings().packs) {
-    workload.packed = planner::PackedSamples{.samples_per_pack = compute_samples_per_pack(order),
-                                             .fixed_micro_batch_size = config.training.micro_batch_size.value_or(0)};
+    workload.packing = planner::PackedSamples{.samples_per_pack = compute_samples_per_pack(order),
+                                              .fixed_micro_batch_size = config.training.micro_batch_size.value_or(0)};
   }
   const int64_t samples = workload.samples_per_rank();
   workload.sampled_steps = data::simulate_steps(order, sample_index.shapes, workload.global_batch_size,
-                                                planner::num_steps_to_sample(samples), workload.world_size);
+                                                planner::compute_num_sampled_steps(samples), workload.world_size);
   workload.worst_batches = planner::find_worst_batches(sample_index, samples);
   return workload;
 }
@@ -165,7 +165,7 @@ planner::EvaluationPlan plan_host_evaluation(const Config& config, planner::Eval
   request.max_batch_size = kMaxCpuEvalBatchSize;
   const planner::CpuMemoryNeeds needs{
       .process_bytes = memory::get_resident_bytes() + io::get_row_group_memory().compute_additional_bytes(),
-      .sample_bytes = compute_largest_sample_bytes(request.worst_batches),
+      .largest_sample_bytes = compute_largest_sample_bytes(request.worst_batches),
       .decode_bytes = decode_bytes,
       .samples_per_step = request.batch_size.value_or(kMaxCpuEvalBatchSize),
       .loader_threads = config.data.num_workers};
@@ -185,7 +185,7 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
   const EvaluationSet evaluation_set(config, processor, /*cache=*/{});
   PlannedEvaluation result{.records = evaluation_set.records(),
                            .num_dropped = evaluation_set.num_dropped(),
-                           .notices_are_logged = evaluation_set.sample_index().is_complete,
+                           .are_notices_logged = evaluation_set.sample_index().is_complete,
                            .settings = {.device = device,
                                         .num_workers = config.data.num_workers,
                                         .generate_answers = config.evaluation.generate_answers,

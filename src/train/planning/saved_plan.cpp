@@ -9,7 +9,7 @@ namespace vlmtrain::train {
 namespace {
 
 /// Name of the field, and the name in checkpoints of older versions.
-constexpr io::FieldAlias kSelectiveField{"selective_language_blocks", "language_attention_kept"};
+constexpr io::FieldAlias kSelectiveBlocksField{"selective_language_blocks", "language_attention_kept"};
 
 }  // namespace
 
@@ -21,8 +21,8 @@ nlohmann::ordered_json SavedPlan::to_json(const char* limit_key) const {
                               {"loss_chunk_rows", step_config.loss_chunk_rows},
                               {limit_key, limit_bytes}};
   if (step_config.recompute.language_selective > 0) {
-    json[kSelectiveField.name] = step_config.recompute.language_selective;
-    io::add_field_aliases(json, {kSelectiveField});
+    json[kSelectiveBlocksField.name] = step_config.recompute.language_selective;
+    io::add_field_aliases(json, {kSelectiveBlocksField});
   }
   if (!step_config.copies_ahead) json["copies_ahead"] = false;
   if (step_config.memory_costs) json["costs"] = step_config.memory_costs->to_json();
@@ -37,7 +37,7 @@ SavedPlan SavedPlan::from_json(const nlohmann::ordered_json& json, const char* l
                                  .vision_tiles_per_pass = get_number("vision_tiles_per_pass"),
                                  .loss_chunk_rows = get_number("loss_chunk_rows")},
                  .limit_bytes = get_number(limit_key)};
-  if (const char* const name = io::find_field_name(json, kSelectiveField); json.contains(name)) {
+  if (const char* const name = io::find_field_name(json, kSelectiveBlocksField); json.contains(name)) {
     plan.step_config.recompute.language_selective = get_number(name);
   }
   if (json.contains("copies_ahead")) plan.step_config.copies_ahead = io::get<bool>(json, "copies_ahead", source);
@@ -49,12 +49,13 @@ SavedPlan SavedPlan::from_json(const nlohmann::ordered_json& json, const char* l
 
 planner::StepConstraints constrain_to_saved_config(const planner::StepConstraints& requested,
                                                    const planner::StepConfig& saved) {
-  planner::StepConstraints fixed = requested;
-  if (!fixed.micro_batch_size) fixed.micro_batch_size = saved.micro_batch_size;
-  if (fixed.recompute.is_auto()) fixed.recompute = planner::RecomputeOption::from_blocks(saved.recompute);
-  if (!fixed.vision_tiles_per_pass) fixed.vision_tiles_per_pass = saved.vision_tiles_per_pass;
-  if (!fixed.loss_chunk_rows) fixed.loss_chunk_rows = saved.loss_chunk_rows;
-  return fixed;
+  planner::StepConstraints fixed_constraints = requested;
+  if (!fixed_constraints.micro_batch_size) fixed_constraints.micro_batch_size = saved.micro_batch_size;
+  if (fixed_constraints.recompute.is_auto())
+    fixed_constraints.recompute = planner::RecomputeOption::from_blocks(saved.recompute);
+  if (!fixed_constraints.vision_tiles_per_pass) fixed_constraints.vision_tiles_per_pass = saved.vision_tiles_per_pass;
+  if (!fixed_constraints.loss_chunk_rows) fixed_constraints.loss_chunk_rows = saved.loss_chunk_rows;
+  return fixed_constraints;
 }
 
 }  // namespace vlmtrain::train

@@ -33,58 +33,59 @@ class Stopwatch {
 }  // namespace
 
 template <class Call>
-void CallbackList::call_all(const Call& call) {
+void CallbackList::call_all_callbacks(const Call& call) {
   const Stopwatch stopwatch(seconds_);
   for (const auto& callback : callbacks_) call(*callback);
 }
 
 void CallbackList::on_past_step(const nlohmann::json& line) {
-  call_all([&](Callback& callback) { callback.on_past_step(line); });
+  call_all_callbacks([&](Callback& callback) { callback.on_past_step(line); });
 }
 
 void CallbackList::on_step(const StepReport& step) {
-  call_all([&](Callback& callback) { callback.on_step(step); });
+  call_all_callbacks([&](Callback& callback) { callback.on_step(step); });
 }
 
 void CallbackList::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
-  call_all([&](Callback& callback) { callback.on_late_evaluation(step, evaluation); });
+  call_all_callbacks([&](Callback& callback) { callback.on_late_evaluation(step, evaluation); });
 }
 
 void CallbackList::on_event(const report::Event& event) {
-  call_all([&](Callback& callback) { callback.on_event(event); });
+  call_all_callbacks([&](Callback& callback) { callback.on_event(event); });
 }
 
 void CallbackList::on_prediction(const report::Prediction& prediction) {
-  call_all([&](Callback& callback) { callback.on_prediction(prediction); });
+  call_all_callbacks([&](Callback& callback) { callback.on_prediction(prediction); });
 }
 
 void CallbackList::on_end(bool succeeded) {
-  call_all([succeeded](Callback& callback) { callback.on_end(succeeded); });
+  call_all_callbacks([succeeded](Callback& callback) { callback.on_end(succeeded); });
 }
 
-MetricsFiles::MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples)
+MetricsFileCallback::MetricsFileCallback(const std::filesystem::path& run_folder, int64_t resumed_step,
+                                         bool log_samples)
     : metrics_(run_folder / "metrics.jsonl", resumed_step),
       events_(run_folder / "events.jsonl", resumed_step),
       predictions_(run_folder / "predictions.jsonl", resumed_step) {
   if (log_samples) samples_.emplace(run_folder / "samples.jsonl", resumed_step);
 }
 
-void MetricsFiles::on_step(const StepReport& step) {
+void MetricsFileCallback::on_step(const StepReport& step) {
   metrics_.append(step.metrics.to_json_line());
   if (samples_) {
     samples_->append(io::to_json_string(nlohmann::ordered_json{{"step", step.metrics.step}, {"ids", step.sample_ids}}));
   }
 }
 
-void MetricsFiles::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
-  metrics_.amend(step, "evaluation", evaluation.to_json());
+void MetricsFileCallback::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
+  metrics_.amend_line(step, "evaluation", evaluation.to_json());
 }
 
-void MetricsFiles::on_event(const report::Event& event) {
+void MetricsFileCallback::on_event(const report::Event& event) {
   events_.append(event.to_json_line());
 }
 
-void MetricsFiles::on_prediction(const report::Prediction& prediction) {
+void MetricsFileCallback::on_prediction(const report::Prediction& prediction) {
   predictions_.append(prediction.to_json_line());
 }
 
@@ -95,35 +96,35 @@ constexpr int64_t kNoStep = -1;
 
 }  // namespace
 
-EpochsFile::EpochsFile(const std::filesystem::path& run_folder) : run_folder_(run_folder) {
-  restart();
+EpochsFileCallback::EpochsFileCallback(const std::filesystem::path& run_folder) : run_folder_(run_folder) {
+  truncate_file();
 }
 
 /// Replaces any existing file.
-void EpochsFile::restart() {
+void EpochsFileCallback::truncate_file() {
   const auto path = run_folder_ / "epochs.jsonl";
   io::write_file(path, "");
   rows_.emplace(path, kNoStep);
 }
 
-void EpochsFile::on_past_step(const nlohmann::json& line) {
+void EpochsFileCallback::on_past_step(const nlohmann::json& line) {
   for (const auto& row : epochs_.add(line)) rows_->append(io::to_json_string(row));
 }
 
-void EpochsFile::on_step(const StepReport& step) {
+void EpochsFileCallback::on_step(const StepReport& step) {
   // Formats and parses the line of metrics.jsonl, so that a resumed run, which reads that line,
   // rebuilds exactly the same row.
   on_past_step(nlohmann::json::parse(step.metrics.to_json_line()));
 }
 
-void EpochsFile::on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
+void EpochsFileCallback::on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
   epochs_ = {};
-  restart();
+  truncate_file();
   report::read_json_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_past_step(line); });
 }
 
-void EpochsFile::on_end(bool /*succeeded*/) {
-  if (const auto row = epochs_.current_epoch()) rows_->append(io::to_json_string(*row));
+void EpochsFileCallback::on_end(bool /*succeeded*/) {
+  if (const auto row = epochs_.make_current_epoch_row()) rows_->append(io::to_json_string(*row));
 }
 
 namespace {
@@ -135,16 +136,16 @@ constexpr int kReportIntervalPerWriteTime = 200;
 
 }  // namespace
 
-void HtmlReport::on_step(const StepReport& /*step*/) {
-  if (Clock::now() >= next_write_) write();
+void HtmlReportCallback::on_step(const StepReport& /*step*/) {
+  if (Clock::now() >= next_write_time_) write();
 }
 
-void HtmlReport::on_end(bool /*succeeded*/) {
+void HtmlReportCallback::on_end(bool /*succeeded*/) {
   write();
 }
 
 /// Writes the report and schedules the next write. Logs an error only once until a write succeeds.
-void HtmlReport::write() {
+void HtmlReportCallback::write() {
   const auto start = Clock::now();
   try {
     report_.write();
@@ -154,10 +155,10 @@ void HtmlReport::write() {
     has_failed_ = true;
   }
   const auto end = Clock::now();
-  next_write_ = end + std::max<Clock::duration>(kReportInterval, kReportIntervalPerWriteTime * (end - start));
+  next_write_time_ = end + std::max<Clock::duration>(kReportInterval, kReportIntervalPerWriteTime * (end - start));
 }
 
-void ProgressBar::on_past_step(const nlohmann::json& line) {
+void ProgressBarCallback::on_past_step(const nlohmann::json& line) {
   const auto evaluation = line.find("evaluation");
   if (evaluation == line.end() || !evaluation->is_object()) return;
   const auto get_number = [](const nlohmann::json& object, const char* key) -> std::optional<double> {
@@ -172,20 +173,20 @@ void ProgressBar::on_past_step(const nlohmann::json& line) {
   if (masks != evaluation->end() && masks->is_object()) best_->dice = get_number(*masks, "dice");
 }
 
-void ProgressBar::on_step(const StepReport& step) {
+void ProgressBarCallback::on_step(const StepReport& step) {
   if (step.metrics.evaluation) log_evaluation(step.metrics);
   progress_.show(step.metrics);
 }
 
-void ProgressBar::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
+void ProgressBarCallback::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
   report::StepMetrics metrics;
   metrics.step = step;
   metrics.evaluation = evaluation;
   log_evaluation(metrics);
 }
 
-bool ProgressBar::is_at_least_as_good(const report::EvaluationBaseline& current,
-                                      const report::EvaluationBaseline& best) const {
+bool ProgressBarCallback::is_at_least_as_good(const report::EvaluationBaseline& current,
+                                              const report::EvaluationBaseline& best) const {
   switch (metric_) {
     case report::BestMetric::kExactMatch:
       return current.exact_match >= best.exact_match;
@@ -197,7 +198,7 @@ bool ProgressBar::is_at_least_as_good(const report::EvaluationBaseline& current,
   return current.loss <= best.loss;
 }
 
-void ProgressBar::log_evaluation(const report::StepMetrics& metrics) {
+void ProgressBarCallback::log_evaluation(const report::StepMetrics& metrics) {
   const auto current = report::make_evaluation_baseline(metrics.step, metrics.evaluation->total);
   // The best result was of another data set or metric if a worse one is the best now.
   if (metrics.evaluation->is_best && best_ && !is_at_least_as_good(current, *best_)) best_.reset();
@@ -206,7 +207,7 @@ void ProgressBar::log_evaluation(const report::StepMetrics& metrics) {
   if (metrics.evaluation->is_best) best_ = current;
 }
 
-void ProgressBar::on_event(const report::Event& event) {
+void ProgressBarCallback::on_event(const report::Event& event) {
   progress_.clear();
   switch (event.kind) {
     case report::EventKind::kCheckpoint:
@@ -243,13 +244,14 @@ report::BestMetric to_report_metric(BestMetric metric) {
 
 void add_run_callbacks(CallbackList& callbacks, const Config& config, const RunProgress& run, bool quiet) {
   const OutputOptions& output = config.output;
-  callbacks.add(std::make_unique<MetricsFiles>(run.folder, run.step, output.log_samples));
-  callbacks.add(std::make_unique<EpochsFile>(run.folder));
-  callbacks.add(std::make_unique<ProgressBar>(run.total_steps, quiet, to_report_metric(config.evaluation.best_metric)));
-  if (output.tensorboard && !is_dry_run()) {
-    callbacks.add(std::make_unique<TensorBoardEvents>(run.folder, run.step));
+  callbacks.add(std::make_unique<MetricsFileCallback>(run.folder, run.step, output.log_samples));
+  callbacks.add(std::make_unique<EpochsFileCallback>(run.folder));
+  callbacks.add(
+      std::make_unique<ProgressBarCallback>(run.total_steps, quiet, to_report_metric(config.evaluation.best_metric)));
+  if (output.write_tensorboard && !is_dry_run()) {
+    callbacks.add(std::make_unique<TensorBoardCallback>(run.folder, run.step));
   }
-  if (output.report) callbacks.add(std::make_unique<HtmlReport>(run.folder));
+  if (output.write_report) callbacks.add(std::make_unique<HtmlReportCallback>(run.folder));
 }
 
 }  // namespace vlmtrain::train

@@ -67,7 +67,7 @@ class CallbackList {
 
  private:
   template <class Call>
-  void call_all(const Call& call);
+  void call_all_callbacks(const Call& call);
 
   std::vector<std::unique_ptr<Callback>> callbacks_;
   double seconds_ = 0;
@@ -75,11 +75,11 @@ class CallbackList {
 
 /// The writer of metrics.jsonl (one line per step), events.jsonl (one per event), predictions.jsonl
 /// (one per answer) and, with `log_samples`, samples.jsonl (the sample ids of each step).
-class MetricsFiles final : public Callback {
+class MetricsFileCallback final : public Callback {
  public:
   /// Removes lines after `resumed_step`, the last completed step, from existing files. Throws
   /// UserError for files that cannot be written.
-  MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples);
+  MetricsFileCallback(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples);
 
   void on_step(const StepReport& step) override;
   void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
@@ -95,10 +95,10 @@ class MetricsFiles final : public Callback {
 
 /// The writer of epochs.jsonl: one line at the end of each epoch, and one for the incomplete epoch
 /// at the end of the run. A resumed run rebuilds the file from metrics.jsonl. Must be added after
-/// MetricsFiles, whose file it reads.
-class EpochsFile final : public Callback {
+/// MetricsFileCallback, whose file it reads.
+class EpochsFileCallback final : public Callback {
  public:
-  explicit EpochsFile(const std::filesystem::path& run_folder);
+  explicit EpochsFileCallback(const std::filesystem::path& run_folder);
 
   void on_past_step(const nlohmann::json& line) override;
   void on_step(const StepReport& step) override;
@@ -107,7 +107,7 @@ class EpochsFile final : public Callback {
 
  private:
   /// Empties the file.
-  void restart();
+  void truncate_file();
 
   std::filesystem::path run_folder_;
   report::EpochSummaries epochs_;
@@ -116,9 +116,9 @@ class EpochsFile final : public Callback {
 
 /// The writer of report.html. It writes at most every ten seconds, and in at most 0.5 % of the
 /// run's time. Failures are only logged.
-class HtmlReport final : public Callback {
+class HtmlReportCallback final : public Callback {
  public:
-  explicit HtmlReport(const std::filesystem::path& run_folder) : report_(run_folder) {}
+  explicit HtmlReportCallback(const std::filesystem::path& run_folder) : report_(run_folder) {}
 
   void on_step(const StepReport& step) override;
   void on_end(bool succeeded) override;
@@ -129,14 +129,14 @@ class HtmlReport final : public Callback {
   void write();
 
   report::RunReport report_;
-  Clock::time_point next_write_ = Clock::now();
+  Clock::time_point next_write_time_ = Clock::now();
   bool has_failed_ = false;
 };
 
 /// The writer of TensorBoard's event files in the folder `tensorboard` of the run.
-class TensorBoardEvents final : public Callback {
+class TensorBoardCallback final : public Callback {
  public:
-  TensorBoardEvents(const std::filesystem::path& run_folder, int64_t resumed_step)
+  TensorBoardCallback(const std::filesystem::path& run_folder, int64_t resumed_step)
       : events_(run_folder / "tensorboard", resumed_step) {}
 
   void on_step(const StepReport& step) override { events_.add_step(step.metrics); }
@@ -151,9 +151,9 @@ class TensorBoardEvents final : public Callback {
 };
 
 /// The progress bar on stderr. Evaluations and events are logged as lines above it.
-class ProgressBar final : public Callback {
+class ProgressBarCallback final : public Callback {
  public:
-  ProgressBar(int64_t total_steps, bool quiet, report::BestMetric metric = report::BestMetric::kLoss)
+  ProgressBarCallback(int64_t total_steps, bool quiet, report::BestMetric metric = report::BestMetric::kLoss)
       : progress_(total_steps, quiet), metric_(metric) {}
 
   void on_past_step(const nlohmann::json& line) override;

@@ -27,11 +27,11 @@ namespace {
 /// some idle minutes of all machines, but an unreachable file system would block forever. If the
 /// time runs out, the checkpoint remains under its temporary name, which the next start removes.
 /// Not tuned.
-constexpr auto kMaxWriteTime = std::chrono::minutes(5);
+constexpr auto kMaxCheckpointWriteTime = std::chrono::minutes(5);
 
 /// Ends the process without unwinding the main thread, which may wait in NCCL or Gloo for a lost
 /// rank.
-[[noreturn]] void exit_with_failure(const distributed::Failure& failure) {
+[[noreturn]] void exit_with_failure(const distributed::RankFailure& failure) {
   [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   spdlog::error("{}; this rank exits too", failure.format_message());
   spdlog::shutdown();
@@ -44,17 +44,18 @@ constexpr const char* kRanksPerNodeVariable = "VLMTRAIN_RANKS_PER_NODE";
 
 }  // namespace
 
-RankGroup::RankGroup(const std::optional<distributed::Launch>& launch, std::chrono::milliseconds rendezvous_timeout) {
+RankGroup::RankGroup(const std::optional<distributed::LaunchInfo>& launch,
+                     std::chrono::milliseconds rendezvous_timeout) {
   if (!launch) {
     consensus_ = std::make_unique<engine::Consensus>();
     return;
   }
   ranks_ = std::make_unique<distributed::DistributedContext>(
       *launch, distributed::DistributedContextOptions{.rendezvous_timeout = rendezvous_timeout,
-                                         .on_hang = [this](const distributed::Failure& failure) {
-                                           checkpoint_lock_.close(kMaxWriteTime);
-                                           exit_with_failure(failure);
-                                         }});
+                                                      .on_hang = [this](const distributed::RankFailure& failure) {
+                                                        checkpoint_lock_.close(kMaxCheckpointWriteTime);
+                                                        exit_with_failure(failure);
+                                                      }});
   consensus_ = std::make_unique<distributed::RankConsensus>(ranks_->collectives());
   if (is_main_process()) {
     spdlog::info("{} ranks, started by {}, rendezvous at {}:{}", launch->world_size, launch->launcher, launch->host,
@@ -181,8 +182,8 @@ std::string RankGroup::describe_traffic(int64_t steps) const {
 
 bool RankGroup::are_reductions_complete() const {
   // Long enough for ranks that are alive, which complete a reduction together. Not tuned.
-  constexpr auto kTimeout = std::chrono::seconds(2);
-  return is_single_process() || ranks_->collectives().are_reductions_complete(kTimeout);
+  constexpr auto kReductionTimeout = std::chrono::seconds(2);
+  return is_single_process() || ranks_->collectives().are_reductions_complete(kReductionTimeout);
 }
 
 void RankGroup::run_reporting_failures(const std::function<void()>& action) const {
@@ -197,7 +198,7 @@ void RankGroup::run_reporting_failures(const std::function<void()>& action) cons
     if (is_main_process()) throw;
     spdlog::error("{}", error.what());
     if (ranks_->has_lost_rank0()) throw;
-    throw AlreadyReported(error.code(), error.what());  // rank 0 ends with the same message
+    throw AlreadyReportedError(error.code(), error.what());  // rank 0 ends with the same message
   } catch (const std::exception& error) {
     ranks_->report_failure(ExitCode::kFailed, get_first_line(error.what()));
     throw;

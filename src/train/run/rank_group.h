@@ -40,7 +40,7 @@ class CheckpointLock {
   /// Waits for the lock and returns its guard. Blocks forever after close().
   Guard acquire() {
     std::unique_lock lock(mutex_);
-    released_.wait(lock, [this] { return !is_held_ && !is_closed_; });
+    release_condition_.wait(lock, [this] { return !is_held_ && !is_closed_; });
     is_held_ = true;
     return Guard(*this);
   }
@@ -50,18 +50,18 @@ class CheckpointLock {
   void close(std::chrono::seconds timeout) {
     std::unique_lock lock(mutex_);
     is_closed_ = true;
-    released_.wait_for(lock, timeout, [this] { return !is_held_; });
+    release_condition_.wait_for(lock, timeout, [this] { return !is_held_; });
   }
 
  private:
   void release() {
     const std::lock_guard lock(mutex_);
     is_held_ = false;
-    released_.notify_all();
+    release_condition_.notify_all();
   }
 
   std::mutex mutex_;  // guards the members below
-  std::condition_variable released_;
+  std::condition_variable release_condition_;
   bool is_held_ = false;
   bool is_closed_ = false;
 };
@@ -74,8 +74,9 @@ class RankGroup {
  public:
   /// Connects to the other ranks of `launch` and waits for them; nullopt for a single process.
   /// Throws the errors of distributed::DistributedContext. A collective.
-  explicit RankGroup(const std::optional<distributed::Launch>& launch,
-                     std::chrono::milliseconds rendezvous_timeout = distributed::DistributedContextOptions().rendezvous_timeout);
+  explicit RankGroup(
+      const std::optional<distributed::LaunchInfo>& launch,
+      std::chrono::milliseconds rendezvous_timeout = distributed::DistributedContextOptions().rendezvous_timeout);
 
   bool is_single_process() const { return ranks_ == nullptr; }
   /// Returns whether this process writes the run's files.
@@ -132,7 +133,7 @@ class RankGroup {
   bool are_reductions_complete() const;
 
   /// Calls `action`. If it throws, reports the error to the other ranks and rethrows it. Throws
-  /// AlreadyReported instead on a rank other than 0 if rank 0 reports the same error. Exits the
+  /// AlreadyReportedError instead on a rank other than 0 if rank 0 reports the same error. Exits the
   /// process if a reduction of a lost rank would block the destruction of the model.
   void run_reporting_failures(const std::function<void()>& action) const;
 

@@ -33,7 +33,7 @@ std::string describe_this_process() {
 }
 
 /// Returns the line that the holder of the lock wrote.
-std::string read_holder(int descriptor) {
+std::string read_lock_holder(int descriptor) {
   std::string text(kMaxHolderBytes, '\0');
   const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
   text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
@@ -42,11 +42,11 @@ std::string read_holder(int descriptor) {
 }
 
 /// Writes this process into run.lock. Throws UserError (kFailed).
-void write_holder(int descriptor, const std::filesystem::path& path) {
+void write_lock_holder(int descriptor, const std::filesystem::path& path) {
   const std::string line = describe_this_process() + "\n";
-  const bool written = ftruncate(descriptor, 0) == 0 &&
-                       pwrite(descriptor, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
-  if (!written) {
+  const bool is_written = ftruncate(descriptor, 0) == 0 &&
+                          pwrite(descriptor, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
+  if (!is_written) {
     throw run_error("cannot write {}: {}; free space there, or choose another output.dir", path.string(),
                     std::strerror(errno));
   }
@@ -60,7 +60,7 @@ bool is_dry_run() {
 
 std::filesystem::path get_run_folder(const Config& config) {
   const std::filesystem::path folder = config.output.dir;
-  return is_dry_run() ? folder / fmt::format("virtual-{}", vgpu::find_interface()->gpu_name()) : folder;
+  return is_dry_run() ? folder / fmt::format("virtual-{}", vgpu::find_virtual_gpu_interface()->gpu_name()) : folder;
 }
 
 void create_run_folder(const std::filesystem::path& folder) {
@@ -88,7 +88,7 @@ RunLock::RunLock(const std::filesystem::path& run_dir) {
   }
   const int error = io::lock_file(descriptor_);
   if (error == EAGAIN || error == EACCES) {
-    const std::string holder = read_holder(descriptor_);
+    const std::string holder = read_lock_holder(descriptor_);
     close(descriptor_);
     throw usage_error(
         "output.dir: {} is in use by another run: {}; wait for it or stop it, or choose another output.dir (if that "
@@ -100,7 +100,7 @@ RunLock::RunLock(const std::filesystem::path& run_dir) {
                  run_dir.string(), std::strerror(error));
   }
   try {
-    write_holder(descriptor_, path);
+    write_lock_holder(descriptor_, path);
   } catch (...) {
     close(descriptor_);
     throw;

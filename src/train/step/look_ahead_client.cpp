@@ -27,22 +27,22 @@ constexpr int64_t kRaiseDivisor = 50;
 constexpr int64_t kMaxMarginDivisor = 4;
 /// Maximum number of successful steps before the margin halves: five doublings of 20. With more, a
 /// run would hardly ever use its full limit again.
-constexpr int64_t kMaxGoodSteps = 640;
+constexpr int64_t kMaxStepsUntilHalving = 640;
 
 }  // namespace
 
-void LookAheadMargin::raise() {
+void LookAheadMargin::increase() {
   const int64_t max_bytes = limit_bytes_ / kMaxMarginDivisor;
   raised_bytes_ = std::min(max_bytes, raised_bytes_ + std::max(kMinRaiseBytes, limit_bytes_ / kRaiseDivisor));
-  good_steps_ = 0;
-  good_steps_to_halve_ = std::min(kMaxGoodSteps, 2 * good_steps_to_halve_);
+  successful_steps_ = 0;
+  steps_until_halving_ = std::min(kMaxStepsUntilHalving, 2 * steps_until_halving_);
 }
 
 void LookAheadMargin::record_success(int64_t excess_bytes) {
   excess_bytes_.push_back(excess_bytes);
   if (excess_bytes_.size() > kComparedSteps) excess_bytes_.pop_front();
-  if (raised_bytes_ == 0 || ++good_steps_ < good_steps_to_halve_) return;
-  good_steps_ = 0;
+  if (raised_bytes_ == 0 || ++successful_steps_ < steps_until_halving_) return;
+  successful_steps_ = 0;
   raised_bytes_ = raised_bytes_ > kMinRaiseBytes / 2 ? raised_bytes_ / 2 : 0;
 }
 
@@ -69,7 +69,7 @@ constexpr int64_t kFirstCountedStep = 10;
 
 }  // namespace
 
-LookAheadClient::LookAheadClient(LookAheadSettings settings, at::Device device, OnEvent on_event)
+LookAheadClient::LookAheadClient(LookAheadSettings settings, at::Device device, EventHandler on_event)
     : settings_(std::move(settings)), device_(device), on_event_(std::move(on_event)), margin_(settings_.limit_bytes) {
   try {
     look_ahead_ = std::make_unique<planner::LookAhead>(settings_.job, settings_.step_config, settings_.target);
@@ -80,7 +80,7 @@ LookAheadClient::LookAheadClient(LookAheadSettings settings, at::Device device, 
 
 void LookAheadClient::submit(int64_t step, const std::vector<data::SampleShape>& samples,
                              const engine::StepLayout& layout) {
-  if (check_unavailable()) return;
+  if (check_child_ended()) return;
   last_submitted_step_ = step;
   if (releases_cache_next_) cache_release_steps_.insert(step);
   look_ahead_->submit({.step = step,
@@ -91,9 +91,9 @@ void LookAheadClient::submit(int64_t step, const std::vector<data::SampleShape>&
   releases_cache_next_ = false;
 }
 
-StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_layout, double step_seconds) {
+StepPlan LookAheadClient::await_plan(int64_t step, const engine::StepLayout& default_layout, double step_seconds) {
   StepPlan plan{.layout = default_layout, .empty_cache_first = cache_release_steps_.erase(step) > 0, .peaks = {}};
-  if (check_unavailable()) return plan;
+  if (check_child_ended()) return plan;
   const auto start = std::chrono::steady_clock::now();
   const double timeout_seconds =
       settings_.is_lockstep ? kLockstepWaitSeconds : std::max(kMinWaitSeconds, kMaxWaitShare * step_seconds);
@@ -102,7 +102,7 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
   if (!forecast) {
     ++summary_.late_steps;
     mark_desynchronized();  // the child may have emptied its cache where the run does not
-    if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !check_unavailable()) {
+    if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !check_child_ended()) {
       look_ahead_.reset();
       on_event_(report::EventKind::kLookAhead,
                 fmt::format("step {}: the look-ahead is {} steps late; training continues without it", step,
@@ -113,7 +113,7 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
   consecutive_late_steps_ = 0;
   ++summary_.steps;
   summary_.cpu_seconds += forecast->cpu_seconds;
-  if (!forecast->fits) return handle_unfit(*forecast);
+  if (!forecast->fits) return handle_unfit_step(*forecast);
   plan = {.layout = forecast->layout, .empty_cache_first = forecast->empty_cache_first, .peaks = forecast->peaks};
   if (plan.layout != default_layout) {
     ++summary_.split_steps;
@@ -129,7 +129,7 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
 
 /// Returns the plan of a step that fits with no split. It may succeed, since the plan's limit is
 /// lower than the GPU's memory. If it fails, OomGuard reports the sample.
-StepPlan LookAheadClient::handle_unfit(const planner::MemoryForecast& forecast) {
+StepPlan LookAheadClient::handle_unfit_step(const planner::MemoryForecast& forecast) {
   ++summary_.unfit_steps;
   StepPlan plan{.layout = forecast.layout, .empty_cache_first = forecast.empty_cache_first, .peaks = {}, .fits = false};
   if (forecast.completed) {
@@ -137,14 +137,15 @@ StepPlan LookAheadClient::handle_unfit(const planner::MemoryForecast& forecast) 
   } else {
     mark_desynchronized();  // the child stopped in the middle of the step, unlike the run
     if (forecast.failed_micro_batch >= 0) {
-      plan.oversized_sample = forecast.layout.split.micro_batch(forecast.failed_micro_batch).front();
+      plan.oversized_sample_index = forecast.layout.split.micro_batch(forecast.failed_micro_batch).front();
     }
   }
   return plan;
 }
 
-void LookAheadClient::compare(int64_t step, const StepPlan& plan, const memory::DeviceMemory& measured_memory,
-                              bool matches_forecast) {
+void LookAheadClient::compare_with_measurement(int64_t step, const StepPlan& plan,
+                                               const memory::DeviceMemoryStats& measured_memory,
+                                               bool matches_forecast) {
   if (!matches_forecast) mark_desynchronized();
   // A step that succeeded although it was predicted not to fit shows that the margin is not too
   // small.
@@ -154,7 +155,7 @@ void LookAheadClient::compare(int64_t step, const StepPlan& plan, const memory::
   margin_.record_success(excess);
   if (step < kFirstCountedStep || measured_memory.reserved_peak_bytes == 0) return;
   const double error = std::abs(static_cast<double>(excess)) / static_cast<double>(measured_memory.reserved_peak_bytes);
-  summary_.worst_error = std::max(summary_.worst_error, error);
+  summary_.max_relative_error = std::max(summary_.max_relative_error, error);
 }
 
 void LookAheadClient::mark_desynchronized() {
@@ -167,12 +168,13 @@ void LookAheadClient::mark_desynchronized() {
 int64_t LookAheadClient::compute_limit_bytes() const {
   int64_t limit = settings_.limit_bytes;
   if (!device_.is_cpu()) {
-    limit = std::min(limit, memory::get_device_memory(device_).reserved_bytes + memory::get_free_device_bytes(device_));
+    limit = std::min(limit,
+                     memory::get_device_memory_stats(device_).reserved_bytes + memory::get_free_device_bytes(device_));
   }
   return limit - margin_.bytes();
 }
 
-bool LookAheadClient::check_unavailable() {
+bool LookAheadClient::check_child_ended() {
   if (look_ahead_ == nullptr) return true;
   const auto failure = look_ahead_->failure();
   if (!failure) return false;

@@ -31,7 +31,7 @@ class LookAheadMargin {
   explicit LookAheadMargin(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   /// Increases the margin after an out-of-memory error that was not predicted.
-  void raise();
+  void increase();
 
   /// Records a step that succeeded with the predicted layout. `excess_bytes`: measured minus
   /// predicted peak of reserved memory; may be negative.
@@ -43,8 +43,8 @@ class LookAheadMargin {
  private:
   int64_t limit_bytes_;
   int64_t raised_bytes_ = 0;          // part that grows with errors
-  int64_t good_steps_ = 0;            // since the last change of the margin
-  int64_t good_steps_to_halve_ = 10;  // doubled by the first raise()
+  int64_t successful_steps_ = 0;      // since the last change of the margin
+  int64_t steps_until_halving_ = 10;  // doubled by the first increase()
   std::deque<int64_t> excess_bytes_;  // of the newest steps
 };
 
@@ -60,13 +60,13 @@ struct LookAheadSettings {
 
 /// Statistics of the look-ahead of a run.
 struct LookAheadSummary {
-  int64_t steps = 0;        ///< predicted steps
-  int64_t split_steps = 0;  ///< predicted steps that were split because they would not have fitted
-  int64_t late_steps = 0;   ///< steps without an answer in time
-  int64_t unfit_steps = 0;  ///< steps predicted not to fit with any split
-  double worst_error = 0;   ///< largest relative error of the predicted reserved peak, from step 10 on
-  double cpu_seconds = 0;   ///< CPU time of the child process
-  double wait_seconds = 0;  ///< time that the run waited for answers
+  int64_t steps = 0;              ///< predicted steps
+  int64_t split_steps = 0;        ///< predicted steps that were split because they would not have fitted
+  int64_t late_steps = 0;         ///< steps without an answer in time
+  int64_t unfit_steps = 0;        ///< steps predicted not to fit with any split
+  double max_relative_error = 0;  ///< largest relative error of the predicted reserved peak, from step 10 on
+  double cpu_seconds = 0;         ///< CPU time of the child process
+  double wait_seconds = 0;        ///< time that the run waited for answers
 };
 
 /// The run's connection to its look-ahead, the child process that dry-runs the next steps. It
@@ -78,10 +78,10 @@ struct LookAheadSummary {
 class LookAheadClient {
  public:
   /// Receives events, on the run's thread.
-  using OnEvent = std::function<void(report::EventKind, const std::string& message)>;
+  using EventHandler = std::function<void(report::EventKind, const std::string& message)>;
 
   /// Starts the child process. Raises an event if that fails.
-  LookAheadClient(LookAheadSettings settings, at::Device device, OnEvent on_event);
+  LookAheadClient(LookAheadSettings settings, at::Device device, EventHandler on_event);
 
   /// Submits `step` for a dry run. `samples`: shapes of its samples. `layout`: its layout by the
   /// run's plan. Called in the order of steps.
@@ -90,12 +90,13 @@ class LookAheadClient {
   /// Returns the plan of a submitted step. Waits for the answer for at most 1 % of `step_seconds`,
   /// the duration of a recent step. Without an answer, the plan has `default_layout` and no
   /// predicted peaks.
-  StepPlan await(int64_t step, const engine::StepLayout& default_layout, double step_seconds);
+  StepPlan await_plan(int64_t step, const engine::StepLayout& default_layout, double step_seconds);
 
-  /// Compares a completed step with its prediction. `plan`: the result of await().
+  /// Compares a completed step with its prediction. `plan`: the result of await_plan().
   /// `measured_memory`: has the step's peaks. `matches_forecast`: the step ran with the layout of
   /// `plan`, without a retry.
-  void compare(int64_t step, const StepPlan& plan, const memory::DeviceMemory& measured_memory, bool matches_forecast);
+  void compare_with_measurement(int64_t step, const StepPlan& plan, const memory::DeviceMemoryStats& measured_memory,
+                                bool matches_forecast);
 
   /// Lets run and child empty their caches before the next submitted step.
   void request_cache_release() { releases_cache_next_ = true; }
@@ -105,19 +106,19 @@ class LookAheadClient {
   void mark_desynchronized();
 
   /// Records an out-of-memory error that was not predicted.
-  void raise_margin() { margin_.raise(); }
+  void raise_margin() { margin_.increase(); }
 
   const LookAheadSummary& summary() const { return summary_; }
 
  private:
   /// Returns whether there is no child, and raises an event if it has just ended.
-  bool check_unavailable();
+  bool check_child_ended();
   int64_t compute_limit_bytes() const;
-  StepPlan handle_unfit(const planner::MemoryForecast& forecast);
+  StepPlan handle_unfit_step(const planner::MemoryForecast& forecast);
 
   LookAheadSettings settings_;
   at::Device device_;
-  OnEvent on_event_;
+  EventHandler on_event_;
   std::unique_ptr<planner::LookAhead> look_ahead_;  // null after it failed
   LookAheadMargin margin_;
   std::set<int64_t> cache_release_steps_;  // submitted steps that start with an empty cache

@@ -26,8 +26,8 @@ UserError make_device_full_error(const std::string& reason) {
 
 }  // namespace
 
-OomGuard::OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus,
-                   OnFailure on_failure)
+OomGuard::OomGuard(engine::TrainingState& training, at::Device device, const engine::Consensus& consensus,
+                   FailureHandler on_failure)
     : training_(training), device_(device), consensus_(consensus), on_failure_(std::move(on_failure)) {}
 
 namespace {
@@ -47,7 +47,7 @@ std::string join_rank_reasons(const std::vector<std::string>& rank_reasons) {
 
 CompletedStep OomGuard::step(const engine::Objective& objective, std::span<const data::Sample> samples,
                              const engine::StepLayout& layout, uint64_t seed,
-                             const LearningRatesFunction& compute_rates) {
+                             const LearningRatesFunction& compute_step_learning_rates) {
   const engine::StepInput input{.objective = objective,
                                 .samples = samples,
                                 .normalizers = consensus_.sum_over_ranks(objective.compute_normalizers(samples))};
@@ -56,7 +56,7 @@ CompletedStep OomGuard::step(const engine::Objective& objective, std::span<const
   for (;; ++completed.failed_attempts) {
     at::Generator generator = at::globalContext().defaultGenerator(device_);
     generator.set_current_seed(seed);
-    const Attempt result = attempt(input, compute_rates, completed);
+    const AttemptResult result = attempt_step(input, compute_step_learning_rates, completed);
     if (result.is_done) return completed;
     recover(result.failure ? result.failure->memory_kind() : MemoryKind::kDevice);
     std::optional<OversizedSampleError> fatal_error;
@@ -75,10 +75,11 @@ CompletedStep OomGuard::step(const engine::Objective& objective, std::span<const
   }
 }
 
-OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const LearningRatesFunction& compute_rates,
-                                    CompletedStep& completed) {
-  engine::Step step(training_, input, consensus_);
-  Attempt result;
+OomGuard::AttemptResult OomGuard::attempt_step(const engine::StepInput& input,
+                                               const LearningRatesFunction& compute_step_learning_rates,
+                                               CompletedStep& completed) {
+  engine::TrainingStep step(training_, input, consensus_);
+  AttemptResult result;
   const auto run_phase = [&](const auto& phase) {
     try {
       phase();
@@ -88,7 +89,7 @@ OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const Learni
     return consensus_.all_reduce_max(result.failure ? StepStatus::kRetrySmaller : StepStatus::kOk) == StepStatus::kOk;
   };
   if (!run_phase([&] { step.accumulate(completed.layout); })) return result;
-  const engine::LearningRates learning_rates = compute_rates();
+  const engine::LearningRates learning_rates = compute_step_learning_rates();
   if (!run_phase([&] { step.prepare(); })) return result;
   completed.result = step.apply(learning_rates);
   result.is_done = true;
@@ -106,8 +107,8 @@ void OomGuard::recover(memory::MemoryKind memory_kind) {
 engine::StepLayout OomGuard::choose_next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
                                                 RecoveryState& recovery) const {
   // The driver allocates outside PyTorch's cache, which is empty now.
-  if (error.memory_kind() == MemoryKind::kDriver && !std::exchange(recovery.cache_emptied, true)) return failed;
-  if (!std::exchange(recovery.micro_batch_halved, true)) {
+  if (error.memory_kind() == MemoryKind::kDriver && !std::exchange(recovery.has_emptied_cache, true)) return failed;
+  if (!std::exchange(recovery.has_halved_micro_batch, true)) {
     if (auto smaller_layout =
             engine::subdivide_micro_batches(failed, error.micro_batch(), engine::SubdivisionMode::kAtLeastAsLarge)) {
       smaller_layout->copies_ahead = false;

@@ -15,9 +15,9 @@ namespace vlmtrain::train {
 /// A completed step.
 struct CompletedStep {
   engine::StepResult result;
-  engine::StepLayout layout;         ///< of the successful attempt
-  int64_t failed_attempts = 0;       ///< attempts that ran out of memory
-  memory::DeviceMemory memory = {};  ///< device memory after the step; set by StepRunner::run()
+  engine::StepLayout layout;              ///< of the successful attempt
+  int64_t failed_attempts = 0;            ///< attempts that ran out of memory
+  memory::DeviceMemoryStats memory = {};  ///< device memory after the step; set by StepRunner::run()
 };
 
 /// The error of a sample that does not fit into memory even alone and with full recomputation.
@@ -55,38 +55,41 @@ class OomGuard {
  public:
   /// Called for each failed attempt that is repeated, with the out-of-memory errors of all ranks
   /// and this rank's layout of the next attempt.
-  using OnFailure = std::function<void(const std::string& reason, const engine::StepLayout& next)>;
+  using FailureHandler = std::function<void(const std::string& reason, const engine::StepLayout& next)>;
 
   /// The references must outlive the object.
-  OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus, OnFailure on_failure);
+  OomGuard(engine::TrainingState& training, at::Device device, const engine::Consensus& consensus,
+           FailureHandler on_failure);
 
   /// Runs a step with this rank's `samples`, beginning with `layout`. `seed`: seed of the step's
   /// random stream. Throws OversizedSampleError on all ranks if a sample does not fit alone,
   /// UserError (kDoesNotFit) if the optimizer does not fit, and UserError (kFailed) if not even
   /// small allocations on the device succeed.
   CompletedStep step(const engine::Objective& objective, std::span<const data::Sample> samples,
-                     const engine::StepLayout& layout, uint64_t seed, const LearningRatesFunction& compute_rates);
+                     const engine::StepLayout& layout, uint64_t seed,
+                     const LearningRatesFunction& compute_step_learning_rates);
 
  private:
   /// The levels that a step has used and that are used only once.
   struct RecoveryState {
-    bool cache_emptied = false;
-    bool micro_batch_halved = false;
+    bool has_emptied_cache = false;
+    bool has_halved_micro_batch = false;
   };
   /// The result of an attempt on this rank.
-  struct Attempt {
+  struct AttemptResult {
     bool is_done = false;  ///< on all ranks
     std::optional<engine::StepOutOfMemory> failure = {};
   };
-  Attempt attempt(const engine::StepInput& input, const LearningRatesFunction& compute_rates, CompletedStep& completed);
+  AttemptResult attempt_step(const engine::StepInput& input, const LearningRatesFunction& compute_step_learning_rates,
+                             CompletedStep& completed);
   void recover(memory::MemoryKind memory_kind);
   engine::StepLayout choose_next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
                                         RecoveryState& recovery) const;
 
-  engine::Training& training_;
+  engine::TrainingState& training_;
   at::Device device_;
   const engine::Consensus& consensus_;
-  OnFailure on_failure_;
+  FailureHandler on_failure_;
 };
 
 }  // namespace vlmtrain::train

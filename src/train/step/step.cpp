@@ -44,7 +44,8 @@ void PendingReport::complete() {
   report.metrics.grad_norm = values[1];
   report.metrics.skipped = values[2] != 0;
   if (has_loss_scale_) report.metrics.loss_scale = values[3];
-  const auto metrics = objective_->compute_metrics(std::span(values).subspan(engine::StepResult::kNumScalars), task_counts_);
+  const auto metrics =
+      objective_->compute_metrics(std::span(values).subspan(engine::StepResult::kNumScalars), task_counts_);
   tasks = metrics.tasks;
   if (const auto& masks = metrics.masks) {
     report.metrics.loss_components =

@@ -23,7 +23,7 @@ struct StepPlan {
   bool fits = true;  ///< false: no split fits, and the step may fail; `layout` is the one of minimum memory
   /// If !fits: index in the step of the sample that does not fit even alone; nullopt if the
   /// optimizer does not fit or the reason is unknown.
-  std::optional<int64_t> oversized_sample = {};
+  std::optional<int64_t> oversized_sample_index = {};
 };
 
 /// A step that is ready to run.

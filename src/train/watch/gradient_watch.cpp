@@ -68,7 +68,7 @@ bool AnomalyWatch::check_scale_overflow(const report::StepMetrics& metrics) {
          (!previous || *metrics.loss_scale < *previous);
 }
 
-void AnomalyWatch::observe(const StepReport& step) {
+void AnomalyWatch::observe_step(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
   if (!metrics.skipped) {
     consecutive_skips_ = 0;
@@ -76,20 +76,20 @@ void AnomalyWatch::observe(const StepReport& step) {
     return;
   }
   if (check_scale_overflow(metrics)) {
-    events_.on_event({.step = metrics.step,
-                      .kind = report::EventKind::kSkippedStep,
-                      .message = fmt::format("step {}: gradients overflowed with a loss scale of {:g}; the step is "
-                                             "skipped and the scale halved",
-                                             metrics.step, *metrics.loss_scale),
-                      .ids = step.sample_ids});
+    callbacks_.on_event({.step = metrics.step,
+                         .kind = report::EventKind::kSkippedStep,
+                         .message = fmt::format("step {}: gradients overflowed with a loss scale of {:g}; the step is "
+                                                "skipped and the scale halved",
+                                                metrics.step, *metrics.loss_scale),
+                         .ids = step.sample_ids});
     return;
   }
   const std::string loss_and_norm = fmt::format("loss {} with gradient norm {}", metrics.loss, metrics.grad_norm);
-  events_.on_event({.step = metrics.step,
-                    .kind = report::EventKind::kAnomaly,
-                    .message = fmt::format("step {}: {}; the step is skipped. Its samples: {}", metrics.step,
-                                           loss_and_norm, fmt::join(step.sample_ids, ", ")),
-                    .ids = step.sample_ids});
+  callbacks_.on_event({.step = metrics.step,
+                       .kind = report::EventKind::kAnomaly,
+                       .message = fmt::format("step {}: {}; the step is skipped. Its samples: {}", metrics.step,
+                                              loss_and_norm, fmt::join(step.sample_ids, ", ")),
+                       .ids = step.sample_ids});
   if (++consecutive_skips_ < kMaxConsecutiveSkips) return;
   throw run_error(
       "step {}: {}, as in the {} steps before; none of them was applied, and the last checkpoint is intact. Its "
@@ -97,7 +97,7 @@ void AnomalyWatch::observe(const StepReport& step) {
       metrics.step, loss_and_norm, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "));
 }
 
-void GradientWatch::observe(const StepReport& step) {
+void GradientWatch::observe_step(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
   if (metrics.skipped || metrics.is_dry_run) return;
   ++steps_;
@@ -105,7 +105,7 @@ void GradientWatch::observe(const StepReport& step) {
   if (metrics.grad_norm != 0) return;
   ++steps_without_gradient_;
   if (steps_ != 1) return;
-  events_.on_event(
+  callbacks_.on_event(
       {.step = metrics.step,
        .kind = report::EventKind::kAnomaly,
        .message = fmt::format("step {}: the gradient of all trained weights is zero, so nothing is learned; {}",
@@ -130,12 +130,12 @@ void check_run_trained(const Config& config, const RunState& state, const Gradie
                        bool stopped_early) {
   if (stopped_early && !state.evaluation.best_value) {
     const BestMetric metric = config.evaluation.best_metric;
-    const bool by_loss = metric == BestMetric::kLoss;
+    const bool is_loss_metric = metric == BestMetric::kLoss;
     throw run_error(
         "none of the run's evaluations had a finite loss{}, so none of its checkpoints is known to be usable; lower "
         "training.learning_rate{}, and start again in another output.dir",
-        by_loss ? "" : fmt::format(" and a value of training.best_metric={}", to_string(metric)),
-        by_loss ? "" : " if the loss is not finite, otherwise use training.best_metric=loss");
+        is_loss_metric ? "" : fmt::format(" and a value of training.best_metric={}", to_string(metric)),
+        is_loss_metric ? "" : " if the loss is not finite, otherwise use training.best_metric=loss");
   }
   if (gradient_watch.has_no_gradient() && !resumed) {
     throw run_error(

@@ -27,16 +27,16 @@ void check_samples_reach_trained_parts(const Config& config, const nn::Parameter
 /// overflows of gradients do not count while the loss scale can still be lowered.
 class AnomalyWatch {
  public:
-  /// `events` receives the events and must outlive the object.
-  explicit AnomalyWatch(CallbackList& events) : events_(events) {}
+  /// `callbacks` receives the events and must outlive the object.
+  explicit AnomalyWatch(CallbackList& callbacks) : callbacks_(callbacks) {}
 
   /// Observes a step, in the order of steps. Called after the step was reported.
-  void observe(const StepReport& step);
+  void observe_step(const StepReport& step);
 
  private:
   bool check_scale_overflow(const report::StepMetrics& metrics);
 
-  CallbackList& events_;
+  CallbackList& callbacks_;
   int64_t consecutive_skips_ = 0;
   std::optional<double> last_skipped_scale_;  // of the current series of skipped steps
 };
@@ -46,13 +46,13 @@ class AnomalyWatch {
 /// media that the trained parts need.
 class GradientWatch {
  public:
-  /// `events` receives the event and must outlive the object. `trained_parts`:
+  /// `callbacks` receives the event and must outlive the object. `trained_parts`:
   /// describe_trained_parts(). `has_media`: some sample may have media.
-  GradientWatch(CallbackList& events, std::string trained_parts, bool has_media)
-      : events_(events), trained_parts_(std::move(trained_parts)), has_media_(has_media) {}
+  GradientWatch(CallbackList& callbacks, std::string trained_parts, bool has_media)
+      : callbacks_(callbacks), trained_parts_(std::move(trained_parts)), has_media_(has_media) {}
 
   /// Observes a step, in the order of steps. Called after the step was reported.
-  void observe(const StepReport& step);
+  void observe_step(const StepReport& step);
 
   /// Returns whether there were steps and all of them had a gradient of zero.
   bool has_no_gradient() const { return steps_ > 0 && steps_ == steps_without_gradient_; }
@@ -60,7 +60,7 @@ class GradientWatch {
   std::string reason() const;
 
  private:
-  CallbackList& events_;
+  CallbackList& callbacks_;
   std::string trained_parts_;
   bool has_media_;
   int64_t steps_ = 0;  // without skipped steps

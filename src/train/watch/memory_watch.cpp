@@ -36,7 +36,7 @@ double compute_byte_ratio(int64_t bytes, int64_t reference) {
 
 }  // namespace
 
-std::optional<int64_t> GrowthTrend::add(int64_t bytes) {
+std::optional<int64_t> LeakDetector::add(int64_t bytes) {
   current_low_ = steps_ % kWindowSteps == 0 ? bytes : std::min(current_low_, bytes);
   if (++steps_ % kWindowSteps != 0) return std::nullopt;
   window_lows_.push_back(current_low_);
@@ -48,7 +48,7 @@ std::optional<int64_t> GrowthTrend::add(int64_t bytes) {
   return rise_per_step;
 }
 
-std::optional<int64_t> GrowthTrend::find_sustained_rise() const {
+std::optional<int64_t> LeakDetector::find_sustained_rise() const {
   const size_t newest = window_lows_.size() - 1;
   for (size_t window = newest - kRecentWindows; window < newest; ++window) {
     if (compute_rise(window, window + 1) <= 0) return std::nullopt;
@@ -62,21 +62,21 @@ std::optional<int64_t> GrowthTrend::find_sustained_rise() const {
   return recent_rise / (static_cast<int64_t>(kRecentWindows) * kWindowSteps);
 }
 
-std::optional<int64_t> GrowthTrend::find_linear_rise() const {
+std::optional<int64_t> LeakDetector::find_linear_rise() const {
   constexpr size_t kQuarters = 4;
   const size_t newest = window_lows_.size() - 1;
-  const size_t quarter = std::max(kMinQuarterWindows, (newest + 2 * kQuarters - 1) / (2 * kQuarters));
-  if (kQuarters * quarter > newest) return std::nullopt;
+  const size_t windows_per_quarter = std::max(kMinQuarterWindows, (newest + 2 * kQuarters - 1) / (2 * kQuarters));
+  if (kQuarters * windows_per_quarter > newest) return std::nullopt;
   std::array<int64_t, kQuarters> rises{};
   for (size_t i = 0; i < kQuarters; ++i) {
-    const size_t begin = newest - (kQuarters - i) * quarter;
-    rises[i] = compute_rise(begin, begin + quarter);
+    const size_t begin = newest - (kQuarters - i) * windows_per_quarter;
+    rises[i] = compute_rise(begin, begin + windows_per_quarter);
     if (rises[i] <= 0) return std::nullopt;
   }
-  const int64_t total_rise = compute_rise(newest - kQuarters * quarter, newest);
+  const int64_t total_rise = compute_rise(newest - kQuarters * windows_per_quarter, newest);
   const bool is_linear = compute_byte_ratio(std::min(rises[2], rises[3]), std::max(rises[0], rises[1])) >= kMinEvenness;
   if (!is_linear || total_rise < min_bytes_) return std::nullopt;
-  return total_rise / (static_cast<int64_t>(kQuarters * quarter) * kWindowSteps);
+  return total_rise / (static_cast<int64_t>(kQuarters * windows_per_quarter) * kWindowSteps);
 }
 
 namespace {
@@ -92,22 +92,22 @@ constexpr int64_t kMinHostGrowthBytes = int64_t{256} << 20;
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& events)
+MemoryWatch::MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& callbacks)
     : device_(device),
       host_limit_bytes_(host_limit_bytes),
-      events_(events),
-      device_trend_(kMinDeviceGrowthBytes),
-      host_trend_(kMinHostGrowthBytes) {}
+      callbacks_(callbacks),
+      device_leak_detector_(kMinDeviceGrowthBytes),
+      host_leak_detector_(kMinHostGrowthBytes) {}
 
-void MemoryWatch::before_step() {
+void MemoryWatch::on_step_start() {
   if (device_growth_bytes_ && !trace_) trace_.emplace(device_);
 }
 
-void MemoryWatch::observe(const StepReport& step) {
+void MemoryWatch::observe_step(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
-  warn_if_full(metrics);
+  warn_if_memory_full(metrics);
   if (trace_ && ++traced_steps_ == kTracedSteps) {
-    events_.on_event(
+    callbacks_.on_event(
         {.step = metrics.step,
          .kind = report::EventKind::kMemoryGrowth,
          .message = fmt::format(
@@ -118,30 +118,31 @@ void MemoryWatch::observe(const StepReport& step) {
     device_growth_bytes_.reset();
     traced_steps_ = 0;
   }
-  if (!device_growth_bytes_) device_growth_bytes_ = device_trend_.add(metrics.allocated_bytes);
-  if (const auto growth = host_trend_.add(metrics.host_bytes)) {
-    events_.on_event({.step = metrics.step,
-                      .kind = report::EventKind::kMemoryGrowth,
-                      .message = fmt::format("step {}: host memory grows by {} per step, to {} now", metrics.step,
-                                             format_bytes(*growth), format_bytes(metrics.host_bytes))});
+  if (!device_growth_bytes_) device_growth_bytes_ = device_leak_detector_.add(metrics.allocated_bytes);
+  if (const auto growth = host_leak_detector_.add(metrics.host_bytes)) {
+    callbacks_.on_event({.step = metrics.step,
+                         .kind = report::EventKind::kMemoryGrowth,
+                         .message = fmt::format("step {}: host memory grows by {} per step, to {} now", metrics.step,
+                                                format_bytes(*growth), format_bytes(metrics.host_bytes))});
   }
 }
 
-void MemoryWatch::warn_if_full(const report::StepMetrics& metrics) {
-  const auto warn = [&](FillLevel& level, int64_t used, int64_t total, const char* memory_name, const char* advice) {
-    if (!level.crosses_threshold(used, total)) return;
-    events_.on_event({.step = metrics.step,
-                      .kind = report::EventKind::kMemoryFull,
-                      .message = fmt::format("step {}: {} of the {} {} are used ({:.0f} %); {}", metrics.step,
-                                             format_bytes(used), format_bytes(total), memory_name,
-                                             100 * static_cast<double>(used) / static_cast<double>(total), advice)});
+void MemoryWatch::warn_if_memory_full(const report::StepMetrics& metrics) {
+  const auto warn = [&](FullMemoryAlarm& full_alarm, int64_t used, int64_t total, const char* memory_name,
+                        const char* advice) {
+    if (!full_alarm.crosses_threshold(used, total)) return;
+    callbacks_.on_event({.step = metrics.step,
+                         .kind = report::EventKind::kMemoryFull,
+                         .message = fmt::format("step {}: {} of the {} {} are used ({:.0f} %); {}", metrics.step,
+                                                format_bytes(used), format_bytes(total), memory_name,
+                                                100 * static_cast<double>(used) / static_cast<double>(total), advice)});
   };
   // Memory that this process has reserved, plus memory that is free on the GPU; 0 if that is
   // unknown.
   const int64_t available_bytes = metrics.reserved_bytes + metrics.device_free_bytes.value_or(-metrics.reserved_bytes);
-  warn(device_level_, metrics.reserved_peak_bytes, available_bytes, "of GPU memory available to this process",
+  warn(device_alarm_, metrics.reserved_peak_bytes, available_bytes, "of GPU memory available to this process",
        "a step that needs more is split further. memory.limit_gb leaves more headroom");
-  warn(host_level_, metrics.host_bytes, host_limit_bytes_, "of host memory available to this process",
+  warn(host_alarm_, metrics.host_bytes, host_limit_bytes_, "of host memory available to this process",
        "above that, the kernel kills the process. Lower training.micro_batch_size, data.image_max_pixels or "
        "data.num_workers to "
        "use less");
@@ -151,17 +152,17 @@ void MemoryWatch::warn_if_full(const report::StepMetrics& metrics) {
 std::string MemoryWatch::find_growing_component() const {
   memory::AllocationReplay replay;
   for (const auto& event : trace_->events()) replay.apply_event(event);
-  const auto& bytes = replay.by_component();
+  const auto& bytes = replay.bytes_by_component();
   const auto largest = std::max_element(bytes.begin(), bytes.end());
   return std::string(memory::to_string(static_cast<memory::Component>(std::distance(bytes.begin(), largest))));
 }
 
-void DevicePeaks::update(const memory::DeviceMemory& memory) {
+void DevicePeaks::update(const memory::DeviceMemoryStats& memory) {
   memory_.allocated_peak_bytes = std::max(memory_.allocated_peak_bytes, memory.allocated_peak_bytes);
   memory_.reserved_peak_bytes = std::max(memory_.reserved_peak_bytes, memory.reserved_peak_bytes);
 }
 
-void DevicePeaks::update_free(int64_t free_bytes, int64_t reserved_bytes) {
+void DevicePeaks::update_free_bytes(int64_t free_bytes, int64_t reserved_bytes) {
   const int64_t context_bytes = memory::describe_device(device_).total_bytes - free_bytes - reserved_bytes;
   max_context_bytes_ = std::max(max_context_bytes_, context_bytes);
   min_free_bytes_ = std::min(min_free_bytes_.value_or(free_bytes), free_bytes);

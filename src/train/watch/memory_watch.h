@@ -14,7 +14,7 @@
 namespace vlmtrain::train {
 
 /// Hysteresis for the warning that a memory is nearly full.
-class FillLevel {
+class FullMemoryAlarm {
  public:
   /// Returns true if more than 95 % of `total_bytes` are used, for the first time or for the first
   /// time since usage was below 90 %. Returns false if `total_bytes` is 0, which means unknown.
@@ -42,10 +42,10 @@ class FillLevel {
 /// A rise therefore counts as a leak only if it does not slow down: the rise over the last four
 /// windows is compared with earlier rises in the second half of all windows, and the quarters of
 /// that half with each other.
-class GrowthTrend {
+class LeakDetector {
  public:
   /// Ignores a rise of less than `min_bytes` over the windows that show it.
-  explicit GrowthTrend(int64_t min_bytes) : min_bytes_(min_bytes) {}
+  explicit LeakDetector(int64_t min_bytes) : min_bytes_(min_bytes) {}
 
   /// Adds the memory after a step. Returns the growth in bytes per step if there is a leak, and
   /// then starts over; otherwise nullopt.
@@ -70,26 +70,26 @@ class GrowthTrend {
 /// steps, to name the part of the model that keeps them.
 class MemoryWatch {
  public:
-  /// `host_limit_bytes`: host memory that the process may use. `events` receives the events and
+  /// `host_limit_bytes`: host memory that the process may use. `callbacks` receives the events and
   /// must outlive the object.
-  MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& events);
+  MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& callbacks);
 
   /// Called before a step's work starts; earlier steps may still run on the device.
-  void before_step();
+  void on_step_start();
   /// Observes a step, in the order of steps. Called after the step was reported.
-  void observe(const StepReport& step);
+  void observe_step(const StepReport& step);
 
  private:
-  void warn_if_full(const report::StepMetrics& metrics);
+  void warn_if_memory_full(const report::StepMetrics& metrics);
   std::string find_growing_component() const;
 
   at::Device device_;
   int64_t host_limit_bytes_;
-  CallbackList& events_;
-  FillLevel device_level_;
-  FillLevel host_level_;
-  GrowthTrend device_trend_;
-  GrowthTrend host_trend_;
+  CallbackList& callbacks_;
+  FullMemoryAlarm device_alarm_;
+  FullMemoryAlarm host_alarm_;
+  LeakDetector device_leak_detector_;
+  LeakDetector host_leak_detector_;
   std::optional<int64_t> device_growth_bytes_;  // leak of device memory in bytes per step, until it is reported
   int64_t traced_steps_ = 0;
   std::optional<memory::AllocationTrace> trace_;
@@ -101,12 +101,12 @@ class DevicePeaks {
   explicit DevicePeaks(at::Device device) : device_(device) {}
 
   /// Includes the peaks of a step or an evaluation.
-  void update(const memory::DeviceMemory& memory);
+  void update(const memory::DeviceMemoryStats& memory);
   /// Includes the GPU's free bytes and the bytes that LibTorch has reserved at the end of a step.
-  void update_free(int64_t free_bytes, int64_t reserved_bytes);
+  void update_free_bytes(int64_t free_bytes, int64_t reserved_bytes);
 
   /// Returns the maximum peaks; other fields are 0.
-  const memory::DeviceMemory& peak_memory() const { return memory_; }
+  const memory::DeviceMemoryStats& peak_memory() const { return memory_; }
   /// Returns the maximum bytes that all processes used at the end of a step; 0 if unknown.
   int64_t max_used_bytes() const;
   /// Returns the maximum bytes in use outside LibTorch's allocator, by this and other processes.
@@ -114,7 +114,7 @@ class DevicePeaks {
 
  private:
   at::Device device_;
-  memory::DeviceMemory memory_;
+  memory::DeviceMemoryStats memory_;
   int64_t max_context_bytes_ = 0;
   std::optional<int64_t> min_free_bytes_;
 };

@@ -33,19 +33,19 @@ uint64_t round_up(uint64_t value, uint64_t unit) {
 uint64_t reserve_inaccessible_range(uint64_t bytes) {
   void* const address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address != MAP_FAILED) return reinterpret_cast<uint64_t>(address);
-  report({"cannot reserve address space for the GPU's memory; check the limit, ulimit -v"});
+  print_stderr_line({"cannot reserve address space for the GPU's memory; check the limit, ulimit -v"});
   return 0;
 }
 
 }  // namespace
 
 std::optional<uint64_t> DeviceMemory::AddressRegion::find_gap(uint64_t bytes) const {
-  uint64_t candidate = first;
+  uint64_t candidate_address = first;
   for (const auto& [address, size] : ranges) {
-    if (address - candidate >= bytes) return candidate;
-    candidate = address + size;
+    if (address - candidate_address >= bytes) return candidate_address;
+    candidate_address = address + size;
   }
-  return end - candidate >= bytes ? std::optional{candidate} : std::nullopt;
+  return end - candidate_address >= bytes ? std::optional{candidate_address} : std::nullopt;
 }
 
 std::optional<uint64_t> DeviceMemory::AddressRegion::allocate(uint64_t bytes) {
@@ -64,21 +64,21 @@ DeviceMemory::DeviceMemory() {
   const uint64_t total_span = kAllocatedSpan + kReservedSpan + kVariableSpan;
   const uint64_t start = reserve_inaccessible_range(total_span + kPageBytes);
   if (start == 0) return;
-  first_ = round_up(start, kPageBytes);
-  end_ = first_ + total_span;
+  first_address_ = round_up(start, kPageBytes);
+  end_address_ = first_address_ + total_span;
   const auto make_region = [](uint64_t first, uint64_t span) { return AddressRegion{first, first + span, first, {}}; };
-  allocated_ = make_region(first_, kAllocatedSpan);
-  reserved_ = make_region(allocated_.end, kReservedSpan);
-  variables_ = make_region(reserved_.end, kVariableSpan);
+  allocation_region_ = make_region(first_address_, kAllocatedSpan);
+  reservation_region_ = make_region(allocation_region_.end, kReservedSpan);
+  variable_region_ = make_region(reservation_region_.end, kVariableSpan);
   capacity_bytes_ = gpu->memory_bytes;
   used_bytes_ = used_peak_bytes_ = std::min(gpu->used_bytes, capacity_bytes_);
 }
 
-bool DeviceMemory::fits(uint64_t bytes) {
-  const bool is_available =
+bool DeviceMemory::try_fit(uint64_t bytes) {
+  const bool has_space =
       bytes <= capacity_bytes_ - used_bytes_ && !fault_injector().should_fail(FaultPoint::kDeviceAllocation);
-  if (!is_available) ++failed_allocations_;
-  return is_available;
+  if (!has_space) ++failed_allocations_;
+  return has_space;
 }
 
 void DeviceMemory::record_allocation(uint64_t bytes) {
@@ -98,31 +98,31 @@ std::optional<uint64_t> DeviceMemory::allocate(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   // A size above the capacity does not fit; rounding it up could overflow.
   const uint64_t size = bytes > capacity_bytes_ ? bytes : round_up(bytes, kPageBytes);
-  if (!fits(size)) return std::nullopt;
-  const auto address = allocated_.allocate(size);
+  if (!try_fit(size)) return std::nullopt;
+  const auto address = allocation_region_.allocate(size);
   if (address) record_allocation(size);
   return address;
 }
 
 bool DeviceMemory::free(uint64_t address) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = allocated_.ranges.find(address);
-  if (it == allocated_.ranges.end()) return false;
+  const auto it = allocation_region_.ranges.find(address);
+  if (it == allocation_region_.ranges.end()) return false;
   record_free(it->second);
-  allocated_.ranges.erase(it);
+  allocation_region_.ranges.erase(it);
   return true;
 }
 
 std::optional<uint64_t> DeviceMemory::create_pages(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!fits(bytes)) return std::nullopt;
+  if (!try_fit(bytes)) return std::nullopt;
   record_allocation(bytes);
   pages_[next_handle_] = Pages{bytes};
   return next_handle_++;
 }
 
 void DeviceMemory::free_if_unused(std::map<uint64_t, Pages>::iterator pages) {
-  if (!pages->second.released || pages->second.mappings > 0) return;
+  if (!pages->second.is_released || pages->second.num_mappings > 0) return;
   record_free(pages->second.bytes);
   pages_.erase(pages);
 }
@@ -130,8 +130,8 @@ void DeviceMemory::free_if_unused(std::map<uint64_t, Pages>::iterator pages) {
 bool DeviceMemory::release_pages(uint64_t handle) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = pages_.find(handle);
-  if (it == pages_.end() || it->second.released) return false;
-  it->second.released = true;
+  if (it == pages_.end() || it->second.is_released) return false;
+  it->second.is_released = true;
   free_if_unused(it);
   return true;
 }
@@ -140,7 +140,7 @@ bool DeviceMemory::map(uint64_t address, uint64_t handle) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = pages_.find(handle);
   if (it == pages_.end() || !mappings_.emplace(address, handle).second) return false;
-  ++it->second.mappings;
+  ++it->second.num_mappings;
   return true;
 }
 
@@ -150,31 +150,31 @@ bool DeviceMemory::unmap(uint64_t address) {
   if (mapping == mappings_.end()) return false;
   const auto pages = pages_.find(mapping->second);
   mappings_.erase(mapping);
-  --pages->second.mappings;
+  --pages->second.num_mappings;
   free_if_unused(pages);
   return true;
 }
 
 std::optional<uint64_t> DeviceMemory::reserve_addresses(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return reserved_.allocate(round_up(bytes, kPageBytes));
+  return reservation_region_.allocate(round_up(bytes, kPageBytes));
 }
 
 bool DeviceMemory::free_addresses(uint64_t address) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return reserved_.ranges.erase(address) > 0;
+  return reservation_region_.ranges.erase(address) > 0;
 }
 
 uint64_t DeviceMemory::reported_bytes() const {
   constexpr size_t kPlannedSegments = 2;  // one each for PyTorch's pools of small and large blocks
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t reported = virtual_gpu()->reported_bytes;
-  return reserved_.ranges.size() < kPlannedSegments ? reported : std::max(reported, capacity_bytes_);
+  return reservation_region_.ranges.size() < kPlannedSegments ? reported : std::max(reported, capacity_bytes_);
 }
 
 uint64_t DeviceMemory::allocate_variable(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return variables_.allocate(round_up(bytes, kVariableAlignment)).value_or(0);
+  return variable_region_.allocate(round_up(bytes, kVariableAlignment)).value_or(0);
 }
 
 bool DeviceMemory::grow_context(uint64_t bytes) {
@@ -188,7 +188,7 @@ bool DeviceMemory::grow_context(uint64_t bytes) {
 
 bool DeviceMemory::contains(const void* pointer) const {
   const auto address = reinterpret_cast<uint64_t>(pointer);
-  return address >= first_ && address < end_;
+  return address >= first_address_ && address < end_address_;
 }
 
 uint64_t DeviceMemory::free_bytes() const {
@@ -213,7 +213,7 @@ void DeviceMemory::reset_counters() {
 }
 
 DeviceMemory& device_memory() {
-  return leaky_singleton<DeviceMemory>();
+  return get_leaky_singleton<DeviceMemory>();
 }
 
 }  // namespace vlmtrain::vgpu

@@ -82,23 +82,23 @@ class DeviceMemory {
   /// Memory from create_pages(), freed once it is released and not mapped.
   struct Pages {
     uint64_t bytes = 0;
-    int mappings = 0;
-    bool released = false;
+    int num_mappings = 0;
+    bool is_released = false;
   };
 
   // The functions below require that mutex_ is held.
 
   /// Returns whether an allocation succeeds. Counts it as failed if not.
-  bool fits(uint64_t bytes);
+  bool try_fit(uint64_t bytes);
   void record_allocation(uint64_t bytes);
   void record_free(uint64_t bytes);
   void free_if_unused(std::map<uint64_t, Pages>::iterator pages);
 
   mutable std::mutex mutex_;
   uint64_t capacity_bytes_ = 0;
-  uint64_t first_ = 0;
-  uint64_t end_ = 0;
-  AddressRegion allocated_, reserved_, variables_;
+  uint64_t first_address_ = 0;
+  uint64_t end_address_ = 0;
+  AddressRegion allocation_region_, reservation_region_, variable_region_;
   std::map<uint64_t, Pages> pages_;        // by handle
   std::map<uint64_t, uint64_t> mappings_;  // address → handle
   uint64_t next_handle_ = 1;

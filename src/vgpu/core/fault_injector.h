@@ -16,7 +16,7 @@ class FaultInjector {
   FaultInjector();
 
   /// Makes calls `first` to `first + count - 1` of this kind fail. The next call has number 0.
-  void schedule(FaultPoint call, uint64_t first, uint64_t count);
+  void schedule_faults(FaultPoint call, uint64_t first, uint64_t count);
 
   /// Counts a call and returns whether it is to fail. `kernel` is the kernel's mangled name if the
   /// call is a launch, else empty.

@@ -14,7 +14,7 @@
 
 namespace vlmtrain::vgpu {
 
-void report(std::initializer_list<std::string_view> pieces) {
+void print_stderr_line(std::initializer_list<std::string_view> pieces) {
   std::string line("virtual GPU: ");
   for (const auto piece : pieces) line.append(piece);
   line.push_back('\n');
@@ -23,16 +23,17 @@ void report(std::initializer_list<std::string_view> pieces) {
 
 namespace {
 
-constexpr const char* kTraceFile = "VLMTRAIN_VGPU_TRACE";
+constexpr const char* kTraceVariable = "VLMTRAIN_VGPU_TRACE";
 constexpr int kTracePermissions = 0644;
 
 }  // namespace
 
 Trace::Trace() {
-  const char* const path = std::getenv(kTraceFile);
+  const char* const path = std::getenv(kTraceVariable);
   if (path == nullptr || *path == '\0') return;
   file_ = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kTracePermissions);
-  if (file_ < 0) report({kTraceFile, "=", path, " cannot be opened: ", std::strerror(errno), "; tracing is off"});
+  if (file_ < 0)
+    print_stderr_line({kTraceVariable, "=", path, " cannot be opened: ", std::strerror(errno), "; tracing is off"});
 }
 
 void Trace::add(std::initializer_list<std::string_view> pieces) {
@@ -42,20 +43,20 @@ void Trace::add(std::initializer_list<std::string_view> pieces) {
   for (const auto piece : pieces) line_.append(line_.empty() ? "" : " ").append(piece);
   line_.push_back('\n');
   if (write(file_, line_.data(), line_.size()) != static_cast<ssize_t>(line_.size())) {
-    report({kTraceFile, ": cannot write a line: ", std::strerror(errno), "; the trace ends here"});
+    print_stderr_line({kTraceVariable, ": cannot write a line: ", std::strerror(errno), "; the trace ends here"});
     close(file_);
     file_ = -1;
   }
 }
 
 Trace& trace() {
-  return leaky_singleton<Trace>();
+  return get_leaky_singleton<Trace>();
 }
 
 namespace {
 
 /// The unmodeled functions that were called so far, as an intrusive list.
-struct UnknownCalls {
+struct UnknownCallList {
   std::mutex mutex;
   UnknownCall* first = nullptr;
 };
@@ -65,17 +66,17 @@ struct UnknownCalls {
 void record_unknown_call(UnknownCall& call) {
   ++global_counters().unknown_calls;
   ++call.calls;
-  auto& unknown_calls = leaky_singleton<UnknownCalls>();
+  auto& unknown_calls = get_leaky_singleton<UnknownCallList>();
   const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
-  if (call.reported) return;
-  call.reported = true;
+  if (call.is_reported) return;
+  call.is_reported = true;
   call.next = unknown_calls.first;
   unknown_calls.first = &call;
-  report({call.name, " is not implemented; it returns \"not supported\" (docs/virtual-gpu.md)"});
+  print_stderr_line({call.name, " is not implemented; it returns \"not supported\" (docs/virtual-gpu.md)"});
 }
 
 void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context) {
-  auto& unknown_calls = leaky_singleton<UnknownCalls>();
+  auto& unknown_calls = get_leaky_singleton<UnknownCallList>();
   const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
   for (const UnknownCall* call = unknown_calls.first; call != nullptr; call = call->next) {
     if (call->calls > 0) visit(context, call->name, call->calls);
@@ -83,7 +84,7 @@ void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64
 }
 
 void reset_unknown_calls() {
-  auto& unknown_calls = leaky_singleton<UnknownCalls>();
+  auto& unknown_calls = get_leaky_singleton<UnknownCallList>();
   const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
   for (UnknownCall* call = unknown_calls.first; call != nullptr; call = call->next) call->calls = 0;
 }
@@ -126,12 +127,12 @@ void AtomicCounters::read(Counters& counters) const {
 }
 
 void AtomicCounters::reset() {
-  Counters ignored;
-  for_each_counter(*this, ignored, [](std::atomic<uint64_t>& count, uint64_t&) { count = 0; });
+  Counters ignored_counters;
+  for_each_counter(*this, ignored_counters, [](std::atomic<uint64_t>& count, uint64_t&) { count = 0; });
 }
 
 AtomicCounters& global_counters() {
-  return leaky_singleton<AtomicCounters>();
+  return get_leaky_singleton<AtomicCounters>();
 }
 
 void MatmulCounter::add(const Matmul& product) {
@@ -146,7 +147,8 @@ void MatmulCounter::add(const Matmul& product) {
   ++calls_[product];
 }
 
-void MatmulCounter::for_each_matmul(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const {
+void MatmulCounter::for_each_matmul(void (*visit)(void* context, const Matmul* product, uint64_t calls),
+                                    void* context) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [product, calls] : calls_) visit(context, &product, calls);
 }
@@ -157,7 +159,7 @@ void MatmulCounter::reset() {
 }
 
 MatmulCounter& matmul_counter() {
-  return leaky_singleton<MatmulCounter>();
+  return get_leaky_singleton<MatmulCounter>();
 }
 
 }  // namespace vlmtrain::vgpu

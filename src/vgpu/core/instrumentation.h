@@ -14,7 +14,7 @@ namespace vlmtrain::vgpu {
 
 /// Writes the concatenated pieces as one line to stderr. The stub libraries cannot throw through C
 /// functions and cannot use the program's log.
-void report(std::initializer_list<std::string_view> pieces);
+void print_stderr_line(std::initializer_list<std::string_view> pieces);
 
 /// A log of the GPU's operations in order, one per line, appended to the file that
 /// VLMTRAIN_VGPU_TRACE names (docs/virtual-gpu.md). Each line is written at once, so the trace of a
@@ -42,7 +42,7 @@ Trace& trace();
 struct UnknownCall {
   const char* name;
   std::atomic<uint64_t> calls{0};
-  bool reported = false;
+  bool is_reported = false;
   UnknownCall* next = nullptr;
 };
 

@@ -10,7 +10,7 @@ namespace vlmtrain::vgpu {
 /// LibTorch registers kernels before main() and frees memory during exit, in an unspecified order.
 /// Thread-safe.
 template <class T>
-T& leaky_singleton() {
+T& get_leaky_singleton() {
   alignas(T) static std::byte storage[sizeof(T)];
   static T* const value = new (storage) T;
   return *value;

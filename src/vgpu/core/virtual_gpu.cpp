@@ -27,7 +27,7 @@ std::optional<Number> parse_number_env(const char* name, Number default_value, c
   Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size() && value >= 0) return value;
-  report({name, "=", text, " is not a number of ", unit, "; no device is created"});
+  print_stderr_line({name, "=", text, " is not a number of ", unit, "; no device is created"});
   return std::nullopt;
 }
 
@@ -48,11 +48,11 @@ const memory::GpuSpec* find_configured_gpu() {
   if (gpu != nullptr) return gpu;
   std::string names;
   for (const auto& listed_gpu : memory::list_gpus()) names.append(" ").append(listed_gpu.name);
-  report({"VLMTRAIN_VGPU_NAME=", name, " is unknown; no device is created; the known GPUs are", names});
+  print_stderr_line({"VLMTRAIN_VGPU_NAME=", name, " is unknown; no device is created; the known GPUs are", names});
   return nullptr;
 }
 
-std::optional<VirtualGpu> read_environment() {
+std::optional<VirtualGpu> read_gpu_environment() {
   const memory::GpuSpec* const base_gpu = find_configured_gpu();
   if (base_gpu == nullptr) return std::nullopt;
   const auto memory_bytes = parse_bytes_env("VLMTRAIN_VGPU_BYTES", static_cast<uint64_t>(base_gpu->memory_bytes));
@@ -75,8 +75,8 @@ std::optional<VirtualGpu> read_environment() {
 }  // namespace
 
 const VirtualGpu* virtual_gpu() {
-  static const std::optional<VirtualGpu> configured = read_environment();
-  return configured ? &*configured : nullptr;
+  static const std::optional<VirtualGpu> configured_gpu = read_gpu_environment();
+  return configured_gpu ? &*configured_gpu : nullptr;
 }
 
 // Values without a field are equal on all architectures of the table (CUDA C++ Programming Guide,

@@ -15,37 +15,37 @@ namespace vlmtrain::vgpu {
 
 namespace {
 
-struct Library {};
+struct LibraryContext {};
 
 struct MatmulDescription {
   cublasOperation_t a_operation = CUBLAS_OP_N;
 };
 
-struct Layout {
+struct MatrixLayout {
   cudaDataType type = CUDA_R_32F;
   int64_t rows = 0;
   int64_t columns = 0;
   int32_t batch = 1;
 };
 
-struct Preference {};
+struct MatmulPreference {};
 
 /// Creates an object whose members are `arguments`, and sets `*handle` to a handle that owns it.
 template <class Object, class Handle, class... Arguments>
-cublasStatus_t create(Handle* handle, Arguments... arguments) {
+cublasStatus_t create_object(Handle* handle, Arguments... arguments) {
   *handle = make_handle<Handle>(std::make_unique<Object>(Object{arguments...}));
   return CUBLAS_STATUS_SUCCESS;
 }
 
 template <class Object, class Handle>
-cublasStatus_t destroy(Handle handle) {
+cublasStatus_t destroy_object(Handle handle) {
   take_handle<Object>(handle).reset();
   return CUBLAS_STATUS_SUCCESS;
 }
 
 /// Copies the attribute's value if the attribute is `expected`.
 template <class Attribute, class Value>
-void copy_attribute(Attribute attribute, Attribute expected, const void* from, size_t bytes, Value& value) {
+void copy_expected_attribute(Attribute attribute, Attribute expected, const void* from, size_t bytes, Value& value) {
   if (attribute == expected && bytes == sizeof value) std::memcpy(&value, from, bytes);
 }
 
@@ -53,16 +53,16 @@ void copy_attribute(Attribute attribute, Attribute expected, const void* from, s
 
 }  // namespace vlmtrain::vgpu
 
-using vlmtrain::vgpu::copy_attribute;
-using vlmtrain::vgpu::create;
-using vlmtrain::vgpu::destroy;
+using vlmtrain::vgpu::copy_expected_attribute;
+using vlmtrain::vgpu::create_object;
+using vlmtrain::vgpu::destroy_object;
 using vlmtrain::vgpu::fault_injector;
 using vlmtrain::vgpu::FaultPoint;
 using vlmtrain::vgpu::get_object;
-using vlmtrain::vgpu::Layout;
-using vlmtrain::vgpu::Library;
+using vlmtrain::vgpu::LibraryContext;
 using vlmtrain::vgpu::MatmulDescription;
-using vlmtrain::vgpu::Preference;
+using vlmtrain::vgpu::MatmulPreference;
+using vlmtrain::vgpu::MatrixLayout;
 
 size_t cublasLtGetVersion() {
   return CUBLAS_VERSION;
@@ -70,51 +70,52 @@ size_t cublasLtGetVersion() {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (fault_injector().should_fail(FaultPoint::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
-  return create<Library>(handle);
+  return create_object<LibraryContext>(handle);
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  return destroy<Library>(handle);
+  return destroy_object<LibraryContext>(handle);
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description, cublasComputeType_t, cudaDataType_t) {
-  return create<MatmulDescription>(description);
+  return create_object<MatmulDescription>(description);
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
-  return destroy<MatmulDescription>(description);
+  return destroy_object<MatmulDescription>(description);
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
                                               cublasLtMatmulDescAttributes_t attribute, const void* value,
                                               size_t bytes) {
-  copy_attribute(attribute, CUBLASLT_MATMUL_DESC_TRANSA, value, bytes,
-                 get_object<MatmulDescription>(description).a_operation);
+  copy_expected_attribute(attribute, CUBLASLT_MATMUL_DESC_TRANSA, value, bytes,
+                          get_object<MatmulDescription>(description).a_operation);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
                                           uint64_t columns, int64_t) {
-  return create<Layout>(layout, type, static_cast<int64_t>(rows), static_cast<int64_t>(columns));
+  return create_object<MatrixLayout>(layout, type, static_cast<int64_t>(rows), static_cast<int64_t>(columns));
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  return destroy<Layout>(layout);
+  return destroy_object<MatrixLayout>(layout);
 }
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute, const void* value,
                                                 size_t bytes) {
-  copy_attribute(attribute, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, value, bytes, get_object<Layout>(layout).batch);
+  copy_expected_attribute(attribute, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, value, bytes,
+                          get_object<MatrixLayout>(layout).batch);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  return create<Preference>(preference);
+  return create_object<MatmulPreference>(preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  return destroy<Preference>(preference);
+  return destroy_object<MatmulPreference>(preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
@@ -137,8 +138,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                               cublasLtMatrixLayout_t a, const void*, cublasLtMatrixLayout_t, const void*, const void*,
                               cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t*,
                               void*, size_t, cudaStream_t) {
-  const auto& input = get_object<Layout>(a);
-  const auto& output = get_object<Layout>(d);
+  const auto& input = get_object<MatrixLayout>(a);
+  const auto& output = get_object<MatrixLayout>(d);
   const bool is_not_transposed = get_object<MatmulDescription>(description).a_operation == CUBLAS_OP_N;
   vlmtrain::vgpu::matmul_counter().add({output.rows, output.columns, is_not_transposed ? input.columns : input.rows,
                                         output.batch, input.type, output.type});

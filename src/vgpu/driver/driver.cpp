@@ -136,9 +136,9 @@ CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
-  const auto reserved = device_memory().reserve_addresses(bytes);
-  if (!reserved) return CUDA_ERROR_OUT_OF_MEMORY;
-  *address = *reserved;
+  const auto reserved_address = device_memory().reserve_addresses(bytes);
+  if (!reserved_address) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = *reserved_address;
   return CUDA_SUCCESS;
 }
 
@@ -148,9 +148,9 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t) {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*,
                      unsigned long long) {
-  const auto created = device_memory().create_pages(bytes);
-  if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
-  *handle = *created;
+  const auto page_handle = device_memory().create_pages(bytes);
+  if (!page_handle) return CUDA_ERROR_OUT_OF_MEMORY;
+  *handle = *page_handle;
   return CUDA_SUCCESS;
 }
 

@@ -31,7 +31,7 @@ struct ErrorText {
 };
 
 /// Names and messages of the errors that the stub libraries return.
-constexpr std::array kErrors{
+constexpr std::array kErrorTexts{
     ErrorText{cudaSuccess, "cudaSuccess", "no error"},
     ErrorText{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     ErrorText{cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
@@ -49,8 +49,8 @@ constexpr std::array kErrors{
 
 const ErrorText& find_error_text(cudaError_t error) {
   static constexpr ErrorText kUnknownError{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
-  const auto* const it = std::ranges::find(kErrors, error, &ErrorText::error);
-  return it == kErrors.end() ? kUnknownError : *it;
+  const auto* const it = std::ranges::find(kErrorTexts, error, &ErrorText::error);
+  return it == kErrorTexts.end() ? kUnknownError : *it;
 }
 
 }  // namespace

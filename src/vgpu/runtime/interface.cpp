@@ -13,7 +13,7 @@ namespace vlmtrain::vgpu {
 
 namespace {
 
-constexpr VirtualGpuInterface kInterface{
+constexpr VirtualGpuInterface kVirtualGpuInterface{
     .gpu_name = [] { return virtual_gpu() == nullptr ? "" : virtual_gpu()->gpu.name.data(); },
     .read_counters =
         [](Counters* counters) {
@@ -28,11 +28,11 @@ constexpr VirtualGpuInterface kInterface{
           kernel_registry().reset_launches();
           reset_unknown_calls();
         },
-    .for_each_kernel = [](auto visit, void* context) { kernel_registry().for_each_launched(visit, context); },
+    .for_each_kernel = [](auto visit, void* context) { kernel_registry().for_each_launched_kernel(visit, context); },
     .for_each_matmul = [](auto visit, void* context) { matmul_counter().for_each_matmul(visit, context); },
     .for_each_unknown_call = [](auto visit, void* context) { for_each_unknown_call(visit, context); },
     .inject_failures = [](FaultPoint call, uint64_t first,
-                          uint64_t count) { fault_injector().schedule(call, first, count); },
+                          uint64_t count) { fault_injector().schedule_faults(call, first, count); },
     .has_launch_latency = [] { return device_clock().is_enabled(); },
 };
 
@@ -41,5 +41,5 @@ constexpr VirtualGpuInterface kInterface{
 }  // namespace vlmtrain::vgpu
 
 extern "C" const vlmtrain::vgpu::VirtualGpuInterface* vlmtrain_vgpu_interface() {
-  return &vlmtrain::vgpu::kInterface;
+  return &vlmtrain::vgpu::kVirtualGpuInterface;
 }

@@ -22,14 +22,14 @@ namespace {
 // The layout of fat binaries: a wrapper points to a header, which is followed by entries. NVIDIA
 // does not document it. The fields were found in the libraries of the CUDA wheels, and the
 // architectures agree with the output of cuobjdump.
-struct Wrapper {
+struct FatBinaryWrapper {
   static constexpr uint32_t kMagic = 0x466243b1;
   uint32_t magic;
   uint32_t version;
   const std::byte* data;
 };
 
-struct Header {
+struct FatBinaryHeader {
   static constexpr uint32_t kMagic = 0xba55ed50;
   uint32_t magic;
   uint16_t version;
@@ -37,7 +37,7 @@ struct Header {
   uint64_t body_bytes;
 };
 
-struct Entry {
+struct FatBinaryEntry {
   static constexpr uint16_t kPtx = 1;
   static constexpr uint16_t kMachineCode = 2;
   uint16_t kind;
@@ -47,7 +47,7 @@ struct Entry {
   uint32_t unused_b[3];
   uint32_t architecture;
 };
-static_assert(offsetof(Entry, architecture) == 28);
+static_assert(offsetof(FatBinaryEntry, architecture) == 28);
 
 template <class T>
 T read_struct(const std::byte* from) {
@@ -58,46 +58,49 @@ T read_struct(const std::byte* from) {
 
 /// Returns the newest architecture from `oldest` to `limit`, or 0 if there is none.
 int find_newest_architecture(const std::vector<int>& architectures, int oldest, int limit) {
-  int best = 0;
+  int newest = 0;
   for (const int architecture : architectures) {
-    if (architecture >= oldest && architecture <= limit) best = std::max(best, architecture);
+    if (architecture >= oldest && architecture <= limit) newest = std::max(newest, architecture);
   }
-  return best;
+  return newest;
 }
 
 }  // namespace
 
 void FatBinary::parse() {
-  const auto wrapper = read_struct<Wrapper>(static_cast<const std::byte*>(wrapper_));
-  if (wrapper.magic != Wrapper::kMagic) return;
-  const auto header = read_struct<Header>(wrapper.data);
-  if (header.magic != Header::kMagic) return;
+  const auto wrapper = read_struct<FatBinaryWrapper>(static_cast<const std::byte*>(wrapper_));
+  if (wrapper.magic != FatBinaryWrapper::kMagic) return;
+  const auto header = read_struct<FatBinaryHeader>(wrapper.data);
+  if (header.magic != FatBinaryHeader::kMagic) return;
   const std::byte* cursor = wrapper.data + header.header_bytes;
   const std::byte* const end = cursor + header.body_bytes;
-  while (end - cursor >= static_cast<ptrdiff_t>(sizeof(Entry))) {
-    const auto entry = read_struct<Entry>(cursor);
+  while (end - cursor >= static_cast<ptrdiff_t>(sizeof(FatBinaryEntry))) {
+    const auto entry = read_struct<FatBinaryEntry>(cursor);
     if (entry.header_bytes == 0) return;
-    if (entry.kind == Entry::kMachineCode) machine_code_architectures_.push_back(static_cast<int>(entry.architecture));
-    if (entry.kind == Entry::kPtx) ptx_architectures_.push_back(static_cast<int>(entry.architecture));
+    if (entry.kind == FatBinaryEntry::kMachineCode)
+      machine_code_architectures_.push_back(static_cast<int>(entry.architecture));
+    if (entry.kind == FatBinaryEntry::kPtx) ptx_architectures_.push_back(static_cast<int>(entry.architecture));
     cursor += entry.header_bytes + entry.body_bytes;
   }
 }
 
 int FatBinary::find_code_architecture(int architecture) {
   std::call_once(parse_once_, [this] { parse(); });
-  const int exact = find_newest_architecture(machine_code_architectures_, architecture / 10 * 10, architecture);
-  return exact != 0 ? exact : find_newest_architecture(ptx_architectures_, 0, architecture);
+  const int machine_code_architecture =
+      find_newest_architecture(machine_code_architectures_, architecture / 10 * 10, architecture);
+  return machine_code_architecture != 0 ? machine_code_architecture
+                                        : find_newest_architecture(ptx_architectures_, 0, architecture);
 }
 
 bool FatBinary::load() {
-  if (loaded_) return true;
+  if (is_loaded_) return true;
   const std::lock_guard<std::mutex> lock(load_mutex_);
-  if (loaded_) return true;
+  if (is_loaded_) return true;
   const ModuleLoadCost& module_load_cost = virtual_gpu()->module_load_cost;
   if (!device_memory().grow_context(module_load_cost.module_bytes)) return false;
   if (module_load_cost.module_seconds > 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(module_load_cost.module_seconds));
-  loaded_ = true;
+  is_loaded_ = true;
   return true;
 }
 
@@ -130,8 +133,8 @@ std::optional<Variable> KernelRegistry::find_variable(const void* host_variable)
   return it == variables_.end() ? std::nullopt : std::optional{it->second};
 }
 
-void KernelRegistry::for_each_launched(void (*visit)(void* context, const char* name, uint64_t launches),
-                                       void* context) const {
+void KernelRegistry::for_each_launched_kernel(void (*visit)(void* context, const char* name, uint64_t launches),
+                                              void* context) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (const auto& [host_function, kernel] : kernels_) {
     if (kernel.launches > 0) visit(context, kernel.name, kernel.launches);
@@ -144,7 +147,7 @@ void KernelRegistry::reset_launches() {
 }
 
 KernelRegistry& kernel_registry() {
-  return leaky_singleton<KernelRegistry>();
+  return get_leaky_singleton<KernelRegistry>();
 }
 
 }  // namespace vlmtrain::vgpu

@@ -36,7 +36,7 @@ class FatBinary {
   std::vector<int> machine_code_architectures_;
   std::vector<int> ptx_architectures_;
   std::mutex load_mutex_;
-  std::atomic<bool> loaded_{false};
+  std::atomic<bool> is_loaded_{false};
 };
 
 /// A registered kernel and its state.
@@ -69,7 +69,7 @@ class KernelRegistry {
   std::optional<Variable> find_variable(const void* host_variable) const;
 
   /// Visits the kernels launched since the last reset_launches().
-  void for_each_launched(void (*visit)(void* context, const char* name, uint64_t launches), void* context) const;
+  void for_each_launched_kernel(void (*visit)(void* context, const char* name, uint64_t launches), void* context) const;
   void reset_launches();
 
  private:

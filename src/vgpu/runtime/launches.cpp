@@ -20,7 +20,7 @@ namespace vlmtrain::vgpu {
 
 namespace {
 
-struct Launch {
+struct KernelLaunch {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
@@ -28,7 +28,7 @@ struct Launch {
 };
 
 /// Why a real GPU would reject a launch; cudaSuccess if it would not.
-struct Rejection {
+struct LaunchRejection {
   cudaError_t error = cudaSuccess;
   const char* reason = "";
 };
@@ -41,7 +41,7 @@ bool fits_limits(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, C
 }
 
 /// Checks a launch against the limits of the GPU and of the kernel.
-Rejection validate(const Launch& launch, const Kernel& kernel) {
+LaunchRejection validate_launch(const KernelLaunch& launch, const Kernel& kernel) {
   if (!fits_limits(launch.grid, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
                    CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)) {
     return {cudaErrorInvalidConfiguration, "grid"};
@@ -72,22 +72,22 @@ std::string format_dim3(const dim3& size) {
   return std::to_string(size.x) + "," + std::to_string(size.y) + "," + std::to_string(size.z);
 }
 
-cudaError_t reject(const Rejection& rejection, const Launch& launch, const char* name) {
+cudaError_t reject_launch(const LaunchRejection& rejection, const KernelLaunch& launch, const char* name) {
   ++global_counters().rejected_launches;
-  report({"launch rejected, ", rejection.reason, ": grid ", format_dim3(launch.grid), ", block ",
-          format_dim3(launch.block), ", ", std::to_string(launch.shared_bytes),
-          " bytes of dynamic shared memory: ", demangle(name)});
+  print_stderr_line({"launch rejected, ", rejection.reason, ": grid ", format_dim3(launch.grid), ", block ",
+                     format_dim3(launch.block), ", ", std::to_string(launch.shared_bytes),
+                     " bytes of dynamic shared memory: ", demangle(name)});
   return set_last_error(rejection.error);
 }
 
-cudaError_t launch_kernel(const void* host_function, const Launch& launch) {
+cudaError_t launch_kernel(const void* host_function, const KernelLaunch& launch) {
   Kernel* const kernel = kernel_registry().find_kernel(host_function);
   if (kernel == nullptr) {
-    return reject({cudaErrorInvalidDeviceFunction, "the kernel is not registered"}, launch, "?");
+    return reject_launch({cudaErrorInvalidDeviceFunction, "the kernel is not registered"}, launch, "?");
   }
   if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
-  const Rejection rejection = validate(launch, *kernel);
-  if (rejection.error != cudaSuccess) return reject(rejection, launch, kernel->name);
+  const LaunchRejection rejection = validate_launch(launch, *kernel);
+  if (rejection.error != cudaSuccess) return reject_launch(rejection, launch, kernel->name);
   if (const auto error = get_device_status(); error != cudaSuccess) return error;
   if (fault_injector().should_fail(FaultPoint::kIllegalAddress, kernel->name))
     return set_sticky_error(cudaErrorIllegalAddress);
@@ -106,8 +106,8 @@ cudaError_t launch_kernel(const void* host_function, const Launch& launch) {
 
 /// Returns the launch configurations of this thread that __cudaPushCallConfiguration has received
 /// and __cudaPopCallConfiguration has not yet returned, innermost last.
-std::vector<Launch>& pending_launches() {
-  thread_local std::vector<Launch> launches;
+std::vector<KernelLaunch>& pending_launches() {
+  thread_local std::vector<KernelLaunch> launches;
   return launches;
 }
 
@@ -120,10 +120,10 @@ int count_resident_blocks(int block_threads, size_t shared_bytes) {
   constexpr size_t kReservedPerBlock = 1024;  // shared memory that the driver reserves per block from sm_80 on
   const auto& architecture = virtual_gpu()->architecture;
   const int rounded_threads = std::max(kWarpSize, (block_threads + kWarpSize - 1) / kWarpSize * kWarpSize);
-  const int thread_limit = architecture.threads_per_multiprocessor / rounded_threads;
-  const auto shared_memory_limit = static_cast<int>(static_cast<size_t>(architecture.shared_bytes_per_multiprocessor) /
-                                                    (shared_bytes + kReservedPerBlock));
-  return std::min({architecture.blocks_per_multiprocessor, thread_limit, shared_memory_limit});
+  const int max_blocks_by_threads = architecture.threads_per_multiprocessor / rounded_threads;
+  const auto max_blocks_by_shared_memory = static_cast<int>(
+      static_cast<size_t>(architecture.shared_bytes_per_multiprocessor) / (shared_bytes + kReservedPerBlock));
+  return std::min({architecture.blocks_per_multiprocessor, max_blocks_by_threads, max_blocks_by_shared_memory});
 }
 
 }  // namespace

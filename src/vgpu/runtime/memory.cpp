@@ -38,7 +38,7 @@ bool PinnedHostMemory::is_pinned(const void* pointer) const {
 }
 
 PinnedHostMemory& pinned_host_memory() {
-  return leaky_singleton<PinnedHostMemory>();
+  return get_leaky_singleton<PinnedHostMemory>();
 }
 
 }  // namespace vlmtrain::vgpu
@@ -65,8 +65,8 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* pointer) {
-  const bool freed = pointer == nullptr || device_memory().free(reinterpret_cast<uint64_t>(pointer));
-  return freed ? get_device_status() : set_last_error(cudaErrorInvalidValue);
+  const bool is_freed = pointer == nullptr || device_memory().free(reinterpret_cast<uint64_t>(pointer));
+  return is_freed ? get_device_status() : set_last_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
@@ -133,7 +133,7 @@ namespace {
 
 /// A copy of `rows` rows of `width` bytes. A pitch is the distance of two rows in bytes. The
 /// direction follows from the pointers, as with cudaMemcpyDefault.
-struct Copy {
+struct CopyRequest {
   void* to;
   const void* from;
   size_t width;
@@ -142,39 +142,39 @@ struct Copy {
   size_t from_pitch = 0;
 };
 
-void* get_target_row(const Copy& copy, size_t index) {
+void* get_target_row(const CopyRequest& copy, size_t index) {
   return static_cast<std::byte*>(copy.to) + index * copy.to_pitch;
 }
 
-const void* get_source_row(const Copy& copy, size_t index) {
+const void* get_source_row(const CopyRequest& copy, size_t index) {
   return static_cast<const std::byte*>(copy.from) + index * copy.from_pitch;
 }
 
-void perform_copy(const Copy& copy, cudaStream_t stream) {
+void perform_copy(const CopyRequest& copy, cudaStream_t stream) {
   const size_t bytes = copy.width * copy.rows;
   if (bytes == 0) return;
-  const bool to_device = device_memory().contains(copy.to);
-  const bool from_device = device_memory().contains(copy.from);
-  if (to_device && from_device) {
+  const bool is_to_device = device_memory().contains(copy.to);
+  const bool is_from_device = device_memory().contains(copy.from);
+  if (is_to_device && is_from_device) {
     global_counters().device_to_device.add(bytes);
     trace().add({"copy on the device", std::to_string(bytes)});
-  } else if (to_device) {
-    const bool pinned = pinned_host_memory().is_pinned(copy.from);
-    (pinned ? global_counters().host_to_device_pinned : global_counters().host_to_device_pageable).add(bytes);
+  } else if (is_to_device) {
+    const bool is_pinned_memory = pinned_host_memory().is_pinned(copy.from);
+    (is_pinned_memory ? global_counters().host_to_device_pinned : global_counters().host_to_device_pageable).add(bytes);
     if (stream != nullptr) global_counters().side_stream_copies.add(bytes);
     if (!stream_order().is_after_all_launches(stream)) ++global_counters().early_side_stream_copies;
-    trace().add({pinned ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
-  } else if (from_device) {
-    const bool pinned = pinned_host_memory().is_pinned(copy.to);
-    (pinned ? global_counters().device_to_host_pinned : global_counters().device_to_host_pageable).add(bytes);
-    trace().add({pinned ? "copy to pinned memory" : "copy to pageable memory", std::to_string(bytes)});
+    trace().add({is_pinned_memory ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
+  } else if (is_from_device) {
+    const bool is_pinned_memory = pinned_host_memory().is_pinned(copy.to);
+    (is_pinned_memory ? global_counters().device_to_host_pinned : global_counters().device_to_host_pageable).add(bytes);
+    trace().add({is_pinned_memory ? "copy to pinned memory" : "copy to pageable memory", std::to_string(bytes)});
     for (size_t i = 0; i < copy.rows; ++i) std::memset(get_target_row(copy, i), 0, copy.width);
   } else {
     for (size_t i = 0; i < copy.rows; ++i) std::memmove(get_target_row(copy, i), get_source_row(copy, i), copy.width);
   }
 }
 
-cudaError_t fill(void* to, int value, size_t bytes) {
+cudaError_t fill_memory(void* to, int value, size_t bytes) {
   ++global_counters().fills;
   trace().add({"fill", std::to_string(bytes)});
   if (!device_memory().contains(to)) std::memset(to, value, bytes);
@@ -207,9 +207,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  return fill(to, value, bytes);
+  return fill_memory(to, value, bytes);
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  return fill(to, value, bytes);
+  return fill_memory(to, value, bytes);
 }

@@ -23,8 +23,8 @@
 namespace vlmtrain::vgpu {
 
 DeviceClock::DeviceClock() {
-  constexpr const char* kVariable = "VLMTRAIN_VGPU_LAUNCH_MICROSECONDS";
-  const char* const value = std::getenv(kVariable);
+  constexpr const char* kLaunchDurationVariable = "VLMTRAIN_VGPU_LAUNCH_MICROSECONDS";
+  const char* const value = std::getenv(kLaunchDurationVariable);
   const std::string_view text = value == nullptr ? std::string_view() : std::string_view(value);
   if (text.empty()) return;
   int64_t microseconds = 0;
@@ -32,7 +32,7 @@ DeviceClock::DeviceClock() {
   if (error == std::errc() && end == text.data() + text.size() && microseconds >= 0) {
     kernel_duration_ = std::chrono::microseconds(microseconds);
   } else {
-    report({kVariable, "=", text, " is not a number of microseconds; kernels take no time"});
+    print_stderr_line({kLaunchDurationVariable, "=", text, " is not a number of microseconds; kernels take no time"});
   }
 }
 
@@ -42,7 +42,7 @@ void DeviceClock::enqueue_kernel() {
   completion_time_ = std::max(completion_time_, std::chrono::steady_clock::now()) + kernel_duration_;
 }
 
-DeviceClock::Time DeviceClock::get_completion_time() {
+DeviceClock::TimePoint DeviceClock::get_completion_time() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return completion_time_;
 }
@@ -52,7 +52,7 @@ void DeviceClock::wait() {
 }
 
 DeviceClock& device_clock() {
-  return leaky_singleton<DeviceClock>();
+  return get_leaky_singleton<DeviceClock>();
 }
 
 void StreamOrder::record_event(cudaEvent_t event, cudaStream_t stream) {
@@ -75,17 +75,17 @@ void StreamOrder::remove(cudaEvent_t event) {
 
 bool StreamOrder::is_after_all_launches(cudaStream_t stream) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return count_ordered_launches(stream) == launches_;
+  return count_ordered_launches(stream) == num_launches_;
 }
 
 uint64_t StreamOrder::count_ordered_launches(cudaStream_t stream) const {
-  if (stream == nullptr) return launches_;
+  if (stream == nullptr) return num_launches_;
   const auto it = launches_before_stream_.find(stream);
   return it == launches_before_stream_.end() ? 0 : it->second;
 }
 
 StreamOrder& stream_order() {
-  return leaky_singleton<StreamOrder>();
+  return get_leaky_singleton<StreamOrder>();
 }
 
 }  // namespace vlmtrain::vgpu
@@ -134,7 +134,7 @@ class RecordedEvents {
   /// Blocks until the event is complete. An event that was not recorded is complete.
   void synchronize(cudaEvent_t event) {
     if (!device_clock().is_enabled()) return;
-    DeviceClock::Time completion_time{};
+    DeviceClock::TimePoint completion_time{};
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (const auto it = completion_times_.find(event); it != completion_times_.end()) completion_time = it->second;
@@ -144,11 +144,11 @@ class RecordedEvents {
 
  private:
   std::mutex mutex_;
-  std::map<cudaEvent_t, DeviceClock::Time> completion_times_;
+  std::map<cudaEvent_t, DeviceClock::TimePoint> completion_times_;
 };
 
 RecordedEvents& recorded_events() {
-  return vlmtrain::vgpu::leaky_singleton<RecordedEvents>();
+  return vlmtrain::vgpu::get_leaky_singleton<RecordedEvents>();
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace vlmtrain::vgpu {
 /// Thread-safe.
 class DeviceClock {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using TimePoint = std::chrono::steady_clock::time_point;
 
   DeviceClock();
 
@@ -25,7 +25,7 @@ class DeviceClock {
   void enqueue_kernel();
 
   /// Returns the time at which the kernels queued so far are complete.
-  Time get_completion_time();
+  TimePoint get_completion_time();
 
   /// Blocks until the kernels queued so far are complete.
   void wait();
@@ -33,7 +33,7 @@ class DeviceClock {
  private:
   std::chrono::nanoseconds kernel_duration_{0};
   std::mutex mutex_;
-  Time completion_time_{};
+  TimePoint completion_time_{};
 };
 
 /// Returns the clock of this process's virtual GPU.
@@ -45,7 +45,7 @@ DeviceClock& device_clock();
 class StreamOrder {
  public:
   /// Counts a launch on the default stream.
-  void record_launch() { ++launches_; }
+  void record_launch() { ++num_launches_; }
   /// Records the event on the stream (cudaEventRecord).
   void record_event(cudaEvent_t event, cudaStream_t stream);
   /// Makes the stream wait for the event (cudaStreamWaitEvent).
@@ -61,7 +61,7 @@ class StreamOrder {
   /// mutex_ is held.
   uint64_t count_ordered_launches(cudaStream_t stream) const;
 
-  std::atomic<uint64_t> launches_{0};
+  std::atomic<uint64_t> num_launches_{0};
   mutable std::mutex mutex_;  // guards the members below
   std::map<cudaEvent_t, uint64_t> launches_before_event_;
   std::map<cudaStream_t, uint64_t> launches_before_stream_;

@@ -218,16 +218,16 @@ TEST(SizeLimits, InvalidJsonIsADataError) {
 TEST(SizeLimits, ImageUsesAtMostAQuarterOfHostMemory) {
   constexpr int64_t kGb = 1'000'000'000;
   constexpr auto kImage = data::MediaKind::kImage, kVideo = data::MediaKind::kVideo;
-  EXPECT_NO_THROW(check_decoding({4000, 6000}, kImage, 2 * kGb));
+  EXPECT_NO_THROW(check_decode_bytes({4000, 6000}, kImage, 2 * kGb));
   EXPECT_THAT(
       get_error_message([] {
-        check_decoding({12'000, 14'000}, kImage, 8 * kGb);
+        check_decode_bytes({12'000, 14'000}, kImage, 8 * kGb);
       }),
       AllOf(HasSubstr("14000 x 12000 pixels take 2.8 GiB"), HasSubstr("quarter"), HasSubstr("shrink the image")));
-  EXPECT_NO_THROW(check_decoding({12'000, 14'000}, kImage, 24 * kGb));
-  EXPECT_LT(check_decoding({1080, 1920}, kVideo, kGb), kGb / 10) << "for any number of frames";
+  EXPECT_NO_THROW(check_decode_bytes({12'000, 14'000}, kImage, 24 * kGb));
+  EXPECT_LT(check_decode_bytes({1080, 1920}, kVideo, kGb), kGb / 10) << "for any number of frames";
   EXPECT_THAT(get_error_message([] {
-                check_decoding({8192, 8192}, kVideo, 8 * kGb);
+                check_decode_bytes({8192, 8192}, kVideo, 8 * kGb);
               }),
               AllOf(HasSubstr("frames of 8192 x 8192"), HasSubstr("shrink the video")));
 }

@@ -29,14 +29,14 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 TEST(Overflow, FirstNonFiniteValueIsNamed) {
   for (const auto dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
     at::Tensor values = at::zeros({3, 4}, dtype);
-    EXPECT_EQ(find_non_finite(values), "") << c10::toString(dtype);
+    EXPECT_EQ(describe_first_non_finite(values), "") << c10::toString(dtype);
     values[2][1] = kInfinite;
-    EXPECT_EQ(find_non_finite(values), "inf at [2, 1]") << c10::toString(dtype);
+    EXPECT_EQ(describe_first_non_finite(values), "inf at [2, 1]") << c10::toString(dtype);
     values[1][3] = kNan;
-    EXPECT_EQ(find_non_finite(values), "nan at [1, 3]") << c10::toString(dtype);
-    EXPECT_EQ(find_non_finite(values.t()), "inf at [1, 2]") << c10::toString(dtype);
+    EXPECT_EQ(describe_first_non_finite(values), "nan at [1, 3]") << c10::toString(dtype);
+    EXPECT_EQ(describe_first_non_finite(values.t()), "inf at [1, 2]") << c10::toString(dtype);
   }
-  EXPECT_EQ(find_non_finite(at::zeros({2}, at::kLong)), "");
+  EXPECT_EQ(describe_first_non_finite(at::zeros({2}, at::kLong)), "");
 }
 
 TEST(Overflow, IsAFiniteValueThatBecomesInfinite) {

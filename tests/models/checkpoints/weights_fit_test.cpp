@@ -16,9 +16,9 @@ TEST(WeightsFitTest, WeightsBeyondTheMemoryLimitAreRefused) {
   const auto folder = parity::Case("mixed_batch").checkpoint();
   const auto model = build_model(folder, at::kCPU, at::kBFloat16);
   const int64_t bytes = 2 * model->parameters().total_elements();
-  EXPECT_NO_THROW(check_weights_fit(*model, folder, {.bytes = bytes, .limit_source = "a test"}));
+  EXPECT_NO_THROW(check_host_memory(*model, folder, {.bytes = bytes, .limit_source = "a test"}));
   try {
-    check_weights_fit(*model, folder, {.bytes = bytes - 1, .limit_source = "a test"});
+    check_host_memory(*model, folder, {.bytes = bytes - 1, .limit_source = "a test"});
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);

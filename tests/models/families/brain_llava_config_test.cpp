@@ -112,8 +112,8 @@ TEST_F(BrainLlavaPreset, HasTheNumberOfParametersOfItsParts) {
 }
 
 TEST_F(BrainLlavaPreset, VolumeIsOneRowAndItsTokens) {
-  const auto shape = compute_sample_shape(
-      folder_.path(), {.volumes = 2, .volume_size = {{128, 96, 64}}, .volume_dtype = at::kHalf});
+  const auto shape =
+      compute_sample_shape(folder_.path(), {.volumes = 2, .volume_size = {{128, 96, 64}}, .volume_dtype = at::kHalf});
   EXPECT_EQ(shape.tokens, 2 * 64 + 256);
   EXPECT_EQ(shape.image_tokens, 128);
   EXPECT_EQ(shape.num_media, 2);

@@ -112,7 +112,7 @@ TEST(Gemma3Config, ImageTokenOutsideTheVocabularyIsRefused) {
 }
 
 TEST(PanAndScan, SplitsLongImagesLikeTransformers) {
-  const PanAndScan settings{.min_crop_size = 256, .max_crops = 4, .min_ratio = 1.2};
+  const PanAndScan settings{.min_crop_size = 256, .max_crops = 4, .min_aspect_ratio = 1.2};
   EXPECT_THAT(compute_crops({1000, 1100}, settings), IsEmpty()) << "nearly square";
   EXPECT_THAT(compute_crops({900, 1100}, std::nullopt), IsEmpty());
   EXPECT_THAT(compute_crops({900, 1100}, settings), ElementsAre(Crop{0, 0, 900, 550}, Crop{0, 550, 900, 550}));

@@ -54,7 +54,7 @@ TEST(Idefics3ImageProcessor, MissingSettingsHaveTransformersDefaults) {
   EXPECT_TRUE(defaults.do_image_splitting);
   EXPECT_EQ(defaults.longest_edge, 1456);
   EXPECT_EQ(defaults.tile_size, 364);
-  EXPECT_EQ(defaults.filter, image::Filter::kLanczos);
+  EXPECT_EQ(defaults.filter, image::ResampleFilter::kLanczos);
   EXPECT_EQ(defaults.normalization.mean, (std::array{0.5, 0.5, 0.5}));
   EXPECT_EQ(defaults.normalization.rescale_factor, 1.0 / 255.0);
 }
@@ -104,7 +104,7 @@ TEST(Idefics3ImageProcessor, GridOfHeaderIsGridOfPixels) {
     for (const ImageSize size : {ImageSize{1, 1}, {1, 300}, {300, 1}, {31, 97}, {128, 128}, {129, 127}, {640, 481}}) {
       const ImageProcessor processor(read_settings({{"size", {{"longest_edge", longest_edge}}}}));
       const at::Tensor image = at::Tensor(image::decode_image(kData / "tiny.png"));
-      const at::Tensor resized_image = image::resize(image, size.height, size.width, image::Filter::kBilinear);
+      const at::Tensor resized_image = image::resize(image, size.height, size.width, image::ResampleFilter::kBilinear);
       const TiledImage result = processor.process(resized_image);
       EXPECT_EQ(result.grid, processor.compute_grid(size));
       EXPECT_EQ(result.tiles.size(0), result.grid.num_tiles());

@@ -31,7 +31,7 @@ const json& read_reference() {
 constexpr int64_t kSide = 448;
 
 ImageProcessor make_processor(int64_t min_tiles, int64_t max_tiles, std::optional<int64_t> max_pixels = std::nullopt) {
-  const TileSettings tile{.side = kSide, .filter = image::Filter::kBicubic, .normalization = {}};
+  const TileSettings tile{.side = kSide, .filter = image::ResampleFilter::kBicubic, .normalization = {}};
   return {{.tile = tile, .min_cells = min_tiles, .max_cells = max_tiles}, max_pixels};
 }
 

@@ -279,7 +279,7 @@ TEST(LlavaWeightNames, FollowTheCheckpoint) {
       {"model.vision_tower.pre_layrnorm.weight", "model.multi_modal_projector.linear_1.bias",
        "model.language_model.norm.weight", "lm_head.weight"}};
   const auto map_names = [&](const std::vector<std::string>& tensor_names) {
-    const auto key_map = llava::make_key_map(llava::Layout::kHuggingFace, tensor_names);
+    const auto key_map = llava::make_key_map(llava::CheckpointFormat::kHuggingFace, tensor_names);
     std::vector<std::string> mapped_names;
     for (const auto& parameter : parameters) mapped_names.push_back(key_map.to_checkpoint_key(parameter));
     return mapped_names;

@@ -65,7 +65,7 @@ TEST(PatchLayout, MatchesWindowsOfTransformers) {
     config.window_tokens = windows.at("window_size").get<int64_t>() / config.pixels_per_token_side();
     const auto layout = PatchLayout::make(parse_grids(windows.at("grids")), config);
     EXPECT_EQ(layout.token_order, windows.at("order"));
-    EXPECT_EQ(layout.window_patches, windows.at("lengths"));
+    EXPECT_EQ(layout.window_patch_counts, windows.at("lengths"));
     EXPECT_EQ(layout.positions, order_by_axis(windows.at("positions"), layout.patch_order));
     for (size_t index = 0; index < layout.token_order.size(); ++index) {
       EXPECT_EQ(layout.inverse_token_order.at(static_cast<size_t>(layout.token_order[index])), index);
@@ -77,8 +77,8 @@ TEST(PatchLayout, WithoutWindowsIsInOrder) {
   const json& windows = read_reference().at("windows").at(2);
   const auto layout = PatchLayout::make(parse_grids(windows.at("grids")), VisionConfig{});
   EXPECT_TRUE(layout.patch_order.empty());
-  EXPECT_TRUE(layout.window_patches.empty());
-  EXPECT_THAT(layout.frame_patches, ElementsAre(6 * 18, 6 * 18, 2 * 4, 16 * 16));
+  EXPECT_TRUE(layout.window_patch_counts.empty());
+  EXPECT_THAT(layout.frame_patch_counts, ElementsAre(6 * 18, 6 * 18, 2 * 4, 16 * 16));
   std::vector<int64_t> order(windows.at("positions").size());
   std::iota(order.begin(), order.end(), int64_t{0});
   EXPECT_EQ(layout.positions, order_by_axis(windows.at("positions"), order));

@@ -26,7 +26,7 @@ TEST(SamConfigTest, DefaultsMatchTransformers) {
   EXPECT_EQ(encoder.get_window_size(11), 0);
   EXPECT_NEAR(encoder.num_parameters(), 89e6, 2e6);
   const auto decoder = MaskDecoderConfig::from_json(json::object(), "config.json");
-  EXPECT_EQ(decoder.mask_tokens, 4);
+  EXPECT_EQ(decoder.num_mask_tokens, 4);
   EXPECT_EQ(decoder.transformer.activation, Activation::kRelu);
   EXPECT_NEAR(decoder.num_parameters(), 3.5e6, 1e6);
 }

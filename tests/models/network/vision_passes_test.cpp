@@ -56,17 +56,19 @@ TEST(VisionPasses, FillsPassesAcrossGrids) {
 
 TEST(VisionPasses, PassesHaveDropoutUnitsOfTheirTiles) {
   auto tiles = make_input(4);
-  for (uint64_t seed = 0; seed < 4; ++seed) tiles.units.push_back({.seed = seed});
+  for (uint64_t seed = 0; seed < 4; ++seed) tiles.dropout_segments.push_back({.seed = seed});
   const auto tile_passes = split_vision_passes(tiles, 3);
-  EXPECT_EQ(tile_passes[0].units, std::vector(tiles.units.begin(), tiles.units.begin() + 3));
-  EXPECT_EQ(tile_passes[1].units, std::vector(tiles.units.begin() + 3, tiles.units.end()));
+  EXPECT_EQ(tile_passes[0].dropout_segments,
+            std::vector(tiles.dropout_segments.begin(), tiles.dropout_segments.begin() + 3));
+  EXPECT_EQ(tile_passes[1].dropout_segments,
+            std::vector(tiles.dropout_segments.begin() + 3, tiles.dropout_segments.end()));
 
   auto frames = make_input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
-  frames.units = {{1, 8}, {2, 4}, {3, 4}, {4, 4}, {5, 4}, {6, 2}};
+  frames.dropout_segments = {{1, 8}, {2, 4}, {3, 4}, {4, 4}, {5, 4}, {6, 2}};
   const auto frame_passes = split_vision_passes(frames, 12);
-  EXPECT_EQ(frame_passes[0].units, (std::vector<nn::DropoutSegment>{{1, 8}, {2, 4}}));
-  EXPECT_EQ(frame_passes[1].units, (std::vector<nn::DropoutSegment>{{3, 4}, {4, 4}, {5, 4}}));
-  EXPECT_EQ(frame_passes[2].units, (std::vector<nn::DropoutSegment>{{6, 2}}));
+  EXPECT_EQ(frame_passes[0].dropout_segments, (std::vector<nn::DropoutSegment>{{1, 8}, {2, 4}}));
+  EXPECT_EQ(frame_passes[1].dropout_segments, (std::vector<nn::DropoutSegment>{{3, 4}, {4, 4}, {5, 4}}));
+  EXPECT_EQ(frame_passes[2].dropout_segments, (std::vector<nn::DropoutSegment>{{6, 2}}));
 }
 
 TEST(VisionPasses, AllowsFramesLargerThanAPass) {

@@ -18,7 +18,7 @@ using testing::Each;
 struct ComponentCase {
   const char* name;
   engine::Precision precision;
-  models::FrozenParts frozen;
+  models::FrozenParts frozen_parts;
   engine::OptimizerStates states = engine::OptimizerStates::kFp32;
 
   friend std::ostream& operator<<(std::ostream& out, const ComponentCase& trained) { return out << trained.name; }
@@ -54,8 +54,8 @@ class ComponentsTest : public DryRunTest, public testing::WithParamInterface<Com
 
 TEST_P(ComponentsTest, MatchTheNumberOfElements) {
   Job job = model_.job();
-  job = with_precision(job, GetParam().precision);
-  job.frozen = GetParam().frozen;
+  job = make_job_with_precision(job, GetParam().precision);
+  job.frozen_parts = GetParam().frozen_parts;
   job.optimizer.states = GetParam().states;
   job.disabled_kernels = list_all_kernels();
   const bool has_masters = job.precision != engine::Precision::kFp32;
@@ -63,7 +63,7 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
   const DryRunDetail& detail = *result.detail;
 
   const auto built = models::build_model(model_.path(), at::kMeta, engine::to_dtype(job.precision));
-  models::freeze(*built, job.frozen);
+  models::freeze(*built, job.frozen_parts);
   int64_t total = 0;
   int64_t trained = 0;
   int64_t tensors = 0;
@@ -98,8 +98,8 @@ TEST_P(ComponentsTest, FusedKernelsNeedNoChunks) {
   if (!std::filesystem::exists(std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "libvlmtrain_kernels.so")) {
     GTEST_SKIP() << "custom kernels are not built";
   }
-  Job job = with_precision(model_.job(), GetParam().precision);
-  job.frozen = GetParam().frozen;
+  Job job = make_job_with_precision(model_.job(), GetParam().precision);
+  job.frozen_parts = GetParam().frozen_parts;
   job.optimizer.states = GetParam().states;
   const int64_t fused_bytes = find_max_bytes(*dry_run(job, make_step_config(1), 1).detail, Component::kOptimizer);
   job.disabled_kernels = list_all_kernels();
@@ -136,9 +136,9 @@ TEST_P(QuantizedWeightsTest, MatchTheBytesOfTheirTensors) {
   std::set<const void*> storages;
   for (const auto& parameter : built->parameters().all()) {
     std::vector<at::Tensor> tensors_of_parameter{parameter.tensor};
-    if (parameter.quantized) {
+    if (parameter.quantized_weight) {
       tensors_of_parameter.clear();
-      for (const auto& [name, tensor] : parameter.quantized->state()) tensors_of_parameter.push_back(tensor);
+      for (const auto& [name, tensor] : parameter.quantized_weight->state()) tensors_of_parameter.push_back(tensor);
     }
     for (const auto& tensor : tensors_of_parameter) {
       const bool is_new = storages.insert(tensor.storage().unsafeGetStorageImpl()).second;

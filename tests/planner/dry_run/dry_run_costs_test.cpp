@@ -90,7 +90,7 @@ TEST_F(CostTest, AreConsistent) {
 TEST_F(CostTest, FewerBitsAreFasterOnTheSameGpu) {
   const auto seconds = [&](engine::Precision precision) {
     Job job = model_.job();
-    job = with_precision(job, precision);
+    job = make_job_with_precision(job, precision);
     return dry_run(job, make_step_config(2), 2).costs->language_blocks_forward.seconds;
   };
   const double bf16 = seconds(engine::Precision::kBf16);

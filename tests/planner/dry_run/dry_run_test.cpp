@@ -35,7 +35,7 @@ TEST_F(DryRunTest, IsDeterministicAcrossProcesses) {
   const DryRunResult other_process = dry_run(model_.job(), two, 4);
   for (const DryRunResult* other : {&repeated, &other_process}) {
     EXPECT_EQ(list_peaks(*other), list_peaks(first));
-    EXPECT_EQ(other->detail->peak.by_component, first.detail->peak.by_component);
+    EXPECT_EQ(other->detail->peak.bytes_by_component, first.detail->peak.bytes_by_component);
     EXPECT_EQ(other->detail->peak.event_index, first.detail->peak.event_index);
     EXPECT_EQ(other->costs->total.kernel_launches, first.costs->total.kernel_launches);
     EXPECT_EQ(other->costs->total.seconds, first.costs->total.seconds);
@@ -62,13 +62,13 @@ TEST_F(DryRunTest, TheComponentsAddUpToTheAllocatorsPeak) {
     const DryRunResult result =
         dry_run(model_.job(), {.micro_batch_size = 2, .recompute = {}, .expandable_segments = segments}, 4, gpu);
     const auto& peak = result.detail->peak;
-    EXPECT_EQ(sum(peak.by_component), peak.allocated_bytes);
+    EXPECT_EQ(sum(peak.bytes_by_component), peak.allocated_bytes);
     EXPECT_EQ(peak.allocated_bytes, result.peaks().allocated_bytes) << "as the allocator's statistics say";
-    EXPECT_THAT(peak.by_component, Each(testing::Ge(0)));
-    EXPECT_GT(get_bytes(peak.by_component, Component::kWorkspace), 0);
-    EXPECT_GT(get_bytes(peak.by_component, Component::kVision), 0);
-    EXPECT_GT(get_bytes(peak.by_component, Component::kLanguage), 0);
-    EXPECT_LT(get_bytes(peak.by_component, Component::kOther), kMiB) << "nearly everything has a name";
+    EXPECT_THAT(peak.bytes_by_component, Each(testing::Ge(0)));
+    EXPECT_GT(get_bytes(peak.bytes_by_component, Component::kWorkspace), 0);
+    EXPECT_GT(get_bytes(peak.bytes_by_component, Component::kVision), 0);
+    EXPECT_GT(get_bytes(peak.bytes_by_component, Component::kLanguage), 0);
+    EXPECT_LT(get_bytes(peak.bytes_by_component, Component::kOther), kMiB) << "nearly everything has a name";
   }
 }
 
@@ -85,9 +85,9 @@ TEST_F(DryRunTest, TheTimelineIsTheLastStep) {
   bool forward = false;
   bool backward = false;
   for (const auto& point : timeline) {
-    allocated = std::max(allocated, sum(point.by_component));
+    allocated = std::max(allocated, sum(point.bytes_by_component));
     reserved = std::max(reserved, point.reserved_bytes);
-    EXPECT_GE(point.reserved_bytes, sum(point.by_component));
+    EXPECT_GE(point.reserved_bytes, sum(point.bytes_by_component));
     (point.is_backward ? backward : forward) = true;
   }
   EXPECT_EQ(allocated, result.steps.back().allocated_bytes);
@@ -124,11 +124,11 @@ TEST_F(DryRunTest, GradientsOfSeparateTasksNeedSeparateBuckets) {
 
 TEST_F(DryRunTest, AFrozenTowerKeepsNoActivations) {
   Job frozen = model_.job();
-  frozen.frozen.vision_tower = true;
+  frozen.frozen_parts.vision_tower = true;
   const auto trained_peak = dry_run(model_.job(), make_step_config(4), 4).detail->peak;
   const auto frozen_peak = dry_run(frozen, make_step_config(4), 4).detail->peak;
-  EXPECT_LT(get_bytes(frozen_peak.by_component, Component::kVision),
-            get_bytes(trained_peak.by_component, Component::kVision) / 10);
+  EXPECT_LT(get_bytes(frozen_peak.bytes_by_component, Component::kVision),
+            get_bytes(trained_peak.bytes_by_component, Component::kVision) / 10);
 }
 
 TEST_F(DryRunTest, RecomputationLowersTheActivationsOfItsTower) {

@@ -34,7 +34,7 @@ TEST(ProtocolTest, AJobRoundTrips) {
   const Job job{
       .model = "/models/a folder with \"quotes\" and ü",
       .precision = engine::Precision::kFp16,
-      .frozen = {.vision_tower = true, .projector = false, .language_model = true},
+      .frozen_parts = {.vision_tower = true, .projector = false, .language_model = true},
       .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
       .quantization = nn::Quantization::kInt8,
       .optimizer = {.beta2 = 0.95,
@@ -56,9 +56,9 @@ TEST(ProtocolTest, AJobRoundTrips) {
   EXPECT_EQ(received.optimizer.loss_scale->initial, 8);
   EXPECT_FALSE(received.optimizer.loss_scale->dynamic);
   EXPECT_FALSE(round_trip(Job{}).optimizer.loss_scale);
-  EXPECT_TRUE(received.frozen.vision_tower);
-  EXPECT_FALSE(received.frozen.projector);
-  EXPECT_TRUE(received.frozen.language_model);
+  EXPECT_TRUE(received.frozen_parts.vision_tower);
+  EXPECT_FALSE(received.frozen_parts.projector);
+  EXPECT_TRUE(received.frozen_parts.language_model);
   EXPECT_EQ(received.quantization, nn::Quantization::kInt8);
   EXPECT_EQ(received.optimizer.max_grad_norm, 0.25);
   EXPECT_EQ(received.objective.masks, job.objective.masks);
@@ -125,7 +125,7 @@ TEST(ProtocolTest, AResultRoundTrips) {
                            .optimizer = {11, 12, 13, 14, 15}};
   DryRunDetail detail{.peak = {.event_index = 17,
                                .allocated_bytes = 36,
-                               .by_component = {0, 1, 2, 3, 4, 5, 6, 7, 8},
+                               .bytes_by_component = {0, 1, 2, 3, 4, 5, 6, 7, 8},
                                .tag = {memory::Component::kLanguage, 11},
                                .is_backward = true},
                       .vision_blocks = 12,
@@ -146,11 +146,11 @@ TEST(ProtocolTest, AResultRoundTrips) {
   EXPECT_EQ(received.costs->total.seconds, 1.0 / 3.0);
   EXPECT_EQ(received.costs->optimizer.kernel_launches, 14);
   EXPECT_EQ(received.costs->language_attention_forward.kernel_launches, 19);
-  EXPECT_EQ(received.detail->peak.by_component, detail.peak.by_component);
+  EXPECT_EQ(received.detail->peak.bytes_by_component, detail.peak.bytes_by_component);
   EXPECT_EQ(received.detail->peak.tag, detail.peak.tag);
   EXPECT_TRUE(received.detail->peak.is_backward);
   ASSERT_EQ(received.detail->timeline.size(), 1U);
-  EXPECT_EQ(received.detail->timeline[0].by_component, detail.timeline[0].by_component);
+  EXPECT_EQ(received.detail->timeline[0].bytes_by_component, detail.timeline[0].bytes_by_component);
   EXPECT_EQ(received.detail->timeline[0].tag, detail.timeline[0].tag);
   EXPECT_EQ(received.detail->timeline[0].reserved_bytes, 99);
   expect_same_json(result);

@@ -22,8 +22,8 @@ data::SampleShape sample(int64_t tokens, int64_t pixel_rows = 0, int64_t label_t
 /// One byte per token, ten per pixel row, plus a hundred.
 MemoryCostTable make_table(int64_t limit) {
   MemoryCostTable table{.base_bytes = 100, .limit_bytes = limit};
-  table.bytes_per_1024[MemoryCostTable::kTokens] = kUnitsPerCoefficient;
-  table.bytes_per_1024[MemoryCostTable::kPixelRows] = 10 * kUnitsPerCoefficient;
+  table.bytes_per_1024_units[MemoryCostTable::kTokens] = kUnitsPerCoefficient;
+  table.bytes_per_1024_units[MemoryCostTable::kPixelRows] = 10 * kUnitsPerCoefficient;
   return table;
 }
 
@@ -42,7 +42,8 @@ void expect_valid(const engine::MicroBatchSplit& split, const std::vector<data::
     const auto indices = split.micro_batch(i);
     ASSERT_FALSE(indices.empty());
     MicroBatchSizes sizes;
-    for (const int64_t index : indices) sizes = sizes.merge(compute_sizes(samples[static_cast<size_t>(index)]));
+    for (const int64_t index : indices)
+      sizes = sizes.merge(compute_micro_batch_sizes(samples[static_cast<size_t>(index)]));
     EXPECT_TRUE(sizes.samples == rule.unit || table.fits(sizes)) << table.bytes(sizes);
     EXPECT_EQ(sizes.samples % rule.unit, 0);
     for (size_t k = 0; k < indices.size(); k += static_cast<size_t>(rule.unit)) {
@@ -128,7 +129,7 @@ int64_t find_optimum(const std::vector<data::SampleShape>& samples, const Memory
                      std::vector<MicroBatchSizes>& bins, int64_t best) {
   if (std::ssize(bins) >= best) return best;
   if (next == samples.size()) return std::ssize(bins);
-  const MicroBatchSizes sizes = compute_sizes(samples[next]);
+  const MicroBatchSizes sizes = compute_micro_batch_sizes(samples[next]);
   for (size_t bin = 0; bin < bins.size(); ++bin) {
     if (!table.fits(bins[bin].merge(sizes))) continue;
     const MicroBatchSizes previous = std::exchange(bins[bin], bins[bin].merge(sizes));
@@ -156,7 +157,7 @@ TEST(StepSplitTest, IsNearTheOptimum) {
     const auto split = split_by_memory(samples, table);
     expect_valid(split, samples, table);
     std::ranges::sort(samples, std::ranges::greater{},
-                      [&](const auto& shape) { return table.bytes(compute_sizes(shape)); });
+                      [&](const auto& shape) { return table.bytes(compute_micro_batch_sizes(shape)); });
     std::vector<MicroBatchSizes> bins;
     num_micro_batches += split.micro_batches();
     min_micro_batches += find_optimum(samples, table, 0, bins, split.micro_batches());

@@ -11,7 +11,7 @@ namespace {
 
 MemoryCostTable example_table() {
   return {.base_bytes = 1'000'000'007,
-          .bytes_per_1024 = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10},
+          .bytes_per_1024_units = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10},
           .vision_tiles_per_pass = 9,
           .loss_chunk_rows = 77,
           .limit_bytes = 23'000'000'000,
@@ -21,13 +21,13 @@ MemoryCostTable example_table() {
 TEST(MemoryCostTableTest, SizesAreSumsAndTheMaximumOfTokens) {
   const data::SampleShape small{.tokens = 10, .label_tokens = 3, .pixel_rows = 2};
   const data::SampleShape large{.tokens = 30, .label_tokens = 1, .pixel_rows = 5, .masks = 2, .mask_images = 1};
-  EXPECT_EQ(compute_sizes(std::vector{small, large}), (MicroBatchSizes{.samples = 2,
-                                                                       .tokens = 40,
-                                                                       .max_tokens = 30,
-                                                                       .label_tokens = 4,
-                                                                       .pixel_rows = 7,
-                                                                       .masks = 2,
-                                                                       .mask_images = 1}));
+  EXPECT_EQ(compute_micro_batch_sizes(std::vector{small, large}), (MicroBatchSizes{.samples = 2,
+                                                                                   .tokens = 40,
+                                                                                   .max_tokens = 30,
+                                                                                   .label_tokens = 4,
+                                                                                   .pixel_rows = 7,
+                                                                                   .masks = 2,
+                                                                                   .mask_images = 1}));
 }
 
 TEST(MemoryCostTableTest, RowsAreLimitedByTheChunkAndTheVisionPass) {
@@ -46,7 +46,7 @@ TEST(MemoryCostTableTest, RowsAreLimitedByTheChunkAndTheVisionPass) {
 
 TEST(MemoryCostTableTest, BytesAreRoundedUp) {
   MemoryCostTable table{.base_bytes = 5};
-  table.bytes_per_1024[MemoryCostTable::kTokens] = 1;
+  table.bytes_per_1024_units[MemoryCostTable::kTokens] = 1;
   EXPECT_EQ(table.bytes({.tokens = 1}), 6);
   EXPECT_EQ(table.bytes({.tokens = 1024}), 6);
   EXPECT_EQ(table.bytes({.tokens = 1025}), 7);

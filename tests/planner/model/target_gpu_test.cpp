@@ -133,7 +133,7 @@ TEST(MakeTargetGpuForDeviceTest, AKnownNameUsesTheTable) {
   EXPECT_EQ(target.memory_bytes, 85'000'000'000) << "as its driver says, not as the table says";
   EXPECT_EQ(target.context_bytes, used_bytes + lazy_kernel_bytes);
   EXPECT_EQ(target.other_process_bytes, 0);
-  EXPECT_TRUE(target.context_measured);
+  EXPECT_TRUE(target.is_context_measured);
   EXPECT_THAT(target.description, AllOf(HasSubstr("85.00 GB"), Not(HasSubstr("planned as"))));
 }
 
@@ -145,7 +145,7 @@ TEST(MakeTargetGpuForDeviceTest, ASmallContextIsExpectedToGrow) {
                                             .total_bytes = 85'000'000'000,
                                             .free_bytes = 84'900'000'000});
   EXPECT_EQ(target.context_bytes, h100.context_bytes);
-  EXPECT_FALSE(target.context_measured);
+  EXPECT_FALSE(target.is_context_measured);
 }
 
 TEST(MakeTargetGpuForDeviceTest, MemoryBeyondAContextBelongsToOtherProcesses) {
@@ -156,7 +156,7 @@ TEST(MakeTargetGpuForDeviceTest, MemoryBeyondAContextBelongsToOtherProcesses) {
                                             .total_bytes = 85'000'000'000,
                                             .free_bytes = 55'000'000'000});
   EXPECT_EQ(target.context_bytes, h100.context_bytes);
-  EXPECT_FALSE(target.context_measured);
+  EXPECT_FALSE(target.is_context_measured);
   EXPECT_EQ(target.context_bytes + target.other_process_bytes, 30'000'000'000);
 }
 
@@ -228,7 +228,7 @@ TEST(MarginPercentTest, GrowsWithTheModesCaution) {
 
 TEST(MemoryLimitTest, IsTheMemoryLessContextAndMargin) {
   const TargetGpu target = find_target_gpu("rtx4090");
-  for (const auto& [name, mode] : memory_modes()) {
+  for (const auto& [name, mode] : list_memory_modes()) {
     const MemoryLimit limit = compute_memory_limit(target, mode, std::nullopt, 1);
     EXPECT_EQ(limit.gpu_bytes, target.memory_bytes);
     EXPECT_EQ(limit.context_bytes, target.context_bytes);

@@ -16,10 +16,10 @@ using testing::ElementsAre;
 using testing::SizeIs;
 
 TEST(SampledStepsTest, FewerStepsAreSampledWhereStepsAreLarge) {
-  EXPECT_EQ(num_steps_to_sample(1), 48);
-  EXPECT_EQ(num_steps_to_sample(16), 48);
-  EXPECT_EQ(num_steps_to_sample(512), 8);
-  EXPECT_EQ(num_steps_to_sample(5000), 4);
+  EXPECT_EQ(compute_num_sampled_steps(1), 48);
+  EXPECT_EQ(compute_num_sampled_steps(16), 48);
+  EXPECT_EQ(compute_num_sampled_steps(512), 8);
+  EXPECT_EQ(compute_num_sampled_steps(5000), 4);
 }
 
 std::vector<data::SampleShape> make_samples(std::vector<int64_t> tokens) {
@@ -67,7 +67,7 @@ TEST(SampledStepsTest, WorstStepsRepeatTheLastSample) {
 int64_t compute_samples_per_rank(int64_t packs, double samples_per_pack, int64_t world_size,
                                  int64_t fixed_micro_batch_size) {
   Workload workload{.worst_batches = {}, .global_batch_size = packs, .world_size = world_size};
-  workload.packed =
+  workload.packing =
       PackedSamples{.samples_per_pack = samples_per_pack, .fixed_micro_batch_size = fixed_micro_batch_size};
   return workload.samples_per_rank();
 }

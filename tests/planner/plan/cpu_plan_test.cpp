@@ -23,7 +23,7 @@ using testing::Not;
 /// The peak of a step of these samples on the CPU, counted allocation by allocation. Values are
 /// uninitialized, as in dry runs.
 int64_t measure_cpu_bytes(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
-  memory::FaultInjection allocations;
+  memory::AllocationFaultInjector allocations;
   allocations.arm({});
   DryRunSession run(job, at::kCPU);
   run.step(samples, make_step_layout(step_config, samples));
@@ -71,7 +71,7 @@ TEST_P(CpuDryRunCaseTest, MatchesAnEvaluationOnTheCpu) {
   const CaseJob case_job(GetParam());
   for (const int64_t new_tokens : {0, 20}) {
     const EvaluationBatch batch{.samples = case_job.samples, .layout = {}, .max_new_tokens = new_tokens};
-    memory::FaultInjection allocations;
+    memory::AllocationFaultInjector allocations;
     allocations.arm({});
     const DryRunSession run(case_job.job, at::kCPU, /*with_training=*/false);
     run.evaluate(batch);
@@ -84,7 +84,7 @@ TEST_P(CpuDryRunCaseTest, MatchesAnEvaluationOnTheCpu) {
 TEST_P(CpuDryRunCaseTest, MatchesTheCpu) {
   CaseJob case_job(GetParam());
   for (const auto precision : {engine::Precision::kFp32, engine::Precision::kBf16}) {
-    case_job.job = with_precision(case_job.job, precision);
+    case_job.job = make_job_with_precision(case_job.job, precision);
     for (const int64_t blocks : {0, 100}) {
       StepConfig step_config{.micro_batch_size = 8, .recompute = {blocks, blocks}};
       EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate)
@@ -121,7 +121,8 @@ class CpuPlanTest : public testing::Test {
     request.model = "smolvlm-256m";
     request.job = model_.job();
     request.available = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .limit_source = "a test"};
-    request.needs = {.process_bytes = 200'000'000, .sample_bytes = 13'000'000, .samples_per_step = global_batch};
+    request.memory_needs = {
+        .process_bytes = 200'000'000, .largest_sample_bytes = 13'000'000, .samples_per_step = global_batch};
     request.workload = {.worst_batches = {{.shapes = {shape_}, .first_sample_id = "largest"}},
                         .global_batch_size = global_batch};
     request.max_micro_batch_size = global_batch;
@@ -154,7 +155,7 @@ TEST_F(CpuPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasse
     recomputed = blocks;
     EXPECT_TRUE(micro_batch == 1 || blocks == 0);
     EXPECT_EQ(plan.worst_batch.first_sample_id, "largest");
-    EXPECT_GT(plan.detail.peak.by_component[static_cast<size_t>(memory::Component::kWeights)], 0);
+    EXPECT_GT(plan.detail.peak.bytes_by_component[static_cast<size_t>(memory::Component::kWeights)], 0);
   }
   EXPECT_EQ(micro_batch, 1);
   EXPECT_GT(recomputed, 0);
@@ -219,7 +220,7 @@ bool apply(const Suggestion& suggestion, CpuPlanRequest& request) {
     } else if (key == "training.optimizer_states") {
       request.job.optimizer.states = engine::OptimizerStates::k8Bit;
     } else if (key == "model.freeze_vision_tower") {
-      request.job.frozen.vision_tower = true;
+      request.job.frozen_parts.vision_tower = true;
     } else if (key == "lora.rank") {
       request.job.lora = nn::LoraSettings{.rank = std::stoll(value)};
     } else if (key == "model.quantization") {
@@ -240,9 +241,9 @@ TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
   limited_request.limit_gigabytes = 6.5;
   limited_request.workload.worst_batches = {{.shapes = {text, shape_}, .first_sample_id = "long"}};
   limited_request.sample_limits = {{.argument_format = "data.max_length={} data.on_bad_sample=skip",
-                                    .current = text.tokens,
+                                    .current_value = text.tokens,
                                     .find_min = [this] { return shape_.tokens; },
-                                    .multiple = 1,
+                                    .granularity = 1,
                                     .description = "takes no longer sample",
                                     .measure = [&](int64_t tokens, bool) -> std::optional<LimitedSamples> {
                                       auto remaining = limited_request.workload;
@@ -314,21 +315,21 @@ TEST_F(CpuPlanTest, TheJsonAddsUp) {
 
 TEST_F(CpuPlanTest, TheLimitIsTheAvailableMemoryLessMarginProcessAndSamples) {
   const CpuMemoryNeeds needs{.process_bytes = 300'000'000,
-                             .sample_bytes = 20'000'000,
+                             .largest_sample_bytes = 20'000'000,
                              .decode_bytes = 50'000'000,
                              .samples_per_step = 4,
                              .loader_threads = 2};
   const CpuMemoryLimit limit = compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
                                                         MemoryMode::kConservative, needs);
-  EXPECT_EQ(limit.prefetch_bytes, 2 * 4 * needs.sample_bytes);
-  EXPECT_EQ(limit.samples_bytes, (2 * 4 + 4 + 2) * needs.sample_bytes + 2 * needs.decode_bytes);
+  EXPECT_EQ(limit.prefetch_bytes, 2 * 4 * needs.largest_sample_bytes);
+  EXPECT_EQ(limit.decoded_samples_bytes, (2 * 4 + 4 + 2) * needs.largest_sample_bytes + 2 * needs.decode_bytes);
   // Each of several ranks skips the samples of the others.
   CpuMemoryNeeds multi_rank = needs;
   multi_rank.world_size = 3;
   EXPECT_EQ(compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
                                      MemoryMode::kConservative, multi_rank)
                 .prefetch_bytes,
-            (2 * 4 + 2) * needs.sample_bytes);
+            (2 * 4 + 2) * needs.largest_sample_bytes);
   EXPECT_EQ(limit.available.bytes, 8'000'000'000);
   EXPECT_EQ(limit.available.limit_source, "memory.limit_gb");
   EXPECT_EQ(limit.margin_bytes, 800'000'000);

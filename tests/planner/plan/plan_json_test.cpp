@@ -13,13 +13,13 @@ Plan make_example_plan() {
   plan.workload = {.worst_batches = {}, .global_batch_size = 12, .world_size = 2};
   plan.worst_batch = {.shapes = {{.tokens = 90, .num_media = 3, .num_videos = 1, .video_frames = 16}},
                       .first_sample_id = "largest"};
-  plan.best.step_config.micro_batch_size = 3;
-  plan.best.peaks = {.allocated_bytes = 700, .reserved_bytes = 1000};
+  plan.best_estimate.step_config.micro_batch_size = 3;
+  plan.best_estimate.peaks = {.allocated_bytes = 700, .reserved_bytes = 1000};
   plan.limit.context_bytes = 20;
   plan.limit.communication_bytes = 3;
-  StepEstimate other = plan.best;
+  StepEstimate other = plan.best_estimate;
   other.step_config.micro_batch_size = 2;
-  plan.alternatives = {plan.best, other};
+  plan.alternatives = {plan.best_estimate, other};
   return plan;
 }
 
@@ -45,7 +45,7 @@ TEST(PlanJsonTest, SuggestionsHaveTextAndArguments) {
   Plan unfit_plan = make_example_plan();
   unfit_plan.suggestions = {{.arguments = {"lora.rank=8", "model.quantization=nf4"},
                              .note = "trains adapters",
-                             .makes_it_fit = true,
+                             .makes_plan_fit = true,
                              .total_bytes = 77},
                             {.arguments = {}, .note = "a GPU with 80 GB or more"}};
   const auto suggestions = unfit_plan.to_json()["suggestions"];

@@ -10,7 +10,7 @@ namespace vlmtrain::planner {
 namespace {
 
 std::optional<StepConfig> find_next_larger_config(const Plan& plan) {
-  StepConfig larger = plan.best.step_config;
+  StepConfig larger = plan.best_estimate.step_config;
   for (int64_t size = larger.micro_batch_size + 1; size <= plan.workload.samples_per_rank(); ++size) {
     if (plan.workload.samples_per_rank() % size != 0) continue;
     larger.micro_batch_size = size;
@@ -36,17 +36,17 @@ TEST_F(PlanTest, RecomputesAsFewBlocksAsPossible) {
   plan_request.constraints.micro_batch_size = 4;
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  ASSERT_GT(plan.best.step_config.recompute.vision + plan.best.step_config.recompute.language, 0);
+  ASSERT_GT(plan.best_estimate.step_config.recompute.vision + plan.best_estimate.step_config.recompute.language, 0);
   for (int64_t models::RecomputeBlocks::*tower :
        {&models::RecomputeBlocks::vision, &models::RecomputeBlocks::language}) {
-    StepConfig fewer_blocks = plan.best.step_config;
+    StepConfig fewer_blocks = plan.best_estimate.step_config;
     if (fewer_blocks.recompute.*tower == 0) continue;
     fewer_blocks.recompute.*tower -= 1;
     const bool fits = dry_run(plan_request, fewer_blocks, plan.worst_batch).fits;
     // The tower that is recomputed last has the fewest blocks. All blocks of the other are
     // recomputed.
     const int64_t blocks = tower == &models::RecomputeBlocks::vision ? 12 : 30;
-    if (plan.best.step_config.recompute.*tower < blocks) {
+    if (plan.best_estimate.step_config.recompute.*tower < blocks) {
       EXPECT_FALSE(fits);
     }
   }
@@ -60,17 +60,18 @@ TEST_P(PlanBySizeTest, AGpuOfThatSizeRunsThePlan) {
   expect_fits(plan);
   // Another order of steps fills the allocator's pages differently. The bound is a fifth of the
   // plan's margin.
-  const int64_t available_bytes = plan.best.peaks.reserved_bytes + plan.limit.margin_bytes / 5;
+  const int64_t available_bytes = plan.best_estimate.peaks.reserved_bytes + plan.limit.margin_bytes / 5;
   DryRunProcess process(plan_request.job, {.gpu = std::string(plan_request.target.gpu->name),
                                            .memory_bytes = plan_request.target.memory_bytes,
                                            .used_bytes = plan_request.target.memory_bytes - available_bytes});
   const std::vector<SampleGroup> samples{{one_image_, plan.workload.samples_per_rank()}};
-  const DryRunResult result = process.dry_run({.step_config = plan.best.step_config, .steps = std::vector(3, samples)});
+  const DryRunResult result =
+      process.dry_run({.step_config = plan.best_estimate.step_config, .steps = std::vector(3, samples)});
   EXPECT_FALSE(result.out_of_memory);
   EXPECT_EQ(result.allocation_retries, 0);
   EXPECT_LE(result.peaks().reserved_bytes, available_bytes);
   EXPECT_GE(static_cast<double>(result.peaks().reserved_bytes),
-            0.97 * static_cast<double>(plan.best.peaks.reserved_bytes))
+            0.97 * static_cast<double>(plan.best_estimate.peaks.reserved_bytes))
       << "of which smaller batches between, which fragment the memory, take the rest";
 }
 
@@ -78,12 +79,12 @@ TEST_F(PlanTest, TheBestIsTheFastestAlternativeThatFits) {
   const Plan plan = make_plan(request(16));
   bool is_found = false;
   for (const auto& estimate : plan.alternatives) {
-    is_found |= estimate.step_config == plan.best.step_config;
+    is_found |= estimate.step_config == plan.best_estimate.step_config;
     EXPECT_EQ(estimate.fits, estimate.peaks.reserved_bytes <= plan.limit.limit_bytes);
     EXPECT_GT(estimate.step_seconds, 0);
     EXPECT_GT(estimate.tokens_per_second, 0);
-    if (estimate.fits && estimate.from_dry_run) {
-      EXPECT_GE(estimate.step_seconds, plan.best.step_seconds);
+    if (estimate.fits && estimate.is_from_dry_run) {
+      EXPECT_GE(estimate.step_seconds, plan.best_estimate.step_seconds);
     }
   }
   EXPECT_TRUE(is_found);
@@ -101,14 +102,14 @@ TEST_F(PlanTest, ConstraintsAreKept) {
                               .loss_chunk_rows = 100,
                               .expandable_segments = false};
   const Plan plan = make_plan(plan_request);
-  const StepConfig& step_config = plan.best.step_config;
+  const StepConfig& step_config = plan.best_estimate.step_config;
   EXPECT_EQ(step_config.micro_batch_size, 4);
   EXPECT_EQ(step_config.recompute, (models::RecomputeBlocks{.vision = 7, .language = 7}));
   EXPECT_EQ(step_config.vision_tiles_per_pass, 6);
   EXPECT_EQ(step_config.loss_chunk_rows, 100);
   EXPECT_FALSE(step_config.expandable_segments);
   EXPECT_EQ(plan.accumulation_steps(), 4);
-  EXPECT_EQ(plan.fits, plan.best.peaks.reserved_bytes <= plan.limit.limit_bytes);
+  EXPECT_EQ(plan.fits, plan.best_estimate.peaks.reserved_bytes <= plan.limit.limit_bytes);
 }
 
 TEST_F(PlanTest, AMoreConservativeModeKeepsMoreFree) {
@@ -122,7 +123,8 @@ TEST_F(PlanTest, AMoreConservativeModeKeepsMoreFree) {
               static_cast<int64_t>(static_cast<double>(plan.limit.gpu_bytes) * get_margin_percent(mode) / 100));
     if (previous_plan) {
       EXPECT_GT(plan.limit.limit_bytes, previous_plan->limit.limit_bytes);
-      EXPECT_LE(plan.best.step_seconds, previous_plan->best.step_seconds) << "what is not kept free makes it no slower";
+      EXPECT_LE(plan.best_estimate.step_seconds, previous_plan->best_estimate.step_seconds)
+          << "what is not kept free makes it no slower";
     }
     previous_plan = plan;
   }
@@ -149,10 +151,10 @@ TEST_P(PlanBySizeTest, FitsEveryWorstBatch) {
   expect_fits(plan);
   std::vector<int64_t> peaks;
   for (const auto& candidate : plan_request.workload.worst_batches) {
-    peaks.push_back(dry_run(plan_request, plan.best.step_config, candidate).peaks.reserved_bytes);
+    peaks.push_back(dry_run(plan_request, plan.best_estimate.step_config, candidate).peaks.reserved_bytes);
     EXPECT_LE(peaks.back(), plan.limit.limit_bytes) << candidate.first_sample_id;
   }
-  EXPECT_EQ(plan.best.peaks.reserved_bytes, std::ranges::max(peaks)) << "what a run can come to, not less";
+  EXPECT_EQ(plan.best_estimate.peaks.reserved_bytes, std::ranges::max(peaks)) << "what a run can come to, not less";
   const auto worst = static_cast<size_t>(std::ranges::max_element(peaks) - peaks.begin());
   EXPECT_EQ(plan.worst_batch.first_sample_id, plan_request.workload.worst_batches[worst].first_sample_id);
 }
@@ -175,13 +177,13 @@ TEST_F(PlanTest, ReportsTheWorstBatchOfTheBestConfig) {
   plan_request.workload = {.worst_batches = {text_batch, image_batch}, .global_batch_size = 4};
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  const int64_t text_bytes = dry_run(plan_request, plan.best.step_config, text_batch).peaks.reserved_bytes;
-  ASSERT_GT(text_bytes, dry_run(plan_request, plan.best.step_config, image_batch).peaks.reserved_bytes);
-  EXPECT_EQ(plan.best.peaks.reserved_bytes, text_bytes);
+  const int64_t text_bytes = dry_run(plan_request, plan.best_estimate.step_config, text_batch).peaks.reserved_bytes;
+  ASSERT_GT(text_bytes, dry_run(plan_request, plan.best_estimate.step_config, image_batch).peaks.reserved_bytes);
+  EXPECT_EQ(plan.best_estimate.peaks.reserved_bytes, text_bytes);
   EXPECT_EQ(plan.worst_batch.first_sample_id, "texts");
-  EXPECT_EQ(plan.detail.peak.allocated_bytes, plan.best.peaks.allocated_bytes);
+  EXPECT_EQ(plan.detail.peak.allocated_bytes, plan.best_estimate.peaks.allocated_bytes);
   for (const auto& estimate : plan.alternatives) {
-    if (estimate.step_config == plan.best.step_config) {
+    if (estimate.step_config == plan.best_estimate.step_config) {
       EXPECT_EQ(estimate.peaks.reserved_bytes, text_bytes);
     }
   }
@@ -194,14 +196,14 @@ TEST_F(PlanTest, KeepsAttentionOfLongSamplesWhereThatFits) {
   plan_request.workload = make_workload(model_.shape({.images = 0, .text_tokens = 16000, .label_tokens = 100}), 4);
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  const models::RecomputeBlocks recompute = plan.best.step_config.recompute;
+  const models::RecomputeBlocks recompute = plan.best_estimate.step_config.recompute;
   EXPECT_GT(recompute.language_selective, 0);
   const SampleBatch& worst = plan_request.workload.worst_batches.front();
-  StepConfig without_kept_attention = plan.best.step_config;
+  StepConfig without_kept_attention = plan.best_estimate.step_config;
   without_kept_attention.recompute.language_selective = 0;
   const StepEstimate second = dry_run(plan_request, without_kept_attention, worst);
-  EXPECT_LT(second.peaks.reserved_bytes, plan.best.peaks.reserved_bytes);
-  EXPECT_GT(second.step_seconds, plan.best.step_seconds);
+  EXPECT_LT(second.peaks.reserved_bytes, plan.best_estimate.peaks.reserved_bytes);
+  EXPECT_GT(second.step_seconds, plan.best_estimate.step_seconds);
 }
 
 /// The batch whose first sample has the most tokens need not be the worst batch.
@@ -217,7 +219,7 @@ TEST_F(PlanTest, AnEvenBatchCanBeWorseThanOneWithAnOutlier) {
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
   for (const auto& candidate : plan_request.workload.worst_batches) {
-    EXPECT_TRUE(dry_run(plan_request, plan.best.step_config, candidate).fits) << candidate.first_sample_id;
+    EXPECT_TRUE(dry_run(plan_request, plan.best_estimate.step_config, candidate).fits) << candidate.first_sample_id;
   }
 }
 

@@ -41,8 +41,9 @@ TEST_F(TinyPlanTest, TheGlobalBatchIsExact) {
       }
       const Plan plan = make_plan(request(global_batch_size, world_size));
       ASSERT_TRUE(plan.fits);
-      EXPECT_EQ(plan.best.step_config.micro_batch_size * plan.accumulation_steps() * world_size, global_batch_size);
-      EXPECT_LE(plan.best.peaks.reserved_bytes, plan.limit.limit_bytes);
+      EXPECT_EQ(plan.best_estimate.step_config.micro_batch_size * plan.accumulation_steps() * world_size,
+                global_batch_size);
+      EXPECT_LE(plan.best_estimate.peaks.reserved_bytes, plan.limit.limit_bytes);
       for (const auto& estimate : plan.alternatives) {
         EXPECT_EQ((global_batch_size / world_size) % estimate.step_config.micro_batch_size, 0);
       }
@@ -71,9 +72,9 @@ TEST_F(TinyPlanTest, AGpuWithoutBf16IsRejected) {
   PlanRequest t4 = request(4);
   t4.target = find_target_gpu("t4");
   EXPECT_THAT(get_usage_error([&] { make_plan(t4); }), AllOf(HasSubstr("Tesla T4"), HasSubstr("precision=fp32")));
-  t4.job = with_precision(t4.job, engine::Precision::kFp32);
+  t4.job = make_job_with_precision(t4.job, engine::Precision::kFp32);
   EXPECT_TRUE(make_plan(t4).fits);
-  t4.job = with_precision(t4.job, engine::Precision::kFp16);
+  t4.job = make_job_with_precision(t4.job, engine::Precision::kFp16);
   EXPECT_TRUE(make_plan(t4).fits);
 }
 
@@ -107,8 +108,8 @@ TEST_F(TinyPlanTest, RanksReduceTheirGradients) {
   EXPECT_LE(static_cast<double>(multi_rank.communication->bytes()), 1.1 * gradients);
   EXPECT_EQ(multi_rank.peaks().reserved_bytes, single_rank.peaks().reserved_bytes);
   EXPECT_EQ(multi_rank.peaks().allocated_bytes, single_rank.peaks().allocated_bytes);
-  EXPECT_DOUBLE_EQ(multi_rank.best.step_seconds,
-                   single_rank.best.step_seconds + multi_rank.communication->exposed_seconds);
+  EXPECT_DOUBLE_EQ(multi_rank.best_estimate.step_seconds,
+                   single_rank.best_estimate.step_seconds + multi_rank.communication->exposed_seconds);
   EXPECT_GT(multi_rank.communication->exposed_seconds, 0);
   EXPECT_GE(collectives.overlapped_reductions, 0);
   EXPECT_LT(collectives.overlapped_reductions, std::ssize(collectives.reductions));
@@ -132,7 +133,7 @@ TEST_F(TinyPlanTest, TheRankThatNeedsMostIsReported) {
   const Plan plan = make_plan(request_with_steps);
   ASSERT_EQ(plan.rank_steps.size(), 2U);
   EXPECT_EQ(plan.rank_steps[1].rank, 1);
-  EXPECT_EQ(plan.rank_steps[1].sampled_step, 1);
+  EXPECT_EQ(plan.rank_steps[1].sampled_step_index, 1);
   EXPECT_GT(plan.rank_steps[1].peaks.allocated_bytes, plan.rank_steps[0].peaks.allocated_bytes);
   EXPECT_LE(plan.rank_steps[1].peaks.reserved_bytes, plan.peaks().reserved_bytes);
   const auto json = plan.to_json()["ranks"];
@@ -151,7 +152,7 @@ TEST_F(TinyPlanTest, PlansTextOnlySamples) {
   text_request.workload = make_workload(model_.shape({.images = 0, .text_tokens = 200}), 8);
   const Plan plan = make_plan(text_request);
   EXPECT_TRUE(plan.fits);
-  EXPECT_EQ(plan.best.step_config.recompute.vision, 0) << "there is nothing to recompute";
+  EXPECT_EQ(plan.best_estimate.step_config.recompute.vision, 0) << "there is nothing to recompute";
 }
 
 TEST_F(TinyPlanTest, IsDeterministic) {

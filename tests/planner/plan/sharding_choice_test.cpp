@@ -53,12 +53,12 @@ TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
       const Plan plan = make_plan(request);
       SCOPED_TRACE(engine::to_string(sharding));
       any_fits |= plan.fits;
-      if (plan.fits) fastest = std::min(fastest, plan.best.step_seconds);
+      if (plan.fits) fastest = std::min(fastest, plan.best_estimate.step_seconds);
     }
     request.chooses_sharding = true;
     const Plan best_plan = make_plan(request);
     EXPECT_EQ(best_plan.fits, any_fits) << gigabytes;
-    EXPECT_EQ(best_plan.fits ? best_plan.best.step_seconds : fastest, fastest) << gigabytes;
+    EXPECT_EQ(best_plan.fits ? best_plan.best_estimate.step_seconds : fastest, fastest) << gigabytes;
   }
 }
 

@@ -15,7 +15,7 @@ struct MinMemoryCase {
   models::SyntheticSample sample;
   int64_t global_batch;
   std::optional<nn::LoraSettings> lora;
-  models::FrozenParts frozen = {};
+  models::FrozenParts frozen_parts = {};
 
   friend std::ostream& operator<<(std::ostream& out, const MinMemoryCase& min_memory_case) {
     return out << min_memory_case.name;
@@ -28,7 +28,7 @@ class MinMemoryTest : public testing::TestWithParam<MinMemoryCase> {
   PlanRequest request() const {
     Job job = model_.job();
     job.lora = GetParam().lora;
-    job.frozen = GetParam().frozen;
+    job.frozen_parts = GetParam().frozen_parts;
     return {.model = GetParam().preset,
             .job = job,
             .target = make_target_gpu(GetParam().gpu_gigabytes),
@@ -44,9 +44,9 @@ class MinMemoryTest : public testing::TestWithParam<MinMemoryCase> {
                                              .language = plan.detail.language_blocks};
     std::vector<StepConfig> step_configs;
     const auto add_changed = [&](const auto& change) {
-      StepConfig step_config = plan.best.step_config;
+      StepConfig step_config = plan.best_estimate.step_config;
       change(step_config);
-      if (step_config != plan.best.step_config) step_configs.push_back(step_config);
+      if (step_config != plan.best_estimate.step_config) step_configs.push_back(step_config);
     };
     for (const models::RecomputeBlocks blocks : {all_blocks,
                                                  models::RecomputeBlocks{},
@@ -79,15 +79,16 @@ TEST_P(MinMemoryTest, NoOtherConfigNeedsLess) {
   ASSERT_FALSE(plan.fits);
   PlanEvaluator evaluator(plan_request.job, plan_request.target, plan_request.workload, plan.limit.limit_bytes);
   for (const StepConfig& step_config : list_other_configs(plan)) {
-    const auto bytes = evaluator.measure_reserved_bytes(plan_request.job, step_config, plan_request.workload.worst_batches);
+    const auto bytes =
+        evaluator.measure_reserved_bytes(plan_request.job, step_config, plan_request.workload.worst_batches);
     EXPECT_GE(static_cast<double>(bytes.value_or(kUnlimited)),
-              (1 - kSegmentTolerance) * static_cast<double>(plan.best.peaks.reserved_bytes))
+              (1 - kSegmentTolerance) * static_cast<double>(plan.best_estimate.peaks.reserved_bytes))
         << "micro-batch " << step_config.micro_batch_size << ", recomputing " << step_config.recompute.vision << "+"
         << step_config.recompute.language << ", " << step_config.vision_tiles_per_pass << " tiles a pass, "
         << step_config.loss_chunk_rows << " rows";
   }
   for (const auto& estimate : plan.alternatives) {
-    EXPECT_GE(estimate.peaks.reserved_bytes, plan.best.peaks.reserved_bytes) << "in the table";
+    EXPECT_GE(estimate.peaks.reserved_bytes, plan.best_estimate.peaks.reserved_bytes) << "in the table";
     EXPECT_FALSE(estimate.fits);
   }
 }

@@ -21,13 +21,13 @@ class FakeDryRun final : public MicroBatchDryRun {
   explicit FakeDryRun(std::function<int64_t(const MicroBatchSizes&)> bytes, int64_t fragmentation = 0)
       : bytes_(std::move(bytes)), fragmentation_(fragmentation) {}
 
-  std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) override {
+  std::vector<int64_t> measure_bytes(const std::vector<SampleShapeList>& micro_batches) override {
     std::vector<int64_t> bytes;
-    for (const auto& micro_batch : micro_batches) bytes.push_back(bytes_(compute_sizes(micro_batch)));
+    for (const auto& micro_batch : micro_batches) bytes.push_back(bytes_(compute_micro_batch_sizes(micro_batch)));
     return bytes;
   }
 
-  StepResults run_steps(const std::vector<SampleShapes>& steps,
+  StepResults run_steps(const std::vector<SampleShapeList>& steps,
                         const std::vector<engine::MicroBatchSplit>& splits) override {
     StepResults results;
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -40,9 +40,10 @@ class FakeDryRun final : public MicroBatchDryRun {
     return results;
   }
 
-  int64_t compute_bytes(const SampleShapes& step, std::span<const int64_t> indices) const {
+  int64_t compute_bytes(const SampleShapeList& step, std::span<const int64_t> indices) const {
     MicroBatchSizes sizes;
-    for (const int64_t index : indices) sizes = sizes.merge(compute_sizes(step[static_cast<size_t>(index)]));
+    for (const int64_t index : indices)
+      sizes = sizes.merge(compute_micro_batch_sizes(step[static_cast<size_t>(index)]));
     return bytes_(sizes);
   }
 
@@ -52,8 +53,8 @@ class FakeDryRun final : public MicroBatchDryRun {
 };
 
 /// One in ten samples is large.
-SampleShapes sample_step(std::mt19937& random) {
-  SampleShapes step;
+SampleShapeList sample_step(std::mt19937& random) {
+  SampleShapeList step;
   for (int64_t i = 0; i < 16; ++i) {
     const int64_t images = random() % 10 == 0 ? 30 : 1;
     const auto text = 50 + static_cast<int64_t>(random() % 500);
@@ -71,7 +72,7 @@ SplitProblem make_problem() {
   SplitProblem problem;
   problem.initial_table.limit_bytes = kLimit;
   for (int64_t i = 0; i < 48; ++i) problem.sampled_steps.push_back(sample_step(random));
-  problem.worst_steps = {SampleShapes(16, problem.sampled_steps.front().front())};
+  problem.worst_steps = {SampleShapeList(16, problem.sampled_steps.front().front())};
   return problem;
 }
 
@@ -95,7 +96,7 @@ LimitViolations count_violations(const MemoryCostTable& table, const FakeDryRun&
   std::mt19937 random(99);
   LimitViolations violations;
   for (int64_t i = 0; i < 200; ++i) {
-    const SampleShapes step = sample_step(random);
+    const SampleShapeList step = sample_step(random);
     const auto split = split_by_memory(step, table);
     for (int64_t k = 0; k < split.micro_batches(); ++k) {
       const int64_t bytes = dry_run.compute_bytes(step, split.micro_batch(k));
@@ -123,8 +124,8 @@ TEST(SplitPlanLearnerTest, LinearCostsAreLearnedExactly) {
 TEST(SplitPlanLearnerTest, LargeStepsAreExtrapolatedFromSomeMicroBatches) {
   FakeDryRun dry_run(linear_bytes);
   SplitProblem problem = make_problem();
-  SampleShapes samples;
-  for (const SampleShapes& step : problem.sampled_steps) samples.insert(samples.end(), step.begin(), step.end());
+  SampleShapeList samples;
+  for (const SampleShapeList& step : problem.sampled_steps) samples.insert(samples.end(), step.begin(), step.end());
   problem.sampled_steps = {samples, samples, samples, samples};
   const SplitPlan plan = learn_split_plan(dry_run, problem);
   EXPECT_GT(plan.micro_batches_per_step, 80);
@@ -166,9 +167,9 @@ TEST(SplitPlanLearnerTest, TheTableBoundsMeasurementsNearTheLimit) {
   std::mt19937 random(4);
   std::vector<MeasuredMicroBatch> micro_batches;
   for (int64_t i = 0; i < 40; ++i) {
-    SampleShapes step = sample_step(random);
+    SampleShapeList step = sample_step(random);
     step.resize(1 + static_cast<size_t>(i % 8));
-    micro_batches.push_back({compute_sizes(step), max_of_two_phases(compute_sizes(step))});
+    micro_batches.push_back({compute_micro_batch_sizes(step), max_of_two_phases(compute_micro_batch_sizes(step))});
   }
   const MemoryCostTable table = fit_cost_table({.limit_bytes = kLimit}, micro_batches);
   for (const auto& micro_batch : micro_batches) {

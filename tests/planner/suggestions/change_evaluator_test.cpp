@@ -33,14 +33,14 @@ class JobChangeTest : public testing::Test {
 TEST_F(JobChangeTest, TrainsLessWhileSomethingIsTrained) {
   EXPECT_THAT(join_arguments(list_training_changes(problem())),
               ElementsAre("model.freeze_vision_tower=true", "lora.rank=16"));
-  EXPECT_TRUE(list_training_changes(problem())[0].job.frozen.vision_tower);
+  EXPECT_TRUE(list_training_changes(problem())[0].job.frozen_parts.vision_tower);
   EXPECT_EQ(list_training_changes(problem())[1].job.lora->rank, 16);
-  job_.frozen.vision_tower = true;
+  job_.frozen_parts.vision_tower = true;
   EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("lora.rank=16"));
-  job_.frozen = {.language_model = true};
+  job_.frozen_parts = {.language_model = true};
   EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("lora.rank=16"))
       << "the tower is what is trained";
-  job_.frozen = {};
+  job_.frozen_parts = {};
   job_.lora = nn::LoraSettings{.rank = 4};
   EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("model.freeze_vision_tower=true"));
   EXPECT_THAT(list_training_changes(problem())[0].job.lora->excluded_components,
@@ -51,11 +51,11 @@ TEST_F(JobChangeTest, UsesFewerBits) {
   EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.optimizer_states=8bit"));
   job_.optimizer.states = engine::OptimizerStates::k8Bit;
   EXPECT_THAT(list_numeric_changes(problem()), IsEmpty());
-  job_ = with_precision(job_, engine::Precision::kFp32);
+  job_ = make_job_with_precision(job_, engine::Precision::kFp32);
   EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.precision=bf16"));
   has_bf16_ = false;
   EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.precision=fp16"));
-  job_ = with_precision(job_, engine::Precision::kFp16);
+  job_ = make_job_with_precision(job_, engine::Precision::kFp16);
   job_.lora = nn::LoraSettings{.rank = 4};
   EXPECT_THAT(join_arguments(list_numeric_changes(problem())),
               ElementsAre("model.quantization=int8", "model.quantization=nf4"));

@@ -37,7 +37,7 @@ bool apply(const std::vector<std::string>& arguments, PlanRequest& request) {
     } else if (key == "training.optimizer_states" && value == "8bit") {
       request.job.optimizer.states = engine::OptimizerStates::k8Bit;
     } else if (key == "model.freeze_vision_tower" && value == "true") {
-      request.job.frozen.vision_tower = true;
+      request.job.frozen_parts.vision_tower = true;
       if (request.job.lora) request.job.lora->excluded_components.push_back(nn::Component::kVisionTower);
     } else if (key == "lora.rank") {
       request.job.lora = nn::LoraSettings{.rank = std::stoll(value)};
@@ -73,11 +73,11 @@ TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
   plan_request.limit_gigabytes = GetParam().limit_gigabytes;
   plan_request.constraints = GetParam().constraints;
   plan_request.workload = make_workload(model_.shape({.images = GetParam().images}), 4);
-  plan_request.flags = {.gpu = "--gpu-gb {}", .gpu_by_size = true};
+  plan_request.flags = {.gpu = "--gpu-gb {}", .selects_gpu_by_size = true};
   plan_request.sample_limits = {{.argument_format = "--images {}",
-                                 .current = GetParam().images,
+                                 .current_value = GetParam().images,
                                  .find_min = [] { return int64_t{1}; },
-                                 .multiple = 1,
+                                 .granularity = 1,
                                  .description = "fewer images",
                                  .measure = [&](int64_t images, bool) -> std::optional<LimitedSamples> {
                                    return LimitedSamples{.workload =
@@ -85,15 +85,15 @@ TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
                                  }}};
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
-  EXPECT_GT(plan.best.peaks.reserved_bytes, plan.limit.limit_bytes) << "what needs least needs too much";
+  EXPECT_GT(plan.best_estimate.peaks.reserved_bytes, plan.limit.limit_bytes) << "what needs least needs too much";
   ASSERT_THAT(plan.suggestions, Not(IsEmpty()));
   for (const auto& suggestion : plan.suggestions) {
     SCOPED_TRACE(suggestion.text());
-    EXPECT_TRUE(suggestion.makes_it_fit);
+    EXPECT_TRUE(suggestion.makes_plan_fit);
     PlanRequest changed = plan_request;
     ASSERT_TRUE(apply(suggestion.arguments, changed)) << "each can be followed";
     const Plan changed_plan = make_plan(changed);
-    EXPECT_TRUE(changed_plan.fits) << changed_plan.best.peaks.reserved_bytes << " of "
+    EXPECT_TRUE(changed_plan.fits) << changed_plan.best_estimate.peaks.reserved_bytes << " of "
                                    << changed_plan.limit.limit_bytes;
   }
 }
@@ -182,8 +182,8 @@ TEST_F(PlanTest, TheMinimumIsThatOfTheWorstBatch) {
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
   for (const auto& candidate : plan_request.workload.worst_batches) {
-    EXPECT_LE(dry_run(plan_request, plan.best.step_config, candidate).peaks.reserved_bytes,
-              plan.best.peaks.reserved_bytes)
+    EXPECT_LE(dry_run(plan_request, plan.best_estimate.step_config, candidate).peaks.reserved_bytes,
+              plan.best_estimate.peaks.reserved_bytes)
         << candidate.first_sample_id;
   }
 }
@@ -194,7 +194,7 @@ TEST_F(PlanTest, HugeSamplesArePlannedOneByOne) {
   plan_request.with_suggestions = false;
   const Plan plan = make_plan(plan_request);
   EXPECT_FALSE(plan.fits);
-  EXPECT_EQ(plan.best.step_config.micro_batch_size, 1);
+  EXPECT_EQ(plan.best_estimate.step_config.micro_batch_size, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Because, UnfitPlanTest,

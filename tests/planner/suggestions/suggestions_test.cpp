@@ -40,7 +40,7 @@ class SuggestLowerLimitTest : public testing::Test {
     LinearEvaluator evaluator({job_, workload_, constraints_, limits_, flags_},
                               kBase + kBytesPerToken * fitting_tokens);
     auto suggestion =
-        suggest_lower_limit(limit_, job_, constraints_, kBase + kBytesPerToken * limit_.current, evaluator);
+        suggest_lower_limit(limit_, job_, constraints_, kBase + kBytesPerToken * limit_.current_value, evaluator);
     num_dry_runs_ = evaluator.num_dry_runs;
     return suggestion;
   }
@@ -50,9 +50,9 @@ class SuggestLowerLimitTest : public testing::Test {
   }
 
   SampleLimit limit_{.argument_format = "data.max_length={} data.on_bad_sample=skip",
-                     .current = 100'000,
+                     .current_value = 100'000,
                      .find_min = [] { return int64_t{1'000}; },
-                     .multiple = 250,
+                     .granularity = 250,
                      .description = "takes no longer sample",
                      .measure = [this](int64_t limit, bool all) -> std::optional<LimitedSamples> {
                        const int64_t tokens = all ? limit + unmeasured_tokens_ : limit;
@@ -80,11 +80,11 @@ TEST_F(SuggestLowerLimitTest, SuggestsALargeMultipleThatFits) {
     const auto suggestion = suggest(fitting_tokens);
     ASSERT_TRUE(suggestion);
     const int64_t limit = parse_limit(*suggestion);
-    EXPECT_EQ(limit % limit_.multiple, 0);
+    EXPECT_EQ(limit % limit_.granularity, 0);
     EXPECT_LE(limit, fitting_tokens);
     EXPECT_GT(limit, 0.75 * static_cast<double>(fitting_tokens));
     EXPECT_EQ(suggestion->total_bytes, kBase + kBytesPerToken * limit + 7);
-    EXPECT_TRUE(suggestion->makes_it_fit);
+    EXPECT_TRUE(suggestion->makes_plan_fit);
     EXPECT_LE(num_dry_runs_, 10);
   }
 }
@@ -106,7 +106,7 @@ TEST_F(SuggestLowerLimitTest, IsVerifiedWithAllSamples) {
 TEST_F(SuggestLowerLimitTest, SuggestsNothingWhereTheMinimumDoesNotFit) {
   EXPECT_FALSE(suggest(999));
   EXPECT_EQ(parse_limit(*suggest(1'000)), 1'000);
-  limit_.current = 1'000;
+  limit_.current_value = 1'000;
   EXPECT_FALSE(suggest(1'000));
 }
 

@@ -24,7 +24,7 @@ constexpr ChangePolicy kPolicies[] = {ChangePolicy::kAllowed, ChangePolicy::kIfR
 /// Returns all keys of the configuration in the order of their documentation.
 std::vector<std::string> list_all_keys() {
   Config config;
-  std::istringstream lines(declare(config).to_markdown());
+  std::istringstream lines(declare_options(config).to_markdown());
   std::vector<std::string> keys;
   constexpr std::string_view kRow = "| `";
   for (std::string line; std::getline(lines, line);) {
@@ -97,7 +97,7 @@ class CheckChangesTest : public testing::Test {
  protected:
   std::vector<SettingChange> collect_changes(const std::vector<std::string>& overrides) {
     Config config;
-    declare(config).read("", overrides);
+    declare_options(config).read("", overrides);
     return find_changes(make_run_fingerprint(Config{}, 100), make_run_fingerprint(config, 100));
   }
   std::string get_refusal(const std::vector<std::string>& overrides, ResumePolicy resume) {

@@ -220,12 +220,13 @@ TEST_F(NoticesInRunTest, WarnsOldRunsAboutIgnoredKeys) {
       .reason = "unusable record", .message = "weight is 0; name it in data.ignore_keys", .is_dropped = false};
   sample_index.problems[2] = {.reason = "unusable record", .message = "no turns", .is_dropped = false};
   const io::InMemoryRecords records(std::vector<io::Record>(3));
-  const auto handle_with_policy = [&](data::BadSamplePolicy policy, bool began_ignoring_keys) {
+  const auto handle_with_policy = [&](data::BadSamplePolicy policy, bool has_begun_ignoring_keys) {
     config_.data.on_bad_sample = policy;
     const CapturedLog log;
     data::Ledger read_ledger("train.json", 3);
     try {
-      handle_bad_samples(sample_index, config_, records, read_ledger, folder() / "ledger.json", began_ignoring_keys);
+      handle_bad_samples(sample_index, config_, records, read_ledger, folder() / "ledger.json",
+                         has_begun_ignoring_keys);
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
     }

@@ -78,13 +78,13 @@ TEST_F(MeasuredSampleLimitsTest, FewerPixelsShrinkTheLargestImage) {
   const auto& pixels = find_limit("data.image_max_pixels");
   for (const bool all : {true, false}) {
     SCOPED_TRACE(all);
-    const auto unchanged = pixels.measure(pixels.current, all);
+    const auto unchanged = pixels.measure(pixels.current_value, all);
     ASSERT_TRUE(unchanged);
-    EXPECT_EQ(compute_max_pixels(unchanged->workload), pixels.current);
+    EXPECT_EQ(compute_max_pixels(unchanged->workload), pixels.current_value);
     EXPECT_EQ(compute_max_tokens(unchanged->workload), compute_max_tokens(workload_));
     const auto smallest = pixels.measure(pixels.find_min(), all);
     ASSERT_TRUE(smallest);
-    EXPECT_LT(compute_max_pixels(smallest->workload), pixels.current);
+    EXPECT_LT(compute_max_pixels(smallest->workload), pixels.current_value);
     EXPECT_LT(compute_max_tokens(smallest->workload), compute_max_tokens(workload_));
     EXPECT_EQ(smallest->num_dropped, 0);
     EXPECT_EQ(smallest->num_samples, 4);
@@ -93,7 +93,7 @@ TEST_F(MeasuredSampleLimitsTest, FewerPixelsShrinkTheLargestImage) {
 
 TEST_F(MeasuredSampleLimitsTest, FewerImagesDropSamples) {
   const auto& images = find_limit("data.max_images_per_sample");
-  EXPECT_EQ(images.current, 2);
+  EXPECT_EQ(images.current_value, 2);
   EXPECT_EQ(images.find_min(), 1);
   EXPECT_EQ(images.measure(2, true)->num_dropped, 0);
   const auto single_image = images.measure(1, true);
@@ -107,7 +107,7 @@ TEST_F(MeasuredSampleLimitsTest, MinLengthIsTheMedian) {
   config_.data.on_too_long = data::LongSamplePolicy::kDrop;
   limits_ = make_sample_limits(records_, config_, workload_);
   const auto& length = find_limit("data.max_length");
-  EXPECT_EQ(length.current, compute_max_tokens(workload_));
+  EXPECT_EQ(length.current_value, compute_max_tokens(workload_));
   const auto half_of_samples = length.measure(length.find_min(), true);
   ASSERT_TRUE(half_of_samples);
   EXPECT_EQ(half_of_samples->num_dropped, 1) << "of four, the third longest";
@@ -117,10 +117,10 @@ TEST_F(MeasuredSampleLimitsTest, MinLengthIsTheMedian) {
 
 TEST_F(MeasuredSampleLimitsTest, ShorterLengthShrinksImages) {
   const auto& length = find_limit("data.max_length");
-  const auto shrunk = length.measure(length.current - 1, true);
+  const auto shrunk = length.measure(length.current_value - 1, true);
   ASSERT_TRUE(shrunk);
   EXPECT_EQ(shrunk->num_dropped, 0);
-  EXPECT_LT(compute_max_tokens(shrunk->workload), length.current);
+  EXPECT_LT(compute_max_tokens(shrunk->workload), length.current_value);
   EXPECT_FALSE(length.measure(1, true)) << "nothing is left";
 }
 

@@ -214,14 +214,14 @@ TEST_F(PeriodicEvaluationTest, EarlyStoppingCountSurvivesResuming) {
   config_.output.save_steps = 1;
   config_.output.save_total_limit = 9;
   const auto summary = run_training();
-  EXPECT_TRUE(summary.early_stopped);
-  EXPECT_FALSE(summary.stopped);
+  EXPECT_TRUE(summary.was_stopped_early);
+  EXPECT_FALSE(summary.was_stopped);
   EXPECT_EQ(summary.steps, 5) << "the first was the best";
   const auto last = read_json_lines("events.jsonl").back();
   EXPECT_EQ(last["kind"], "stopped");
   EXPECT_THAT(last["message"].get<std::string>(), AllOf(HasSubstr("stopped early after step 5: 4 evaluations in a row"),
                                                         HasSubstr("training.early_stopping_patience")));
-  EXPECT_TRUE(run_training().early_stopped) << "again: there is nothing left to do";
+  EXPECT_TRUE(run_training().was_stopped_early) << "again: there is nothing left to do";
   EXPECT_THAT(read_json_lines("metrics.jsonl"), SizeIs(5));
 
   for (const int64_t step : {4, 5}) fs::remove_all(run_folder() / fmt::format("checkpoints/step-{}", step));

@@ -228,8 +228,8 @@ TEST_F(RunSaverTest, SavesSyncIfCopiesDoNotFit) {
 TEST_F(RunSaverTest, SavesSyncIfCopyingRunsOutOfMemory) {
   start_run();
   const CapturedLog log;
-  memory::FaultInjection faults;
-  faults.arm({.failing_allocation = 2});
+  memory::AllocationFaultInjector faults;
+  faults.arm({.failing_allocation_index = 2});
   make_saver(AsyncSave::kTrue)->save(/*goes_on=*/true);
   EXPECT_EQ(faults.num_failures(), 1);
   EXPECT_THAT(recorded_, ElementsAre(1));
@@ -239,7 +239,7 @@ TEST_F(RunSaverTest, SavesSyncIfCopyingRunsOutOfMemory) {
 
 TEST_F(RunSaverTest, CopiesTakeTheComputedBytes) {
   start_run();
-  memory::FaultInjection count;
+  memory::AllocationFaultInjector count;
   const RunSetup& run = *run_;
   const CheckpointContent content =
       make_checkpoint_content(run.state, *run.model, run.training->optimizer, run.ledger, *run.base,

@@ -23,11 +23,11 @@ class SamplePredictionsTest : public SmallRunTest {
   static constexpr double kTinyShare = 1e-9;
 
   SamplePredictionsTest() {
-    config_.output.sample_predictions = 4;
-    config_.output.sample_predictions_share = 1;
+    config_.output.num_sample_predictions = 4;
+    config_.output.sample_predictions_time_share = 1;
     config_.output.save_steps = 1;
     config_.output.save_total_limit = kSteps;
-    config_.output.report = config_.output.tensorboard = false;
+    config_.output.write_report = config_.output.write_tensorboard = false;
   }
 
   /// Returns by step the ids in the order of their answers.
@@ -70,7 +70,7 @@ TEST_F(SamplePredictionsTest, WithoutALimitAllSamplesAreAnswered) {
 TEST_F(SamplePredictionsTest, SamplesTakeTurnsWithinTheTimeShare) {
   run_training();
   const auto order = list_answers().at(1);
-  config_.output.sample_predictions_share = kTinyShare;
+  config_.output.sample_predictions_time_share = kTinyShare;
   config_.output.dir = folder() / "fewer";
   run_training();
   const auto ids = list_answers();
@@ -85,7 +85,7 @@ TEST_F(SamplePredictionsTest, SamplesTakeTurnsWithinTheTimeShare) {
 TEST_F(SamplePredictionsTest, RotationContinuesAfterResuming) {
   run_training();
   const auto order = list_answers().at(1);
-  config_.output.sample_predictions_share = kTinyShare;
+  config_.output.sample_predictions_time_share = kTinyShare;
   config_.output.dir = folder() / "fewer";
   run_training();
   remove_checkpoint(3);
@@ -97,7 +97,7 @@ TEST_F(SamplePredictionsTest, RotationContinuesAfterResuming) {
 }
 
 TEST_F(SamplePredictionsTest, ZeroShareAnswersOneAtTheEnd) {
-  config_.output.sample_predictions_share = 0;
+  config_.output.sample_predictions_time_share = 0;
   run_training();
   const auto ids = list_answers();
   ASSERT_THAT(ids, SizeIs(1));
@@ -134,7 +134,7 @@ TEST_F(SamplePredictionsTest, DoNotChangeTraining) {
   std::map<double, std::vector<std::string>> numbers;
   for (const double share : {0.0, 0.5, 1.0}) {
     config_.output.dir = folder() / fmt::format("share-{}", share);
-    config_.output.sample_predictions_share = share;
+    config_.output.sample_predictions_time_share = share;
     run_training();
     for (const auto& step : read_json_lines("metrics.jsonl")) {
       numbers[share].push_back(nlohmann::json{step["loss"], step["grad_norm"]}.dump());

@@ -43,7 +43,7 @@ TEST(HostRunPlanTest, FailedPlanFallsBackToMinMemory) {
   EXPECT_GT(run_plan.saved_plan().limit_bytes, 0);
   EXPECT_NE(run_plan.make_allocation_limit(), nullptr);
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "plan.json"));
-  EXPECT_NO_THROW(run_plan.report_measured(1));
+  EXPECT_NO_THROW(run_plan.report_measurements(1));
 }
 
 TEST(HostRunPlanTest, FailedPlanKeepsConfiguredSettings) {

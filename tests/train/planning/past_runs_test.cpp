@@ -32,14 +32,14 @@ class PastRunsTest : public testing::Test {
 TEST_F(PastRunsTest, RunsAreFoundByEnvironment) {
   EXPECT_FALSE(load_past_runs(file_, make_environment()));
   record_run(file_, make_environment(),
-             {.runs = 1, .context_bytes = 520'000'000, .step_time_ratio = 1.5, .peak_ratio = 1.01});
+             {.num_runs = 1, .context_bytes = 520'000'000, .step_time_ratio = 1.5, .peak_ratio = 1.01});
   const auto past_runs = load_past_runs(file_, make_environment());
   ASSERT_TRUE(past_runs);
-  EXPECT_EQ(past_runs->runs, 1);
+  EXPECT_EQ(past_runs->num_runs, 1);
   EXPECT_EQ(past_runs->context_bytes, 520'000'000);
   EXPECT_DOUBLE_EQ(*past_runs->step_time_ratio, 1.5);
   EXPECT_DOUBLE_EQ(*past_runs->peak_ratio, 1.01);
-  EXPECT_THAT(past_runs->last_date, testing::MatchesRegex("....-..-.."));
+  EXPECT_THAT(past_runs->last_run_date, testing::MatchesRegex("....-..-.."));
   for (RunEnvironment other_environment :
        {make_environment("NVIDIA Other"), RunEnvironment{"NVIDIA Test", "581", "2.11.0", "here"},
         RunEnvironment{"NVIDIA Test", "580.1", "2.12.0", "here"},
@@ -49,19 +49,20 @@ TEST_F(PastRunsTest, RunsAreFoundByEnvironment) {
 }
 
 TEST_F(PastRunsTest, RunsAreCombined) {
-  record_run(file_, make_environment(), {.runs = 1, .context_bytes = 500, .step_time_ratio = 4.0});
-  record_run(file_, make_environment(), {.runs = 1, .context_bytes = 400, .step_time_ratio = 1.0, .peak_ratio = 0.9});
-  record_run(file_, make_environment(), {.runs = 1});
+  record_run(file_, make_environment(), {.num_runs = 1, .context_bytes = 500, .step_time_ratio = 4.0});
+  record_run(file_, make_environment(),
+             {.num_runs = 1, .context_bytes = 400, .step_time_ratio = 1.0, .peak_ratio = 0.9});
+  record_run(file_, make_environment(), {.num_runs = 1});
   const auto past_runs = load_past_runs(file_, make_environment());
   ASSERT_TRUE(past_runs);
-  EXPECT_EQ(past_runs->runs, 3);
+  EXPECT_EQ(past_runs->num_runs, 3);
   EXPECT_EQ(past_runs->context_bytes, 500);
   EXPECT_DOUBLE_EQ(*past_runs->step_time_ratio, 2.0);
   EXPECT_DOUBLE_EQ(*past_runs->peak_ratio, 0.9);
 }
 
 TEST_F(PastRunsTest, KeepsTheLatestEnvironmentsOnly) {
-  for (int i = 0; i < 70; ++i) record_run(file_, make_environment(std::to_string(i)), {.runs = 1});
+  for (int i = 0; i < 70; ++i) record_run(file_, make_environment(std::to_string(i)), {.num_runs = 1});
   EXPECT_EQ(io::read_json(file_)["places"].size(), 64U);
   EXPECT_FALSE(load_past_runs(file_, make_environment("5")));
   EXPECT_TRUE(load_past_runs(file_, make_environment("6")));
@@ -71,10 +72,10 @@ TEST_F(PastRunsTest, CountsConcurrentRuns) {
   constexpr int kThreads = 4;
   std::vector<std::jthread> threads;
   for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&] { record_run(file_, make_environment(), {.runs = 1}); });
+    threads.emplace_back([&] { record_run(file_, make_environment(), {.num_runs = 1}); });
   }
   threads.clear();
-  EXPECT_EQ(load_past_runs(file_, make_environment())->runs, kThreads);
+  EXPECT_EQ(load_past_runs(file_, make_environment())->num_runs, kThreads);
 }
 
 TEST_F(PastRunsTest, IgnoresAndReplacesADamagedFile) {
@@ -93,7 +94,7 @@ TEST_F(PastRunsTest, IgnoresAndReplacesADamagedFile) {
     const CapturedLog log;
     EXPECT_FALSE(load_past_runs(file_, make_environment()));
     EXPECT_THAT(log.text(), HasSubstr("are not used"));
-    record_run(file_, make_environment(), {.runs = 1});
+    record_run(file_, make_environment(), {.num_runs = 1});
     EXPECT_TRUE(load_past_runs(file_, make_environment()));
   }
 }
@@ -107,13 +108,13 @@ TEST_F(PastRunsTest, DoesNotWaitForAFifo) {
 TEST_F(PastRunsTest, IgnoresAnUnwritableFolder) {
   io::write_file(folder_.path() / "state", "a file");
   const CapturedLog log;
-  record_run(file_, make_environment(), {.runs = 1});
+  record_run(file_, make_environment(), {.num_runs = 1});
   EXPECT_THAT(log.text(), HasSubstr("not saved for later plans"));
 }
 
 TEST_F(PastRunsTest, OffDisablesTheFile) {
   EXPECT_TRUE(find_past_runs_file().empty()) << "tests are to leave the user's own file alone";
-  record_run({}, make_environment(), {.runs = 1});
+  record_run({}, make_environment(), {.num_runs = 1});
   EXPECT_FALSE(load_past_runs({}, make_environment()));
   setenv("VLMTRAIN_PAST_RUNS", "/somewhere/else.json", 1);
   EXPECT_EQ(find_past_runs_file(), "/somewhere/else.json");
@@ -128,26 +129,27 @@ TEST_F(PastRunsTest, OffDisablesTheFile) {
 
 TEST_F(PastRunsTest, CalibratesPlans) {
   planner::TargetGpu target = planner::find_target_gpu("rtx4090");
-  EXPECT_FALSE(target.context_measured);
+  EXPECT_FALSE(target.is_context_measured);
   EXPECT_EQ(target.device_name, "NVIDIA GeForce RTX 4090");
-  calibrate(target, {.runs = 1});
-  EXPECT_FALSE(target.context_measured) << "nothing was measured";
-  const PastRuns past_runs{.runs = 2, .last_date = "2026-11-23", .context_bytes = 420'000'000, .step_time_ratio = 2.0};
+  calibrate(target, {.num_runs = 1});
+  EXPECT_FALSE(target.is_context_measured) << "nothing was measured";
+  const PastRuns past_runs{
+      .num_runs = 2, .last_run_date = "2026-11-23", .context_bytes = 420'000'000, .step_time_ratio = 2.0};
   calibrate(target, past_runs);
-  EXPECT_TRUE(target.context_measured);
+  EXPECT_TRUE(target.is_context_measured);
   EXPECT_EQ(target.context_bytes, 420'000'000);
   EXPECT_EQ(planner::make_target_gpu(24).device_name, "");
 
   planner::Plan plan;
-  plan.best.step_seconds = 3;
-  plan.best.tokens_per_second = 100;
-  plan.alternatives = {plan.best};
+  plan.best_estimate.step_seconds = 3;
+  plan.best_estimate.tokens_per_second = 100;
+  plan.alternatives = {plan.best_estimate};
   plan.average_step.emplace();
   plan.average_step->step_seconds = 1;
   plan.average_step->samples_per_second = 8;
   calibrate(plan, past_runs);
-  EXPECT_DOUBLE_EQ(plan.best.step_seconds, 6);
-  EXPECT_DOUBLE_EQ(plan.best.tokens_per_second, 50);
+  EXPECT_DOUBLE_EQ(plan.best_estimate.step_seconds, 6);
+  EXPECT_DOUBLE_EQ(plan.best_estimate.tokens_per_second, 50);
   EXPECT_DOUBLE_EQ(plan.alternatives.front().step_seconds, 6);
   EXPECT_DOUBLE_EQ(plan.average_step->step_seconds, 2);
   EXPECT_DOUBLE_EQ(plan.average_step->samples_per_second, 4);

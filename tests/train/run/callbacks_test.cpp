@@ -63,7 +63,7 @@ class EpochRowsTest : public SmallRunTest {
     config_.training.micro_batch_size = 1;
     config_.output.save_steps = 1;
     config_.output.save_total_limit = 99;
-    config_.output.report = config_.output.tensorboard = false;
+    config_.output.write_report = config_.output.write_tensorboard = false;
   }
 
   /// Returns the rows without measurements.
@@ -188,7 +188,7 @@ StepReport make_evaluated_step(int64_t step, double loss, bool is_best) {
 }
 
 TEST(ProgressBarTest, LogsEvaluationsWithTheBestOfTheRun) {
-  ProgressBar bar(10, /*quiet=*/true);
+  ProgressBarCallback bar(10, /*quiet=*/true);
   bar.on_past_step(nlohmann::json::parse(make_evaluated_step(2, 1.5, true).metrics.to_json_line()));
   bar.on_past_step(nlohmann::json::parse(make_evaluated_step(4, 1.75, false).metrics.to_json_line()));
   for (const char* damaged : {"{}", R"({"evaluation":3})", R"({"evaluation":{"is_best":true,"loss":null}})"}) {
@@ -215,7 +215,7 @@ TEST(ProgressBarTest, ComparesByDice) {
     report.metrics.evaluation->total.masks = report::MaskMetrics{.masks = 1, .dice = dice};
     return report;
   };
-  ProgressBar bar(10, /*quiet=*/true, report::BestMetric::kDice);
+  ProgressBarCallback bar(10, /*quiet=*/true, report::BestMetric::kDice);
   bar.on_past_step(nlohmann::json::parse(make_mask_step(2, 1, 0.5, true).metrics.to_json_line()));
   const CapturedLog log;
   bar.on_step(make_mask_step(4, 2, 0.75, true));

@@ -17,7 +17,7 @@ class MaskRunTest : public SmallRunTest {
  protected:
   MaskRunTest() {
     config_.model.path = folder() / "model";
-    models::write_preset("prs-med-tiny", "", /*seed=*/1, config_.model.path);
+    models::write_preset_checkpoint("prs-med-tiny", "", /*seed=*/1, config_.model.path);
     std::ofstream(folder() / "picture.png") << image::encode_png(at::full({3, 40, 64}, 90, at::kByte));
     const nlohmann::json liver{{"size", {40, 64}}, {"counts", {800, 900, 860}}, {"structure", "liver"}};
     const nlohmann::json bone{{"size", {40, 64}}, {"counts", {100, 500, 1960}}, {"structure", "bone"}};
@@ -40,8 +40,8 @@ class MaskRunTest : public SmallRunTest {
     config_.evaluation.steps = 1;
     config_.evaluation.max_new_tokens = 2;
     config_.evaluation.best_metric = BestMetric::kDice;
-    config_.output.sample_predictions = 2;
-    config_.output.sample_predictions_share = 1;
+    config_.output.num_sample_predictions = 2;
+    config_.output.sample_predictions_time_share = 1;
   }
 };
 

@@ -69,7 +69,7 @@ class WholeRunTest : public SmallRunTest {
 TEST_F(WholeRunTest, ReportsItsResults) {
   config_.output.log_samples = true;
   const auto summary = run_training();
-  EXPECT_FALSE(summary.stopped);
+  EXPECT_FALSE(summary.was_stopped);
   EXPECT_EQ(summary.steps, kSteps);
   EXPECT_EQ(summary.skipped_steps, 0);
   EXPECT_EQ(summary.checkpoint, run_folder() / "checkpoints/step-3");
@@ -100,8 +100,8 @@ TEST_F(WholeRunTest, ReportsItsResults) {
 }
 
 TEST_F(WholeRunTest, WritesSamplePredictions) {
-  config_.output.sample_predictions = 4;
-  config_.output.sample_predictions_share = 1;
+  config_.output.num_sample_predictions = 4;
+  config_.output.sample_predictions_time_share = 1;
   config_.training.max_steps = 1;
   run_training();
   const auto answers = read_json_lines("predictions.jsonl");

@@ -25,7 +25,7 @@ class MaskTraining {
  public:
   explicit MaskTraining(const models::MaskSamples& data) : samples_(data.samples()) {
     model_ = models::load_model(data.checkpoint(), at::kCPU, at::kFloat);
-    training_ = std::make_unique<engine::Training>(*model_, engine::AdamWSettings{});
+    training_ = std::make_unique<engine::TrainingState>(*model_, engine::AdamWSettings{});
     guard_ = std::make_unique<OomGuard>(*training_, at::kCPU, consensus_,
                                         [](const std::string& /*reason*/, const engine::StepLayout& /*next*/) {});
     layout_.split = engine::split_evenly(std::ssize(samples_), 3);
@@ -54,10 +54,10 @@ class MaskTraining {
   }
 
   const engine::Consensus consensus_;
-  const engine::TextAndMasks objective_{{}, {}};
+  const engine::TextAndMasksObjective objective_{{}, {}};
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::Training> training_;
+  std::unique_ptr<engine::TrainingState> training_;
   std::unique_ptr<OomGuard> guard_;
   engine::StepLayout layout_;
   CompletedStep completed_;
@@ -67,7 +67,7 @@ class MaskTraining {
 TEST(MaskOomTest, AnyFailingAllocationKeepsLossAndGradients) {
   constexpr int64_t kPoints = 16;
   const models::MaskSamples data;
-  memory::FaultInjection faults;
+  memory::AllocationFaultInjector faults;
   MaskTraining reference(data);
   reference.step();
   faults.arm({});
@@ -82,7 +82,7 @@ TEST(MaskOomTest, AnyFailingAllocationKeepsLossAndGradients) {
   for (int64_t point = 0; point < kPoints; ++point) {
     MaskTraining training(data);
     training.step();
-    faults.arm({.failing_allocation = point * (allocations - 1) / (kPoints - 1)});
+    faults.arm({.failing_allocation_index = point * (allocations - 1) / (kPoints - 1)});
     const double actual = training.step();
     EXPECT_EQ(faults.num_failures(), 1) << "point " << point;
     faults.disarm();

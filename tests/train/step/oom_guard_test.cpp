@@ -46,11 +46,13 @@ class SmallTraining {
         models::build_model(test_case.checkpoint(), at::kCPU, at::kFloat, nn::LoraSettings{.rank = 4, .dropout = 0.1});
     models::load_weights(*model_, test_case.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/1);
-    training_ = std::make_unique<engine::Training>(*model_, engine::AdamWSettings{}, objective_.gradient_groups());
+    training_ =
+        std::make_unique<engine::TrainingState>(*model_, engine::AdamWSettings{}, objective_.num_gradient_groups());
     guard_ = std::make_unique<OomGuard>(
         *training_, at::kCPU, consensus,
         [this](const std::string&, const engine::StepLayout& next) { retried_layouts_.push_back(next); });
-    layout_.split = engine::split_evenly(std::ssize(samples_), micro_batch_size, objective_.split_constraint(samples_));
+    layout_.split =
+        engine::split_evenly(std::ssize(samples_), micro_batch_size, objective_.make_split_constraint(samples_));
   }
 
   double step() {
@@ -78,16 +80,16 @@ class SmallTraining {
  private:
   void copy_gradients() {
     gradients_.clear();
-    if (objective_.gradient_groups() > 1) return;  // there are several gradients of each
+    if (objective_.num_gradient_groups() > 1) return;  // there are several gradients of each
     for (const auto& parameter : model_->parameters().all()) {
       if (parameter.is_adapter) gradients_[parameter.name] = training_->gradient_buckets.sum(parameter.name).clone();
     }
   }
 
-  const engine::CrossEntropy objective_;
+  const engine::CrossEntropyObjective objective_;
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::Training> training_;
+  std::unique_ptr<engine::TrainingState> training_;
   std::unique_ptr<OomGuard> guard_;
   engine::StepLayout layout_;
   Gradients gradients_;
@@ -113,7 +115,7 @@ void expect_same(const Gradients& actual, const Gradients& expected, const std::
 /// Tests count allocations from the second step on, since libraries allocate caches in the first.
 class OomGuardTest : public testing::Test {
  protected:
-  memory::FaultInjection faults_;
+  memory::AllocationFaultInjector faults_;
 };
 
 TEST_F(OomGuardTest, AnyFailingAllocationKeepsGradients) {
@@ -125,15 +127,15 @@ TEST_F(OomGuardTest, AnyFailingAllocationKeepsGradients) {
   ASSERT_GT(allocations, 1000);
   int64_t failed_attempts = 0;
   for (int64_t point = 0; point < kFaultPoints; ++point) {
-    const int64_t failing_allocation = point * (allocations - 1) / (kFaultPoints - 1);
+    const int64_t failing_allocation_index = point * (allocations - 1) / (kFaultPoints - 1);
     SmallTraining training;
     training.step();
-    faults_.arm({.failing_allocation = failing_allocation});
+    faults_.arm({.failing_allocation_index = failing_allocation_index});
     const double actual = training.step();
     EXPECT_EQ(faults_.num_failures(), 1);
     faults_.disarm();
     failed_attempts += training.completed().failed_attempts;
-    const std::string context = fmt::format("allocation {} of {}", failing_allocation, allocations);
+    const std::string context = fmt::format("allocation {} of {}", failing_allocation_index, allocations);
     EXPECT_NEAR(actual / loss, 1, 1e-6) << context;
     expect_same(training.gradients(), reference.gradients(), context);
   }
@@ -150,7 +152,7 @@ TEST_F(OomGuardTest, StepsAfterAFailureKeepTheirLosses) {
   for (const double share : {0.1, 0.5, 0.9}) {
     SmallTraining training;
     training.step();
-    faults_.arm({.failing_allocation = static_cast<int64_t>(share * static_cast<double>(allocations))});
+    faults_.arm({.failing_allocation_index = static_cast<int64_t>(share * static_cast<double>(allocations))});
     training.step();
     ASSERT_EQ(training.completed().failed_attempts, 1);
     const auto actual = training.steps(kFollowingSteps);
@@ -173,7 +175,7 @@ TEST_F(OomGuardTest, PcGradStepsAreTheSameAfterAnyFailure) {
   for (int64_t point = 0; point < 5; ++point) {
     SmallTraining training(2, tasks);
     training.step();
-    faults_.arm({.failing_allocation = point * (allocations - 1) / 4});
+    faults_.arm({.failing_allocation_index = point * (allocations - 1) / 4});
     training.step();
     EXPECT_EQ(training.completed().failed_attempts, 1) << point;
     EXPECT_EQ(faults_.num_failures(), 1);

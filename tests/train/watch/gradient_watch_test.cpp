@@ -29,7 +29,7 @@ class AnomalyWatchTest : public testing::Test {
     report.metrics.grad_norm = grad_norm;
     report.metrics.skipped = skipped;
     report.metrics.loss_scale = loss_scale;
-    watch_.observe(report);
+    watch_.observe_step(report);
   }
 
   CallbackList callbacks_;
@@ -97,7 +97,7 @@ class GradientWatchTest : public testing::Test {
     report.metrics.grad_norm = grad_norm;
     report.metrics.num_media = images;
     report.metrics.skipped = skipped;
-    watch_.observe(report);
+    watch_.observe_step(report);
   }
 
   CallbackList callbacks_;

@@ -17,7 +17,7 @@ constexpr int64_t kBytesPerMebibyte = 1 << 20;
 template <class Curve>
 std::optional<std::pair<int64_t, int64_t>> first_report(const Curve& get_bytes, int64_t steps = 200,
                                                         int64_t min_bytes = 4 * kBytesPerMebibyte) {
-  GrowthTrend trend(min_bytes);
+  LeakDetector trend(min_bytes);
   for (int64_t step = 0; step < steps; ++step) {
     if (const auto rise = trend.add(get_bytes(step))) return std::pair{step, *rise};
   }

@@ -26,7 +26,7 @@ class MemoryWatchTest : public testing::Test {
   /// at its end.
   void step(int64_t in_use_bytes, int64_t host_bytes) {
     ++step_;
-    watch_.before_step();
+    watch_.on_step_start();
     {
       const memory::ComponentScope language(memory::Component::kLanguage);
       at::empty({8 * kMiB}, at::kByte);
@@ -37,7 +37,7 @@ class MemoryWatchTest : public testing::Test {
     report.metrics.step = step_;
     report.metrics.allocated_bytes = in_use_bytes;
     report.metrics.host_bytes = host_bytes;
-    watch_.observe(report);
+    watch_.observe_step(report);
   }
   /// Reports a step of a GPU of which other processes hold a part.
   void step_on_gpu(int64_t reserved_peak_bytes, int64_t reserved_bytes, int64_t free_bytes) {
@@ -46,7 +46,7 @@ class MemoryWatchTest : public testing::Test {
     report.metrics.reserved_peak_bytes = reserved_peak_bytes;
     report.metrics.reserved_bytes = reserved_bytes;
     report.metrics.device_free_bytes = free_bytes;
-    watch_.observe(report);
+    watch_.observe_step(report);
   }
 
   std::vector<report::Event> events_;
@@ -106,7 +106,7 @@ TEST_F(MemoryWatchTest, IgnoresAnUnknownLimit) {
   report.metrics.host_bytes = kHostLimit;
   CallbackList callbacks;
   callbacks.add(std::make_unique<EventRecorder>(events_));
-  MemoryWatch(at::kCPU, 0, callbacks).observe(report);
+  MemoryWatch(at::kCPU, 0, callbacks).observe_step(report);
   EXPECT_TRUE(events_.empty());
 }
 

@@ -47,7 +47,7 @@ LoadFailure describe_failure(const std::exception_ptr& error);
 SampleProblem to_sample_problem(const std::exception_ptr& error);
 
 /// Returns whether a problem stops the run; other problems drop the sample.
-inline bool stops_run(const SampleProblem& problem, BadSamplePolicy policy) {
+inline bool should_stop_run(const SampleProblem& problem, BadSamplePolicy policy) {
   return policy == BadSamplePolicy::kFail && !problem.is_dropped;
 }
 
@@ -70,7 +70,7 @@ class BadSampleLog {
   void warn(const std::string& message);
   /// Logs the number of samples that were counted instead of logged after the last call, if any.
   /// `dropped` is the total number of dropped samples, `samples` the size of the data set.
-  void summarize(int64_t dropped, int64_t samples);
+  void log_summary(int64_t dropped, int64_t samples);
 
  private:
   int64_t num_logged_ = 0;

@@ -40,7 +40,7 @@ class ContentIndex {
   /// `on_progress`, if set, on the caller's thread from time to time with the number of records
   /// read. Rethrows exceptions of `records`, which must outlive the object.
   size_t add_dataset(const io::Records& records, int64_t workers,
-             const std::function<void(int64_t num_done)>& on_progress = {});
+                     const std::function<void(int64_t num_done)>& on_progress = {});
 
   /// Reads the files that may have equal contents, on `workers` threads.
   void hash_candidate_files(int64_t workers);

@@ -25,7 +25,7 @@ struct HoldOutState {
   std::string path;  ///< path of the source
   double share = 0;
   int64_t samples = 0;           ///< size of the source
-  uint64_t stamp = 0;            ///< io::Records::stamp() of the source
+  uint64_t version_hash = 0;     ///< io::Records::version_hash() of the source
   std::vector<int64_t> indices;  ///< held-out samples, ascending
   /// hash_content() of some or all of `indices`, as (index, hash) in ascending order.
   std::vector<std::pair<int64_t, uint64_t>> content_hashes;
@@ -44,7 +44,7 @@ void store_content_hashes(HoldOutState& state, const io::Records& records, int64
 /// The result of restore_hold_out().
 struct RestoredHoldOut {
   HoldOutSplit split;
-  std::string change;  ///< a clause about changes of the source for a log; empty without changes
+  std::string change_description;  ///< a clause about changes of the source for a log; empty without changes
 };
 
 /// Restores the split of a source that may have changed after the state was saved. Held-out samples

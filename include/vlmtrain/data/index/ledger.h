@@ -115,7 +115,7 @@ class EpochProgress {
   double at(const Cursor& cursor);
   /// Returns the number of passes over one source's samples before `cursor`, with the fraction of
   /// the current one.
-  double get_source_progress(int64_t source, const Cursor& cursor);
+  double compute_source_progress(int64_t source, const Cursor& cursor);
 
  private:
   /// The counts of a source up to the last cursor.
@@ -124,12 +124,12 @@ class EpochProgress {
     std::shared_ptr<const EpochOrder> order;  // order of `epoch`
     int64_t dropped = -1;                     // number of dropped samples in the ledger at the time of the counts
     int64_t offset = 0;                       // samples of `order` before it were counted
-    int64_t usable_before = 0;                // usable samples before `offset`
-    int64_t usable = 0;                       // usable samples of the epoch
+    int64_t num_usable_before = 0;            // usable samples before `offset`
+    int64_t num_usable = 0;                   // usable samples of the epoch
   };
 
   /// Advances the counts of a source to `cursor`.
-  const SourceProgress& update_progress(int64_t source, const Cursor& cursor);
+  const SourceProgress& update_source_progress(int64_t source, const Cursor& cursor);
 
   const Ledger& ledger_;
   const SampleOrder& order_;

@@ -62,7 +62,7 @@ struct SampleIndexSettings {
   int64_t workers = 1;  ///< threads, >= 1
   /// Maximum number of samples to check, evenly spaced over the data set; 0 for all.
   int64_t max_samples = 0;
-  /// File that keeps the shapes between calls; empty for none. If io::Records::stamp() is
+  /// File that keeps the shapes between calls; empty for none. If io::Records::version_hash() is
   /// unchanged, no record is read. A sample is checked again if its record changed, if the size or
   /// the times of one of its files changed, or if it was bad, since a missing file may have been
   /// restored. A file that is damaged or has another program version or `processor` is ignored.

@@ -27,7 +27,7 @@ class Tasks {
   const std::vector<std::string>& names() const { return names_; }
   int64_t count() const { return std::ssize(names_); }
   /// Returns the number of samples of each task, in the order of names().
-  const std::vector<int64_t>& samples() const { return samples_; }
+  const std::vector<int64_t>& samples() const { return sample_counts_; }
 
   /// Returns the index of a task in names(). REQUIRES: a sample of the data set has it.
   int64_t find_task(std::string_view task) const;
@@ -36,11 +36,11 @@ class Tasks {
   void assign_task_numbers(std::vector<Sample>& samples) const;
 
  private:
-  using Counts = std::map<std::string, int64_t, std::less<>>;
-  void set(const Counts& counts);
+  using SampleCounts = std::map<std::string, int64_t, std::less<>>;
+  void set_counts(const SampleCounts& counts);
 
   std::vector<std::string> names_;
-  std::vector<int64_t> samples_;
+  std::vector<int64_t> sample_counts_;
 };
 
 }  // namespace vlmtrain::data

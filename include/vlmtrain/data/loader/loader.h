@@ -40,10 +40,11 @@ struct GlobalBatch {
   std::vector<RemoteSample> remote_samples;  ///< processed by other ranks
   int64_t label_tokens = 0;                  ///< of `samples`
   std::vector<BatchUnit> units;              ///< in the order of the draws
-  std::map<uint64_t, int64_t> unit_by_seed;  ///< index in `units` of the unit of a sample, by the seed of the sample
-  Cursor start;                              ///< position before this step
-  Cursor next;                               ///< position before the next step
-  double wait_seconds = 0;                   ///< time the caller waited for loader threads
+  std::map<uint64_t, int64_t>
+      unit_index_by_seed;   ///< index in `units` of the unit of a sample, by the seed of the sample
+  Cursor start;             ///< position before this step
+  Cursor next;              ///< position before the next step
+  double wait_seconds = 0;  ///< time the caller waited for loader threads
 };
 
 /// The share of one rank in each batch: every `world_size`-th unit, starting at unit `rank`.
@@ -69,7 +70,7 @@ struct LoaderSettings {
   LoaderShard shard{};  ///< with several ranks, global_batch_tokens must not be set
   /// Whether a program version that ignored record keys, which are now rejected, started the run.
   /// Errors then explain it.
-  bool began_ignoring_keys = false;
+  bool has_begun_ignoring_keys = false;
 };
 
 /// An endless source of global batches in the order of a SampleOrder. Batches cross epoch

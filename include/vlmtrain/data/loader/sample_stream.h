@@ -108,8 +108,8 @@ class SampleStream {
   std::deque<Slot> slots_;  // in order; a deque does not move slots that workers fill
   int64_t ready_bytes_ = 0;
   int64_t ready_samples_ = 0;
-  int64_t largest_bytes_ = 0;
-  bool has_ended_ = false;
+  int64_t largest_sample_bytes_ = 0;
+  bool has_source_ended_ = false;
   std::exception_ptr source_error_;
   std::vector<std::jthread> workers_;  // last: joined before anything they use is destroyed
 };

@@ -49,7 +49,7 @@ struct MixtureSource {
 
 /// The shares of the mixture sources from a global batch on.
 struct ShareChange {
-  int64_t from_batch = 0;      ///< counted from 0
+  int64_t first_batch = 0;     ///< counted from 0
   std::vector<double> shares;  ///< one for each source, finite, >= 0, not all 0; on any scale
 };
 

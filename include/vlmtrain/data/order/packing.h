@@ -21,7 +21,7 @@ struct PackLimits {
   std::optional<int64_t> tiles = std::nullopt;  ///< maximum rows of pixels; nothing: no limit
   /// Consecutive samples of the order that are packed together. With larger windows, samples with
   /// many media share packs more often, which fills packs less (docs/benchmarks/data.md).
-  int64_t window = 4096;
+  int64_t window_size = 4096;
 
   /// Returns whether a pack may have this size.
 

@@ -94,7 +94,7 @@ class SampleOrder {
   std::vector<int32_t> source_by_sample_;
   std::vector<SampleSize> sizes_;
   std::vector<char> is_packed_;
-  std::shared_ptr<EpochOrderCache> epochs_;
+  std::shared_ptr<EpochOrderCache> epoch_order_cache_;
 };
 
 /// An endless iterator over the units of a mixture source, epoch after epoch.
@@ -118,7 +118,7 @@ class SourceIterator {
   const SampleOrder* order_;
   int64_t source_;
   EpochPosition position_;
-  std::shared_ptr<const EpochOrder> epoch_;  // of position_.epoch
+  std::shared_ptr<const EpochOrder> epoch_order_;  // of position_.epoch
 };
 
 /// Returns the packs of the first epoch of all sources, source by source. REQUIRES:

@@ -21,10 +21,10 @@ namespace vlmtrain::data {
 inline constexpr size_t kMaxNoticeKinds = 200;
 
 /// The kind that counts all notices beyond kMaxNoticeKinds.
-inline constexpr const char* kOtherNotices = "other notices, of more kinds than are counted";
+inline constexpr const char* kOtherNoticesKind = "other notices, of more kinds than are counted";
 
 /// Counts of a data set's notices by kind, with one example each. Kinds beyond kMaxNoticeKinds are
-/// counted together as kOtherNotices. Not thread-safe.
+/// counted together as kOtherNoticesKind. Not thread-safe.
 class NoticeCounts {
  public:
   /// The count of a kind, with one example.
@@ -40,7 +40,7 @@ class NoticeCounts {
   void add(std::string_view id, const std::vector<io::Notice>& notices);
 
   /// Adds the kinds of `other` that are not in this object, with their counts.
-  void add_missing(const NoticeCounts& other);
+  void add_missing_kinds(const NoticeCounts& other);
 
   bool empty() const { return kinds_.empty(); }
   const std::map<std::string, Count>& kinds() const { return kinds_; }
@@ -77,7 +77,7 @@ class NewNoticeLogger {
   void mark_logged(const NoticeCounts& notices);
 
  private:
-  std::set<std::string> logged_;
+  std::set<std::string> logged_kinds_;
 };
 
 /// Reports notices that depend on the pixels of a sample's media and are therefore not found in
@@ -106,7 +106,7 @@ class NoticeCollector {
   };
   std::mutex mutex_;
   std::map<std::string, KindCount> kinds_;
-  std::set<std::pair<std::string, uint64_t>> seen_;  // kind and hash of the sample name
+  std::set<std::pair<std::string, uint64_t>> seen_notices_;  // kind and hash of the sample name
 };
 
 }  // namespace vlmtrain::data

@@ -124,15 +124,15 @@ inline std::tuple<int64_t, int64_t, int64_t> get_mask_sort_key(const SampleShape
 /// samples if they are fewer. The largest comes first; ties are in data set order. Takes O(n log
 /// count).
 template <class Size>
-std::vector<int64_t> find_largest(const SampleShapes& shapes, const Size& size, int64_t count) {
-  using Ranked = std::pair<decltype(size(std::declval<SampleShape>())), int64_t>;
-  const auto comes_first = [](const Ranked& left, const Ranked& right) {
+std::vector<int64_t> find_largest_samples(const SampleShapes& shapes, const Size& size, int64_t count) {
+  using RankedSample = std::pair<decltype(size(std::declval<SampleShape>())), int64_t>;
+  const auto comes_first = [](const RankedSample& left, const RankedSample& right) {
     return left.first != right.first ? left.first > right.first : left.second < right.second;
   };
-  std::vector<Ranked> largest;  // a heap with the smallest entry in front
+  std::vector<RankedSample> largest;  // a heap with the smallest entry in front
   for (int64_t index = 0; index < shapes.size() && count > 0; ++index) {
     if (!shapes.is_known(index)) continue;
-    Ranked candidate{size(shapes.at(index)), index};
+    RankedSample candidate{size(shapes.at(index)), index};
     if (std::ssize(largest) == count) {
       if (!comes_first(candidate, largest.front())) continue;
       std::ranges::pop_heap(largest, comes_first);

@@ -36,10 +36,10 @@ Histogram make_histogram(std::vector<int64_t> numbers);
 /// The numbers of samples with media of each kind. A sample may have several kinds.
 struct MediaCounts {
   int64_t samples = 0;  ///< number of samples with known shapes
-  int64_t with_images = 0;
-  int64_t with_videos = 0;
-  int64_t with_volumes = 0;
-  int64_t with_masks = 0;
+  int64_t num_with_images = 0;
+  int64_t num_with_videos = 0;
+  int64_t num_with_volumes = 0;
+  int64_t num_with_masks = 0;
   int64_t num_without_media = 0;
 
   /// Returns whether there are samples and none of them has an image, video or volume.

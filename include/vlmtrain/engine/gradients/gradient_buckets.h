@@ -121,10 +121,10 @@ class GradientBuckets {
 
   /// Returns the indices (group · size() + i) of all sums that have a gradient on this rank, in
   /// ascending order.
-  std::vector<int64_t> find_received_indices() const;
+  std::vector<int64_t> find_sums_with_gradient() const;
   /// Marks sums with these indices as having a gradient, because another rank has one. REQUIRES:
   /// called after flush().
-  void mark_received(const std::vector<int64_t>& indices);
+  void mark_sums_with_gradient(const std::vector<int64_t>& indices);
 
  private:
   struct Entry {
@@ -135,7 +135,7 @@ class GradientBuckets {
     int64_t offset = 0;                // in the bucket
     std::vector<at::Tensor> sums{};    // by group, views of flat_sums_
     std::vector<bool> has_gradient{};  // by group
-    bool in_last_micro_batch = false;
+    bool is_in_last_micro_batch = false;
   };
   struct Bucket {
     int64_t first = 0, elements = 0;  // in a row of flat_sums_
@@ -145,7 +145,7 @@ class GradientBuckets {
     bool has_sum = false;                     // in this step; sharded blocks only
   };
   class GradientHook;
-  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  static constexpr size_t kNoIndex = std::numeric_limits<size_t>::max();
 
   int64_t align_up(int64_t elements) const;
   void lay_out_buckets();
@@ -173,9 +173,9 @@ class GradientBuckets {
   at::Tensor block_shards_;
   std::array<at::Tensor, 2> block_buffers_;
   size_t filling_buffer_ = 0;             // index into block_buffers_
-  size_t filling_bucket_ = kNone;         // bucket being filled
+  size_t filling_bucket_ = kNoIndex;      // bucket being filled
   std::vector<size_t> filled_entries_{};  // entries filled so far
-  size_t reducing_bucket_ = kNone;        // bucket being reduced
+  size_t reducing_bucket_ = kNoIndex;     // bucket being reduced
   std::function<void()> wait_hook_;
   int64_t group_ = 0;
   CommHook comm_hook_;

@@ -47,14 +47,14 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   int64_t bytes() const;
 
  private:
-  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  static constexpr size_t kNoIndex = std::numeric_limits<size_t>::max();
 
   /// A sharded block and its state.
   struct Block {
     nn::BlockRange range;
     bool is_vision = false;
     bool is_in_backward = false;  ///< whether the backward pass runs it: it or an earlier parameter is trained
-    size_t slot = kNone;          ///< index into slots_ while unsharded
+    size_t slot = kNoIndex;       ///< index into slots_ while unsharded
     bool is_gathered = false;
     std::array<AllGatherHandle, 2> handles{};
   };
@@ -81,8 +81,8 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   const Consensus* consensus_ = nullptr;
   std::vector<Block> blocks_;  // in order of a forward pass
   std::array<at::Tensor, 2> slots_;
-  std::vector<Visit> visits_;     // visits of the current pass
-  size_t current_visit_ = kNone;  // index into visits_; kNone before the first
+  std::vector<Visit> visits_;        // visits of the current pass
+  size_t current_visit_ = kNoIndex;  // index into visits_; kNoIndex before the first
   bool is_in_pass_ = false;
   // Result of the last exchange: whether any rank is in a pass, and the block requested by
   // unshard_block().

@@ -64,7 +64,7 @@ class Objective {
   /// ranks.
   virtual Normalizers compute_normalizers(std::span<const data::Sample> samples) const = 0;
   /// Returns the constraint on splits of these samples.
-  virtual SplitConstraint split_constraint(std::span<const data::Sample> /*samples*/) const { return {}; }
+  virtual SplitConstraint make_split_constraint(std::span<const data::Sample> /*samples*/) const { return {}; }
 
   /// Returns the samples with these indices as one micro-batch on the host, including all tensors
   /// that the loss reads.
@@ -78,8 +78,8 @@ class Objective {
 
   /// Returns the number of groups whose gradients are summed separately (GradientBuckets): one per
   /// group of the split constraint, or 1.
-  virtual int64_t gradient_groups() const { return 1; }
-  /// Combines the gradients of all groups into group 0. REQUIRES: gradient_groups() > 1.
+  virtual int64_t num_gradient_groups() const { return 1; }
+  /// Combines the gradients of all groups into group 0. REQUIRES: num_gradient_groups() > 1.
   virtual void combine_gradients(GradientBuckets& /*buckets*/) const {}
 
   /// Returns the counts of these samples by task; empty for a single task.
@@ -87,7 +87,7 @@ class Objective {
   /// Returns the metrics of a step. `scalars` has the values of StepLoss::scalars(), and `counts`
   /// the counts of the global batch.
   virtual ObjectiveMetrics compute_metrics(std::span<const double> /*scalars*/,
-                                   const std::vector<TaskCounts>& /*counts*/) const {
+                                           const std::vector<TaskCounts>& /*counts*/) const {
     return {};
   }
   /// Returns the weight of each task's label tokens; empty if all are 1.
@@ -105,20 +105,21 @@ std::unique_ptr<const Objective> make_objective(const ObjectiveSettings& setting
 
 /// The cross-entropy of the label tokens, divided by the number of label tokens of the global
 /// batch. Supports task weights, sums by task, and PCGrad.
-class CrossEntropy final : public Objective {
+class CrossEntropyObjective final : public Objective {
  public:
   /// Default settings have no tasks, which is the plain cross-entropy.
-  explicit CrossEntropy(TaskSettings tasks = {}) : tasks_(std::move(tasks)) {}
+  explicit CrossEntropyObjective(TaskSettings tasks = {}) : tasks_(std::move(tasks)) {}
 
   Normalizers compute_normalizers(std::span<const data::Sample> samples) const override;
-  SplitConstraint split_constraint(std::span<const data::Sample> samples) const override;
+  SplitConstraint make_split_constraint(std::span<const data::Sample> samples) const override;
   data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override;
   std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
                                        const StepLayout& layout) const override;
-  int64_t gradient_groups() const override { return tasks_.resolve_conflicts ? tasks_.count : 1; }
+  int64_t num_gradient_groups() const override { return tasks_.resolve_conflicts ? tasks_.count : 1; }
   void combine_gradients(GradientBuckets& buckets) const override;
   std::vector<TaskCounts> count_tasks(std::span<const data::Sample> samples) const override;
-  ObjectiveMetrics compute_metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
+  ObjectiveMetrics compute_metrics(std::span<const double> scalars,
+                                   const std::vector<TaskCounts>& counts) const override;
 
   std::vector<double> task_weights() const override { return tasks_.weights; }
   const TaskSettings& tasks() const { return tasks_; }
@@ -132,27 +133,31 @@ class CrossEntropy final : public Objective {
 /// label tokens, of masks, and of pixels of masks without padding. Samples without masks contribute
 /// to the text term only. Task weights apply to the text term only. Gradients of masks are summed
 /// with those of their sample's task.
-class TextAndMasks final : public Objective {
+class TextAndMasksObjective final : public Objective {
  public:
-  TextAndMasks(TaskSettings tasks, MaskLossWeights weights) : text_(std::move(tasks)), weights_(weights) {}
+  TextAndMasksObjective(TaskSettings tasks, MaskLossWeights weights)
+      : text_objective_(std::move(tasks)), weights_(weights) {}
 
   Normalizers compute_normalizers(std::span<const data::Sample> samples) const override;
-  SplitConstraint split_constraint(std::span<const data::Sample> samples) const override {
-    return text_.split_constraint(samples);
+  SplitConstraint make_split_constraint(std::span<const data::Sample> samples) const override {
+    return text_objective_.make_split_constraint(samples);
   }
   data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override {
-    return text_.collate(samples, indices);
+    return text_objective_.collate(samples, indices);
   }
   std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
                                        const StepLayout& layout) const override;
-  int64_t gradient_groups() const override { return text_.gradient_groups(); }
-  void combine_gradients(GradientBuckets& buckets) const override { text_.combine_gradients(buckets); }
-  std::vector<TaskCounts> count_tasks(std::span<const data::Sample> samples) const override { return text_.count_tasks(samples); }
-  ObjectiveMetrics compute_metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
-  std::vector<double> task_weights() const override { return text_.task_weights(); }
+  int64_t num_gradient_groups() const override { return text_objective_.num_gradient_groups(); }
+  void combine_gradients(GradientBuckets& buckets) const override { text_objective_.combine_gradients(buckets); }
+  std::vector<TaskCounts> count_tasks(std::span<const data::Sample> samples) const override {
+    return text_objective_.count_tasks(samples);
+  }
+  ObjectiveMetrics compute_metrics(std::span<const double> scalars,
+                                   const std::vector<TaskCounts>& counts) const override;
+  std::vector<double> task_weights() const override { return text_objective_.task_weights(); }
 
  private:
-  CrossEntropy text_;
+  CrossEntropyObjective text_objective_;
   MaskLossWeights weights_;
 };
 

@@ -189,9 +189,9 @@ class AdamW {
   AdamWSettings settings_;
   std::optional<LossScale> loss_scale_;
   std::vector<Entry> entries_;  // in the order of buckets_
-  at::Tensor steps_;            // fp32 [entries]; each entry has a view
+  at::Tensor step_counters_;    // fp32 [entries]; each entry has a view
   std::unique_ptr<ChunkContext> chunk_context_;
-  std::vector<CompressedGroup> compressed_;
+  std::vector<CompressedGroup> compressed_groups_;
   at::Tensor num_updates_;  // int64 scalar on the host
   bool is_consistent_ = true;
 };

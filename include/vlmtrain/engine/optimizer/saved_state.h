@@ -43,12 +43,12 @@ class SavedOptimizerState {
   std::vector<std::string> names() const;
   /// Returns a tensor that was saved whole, or null if it was saved in shards or not at all. A lazy
   /// tensor is on the meta device: it has a shape and dtype, but no values.
-  const at::Tensor* find_whole(const std::string& tensor) const;
+  const at::Tensor* find_whole_tensor(const std::string& tensor) const;
 
   /// Returns elements [first, first + count) of the flattened tensor, [count]. Returns nullopt if
   /// the tensor does not have `total` elements of type `dtype`, or if a shard is missing.
   std::optional<at::Tensor> find_range(const std::string& tensor, int64_t first, int64_t count, int64_t total,
-                                 at::ScalarType dtype) const;
+                                       at::ScalarType dtype) const;
 
  private:
   struct SavedShard {

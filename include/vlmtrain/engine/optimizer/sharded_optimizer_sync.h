@@ -43,7 +43,7 @@ class ShardedOptimizerSync {
   std::vector<size_t> required_buckets_;  // per parameter of the store: number of buckets that must have arrived
   const Consensus* consensus_ = nullptr;
   std::vector<AllGatherHandle> handles_;  // gathers started by the last all_gather_weights()
-  size_t num_gathered_ = 0;
+  size_t num_gathered_buckets_ = 0;
 };
 
 }  // namespace vlmtrain::engine

@@ -27,7 +27,7 @@ enum class TaskWeighting {
 };
 
 /// What happens to conflicting gradients of tasks.
-enum class GradientConflicts {
+enum class GradientConflictMethod {
   kNone,    ///< gradients are summed
   kPcGrad,  ///< conflicting components are projected away by PCGrad (task_balance.h)
 };
@@ -42,11 +42,11 @@ struct BatchAndTaskOptions {
   std::vector<std::string> task_weights;  ///< one "TASK=WEIGHT" per task; only for kFixed
   double gradnorm_alpha = 1.5;            ///< GradNormSettings::alpha, at least 0
   double gradnorm_learning_rate = 0.025;  ///< GradNormSettings::learning_rate, above 0
-  GradientConflicts gradient_conflicts = GradientConflicts::kNone;
+  GradientConflictMethod gradient_conflicts = GradientConflictMethod::kNone;
 };
 
 /// Adds the options to `table`, which writes parsed values to `options`. `options` must outlive
 /// `table`.
-void declare(OptionTable& table, BatchAndTaskOptions& options);
+void declare_options(OptionTable& table, BatchAndTaskOptions& options);
 
 }  // namespace vlmtrain::engine

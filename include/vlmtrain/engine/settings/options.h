@@ -63,6 +63,6 @@ struct TrainingOptions {
 
 /// Adds the options to `table`, which writes parsed values to `options`. `options` must outlive
 /// `table`.
-void declare(OptionTable& table, TrainingOptions& options);
+void declare_options(OptionTable& table, TrainingOptions& options);
 
 }  // namespace vlmtrain::engine

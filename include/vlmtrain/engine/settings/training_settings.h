@@ -12,7 +12,7 @@ enum class ScheduleShape { kCosine, kLinear, kConstant };
 
 /// A learning rate schedule: linear warm-up from zero, then cosine or linear decay to zero, or
 /// constant.
-struct Schedule {
+struct LearningRateSchedule {
   ScheduleShape shape = ScheduleShape::kCosine;
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;

@@ -39,14 +39,14 @@ class AsyncScalars {
 };
 
 /// A model with the persistent training state on its device. Not thread-safe.
-struct Training {
-  /// Allocates the state. `gradient_groups` is Objective::gradient_groups(). `shard` is this rank's
+struct TrainingState {
+  /// Allocates the state. `num_gradient_groups` is Objective::num_gradient_groups(). `shard` is this rank's
   /// shard of moments and masters, and of sharded blocks. REQUIRES: the weights are loaded, and
   /// components are frozen (models::freeze); `trained_model` outlives this object.
-  Training(models::VisionLanguageModel& trained_model, const AdamWSettings& settings, int64_t gradient_groups = 1,
-           Shard shard = {})
+  TrainingState(models::VisionLanguageModel& trained_model, const AdamWSettings& settings,
+                int64_t num_gradient_groups = 1, Shard shard = {})
       : model(trained_model),
-        gradient_buckets(trained_model.parameters(), gradient_groups, shard),
+        gradient_buckets(trained_model.parameters(), num_gradient_groups, shard),
         optimizer_sync(shard.covers_all()
                            ? nullptr
                            : std::make_unique<ShardedOptimizerSync>(trained_model.parameters(), gradient_buckets)),
@@ -69,7 +69,8 @@ struct Training {
 /// The result of a step. Tensors are on the device, so reading them synchronizes. The tensors from
 /// `grad_norm` to `objective_scalars` are undefined before TrainingStep::prepare().
 struct StepResult {
-  at::Tensor loss;        ///< fp32 scalar: loss of the global batch (after TrainingStep::prepare()), divided by the normalizers
+  at::Tensor
+      loss;  ///< fp32 scalar: loss of the global batch (after TrainingStep::prepare()), divided by the normalizers
   at::Tensor grad_norm;   ///< fp32 scalar, before clipping
   at::Tensor skipped;     ///< fp32 scalar: 1 if loss or norm is not finite and no weight changed; else 0
   at::Tensor loss_scale;  ///< fp32 scalar; undefined without a loss scale
@@ -141,10 +142,10 @@ AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInpu
 /// One attempt at an optimizer step, in three phases that are called once and in order. Until
 /// apply(), only gradients and random state change. After a failure, call GradientBuckets::reset()
 /// and make another attempt with a new object.
-class Step {
+class TrainingStep {
  public:
   /// All arguments must outlive this object.
-  Step(Training& training, const StepInput& input, const Consensus& consensus)
+  TrainingStep(TrainingState& training, const StepInput& input, const Consensus& consensus)
       : training_(training), input_(input), consensus_(consensus) {}
 
   /// Runs the passes and reduces gradients over the ranks. After StepOutOfMemory, the sums in the
@@ -157,7 +158,7 @@ class Step {
   StepResult apply(const LearningRates& rates);
 
  private:
-  Training& training_;
+  TrainingState& training_;
   const StepInput& input_;
   const Consensus& consensus_;
   AccumulationResult accumulation_;
@@ -165,7 +166,7 @@ class Step {
 };
 
 /// Runs all phases of a step on a single rank. Throws StepOutOfMemory and PartialUpdateError.
-StepResult run_optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
+StepResult run_optimizer_step(TrainingState& training, const StepInput& input, const StepLayout& layout,
                               const LearningRates& rates);
 
 }  // namespace vlmtrain::engine

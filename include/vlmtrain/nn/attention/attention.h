@@ -35,10 +35,10 @@ struct Segments {
 ///
 /// `query` [rows, heads, head_dim]; `key` and `value` [rows, key_value_heads, head_dim], where
 /// heads is a multiple of key_value_heads (grouped-query attention). Returns [rows, heads,
-/// head_dim]. `causal`: a row attends to itself and the rows before it. `window`, with `causal`
+/// head_dim]. `is_causal`: a row attends to itself and the rows before it. `window`, with `is_causal`
 /// only: a row attends to the last `window` rows including itself (Jiang et al. 2023, arXiv
 /// 2310.06825). Throws InternalError if rows or heads do not match, or for a window without
-/// `causal`.
+/// `is_causal`.
 ///
 /// dtype and device determine the kernel, so a dry run measures its memory. On CUDA, bf16 and fp16
 /// use variable-length flash attention; fp32, and fp16 below sm_80, use the memory-efficient
@@ -46,7 +46,7 @@ struct Segments {
 /// segment uses plain products over blocks of `window` queries, with memory in proportion to rows ·
 /// window · heads.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
-                     bool causal, std::optional<int64_t> window = std::nullopt);
+                     bool is_causal, std::optional<int64_t> window = std::nullopt);
 
 /// The rows of a key or value cache that belong to each sequence: its slot.
 struct CacheSlots {

@@ -86,7 +86,7 @@ at::Tensor linear(const at::Tensor& x, const LinearWeight& weight, const at::Ten
 /// The result of Linears that read a norm of the residual stream, and the stream itself. Modules
 /// add `stream` to their output instead of the original tensor: the norm's backward pass then adds
 /// the gradient of `stream` to its own, without another pass over memory.
-struct Branch {
+struct ResidualBranch {
   at::Tensor value;   ///< [rows, sum of out_features]
   at::Tensor stream;  ///< the first input of the LinearInput, unchanged
 
@@ -101,24 +101,24 @@ struct LinearGroup;
 /// product. Each has its own name and parameters. The store's settings determine whether weights
 /// are quantized and whether adapters are added. Weights are adjacent in memory if possible. For
 /// the backward pass, the inputs of the LinearInput are saved, not its value. Immutable.
-class Linears {
+class MergedLinear {
  public:
   /// Adds the parameters `weight` [out_features[i], in_features] and, if `bias`, `bias`
   /// [out_features[i]] under scopes[i]. `initial_gain` scales the random initial weights, for
   /// projections that end a residual branch. REQUIRES: one scope per entry of `out_features`, all
   /// of one store.
-  Linears(const std::vector<ParameterScope>& scopes, int64_t in_features, const std::vector<int64_t>& out_features,
-          bool bias, double initial_gain = 1);
+  MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in_features, const std::vector<int64_t>& out_features,
+               bool bias, double initial_gain = 1);
   /// Does the same with the scopes `scope` / names[i].
-  Linears(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
-          const std::vector<int64_t>& out_features, bool bias);
+  MergedLinear(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
+               const std::vector<int64_t>& out_features, bool bias);
 
   /// Maps x [rows, in] to [rows, sum of out_features], the columns of each Linear in order. Adds
   /// `residual` of that shape if it is defined. Records gradients.
   at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const;
 
   /// Returns the result and the first input of x; see ResidualBranch.
-  Branch forward_branch(const LinearInput& x) const;
+  ResidualBranch forward_branch(const LinearInput& x) const;
 
  private:
   std::shared_ptr<const LinearGroup> group_;
@@ -129,15 +129,17 @@ class Linear {
  public:
   /// See MergedLinear.
   Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain = 1)
-      : linears_({scope}, in_features, {out_features}, bias, initial_gain) {}
+      : merged_linear_({scope}, in_features, {out_features}, bias, initial_gain) {}
 
   /// Maps x [rows, in] to [rows, out]. Adds `residual` of that shape if it is defined.
-  at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const { return linears_(x, residual); }
+  at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const {
+    return merged_linear_(x, residual);
+  }
 
-  Branch forward_branch(const LinearInput& x) const { return linears_.forward_branch(x); }
+  ResidualBranch forward_branch(const LinearInput& x) const { return merged_linear_.forward_branch(x); }
 
  private:
-  Linears linears_;
+  MergedLinear merged_linear_;
 };
 
 }  // namespace vlmtrain::nn

@@ -24,7 +24,7 @@ enum class CheckpointMode : uint8_t {
 /// requires gradients. The block must run the same operations both times and draw random numbers
 /// only through segment_dropout(). Objects that it references must outlive the backward pass.
 at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
-                     const std::vector<at::Tensor>& parameters, CheckpointMode mode = CheckpointMode::kFull);
+                            const std::vector<at::Tensor>& parameters, CheckpointMode mode = CheckpointMode::kFull);
 
 /// Returns whether the current forward pass on this thread needs gradients: autograd records them,
 /// or run_checkpointed() will run the block again. Dropout is active exactly then, so it is equal in both

@@ -40,22 +40,23 @@ struct Parameter {
   Component component;
   at::Tensor tensor;  ///< if quantized, the packed values, which only QuantizedWeight interprets
   InitialValues initial;
-  bool is_adapter = false;                               ///< belongs to a LoRA adapter, not to the checkpoint
-  bool in_modules_to_save = false;                       ///< in the checkpoint, but trained and saved with the adapter
-  std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< null if not quantized
-  bool is_embedding = false;                             ///< a lookup table, such as embed_tokens
-  bool is_in_block = false;                              ///< belongs to a block; see ParameterStore::close_block()
-  std::shared_ptr<ShardedBlock> sharded = nullptr;       ///< the sharded block that it belongs to; null if not sharded
-  size_t index_in_block = 0;                             ///< index among the weights of `sharded_block`
+  bool is_adapter = false;             ///< belongs to a LoRA adapter, not to the checkpoint
+  bool is_in_modules_to_save = false;  ///< in the checkpoint, but trained and saved with the adapter
+  std::shared_ptr<QuantizedWeight> quantized_weight = nullptr;  ///< null if not quantized
+  bool is_embedding = false;                                    ///< a lookup table, such as embed_tokens
+  bool is_in_block = false;                               ///< belongs to a block; see ParameterStore::close_block()
+  std::shared_ptr<ShardedBlock> sharded_block = nullptr;  ///< the sharded block that it belongs to; null if not sharded
+  size_t index_in_block = 0;                              ///< index among the weights of `sharded_block`
 
   /// Returns whether an adapter checkpoint contains the parameter.
-  bool is_saved_with_adapter() const { return is_adapter || in_modules_to_save; }
+  bool is_saved_with_adapter() const { return is_adapter || is_in_modules_to_save; }
   /// Returns the sizes in the checkpoint, before quantization and sharding.
-  at::IntArrayRef sizes() const { return quantized ? quantized->sizes() : tensor.sizes(); }
+  at::IntArrayRef sizes() const { return quantized_weight ? quantized_weight->sizes() : tensor.sizes(); }
   int64_t elements() const { return c10::multiply_integers(sizes()); }
   /// Returns whether the gradient is reduced together with the gradients of its sharded block.
   bool has_sharded_gradient() const {
-    return sharded && sharded->kind(index_in_block) == ShardedBlock::Kind::kTrained && tensor.requires_grad();
+    return sharded_block && sharded_block->kind(index_in_block) == ShardedBlock::Kind::kTrained &&
+           tensor.requires_grad();
   }
   /// Returns the values without gradients: the tensor itself, or a new tensor of dequantized
   /// values. Throws InternalError if it belongs to a sharded block that is not unsharded.
@@ -77,7 +78,7 @@ struct ParameterSettings {
 /// new storage is allocated.
 struct WeightStorage {
   at::Tensor tensor = {};
-  std::shared_ptr<QuantizedWeight> quantized = nullptr;
+  std::shared_ptr<QuantizedWeight> quantized_weight = nullptr;
 };
 
 /// A registered Linear of a model.
@@ -91,7 +92,7 @@ struct LinearInfo {
 struct BlockRange {
   size_t first = 0;
   size_t end = 0;
-  std::shared_ptr<ShardedBlock> sharded = nullptr;  ///< null if not sharded
+  std::shared_ptr<ShardedBlock> sharded_block = nullptr;  ///< null if not sharded
 };
 
 /// The parameters of a model in order of construction. Modules hold the same tensors. The store
@@ -212,7 +213,7 @@ class ParameterScope {
   ParameterScope with_component(Component component) const { return {*store_, component, prefix_}; }
   /// Adds a parameter under the prefix; see ParameterStore::add().
   at::Tensor add_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
-                       const at::Tensor& storage = {}) const;
+                           const at::Tensor& storage = {}) const;
   /// Adds a lookup table; see ParameterStore::add_embedding().
   at::Tensor add_embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   /// Adds `weight` of the Linear at this prefix; see ParameterStore::add_linear_weight().
@@ -221,7 +222,7 @@ class ParameterScope {
   bool quantizes_linear_weight() const;
   /// Adds a parameter of a LoRA adapter.
   at::Tensor add_adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
-                               const at::Tensor& storage = {}) const;
+                                   const at::Tensor& storage = {}) const;
   /// Registers the Linear at this prefix; see ParameterStore::register_linear().
   const LoraSettings* register_linear() const { return store_->register_linear(prefix_, component_); }
   ParameterStore& store() const { return *store_; }

@@ -115,7 +115,8 @@ class Quantizer {
 class LinearWeight {
  public:
   explicit LinearWeight(at::Tensor tensor) : tensor_(std::move(tensor)) {}
-  explicit LinearWeight(std::shared_ptr<const QuantizedWeight> quantized) : quantized_(std::move(quantized)) {}
+  explicit LinearWeight(std::shared_ptr<const QuantizedWeight> quantized_weight)
+      : quantized_(std::move(quantized_weight)) {}
 
   bool is_quantized() const { return quantized_ != nullptr; }
 
@@ -123,7 +124,7 @@ class LinearWeight {
   at::Tensor values() const { return quantized_ ? quantized_->dequantize() : tensor_; }
 
   /// REQUIRES: is_quantized().
-  const std::shared_ptr<const QuantizedWeight>& quantized() const { return quantized_; }
+  const std::shared_ptr<const QuantizedWeight>& quantized_weight() const { return quantized_; }
 
  private:
   at::Tensor tensor_;

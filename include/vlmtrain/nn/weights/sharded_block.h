@@ -54,8 +54,8 @@ class ShardedBlock {
   /// A weight to be sharded: a tensor, or a quantized weight.
   struct Weight {
     Kind kind;
-    at::Tensor tensor;                           ///< ignored if `quantized_weight` is not null
-    std::shared_ptr<QuantizedWeight> quantized;  ///< null unless quantized
+    at::Tensor tensor;                                  ///< ignored if `quantized_weight` is not null
+    std::shared_ptr<QuantizedWeight> quantized_weight;  ///< null unless quantized
   };
 
   /// Allocates the local shard and frees the memory of the given tensors, whose values are lost.
@@ -107,7 +107,7 @@ class ShardedBlock {
   struct Member {
     Kind kind;
     std::vector<StoredTensor> stored;
-    std::shared_ptr<QuantizedWeight> quantized;
+    std::shared_ptr<QuantizedWeight> quantized_weight;
   };
   struct Section {
     at::ScalarType dtype = at::kByte;
@@ -135,9 +135,9 @@ class ShardedBlock {
 
 /// The blocks that a forward pass runs.
 struct PassSpec {
-  int64_t vision_passes = 0;  ///< number of runs of the vision tower, all before the text model
-  bool text_model = true;     ///< whether the text model runs, once
-  bool backward = false;      ///< whether a backward pass follows
+  int64_t vision_passes = 0;    ///< number of runs of the vision tower, all before the text model
+  bool runs_text_model = true;  ///< whether the text model runs, once
+  bool backward = false;        ///< whether a backward pass follows
 };
 
 /// An interface that unshards blocks before their use and reshards them after it. All ranks take

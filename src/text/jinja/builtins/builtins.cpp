@@ -12,7 +12,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Returns the entry `name` of `table`, or null.
-const Builtin* find_by_name(std::span<const Builtin> table, std::string_view name) {
+const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name) {
   const auto match =
       std::find_if(table.begin(), table.end(), [&](const Builtin& builtin) { return builtin.name == name; });
   return match == table.end() ? nullptr : &*match;
@@ -20,7 +20,7 @@ const Builtin* find_by_name(std::span<const Builtin> table, std::string_view nam
 
 /// Limit of the format of strftime_now, so that the result fits in a small buffer: a directive of 2
 /// bytes writes at most some 30 bytes.
-constexpr size_t kMaxFormatBytes = 1000;
+constexpr size_t kMaxDateFormatBytes = 1000;
 
 /// Returns the number that characters [pos, pos + count) of `now` represent. Throws EvaluationError
 /// if they are not digits.
@@ -34,7 +34,7 @@ int parse_digits(const std::string& now, size_t pos, size_t count) {
 }
 
 /// Returns whether the Gregorian year `year` has 366 days.
-bool is_leap(int year) {
+bool is_leap_year(int year) {
   return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
 }
 
@@ -46,9 +46,9 @@ std::tm parse_date(const std::string& now) {
   const int month = parse_digits(now, 5, 2);
   const int day = parse_digits(now, 8, 2);
   const bool has_time = now.size() > 10;
-  const std::array<int, 12> days = {31, is_leap(year) ? 29 : 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+  const std::array<int, 12> days_per_month = {31, is_leap_year(year) ? 29 : 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
   const bool is_valid =
-      year >= 1 && month >= 1 && month <= 12 && day >= 1 && day <= days.at(static_cast<size_t>(month - 1));
+      year >= 1 && month >= 1 && month <= 12 && day >= 1 && day <= days_per_month.at(static_cast<size_t>(month - 1));
   if (!is_valid || now[4] != '-' || now[7] != '-' || (has_time && now[10] != 'T' && now[10] != ' ')) {
     throw evaluation_error("\"{}\" is not a date", now);
   }
@@ -62,10 +62,11 @@ std::tm parse_date(const std::string& now) {
     if (date.tm_hour > 23 || date.tm_min > 59 || date.tm_sec > 59) throw evaluation_error("\"{}\" is not a date", now);
   }
   date.tm_yday = day - 1;
-  for (size_t i = 0; i + 1 < static_cast<size_t>(month); ++i) date.tm_yday += days.at(i);
-  const int past_years = year - 1;
+  for (size_t i = 0; i + 1 < static_cast<size_t>(month); ++i) date.tm_yday += days_per_month.at(i);
+  const int num_past_years = year - 1;
   // January 1 of year 1 was a Monday (1) in the proleptic Gregorian calendar.
-  date.tm_wday = (1 + past_years * 365 + past_years / 4 - past_years / 100 + past_years / 400 + date.tm_yday) % 7;
+  date.tm_wday =
+      (1 + num_past_years * 365 + num_past_years / 4 - num_past_years / 100 + num_past_years / 400 + date.tm_yday) % 7;
   date.tm_isdst = -1;
   return date;
 }
@@ -74,8 +75,8 @@ std::tm parse_date(const std::string& now) {
 /// Throws EvaluationError if `now` is empty or invalid, and for unsupported formats.
 std::string format_date(const std::string& now, const std::string& format) {
   if (now.empty()) throw evaluation_error("the template uses the date, which is not set");
-  if (format.size() > kMaxFormatBytes)
-    throw evaluation_error("strftime_now: the format has more than {} bytes", kMaxFormatBytes);
+  if (format.size() > kMaxDateFormatBytes)
+    throw evaluation_error("strftime_now: the format has more than {} bytes", kMaxDateFormatBytes);
   const std::tm date = parse_date(now);
   // Python itself replaces %f (microseconds), %z and %Z (empty without a time zone). C has no %f.
   std::string portable_format;
@@ -104,7 +105,7 @@ std::string format_date(const std::string& now, const std::string& format) {
 
 /// Returns the entries of dict(…) and namespace(…): first the entries of the positional argument, a
 /// dict or an iterable of pairs, then the keyword arguments.
-std::vector<std::pair<Value, Value>> collect_entries(Context& context, const BoundArguments& args) {
+std::vector<std::pair<Value, Value>> collect_dict_entries(RenderContext& context, const BoundArguments& args) {
   const Arguments& arguments = args.arguments();
   std::vector<std::pair<Value, Value>> entries;
   if (arguments.positional.size() > 1)
@@ -126,13 +127,13 @@ std::vector<std::pair<Value, Value>> collect_entries(Context& context, const Bou
   return entries;
 }
 
-Value dict_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
-  return Value(std::make_shared<const Dict>(collect_entries(context, args)));
+Value dict_function(RenderContext& context, const Value& /*self*/, const BoundArguments& args) {
+  return Value(std::make_shared<const Dict>(collect_dict_entries(context, args)));
 }
 
-Value namespace_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
+Value namespace_function(RenderContext& context, const Value& /*self*/, const BoundArguments& args) {
   auto namespace_object = std::make_shared<Namespace>();
-  for (auto& [key, value] : collect_entries(context, args)) {
+  for (auto& [key, value] : collect_dict_entries(context, args)) {
     if (key.text() == nullptr) continue;  // templates cannot access such an attribute
     namespace_object->set(key.text()->view(), std::move(value));
   }
@@ -140,10 +141,10 @@ Value namespace_function(Context& context, const Value& /*self*/, const BoundArg
   return Value(std::shared_ptr<Object>(namespace_object));
 }
 
-Value range_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
-  const bool from_zero = args[1] == nullptr;
-  const int64_t begin = from_zero ? 0 : args.integer(0, 0);
-  const int64_t end = from_zero ? args.integer(0, 0) : args.integer(1, 0);
+Value range_function(RenderContext& context, const Value& /*self*/, const BoundArguments& args) {
+  const bool starts_at_zero = args[1] == nullptr;
+  const int64_t begin = starts_at_zero ? 0 : args.integer(0, 0);
+  const int64_t end = starts_at_zero ? args.integer(0, 0) : args.integer(1, 0);
   const int64_t step = args.integer(2, 1);
   if (step == 0) throw evaluation_error("range: the step is 0");
   // The difference of two int64_t fits in uint64_t.
@@ -160,13 +161,13 @@ Value range_function(Context& context, const Value& /*self*/, const BoundArgumen
   return Value(std::make_shared<const Sequence>(Sequence::Type::kRange, std::move(items)));
 }
 
-Value raise_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
+Value raise_exception_function(RenderContext& context, const Value& /*self*/, const BoundArguments& args) {
   EvaluationError error{to_str(*args[0], context.budget).bytes()};
-  error.raised_by_template = true;
+  error.is_raised_by_template = true;
   throw error;
 }
 
-Value strftime_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
+Value strftime_now_function(RenderContext& context, const Value& /*self*/, const BoundArguments& args) {
   return Value::text(format_date(context.settings.now, std::string(args.required_text(0).view())));
 }
 
@@ -174,7 +175,7 @@ Value strftime_function(Context& context, const Value& /*self*/, const BoundArgu
 class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
  public:
   explicit Cycler(std::vector<Value> values) : values_(std::move(values)) {
-    for (const Value& value : values_) depth = std::max(depth, get_container_depth(value.depth()));
+    for (const Value& value : values_) depth = std::max(depth, compute_container_depth(value.depth()));
   }
   std::string_view type_name() const override { return "Cycler"; }
 
@@ -185,9 +186,11 @@ class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
     };
     if (name == "current") return values_[index_];
     if (name == "next")
-      return bind_method([](Context&, const Value& self, const BoundArguments&) { return to_cycler(self).next(); });
+      return bind_method(
+          [](RenderContext&, const Value& self, const BoundArguments&) { return to_cycler(self).next(); });
     if (name == "reset")
-      return bind_method([](Context&, const Value& self, const BoundArguments&) { return to_cycler(self).reset(); });
+      return bind_method(
+          [](RenderContext&, const Value& self, const BoundArguments&) { return to_cycler(self).reset(); });
     return std::nullopt;
   }
 
@@ -211,58 +214,58 @@ class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
 class Joiner : public Object {
  public:
   explicit Joiner(Value separator) : separator_(std::move(separator)) {
-    depth = get_container_depth(separator_.depth());
+    depth = compute_container_depth(separator_.depth());
   }
   std::string_view type_name() const override { return "Joiner"; }
   bool is_callable() const override { return true; }
-  Value call(Context& /*context*/, const Arguments& arguments) override {
+  Value call(RenderContext& /*context*/, const Arguments& arguments) override {
     if (!arguments.positional.empty() || !arguments.keyword.empty())
       throw evaluation_error("a joiner takes no arguments");
-    return std::exchange(is_used_, true) ? separator_ : Value::text("");
+    return std::exchange(was_called_, true) ? separator_ : Value::text("");
   }
 
  private:
   Value separator_;
-  bool is_used_ = false;
+  bool was_called_ = false;
 };
 
-Value cycler_function(Context& /*context*/, const Value& /*self*/, const BoundArguments& args) {
+Value cycler_function(RenderContext& /*context*/, const Value& /*self*/, const BoundArguments& args) {
   if (args.arguments().positional.empty()) throw evaluation_error("a cycler needs values");
   return Value(std::shared_ptr<Object>(std::make_shared<Cycler>(args.arguments().positional)));
 }
 
-Value joiner_function(Context& /*context*/, const Value& /*self*/, const BoundArguments& args) {
+Value joiner_function(RenderContext& /*context*/, const Value& /*self*/, const BoundArguments& args) {
   return Value(std::shared_ptr<Object>(std::make_shared<Joiner>(args[0] != nullptr ? *args[0] : Value::text(", "))));
 }
 
-constexpr std::array kFunctions = {
+constexpr std::array kGlobalFunctions = {
     Builtin{"cycler", {"*"}, cycler_function},
     Builtin{"dict", {"*"}, dict_function},
     Builtin{"joiner", {"sep"}, joiner_function},
     Builtin{"namespace", {"*"}, namespace_function},
-    Builtin{"raise_exception", {"message", 1}, raise_function},
+    Builtin{"raise_exception", {"message", 1}, raise_exception_function},
     Builtin{"range", {"start stop step", 1}, range_function},
-    Builtin{"strftime_now", {"format", 1}, strftime_function},
+    Builtin{"strftime_now", {"format", 1}, strftime_now_function},
 };
 
 }  // namespace
 
 const Builtin* find_filter(std::string_view name) {
   for (const auto& table : {get_text_filters(), get_number_filters(), get_list_filters(), get_select_filters()}) {
-    if (const Builtin* builtin = find_by_name(table, name)) return builtin;
+    if (const Builtin* builtin = find_builtin(table, name)) return builtin;
   }
   return nullptr;
 }
 
 const Builtin* find_test(std::string_view name) {
-  return find_by_name(get_tests(), name);
+  return find_builtin(get_tests(), name);
 }
 
-const Builtin* find_function(std::string_view name) {
-  return find_by_name(get_functions(), name);
+const Builtin* find_global_function(std::string_view name) {
+  return find_builtin(get_global_functions(), name);
 }
 
-Value apply_builtin(Context& context, const Builtin& builtin, const Value& self, const Arguments& arguments) {
+Value apply_builtin(RenderContext& context, const Builtin& builtin, const Value& self, const Arguments& arguments) {
   context.budget.charge_steps();
   return builtin.body(context, self, BoundArguments(builtin.name, builtin.parameters, arguments));
 }
@@ -271,8 +274,8 @@ Value make_generator(std::vector<Value> items) {
   return Value(std::make_shared<const Sequence>(Sequence::Type::kGenerator, std::move(items)));
 }
 
-std::span<const Builtin> get_functions() {
-  return kFunctions;
+std::span<const Builtin> get_global_functions() {
+  return kGlobalFunctions;
 }
 
 }  // namespace vlmtrain::text::jinja

@@ -24,7 +24,7 @@ struct KeyedItem {
 
 /// Returns the items of `value`. The key of an item is its attribute `attribute_path`, or the item
 /// itself if the path is null. `fallback`, if not null, replaces undefined keys.
-std::vector<KeyedItem> make_keyed_items(Context& context, const Value& value, const Value* attribute_path,
+std::vector<KeyedItem> make_keyed_items(RenderContext& context, const Value& value, const Value* attribute_path,
                                         bool case_sensitive, const Value* fallback = nullptr) {
   const auto items = to_sequence(value, context.budget);
   context.budget.charge_allocation(items->items.size() * sizeof(KeyedItem));
@@ -53,7 +53,7 @@ std::vector<Value> extract_items(std::vector<KeyedItem> keyed_items) {
   return items;
 }
 
-Value sort_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value sort_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const bool reverse = args.boolean(0, false);
   const bool case_sensitive = args.boolean(1, false);
   const Value* attribute_path = args.value_or_null(2);
@@ -81,7 +81,7 @@ Value sort_filter(Context& context, const Value& value, const BoundArguments& ar
   return Value::list(extract_items(std::move(keyed_items)));
 }
 
-Value unique_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value unique_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   std::vector<Value> unique_keys;
   std::vector<Value> items;
   for (KeyedItem& keyed_item : make_keyed_items(context, value, args.value_or_null(1), args.boolean(0, false))) {
@@ -96,21 +96,21 @@ Value unique_filter(Context& context, const Value& value, const BoundArguments& 
 }
 
 template <bool is_max>
-Value extreme_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value min_max_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const std::vector<KeyedItem> keyed_items =
       make_keyed_items(context, value, args.value_or_null(1), args.boolean(0, false));
   if (keyed_items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  const KeyedItem* extreme = &keyed_items[0];
+  const KeyedItem* best_item = &keyed_items[0];
   for (const KeyedItem& keyed_item : keyed_items) {
-    if (&keyed_item == extreme) continue;
-    const bool is_better = is_max ? is_less(extreme->key, keyed_item.key, context.budget)
-                                  : is_less(keyed_item.key, extreme->key, context.budget);
-    if (is_better) extreme = &keyed_item;
+    if (&keyed_item == best_item) continue;
+    const bool is_better = is_max ? is_less(best_item->key, keyed_item.key, context.budget)
+                                  : is_less(keyed_item.key, best_item->key, context.budget);
+    if (is_better) best_item = &keyed_item;
   }
-  return extreme->item;
+  return best_item->item;
 }
 
-Value groupby_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value groupby_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const bool case_sensitive = args.boolean(2, false);
   const Value* fallback = args.value_or_null(1);
   std::vector<KeyedItem> keyed_items = make_keyed_items(context, value, args[0], case_sensitive, fallback);
@@ -133,7 +133,7 @@ Value groupby_filter(Context& context, const Value& value, const BoundArguments&
   return Value::list(std::move(groups));
 }
 
-Value dictsort_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value dictsort_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   if (value.dict() == nullptr) throw evaluation_error("dictsort needs a dict, not {}", value.type_name());
   const std::string_view sort_field = args[1] != nullptr ? args.required_text(1).view() : "key";
   if (sort_field != "key" && sort_field != "value") throw evaluation_error("dictsort sorts by \"key\" or \"value\"");
@@ -146,20 +146,20 @@ Value dictsort_filter(Context& context, const Value& value, const BoundArguments
   return Value::list(extract_items(std::move(keyed_items)));
 }
 
-Value sum_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value sum_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   Value sum = args[1] != nullptr ? *args[1] : Value(0);
   if (sum.text() != nullptr) throw evaluation_error("sum cannot start with a string; use join");
   for (const KeyedItem& keyed_item : make_keyed_items(context, value, args.value_or_null(0), true)) {
-    sum = calculate(BinaryOperator::kAdd, sum, keyed_item.key, context.budget);
+    sum = apply_binary_operator(BinaryOperator::kAdd, sum, keyed_item.key, context.budget);
   }
   return sum;
 }
 
-Value length_filter(Context& /*context*/, const Value& value, const BoundArguments& /*args*/) {
+Value length_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& /*args*/) {
   return Value(get_length(value));
 }
 
-Value first_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value first_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr && !value.text()->view().empty()) return get_item(value, Value(0), context.budget);
   const auto items = to_sequence(value, context.budget);
   return items->items.empty() ? Value::undefined("No first item, sequence was empty.") : items->items.front();
@@ -172,21 +172,21 @@ void require_reversible(const Value& value) {
   }
 }
 
-Value last_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value last_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   require_reversible(value);
   if (value.text() != nullptr && !value.text()->view().empty()) return get_item(value, Value(-1), context.budget);
   const auto items = to_sequence(value, context.budget);
   return items->items.empty() ? Value::undefined("No last item, sequence was empty.") : items->items.back();
 }
 
-Value list_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value list_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   const auto items = to_sequence(value, context.budget);
   if (items->type == Sequence::Type::kList) return Value(items);
   context.budget.charge_allocation(items->items.size() * sizeof(Value));
   return Value::list(items->items);
 }
 
-Value reverse_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value reverse_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr) return get_slice(value, Value::none(), Value::none(), Value(-1), context.budget);
   const auto items = to_sequence(value, context.budget);
   context.budget.charge_allocation(items->items.size() * sizeof(Value));
@@ -196,7 +196,7 @@ Value reverse_filter(Context& context, const Value& value, const BoundArguments&
   return is_generator ? Value::list(std::move(reversed_items)) : make_generator(std::move(reversed_items));
 }
 
-Value items_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value items_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.is_undefined()) return make_generator({});
   if (value.dict() == nullptr) throw evaluation_error("items needs a dict, not {}", value.type_name());
   context.budget.charge_allocation(value.dict()->entries.size() * sizeof(Value) * 4);
@@ -205,52 +205,53 @@ Value items_filter(Context& context, const Value& value, const BoundArguments& /
   return make_generator(std::move(pairs));
 }
 
-Value batch_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value batch_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const auto items = to_sequence(value, context.budget);
-  const int64_t count = args.integer(0, 1);
+  const int64_t batch_size = args.integer(0, 1);
   context.budget.charge_allocation(items->items.size() * sizeof(Value) * 2);
   std::vector<Value> batches;
   std::vector<Value> batch;
   const auto flush_batch = [&] { batches.push_back(Value::list(std::exchange(batch, {}))); };
   for (size_t i = 0; i < items->items.size(); ++i) {
     // As in Jinja2, the comparison precedes the append, so a negative count gives one batch.
-    if (static_cast<int64_t>(batch.size()) == count) flush_batch();
+    if (static_cast<int64_t>(batch.size()) == batch_size) flush_batch();
     batch.push_back(items->items[i]);
   }
   if (!batch.empty()) {
-    if (args.value_or_null(1) != nullptr && count > static_cast<int64_t>(batch.size())) {
-      context.budget.charge_allocation(
-          static_cast<size_t>(count) > kMaxTextBytes ? kMaxTextBytes + 1 : static_cast<size_t>(count) * sizeof(Value));
-      batch.resize(static_cast<size_t>(count), *args[1]);
+    if (args.value_or_null(1) != nullptr && batch_size > static_cast<int64_t>(batch.size())) {
+      context.budget.charge_allocation(static_cast<size_t>(batch_size) > kMaxTextBytes
+                                           ? kMaxTextBytes + 1
+                                           : static_cast<size_t>(batch_size) * sizeof(Value));
+      batch.resize(static_cast<size_t>(batch_size), *args[1]);
     }
     flush_batch();
   }
   return make_generator(std::move(batches));
 }
 
-Value slice_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value slice_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const auto items = to_sequence(value, context.budget);
-  const int64_t slices = args.integer(0, 1);
-  if (slices == 0) throw evaluation_error("slice: the number of slices must be at least 1");
-  if (slices > static_cast<int64_t>(kMaxRangeItems))
+  const int64_t num_slices = args.integer(0, 1);
+  if (num_slices == 0) throw evaluation_error("slice: the number of slices must be at least 1");
+  if (num_slices > static_cast<int64_t>(kMaxRangeItems))
     throw evaluation_error("slice: more than {} slices", kMaxRangeItems);
   const auto size = static_cast<int64_t>(items->items.size());
-  context.budget.charge_allocation((static_cast<size_t>(size) + static_cast<size_t>(std::max<int64_t>(slices, 0))) *
+  context.budget.charge_allocation((static_cast<size_t>(size) + static_cast<size_t>(std::max<int64_t>(num_slices, 0))) *
                                    sizeof(Value) * 2);
   std::vector<Value> slice_lists;
   auto pos = items->items.begin();
-  for (int64_t i = 0; i < slices; ++i) {
-    const bool has_more = i < size % slices;
-    const auto end = pos + size / slices + (has_more ? 1 : 0);
+  for (int64_t i = 0; i < num_slices; ++i) {
+    const bool has_extra_item = i < size % num_slices;
+    const auto end = pos + size / num_slices + (has_extra_item ? 1 : 0);
     std::vector<Value> slice_items(pos, end);
-    if (args.value_or_null(1) != nullptr && !has_more) slice_items.push_back(*args[1]);
+    if (args.value_or_null(1) != nullptr && !has_extra_item) slice_items.push_back(*args[1]);
     slice_lists.push_back(Value::list(std::move(slice_items)));
     pos = end;
   }
   return make_generator(std::move(slice_lists));
 }
 
-Value default_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
+Value default_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
   const bool uses_default = value.is_undefined() || (args.boolean(1, false) && !is_true(value));
   if (!uses_default) return value;
   return args[0] != nullptr ? *args[0] : Value::text("");
@@ -268,8 +269,8 @@ constexpr std::array kListFilters = {
     Builtin{"last", {""}, last_filter},
     Builtin{"length", {""}, length_filter},
     Builtin{"list", {""}, list_filter},
-    Builtin{"max", {"case_sensitive attribute"}, extreme_filter<true>},
-    Builtin{"min", {"case_sensitive attribute"}, extreme_filter<false>},
+    Builtin{"max", {"case_sensitive attribute"}, min_max_filter<true>},
+    Builtin{"min", {"case_sensitive attribute"}, min_max_filter<false>},
     Builtin{"reverse", {""}, reverse_filter},
     Builtin{"slice", {"slices fill_with", 1}, slice_filter},
     Builtin{"sort", {"reverse case_sensitive attribute"}, sort_filter},

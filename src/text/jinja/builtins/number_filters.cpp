@@ -26,7 +26,7 @@ Value to_integer_value(double float_value) {
   return Value(static_cast<int64_t>(float_value));
 }
 
-Value abs_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value abs_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   const Number number = require_number("abs", value);
   // As in Python, the result for a boolean is an integer.
   return compare(Comparison::kLess, value, Value(0), context.budget) ? negate(value)
@@ -34,7 +34,7 @@ Value abs_filter(Context& context, const Value& value, const BoundArguments& /*a
                                                                      : value;
 }
 
-Value int_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
+Value int_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
   Value fallback = args[0] != nullptr ? *args[0] : Value(0);
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
   if (value.text() != nullptr) {
@@ -48,7 +48,7 @@ Value int_filter(Context& /*context*/, const Value& value, const BoundArguments&
   return number->is_integer ? Value(number->integer) : to_integer_value(number->float_value);
 }
 
-Value float_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
+Value float_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
   const Value fallback = args[0] != nullptr ? *args[0] : Value(0.0);
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
   if (value.text() != nullptr) {
@@ -59,16 +59,16 @@ Value float_filter(Context& /*context*/, const Value& value, const BoundArgument
   return number ? Value(number->float_value) : fallback;
 }
 
-Value round_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
+Value round_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
   const Number number = require_number("round", value);
   const int64_t precision = args.integer(0, 0);
   const std::string_view method = args.text(1) != nullptr ? args.text(1)->view() : "common";
   if (method == "common") return round_number(number, precision);
   if (method != "ceil" && method != "floor") throw evaluation_error("round: the method must be common, ceil or floor");
-  const double unit = std::pow(10.0, static_cast<double>(precision));
-  const double scaled = number.float_value * unit;
-  if (!std::isfinite(scaled)) throw evaluation_error("round: the number is too large");
-  return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / unit);
+  const double power_of_ten = std::pow(10.0, static_cast<double>(precision));
+  const double scaled_value = number.float_value * power_of_ten;
+  if (!std::isfinite(scaled_value)) throw evaluation_error("round: the number is too large");
+  return Value((method == "ceil" ? std::ceil(scaled_value) : std::floor(scaled_value)) / power_of_ten);
 }
 
 constexpr std::array kNumberFilters = {

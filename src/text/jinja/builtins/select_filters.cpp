@@ -9,36 +9,36 @@ namespace {
 
 /// Returns the arguments without the first `num_dropped` positional ones.
 Arguments drop_arguments(const Arguments& arguments, size_t num_dropped) {
-  Arguments remaining;
-  remaining.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(num_dropped),
-                              arguments.positional.end());
-  remaining.keyword = arguments.keyword;
-  return remaining;
+  Arguments remaining_arguments;
+  remaining_arguments.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(num_dropped),
+                                        arguments.positional.end());
+  remaining_arguments.keyword = arguments.keyword;
+  return remaining_arguments;
 }
 
 /// The filters select, reject, selectattr and rejectattr. They return the items for which a test of
-/// the item, or of its attribute (`by_attribute`), is true (`keeps_matches`) or false. Without the
+/// the item, or of its attribute (`uses_attribute`), is true (`keeps_matches`) or false. Without the
 /// name of a test, the test is is_true().
-template <bool keeps_matches, bool by_attribute>
-Value select_filter(Context& context, const Value& value, const BoundArguments& args) {
+template <bool keeps_matches, bool uses_attribute>
+Value select_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const Arguments& filter_arguments = args.arguments();
   if (!is_true(value)) return make_generator({});
-  constexpr size_t kNameIndex = by_attribute ? 1 : 0;
-  if (filter_arguments.positional.size() < kNameIndex)
+  constexpr size_t kTestNameIndex = uses_attribute ? 1 : 0;
+  if (filter_arguments.positional.size() < kTestNameIndex)
     throw evaluation_error("selectattr and rejectattr need an attribute name");
   const Builtin* test = nullptr;
   Arguments arguments;
-  if (filter_arguments.positional.size() > kNameIndex) {
-    const Text* name = filter_arguments.positional[kNameIndex].text();
+  if (filter_arguments.positional.size() > kTestNameIndex) {
+    const Text* name = filter_arguments.positional[kTestNameIndex].text();
     test = name != nullptr ? find_test(name->view()) : nullptr;
     if (test == nullptr) throw evaluation_error("no test named \"{}\"", name != nullptr ? name->view() : "");
-    arguments = drop_arguments(filter_arguments, kNameIndex + 1);
+    arguments = drop_arguments(filter_arguments, kTestNameIndex + 1);
   }
   std::vector<Value> selected_items;
   const auto items = to_sequence(value, context.budget);
   for (const Value& item : items->items) {
     const Value test_input =
-        by_attribute ? get_item_at_path(item, filter_arguments.positional[0], context.budget) : item;
+        uses_attribute ? get_item_at_path(item, filter_arguments.positional[0], context.budget) : item;
     const bool is_match =
         test != nullptr ? is_true(apply_builtin(context, *test, test_input, arguments)) : is_true(test_input);
     if (is_match == keeps_matches) selected_items.push_back(item);
@@ -48,7 +48,7 @@ Value select_filter(Context& context, const Value& value, const BoundArguments& 
 }
 
 /// Returns the keyword argument `name`, or null.
-const Value* find_keyword(const Arguments& arguments, std::string_view name) {
+const Value* find_keyword_argument(const Arguments& arguments, std::string_view name) {
   for (const auto& [key, value] : arguments.keyword) {
     if (key == name) return &value;
   }
@@ -57,26 +57,26 @@ const Value* find_keyword(const Arguments& arguments, std::string_view name) {
 
 /// Returns the attributes of `items`, the result of map(attribute=…, default=…). REQUIRES the
 /// keyword argument `attribute`.
-std::vector<Value> map_attributes(Context& context, const Sequence& items, const Arguments& filter_arguments) {
-  const Value* path = find_keyword(filter_arguments, "attribute");
-  const Value* fallback = find_keyword(filter_arguments, "default");
+std::vector<Value> map_attributes(RenderContext& context, const Sequence& items, const Arguments& filter_arguments) {
+  const Value* attribute_path = find_keyword_argument(filter_arguments, "attribute");
+  const Value* fallback = find_keyword_argument(filter_arguments, "default");
   if (filter_arguments.keyword.size() > (fallback != nullptr ? 2U : 1U))
     throw evaluation_error("map takes attribute and default as keyword arguments");
   std::vector<Value> mapped_items;
   for (const Value& item : items.items) {
-    Value attribute = get_item_at_path(item, *path, context.budget);
+    Value attribute = get_item_at_path(item, *attribute_path, context.budget);
     if (attribute.is_undefined() && fallback != nullptr && !fallback->is_none()) attribute = *fallback;
     mapped_items.push_back(std::move(attribute));
   }
   return mapped_items;
 }
 
-Value map_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value map_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const Arguments& filter_arguments = args.arguments();
   if (!is_true(value)) return make_generator({});
   const auto items = to_sequence(value, context.budget);
   context.budget.charge_allocation(items->items.size() * sizeof(Value));
-  if (filter_arguments.positional.empty() && find_keyword(filter_arguments, "attribute") != nullptr) {
+  if (filter_arguments.positional.empty() && find_keyword_argument(filter_arguments, "attribute") != nullptr) {
     return make_generator(map_attributes(context, *items, filter_arguments));
   }
   const Text* name = filter_arguments.positional.empty() ? nullptr : filter_arguments.positional[0].text();
@@ -88,7 +88,7 @@ Value map_filter(Context& context, const Value& value, const BoundArguments& arg
   return make_generator(std::move(mapped_items));
 }
 
-Value attr_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
+Value attr_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
   const std::string_view name = args.required_text(0).view();
   if (value.dict() != nullptr) return Value::undefined(fmt::format("'dict object' has no attribute '{}'", name));
   return get_attribute(value, name);

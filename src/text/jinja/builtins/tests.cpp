@@ -10,16 +10,16 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-using Predicate = bool (*)(const Value&);
+using ValuePredicate = bool (*)(const Value&);
 
 /// A test that depends only on the value.
-template <Predicate predicate>
-Value predicate_test(Context& /*context*/, const Value& value, const BoundArguments& /*args*/) {
+template <ValuePredicate predicate>
+Value predicate_test(RenderContext& /*context*/, const Value& value, const BoundArguments& /*args*/) {
   return Value(predicate(value));
 }
 
 template <Comparison comparison>
-Value comparison_test(Context& context, const Value& value, const BoundArguments& args) {
+Value comparison_test(RenderContext& context, const Value& value, const BoundArguments& args) {
   return Value(compare(comparison, value, *args[0], context.budget));
 }
 
@@ -27,7 +27,7 @@ Value comparison_test(Context& context, const Value& value, const BoundArguments
 /// values.
 bool is_sequence(const Value& value) {
   return value.is_undefined() || value.text() != nullptr || value.dict() != nullptr ||
-         (value.sequence() != nullptr && value.sequence()->can_index());
+         (value.sequence() != nullptr && value.sequence()->is_indexable());
 }
 /// Returns whether the value is the name of a filter.
 bool is_filter_name(const Value& value) {
@@ -39,34 +39,35 @@ bool is_test_name(const Value& value) {
 }
 
 /// Returns whether `value` % `divisor` equals `expected`.
-Value remainder_test(Context& context, const Value& value, const Value& divisor, const Value& expected) {
-  return Value(is_equal(calculate(BinaryOperator::kModulo, value, divisor, context.budget), expected, context.budget));
+Value compare_remainder(RenderContext& context, const Value& value, const Value& divisor, const Value& expected) {
+  return Value(is_equal(apply_binary_operator(BinaryOperator::kModulo, value, divisor, context.budget), expected,
+                        context.budget));
 }
 
 template <int64_t remainder>
-Value parity_test(Context& context, const Value& value, const BoundArguments& /*args*/) {
-  return remainder_test(context, value, Value(2), Value(remainder));
+Value parity_test(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
+  return compare_remainder(context, value, Value(2), Value(remainder));
 }
 
-Value divisibleby_test(Context& context, const Value& value, const BoundArguments& args) {
-  return remainder_test(context, value, *args[0], Value(0));
+Value divisibleby_test(RenderContext& context, const Value& value, const BoundArguments& args) {
+  return compare_remainder(context, value, *args[0], Value(0));
 }
 
-Value sameas_test(Context& /*context*/, const Value& value, const BoundArguments& args) {
+Value sameas_test(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
   return Value(value.is_same(*args[0]));
 }
 
 /// Returns str(value).islower() or str(value).isupper().
 template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
-Value case_test(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value letter_case_test(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   const TrackedText text = to_str(value, context.budget);
-  bool has_cased = false;
+  bool has_expected_case = false;
   for (size_t pos = 0; pos < text.size(); pos = find_next_character(text.bytes(), pos)) {
     const char32_t character = read_utf8(text.bytes(), pos).code_point;
-    if (is_other_case(character) || is_title(character)) return Value(false);
-    has_cased = has_cased || is_expected_case(character);
+    if (is_other_case(character) || is_titlecase(character)) return Value(false);
+    has_expected_case = has_expected_case || is_expected_case(character);
   }
-  return Value(has_cased);
+  return Value(has_expected_case);
 }
 
 constexpr Parameters kNoParameters = {""};
@@ -99,10 +100,10 @@ constexpr std::array kTests = {
     Builtin{"gt", kOtherParameter, comparison_test<Comparison::kGreater>},
     Builtin{"in", {"seq", 1}, comparison_test<Comparison::kIn>},
     Builtin{"integer", kNoParameters, predicate_test<[](const Value& value) { return value.integer() != nullptr; }>},
-    Builtin{"iterable", kNoParameters, predicate_test<can_iterate>},
+    Builtin{"iterable", kNoParameters, predicate_test<is_iterable>},
     Builtin{"le", kOtherParameter, comparison_test<Comparison::kLessOrEqual>},
     Builtin{"lessthan", kOtherParameter, comparison_test<Comparison::kLess>},
-    Builtin{"lower", kNoParameters, case_test<is_lower, is_upper>},
+    Builtin{"lower", kNoParameters, letter_case_test<is_lowercase, is_uppercase>},
     Builtin{"lt", kOtherParameter, comparison_test<Comparison::kLess>},
     Builtin{"mapping", kNoParameters, predicate_test<[](const Value& value) { return value.dict() != nullptr; }>},
     Builtin{"ne", kOtherParameter, comparison_test<Comparison::kUnequal>},
@@ -116,7 +117,7 @@ constexpr std::array kTests = {
     Builtin{"true", kNoParameters,
             predicate_test<[](const Value& value) { return value.boolean() != nullptr && *value.boolean(); }>},
     Builtin{"undefined", kNoParameters, predicate_test<[](const Value& value) { return value.is_undefined(); }>},
-    Builtin{"upper", kNoParameters, case_test<is_upper, is_lower>},
+    Builtin{"upper", kNoParameters, letter_case_test<is_uppercase, is_lowercase>},
 };
 
 }  // namespace

@@ -15,18 +15,18 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Returns str(value).
-Text to_text(Context& context, const Value& value) {
+Text to_text(RenderContext& context, const Value& value) {
   return Text(to_str(value, context.budget));
 }
 
 /// Returns `text` as a value and charges its size to the budget.
-Value make_text_result(Context& context, TrackedText text) {
+Value make_text_result(RenderContext& context, TrackedText text) {
   context.budget.charge_allocation(text.size());
   return Value::text(std::move(text));
 }
 
 template <TrackedText (*transform)(const TrackedText&)>
-Value transform_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value transform_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   return make_text_result(context, transform(to_str(value, context.budget)));
 }
 
@@ -43,9 +43,9 @@ TrackedText capitalize_words(const TrackedText& text) {
           is_python_space(character) ||
           (character < 0x80 && std::string_view("-({[<").find(static_cast<char>(character)) != std::string_view::npos);
       if (is_word_start) {
-        append_upper(bytes, pos, buffer);
+        append_uppercase(bytes, pos, buffer);
       } else {
-        append_lower(bytes, pos, buffer);
+        append_lowercase(bytes, pos, buffer);
       }
       is_word_start = is_separator;
     }
@@ -53,57 +53,57 @@ TrackedText capitalize_words(const TrackedText& text) {
   return out;
 }
 
-Value escape_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value escape_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr && value.text()->is_escaped) return value;
   TrackedText escaped = escape_html(to_str(value, context.budget));
   context.budget.charge_allocation(escaped.size());
   return Value::text(std::move(escaped), true);
 }
 
-Value forceescape_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value forceescape_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   TrackedText escaped = escape_html(to_str(value, context.budget));
   context.budget.charge_allocation(escaped.size());
   return Value::text(std::move(escaped), true);
 }
 
-Value safe_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value safe_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   return Value::text(to_str(value, context.budget), true);
 }
 
-Value trim_filter(Context& context, const Value& value, const BoundArguments& args) {
-  return make_text_result(context, strip(to_text(context, value), args.text(0), Side::kBoth));
+Value trim_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
+  return make_text_result(context, strip(to_text(context, value), args.text(0), StripSide::kBoth));
 }
 
-Value replace_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value replace_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const int64_t count = args.value_or_null(2) != nullptr ? args.integer(2, -1) : -1;
   return Value::text(
       replace(to_text(context, value), to_text(context, *args[0]), to_text(context, *args[1]), count, context.budget));
 }
 
-Value string_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value string_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   return value.text() != nullptr ? value : Value::text(to_str(value, context.budget));
 }
 
-Value center_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value center_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   return Value::text(center(to_text(context, value), args.integer(0, 80), context.budget));
 }
 
 /// Appends \n with the origin of the first character of `line_break`.
 void append_newline(TrackedText& out, const TrackedText& line_break) {
-  bool is_written = false;
+  bool has_written_newline = false;
   out.append_transformed(line_break, [&](size_t /*begin*/, size_t /*end*/, std::string& buffer) {
-    if (!std::exchange(is_written, true)) buffer += '\n';
+    if (!std::exchange(has_written_newline, true)) buffer += '\n';
   });
 }
 
-Value indent_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value indent_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   if (value.text() == nullptr) throw evaluation_error("indent needs a string, not {}", value.type_name());
   TrackedText indentation;
   if (args[0] != nullptr && args[0]->text() != nullptr) {
     indentation = args[0]->text()->content;
   } else {
     const int64_t width = std::max<int64_t>(args.integer(0, 4), 0);
-    Budget::check_size(static_cast<size_t>(width));
+    Budget::check_value_size(static_cast<size_t>(width));
     indentation.append(std::string(static_cast<size_t>(width), ' '));
   }
   const bool indents_blank_lines = args.boolean(2, false);
@@ -118,15 +118,16 @@ Value indent_filter(Context& context, const Value& value, const BoundArguments& 
     out.append(lines[i]);
     pos += lines[i].size();
     if (i + 1 == lines.size()) break;
-    const size_t next = text.bytes().compare(pos, 2, "\r\n") == 0 ? pos + 2 : find_next_character(text.bytes(), pos);
-    append_newline(out, text.slice(pos, next));
-    pos = next;
-    Budget::check_size(out.size());
+    const size_t next_line_begin =
+        text.bytes().compare(pos, 2, "\r\n") == 0 ? pos + 2 : find_next_character(text.bytes(), pos);
+    append_newline(out, text.slice(pos, next_line_begin));
+    pos = next_line_begin;
+    Budget::check_value_size(out.size());
   }
   return make_text_result(context, std::move(out));
 }
 
-Value join_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value join_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const TrackedText separator = args[0] != nullptr ? to_str(*args[0], context.budget) : TrackedText();
   std::vector<TrackedText> texts;
   const auto items = to_sequence(value, context.budget);
@@ -137,40 +138,40 @@ Value join_filter(Context& context, const Value& value, const BoundArguments& ar
   return Value::text(join(separator, texts, context.budget));
 }
 
-Value format_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value format_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const Text text = to_text(context, value);
   const Arguments& arguments = args.arguments();
-  if (arguments.keyword.empty()) return format_percent(text, Value::tuple(arguments.positional), context.budget);
+  if (arguments.keyword.empty()) return apply_percent_format(text, Value::tuple(arguments.positional), context.budget);
   if (!arguments.positional.empty()) throw evaluation_error("format takes positional or keyword arguments, not both");
-  return format_percent(text, Value::dict(arguments.keyword), context.budget);
+  return apply_percent_format(text, Value::dict(arguments.keyword), context.budget);
 }
 
-Value wordcount_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+Value wordcount_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   const Text text = to_text(context, value);
   context.budget.charge_scan(text.view().size());
   int64_t count = 0;
-  bool in_word = false;
+  bool is_in_word = false;
   for (size_t pos = 0; pos < text.view().size(); pos = find_next_character(text.view(), pos)) {
     const bool is_word = is_word_character(read_utf8(text.view(), pos).code_point);
-    if (is_word && !in_word) ++count;
-    in_word = is_word;
+    if (is_word && !is_in_word) ++count;
+    is_in_word = is_word;
   }
   return Value(count);
 }
 
-Value truncate_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value truncate_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   if (value.text() == nullptr) throw evaluation_error("truncate needs a string, not {}", value.type_name());
   const Text& text = *value.text();
-  const Text end = args.text(2) != nullptr ? *args.text(2) : Text(TrackedText("..."));
+  const Text ending = args.text(2) != nullptr ? *args.text(2) : Text(TrackedText("..."));
   const auto length = args.integer(0, 255);
   const int64_t leeway = args.value_or_null(3) != nullptr ? args.integer(3, 5) : 5;
-  if (length < static_cast<int64_t>(end.length) || leeway < 0)
+  if (length < static_cast<int64_t>(ending.length) || leeway < 0)
     throw evaluation_error("truncate: the length or leeway is too small");
   if (static_cast<int64_t>(text.length) - leeway <= length) return value;
-  size_t end_offset = to_byte_offset(text.view(), static_cast<size_t>(length) - end.length);
+  size_t end_offset = to_byte_offset(text.view(), static_cast<size_t>(length) - ending.length);
   if (!args.boolean(1, false)) end_offset = std::min(text.view().substr(0, end_offset).rfind(' '), end_offset);
   TrackedText out = text.content.slice(0, end_offset);
-  out.append(end.content);
+  out.append(ending.content);
   return make_text_result(context, std::move(out));
 }
 
@@ -195,30 +196,30 @@ TrackedText percent_encode(const TrackedText& text, bool is_query) {
   return out;
 }
 
-Value urlencode_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
-  if (value.text() != nullptr || !can_iterate(value))
+Value urlencode_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
+  if (value.text() != nullptr || !is_iterable(value))
     return make_text_result(context, percent_encode(to_str(value, context.budget), false));
   std::vector<TrackedText> query_fields;
-  const auto add = [&](const Value& key, const Value& item) {
+  const auto add_query_field = [&](const Value& key, const Value& item) {
     TrackedText query_field = percent_encode(to_str(key, context.budget), true);
     query_field.append("=");
     query_field.append(percent_encode(to_str(item, context.budget), true));
     query_fields.push_back(std::move(query_field));
   };
   if (value.dict() != nullptr) {
-    for (const auto& [key, item] : value.dict()->entries) add(key, item);
+    for (const auto& [key, item] : value.dict()->entries) add_query_field(key, item);
   } else {
     const auto items = to_sequence(value, context.budget);
     for (const Value& pair : items->items) {
       const auto pair_items = to_sequence(pair, context.budget);
       if (pair_items->items.size() != 2) throw evaluation_error("urlencode needs pairs");
-      add(pair_items->items[0], pair_items->items[1]);
+      add_query_field(pair_items->items[0], pair_items->items[1]);
     }
   }
   return Value::text(join(TrackedText("&"), query_fields, context.budget));
 }
 
-Value tojson_filter(Context& context, const Value& value, const BoundArguments& args) {
+Value tojson_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   JsonStyle style;
   style.ensure_ascii = args.boolean(0, false);
   if (const Value* indent = args.value_or_null(1)) {
@@ -226,7 +227,7 @@ Value tojson_filter(Context& context, const Value& value, const BoundArguments& 
       style.indent = indent->text()->view();
     } else {
       const int64_t width = std::max<int64_t>(args.integer(1, 0), 0);
-      Budget::check_size(static_cast<size_t>(width));
+      Budget::check_value_size(static_cast<size_t>(width));
       style.indent = std::string(static_cast<size_t>(width), ' ');
     }
     style.item_separator = ",";

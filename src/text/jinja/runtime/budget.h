@@ -18,11 +18,11 @@ inline constexpr size_t kMaxSourceBytes = size_t{4} << 20U;
 /// recurse once per level.
 inline constexpr int kMaxTreeHeight = 250;
 /// Depth of nested evaluations, including the evaluations of recursive macros.
-inline constexpr int kMaxNesting = 1000;
+inline constexpr int kMaxEvaluationDepth = 1000;
 /// Depth of nested lists and dicts. Comparison, output and destructor recurse once per level.
 inline constexpr int kMaxValueDepth = 200;
 /// Number of steps of one render, see Budget. Bounds the time.
-inline constexpr size_t kMaxSteps = 10'000'000;
+inline constexpr size_t kMaxRenderSteps = 10'000'000;
 /// Size of a single text or list.
 inline constexpr size_t kMaxTextBytes = size_t{32} << 20U;
 /// Sum of the sizes of all texts and lists that one render creates, including those that are freed.
@@ -34,7 +34,7 @@ inline constexpr size_t kMaxRangeItems = 100'000;
 /// and line.
 struct EvaluationError {
   std::string message;
-  bool raised_by_template = false;  ///< whether raise_exception() of the template raised it
+  bool is_raised_by_template = false;  ///< whether raise_exception() of the template raised it
 };
 
 /// Returns an EvaluationError with a formatted message.
@@ -49,16 +49,16 @@ class Budget {
  public:
   /// Counts `count` evaluated nodes or similar steps.
   void charge_steps(size_t count = 1) {
-    steps_ += count;
-    if (steps_ > kMaxSteps) throw evaluation_error("rendering takes more than {} steps", kMaxSteps);
+    num_steps_ += count;
+    if (num_steps_ > kMaxRenderSteps) throw evaluation_error("rendering takes more than {} steps", kMaxRenderSteps);
   }
 
-  /// Counts a linear pass over `items` bytes or items.
-  void charge_scan(size_t items) { charge_steps(items / kItemsPerStep); }
+  /// Counts a linear pass over `num_items` bytes or items.
+  void charge_scan(size_t num_items) { charge_steps(num_items / kItemsPerStep); }
 
   /// Counts a text or list of `bytes` bytes. Call it before or after its creation.
   void charge_allocation(size_t bytes) {
-    check_size(bytes);
+    check_value_size(bytes);
     allocated_bytes_ += bytes;
     charge_scan(bytes);
     if (allocated_bytes_ > kMaxAllocatedBytes)
@@ -66,7 +66,7 @@ class Budget {
   }
 
   /// Throws if `bytes`, the size of a single text or list, exceeds kMaxTextBytes.
-  static void check_size(size_t bytes) {
+  static void check_value_size(size_t bytes) {
     if (bytes > kMaxTextBytes) throw evaluation_error("a string or list exceeds {} MiB", kMaxTextBytes >> 20U);
   }
 
@@ -75,7 +75,7 @@ class Budget {
   /// evaluation of a node. Not tuned.
   static constexpr size_t kItemsPerStep = 16;
 
-  size_t steps_ = 0;
+  size_t num_steps_ = 0;
   size_t allocated_bytes_ = 0;
 };
 

@@ -17,12 +17,12 @@ constexpr std::array kMutatingListMethods = {"append", "clear", "extend", "inser
 
 /// Returns whether `names` contains `name`.
 template <class Names>
-bool contains(const Names& names, std::string_view name) {
+bool contains_name(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 /// Returns the method `name`, or null.
-const Builtin* find_method(std::span<const Builtin> table, std::string_view name) {
+const Builtin* find_method_by_name(std::span<const Builtin> table, std::string_view name) {
   const auto match =
       std::find_if(table.begin(), table.end(), [&](const Builtin& method) { return method.name == name; });
   return match == table.end() ? nullptr : &*match;
@@ -42,11 +42,11 @@ std::shared_ptr<Sequence> make_dict_view(Sequence::Type type, const Dict& dict, 
 }
 
 template <Sequence::Type type>
-Value view_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
+Value dict_view_method(RenderContext& context, const Value& self, const BoundArguments& /*args*/) {
   return Value(std::shared_ptr<const Sequence>(make_dict_view(type, *self.dict(), context.budget)));
 }
 
-Value get_method(Context& context, const Value& self, const BoundArguments& args) {
+Value dict_get_method(RenderContext& context, const Value& self, const BoundArguments& args) {
   context.budget.charge_scan(self.dict()->entries.size());
   if (args[0]->sequence() != nullptr || args[0]->dict() != nullptr)
     throw evaluation_error("unhashable key of type {}", args[0]->type_name());
@@ -56,17 +56,17 @@ Value get_method(Context& context, const Value& self, const BoundArguments& args
 }
 
 /// Returns the value itself, because values are immutable.
-Value copy_method(Context& /*context*/, const Value& self, const BoundArguments& /*args*/) {
+Value copy_method(RenderContext& /*context*/, const Value& self, const BoundArguments& /*args*/) {
   return self;
 }
 
-Value count_method(Context& context, const Value& self, const BoundArguments& args) {
+Value list_count_method(RenderContext& context, const Value& self, const BoundArguments& args) {
   const std::vector<Value>& items = self.sequence()->items;
   return Value(std::count_if(items.begin(), items.end(),
                              [&](const Value& item) { return is_equal(item, *args[0], context.budget); }));
 }
 
-Value index_method(Context& context, const Value& self, const BoundArguments& args) {
+Value list_index_method(RenderContext& context, const Value& self, const BoundArguments& args) {
   const std::vector<Value>& items = self.sequence()->items;
   const auto resolve_index = [&](size_t argument_index, int64_t fallback) {
     const int64_t pos = args.integer(argument_index, fallback);
@@ -82,16 +82,16 @@ Value index_method(Context& context, const Value& self, const BoundArguments& ar
 
 constexpr std::array kDictMethods = {
     Builtin{"copy", {""}, copy_method},
-    Builtin{"get", {"key default", 1}, get_method},
-    Builtin{"items", {""}, view_method<Sequence::Type::kItems>},
-    Builtin{"keys", {""}, view_method<Sequence::Type::kKeys>},
-    Builtin{"values", {""}, view_method<Sequence::Type::kValues>},
+    Builtin{"get", {"key default", 1}, dict_get_method},
+    Builtin{"items", {""}, dict_view_method<Sequence::Type::kItems>},
+    Builtin{"keys", {""}, dict_view_method<Sequence::Type::kKeys>},
+    Builtin{"values", {""}, dict_view_method<Sequence::Type::kValues>},
 };
 
 constexpr std::array kListMethods = {
     Builtin{"copy", {""}, copy_method},
-    Builtin{"count", {"value", 1}, count_method},
-    Builtin{"index", {"value start stop", 1}, index_method},
+    Builtin{"count", {"value", 1}, list_count_method},
+    Builtin{"index", {"value start stop", 1}, list_index_method},
 };
 
 }  // namespace
@@ -109,28 +109,28 @@ std::optional<Value> find_bound_method(const Value& value, std::string_view name
   bool is_unsafe = false;
   if (value.text() != nullptr) {
     table = get_text_methods();
-    is_unsupported = contains(kUnsupportedTextMethods, name);
+    is_unsupported = contains_name(kUnsupportedTextMethods, name);
   } else if (value.dict() != nullptr) {
     table = get_dict_methods();
-    is_unsupported = contains(kUnsupportedDictMethods, name);
-    is_unsafe = contains(kMutatingDictMethods, name);
-  } else if (value.sequence() != nullptr && value.sequence()->can_index()) {
+    is_unsupported = contains_name(kUnsupportedDictMethods, name);
+    is_unsafe = contains_name(kMutatingDictMethods, name);
+  } else if (value.sequence() != nullptr && value.sequence()->is_indexable()) {
     const Sequence::Type type = value.sequence()->type;
-    is_unsafe = type == Sequence::Type::kList && contains(kMutatingListMethods, name);
+    is_unsafe = type == Sequence::Type::kList && contains_name(kMutatingListMethods, name);
     // Tuples and ranges have no copy().
     if (type == Sequence::Type::kList || name != "copy") table = get_list_methods();
   }
   if (is_unsafe)
     return Value::undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, value.type_name()));
   if (is_unsupported) throw evaluation_error("the method {} of {} is not supported", name, value.type_name());
-  const Builtin* method = find_method(table, name);
+  const Builtin* method = find_method_by_name(table, name);
   if (method == nullptr) return std::nullopt;
   return Value(
       std::shared_ptr<Object>(std::make_shared<Function>(method->name, method->parameters, method->body, value)));
 }
 
 bool is_unsupported_method(std::string_view name) {
-  return contains(kUnsupportedTextMethods, name) || contains(kUnsupportedDictMethods, name);
+  return contains_name(kUnsupportedTextMethods, name) || contains_name(kUnsupportedDictMethods, name);
 }
 
 }  // namespace vlmtrain::text::jinja

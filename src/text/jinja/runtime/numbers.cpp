@@ -89,12 +89,12 @@ std::string remove_underscores(std::string_view text, bool& is_valid) {
 
 std::optional<Number> to_number(const Value& value) {
   int64_t integer = 0;
-  if (value.to_integer(integer)) return Number{true, integer, static_cast<double>(integer)};
+  if (value.try_to_integer(integer)) return Number{true, integer, static_cast<double>(integer)};
   if (value.float_value() != nullptr) return Number{false, 0, *value.float_value()};
   return std::nullopt;
 }
 
-Value calculate(BinaryOperator op, const Number& left, const Number& right) {
+Value apply_binary_operator(BinaryOperator op, const Number& left, const Number& right) {
   if (op == BinaryOperator::kPower) return compute_power(left, right);
   const bool is_division =
       op == BinaryOperator::kDivide || op == BinaryOperator::kFloorDivide || op == BinaryOperator::kModulo;
@@ -124,11 +124,11 @@ Value calculate(BinaryOperator op, const Number& left, const Number& right) {
 
 int compare_numbers(const Number& left, const Number& right) {
   // The long double of x86 has 64 bits of mantissa, so it holds each int64_t and each double.
-  const auto widen = [](const Number& number) {
+  const auto to_long_double = [](const Number& number) {
     return number.is_integer ? static_cast<long double>(number.integer) : static_cast<long double>(number.float_value);
   };
-  const long double left_value = widen(left);
-  const long double right_value = widen(right);
+  const long double left_value = to_long_double(left);
+  const long double right_value = to_long_double(right);
   if (left_value < right_value) return -1;
   if (left_value > right_value) return 1;
   return left_value == right_value ? 0 : 2;
@@ -137,15 +137,16 @@ int compare_numbers(const Number& left, const Number& right) {
 Value round_number(const Number& number, int64_t digits) {
   if (number.is_integer) {
     if (digits >= 0) return Value(number.integer);
-    if (digits < -18) return Value(int64_t{0});  // `unit`, 10^19, would exceed 64 bits
-    int64_t unit = 1;
-    for (int64_t i = digits; i < 0; ++i) unit *= 10;
-    int64_t remainder = number.integer % unit;
-    if (remainder < 0) remainder += unit;
+    if (digits < -18) return Value(int64_t{0});  // `power_of_ten`, 10^19, would exceed 64 bits
+    int64_t power_of_ten = 1;
+    for (int64_t i = digits; i < 0; ++i) power_of_ten *= 10;
+    int64_t remainder = number.integer % power_of_ten;
+    if (remainder < 0) remainder += power_of_ten;
     int64_t result = 0;
     if (__builtin_sub_overflow(number.integer, remainder, &result)) throw_overflow();
-    const bool rounds_up = remainder > unit - remainder || (remainder == unit - remainder && result / unit % 2 != 0);
-    if (rounds_up && __builtin_add_overflow(result, unit, &result)) throw_overflow();
+    const bool rounds_up = remainder > power_of_ten - remainder ||
+                           (remainder == power_of_ten - remainder && result / power_of_ten % 2 != 0);
+    if (rounds_up && __builtin_add_overflow(result, power_of_ten, &result)) throw_overflow();
     return Value(result);
   }
   // CPython also returns 0 below -308 (NDIGITS_MIN). Above 323 (NDIGITS_MAX) a double always rounds
@@ -153,15 +154,15 @@ Value round_number(const Number& number, int64_t digits) {
   if (!std::isfinite(number.float_value) || digits > 300) return Value(number.float_value);
   if (digits < -308) return Value(std::copysign(0.0, number.float_value));
   if (digits < 0) {
-    const double unit = std::pow(10.0, static_cast<double>(-digits));
-    return Value(std::nearbyint(number.float_value / unit) * unit);
+    const double power_of_ten = std::pow(10.0, static_cast<double>(-digits));
+    return Value(std::nearbyint(number.float_value / power_of_ten) * power_of_ten);
   }
   // to_chars rounds the exact value half to even, as Python does.
   char buffer[1024];  // up to 309 digits before the point and up to 300 after it
-  const auto printed = std::to_chars(buffer, buffer + sizeof buffer, number.float_value, std::chars_format::fixed,
-                                     static_cast<int>(digits));
+  const auto print_result = std::to_chars(buffer, buffer + sizeof buffer, number.float_value, std::chars_format::fixed,
+                                          static_cast<int>(digits));
   double value = number.float_value;
-  std::from_chars(buffer, printed.ptr, value);
+  std::from_chars(buffer, print_result.ptr, value);
   return Value(value);
 }
 

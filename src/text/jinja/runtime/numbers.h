@@ -17,7 +17,7 @@ std::optional<Number> to_number(const Value& value);
 
 /// Returns `left op right` as Python computes it. Throws EvaluationError for divisions by zero,
 /// complex results, and integers beyond 64 bits.
-Value calculate(BinaryOperator op, const Number& left, const Number& right);
+Value apply_binary_operator(BinaryOperator op, const Number& left, const Number& right);
 
 /// Returns -1, 0 or 1 if `left` is less than, equal to or greater than `right`, and 2 if one of
 /// them is NaN. The comparison of an integer and a float is exact.

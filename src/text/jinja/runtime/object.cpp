@@ -37,8 +37,9 @@ std::optional<Value> find_item(const Value& value, const Value& key, Budget& bud
     const Value* item = value.dict()->find(key);
     return item != nullptr ? std::optional<Value>(*item) : std::nullopt;
   }
-  const bool is_indexable = value.text() != nullptr || (value.sequence() != nullptr && value.sequence()->can_index());
-  if (!is_indexable || !key.to_integer(index)) return std::nullopt;
+  const bool is_indexable =
+      value.text() != nullptr || (value.sequence() != nullptr && value.sequence()->is_indexable());
+  if (!is_indexable || !key.try_to_integer(index)) return std::nullopt;
   if (value.text() != nullptr && !value.text()->is_ascii) budget.charge_scan(value.text()->view().size());
   return find_item_by_index(value, index);
 }
@@ -72,30 +73,30 @@ struct SliceIndices {
 /// slice.indices(). Throws EvaluationError for a step of 0 and for bounds that are neither integers
 /// nor None.
 SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value& end, const Value& step) {
-  const auto integer_or = [](const Value& bound, int64_t fallback) {
+  const auto to_integer_or_fallback = [](const Value& bound, int64_t fallback) {
     int64_t out = fallback;
-    if (!bound.is_none() && !bound.to_integer(out)) {
+    if (!bound.is_none() && !bound.try_to_integer(out)) {
       require_defined(bound);
       throw evaluation_error("a slice needs integers, not {}", bound.type_name());
     }
     return out;
   };
   // -INT64_MAX, so that -stride does not overflow.
-  const int64_t stride = std::max(integer_or(step, 1), -INT64_MAX);
+  const int64_t stride = std::max(to_integer_or_fallback(step, 1), -INT64_MAX);
   if (stride == 0) throw evaluation_error("the step of a slice cannot be 0");
   const auto clamp_bound = [&](const Value& bound, int64_t fallback) {
     if (bound.is_none()) return fallback;
-    int64_t pos = integer_or(bound, 0);
+    int64_t pos = to_integer_or_fallback(bound, 0);
     if (pos < 0) pos = pos < -size ? -1 : pos + size;
     if (pos < 0) return stride < 0 ? int64_t{-1} : int64_t{0};
     return std::min(pos, stride < 0 ? size - 1 : size);
   };
-  const int64_t first = clamp_bound(begin, stride < 0 ? size - 1 : 0);
-  const int64_t last = clamp_bound(end, stride < 0 ? -1 : size);
+  const int64_t begin_index = clamp_bound(begin, stride < 0 ? size - 1 : 0);
+  const int64_t end_index = clamp_bound(end, stride < 0 ? -1 : size);
   int64_t count = 0;
-  if (stride > 0 && first < last) count = (last - first - 1) / stride + 1;
-  if (stride < 0 && last < first) count = (first - last - 1) / -stride + 1;
-  return {first, stride, count};
+  if (stride > 0 && begin_index < end_index) count = (end_index - begin_index - 1) / stride + 1;
+  if (stride < 0 && end_index < begin_index) count = (begin_index - end_index - 1) / -stride + 1;
+  return {begin_index, stride, count};
 }
 
 /// Returns the characters of a slice with their origins. `slice` counts characters.
@@ -114,9 +115,9 @@ Value slice_text(const Text& text, const SliceIndices& slice, Budget& budget) {
   }
   TrackedText out;
   size_t pos = to_offset(slice.begin);
-  for (int64_t num_sliced = 0;;) {
+  for (int64_t num_appended = 0;;) {
     out.append(text.content, pos, find_next_character(bytes, pos));
-    if (++num_sliced == slice.count) break;
+    if (++num_appended == slice.count) break;
     for (int64_t i = 0; i < slice.step; ++i) pos = find_next_character(bytes, pos);
     for (int64_t i = 0; i > slice.step; --i) pos = find_previous_character(bytes, pos);
   }
@@ -167,7 +168,7 @@ int64_t BoundArguments::integer(size_t index, int64_t fallback) const {
   const Value* value = (*this)[index];
   if (value == nullptr) return fallback;
   int64_t out = 0;
-  if (!value->to_integer(out))
+  if (!value->try_to_integer(out))
     throw evaluation_error("{}: expected an integer, not {}", callee_name_, value->type_name());
   return out;
 }
@@ -186,7 +187,7 @@ const Text& BoundArguments::required_text(size_t index) const {
   return *text_value;
 }
 
-Value Object::call(Context& /*context*/, const Arguments& /*arguments*/) {
+Value Object::call(RenderContext& /*context*/, const Arguments& /*arguments*/) {
   throw evaluation_error("a value of type {} is not callable", type_name());
 }
 
@@ -216,7 +217,7 @@ std::vector<Value> Namespace::release_values() {
   return values;
 }
 
-Value Function::call(Context& context, const Arguments& arguments) {
+Value Function::call(RenderContext& context, const Arguments& arguments) {
   return body_(context, self_, BoundArguments(name_, parameters_, arguments));
 }
 
@@ -247,7 +248,7 @@ Value get_slice(const Value& value, const Value& begin, const Value& end, const 
     return slice_text(*value.text(),
                       compute_slice_indices(static_cast<int64_t>(value.text()->length), begin, end, step), budget);
   }
-  if (value.sequence() == nullptr || !value.sequence()->can_index()) {
+  if (value.sequence() == nullptr || !value.sequence()->is_indexable()) {
     throw evaluation_error("a value of type {} cannot be sliced", value.type_name());
   }
   const std::vector<Value>& items = value.sequence()->items;
@@ -263,14 +264,14 @@ Value get_slice(const Value& value, const Value& begin, const Value& end, const 
 Value get_item_at_path(const Value& value, const Value& path, Budget& budget) {
   if (path.is_none()) return value;
   if (path.text() == nullptr) return get_item(value, path, budget);
-  Value current = value;
+  Value current_item = value;
   for (std::string_view remaining = path.text()->view();;) {
     const size_t end = std::min(remaining.find('.'), remaining.size());
     const std::string_view name = remaining.substr(0, end);
     const bool is_number = !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
     const auto number = is_number ? parse_int(name, 10) : std::nullopt;
-    current = get_item(current, number ? Value(*number) : Value::text(std::string(name)), budget);
-    if (end == remaining.size()) return current;
+    current_item = get_item(current_item, number ? Value(*number) : Value::text(std::string(name)), budget);
+    if (end == remaining.size()) return current_item;
     remaining.remove_prefix(end + 1);
   }
 }

@@ -65,7 +65,7 @@ struct RenderSettings {
 };
 
 /// The state of one render, which all callables share.
-struct Context {
+struct RenderContext {
   const RenderSettings& settings;
   Budget budget;
   /// Objects that may refer to each other in a cycle. The evaluator releases their values at the
@@ -87,7 +87,7 @@ class Object {
   virtual std::optional<Value> attribute(std::string_view /*name*/) { return std::nullopt; }
   virtual bool is_callable() const { return false; }
   /// Calls the object. Throws EvaluationError if it is not callable.
-  virtual Value call(Context& context, const Arguments& arguments);
+  virtual Value call(RenderContext& context, const Arguments& arguments);
   /// Moves out all values that the object holds, which breaks reference cycles.
   virtual std::vector<Value> release_values() { return {}; }
 
@@ -113,14 +113,14 @@ class Namespace : public Object {
 class Function : public Object {
  public:
   /// The implementation. `self` is the value to which a method is bound, else undefined.
-  using Body = Value (*)(Context&, const Value& self, const BoundArguments&);
+  using Body = Value (*)(RenderContext&, const Value& self, const BoundArguments&);
   Function(std::string_view name, Parameters parameters, Body body, Value self = {})
       : name_(name), parameters_(parameters), body_(body), self_(std::move(self)) {
-    depth = get_container_depth(self_.depth());
+    depth = compute_container_depth(self_.depth());
   }
   std::string_view type_name() const override { return "function"; }
   bool is_callable() const override { return true; }
-  Value call(Context& context, const Arguments& arguments) override;
+  Value call(RenderContext& context, const Arguments& arguments) override;
 
  private:
   std::string_view name_;

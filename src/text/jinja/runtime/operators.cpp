@@ -26,23 +26,23 @@ bool is_list_or_tuple(const Value& value) {
 }
 
 /// Returns `value * times`. REQUIRES that `value` is a text, list or tuple.
-Value repeat(const Value& value, int64_t times, Budget& budget) {
+Value repeat_value(const Value& value, int64_t times, Budget& budget) {
   const auto count = static_cast<size_t>(std::max<int64_t>(times, 0));
   // Checks without overflow, then charges `count` copies of `size` bytes.
-  const auto charge_repeated = [&](size_t size) {
-    if (size != 0 && count > kMaxTextBytes / size) Budget::check_size(kMaxTextBytes + 1);
+  const auto charge_copies = [&](size_t size) {
+    if (size != 0 && count > kMaxTextBytes / size) Budget::check_value_size(kMaxTextBytes + 1);
     budget.charge_allocation(size * count);
   };
   if (value.text() != nullptr) {
     const TrackedText& text = value.text()->content;
-    charge_repeated(text.size() + text.origin_spans().size() * sizeof(OriginSpan));
+    charge_copies(text.size() + text.origin_spans().size() * sizeof(OriginSpan));
     TrackedText out;
     for (size_t i = 0; i < count && (!text.empty() || i == 0); ++i) out.append(text);
     out.inherit_origins(text);
     return Value::text(std::move(out));
   }
   const std::vector<Value>& items = value.sequence()->items;
-  charge_repeated(items.size() * sizeof(Value));
+  charge_copies(items.size() * sizeof(Value));
   std::vector<Value> out;
   out.reserve(items.size() * count);
   for (size_t i = 0; i < count && !items.empty(); ++i) out.insert(out.end(), items.begin(), items.end());
@@ -91,12 +91,12 @@ bool has_equal_entries(const Dict& left, const Dict& right, Budget& budget) {
 }
 
 /// Returns `element in container`.
-bool contains(const Value& container, const Value& element, Budget& budget) {
+bool contains_element(const Value& container, const Value& element, Budget& budget) {
   if (container.text() != nullptr) {
     if (element.text() == nullptr)
       throw evaluation_error("'in <string>' requires a string as left operand, not {}", element.type_name());
     budget.charge_scan(container.text()->view().size());
-    return find_text(container.text()->view(), element.text()->view(), 0) != std::string_view::npos;
+    return find_substring(container.text()->view(), element.text()->view(), 0) != std::string_view::npos;
   }
   if (container.dict() != nullptr) {
     if (element.sequence() != nullptr && element.sequence()->type == Sequence::Type::kList)
@@ -121,13 +121,13 @@ bool is_true(const Value& value) {
   return true;
 }
 
-Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget& budget) {
-  if (op == BinaryOperator::kModulo && left.text() != nullptr) return format_percent(*left.text(), right, budget);
+Value apply_binary_operator(BinaryOperator op, const Value& left, const Value& right, Budget& budget) {
+  if (op == BinaryOperator::kModulo && left.text() != nullptr) return apply_percent_format(*left.text(), right, budget);
   require_defined_operand(left);
   require_defined_operand(right);
   const auto left_number = to_number(left);
   const auto right_number = to_number(right);
-  if (left_number && right_number) return calculate(op, *left_number, *right_number);
+  if (left_number && right_number) return apply_binary_operator(op, *left_number, *right_number);
   if (op == BinaryOperator::kAdd) {
     Value joined_value = concatenate(left, right, budget);
     if (!joined_value.is_undefined()) return joined_value;
@@ -135,9 +135,9 @@ Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget
   if (op == BinaryOperator::kMultiply) {
     const auto is_repeatable = [](const Value& value) { return value.text() != nullptr || is_list_or_tuple(value); };
     if (is_repeatable(left) && right_number && right_number->is_integer)
-      return repeat(left, right_number->integer, budget);
+      return repeat_value(left, right_number->integer, budget);
     if (is_repeatable(right) && left_number && left_number->is_integer)
-      return repeat(right, left_number->integer, budget);
+      return repeat_value(right, left_number->integer, budget);
   }
   throw evaluation_error("unsupported operand types for {}: {} and {}", kOperatorSymbols[static_cast<size_t>(op)],
                          left.type_name(), right.type_name());
@@ -148,7 +148,7 @@ Value negate(const Value& value) {
   const auto number = to_number(value);
   if (!number) throw evaluation_error("unsupported operand type for unary -: {}", value.type_name());
   if (!number->is_integer) return Value(-number->float_value);
-  return calculate(BinaryOperator::kSubtract, Number{true, 0, 0}, *number);
+  return apply_binary_operator(BinaryOperator::kSubtract, Number{true, 0, 0}, *number);
 }
 
 Value apply_unary_plus(const Value& value) {
@@ -172,7 +172,7 @@ bool is_equal(const Value& left, const Value& right, Budget& budget) {
   const auto right_number = to_number(right);
   if (left_number && right_number) return compare_numbers(*left_number, *right_number) == 0;
   if (left.sequence() != nullptr && right.sequence() != nullptr) {
-    if (!left.sequence()->can_index()) return left.is_same(right);
+    if (!left.sequence()->is_indexable()) return left.is_same(right);
     return has_equal_items(*left.sequence(), *right.sequence(), budget);
   }
   if (left.dict() != nullptr && right.dict() != nullptr) return has_equal_entries(*left.dict(), *right.dict(), budget);
@@ -221,9 +221,9 @@ bool compare(Comparison comparison, const Value& left, const Value& right, Budge
     case Comparison::kGreaterOrEqual:
       return is_less_or_equal(right, left);
     case Comparison::kIn:
-      return contains(right, left, budget);
+      return contains_element(right, left, budget);
     case Comparison::kNotIn:
-      return !contains(right, left, budget);
+      return !contains_element(right, left, budget);
   }
   return false;
 }
@@ -236,12 +236,12 @@ size_t get_length(const Value& value) {
   throw evaluation_error("a value of type {} has no length", value.type_name());
 }
 
-bool can_iterate(const Value& value) {
+bool is_iterable(const Value& value) {
   return value.is_undefined() || value.text() != nullptr || value.sequence() != nullptr || value.dict() != nullptr;
 }
 
 std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget) {
-  if (!can_iterate(value)) throw evaluation_error("a value of type {} is not iterable", value.type_name());
+  if (!is_iterable(value)) throw evaluation_error("a value of type {} is not iterable", value.type_name());
   if (value.sequence() != nullptr) {
     const Sequence& sequence = *value.sequence();
     if (!sequence.is_exhausted) {  // otherwise a generator without further items

@@ -20,7 +20,7 @@ enum class Comparison { kEqual, kUnequal, kLess, kLessOrEqual, kGreater, kGreate
 bool is_true(const Value& value);
 
 /// Returns `left op right`. `%` with a text on the left is Python's string formatting.
-Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget& budget);
+Value apply_binary_operator(BinaryOperator op, const Value& left, const Value& right, Budget& budget);
 
 /// Returns -value.
 Value negate(const Value& value);
@@ -37,7 +37,7 @@ bool is_less(const Value& left, const Value& right, Budget& budget);
 size_t get_length(const Value& value);
 
 /// Returns whether iter(value) works. Undefined values iterate over nothing, as in Jinja2.
-bool can_iterate(const Value& value);
+bool is_iterable(const Value& value);
 
 /// Returns the items of iter(value): the items of a sequence, the characters of a text, the keys of
 /// a dict. Exhausts a generator, so a second call for it gives an empty list.

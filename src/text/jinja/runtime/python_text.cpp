@@ -21,14 +21,14 @@ void append_text_repr(TrackedText& out, const TrackedText& text) {
   out.append(std::string_view(&quote, 1));
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end;) {
-      const Utf8Character utf8 = read_utf8(bytes, pos);
-      const char32_t character = utf8.code_point;
+      const Utf8Character utf8_character = read_utf8(bytes, pos);
+      const char32_t character = utf8_character.code_point;
       if (character == U'\\' || character == static_cast<char32_t>(quote)) {
         buffer.append(1, '\\').append(1, static_cast<char>(character));
       } else if (character == U'\n' || character == U'\r' || character == U'\t') {
         buffer += character == U'\n' ? "\\n" : character == U'\r' ? "\\r" : "\\t";
       } else if (is_printable(character)) {
-        buffer.append(bytes.substr(pos, utf8.num_bytes));
+        buffer.append(bytes.substr(pos, utf8_character.num_bytes));
       } else if (character < 0x100) {
         buffer += fmt::format("\\x{:02x}", static_cast<uint32_t>(character));
       } else if (character < 0x10000) {
@@ -36,7 +36,7 @@ void append_text_repr(TrackedText& out, const TrackedText& text) {
       } else {
         buffer += fmt::format("\\U{:08x}", static_cast<uint32_t>(character));
       }
-      pos += utf8.num_bytes;
+      pos += utf8_character.num_bytes;
     }
   });
   out.append(std::string_view(&quote, 1));
@@ -75,8 +75,8 @@ void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_asc
   out.append("\"");
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end;) {
-      const Utf8Character utf8 = read_utf8(bytes, pos);
-      auto character = static_cast<uint32_t>(utf8.code_point);
+      const Utf8Character utf8_character = read_utf8(bytes, pos);
+      auto character = static_cast<uint32_t>(utf8_character.code_point);
       constexpr std::string_view kEscapedCharacters = "\"\\\n\r\t\b\f";
       const size_t escape_index =
           character < 0x80 ? kEscapedCharacters.find(static_cast<char>(character)) : std::string_view::npos;
@@ -88,9 +88,9 @@ void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_asc
         character -= 0x10000;  // a surrogate pair
         buffer += fmt::format("\\u{:04x}\\u{:04x}", 0xD800U + (character >> 10U), 0xDC00U + (character & 0x3FFU));
       } else {
-        buffer.append(bytes.substr(pos, utf8.num_bytes));
+        buffer.append(bytes.substr(pos, utf8_character.num_bytes));
       }
-      pos += utf8.num_bytes;
+      pos += utf8_character.num_bytes;
     }
   });
   out.append("\"");
@@ -101,10 +101,10 @@ class JsonWriter {
  public:
   JsonWriter(TrackedText& out, const JsonStyle& style, Budget& budget) : out_(out), style_(style), budget_(budget) {}
 
-  /// Appends `value`. `level` is the number of enclosing containers, for the indentation.
-  void write(const Value& value, size_t level) {
+  /// Appends `value`. `depth` is the number of enclosing containers, for the indentation.
+  void write_value(const Value& value, size_t depth) {
     budget_.charge_steps();
-    Budget::check_size(out_.size());
+    Budget::check_value_size(out_.size());
     if (value.text() != nullptr) return append_json_text(out_, value.text()->content, style_.ensure_ascii);
     if (value.is_none()) return out_.append("null");
     if (value.boolean() != nullptr) return out_.append(*value.boolean() ? "true" : "false");
@@ -112,8 +112,8 @@ class JsonWriter {
     if (value.float_value() != nullptr) return write_float(*value.float_value());
     const bool is_list = value.sequence() != nullptr && (value.sequence()->type == Sequence::Type::kList ||
                                                          value.sequence()->type == Sequence::Type::kTuple);
-    if (is_list) return write_list(value.sequence()->items, level);
-    if (value.dict() != nullptr) return write_dict(*value.dict(), level);
+    if (is_list) return write_list(value.sequence()->items, depth);
+    if (value.dict() != nullptr) return write_dict(*value.dict(), depth);
     throw evaluation_error("a value of type {} is not JSON serializable", value.type_name());
   }
 
@@ -123,29 +123,29 @@ class JsonWriter {
     out_.append(std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
   }
 
-  void start_item(bool first, size_t level) {
-    if (!first) out_.append(style_.item_separator);
-    start_line(level);
+  void start_item(bool is_first, size_t depth) {
+    if (!is_first) out_.append(style_.item_separator);
+    start_line(depth);
   }
 
-  void start_line(size_t level) {
+  void start_line(size_t depth) {
     if (!style_.indent) return;
-    Budget::check_size(style_.indent->size() * level);
+    Budget::check_value_size(style_.indent->size() * depth);
     out_.append("\n");
-    for (size_t i = 0; i < level; ++i) out_.append(*style_.indent);
+    for (size_t i = 0; i < depth; ++i) out_.append(*style_.indent);
   }
 
-  void write_list(const std::vector<Value>& items, size_t level) {
+  void write_list(const std::vector<Value>& items, size_t depth) {
     out_.append("[");
     for (size_t i = 0; i < items.size(); ++i) {
-      start_item(i == 0, level + 1);
-      write(items[i], level + 1);
+      start_item(i == 0, depth + 1);
+      write_value(items[i], depth + 1);
     }
-    if (!items.empty()) start_line(level);
+    if (!items.empty()) start_line(depth);
     out_.append("]");
   }
 
-  void write_dict(const Dict& dict, size_t level) {
+  void write_dict(const Dict& dict, size_t depth) {
     std::vector<const std::pair<Value, Value>*> entries;
     entries.reserve(dict.entries.size());
     for (const auto& entry : dict.entries) entries.push_back(&entry);
@@ -156,19 +156,19 @@ class JsonWriter {
     }
     out_.append("{");
     for (size_t i = 0; i < entries.size(); ++i) {
-      start_item(i == 0, level + 1);
+      start_item(i == 0, depth + 1);
       write_key(entries[i]->first);
       out_.append(style_.key_separator);
-      write(entries[i]->second, level + 1);
+      write_value(entries[i]->second, depth + 1);
     }
-    if (!entries.empty()) start_line(level);
+    if (!entries.empty()) start_line(depth);
     out_.append("}");
   }
 
   void write_key(const Value& key) {
-    if (key.text() != nullptr) return write(key, 0);
+    if (key.text() != nullptr) return write_value(key, 0);
     out_.append("\"");
-    write(key, 0);
+    write_value(key, 0);
     out_.append("\"");
   }
 
@@ -199,12 +199,12 @@ std::string format_float_repr(double value) {
   // below 1e-4 and from 1e16; to_chars has a different rule.
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
-  const std::string_view scientific(buffer, static_cast<size_t>(end - buffer));
+  const std::string_view scientific_text(buffer, static_cast<size_t>(end - buffer));
   int exponent = 0;
-  const size_t exponent_pos = scientific.find('e');
-  const char* digits = buffer + exponent_pos + (scientific[exponent_pos + 1] == '+' ? 2 : 1);
-  std::from_chars(digits, end, exponent);
-  if (exponent < -4 || exponent >= 16) return std::string(scientific);
+  const size_t exponent_pos = scientific_text.find('e');
+  const char* exponent_digits = buffer + exponent_pos + (scientific_text[exponent_pos + 1] == '+' ? 2 : 1);
+  std::from_chars(exponent_digits, end, exponent);
+  if (exponent < -4 || exponent >= 16) return std::string(scientific_text);
   const auto fixed_end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed).ptr;
   std::string fixed_text(buffer, fixed_end);
   if (fixed_text.find('.') == std::string::npos) fixed_text += ".0";
@@ -215,7 +215,7 @@ void append_str(TrackedText& out, const Value& value, Budget& budget) {
   if (value.is_undefined()) return;
   if (value.text() != nullptr) {
     budget.charge_allocation(value.text()->view().size());
-    Budget::check_size(out.size() + value.text()->view().size());
+    Budget::check_value_size(out.size() + value.text()->view().size());
     return out.append(value.text()->content);
   }
   append_repr(out, value, budget);
@@ -223,7 +223,7 @@ void append_str(TrackedText& out, const Value& value, Budget& budget) {
 
 void append_repr(TrackedText& out, const Value& value, Budget& budget) {
   budget.charge_steps();
-  Budget::check_size(out.size());
+  Budget::check_value_size(out.size());
   if (value.is_undefined()) return out.append("Undefined");
   if (value.is_none()) return out.append("None");
   if (value.boolean() != nullptr) return out.append(*value.boolean() ? "True" : "False");
@@ -236,9 +236,9 @@ void append_repr(TrackedText& out, const Value& value, Budget& budget) {
   if (value.sequence() != nullptr) return append_sequence_repr(out, *value.sequence(), budget);
   if (value.dict() == nullptr) throw evaluation_error("a value of type {} cannot be printed", value.type_name());
   out.append("{");
-  bool first = true;
+  bool is_first = true;
   for (const auto& [key, item] : value.dict()->entries) {
-    if (!std::exchange(first, false)) out.append(", ");
+    if (!std::exchange(is_first, false)) out.append(", ");
     append_repr(out, key, budget);
     out.append(": ");
     append_repr(out, item, budget);
@@ -255,7 +255,7 @@ TrackedText to_str(const Value& value, Budget& budget) {
 }
 
 void append_json(TrackedText& out, const Value& value, const JsonStyle& style, Budget& budget) {
-  JsonWriter(out, style, budget).write(value, 0);
+  JsonWriter(out, style, budget).write_value(value, 0);
   budget.charge_allocation(out.size());
 }
 
@@ -266,26 +266,26 @@ std::string unescape_literal(std::string_view literal) {
       text += literal[pos++];
       continue;
     }
-    const char letter = literal[pos + 1];
+    const char escape_letter = literal[pos + 1];
     pos += 2;
     constexpr std::string_view kEscapeLetters = "\\'\"abfnrtv";
     constexpr std::string_view kUnescapedCharacters = "\\'\"\a\b\f\n\r\t\v";
-    const size_t escape_index = kEscapeLetters.find(letter);
+    const size_t escape_index = kEscapeLetters.find(escape_letter);
     if (escape_index != std::string_view::npos) {
       text += kUnescapedCharacters[escape_index];
-    } else if (letter == 'x' || letter == 'u' || letter == 'U') {
-      const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : 8;
-      append_utf8(text, parse_code_point(literal.substr(pos, digits), digits, 16));
-      pos += digits;
-    } else if (letter >= '0' && letter <= '7') {
+    } else if (escape_letter == 'x' || escape_letter == 'u' || escape_letter == 'U') {
+      const size_t num_digits = escape_letter == 'x' ? 2 : escape_letter == 'u' ? 4 : 8;
+      append_utf8(text, parse_code_point(literal.substr(pos, num_digits), num_digits, 16));
+      pos += num_digits;
+    } else if (escape_letter >= '0' && escape_letter <= '7') {
       size_t end = pos;
       while (end < literal.size() && end < pos + 2 && literal[end] >= '0' && literal[end] <= '7') ++end;
       append_utf8(text, parse_code_point(literal.substr(pos - 1, end - pos + 1), end - pos + 1, 8));
       pos = end;
-    } else if (letter == 'N') {
+    } else if (escape_letter == 'N') {
       throw evaluation_error("a string has the escape sequence \\N, which is not supported");
-    } else if (letter != '\n') {  // a backslash before a line break continues the line
-      text.append(1, '\\').append(1, letter);
+    } else if (escape_letter != '\n') {  // a backslash before a line break continues the line
+      text.append(1, '\\').append(1, escape_letter);
     }
   }
   return text;

@@ -14,28 +14,28 @@ namespace {
 
 /// Limit of width and precision, so that format_digits() can use a fixed buffer. Templates need a
 /// few characters.
-constexpr size_t kMaxWidth = 1000;
+constexpr size_t kMaxFormatWidth = 1000;
 
 /// A conversion specifier of the operator `%`.
-struct Conversion {
+struct ConversionSpecifier {
   std::string flags;
   size_t width = 0;
   std::optional<size_t> precision;
   char type = 0;
   /// Returns whether `flags` contains this flag.
-  bool has(char flag_char) const { return flags.find(flag_char) != std::string::npos; }
+  bool has_flag(char flag_char) const { return flags.find(flag_char) != std::string::npos; }
 };
 
 /// Returns a number with its sign and precision, but without padding to the width.
-std::string format_digits(const Conversion& conversion, const Value& value) {
+std::string format_digits(const ConversionSpecifier& conversion, const Value& value) {
   const auto number = to_number(value);
   if (!number) throw evaluation_error("%{} needs a number, not {}", conversion.type, value.type_name());
   std::string format = "%";
   for (const char flag_char : conversion.flags) {
     if (flag_char != '-' && flag_char != '0') format += flag_char;  // callers pad
   }
-  char buffer[1500];  // a double has up to 309 digits before the point and up to kMaxWidth after it
-  int printed = 0;
+  char buffer[1500];  // a double has up to 309 digits before the point and up to kMaxFormatWidth after it
+  int num_printed = 0;
   const auto precision = static_cast<int>(conversion.precision.value_or(6));
   switch (conversion.type) {
     case 'd':
@@ -50,7 +50,7 @@ std::string format_digits(const Conversion& conversion, const Value& value) {
         throw evaluation_error("%{} needs a 64-bit integer", conversion.type);
       }
       const int64_t integer = number->is_integer ? number->integer : static_cast<int64_t>(number->float_value);
-      if (conversion.has('#')) throw evaluation_error("the flag # is not supported in %{}", conversion.type);
+      if (conversion.has_flag('#')) throw evaluation_error("the flag # is not supported in %{}", conversion.type);
       const uint64_t magnitude = integer < 0 ? 0 - static_cast<uint64_t>(integer) : static_cast<uint64_t>(integer);
       std::string text = conversion.type == 'x'   ? fmt::format("{:x}", magnitude)
                          : conversion.type == 'X' ? fmt::format("{:X}", magnitude)
@@ -59,21 +59,21 @@ std::string format_digits(const Conversion& conversion, const Value& value) {
       if (conversion.precision && text.size() < *conversion.precision) {
         text.insert(0, *conversion.precision - text.size(), '0');
       }
-      const char* sign = integer < 0 ? "-" : conversion.has('+') ? "+" : conversion.has(' ') ? " " : "";
+      const char* sign = integer < 0 ? "-" : conversion.has_flag('+') ? "+" : conversion.has_flag(' ') ? " " : "";
       return sign + text;
     }
     default:
       format += ".*";
       format += conversion.type;
-      printed =
+      num_printed =
           std::snprintf(buffer, sizeof buffer, format.c_str(), precision, number->float_value);  // NOLINT(cert-err33-c)
-      return {buffer, buffer + std::clamp<int>(printed, 0, sizeof buffer - 1)};
+      return {buffer, buffer + std::clamp<int>(num_printed, 0, sizeof buffer - 1)};
   }
 }
 
-/// Returns a converted value. Pads it to the width only with zeros; format_percent() pads with
+/// Returns a converted value. Pads it to the width only with zeros; apply_percent_format() pads with
 /// spaces.
-TrackedText format_value(const Conversion& conversion, const Value& value, Budget& budget) {
+TrackedText format_value(const ConversionSpecifier& conversion, const Value& value, Budget& budget) {
   TrackedText out;
   switch (conversion.type) {
     case 's':
@@ -92,9 +92,9 @@ TrackedText format_value(const Conversion& conversion, const Value& value, Budge
         throw evaluation_error("%{} is not supported in a format", conversion.type);
       }
       std::string digits = format_digits(conversion, value);
-      if (conversion.has('0') && !conversion.has('-') && digits.size() < conversion.width) {
-        const size_t sign = digits.find_first_of("+- ") == 0 ? 1 : 0;
-        digits.insert(sign, conversion.width - digits.size(), '0');
+      if (conversion.has_flag('0') && !conversion.has_flag('-') && digits.size() < conversion.width) {
+        const size_t sign_length = digits.find_first_of("+- ") == 0 ? 1 : 0;
+        digits.insert(sign_length, conversion.width - digits.size(), '0');
       }
       return TrackedText(std::move(digits));
     }
@@ -123,10 +123,10 @@ class ConversionParser {
     return name;
   }
 
-  Conversion parse_conversion() {
-    Conversion result;
+  ConversionSpecifier parse_conversion() {
+    ConversionSpecifier result;
     while (std::string_view("-+ 0#").find(peek()) != std::string_view::npos) {
-      if (!result.has(peek())) result.flags += peek();
+      if (!result.has_flag(peek())) result.flags += peek();
       ++pos_;
     }
     result.width = parse_number();
@@ -149,8 +149,9 @@ class ConversionParser {
   size_t parse_number() {
     size_t value = 0;
     for (; peek() >= '0' && peek() <= '9'; ++pos_)
-      value = std::min(value * 10 + static_cast<size_t>(peek() - '0'), kMaxWidth + 1);
-    if (value > kMaxWidth) throw evaluation_error("a format string requests more than {} characters", kMaxWidth);
+      value = std::min(value * 10 + static_cast<size_t>(peek() - '0'), kMaxFormatWidth + 1);
+    if (value > kMaxFormatWidth)
+      throw evaluation_error("a format string requests more than {} characters", kMaxFormatWidth);
     return value;
   }
 
@@ -158,14 +159,15 @@ class ConversionParser {
   size_t pos_;
 };
 
-/// Returns the value of a replacement field of format(), such as {0.name[key]}: `path` is an
-/// argument name or index, then attributes and items. An empty name means argument `next_index`,
+/// Returns the value of a replacement field of format(), such as {0.name[key]}: `field_path` is an
+/// argument name or index, then attributes and items. An empty name means argument `next_argument_index`,
 /// which is then incremented.
-Value look_up_field(Context& context, std::string_view path, const Arguments& arguments, size_t& next_index) {
-  const size_t end = std::min(path.find_first_of(".["), path.size());
-  const std::string_view name = path.substr(0, end);
+Value look_up_field(RenderContext& context, std::string_view field_path, const Arguments& arguments,
+                    size_t& next_argument_index) {
+  const size_t end = std::min(field_path.find_first_of(".["), field_path.size());
+  const std::string_view name = field_path.substr(0, end);
   std::optional<Value> value;
-  const auto index = name.empty() ? static_cast<int64_t>(next_index++) : parse_int(name, 10);
+  const auto index = name.empty() ? static_cast<int64_t>(next_argument_index++) : parse_int(name, 10);
   if (index) {
     if (*index < 0 || static_cast<size_t>(*index) >= arguments.positional.size()) {
       throw evaluation_error("format() lacks the argument {}", *index);
@@ -176,29 +178,30 @@ Value look_up_field(Context& context, std::string_view path, const Arguments& ar
     if (!index && key == name) value = argument;
   }
   if (!value) throw evaluation_error("format() lacks the argument \"{}\"", name);
-  for (std::string_view remaining = path.substr(end); !remaining.empty();) {
+  for (std::string_view remaining = field_path.substr(end); !remaining.empty();) {
     const bool is_item = remaining[0] == '[';
     const size_t key_end = is_item ? remaining.find(']') : std::min(remaining.find_first_of(".[", 1), remaining.size());
-    if (key_end == std::string_view::npos || key_end < 2) throw evaluation_error("format() cannot parse {{{}}}", path);
+    if (key_end == std::string_view::npos || key_end < 2)
+      throw evaluation_error("format() cannot parse {{{}}}", field_path);
     const std::string_view key = remaining.substr(1, key_end - 1);
     const auto number = is_item ? parse_int(key, 10) : std::nullopt;
     value = is_item ? get_item(*value, number ? Value(*number) : Value::text(std::string(key)), context.budget)
                     : get_attribute(*value, key);
     remaining.remove_prefix(is_item ? key_end + 1 : key_end);
     if (!remaining.empty() && remaining[0] != '.' && remaining[0] != '[')
-      throw evaluation_error("format() cannot parse {{{}}}", path);
+      throw evaluation_error("format() cannot parse {{{}}}", field_path);
   }
   return *value;
 }
 
 }  // namespace
 
-Value format_percent(const Text& text, const Value& values, Budget& budget) {
+Value apply_percent_format(const Text& text, const Value& values, Budget& budget) {
   const std::string_view bytes = text.view();
   const bool is_tuple = values.sequence() != nullptr && values.sequence()->type == Sequence::Type::kTuple;
   const std::vector<Value> single_value = is_tuple ? std::vector<Value>{} : std::vector<Value>{values};
   const std::vector<Value>& format_values = is_tuple ? values.sequence()->items : single_value;
-  size_t num_used = 0;
+  size_t num_used_values = 0;
   bool uses_names = false;
   TrackedText out;
   for (size_t pos = 0; pos < bytes.size();) {
@@ -207,7 +210,7 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
     if (percent_pos == bytes.size()) break;
     ConversionParser parser(bytes, percent_pos + 1);
     const auto name = parser.parse_name();
-    const Conversion conversion = parser.parse_conversion();
+    const ConversionSpecifier conversion = parser.parse_conversion();
     pos = parser.position();
     if (conversion.type == '%') {
       out.append("%");
@@ -221,20 +224,20 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
       if (entry == nullptr) throw evaluation_error("the dict of a format string lacks \"{}\"", *name);
       value = *entry;
     } else {
-      if (num_used >= format_values.size()) throw evaluation_error("not enough arguments for a format string");
-      value = format_values[num_used++];
+      if (num_used_values >= format_values.size()) throw evaluation_error("not enough arguments for a format string");
+      value = format_values[num_used_values++];
     }
-    const TrackedText formatted = format_value(conversion, value, budget);
-    const size_t num_characters = Text(formatted).length;
+    const TrackedText formatted_value = format_value(conversion, value, budget);
+    const size_t num_characters = Text(formatted_value).length;
     const std::string padding(conversion.width > num_characters ? conversion.width - num_characters : 0, ' ');
-    if (!conversion.has('-')) out.append(padding);
-    out.append(formatted);
-    if (conversion.has('-')) out.append(padding);
-    Budget::check_size(out.size());
+    if (!conversion.has_flag('-')) out.append(padding);
+    out.append(formatted_value);
+    if (conversion.has_flag('-')) out.append(padding);
+    Budget::check_value_size(out.size());
   }
   // As in CPython's PyUnicode_Format(): unused values are an error unless `values` supports
   // subscripting, such as a dict or a list, because it then counts as a mapping.
-  if (num_used < format_values.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
+  if (num_used_values < format_values.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
       !(values.sequence() != nullptr && !is_tuple)) {
     throw evaluation_error("too many arguments for a format string");
   }
@@ -242,10 +245,10 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
   return Value::text(std::move(out));
 }
 
-Value format_braces(Context& context, const Text& text, const Arguments& arguments) {
+Value apply_brace_format(RenderContext& context, const Text& text, const Arguments& arguments) {
   const std::string_view bytes = text.view();
   TrackedText out;
-  size_t next_index = 0;
+  size_t next_argument_index = 0;
   bool has_numbered_fields = false;
   for (size_t pos = 0; pos < bytes.size();) {
     const size_t brace_pos = std::min(bytes.find_first_of("{}", pos), bytes.size());
@@ -259,21 +262,21 @@ Value format_braces(Context& context, const Text& text, const Arguments& argumen
     const size_t end = bytes.find('}', brace_pos);
     if (bytes[brace_pos] == '}' || end == std::string_view::npos)
       throw evaluation_error("a format string has a single brace");
-    std::string_view path = bytes.substr(brace_pos + 1, end - brace_pos - 1);
-    if (path.find_first_of(":{") != std::string_view::npos) {
-      throw evaluation_error("format(): specifications ({{{}}}) are not supported", path);
+    std::string_view field_path = bytes.substr(brace_pos + 1, end - brace_pos - 1);
+    if (field_path.find_first_of(":{") != std::string_view::npos) {
+      throw evaluation_error("format(): specifications ({{{}}}) are not supported", field_path);
     }
     bool uses_repr = false;
     // Conversions !r and !s.
-    if (const size_t exclamation = path.find('!'); exclamation != std::string_view::npos) {
-      const std::string_view conversion = path.substr(exclamation + 1);
+    if (const size_t exclamation_pos = field_path.find('!'); exclamation_pos != std::string_view::npos) {
+      const std::string_view conversion = field_path.substr(exclamation_pos + 1);
       if (conversion != "r" && conversion != "s") throw evaluation_error("format(): !{} is not supported", conversion);
       uses_repr = conversion == "r";
-      path = path.substr(0, exclamation);
+      field_path = field_path.substr(0, exclamation_pos);
     }
-    const Value value = look_up_field(context, path, arguments, next_index);
-    has_numbered_fields = has_numbered_fields || (!path.empty() && path[0] >= '0' && path[0] <= '9');
-    if (has_numbered_fields && next_index > 0)
+    const Value value = look_up_field(context, field_path, arguments, next_argument_index);
+    has_numbered_fields = has_numbered_fields || (!field_path.empty() && field_path[0] >= '0' && field_path[0] <= '9');
+    if (has_numbered_fields && next_argument_index > 0)
       throw evaluation_error("format(): fields {{}} and {{0}} cannot be mixed");
     if (uses_repr) {
       append_repr(out, value, context.budget);

@@ -30,19 +30,19 @@ TrackedText convert_case(const TrackedText& text, AppendConverted append_convert
 
 }  // namespace
 
-TrackedText strip(const Text& text, const Text* characters, Side side) {
+TrackedText strip(const Text& text, const Text* characters, StripSide side) {
   const std::string_view bytes = text.view();
-  const auto is_stripped = [&](size_t pos) {
+  const auto should_strip = [&](size_t pos) {
     if (characters == nullptr) return is_python_space(read_utf8(bytes, pos).code_point);
     return characters->view().find(bytes.substr(pos, find_next_character(bytes, pos) - pos)) != std::string_view::npos;
   };
   size_t begin = 0;
   size_t end = bytes.size();
-  while (side != Side::kRight && begin < end && is_stripped(begin)) begin = find_next_character(bytes, begin);
-  while (side != Side::kLeft && end > begin) {
-    const size_t last = find_previous_character(bytes, end);
-    if (!is_stripped(last)) break;
-    end = last;
+  while (side != StripSide::kRight && begin < end && should_strip(begin)) begin = find_next_character(bytes, begin);
+  while (side != StripSide::kLeft && end > begin) {
+    const size_t last_pos = find_previous_character(bytes, end);
+    if (!should_strip(last_pos)) break;
+    end = last_pos;
   }
   return text.content.slice(begin, end);
 }
@@ -51,17 +51,17 @@ TrackedText replace(const Text& text, const Text& needle, const Text& replacemen
   const std::string_view bytes = text.view();
   budget.charge_allocation(bytes.size());
   TrackedText out;
-  const auto append_source = [&](size_t begin, size_t end) {
+  const auto append_source_range = [&](size_t begin, size_t end) {
     if (begin < end) out.append(text.content, begin, end);
   };
   size_t copied_end = 0;
   for (size_t pos = 0; count != 0; --count) {
-    pos = find_text(bytes, needle.view(), pos);
+    pos = find_substring(bytes, needle.view(), pos);
     if (pos == std::string_view::npos) break;
-    append_source(copied_end, pos);
+    append_source_range(copied_end, pos);
     out.append(replacement.content);
     budget.charge_steps();
-    Budget::check_size(out.size());
+    Budget::check_value_size(out.size());
     copied_end = pos + needle.view().size();
     pos = copied_end;
     if (needle.view().empty()) {
@@ -69,7 +69,7 @@ TrackedText replace(const Text& text, const Text& needle, const Text& replacemen
       pos = find_next_character(bytes, pos);
     }
   }
-  append_source(copied_end, bytes.size());
+  append_source_range(copied_end, bytes.size());
   out.inherit_origins(text.content);
   budget.charge_allocation(out.size());
   return out;
@@ -80,7 +80,7 @@ TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& i
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out.append(separator);
     out.append(items[i]);
-    Budget::check_size(out.size());
+    Budget::check_value_size(out.size());
   }
   budget.charge_allocation(out.size());
   return out;
@@ -93,10 +93,11 @@ std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends) {
     size_t end = begin;
     while (end < bytes.size() && !is_line_break(read_utf8(bytes, end).code_point))
       end = find_next_character(bytes, end);
-    size_t next = end;
-    if (end < bytes.size()) next = bytes.substr(end, 2) == "\r\n" ? end + 2 : find_next_character(bytes, end);
-    lines.push_back(text.slice(begin, keep_ends ? next : end));
-    begin = next;
+    size_t next_line_begin = end;
+    if (end < bytes.size())
+      next_line_begin = bytes.substr(end, 2) == "\r\n" ? end + 2 : find_next_character(bytes, end);
+    lines.push_back(text.slice(begin, keep_ends ? next_line_begin : end));
+    begin = next_line_begin;
   }
   return lines;
 }
@@ -107,9 +108,9 @@ TrackedText capitalize(const TrackedText& text) {
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       if (pos == 0) {
-        append_title(bytes, pos, buffer);
+        append_titlecase(bytes, pos, buffer);
       } else {
-        append_lower(bytes, pos, buffer);
+        append_lowercase(bytes, pos, buffer);
       }
     }
   });
@@ -122,12 +123,12 @@ TrackedText escape_html(const TrackedText& text) {
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (const char byte_char : bytes.substr(begin, end - begin)) {
       constexpr std::string_view kSpecialCharacters = "&<>'\"";
-      constexpr std::array kEntities = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+      constexpr std::array kHtmlEntities = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
       const size_t special_index = kSpecialCharacters.find(byte_char);
       if (special_index == std::string_view::npos) {
         buffer += byte_char;
       } else {
-        buffer += kEntities[special_index];
+        buffer += kHtmlEntities[special_index];
       }
     }
   });
@@ -137,14 +138,14 @@ TrackedText escape_html(const TrackedText& text) {
 TrackedText center(const Text& text, int64_t width, Budget& budget, std::string_view fill) {
   const auto length = static_cast<int64_t>(text.length);
   if (width <= length) return text.content;
-  Budget::check_size(static_cast<size_t>(width) * fill.size());
-  const int64_t num_missing = width - length;
+  Budget::check_value_size(static_cast<size_t>(width) * fill.size());
+  const int64_t num_fill = width - length;
   // The rule of CPython's str.center() for an odd number of fill characters.
-  const int64_t num_left = num_missing / 2 + (num_missing & width & 1);
+  const int64_t num_left_fill = num_fill / 2 + (num_fill & width & 1);
   TrackedText out;
-  for (int64_t i = 0; i < num_left; ++i) out.append(fill);
+  for (int64_t i = 0; i < num_left_fill; ++i) out.append(fill);
   out.append(text.content);
-  for (int64_t i = num_left; i < num_missing; ++i) out.append(fill);
+  for (int64_t i = num_left_fill; i < num_fill; ++i) out.append(fill);
   budget.charge_allocation(out.size());
   return out;
 }
@@ -170,9 +171,9 @@ std::vector<TrackedText> split_by_separator(const Text& text, std::string_view s
     }
     std::reverse(separator_positions.begin(), separator_positions.end());
   } else {
-    for (size_t pos = find_text(bytes, separator, 0);
+    for (size_t pos = find_substring(bytes, separator, 0);
          pos != std::string_view::npos && static_cast<int64_t>(separator_positions.size()) < max_splits;
-         pos = find_text(bytes, separator, pos + separator.size())) {
+         pos = find_substring(bytes, separator, pos + separator.size())) {
       separator_positions.push_back(pos);
     }
   }
@@ -223,26 +224,26 @@ std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits)
 }
 
 TrackedText to_upper(const TrackedText& text) {
-  return convert_case(text, append_upper);
+  return convert_case(text, append_uppercase);
 }
 
 TrackedText to_lower(const TrackedText& text) {
-  return convert_case(text, append_lower);
+  return convert_case(text, append_lowercase);
 }
 
 TrackedText to_title_case(const TrackedText& text) {
   const std::string_view bytes = text.bytes();
   TrackedText out;
-  bool in_word = false;
+  bool is_in_word = false;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       const char32_t character = read_utf8(bytes, pos).code_point;
-      if (in_word) {
-        append_lower(bytes, pos, buffer);
+      if (is_in_word) {
+        append_lowercase(bytes, pos, buffer);
       } else {
-        append_title(bytes, pos, buffer);
+        append_titlecase(bytes, pos, buffer);
       }
-      in_word = is_upper(character) || is_lower(character) || is_title(character);
+      is_in_word = is_uppercase(character) || is_lowercase(character) || is_titlecase(character);
     }
   });
   return out;
@@ -253,10 +254,10 @@ TrackedText swap_case(const TrackedText& text) {
   TrackedText out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
-      if (is_upper(read_utf8(bytes, pos).code_point)) {
-        append_lower(bytes, pos, buffer);
+      if (is_uppercase(read_utf8(bytes, pos).code_point)) {
+        append_lowercase(bytes, pos, buffer);
       } else {
-        append_upper(bytes, pos, buffer);
+        append_uppercase(bytes, pos, buffer);
       }
     }
   });

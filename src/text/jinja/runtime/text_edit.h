@@ -12,11 +12,11 @@ namespace vlmtrain::text::jinja {
 // the results. Functions with a parameter `budget` throw EvaluationError if it is exceeded.
 
 /// The side of a text from which strip() removes characters.
-enum class Side { kBoth, kLeft, kRight };
+enum class StripSide { kBoth, kLeft, kRight };
 
 /// Returns `text` without characters at its ends that occur in `characters`, as str.strip(). Null
 /// means white space.
-TrackedText strip(const Text& text, const Text* characters, Side side);
+TrackedText strip(const Text& text, const Text* characters, StripSide side);
 
 /// Returns `text` with the first `count` occurrences of `needle` replaced, as str.replace(). A
 /// negative `count` means all. An empty needle matches before each character and at the end.

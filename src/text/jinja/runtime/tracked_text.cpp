@@ -26,8 +26,8 @@ void TrackedText::add_span(OriginSpan origin_span) {
 }
 
 void TrackedText::mark_generated() {
-  generated_.clear();
-  if (!empty()) generated_.push_back({0, size()});
+  generated_spans_.clear();
+  if (!empty()) generated_spans_.push_back({0, size()});
 }
 
 TrackedText TrackedText::slice(size_t begin, size_t end) const {
@@ -48,10 +48,10 @@ void TrackedText::append(const TrackedText& other, size_t begin, size_t end) {
     if (span_begin == span_end && !origin_span->empty() && begin < end) continue;
     add_span({offset + span_begin - begin, offset + span_end - begin, origin_span->origin});
   }
-  for (const GeneratedSpan& generated_span : other.generated_) {
+  for (const GeneratedSpan& generated_span : other.generated_spans_) {
     const size_t span_begin = std::max(generated_span.begin, begin);
     const size_t span_end = std::min(generated_span.end, end);
-    if (span_begin < span_end) generated_.push_back({offset + span_begin - begin, offset + span_end - begin});
+    if (span_begin < span_end) generated_spans_.push_back({offset + span_begin - begin, offset + span_end - begin});
   }
 }
 

@@ -41,7 +41,7 @@ class TrackedText {
   const std::string& bytes() const { return bytes_; }
   std::span<const OriginSpan> origin_spans() const { return origin_spans_; }
   /// Returns the output of `generation` blocks, in order and without overlap. No span is empty.
-  std::span<const GeneratedSpan> generated() const { return generated_; }
+  std::span<const GeneratedSpan> generated_spans() const { return generated_spans_; }
   /// Marks the whole text as output of a `generation` block.
   void mark_generated();
   size_t size() const { return bytes_.size(); }
@@ -52,7 +52,7 @@ class TrackedText {
   TrackedText slice(size_t begin, size_t end) const;
 
   /// Appends UTF-8 text without origin.
-  void append(std::string_view plain) { bytes_ += plain; }
+  void append(std::string_view plain_text) { bytes_ += plain_text; }
   /// Appends `other`, or bytes [begin, end) of it, with their origins.
   void append(const TrackedText& other) { append(other, 0, other.size()); }
   void append(const TrackedText& other, size_t begin, size_t end);
@@ -83,7 +83,7 @@ class TrackedText {
 
   std::string bytes_;
   std::vector<OriginSpan> origin_spans_;
-  std::vector<GeneratedSpan> generated_;
+  std::vector<GeneratedSpan> generated_spans_;
 };
 
 }  // namespace vlmtrain::text::jinja

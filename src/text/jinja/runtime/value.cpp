@@ -17,26 +17,26 @@ bool is_same_key(const Value& left_key, const Value& right_key) {
   if (left_key.text() != nullptr && right_key.text() != nullptr)
     return left_key.text()->view() == right_key.text()->view();
   if (left_key.is_none() || right_key.is_none()) return left_key.is_none() && right_key.is_none();
-  const auto to_long_double = [](const Value& value, long double& out) {
+  const auto try_to_long_double = [](const Value& value, long double& out) {
     int64_t integer = 0;
-    if (value.to_integer(integer)) out = static_cast<long double>(integer);
+    if (value.try_to_integer(integer)) out = static_cast<long double>(integer);
     if (value.float_value() != nullptr) out = *value.float_value();
-    return value.to_integer(integer) || value.float_value() != nullptr;
+    return value.try_to_integer(integer) || value.float_value() != nullptr;
   };
   long double left = 0;
   long double right = 0;
-  return to_long_double(left_key, left) && to_long_double(right_key, right) && left == right;
+  return try_to_long_double(left_key, left) && try_to_long_double(right_key, right) && left == right;
 }
 
 /// Returns whether a value of this type can be a key of a dict.
 bool is_valid_key(const Value& value) {
   int64_t integer = 0;
-  return value.text() != nullptr || value.is_none() || value.to_integer(integer) || value.float_value() != nullptr;
+  return value.text() != nullptr || value.is_none() || value.try_to_integer(integer) || value.float_value() != nullptr;
 }
 
 }  // namespace
 
-int get_container_depth(int depth) {
+int compute_container_depth(int depth) {
   if (depth >= kMaxValueDepth) throw evaluation_error("values are nested more than {} deep", kMaxValueDepth);
   return depth + 1;
 }
@@ -49,7 +49,7 @@ Text::Text(TrackedText text, bool escaped) : content(std::move(text)), is_escape
 }
 
 Value Value::undefined(std::string message) {
-  return Value(Data(Undefined{std::make_shared<const std::string>(std::move(message))}));
+  return Value(Variant(Undefined{std::make_shared<const std::string>(std::move(message))}));
 }
 
 Value Value::text(std::string bytes) {
@@ -111,14 +111,14 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
   }
 }
 
-bool Value::to_integer(int64_t& out) const {
+bool Value::try_to_integer(int64_t& out) const {
   if (integer() != nullptr) out = *integer();
   if (boolean() != nullptr) out = *boolean() ? 1 : 0;
   return integer() != nullptr || boolean() != nullptr;
 }
 
 std::string Value::get_undefined_message() const {
-  const auto& message = std::get<Undefined>(data_).message;
+  const auto& message = std::get<Undefined>(variant_).message;
   return message ? *message : "a value is undefined";
 }
 
@@ -138,7 +138,7 @@ std::string_view Value::type_name() const {
     std::string_view operator()(const std::shared_ptr<const Dict>& /*value*/) const { return "dict"; }
     std::string_view operator()(const std::shared_ptr<Object>& value) const { return value->type_name(); }
   };
-  return std::visit(TypeNameVisitor{}, data_);
+  return std::visit(TypeNameVisitor{}, variant_);
 }
 
 int Value::depth() const {
@@ -148,7 +148,7 @@ int Value::depth() const {
 }
 
 bool Value::is_same(const Value& other) const {
-  if (data_.index() != other.data_.index()) return false;
+  if (variant_.index() != other.variant_.index()) return false;
   if (boolean() != nullptr) return *boolean() == *other.boolean();
   if (integer() != nullptr) return *integer() == *other.integer();
   if (float_value() != nullptr) return *float_value() == *other.float_value();
@@ -162,13 +162,13 @@ Sequence::Sequence(Type sequence_type, std::vector<Value> sequence_items)
     : type(sequence_type), items(std::move(sequence_items)) {
   int max_depth = 0;
   for (const Value& item : items) max_depth = std::max(max_depth, item.depth());
-  depth = get_container_depth(max_depth);
+  depth = compute_container_depth(max_depth);
 }
 
 Dict::Dict(std::vector<std::pair<Value, Value>> dict_entries) : entries(std::move(dict_entries)) {
   int max_depth = 0;
   for (const auto& [key, value] : entries) max_depth = std::max(max_depth, value.depth());
-  depth = get_container_depth(max_depth);
+  depth = compute_container_depth(max_depth);
 }
 
 const Value* Dict::find(std::string_view key) const {

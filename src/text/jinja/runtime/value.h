@@ -49,15 +49,15 @@ class Value {
   static Value undefined() { return {}; }
   /// Returns an undefined value whose errors have the text `message`.
   static Value undefined(std::string message);
-  static Value none() { return Value(Data(None{})); }
-  explicit Value(std::same_as<bool> auto value) : data_(value) {}
-  explicit Value(double value) : data_(value) {}
+  static Value none() { return Value(Variant(None{})); }
+  explicit Value(std::same_as<bool> auto value) : variant_(value) {}
+  explicit Value(double value) : variant_(value) {}
   template <std::integral T>
-  requires(!std::same_as<T, bool>) explicit Value(T value) : data_(static_cast<int64_t>(value)) {}
-  explicit Value(std::shared_ptr<const Text> text) : data_(std::move(text)) {}
-  explicit Value(std::shared_ptr<const Sequence> sequence) : data_(std::move(sequence)) {}
-  explicit Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
-  explicit Value(std::shared_ptr<Object> object) : data_(std::move(object)) {}
+  requires(!std::same_as<T, bool>) explicit Value(T value) : variant_(static_cast<int64_t>(value)) {}
+  explicit Value(std::shared_ptr<const Text> text) : variant_(std::move(text)) {}
+  explicit Value(std::shared_ptr<const Sequence> sequence) : variant_(std::move(sequence)) {}
+  explicit Value(std::shared_ptr<const Dict> dict) : variant_(std::move(dict)) {}
+  explicit Value(std::shared_ptr<Object> object) : variant_(std::move(object)) {}
 
   /// Returns a text without origin. Invalid UTF-8 becomes U+FFFD.
   static Value text(std::string bytes);
@@ -76,23 +76,25 @@ class Value {
   /// beyond 64 bits.
   static Value from_json(const nlohmann::ordered_json& json);
 
-  bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
-  bool is_none() const { return std::holds_alternative<None>(data_); }
+  bool is_undefined() const { return std::holds_alternative<Undefined>(variant_); }
+  bool is_none() const { return std::holds_alternative<None>(variant_); }
   /// Each returns the value if it has exactly this type, else null. Valid as long as this value.
-  const bool* boolean() const { return std::get_if<bool>(&data_); }
-  const int64_t* integer() const { return std::get_if<int64_t>(&data_); }
-  const double* float_value() const { return std::get_if<double>(&data_); }
+  const bool* boolean() const { return std::get_if<bool>(&variant_); }
+  const int64_t* integer() const { return std::get_if<int64_t>(&variant_); }
+  const double* float_value() const { return std::get_if<double>(&variant_); }
   const Text* text() const { return get_shared<Text>(); }
   const Sequence* sequence() const { return get_shared<Sequence>(); }
   const Dict* dict() const { return get_shared<Dict>(); }
   Object* object() const {
-    const auto* object = std::get_if<std::shared_ptr<Object>>(&data_);
+    const auto* object = std::get_if<std::shared_ptr<Object>>(&variant_);
     return object != nullptr ? object->get() : nullptr;
   }
   /// REQUIRES that the value is a sequence.
-  std::shared_ptr<const Sequence> shared_sequence() const { return std::get<std::shared_ptr<const Sequence>>(data_); }
+  std::shared_ptr<const Sequence> shared_sequence() const {
+    return std::get<std::shared_ptr<const Sequence>>(variant_);
+  }
   /// Stores the value in `out` if it is an int or bool (0 or 1). Returns whether it is.
-  bool to_integer(int64_t& out) const;
+  bool try_to_integer(int64_t& out) const;
 
   /// Returns the message of errors about this value. REQUIRES is_undefined().
   std::string get_undefined_message() const;
@@ -104,21 +106,21 @@ class Value {
   bool is_same(const Value& other) const;
 
  private:
-  using Data = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
-                            std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Object>>;
-  explicit Value(Data data) : data_(std::move(data)) {}
+  using Variant = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
+                               std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Object>>;
+  explicit Value(Variant variant) : variant_(std::move(variant)) {}
   template <class T>
   const T* get_shared() const {
-    const auto* pointer = std::get_if<std::shared_ptr<const T>>(&data_);
+    const auto* pointer = std::get_if<std::shared_ptr<const T>>(&variant_);
     return pointer != nullptr ? pointer->get() : nullptr;
   }
 
-  Data data_;
+  Variant variant_;
 };
 
 /// Returns the depth of a container whose deepest value has the depth `depth`. Throws
 /// EvaluationError above kMaxValueDepth.
-int get_container_depth(int depth);
+int compute_container_depth(int depth);
 
 /// A list or another iterable that is neither a text nor a dict.
 struct Sequence {
@@ -130,7 +132,7 @@ struct Sequence {
   /// Returns whether len() works.
   bool has_length() const { return type != Type::kGenerator; }
   /// Returns whether items can be read by index.
-  bool can_index() const { return type == Type::kList || type == Type::kTuple || type == Type::kRange; }
+  bool is_indexable() const { return type == Type::kList || type == Type::kTuple || type == Type::kRange; }
 
   Type type;
   std::vector<Value> items;

@@ -9,7 +9,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Returns the value of a literal, or null for other expressions.
-const Value* find_literal(const Expression* expression) {
+const Value* find_literal_value(const Expression* expression) {
   const auto* literal = expression == nullptr ? nullptr : std::get_if<Literal>(&expression->node);
   return literal == nullptr ? nullptr : &literal->value;
 }
@@ -33,7 +33,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
     }
     case Token::Kind::kString: {
       std::string text = tokens_.next().value;
-      while (tokens_.is(Token::Kind::kString)) text += tokens_.next().value;
+      while (tokens_.is_kind(Token::Kind::kString)) text += tokens_.next().value;
       return make_node(line, Literal{Value::text(std::move(text))}, {});
     }
     case Token::Kind::kInteger:
@@ -49,7 +49,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
       if (tokens_.is_operator("{")) return parse_dict();
       [[fallthrough]];
     default:
-      tokens_.fail(fmt::format("expected an expression before {}", TokenStream::describe(tokens_.current())));
+      tokens_.fail(fmt::format("expected an expression before {}", TokenStream::describe_token(tokens_.current())));
   }
 }
 
@@ -66,8 +66,8 @@ ExpressionPtr ExpressionParser::parse_number() {
 }
 
 bool ExpressionParser::is_tuple_end(std::string_view end) const {
-  return tokens_.is(Token::Kind::kVariableEnd) || tokens_.is(Token::Kind::kBlockEnd) || tokens_.is_operator(")") ||
-         (!end.empty() && tokens_.is_name(end));
+  return tokens_.is_kind(Token::Kind::kVariableEnd) || tokens_.is_kind(Token::Kind::kBlockEnd) ||
+         tokens_.is_operator(")") || (!end.empty() && tokens_.is_name(end));
 }
 
 ExpressionPtr ExpressionParser::parse_tuple(bool allow_conditional, std::string_view end, bool is_parenthesized) {
@@ -84,9 +84,9 @@ ExpressionPtr ExpressionParser::parse_tuple(bool allow_conditional, std::string_
   }
   if (!is_tuple && !tuple.items.empty()) return std::move(tuple.items[0]);
   if (!is_tuple && !is_parenthesized) {
-    tokens_.fail(fmt::format("expected an expression before {}", TokenStream::describe(tokens_.current())));
+    tokens_.fail(fmt::format("expected an expression before {}", TokenStream::describe_token(tokens_.current())));
   }
-  return make_list(line, std::move(tuple));
+  return make_list_node(line, std::move(tuple));
 }
 
 ExpressionPtr ExpressionParser::parse_list() {
@@ -98,13 +98,13 @@ ExpressionPtr ExpressionParser::parse_list() {
     list.items.push_back(parse());
   }
   tokens_.expect_operator("]");
-  return make_list(line, std::move(list));
+  return make_list_node(line, std::move(list));
 }
 
 ExpressionPtr ExpressionParser::parse_dict() {
   const int line = tokens_.next().line;
   DictLiteral dict;
-  const Expression* tallest = nullptr;
+  const Expression* tallest_child = nullptr;
   while (!tokens_.is_operator("}")) {
     if (!dict.entries.empty()) tokens_.expect_operator(",");
     if (tokens_.is_operator("}")) break;
@@ -112,12 +112,12 @@ ExpressionPtr ExpressionParser::parse_dict() {
     tokens_.expect_operator(":");
     ExpressionPtr value = parse();
     for (const Expression* child : {key.get(), value.get()}) {
-      if (child->height > get_height(tallest)) tallest = child;
+      if (child->height > get_height(tallest_child)) tallest_child = child;
     }
     dict.entries.emplace_back(std::move(key), std::move(value));
   }
   tokens_.expect_operator("}");
-  return make_node(line, std::move(dict), {tallest});
+  return make_node(line, std::move(dict), {tallest_child});
 }
 
 ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr operand) {
@@ -152,7 +152,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
   const Expression* object = operand.get();
   if (token.value == ".") {
     // `a.0` is `a[0]`.
-    if (tokens_.is(Token::Kind::kInteger)) {
+    if (tokens_.is_kind(Token::Kind::kInteger)) {
       ExpressionPtr key = parse_number();
       const Expression* key_expression = key.get();
       return make_node(token.line, ItemAccess{std::move(operand), std::move(key)}, {object, key_expression});
@@ -182,30 +182,30 @@ CallArguments ExpressionParser::parse_arguments() {
   const int line = tokens_.line();
   tokens_.expect_operator("(");
   CallArguments arguments;
-  const auto require_order = [&](bool is_in_order) {
+  const auto require_argument_order = [&](bool is_in_order) {
     if (!is_in_order)
       tokens_.fail_on_line(line, "the arguments of a call must be in the order: positional, keyword, *args, **kwargs");
   };
-  for (bool first = true; !tokens_.is_operator(")"); first = false) {
-    if (!first) {
+  for (bool is_first = true; !tokens_.is_operator(")"); is_first = false) {
+    if (!is_first) {
       tokens_.expect_operator(",");
       if (tokens_.is_operator(")")) break;
     }
-    const bool is_keyword = tokens_.is(Token::Kind::kName) && tokens_.peek_next().kind == Token::Kind::kOperator &&
+    const bool is_keyword = tokens_.is_kind(Token::Kind::kName) && tokens_.peek_next().kind == Token::Kind::kOperator &&
                             tokens_.peek_next().value == "=";
     if (tokens_.skip_operator("*")) {
-      require_order(!arguments.star_args && !arguments.star_kwargs);
+      require_argument_order(!arguments.star_args && !arguments.star_kwargs);
       arguments.star_args = parse();
     } else if (tokens_.skip_operator("**")) {
-      require_order(!arguments.star_kwargs);
+      require_argument_order(!arguments.star_kwargs);
       arguments.star_kwargs = parse();
     } else if (is_keyword) {
-      require_order(!arguments.star_kwargs);
+      require_argument_order(!arguments.star_kwargs);
       std::string name = tokens_.next().value;
       tokens_.next();
       arguments.keyword.emplace_back(std::move(name), parse());
     } else {
-      require_order(!arguments.star_args && !arguments.star_kwargs && arguments.keyword.empty());
+      require_argument_order(!arguments.star_args && !arguments.star_kwargs && arguments.keyword.empty());
       arguments.positional.push_back(parse());
     }
   }
@@ -235,7 +235,7 @@ std::string ExpressionParser::parse_dotted_name(std::string_view description) {
 void ExpressionParser::check_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter,
                                            int line) {
   if (argument_index >= arguments.positional.size()) return;
-  const Value* name_literal = find_literal(arguments.positional[argument_index].get());
+  const Value* name_literal = find_literal_value(arguments.positional[argument_index].get());
   if (name_literal == nullptr || name_literal->text() == nullptr) return;
   const std::string_view name = name_literal->text()->view();
   const Builtin* builtin = is_filter ? find_filter(name) : find_test(name);
@@ -268,7 +268,7 @@ ExpressionPtr ExpressionParser::parse_filter_chain(bool starts_with_name) {
 ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
   const DepthGuard depth_guard(*this);
   const int line = tokens_.next().line;
-  const bool negated = tokens_.skip_name("not");
+  const bool is_negated = tokens_.skip_name("not");
   const std::string name = parse_dotted_name("a test name");
   const Builtin* test = find_test(name);
   if (test == nullptr) add_unknown_name(line, "test", name);
@@ -287,7 +287,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
   const int child_height = std::max(operand->height, get_height(arguments));
   ExpressionPtr result =
       make_parent_node(line, TestCall{test, name, std::move(operand), std::move(arguments)}, child_height);
-  if (!negated) return result;
+  if (!is_negated) return result;
   const Expression* inner = result.get();
   return make_node(line, UnaryExpression{UnaryOperator::kNot, std::move(result)}, {inner});
 }

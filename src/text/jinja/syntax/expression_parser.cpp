@@ -12,25 +12,25 @@ ExpressionParser::DepthGuard::DepthGuard(ExpressionParser& parser) : parser_(par
   }
 }
 
-ExpressionPtr ExpressionParser::make_list(int line, ListLiteral list) {
-  const auto tallest = std::max_element(list.items.begin(), list.items.end(), [](const auto& left, const auto& right) {
-    return left->height < right->height;
-  });
-  const Expression* tallest_item = tallest == list.items.end() ? nullptr : tallest->get();
+ExpressionPtr ExpressionParser::make_list_node(int line, ListLiteral list) {
+  const auto tallest_child =
+      std::max_element(list.items.begin(), list.items.end(),
+                       [](const auto& left, const auto& right) { return left->height < right->height; });
+  const Expression* tallest_item = tallest_child == list.items.end() ? nullptr : tallest_child->get();
   return make_node(line, std::move(list), {tallest_item});
 }
 
 ExpressionPtr ExpressionParser::parse(bool allow_conditional) {
   const DepthGuard depth_guard(*this);
   int line = tokens_.line();
-  const size_t first_unknown = unknown_names_.size();
-  const size_t first_called = called_names_.size();
+  const size_t first_unknown_index = unknown_names_.size();
+  const size_t first_called_index = called_names_.size();
   ExpressionPtr value = parse_or();
   while (allow_conditional && tokens_.skip_name("if")) {
     ExpressionPtr condition = parse_or();
     ExpressionPtr else_value = tokens_.skip_name("else") ? parse() : nullptr;
     const std::initializer_list<const Expression*> children = {value.get(), condition.get(), else_value.get()};
-    mark_guarded(first_unknown, first_called);
+    mark_names_guarded(first_unknown_index, first_called_index);
     value =
         make_node(line, ConditionalExpression{std::move(condition), std::move(value), std::move(else_value)}, children);
     line = tokens_.line();
@@ -80,31 +80,32 @@ ExpressionPtr ExpressionParser::parse_comparison() {
        {">", Comparison::kGreater},
        {">=", Comparison::kGreaterOrEqual}}};
   const int line = tokens_.line();
-  ComparisonChain chain{parse_sum(), {}};
-  const Expression* tallest = chain.first_operand.get();
-  const auto add = [&](Comparison comparison) {
-    chain.comparisons.emplace_back(comparison, parse_sum());
-    if (chain.comparisons.back().second->height > tallest->height) tallest = chain.comparisons.back().second.get();
+  ComparisonChain comparison_chain{parse_sum(), {}};
+  const Expression* tallest_child = comparison_chain.first_operand.get();
+  const auto add_comparison = [&](Comparison comparison) {
+    comparison_chain.comparisons.emplace_back(comparison, parse_sum());
+    if (comparison_chain.comparisons.back().second->height > tallest_child->height)
+      tallest_child = comparison_chain.comparisons.back().second.get();
   };
   while (true) {
     const auto symbol = std::find_if(kOperatorSymbols.begin(), kOperatorSymbols.end(),
                                      [&](const auto& entry) { return tokens_.is_operator(entry.first); });
     if (symbol != kOperatorSymbols.end()) {
       tokens_.next();
-      add(symbol->second);
+      add_comparison(symbol->second);
     } else if (tokens_.skip_name("in")) {
-      add(Comparison::kIn);
+      add_comparison(Comparison::kIn);
     } else if (tokens_.is_name("not") && tokens_.peek_next().kind == Token::Kind::kName &&
                tokens_.peek_next().value == "in") {
       tokens_.next();
       tokens_.next();
-      add(Comparison::kNotIn);
+      add_comparison(Comparison::kNotIn);
     } else {
       break;
     }
   }
-  if (chain.comparisons.empty()) return std::move(chain.first_operand);
-  return make_node(line, std::move(chain), {tallest});
+  if (comparison_chain.comparisons.empty()) return std::move(comparison_chain.first_operand);
+  return make_node(line, std::move(comparison_chain), {tallest_child});
 }
 
 ExpressionPtr ExpressionParser::parse_sum() {
@@ -124,13 +125,14 @@ ExpressionPtr ExpressionParser::parse_concatenation() {
   const int line = tokens_.line();
   Concatenation concatenation;
   concatenation.elements.push_back(parse_product());
-  const Expression* tallest = concatenation.elements[0].get();
+  const Expression* tallest_child = concatenation.elements[0].get();
   while (tokens_.skip_operator("~")) {
     concatenation.elements.push_back(parse_product());
-    if (concatenation.elements.back()->height > tallest->height) tallest = concatenation.elements.back().get();
+    if (concatenation.elements.back()->height > tallest_child->height)
+      tallest_child = concatenation.elements.back().get();
   }
   if (concatenation.elements.size() == 1) return std::move(concatenation.elements[0]);
-  return make_node(line, std::move(concatenation), {tallest});
+  return make_node(line, std::move(concatenation), {tallest_child});
 }
 
 ExpressionPtr ExpressionParser::parse_product() {
@@ -181,8 +183,8 @@ ExpressionPtr ExpressionParser::parse_unary(bool allow_filters) {
   return allow_filters ? parse_filters(std::move(operand)) : std::move(operand);
 }
 
-Target ExpressionParser::parse_name_target() {
-  Target target;
+AssignmentTarget ExpressionParser::parse_name_target() {
+  AssignmentTarget target;
   const int line = tokens_.line();
   const std::string name = tokens_.expect_name("a name");
   for (const char* constant : {"true", "True", "false", "False", "none", "None"}) {
@@ -192,25 +194,25 @@ Target ExpressionParser::parse_name_target() {
   return target;
 }
 
-Target ExpressionParser::parse_single_target(bool allow_attributes) {
+AssignmentTarget ExpressionParser::parse_single_target(bool allow_attributes) {
   const DepthGuard depth_guard(*this);
   if (tokens_.skip_operator("(")) {
-    Target inner = parse_targets(false, {}, true);
+    AssignmentTarget inner = parse_targets(false, {}, true);
     tokens_.expect_operator(")");
     return inner;
   }
-  Target target = parse_name_target();
+  AssignmentTarget target = parse_name_target();
   if (allow_attributes && tokens_.skip_operator(".")) {
     target.attribute = tokens_.expect_name("an attribute name");
     name_accesses_.push_back({target.name, false, tokens_.line()});
   } else {
-    record_store(target.name);
+    record_assignment(target.name);
   }
   return target;
 }
 
-Target ExpressionParser::parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized) {
-  Target tuple_target;
+AssignmentTarget ExpressionParser::parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized) {
+  AssignmentTarget tuple_target;
   while (true) {
     if (!tuple_target.elements.empty()) tokens_.expect_operator(",");
     if (is_tuple_end(end)) break;
@@ -219,7 +221,7 @@ Target ExpressionParser::parse_targets(bool allow_attributes, std::string_view e
     tuple_target.is_tuple = true;
   }
   if (!tuple_target.is_tuple && !tuple_target.elements.empty()) {
-    Target single_target = std::move(tuple_target.elements[0]);
+    AssignmentTarget single_target = std::move(tuple_target.elements[0]);
     return single_target;
   }
   if (tuple_target.elements.empty() && !is_parenthesized) tokens_.fail("a name is missing");
@@ -227,7 +229,7 @@ Target ExpressionParser::parse_targets(bool allow_attributes, std::string_view e
   return tuple_target;
 }
 
-Target ExpressionParser::parse_target(bool allow_attributes, std::string_view end) {
+AssignmentTarget ExpressionParser::parse_target(bool allow_attributes, std::string_view end) {
   return parse_targets(allow_attributes, end, false);
 }
 
@@ -236,23 +238,23 @@ void ExpressionParser::add_unknown_name(int line, std::string_view kind, std::st
       {line, fmt::format("no {} named \"{}\"; docs/chat-templates.md lists the supported ones", kind, name), false});
 }
 
-void ExpressionParser::mark_guarded(size_t first_unknown, size_t first_called) {
-  for (size_t i = first_unknown; i < unknown_names_.size(); ++i) unknown_names_[i].is_guarded = true;
-  for (size_t i = first_called; i < called_names_.size(); ++i) called_names_[i].is_guarded = true;
+void ExpressionParser::mark_names_guarded(size_t first_unknown_index, size_t first_called_index) {
+  for (size_t i = first_unknown_index; i < unknown_names_.size(); ++i) unknown_names_[i].is_guarded = true;
+  for (size_t i = first_called_index; i < called_names_.size(); ++i) called_names_[i].is_guarded = true;
 }
 
-void ExpressionParser::check_names() const {
+void ExpressionParser::reject_unknown_names() const {
   std::vector<UnknownName> unknown_names = unknown_names_;
-  for (const CalledName& called : called_names_) {
-    const bool is_known = !tree_.functions[called.name].is_undefined() || called.name <= kKwargsName ||
-                          std::any_of(name_accesses_.begin(), name_accesses_.end(), [&](const NameAccess& access) {
-                            return access.is_store && access.name == called.name;
-                          });
+  for (const CalledName& called_name : called_names_) {
+    const bool is_known =
+        !tree_.global_functions[called_name.name].is_undefined() || called_name.name <= kKwargsNameIndex ||
+        std::any_of(name_accesses_.begin(), name_accesses_.end(),
+                    [&](const NameAccess& access) { return access.is_assignment && access.name == called_name.name; });
     if (is_known) continue;
-    unknown_names.push_back({called.line,
+    unknown_names.push_back({called_name.line,
                              fmt::format("no function named \"{}\"; docs/chat-templates.md lists the supported ones",
-                                         tree_.names[called.name]),
-                             called.is_guarded});
+                                         tree_.names[called_name.name]),
+                             called_name.is_guarded});
   }
   std::stable_sort(unknown_names.begin(), unknown_names.end(),
                    [](const UnknownName& left, const UnknownName& right) { return left.line < right.line; });

@@ -15,8 +15,8 @@ namespace vlmtrain::text::jinja {
 
 /// A read of a variable, or an assignment to it.
 struct NameAccess {
-  size_t name;    ///< index into SyntaxTree::names
-  bool is_store;  ///< whether this is an assignment
+  size_t name;         ///< index into SyntaxTree::names
+  bool is_assignment;  ///< whether this is an assignment
   int line;
 };
 
@@ -50,9 +50,9 @@ class ExpressionParser {
   ExpressionPtr parse_tuple(bool allow_conditional = true, std::string_view end = {}, bool is_parenthesized = false);
   /// Parses the left side of an assignment. `allow_attributes`: whether it may be an attribute of a
   /// namespace. `end`: see parse_tuple().
-  Target parse_target(bool allow_attributes, std::string_view end = {});
+  AssignmentTarget parse_target(bool allow_attributes, std::string_view end = {});
   /// Parses a single name on the left side of an assignment.
-  Target parse_name_target();
+  AssignmentTarget parse_name_target();
   /// Parses the filters of a block: `| a | b`, or `a | b` with `starts_with_name`. Returns null if
   /// there are no filters.
   ExpressionPtr parse_filter_chain(bool starts_with_name);
@@ -60,25 +60,27 @@ class ExpressionParser {
   /// Returns all accesses so far, in the order of the source.
   const std::vector<NameAccess>& name_accesses() const { return name_accesses_; }
   /// Records an assignment to `name` at the current line.
-  void record_store(size_t name) { name_accesses_.push_back({name, true, tokens_.line()}); }
+  void record_assignment(size_t name) { name_accesses_.push_back({name, true, tokens_.line()}); }
   /// Throws for the first unknown filter, test or function outside of the branches of an `if`.
   /// Unknown names inside a branch throw only when they are evaluated, as in Jinja2. Call it after
   /// the whole template is parsed.
-  void check_names() const;
+  void reject_unknown_names() const;
   /// A guard for the lifetime of an `if`. At its end, marks the names parsed since its construction
-  /// as guarded, see check_names().
+  /// as guarded, see reject_unknown_names().
   class IfGuard {
    public:
     explicit IfGuard(ExpressionParser& parser)
-        : parser_(parser), first_unknown_(parser.unknown_names_.size()), first_called_(parser.called_names_.size()) {}
+        : parser_(parser),
+          first_unknown_index_(parser.unknown_names_.size()),
+          first_called_index_(parser.called_names_.size()) {}
     IfGuard(const IfGuard&) = delete;
     IfGuard& operator=(const IfGuard&) = delete;
-    ~IfGuard() { parser_.mark_guarded(first_unknown_, first_called_); }
+    ~IfGuard() { parser_.mark_names_guarded(first_unknown_index_, first_called_index_); }
 
    private:
     ExpressionParser& parser_;
-    size_t first_unknown_;
-    size_t first_called_;
+    size_t first_unknown_index_;
+    size_t first_called_index_;
   };
 
   /// A guard that counts one level of nesting for its lifetime. Throws above kMaxTreeHeight.
@@ -100,7 +102,7 @@ class ExpressionParser {
   /// Creates a node whose tallest child has the height `child_height`. Throws above kMaxTreeHeight.
   template <class Node>
   ExpressionPtr make_parent_node(int line, Node node, int child_height);
-  ExpressionPtr make_list(int line, ListLiteral list);
+  ExpressionPtr make_list_node(int line, ListLiteral list);
 
   ExpressionPtr parse_or();
   ExpressionPtr parse_and();
@@ -124,30 +126,30 @@ class ExpressionParser {
   ExpressionPtr parse_filter(ExpressionPtr operand);
   ExpressionPtr parse_test(ExpressionPtr operand);
   CallArguments parse_arguments();
-  Target parse_single_target(bool allow_attributes);
-  Target parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized);
+  AssignmentTarget parse_single_target(bool allow_attributes);
+  AssignmentTarget parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized);
   /// Returns whether the current token ends a tuple.
   bool is_tuple_end(std::string_view end) const;
   std::string parse_dotted_name(std::string_view description);
   /// Checks that positional argument `argument_index`, if it is a string literal, is the name of a
   /// filter (`is_filter`) or test.
   void check_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter, int line);
-  /// Records an unknown filter or test for check_names(). `kind`: "filter" or "test".
+  /// Records an unknown filter or test for reject_unknown_names(). `kind`: "filter" or "test".
   void add_unknown_name(int line, std::string_view kind, std::string_view name);
   /// Marks the unknown and called names from these indices on as guarded.
-  void mark_guarded(size_t first_unknown, size_t first_called);
+  void mark_names_guarded(size_t first_unknown_index, size_t first_called_index);
 
   TokenStream& tokens_;
   SyntaxTree& tree_;
   int depth_ = 0;  // number of DepthGuards
   std::vector<NameAccess> name_accesses_;
-  /// An unknown filter, test or function, see check_names().
+  /// An unknown filter, test or function, see reject_unknown_names().
   struct UnknownName {
     int line;
     std::string message;
     bool is_guarded;
   };
-  /// A call of a name. Later statements may define the name, so check_names() decides whether it is
+  /// A call of a name. Later statements may define the name, so reject_unknown_names() decides whether it is
   /// unknown.
   struct CalledName {
     size_t name;

@@ -47,7 +47,7 @@ class Lexer {
   Lexer(std::string_view source, std::string_view source_name)
       : text_(normalize_newlines(source)), source_name_(source_name) {}
 
-  std::vector<Token> run() {
+  std::vector<Token> read_all_tokens() {
     if (const auto invalid = find_invalid_utf8(text_)) {
       pos_ = *invalid;
       fail("the template is not UTF-8");
@@ -63,20 +63,20 @@ class Lexer {
   /// Returns the line of the cursor. Counts each byte once, so that a long template takes linear
   /// time.
   int line() {
-    line_ +=
-        static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_end_),
-                                    text_.begin() + static_cast<std::ptrdiff_t>(std::max(pos_, counted_end_)), '\n'));
-    counted_end_ = std::max(pos_, counted_end_);
+    line_ += static_cast<int>(
+        std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_lines_end_),
+                   text_.begin() + static_cast<std::ptrdiff_t>(std::max(pos_, counted_lines_end_)), '\n'));
+    counted_lines_end_ = std::max(pos_, counted_lines_end_);
     return line_;
   }
 
   void add_token(Kind kind, std::string_view value) { tokens_.push_back({kind, std::string(value), line()}); }
 
-  bool matches(std::string_view expected) const {
+  bool matches_at_cursor(std::string_view expected) const {
     return std::string_view(text_).substr(pos_, expected.size()) == expected;
   }
   char peek(size_t offset = 0) const { return pos_ + offset < text_.size() ? text_[pos_ + offset] : '\0'; }
-  bool is_line_start() const { return pos_ == 0 || text_[pos_ - 1] == '\n'; }
+  bool is_at_line_start() const { return pos_ == 0 || text_[pos_ - 1] == '\n'; }
 
   void skip_space() {
     while (pos_ < text_.size() && is_python_space(read_utf8(text_, pos_).code_point))
@@ -85,14 +85,14 @@ class Lexer {
 
   /// Adds the text from the cursor up to the tag at `tag_begin`, without the white space that the
   /// sign - or lstrip_blocks removes. `sign`: the - or + after the beginning of the tag, or 0.
-  void add_data(size_t tag_begin, char sign, bool is_before_variable) {
+  void add_data_token(size_t tag_begin, char sign, bool is_before_variable) {
     std::string_view data = std::string_view(text_).substr(pos_, tag_begin - pos_);
     if (sign == '-') {
       data = strip_trailing_space(data);
     } else if (sign != '+' && !is_before_variable) {
       // lstrip_blocks: removes white space between the beginning of a line and a tag.
       const size_t line_begin = data.rfind('\n') == std::string_view::npos ? 0 : data.rfind('\n') + 1;
-      if ((line_begin > 0 || is_line_start()) && strip_whitespace(data.substr(line_begin)).empty())
+      if ((line_begin > 0 || is_at_line_start()) && strip_whitespace(data.substr(line_begin)).empty())
         data = data.substr(0, line_begin);
     }
     if (!data.empty()) add_token(Kind::kData, data);
@@ -118,7 +118,7 @@ class Lexer {
     }
     const char tag_kind = text_[tag_begin + 1];
     const char sign = peek_sign(tag_begin + 2);
-    add_data(tag_begin, sign, tag_kind == '{');
+    add_data_token(tag_begin, sign, tag_kind == '{');
     pos_ = tag_begin;
     const size_t content_begin = tag_begin + (sign != '\0' ? 3 : 2);
     if (tag_kind == '#') {
@@ -137,12 +137,12 @@ class Lexer {
     if (end == std::string::npos) fail("a comment lacks its end, #}");
     const char sign = end > content_begin ? text_[end - 1] : '\0';
     pos_ = end + 2;
-    finish_tag(sign, true);
+    skip_space_after_tag(sign, true);
   }
 
   /// Skips white space after a tag that ends with the sign -. With `trims_newline` (trim_blocks),
   /// skips a line break after a tag without a sign.
-  void finish_tag(char sign, bool trims_newline) {
+  void skip_space_after_tag(char sign, bool trims_newline) {
     if (sign == '-') {
       skip_space();
     } else if (sign != '+' && trims_newline && peek() == '\n') {
@@ -156,14 +156,14 @@ class Lexer {
     const size_t begin = pos_;
     pos_ = content_begin;
     skip_space();
-    if (matches(keyword)) {
+    if (matches_at_cursor(keyword)) {
       pos_ += keyword.size();
       skip_space();
       const char sign = peek_sign(pos_);
       if (sign == '-' || (sign == '+' && trims_newline)) ++pos_;
-      if (matches("%}")) {
+      if (matches_at_cursor("%}")) {
         pos_ += 2;
-        finish_tag(sign, trims_newline);
+        skip_space_after_tag(sign, trims_newline);
         return true;
       }
     }
@@ -180,7 +180,7 @@ class Lexer {
       pos_ = begin;
       if (!skip_keyword_tag(tag_begin + (sign != '\0' ? 3 : 2), "endraw", true)) continue;
       const size_t block_end = std::exchange(pos_, begin);
-      add_data(tag_begin, sign, false);
+      add_data_token(tag_begin, sign, false);
       pos_ = block_end;
       return;
     }
@@ -188,34 +188,34 @@ class Lexer {
   }
 
   bool read_variable_end() {
-    if (!matches("}}") && !matches("-}}")) return false;
+    if (!matches_at_cursor("}}") && !matches_at_cursor("-}}")) return false;
     const char sign = peek();
     pos_ += sign == '-' ? 3 : 2;
     add_token(Kind::kVariableEnd, "");
-    finish_tag(sign, false);
+    skip_space_after_tag(sign, false);
     return true;
   }
 
   bool read_block_end() {
-    if (!matches("%}") && !matches("-%}") && !matches("+%}")) return false;
+    if (!matches_at_cursor("%}") && !matches_at_cursor("-%}") && !matches_at_cursor("+%}")) return false;
     const char sign = peek();
     pos_ += sign == '%' ? 2 : 3;
     add_token(Kind::kBlockEnd, "");
-    finish_tag(sign, true);
+    skip_space_after_tag(sign, true);
     return true;
   }
 
-  /// Reads the tokens of a tag, and its end. `is_variable`: {{ }} instead of {% %}.
-  void read_tag(bool is_variable) {
-    std::string open_brackets;  // expected closing brackets; inside brackets, }} and %} do not end the tag
+  /// Reads the tokens of a tag, and its end. `is_variable_tag`: {{ }} instead of {% %}.
+  void read_tag(bool is_variable_tag) {
+    std::string closing_brackets;  // expected closing brackets; inside brackets, }} and %} do not end the tag
     while (pos_ < text_.size()) {
-      if (open_brackets.empty() && (is_variable ? read_variable_end() : read_block_end())) return;
+      if (closing_brackets.empty() && (is_variable_tag ? read_variable_end() : read_block_end())) return;
       const size_t begin = pos_;
       skip_space();
       if (pos_ != begin) continue;
-      if (!read_number() && !read_name() && !read_string()) read_operator(open_brackets);
+      if (!read_number() && !read_name() && !read_string()) read_operator(closing_brackets);
     }
-    fail(is_variable ? "a {{ lacks its }}" : "a {% lacks its %}");
+    fail(is_variable_tag ? "a {{ lacks its }}" : "a {% lacks its %}");
   }
 
   /// Returns the end of the digits that begin at `pos`, with single underscores between them.
@@ -236,16 +236,16 @@ class Lexer {
       return end > pos_ + 2;
     };
     const char base_letter = static_cast<char>(peek(1) | 0x20);
-    const bool has_base =
+    const bool has_base_prefix =
         peek() == '0' && ((base_letter == 'x' &&
                            scan_digits([](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; })) ||
                           (base_letter == 'o' && scan_digits([](char c) { return c >= '0' && c <= '7'; })) ||
                           (base_letter == 'b' && scan_digits([](char c) { return c == '0' || c == '1'; })));
     // As in Python, a decimal number other than 0 has no leading zeros.
-    if (!has_base)
+    if (!has_base_prefix)
       end = peek() == '0' ? find_digits_end(pos_ + 1, [](char c) { return c == '0'; })
                           : find_digits_end(pos_, is_decimal_digit);
-    consume(Kind::kInteger, end);
+    consume_token(Kind::kInteger, end);
     return true;
   }
 
@@ -256,11 +256,11 @@ class Lexer {
     size_t end = integer_end;
     if (end < text_.size() && text_[end] == '.' && has_digit(end + 1)) end = find_digits_end(end + 1, is_decimal_digit);
     if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
-      const size_t sign = end + 1 < text_.size() && (text_[end + 1] == '+' || text_[end + 1] == '-') ? 1 : 0;
-      if (has_digit(end + 1 + sign)) end = find_digits_end(end + 1 + sign, is_decimal_digit);
+      const size_t sign_length = end + 1 < text_.size() && (text_[end + 1] == '+' || text_[end + 1] == '-') ? 1 : 0;
+      if (has_digit(end + 1 + sign_length)) end = find_digits_end(end + 1 + sign_length, is_decimal_digit);
     }
     if (end == integer_end) return false;
-    consume(Kind::kFloat, end);
+    consume_token(Kind::kFloat, end);
     return true;
   }
 
@@ -269,7 +269,7 @@ class Lexer {
     while (end < text_.size() && is_word_character(read_utf8(text_, end).code_point))
       end = find_next_character(text_, end);
     if (end == pos_) return false;
-    consume(Kind::kName, end);
+    consume_token(Kind::kName, end);
     return true;
   }
 
@@ -288,28 +288,29 @@ class Lexer {
     return true;
   }
 
-  /// Reads an operator or bracket, and updates `open_brackets`.
-  void read_operator(std::string& open_brackets) {
+  /// Reads an operator or bracket, and updates `closing_brackets`.
+  void read_operator(std::string& closing_brackets) {
     // Longer operators precede their prefixes.
     constexpr std::array kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[",
                                        "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
-    const auto match =
-        std::find_if(kOperators.begin(), kOperators.end(), [&](const char* symbol) { return matches(symbol); });
+    const auto match = std::find_if(kOperators.begin(), kOperators.end(),
+                                    [&](const char* symbol) { return matches_at_cursor(symbol); });
     if (match == kOperators.end()) {
       fail(fmt::format("unexpected \"{}\"", text_.substr(pos_, read_utf8(text_, pos_).num_bytes)));
     }
     const std::string_view symbol = *match;
     if (symbol == "(" || symbol == "[" || symbol == "{")
-      open_brackets += symbol == "(" ? ')' : symbol == "[" ? ']' : '}';
+      closing_brackets += symbol == "(" ? ')' : symbol == "[" ? ']' : '}';
     if (symbol == ")" || symbol == "]" || symbol == "}") {
-      if (open_brackets.empty() || open_brackets.back() != symbol[0]) fail(fmt::format("unmatched \"{}\"", symbol));
-      open_brackets.pop_back();
+      if (closing_brackets.empty() || closing_brackets.back() != symbol[0])
+        fail(fmt::format("unmatched \"{}\"", symbol));
+      closing_brackets.pop_back();
     }
-    consume(Kind::kOperator, pos_ + symbol.size());
+    consume_token(Kind::kOperator, pos_ + symbol.size());
   }
 
   /// Adds the text up to `end` as a token, and moves there.
-  void consume(Kind kind, size_t end) {
+  void consume_token(Kind kind, size_t end) {
     add_token(kind, std::string_view(text_).substr(pos_, end - pos_));
     pos_ = end;
   }
@@ -317,7 +318,7 @@ class Lexer {
   std::string text_;
   std::string_view source_name_;
   size_t pos_ = 0;
-  size_t counted_end_ = 0;  // end of the text whose line breaks `line_` includes
+  size_t counted_lines_end_ = 0;  // end of the text whose line breaks `line_` includes
   int line_ = 1;
   std::vector<Token> tokens_;
 };
@@ -325,7 +326,7 @@ class Lexer {
 }  // namespace
 
 std::vector<Token> tokenize(std::string_view source, std::string_view source_name) {
-  return Lexer(source, source_name).run();
+  return Lexer(source, source_name).read_all_tokens();
 }
 
 Token TokenStream::next() {
@@ -338,7 +339,7 @@ void TokenStream::fail_on_line(int line, const std::string& message) const {
   throw data_error("{}:{}: {}", source_name_, line, message);
 }
 
-std::string TokenStream::describe(const Token& token) {
+std::string TokenStream::describe_token(const Token& token) {
   switch (token.kind) {
     case Token::Kind::kEof:
       return "the end of the template";

@@ -53,9 +53,11 @@ class TokenStream {
   Token next();
   int line() const { return current().line; }
 
-  bool is(Token::Kind kind) const { return current().kind == kind; }
-  bool is_operator(std::string_view symbol) const { return is(Token::Kind::kOperator) && current().value == symbol; }
-  bool is_name(std::string_view name) const { return is(Token::Kind::kName) && current().value == name; }
+  bool is_kind(Token::Kind kind) const { return current().kind == kind; }
+  bool is_operator(std::string_view symbol) const {
+    return is_kind(Token::Kind::kOperator) && current().value == symbol;
+  }
+  bool is_name(std::string_view name) const { return is_kind(Token::Kind::kName) && current().value == name; }
   /// Each advances past this token if it is at the cursor. Returns whether it was.
   bool skip_operator(std::string_view symbol) { return is_operator(symbol) && (next(), true); }
   bool skip_name(std::string_view name) { return is_name(name) && (next(), true); }
@@ -63,14 +65,15 @@ class TokenStream {
   /// Each advances past this token. Throws if it is not at the cursor; `description` names it in
   /// the message. expect_name() returns the name.
   void expect_operator(std::string_view symbol) {
-    if (!skip_operator(symbol)) fail(fmt::format("\"{}\" is missing before {}", symbol, describe(current())));
+    if (!skip_operator(symbol)) fail(fmt::format("\"{}\" is missing before {}", symbol, describe_token(current())));
   }
-  void expect(Token::Kind kind, std::string_view description) {
-    if (!is(kind)) fail(fmt::format("{} is missing before {}", description, describe(current())));
+  void expect_kind(Token::Kind kind, std::string_view description) {
+    if (!is_kind(kind)) fail(fmt::format("{} is missing before {}", description, describe_token(current())));
     next();
   }
   std::string expect_name(std::string_view description) {
-    if (!is(Token::Kind::kName)) fail(fmt::format("{} is missing before {}", description, describe(current())));
+    if (!is_kind(Token::Kind::kName))
+      fail(fmt::format("{} is missing before {}", description, describe_token(current())));
     return next().value;
   }
 
@@ -78,7 +81,7 @@ class TokenStream {
   [[noreturn]] void fail(const std::string& message) const { fail_on_line(line(), message); }
   [[noreturn]] void fail_on_line(int line, const std::string& message) const;
   /// Returns a description of `token` for messages.
-  static std::string describe(const Token& token);
+  static std::string describe_token(const Token& token);
 
  private:
   std::vector<Token> tokens_;

@@ -129,10 +129,10 @@ struct Expression {
 
 /// The left side of an assignment: a name, an attribute of a namespace, or (with `is_tuple`) a
 /// tuple of targets.
-struct Target {
+struct AssignmentTarget {
   size_t name = 0;
-  std::string attribute;         ///< attribute of the namespace `name`; empty: the target is the name itself
-  std::vector<Target> elements;  ///< of a tuple
+  std::string attribute;                   ///< attribute of the namespace `name`; empty: the target is the name itself
+  std::vector<AssignmentTarget> elements;  ///< of a tuple
   bool is_tuple = false;
 };
 
@@ -141,37 +141,37 @@ struct TemplateData {
   std::string text;
 };
 /// `{{ value }}`
-struct Print {
+struct PrintStatement {
   std::vector<ExpressionPtr> values;
 };
 /// A for statement. `else_body` is rendered if no item passes the condition.
-struct For {
-  Target target;
+struct ForStatement {
+  AssignmentTarget target;
   ExpressionPtr items;
   ExpressionPtr condition;  ///< may be null
   Block body;
   Block else_body;
 };
 /// An if statement, with its elif branches.
-struct If {
+struct IfStatement {
   std::vector<std::pair<ExpressionPtr, Block>> branches;
   Block else_body;
 };
 /// `{% set target = value %}`
-struct Set {
-  Target target;
+struct SetStatement {
+  AssignmentTarget target;
   ExpressionPtr value;
 };
 /// A set block, which assigns its rendered body.
 struct SetBlock {
-  Target target;
+  AssignmentTarget target;
   ExpressionPtr filter;  ///< may be null
   Block body;
 };
 /// The parameters of a macro or of the body of a call block.
-struct Signature {
+struct MacroSignature {
   std::vector<size_t> parameters;
-  std::vector<ExpressionPtr> defaults;  ///< default values of the last parameters
+  std::vector<ExpressionPtr> default_values;  ///< default values of the last parameters
   /// Whether calls may pass `caller`, and positional or keyword arguments beyond `parameters`.
   bool takes_caller = false;
   bool takes_varargs = false;
@@ -180,7 +180,7 @@ struct Signature {
 /// A macro statement.
 struct MacroDefinition {
   size_t name;
-  Signature signature;
+  MacroSignature signature;
   Block body;
 };
 /// A call block, which passes its body to a macro as `caller`.
@@ -194,8 +194,8 @@ struct FilterBlock {
   Block body;
 };
 /// A with statement, whose assignments are visible only in its body.
-struct With {
-  std::vector<std::pair<Target, ExpressionPtr>> assignments;
+struct WithStatement {
+  std::vector<std::pair<AssignmentTarget, ExpressionPtr>> assignments;
   Block body;
 };
 /// A generation block, whose output is text that the model learns to generate.
@@ -203,15 +203,15 @@ struct GenerationBlock {
   Block body;
 };
 /// `{% break %}`
-struct Break {};
+struct BreakStatement {};
 /// `{% continue %}`
-struct Continue {};
+struct ContinueStatement {};
 
 /// A statement.
 struct Statement {
   int line;
-  std::variant<TemplateData, Print, For, If, Set, SetBlock, MacroDefinition, CallBlock, FilterBlock, With,
-               GenerationBlock, Break, Continue>
+  std::variant<TemplateData, PrintStatement, ForStatement, IfStatement, SetStatement, SetBlock, MacroDefinition,
+               CallBlock, FilterBlock, WithStatement, GenerationBlock, BreakStatement, ContinueStatement>
       node;
 };
 
@@ -221,7 +221,7 @@ struct SyntaxTree {
   std::vector<std::string> names;
   std::map<std::string, size_t, std::less<>> name_indices;  ///< inverse of `names`
   /// The global function of each name in `names`, or undefined.
-  std::vector<Value> functions;
+  std::vector<Value> global_functions;
   Block body;
 
   /// Returns the index of `name`. Adds the name if it is new.
@@ -229,19 +229,19 @@ struct SyntaxTree {
     const auto [entry, is_inserted] = name_indices.try_emplace(std::string(name), names.size());
     if (is_inserted) {
       names.emplace_back(name);
-      const Builtin* builtin = find_function(name);
-      functions.push_back(builtin == nullptr ? Value()
-                                             : Value(std::shared_ptr<Object>(std::make_shared<Function>(
-                                                   builtin->name, builtin->parameters, builtin->body))));
+      const Builtin* builtin = find_global_function(name);
+      global_functions.push_back(builtin == nullptr ? Value()
+                                                    : Value(std::shared_ptr<Object>(std::make_shared<Function>(
+                                                          builtin->name, builtin->parameters, builtin->body))));
     }
     return entry->second;
   }
 };
 
 /// Indices of the names that the evaluator sets. The parser adds these names first.
-inline constexpr size_t kLoopName = 0;
-inline constexpr size_t kCallerName = 1;
-inline constexpr size_t kVarargsName = 2;
-inline constexpr size_t kKwargsName = 3;
+inline constexpr size_t kLoopNameIndex = 0;
+inline constexpr size_t kCallerNameIndex = 1;
+inline constexpr size_t kVarargsNameIndex = 2;
+inline constexpr size_t kKwargsNameIndex = 3;
 
 }  // namespace vlmtrain::text::jinja
