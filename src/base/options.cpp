@@ -175,7 +175,7 @@ ValueCheck<T> at_least(T min_value) {
 }
 
 template <class T>
-ValueCheck<T> greater_than(T min_value) {
+ValueCheck<T> exceeds(T min_value) {
   return {fmt::format("greater than {}", min_value), [min_value](const T& value) { return value > min_value; }};
 }
 
@@ -626,8 +626,8 @@ template void OptionTable::add(std::string, Auto<double>&, std::string, std::opt
 
 template ValueCheck<int64_t> at_least(int64_t);
 template ValueCheck<double> at_least(double);
-template ValueCheck<int64_t> greater_than(int64_t);
-template ValueCheck<double> greater_than(double);
+template ValueCheck<int64_t> exceeds(int64_t);
+template ValueCheck<double> exceeds(double);
 template ValueCheck<int64_t> between(int64_t, int64_t);
 template ValueCheck<double> between(double, double);
 template ValueCheck<double> in_half_open_range(double, double);

@@ -174,7 +174,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
   table.add("data.video_fps", options.video_fps,
             "Number of frames sampled per second of video. A folder of frames has no frame rate: all its frames are "
             "used, up to data.video_max_frames.",
-            std::optional{greater_than(0.0)});
+            std::optional{exceeds(0.0)});
   table.add("data.video_max_frames", options.video_max_frames,
             "Maximum number of frames sampled per video. Longer videos are sampled at larger intervals.",
             std::optional{at_least<int64_t>(2)});

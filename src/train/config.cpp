@@ -66,7 +66,7 @@ void declare_options(OptionTable& table, LoraOptions& options) {
   table.add("lora.rank", options.rank, "Rank of the adapters. 0: no LoRA, the weights themselves are trained.",
             std::optional{between<int64_t>(0, kMaxLoraRank)});
   table.add("lora.alpha", options.alpha, "An adapter's output is multiplied by alpha / rank.",
-            std::optional{greater_than(0.0)});
+            std::optional{exceeds(0.0)});
   table.add("lora.dropout", options.dropout, "Probability with which inputs of an adapter are set to zero in training.",
             std::optional{in_half_open_range(0.0, 1.0)});
   table.add(

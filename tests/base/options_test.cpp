@@ -36,7 +36,7 @@ class OptionsTest : public testing::Test {
   OptionsTest() {
     table_.describe_section("run", "How it runs.");
     table_.add("run.steps", options_.steps, "Optimizer steps.", std::optional{at_least<int64_t>(1)});
-    table_.add("run.rate", options_.rate, "Rate.", std::optional{greater_than(0.0)});
+    table_.add("run.rate", options_.rate, "Rate.", std::optional{exceeds(0.0)});
     table_.add("run.quiet", options_.quiet, "Quiet.");
     table_.add("run.name", options_.name, "Name.");
     table_.add("run.files", options_.files, "Files.");

@@ -35,7 +35,7 @@ template <class T>
 ValueCheck<T> at_least(T min_value);
 /// Returns the check value > min_value.
 template <class T>
-ValueCheck<T> greater_than(T min_value);
+ValueCheck<T> exceeds(T min_value);
 /// Returns the check min_value <= value <= max_value.
 template <class T>
 ValueCheck<T> between(T min_value, T max_value);

@@ -58,7 +58,7 @@ void declare_options(OptionTable& table, BatchAndTaskOptions& options) {
   table.add("training.gradnorm_alpha", options.gradnorm_alpha,
             "GradNorm's alpha: how strongly tasks that learn slowly are favored.", std::optional{at_least(0.0)});
   table.add("training.gradnorm_learning_rate", options.gradnorm_learning_rate, "Learning rate of GradNorm's weights.",
-            std::optional{greater_than(0.0)});
+            std::optional{exceeds(0.0)});
   table.add_enum("training.gradient_conflicts", options.gradient_conflicts,
                  {{"none", GradientConflictMethod::kNone}, {"pcgrad", GradientConflictMethod::kPcGrad}},
                  "Handling of conflicting gradients. pcgrad: if the gradients of two tasks point against each other, "

@@ -104,7 +104,7 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
             std::optional{in_half_open_range(0.0, 1.0)});
   table.add("training.adam_beta2", options.adam_beta2, "AdamW's decay of the second moment.",
             std::optional{in_half_open_range(0.0, 1.0)});
-  table.add("training.adam_epsilon", options.adam_epsilon, "AdamW's epsilon.", std::optional{greater_than(0.0)});
+  table.add("training.adam_epsilon", options.adam_epsilon, "AdamW's epsilon.", std::optional{exceeds(0.0)});
   table.add("training.weight_decay", options.weight_decay,
             "AdamW's decoupled weight decay. Applies only to tensors with two or more dimensions.",
             std::optional{at_least(0.0)});
@@ -122,7 +122,7 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
             "With fp16: factor on the loss before the backward pass. `auto`: 65536 at first, halved after a step whose "
             "gradients overflow, which is skipped, and doubled after `training.loss_scale_growth_steps` steps without "
             "overflow.",
-            std::optional{allow_auto(greater_than(0.0))});
+            std::optional{allow_auto(exceeds(0.0))});
   table.add("training.loss_scale_growth_steps", options.loss_scale_growth_steps,
             "With fp16 and `training.loss_scale: auto`: number of steps without an overflow after which the loss scale "
             "doubles.",
