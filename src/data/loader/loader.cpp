@@ -150,8 +150,7 @@ class Loader::Impl {
 
   SourceState& get_source_state(int64_t source) { return source_states_[static_cast<size_t>(source)]; }
 
-  /// Returns 1 for each dropped sample, by index. A copy, since the worker threads must not read
-  /// the ledger.
+  /// Returns 1 for each dropped sample, by index. A copy: worker threads must not read the ledger.
   std::vector<char> collect_dropped_samples() const {
     std::vector<char> dropped(static_cast<size_t>(records_.size()));
     for (size_t i = 0; i < dropped.size(); ++i) {
@@ -267,8 +266,7 @@ class Loader::Impl {
     return tokens + unit_tokens - target_tokens > target_tokens - tokens;
   }
 
-  /// Returns the next unit of a source that has a usable sample. `rank` processes the unit. Adds
-  /// the time spent waiting for worker threads to `wait_seconds`.
+  /// Returns the next usable unit of a source. `rank` processes it. Adds waiting to `wait_seconds`.
   LoadedUnit draw_unit(int64_t source, int64_t rank, double& wait_seconds) {
     SourceState& state = this->get_source_state(source);
     while (true) {
@@ -353,8 +351,7 @@ class Loader::Impl {
     return item;
   }
 
-  /// Starts an epoch of a source. Throws UserError (kBadData) if the previous one had no usable
-  /// sample.
+  /// Starts an epoch. Throws UserError (kBadData) if the previous one had no usable sample.
   void start_epoch(int64_t source, EpochPosition position) {
     SourceState& state = this->get_source_state(source);
     if (position == state.first_position) return;

@@ -62,11 +62,4 @@ struct SplitProblem {
 ///    fragmentation makes them exceed the limit, the table's limit is lowered by the excess.
 SplitPlan learn_split_plan(MicroBatchDryRun& dry_run, const SplitProblem& problem);
 
-/// Returns the x ≥ 0 that minimizes the sum of weight · (row · x − value)² over all rows, by
-/// coordinate descent (Franc, Hlaváč, Navara 2005). Columns are scaled to a maximum of 1. Elements
-/// of x for columns of zeros are 0. REQUIRES: at least one row; all rows have equal length; one
-/// value and one weight ≥ 0 per row.
-std::vector<double> nonnegative_least_squares(const std::vector<std::vector<double>>& rows,
-                                              const std::vector<double>& values, const std::vector<double>& weights);
-
 }  // namespace vlmtrain::planner

@@ -263,9 +263,8 @@ void RunSetup::make_plans(const Config& config, at::Device device, planner::Job&
   if (plan && job.sharding != local_sharding) plan_with_sharding(job.sharding);
 }
 
-/// Returns the first sharding, of those with the most memory first, that fits on all ranks. On a
-/// CPU step times are not predicted, so they are not compared. Rethrows the error of the last
-/// sharding if none fits.
+/// Returns the first sharding, of those with the most memory first, that fits on all ranks. A CPU
+/// has no predicted step times to compare. Rethrows the last sharding's error if none fits.
 template <class MakePlan>
 engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const {
   const auto shardings = planner::list_possible_shardings(job);
@@ -282,8 +281,8 @@ engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, 
   return shardings.back();
 }
 
-/// Returns the strongest sharding that any rank has planned. Ranks have different samples and may
-/// plan differently; a sharding that one rank needs fits on all others.
+/// Returns the strongest sharding that a rank has planned. It fits on all ranks, whose plans may
+/// differ with their samples.
 engine::Sharding RunSetup::all_reduce_max_sharding(engine::Sharding local_sharding) const {
   for (const auto& rank_sharding :
        ranks_.consensus().all_gather_strings(std::to_string(static_cast<int>(local_sharding)))) {

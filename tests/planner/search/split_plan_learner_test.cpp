@@ -6,6 +6,7 @@
 #include <functional>
 #include <random>
 
+#include "planner/search/nonnegative_least_squares.h"
 #include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
