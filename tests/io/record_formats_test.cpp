@@ -203,9 +203,9 @@ TEST_F(ReadDataset, ReportsInvalidImages) {
         .problem;
   };
   EXPECT_EQ(problem(R"("image": "a",)", "<image>"), "");
-  EXPECT_THAT(problem(R"("image": "a",)", "<image><image>"), HasSubstr("has 2 <image> placeholders for 1 images"));
-  EXPECT_THAT(problem(R"("image": ["a", "b"],)", "<image>"), HasSubstr("has 1 <image> placeholders for 2 images"));
-  EXPECT_THAT(problem("", "<image>"), HasSubstr("has 1 <image> placeholders for 0 images"));
+  EXPECT_THAT(problem(R"("image": "a",)", "<image><image>"), HasSubstr("has 2 <image> placeholders for 1 image"));
+  EXPECT_THAT(problem(R"("image": ["a", "b"],)", "<image>"), HasSubstr("has 1 <image> placeholder for 2 images"));
+  EXPECT_THAT(problem("", "<image>"), HasSubstr("has 1 <image> placeholder for 0 images"));
   EXPECT_THAT(problem(R"("image": "a", "images": ["b"],)", "<image>"), HasSubstr("both \"image\" and \"images\""));
   EXPECT_THAT(problem(R"("image": 3,)", "<image>"), HasSubstr("image 1 is not a path"));
   EXPECT_EQ(problem(R"("image": ["a", ""],)", "<image>"), "") << "an empty text is not an image";
@@ -223,15 +223,15 @@ TEST_F(ReadDataset, ReportsInvalidVideos) {
         .problem;
   };
   EXPECT_EQ(problem(R"("videos": [],)", "Q"), "");
-  EXPECT_THAT(problem(R"("video": "a",)", "<video><video>"), HasSubstr("has 2 <video> placeholders for 1 videos"));
-  EXPECT_THAT(problem("", "<video>"), HasSubstr("has 1 <video> placeholders for 0 videos"));
+  EXPECT_THAT(problem(R"("video": "a",)", "<video><video>"), HasSubstr("has 2 <video> placeholders for 1 video"));
+  EXPECT_THAT(problem("", "<video>"), HasSubstr("has 1 <video> placeholder for 0 videos"));
   EXPECT_THAT(problem(R"("video": "a",)", "<image><image>"), HasSubstr("has 2 <image> placeholders for 0 images"));
-  EXPECT_THAT(problem(R"("video": "a",)", "<image><video>"), HasSubstr("has 1 <image> placeholders for 0 images"));
+  EXPECT_THAT(problem(R"("video": "a",)", "<image><video>"), HasSubstr("has 1 <image> placeholder for 0 images"));
   EXPECT_THAT(problem(R"("video": "a", "videos": ["b"],)", "<video>"), HasSubstr("both \"video\" and \"videos\""));
   EXPECT_THAT(problem(R"("videos": ["a", 3],)", "<video>"), HasSubstr("video 2 is not a path"));
   EXPECT_THAT(problem(R"("video": "https://x/a.mp4",)", "<video>"), HasSubstr("save the video"));
   EXPECT_THAT(problem(R"("videos": ["a", []],)", "<video><video>"),
-              HasSubstr("has 2 <video> placeholders for 1 videos"));
+              HasSubstr("has 2 <video> placeholders for 1 video"));
   EXPECT_THAT(problem(R"("videos": [["0.jpg", 1]],)", "<video>"), HasSubstr("frame 2 of video 1 is not a path"));
   EXPECT_THAT(problem(R"("videos": [["0.jpg", "https://x/1.jpg"]],)", "<video>"), HasSubstr("https://... URL"));
   EXPECT_THAT(problem(R"("images": ["a.jpg", ["b.jpg"]],)", "<image><image>"),
@@ -292,13 +292,13 @@ TEST_F(ReadDataset, ReportsInvalidBlocks) {
   EXPECT_THAT(problem(R"({"path":"a.png"})"), HasSubstr("has no \"type\""));
   EXPECT_THAT(problem(R"({"type":"text"})"), HasSubstr("a text block has no \"text\""));
   EXPECT_THAT(problem(R"({"type":"audio","audio":"a"})"), HasSubstr("type \"audio\" is not supported"));
-  EXPECT_THAT(problem(R"({"type":"image"})"), HasSubstr("has 1 <image> placeholders for 0 images"));
+  EXPECT_THAT(problem(R"({"type":"image"})"), HasSubstr("has 1 <image> placeholder for 0 images"));
   EXPECT_THAT(problem(R"({"type":"image","image":3})"), HasSubstr("not a path"));
   EXPECT_THAT(problem(R"({"type":"image_url","image_url":{"detail":"low"}})"), HasSubstr("without \"url\""));
-  EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("has 1 <image> placeholders for 0 images"));
-  EXPECT_THAT(problem(R"({"type":"video"})"), HasSubstr("has 1 <video> placeholders for 0 videos"));
+  EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("has 1 <image> placeholder for 0 images"));
+  EXPECT_THAT(problem(R"({"type":"video"})"), HasSubstr("has 1 <video> placeholder for 0 videos"));
   EXPECT_THAT(problem(R"({"type":"video","video":3})"), HasSubstr("a video block's video is not a path"));
-  EXPECT_THAT(problem(R"({"type":"video","video":[]})"), HasSubstr("has 1 <video> placeholders for 0 videos"));
+  EXPECT_THAT(problem(R"({"type":"video","video":[]})"), HasSubstr("has 1 <video> placeholder for 0 videos"));
   EXPECT_THAT(problem(R"({"type":"image","image":["0.jpg"]})"), HasSubstr("turn 1: an image block is a list"));
 }
 

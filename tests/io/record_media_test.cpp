@@ -121,7 +121,7 @@ TEST_F(RecordVolumes, MayBeContentBlocks) {
 TEST_F(RecordVolumes, ThatCannotBeAssignedAreProblems) {
   EXPECT_THAT(read_with_fields(R"("image": "a.png", "volume": "b.nii")").problem, HasSubstr("images and volumes"));
   EXPECT_THAT(read_with_fields(R"("volumes": ["a.nii", "b.nii"])", "<image>").problem,
-              AllOf(HasSubstr("1 <image> placeholders for 2 volumes"), HasSubstr("each volume")));
+              AllOf(HasSubstr("1 <image> placeholder for 2 volumes"), HasSubstr("each volume")));
   EXPECT_THAT(read_with_fields(R"("volumes": ["a.nii", "b.nii", "c.nii"], "modality": ["T1w", "T2w"])").problem,
               HasSubstr("2 modalities for 3 volumes"));
   EXPECT_THAT(read_with_fields(R"("volume": "a.nii", "modality": {"name": "T1w"})").problem, HasSubstr("\"modality\""));

@@ -109,7 +109,7 @@ TEST(RecordValues, AListThatRepeatsTheBlocksIsReadOnce) {
                   .images,
               ElementsAre("p.png", "q.png"));
   EXPECT_THAT(read_with_turn(block, R"("images": ["q.png"])").problem,
-              HasSubstr("has 0 <image> placeholders for 1 images"));
+              HasSubstr("has 0 <image> placeholders for 1 image"));
 }
 
 TEST(RecordValues, APlaceholderInsideASentenceIsText) {
@@ -134,7 +134,7 @@ TEST(RecordValues, APlaceholderInsideASentenceIsText) {
   EXPECT_EQ(answer.problem, "");
   EXPECT_THAT(answer.turns.at(1).literal_placeholders, ElementsAre(6));
   EXPECT_THAT(read_with_question(R"("id": 1)", "<image>\\nQ").problem,
-              HasSubstr("has 1 <image> placeholders for 0 images"))
+              HasSubstr("has 1 <image> placeholder for 0 images"))
       << "the placeholder of a missing image";
   EXPECT_THAT(read_with_question(R"("image": "p.png")", "The <image> and <image> there").problem,
               HasSubstr("has 2 <image> placeholders"));

@@ -173,7 +173,7 @@ add("no `conversations`", TRAIN, 4, 'has no "conversations" and no "messages"', 
 add("a record without an answer", TRAIN, 4, "nothing to learn", prepare=record(conversations=[{"from": "human", "value": "<image>What?"}]))
 add("a role that there is not", TRAIN, 4, 'unknown role "bot"', prepare=record(conversations=[{"from": "bot", "value": "A ramp."}]))
 add("a picture that is not there", TRAIN, 4, "images/missing.png", "data.image_root", prepare=record(image="images/missing.png"))
-add("two `<image>` for one picture", TRAIN, 4, "has 2 <image> placeholders for 1 images", prepare=record(conversations=[{"from": "human", "value": "<image><image>What?"}, {"from": "gpt", "value": "It."}]))
+add("two `<image>` for one picture", TRAIN, 4, "has 2 <image> placeholders for 1 image", prepare=record(conversations=[{"from": "human", "value": "<image><image>What?"}, {"from": "gpt", "value": "It."}]))
 add("a web page with the name of a picture", TRAIN, 4, "sample r0: images/0.png: not a JPEG, PNG or WebP image but a web page",
     prepare=lambda folder: (folder / "images/0.png").write_text("<!DOCTYPE html><html>not found</html>") and None)
 add("HEIC of a telephone", TRAIN, 4, "but HEIC; convert it", prepare=lambda folder: (folder / "images/0.png").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") and None)

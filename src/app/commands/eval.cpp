@@ -87,8 +87,8 @@ void print_evaluation(const evaluation::Evaluation& result) {
   }
   fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
   fmt::print("{}", format_mask_table(result.masks));
-  if (result.num_dropped > 0) fmt::print("{} samples dropped for lack of memory\n", result.num_dropped);
-  if (result.num_skipped > 0) fmt::print("{} bad samples skipped\n", result.num_skipped);
+  if (result.num_dropped > 0) fmt::print("{} dropped for lack of memory\n", pluralize(result.num_dropped, "sample"));
+  if (result.num_skipped > 0) fmt::print("{} skipped\n", pluralize(result.num_skipped, "bad sample"));
 }
 
 /// Parses the value of --batch-size. Throws UserError (kUsage).

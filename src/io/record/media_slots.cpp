@@ -217,8 +217,9 @@ size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, 
     return media.size();
   }
   if (unassigned_slots.size() != media.size()) {
-    throw data_error("turn {} has {} {} placeholders for its {} {}s: each {} needs one placeholder", turn + 1,
-                     unassigned_slots.size(), kind_->placeholder, media.size(), kind_->name, kind_->name);
+    throw data_error("turn {} has {} {} placeholder{} for its {} {}{}: each {} needs one placeholder", turn + 1,
+                     unassigned_slots.size(), kind_->placeholder, unassigned_slots.size() == 1 ? "" : "s", media.size(),
+                     kind_->name, media.size() == 1 ? "" : "s", kind_->name);
   }
   for (size_t i = 0; i < media.size(); ++i) *unassigned_slots[i] = {.media = std::move(media[i]), .placeholder = {}};
   return 0;
@@ -282,8 +283,9 @@ std::vector<MediaRef> MediaSlots::collect_media(const std::vector<MediaRef>& lis
                                                 std::string& leading_placeholders) const {
   const bool has_slots = !slots_.empty();
   if (has_slots && num_unassigned_slots() != listed_media.size()) {
-    throw data_error("has {} {} placeholders for {} {}s: each {} needs one placeholder", num_unassigned_slots(),
-                     kind_->placeholder, listed_media.size(), kind_->name, kind_->name);
+    throw data_error("has {} {} placeholder{} for {} {}{}: each {} needs one placeholder", num_unassigned_slots(),
+                     kind_->placeholder, num_unassigned_slots() == 1 ? "" : "s", listed_media.size(), kind_->name,
+                     listed_media.size() == 1 ? "" : "s", kind_->name);
   }
   const size_t count = has_slots ? slots_.size() : listed_media.size();
   std::vector<MediaRef> media;

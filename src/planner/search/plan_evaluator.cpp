@@ -5,6 +5,7 @@
 #include <span>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::planner {
 
@@ -25,10 +26,10 @@ UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig
   return UserError(
       ExitCode::kDoesNotFit,
       fmt::format(
-          "{} ({} tokens, {} in {} tiles{}) needs more than {} GB, more than any GPU has; use fewer or smaller "
+          "{} ({}, {} in {}{}) needs more than {} GB, more than any GPU has; use fewer or smaller "
           "images{}",
           is_single ? "a sample" : fmt::format("a micro-batch of {} such samples", step_config.micro_batch_size),
-          shape.tokens, data::describe_media(shape), shape.pixel_rows,
+          pluralize(shape.tokens, "token"), data::describe_media(shape), pluralize(shape.pixel_rows, "tile"),
           batch.first_sample_id.empty() ? "" : ", " + batch.first_sample_id, kUnlimitedBytes / 1'000'000'000,
           is_single ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
 }

@@ -5,6 +5,7 @@
 #include "train/data_check/evaluation_set.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/memory/device.h"
@@ -103,8 +104,9 @@ PlanningInputs prepare_planning_inputs(const data::DataSet& records, const model
   const data::SampleOrder order = make_draw_order(records, config, sample_index);
   if (!sample_index.problems.empty()) {
     const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
-    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for{}; the first: {}",
-                 config.data.train.name(), sample_index.problems.size(), records.size(),
+    spdlog::warn("{}: {} of {} cannot be used and {} not planned for{}; the first: {}", config.data.train.name(),
+                 sample_index.problems.size(), pluralize(records.size(), "sample"),
+                 sample_index.problems.size() == 1 ? "is" : "are",
                  stops ? ", and training stops at them (data.on_bad_sample=fail)" : "",
                  sample_index.problems.begin()->second.message);
   }
