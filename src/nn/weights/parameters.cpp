@@ -15,15 +15,16 @@ InitialValues InitialValues::kaiming(int64_t fan_in, double gain) {
 }
 
 at::Tensor Parameter::values() const {
-  VLMTRAIN_CHECK(!sharded || sharded->is_unsharded(), "{} is sharded; unshard it before reading its values", name);
-  return quantized ? quantized->dequantize() : tensor.detach();
+  VLMTRAIN_CHECK(!sharded_block || sharded_block->is_unsharded(), "{} is sharded; unshard it before reading its values",
+                 name);
+  return quantized_weight ? quantized_weight->dequantize() : tensor.detach();
 }
 
 void Parameter::set_values(const at::Tensor& values) const {
-  if (sharded) {
-    sharded->set_values(index_in_block, values);
-  } else if (quantized) {
-    quantized->quantize(values);
+  if (sharded_block) {
+    sharded_block->set_values(index_in_block, values);
+  } else if (quantized_weight) {
+    quantized_weight->quantize(values);
   } else {
     tensor.detach().copy_(values);
   }
