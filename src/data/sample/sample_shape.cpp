@@ -153,7 +153,7 @@ Sample make_meta_sample(const SampleShape& shape) {
 }
 
 SampleShape SampleShapes::at(int64_t index) const {
-  VLMTRAIN_CHECK(has(index), "the shape of sample {} is unknown", index);
+  VLMTRAIN_CHECK(is_known(index), "the shape of sample {} is unknown", index);
   const Entry& entry = samples_[static_cast<size_t>(index)];
   SampleShape shape = media_[entry.media];
   shape.tokens = entry.tokens;
@@ -162,11 +162,11 @@ SampleShape SampleShapes::at(int64_t index) const {
 }
 
 std::optional<SampleShape> SampleShapes::operator[](int64_t index) const {
-  return has(index) ? std::optional{at(index)} : std::nullopt;
+  return is_known(index) ? std::optional{at(index)} : std::nullopt;
 }
 
 const SampleShape* SampleShapes::find_media(int64_t index) const {
-  return has(index) ? &media_[samples_[static_cast<size_t>(index)].media] : nullptr;
+  return is_known(index) ? &media_[samples_[static_cast<size_t>(index)].media] : nullptr;
 }
 
 void SampleShapes::set(int64_t index, const SampleShape& shape) {
