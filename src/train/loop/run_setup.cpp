@@ -154,7 +154,7 @@ void RunSetup::restore_ledger(const Config& config) {
   const auto saved_ledger = load_ledger(*checkpoints.newest());
   if (!affects_samples(changes)) {
     has_begun_ignoring_keys = saved_ledger.is_object() && !saved_ledger.contains("notices");
-    order->check(state.cursor, config.data.train.name());
+    order->check_cursor(state.cursor, config.data.train.name());
     ledger = data::Ledger::restore(saved_ledger, config.data.train.name(), *order, state.cursor);
     return;
   }
