@@ -108,7 +108,7 @@ TEST(VolumePooling, MatchesAdaptiveAveragePooling) {
                                     .transpose(1, 2)
                                     .flatten(0, 1);
     const at::Tensor actual =
-        models::brain_llava::pool(pooled_input.flatten(2).transpose(1, 2).flatten(0, 1), tokens, patches);
+        models::brain_llava::pool_patches(pooled_input.flatten(2).transpose(1, 2).flatten(0, 1), tokens, patches);
     ASSERT_EQ(actual.sizes(), expected.sizes());
     EXPECT_LE(relative_difference(actual.detach(), expected.detach()), 1e-6);
     const at::Tensor direction = at::randn_like(expected);
