@@ -120,7 +120,7 @@ TEST(AdamW, UsesTheLearningRateOfTheComponent) {
     add_gradient(parameter.tensor, at::ones(parameter.tensor.sizes()));
   optimizer.step({.vision_tower = 0.0, .projector = 0.01, .language_model = 0.1});
   for (const auto& parameter : parameters.store().all()) {
-    const double rate = LearningRates{0.0, 0.01, 0.1}.get(parameter.component);
+    const double rate = LearningRates{0.0, 0.01, 0.1}.get_rate(parameter.component);
     const at::Tensor update = initial.tensor(parameter.name).detach() - parameter.tensor.detach();
     EXPECT_LT((update - rate).abs().max().item<double>(), 1e-6)
         << parameter.name;  // the first step has the size of the rate

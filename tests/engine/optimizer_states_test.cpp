@@ -49,7 +49,7 @@ TEST_P(EightBitCodes, MatchBitsandbytes) {
   EXPECT_TRUE(at::equal(compressed[0].second, expected("codes")));
   EXPECT_TRUE(at::equal(compressed[1].second, expected("absmax")));
   buffers.values.fill_(7.0);
-  moments->expand(1, buffers);
+  moments->decompress(1, buffers);
   EXPECT_TRUE(at::equal(buffers.values.select(0, moment), expected("expanded")));
 }
 
@@ -172,7 +172,7 @@ TEST(Chunks, KeepElementsApart) {
   };
   const std::vector<bool> all(elements.size(), true);
   for (const auto& chunk : states.make_chunks(all, context.make_buffers())) {
-    states.expand(chunk);
+    states.decompress(chunk);
     for (const auto& slice : chunk.slices) {
       chunk.get_first_moment(slice).copy_(number(slice));
       chunk.get_second_moment(slice).copy_(number(slice) + 0.5);
@@ -180,7 +180,7 @@ TEST(Chunks, KeepElementsApart) {
     states.compress(chunk, make_skip_flag(false));
   }
   for (const auto& chunk : states.make_chunks({false, false, true, true}, context.make_buffers())) {
-    states.expand(chunk);
+    states.decompress(chunk);
     for (const auto& slice : chunk.slices) {
       EXPECT_TRUE(at::equal(chunk.get_first_moment(slice), number(slice)));
       EXPECT_LE((chunk.get_second_moment(slice) - number(slice) - 0.5).abs().max().item<double>(), 0.5);

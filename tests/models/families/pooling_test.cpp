@@ -15,14 +15,14 @@ TEST(VolumePooling, MatchesAdaptiveAveragePooling) {
     const at::Tensor volumes =
         features.view({2, patches[0], patches[1], patches[2], 3}).permute({0, 4, 1, 2, 3}).contiguous();
     const at::Tensor expected = at::adaptive_avg_pool3d(volumes, {4, 3, 2}).permute({0, 2, 3, 4, 1}).reshape({-1, 3});
-    EXPECT_LT(parity::relative_difference(pool(features, {4, 3, 2}, patches), expected), 1e-6);
+    EXPECT_LT(parity::relative_difference(pool_patches(features, {4, 3, 2}, patches), expected), 1e-6);
   }
 }
 
 /// Plans of host memory run the step on the meta device.
 TEST(VolumePooling, RunsOnTheMetaDevice) {
   const at::Tensor features = at::empty({2 * 6 * 6 * 6, 3}, at::TensorOptions().device(at::kMeta));
-  EXPECT_EQ(pool(features, {3, 3, 3}, {6, 6, 6}).sizes(), (std::vector<int64_t>{2 * 27, 3}));
+  EXPECT_EQ(pool_patches(features, {3, 3, 3}, {6, 6, 6}).sizes(), (std::vector<int64_t>{2 * 27, 3}));
 }
 
 }  // namespace
