@@ -50,7 +50,7 @@ struct VisionConfig {
 VisionConfig read_common_vision(const nlohmann::json& vision, const std::string& source);
 /// Throws UserError (kBadData) for sizes outside of the limits of config_checks.h, and for heads
 /// that cannot have a 2D RoPE.
-void check_sizes(const VisionConfig& vision, const std::string& source);
+void check_vision_sizes(const VisionConfig& vision, const std::string& source);
 /// Returns mrope_section of a text config: the numbers of RoPE pairs per head for time, height and
 /// width; `defaults` if it is missing. Replaces the RoPE type "mrope" in `text` by its newer name,
 /// "default".

@@ -84,7 +84,7 @@ VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std:
   config.activation = parse_activation(io::get_or<std::string>(vision, "hidden_act", "gelu_pytorch_tanh", source),
                                        "hidden_act", source);
   config.position_side = read_position_side(vision, source);
-  qwen2_vl::check_sizes(config, source);
+  qwen2_vl::check_vision_sizes(config, source);
   config.deepstack_blocks =
       io::get_or<std::vector<int64_t>>(vision, "deepstack_visual_indexes", config.deepstack_blocks, source);
   const auto& blocks = config.deepstack_blocks;

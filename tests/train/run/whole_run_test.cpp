@@ -203,7 +203,7 @@ TEST_F(WholeRunTest, WritesTheReportAtIntervals) {
   run_training();
   const fs::path file = run_folder() / "report.html";
   ASSERT_TRUE(fs::remove(file)) << "it is written";
-  HtmlReport page(run_folder());
+  HtmlReportCallback page(run_folder());
   page.on_step({});
   EXPECT_TRUE(fs::remove(file));
   page.on_step({});
