@@ -62,7 +62,7 @@ TEST(ShardedOptimizerTest, TwoRanksMatchUnshardedBitExactly) {
   for (const auto& [name, weight] : unsharded.weights) EXPECT_TRUE(at::equal(sharded.weights.at(name), weight)) << name;
   const engine::SavedOptimizerState pieces(sharded.state);
   for (const auto& [name, tensor] : unsharded.state) {
-    const auto merged = pieces.find(name, 0, tensor.numel(), tensor.numel(), tensor.scalar_type());
+    const auto merged = pieces.find_range(name, 0, tensor.numel(), tensor.numel(), tensor.scalar_type());
     ASSERT_TRUE(merged) << name;
     EXPECT_TRUE(at::equal(*merged, tensor.view(-1))) << name;
   }
