@@ -68,7 +68,7 @@ TEST_F(PlanCommandTest, RejectsInvalidRanks) {
     EXPECT_EQ(result.exit_code, 2);
     return result.err;
   };
-  EXPECT_THAT(refusal({"--world-size", "6", "--nodes", "4"}), HasSubstr("choose a multiple of the nodes"));
+  EXPECT_THAT(refusal({"--world-size", "6", "--nodes", "4"}), HasSubstr("choose a multiple of --nodes"));
   EXPECT_THAT(refusal({"--nodes", "2"}), HasSubstr("--world-size 1: all 2 nodes"));
   EXPECT_THAT(refusal({"--world-size", "5"}), HasSubstr("cannot be divided equally among 5 ranks"));
   for (const char* number : {"0", "nan", "-5"}) {
