@@ -45,10 +45,12 @@ TEST_P(ReportedFaults, WrongNumberOfMarksNamesTheSample) {
   auto json = io::read_json(preset_.checkpoint().parent_path() / "records.json");
   const auto record_entry = std::ranges::find_if(json, [](const auto& entry) { return entry.at("id") == "several"; });
   ASSERT_NE(record_entry, json.end());
-  for (const std::string marks : {"<image>\n", "<image>\n<image>\n<image>\n"}) {
-    (*record_entry)["conversations"][0]["value"] = marks + "Compare them.";
-    EXPECT_THAT(get_error(preset_.read({*record_entry}).front()),
-                AllOf(HasSubstr("several"), HasSubstr("<image> placeholders for 2")));
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"<image>\n", "1 <image> placeholder for 2 images"},
+      {"<image>\n<image>\n<image>\n", "3 <image> placeholders for 2 images"}};
+  for (const auto& [placeholders, problem] : cases) {
+    (*record_entry)["conversations"][0]["value"] = placeholders + "Compare them.";
+    EXPECT_THAT(get_error(preset_.read({*record_entry}).front()), AllOf(HasSubstr("several"), HasSubstr(problem)));
   }
 }
 
