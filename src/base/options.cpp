@@ -282,6 +282,7 @@ struct OptionTable::Declarations {
     if (auto exact_match = find_name(word)) return exact_match;
     if (const auto suggestion = find_nearest_word(key, names)) return resolve_alias(*suggestion);
     std::vector<std::string> words;
+    words.reserve(names.size());
     for (const std::string& name : names) words.emplace_back(get_last_component(name));
     const auto suggestion = find_nearest_word(word, words);
     return suggestion ? find_name(*suggestion) : std::nullopt;

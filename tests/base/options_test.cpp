@@ -100,11 +100,11 @@ TEST_F(OptionsTest, WrongTypesAndDuplicatesAreErrors) {
 
 TEST_F(OptionsTest, ASectionWithoutSpacesAfterColonsIsAnError) {
   EXPECT_THAT(get_error("run:\n  steps:7\n"), HasSubstr(":1: run is a section"));
-  EXPECT_THAT(get_error("run:\n  steps:7\n"), HasSubstr("here is steps:7"));
+  EXPECT_THAT(get_error("run:\n  steps:7\n"), HasSubstr("run is a section, not steps:7"));
 }
 
 TEST_F(OptionsTest, ASecondDocumentAndAListAreErrors) {
-  EXPECT_THAT(get_error("run:\n  steps: 7\n---\nrun:\n  steps: 8\n"), HasSubstr("holds 2 YAML documents"));
+  EXPECT_THAT(get_error("run:\n  steps: 7\n---\nrun:\n  steps: 8\n"), HasSubstr("contains 2 YAML documents"));
   EXPECT_NO_THROW(read("---\nrun:\n  steps: 7\n"));
   EXPECT_THAT(get_error("run:\n  - steps: 7\n"), HasSubstr("run is a section"));
 }

@@ -50,7 +50,7 @@ TEST(SubprocessTest, ReportsAnExitCode) {
   const auto result = run_in_subprocess([] { _exit(3); }, kLongTimeoutSeconds);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_FALSE(result.succeeded());
-  EXPECT_THAT(result.describe_exit(), testing::HasSubstr("exit code 3"));
+  EXPECT_THAT(result.describe_exit(), testing::HasSubstr("exited with code 3"));
 }
 
 TEST(SubprocessTest, KillsAfterTheTimeout) {

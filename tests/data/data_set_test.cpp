@@ -121,7 +121,7 @@ TEST(MakeSampleOrder, RejectsSamplesLargerThanAPack) {
   reject_oversized_samples({.tokens = 4096}, sample_index);
   ASSERT_TRUE(sample_index.problems.contains(4));
   EXPECT_EQ(sample_index.problems.at(4).reason, "larger than a pack");
-  EXPECT_THAT(sample_index.problems.at(4).message, HasSubstr("sample b1 has 5000 tokens"));
+  EXPECT_THAT(sample_index.problems.at(4).message, HasSubstr("sample b1 has 5,000 tokens"));
   const SampleOrder order = make_sample_order(data_set, {}, sample_index, {.packs = PackLimits{.tokens = 4096}});
   EXPECT_EQ(order.count_epoch_samples(0), 7);
 }

@@ -177,7 +177,7 @@ TEST(RestoreHoldOut, SplitsAnotherDataSetFromScratch) {
   for (int i = 0; i < 20; ++i) others.push_back(fmt::format("other {}", i));
   const auto restored = restore(make_state(make_names(40)), others);
   EXPECT_EQ(restored.split.held_out, hold_out(20, 0.25, kSeed).held_out);
-  EXPECT_THAT(restored.change_description, HasSubstr("none of the 10 samples"));
+  EXPECT_THAT(restored.change_description, HasSubstr("none of the 10 held-out samples"));
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ TEST(Ledger, RejectsALedgerOfAnotherDataSet) {
   EXPECT_THAT(get_error("nonsense"), testing::HasSubstr("ledger cannot be read"));
   auto outside = Ledger("train.json", 6).to_json();
   outside["problems"].push_back({{"index", 6}, {"id", ""}, {"status", "dropped"}, {"reason", ""}, {"message", ""}});
-  EXPECT_THAT(get_error(outside), testing::HasSubstr("sample 6 of 6"));
+  EXPECT_THAT(get_error(outside), testing::HasSubstr("sample 6 of a data set of 6"));
 }
 
 TEST(EpochProgress, IsTheShareOfUsableSamples) {

@@ -78,7 +78,7 @@ TEST_F(DataOptionsTest, RejectsInvalidValues) {
   EXPECT_THAT(get_error("data.train=[{path: a.json, weight: 1e308}]"), HasSubstr("at most 1e+15"));
   EXPECT_THAT(get_error("data.task_shares={vqa: 0}"), HasSubstr("no task has a share above 0"));
   EXPECT_THAT(get_error("data.task_shares=[vqa=1, vqa=2]"), HasSubstr("is given twice"));
-  EXPECT_THAT(get_error("data.task_shares=[{step: 3, shares: {vqa: 1}}]"), HasSubstr("the first is 0"));
+  EXPECT_THAT(get_error("data.task_shares=[{step: 3, shares: {vqa: 1}}]"), HasSubstr("the first must be 0"));
   EXPECT_THAT(get_error("data.pack_max_tokens=0"), HasSubstr("at least 1"));
   EXPECT_THAT(get_error("data.eval=5%"), HasSubstr("such as 0.05"));
   EXPECT_THAT(get_error("data.max_length=0"), HasSubstr("at least 1"));

@@ -209,7 +209,7 @@ TEST_F(ReadDataset, ReportsInvalidImages) {
   EXPECT_THAT(problem(R"("image": "a", "images": ["b"],)", "<image>"), HasSubstr("both \"image\" and \"images\""));
   EXPECT_THAT(problem(R"("image": 3,)", "<image>"), HasSubstr("image 1 is not a path"));
   EXPECT_EQ(problem(R"("image": ["a", ""],)", "<image>"), "") << "an empty text is not an image";
-  EXPECT_THAT(problem(R"("image": "https://x/a.png",)", "<image>"), HasSubstr("image 1 is a https://"));
+  EXPECT_THAT(problem(R"("image": "https://x/a.png",)", "<image>"), HasSubstr("image 1 is an https://"));
   EXPECT_THAT(problem(R"("image": "data:image/png;base64,AA",)", "<image>"), HasSubstr("data:"));
   EXPECT_THAT(problem(R"("audio": "a.wav",)", "Q"), HasSubstr("\"audio\", which is not supported yet"));
   EXPECT_EQ(problem(R"("audios": [],)", "Q"), "");

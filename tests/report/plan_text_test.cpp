@@ -94,7 +94,8 @@ TEST(PlanTextTest, VideosAreReportedAsVideos) {
               HasSubstr("2,622 tokens (2,106 of videos), 64 label tokens; 1 video of 16 frames in 3,840 patches"));
   shape.num_media = 3;
   EXPECT_THAT(format_plan(plan, {.width = 100}), HasSubstr("2,106 of images and videos"));
-  EXPECT_THAT(format_plan(plan, {.width = 120}), HasSubstr("2 images and 1 video of 16 frames"));
+  EXPECT_THAT(format_plan(plan, {.width = 100}),
+              HasSubstr("2 images and 1 video of 16\n           frames in 3,840 patches"));
   const auto json = plan.to_json();
   EXPECT_EQ(json["images_per_sample"], 2);
   EXPECT_EQ(json["videos_per_sample"], 1);
