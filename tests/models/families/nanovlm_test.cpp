@@ -247,7 +247,7 @@ TEST(Nanovlm, SampleLengthIsLimitedByPositions) {
     FAIL() << "no error";
   } catch (const data::SampleError& error) {
     EXPECT_EQ(error.reason(), "too long");
-    EXPECT_THAT(error.what(), HasSubstr("lm_max_position_embeddings 40"));
+    EXPECT_THAT(error.what(), HasSubstr("lm_max_position_embeddings (40)"));
   }
 }
 

@@ -67,7 +67,7 @@ TEST(TinyVitConfig, InvalidSettingsAreRefused) {
   EXPECT_THAT(get_error({{"mlp_ratio", 0}}), HasSubstr("mlp_ratio is 0"));
   EXPECT_THAT(get_error({{"mlp_ratio", 0.001}}), HasSubstr("embed_dims times mlp_ratio is 0"));
   EXPECT_THAT(get_error({{"last_merging_keeps_size", false}}),
-              AllOf(HasSubstr("features of 32 pixels"), HasSubstr("give 4 stages")));
+              AllOf(HasSubstr("features of 32 pixels"), HasSubstr("use 4 stages")));
 }
 
 class TinyVitDtypes : public testing::TestWithParam<at::ScalarType> {};
