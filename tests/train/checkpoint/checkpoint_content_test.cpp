@@ -43,7 +43,9 @@ TEST_F(OptimizerFilesTest, FindsOneFileOrAllShards) {
 
 TEST_F(OptimizerFilesTest, NamesAMissingShard) {
   write_shard(2, 3);
-  EXPECT_THAT(get_refusal(), HasSubstr("optimizer-00001-of-00003.safetensors: is missing, one of the 3 parts"));
+  EXPECT_THAT(
+      get_refusal(),
+      HasSubstr("optimizer-00001-of-00003.safetensors: is missing, one of the 3 shards of the optimizer state"));
 }
 
 TEST_F(OptimizerFilesTest, RejectsTwoStates) {

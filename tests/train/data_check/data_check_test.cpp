@@ -114,7 +114,7 @@ TEST_F(RowGroupLimit, ComparesTheLargestGroupOfOpenFiles) {
   check_row_groups({});
   check_row_groups(1e6);
   EXPECT_THAT(io::get_error_message([&] { check_row_groups(kTinyLimitGb); }, ExitCode::kDoesNotFit),
-              AllOf(HasSubstr("mixed_batch.parquet: its row group "), HasSubstr("GB (memory.limit_gb)"),
+              AllOf(HasSubstr("mixed_batch.parquet: row group "), HasSubstr("GB (memory.limit_gb)"),
                     HasSubstr("row_group_size=")));
   EXPECT_EQ(suggest_row_group_size(), "") << "they are small";
   EXPECT_EQ(io::get_row_group_memory().cached_bytes, 0) << "nothing was read";

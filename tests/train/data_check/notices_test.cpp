@@ -155,7 +155,7 @@ TEST_F(NoticesInRunTest, WarnsAboutTrainedEvaluationSamples) {
     EXPECT_THAT(log.text(),
                 HasSubstr("warning: data.eval: 2 of 4 samples are also in data.train with the same text and media"));
     EXPECT_THAT(log.text(), HasSubstr("such as e-row"));
-    EXPECT_THAT(log.text(), HasSubstr("info: data.eval: 1 of 4 samples have an image, video or volume that is also in "
+    EXPECT_THAT(log.text(), HasSubstr("info: data.eval: 1 of 4 samples has an image, video or volume that is also in "
                                       "data.train with other text, such as e-square"));
   }
 }

@@ -173,8 +173,8 @@ TEST_F(ResumeChangedTest, NewlyFrozenPartsKeepTheirWeights) {
   EXPECT_TRUE(has_same_weights(checkpoint(3), checkpoint(6), "vision_model"));
   EXPECT_FALSE(has_same_weights(checkpoint(3), checkpoint(6), "connector"));
   EXPECT_FALSE(has_same_weights(checkpoint(3), checkpoint(6), "text_model"));
-  EXPECT_THAT(read_changes(), AllOf(HasSubstr("model.freeze_projector: true → false"), HasSubstr("go on, those of"),
-                                    HasSubstr("start at zero")));
+  EXPECT_THAT(read_changes(), AllOf(HasSubstr("model.freeze_projector: true → false"),
+                                    HasSubstr("trained tensors are kept, those of"), HasSubstr("start at zero")));
   EXPECT_EQ(read_state(6)["settled_parts"], nlohmann::json::array({"model.freeze_vision_tower"}));
   // A resumed run keeps that.
   fs::remove_all(checkpoint(6));
