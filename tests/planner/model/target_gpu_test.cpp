@@ -71,7 +71,7 @@ TEST(FindTargetGpuTest, AnUnknownNameIsAnErrorWithASuggestion) {
                     Not(HasSubstr("a100-40")), HasSubstr("--gpu-gb GB")));
   EXPECT_THAT(get_usage_error([] { find_target_gpu("something quite different"); }),
               AllOf(HasSubstr("unknown"), Not(HasSubstr("did you mean"))));
-  EXPECT_THAT(get_usage_error([] { find_target_gpu(""); }), HasSubstr("the known GPUs are"));
+  EXPECT_THAT(get_usage_error([] { find_target_gpu(""); }), HasSubstr("known GPUs are"));
 }
 
 TEST(MakeTargetGpuBySizeTest, HasTheMemoryThatDriversReport) {
