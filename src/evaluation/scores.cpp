@@ -35,7 +35,7 @@ PixelOverlap compute_overlap(const at::Tensor& predicted, const at::Tensor& trut
   for (int64_t i = 0; i < predicted.numel(); ++i) {
     overlap.predicted += a[i] != 0 ? 1 : 0;
     overlap.truth += b[i] != 0 ? 1 : 0;
-    overlap.intersection += (a[i] != 0) & (b[i] != 0) ? 1 : 0;
+    overlap.intersection += ((a[i] != 0) & (b[i] != 0)) ? 1 : 0;
   }
   return overlap;
 }
