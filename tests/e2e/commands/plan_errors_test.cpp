@@ -251,7 +251,7 @@ TEST_F(PlanCommandTest, SuggestionsForADatasetAreKeys) {
     const std::string first = suggestion["arguments"][0];
     if (first.starts_with("data.max_length=")) of_length = suggestion["text"];
   }
-  EXPECT_THAT(of_length, AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("leaves out 1 of 12 samples")));
+  EXPECT_THAT(of_length, AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("drops 1 of 12 samples")));
 }
 
 TEST_F(PlanCommandTest, PresetWithADatasetRequiresATokenizer) {

@@ -88,7 +88,7 @@ TEST_F(DriverTest, DriverWithoutAGpuLeavesTheCpu) {
   install_driver("init=100");
   const Result result = train_on_device("auto", {});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("on the CPU"), HasSubstr("the machine has no GPU")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the run uses the CPU"), HasSubstr("the machine has no GPU")));
   EXPECT_EQ(train_on_device("cuda", {"output.dir=other"}).exit_code, 5);
 }
 
