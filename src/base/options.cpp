@@ -273,7 +273,6 @@ struct OptionTable::Declarations {
   /// section.
   std::optional<std::string> find_nearest_key(std::string_view key) const {
     const std::string_view word = get_last_component(key);
-    if (auto exact_match = find_key_by_name(word)) return exact_match;
     const std::vector<std::string> names = keys_and_aliases();
     const auto find_name = [&](std::string_view last_component) {
       const auto it = std::ranges::find(names, last_component, get_last_component);
