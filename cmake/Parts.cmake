@@ -12,7 +12,7 @@ if(CMAKE_CXX_FLAGS MATCHES "-fsanitize" AND NOT VLMTRAIN_FUZZ)
 endif()
 
 # LibTorch's headers take most of a file's compile time. Eight files are compiled as one, which makes a cold build three times
-# as fast. Off for clang-tidy and clangd (preset debug), which need each file separately.
+# as fast. Off for clangd (preset debug), which needs each file separately.
 option(VLMTRAIN_TOGETHER "Compile several files of a part together" ON)
 
 # vlmtrain_together(OUT TARGET FOLDER ALONE SOURCE…): sets OUT to the files that TARGET compiles instead of the sources: files
