@@ -35,7 +35,7 @@ void pass_child_through_exec(const SpawnedChild& child);
 /// nullopt.
 std::optional<SpawnedChild> take_inherited_child();
 
-/// What spawn_child() passes to the child in its environment.
+/// The data that spawn_child() passes to the child in its environment.
 struct SpawnInfo {
   /// The process that the child dies with. 0 if a thread other than the main one spawned the child.
   pid_t parent = 0;

@@ -18,7 +18,7 @@ double compute_batch_scale(BatchScaling scaling, double factor);
 /// Returns the value of `training.batch_scaling`: "none", "sqrt", "linear".
 std::string to_string(BatchScaling scaling);
 
-/// Where the weights of the tasks in the loss come from.
+/// Source of the weights of the tasks in the loss.
 enum class TaskWeighting {
   kNone,         ///< all weights are 1
   kFixed,        ///< BatchAndTaskOptions::task_weights
@@ -26,7 +26,7 @@ enum class TaskWeighting {
   kGradNorm,     ///< GradNorm changes the weights during training (task_balance.h)
 };
 
-/// What happens to conflicting gradients of tasks.
+/// Treatment of conflicting gradients of tasks.
 enum class GradientConflictMethod {
   kNone,    ///< gradients are summed
   kPcGrad,  ///< conflicting components are projected away by PCGrad (task_balance.h)

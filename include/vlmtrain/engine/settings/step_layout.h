@@ -44,7 +44,7 @@ MicroBatchSplit split_in_order(std::vector<int64_t> sizes);
 /// REQUIRES: size > 0.
 MicroBatchSplit split_evenly(int64_t samples, int64_t size, const SplitConstraint& constraint = {});
 
-/// Which micro-batches are subdivided after one ran out of memory.
+/// The micro-batches that are subdivided after one ran out of memory.
 enum class SubdivisionMode {
   kFailedOnly,      ///< only the failed one; for dry runs, where another attempt is cheap
   kAtLeastAsLarge,  ///< also those with at least as many samples, which would probably fail next
