@@ -1,11 +1,15 @@
 #include "io/record/media_slots.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "io/record/json_values.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/io/row_file.h"
@@ -14,6 +18,16 @@ namespace vlmtrain::io {
 namespace {
 
 using nlohmann::json;
+
+/// Returns a number of placeholders for messages, such as "2 <image> placeholders".
+std::string format_placeholder_count(const MediaKind& kind, size_t count) {
+  return pluralize(static_cast<int64_t>(count), fmt::format("{} placeholder", kind.placeholder).c_str());
+}
+
+/// Returns a number of media for messages, such as "1 image".
+std::string format_media_count(const MediaKind& kind, size_t count) {
+  return pluralize(static_cast<int64_t>(count), std::string(kind.name).c_str());
+}
 
 /// Returns true for an image by its extension, or by the signature of JPEG, PNG or WebP.
 bool is_image(const json& value) {
@@ -188,7 +202,7 @@ size_t count_listed_media(const json& record, const MediaKind& kind) {
   return 0;
 }
 
-size_t count_placeholders(std::string_view text, std::string_view placeholder) {
+size_t format_placeholder_count(std::string_view text, std::string_view placeholder) {
   size_t count = 0;
   for (size_t pos = text.find(placeholder); pos != std::string_view::npos;
        pos = text.find(placeholder, pos + placeholder.size()))
@@ -217,9 +231,9 @@ size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, 
     return media.size();
   }
   if (unassigned_slots.size() != media.size()) {
-    throw data_error("turn {} has {} {} placeholder{} for its {} {}{}: each {} needs one placeholder", turn + 1,
-                     unassigned_slots.size(), kind_->placeholder, unassigned_slots.size() == 1 ? "" : "s", media.size(),
-                     kind_->name, media.size() == 1 ? "" : "s", kind_->name);
+    throw data_error("turn {} has {} for its {}: each {} needs one placeholder", turn + 1,
+                     format_placeholder_count(*kind_, unassigned_slots.size()),
+                     format_media_count(*kind_, media.size()), kind_->name);
   }
   for (size_t i = 0; i < media.size(); ++i) *unassigned_slots[i] = {.media = std::move(media[i]), .placeholder = {}};
   return 0;
@@ -283,9 +297,9 @@ std::vector<MediaRef> MediaSlots::collect_media(const std::vector<MediaRef>& lis
                                                 std::string& leading_placeholders) const {
   const bool has_slots = !slots_.empty();
   if (has_slots && num_unassigned_slots() != listed_media.size()) {
-    throw data_error("has {} {} placeholder{} for {} {}{}: each {} needs one placeholder", num_unassigned_slots(),
-                     kind_->placeholder, num_unassigned_slots() == 1 ? "" : "s", listed_media.size(), kind_->name,
-                     listed_media.size() == 1 ? "" : "s", kind_->name);
+    throw data_error("has {} for {}: each {} needs one placeholder",
+                     format_placeholder_count(*kind_, num_unassigned_slots()),
+                     format_media_count(*kind_, listed_media.size()), kind_->name);
   }
   const size_t count = has_slots ? slots_.size() : listed_media.size();
   std::vector<MediaRef> media;
