@@ -14,21 +14,13 @@ namespace vlmtrain::planner {
 namespace {
 
 constexpr int64_t kUnitsPerCoefficient = 1024;  // of MemoryCostTable::bytes_per_1024_units
-// JSON fields with the names that plans of earlier versions have for them.
+// JSON fields with their earlier names, which plans of earlier versions have.
 constexpr io::FieldAlias kMaskImagesField{"mask_images", "mask_pictures"};
 constexpr io::FieldAlias kPassImagesField{"pass_images", "pass_pictures"};
 constexpr io::FieldAlias kMaxSamplesField{"max_samples", "most_samples"};
-constexpr std::array<io::FieldAlias, MemoryCostTable::kNumTerms> kTermFields{
-    io::FieldAlias{"samples", "samples"},
-    io::FieldAlias{"tokens", "tokens"},
-    io::FieldAlias{"padded_tokens", "padded_tokens"},
-    io::FieldAlias{"label_tokens", "label_tokens"},
-    io::FieldAlias{"loss_rows", "loss_rows"},
-    io::FieldAlias{"pixel_rows", "pixel_rows"},
-    io::FieldAlias{"pass_rows", "pass_rows"},
-    io::FieldAlias{"masks", "masks"},
-    kMaskImagesField,
-    kPassImagesField};
+constexpr std::array<const char*, MemoryCostTable::kNumTerms> kTermNames{
+    "samples",    "tokens",    "padded_tokens", "label_tokens",        "loss_rows",
+    "pixel_rows", "pass_rows", "masks",         kMaskImagesField.name, kPassImagesField.name};
 
 /// Returns the lower of both, or `number` if `limit` is 0.
 int64_t clamp_to_limit(int64_t number, int64_t limit) {
@@ -89,7 +81,7 @@ bool MemoryCostTable::fits(const MicroBatchSizes& sizes) const {
 
 nlohmann::ordered_json MemoryCostTable::to_json() const {
   nlohmann::ordered_json weights;
-  for (size_t term = 0; term < kNumTerms; ++term) weights[kTermFields[term].name] = bytes_per_1024_units[term];
+  for (size_t term = 0; term < kNumTerms; ++term) weights[kTermNames[term]] = bytes_per_1024_units[term];
   io::add_field_aliases(weights, {kMaskImagesField, kPassImagesField});
   nlohmann::ordered_json json{{"base_bytes", base_bytes},
                               {"bytes_per_1024", weights},
@@ -114,7 +106,10 @@ MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, c
                         .max_samples = read_count(json, io::find_field_name(json, kMaxSamplesField))};
   const auto weights = json.value("bytes_per_1024", nlohmann::ordered_json());
   for (size_t term = 0; term < kNumTerms; ++term) {
-    const char* const name = io::find_field_name(weights, kTermFields[term]);
+    const char* name = kTermNames[term];
+    for (const io::FieldAlias field : {kMaskImagesField, kPassImagesField}) {
+      if (std::string_view(field.name) == name) name = io::find_field_name(weights, field);
+    }
     // Tables without mask terms were written by versions without masks.
     if (term < kMasks || weights.contains(name)) table.bytes_per_1024_units[term] = read_count(weights, name);
   }
