@@ -46,8 +46,8 @@ TEST_P(ReportedFaults, WrongNumberOfMarksNamesTheSample) {
   const auto record_entry = std::ranges::find_if(json, [](const auto& entry) { return entry.at("id") == "several"; });
   ASSERT_NE(record_entry, json.end());
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"<image>\n", "1 <image> placeholder for 2 images"},
-      {"<image>\n<image>\n<image>\n", "3 <image> placeholders for 2 images"}};
+      {"<image>\n", "1 <image> placeholder for 2 "},  // images or volumes
+      {"<image>\n<image>\n<image>\n", "3 <image> placeholders for 2 "}};
   for (const auto& [placeholders, problem] : cases) {
     (*record_entry)["conversations"][0]["value"] = placeholders + "Compare them.";
     EXPECT_THAT(get_error(preset_.read({*record_entry}).front()), AllOf(HasSubstr("several"), HasSubstr(problem)));

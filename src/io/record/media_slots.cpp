@@ -202,14 +202,6 @@ size_t count_listed_media(const json& record, const MediaKind& kind) {
   return 0;
 }
 
-size_t format_placeholder_count(std::string_view text, std::string_view placeholder) {
-  size_t count = 0;
-  for (size_t pos = text.find(placeholder); pos != std::string_view::npos;
-       pos = text.find(placeholder, pos + placeholder.size()))
-    ++count;
-  return count;
-}
-
 void MediaSlots::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
   for (size_t pos = text.find(kind_->placeholder); pos != std::string_view::npos;
        pos = text.find(kind_->placeholder, pos + kind_->placeholder.size())) {

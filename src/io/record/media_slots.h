@@ -54,9 +54,6 @@ size_t count_listed_media(const nlohmann::json& record, const MediaKind& kind);
 /// data_error for URLs and, if `root` is enforced, for paths outside of it.
 MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const ImageRoot& root, const MediaKind& kind);
 
-/// Returns the number of occurrences of `placeholder` in `text`.
-size_t count_placeholders(std::string_view text, std::string_view placeholder);
-
 /// A placeholder that the data's text contains, in contrast to one that stands for a content block.
 struct TextPlaceholder {
   size_t turn;   ///< index of the turn
