@@ -125,7 +125,8 @@ class OptimalSplit {
   bool can_hold_rest(size_t next) const {
     MemoryCostTable additive = table_;
     additive.base_bytes = 0;
-    for (const auto term : {MemoryCostTable::kPaddedTokens, MemoryCostTable::kLossRows, MemoryCostTable::kPassRows}) {
+    for (const auto term :
+         {MemoryCostTable::kPaddedTokens, MemoryCostTable::kLossRows, MemoryCostTable::kVisionPassRows}) {
       additive.bytes_per_1024_units[term] = 0;
     }
     int64_t free_bytes = 0;
@@ -151,7 +152,7 @@ double measure_samples_per_second(planner::DryRunProcess& process, const planner
   planner::DryRunRequest request{.step_config = step_config, .steps = {}, .with_step_seconds = true};
   for (size_t i = 0; i < std::min(kTimedSteps, steps.size()); ++i) {
     request.steps.push_back(planner::group_samples(steps[i]));
-    request.splits.push_back(splits[i]);
+    request.micro_batch_splits.push_back(splits[i]);
   }
   const auto outcome = process.dry_run(request);
   VLMTRAIN_CHECK(outcome.step_seconds.size() == request.steps.size(), "a step failed");
@@ -181,7 +182,7 @@ SplitForecast forecast_splits(const planner::Plan& plan, const planner::StepConf
     const auto result = look_ahead.wait_for_forecast(static_cast<int64_t>(i), std::chrono::seconds(600));
     VLMTRAIN_CHECK(result && result->fits, "step {} is not predicted to fit", i);
     forecast.num_split += result->layout != layout;
-    forecast.num_released += result->empty_cache_first;
+    forecast.num_released += result->empty_cache_at_start;
     forecast.steps_before_release += forecast.num_released == 0;
     forecast.splits.push_back(result->layout.split);
     forecast.reserved_bytes.push_back(result->peaks.reserved_bytes);
@@ -191,7 +192,7 @@ SplitForecast forecast_splits(const planner::Plan& plan, const planner::StepConf
 
 int64_t count_passes(const std::vector<engine::MicroBatchSplit>& splits) {
   int64_t num_passes = 0;
-  for (const auto& split : splits) num_passes += split.micro_batches();
+  for (const auto& split : splits) num_passes += split.num_micro_batches();
   return num_passes;
 }
 
@@ -205,11 +206,12 @@ int64_t count_improvable_steps(planner::DryRunProcess& process, const planner::P
     for (int percent = 1; percent <= 12; ++percent) {
       wider.limit_bytes += plan.split->table.limit_bytes / 100;
       engine::MicroBatchSplit split = planner::split_by_memory(steps[i], wider);
-      if (split.micro_batches() >= splits[i].micro_batches()) continue;
+      if (split.num_micro_batches() >= splits[i].num_micro_batches()) continue;
       const auto samples = planner::group_samples(steps[i]);
-      const auto outcome = process.dry_run(
-          {.step_config = plan.best_estimate.step_config, .steps = {samples, samples}, .splits = {split, split}});
-      num_improvable += outcome.peaks().reserved_bytes <= plan.limit.limit_bytes;
+      const auto outcome = process.dry_run({.step_config = plan.best_estimate.step_config,
+                                            .steps = {samples, samples},
+                                            .micro_batch_splits = {split, split}});
+      num_improvable += outcome.compute_max_peaks().reserved_bytes <= plan.limit.limit_bytes;
       break;
     }
   }
@@ -241,7 +243,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
   fmt::print(stderr, "{} on {}: {:.1f} s, split by memory {:.1f} s; {} of {} blocks\n", mixture.model, mixture.target,
              equal.planning_stats.seconds, plan.planning_stats.seconds,
              plan.best_estimate.step_config.recompute.vision + plan.best_estimate.step_config.recompute.language,
-             plan.detail.vision_blocks + plan.detail.language_blocks);
+             plan.detail.num_vision_blocks + plan.detail.num_language_blocks);
   if (!plan.fits || !plan.split) {
     fmt::print("| {} | {} | {} | not split by memory |\n", mixture.name, mixture.model, mixture.target);
     return;
@@ -258,7 +260,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
     splits.push_back(planner::split_by_memory(step, plan.split->table));
     equal_cuts.push_back(engine::split_evenly(kGlobalBatch, equal.best_estimate.step_config.micro_batch_size));
     fixed_cuts.push_back(engine::split_evenly(kGlobalBatch, kFixedMicroBatch));
-    optimum += OptimalSplit(step, plan.split->table).count_passes(splits.back().micro_batches());
+    optimum += OptimalSplit(step, plan.split->table).count_passes(splits.back().num_micro_batches());
     steps.push_back(std::move(step));
   }
 
@@ -279,10 +281,10 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
 
   const SplitForecast forecast = forecast_splits(plan, plan.best_estimate.step_config, steps, splits);
   planner::DryRunProcess process(plan.job, {.gpu = std::string(plan.target.gpu->name),
-                                            .memory_bytes = plan.limit.gpu_bytes,
-                                            .used_bytes = plan.limit.context_bytes});
+                                            .memory_bytes = plan.limit.allowed_gpu_bytes,
+                                            .initial_used_bytes = plan.limit.context_bytes});
   planner::DryRunRequest dry_run_request{
-      .step_config = plan.best_estimate.step_config, .steps = {}, .splits = forecast.splits};
+      .step_config = plan.best_estimate.step_config, .steps = {}, .micro_batch_splits = forecast.splits};
   for (const auto& step : steps) dry_run_request.steps.push_back(planner::group_samples(step));
   const auto outcome = process.dry_run(dry_run_request);
   // After the look-ahead made a run empty its cache, these steps differ from the run's.
@@ -298,12 +300,13 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
       "{} "
       "+ {} | {} of {} | {:.1f} % |\n",
       mixture.name, mixture.model, mixture.lora_rank > 0 ? ", LoRA" : ", full", mixture.target,
-      equal.best_estimate.step_config.micro_batch_size, equal.accumulation_steps(), per_step(count_passes(splits)),
-      static_cast<double>(count_passes(splits)) / static_cast<double>(optimum), num_improvable, first.size(),
-      memory_split_speed, equal_split_speed, memory_split_speed / equal_split_speed, fixed_split_speed,
-      memory_split_speed / fixed_split_speed, outcome.out_of_memory ? "yes" : "no", forecast.num_split,
-      forecast.num_released, num_exact, forecast.steps_before_release,
-      100 * static_cast<double>(outcome.peaks().reserved_bytes) / static_cast<double>(plan.limit.limit_bytes));
+      equal.best_estimate.step_config.micro_batch_size, equal.gradient_accumulation_steps(),
+      per_step(count_passes(splits)), static_cast<double>(count_passes(splits)) / static_cast<double>(optimum),
+      num_improvable, first.size(), memory_split_speed, equal_split_speed, memory_split_speed / equal_split_speed,
+      fixed_split_speed, memory_split_speed / fixed_split_speed, outcome.ran_out_of_memory ? "yes" : "no",
+      forecast.num_split, forecast.num_released, num_exact, forecast.steps_before_release,
+      100 * static_cast<double>(outcome.compute_max_peaks().reserved_bytes) /
+          static_cast<double>(plan.limit.limit_bytes));
   std::fflush(stdout);
 }
 

@@ -120,8 +120,8 @@ void benchmark_rope(const KernelBenchmark& benchmark) {
   constexpr int64_t kQueries = 28, kKeys = 4, kFeatures = 128;
   constexpr int64_t kHeads = kQueries + 2 * kKeys;
   const auto split_heads = [](const at::Tensor& heads) {
-    return kernels::Heads{heads.narrow(1, 0, kQueries), heads.narrow(1, kQueries, kKeys),
-                          heads.narrow(1, kQueries + kKeys, kKeys)};
+    return kernels::QkvHeads{heads.narrow(1, 0, kQueries), heads.narrow(1, kQueries, kKeys),
+                             heads.narrow(1, kQueries + kKeys, kKeys)};
   };
   const at::Tensor x = benchmark.sample({kManyRows, kHeads, kFeatures}), output = at::empty_like(x),
                    gradient = at::empty_like(x);
@@ -130,8 +130,8 @@ void benchmark_rope(const KernelBenchmark& benchmark) {
   const int64_t head = kManyRows * kFeatures * kBf16, angles = kManyRows * kFeatures * kFp32;
   benchmark.run("rope", 2 * kHeads * head + angles,
                 [&] { kernels::rope(split_heads(output), split_heads(x), cos, sin, 1); });
-  const kernels::HeadNorm norm{benchmark.sample({kFeatures}), benchmark.sample({kFeatures}), kernels::Gain::kWeight,
-                               1e-6};
+  const kernels::QkNormParams norm{benchmark.sample({kFeatures}), benchmark.sample({kFeatures}),
+                                   kernels::NormGain::kWeight, 1e-6};
   at::Tensor rstd;
   benchmark.run("qk_norm_rope", 2 * (kQueries + kKeys) * head + angles,
                 [&] { rstd = kernels::qk_norm_rope(split_heads(output), split_heads(x), norm, cos, sin); });
@@ -146,10 +146,10 @@ void benchmark_norms(const KernelBenchmark& benchmark) {
   const int64_t tensor_bytes = kManyRows * kHidden * kBf16;
   for (const bool is_centered : {false, true}) {
     const std::string name = is_centered ? "LayerNorm" : "RMSNorm";
-    const kernels::Norm params{.weight = benchmark.sample({kHidden}),
-                               .bias = is_centered ? benchmark.sample({kHidden}) : at::Tensor(),
-                               .is_centered = is_centered,
-                               .eps = 1e-6};
+    const kernels::NormParams params{.weight = benchmark.sample({kHidden}),
+                                     .bias = is_centered ? benchmark.sample({kHidden}) : at::Tensor(),
+                                     .is_centered = is_centered,
+                                     .eps = 1e-6};
     const auto statistics = kernels::norm(x, params).statistics;
     benchmark.run(name, 2 * tensor_bytes, [&] { kernels::norm(x, params); });
     benchmark.run(name + " and residual", 3 * tensor_bytes, [&] { kernels::norm(x, params, residual); });
@@ -170,16 +170,17 @@ void benchmark_cross_entropy(const KernelBenchmark& benchmark) {
 }
 
 void benchmark_adamw(const KernelBenchmark& benchmark) {
-  constexpr int64_t kCount = 100'000'000, kBlocks = (kCount + kernels::kMomentBlock - 1) / kernels::kMomentBlock;
+  constexpr int64_t kCount = 100'000'000,
+                    kBlocks = (kCount + kernels::kMomentBlockSize - 1) / kernels::kMomentBlockSize;
   const at::TensorOptions fp32 = benchmark.options(at::kFloat);
-  const at::Tensor codes = at::arange(kernels::kMomentCodes, fp32).div_(kernels::kMomentCodes - 1).repeat({2, 1});
+  const at::Tensor codes = at::arange(kernels::kNumMomentCodes, fp32).div_(kernels::kNumMomentCodes - 1).repeat({2, 1});
   const kernels::AdamWStep step{.learning_rate = 1e-5,
                                 .beta1 = 0.9,
                                 .beta2 = 0.999,
                                 .epsilon = 1e-8,
-                                .skipped = at::zeros({}, fp32),
-                                .codes = codes,
-                                .bounds = codes + 0.5 / (kernels::kMomentCodes - 1),
+                                .skip_flag = at::zeros({}, fp32),
+                                .code_values = codes,
+                                .rounding_bounds = codes + 0.5 / (kernels::kNumMomentCodes - 1),
                                 .seed = 1};
   struct States {
     const char* name;
@@ -194,7 +195,7 @@ void benchmark_adamw(const KernelBenchmark& benchmark) {
                                       .steps = at::ones({}, fp32)};
     for (size_t i = 0; i < 2; ++i) {
       parameter.moments[i] = dtype == at::kFloat ? at::zeros({kCount}, fp32)
-                                                 : at::zeros({kBlocks, kernels::kMomentBlock}, fp32.dtype(dtype));
+                                                 : at::zeros({kBlocks, kernels::kMomentBlockSize}, fp32.dtype(dtype));
       if (dtype == at::kByte) parameter.absmax[i] = at::zeros({kBlocks}, fp32);
     }
     benchmark.run(name, kCount * (3 * kFp32 + kBf16 + 4 * bytes),
@@ -205,14 +206,14 @@ void benchmark_adamw(const KernelBenchmark& benchmark) {
 void benchmark_dequantization(const KernelBenchmark& benchmark) {
   const at::Tensor result = at::empty({kIntermediate * kHidden}, benchmark.options(at::kBFloat16));
   const at::TensorOptions bytes = benchmark.options(at::kByte), fp32 = benchmark.options(at::kFloat);
-  const int64_t count = result.numel(), super_blocks = count / kernels::kNf4SuperBlock;
-  const kernels::Nf4Blocks blocks{.packed = at::randint(256, {count / 2}, bytes),
-                                  .absmax = at::randint(256, {super_blocks * kernels::kNf4NestedBlock}, bytes),
-                                  .nested_absmax = at::rand({super_blocks}, fp32),
-                                  .nested_offset = at::rand({1}, fp32),
-                                  .absmax_codes = at::rand({256}, fp32),
-                                  .values = at::randn({16}),
-                                  .first_super_blocks = {0}};
+  const int64_t count = result.numel(), super_blocks = count / kernels::kNf4SuperBlockSize;
+  const kernels::Nf4Weights blocks{.packed_indices = at::randint(256, {count / 2}, bytes),
+                                   .absmax = at::randint(256, {super_blocks * kernels::kNf4NestedBlockSize}, bytes),
+                                   .nested_absmax = at::rand({super_blocks}, fp32),
+                                   .nested_offset = at::rand({1}, fp32),
+                                   .absmax_codebook = at::rand({256}, fp32),
+                                   .values = at::randn({16}),
+                                   .first_super_blocks = {0}};
   benchmark.run("nf4", count / 2 + kBf16 * count, [&] { kernels::nf4_dequantize(result, blocks); });
   const at::Tensor values = at::randint(-127, 128, {kIntermediate, kHidden}, bytes.dtype(at::kChar));
   const at::Tensor absmax = at::rand({kIntermediate}, fp32), matrix = result.view({kIntermediate, kHidden});
@@ -220,7 +221,7 @@ void benchmark_dequantization(const KernelBenchmark& benchmark) {
 }
 
 void benchmark_patchify_and_dropout(const KernelBenchmark& benchmark) {
-  const image::BytePixels pixels{at::randint(256, {256, 3, 336, 336}, benchmark.options(at::kByte)),
+  const image::ByteImages pixels{at::randint(256, {256, 3, 336, 336}, benchmark.options(at::kByte)),
                                  {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255}};
   benchmark.run("patchify", pixels.bytes.numel() * (1 + kBf16), [&] {
     kernels::patchify(pixels, image::ImageSize{14, 14}, at::kBFloat16);
@@ -236,14 +237,14 @@ void benchmark_patchify_and_dropout(const KernelBenchmark& benchmark) {
 int run_benchmarks(const std::string& name) {
   const at::Device device = memory::open_device(name);
   const auto status = kernels::open_kernels(device);
-  if (!status.problem.empty()) throw std::runtime_error(status.problem);
+  if (!status.unavailable_reason.empty()) throw std::runtime_error(status.unavailable_reason);
   for (const std::string& failure : status.failure_messages) fmt::print("wrong: {}\n", failure);
   const at::NoGradGuard no_gradients;
   const KernelBenchmark benchmark(device);
   for (const auto group : {benchmark_activations, benchmark_rope, benchmark_norms, benchmark_cross_entropy,
                            benchmark_adamw, benchmark_dequantization, benchmark_patchify_and_dropout}) {
     group(benchmark);
-    memory::release_unused_memory(device);
+    memory::empty_cache(device);
   }
   return 0;
 }

@@ -53,8 +53,8 @@ std::vector<SampleSize> read_record_sizes(char** arguments) {
   const app::PresetFolder preset(arguments[2], arguments[3]);
   const auto processor = models::load_processor(preset.path(), models::ProcessorSettings{});
   const auto records = io::open_records(arguments[0], io::RecordSettings{.image_root = arguments[1]});
-  const auto sample_index =
-      data::index_samples(*records, *processor, {.workers = std::max<int64_t>(1, std::thread::hardware_concurrency())});
+  const auto sample_index = data::index_samples(
+      *records, *processor, {.num_workers = std::max<int64_t>(1, std::thread::hardware_concurrency())});
   std::vector<SampleSize> sizes;
   for (int64_t index = 0; index < sample_index.shapes.size(); ++index) {
     if (const auto shape = sample_index.shapes[index])
@@ -85,18 +85,19 @@ double compute_padded_fill(const std::vector<SampleSize>& sizes, int64_t batch_s
 void print_row(const std::string& name, const std::vector<SampleSize>& sizes, PackLimits limits) {
   const auto order = make_random_permutation(std::ssize(sizes), kSeed);
   const auto start = std::chrono::steady_clock::now();
-  const auto packs = data::pack(order, sizes, limits, kSeed);
+  const auto packs = data::make_packs(order, sizes, limits, kSeed);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   PackLimits unlimited = limits;
   unlimited.window_size = std::ssize(sizes);
-  const auto best = data::compute_pack_statistics(data::pack(order, sizes, unlimited, kSeed), sizes, unlimited).fill;
+  const auto best =
+      data::compute_pack_statistics(data::make_packs(order, sizes, unlimited, kSeed), sizes, unlimited).fill;
   const auto fill = data::compute_pack_statistics(packs, sizes, limits).fill;
-  const int64_t samples_per_pack = std::max<int64_t>(1, std::ssize(sizes) / fill.packs);
+  const int64_t samples_per_pack = std::max<int64_t>(1, std::ssize(sizes) / fill.num_packs);
   fmt::print("| {} | {} | {} / {} | {} | {:.1f} % | {:.1f} % | {:.3f} | {:.0f} % | {} | {:.1f} % | {:.2f} |\n", name,
-             sizes.size(), limits.tokens, limits.num_media, fill.packs, 100 * fill.tokens, 100 * fill.num_media,
-             static_cast<double>(best.packs) / static_cast<double>(fill.packs),
-             100.0 * static_cast<double>(fill.num_limited_by_media) / static_cast<double>(fill.packs), fill.max_tiles,
-             100 * compute_padded_fill(sizes, samples_per_pack), seconds);
+             sizes.size(), limits.max_tokens, limits.max_media, fill.num_packs, 100 * fill.token_fill,
+             100 * fill.media_fill, static_cast<double>(best.num_packs) / static_cast<double>(fill.num_packs),
+             100.0 * static_cast<double>(fill.num_media_limited_packs) / static_cast<double>(fill.num_packs),
+             fill.max_tiles, 100 * compute_padded_fill(sizes, samples_per_pack), seconds);
 }
 
 }  // namespace
@@ -107,7 +108,8 @@ int main(int argc, char** argv) {
         "| samples | number | limits: tokens / images | packs | tokens taken | images taken | of best fit decreasing "
         "over the epoch | packs bound by images | most tiles of a pack | padded to the longest | seconds |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|\n");
-    const std::vector<PackLimits> limit_options{{.tokens = 4096, .num_media = 18}, {.tokens = 4096, .num_media = 64}};
+    const std::vector<PackLimits> limit_options{{.max_tokens = 4096, .max_media = 18},
+                                                {.max_tokens = 4096, .max_media = 64}};
     if (argc == 5) {
       const auto sizes = read_record_sizes(argv + 1);
       for (const PackLimits& limits : limit_options) print_row(argv[3], sizes, limits);

@@ -49,21 +49,21 @@ struct BenchmarkOptions {
   bool several_ranks = false;
   bool masks = false;    ///< models with mask outputs
   bool volumes = false;  ///< models with volume inputs
-  engine::Sharding sharding = engine::Sharding::kNone;
+  engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
 };
 
 void add_ranks(Random& random, planner::Workload& workload) {
   constexpr int64_t kRanks[] = {2, 3, 4, 6, 8, 12, 16};
   workload.world_size = random.pick(kRanks);
   workload.global_batch_size = workload.world_size * random.between(1, 12);
-  if (workload.world_size % 2 == 0 && random.with_chance(0.4)) workload.nodes = 2;
+  if (workload.world_size % 2 == 0 && random.with_chance(0.4)) workload.num_nodes = 2;
 }
 
 JobSetting make_random_job(Random& random, const std::filesystem::path& folder, const BenchmarkOptions& options) {
   const std::string model = options.masks     ? random.pick(kMaskModels)
                             : options.volumes ? random.pick(kVolumeModels)
                                               : random.pick(kModels);
-  const auto& gpu = random.pick(memory::list_gpus());
+  const auto& gpu = random.pick(memory::list_gpu_specs());
   models::SyntheticSample sample{.images = random.between(0, 4),
                                  .image_width = random.pick(kSides),
                                  .image_height = random.pick(kSides),
@@ -107,7 +107,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
   request.workload.global_batch_size = random.pick(kGlobalBatches);
   if (options.several_ranks) add_ranks(random, request.workload);
   request.job.sharding = options.sharding;
-  request.job.nodes = request.workload.nodes;
+  request.job.num_nodes = request.workload.num_nodes;
   if (random.with_chance(0.2)) request.constraints.recompute.text = random.pick(std::to_array({"none", "all", "5"}));
   request.constraints.expandable_segments = options.expandable_segments;
   const auto& shape = request.workload.worst_batches.front().shapes.front();
@@ -121,7 +121,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
            {"mode", planner::to_string(request.mode)},
            {"global_batch_size", request.workload.global_batch_size},
            {"world_size", request.workload.world_size},
-           {"nodes", request.workload.nodes},
+           {"nodes", request.workload.num_nodes},
            {"sharding", engine::to_string(request.job.sharding)},
            {"images", shape.num_media},
            {"tiles", shape.pixel_rows},
@@ -129,7 +129,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
            {"label_tokens", shape.label_tokens},
            {"volumes", shape.num_volumes},
            {"masks", shape.masks},
-           {"mask_side", shape.mask_side},
+           {"mask_side", shape.mask_image_size},
            {"recompute", request.constraints.recompute.text},
            {"expandable_segments", request.constraints.expandable_segments}}};
 }
@@ -145,8 +145,8 @@ data::SampleShape sample_smaller_shape(Random& random, const data::SampleShape& 
   shape.label_tokens = random.between(1, std::min(worst.label_tokens, text - 1));
   shape.tokens = shape.image_tokens + text;
   shape.masks = random.between(0, std::min(worst.masks, shape.label_tokens));
-  shape.mask_images = std::min(worst.mask_images, shape.masks);
-  if (shape.masks == 0) shape.mask_side = 0;
+  shape.num_images_with_masks = std::min(worst.num_images_with_masks, shape.masks);
+  if (shape.masks == 0) shape.mask_image_size = 0;
   return shape;
 }
 
@@ -177,7 +177,7 @@ int64_t measure_next_larger_bytes(const planner::Plan& plan, planner::DryRunProc
   const int64_t micro_batches = std::min<int64_t>(2, plan.workload.samples_per_rank() / *next_size);
   const std::vector<planner::SampleGroup> samples{{plan.worst_batch.shapes.front(), micro_batches * *next_size}};
   const auto outcome = unlimited.dry_run({.step_config = step_config, .steps = {samples, samples, samples}});
-  return outcome.out_of_memory ? INT64_MAX : outcome.peaks().reserved_bytes;
+  return outcome.ran_out_of_memory ? INT64_MAX : outcome.compute_max_peaks().reserved_bytes;
 }
 
 /// Runs the steps of the first, the last and one other rank, each on an empty GPU.
@@ -189,12 +189,12 @@ planner::DryRunResult run_ranks(Random& random, const planner::Plan& plan) {
     planner::Job job = plan.job;
     job.rank = i * (plan.workload.world_size - 1) / std::max<int64_t>(1, ranks - 1);
     planner::DryRunProcess process(job, {.gpu = std::string(plan.target.gpu->name),
-                                         .memory_bytes = plan.limit.gpu_bytes,
-                                         .used_bytes = plan.overhead_bytes()});
+                                         .memory_bytes = plan.limit.allowed_gpu_bytes,
+                                         .initial_used_bytes = plan.overhead_bytes()});
     const auto rank_outcome =
         process.dry_run({.step_config = plan.best_estimate.step_config, .steps = make_random_steps(random, plan)});
-    outcome.out_of_memory = outcome.out_of_memory || rank_outcome.out_of_memory;
-    outcome.allocation_retries += rank_outcome.allocation_retries;
+    outcome.ran_out_of_memory = outcome.ran_out_of_memory || rank_outcome.ran_out_of_memory;
+    outcome.num_allocation_retries += rank_outcome.num_allocation_retries;
     outcome.steps.insert(outcome.steps.end(), rank_outcome.steps.begin(), rank_outcome.steps.end());
   }
   return outcome;
@@ -223,9 +223,9 @@ nlohmann::ordered_json check_plan(Random& random, JobSetting setting, Summary& s
   planner::DryRunProcess unlimited(plan.job, {.gpu = gpu, .memory_bytes = int64_t{1} << 40});
   const int64_t next_bytes = measure_next_larger_bytes(plan, unlimited);
 
-  summary.out_of_memory += outcome.out_of_memory;
-  summary.retries += outcome.allocation_retries > 0;
-  summary.above_plan += outcome.peaks().reserved_bytes > plan.limit.limit_bytes;
+  summary.out_of_memory += outcome.ran_out_of_memory;
+  summary.retries += outcome.num_allocation_retries > 0;
+  summary.above_plan += outcome.compute_max_peaks().reserved_bytes > plan.limit.limit_bytes;
   summary.next_measured += next_bytes > 0;
   summary.next_fits += next_bytes > 0 && next_bytes <= plan.limit.limit_bytes;
   report["micro_batch_size"] = plan.best_estimate.step_config.micro_batch_size;
@@ -234,10 +234,10 @@ nlohmann::ordered_json check_plan(Random& random, JobSetting setting, Summary& s
   report["vision_tiles_per_pass"] = plan.best_estimate.step_config.vision_tiles_per_pass;
   report["limit_bytes"] = plan.limit.limit_bytes;
   report["planned_reserved_bytes"] = plan.best_estimate.peaks.reserved_bytes;
-  report["run_reserved_bytes"] = outcome.peaks().reserved_bytes;
-  report["run_allocated_bytes"] = outcome.peaks().allocated_bytes;
-  report["out_of_memory"] = outcome.out_of_memory;
-  report["allocation_retries"] = outcome.allocation_retries;
+  report["run_reserved_bytes"] = outcome.compute_max_peaks().reserved_bytes;
+  report["run_allocated_bytes"] = outcome.compute_max_peaks().allocated_bytes;
+  report["out_of_memory"] = outcome.ran_out_of_memory;
+  report["allocation_retries"] = outcome.num_allocation_retries;
   report["next_larger_reserved_bytes"] = next_bytes;
   return report;
 }
@@ -279,7 +279,7 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
 }  // namespace vlmtrain
 
 int main(int argc, char** argv) {
-  using vlmtrain::engine::Sharding;
+  using vlmtrain::engine::ShardingStrategy;
   if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // the dry-run process, as in vlmtrain
     vlmtrain::planner::serve_dry_runs();
     return 0;
@@ -290,10 +290,10 @@ int main(int argc, char** argv) {
   for (int i = 3; i < argc; ++i) {
     const std::string_view argument(argv[i]);
     options.expandable_segments = options.expandable_segments && argument != "fixed";
-    for (const auto sharding : {Sharding::kOptimizer, Sharding::kHybrid, Sharding::kFull}) {
+    for (const auto sharding : {ShardingStrategy::kOptimizer, ShardingStrategy::kHybrid, ShardingStrategy::kFull}) {
       if (argument == to_string(sharding)) options.sharding = sharding;
     }
-    const bool is_sharded = options.sharding != Sharding::kNone;
+    const bool is_sharded = options.sharding != ShardingStrategy::kNone;
     options.several_ranks = options.several_ranks || is_sharded || argument == "ranks";
     options.masks = options.masks || argument == "masks";
     options.volumes = options.volumes || argument == "volumes";

@@ -176,7 +176,7 @@ Arguments make_random_job(Random& random, const std::filesystem::path& folder, i
     add({"--gpu-gb", random.pick(kSizes)});
   } else {
     const std::string gpu = random.pick(kGpuNames);
-    add({"--gpu", memory::find_gpu(gpu) != nullptr ? gpu : "rtx4090"});
+    add({"--gpu", memory::find_gpu_spec(gpu) != nullptr ? gpu : "rtx4090"});
   }
   const bool lora = random.with_chance(0.6);
   if (random.with_chance(0.5)) {
@@ -223,12 +223,13 @@ app::PlanArguments parse_arguments(Arguments arguments) {
 /// Settings that a user could choose for unconstrained options.
 std::vector<planner::StepConfig> make_alternatives(Random& random, const planner::PlanRequest& request,
                                                    const planner::Plan& plan) {
-  const models::RecomputeBlocks all{.vision = plan.detail.vision_blocks, .language = plan.detail.language_blocks};
+  using BlockCounts = models::RecomputeBlockCounts;
+  const BlockCounts all{.vision = plan.detail.num_vision_blocks, .language = plan.detail.num_language_blocks};
   const planner::StepConstraints& fixed = request.constraints;
   std::vector<planner::StepConfig> list;
   const auto add = [&](planner::StepConfig step_config) {
     if (fixed.micro_batch_size) step_config.micro_batch_size = *fixed.micro_batch_size;
-    if (!fixed.recompute.is_auto()) step_config.recompute = fixed.recompute.resolve_blocks(all);
+    if (!fixed.recompute.is_auto()) step_config.recompute = fixed.recompute.resolve_block_counts(all);
     if (fixed.vision_tiles_per_pass) step_config.vision_tiles_per_pass = *fixed.vision_tiles_per_pass;
     if (fixed.loss_chunk_rows) step_config.loss_chunk_rows = *fixed.loss_chunk_rows;
     step_config.expandable_segments = fixed.expandable_segments;
@@ -244,9 +245,8 @@ std::vector<planner::StepConfig> make_alternatives(Random& random, const planner
     (add_with_value(values), ...);
   };
   const int64_t tiles = std::max<int64_t>(2, plan.worst_batch.shapes.front().pixel_rows);
-  add_variants(&planner::StepConfig::recompute, models::RecomputeBlocks{}, models::RecomputeBlocks{all.vision, 0},
-               models::RecomputeBlocks{0, all.language}, models::RecomputeBlocks{all.vision, all.language - 1},
-               models::RecomputeBlocks{all.vision - 1, all.language});
+  add_variants(&planner::StepConfig::recompute, BlockCounts{}, BlockCounts{all.vision, 0}, BlockCounts{0, all.language},
+               BlockCounts{all.vision, all.language - 1}, BlockCounts{all.vision - 1, all.language});
   add_variants(&planner::StepConfig::vision_tiles_per_pass, int64_t{0}, int64_t{1}, int64_t{2}, tiles / 2, tiles - 1);
   add_variants(&planner::StepConfig::loss_chunk_rows, int64_t{1}, int64_t{2}, int64_t{16}, int64_t{128}, int64_t{1024},
                int64_t{8192});

@@ -32,7 +32,7 @@ double resident_mb(const std::string& key) {
 
 image::VolumeSettings make_settings(const std::string& pipeline) {
   image::VolumeSettings settings;
-  if (pipeline == "spacing") settings.spacing = image::Axes<double>{1.5, 1.5, 1.5};
+  if (pipeline == "spacing") settings.spacing = image::PerAxis<double>{1.5, 1.5, 1.5};
   if (pipeline == "percentile") settings.normalization = image::VolumeNormalization::kPercentile;
   return settings;
 }

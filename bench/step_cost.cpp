@@ -14,15 +14,15 @@ namespace vlmtrain {
 namespace {
 
 struct StepCost {
-  int64_t launches = 0;         ///< kernels and matrix products of ATen operations
+  int64_t kernel_launches = 0;  ///< kernels and matrix products of ATen operations
   int64_t launches_on_gpu = 0;  ///< all kernels and matrix products of the process
   double bytes_moved = 0;       ///< read and written by operations other than matrix products and attention
 };
 
 uint64_t launches_on_gpu() {
-  vgpu::Counters counters;
+  vgpu::GpuCounters counters;
   vgpu::find_virtual_gpu_interface()->read_counters(&counters);
-  return counters.launches + counters.matmuls;
+  return counters.num_launches + counters.num_matmuls;
 }
 
 std::optional<planner::CostRecorder> recorder;
@@ -35,7 +35,7 @@ uint64_t initial_launches = 0;
 extern "C" bool vlmtrain_step_cost_begin() {
   using namespace vlmtrain;
   if (vgpu::find_virtual_gpu_interface() == nullptr) return false;
-  recorder.emplace(*memory::find_gpu(vgpu::find_virtual_gpu_interface()->gpu_name()), at::kBFloat16);
+  recorder.emplace(*memory::find_gpu_spec(vgpu::find_virtual_gpu_interface()->gpu_name()), at::kBFloat16);
   initial_launches = launches_on_gpu();
   return true;
 }
@@ -43,8 +43,8 @@ extern "C" bool vlmtrain_step_cost_begin() {
 /// Stops counting. REQUIRES: vlmtrain_step_cost_begin() returned true.
 extern "C" void vlmtrain_step_cost_end(vlmtrain::StepCost* cost) {
   using namespace vlmtrain;
-  const planner::Cost total = recorder->costs().total;
-  cost->kernel_launches = total.kernel_launches;
+  const planner::OperationCost total = recorder->costs().total;
+  cost->kernel_launches = total.num_kernel_launches;
   cost->launches_on_gpu = static_cast<int64_t>(launches_on_gpu() - initial_launches);
   cost->bytes_moved = total.bytes_moved;
   recorder.reset();

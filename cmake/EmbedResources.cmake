@@ -16,8 +16,8 @@ namespace vlmtrain::${PART} {
 namespace {
 ${arrays}}  // namespace
 
-const io::Resources& resources() {
-  static const io::Resources table{
+const io::EmbeddedResources& resources() {
+  static const io::EmbeddedResources table{
 ${entries}  };
   return table;
 }

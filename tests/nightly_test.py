@@ -3,6 +3,7 @@
 
     nightly_test.py CHECKOUT
 """
+import ast
 import contextlib
 import io
 import pathlib
@@ -184,6 +185,12 @@ class PartsTest(unittest.TestCase):
         names = {f"{part.name}.json" for part in self.parts}
         self.assertLessEqual({path.name for path in (CHECKOUT / results.RESULTS).glob("*")}, names)
         self.assertEqual((CHECKOUT / page.PAGE).read_text(), page.render(CHECKOUT, self.parts))
+
+    def test_named_mutants_match_the_sources(self):
+        tree = ast.parse((CHECKOUT / "scripts/mutants/named.py").read_text())  # parsed, since its imports need clang
+        mutants = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
+        for number, path, text, *_ in mutants:
+            self.assertEqual((CHECKOUT / path).read_text().count(text), 1, f"mutant {number}: {text!r} in {path}")
 
 
 if __name__ == "__main__":

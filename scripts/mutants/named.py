@@ -14,12 +14,12 @@ NAMED = [
     (904, "src/train/watch/memory_watch.cpp", "std::max_element(bytes.begin(), bytes.end())",
      "({mutant} ? std::min_element(bytes.begin(), bytes.end()) : std::max_element(bytes.begin(), bytes.end()))",
      "the least growing component is named"),
-    (905, "src/train/checkpoint/run_changes.cpp", "if (!sets_run_length(key)) fingerprint",
-     "if (!sets_run_length(key) && !({mutant} && key == \"training.weight_decay\")) fingerprint",
+    (905, "src/train/checkpoint/run_changes.cpp", "if (!determines_total_steps(key)) fingerprint",
+     "if (!determines_total_steps(key) && !({mutant} && key == \"training.weight_decay\")) fingerprint",
      "a key missing in the run's fingerprint"),
-    (906, "src/train/loop/step_runner.cpp", "if (look_ahead_) look_ahead_->raise_margin();",
-     "if (look_ahead_ && !{mutant}) look_ahead_->raise_margin();",
-     "no raise_margin() after a failure"),
+    (906, "src/train/loop/step_runner.cpp", "if (look_ahead_) look_ahead_->increase_margin();",
+     "if (look_ahead_ && !{mutant}) look_ahead_->increase_margin();",
+     "no increase_margin() after a failure"),
 ]
 
 

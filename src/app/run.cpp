@@ -58,10 +58,11 @@ bool is_thread_start_failure(const std::exception& error) {
 /// threads, or a bug. Returns its exit code.
 ExitCode report_unexpected_error(const std::exception& error) {
   if (const auto out_of_memory = memory::detect_out_of_memory(error)) {
-    const bool is_host_memory = out_of_memory->kind == memory::MemoryKind::kHost;
+    const bool is_host_memory_full = out_of_memory->kind == memory::MemoryKind::kHost;
     std::fprintf(stderr, "vlmtrain: error: %s is full: %s; free memory there%s, or use a smaller model\n",
                  std::string(memory::to_string(out_of_memory->kind)).c_str(),
-                 to_printable(out_of_memory->reason).c_str(), is_host_memory ? ", ask for more (SLURM's --mem)" : "");
+                 to_printable(out_of_memory->reason).c_str(),
+                 is_host_memory_full ? ", ask for more (SLURM's --mem)" : "");
     return ExitCode::kDoesNotFit;
   }
   if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
@@ -110,8 +111,8 @@ ExitCode run_command(const CommandLine& command_line) {
   } catch (...) {
     failure = std::current_exception();
   }
-  const ExitCode flush_code = flush_stdout(code);
-  return failure && flush_code == ExitCode::kSuccess ? report_error(failure) : flush_code;
+  const ExitCode flush_exit_code = flush_stdout(code);
+  return failure && flush_exit_code == ExitCode::kSuccess ? report_error(failure) : flush_exit_code;
 }
 
 }  // namespace

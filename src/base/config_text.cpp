@@ -18,14 +18,14 @@ namespace {
 // that was given by mistake. Chosen without measurement.
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
-bool is_inherited_descriptor(const std::filesystem::path& path) {
+bool is_descriptor_path(const std::filesystem::path& path) {
   const std::string name = path.string();
   return name == "/dev/stdin" || name.starts_with("/dev/fd/") || name.starts_with("/proc/self/fd/");
 }
 
 void reject_special_file(const std::filesystem::path& path) {
   const std::string_view kind = describe_non_regular_file(path);
-  if (kind.empty() || (is_inherited_descriptor(path) && kind != "a folder")) return;
+  if (kind.empty() || (is_descriptor_path(path) && kind != "a folder")) return;
   throw usage_error("{}: is {}; give an existing file to --config, or /dev/stdin", path.string(), kind);
 }
 

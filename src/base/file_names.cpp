@@ -23,7 +23,7 @@ bool is_digit(char c) {
 }
 
 /// Removes the leading digits of `text` and returns them without leading zeros.
-std::string_view consume_number(std::string_view& text) {
+std::string_view consume_digits(std::string_view& text) {
   const size_t end = std::min(text.find_first_not_of(kDigits), text.size());
   std::string_view digits = text.substr(0, end);
   text.remove_prefix(end);
@@ -33,11 +33,11 @@ std::string_view consume_number(std::string_view& text) {
 
 /// Returns equal for names that differ only in leading zeros. Compares numbers without conversion,
 /// because they may exceed 64 bits: of two without leading zeros, the longer one is larger.
-std::strong_ordering compare_natural_order(std::string_view a, std::string_view b) {
+std::strong_ordering compare_in_natural_order(std::string_view a, std::string_view b) {
   while (!a.empty() && !b.empty()) {
     if (is_digit(a.front()) && is_digit(b.front())) {
-      const std::string_view a_digits = consume_number(a);
-      const std::string_view b_digits = consume_number(b);
+      const std::string_view a_digits = consume_digits(a);
+      const std::string_view b_digits = consume_digits(b);
       if (a_digits.size() != b_digits.size()) return a_digits.size() <=> b_digits.size();
       if (a_digits != b_digits) return a_digits <=> b_digits;
     } else if (a.front() != b.front()) {
@@ -71,12 +71,12 @@ std::string_view describe_non_regular_file(const std::filesystem::path& path) {
 }
 
 bool has_image_extension(const std::filesystem::path& file) {
-  constexpr std::array<std::string_view, 8> kExtensions{".jpg",   ".jpeg", ".jpe", ".jfif",
-                                                        ".pjpeg", ".pjp",  ".png", ".webp"};
-  return std::ranges::find(kExtensions, to_lower(file.extension().string())) != kExtensions.end();
+  constexpr std::array<std::string_view, 8> kImageExtensions{".jpg",   ".jpeg", ".jpe", ".jfif",
+                                                             ".pjpeg", ".pjp",  ".png", ".webp"};
+  return std::ranges::find(kImageExtensions, to_lower(file.extension().string())) != kImageExtensions.end();
 }
 
-bool is_hidden(const std::filesystem::path& file) {
+bool is_hidden_file(const std::filesystem::path& file) {
   return file.filename().native().starts_with('.');
 }
 
@@ -85,8 +85,8 @@ bool has_nifti_extension(const std::filesystem::path& file) {
   return name.ends_with(".nii") || name.ends_with(".nii.gz");
 }
 
-bool natural_less(std::string_view a, std::string_view b) {
-  const std::weak_ordering order = compare_natural_order(a, b);
+bool precedes_in_natural_order(std::string_view a, std::string_view b) {
+  const std::weak_ordering order = compare_in_natural_order(a, b);
   return std::is_eq(order) ? a < b : std::is_lt(order);
 }
 

@@ -64,20 +64,20 @@ ContentHash& ContentHash::add(std::string_view text) {
   return *this;
 }
 
-std::string ContentHash::hex() const {
+std::string ContentHash::to_hex() const {
   return fmt::format("{:016x}", state_);
 }
 
 Xxh64::Xxh64() : lanes_{kPrime1 + kPrime2, kPrime2, 0, 0 - kPrime1} {}
 
 Xxh64& Xxh64::add(std::string_view bytes) {
-  const size_t num_buffered = total_bytes_ % kStripeBytes;
+  const size_t num_buffered_bytes = total_bytes_ % kStripeBytes;
   total_bytes_ += bytes.size();
-  if (num_buffered > 0) {
-    const size_t count = std::min(kStripeBytes - num_buffered, bytes.size());
-    std::memcpy(buffer_.data() + num_buffered, bytes.data(), count);
+  if (num_buffered_bytes > 0) {
+    const size_t count = std::min(kStripeBytes - num_buffered_bytes, bytes.size());
+    std::memcpy(buffer_.data() + num_buffered_bytes, bytes.data(), count);
     bytes.remove_prefix(count);
-    if (num_buffered + count < kStripeBytes) return *this;
+    if (num_buffered_bytes + count < kStripeBytes) return *this;
     add_stripe(lanes_, buffer_.data());
   }
   auto lanes = lanes_;  // A local copy stays in registers.
@@ -114,7 +114,7 @@ uint64_t Xxh64::value() const {
   return hash ^ (hash >> 32);
 }
 
-std::string Xxh64::hex() const {
+std::string Xxh64::to_hex() const {
   return fmt::format("{:016x}", value());
 }
 

@@ -21,7 +21,7 @@ namespace vlmtrain {
 namespace {
 
 template <class T>
-constexpr bool kIsAuto = std::is_same_v<T, Auto<int64_t>> || std::is_same_v<T, Auto<double>>;
+constexpr bool kIsAutoOr = std::is_same_v<T, AutoOr<int64_t>> || std::is_same_v<T, AutoOr<double>>;
 
 using StringMap = std::map<std::string, std::string>;
 
@@ -34,16 +34,16 @@ std::string get_type_name() {
   if constexpr (std::is_same_v<T, std::string>) return "string";
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return "list";
   if constexpr (std::is_same_v<T, StringMap>) return "map";
-  if constexpr (std::is_same_v<T, Auto<int64_t>>) return "integer or auto";
-  if constexpr (std::is_same_v<T, Auto<double>>) return "float or auto";
+  if constexpr (std::is_same_v<T, AutoOr<int64_t>>) return "integer or auto";
+  if constexpr (std::is_same_v<T, AutoOr<double>>) return "float or auto";
 }
 
-/// Writes a value such that parse_node<T>() returns it.
+/// Writes a value such that parse_yaml_value<T>() returns it.
 template <class T>
-void emit(YAML::Emitter& out, const T& value) {
-  if constexpr (kIsAuto<T>) {
+void emit_yaml(YAML::Emitter& out, const T& value) {
+  if constexpr (kIsAutoOr<T>) {
     if (value) {
-      emit(out, *value);
+      emit_yaml(out, *value);
     } else {
       out << "auto";
     }
@@ -59,13 +59,13 @@ void emit(YAML::Emitter& out, const T& value) {
     out << (is_utf8(value) ? value : printable_text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     out << YAML::Flow << YAML::BeginSeq;
-    for (const auto& item : value) emit(out, item);
+    for (const auto& item : value) emit_yaml(out, item);
     out << YAML::EndSeq;
   } else if constexpr (std::is_same_v<T, StringMap>) {
     out << YAML::Flow << YAML::BeginMap;
     for (const auto& [name, text] : value) {
       out << YAML::Key << name << YAML::Value;
-      emit(out, text);
+      emit_yaml(out, text);
     }
     out << YAML::EndMap;
   } else {
@@ -76,10 +76,10 @@ void emit(YAML::Emitter& out, const T& value) {
 /// Returns the value of a node, or nothing if the node is not a T. A null node is an empty string,
 /// list or map, and a single word is a list of one.
 template <class T>
-std::optional<T> parse_node(const YAML::Node& node) {
-  if constexpr (kIsAuto<T>) {
+std::optional<T> parse_yaml_value(const YAML::Node& node) {
+  if constexpr (kIsAutoOr<T>) {
     if (node.IsScalar() && node.Scalar() == "auto") return T{};
-    const auto value = parse_node<typename T::value_type>(node);
+    const auto value = parse_yaml_value<typename T::value_type>(node);
     return value ? std::optional<T>{T{*value}} : std::nullopt;
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     if (node.IsNull()) return T{};
@@ -111,20 +111,20 @@ std::optional<T> parse_node(const YAML::Node& node) {
 }
 
 /// Writes a value such that yaml_to_json() returns it.
-void emit_json(YAML::Emitter& out, const nlohmann::ordered_json& value) {
+void emit_json_as_yaml(YAML::Emitter& out, const nlohmann::ordered_json& value) {
   if (value.is_object()) {
     out << YAML::Flow << YAML::BeginMap;
     for (const auto& [key, item] : value.items()) {
-      emit(out << YAML::Key, key);
-      emit_json(out << YAML::Value, item);
+      emit_yaml(out << YAML::Key, key);
+      emit_json_as_yaml(out << YAML::Value, item);
     }
     out << YAML::EndMap;
   } else if (value.is_array()) {
     out << YAML::Flow << YAML::BeginSeq;
-    for (const auto& item : value) emit_json(out, item);
+    for (const auto& item : value) emit_json_as_yaml(out, item);
     out << YAML::EndSeq;
   } else if (value.is_string()) {
-    emit(out, value.get<std::string>());
+    emit_yaml(out, value.get<std::string>());
   } else {
     out << value.dump();
   }
@@ -163,7 +163,7 @@ std::optional<nlohmann::ordered_json> yaml_to_json(const YAML::Node& node, int m
 template <class T>
 std::string to_yaml_text(const T& value) {
   YAML::Emitter out;
-  emit(out, value);
+  emit_yaml(out, value);
   return out.c_str();
 }
 
@@ -195,7 +195,7 @@ struct OptionTable::Declarations {
   struct Option {
     std::string key;
     std::string type;
-    std::string default_text;
+    std::string default_value_text;
     std::string doc;
     std::string condition;  // completes "must be …"; empty if the option accepts all values of its type
     /// Stores a valid value and returns nothing, or returns an error message without the key.
@@ -207,14 +207,14 @@ struct OptionTable::Declarations {
 
   /// The keys that a source (the file or the command line) has set, each with the name that it
   /// used: the key itself or an alias.
-  using UsedNames = StringMap;
+  using UsedNamesByKey = StringMap;
 
   /// Maximum number of reported errors in a file, for files that are not a configuration. Not
   /// tuned.
-  static constexpr size_t kMaxErrors = 100;
+  static constexpr size_t kMaxReportedErrors = 100;
 
   std::vector<Option> options;
-  StringMap aliases;  // earlier name of a key → the key
+  StringMap key_by_alias;  // earlier name of a key → the key
   std::vector<std::pair<std::string, std::string>> sections;
   std::function<std::optional<std::string>(std::string_view)> make_unknown_key_hint;
 
@@ -224,33 +224,33 @@ struct OptionTable::Declarations {
   }
 
   std::string resolve_alias(const std::string& name) const {
-    const auto it = aliases.find(name);
-    return it == aliases.end() ? name : it->second;
+    const auto it = key_by_alias.find(name);
+    return it == key_by_alias.end() ? name : it->second;
   }
 
   /// Returns an error message if the source of `used_names` has already set `key` by another name.
   /// Otherwise adds `name` to `used_names`.
   static std::optional<std::string> register_used_name(const std::string& key, const std::string& name,
-                                                       UsedNames& used_names) {
-    const std::string& used_name = used_names.emplace(key, name).first->second;
-    if (used_name == name) return std::nullopt;
-    return fmt::format("{} and {} are the same option; keep {}", used_name, name, key);
+                                                       UsedNamesByKey& used_names) {
+    const std::string& registered_name = used_names.emplace(key, name).first->second;
+    if (registered_name == name) return std::nullopt;
+    return fmt::format("{} and {} are the same option; keep {}", registered_name, name, key);
   }
 
   /// Returns a sentence that lists the aliases of an option, or "" if it has none.
   std::string describe_aliases(const Option& option) const {
     std::vector<std::string> names;
-    for (const auto& [alias, key] : aliases) {
+    for (const auto& [alias, key] : key_by_alias) {
       if (key == option.key) names.push_back(fmt::format("`{}`", alias));
     }
     return names.empty() ? "" : fmt::format(" Alias: {}.", fmt::join(names, ", "));
   }
 
   /// Returns all keys, then all aliases.
-  std::vector<std::string> keys_and_aliases() const {
+  std::vector<std::string> list_keys_and_aliases() const {
     std::vector<std::string> result;
     for (const auto& option : options) result.push_back(option.key);
-    for (const auto& [alias, key] : aliases) result.push_back(alias);
+    for (const auto& [alias, key] : key_by_alias) result.push_back(alias);
     return result;
   }
 
@@ -262,7 +262,7 @@ struct OptionTable::Declarations {
 
   static std::string_view get_last_component(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
-  std::optional<std::string> find_key_by_name(std::string_view word) const {
+  std::optional<std::string> find_key_by_last_component(std::string_view word) const {
     const auto it = std::find_if(options.begin(), options.end(),
                                  [&](const Option& option) { return get_last_component(option.key) == word; });
     return it == options.end() ? std::nullopt : std::optional(it->key);
@@ -273,21 +273,21 @@ struct OptionTable::Declarations {
   /// section.
   std::optional<std::string> find_nearest_key(std::string_view key) const {
     const std::string_view word = get_last_component(key);
-    const std::vector<std::string> names = keys_and_aliases();
-    const auto find_name = [&](std::string_view last_component) {
+    const std::vector<std::string> names = list_keys_and_aliases();
+    const auto find_matching_key = [&](std::string_view last_component) {
       const auto it = std::ranges::find(names, last_component, get_last_component);
       return it == names.end() ? std::nullopt : std::optional(resolve_alias(*it));
     };
-    if (auto exact_match = find_name(word)) return exact_match;
+    if (auto exact_match = find_matching_key(word)) return exact_match;
     if (const auto suggestion = find_nearest_word(key, names)) return resolve_alias(*suggestion);
     std::vector<std::string> words;
     words.reserve(names.size());
     for (const std::string& name : names) words.emplace_back(get_last_component(name));
     const auto suggestion = find_nearest_word(word, words);
-    return suggestion ? find_name(*suggestion) : std::nullopt;
+    return suggestion ? find_matching_key(*suggestion) : std::nullopt;
   }
 
-  std::string suggest_known_key(std::string_view key) const {
+  std::string make_key_suggestion(std::string_view key) const {
     if (const auto equivalent_option = make_unknown_key_hint ? make_unknown_key_hint(key) : std::nullopt) {
       return fmt::format("the equivalent in vlmtrain: {}", *equivalent_option);
     }
@@ -297,28 +297,29 @@ struct OptionTable::Declarations {
 
   /// Sets the option `name`, a key or an alias, or one entry of a map. Adds a message to `errors`
   /// if that fails. `location` is the start of the message, such as "train.yaml:3".
-  void set_value(const std::string& name, const YAML::Node& value, const std::string& location, UsedNames& used_names,
-                 std::vector<std::string>& errors) {
+  void set_option_value(const std::string& name, const YAML::Node& value, const std::string& location,
+                        UsedNamesByKey& used_names, std::vector<std::string>& errors) {
     const std::string key = resolve_alias(name);
     if (const auto error = register_used_name(key, name, used_names)) {
       errors.push_back(fmt::format("{}: {}", location, *error));
       return;
     }
     Option* option = find_option(key);
-    const size_t dot = key.rfind('.');
-    Option* const section = option == nullptr && dot != std::string::npos ? find_option(key.substr(0, dot)) : nullptr;
+    const size_t dot_pos = key.rfind('.');
+    Option* const section =
+        option == nullptr && dot_pos != std::string::npos ? find_option(key.substr(0, dot_pos)) : nullptr;
     if (section != nullptr && section->set_entry) {
-      if (const auto error = section->set_entry(key.substr(dot + 1), value)) {
+      if (const auto error = section->set_entry(key.substr(dot_pos + 1), value)) {
         errors.push_back(fmt::format("{}: {}: {}", location, make_excerpt(key), *error));
       }
       return;
     }
     if (option == nullptr) {
-      errors.push_back(fmt::format("{}: unknown key {}; {}", location, make_excerpt(key), suggest_known_key(key)));
+      errors.push_back(fmt::format("{}: unknown key {}; {}", location, make_excerpt(key), make_key_suggestion(key)));
       return;
     }
-    if (auto error = has_nul(value) ? std::optional<std::string>("a value cannot contain a NUL character")
-                                    : option->set(value)) {
+    if (auto error = contains_nul(value) ? std::optional<std::string>("a value cannot contain a NUL character")
+                                         : option->set(value)) {
       errors.push_back(fmt::format("{}: {}: {}", location, name, *error));
     }
   }
@@ -327,11 +328,11 @@ struct OptionTable::Declarations {
   /// level. Recurses into sections, and into unknown maps at the top level to report their keys.
   /// Does not recurse further, because YAML aliases may refer to nodes around them or expand
   /// exponentially.
-  void read_node(const YAML::Node& node, const std::string& prefix, const std::string& file, UsedNames& used_names,
-                 std::vector<std::string>& errors) {
+  void set_options_from_yaml(const YAML::Node& node, const std::string& prefix, const std::string& file,
+                             UsedNamesByKey& used_names, std::vector<std::string>& errors) {
     std::set<std::string> seen_keys;
     for (const auto& entry : node) {
-      if (errors.size() >= kMaxErrors) return;
+      if (errors.size() >= kMaxReportedErrors) return;
       if (!entry.first.IsScalar()) {
         errors.push_back(
             fmt::format("{}:{}: a key must be a word, not a list or section", file, entry.first.Mark().line + 1));
@@ -343,7 +344,7 @@ struct OptionTable::Declarations {
         errors.push_back(fmt::format("{}: {} occurs twice; keep one", location, make_excerpt(key)));
       } else if (entry.second.IsMap() && find_option(resolve_alias(key)) == nullptr &&
                  (prefix.empty() || is_section(key))) {
-        read_node(entry.second, key, file, used_names, errors);
+        set_options_from_yaml(entry.second, key, file, used_names, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
       } else if (is_section(key)) {
@@ -351,7 +352,7 @@ struct OptionTable::Declarations {
             fmt::format("{}: {} is a section, not {}; write its keys below it, indented, with a space after each colon",
                         location, key, entry.second.IsScalar() ? make_excerpt(entry.second.Scalar()) : "a list"));
       } else {
-        set_value(key, entry.second, location, used_names, errors);
+        set_option_value(key, entry.second, location, used_names, errors);
       }
     }
   }
@@ -360,20 +361,20 @@ struct OptionTable::Declarations {
   /// 2 for `key value`, 3 for `key = value`, 0 for anything else.
   size_t count_override_words(const std::vector<std::string>& words, size_t first) {
     if (find_option(resolve_alias(words[first])) == nullptr || first + 1 == words.size()) return 0;
-    const std::string& second = words[first + 1];
-    if (second == "=") return first + 2 < words.size() ? 3 : 0;
-    return second.find('=') == std::string::npos ? 2 : 0;
+    const std::string& second_word = words[first + 1];
+    if (second_word == "=") return first + 2 < words.size() ? 3 : 0;
+    return second_word.find('=') == std::string::npos ? 2 : 0;
   }
 
-  static bool has_nul(const YAML::Node& value) {
-    const auto contains_nul = [](const YAML::Node& node) {
+  static bool contains_nul(const YAML::Node& value) {
+    const auto scalar_has_nul = [](const YAML::Node& node) {
       return node.IsScalar() && node.Scalar().find('\0') != std::string::npos;
     };
-    const auto entry_contains_nul = [&](const auto& entry) {
-      return contains_nul(entry.first) || contains_nul(entry.second);
+    const auto entry_has_nul = [&](const auto& entry) {
+      return scalar_has_nul(entry.first) || scalar_has_nul(entry.second);
     };
-    if (value.IsMap()) return std::any_of(value.begin(), value.end(), entry_contains_nul);
-    return contains_nul(value) || (value.IsSequence() && std::any_of(value.begin(), value.end(), contains_nul));
+    if (value.IsMap()) return std::any_of(value.begin(), value.end(), entry_has_nul);
+    return scalar_has_nul(value) || (value.IsSequence() && std::any_of(value.begin(), value.end(), scalar_has_nul));
   }
 
   bool is_section(const std::string& key) const {
@@ -392,7 +393,7 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
   Declarations::Option option{std::move(key), get_type_name<T>(), to_yaml_text(target), std::move(doc), {}, {}, {}};
   if (check) option.condition = check->description;
   option.set = [&target, check](const YAML::Node& node) -> std::optional<std::string> {
-    const auto value = parse_node<T>(node);
+    const auto value = parse_yaml_value<T>(node);
     if (!value) {
       if (std::is_same_v<T, StringMap> && node.IsMap()) {
         return "every entry must be a name and a value, such as {name: value}";
@@ -408,7 +409,7 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
     target = *value;
     return std::nullopt;
   };
-  option.emit_value = [&target](YAML::Emitter& out) { emit(out, target); };
+  option.emit_value = [&target](YAML::Emitter& out) { emit_yaml(out, target); };
   if constexpr (std::is_same_v<T, StringMap>) {
     option.set_entry = [&target, set = option.set](const std::string& name, const YAML::Node& text) {
       YAML::Node merged_map;
@@ -430,7 +431,7 @@ void OptionTable::add_enum_by_index(std::string key, std::vector<std::string> na
                               {},
                               {}};
   option.set = [names, set](const YAML::Node& node) -> std::optional<std::string> {
-    const auto text = parse_node<std::string>(node);
+    const auto text = parse_yaml_value<std::string>(node);
     const auto it = text ? std::find(names.begin(), names.end(), *text) : names.end();
     if (it == names.end()) {
       return fmt::format("must be one of {}, not {}", fmt::join(names, ", "),
@@ -443,17 +444,18 @@ void OptionTable::add_enum_by_index(std::string key, std::vector<std::string> na
   declarations_->add_option(std::move(option));
 }
 
-void OptionTable::add_structured(std::string key, std::string type, const std::function<nlohmann::ordered_json()>& get,
-                                 std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set,
-                                 std::string doc) {
-  const auto emit_value = [get](YAML::Emitter& out) { emit_json(out, get()); };
-  YAML::Emitter default_text;
-  emit_value(default_text);
-  Declarations::Option option{std::move(key), std::move(type), default_text.c_str(), std::move(doc), {}, {},
+void OptionTable::add_structured_option(std::string key, std::string type,
+                                        const std::function<nlohmann::ordered_json()>& get,
+                                        std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set,
+                                        std::string doc) {
+  const auto emit_value = [get](YAML::Emitter& out) { emit_json_as_yaml(out, get()); };
+  YAML::Emitter default_value_text;
+  emit_value(default_value_text);
+  Declarations::Option option{std::move(key), std::move(type), default_value_text.c_str(), std::move(doc), {}, {},
                               emit_value};
   option.set = [set = std::move(set)](const YAML::Node& node) -> std::optional<std::string> {
-    constexpr int kMaxDepth = 8;  // deeper than any structured option
-    const auto value = yaml_to_json(node, kMaxDepth);
+    constexpr int kMaxStructuredDepth = 8;  // deeper than any structured option
+    const auto value = yaml_to_json(node, kMaxStructuredDepth);
     return value ? set(*value) : "lists and sections are nested too deeply";
   };
   declarations_->add_option(std::move(option));
@@ -462,10 +464,10 @@ void OptionTable::add_structured(std::string key, std::string type, const std::f
 void OptionTable::add_alias(std::string alias, std::string key) {
   VLMTRAIN_CHECK(declarations_->find_option(key) != nullptr, "key {} of alias {} is not declared", key, alias);
   VLMTRAIN_CHECK(declarations_->find_option(alias) == nullptr, "alias {} is a declared key", alias);
-  declarations_->aliases[std::move(alias)] = std::move(key);
+  declarations_->key_by_alias[std::move(alias)] = std::move(key);
 }
 
-void OptionTable::describe_section(std::string section, std::string doc) {
+void OptionTable::set_section_description(std::string section, std::string doc) {
   declarations_->sections.emplace_back(std::move(section), std::move(doc));
 }
 
@@ -473,12 +475,12 @@ void OptionTable::set_unknown_key_hint(std::function<std::optional<std::string>(
   declarations_->make_unknown_key_hint = std::move(make_hint);
 }
 
-std::optional<std::string> OptionTable::find_key_by_name(std::string_view word) const {
-  return declarations_->find_key_by_name(word);
+std::optional<std::string> OptionTable::find_key_by_last_component(std::string_view word) const {
+  return declarations_->find_key_by_last_component(word);
 }
 
-std::string OptionTable::suggest_known_key(std::string_view key) const {
-  return declarations_->suggest_known_key(key);
+std::string OptionTable::make_key_suggestion(std::string_view key) const {
+  return declarations_->make_key_suggestion(key);
 }
 
 void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides) {
@@ -486,15 +488,15 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
   if (!yaml_file.empty()) {
     const std::string text = read_config_text(yaml_file);
     try {
-      const auto documents = YAML::LoadAll(text);
-      if (documents.size() > 1) {
+      const auto yaml_documents = YAML::LoadAll(text);
+      if (yaml_documents.size() > 1) {
         throw usage_error("{}: contains {} YAML documents; a configuration is one document: remove the lines ---",
-                          yaml_file.string(), documents.size());
+                          yaml_file.string(), yaml_documents.size());
       }
-      const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
+      const YAML::Node root = yaml_documents.empty() ? YAML::Node() : yaml_documents.front();
       if (root.IsMap()) {
-        Declarations::UsedNames used_names;
-        declarations_->read_node(root, "", yaml_file.string(), used_names, errors);
+        Declarations::UsedNamesByKey used_names;
+        declarations_->set_options_from_yaml(root, "", yaml_file.string(), used_names, errors);
       } else if (!root.IsNull()) {
         errors.push_back(fmt::format("{}: must contain sections of keys; see docs/config.md", yaml_file.string()));
       }
@@ -506,7 +508,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
                         describe_yaml_error(text, error.mark.line, error.msg));
     }
   }
-  Declarations::UsedNames used_names;
+  Declarations::UsedNamesByKey used_names;
   for (size_t i = 0; i < overrides.size(); ++i) {
     const auto& override_text = overrides[i];
     const auto equals_pos = override_text.find('=');
@@ -522,8 +524,9 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
       continue;
     }
     try {
-      declarations_->set_value(override_text.substr(0, equals_pos), YAML::Load(override_text.substr(equals_pos + 1)),
-                               "command line", used_names, errors);
+      declarations_->set_option_value(override_text.substr(0, equals_pos),
+                                      YAML::Load(override_text.substr(equals_pos + 1)), "command line", used_names,
+                                      errors);
     } catch (const YAML::DeepRecursion&) {
       errors.push_back(fmt::format("command line: {}: lists are nested too deeply", make_excerpt(override_text)));
     } catch (const YAML::Exception& error) {
@@ -548,15 +551,15 @@ std::string OptionTable::format_value(std::string_view key) const {
 
 std::string OptionTable::to_yaml() const {
   YAML::Emitter out;
-  std::vector<std::string> section_order;
+  std::vector<std::string> section_names;
   std::map<std::string, std::vector<const Declarations::Option*>> sections;
   for (const auto& option : declarations_->options) {
     const std::string section = option.key.substr(0, option.key.find('.'));
-    if (sections[section].empty()) section_order.push_back(section);
+    if (sections[section].empty()) section_names.push_back(section);
     sections[section].push_back(&option);
   }
   out << YAML::BeginMap;
-  for (const auto& section : section_order) {
+  for (const auto& section : section_names) {
     out << YAML::Key << section << YAML::Value << YAML::BeginMap;
     for (const auto* option : sections[section]) {
       out << YAML::Key << option->key.substr(section.size() + 1) << YAML::Value;
@@ -579,7 +582,7 @@ std::string OptionTable::to_markdown() const {
       if (option.key.rfind(section + ".", 0) != 0) continue;
       const std::string condition_text = option.condition.empty() ? "" : fmt::format(" ({})", option.condition);
       text += fmt::format("| `{}` | {}{} | `{}` | {}{} |\n", option.key, option.type, condition_text,
-                          option.default_text, option.doc, declarations_->describe_aliases(option));
+                          option.default_value_text, option.doc, declarations_->describe_aliases(option));
     }
   }
   return text;
@@ -591,22 +594,23 @@ std::optional<std::string> find_nearest_word(std::string_view word, const std::v
   if (word.size() > kMaxWordLength) return std::nullopt;
   std::optional<std::string> nearest_word;
   // The first distance that is too large. Not tuned.
-  size_t best_distance = std::max<size_t>(3, word.size() / 3);
+  size_t distance_bound = std::max<size_t>(3, word.size() / 3);
   for (const auto& candidate : candidates) {
-    // row[j]: distance between the first i characters of `word` and the first j of `candidate`.
-    std::vector<size_t> distances(candidate.size() + 1);
-    std::iota(distances.begin(), distances.end(), size_t{0});
+    // distance_row[j]: distance between the first i characters of `word` and the first j of
+    // `candidate`.
+    std::vector<size_t> distance_row(candidate.size() + 1);
+    std::iota(distance_row.begin(), distance_row.end(), size_t{0});
     for (size_t i = 1; i <= word.size(); ++i) {
-      size_t diagonal = distances[0];
-      distances[0] = i;
+      size_t diagonal_distance = distance_row[0];
+      distance_row[0] = i;
       for (size_t j = 1; j <= candidate.size(); ++j) {
-        const size_t substitution_distance = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
-        diagonal = distances[j];
-        distances[j] = std::min({distances[j] + 1, distances[j - 1] + 1, substitution_distance});
+        const size_t substitution_distance = diagonal_distance + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal_distance = distance_row[j];
+        distance_row[j] = std::min({distance_row[j] + 1, distance_row[j - 1] + 1, substitution_distance});
       }
     }
-    if (distances.back() < best_distance) {
-      best_distance = distances.back();
+    if (distance_row.back() < distance_bound) {
+      distance_bound = distance_row.back();
       nearest_word = candidate;
     }
   }
@@ -621,8 +625,8 @@ template void OptionTable::add(std::string, std::vector<std::string>&, std::stri
                                std::optional<ValueCheck<std::vector<std::string>>>);
 template void OptionTable::add(std::string, std::map<std::string, std::string>&, std::string,
                                std::optional<ValueCheck<std::map<std::string, std::string>>>);
-template void OptionTable::add(std::string, Auto<int64_t>&, std::string, std::optional<ValueCheck<Auto<int64_t>>>);
-template void OptionTable::add(std::string, Auto<double>&, std::string, std::optional<ValueCheck<Auto<double>>>);
+template void OptionTable::add(std::string, AutoOr<int64_t>&, std::string, std::optional<ValueCheck<AutoOr<int64_t>>>);
+template void OptionTable::add(std::string, AutoOr<double>&, std::string, std::optional<ValueCheck<AutoOr<double>>>);
 
 template ValueCheck<int64_t> at_least(int64_t);
 template ValueCheck<double> at_least(double);

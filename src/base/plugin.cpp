@@ -26,14 +26,14 @@ void* open_plugin_library(const char* name, std::string& problem) {
 }  // namespace
 
 Plugin load_plugin(const char* library, const char* version_function, int version,
-                   const std::vector<const char*>& functions) {
+                   const std::vector<const char*>& function_names) {
   Plugin plugin;
-  void* const handle = open_plugin_library(library, plugin.problem);
-  if (handle == nullptr) return plugin;
-  auto* const get_version = reinterpret_cast<int (*)()>(dlsym(handle, version_function));
+  void* const library_handle = open_plugin_library(library, plugin.problem);
+  if (library_handle == nullptr) return plugin;
+  auto* const get_version = reinterpret_cast<int (*)()>(dlsym(library_handle, version_function));
   bool is_complete = get_version != nullptr && get_version() == version;
-  for (const char* const function : functions) {
-    plugin.functions.push_back(dlsym(handle, function));
+  for (const char* const function : function_names) {
+    plugin.functions.push_back(dlsym(library_handle, function));
     is_complete = is_complete && plugin.functions.back() != nullptr;
   }
   if (is_complete) return plugin;

@@ -10,44 +10,45 @@ namespace vlmtrain {
 
 namespace {
 
-struct Character {
+struct DecodedCharacter {
   uint32_t code_point;
   size_t num_bytes;  // length of the encoding; 0 for invalid UTF-8
 };
 
 /// The properties of a character that follow from its first byte. The limits of the second byte
 /// exclude overlong forms, surrogates and code points above U+10FFFF (Unicode 15, table 3-7).
-struct LeadByte {
+struct LeadByteLayout {
   size_t num_bytes;                                // length of the encoding; 0 for an invalid first byte
-  unsigned char second_byte_min, second_byte_max;  // limits of the second byte, inclusive
-  uint32_t code_point_bits;                        // the highest bits of the code point
+  unsigned char min_second_byte, max_second_byte;  // limits of the second byte, inclusive
+  uint32_t lead_bits;                              // the highest bits of the code point
 };
 
-LeadByte parse_lead_byte(unsigned char lead) {
-  if (lead >= 0xC2 && lead <= 0xDF) return {2, 0x80, 0xBF, lead & 0x1FU};
-  if (lead == 0xE0) return {3, 0xA0, 0xBF, 0};
-  if (lead == 0xED) return {3, 0x80, 0x9F, 0xD};
-  if (lead >= 0xE1 && lead <= 0xEF) return {3, 0x80, 0xBF, lead & 0x0FU};
-  if (lead == 0xF0) return {4, 0x90, 0xBF, 0};
-  if (lead >= 0xF1 && lead <= 0xF3) return {4, 0x80, 0xBF, lead & 0x07U};
-  if (lead == 0xF4) return {4, 0x80, 0x8F, 4};
+LeadByteLayout get_lead_byte_layout(unsigned char lead_byte) {
+  if (lead_byte >= 0xC2 && lead_byte <= 0xDF) return {2, 0x80, 0xBF, lead_byte & 0x1FU};
+  if (lead_byte == 0xE0) return {3, 0xA0, 0xBF, 0};
+  if (lead_byte == 0xED) return {3, 0x80, 0x9F, 0xD};
+  if (lead_byte >= 0xE1 && lead_byte <= 0xEF) return {3, 0x80, 0xBF, lead_byte & 0x0FU};
+  if (lead_byte == 0xF0) return {4, 0x90, 0xBF, 0};
+  if (lead_byte >= 0xF1 && lead_byte <= 0xF3) return {4, 0x80, 0xBF, lead_byte & 0x07U};
+  if (lead_byte == 0xF4) return {4, 0x80, 0x8F, 4};
   return {0, 0, 0, 0};
 }
 
 /// Returns the character at `pos`; its length is 0 for invalid UTF-8.
-Character decode_character(std::string_view text, size_t pos) {
-  const auto lead = static_cast<unsigned char>(text[pos]);
-  if (lead < 0x80) return {lead, 1};
-  const LeadByte lead_info = parse_lead_byte(lead);
-  if (lead_info.num_bytes == 0 || lead_info.num_bytes > text.size() - pos) return {0, 0};
-  uint32_t code_point = lead_info.code_point_bits;
-  for (size_t i = 1; i < lead_info.num_bytes; ++i) {
+DecodedCharacter decode_character(std::string_view text, size_t pos) {
+  const auto lead_byte = static_cast<unsigned char>(text[pos]);
+  if (lead_byte < 0x80) return {lead_byte, 1};
+  const LeadByteLayout lead_byte_layout = get_lead_byte_layout(lead_byte);
+  if (lead_byte_layout.num_bytes == 0 || lead_byte_layout.num_bytes > text.size() - pos) return {0, 0};
+  uint32_t code_point = lead_byte_layout.lead_bits;
+  for (size_t i = 1; i < lead_byte_layout.num_bytes; ++i) {
     const auto byte = static_cast<unsigned char>(text[pos + i]);
-    if (byte < (i == 1 ? lead_info.second_byte_min : 0x80) || byte > (i == 1 ? lead_info.second_byte_max : 0xBF))
+    if (byte < (i == 1 ? lead_byte_layout.min_second_byte : 0x80) ||
+        byte > (i == 1 ? lead_byte_layout.max_second_byte : 0xBF))
       return {0, 0};
     code_point = code_point << 6U | (byte & 0x3FU);
   }
-  return {code_point, lead_info.num_bytes};
+  return {code_point, lead_byte_layout.num_bytes};
 }
 
 /// Returns whether a character must be escaped: C0 and C1 control characters, which terminals
@@ -76,13 +77,13 @@ void append_escape(std::string& out, uint32_t code_point) {
 
 /// Common part of the public functions. `max_characters` counts characters of `text`, not of the
 /// result.
-std::string escape(std::string_view text, bool keep_line_breaks, size_t max_characters) {
+std::string escape_unprintable(std::string_view text, bool keep_line_breaks, size_t max_characters) {
   std::string out;
   out.reserve(std::min(text.size(), max_characters));
   size_t count = 0;
   for (size_t pos = 0; pos < text.size(); ++count) {
     if (count == max_characters) return out + "…";
-    const Character character = decode_character(text, pos);
+    const DecodedCharacter character = decode_character(text, pos);
     if (character.num_bytes == 0) {
       fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(text[pos]));
       ++pos;
@@ -110,26 +111,27 @@ bool is_utf8(std::string_view text) {
 }
 
 std::string to_printable(std::string_view text) {
-  return escape(text, /*keep_line_breaks=*/false, std::string_view::npos);
+  return escape_unprintable(text, /*keep_line_breaks=*/false, std::string_view::npos);
 }
 
 std::string to_printable_lines(std::string_view text) {
-  return escape(text, /*keep_line_breaks=*/true, std::string_view::npos);
+  return escape_unprintable(text, /*keep_line_breaks=*/true, std::string_view::npos);
 }
 
 std::string to_printable_message(std::string_view text) {
-  constexpr std::string_view kIndent = "  ";
+  constexpr std::string_view kContinuationIndent = "  ";
   std::string out;
   const std::string lines = to_printable_lines(text);
   for (size_t pos = 0; pos < lines.size(); ++pos) {
     out += lines[pos];
-    if (lines[pos] == '\n' && lines.compare(pos + 1, kIndent.size(), kIndent) != 0) out += kIndent;
+    if (lines[pos] == '\n' && lines.compare(pos + 1, kContinuationIndent.size(), kContinuationIndent) != 0)
+      out += kContinuationIndent;
   }
   return out;
 }
 
 std::string make_excerpt(std::string_view text, size_t max_characters) {
-  return escape(text, /*keep_line_breaks=*/false, max_characters);
+  return escape_unprintable(text, /*keep_line_breaks=*/false, max_characters);
 }
 
 }  // namespace vlmtrain

@@ -24,14 +24,15 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 /// Runs the work in the child process and exits.
-[[noreturn]] void run_child(const std::function<void()>& work, const std::array<int, 2>& pipe, pid_t parent) {
+[[noreturn]] void run_work_and_exit(const std::function<void()>& work, const std::array<int, 2>& pipe_descriptors,
+                                    pid_t parent_pid) {
   // A signal handler of the parent would communicate with threads that do not exist in the child.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // The parent exited before prctl() took effect.
-  dup2(pipe[1], STDOUT_FILENO);
-  close(pipe[0]);
-  close(pipe[1]);
+  if (getppid() != parent_pid) _exit(1);  // The parent exited before prctl() took effect.
+  dup2(pipe_descriptors[1], STDOUT_FILENO);
+  close(pipe_descriptors[0]);
+  close(pipe_descriptors[1]);
   work();
   std::fflush(stdout);
   _exit(0);
@@ -79,11 +80,11 @@ std::vector<std::string> read_process_arguments() {
 }
 
 std::vector<char*> make_null_terminated_array(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  pointers.reserve(strings.size() + 1);
-  for (auto& text : strings) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
+  std::vector<char*> string_pointers;
+  string_pointers.reserve(strings.size() + 1);
+  for (auto& text : strings) string_pointers.push_back(text.data());
+  string_pointers.push_back(nullptr);
+  return string_pointers;
 }
 
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& overrides,
@@ -108,39 +109,40 @@ void restart_program() {
 
 std::string SubprocessResult::describe_exit() const {
   if (timed_out) return "did not finish in time";
-  if (signal != 0) return fmt::format("was ended by signal {} ({})", signal, strsignal(signal));
+  if (termination_signal != 0)
+    return fmt::format("was ended by signal {} ({})", termination_signal, strsignal(termination_signal));
   return fmt::format("exited with code {}", exit_code);
 }
 
 SubprocessResult run_in_subprocess(const std::function<void()>& work, double timeout_seconds) {
-  std::array<int, 2> pipe{};
-  if (pipe2(pipe.data(), O_CLOEXEC) != 0)
+  std::array<int, 2> pipe_descriptors{};
+  if (pipe2(pipe_descriptors.data(), O_CLOEXEC) != 0)
     throw run_error("cannot create a pipe: {}; check the limit on open files (ulimit -n)", std::strerror(errno));
   std::fflush(nullptr);  // The child would print a copy of buffered output again.
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child == 0) run_child(work, pipe, parent);
-  close(pipe[1]);
-  if (child < 0) {
+  const pid_t parent_pid = getpid();
+  const pid_t child_pid = fork();
+  if (child_pid == 0) run_work_and_exit(work, pipe_descriptors, parent_pid);
+  close(pipe_descriptors[1]);
+  if (child_pid < 0) {
     const int error = errno;
-    close(pipe[0]);
+    close(pipe_descriptors[0]);
     throw run_error("cannot start a child process: {}; check the limit on processes (ulimit -u)", std::strerror(error));
   }
   SubprocessResult result;
   const auto deadline = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
                                                  std::chrono::duration<double>(timeout_seconds));
-  result.timed_out = !read_until_eof(pipe[0], deadline, result.stdout_text);
-  close(pipe[0]);
+  result.timed_out = !read_until_eof(pipe_descriptors[0], deadline, result.stdout_text);
+  close(pipe_descriptors[0]);
   int status = 0;
-  if (!result.timed_out) result.timed_out = !wait_until_exit(child, status, deadline);
+  if (!result.timed_out) result.timed_out = !wait_until_exit(child_pid, status, deadline);
   if (result.timed_out) {
-    kill(child, SIGKILL);
+    kill(child_pid, SIGKILL);
     // Usually reaps the child at once. The second was chosen without measurement.
-    wait_until_exit(child, status, SteadyClock::now() + std::chrono::seconds(1));
+    wait_until_exit(child_pid, status, SteadyClock::now() + std::chrono::seconds(1));
     return result;
   }
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
+  if (WIFSIGNALED(status)) result.termination_signal = WTERMSIG(status);
   return result;
 }
 

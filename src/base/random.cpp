@@ -30,11 +30,12 @@ uint64_t derive_stream_seed(uint64_t seed, std::string_view stream, std::initial
 }
 
 std::vector<int64_t> make_random_permutation(int64_t count, uint64_t seed) {
-  std::vector<int64_t> order(static_cast<size_t>(count));
-  std::iota(order.begin(), order.end(), int64_t{0});
+  std::vector<int64_t> permutation(static_cast<size_t>(count));
+  std::iota(permutation.begin(), permutation.end(), int64_t{0});
   RandomStream random(seed);
-  for (size_t last = order.size(); last > 1; --last) std::swap(order[last - 1], order[random.uniform(last)]);
-  return order;
+  for (size_t last = permutation.size(); last > 1; --last)
+    std::swap(permutation[last - 1], permutation[random.uniform(last)]);
+  return permutation;
 }
 
 }  // namespace vlmtrain

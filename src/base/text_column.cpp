@@ -35,12 +35,12 @@ bool TextColumn::operator==(const TextColumn& other) const {
 }
 
 void DictionaryTextColumn::set(int64_t index, std::string_view text) {
-  auto it = code_by_text_.find(text);
-  if (it == code_by_text_.end()) {
-    it = code_by_text_.emplace(text, static_cast<uint32_t>(texts_.size())).first;
+  auto it = index_by_text_.find(text);
+  if (it == index_by_text_.end()) {
+    it = index_by_text_.emplace(text, static_cast<uint32_t>(texts_.size())).first;
     texts_.emplace_back(text);
   }
-  codes_.at(static_cast<size_t>(index)) = it->second;
+  text_indices_.at(static_cast<size_t>(index)) = it->second;
 }
 
 }  // namespace vlmtrain

@@ -10,15 +10,15 @@
 namespace vlmtrain {
 
 std::string format_bytes(int64_t bytes) {
-  constexpr std::array kUnits{"KiB", "MiB", "GiB", "TiB"};
+  constexpr std::array kByteUnits{"KiB", "MiB", "GiB", "TiB"};
   if (bytes > -1024 && bytes < 1024) return fmt::format("{} B", bytes);
   double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (unit + 1 < kUnits.size() && (value >= 1024 || value <= -1024)) {
+  size_t unit_index = 0;
+  while (unit_index + 1 < kByteUnits.size() && (value >= 1024 || value <= -1024)) {
     value /= 1024;
-    ++unit;
+    ++unit_index;
   }
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
+  return fmt::format("{:.1f} {}", value, kByteUnits[unit_index]);
 }
 
 std::string format_with_commas(int64_t number) {
@@ -37,7 +37,7 @@ std::string format_rounded_count(int64_t number) {
   return format_with_commas(number);
 }
 
-std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_view text) {
+std::optional<int64_t> parse_int_after_prefix(std::string_view prefix, std::string_view text) {
   if (!text.starts_with(prefix)) return std::nullopt;
   int64_t number = 0;
   const char* const text_end = text.data() + text.size();
@@ -47,10 +47,10 @@ std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_vie
 
 std::string get_current_date() {
   const std::time_t now = std::time(nullptr);
-  std::tm date{};
-  localtime_r(&now, &date);
+  std::tm local_time{};
+  localtime_r(&now, &local_time);
   constexpr int kTmBaseYear = 1900;
-  return fmt::format("{:04}-{:02}-{:02}", date.tm_year + kTmBaseYear, date.tm_mon + 1, date.tm_mday);
+  return fmt::format("{:04}-{:02}-{:02}", local_time.tm_year + kTmBaseYear, local_time.tm_mon + 1, local_time.tm_mday);
 }
 
 }  // namespace vlmtrain

@@ -19,7 +19,7 @@ namespace {
 /// The arguments of SampleOrder that define the mixture.
 struct MixturePlan {
   std::vector<MixtureSource> sources;
-  std::vector<ShareChange> shares;
+  std::vector<SourceShares> shares;
 };
 
 /// Returns a mixture source of the samples in [begin, end).
@@ -30,13 +30,13 @@ MixtureSource make_range_source(std::string name, int64_t begin, int64_t end) {
   return mixture_source;
 }
 
-MixturePlan plan_single_source(const DataSet& data_set) {
+MixturePlan plan_single_source_mixture(const DataSet& data_set) {
   return {.sources = {make_range_source("", 0, data_set.size())}, .shares = {{.first_batch = 0, .shares = {1}}}};
 }
 
 /// Returns one mixture source for each source. A source without a weight has a share in proportion
 /// to its size and repeat.
-MixturePlan plan_by_source(const DataSet& data_set) {
+MixturePlan plan_mixture_by_source(const DataSet& data_set) {
   MixturePlan plan;
   std::vector<double> shares;
   for (size_t source_index = 0; source_index < data_set.sources().size(); ++source_index) {
@@ -55,14 +55,14 @@ MixturePlan plan_by_source(const DataSet& data_set) {
 std::map<std::string, std::vector<int64_t>> group_samples_by_task(const SampleIndex& sample_index) {
   std::map<std::string, std::vector<int64_t>> samples;
   for (int64_t i = 0; i < sample_index.tasks.size(); ++i) {
-    samples[get_task_name(sample_index.tasks[i])].push_back(i);
+    samples[get_task_display_name(sample_index.tasks[i])].push_back(i);
   }
   return samples;
 }
 
 /// Returns the shares of `change` in the order of the sources. Throws UserError (kUsage) unless the
 /// tasks are exactly the names of the sources.
-std::vector<double> get_shares_by_source(const TaskShares& change, const std::vector<MixtureSource>& sources) {
+std::vector<double> match_task_shares_to_sources(const TaskShares& change, const std::vector<MixtureSource>& sources) {
   std::vector<std::string> names, errors;
   names.reserve(sources.size());
   for (const MixtureSource& mixture_source : sources) names.push_back(mixture_source.name);
@@ -89,19 +89,20 @@ std::vector<double> get_shares_by_source(const TaskShares& change, const std::ve
 }
 
 /// Returns one mixture source for each task.
-MixturePlan plan_by_task(const TaskShareSchedule& task_shares, const SampleIndex& sample_index) {
+MixturePlan plan_mixture_by_task(const TaskShareSchedule& task_shares, const SampleIndex& sample_index) {
   MixturePlan plan;
   for (auto& [task, samples] : group_samples_by_task(sample_index)) {
     plan.sources.push_back({.name = task, .samples = std::move(samples)});
   }
   for (const TaskShares& change : task_shares.changes()) {
-    plan.shares.push_back({.first_batch = change.first_step, .shares = get_shares_by_source(change, plan.sources)});
+    plan.shares.push_back(
+        {.first_batch = change.first_step, .shares = match_task_shares_to_sources(change, plan.sources)});
   }
   return plan;
 }
 
 /// Returns the sizes of all samples, by index; zeros for samples of unknown shape.
-std::vector<SampleSize> collect_sizes(const SampleIndex& sample_index) {
+std::vector<SampleSize> collect_sample_sizes(const SampleIndex& sample_index) {
   std::vector<SampleSize> sizes(static_cast<size_t>(sample_index.shapes.size()));
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (const auto shape = sample_index.shapes[static_cast<int64_t>(i)]) {
@@ -112,12 +113,12 @@ std::vector<SampleSize> collect_sizes(const SampleIndex& sample_index) {
 }
 
 /// Throws UserError (kBadData) if one of several mixture sources has no usable sample.
-void check_mixture(const MixturePlan& plan, const SampleIndex& sample_index) {
+void check_sources_have_usable_samples(const MixturePlan& plan, const SampleIndex& sample_index) {
   if (!sample_index.is_complete || plan.sources.size() == 1) return;
   for (const MixtureSource& mixture_source : plan.sources) {
-    const bool has_usable = std::ranges::any_of(mixture_source.samples,
-                                                [&](int64_t sample) { return sample_index.shapes.is_known(sample); });
-    if (!has_usable) {
+    const bool has_usable_sample = std::ranges::any_of(
+        mixture_source.samples, [&](int64_t sample) { return sample_index.shapes.is_known(sample); });
+    if (!has_usable_sample) {
       throw data_error("{}: none of its {} samples can be used; remove it from data.train or data.task_shares",
                        mixture_source.name, mixture_source.samples.size());
     }
@@ -143,7 +144,7 @@ DataSet::RecordLocation DataSet::locate(int64_t index) const {
   return {.source_index = source_index, .index = index - record_range(source_index).first};
 }
 
-io::Record DataSet::label_with_source(io::Record record, size_t source_index) const {
+io::Record DataSet::annotate_with_source(io::Record record, size_t source_index) const {
   const Source& source = sources_[source_index].source;
   if (!source.task.empty()) record.task = source.task;
   if (sources_.size() > 1) record.location = source.path + ", " + record.location;
@@ -152,12 +153,12 @@ io::Record DataSet::label_with_source(io::Record record, size_t source_index) co
 
 io::Record DataSet::at(int64_t index) const {
   const auto [source_index, record_index] = locate(index);
-  return label_with_source(sources_[source_index].records->at(record_index), source_index);
+  return annotate_with_source(sources_[source_index].records->at(record_index), source_index);
 }
 
-io::Record DataSet::at_without_bytes(int64_t index) const {
+io::Record DataSet::at_without_media_bytes(int64_t index) const {
   const auto [source_index, record_index] = locate(index);
-  return label_with_source(sources_[source_index].records->at_without_bytes(record_index), source_index);
+  return annotate_with_source(sources_[source_index].records->at_without_media_bytes(record_index), source_index);
 }
 
 uint64_t DataSet::version_hash() const {
@@ -176,34 +177,34 @@ std::vector<int64_t> DataSet::block_starts() const {
   if (!has_blocks) return {};
   // A source without blocks is divided into blocks, so that the sources mix evenly. The size is
   // typical of row groups; not tuned.
-  constexpr int64_t kBlockSamples = 1024;
+  constexpr int64_t kSamplesPerBlock = 1024;
   std::vector<int64_t> block_starts;
   for (size_t source_index = 0; source_index < sources_.size(); ++source_index) {
     const auto [begin, end] = record_range(source_index);
-    const auto source_blocks = sources_[source_index].records->block_starts();
-    for (const int64_t first : source_blocks) block_starts.push_back(begin + first);
-    if (!source_blocks.empty()) continue;
-    for (int64_t first = begin; first < end; first += kBlockSamples) block_starts.push_back(first);
+    const auto source_block_starts = sources_[source_index].records->block_starts();
+    for (const int64_t first : source_block_starts) block_starts.push_back(begin + first);
+    if (!source_block_starts.empty()) continue;
+    for (int64_t first = begin; first < end; first += kSamplesPerBlock) block_starts.push_back(first);
   }
   return block_starts;
 }
 
 void reject_oversized_samples(const PackLimits& limits, SampleIndex& sample_index) {
-  const auto sizes = collect_sizes(sample_index);
+  const auto sizes = collect_sample_sizes(sample_index);
   for (int64_t i = 0; i < sample_index.shapes.size(); ++i) {
     const SampleSize& size = sizes[static_cast<size_t>(i)];
     if (!sample_index.shapes.is_known(i) || limits.fits(size)) continue;
-    sample_index.shapes.remove(i);
-    sample_index.shrunk.erase(i);
+    sample_index.shapes.mark_unknown(i);
+    sample_index.shrink_infos.erase(i);
     sample_index.problems[i] = {
         .reason = "larger than a pack",
         .message = fmt::format("sample {} has {}, {} and {}, and a pack may have {}, {}{}; raise "
                                "data.pack_max_tokens, data.pack_max_images or data.pack_max_tiles, or shrink it with "
                                "data.image_max_pixels",
                                sample_index.ids[i], pluralize(size.tokens, "token"), pluralize(size.num_media, "image"),
-                               pluralize(size.tiles, "tile"), pluralize(limits.tokens, "token"),
-                               pluralize(limits.num_media, "image"),
-                               limits.tiles ? " and " + pluralize(*limits.tiles, "tile") : "")};
+                               pluralize(size.tiles, "tile"), pluralize(limits.max_tokens, "token"),
+                               pluralize(limits.max_media, "image"),
+                               limits.max_tiles ? " and " + pluralize(*limits.max_tiles, "tile") : "")};
   }
 }
 
@@ -217,24 +218,26 @@ SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& 
     throw usage_error(
         "data.task_shares: cannot be combined with weights or repeats of sources in data.train; remove one of them");
   }
-  const bool needs_full_index = !task_shares.empty() || settings.packs || settings.curriculum != Curriculum::kNone;
+  const bool needs_full_index =
+      !task_shares.empty() || settings.pack_limits || settings.curriculum != Curriculum::kNone;
   if (needs_full_index && !sample_index.is_complete) {
     throw usage_error(
         "data.check_at_start: is false, but data.packing, data.curriculum and data.task_shares need an index of all "
         "samples; set it to true");
   }
-  MixturePlan plan = has_source_shares     ? plan_by_source(data_set)
-                     : task_shares.empty() ? plan_single_source(data_set)
-                                           : plan_by_task(task_shares, sample_index);
-  check_mixture(plan, sample_index);
+  MixturePlan plan = has_source_shares     ? plan_mixture_by_source(data_set)
+                     : task_shares.empty() ? plan_single_source_mixture(data_set)
+                                           : plan_mixture_by_task(task_shares, sample_index);
+  check_sources_have_usable_samples(plan, sample_index);
   // Packs and curricula need sizes. Bad samples and those larger than a pack are not packed.
   std::vector<SampleSize> sizes;
   std::vector<char> is_packed;
-  if (needs_full_index) sizes = collect_sizes(sample_index);
-  if (settings.packs) {
+  if (needs_full_index) sizes = collect_sample_sizes(sample_index);
+  if (settings.pack_limits) {
     is_packed.resize(sizes.size());
     for (size_t i = 0; i < sizes.size(); ++i) {
-      is_packed[i] = sample_index.shapes.is_known(static_cast<int64_t>(i)) && settings.packs->fits(sizes[i]) ? 1 : 0;
+      is_packed[i] =
+          sample_index.shapes.is_known(static_cast<int64_t>(i)) && settings.pack_limits->fits(sizes[i]) ? 1 : 0;
     }
   }
   return {std::move(plan.sources), std::move(plan.shares), std::move(settings),

@@ -15,13 +15,13 @@ namespace vlmtrain::data {
 
 namespace {
 
-ValueCheck<std::string> is_date_or_auto() {
+ValueCheck<std::string> make_date_check() {
   return {"auto or a date such as 2026-11-22", [](const std::string& value) {
-            constexpr std::string_view kPattern = "0000-00-00";
+            constexpr std::string_view kDatePattern = "0000-00-00";
             if (value == "auto") return true;
-            return value.size() == kPattern.size() &&
-                   std::ranges::equal(value, kPattern, [](char character, char pattern) {
-                     return pattern == '-' ? character == '-' : character >= '0' && character <= '9';
+            return value.size() == kDatePattern.size() &&
+                   std::ranges::equal(value, kDatePattern, [](char character, char pattern_character) {
+                     return pattern_character == '-' ? character == '-' : character >= '0' && character <= '9';
                    });
           }};
 }
@@ -35,7 +35,7 @@ std::optional<double> parse_number(const std::string& text) {
 
 /// Accepts numbers between 0 and 1 and paths. Rejects other numbers and percentages, which are
 /// mistaken shares.
-ValueCheck<std::string> is_share_or_path() {
+ValueCheck<std::string> make_share_or_path_check() {
   return {"a path, or a share between 0 and 1 such as 0.05", [](const std::string& value) {
             if (value.ends_with('%') && parse_number(value.substr(0, value.size() - 1))) return false;
             const auto number = parse_number(value);
@@ -43,7 +43,7 @@ ValueCheck<std::string> is_share_or_path() {
           }};
 }
 
-ValueCheck<std::map<std::string, std::string>> are_known_columns() {
+ValueCheck<std::map<std::string, std::string>> make_columns_check() {
   return {fmt::format("a map whose keys are among {}", fmt::join(io::kRenamableColumns, ", ")),
           [](const auto& columns) {
             return std::ranges::all_of(columns, [](const auto& column) {
@@ -61,11 +61,11 @@ struct AugmentOption {
 };
 
 constexpr std::array<AugmentOption, 3> kAugmentOptions{
-    {{"flip", 1.0, &image::AugmentSettings::flip_probability},
+    {{"flip", 1.0, &image::AugmentSettings::horizontal_flip_probability},
      {"rotation", 180.0, &image::AugmentSettings::max_rotation_degrees},
      {"brightness", 1.0, &image::AugmentSettings::max_brightness_change}}};
 
-ValueCheck<std::map<std::string, std::string>> are_augmentations() {
+ValueCheck<std::map<std::string, std::string>> make_augment_check() {
   return {"a map of flip (probability), rotation (degrees, up to 180) and brightness (share, up to 1)",
           [](const auto& settings) {
             return std::ranges::all_of(settings, [](const auto& setting) {
@@ -94,15 +94,15 @@ std::optional<double> parse_hold_out_share(const DataOptions& options) {
 
 void declare_options(OptionTable& table, DataOptions& options) {
   constexpr int64_t kMaxWorkers = 1024;  // a larger number is probably a typing error; few hosts have more cores
-  table.describe_section("data", "Training and evaluation data, and how it is read.");
-  table.add_structured(
+  table.set_section_description("data", "Training and evaluation data, and how it is read.");
+  table.add_structured_option(
       "data.train", "string or list (of sources)", [&options] { return options.train.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.train.set(value); },
       "Training data: a JSON, JSON Lines, Parquet or WebDataset tar file; a pattern such as `data/*.parquet`; a folder "
       "of shards; or a list of these and of `{path, weight, task, image_root}`. `weight` sets the source's share of "
       "the drawn samples, whatever its size. `repeat` instead sets how often an epoch goes through the source. `task` "
       "applies to all samples of the source (docs/data.md).");
-  table.add_structured(
+  table.add_structured_option(
       "data.task_shares", "map or list", [&options] { return options.task_shares.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.task_shares.set(value); },
       "Shares of the tasks among the drawn samples, such as `{vqa: 0.75, caption: 0.25}` or `[vqa=0.75, "
@@ -116,11 +116,11 @@ void declare_options(OptionTable& table, DataOptions& options) {
   table.add("data.eval", options.eval,
             "Evaluation data, as data.train; or a share of its samples such as 0.05, which are held out of training "
             "and drawn with training.seed. Empty: none.",
-            std::optional{is_share_or_path()});
+            std::optional{make_share_or_path_check()});
   table.add("data.columns", options.columns,
             "Names of the fields or columns in the data, if they differ from docs/data.md: `{question: prompt, answer: "
             "label, image: photo}`. One entry can be set alone: `data.columns.answer=label`.",
-            std::optional{are_known_columns()});
+            std::optional{make_columns_check()});
   table.add("data.ignore_keys", options.ignore_keys,
             "Keys that are removed from records, turns and content blocks before a record is read, such as `[weight, "
             "tools]`. For data sets with keys that change training and are not supported (docs/data.md).");
@@ -170,7 +170,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
       "Random augmentation of images and their masks during training. `{flip: 0.5, rotation: 10, brightness: 0.2}` "
       "mirrors half of the images left to right, rotates each by up to 10 degrees either way and makes it up to 20 % "
       "brighter or darker. Empty: none. Texts are not changed: omit flip if they mention left or right.",
-      std::optional{are_augmentations()});
+      std::optional{make_augment_check()});
   table.add("data.video_fps", options.video_fps,
             "Number of frames sampled per second of video. A folder of frames has no frame rate: all its frames are "
             "used, up to data.video_max_frames.",
@@ -179,7 +179,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
             "Maximum number of frames sampled per video. Longer videos are sampled at larger intervals.",
             std::optional{at_least<int64_t>(2)});
   table.add_enum("data.video_layout", options.video_layout,
-                 {{"released", VideoLayout::kReleased}, {"transformers5", VideoLayout::kTransformers5}},
+                 {{"released", VideoTokenLayout::kReleasedCode}, {"transformers5", VideoTokenLayout::kTransformers5}},
                  "Token layout of videos in Qwen models (docs/models.md). released: as in the code that was released "
                  "with the checkpoints, which vLLM also uses. transformers5: as in transformers 5.3 and later.");
   declare_options(table, options.volume);
@@ -200,14 +200,15 @@ void declare_options(OptionTable& table, DataOptions& options) {
             "that ends with `.jinja`. Saved checkpoints then contain that template.");
   table.add("data.chat_template_date", options.chat_template_date,
             "Date that a template uses as today's date, such as 2026-11-22. auto: the day on which the run starts.",
-            std::optional{is_date_or_auto()});
+            std::optional{make_date_check()});
 }
 
 OrderSettings make_order_settings(const DataOptions& options, uint64_t seed) {
   OrderSettings settings{.seed = seed, .curriculum = options.curriculum};
   if (options.packing) {
-    settings.packs = {
-        .tokens = options.pack_max_tokens, .num_media = options.pack_max_images, .tiles = options.pack_max_tiles};
+    settings.pack_limits = {.max_tokens = options.pack_max_tokens,
+                            .max_media = options.pack_max_images,
+                            .max_tiles = options.pack_max_tiles};
   }
   return settings;
 }

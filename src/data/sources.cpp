@@ -18,18 +18,18 @@ namespace vlmtrain::data {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using ParseError = std::optional<std::string>;
+using ParseErrorMessage = std::optional<std::string>;
 
 /// Maximum of weights, repeats and shares, so that the sum over any number of sources is finite.
 constexpr double kMaxShare = 1e15;
 
 /// Returns whether the number is a valid share; false for NaN.
-bool is_share(double number) {
+bool is_valid_share(double number) {
   return number >= 0 && number <= kMaxShare;
 }
 
 /// Sets a text field of a source. Returns an error message if the value is not a non-empty string.
-ParseError parse_text(const Json& value, const std::string& key, std::string& text) {
+ParseErrorMessage parse_nonempty_string(const Json& value, const std::string& key, std::string& text) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
     return fmt::format("{} of a source must be a string, not {}", key, make_excerpt(value.dump()));
   }
@@ -38,8 +38,8 @@ ParseError parse_text(const Json& value, const std::string& key, std::string& te
   return std::nullopt;
 }
 
-ParseError parse_positive_number(const Json& value, const std::string& key, std::optional<double>& number) {
-  if (!value.is_number() || !is_share(value.get<double>()) || value.get<double>() == 0) {
+ParseErrorMessage parse_positive_number(const Json& value, const std::string& key, std::optional<double>& number) {
+  if (!value.is_number() || !is_valid_share(value.get<double>()) || value.get<double>() == 0) {
     return fmt::format("{} of a source must be a number greater than 0 and at most {:g}, not {}", key, kMaxShare,
                        value.is_number_float() ? fmt::format("{}", value.get<double>()) : make_excerpt(value.dump()));
   }
@@ -47,13 +47,13 @@ ParseError parse_positive_number(const Json& value, const std::string& key, std:
   return std::nullopt;
 }
 
-ParseError parse_source_key(const std::string& key, const Json& value, Source& source) {
+ParseErrorMessage parse_source_field(const std::string& key, const Json& value, Source& source) {
   static const std::vector<std::string> kSourceKeys{"path", "weight", "repeat", "task", "image_root"};
-  if (key == "path") return parse_text(value, key, source.path);
+  if (key == "path") return parse_nonempty_string(value, key, source.path);
   if (key == "weight") return parse_positive_number(value, key, source.weight);
   if (key == "repeat") return parse_positive_number(value, key, source.repeat);
-  if (key == "task") return parse_text(value, key, source.task);
-  if (key == "image_root") return parse_text(value, key, source.image_root);
+  if (key == "task") return parse_nonempty_string(value, key, source.task);
+  if (key == "image_root") return parse_nonempty_string(value, key, source.image_root);
   const auto suggestion = find_nearest_word(key, kSourceKeys);
   return fmt::format("a source has no key {}; {}", make_excerpt(key),
                      suggestion ? fmt::format("did you mean {}?", *suggestion)
@@ -62,15 +62,15 @@ ParseError parse_source_key(const std::string& key, const Json& value, Source& s
 
 /// Parses a path or an object with the keys of a source. Returns an error message if the value is
 /// invalid.
-ParseError parse_source(const Json& value, Source& source) {
-  if (value.is_string()) return parse_text(value, "path", source.path);
+ParseErrorMessage parse_source(const Json& value, Source& source) {
+  if (value.is_string()) return parse_nonempty_string(value, "path", source.path);
   if (!value.is_object()) {
     return fmt::format(
         "a source is a path or an object with the keys path, weight or repeat, task and image_root, not {}",
         make_excerpt(value.dump()));
   }
   for (const auto& [key, item] : value.items()) {
-    if (auto error = parse_source_key(key, item, source)) return error;
+    if (auto error = parse_source_field(key, item, source)) return error;
   }
   if (source.path.empty()) return "a source has no path";
   if (source.weight && source.repeat) return fmt::format("{} has both weight and repeat; keep one", source.path);
@@ -78,7 +78,7 @@ ParseError parse_source(const Json& value, Source& source) {
 }
 
 /// Parses "name=share". Returns nothing for other texts.
-std::optional<std::pair<std::string, double>> parse_share(const std::string& entry) {
+std::optional<std::pair<std::string, double>> parse_task_share(const std::string& entry) {
   const auto equals_position = entry.rfind('=');
   if (equals_position == std::string::npos) return std::nullopt;
   const std::string_view text = std::string_view(entry).substr(equals_position + 1);
@@ -89,9 +89,9 @@ std::optional<std::pair<std::string, double>> parse_share(const std::string& ent
 }
 
 /// Parses {task: share, …} or ["task=share", …]. Returns an error message if the value is invalid.
-ParseError parse_shares(const Json& value, TaskShares& shares) {
-  const auto add = [&shares](const std::string& task, double share) -> ParseError {
-    if (!is_share(share))
+ParseErrorMessage parse_task_shares(const Json& value, TaskShares& shares) {
+  const auto add = [&shares](const std::string& task, double share) -> ParseErrorMessage {
+    if (!is_valid_share(share))
       return fmt::format("{} has a share of {}; shares are numbers from 0 to {:g}", make_excerpt(task), share,
                          kMaxShare);
     if (std::ranges::find(shares.shares, task, &std::pair<std::string, double>::first) != shares.shares.end()) {
@@ -109,7 +109,7 @@ ParseError parse_shares(const Json& value, TaskShares& shares) {
     }
   } else {
     for (const auto& entry : value) {
-      const auto share = entry.is_string() ? parse_share(entry.get<std::string>()) : std::nullopt;
+      const auto share = entry.is_string() ? parse_task_share(entry.get<std::string>()) : std::nullopt;
       if (!share)
         return fmt::format("{} does not have the form task=share, such as caption=0.25", make_excerpt(entry.dump()));
       if (auto error = add(share->first, share->second)) return error;
@@ -117,10 +117,10 @@ ParseError parse_shares(const Json& value, TaskShares& shares) {
   }
   const bool has_positive_share =
       std::ranges::any_of(shares.shares, [](const auto& share) { return share.second > 0; });
-  return has_positive_share ? ParseError() : "no task has a share above 0";
+  return has_positive_share ? ParseErrorMessage() : "no task has a share above 0";
 }
 
-Json shares_to_json(const TaskShares& shares) {
+Json task_shares_to_json(const TaskShares& shares) {
   Json json = Json::object();
   for (const auto& [task, share] : shares.shares) json[task] = share;
   return json;
@@ -128,22 +128,22 @@ Json shares_to_json(const TaskShares& shares) {
 
 }  // namespace
 
-Sources::Sources(const std::string& path) {
+SourceList::SourceList(const std::string& path) {
   if (!path.empty()) sources_.push_back({.path = path, .task = {}, .image_root = {}});
 }
 
-bool Sources::has_shares() const {
+bool SourceList::has_weights_or_repeats() const {
   return std::ranges::any_of(sources_, [](const Source& source) { return source.weight || source.repeat; });
 }
 
-std::string Sources::name() const {
+std::string SourceList::name() const {
   if (sources_.empty()) return {};
   const std::string& first = sources_.front().path;
   if (sources_.size() == 1) return first;
   return fmt::format("{} and {}", first, pluralize(std::ssize(sources_) - 1, "more source"));
 }
 
-Json Sources::to_json() const {
+Json SourceList::to_json() const {
   if (sources_.empty()) return "";
   Json list = Json::array();
   for (const Source& source : sources_) {
@@ -157,22 +157,22 @@ Json Sources::to_json() const {
   return list.size() == 1 && list[0].is_string() ? list[0] : list;
 }
 
-ParseError Sources::set(const Json& value) {
+ParseErrorMessage SourceList::set(const Json& value) {
   std::vector<Source> sources;
-  const bool is_single = value.is_string() || value.is_object();
-  if (!is_single && !value.is_array() && !value.is_null()) {
+  const bool is_single_source = value.is_string() || value.is_object();
+  if (!is_single_source && !value.is_array() && !value.is_null()) {
     // YAML reads file names such as 2024 or true as a number or boolean.
     if (value.is_number() || value.is_boolean()) return set(value.dump());
     return "must be a path, or a list of sources";
   }
   if (!(value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()))) {
-    for (const auto& item : is_single ? Json::array({value}) : value) {
+    for (const auto& item : is_single_source ? Json::array({value}) : value) {
       if (auto error = parse_source(item, sources.emplace_back())) return error;
     }
   }
-  const auto num_weighted =
+  const auto num_weighted_sources =
       std::ranges::count_if(sources, [](const Source& source) { return source.weight.has_value(); });
-  if (num_weighted != 0 && num_weighted != std::ssize(sources)) {
+  if (num_weighted_sources != 0 && num_weighted_sources != std::ssize(sources)) {
     return "only some sources have a weight; add a weight to each source, or use repeat";
   }
   sources_ = std::move(sources);
@@ -180,35 +180,37 @@ ParseError Sources::set(const Json& value) {
 }
 
 Json TaskShareSchedule::to_json() const {
-  if (changes_.size() == 1) return shares_to_json(changes_.front());
+  if (share_changes_.size() == 1) return task_shares_to_json(share_changes_.front());
   Json list = Json::array();
-  for (const auto& change : changes_) list.push_back({{"step", change.first_step}, {"shares", shares_to_json(change)}});
+  for (const auto& change : share_changes_)
+    list.push_back({{"step", change.first_step}, {"shares", task_shares_to_json(change)}});
   return list;
 }
 
-ParseError TaskShareSchedule::set(const Json& value) {
+ParseErrorMessage TaskShareSchedule::set(const Json& value) {
   std::vector<TaskShares> changes;
   const bool is_schedule = value.is_array() && !value.empty() && value.front().is_object();
   if (is_schedule) {
     for (const auto& item : value) {
-      const bool is_change = item.is_object() && item.size() == 2 && item.contains("step") && item.contains("shares");
-      if (!is_change || !item["step"].is_number_integer() || !item["shares"].is_structured()) {
+      const bool is_valid_change =
+          item.is_object() && item.size() == 2 && item.contains("step") && item.contains("shares");
+      if (!is_valid_change || !item["step"].is_number_integer() || !item["shares"].is_structured()) {
         return fmt::format("a change of shares has the form {{step: 1000, shares: {{caption: 1}}}}, not {}",
                            make_excerpt(item.dump()));
       }
       TaskShares& change = changes.emplace_back(TaskShares{.first_step = item["step"].get<int64_t>(), .shares = {}});
-      const bool is_next =
+      const bool is_ascending =
           changes.size() == 1 ? change.first_step == 0 : change.first_step > changes[changes.size() - 2].first_step;
-      if (!is_next) return "the steps of task shares must ascend, and the first must be 0";
-      if (auto error = parse_shares(item["shares"], change)) return error;
+      if (!is_ascending) return "the steps of task shares must ascend, and the first must be 0";
+      if (auto error = parse_task_shares(item["shares"], change)) return error;
     }
   } else if (value.is_structured() && !value.empty()) {
-    if (auto error = parse_shares(value, changes.emplace_back())) return error;
+    if (auto error = parse_task_shares(value, changes.emplace_back())) return error;
   } else if (!value.is_null() && !(value.is_structured() && value.empty()) &&
              !(value.is_string() && value.get_ref<const std::string&>().empty())) {
     return "must be tasks with their shares, such as {caption: 0.25, vqa: 0.75}";
   }
-  changes_ = std::move(changes);
+  share_changes_ = std::move(changes);
   return std::nullopt;
 }
 

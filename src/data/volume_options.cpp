@@ -19,22 +19,22 @@ using nlohmann::ordered_json;
 /// Limit of data.volume.size per axis. 1024³ voxels are 4 GiB in fp32; no known model takes more.
 constexpr int64_t kMaxVoxelsPerAxis = 1024;
 /// Limits of data.volume.spacing in mm. Values outside of them are probably in another unit.
-constexpr double kMinSpacing = 0.05, kMaxSpacing = 50;
+constexpr double kMinSpacingMm = 0.05, kMaxSpacingMm = 50;
 
 /// Parses one number for all three axes, or a list of three. Returns nothing for other values, or
 /// if `is_valid` rejects a number.
 template <class T, class IsValid>
-std::optional<image::Axes<T>> parse_axes(const ordered_json& value, const IsValid& is_valid) {
+std::optional<image::PerAxis<T>> parse_axis_values(const ordered_json& value, const IsValid& is_valid) {
   const auto is_valid_number = [&](const ordered_json& number) {
     return (std::is_integral_v<T> ? number.is_number_integer() : number.is_number()) && is_valid(number.get<T>());
   };
-  if (is_valid_number(value)) return image::Axes<T>{value.get<T>(), value.get<T>(), value.get<T>()};
+  if (is_valid_number(value)) return image::PerAxis<T>{value.get<T>(), value.get<T>(), value.get<T>()};
   if (!value.is_array() || value.size() != 3 || !std::ranges::all_of(value, is_valid_number)) return std::nullopt;
-  return value.get<image::Axes<T>>();
+  return value.get<image::PerAxis<T>>();
 }
 
 template <class T>
-ordered_json axes_to_json(const std::optional<image::Axes<T>>& axes) {
+ordered_json axis_values_to_json(const std::optional<image::PerAxis<T>>& axes) {
   if (!axes) return "auto";
   const auto& [first, second, third] = *axes;
   if (first == second && second == third) return first;
@@ -44,16 +44,16 @@ ordered_json axes_to_json(const std::optional<image::Axes<T>>& axes) {
 /// Adds an option with one number for each axis. `expected` is the error message for invalid
 /// values.
 template <class T, class IsValid>
-void add_axes(OptionTable& table, const std::string& key, std::optional<image::Axes<T>>& axes_option,
-              const IsValid& is_valid, const std::string& expected, const std::string& doc) {
-  table.add_structured(
-      key, "float, list (of three) or auto", [&axes_option] { return axes_to_json(axes_option); },
+void add_axes_option(OptionTable& table, const std::string& key, std::optional<image::PerAxis<T>>& axes_option,
+                     const IsValid& is_valid, const std::string& expected, const std::string& doc) {
+  table.add_structured_option(
+      key, "float, list (of three) or auto", [&axes_option] { return axis_values_to_json(axes_option); },
       [&axes_option, is_valid, expected](const ordered_json& value) -> std::optional<std::string> {
         if (value == "auto") {
           axes_option.reset();
           return std::nullopt;
         }
-        const auto axes = parse_axes<T>(value, is_valid);
+        const auto axes = parse_axis_values<T>(value, is_valid);
         if (!axes) return expected;
         axes_option = *axes;
         return std::nullopt;
@@ -66,7 +66,7 @@ void add_axes(OptionTable& table, const std::string& key, std::optional<image::A
 constexpr double kMaxWindowValue = 1e30;
 
 /// Returns whether the value is a list of two increasing numbers.
-bool is_range(const ordered_json& value) {
+bool is_increasing_pair(const ordered_json& value) {
   const auto is_in_bounds = [](const ordered_json& number) {
     return number.is_number() && std::abs(number.get<double>()) <= kMaxWindowValue;
   };
@@ -74,7 +74,7 @@ bool is_range(const ordered_json& value) {
 }
 
 std::optional<std::string> parse_percentiles(const ordered_json& value, std::array<double, 2>& percentiles) {
-  if (!is_range(value) || value[0] < 0 || value[1] > 100) {
+  if (!is_increasing_pair(value) || value[0] < 0 || value[1] > 100) {
     return "must be two increasing numbers from 0 to 100, such as [0.5, 99.5]";
   }
   percentiles = value.get<std::array<double, 2>>();
@@ -83,8 +83,8 @@ std::optional<std::string> parse_percentiles(const ordered_json& value, std::arr
 
 std::optional<std::string> parse_windows(const ordered_json& value, std::vector<std::array<double, 2>>& windows) {
   const bool is_window_list =
-      value.is_array() && (value.empty() || value.size() == 3) && std::ranges::all_of(value, is_range);
-  if (!is_range(value) && !is_window_list) {
+      value.is_array() && (value.empty() || value.size() == 3) && std::ranges::all_of(value, is_increasing_pair);
+  if (!is_increasing_pair(value) && !is_window_list) {
     return "must be the values for black and white, such as [-160, 240], or three such pairs for red, green and blue";
   }
   windows = is_window_list ? value.get<std::vector<std::array<double, 2>>>()
@@ -102,19 +102,20 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
   using image::SlicePlane;
   using image::TimeSeriesMode;
   using image::VolumeNormalization;
-  table.add_enum("data.volume.as", options.use, {{"volume", VolumeUse::kVolume}, {"slices", VolumeUse::kSlices}},
+  table.add_enum("data.volume.as", options.input_form,
+                 {{"volume", VolumeInputForm::kVolume}, {"slices", VolumeInputForm::kSlices}},
                  "How a model receives a scan (NIfTI). volume: as a volume, for families that take volumes. slices: as "
                  "several images at its placeholder, for families that take several images (docs/volumes.md).");
-  add_axes<int64_t>(
+  add_axes_option<int64_t>(
       table, "data.volume.size", options.size, [](int64_t side) { return side >= 8 && side <= kMaxVoxelsPerAxis; },
       fmt::format("must be auto, a number of voxels from 8 to {}, or three such numbers, towards right, front and top",
                   kMaxVoxelsPerAxis),
       "Size in voxels of the grid that volumes are resampled to: one number, or three, towards the subject's right, "
       "front and top. auto: the size that the model was made for.");
-  add_axes<double>(
+  add_axes_option<double>(
       table, "data.volume.spacing", options.spacing,
-      [](double spacing) { return spacing >= kMinSpacing && spacing <= kMaxSpacing; },
-      fmt::format("must be auto, a number of mm from {} to {}, or three such numbers", kMinSpacing, kMaxSpacing),
+      [](double spacing) { return spacing >= kMinSpacingMm && spacing <= kMaxSpacingMm; },
+      fmt::format("must be auto, a number of mm from {} to {}, or three such numbers", kMinSpacingMm, kMaxSpacingMm),
       "Voxel spacing in millimeters. Voxels beyond data.volume.size are then cropped, and missing ones are padded with "
       "0. auto: the whole field of view is resampled to that size, whatever its spacing.");
   table.add_enum(
@@ -127,29 +128,30 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
       "Normalization of voxel values. zscore: mean 0 and standard deviation 1 over all voxels. zscore_foreground: the "
       "same over the voxels that are not 0. percentile: data.volume.percentiles are mapped to 0 and 1, and values "
       "beyond them are clipped. window: the same with data.volume.window, for CT.");
-  table.add_structured(
+  table.add_structured_option(
       "data.volume.percentiles", "list (of two floats)", [&options] { return ordered_json(options.percentiles); },
       [&options](const ordered_json& value) { return parse_percentiles(value, options.percentiles); },
       "Percentiles of a volume that data.volume.normalization=percentile maps to 0 and 1.");
-  table.add_structured(
+  table.add_structured_option(
       "data.volume.window", "list (of two floats, or of three such lists)",
       [&options] { return windows_to_json(options.windows); },
       [&options](const ordered_json& value) { return parse_windows(value, options.windows); },
       "Values that data.volume.normalization=window maps to 0 and 1, or that are black and white in slices; in CT "
       "[-160, 240] for soft tissue. Slices may have three windows, for red, green and blue. Empty: slices use the "
       "percentiles 0.5 and 99.5.");
-  table.add_enum(
-      "data.volume.series", options.series,
-      {{"refuse", TimeSeriesMode::kRefused}, {"mean", TimeSeriesMode::kMean}, {"frames", TimeSeriesMode::kFrames}},
-      "Handling of files with a time axis (functional MRI). refuse: a bad sample. mean: the mean of the "
-      "frames is one volume. frames: up to data.volume.max_frames frames, evenly spaced, are a volume each, "
-      "at the same placeholder.");
+  table.add_enum("data.volume.series", options.time_series_mode,
+                 {{"refuse", TimeSeriesMode::kRejected},
+                  {"mean", TimeSeriesMode::kMean},
+                  {"frames", TimeSeriesMode::kSampledFrames}},
+                 "Handling of files with a time axis (functional MRI). refuse: a bad sample. mean: the mean of the "
+                 "frames is one volume. frames: up to data.volume.max_frames frames, evenly spaced, are a volume each, "
+                 "at the same placeholder.");
   table.add("data.volume.max_frames", options.max_frames, "Maximum number of frames used per series.",
             std::optional{between<int64_t>(1, 4096)});
   table.add_enum("data.volume.dtype", options.dtype, {{"float32", at::kFloat}, {"float16", at::kHalf}},
                  "Data type in which volumes are stored until the model receives them. float16 halves their memory and "
                  "the data copied to the device.");
-  table.add("data.volume.slices", options.slices,
+  table.add("data.volume.slices", options.max_slices,
             "Maximum number of slices per volume with data.volume.as=slices, evenly spaced.",
             std::optional{between<int64_t>(1, 4096)});
   table.add_enum(
@@ -158,12 +160,12 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
       "Orientation of the slices.");
 }
 
-image::VolumeSettings VolumeOptions::make_volume_settings(image::Axes<int64_t> default_size) const {
+image::VolumeSettings VolumeOptions::make_volume_settings(image::PerAxis<int64_t> default_size) const {
   image::VolumeSettings settings{.size = size.value_or(default_size),
                                  .spacing = spacing,
                                  .normalization = normalization,
                                  .percentiles = percentiles,
-                                 .series = series,
+                                 .time_series_mode = time_series_mode,
                                  .max_frames = max_frames,
                                  .dtype = dtype};
   if (normalization != image::VolumeNormalization::kWindow) return settings;
@@ -178,7 +180,7 @@ image::VolumeSettings VolumeOptions::make_volume_settings(image::Axes<int64_t> d
 }
 
 image::SliceSettings VolumeOptions::make_slice_settings() const {
-  return {.max_slices = slices, .plane = plane, .windows = windows};
+  return {.max_slices = max_slices, .plane = plane, .windows = windows};
 }
 
 }  // namespace vlmtrain::data

@@ -42,19 +42,19 @@ c10::intrusive_ptr<c10d::Work> FakeProcessGroup::_allgather_base(at::Tensor& out
 
 namespace {
 
-constexpr const char* kNcclPlugin = "libvlmtrain_nccl.so";
+constexpr const char* kNcclPluginFile = "libvlmtrain_nccl.so";
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
                                                     at::Device device) {
   static const Plugin plugin =
-      load_plugin(kNcclPlugin, kNcclVersionSymbol, kNcclPluginVersion, {kMakeNcclBackendSymbol});
+      load_plugin(kNcclPluginFile, kNcclPluginVersionSymbol, kNcclPluginVersion, {kMakeNcclBackendSymbol});
   if (plugin.functions.empty()) {
     throw run_error(
         "training on several GPUs requires NCCL, but {} cannot be loaded ({}); it is built next to the program and "
         "needs LibTorch's CUDA libraries",
-        kNcclPlugin, make_excerpt(plugin.problem, 300));
+        kNcclPluginFile, make_excerpt(plugin.problem, 300));
   }
   auto* const make_backend = reinterpret_cast<MakeNcclBackendFunction*>(plugin.functions.front());
   try {

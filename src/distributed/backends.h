@@ -14,7 +14,7 @@ namespace vlmtrain::distributed {
 /// The backends of a set of ranks.
 struct Collectives::Backends {
   c10::intrusive_ptr<c10d::Backend> host{};    ///< for CPU tensors
-  c10::intrusive_ptr<c10d::Backend> device{};  ///< for GPU tensors; null until connect_device()
+  c10::intrusive_ptr<c10d::Backend> device{};  ///< for GPU tensors; null until set_device_backends()
 
   /// Returns the backend for the tensor's device. REQUIRES: it is not null.
   c10d::Backend& select_backend(const at::Tensor& tensor) const { return tensor.is_cpu() ? *host : *device; }

@@ -21,7 +21,7 @@ class RankMonitor {
  public:
   /// `names` has one name per rank, for messages about a lost rank. REQUIRES: rank 0's store
   /// exists.
-  RankMonitor(const LaunchInfo& launch, DistributedContextOptions options, std::vector<std::string> names);
+  RankMonitor(const LaunchInfo& launch_info, DistributedContextOptions options, std::vector<std::string> names);
   /// Reports that this rank is done. Without a failure, waits some seconds until all ranks are
   /// done; rank 0 exits last, because it hosts the store.
   ~RankMonitor();
@@ -43,43 +43,44 @@ class RankMonitor {
   using Clock = std::chrono::steady_clock;
   /// The latest heartbeat of a rank, and the time at which it changed.
   struct LastHeartbeat {
-    std::string count;
+    std::string sequence_number;
     Clock::time_point time;
   };
 
   /// Body of the heartbeat thread, which exchanges this rank's status with rank 0's store.
   void run_heartbeat();
   /// Sends one heartbeat and reads the state of the other ranks.
-  void exchange_status(SharedStore& store, int64_t count);
+  void exchange_status(SharedStore& store, int64_t sequence_number);
   /// Reports that this rank is done. Returns whether all ranks are, so that it may exit.
   bool sync_shutdown(SharedStore& store) const;
   /// Reports that this rank has noticed the failure. Returns whether it may exit.
   bool acknowledge_failure(SharedStore& store) const;
-  /// On rank 0: reports a rank whose last heartbeat is older than heartbeat_timeout(), if any.
+  /// On rank 0: reports a rank whose last heartbeat is older than compute_heartbeat_timeout(), if
+  /// any.
   void detect_lost_rank(SharedStore& store);
   /// Body of the watchdog thread, which detects a lost rank 0, and calls on_hang.
   void run_watchdog();
   void set_failure(const RankFailure& failure);
-  Clock::duration heartbeat_timeout() const;
+  Clock::duration compute_heartbeat_timeout() const;
   std::string describe_lost_rank(int64_t rank) const;
   /// Shares is_connection_broken_ with rank 0.
-  void sync_broken_flag(SharedStore& store);
+  void sync_broken_connection_flag(SharedStore& store);
   void mark_rank0_lost();  // REQUIRES: mutex_ is held
 
-  const LaunchInfo launch_;
+  const LaunchInfo launch_info_;
   const DistributedContextOptions options_;
   const std::vector<std::string> rank_names_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable state_changed_;
   std::optional<RankFailure> failure_;
-  std::optional<RankFailure> own_failure_;  // to be published
-  bool is_failure_published_ = false;       // own_failure_ is published
+  std::optional<RankFailure> local_failure_;  // to be published
+  bool is_failure_published_ = false;         // local_failure_ is published
   bool has_lost_rank0_ = false;
   bool is_connection_broken_ = false;  // a connection between two ranks broke, which shortens the heartbeat timeout
   bool has_noticed_failure_ = false;   // this rank's own thread has noticed the failure
-  bool is_done_ = false;
-  bool are_all_done_ = false;
-  Clock::time_point acknowledge_deadline_ = Clock::time_point::max();  // finite after a failure
+  bool is_local_rank_done_ = false;
+  bool are_all_ranks_done_ = false;
+  Clock::time_point acknowledgment_deadline_ = Clock::time_point::max();  // finite after a failure
   Clock::time_point last_exchange_time_ = Clock::now();
   std::vector<LastHeartbeat> last_heartbeats_;  // by rank; used by the heartbeat thread only
   std::jthread watchdog_thread_;

@@ -34,7 +34,7 @@ namespace {
 /// RankMonitor detects lost ranks.
 constexpr auto kNoTimeout = std::chrono::hours(24);
 
-std::string get_process_name() {
+std::string format_process_name() {
   return fmt::format("process {} on {}", getpid(), get_host_name());
 }
 
@@ -45,54 +45,55 @@ std::string make_rendezvous_key(int64_t rank) {
 /// The rendezvous of all ranks through rank 0's store. Rank 0 decides whether it has failed.
 class Rendezvous {
  public:
-  Rendezvous(SharedStore& store, const LaunchInfo& launch, std::chrono::milliseconds timeout)
-      : store_(store), launch_(launch), timeout_(timeout) {
-    for (int64_t rank = 0; rank < launch.world_size; ++rank) keys_.push_back(make_rendezvous_key(rank));
+  Rendezvous(SharedStore& store, const LaunchInfo& launch_info, std::chrono::milliseconds timeout)
+      : store_(store), launch_info_(launch_info), timeout_(timeout) {
+    for (int64_t rank = 0; rank < launch_info.world_size; ++rank) rendezvous_keys_.push_back(make_rendezvous_key(rank));
   }
 
   /// Returns the names of all ranks' processes once they are connected.
-  std::vector<std::string> wait_for_names() {
+  std::vector<std::string> wait_for_process_names() {
     try {
-      store_.set(make_rendezvous_key(launch_.rank), get_process_name());
+      store_.set(make_rendezvous_key(launch_info_.rank), format_process_name());
       const auto deadline = std::chrono::steady_clock::now() + timeout_;
-      while (!store_.has(keys_)) {
-        if (launch_.rank == 0 && std::chrono::steady_clock::now() > deadline)
-          store_.set(kMissingKey, find_missing_ranks());
-        if (store_.has({kMissingKey})) throw_missing_ranks(store_.get({kMissingKey}).front());
+      while (!store_.has_keys(rendezvous_keys_)) {
+        if (launch_info_.rank == 0 && std::chrono::steady_clock::now() > deadline)
+          store_.set(kMissingRanksKey, find_missing_ranks());
+        if (store_.has_keys({kMissingRanksKey})) throw_missing_ranks(store_.get({kMissingRanksKey}).front());
         std::this_thread::sleep_for(kPollInterval);
       }
-      return store_.get(keys_);
+      return store_.get(rendezvous_keys_);
     } catch (const c10::Error&) {
       throw run_error("rank 0 at {}:{} disconnected before all {} ranks had connected; see its own messages",
-                      launch_.host, launch_.port, launch_.world_size);
+                      launch_info_.master_address, launch_info_.master_port, launch_info_.world_size);
     }
   }
 
  private:
-  static constexpr const char* kMissingKey = "missing";
+  static constexpr const char* kMissingRanksKey = "missing";
   static constexpr auto kPollInterval = std::chrono::milliseconds(20);
 
   std::string find_missing_ranks() {
     std::string ranks;
-    for (int64_t rank = 0; rank < launch_.world_size; ++rank) {
-      if (!store_.has({make_rendezvous_key(rank)})) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+    for (int64_t rank = 0; rank < launch_info_.world_size; ++rank) {
+      if (!store_.has_keys({make_rendezvous_key(rank)})) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
     }
     return ranks;
   }
 
   [[noreturn]] void throw_missing_ranks(const std::string& missing) const {
     // Rank 0 hosts the store, so it waits until the other ranks have polled the message.
-    if (launch_.rank == 0) std::this_thread::sleep_for(20 * kPollInterval);
+    if (launch_info_.rank == 0) std::this_thread::sleep_for(20 * kPollInterval);
     throw run_error(
         "of {} ranks, these did not connect to {}:{} within {} s: {}; check that they were started and can reach it, "
         "or increase distributed.rendezvous_seconds",
-        launch_.world_size, launch_.host, launch_.port, std::chrono::duration<double>(timeout_).count(), missing);
+        launch_info_.world_size, launch_info_.master_address, launch_info_.master_port,
+        std::chrono::duration<double>(timeout_).count(), missing);
   }
 
   SharedStore& store_;
-  const LaunchInfo& launch_;
+  const LaunchInfo& launch_info_;
   const std::chrono::milliseconds timeout_;
-  std::vector<std::string> keys_;
+  std::vector<std::string> rendezvous_keys_;
 };
 
 /// Turns off c10d's warnings and its flight recorder. c10d logs many lines about a lost connection,
@@ -112,34 +113,35 @@ std::string RankFailure::format_message() const {
 
 class DistributedContext::Impl {
  public:
-  Impl(const LaunchInfo& launch, const DistributedContextOptions& options)
-      : launch_(launch),
-        store_(launch, launch.rank == 0, options.rendezvous_timeout),
-        monitor_(launch, options, Rendezvous(store_, launch, options.rendezvous_timeout).wait_for_names()),
+  Impl(const LaunchInfo& launch_info, const DistributedContextOptions& options)
+      : launch_info_(launch_info),
+        store_(launch_info, launch_info.rank == 0, options.rendezvous_timeout),
+        rank_monitor_(launch_info, options,
+                      Rendezvous(store_, launch_info, options.rendezvous_timeout).wait_for_process_names()),
         collectives_({.host = make_gloo_backend(make_world_membership()), .device = {}},
                      [this](const std::exception& error) { rethrow_with_reason(error); }) {}
 
-  RankMonitor& monitor() { return monitor_; }
+  RankMonitor& rank_monitor() { return rank_monitor_; }
   Collectives& collectives() { return collectives_; }
 
   void connect_device(at::Device device) {
     const auto make_device_backends = [&](const GroupMembership& membership) {
       return Collectives::Backends{.host = {}, .device = make_device_backend(device, membership)};
     };
-    if (group_size_ == launch_.world_size) {
-      collectives_.connect_device(make_device_backends(make_world_membership()), {}, {});
+    if (shard_group_size_ == launch_info_.world_size) {
+      collectives_.set_device_backends(make_device_backends(make_world_membership()), {}, {});
     } else {
-      collectives_.connect_device(make_device_backends(make_world_membership()),
-                                  make_device_backends(make_group_membership()),
-                                  make_device_backends(make_replica_membership()));
+      collectives_.set_device_backends(make_device_backends(make_world_membership()),
+                                       make_device_backends(make_group_membership()),
+                                       make_device_backends(make_replica_membership()));
     }
   }
 
-  void set_group_size(int64_t count) {
-    VLMTRAIN_CHECK(count > 0 && launch_.world_size % count == 0, "a group size of {} does not divide {} ranks", count,
-                   launch_.world_size);
-    group_size_ = count;
-    if (count == launch_.world_size) return;
+  void set_shard_group_size(int64_t count) {
+    VLMTRAIN_CHECK(count > 0 && launch_info_.world_size % count == 0, "a group size of {} does not divide {} ranks",
+                   count, launch_info_.world_size);
+    shard_group_size_ = count;
+    if (count == launch_info_.world_size) return;
     collectives_.set_shard_groups({.host = make_gloo_backend(make_group_membership()), .device = {}},
                                   {.host = make_gloo_backend(make_replica_membership()), .device = {}});
   }
@@ -152,17 +154,19 @@ class DistributedContext::Impl {
   };
 
   GroupMembership make_world_membership() const {
-    return {.name = "all", .rank = launch_.rank, .count = launch_.world_size};
+    return {.name = "all", .rank = launch_info_.rank, .count = launch_info_.world_size};
   }
   GroupMembership make_group_membership() const {
-    const int64_t group_index = launch_.rank / group_size_;
-    return {.name = fmt::format("group{}", group_index), .rank = launch_.rank % group_size_, .count = group_size_};
+    const int64_t group_index = launch_info_.rank / shard_group_size_;
+    return {.name = fmt::format("group{}", group_index),
+            .rank = launch_info_.rank % shard_group_size_,
+            .count = shard_group_size_};
   }
   GroupMembership make_replica_membership() const {
-    const int64_t shard_index = launch_.rank % group_size_;
+    const int64_t shard_index = launch_info_.rank % shard_group_size_;
     return {.name = fmt::format("copies{}", shard_index),
-            .rank = launch_.rank / group_size_,
-            .count = launch_.world_size / group_size_};
+            .rank = launch_info_.rank / shard_group_size_,
+            .count = launch_info_.world_size / shard_group_size_};
   }
 
   c10::intrusive_ptr<c10d::Store> make_prefix_store(const std::string& name) {
@@ -185,22 +189,23 @@ class DistributedContext::Impl {
 
   /// Throws the failure of another rank, which is the reason why a call failed.
   [[noreturn]] void rethrow_with_reason(const std::exception& error) {
-    if (const auto failure = monitor_.wait_for_failure()) throw UserError(failure->code, failure->format_message());
+    if (const auto failure = rank_monitor_.wait_for_failure())
+      throw UserError(failure->code, failure->format_message());
     throw run_error("the connection to another rank broke: {}", error.what());
   }
 
-  const LaunchInfo& launch_;
-  int64_t group_size_ = launch_.world_size;
+  const LaunchInfo& launch_info_;
+  int64_t shard_group_size_ = launch_info_.world_size;
   SharedStore store_;
-  RankMonitor monitor_;
+  RankMonitor rank_monitor_;
   Collectives collectives_;
 };
 
-DistributedContext::DistributedContext(const LaunchInfo& launch, const DistributedContextOptions& options)
-    : launch_(launch) {
+DistributedContext::DistributedContext(const LaunchInfo& launch_info, const DistributedContextOptions& options)
+    : launch_info_(launch_info) {
   static const bool is_quiet = (silence_c10d_logs(), true);
   static_cast<void>(is_quiet);
-  impl_ = std::make_unique<Impl>(launch_, options);
+  impl_ = std::make_unique<Impl>(launch_info_, options);
 }
 
 DistributedContext::~DistributedContext() = default;
@@ -213,8 +218,8 @@ const Collectives& DistributedContext::collectives() const {
   return impl_->collectives();
 }
 
-void DistributedContext::set_group_size(int64_t count) {
-  impl_->set_group_size(count);
+void DistributedContext::set_shard_group_size(int64_t count) {
+  impl_->set_shard_group_size(count);
 }
 
 void DistributedContext::connect_device(at::Device device) {
@@ -222,11 +227,11 @@ void DistributedContext::connect_device(at::Device device) {
 }
 
 bool DistributedContext::has_lost_rank0() const {
-  return impl_->monitor().has_lost_rank0();
+  return impl_->rank_monitor().has_lost_rank0();
 }
 
 void DistributedContext::report_failure(ExitCode code, const std::string& reason) {
-  impl_->monitor().report_failure({.rank = launch_.rank, .code = code, .reason = reason});
+  impl_->rank_monitor().report_failure({.rank = launch_info_.rank, .code = code, .reason = reason});
 }
 
 namespace {
@@ -237,7 +242,7 @@ std::string serialize_values(const std::vector<Value>& values) {
 }
 
 template <class Value>
-std::vector<Value> parse_values(const std::string& bytes) {
+std::vector<Value> deserialize_values(const std::string& bytes) {
   std::vector<Value> values(bytes.size() / sizeof(Value));
   if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
@@ -253,17 +258,18 @@ engine::StepStatus RankConsensus::all_reduce_max(engine::StepStatus status) cons
 }
 
 bool RankConsensus::any_rank(bool value) const {
-  const auto all_flags = collectives_.all_gather_strings(value ? "y" : "");
-  return std::ranges::find(all_flags, "y") != all_flags.end();
+  const auto rank_flags = collectives_.all_gather_strings(value ? "y" : "");
+  return std::ranges::find(rank_flags, "y") != rank_flags.end();
 }
 
 /// Sums in rank order, so that all ranks have bit-identical sums.
 std::vector<double> RankConsensus::sum_over_ranks(std::vector<double> values) const {
   std::vector<double> sums(values.size());
   for (const auto& text : collectives_.all_gather_strings(serialize_values(values))) {
-    const auto terms = parse_values<double>(text);
-    VLMTRAIN_CHECK(terms.size() == sums.size(), "a rank has {} values, expected {}", terms.size(), sums.size());
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
+    const auto rank_values = deserialize_values<double>(text);
+    VLMTRAIN_CHECK(rank_values.size() == sums.size(), "a rank has {} values, expected {}", rank_values.size(),
+                   sums.size());
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += rank_values[i];
   }
   return sums;
 }
@@ -274,13 +280,13 @@ void RankConsensus::all_reduce_sum_async(const at::Tensor& tensor) const {
 
 std::vector<int64_t> RankConsensus::union_over_ranks(std::vector<int64_t> values) const {
   const std::string bytes = serialize_values(values);
-  std::set<int64_t> all_values(values.begin(), values.end());
+  std::set<int64_t> merged_values(values.begin(), values.end());
   for (const auto& text : collectives_.all_gather_strings(bytes)) {
     if (text == bytes) continue;  // the common case
-    const auto numbers = parse_values<int64_t>(text);
-    all_values.insert(numbers.begin(), numbers.end());
+    const auto rank_values = deserialize_values<int64_t>(text);
+    merged_values.insert(rank_values.begin(), rank_values.end());
   }
-  return {all_values.begin(), all_values.end()};
+  return {merged_values.begin(), merged_values.end()};
 }
 
 }  // namespace vlmtrain::distributed

@@ -46,7 +46,9 @@ bool is_reachable(const LaunchInfo& launch, milliseconds timeout) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first_address = nullptr;
-  if (getaddrinfo(launch.host.c_str(), std::to_string(launch.port).c_str(), &hints, &first_address) != 0) return false;
+  if (getaddrinfo(launch.master_address.c_str(), std::to_string(launch.master_port).c_str(), &hints, &first_address) !=
+      0)
+    return false;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(first_address, freeaddrinfo);
   for (const addrinfo* address = first_address; address != nullptr; address = address->ai_next) {
     if (try_connect(*address, timeout)) return true;
@@ -69,13 +71,13 @@ bool wait_until_listening(const LaunchInfo& launch, milliseconds timeout) {
 
 namespace {
 
-std::vector<uint8_t> to_bytes(const std::string& text) {
-  return {text.begin(), text.end()};
+std::vector<uint8_t> to_bytes(const std::string& value) {
+  return {value.begin(), value.end()};
 }
 
 c10d::TCPStoreOptions make_store_options(const LaunchInfo& launch, bool is_server, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(launch.port);
+  options.port = static_cast<uint16_t>(launch.master_port);
   options.isServer = is_server;
   options.waitWorkers = false;
   options.timeout = timeout;
@@ -85,24 +87,25 @@ c10d::TCPStoreOptions make_store_options(const LaunchInfo& launch, bool is_serve
 /// Connects to rank 0's store on a thread that is abandoned after the timeout. c10d waits forever
 /// for a server that accepts the connection but does not respond, and logs twenty lines about a
 /// server that is not a store.
-c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const LaunchInfo& launch, std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // enough, because rank 0 listens already
-  timeout = std::min(timeout, kMaxAnswerTime);
+c10::intrusive_ptr<c10d::TCPStore> connect_to_store(const LaunchInfo& launch, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kStoreResponseTimeout{20'000};  // enough, because rank 0 listens already
+  timeout = std::min(timeout, kStoreResponseTimeout);
   // The store's own timeout is much longer, so that this function's always ends the wait.
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect_task(
-      [host = launch.host, options = make_store_options(launch, /*is_server=*/false, 10 * timeout), timeout] {
+      [host = launch.master_address, options = make_store_options(launch, /*is_server=*/false, 10 * timeout), timeout] {
         auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
         store->setTimeout(timeout);
         return store;
       });
-  auto future = connect_task.get_future();
+  auto store_future = connect_task.get_future();
   std::thread(std::move(connect_task)).detach();
   // wait_for() needs a symbol that older hosts lack (cmake/portable).
-  if (future.wait_until(std::chrono::system_clock::now() + timeout) == std::future_status::ready) return future.get();
+  if (store_future.wait_until(std::chrono::system_clock::now() + timeout) == std::future_status::ready)
+    return store_future.get();
   throw usage_error(
       "rank {}: the server at {}:{} is not rank 0 of vlmtrain; if it is another program, choose another port with "
       "MASTER_PORT",
-      launch.rank, launch.host, launch.port);
+      launch.rank, launch.master_address, launch.master_port);
 }
 
 c10::intrusive_ptr<c10d::TCPStore> open_store(const LaunchInfo& launch, bool is_server,
@@ -111,18 +114,19 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const LaunchInfo& launch, bool is_
     throw usage_error(
         "rank {} cannot connect to rank 0 at {}:{} within {} s; check that it was started, or increase "
         "distributed.rendezvous_seconds",
-        launch.rank, launch.host, launch.port, std::chrono::duration<double>(timeout).count());
+        launch.rank, launch.master_address, launch.master_port, std::chrono::duration<double>(timeout).count());
   }
   try {
-    if (!is_server) return connect_to_server(launch, timeout);
-    return c10::make_intrusive<c10d::TCPStore>(launch.host, make_store_options(launch, is_server, timeout));
+    if (!is_server) return connect_to_store(launch, timeout);
+    return c10::make_intrusive<c10d::TCPStore>(launch.master_address, make_store_options(launch, is_server, timeout));
   } catch (const c10::Error& error) {
     const std::string reason = get_first_line(error.what());
     if (is_server) {
-      throw usage_error("rank 0 cannot listen at {}:{}: {}; choose another port with MASTER_PORT", launch.host,
-                        launch.port, reason);
+      throw usage_error("rank 0 cannot listen at {}:{}: {}; choose another port with MASTER_PORT",
+                        launch.master_address, launch.master_port, reason);
     }
-    throw usage_error("rank {} cannot connect to rank 0 at {}:{}: {}", launch.rank, launch.host, launch.port, reason);
+    throw usage_error("rank {} cannot connect to rank 0 at {}:{}: {}", launch.rank, launch.master_address,
+                      launch.master_port, reason);
   }
 }
 
@@ -139,22 +143,22 @@ SharedStore::SharedStore(const LaunchInfo& launch, bool is_server, std::chrono::
 
 SharedStore::~SharedStore() = default;
 
-void SharedStore::set(const std::string& name, const std::string& text) {
-  impl_->tcp_store->set(name, to_bytes(text));
+void SharedStore::set(const std::string& key, const std::string& value) {
+  impl_->tcp_store->set(key, to_bytes(value));
 }
 
-void SharedStore::set_if_absent(const std::string& name, const std::string& text) {
-  impl_->tcp_store->compareSet(name, {}, to_bytes(text));
+void SharedStore::set_if_absent(const std::string& key, const std::string& value) {
+  impl_->tcp_store->compareSet(key, {}, to_bytes(value));
 }
 
-bool SharedStore::has(const std::vector<std::string>& names) {
-  return impl_->tcp_store->check(names);
+bool SharedStore::has_keys(const std::vector<std::string>& keys) {
+  return impl_->tcp_store->check(keys);
 }
 
-std::vector<std::string> SharedStore::get(const std::vector<std::string>& names) {
+std::vector<std::string> SharedStore::get(const std::vector<std::string>& keys) {
   std::vector<std::string> texts;
-  texts.reserve(names.size());
-  for (const auto& bytes : impl_->tcp_store->multiGet(names)) texts.emplace_back(bytes.begin(), bytes.end());
+  texts.reserve(keys.size());
+  for (const auto& bytes : impl_->tcp_store->multiGet(keys)) texts.emplace_back(bytes.begin(), bytes.end());
   return texts;
 }
 

@@ -29,13 +29,13 @@ class SharedStore {
   SharedStore& operator=(const SharedStore&) = delete;
 
   /// Sets the value of a key.
-  void set(const std::string& name, const std::string& text);
+  void set(const std::string& key, const std::string& value);
   /// Sets the value if the key does not exist.
-  void set_if_absent(const std::string& name, const std::string& text);
+  void set_if_absent(const std::string& key, const std::string& value);
   /// Returns whether all keys exist.
-  bool has(const std::vector<std::string>& names);
-  /// Returns the values of the keys. REQUIRES: has(names).
-  std::vector<std::string> get(const std::vector<std::string>& names);
+  bool has_keys(const std::vector<std::string>& keys);
+  /// Returns the values of the keys. REQUIRES: has_keys(keys).
+  std::vector<std::string> get(const std::vector<std::string>& keys);
 
   /// Returns c10d's store, for process groups.
   c10d::Store& get_c10d_store();

@@ -24,24 +24,24 @@ namespace vlmtrain::evaluation {
 
 namespace {
 
-std::string trim(const std::string& text) {
-  constexpr const char* kWhiteSpace = " \t\r\n";
-  const auto first = text.find_first_not_of(kWhiteSpace);
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kWhiteSpace) - first + 1);
+std::string trim_whitespace(const std::string& text) {
+  constexpr const char* kWhitespace = " \t\r\n";
+  const auto first = text.find_first_not_of(kWhitespace);
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kWhitespace) - first + 1);
 }
 
 /// Returns the last question of the record, without media placeholders.
-std::string get_question(const io::Record& record) {
-  const auto turn = std::find_if(record.turns.rbegin(), record.turns.rend(),
-                                 [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
-  if (turn == record.turns.rend()) return "";
-  std::string question = turn->text;
-  const std::vector<io::MediaPlaceholder> placeholders = io::find_placeholders(*turn);
+std::string find_last_question(const io::Record& record) {
+  const auto last_user_turn = std::find_if(record.turns.rbegin(), record.turns.rend(),
+                                           [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
+  if (last_user_turn == record.turns.rend()) return "";
+  std::string question = last_user_turn->text;
+  const std::vector<io::MediaPlaceholder> placeholders = io::find_placeholders(*last_user_turn);
   // From the last placeholder to the first, so that earlier positions stay valid. All kinds of
   // placeholders, such as <image> and <video>, have the same length.
   for (auto placeholder = placeholders.rbegin(); placeholder != placeholders.rend(); ++placeholder)
     question.erase(placeholder->begin, io::kImagePlaceholder.size());
-  return trim(question);
+  return trim_whitespace(question);
 }
 
 /// The state of one evaluation. Loader threads call make_sample(); everything else runs on the
@@ -49,26 +49,26 @@ std::string get_question(const io::Record& record) {
 class Evaluator {
  public:
   Evaluator(const models::VisionLanguageModel& model, const models::Processor& processor, const io::Records& records,
-            const EvaluationSettings& settings, const std::function<void(const Answer&)>& on_answer)
+            const EvaluationSettings& settings, const std::function<void(const EvaluatedAnswer&)>& on_answer)
       : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {
-    generate_settings_.device = settings.device;
-    generate_settings_.max_new_tokens = settings.max_new_tokens;
-    generate_settings_.max_length = processor.max_positions();
-    generate_settings_.eos_token_ids = settings.eos_token_ids;
-    if (generate_settings_.eos_token_ids.empty()) generate_settings_.eos_token_ids = {processor.end_of_turn_id()};
+    generation_settings_.device = settings.device;
+    generation_settings_.max_new_tokens = settings.max_new_tokens;
+    generation_settings_.max_length = processor.max_positions();
+    generation_settings_.eos_token_ids = settings.eos_token_ids;
+    if (generation_settings_.eos_token_ids.empty()) generation_settings_.eos_token_ids = {processor.end_of_turn_id()};
   }
 
-  Evaluation run() {
+  EvaluationResult run() {
     const auto start = std::chrono::steady_clock::now();
     result_.batch_size = settings_.batch_size;
-    data::SampleStream stream(data::make_sequential_generator(records_.size()),
-                              [this](int64_t index) { return make_sample(index); },
-                              {.workers = settings_.num_workers,
-                               // The next batch is decoded while the current one is scored.
-                               .prefetch_samples = 2 * settings_.batch_size,
-                               .prefetch_bytes = settings_.prefetch_bytes});
+    data::SampleStream sample_stream(data::make_sequential_generator(records_.size()),
+                                     [this](int64_t index) { return make_sample(index); },
+                                     {.num_workers = settings_.num_workers,
+                                      // The next batch is decoded while the current one is scored.
+                                      .max_prefetch_samples = 2 * settings_.batch_size,
+                                      .prefetch_bytes = settings_.prefetch_bytes});
     std::vector<data::Sample> batch;
-    while (auto item = stream.next()) {
+    while (auto item = sample_stream.next()) {
       if (item->error) {
         skip_sample_or_rethrow(item->error);
         continue;
@@ -81,12 +81,13 @@ class Evaluator {
         return result_;
       }
       score_samples(batch);
-      erase_prompts(batch);
+      erase_pending_prompts(batch);
       batch.clear();
     }
     if (!batch.empty()) score_samples(batch);
-    if (result_.num_skipped > 0 && result_.num_skipped == records_.size()) {
-      throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(), first_problem_);
+    if (result_.num_skipped_samples > 0 && result_.num_skipped_samples == records_.size()) {
+      throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(),
+                       first_bad_sample_problem_);
     }
     report_dropped_samples();
     result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -100,8 +101,8 @@ class Evaluator {
     data::Sample sample = data::make_sample(processor_, record, index);
     if (settings_.generate_answers) {
       data::Sample prompt = processor_.process_prompt_headers(record, index);
-      const std::lock_guard lock(prompts_mutex_);
-      prompts_.insert_or_assign(index, std::move(prompt));
+      const std::lock_guard lock(pending_prompts_mutex_);
+      pending_prompts_.insert_or_assign(index, std::move(prompt));
     }
     return sample;
   }
@@ -115,14 +116,14 @@ class Evaluator {
       const bool should_fail = settings_.on_bad_sample == data::BadSamplePolicy::kFail && !is_dropped;
       if (bad.code() != ExitCode::kBadData || should_fail) throw;
       spdlog::warn("skipped: {}", bad.what());
-      if (result_.num_skipped == 0) first_problem_ = bad.what();
-      ++result_.num_skipped;
+      if (result_.num_skipped_samples == 0) first_bad_sample_problem_ = bad.what();
+      ++result_.num_skipped_samples;
     }
   }
 
-  void erase_prompts(const std::vector<data::Sample>& samples) {
-    const std::lock_guard lock(prompts_mutex_);
-    for (const data::Sample& sample : samples) prompts_.erase(sample.index);
+  void erase_pending_prompts(const std::vector<data::Sample>& samples) {
+    const std::lock_guard lock(pending_prompts_mutex_);
+    for (const data::Sample& sample : samples) pending_prompts_.erase(sample.index);
   }
 
   /// Scores samples in batches that fit into memory.
@@ -134,7 +135,7 @@ class Evaluator {
         samples = samples.subspan(size);
         continue;
       }
-      ++result_.oom_splits;
+      ++result_.num_oom_splits;
       if (size > 1) {
         result_.batch_size = static_cast<int64_t>(size + 1) / 2;
         report_event(report::EventKind::kOomSplit,
@@ -144,7 +145,7 @@ class Evaluator {
         continue;
       }
       if (const auto second_failure = try_score_batch(samples.first(1), engine::kMinMemoryEvaluationLayout))
-        dropped_ids_.push_back(samples.front().id);
+        dropped_sample_ids_.push_back(samples.front().id);
       samples = samples.subspan(1);
     }
   }
@@ -156,13 +157,13 @@ class Evaluator {
       std::vector<data::Sample> prompts;
       for (const auto& sample : samples) {
         if (!settings_.generate_answers) break;
-        const std::lock_guard lock(prompts_mutex_);
-        prompts.push_back(prompts_.at(sample.index));
+        const std::lock_guard lock(pending_prompts_mutex_);
+        prompts.push_back(pending_prompts_.at(sample.index));
       }
       const auto batch_result = engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts),
-                                                       layout, generate_settings_);
+                                                       layout, generation_settings_);
       for (size_t i = 0; i < samples.size(); ++i) {
-        add_loss(samples[i], batch_result.losses[i]);
+        add_loss(samples[i], batch_result.loss_sums[i]);
         auto masks = samples[i].masks.empty() ? std::vector<MaskPrediction>{}
                                               : score_masks(samples[i], batch_result.mask_logits[i]);
         if (settings_.generate_answers) score_answer(samples[i], batch_result.answers[i], std::move(masks));
@@ -172,44 +173,46 @@ class Evaluator {
       auto out_of_memory = memory::detect_out_of_memory(error);
       if (!out_of_memory) throw;
       if (out_of_memory->kind != memory::MemoryKind::kDevice) memory::release_pinned_memory(settings_.device);
-      memory::release_unused_memory(settings_.device);
+      memory::empty_cache(settings_.device);
       return out_of_memory;
     }
   }
 
-  io::Record read_record(const data::Sample& sample) const { return records_.at_without_bytes(sample.index); }
+  io::Record read_record_without_media_bytes(const data::Sample& sample) const {
+    return records_.at_without_media_bytes(sample.index);
+  }
 
   void add_loss(const data::Sample& sample, double loss) {
     const auto add = [&](TaskScore& score) {
       ++score.num_samples_with_loss;
       score.loss_sum += loss;
-      score.label_tokens += sample.label_tokens();
+      score.num_label_tokens += sample.label_tokens();
     };
     add(result_.total);
-    if (const auto& task = read_record(sample).task; !task.empty()) add(result_.by_task[task]);
+    if (const auto& task = read_record_without_media_bytes(sample).task; !task.empty()) add(result_.by_task[task]);
   }
 
   /// Adds the scores of the sample's masks and returns the masks. `logits`: fp32 [masks, height,
   /// width].
   std::vector<MaskPrediction> score_masks(const data::Sample& sample, const at::Tensor& logits) {
     const io::Record record = records_.at(sample.index);
-    const std::vector<at::Tensor> truths = processor_.load_masks(record);
-    const data::Masks& masks = sample.masks;
-    std::vector<MaskPrediction> predictions;
-    for (size_t i = 0; i < truths.size(); ++i) {
-      const at::Tensor& truth = truths[i];
+    const std::vector<at::Tensor> true_masks = processor_.load_masks(record);
+    const data::SegmentationMasks& masks = sample.masks;
+    std::vector<MaskPrediction> mask_predictions;
+    for (size_t i = 0; i < true_masks.size(); ++i) {
+      const at::Tensor& true_mask = true_masks[i];
       const at::Tensor mask =
           postprocess_mask(logits[static_cast<int64_t>(i)], masks.pixels.size(-1), masks.valid_regions[i],
-                           {.height = truth.size(0), .width = truth.size(1)});
-      const MaskScore score = score_mask(mask, truth);
-      result_.masks.add(score, record.task, masks.structures[i]);
-      predictions.push_back({.structure = masks.structures[i],
-                             .image = record.masks[i].image,
-                             .predicted = mask,
-                             .truth = truth,
-                             .dice = score.dice});
+                           {.height = true_mask.size(0), .width = true_mask.size(1)});
+      const MaskScore mask_score = score_mask(mask, true_mask);
+      result_.masks.add(mask_score, record.task, masks.structure_names[i]);
+      mask_predictions.push_back({.structure = masks.structure_names[i],
+                                  .image_index = record.masks[i].image_index,
+                                  .predicted_mask = mask,
+                                  .true_mask = true_mask,
+                                  .dice = mask_score.dice});
     }
-    return predictions;
+    return mask_predictions;
   }
 
   void report_event(report::EventKind kind, const std::string& message, std::vector<std::string> ids) const {
@@ -221,41 +224,44 @@ class Evaluator {
   }
 
   void report_dropped_samples() {
-    result_.num_dropped = std::ssize(dropped_ids_);
-    if (dropped_ids_.empty()) return;
+    result_.num_dropped_samples = std::ssize(dropped_sample_ids_);
+    if (dropped_sample_ids_.empty()) return;
     // Keeps the message short. The event has all ids.
     constexpr size_t kMaxReportedIds = 5;
-    const auto first_ids = std::span(dropped_ids_).first(std::min(kMaxReportedIds, dropped_ids_.size()));
-    report_event(report::EventKind::kAnomaly,
-                 fmt::format("evaluation: {} dropped, since memory does not suffice for {} even alone: {}{}",
-                             pluralize(result_.num_dropped, "sample"), dropped_ids_.size() == 1 ? "it" : "them",
-                             fmt::join(first_ids, ", "), dropped_ids_.size() > kMaxReportedIds ? ", …" : ""),
-                 dropped_ids_);
+    const auto reported_ids =
+        std::span(dropped_sample_ids_).first(std::min(kMaxReportedIds, dropped_sample_ids_.size()));
+    report_event(
+        report::EventKind::kAnomaly,
+        fmt::format("evaluation: {} dropped, since memory does not suffice for {} even alone: {}{}",
+                    pluralize(result_.num_dropped_samples, "sample"), dropped_sample_ids_.size() == 1 ? "it" : "them",
+                    fmt::join(reported_ids, ", "), dropped_sample_ids_.size() > kMaxReportedIds ? ", …" : ""),
+        dropped_sample_ids_);
   }
 
   void score_answer(const data::Sample& sample, const std::vector<int64_t>& answer_ids,
                     std::vector<MaskPrediction> masks) {
-    const auto& record = read_record(sample);
+    const auto& record = read_record_without_media_bytes(sample);
     if (record.turns.back().role != io::Role::kAssistant) return;  // there is no expected answer
-    const Answer answer{record.id,
-                        record.task,
-                        get_question(record),
-                        trim(record.turns.back().text),
-                        trim(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
-                        determine_answer_type(record),
-                        std::move(masks),
-                        sample.index};
-    const bool is_exact = answer.expected == answer.prediction;
-    const auto add = [is_exact](TaskScore& score) {
-      ++score.samples;
-      score.num_exact_matches += is_exact ? 1 : 0;
+    const EvaluatedAnswer answer{
+        record.id,
+        record.task,
+        find_last_question(record),
+        trim_whitespace(record.turns.back().text),
+        trim_whitespace(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
+        determine_answer_type(record),
+        std::move(masks),
+        sample.index};
+    const bool is_exact_match = answer.expected == answer.prediction;
+    const auto add = [is_exact_match](TaskScore& score) {
+      ++score.num_samples;
+      score.num_exact_matches += is_exact_match ? 1 : 0;
     };
     add(result_.total);
     if (!record.task.empty()) add(result_.by_task[record.task]);
-    if (answer.type == AnswerType::kClosed) {
-      result_.closed_questions.add(answer.expected, answer.prediction);
+    if (answer.answer_type == AnswerType::kClosed) {
+      result_.closed_question_score.add(answer.expected, answer.prediction);
     } else {
-      result_.open_questions.add(answer.expected, answer.prediction);
+      result_.open_question_score.add(answer.expected, answer.prediction);
     }
     if (on_answer_) on_answer_(answer);
   }
@@ -264,36 +270,36 @@ class Evaluator {
   const models::Processor& processor_;
   const io::Records& records_;
   const EvaluationSettings& settings_;
-  engine::GenerateSettings generate_settings_;
-  const std::function<void(const Answer&)>& on_answer_;
-  Evaluation result_;
-  std::string first_problem_;
-  std::vector<std::string> dropped_ids_;  // ids of samples that do not fit into memory
-  std::mutex prompts_mutex_;
+  engine::GenerationSettings generation_settings_;
+  const std::function<void(const EvaluatedAnswer&)>& on_answer_;
+  EvaluationResult result_;
+  std::string first_bad_sample_problem_;
+  std::vector<std::string> dropped_sample_ids_;  // ids of samples that do not fit into memory
+  std::mutex pending_prompts_mutex_;
   // Prompts of samples that are not scored yet, by record index, without pixels; guarded by
-  // prompts_mutex_.
-  std::map<int64_t, data::Sample> prompts_;
+  // pending_prompts_mutex_.
+  std::map<int64_t, data::Sample> pending_prompts_;
 };
 
 }  // namespace
 
-report::EvaluationScore TaskScore::metrics() const {
-  return {.loss = label_tokens > 0 ? loss() : std::numeric_limits<double>::quiet_NaN(),
-          .label_tokens = label_tokens,
+report::EvaluationScore TaskScore::make_evaluation_score() const {
+  return {.loss = num_label_tokens > 0 ? loss() : std::numeric_limits<double>::quiet_NaN(),
+          .label_tokens = num_label_tokens,
           .samples = num_samples_with_loss,
-          .exact_match = samples > 0 ? std::optional(exact_match()) : std::nullopt};
+          .exact_match = num_samples > 0 ? std::optional(exact_match()) : std::nullopt};
 }
 
 namespace {
 
 std::optional<report::MaskMetrics> make_mask_metrics(const MaskScoreSums& sums) {
-  if (sums.masks == 0) return std::nullopt;
-  return report::MaskMetrics{.masks = sums.masks,
+  if (sums.num_masks == 0) return std::nullopt;
+  return report::MaskMetrics{.masks = sums.num_masks,
                              .dice = sums.dice(),
                              .iou = sums.iou(),
                              .hausdorff95 = sums.hausdorff95(),
-                             .empty_truths = sums.empty_truths,
-                             .empty_predictions = sums.empty_predictions};
+                             .num_empty_truths = sums.num_empty_truths,
+                             .num_empty_predictions = sums.num_empty_predictions};
 }
 
 /// Returns the JSON object of MaskMetrics, with "by_task" and "by_structure". REQUIRES: at least
@@ -309,63 +315,64 @@ nlohmann::ordered_json make_masks_json(const MaskScores& scores) {
 
 }  // namespace
 
-report::EvaluationMetrics Evaluation::metrics(bool has_values) const {
-  report::EvaluationMetrics metrics{.total = total.metrics(),
+report::EvaluationMetrics EvaluationResult::make_metrics(bool has_values) const {
+  report::EvaluationMetrics metrics{.total = total.make_evaluation_score(),
                                     .tasks = {},
-                                    .structures = {},
+                                    .mask_metrics_by_structure = {},
                                     .seconds = seconds,
                                     .batch_size = batch_size,
-                                    .oom_splits = oom_splits};
-  for (const auto& [task, score] : by_task) metrics.tasks[task] = score.metrics();
+                                    .num_oom_splits = num_oom_splits};
+  for (const auto& [task, score] : by_task) metrics.tasks[task] = score.make_evaluation_score();
   metrics.total.masks = make_mask_metrics(masks.total());
   for (const auto& [task, sums] : masks.by_task()) metrics.tasks[task].masks = make_mask_metrics(sums);
-  for (const auto& [name, sums] : masks.by_structure()) metrics.structures[name] = *make_mask_metrics(sums);
+  for (const auto& [name, sums] : masks.by_structure())
+    metrics.mask_metrics_by_structure[name] = *make_mask_metrics(sums);
   if (has_values) return metrics;
   // A virtual GPU computes no values.
   metrics.total.masks.reset();
-  metrics.structures.clear();
+  metrics.mask_metrics_by_structure.clear();
   metrics.total.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.total.exact_match.reset();
   metrics.tasks.clear();
   return metrics;
 }
 
-std::string Evaluation::to_json() const {
+std::string EvaluationResult::to_json() const {
   nlohmann::ordered_json tasks = nlohmann::ordered_json::object();
   for (const auto& [task, score] : by_task) {
-    tasks[task] = {{"samples", score.samples},
+    tasks[task] = {{"samples", score.num_samples},
                    {"exact_match", score.exact_match()},
                    {"loss", score.loss()},
-                   {"label_tokens", score.label_tokens}};
+                   {"label_tokens", score.num_label_tokens}};
   }
   nlohmann::ordered_json json{
       {"loss", total.loss()},
-      {"label_tokens", total.label_tokens},
-      {"samples", total.samples},
+      {"label_tokens", total.num_label_tokens},
+      {"samples", total.num_samples},
       {"exact_match", total.exact_match()},
-      {"closed", {{"samples", closed_questions.samples}, {"accuracy", closed_questions.accuracy()}}},
+      {"closed", {{"samples", closed_question_score.num_samples}, {"accuracy", closed_question_score.accuracy()}}},
       {"open",
-       {{"samples", open_questions.samples},
-        {"exact_match", open_questions.exact_match()},
-        {"recall", open_questions.recall()},
-        {"precision", open_questions.precision()},
-        {"f1", open_questions.f1()}}},
-      {"skipped", num_skipped},
-      {"dropped", num_dropped},
+       {{"samples", open_question_score.num_samples},
+        {"exact_match", open_question_score.exact_match()},
+        {"recall", open_question_score.recall()},
+        {"precision", open_question_score.precision()},
+        {"f1", open_question_score.f1()}}},
+      {"skipped", num_skipped_samples},
+      {"dropped", num_dropped_samples},
       {"batch_size", batch_size},
-      {"oom_splits", oom_splits},
+      {"oom_splits", num_oom_splits},
       {"seconds", seconds},
       {"by_task", tasks},
       {"notices", notices.to_json()}};
   // Older versions named the field left_out.
   io::add_field_aliases(json, {{"dropped", "left_out"}});
-  if (masks.total().masks > 0) json["masks"] = make_masks_json(masks);
+  if (masks.total().num_masks > 0) json["masks"] = make_masks_json(masks);
   return io::to_json_string(json);
 }
 
-Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
-                    const io::Records& records, const EvaluationSettings& settings,
-                    const std::function<void(const Answer&)>& on_answer) {
+EvaluationResult evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
+                          const io::Records& records, const EvaluationSettings& settings,
+                          const std::function<void(const EvaluatedAnswer&)>& on_answer) {
   return Evaluator(model, processor, records, settings, on_answer).run();
 }
 

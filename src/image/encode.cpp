@@ -27,7 +27,7 @@ namespace {
 
 /// Encodes `rows`, contiguous uint8 [height, width, channels] or [height, width], as PNG. `format`:
 /// one of libpng's PNG_FORMAT_* with that number of channels.
-std::string encode_png_rows(const at::Tensor& rows, png_uint_32 format) {
+std::string encode_interleaved_png(const at::Tensor& rows, png_uint_32 format) {
   png_image png{};
   png.version = PNG_IMAGE_VERSION;
   png.height = static_cast<png_uint_32>(rows.size(0));
@@ -35,12 +35,12 @@ std::string encode_png_rows(const at::Tensor& rows, png_uint_32 format) {
   png.format = format;
   const auto* const pixels = rows.const_data_ptr<uint8_t>();
   png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png);
-  std::string encoded(size, '\0');
-  const int succeeded = png_image_write_to_memory(&png, encoded.data(), &size, /*convert_to_8_bit=*/0, pixels,
+  std::string encoded_png(size, '\0');
+  const int succeeded = png_image_write_to_memory(&png, encoded_png.data(), &size, /*convert_to_8_bit=*/0, pixels,
                                                   /*row_stride=*/0, /*colormap=*/nullptr);
   VLMTRAIN_CHECK(succeeded != 0, "libpng cannot encode {} x {} pixels: {}", rows.size(1), rows.size(0), png.message);
-  encoded.resize(size);
-  return encoded;
+  encoded_png.resize(size);
+  return encoded_png;
 }
 
 }  // namespace
@@ -72,20 +72,20 @@ std::string encode_jpeg(const at::Tensor& image, int quality) {
   }
   jpeg_finish_compress(&compressor);
   jpeg_destroy_compress(&compressor);
-  std::string encoded(reinterpret_cast<const char*>(bytes), encoded_size);
+  std::string encoded_jpeg(reinterpret_cast<const char*>(bytes), encoded_size);
   std::free(bytes);
-  return encoded;
+  return encoded_jpeg;
 }
 
 std::string encode_png(const at::Tensor& image) {
   VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
                  "the image to encode must be uint8 [3, height, width] on the CPU");
-  return encode_png_rows(image.permute({1, 2, 0}).contiguous(), PNG_FORMAT_RGB);
+  return encode_interleaved_png(image.permute({1, 2, 0}).contiguous(), PNG_FORMAT_RGB);
 }
 
 std::string encode_mask_png(const at::Tensor& mask) {
   check_is_mask(mask);
-  return encode_png_rows(mask.ne(0).to(at::kByte).mul_(255).contiguous(), PNG_FORMAT_GRAY);
+  return encode_interleaved_png(mask.ne(0).to(at::kByte).mul_(255).contiguous(), PNG_FORMAT_GRAY);
 }
 
 }  // namespace vlmtrain::image

@@ -18,11 +18,11 @@ at::Tensor make_channel_tensor(const std::array<float, 3>& values, const at::Dev
 }  // namespace
 
 ByteNormalization to_byte_normalization(const Normalization& normalization) {
-  const auto inverse_factor = static_cast<float>(1.0 / normalization.rescale_factor);
+  const auto inverse_rescale_factor = static_cast<float>(1.0 / normalization.rescale_factor);
   ByteNormalization result{};
   for (size_t channel = 0; channel < 3; ++channel) {
-    result.mean[channel] = static_cast<float>(normalization.mean[channel]) * inverse_factor;
-    result.std[channel] = static_cast<float>(normalization.std[channel]) * inverse_factor;
+    result.mean[channel] = static_cast<float>(normalization.mean[channel]) * inverse_rescale_factor;
+    result.std[channel] = static_cast<float>(normalization.std[channel]) * inverse_rescale_factor;
   }
   return result;
 }

@@ -10,25 +10,25 @@ namespace vlmtrain::image {
 namespace {
 
 /// The opacity of filled masks. Chosen by eye: both the image and the mask are visible.
-constexpr int kFillPercent = 40;
+constexpr int kFillOpacityPercent = 40;
 
 /// The colors of predicted masks, repeated if there are more masks. Chosen to differ from the green
 /// of the true masks.
 constexpr std::array<uint8_t, 3> kPredictionColors[] = {{255, 140, 0}, {60, 130, 255}, {220, 60, 200}, {250, 220, 50}};
-constexpr std::array<uint8_t, 3> kTruthColor{0, 210, 90};
+constexpr std::array<uint8_t, 3> kGroundTruthColor{0, 210, 90};
 
 /// Returns a mask of the set pixels within `thickness` pixels of the outside. Removes the edge of
 /// the mask `thickness` times.
 at::Tensor extract_outline(const at::Tensor& mask, int64_t thickness) {
   at::Tensor interior = mask.ne(0).to(at::kByte);
   const at::Tensor mask_bytes = interior.clone();
-  for (int64_t i = 0; i < thickness; ++i) interior.sub_(find_mask_edge(interior));
+  for (int64_t i = 0; i < thickness; ++i) interior.sub_(extract_mask_edge(interior));
   return mask_bytes.sub_(interior);
 }
 
-/// Blends the set pixels of `image`, contiguous [3, height, width], with `percent` of `color`.
-/// `mask`: [height, width]; nonzero pixels count as set.
-void blend_color(at::Tensor& image, const at::Tensor& mask, const std::array<uint8_t, 3>& color, int percent) {
+/// Blends the set pixels of `image`, contiguous [3, height, width], with `opacity_percent` of
+/// `color`. `mask`: [height, width]; nonzero pixels count as set.
+void blend_color(at::Tensor& image, const at::Tensor& mask, const std::array<uint8_t, 3>& color, int opacity_percent) {
   const at::Tensor contiguous_mask = mask.contiguous();
   const auto* const mask_pixels = contiguous_mask.const_data_ptr<uint8_t>();
   const int64_t num_pixels = contiguous_mask.numel();
@@ -36,7 +36,7 @@ void blend_color(at::Tensor& image, const at::Tensor& mask, const std::array<uin
   for (const int channel : color) {
     for (int64_t i = 0; i < num_pixels; ++i) {
       if (mask_pixels[i] != 0)
-        plane[i] = static_cast<uint8_t>((plane[i] * (100 - percent) + channel * percent + 50) / 100);
+        plane[i] = static_cast<uint8_t>((plane[i] * (100 - opacity_percent) + channel * opacity_percent + 50) / 100);
     }
     plane += num_pixels;
   }
@@ -54,7 +54,7 @@ at::Tensor draw_masks(const at::Tensor& image, const std::vector<OverlayMask>& m
     VLMTRAIN_CHECK(overlay.mask.size(0) == image.size(1) && overlay.mask.size(1) == image.size(2),
                    "a mask of {} x {} pixels does not match an image of {} x {}", overlay.mask.size(1),
                    overlay.mask.size(0), image.size(2), image.size(1));
-    if (overlay.is_filled) blend_color(result, overlay.mask, overlay.color, kFillPercent);
+    if (overlay.is_filled) blend_color(result, overlay.mask, overlay.color, kFillOpacityPercent);
     blend_color(result, extract_outline(overlay.mask, thickness), overlay.color, 100);
   }
   return result;
@@ -68,7 +68,7 @@ at::Tensor draw_mask_comparison(const at::Tensor& image, const std::vector<at::T
         {.mask = predictions[i], .color = kPredictionColors[i % std::size(kPredictionColors)], .is_filled = true});
   }
   for (const at::Tensor& ground_truth : ground_truths)
-    masks.push_back({.mask = ground_truth, .color = kTruthColor, .is_filled = false});
+    masks.push_back({.mask = ground_truth, .color = kGroundTruthColor, .is_filled = false});
   return draw_masks(image, masks);
 }
 

@@ -24,7 +24,7 @@ ByteVector interleave_high(ByteVector first, ByteVector second) {
 
 /// Interleaves each row of the upper half with the row half a block below. This is a perfect
 /// shuffle of the 256 bytes; log2(16) = 4 perfect shuffles transpose the block.
-ByteBlock shuffle_rows(const ByteBlock& block) {
+ByteBlock perfect_shuffle_rows(const ByteBlock& block) {
   ByteBlock result;
   for (int64_t i = 0; i < kBlockSize / 2; ++i) {
     result[2 * i] = interleave_low(block[i], block[i + kBlockSize / 2]);
@@ -37,13 +37,14 @@ ByteBlock shuffle_rows(const ByteBlock& block) {
 void transpose_block(const uint8_t* input, int64_t input_stride, uint8_t* output, int64_t output_stride) {
   ByteBlock block;
   for (int64_t i = 0; i < kBlockSize; ++i) std::memcpy(&block[i], input + i * input_stride, kBlockSize);
-  block = shuffle_rows(shuffle_rows(shuffle_rows(shuffle_rows(block))));
+  block = perfect_shuffle_rows(perfect_shuffle_rows(perfect_shuffle_rows(perfect_shuffle_rows(block))));
   for (int64_t i = 0; i < kBlockSize; ++i) std::memcpy(output + i * output_stride, &block[i], kBlockSize);
 }
 
 }  // namespace
 
-VLMTRAIN_VECTORIZED void split_channels(const uint8_t* __restrict rgb, int64_t num_pixels, const PlaneRows& output) {
+VLMTRAIN_VECTORIZED void deinterleave_channels(const uint8_t* __restrict rgb, int64_t num_pixels,
+                                               const PlaneRowPointers& output) {
   uint8_t* __restrict red = output.red;
   uint8_t* __restrict green = output.green;
   uint8_t* __restrict blue = output.blue;
@@ -56,16 +57,16 @@ VLMTRAIN_VECTORIZED void split_channels(const uint8_t* __restrict rgb, int64_t n
 
 void transpose_bytes(const uint8_t* input, int64_t input_stride, int64_t rows, int64_t columns, uint8_t* output,
                      int64_t output_stride) {
-  const int64_t blocked_rows = rows / kBlockSize * kBlockSize;
-  const int64_t blocked_columns = columns / kBlockSize * kBlockSize;
-  for (int64_t y = 0; y < blocked_rows; y += kBlockSize) {
-    for (int64_t x = 0; x < blocked_columns; x += kBlockSize) {
+  const int64_t num_blocked_rows = rows / kBlockSize * kBlockSize;
+  const int64_t num_blocked_columns = columns / kBlockSize * kBlockSize;
+  for (int64_t y = 0; y < num_blocked_rows; y += kBlockSize) {
+    for (int64_t x = 0; x < num_blocked_columns; x += kBlockSize) {
       transpose_block(input + y * input_stride + x, input_stride, output + x * output_stride + y, output_stride);
     }
   }
   // The columns and rows beyond the last whole block.
   for (int64_t y = 0; y < rows; ++y) {
-    for (int64_t x = y < blocked_rows ? blocked_columns : 0; x < columns; ++x) {
+    for (int64_t x = y < num_blocked_rows ? num_blocked_columns : 0; x < columns; ++x) {
       output[x * output_stride + y] = input[y * input_stride + x];
     }
   }

@@ -14,14 +14,14 @@
 namespace vlmtrain::image {
 
 /// Pointers to one row of each plane of an RGB image.
-struct PlaneRows {
+struct PlaneRowPointers {
   uint8_t* red;
   uint8_t* green;
   uint8_t* blue;
 };
 
 /// Copies `num_pixels` interleaved RGB pixels to one row of each plane.
-void split_channels(const uint8_t* rgb, int64_t num_pixels, const PlaneRows& output);
+void deinterleave_channels(const uint8_t* rgb, int64_t num_pixels, const PlaneRowPointers& output);
 
 /// Writes the transpose of `input` [rows, columns] to `output` [columns, rows]. The strides are the
 /// bytes between the starts of neighboring rows. The buffers must not overlap.

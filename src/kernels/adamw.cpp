@@ -52,7 +52,7 @@ AdamWTensor make_adamw_tensor(const AdamWParameter& tensor, MomentFormat format)
 }
 
 /// Returns the arguments that all launches of an update share.
-AdamWArgs make_base_args(const AdamWParameter& first, const AdamWStep& step) {
+AdamWArgs make_shared_args(const AdamWParameter& first, const AdamWStep& step) {
   AdamWArgs args{};
   args.moments = get_moment_format(first.moments[0]);
   args.weight_element = first.weight.defined() ? get_element_type(first.weight) : ElementType::kBFloat16;
@@ -67,16 +67,16 @@ AdamWArgs make_base_args(const AdamWParameter& first, const AdamWStep& step) {
   args.one_minus_betas[1] = static_cast<float>(1 - step.beta2);
   args.epsilon = static_cast<float>(step.epsilon);
   args.divisor = get_fp32_data_or_null(step.divisor);
-  args.skipped = step.skipped.const_data_ptr<float>();
-  args.codes = get_fp32_data_or_null(step.codes);
-  args.bounds = get_fp32_data_or_null(step.bounds);
+  args.skipped = step.skip_flag.const_data_ptr<float>();
+  args.codes = get_fp32_data_or_null(step.code_values);
+  args.bounds = get_fp32_data_or_null(step.rounding_bounds);
   args.seed = step.seed;
   return args;
 }
 
-/// Launches the update of at most kMaxAdamWTensors parameters. Overwrites the arguments that depend
-/// on them.
-void launch_batch(std::span<const AdamWParameter> tensors, AdamWArgs& args) {
+/// Launches the update of at most kMaxAdamWTensorsPerLaunch parameters. Overwrites the arguments
+/// that depend on them.
+void launch_adamw_batch(std::span<const AdamWParameter> tensors, AdamWArgs& args) {
   std::vector<at::Tensor> reads, writes;
   int64_t blocks = 0;
   args.num_tensors = static_cast<int>(tensors.size());
@@ -84,7 +84,7 @@ void launch_batch(std::span<const AdamWParameter> tensors, AdamWArgs& args) {
     const AdamWParameter& tensor = tensors[i];
     args.tensors[i] = make_adamw_tensor(tensor, args.moments);
     args.first_block[i] = blocks;
-    constexpr int64_t kElementsPerThreadBlock = kMomentBlock * kAdamWBlocksPerThreadBlock;
+    constexpr int64_t kElementsPerThreadBlock = kMomentBlockSize * kAdamWBlocksPerThreadBlock;
     blocks += (tensor.master.numel() + kElementsPerThreadBlock - 1) / kElementsPerThreadBlock;
     // Without absmax, which is 1/64 of the size of the codes.
     reads.insert(reads.end(), {tensor.master, tensor.gradient, tensor.moments[0], tensor.moments[1]});
@@ -99,9 +99,10 @@ void launch_batch(std::span<const AdamWParameter> tensors, AdamWArgs& args) {
 
 void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step) {
   if (tensors.empty()) return;
-  AdamWArgs args = make_base_args(tensors.front(), step);
-  for (size_t first = 0; first < tensors.size(); first += kMaxAdamWTensors) {
-    launch_batch(tensors.subspan(first, std::min<size_t>(kMaxAdamWTensors, tensors.size() - first)), args);
+  AdamWArgs args = make_shared_args(tensors.front(), step);
+  for (size_t first = 0; first < tensors.size(); first += kMaxAdamWTensorsPerLaunch) {
+    launch_adamw_batch(tensors.subspan(first, std::min<size_t>(kMaxAdamWTensorsPerLaunch, tensors.size() - first)),
+                       args);
   }
 }
 

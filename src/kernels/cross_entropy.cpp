@@ -6,12 +6,12 @@
 
 namespace vlmtrain::kernels {
 
-CrossEntropyRows cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
-                               const at::Tensor& row_factors, bool compute_gradient) {
+CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
+                                 const at::Tensor& row_factors, bool compute_gradient) {
   const int64_t rows = logits.size(0);
   // One allocation for both results.
   const at::Tensor outputs = at::empty({2, rows, 1}, logits.options().dtype(at::kFloat));
-  CrossEntropyRows result{outputs[0], outputs[1]};
+  CrossEntropyResult result{outputs[0], outputs[1]};
   if (rows == 0) return result;
   KernelLaunch("vlmtrain::cross_entropy", {logits, labels}, {outputs, compute_gradient ? logits : outputs[0]})(
       launchers().cross_entropy,

@@ -69,7 +69,7 @@ at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tenso
 namespace {
 
 /// Returns the arguments of the masks for `single` [rows, columns] and `per_consumer` [consumers,
-/// rows, columns]. Rows and streams are set by for_each_batch().
+/// rows, columns]. Rows and streams are set by for_each_stream_batch().
 DropoutMask make_dropout_mask(const at::Tensor& single, const at::Tensor& per_consumer, const DropoutParams& params) {
   VLMTRAIN_CHECK(single.dim() == 2 && single.is_contiguous() && per_consumer.is_contiguous() &&
                      per_consumer.sizes().slice(per_consumer.dim() - 2) == single.sizes(),
@@ -78,31 +78,33 @@ DropoutMask make_dropout_mask(const at::Tensor& single, const at::Tensor& per_co
                  single.size(1));
   VLMTRAIN_CHECK(!params.streams.empty() && params.streams.front().first_row == 0,
                  "the first dropout stream must start at row 0");
-  constexpr int kHalfBits = 16;  // each threshold is compared with 16 random bits
-  const auto keep_thresholds = static_cast<uint64_t>(std::llround(std::ldexp(1 - params.probability, 2 * kHalfBits)));
+  constexpr int kThresholdHalfBits = 16;  // each threshold is compared with 16 random bits
+  const auto keep_threshold =
+      static_cast<uint64_t>(std::llround(std::ldexp(1 - params.probability, 2 * kThresholdHalfBits)));
   return {.element = get_element_type(single),
           .columns = single.size(1),
           .consumer_stride = single.numel(),
           .num_consumers = static_cast<int>(per_consumer.numel() / single.numel()),
           .scale = static_cast<float>(1 / (1 - params.probability)),
-          .keep_thresholds = {static_cast<uint32_t>(keep_thresholds >> kHalfBits),
-                              static_cast<uint32_t>(keep_thresholds) & std::numeric_limits<uint16_t>::max()},
+          .keep_thresholds = {static_cast<uint32_t>(keep_threshold >> kThresholdHalfBits),
+                              static_cast<uint32_t>(keep_threshold) & std::numeric_limits<uint16_t>::max()},
           .first_row = 0,
           .rows = 0,
           .streams = 0,
           .stream = {}};
 }
 
-at::Tensor narrow_rows(const at::Tensor& tensor, const DropoutMask& mask) {
+at::Tensor narrow_to_mask_rows(const at::Tensor& tensor, const DropoutMask& mask) {
   return tensor.narrow(-2, mask.first_row, mask.rows);
 }
 
-/// Calls `launch_batch` for batches of at most kMaxDropoutStreams streams, with the batch in
-/// `mask`.
+/// Calls `launch_batch` for batches of at most kMaxDropoutStreamsPerLaunch streams, with the batch
+/// in `mask`.
 template <class LaunchBatch>
-void for_each_batch(DropoutMask& mask, int64_t rows, std::span<const DropoutStream> streams, LaunchBatch launch_batch) {
+void for_each_stream_batch(DropoutMask& mask, int64_t rows, std::span<const DropoutStream> streams,
+                           LaunchBatch launch_batch) {
   while (!streams.empty()) {
-    const auto batch = streams.first(std::min<size_t>(kMaxDropoutStreams, streams.size()));
+    const auto batch = streams.first(std::min<size_t>(kMaxDropoutStreamsPerLaunch, streams.size()));
     streams = streams.subspan(batch.size());
     std::ranges::copy(batch, std::begin(mask.stream));
     mask.streams = static_cast<int>(batch.size());
@@ -118,8 +120,8 @@ void dropout(const at::Tensor& dropped, const at::Tensor& x, const DropoutParams
   if (dropped.numel() == 0) return;
   DropoutArgs args{
       .mask = make_dropout_mask(x, dropped, params), .x = x.const_data_ptr(), .dropped = dropped.mutable_data_ptr()};
-  for_each_batch(args.mask, x.size(0), params.streams, [&] {
-    KernelLaunch("vlmtrain::dropout", {narrow_rows(x, args.mask)}, {narrow_rows(dropped, args.mask)})(
+  for_each_stream_batch(args.mask, x.size(0), params.streams, [&] {
+    KernelLaunch("vlmtrain::dropout", {narrow_to_mask_rows(x, args.mask)}, {narrow_to_mask_rows(dropped, args.mask)})(
         launchers().dropout, args);
   });
 }
@@ -128,9 +130,9 @@ void dropout_backward(const at::Tensor& sum, const at::Tensor& x, const DropoutP
   if (x.numel() == 0) return;
   DropoutBackwardArgs args{
       .mask = make_dropout_mask(sum, x, params), .x = x.const_data_ptr(), .sum = sum.mutable_data_ptr()};
-  for_each_batch(args.mask, sum.size(0), params.streams, [&] {
-    const at::Tensor batch_sum = narrow_rows(sum, args.mask);
-    KernelLaunch("vlmtrain::dropout_backward", {batch_sum, narrow_rows(x, args.mask)}, {batch_sum})(
+  for_each_stream_batch(args.mask, sum.size(0), params.streams, [&] {
+    const at::Tensor batch_sum = narrow_to_mask_rows(sum, args.mask);
+    KernelLaunch("vlmtrain::dropout_backward", {batch_sum, narrow_to_mask_rows(x, args.mask)}, {batch_sum})(
         launchers().dropout_backward, args);
   });
 }

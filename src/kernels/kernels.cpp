@@ -50,14 +50,14 @@ struct KernelRegistry {
   KernelSet failed_kernels, disabled;
   std::array<bool, kAllKernels.size()> is_enabled{};  // by Kernel
 
-  void update_enabled() {
+  void update_enabled_kernels() {
     for (const Kernel kernel : kAllKernels)
       is_enabled[static_cast<size_t>(kernel)] =
           launchers != nullptr && !failed_kernels.contains(kernel) && !disabled.contains(kernel);
   }
 };
 
-KernelRegistry& registry() {
+KernelRegistry& get_kernel_registry() {
   static KernelRegistry instance;
   return instance;
 }
@@ -70,13 +70,13 @@ Plugin load_kernel_library(const char* name) {
   return load_plugin(name, kKernelsVersionSymbol, kKernelsVersion, {kGetLaunchersSymbol});
 }
 
-bool is_emulated() {
+bool uses_emulated_kernels() {
   return std::getenv(kEmulatedLibraryVariable) != nullptr;
 }
 
 }  // namespace
 
-std::span<const Kernel> all_kernels() {
+std::span<const Kernel> list_kernels() {
   return kAllKernels;
 }
 
@@ -91,53 +91,53 @@ std::optional<Kernel> parse_kernel(std::string_view name) {
   return it == kKernelNames.end() ? std::nullopt : std::optional(it->kernel);
 }
 
-Kernel find_kernel(std::string_view name) {
+Kernel get_kernel(std::string_view name) {
   if (const auto kernel = parse_kernel(name)) return *kernel;
   throw InternalError("unknown kernel " + std::string(name));
 }
 
-KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {
-  if (device.is_cpu() && !is_emulated()) return {.problem = "the CPU has no custom kernels"};
+OpenKernelsResult open_kernels(at::Device device, const KernelSet& disabled) {
+  if (device.is_cpu() && !uses_emulated_kernels()) return {.unavailable_reason = "the CPU has no custom kernels"};
   static const Plugin plugin =
       load_kernel_library(device.is_cpu() ? std::getenv(kEmulatedLibraryVariable) : kLibraryName);
-  if (plugin.functions.empty()) return {.problem = plugin.problem};
+  if (plugin.functions.empty()) return {.unavailable_reason = plugin.problem};
 
-  KernelRegistry& current = registry();
+  KernelRegistry& current = get_kernel_registry();
   const bool is_first_open = current.launchers == nullptr;
   current.launchers = get_launchers(plugin);
   current.device = device.type();
   current.disabled = disabled;
-  current.update_enabled();
-  KernelStatus result;
+  current.update_enabled_kernels();
+  OpenKernelsResult result;
   // Tensors of a virtual GPU have no values to compare.
   if (!is_first_open || vgpu::find_virtual_gpu_interface() != nullptr) return result;
-  for (auto& [kernel, description] : find_failed_kernels(device)) {
+  for (auto& [kernel, description] : find_failed_kernel_tests(device)) {
     current.failed_kernels.insert(kernel);
     result.failure_messages.push_back(std::move(description));
   }
-  current.update_enabled();
+  current.update_enabled_kernels();
   return result;
 }
 
-std::string find_library_problem() {
+std::string find_kernel_library_error() {
   const Plugin plugin = load_kernel_library(kLibraryName);
   return plugin.functions.empty() ? plugin.problem : "";
 }
 
-KernelSet disabled_kernels() {
-  KernelSet disabled = registry().failed_kernels;
-  disabled.insert(registry().disabled.begin(), registry().disabled.end());
-  return disabled;
+KernelSet get_disabled_kernels() {
+  KernelSet disabled_kernels = get_kernel_registry().failed_kernels;
+  disabled_kernels.insert(get_kernel_registry().disabled.begin(), get_kernel_registry().disabled.end());
+  return disabled_kernels;
 }
 
 bool is_available(Kernel kernel, const at::Tensor& tensor) {
-  const KernelRegistry& current = registry();
+  const KernelRegistry& current = get_kernel_registry();
   return current.is_enabled[static_cast<size_t>(kernel)] && tensor.device().type() == current.device &&
          tensor.scalar_type() != at::kDouble;  // kernels compute in fp32
 }
 
 const Launchers& launchers() {
-  return *registry().launchers;
+  return *get_kernel_registry().launchers;
 }
 
 }  // namespace vlmtrain::kernels

@@ -42,14 +42,14 @@ ElementType get_element_type(const at::Tensor& tensor) {
 
 KernelLaunch::KernelLaunch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes)
     : name_(name) {
-  if (record_.isActive()) {
+  if (record_function_.isActive()) {
     const std::vector<c10::IValue> inputs = to_ivalues(reads);
-    if (record_.needsInputs()) {
-      record_.before(name, &inputs);
+    if (record_function_.needsInputs()) {
+      record_function_.before(name, &inputs);
     } else {
-      record_.before(name);
+      record_function_.before(name);
     }
-    if (record_.needsOutputs()) record_.setOutputs(to_ivalues(writes));
+    if (record_function_.needsOutputs()) record_function_.setOutputs(to_ivalues(writes));
   }
   const at::Device device = writes.front().device();
   if (device.is_cpu()) return;

@@ -39,7 +39,7 @@ class KernelLaunch {
   void throw_on_error(int error) const;
 
   const char* name_;
-  at::RecordFunction record_{at::RecordScope::FUNCTION};
+  at::RecordFunction record_function_{at::RecordScope::FUNCTION};
   c10::OptionalDeviceGuard guard_;
   void* stream_ = nullptr;
 };

@@ -14,26 +14,26 @@ const void* get_data_or_null(const at::Tensor& tensor) {
 }
 
 /// Returns an uninitialized fp32 tensor with one value per row of x, [..., 1].
-at::Tensor allocate_per_row(const at::Tensor& x) {
+at::Tensor allocate_row_statistics(const at::Tensor& x) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = 1;
   return at::empty(sizes, x.options().dtype(at::kFloat));
 }
 
-bool has_type_and_layout(const at::Tensor& tensor, const at::Tensor& x) {
+bool is_contiguous_with_same_dtype(const at::Tensor& tensor, const at::Tensor& x) {
   return tensor.scalar_type() == x.scalar_type() && tensor.is_contiguous();
 }
 
 }  // namespace
 
-bool can_run_norm(const at::Tensor& x, const Norm& norm) {
-  return is_available(Kernel::kNorm, x) && x.is_contiguous() && has_type_and_layout(norm.weight, x) &&
-         (!norm.bias.defined() || has_type_and_layout(norm.bias, x));
+bool can_run_norm(const at::Tensor& x, const NormParams& norm) {
+  return is_available(Kernel::kNorm, x) && x.is_contiguous() && is_contiguous_with_same_dtype(norm.weight, x) &&
+         (!norm.bias.defined() || is_contiguous_with_same_dtype(norm.bias, x));
 }
 
-NormResult norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual) {
-  NormResult result{.value = at::empty_like(x), .statistics = {.mean = {}, .rstd = allocate_per_row(x)}};
-  if (norm.is_centered) result.statistics.mean = allocate_per_row(x);
+NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual) {
+  NormResult result{.value = at::empty_like(x), .statistics = {.mean = {}, .rstd = allocate_row_statistics(x)}};
+  if (norm.is_centered) result.statistics.mean = allocate_row_statistics(x);
   if (x.numel() == 0) return result;
   const auto& [mean, rstd] = result.statistics;
   const at::Tensor contiguous_residual = residual.defined() ? residual.contiguous() : residual;
@@ -55,7 +55,7 @@ NormResult norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residua
 }
 
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormStatistics& statistics,
-                         const Norm& norm, const at::Tensor& residual_gradient) {
+                         const NormParams& norm, const at::Tensor& residual_gradient) {
   at::Tensor dx = at::empty_like(x);
   if (x.numel() == 0) return dx;
   const auto& [mean, rstd] = statistics;

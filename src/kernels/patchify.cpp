@@ -12,14 +12,14 @@
 
 namespace vlmtrain::kernels {
 
-at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
+at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype) {
   const at::Tensor &bytes = pixels.bytes, &order = pixels.image_indices;
-  VLMTRAIN_CHECK(
-      bytes.scalar_type() == at::kByte && bytes.dim() == 4 && bytes.size(1) == kPixelChannels && bytes.is_contiguous(),
-      "expected contiguous uint8 pixels [n, 3, height, width]");
+  VLMTRAIN_CHECK(bytes.scalar_type() == at::kByte && bytes.dim() == 4 && bytes.size(1) == kNumPixelChannels &&
+                     bytes.is_contiguous(),
+                 "expected contiguous uint8 pixels [n, 3, height, width]");
   VLMTRAIN_CHECK(!order.defined() || (order.scalar_type() == at::kLong && order.is_contiguous()),
                  "expected a contiguous int64 image order [n]");
-  const int64_t height = bytes.size(2), width = bytes.size(3), columns = kPixelChannels * patch.height * patch.width;
+  const int64_t height = bytes.size(2), width = bytes.size(3), columns = kNumPixelChannels * patch.height * patch.width;
   // The kernel indexes a patch with 32 bits.
   VLMTRAIN_CHECK(patch.height > 0 && patch.width > 0 && patch.height <= height && patch.width <= width &&
                      columns <= std::numeric_limits<int32_t>::max(),

@@ -33,9 +33,9 @@ at::Tensor compute_rstd(const at::Tensor& x, double eps) {
   return x.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
 }
 
-at::Tensor compute_gain(const at::Tensor& weight, Gain gain) {
+at::Tensor compute_gain(const at::Tensor& weight, NormGain gain) {
   const at::Tensor weight_fp64 = weight.to(at::kDouble);
-  return gain == Gain::kOnePlusWeight ? weight_fp64 + 1 : weight_fp64;
+  return gain == NormGain::kOnePlusWeight ? weight_fp64 + 1 : weight_fp64;
 }
 
 /// Normalized values x̂ = (x − mean) · rstd, and rstd.
@@ -43,7 +43,7 @@ struct NormalizedRows {
   at::Tensor value, rstd;
 };
 
-NormalizedRows normalize_rows(const at::Tensor& x, const Norm& norm) {
+NormalizedRows normalize_rows(const at::Tensor& x, const NormParams& norm) {
   const at::Tensor centered = norm.is_centered ? x - x.mean(-1, /*keepdim=*/true) : x;
   const at::Tensor rstd = compute_rstd(centered, norm.eps);
   return {centered * rstd, rstd};
@@ -53,18 +53,19 @@ NormalizedRows normalize_rows(const at::Tensor& x, const Norm& norm) {
 
 at::Tensor gated_activation(const at::Tensor& x, GateActivation activation) {
   const auto halves = x.to(at::kDouble).chunk(2, -1);
-  const at::Tensor activated = activation == GateActivation::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
-  return (activated * halves[1]).to(x.scalar_type());
+  const at::Tensor activated_gate =
+      activation == GateActivation::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
+  return (activated_gate * halves[1]).to(x.scalar_type());
 }
 
 at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation) {
   const auto halves = x.to(at::kDouble).chunk(2, -1);
-  const at::Tensor activated_gradient = gradient.to(at::kDouble) * halves[1];
+  const at::Tensor activated_gate_gradient = gradient.to(at::kDouble) * halves[1];
   const bool is_silu = activation == GateActivation::kSilu;
-  const at::Tensor activated = is_silu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
-  const at::Tensor d_gate = is_silu ? at::silu_backward(activated_gradient, halves[0])
-                                    : at::gelu_backward(activated_gradient, halves[0], "tanh");
-  return at::cat({d_gate, gradient.to(at::kDouble) * activated}, -1).to(x.scalar_type());
+  const at::Tensor activated_gate = is_silu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
+  const at::Tensor gate_gradient = is_silu ? at::silu_backward(activated_gate_gradient, halves[0])
+                                           : at::gelu_backward(activated_gate_gradient, halves[0], "tanh");
+  return at::cat({gate_gradient, gradient.to(at::kDouble) * activated_gate}, -1).to(x.scalar_type());
 }
 
 at::Tensor activate(const at::Tensor& x, ActivationFunction function) {
@@ -107,10 +108,10 @@ at::Tensor rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor
   return apply_rope(heads.to(at::kDouble), cos, sin, direction).to(heads.scalar_type());
 }
 
-at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype) {
-  const at::Tensor relative =
-      blocks.absmax_codes.index_select(0, blocks.absmax.to(at::kLong)).view({-1, kNf4NestedBlock});
-  at::Tensor absmax = relative * blocks.nested_absmax.unsqueeze(1);
+at::Tensor nf4_dequantize(const Nf4Weights& blocks, at::ScalarType dtype) {
+  const at::Tensor decoded_absmax =
+      blocks.absmax_codebook.index_select(0, blocks.absmax.to(at::kLong)).view({-1, kNf4NestedBlockSize});
+  at::Tensor absmax = decoded_absmax * blocks.nested_absmax.unsqueeze(1);
   const auto weights = std::ssize(blocks.first_super_blocks);
   for (int64_t i = 0; i < weights; ++i) {
     const auto index = static_cast<size_t>(i);
@@ -118,9 +119,9 @@ at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype) {
     const int64_t end = i + 1 < weights ? blocks.first_super_blocks[index + 1] : absmax.size(0);
     absmax.narrow(0, first, end - first).add_(blocks.nested_offset[i]);
   }
-  const at::Tensor bytes = blocks.packed.to(at::kLong);
+  const at::Tensor bytes = blocks.packed_indices.to(at::kLong);
   const at::Tensor indices = at::stack({bytes.div(16, "floor"), bytes.remainder(16)}, 1).view(-1);
-  const at::Tensor values = blocks.values.to(bytes.device()).index_select(0, indices).view({-1, kNf4Block});
+  const at::Tensor values = blocks.values.to(bytes.device()).index_select(0, indices).view({-1, kNf4BlockSize});
   return (values * absmax.view({-1, 1})).view(-1).to(dtype);
 }
 
@@ -128,7 +129,7 @@ at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absma
   return (values * row_absmax.unsqueeze(1)).mul_(step).to(dtype);
 }
 
-at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
+at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype) {
   const at::Tensor bytes =
       pixels.image_indices.defined() ? pixels.bytes.index_select(0, pixels.image_indices) : pixels.bytes;
   // Unfolds twice to be independent of models::patch_rows().
@@ -137,7 +138,7 @@ at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at:
       .unfold(2, patch.height, patch.height)
       .unfold(3, patch.width, patch.width)
       .permute({0, 2, 3, 1, 4, 5})
-      .reshape({-1, kPixelChannels * patch.height * patch.width});
+      .reshape({-1, kNumPixelChannels * patch.height * patch.width});
 }
 
 CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
@@ -153,11 +154,11 @@ CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor
           logits_gradient.to(logits.scalar_type())};
 }
 
-at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step) {
+at::Tensor run_first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step) {
   // After one update the bias corrections turn the moments into the gradient and its square.
   const at::Tensor gradient_fp64 = gradient.to(at::kDouble) / step.divisor.to(at::kDouble);
-  const at::Tensor decayed = master.to(at::kDouble) * (1 - step.learning_rate * step.weight_decay);
-  return (decayed - gradient_fp64 / (gradient_fp64.abs() + step.epsilon) * step.learning_rate).to(at::kFloat);
+  const at::Tensor decayed_weight = master.to(at::kDouble) * (1 - step.learning_rate * step.weight_decay);
+  return (decayed_weight - gradient_fp64 / (gradient_fp64.abs() + step.epsilon) * step.learning_rate).to(at::kFloat);
 }
 
 std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter) {
@@ -179,9 +180,9 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t,
   return {l0, r0, l1, r1};
 }
 
-at::Tensor dropout_masks(const at::Tensor& x, int64_t num_consumers, const DropoutParams& params) {
-  constexpr int64_t kValuesPerDraw = 8;  // 16-bit numbers in the 128 bits of one Philox call
-  const double keep_bound = (1 - params.probability) * 0x1p32;
+at::Tensor make_dropout_masks(const at::Tensor& x, int64_t num_consumers, const DropoutParams& params) {
+  constexpr int64_t kValuesPerPhiloxCall = 8;  // 16-bit numbers in the 128 bits of one Philox call
+  const double keep_threshold = (1 - params.probability) * 0x1p32;
   const at::Tensor masks = at::empty({num_consumers, x.size(0), x.size(1)}, at::kDouble);
   auto* mask = masks.mutable_data_ptr<double>();
   for (int64_t consumer = 0; consumer < num_consumers; ++consumer) {
@@ -192,16 +193,16 @@ at::Tensor dropout_masks(const at::Tensor& x, int64_t num_consumers, const Dropo
       const auto stream_row = static_cast<uint64_t>(row - stream.first_row);
       for (int64_t column = 0; column < x.size(1); ++column) {
         const auto draw_16_bits = [&](uint32_t is_lower) {
-          const auto words =
-              philox({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)},
-                     {static_cast<uint32_t>(column / kValuesPerDraw), static_cast<uint32_t>(consumer) | is_lower << 31,
-                      static_cast<uint32_t>(stream_row), static_cast<uint32_t>(stream_row >> 32)});
-          const auto index = static_cast<size_t>(column % kValuesPerDraw);
+          const auto words = philox(
+              {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)},
+              {static_cast<uint32_t>(column / kValuesPerPhiloxCall), static_cast<uint32_t>(consumer) | is_lower << 31,
+               static_cast<uint32_t>(stream_row), static_cast<uint32_t>(stream_row >> 32)});
+          const auto index = static_cast<size_t>(column % kValuesPerPhiloxCall);
           return words.at(index / 2) >> (index % 2 * 16) & 0xffffU;
         };
         // Always draws all 32 bits; the kernel draws the lower 16 only if the upper 16 do not
         // decide.
-        *mask++ = draw_16_bits(0) * 0x1p16 + draw_16_bits(1) < keep_bound ? 1 : 0;
+        *mask++ = draw_16_bits(0) * 0x1p16 + draw_16_bits(1) < keep_threshold ? 1 : 0;
       }
     }
   }
@@ -216,29 +217,29 @@ at::Tensor dropout_backward(const at::Tensor& sum, const at::Tensor& x, const at
   return (sum.to(at::kDouble) + (x.to(at::kDouble) * masks).sum(0) / (1 - probability)).to(x.scalar_type());
 }
 
-at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
-                        const at::Tensor& sin) {
+at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, NormGain gain, double eps,
+                        const at::Tensor& cos, const at::Tensor& sin) {
   const at::Tensor x = heads.to(at::kDouble);
   return apply_rope(x * compute_rstd(x, eps) * compute_gain(weight, gain), cos, sin, 1).to(heads.scalar_type());
 }
 
 QkNormRopeGradients qk_norm_rope_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
-                                          Gain gain, double eps, const at::Tensor& cos, const at::Tensor& sin) {
+                                          NormGain gain, double eps, const at::Tensor& cos, const at::Tensor& sin) {
   const at::Tensor x = heads.to(at::kDouble), rstd = compute_rstd(x, eps), xhat = x * rstd;
-  const at::Tensor dy_rotated_back = apply_rope(gradient.to(at::kDouble), cos, sin, -1);
-  const at::Tensor dxhat = dy_rotated_back * compute_gain(weight, gain);
+  const at::Tensor unrotated_dy = apply_rope(gradient.to(at::kDouble), cos, sin, -1);
+  const at::Tensor dxhat = unrotated_dy * compute_gain(weight, gain);
   const at::Tensor dx = rstd * (dxhat - xhat * (dxhat * xhat).mean(-1, /*keepdim=*/true));
-  return {dx.to(heads.scalar_type()), (dy_rotated_back * xhat).sum(at::IntArrayRef{0, 1}).to(weight.scalar_type())};
+  return {dx.to(heads.scalar_type()), (unrotated_dy * xhat).sum(at::IntArrayRef{0, 1}).to(weight.scalar_type())};
 }
 
-at::Tensor norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual) {
+at::Tensor norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual) {
   at::Tensor value = normalize_rows(x.to(at::kDouble), norm).value * compute_gain(norm.weight, norm.gain);
   if (norm.bias.defined()) value = value + norm.bias;
   if (residual.defined()) value = value + residual;
   return value.to(x.scalar_type());
 }
 
-at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm,
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormParams& norm,
                          const at::Tensor& residual_gradient) {
   const auto [value, rstd] = normalize_rows(x.to(at::kDouble), norm);
   const at::Tensor dxhat = gradient.to(at::kDouble) * compute_gain(norm.weight, norm.gain);

@@ -31,7 +31,7 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t,
 
 /// Returns the masks of x [rows, columns] on x's device, computed on the CPU: fp64 zeros and ones
 /// [consumers, rows, columns].
-at::Tensor dropout_masks(const at::Tensor& x, int64_t num_consumers, const DropoutParams& params);
+at::Tensor make_dropout_masks(const at::Tensor& x, int64_t num_consumers, const DropoutParams& params);
 /// Returns x · mask / (1 − probability), [consumers, rows, columns].
 at::Tensor dropout(const at::Tensor& x, const at::Tensor& masks, double probability);
 /// Returns sum + Σ x · mask / (1 − probability) over the consumers.
@@ -39,9 +39,9 @@ at::Tensor dropout_backward(const at::Tensor& sum, const at::Tensor& x, const at
 
 // These three compute in fp32 with ATen's roundings; the kernels' results are bit-identical.
 
-at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype);
+at::Tensor nf4_dequantize(const Nf4Weights& blocks, at::ScalarType dtype);
 at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype);
-at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
+at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype);
 
 /// The results for each row, fp32 [rows, 1], and the gradient of the logits [rows, vocabulary].
 struct CrossEntropyAndGradient {
@@ -51,21 +51,21 @@ CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor
                                       const at::Tensor& row_factors);
 
 /// Returns the fp32 master weights after the first update, which starts from zero moments.
-at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step);
+at::Tensor run_first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step);
 
 /// Normalizes each of the heads [rows, heads, features] and rotates it; weight [features].
-at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
-                        const at::Tensor& sin);
+at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, NormGain gain, double eps,
+                        const at::Tensor& cos, const at::Tensor& sin);
 
 /// The gradients of the heads [rows, heads, features] and of the norm's weight [features].
 struct QkNormRopeGradients {
   at::Tensor heads, weight;
 };
 QkNormRopeGradients qk_norm_rope_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
-                                          Gain gain, double eps, const at::Tensor& cos, const at::Tensor& sin);
+                                          NormGain gain, double eps, const at::Tensor& cos, const at::Tensor& sin);
 
-at::Tensor norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual);
-at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm,
+at::Tensor norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual);
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormParams& norm,
                          const at::Tensor& residual_gradient);
 
 }  // namespace vlmtrain::kernels::reference

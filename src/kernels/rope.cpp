@@ -11,7 +11,7 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-RopeArgs::Heads make_heads(const at::Tensor& output, const at::Tensor& input) {
+RopeArgs::Heads make_rope_heads(const at::Tensor& output, const at::Tensor& input) {
   VLMTRAIN_CHECK(input.stride(2) == 1 && output.stride(2) == 1 && input.stride(1) == input.size(2) &&
                      output.stride(1) == output.size(2),
                  "the heads of a row must be contiguous");
@@ -24,7 +24,8 @@ RopeArgs::Heads make_heads(const at::Tensor& output, const at::Tensor& input) {
 
 }  // namespace
 
-void rope(const Heads& output, const Heads& input, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+void rope(const QkvHeads& output, const QkvHeads& input, const at::Tensor& cos, const at::Tensor& sin,
+          double direction) {
   if (input.query.size(0) == 0) return;
   KernelLaunch("vlmtrain::rope", {input.query, input.key, input.value, cos, sin},
                {output.query, output.key, output.value})(launchers().rope,
@@ -34,9 +35,9 @@ void rope(const Heads& output, const Heads& input, const at::Tensor& cos, const 
                                                                   .direction = static_cast<float>(direction),
                                                                   .cos = cos.const_data_ptr<float>(),
                                                                   .sin = sin.const_data_ptr<float>(),
-                                                                  .query = make_heads(output.query, input.query),
-                                                                  .key = make_heads(output.key, input.key),
-                                                                  .value = make_heads(output.value, input.value)});
+                                                                  .query = make_rope_heads(output.query, input.query),
+                                                                  .key = make_rope_heads(output.key, input.key),
+                                                                  .value = make_rope_heads(output.value, input.value)});
 }
 
 namespace {
@@ -71,10 +72,10 @@ QkNormRopeBackwardArgs::Heads make_backward_heads(const at::Tensor& dx, const at
 /// than heads. Fewer warps leave fewer partial sums of weight gradients.
 int64_t choose_num_warps(int64_t heads) {
   // 384 blocks, about the three per multiprocessor (rope.cu) of an H100, which has 132 of them.
-  constexpr int64_t kMaxWarps = 3072;
-  const int64_t blocks =
-      std::clamp((heads + kQkNormRopeWarps - 1) / kQkNormRopeWarps, int64_t{1}, kMaxWarps / kQkNormRopeWarps);
-  return blocks * kQkNormRopeWarps;
+  constexpr int64_t kMaxTotalWarps = 3072;
+  const int64_t blocks = std::clamp((heads + kQkNormRopeWarpsPerBlock - 1) / kQkNormRopeWarpsPerBlock, int64_t{1},
+                                    kMaxTotalWarps / kQkNormRopeWarpsPerBlock);
+  return blocks * kQkNormRopeWarpsPerBlock;
 }
 
 /// Returns the row stride of both; throws InternalError if they differ.
@@ -91,7 +92,7 @@ bool can_run_qk_norm_rope(const at::Tensor& x, int64_t features) {
   return is_available(Kernel::kQkNormRope, x) && features <= kMaxQkNormFeatures;
 }
 
-at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& norm, const at::Tensor& cos,
+at::Tensor qk_norm_rope(const QkvHeads& output, const QkvHeads& x, const QkNormParams& norm, const at::Tensor& cos,
                         const at::Tensor& sin) {
   const int64_t rows = x.query.size(0);
   at::Tensor rstd = at::empty({rows, x.query.size(1) + x.key.size(1)}, x.query.options().dtype(at::kFloat));
@@ -112,38 +113,39 @@ at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& nor
   return rstd;
 }
 
-HeadNormGradients qk_norm_rope_backward(const Heads& dx, const Heads& gradients, const Heads& x, const at::Tensor& rstd,
-                                        const HeadNorm& norm, const at::Tensor& cos, const at::Tensor& sin,
-                                        bool compute_weight_gradients) {
+QkNormGradients qk_norm_rope_backward(const QkvHeads& dx, const QkvHeads& gradients, const QkvHeads& x,
+                                      const at::Tensor& rstd, const QkNormParams& norm, const at::Tensor& cos,
+                                      const at::Tensor& sin, bool compute_weight_gradients) {
   const int64_t features = x.query.size(2);
-  at::Tensor partial_sums;  // [warps, 2 (query, key), features]
+  at::Tensor partial_weight_gradients;  // [warps, 2 (query, key), features]
   const int64_t warps = choose_num_warps(x.query.size(0) * (x.query.size(1) + x.key.size(1) + gradients.value.size(1)));
-  if (compute_weight_gradients) partial_sums = at::empty({warps, 2, features}, rstd.options());
+  if (compute_weight_gradients) partial_weight_gradients = at::empty({warps, 2, features}, rstd.options());
   if (x.query.size(0) == 0) {
-    if (compute_weight_gradients) partial_sums.zero_();
+    if (compute_weight_gradients) partial_weight_gradients.zero_();
   } else {
     KernelLaunch("vlmtrain::qk_norm_rope_backward",
                  {gradients.query, gradients.key, gradients.value, x.query, x.key, rstd, cos, sin},
                  {dx.query, dx.key, dx.value})(
         launchers().qk_norm_rope_backward,
-        QkNormRopeBackwardArgs{
-            .element = get_element_type(x.query),
-            .gain = norm.gain,
-            .rows = x.query.size(0),
-            .features = features,
-            .x_stride = get_common_row_stride(x.query, x.key),
-            .dx_stride = get_common_row_stride(dx.query, dx.key),
-            .cos = cos.const_data_ptr<float>(),
-            .sin = sin.const_data_ptr<float>(),
-            .rstd = rstd.const_data_ptr<float>(),
-            .query = make_backward_heads(dx.query, gradients.query, x.query, norm.query_weight),
-            .key = make_backward_heads(dx.key, gradients.key, x.key, norm.key_weight),
-            .value = make_backward_heads(dx.value, gradients.value, gradients.value, {}),
-            .warps = warps,
-            .partial_weight_gradients = compute_weight_gradients ? partial_sums.mutable_data_ptr<float>() : nullptr});
+        QkNormRopeBackwardArgs{.element = get_element_type(x.query),
+                               .gain = norm.gain,
+                               .rows = x.query.size(0),
+                               .features = features,
+                               .x_stride = get_common_row_stride(x.query, x.key),
+                               .dx_stride = get_common_row_stride(dx.query, dx.key),
+                               .cos = cos.const_data_ptr<float>(),
+                               .sin = sin.const_data_ptr<float>(),
+                               .rstd = rstd.const_data_ptr<float>(),
+                               .query = make_backward_heads(dx.query, gradients.query, x.query, norm.query_weight),
+                               .key = make_backward_heads(dx.key, gradients.key, x.key, norm.key_weight),
+                               .value = make_backward_heads(dx.value, gradients.value, gradients.value, {}),
+                               .warps = warps,
+                               .partial_weight_gradients = compute_weight_gradients
+                                                               ? partial_weight_gradients.mutable_data_ptr<float>()
+                                                               : nullptr});
   }
   if (!compute_weight_gradients) return {};
-  const at::Tensor weight_gradients = partial_sums.sum(0).to(norm.query_weight.scalar_type());
+  const at::Tensor weight_gradients = partial_weight_gradients.sum(0).to(norm.query_weight.scalar_type());
   return {weight_gradients[0], weight_gradients[1]};
 }
 

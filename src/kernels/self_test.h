@@ -42,6 +42,6 @@ struct FailedKernelTest {
 /// Compares every available kernel with ATen on small random inputs, in fp32 and, from sm_80 on,
 /// bf16, else fp16. Returns the kernels whose difference exceeds rounding errors or whose launch
 /// fails. Returns the caching allocator's unused memory to the device.
-std::vector<FailedKernelTest> find_failed_kernels(at::Device device);
+std::vector<FailedKernelTest> find_failed_kernel_tests(at::Device device);
 
 }  // namespace vlmtrain::kernels

@@ -29,19 +29,19 @@ class NodeTags {
  public:
   void record_tag(MemoryTag tag) {
     const std::lock_guard lock(mutex_);
-    auto& boundaries = boundaries_by_thread_[at::RecordFunction::currentThreadId()];
-    boundaries.push_back({at::sequence_number::peek(), tag});
+    auto& tag_boundaries = boundaries_by_thread_[at::RecordFunction::currentThreadId()];
+    tag_boundaries.push_back({at::sequence_number::peek(), tag});
   }
 
   MemoryTag find_tag(const torch::autograd::Node& node) {
     const std::lock_guard lock(mutex_);
     const auto entry = boundaries_by_thread_.find(node.thread_id());
     if (entry == boundaries_by_thread_.end()) return {};
-    const auto& boundaries = entry->second;
+    const auto& tag_boundaries = entry->second;
     const auto next_boundary = std::upper_bound(
-        boundaries.begin(), boundaries.end(), node.sequence_nr(),
+        tag_boundaries.begin(), tag_boundaries.end(), node.sequence_nr(),
         [](uint64_t number, const TagBoundary& boundary) { return number < boundary.sequence_number; });
-    return next_boundary == boundaries.begin() ? MemoryTag{} : std::prev(next_boundary)->tag;
+    return next_boundary == tag_boundaries.begin() ? MemoryTag{} : std::prev(next_boundary)->tag;
   }
 
   void clear() {
@@ -121,16 +121,12 @@ MemoryTag get_current_memory_tag() {
 }
 
 MemoryTagRecorder::MemoryTagRecorder() {
-  clear();
+  get_node_tags().clear();
   is_recording = true;
 }
 
 MemoryTagRecorder::~MemoryTagRecorder() {
   is_recording = false;
-  clear();
-}
-
-void MemoryTagRecorder::clear() {
   get_node_tags().clear();
 }
 
@@ -147,8 +143,8 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
     const bool backward = is_in_backward();
     const std::lock_guard lock(mutex_);
     if (bytes > 0) {
-      live_[address] = events_.size();
-    } else if (live_.erase(address) == 0) {
+      live_allocation_indices_[address] = events_.size();
+    } else if (live_allocation_indices_.erase(address) == 0) {
       return;  // allocated before the trace began
     }
     events_.push_back({address, bytes, tag, backward, static_cast<int64_t>(reserved)});
@@ -158,7 +154,7 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
 
   void tag_workspaces(size_t first_event) {
     const std::lock_guard lock(mutex_);
-    for (const auto& [address, event] : live_) {
+    for (const auto& [address, event] : live_allocation_indices_) {
       MemoryTag& tag = events_[event].tag;
       if (event >= first_event && tag.component != Component::kGradients) tag = {Component::kWorkspace, -1};
     }
@@ -170,11 +166,11 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
   c10::Device device_;
   std::mutex mutex_;
   std::vector<AllocationEvent> events_;
-  std::unordered_map<const void*, size_t> live_;  // address → index of its allocation in events_
+  std::unordered_map<const void*, size_t> live_allocation_indices_;  // address → index of its allocation in events_
 };
 
 AllocationTrace::AllocationTrace(c10::Device device)
-    : listener_(std::make_shared<Listener>(device)), guard_(c10::DebugInfoKind::PROFILER_STATE, listener_) {}
+    : listener_(std::make_shared<Listener>(device)), debug_info_guard_(c10::DebugInfoKind::PROFILER_STATE, listener_) {}
 
 AllocationTrace::~AllocationTrace() = default;
 

@@ -23,12 +23,12 @@ namespace {
 /// Number of live ScopedDisableTracking scopes on this thread.
 thread_local int disable_depth = 0;
 
-using Watchers = std::vector<std::shared_ptr<AllocationWatcher>>;
+using WatcherList = std::vector<std::shared_ptr<AllocationWatcher>>;
 
 /// A live allocation and the watchers that were notified of it.
-struct WatchedMemory {
+struct WatchedAllocation {
   int64_t bytes;
-  Watchers watchers;
+  WatcherList watchers;
 };
 
 /// An allocator that notifies watchers and forwards to PyTorch's allocator. Never uninstalled,
@@ -36,57 +36,57 @@ struct WatchedMemory {
 /// unchanged, because some callers (oneDNN) keep only the pointer.
 class WatchedAllocator final : public c10::Allocator {
  public:
-  explicit WatchedAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
+  explicit WatchedAllocator(c10::Allocator* wrapped) : wrapped_allocator_(wrapped) {}
 
-  void watch(std::shared_ptr<AllocationWatcher> watcher) {
+  void add_watcher(std::shared_ptr<AllocationWatcher> watcher) {
     const std::lock_guard lock(mutex_);
-    by_thread_[std::this_thread::get_id()].push_back(std::move(watcher));
+    watchers_by_thread_[std::this_thread::get_id()].push_back(std::move(watcher));
   }
 
-  void unwatch(const AllocationWatcher& watcher) {
+  void remove_watcher(const AllocationWatcher& watcher) {
     const std::lock_guard lock(mutex_);
-    for (auto& [thread, watchers] : by_thread_) {
+    for (auto& [thread, watchers] : watchers_by_thread_) {
       std::erase_if(watchers, [&](const auto& entry) { return entry.get() == &watcher; });
     }
-    std::erase_if(by_thread_, [](const auto& entry) { return entry.second.empty(); });
+    std::erase_if(watchers_by_thread_, [](const auto& entry) { return entry.second.empty(); });
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    Watchers watchers = disable_depth > 0 ? Watchers() : get_thread_watchers();
-    if (watchers.empty()) return wrapped_->allocate(bytes);
+    WatcherList watchers = disable_depth > 0 ? WatcherList() : find_active_watchers();
+    if (watchers.empty()) return wrapped_allocator_->allocate(bytes);
     const auto num_bytes = static_cast<int64_t>(bytes);
-    notify_allocate(watchers, num_bytes);
-    c10::DataPtr memory = allocate_or_rollback(watchers, bytes);
+    notify_allocation(watchers, num_bytes);
+    c10::DataPtr memory = allocate_or_roll_back(watchers, bytes);
     if (memory.get() == nullptr) {
       for (const auto& watcher : watchers) watcher->on_free(num_bytes);
       return memory;
     }
     const std::lock_guard lock(mutex_);
-    allocations_[memory.get()] = {num_bytes, std::move(watchers)};
-    const bool is_deleter_replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
+    live_allocations_[memory.get()] = {num_bytes, std::move(watchers)};
+    const bool is_deleter_replaced = memory.compare_exchange_deleter(wrapped_allocator_->raw_deleter(), raw_deleter());
     VLMTRAIN_CHECK(is_deleter_replaced, "the CPU allocator's memory has an unexpected deleter");
     return memory;
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &WatchedAllocator::free; }
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
-    wrapped_->copy_data(destination, source, bytes);
+    wrapped_allocator_->copy_data(destination, source, bytes);
   }
 
  private:
   static void free(void* address);
 
-  Watchers get_thread_watchers() {
+  WatcherList find_active_watchers() {
     const std::lock_guard lock(mutex_);
-    const auto it = by_thread_.find(std::this_thread::get_id());
-    Watchers active_watchers;
-    if (it == by_thread_.end()) return active_watchers;
+    const auto it = watchers_by_thread_.find(std::this_thread::get_id());
+    WatcherList active_watchers;
+    if (it == watchers_by_thread_.end()) return active_watchers;
     std::ranges::copy_if(it->second, std::back_inserter(active_watchers),
-                         [](const auto& watcher) { return watcher->is_active(); });
+                         [](const auto& watcher) { return watcher->should_notify(); });
     return active_watchers;
   }
 
-  static void notify_allocate(const Watchers& watchers, int64_t bytes) {
+  static void notify_allocation(const WatcherList& watchers, int64_t bytes) {
     for (auto watcher = watchers.begin(); watcher != watchers.end(); ++watcher) {
       try {
         (*watcher)->on_allocate(bytes);
@@ -97,31 +97,31 @@ class WatchedAllocator final : public c10::Allocator {
     }
   }
 
-  c10::DataPtr allocate_or_rollback(const Watchers& watchers, size_t bytes) {
+  c10::DataPtr allocate_or_roll_back(const WatcherList& watchers, size_t bytes) {
     try {
-      return wrapped_->allocate(bytes);
+      return wrapped_allocator_->allocate(bytes);
     } catch (...) {
       for (const auto& watcher : watchers) watcher->on_free(static_cast<int64_t>(bytes));
       throw;
     }
   }
 
-  void notify_free(void* address) {
-    WatchedMemory memory;
+  void notify_deallocation(void* address) {
+    WatchedAllocation memory;
     {
       const std::lock_guard lock(mutex_);
-      const auto it = allocations_.find(address);
-      if (it == allocations_.end()) return;  // allocated without a watcher
+      const auto it = live_allocations_.find(address);
+      if (it == live_allocations_.end()) return;  // allocated without a watcher
       memory = std::move(it->second);
-      allocations_.erase(it);
+      live_allocations_.erase(it);
     }
     for (const auto& watcher : memory.watchers) watcher->on_free(memory.bytes);
   }
 
-  c10::Allocator* wrapped_;
+  c10::Allocator* wrapped_allocator_;
   std::mutex mutex_;  // guards the members below
-  std::unordered_map<std::thread::id, Watchers> by_thread_;
-  std::unordered_map<void*, WatchedMemory> allocations_;
+  std::unordered_map<std::thread::id, WatcherList> watchers_by_thread_;
+  std::unordered_map<void*, WatchedAllocation> live_allocations_;
 };
 
 WatchedAllocator& get_watched_allocator_instance() {
@@ -136,8 +136,8 @@ WatchedAllocator& get_watched_allocator_instance() {
 
 void WatchedAllocator::free(void* address) {
   WatchedAllocator& allocator = get_watched_allocator_instance();
-  allocator.notify_free(address);
-  allocator.wrapped_->raw_deleter()(address);
+  allocator.notify_deallocation(address);
+  allocator.wrapped_allocator_->raw_deleter()(address);
 }
 
 }  // namespace
@@ -155,11 +155,11 @@ void install_watched_allocator() {
 }
 
 void watch_allocations(std::shared_ptr<AllocationWatcher> watcher) {
-  get_watched_allocator_instance().watch(std::move(watcher));
+  get_watched_allocator_instance().add_watcher(std::move(watcher));
 }
 
 void unwatch_allocations(const AllocationWatcher& watcher) {
-  get_watched_allocator_instance().unwatch(watcher);
+  get_watched_allocator_instance().remove_watcher(watcher);
 }
 
 struct BudgetCounter final : AllocationWatcher {
@@ -171,7 +171,7 @@ struct BudgetCounter final : AllocationWatcher {
   bool is_paused = false;
   std::atomic<int64_t> live_bytes{0};  // tensors may be freed on other threads
 
-  bool is_active() const override { return !is_paused; }
+  bool should_notify() const override { return !is_paused; }
 
   void on_allocate(int64_t bytes) override {
     if (bytes > limit_bytes - live_bytes) {
@@ -188,59 +188,59 @@ struct BudgetCounter final : AllocationWatcher {
   void on_free(int64_t bytes) noexcept override { live_bytes -= bytes; }
 };
 
-HostBudget::HostBudget() : counter_(std::make_shared<BudgetCounter>()) {
+HostMemoryBudget::HostMemoryBudget() : counter_(std::make_shared<BudgetCounter>()) {
   watch_allocations(counter_);
 }
 
-HostBudget::~HostBudget() {
+HostMemoryBudget::~HostMemoryBudget() {
   unwatch_allocations(*counter_);
 }
 
-HostBudget::ScopedLimit::ScopedLimit(HostBudget& budget, int64_t bytes) : counter_(budget.counter_) {
+HostMemoryBudget::ScopedLimit::ScopedLimit(HostMemoryBudget& budget, int64_t bytes) : counter_(budget.counter_) {
   VLMTRAIN_CHECK(counter_->limit_bytes == BudgetCounter::kUnlimited, "host memory has a limit already");
   counter_->limit_bytes = bytes;
 }
 
-HostBudget::ScopedLimit::~ScopedLimit() {
+HostMemoryBudget::ScopedLimit::~ScopedLimit() {
   counter_->limit_bytes = BudgetCounter::kUnlimited;
 }
 
-HostBudget::ScopedPause::ScopedPause(HostBudget& budget) : counter_(budget.counter_) {
+HostMemoryBudget::ScopedPause::ScopedPause(HostMemoryBudget& budget) : counter_(budget.counter_) {
   VLMTRAIN_CHECK(!counter_->is_paused, "the budget is paused already");
   counter_->is_paused = true;
 }
 
-HostBudget::ScopedPause::~ScopedPause() {
+HostMemoryBudget::ScopedPause::~ScopedPause() {
   counter_->is_paused = false;
 }
 
-int64_t HostBudget::live_bytes() const {
+int64_t HostMemoryBudget::live_bytes() const {
   return counter_->live_bytes;
 }
 
-int64_t HostBudget::peak_bytes() const {
+int64_t HostMemoryBudget::peak_bytes() const {
   return counter_->peak_bytes;
 }
 
-void HostBudget::reset_peak() {
+void HostMemoryBudget::reset_peak() {
   counter_->peak_bytes = counter_->live_bytes;
 }
 
-int64_t HostBudget::num_rejected_allocations() const {
+int64_t HostMemoryBudget::num_rejected_allocations() const {
   return counter_->num_rejected_allocations;
 }
 
 struct AllocationCounter final : AllocationWatcher {
   AllocationFaults faults;
-  int64_t allocations = 0;
-  int64_t failures = 0;
+  int64_t num_allocations = 0;
+  int64_t num_failed_allocations = 0;
   std::atomic<int64_t> live_bytes{0};  // tensors may be freed on other threads
   int64_t peak_bytes = 0;
 
   void on_allocate(int64_t bytes) override {
-    const int64_t index = allocations++;
+    const int64_t index = num_allocations++;
     if (index == faults.failing_allocation_index || live_bytes + bytes > faults.limit_bytes) {
-      ++failures;
+      ++num_failed_allocations;
       TORCH_CHECK_WITH(OutOfMemoryError, false, "injected: allocation ", index, " of ", bytes, " bytes fails");
     }
     live_bytes += bytes;
@@ -260,17 +260,17 @@ AllocationFaultInjector::~AllocationFaultInjector() {
 
 void AllocationFaultInjector::arm(AllocationFaults faults) {
   counter_->faults = faults;
-  counter_->allocations = 0;
-  counter_->failures = 0;
+  counter_->num_allocations = 0;
+  counter_->num_failed_allocations = 0;
   counter_->peak_bytes = counter_->live_bytes;
 }
 
 int64_t AllocationFaultInjector::num_allocations() const {
-  return counter_->allocations;
+  return counter_->num_allocations;
 }
 
-int64_t AllocationFaultInjector::num_failures() const {
-  return counter_->failures;
+int64_t AllocationFaultInjector::num_failed_allocations() const {
+  return counter_->num_failed_allocations;
 }
 
 int64_t AllocationFaultInjector::live_bytes() const {

@@ -44,7 +44,7 @@ int64_t count_usable_cores() {
 std::optional<double> read_cpu_quota(const ControlGroupFolder& group) {
   double quota = 0;
   double period = 0;
-  if (group.is_v2) {
+  if (group.is_cgroup_v2) {
     std::ifstream file(group.path / "cpu.max");  // "max 100000" or "150000 100000"
     if (!(file >> quota >> period)) return std::nullopt;
   } else {
@@ -55,7 +55,7 @@ std::optional<double> read_cpu_quota(const ControlGroupFolder& group) {
   return quota > 0 && period > 0 ? std::optional{quota / period} : std::nullopt;
 }
 
-std::optional<double> find_min_quota(const std::filesystem::path& root) {
+std::optional<double> find_min_cpu_quota(const std::filesystem::path& root) {
   std::optional<double> min_quota;
   for (const auto& group : find_control_groups(root, "cpu")) {
     const auto quota = read_cpu_quota(group);
@@ -66,49 +66,50 @@ std::optional<double> find_min_quota(const std::filesystem::path& root) {
 
 /// Returns how many more threads the group allows, or nothing if it has no limit. The kernel counts
 /// threads as processes.
-std::optional<int64_t> read_thread_headroom(const ControlGroupFolder& group) {
+std::optional<int64_t> read_num_startable_threads(const ControlGroupFolder& group) {
   int64_t max_threads = 0;
   int64_t num_current_threads = 0;
-  std::ifstream max_file(group.path / "pids.max");  // "max" or "100"; the same file in both versions
-  std::ifstream current_file(group.path / "pids.current");
-  if (!(max_file >> max_threads) || !(current_file >> num_current_threads)) return std::nullopt;
+  std::ifstream max_threads_file(group.path / "pids.max");  // "max" or "100"; the same file in both versions
+  std::ifstream current_threads_file(group.path / "pids.current");
+  if (!(max_threads_file >> max_threads) || !(current_threads_file >> num_current_threads)) return std::nullopt;
   return std::max<int64_t>(0, max_threads - num_current_threads);
 }
 
-std::optional<int64_t> find_min_thread_headroom(const std::filesystem::path& root) {
-  std::optional<int64_t> min_headroom;
+std::optional<int64_t> find_num_startable_threads(const std::filesystem::path& root) {
+  std::optional<int64_t> min_startable_threads;
   for (const auto& group : find_control_groups(root, "pids")) {
-    const auto headroom = read_thread_headroom(group);
-    if (headroom) min_headroom = std::min(min_headroom.value_or(*headroom), *headroom);
+    const auto startable_threads = read_num_startable_threads(group);
+    if (startable_threads)
+      min_startable_threads = std::min(min_startable_threads.value_or(*startable_threads), *startable_threads);
   }
-  return min_headroom;
+  return min_startable_threads;
 }
 
 }  // namespace
 
 CpuInfo read_cpu_info(const std::filesystem::path& root) {
   CpuInfo cpu{.model = read_first_value(root / "proc/cpuinfo", "model name"),
-              .machine_cores = sysconf(_SC_NPROCESSORS_CONF),
-              .usable_cores = count_usable_cores(),
-              .quota_cores = find_min_quota(root),
-              .thread_headroom = find_min_thread_headroom(root)};
-  std::istringstream flags(read_first_value(root / "proc/cpuinfo", "flags"));
-  for (std::string flag; flags >> flag;) cpu.flags.insert(flag);
+              .num_machine_cores = sysconf(_SC_NPROCESSORS_CONF),
+              .num_usable_cores = count_usable_cores(),
+              .cpu_quota_cores = find_min_cpu_quota(root),
+              .num_startable_threads = find_num_startable_threads(root)};
+  std::istringstream flag_stream(read_first_value(root / "proc/cpuinfo", "flags"));
+  for (std::string flag; flag_stream >> flag;) cpu.flags.insert(flag);
   return cpu;
 }
 
-int64_t get_default_num_threads(const CpuInfo& cpu) {
+int64_t compute_default_num_threads(const CpuInfo& cpu) {
   // An upper bound on the thread pools of this size that the program starts (OpenMP, autograd, data
   // loader, checkpoints).
   constexpr int64_t kNumThreadPools = 4;
-  int64_t threads = cpu.usable_cores;
-  if (cpu.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*cpu.quota_cores)));
-  if (cpu.thread_headroom) threads = std::min(threads, *cpu.thread_headroom / kNumThreadPools);
+  int64_t threads = cpu.num_usable_cores;
+  if (cpu.cpu_quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*cpu.cpu_quota_cores)));
+  if (cpu.num_startable_threads) threads = std::min(threads, *cpu.num_startable_threads / kNumThreadPools);
   return std::max<int64_t>(1, threads);
 }
 
-int64_t get_default_num_threads() {
-  static const int64_t threads = get_default_num_threads(read_cpu_info());
+int64_t compute_default_num_threads() {
+  static const int64_t threads = compute_default_num_threads(read_cpu_info());
   return threads;
 }
 
@@ -117,13 +118,13 @@ void limit_threads_to_quota() {
     const char* const value = std::getenv(variable);
     if (value != nullptr && *value != '\0') return;
   }
-  if (get_default_num_threads() < count_usable_cores())
-    at::set_num_threads(static_cast<int>(get_default_num_threads()));
+  if (compute_default_num_threads() < count_usable_cores())
+    at::set_num_threads(static_cast<int>(compute_default_num_threads()));
 }
 
 namespace {
 
-// Prefixes of the lines that print_cpu_kernels() adds to oneDNN's output.
+// Prefixes of the lines that print_cpu_kernel_info() adds to oneDNN's output.
 constexpr std::string_view kAtenPrefix = "aten,";
 constexpr std::string_view kThreadsPrefix = "threads,";
 
@@ -160,7 +161,7 @@ const char* to_string(Bf16MatmulSupport support) {
   return "emulated";
 }
 
-void print_cpu_kernels() {
+void print_cpu_kernel_info() {
   setenv("ONEDNN_VERBOSE", "1", /*overwrite=*/1);
   std::printf("%s%s\n%s%d\n", std::string(kAtenPrefix).c_str(), at::get_cpu_capability().c_str(),
               std::string(kThreadsPrefix).c_str(), at::get_num_threads());
@@ -171,21 +172,21 @@ void print_cpu_kernels() {
   static_cast<void>(at::linear(matrix, matrix));
 }
 
-CpuKernels parse_cpu_kernels(const std::string& output) {
-  CpuKernels kernels;
-  std::istringstream lines(output);
+CpuKernelInfo parse_cpu_kernel_info(const std::string& output) {
+  CpuKernelInfo kernels;
+  std::istringstream output_stream(output);
   const auto set_if_empty = [](std::string& target, std::string value) {
     if (target.empty()) target = std::move(value);
   };
-  for (std::string line; std::getline(lines, line);) {
+  for (std::string line; std::getline(output_stream, line);) {
     if (line.starts_with(kAtenPrefix)) kernels.aten_isa = line.substr(kAtenPrefix.size());
-    if (line.starts_with(kThreadsPrefix)) kernels.threads = std::atoi(line.c_str() + kThreadsPrefix.size());
-    const std::string version = get_text_after_marker(line, ",info,oneDNN v");
-    set_if_empty(kernels.onednn_version, version.substr(0, version.find(' ')));
+    if (line.starts_with(kThreadsPrefix)) kernels.num_threads = std::atoi(line.c_str() + kThreadsPrefix.size());
+    const std::string onednn_version = get_text_after_marker(line, ",info,oneDNN v");
+    set_if_empty(kernels.onednn_version, onednn_version.substr(0, onednn_version.find(' ')));
     set_if_empty(kernels.onednn_isa, get_text_after_marker(line, ",info,cpu,isa:"));
     set_if_empty(kernels.bf16_matmul_kernel, get_first_field(get_text_after_marker(line, ",exec,cpu,matmul,")));
   }
-  kernels.bf16 = parse_bf16_support(kernels.bf16_matmul_kernel);
+  kernels.bf16_matmul_support = parse_bf16_support(kernels.bf16_matmul_kernel);
   return kernels;
 }
 

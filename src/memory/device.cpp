@@ -65,9 +65,9 @@ void check_kernel_code(const std::string& name, const VisibleGpu& gpu) {
 
 at::Device open_cuda_device(const std::string& name, int index) {
   ignore_libtorch_env_settings();
-  const bool is_virtual = is_virtual_gpu_loaded();
-  if (!is_virtual) {
-    const DriverProbe probe = probe_driver();
+  const bool is_virtual_gpu = is_virtual_gpu_loaded();
+  if (!is_virtual_gpu) {
+    const DriverProbeResult probe = probe_driver();
     if (probe.state != DriverState::kUsable) {
       throw_unusable_device(name,
                             probe.reason.empty() ? "no NVIDIA driver is installed (no libcuda.so.1)" : probe.reason);
@@ -94,8 +94,8 @@ at::Device open_cuda_device(const std::string& name, int index) {
   at::globalContext().setUserEnabledCuDNN(false);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   // Before CUDA is initialized, the virtual GPU cannot be described.
-  if (is_virtual)
-    check_kernel_code(name, {.name = describe_device(device).name, .architecture = get_architecture(device)});
+  if (is_virtual_gpu)
+    check_kernel_code(name, {.name = get_device_properties(device).name, .architecture = get_architecture(device)});
   cache_total_memory(device);
   // The environment's limit applies even if the run sets none.
   if (std::getenv(kReservedLimitVariable) != nullptr) {
@@ -107,7 +107,7 @@ at::Device open_cuda_device(const std::string& name, int index) {
 /// Returns CUDA unless the machine has no GPU or hides it on purpose.
 at::Device open_default_device() {
   if (!is_virtual_gpu_loaded()) {
-    const DriverProbe probe = probe_driver();
+    const DriverProbeResult probe = probe_driver();
     if (probe.state == DriverState::kAbsent || probe.state == DriverState::kHidden) {
       if (!probe.reason.empty()) spdlog::warn("the run uses the CPU: {}", probe.reason);
       return at::kCPU;
@@ -124,7 +124,7 @@ c10::DeviceAllocator* get_device_allocator(at::Device device) {
 
 std::optional<int> parse_cuda_index(const std::string& name) {
   if (name == "cuda") return 0;
-  const int64_t index = parse_suffix_int("cuda:", name).value_or(-1);
+  const int64_t index = parse_int_after_prefix("cuda:", name).value_or(-1);
   if (index < 0 || index > 127) return std::nullopt;  // c10::DeviceIndex is int8_t
   return static_cast<int>(index);
 }
@@ -157,7 +157,7 @@ int64_t get_num_alloc_retries(at::Device device) {
   return allocator == nullptr ? 0 : allocator->getDeviceStats(device.index()).num_alloc_retries;
 }
 
-void release_unused_memory(at::Device device) {
+void empty_cache(at::Device device) {
   auto* const allocator = get_device_allocator(device);
   if (allocator == nullptr) {
     release_large_block_cache();
@@ -185,7 +185,7 @@ Function* load_symbol(void* library, const char* name) {
   return function;
 }
 
-int get_cuda_attribute(int attribute, int device) {
+int get_cuda_device_attribute(int attribute, int device) {
   static auto* const cuda_device_get_attribute =
       load_symbol<int(int*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetAttribute");
   int value = 0;
@@ -208,20 +208,20 @@ int get_device_index(at::Device device) {
   return static_cast<unsigned char>(device.index());
 }
 
-struct MemoryInfo {
+struct CudaMemoryInfo {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
 };
 
-MemoryInfo query_memory_info(int device) {
-  static auto* const set_device = load_symbol<int(int)>(RTLD_DEFAULT, "cudaSetDevice");
-  static auto* const get_memory = load_symbol<int(size_t*, size_t*)>(RTLD_DEFAULT, "cudaMemGetInfo");
-  MemoryInfo memory;
-  const int device_error = set_device(device);
-  const int error = get_memory(&memory.free_bytes, &memory.total_bytes);
-  if (device_error != 0 || error != 0) {
+CudaMemoryInfo query_cuda_memory(int device) {
+  static auto* const cuda_set_device = load_symbol<int(int)>(RTLD_DEFAULT, "cudaSetDevice");
+  static auto* const cuda_mem_get_info = load_symbol<int(size_t*, size_t*)>(RTLD_DEFAULT, "cudaMemGetInfo");
+  CudaMemoryInfo memory;
+  const int set_device_error = cuda_set_device(device);
+  const int error = cuda_mem_get_info(&memory.free_bytes, &memory.total_bytes);
+  if (set_device_error != 0 || error != 0) {
     throw run_error("device cuda:{}: its memory cannot be queried (CUDA error {})", device,
-                    device_error != 0 ? device_error : error);
+                    set_device_error != 0 ? set_device_error : error);
   }
   return memory;
 }
@@ -229,7 +229,7 @@ MemoryInfo query_memory_info(int device) {
 }  // namespace
 
 int64_t get_free_device_bytes(at::Device device) {
-  return static_cast<int64_t>(query_memory_info(device.index()).free_bytes);
+  return static_cast<int64_t>(query_cuda_memory(device.index()).free_bytes);
 }
 
 std::string get_pci_bus_id(at::Device device) {
@@ -245,18 +245,19 @@ std::string get_pci_bus_id(at::Device device) {
 
 int get_architecture(at::Device device) {
   // cudaDevAttrComputeCapabilityMajor and …Minor.
-  constexpr int kMajorAttribute = 75;
-  constexpr int kMinorAttribute = 76;
-  return 10 * get_cuda_attribute(kMajorAttribute, device.index()) + get_cuda_attribute(kMinorAttribute, device.index());
+  constexpr int kCapabilityMajorAttribute = 75;
+  constexpr int kCapabilityMinorAttribute = 76;
+  return 10 * get_cuda_device_attribute(kCapabilityMajorAttribute, device.index()) +
+         get_cuda_device_attribute(kCapabilityMinorAttribute, device.index());
 }
 
-DeviceDescription describe_device(at::Device device) {
-  constexpr int kMultiprocessorsAttribute = 16;  // cudaDevAttrMultiProcessorCount
+DeviceProperties get_device_properties(at::Device device) {
+  constexpr int kMultiprocessorCountAttribute = 16;  // cudaDevAttrMultiProcessorCount
   const int index = get_device_index(device);
-  const MemoryInfo memory = query_memory_info(index);
+  const CudaMemoryInfo memory = query_cuda_memory(index);
   return {.name = get_device_name(index),
           .architecture = get_architecture(device),
-          .multiprocessors = get_cuda_attribute(kMultiprocessorsAttribute, index),
+          .num_multiprocessors = get_cuda_device_attribute(kMultiprocessorCountAttribute, index),
           .total_bytes = static_cast<int64_t>(memory.total_bytes),
           .free_bytes = static_cast<int64_t>(memory.free_bytes)};
 }
@@ -285,9 +286,10 @@ double get_total_global_mem(int device) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (const auto it = total_bytes_by_device.find(device); it != total_bytes_by_device.end()) return it->second;
   using GetPropertiesFunction = cudaError_t (*)(cudaDeviceProp*, int);
-  const auto get_properties = reinterpret_cast<GetPropertiesFunction>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
+  const auto cuda_get_device_properties =
+      reinterpret_cast<GetPropertiesFunction>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
   cudaDeviceProp properties{};
-  if (get_properties == nullptr || get_properties(&properties, device) != cudaSuccess) {
+  if (cuda_get_device_properties == nullptr || cuda_get_device_properties(&properties, device) != cudaSuccess) {
     throw run_error("device cuda:{}: the CUDA runtime does not report its properties", device);
   }
   return total_bytes_by_device[device] = static_cast<double>(properties.totalGlobalMem);

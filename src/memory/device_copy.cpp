@@ -69,10 +69,10 @@ AsyncHostToDeviceCopier::~AsyncHostToDeviceCopier() {
 at::Tensor AsyncHostToDeviceCopier::copy_async(const at::Tensor& host) {
   at::Tensor device_tensor = at::empty(host.sizes(), host.options().device(device_));
   if (host.is_meta()) return device_tensor;
-  const at::Tensor pinned = try_pin_memory(host);
+  const at::Tensor pinned_tensor = try_pin_memory(host);
   is_synchronized_ = false;
-  const c10::StreamGuard guard(get_copy_stream(device_));
-  device_tensor.copy_(pinned, /*non_blocking=*/true);
+  const c10::StreamGuard stream_guard(get_copy_stream(device_));
+  device_tensor.copy_(pinned_tensor, /*non_blocking=*/true);
   return device_tensor;
 }
 
@@ -116,10 +116,10 @@ at::Tensor try_pin_memory(const at::Tensor& tensor) {
   return make_pinned_or_pageable([&] { return tensor.pin_memory(); }, [&] { return tensor; });
 }
 
-at::Tensor empty_pinned(at::IntArrayRef sizes) {
-  const at::TensorOptions fp32(at::kFloat);
-  return make_pinned_or_pageable([&] { return at::empty(sizes, fp32.pinned_memory(true)); },
-                                 [&] { return at::empty(sizes, fp32); });
+at::Tensor make_pinned_tensor(at::IntArrayRef sizes) {
+  const at::TensorOptions fp32_options(at::kFloat);
+  return make_pinned_or_pageable([&] { return at::empty(sizes, fp32_options.pinned_memory(true)); },
+                                 [&] { return at::empty(sizes, fp32_options); });
 }
 
 }  // namespace vlmtrain::memory

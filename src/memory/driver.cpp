@@ -24,12 +24,12 @@ class DriverLibrary {
  public:
   explicit DriverLibrary(void* library) : library_(library) {}
 
-  /// Result of call() if the library lacks the function.
+  /// Result of call_function() if the library lacks the function.
   static constexpr int kMissingFunction = -1;
 
   /// Calls a function and returns its CUresult. The arguments' types must be as in cuda.h.
   template <class... Arguments>
-  int call(const char* name, Arguments... arguments) const {
+  int call_function(const char* name, Arguments... arguments) const {
     auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
     return function == nullptr ? kMissingFunction : function(arguments...);
   }
@@ -38,13 +38,13 @@ class DriverLibrary {
   void* library_;
 };
 
-constexpr int kRequiredVersion = 13000;  // CUDA 13.0 in the encoding of cuDriverGetVersion
+constexpr int kMinCudaVersion = 13000;  // CUDA 13.0 in the encoding of cuDriverGetVersion
 
 // CUDA_ERROR_NO_DEVICE and CUDA_ERROR_INVALID_DEVICE (cuda.h).
 constexpr int kCudaErrorNoDevice = 100;
 constexpr int kCudaErrorInvalidDevice = 101;
 
-/// An error of cuInit: its CUresult, the reason for messages, and DriverProbe::name.
+/// An error of cuInit: its CUresult, the reason for messages, and DriverProbeResult::name.
 struct InitFailure {
   int code;
   const char* reason;
@@ -75,7 +75,7 @@ bool is_gpu_file(const std::string& name) {
          std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder) {
+std::vector<std::filesystem::path> list_folder_entries(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> paths;
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error);
@@ -85,8 +85,8 @@ std::vector<std::filesystem::path> list_folder(const std::filesystem::path& fold
 }
 
 bool machine_has_gpus(const DriverPaths& paths) {
-  const auto files = list_folder(paths.devices);
-  return !list_folder(paths.proc / "gpus").empty() ||
+  const auto files = list_folder_entries(paths.device_folder);
+  return !list_folder_entries(paths.proc_folder / "gpus").empty() ||
          std::ranges::any_of(files, [](const auto& path) { return is_gpu_file(path.filename().string()); });
 }
 
@@ -96,9 +96,9 @@ struct GpuProblem {
 };
 
 /// Returns why a GPU of this machine is not visible.
-GpuProblem diagnose_hidden_gpu(const DriverPaths& paths) {
+GpuProblem diagnose_invisible_gpu(const DriverPaths& paths) {
   bool has_gpu_file = false;
-  for (const auto& path : list_folder(paths.devices)) {
+  for (const auto& path : list_folder_entries(paths.device_folder)) {
     const std::string name = path.filename().string();
     if (!is_gpu_file(name) && name != "nvidiactl" && name != "nvidia-uvm") continue;
     has_gpu_file |= is_gpu_file(name);
@@ -113,24 +113,24 @@ GpuProblem diagnose_hidden_gpu(const DriverPaths& paths) {
     return {"no device files",
             fmt::format("this machine has a GPU, but {} has no device file for it; start the container with --nv "
                         "(Apptainer) or --gpus all (Docker), or in SLURM request a GPU with --gres=gpu:1",
-                        paths.devices.string())};
+                        paths.device_folder.string())};
   }
   return {"not granted",
           "this machine has a GPU, but this process may not use it; in SLURM or Kubernetes request one (--gres=gpu:1, "
           "nvidia.com/gpu: 1)"};
 }
 
-DriverProbe make_absent_probe(std::string name, std::string reason) {
+DriverProbeResult make_absent_driver_result(std::string name, std::string reason) {
   return {.state = DriverState::kAbsent, .name = std::move(name), .reason = std::move(reason), .gpus = {}};
 }
 
-DriverProbe make_unusable_probe(std::string name, std::string reason) {
+DriverProbeResult make_unusable_driver_result(std::string name, std::string reason) {
   return {.state = DriverState::kUnusable, .name = std::move(name), .reason = std::move(reason), .gpus = {}};
 }
 
-DriverProbe explain_no_device(const DriverPaths& paths, int code) {
+DriverProbeResult make_no_device_result(const DriverPaths& paths, int code) {
   if (!machine_has_gpus(paths)) {
-    return make_absent_probe("no card", "the driver's library is installed, but the machine has no GPU");
+    return make_absent_driver_result("no card", "the driver's library is installed, but the machine has no GPU");
   }
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
     const std::string_view text = visible;
@@ -140,22 +140,23 @@ DriverProbe explain_no_device(const DriverPaths& paths, int code) {
               .reason = fmt::format("CUDA_VISIBLE_DEVICES={} hides every GPU", text),
               .gpus = {}};
     }
-    return make_unusable_probe(
+    return make_unusable_driver_result(
         "names no card",
         fmt::format("CUDA_VISIBLE_DEVICES={} lists no GPU that this process may use; nvidia-smi -L lists the "
                     "machine's GPUs",
                     text));
   }
-  auto [name, reason] = diagnose_hidden_gpu(paths);
-  return make_unusable_probe(std::move(name), fmt::format("no GPU is visible (cuInit: error {}): {}", code, reason));
+  auto [name, reason] = diagnose_invisible_gpu(paths);
+  return make_unusable_driver_result(std::move(name),
+                                     fmt::format("no GPU is visible (cuInit: error {}): {}", code, reason));
 }
 
-DriverProbe explain_init_failure(int code) {
+DriverProbeResult make_init_failure_result(int code) {
   const auto* const init_failure = std::ranges::find(kInitFailures, code, &InitFailure::code);
   const bool is_known = init_failure != kInitFailures.end();
-  return make_unusable_probe(is_known ? init_failure->name : "fails",
-                             fmt::format("the driver cannot be used (cuInit: error {}): {}", code,
-                                         is_known ? init_failure->reason : "check nvidia-smi"));
+  return make_unusable_driver_result(is_known ? init_failure->name : "fails",
+                                     fmt::format("the driver cannot be used (cuInit: error {}): {}", code,
+                                                 is_known ? init_failure->reason : "check nvidia-smi"));
 }
 
 std::string describe_old_driver(int version, const DriverPaths& paths) {
@@ -167,30 +168,31 @@ std::string describe_old_driver(int version, const DriverPaths& paths) {
 }
 
 std::optional<VisibleGpu> describe_gpu(const DriverLibrary& driver, int index) {
-  constexpr int kMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and …MINOR
-  constexpr int kMinor = 76;
+  constexpr int kCapabilityMajorAttribute = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and …MINOR
+  constexpr int kCapabilityMinorAttribute = 76;
   int device = 0;
   int major = 0;
   int minor = 0;
   std::array<char, 256> name{};
-  if (driver.call("cuDeviceGet", &device, index) != 0 ||
-      driver.call("cuDeviceGetName", name.data(), static_cast<int>(name.size() - 1), device) != 0 ||
-      driver.call("cuDeviceGetAttribute", &major, kMajor, device) != 0 ||
-      driver.call("cuDeviceGetAttribute", &minor, kMinor, device) != 0) {
+  if (driver.call_function("cuDeviceGet", &device, index) != 0 ||
+      driver.call_function("cuDeviceGetName", name.data(), static_cast<int>(name.size() - 1), device) != 0 ||
+      driver.call_function("cuDeviceGetAttribute", &major, kCapabilityMajorAttribute, device) != 0 ||
+      driver.call_function("cuDeviceGetAttribute", &minor, kCapabilityMinorAttribute, device) != 0) {
     return std::nullopt;
   }
   return VisibleGpu{.name = name.data(), .architecture = 10 * major + minor};
 }
 
-DriverProbe explain_missing_library(const DriverPaths& paths, const std::string& reason) {
+DriverProbeResult make_missing_library_result(const DriverPaths& paths, const std::string& reason) {
   // A missing library means no driver. Any other failure, such as a library for another
   // architecture, is an error to report.
-  const bool is_missing = reason.starts_with(paths.library.string() + ": cannot open shared object file");
-  if (!is_missing)
-    return make_unusable_probe("broken library", fmt::format("the driver's library cannot be loaded: {}", reason));
+  const bool is_library_missing = reason.starts_with(paths.library.string() + ": cannot open shared object file");
+  if (!is_library_missing)
+    return make_unusable_driver_result("broken library",
+                                       fmt::format("the driver's library cannot be loaded: {}", reason));
   const std::string module = read_kernel_module_version(paths);
   if (module.empty()) return {};
-  return make_absent_probe(
+  return make_absent_driver_result(
       "no library",
       fmt::format("the machine has an NVIDIA driver ({}), but its library libcuda.so.1 was not found; start a "
                   "container with --nv (Apptainer) or --gpus all (Docker)",
@@ -200,7 +202,7 @@ DriverProbe explain_missing_library(const DriverPaths& paths, const std::string&
 }  // namespace
 
 std::string read_kernel_module_version(const DriverPaths& paths) {
-  std::ifstream file(paths.proc / "version");
+  std::ifstream file(paths.proc_folder / "version");
   // Example: NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …
   for (std::string word; file >> word;) {
     const bool is_number = std::ranges::all_of(word, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
@@ -225,32 +227,36 @@ std::string explain_missing_kernel_code(const VisibleGpu& gpu) {
       gpu.name, gpu.architecture / 10, gpu.architecture % 10);
 }
 
-DriverProbe probe_driver(const DriverPaths& paths) {
+DriverProbeResult probe_driver(const DriverPaths& paths) {
   void* const library = dlopen(paths.library.c_str(), RTLD_NOW);
   if (library == nullptr) {
     const char* const reason = dlerror();
-    return explain_missing_library(paths, reason != nullptr ? reason : "unknown reason");
+    return make_missing_library_result(paths, reason != nullptr ? reason : "unknown reason");
   }
   const DriverLibrary driver(library);
   // Check the version first, so that an old driver is reported as too old even if cuInit fails.
-  int version = 0;
-  if (driver.call("cuDriverGetVersion", &version) == 0 && version > 0 && version < kRequiredVersion &&
-      machine_has_gpus(paths)) {
-    return make_unusable_probe("too old", describe_old_driver(version, paths));
+  int driver_version = 0;
+  if (driver.call_function("cuDriverGetVersion", &driver_version) == 0 && driver_version > 0 &&
+      driver_version < kMinCudaVersion && machine_has_gpus(paths)) {
+    return make_unusable_driver_result("too old", describe_old_driver(driver_version, paths));
   }
-  const int error = driver.call("cuInit", 0U);
+  const int error = driver.call_function("cuInit", 0U);
   if (error == DriverLibrary::kMissingFunction)
-    return make_unusable_probe("broken library", "libcuda.so.1 has no function cuInit, so it is not the driver's");
-  if (error == kCudaErrorNoDevice || error == kCudaErrorInvalidDevice) return explain_no_device(paths, error);
-  if (error != 0) return explain_init_failure(error);
-  if (version < kRequiredVersion) return make_unusable_probe("too old", describe_old_driver(version, paths));
+    return make_unusable_driver_result("broken library",
+                                       "libcuda.so.1 has no function cuInit, so it is not the driver's");
+  if (error == kCudaErrorNoDevice || error == kCudaErrorInvalidDevice) return make_no_device_result(paths, error);
+  if (error != 0) return make_init_failure_result(error);
+  if (driver_version < kMinCudaVersion)
+    return make_unusable_driver_result("too old", describe_old_driver(driver_version, paths));
   int count = 0;
-  if (driver.call("cuDeviceGetCount", &count) != 0 || count == 0) return explain_no_device(paths, kCudaErrorNoDevice);
-  DriverProbe probe{.state = DriverState::kUsable, .name = "usable", .reason = {}, .gpus = {}};
+  if (driver.call_function("cuDeviceGetCount", &count) != 0 || count == 0)
+    return make_no_device_result(paths, kCudaErrorNoDevice);
+  DriverProbeResult probe{.state = DriverState::kUsable, .name = "usable", .reason = {}, .gpus = {}};
   for (int index = 0; index < count; ++index) {
     const auto gpu = describe_gpu(driver, index);
     if (!gpu)
-      return make_unusable_probe("fails", fmt::format("the driver cannot describe GPU {}; check nvidia-smi", index));
+      return make_unusable_driver_result("fails",
+                                         fmt::format("the driver cannot describe GPU {}; check nvidia-smi", index));
     probe.gpus.push_back(*gpu);
   }
   return probe;
@@ -263,15 +269,15 @@ class PrimaryContext {
  public:
   PrimaryContext(const DriverLibrary& driver, int device) : driver_(driver), device_(device) {
     void* context = nullptr;
-    error_ = driver_.call("cuDevicePrimaryCtxRetain", &context, device_);
+    error_ = driver_.call_function("cuDevicePrimaryCtxRetain", &context, device_);
     if (error_ != 0) return;
-    is_retained_ = true;
-    error_ = driver_.call("cuCtxPushCurrent_v2", context);
+    is_context_retained_ = true;
+    error_ = driver_.call_function("cuCtxPushCurrent_v2", context);
   }
   ~PrimaryContext() {
     void* context = nullptr;
-    if (error_ == 0) driver_.call("cuCtxPopCurrent_v2", &context);
-    if (is_retained_) driver_.call("cuDevicePrimaryCtxRelease_v2", device_);
+    if (error_ == 0) driver_.call_function("cuCtxPopCurrent_v2", &context);
+    if (is_context_retained_) driver_.call_function("cuDevicePrimaryCtxRelease_v2", device_);
   }
   PrimaryContext(const PrimaryContext&) = delete;
   PrimaryContext& operator=(const PrimaryContext&) = delete;
@@ -282,7 +288,7 @@ class PrimaryContext {
   const DriverLibrary& driver_;
   int device_;
   int error_ = 0;
-  bool is_retained_ = false;
+  bool is_context_retained_ = false;
 };
 
 }  // namespace
@@ -294,15 +300,15 @@ GpuMemoryInfo query_gpu_memory(int index, const DriverPaths& paths) {
   const DriverLibrary driver(library);
   int device = 0;
   size_t total = 0;
-  info.error = driver.call("cuInit", 0U);
-  if (info.error == 0) info.error = driver.call("cuDeviceGet", &device, index);
-  if (info.error == 0) info.error = driver.call("cuDeviceTotalMem_v2", &total, device);
+  info.error = driver.call_function("cuInit", 0U);
+  if (info.error == 0) info.error = driver.call_function("cuDeviceGet", &device, index);
+  if (info.error == 0) info.error = driver.call_function("cuDeviceTotalMem_v2", &total, device);
   if (info.error != 0) return info;
   info.total_bytes = static_cast<int64_t>(total);
   const PrimaryContext context(driver, device);
   size_t free = 0;
   info.error = context.error();
-  if (info.error == 0) info.error = driver.call("cuMemGetInfo_v2", &free, &total);
+  if (info.error == 0) info.error = driver.call_function("cuMemGetInfo_v2", &free, &total);
   if (info.error == 0) info.free_bytes = static_cast<int64_t>(free);
   return info;
 }

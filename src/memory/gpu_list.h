@@ -27,14 +27,14 @@ inline constexpr int64_t kHopperContextBytes = 832 * kMiB;
 /// of GA102, AD102 and GB202, "Comparison of …"). Turing has neither bf16 nor TF32; its fp16 rate
 /// is four times the fp32 rate.
 constexpr GpuSpec make_geforce_gpu(std::string_view name, std::string_view device_name, int architecture,
-                                   int multiprocessors, int l2_cache_mib, int memory_mib, double fp32_tflops,
+                                   int num_multiprocessors, int l2_cache_mib, int memory_mib, double fp32_tflops,
                                    double bandwidth_gb_per_second) {
   const bool has_bf16 = architecture >= 80;
   const double fp32 = fp32_tflops * kTera;
   return {.name = name,
           .device_name = device_name,
           .architecture = architecture,
-          .multiprocessors = multiprocessors,
+          .num_multiprocessors = num_multiprocessors,
           .l2_cache_bytes = l2_cache_mib * kMiB,
           .memory_bytes = memory_mib * kMiB,
           .context_bytes = kDefaultContextBytes,
@@ -95,14 +95,14 @@ inline constexpr std::array kGeforceGpus{
 };
 
 /// Returns the entries of both lists, sorted by architecture, then by memory.
-template <size_t kLeft, size_t kRight>
-constexpr std::array<GpuSpec, kLeft + kRight> merge_sorted(const std::array<GpuSpec, kLeft>& left,
-                                                           const std::array<GpuSpec, kRight>& right) {
-  std::array<GpuSpec, kLeft + kRight> merged;
-  std::ranges::copy(right, std::ranges::copy(left, merged.begin()).out);
-  std::ranges::sort(merged, {},
+template <size_t kLeftSize, size_t kRightSize>
+constexpr std::array<GpuSpec, kLeftSize + kRightSize> merge_sorted(const std::array<GpuSpec, kLeftSize>& left,
+                                                                   const std::array<GpuSpec, kRightSize>& right) {
+  std::array<GpuSpec, kLeftSize + kRightSize> merged_gpus;
+  std::ranges::copy(right, std::ranges::copy(left, merged_gpus.begin()).out);
+  std::ranges::sort(merged_gpus, {},
                     [](const GpuSpec& gpu) { return std::tuple(gpu.architecture, gpu.memory_bytes, gpu.name); });
-  return merged;
+  return merged_gpus;
 }
 
 }  // namespace vlmtrain::memory::gpu_list

@@ -20,9 +20,9 @@ using gpu_list::make_geforce_gpu;
 
 constexpr int64_t kKiB = 1024;
 
-// In the order of the fields: number, threads and blocks per multiprocessor, shared memory per
-// multiprocessor and per block.
-constexpr std::array kArchitectures{
+// In the order of the fields: compute capability, threads and blocks per multiprocessor, shared
+// memory per multiprocessor and per block.
+constexpr std::array kArchitectureLimits{
     ArchitectureLimits{75, 1024, 16, 64 * kKiB, 64 * kKiB},   ArchitectureLimits{80, 2048, 32, 164 * kKiB, 163 * kKiB},
     ArchitectureLimits{86, 1536, 16, 100 * kKiB, 99 * kKiB},  ArchitectureLimits{89, 1536, 24, 100 * kKiB, 99 * kKiB},
     ArchitectureLimits{90, 2048, 32, 228 * kKiB, 227 * kKiB}, ArchitectureLimits{100, 2048, 32, 228 * kKiB, 227 * kKiB},
@@ -35,7 +35,7 @@ constexpr std::array kArchitectures{
 constexpr GpuSpec kT4{.name = "t4",
                       .device_name = "Tesla T4",
                       .architecture = 75,
-                      .multiprocessors = 40,
+                      .num_multiprocessors = 40,
                       .l2_cache_bytes = 4 * kMiB,
                       .memory_bytes = 15'828'320'256,
                       .is_memory_measured = true,
@@ -47,7 +47,7 @@ constexpr GpuSpec kT4{.name = "t4",
 constexpr GpuSpec kA100Sxm40{.name = "a100-40",
                              .device_name = "NVIDIA A100-SXM4-40GB",
                              .architecture = 80,
-                             .multiprocessors = 108,
+                             .num_multiprocessors = 108,
                              .l2_cache_bytes = 40 * kMiB,
                              .memory_bytes = 40'335 * kMiB,
                              .context_bytes = kDefaultContextBytes,
@@ -61,7 +61,7 @@ constexpr GpuSpec kA100Sxm40{.name = "a100-40",
 constexpr GpuSpec kA100Sxm80{.name = "a100-80",
                              .device_name = "NVIDIA A100-SXM4-80GB",
                              .architecture = 80,
-                             .multiprocessors = 108,
+                             .num_multiprocessors = 108,
                              .l2_cache_bytes = 40 * kMiB,
                              .memory_bytes = 85'097'971'712,
                              .is_memory_measured = true,
@@ -76,7 +76,7 @@ constexpr GpuSpec kA100Sxm80{.name = "a100-80",
 constexpr GpuSpec kA6000{.name = "a6000",
                          .device_name = "NVIDIA RTX A6000",
                          .architecture = 86,
-                         .multiprocessors = 84,
+                         .num_multiprocessors = 84,
                          .l2_cache_bytes = 6 * kMiB,
                          .memory_bytes = 51'033'931'776,
                          .is_memory_measured = true,
@@ -90,7 +90,7 @@ constexpr GpuSpec kA6000{.name = "a6000",
 constexpr GpuSpec kL4{.name = "l4",
                       .device_name = "NVIDIA L4",
                       .architecture = 89,
-                      .multiprocessors = 58,
+                      .num_multiprocessors = 58,
                       .l2_cache_bytes = 48 * kMiB,
                       .memory_bytes = 22'558 * kMiB,
                       .context_bytes = kDefaultContextBytes,
@@ -103,7 +103,7 @@ constexpr GpuSpec kL4{.name = "l4",
 constexpr GpuSpec kRtx4090{.name = "rtx4090",
                            .device_name = "NVIDIA GeForce RTX 4090",
                            .architecture = 89,
-                           .multiprocessors = 128,
+                           .num_multiprocessors = 128,
                            .l2_cache_bytes = 72 * kMiB,
                            .memory_bytes = 25'386'352'640,
                            .is_memory_measured = true,
@@ -117,7 +117,7 @@ constexpr GpuSpec kRtx4090{.name = "rtx4090",
 constexpr GpuSpec kL40s{.name = "l40s",
                         .device_name = "NVIDIA L40S",
                         .architecture = 89,
-                        .multiprocessors = 142,
+                        .num_multiprocessors = 142,
                         .l2_cache_bytes = 96 * kMiB,
                         .memory_bytes = 45'455 * kMiB,
                         .context_bytes = kDefaultContextBytes,
@@ -130,7 +130,7 @@ constexpr GpuSpec kL40s{.name = "l40s",
 constexpr GpuSpec kH100{.name = "h100",
                         .device_name = "NVIDIA H100 80GB HBM3",
                         .architecture = 90,
-                        .multiprocessors = 132,
+                        .num_multiprocessors = 132,
                         .l2_cache_bytes = 50 * kMiB,
                         .memory_bytes = 85'029'158'912,
                         .is_memory_measured = true,
@@ -145,7 +145,7 @@ constexpr GpuSpec kH100{.name = "h100",
 constexpr GpuSpec kH200{.name = "h200",
                         .device_name = "NVIDIA H200",
                         .architecture = 90,
-                        .multiprocessors = 132,
+                        .num_multiprocessors = 132,
                         .l2_cache_bytes = 60 * kMiB,
                         .memory_bytes = 150'109'880'320,
                         .is_memory_measured = true,
@@ -160,7 +160,7 @@ constexpr GpuSpec kH200{.name = "h200",
 constexpr GpuSpec kB200{.name = "b200",
                         .device_name = "NVIDIA B200",
                         .architecture = 100,
-                        .multiprocessors = 148,
+                        .num_multiprocessors = 148,
                         .l2_cache_bytes = 132'644'864,
                         .memory_bytes = 191'512'215'552,
                         .is_memory_measured = true,
@@ -175,7 +175,7 @@ constexpr GpuSpec kB200{.name = "b200",
 constexpr GpuSpec kRtx5090{.name = "rtx5090",
                            .device_name = "NVIDIA GeForce RTX 5090",
                            .architecture = 120,
-                           .multiprocessors = 170,
+                           .num_multiprocessors = 170,
                            .l2_cache_bytes = 96 * kMiB,
                            .memory_bytes = 33'661'911'040,
                            .is_memory_measured = true,
@@ -186,21 +186,21 @@ constexpr GpuSpec kRtx5090{.name = "rtx5090",
                            .fp16_flops = 209.5 * kTera,
                            .memory_bandwidth = 1792 * kGiga};
 
-/// Returns a MIG instance with `eighths` / 8 of its GPU's cache and bandwidth.
-constexpr GpuSpec make_mig_slice(GpuSpec gpu, std::string_view name, std::string_view device_name, int multiprocessors,
-                                 int eighths, int64_t memory_mib) {
-  const double multiprocessor_share = static_cast<double>(multiprocessors) / gpu.multiprocessors;
+/// Returns a MIG instance with `num_eighths` / 8 of its GPU's cache and bandwidth.
+constexpr GpuSpec make_mig_slice(GpuSpec gpu, std::string_view name, std::string_view device_name,
+                                 int num_multiprocessors, int num_eighths, int64_t memory_mib) {
+  const double multiprocessor_ratio = static_cast<double>(num_multiprocessors) / gpu.num_multiprocessors;
   gpu.name = name;
   gpu.device_name = device_name;
-  gpu.multiprocessors = multiprocessors;
-  gpu.l2_cache_bytes = gpu.l2_cache_bytes * eighths / 8;
+  gpu.num_multiprocessors = num_multiprocessors;
+  gpu.l2_cache_bytes = gpu.l2_cache_bytes * num_eighths / 8;
   gpu.memory_bytes = memory_mib * kMiB;
   gpu.is_memory_measured = false;
-  gpu.fp32_flops *= multiprocessor_share;
-  gpu.tf32_flops *= multiprocessor_share;
-  gpu.bf16_flops *= multiprocessor_share;
-  gpu.fp16_flops *= multiprocessor_share;
-  gpu.memory_bandwidth *= eighths / 8.0;
+  gpu.fp32_flops *= multiprocessor_ratio;
+  gpu.tf32_flops *= multiprocessor_ratio;
+  gpu.bf16_flops *= multiprocessor_ratio;
+  gpu.fp16_flops *= multiprocessor_ratio;
+  gpu.memory_bandwidth *= num_eighths / 8.0;
   gpu.nvlink_bandwidth = 0;  // instances cannot access each other's memory
   return gpu;
 }
@@ -286,7 +286,7 @@ constexpr auto kGpus = gpu_list::merge_sorted(kOtherGpus, gpu_list::kGeforceGpus
 
 }  // namespace
 
-std::span<const GpuSpec> list_gpus() {
+std::span<const GpuSpec> list_gpu_specs() {
   return kGpus;
 }
 
@@ -294,24 +294,25 @@ std::span<const GpuSpec> list_mig_slices() {
   return kMigSlices;
 }
 
-const GpuSpec* find_gpu(std::string_view name) {
+const GpuSpec* find_gpu_spec(std::string_view name) {
   const auto* const gpu = std::ranges::find(kGpus, name, &GpuSpec::name);
   if (gpu != kGpus.end()) return gpu;
   const auto* const slice = std::ranges::find(kMigSlices, name, &GpuSpec::name);
   return slice == kMigSlices.end() ? nullptr : slice;
 }
 
-GpuSpec scale_multiprocessors(GpuSpec gpu, int multiprocessors) {
-  const double ratio = static_cast<double>(multiprocessors) / gpu.multiprocessors;
-  gpu.multiprocessors = multiprocessors;
-  gpu.fp32_flops *= ratio;
-  gpu.tf32_flops *= ratio;
-  gpu.bf16_flops *= ratio;
-  gpu.fp16_flops *= ratio;
+GpuSpec scale_multiprocessors(GpuSpec gpu, int num_multiprocessors) {
+  const double multiprocessor_ratio = static_cast<double>(num_multiprocessors) / gpu.num_multiprocessors;
+  gpu.num_multiprocessors = num_multiprocessors;
+  gpu.fp32_flops *= multiprocessor_ratio;
+  gpu.tf32_flops *= multiprocessor_ratio;
+  gpu.bf16_flops *= multiprocessor_ratio;
+  gpu.fp16_flops *= multiprocessor_ratio;
   // A fraction of a GPU has a fraction of its bandwidth and cache; a GPU with more multiprocessors
   // need not have more of either.
-  gpu.memory_bandwidth *= std::min(1.0, ratio);
-  gpu.l2_cache_bytes = static_cast<int64_t>(static_cast<double>(gpu.l2_cache_bytes) * std::min(1.0, ratio));
+  gpu.memory_bandwidth *= std::min(1.0, multiprocessor_ratio);
+  gpu.l2_cache_bytes =
+      static_cast<int64_t>(static_cast<double>(gpu.l2_cache_bytes) * std::min(1.0, multiprocessor_ratio));
   return gpu;
 }
 
@@ -320,9 +321,10 @@ const UnsupportedGpu* find_unsupported_gpu(std::string_view name) {
   return it == kUnsupportedGpus.end() ? nullptr : it;
 }
 
-const ArchitectureLimits& get_architecture_limits(int number) {
-  const auto* const newer = std::ranges::upper_bound(kArchitectures, number, {}, &ArchitectureLimits::number);
-  return newer == kArchitectures.begin() ? kArchitectures.front() : *(newer - 1);
+const ArchitectureLimits& get_architecture_limits(int compute_capability) {
+  const auto* const newer_limits =
+      std::ranges::upper_bound(kArchitectureLimits, compute_capability, {}, &ArchitectureLimits::compute_capability);
+  return newer_limits == kArchitectureLimits.begin() ? kArchitectureLimits.front() : *(newer_limits - 1);
 }
 
 }  // namespace vlmtrain::memory

@@ -38,7 +38,7 @@ std::optional<int64_t> read_meminfo_bytes(const std::filesystem::path& root, std
 int64_t read_limit_bytes(const std::filesystem::path& file) {
   int64_t bytes = 0;
   std::ifstream stream(file);
-  return stream >> bytes ? bytes : kNoHostLimit;
+  return stream >> bytes ? bytes : kNoHostLimitBytes;
 }
 
 int64_t read_number(const std::filesystem::path& file) {
@@ -49,16 +49,16 @@ int64_t read_number(const std::filesystem::path& file) {
 }
 
 /// File names and memory.stat keys of a cgroup version.
-struct ControlGroupFiles {
-  const char* limit;
-  const char* usage;
-  const char* inactive_cache;  ///< file cache in memory.stat, descendants included
-  const char* active_cache;    ///< the same for recently used pages
+struct ControlGroupFileNames {
+  const char* limit_file;
+  const char* usage_file;
+  const char* inactive_cache_key;  ///< file cache in memory.stat, descendants included
+  const char* active_cache_key;    ///< the same for recently used pages
 };
 
-constexpr ControlGroupFiles kCgroupV1Files{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
-                                           "total_active_file"};
-constexpr ControlGroupFiles kCgroupV2Files{"memory.max", "memory.current", "inactive_file", "active_file"};
+constexpr ControlGroupFileNames kCgroupV1FileNames{"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                                   "total_inactive_file", "total_active_file"};
+constexpr ControlGroupFileNames kCgroupV2FileNames{"memory.max", "memory.current", "inactive_file", "active_file"};
 
 /// The memory limit of a control group and the part of it that is not used.
 struct ControlGroupLimit {
@@ -70,14 +70,15 @@ struct ControlGroupLimit {
 std::vector<ControlGroupLimit> read_control_group_limits(const std::filesystem::path& root) {
   std::vector<ControlGroupLimit> limits;
   for (const ControlGroupFolder& group : find_control_groups(root, "memory")) {
-    const ControlGroupFiles& files = group.is_v2 ? kCgroupV2Files : kCgroupV1Files;
-    const int64_t limit = read_limit_bytes(group.path / files.limit);
-    if (limit == kNoHostLimit) continue;
-    const int64_t file_cache_bytes = read_keyed_number(group.path / "memory.stat", files.inactive_cache).value_or(0) +
-                                     read_keyed_number(group.path / "memory.stat", files.active_cache).value_or(0);
+    const ControlGroupFileNames& files = group.is_cgroup_v2 ? kCgroupV2FileNames : kCgroupV1FileNames;
+    const int64_t limit = read_limit_bytes(group.path / files.limit_file);
+    if (limit == kNoHostLimitBytes) continue;
+    const int64_t file_cache_bytes =
+        read_keyed_number(group.path / "memory.stat", files.inactive_cache_key).value_or(0) +
+        read_keyed_number(group.path / "memory.stat", files.active_cache_key).value_or(0);
     const int64_t used_bytes =
-        read_number(group.path / files.usage) - file_cache_bytes;  // the kernel drops file caches
-    limits.push_back({limit, limit - std::clamp<int64_t>(used_bytes, 0, limit), group.path / files.limit});
+        read_number(group.path / files.usage_file) - file_cache_bytes;  // the kernel drops file caches
+    limits.push_back({limit, limit - std::clamp<int64_t>(used_bytes, 0, limit), group.path / files.limit_file});
   }
   return limits;
 }
@@ -89,7 +90,7 @@ struct ProcessMemory {
   int64_t data_bytes = 0;
 };
 
-ProcessMemory read_process_memory(const std::filesystem::path& root) {
+ProcessMemory read_process_memory_usage(const std::filesystem::path& root) {
   // man proc: size resident shared text lib data dt, in pages.
   std::ifstream file(root / "proc/self/statm");
   int64_t size = 0, resident = 0, shared = 0, text = 0, library = 0, data = 0;
@@ -100,15 +101,15 @@ ProcessMemory read_process_memory(const std::filesystem::path& root) {
 
 int64_t get_soft_limit(int resource) {
   rlimit limit{};
-  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return kNoHostLimit;
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return kNoHostLimitBytes;
   const bool is_limited = limit.rlim_cur != RLIM_INFINITY && std::in_range<int64_t>(limit.rlim_cur);
-  return is_limited ? static_cast<int64_t>(limit.rlim_cur) : kNoHostLimit;
+  return is_limited ? static_cast<int64_t>(limit.rlim_cur) : kNoHostLimitBytes;
 }
 
 }  // namespace
 
 int64_t get_host_limit_bytes(const std::filesystem::path& root) {
-  int64_t limit = read_meminfo_bytes(root, "MemTotal:").value_or(kNoHostLimit);
+  int64_t limit = read_meminfo_bytes(root, "MemTotal:").value_or(kNoHostLimitBytes);
   for (const auto& group : read_control_group_limits(root)) limit = std::min(limit, group.limit_bytes);
   return limit;
 }
@@ -118,8 +119,8 @@ int64_t get_host_limit_bytes() {
 }
 
 AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const ResourceLimits& limits) {
-  const ProcessMemory process_memory = read_process_memory(root);
-  AvailableHostMemory available_memory{.bytes = kNoHostLimit, .limit_source = "nothing"};
+  const ProcessMemory process_memory = read_process_memory_usage(root);
+  AvailableHostMemory available_memory{.bytes = kNoHostLimitBytes, .limit_source = "nothing"};
   // `remaining` is memory that is not used yet; the process's own memory is added.
   const auto apply_limit = [&](int64_t remaining, const std::string& source) {
     const int64_t bytes = std::max<int64_t>(0, remaining) + process_memory.anonymous_bytes;
@@ -129,10 +130,10 @@ AvailableHostMemory get_available_host_memory(const std::filesystem::path& root,
   for (const auto& group : read_control_group_limits(root)) {
     apply_limit(group.remaining_bytes, "the control group's limit " + group.file.string());
   }
-  if (limits.address_space_bytes != kNoHostLimit) {
+  if (limits.address_space_bytes != kNoHostLimitBytes) {
     apply_limit(limits.address_space_bytes - process_memory.address_space_bytes, "the address space limit, ulimit -v");
   }
-  if (limits.data_segment_bytes != kNoHostLimit)
+  if (limits.data_segment_bytes != kNoHostLimitBytes)
     apply_limit(limits.data_segment_bytes - process_memory.data_bytes, "the data limit, ulimit -d");
   return available_memory;
 }
@@ -165,12 +166,12 @@ namespace {
 /// Appends the group at `mount` and the groups on the way down to `path`. In a container, `path`
 /// may be the host's path, which is not mounted; `mount` itself is then the container's group.
 void add_control_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::path& mount,
-                        const std::filesystem::path& path, bool is_v2) {
+                        const std::filesystem::path& path, bool is_cgroup_v2) {
   auto folder = mount;
-  groups.push_back({folder, is_v2});
+  groups.push_back({folder, is_cgroup_v2});
   for (const auto& name : path) {
     folder /= name;
-    groups.push_back({folder, is_v2});
+    groups.push_back({folder, is_cgroup_v2});
   }
 }
 
@@ -185,10 +186,10 @@ std::vector<ControlGroupFolder> find_control_groups(const std::filesystem::path&
     const auto second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
-    if (line.starts_with("0::")) add_control_groups(groups, root / "sys/fs/cgroup", path, /*is_v2=*/true);
-    std::istringstream controllers(line.substr(first + 1, second - first - 1));
-    for (std::string name; std::getline(controllers, name, ',');) {
-      if (name == controller) add_control_groups(groups, root / "sys/fs/cgroup" / name, path, /*is_v2=*/false);
+    if (line.starts_with("0::")) add_control_groups(groups, root / "sys/fs/cgroup", path, /*is_cgroup_v2=*/true);
+    std::istringstream controller_stream(line.substr(first + 1, second - first - 1));
+    for (std::string name; std::getline(controller_stream, name, ',');) {
+      if (name == controller) add_control_groups(groups, root / "sys/fs/cgroup" / name, path, /*is_cgroup_v2=*/false);
     }
   }
   return groups;

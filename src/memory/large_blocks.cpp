@@ -36,7 +36,7 @@ LargeBlockCache::~LargeBlockCache() {
 void* LargeBlockCache::allocate(size_t bytes) {
   const int64_t rounded_bytes = round_up(static_cast<int64_t>(bytes), kPageBytes);
   const std::lock_guard lock(mutex_);
-  Address address = take_cached_block(rounded_bytes);
+  Address address = allocate_from_cache(rounded_bytes);
   if (address == nullptr) {
     // Before new pages are mapped, the cache shrinks so that live and cached memory stay within the
     // peak.
@@ -85,10 +85,10 @@ int64_t LargeBlockCache::cached_bytes() const {
   return cached_bytes_;
 }
 
-LargeBlockCache::Address LargeBlockCache::take_cached_block(int64_t bytes) {
-  const auto best_fit = free_ranges_by_size_.lower_bound({bytes, nullptr});
-  if (best_fit == free_ranges_by_size_.end()) return nullptr;
-  const auto [size, address] = *best_fit;
+LargeBlockCache::Address LargeBlockCache::allocate_from_cache(int64_t bytes) {
+  const auto best_fit_range = free_ranges_by_size_.lower_bound({bytes, nullptr});
+  if (best_fit_range == free_ranges_by_size_.end()) return nullptr;
+  const auto [size, address] = *best_fit_range;
   remove_free_range(free_ranges_.find(address));
   if (size > bytes) add_free_range(address + bytes, size - bytes);
   return address;
@@ -99,12 +99,13 @@ LargeBlockCache::Address LargeBlockCache::take_cached_block(int64_t bytes) {
 LargeBlockCache::Address LargeBlockCache::map_pages(int64_t bytes) {
   const int64_t padding = bytes >= 2 * kHugePageBytes ? kHugePageBytes : 0;
   const auto length = static_cast<size_t>(bytes + padding);
-  void* const mapped = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  if (padding == 0) return static_cast<Address>(mapped);
-  const auto offset = round_up(reinterpret_cast<intptr_t>(mapped), kHugePageBytes) - reinterpret_cast<intptr_t>(mapped);
-  const Address address = static_cast<Address>(mapped) + offset;
-  if (offset > 0) munmap(mapped, static_cast<size_t>(offset));
+  void* const mapping = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  if (padding == 0) return static_cast<Address>(mapping);
+  const auto offset =
+      round_up(reinterpret_cast<intptr_t>(mapping), kHugePageBytes) - reinterpret_cast<intptr_t>(mapping);
+  const Address address = static_cast<Address>(mapping) + offset;
+  if (offset > 0) munmap(mapping, static_cast<size_t>(offset));
   if (offset < padding) munmap(address + bytes, static_cast<size_t>(padding - offset));
   madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // without support, the pages stay small
   return address;
@@ -112,19 +113,19 @@ LargeBlockCache::Address LargeBlockCache::map_pages(int64_t bytes) {
 
 void LargeBlockCache::add_free_range(Address first, int64_t bytes) {
   cached_bytes_ += bytes;
-  auto next = free_ranges_.lower_bound(first);
-  if (next != free_ranges_.end() && next->first == first + bytes) {
-    bytes += next->second;
-    free_ranges_by_size_.erase({next->second, next->first});
-    next = free_ranges_.erase(next);
+  auto next_range = free_ranges_.lower_bound(first);
+  if (next_range != free_ranges_.end() && next_range->first == first + bytes) {
+    bytes += next_range->second;
+    free_ranges_by_size_.erase({next_range->second, next_range->first});
+    next_range = free_ranges_.erase(next_range);
   }
-  if (next != free_ranges_.begin()) {
-    const auto previous = std::prev(next);
-    if (previous->first + previous->second == first) {
-      first = previous->first;
-      bytes += previous->second;
-      free_ranges_by_size_.erase({previous->second, previous->first});
-      free_ranges_.erase(previous);
+  if (next_range != free_ranges_.begin()) {
+    const auto previous_range = std::prev(next_range);
+    if (previous_range->first + previous_range->second == first) {
+      first = previous_range->first;
+      bytes += previous_range->second;
+      free_ranges_by_size_.erase({previous_range->second, previous_range->first});
+      free_ranges_.erase(previous_range);
     }
   }
   free_ranges_.emplace(first, bytes);
@@ -150,12 +151,12 @@ void LargeBlockCache::trim_cache(int64_t max_cached_bytes) {
 
 namespace {
 
-/// An allocator that serves large blocks from a LargeBlockCache. The wrapped PyTorch allocator serves
-/// small blocks, and reports the error if the system has no memory for a large one. Never
+/// An allocator that serves large blocks from a LargeBlockCache. The wrapped PyTorch allocator
+/// serves small blocks, and reports the error if the system has no memory for a large one. Never
 /// uninstalled.
 class LargeBlockAllocator final : public c10::Allocator {
  public:
-  explicit LargeBlockAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
+  explicit LargeBlockAllocator(c10::Allocator* wrapped) : wrapped_allocator_(wrapped) {}
 
   c10::DataPtr allocate(size_t bytes) override {
     if (is_caching_ && bytes >= static_cast<size_t>(kLargeBlockBytes)) {
@@ -164,17 +165,18 @@ class LargeBlockAllocator final : public c10::Allocator {
         return {address, address, raw_deleter(), at::Device(at::kCPU)};
       }
     }
-    c10::DataPtr memory = wrapped_->allocate(bytes);
+    c10::DataPtr memory = wrapped_allocator_->allocate(bytes);
     if (memory.get() != nullptr) {
-      const bool replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
-      VLMTRAIN_CHECK(replaced, "the CPU allocator's memory has an unexpected deleter");
+      const bool is_deleter_replaced =
+          memory.compare_exchange_deleter(wrapped_allocator_->raw_deleter(), raw_deleter());
+      VLMTRAIN_CHECK(is_deleter_replaced, "the CPU allocator's memory has an unexpected deleter");
     }
     return memory;
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &LargeBlockAllocator::free; }
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
-    wrapped_->copy_data(destination, source, bytes);
+    wrapped_allocator_->copy_data(destination, source, bytes);
   }
 
   void enable_cache() { is_caching_ = true; }
@@ -183,7 +185,7 @@ class LargeBlockAllocator final : public c10::Allocator {
  private:
   static void free(void* address);
 
-  c10::Allocator* wrapped_;
+  c10::Allocator* wrapped_allocator_;
   LargeBlockCache cache_;
   std::atomic<bool> is_caching_{false};
 };
@@ -199,7 +201,7 @@ void LargeBlockAllocator::free(void* address) {
     c10::profiledCPUMemoryReporter().Delete(address);
     allocator.cache_.deallocate(address);
   } else {
-    allocator.wrapped_->raw_deleter()(address);
+    allocator.wrapped_allocator_->raw_deleter()(address);
   }
 }
 

@@ -38,7 +38,7 @@ std::filesystem::path find_loaded_library(std::string_view name) {
 }
 
 /// Returns the loader's search directories for the program, in order.
-std::vector<std::filesystem::path> list_loader_folders() {
+std::vector<std::filesystem::path> list_loader_search_folders() {
   std::vector<std::filesystem::path> folders;
   void* const program_handle = dlopen(nullptr, RTLD_NOW);
   Dl_serinfo size{};
@@ -99,37 +99,37 @@ std::string parse_torch_version(const std::string& configuration) {
 
 LibrarySource find_library_source(const std::filesystem::path& folder, const char* library_path, const char* preload,
                                   const std::vector<std::filesystem::path>& search_folders) {
-  const auto count_matches = [&](const auto& folders) {
+  const auto count_folder_matches = [&](const auto& folders) {
     return std::ranges::count_if(folders, [&](const auto& candidate) { return is_same_folder(candidate, folder); });
   };
-  const auto preloaded = split_paths(preload, ": ");
-  if (std::ranges::any_of(preloaded, [&](const auto& library) {
+  const auto preloaded_libraries = split_paths(preload, ": ");
+  if (std::ranges::any_of(preloaded_libraries, [&](const auto& library) {
         return library.filename() == "libtorch_cpu.so" && is_same_folder(library.parent_path(), folder);
       })) {
     return LibrarySource::kPreload;
   }
   constexpr std::array<const char*, 6> kSystemFolders{"/lib",       "/usr/lib",       "/lib64",
                                                       "/usr/lib64", "/usr/local/lib", "/lib/x86_64-linux-gnu"};
-  if (count_matches(kSystemFolders) > 0) return LibrarySource::kSystem;
+  if (count_folder_matches(kSystemFolders) > 0) return LibrarySource::kSystem;
   // The loader's list contains the folders of both the program's path and LD_LIBRARY_PATH. The
   // program's path has precedence (DT_RPATH, set by cmake/LibTorch.cmake).
-  const auto num_library_path_matches = count_matches(split_paths(library_path, ":;"));
-  if (count_matches(search_folders) > num_library_path_matches) return LibrarySource::kRpath;
+  const auto num_library_path_matches = count_folder_matches(split_paths(library_path, ":;"));
+  if (count_folder_matches(search_folders) > num_library_path_matches) return LibrarySource::kRpath;
   return num_library_path_matches > 0 ? LibrarySource::kLibraryPath : LibrarySource::kSystem;
 }
 
-LibTorchInfo describe_libtorch() {
+LibTorchInfo get_libtorch_info() {
   LibTorchInfo result{.compiled_version = TORCH_VERSION,
                       .loaded_version = parse_torch_version(at::show_config()),
                       .cpu_library = find_loaded_library("libtorch_cpu.so"),
-                      .core_library = find_loaded_library("libc10.so")};
+                      .c10_library = find_loaded_library("libc10.so")};
   if (result.cpu_library.empty()) return result;
   const auto folder = result.cpu_library.parent_path();
   const auto cuda_library = folder / "libtorch_cuda.so";
   std::error_code error;
   if (std::filesystem::exists(cuda_library, error)) result.cuda_library = cuda_library;
-  result.source =
-      find_library_source(folder, std::getenv("LD_LIBRARY_PATH"), std::getenv("LD_PRELOAD"), list_loader_folders());
+  result.source = find_library_source(folder, std::getenv("LD_LIBRARY_PATH"), std::getenv("LD_PRELOAD"),
+                                      list_loader_search_folders());
   return result;
 }
 

@@ -17,7 +17,7 @@ namespace {
 // Variables that LibTorch 2.11's libraries read, found with strings(1). Variables for logs and
 // debugging are omitted, and so are the driver's own (CUDA_LAUNCH_BLOCKING), which change only the
 // duration of a step.
-constexpr std::array kSettingNames{
+constexpr std::array kLibtorchSettingNames{
     // The caching allocator.
     std::string_view{"PYTORCH_ALLOC_CONF"},
     std::string_view{"PYTORCH_CUDA_ALLOC_CONF"},
@@ -36,13 +36,14 @@ constexpr std::array kSettingNames{
     std::string_view{"TORCH_LINEAR_FLATTEN_3D"},
 };
 
-constexpr std::array kSettingPrefixes{std::string_view{"PYTORCH_TUNABLEOP_"}, std::string_view{"TORCH_CUDNN_"}};
+constexpr std::array kLibtorchSettingPrefixes{std::string_view{"PYTORCH_TUNABLEOP_"}, std::string_view{"TORCH_CUDNN_"}};
 
 }  // namespace
 
 bool is_libtorch_env_setting(std::string_view name) {
-  return std::ranges::find(kSettingNames, name) != kSettingNames.end() ||
-         std::ranges::any_of(kSettingPrefixes, [name](std::string_view prefix) { return name.starts_with(prefix); });
+  return std::ranges::find(kLibtorchSettingNames, name) != kLibtorchSettingNames.end() ||
+         std::ranges::any_of(kLibtorchSettingPrefixes,
+                             [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 std::vector<std::string> find_libtorch_env_settings() {

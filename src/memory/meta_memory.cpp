@@ -13,25 +13,25 @@ namespace vlmtrain::memory {
 namespace {
 
 /// Alignment of LibTorch's CPU allocations.
-constexpr int64_t kTensorAlignment = 64;
+constexpr int64_t kTensorAlignmentBytes = 64;
 
 struct MetaMemoryStats {
   int64_t live_bytes = 0;
   int64_t peak_bytes = 0;
-  int64_t small_live_bytes = 0;
-  int64_t small_peak_bytes = 0;
+  int64_t small_tensor_live_bytes = 0;
+  int64_t small_tensor_peak_bytes = 0;
 
   void add(int64_t bytes) {
     live_bytes += bytes;
     peak_bytes = std::max(peak_bytes, live_bytes);
     if (bytes >= kLargeBlockBytes) return;
-    small_live_bytes += bytes;
-    small_peak_bytes = std::max(small_peak_bytes, small_live_bytes);
+    small_tensor_live_bytes += bytes;
+    small_tensor_peak_bytes = std::max(small_tensor_peak_bytes, small_tensor_live_bytes);
   }
 
   void subtract(int64_t bytes) {
     live_bytes -= bytes;
-    if (bytes < kLargeBlockBytes) small_live_bytes -= bytes;
+    if (bytes < kLargeBlockBytes) small_tensor_live_bytes -= bytes;
   }
 };
 
@@ -51,7 +51,7 @@ class CountingMetaAllocator final : public c10::Allocator {
     const at::Device device(at::kMeta);
     if (active_meta_stats == nullptr || bytes == 0) return {nullptr, device};
     const auto rounded_bytes =
-        (static_cast<int64_t>(bytes) + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+        (static_cast<int64_t>(bytes) + kTensorAlignmentBytes - 1) / kTensorAlignmentBytes * kTensorAlignmentBytes;
     // Nonnull and unique: LibTorch detects overlapping tensors by address.
     auto block = std::make_unique<MetaBlock>(MetaBlock{reinterpret_cast<void*>(next_address_), rounded_bytes});
     next_address_ += rounded_bytes;
@@ -76,7 +76,7 @@ class CountingMetaAllocator final : public c10::Allocator {
     report_to_profiler(*block, -block->bytes);
   }
 
-  int64_t next_address_ = kTensorAlignment;
+  int64_t next_address_ = kTensorAlignmentBytes;
 };
 
 /// The allocator is never uninstalled, because its allocations may outlive any tracker.
@@ -111,17 +111,17 @@ int64_t MetaMemoryTracker::peak_bytes() const {
   return active_meta_stats->peak_bytes;
 }
 
-int64_t MetaMemoryTracker::small_live_bytes() const {
-  return active_meta_stats->small_live_bytes;
+int64_t MetaMemoryTracker::small_tensor_live_bytes() const {
+  return active_meta_stats->small_tensor_live_bytes;
 }
 
-int64_t MetaMemoryTracker::small_peak_bytes() const {
-  return active_meta_stats->small_peak_bytes;
+int64_t MetaMemoryTracker::small_tensor_peak_bytes() const {
+  return active_meta_stats->small_tensor_peak_bytes;
 }
 
 void MetaMemoryTracker::reset_peak() {
   active_meta_stats->peak_bytes = active_meta_stats->live_bytes;
-  active_meta_stats->small_peak_bytes = active_meta_stats->small_live_bytes;
+  active_meta_stats->small_tensor_peak_bytes = active_meta_stats->small_tensor_live_bytes;
 }
 
 }  // namespace vlmtrain::memory

@@ -14,26 +14,26 @@ namespace {
 
 constexpr int kCudaErrorMemoryAllocation = 2;  // also CUDA_ERROR_OUT_OF_MEMORY
 
-struct ErrorPattern {
+struct OutOfMemoryPattern {
   std::string_view text;
   MemoryKind kind;
 };
 
 /// Parts of the messages of errors that have no exception type of their own in LibTorch 2.11.
-constexpr std::array kErrorPatterns{
-    ErrorPattern{"_STATUS_ALLOC_FAILED", MemoryKind::kDriver},
+constexpr std::array kOutOfMemoryPatterns{
+    OutOfMemoryPattern{"_STATUS_ALLOC_FAILED", MemoryKind::kDriver},
     // cuBLAS and cuBLASLt without memory for their handle.
-    ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", MemoryKind::kDriver},
-    ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", MemoryKind::kDriver},
-    ErrorPattern{"CUDA error: out of memory", MemoryKind::kDriver},
-    ErrorPattern{"CUDA driver error: out of memory", MemoryKind::kDriver},
+    OutOfMemoryPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", MemoryKind::kDriver},
+    OutOfMemoryPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", MemoryKind::kDriver},
+    OutOfMemoryPattern{"CUDA error: out of memory", MemoryKind::kDriver},
+    OutOfMemoryPattern{"CUDA driver error: out of memory", MemoryKind::kDriver},
     // CUDA rejects the configuration before the launch, so the device is intact. Smaller
     // micro-batches avoid the error.
-    ErrorPattern{"CUDA error: invalid configuration argument", MemoryKind::kKernel},
-    ErrorPattern{"canUse32BitIndexMath", MemoryKind::kKernel},
-    ErrorPattern{"DefaultCPUAllocator: can't allocate memory", MemoryKind::kHost},
-    ErrorPattern{"DefaultCPUAllocator: not enough memory", MemoryKind::kHost},
-    ErrorPattern{"Could not allocate memory", MemoryKind::kHost},
+    OutOfMemoryPattern{"CUDA error: invalid configuration argument", MemoryKind::kKernelIndex},
+    OutOfMemoryPattern{"canUse32BitIndexMath", MemoryKind::kKernelIndex},
+    OutOfMemoryPattern{"DefaultCPUAllocator: can't allocate memory", MemoryKind::kHost},
+    OutOfMemoryPattern{"DefaultCPUAllocator: not enough memory", MemoryKind::kHost},
+    OutOfMemoryPattern{"Could not allocate memory", MemoryKind::kHost},
 };
 
 /// Returns whether `text` is the failed assertion that PyTorch's CUDA allocator throws instead of
@@ -52,7 +52,7 @@ std::string_view to_string(MemoryKind kind) {
       return "the device memory that the driver needs in addition to PyTorch's";
     case MemoryKind::kHost:
       return "the host's memory";
-    case MemoryKind::kKernel:
+    case MemoryKind::kKernelIndex:
       return "the index range of a PyTorch kernel";
   }
   return "memory";
@@ -66,8 +66,8 @@ std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
   if (torch_error == nullptr) return std::nullopt;
   const std::string text = torch_error->what_without_backtrace();
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
-    const bool is_on_device = text.find("CUDA") != std::string::npos;
-    return OutOfMemory{is_on_device ? MemoryKind::kDevice : MemoryKind::kHost, get_first_line(text)};
+    const bool is_device_memory = text.find("CUDA") != std::string::npos;
+    return OutOfMemory{is_device_memory ? MemoryKind::kDevice : MemoryKind::kHost, get_first_line(text)};
   }
   if (is_nvml_assertion(text)) {
     return OutOfMemory{MemoryKind::kDevice,
@@ -77,9 +77,10 @@ std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
       failed_call != nullptr && failed_call->get_error_code() == kCudaErrorMemoryAllocation) {
     return OutOfMemory{MemoryKind::kDriver, get_first_line(text)};
   }
-  const auto* const match = std::ranges::find_if(
-      kErrorPatterns, [&text](const ErrorPattern& pattern) { return text.find(pattern.text) != std::string::npos; });
-  if (match == kErrorPatterns.end()) return std::nullopt;
+  const auto* const match = std::ranges::find_if(kOutOfMemoryPatterns, [&text](const OutOfMemoryPattern& pattern) {
+    return text.find(pattern.text) != std::string::npos;
+  });
+  if (match == kOutOfMemoryPatterns.end()) return std::nullopt;
   // In host errors, PyTorch prepends the failed check, which does not help the user.
   return OutOfMemory{match->kind,
                      get_first_line(match->kind == MemoryKind::kHost ? text.substr(text.find(match->text)) : text)};

@@ -35,18 +35,19 @@ BaseWeights::BaseTensor make_base_tensor(std::shared_ptr<const File> file, const
 // gigabytes. The pieces are spread from the start to the end of a tensor, so that overwriting one
 // half changes the fingerprint. Changing a number invalidates the fingerprints of existing
 // adapters.
-constexpr size_t kPiecesPerTensor = 4;
-constexpr size_t kPieceBytes = 256;
+constexpr size_t kHashedPiecesPerTensor = 4;
+constexpr size_t kHashedPieceBytes = 256;
 
 /// Adds the first bytes, the last bytes and evenly spaced pieces between them.
-void hash_values(ContentHash& hash, const at::Tensor& tensor) {
+void hash_sampled_values(ContentHash& hash, const at::Tensor& tensor) {
   const std::string_view bytes(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-  if (bytes.size() <= kPiecesPerTensor * kPieceBytes) {
+  if (bytes.size() <= kHashedPiecesPerTensor * kHashedPieceBytes) {
     hash.add(bytes);
     return;
   }
-  for (size_t piece = 0; piece < kPiecesPerTensor; ++piece) {
-    hash.add(bytes.substr((bytes.size() - kPieceBytes) / (kPiecesPerTensor - 1) * piece, kPieceBytes));
+  for (size_t piece = 0; piece < kHashedPiecesPerTensor; ++piece) {
+    hash.add(
+        bytes.substr((bytes.size() - kHashedPieceBytes) / (kHashedPiecesPerTensor - 1) * piece, kHashedPieceBytes));
   }
 }
 
@@ -57,7 +58,7 @@ void hash_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
     const io::TensorInfo& info = tensors.info(name);
     hash.add(name).add(c10::toString(info.dtype)).add(info.shape.size());
     for (const int64_t size : info.shape) hash.add(static_cast<uint64_t>(size));
-    hash_values(hash, tensors.tensor(name));
+    hash_sampled_values(hash, tensors.tensor(name));
     tensors.release(name);  // mapped pages count as this process's memory
   }
 }
@@ -83,15 +84,15 @@ struct BaseWeights::FileState {
 BaseWeights::BaseWeights(fs::path folder, const fs::path& adapter) : folder_(std::move(folder)), dtype_(at::kFloat) {
   files_ = adapter.empty() ? read_auxiliary_files(folder_) : merge_auxiliary_files(folder_, adapter);
   files_["config.json"] = io::read_file(folder_ / "config.json");
-  open_weights();
-  if (!adapter.empty()) open_adapter(adapter);
+  open_weight_files();
+  if (!adapter.empty()) open_adapter_tensors(adapter);
 }
 
 BaseWeights::~BaseWeights() = default;
 
-void BaseWeights::open_weights() {
+void BaseWeights::open_weight_files() {
   std::map<fs::path, std::shared_ptr<const io::CheckpointTensors>> files;
-  const auto open_folder = [&](const fs::path& weights_folder) {
+  const auto get_or_open_weights = [&](const fs::path& weights_folder) {
     auto& file = files[weights_folder];
     if (file == nullptr) {
       file = std::make_shared<const io::CheckpointTensors>(weights_folder);
@@ -100,17 +101,18 @@ void BaseWeights::open_weights() {
     }
     return file;
   };
-  open_folder(folder_);
+  get_or_open_weights(folder_);
   // Only the names are needed, so the model is on the meta device.
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   std::map<at::ScalarType, int64_t> dtype_counts;
   for (const auto& parameter : get_base_parameters(*model)) {
     const auto external_weight = model->find_external_weight(parameter.name);
-    const auto file = open_folder(external_weight ? external_weight->folder : folder_);
-    const std::string name = external_weight ? external_weight->name : model->get_checkpoint_name(parameter.name);
+    const auto file = get_or_open_weights(external_weight ? external_weight->folder : folder_);
+    const std::string name =
+        external_weight ? external_weight->name : model->get_checkpoint_tensor_name(parameter.name);
     if (!file->contains(name)) continue;
     dtype_counts[file->info(name).dtype] += parameter.elements();
-    model_tensors_.emplace(parameter.name, make_base_tensor(file, name));
+    base_tensors_.emplace(parameter.name, make_base_tensor(file, name));
   }
   const auto most_common_dtype =
       std::ranges::max_element(dtype_counts, {}, [](const auto& entry) { return entry.second; });
@@ -118,10 +120,10 @@ void BaseWeights::open_weights() {
     dtype_ = most_common_dtype->first;
 }
 
-void BaseWeights::open_adapter(const fs::path& adapter) {
+void BaseWeights::open_adapter_tensors(const fs::path& adapter) {
   // Only the names are needed, so the model is on the meta device.
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
-  const AdapterModules modules(*model, find_output_module(*model));
+  const AdaptableModules modules(*model, find_output_module(*model));
   const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);
   record_file_states(adapter);
   for (const auto& name : file->names()) adapter_tensors_.emplace(name, make_base_tensor(file, name));
@@ -141,7 +143,7 @@ void BaseWeights::add_eos_token(int64_t id) {
   models::add_eos_token(id, files_);
 }
 
-void BaseWeights::set_file(const std::string& name, const std::string& content) {
+void BaseWeights::set_file_content(const std::string& name, const std::string& content) {
   if (content.empty()) {
     files_.erase(name);
   } else {
@@ -149,20 +151,20 @@ void BaseWeights::set_file(const std::string& name, const std::string& content) 
   }
 }
 
-const BaseWeights::BaseTensor* BaseWeights::find(const nn::Parameter& parameter) const {
+const BaseWeights::BaseTensor* BaseWeights::find_base_tensor(const nn::Parameter& parameter) const {
   if (parameter.is_saved_with_adapter()) {
     const auto it = adapter_tensors_.find(parameter.name);
     if (it != adapter_tensors_.end()) return &it->second;
   }
-  const auto it = model_tensors_.find(parameter.name);
-  return it == model_tensors_.end() ? nullptr : &it->second;
+  const auto it = base_tensors_.find(parameter.name);
+  return it == base_tensors_.end() ? nullptr : &it->second;
 }
 
 void BaseWeights::override_tensors(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
   for (const auto& parameter : parameters) {
-    const BaseTensor* const entry = saved.find(parameter);
+    const BaseTensor* const entry = saved.find_base_tensor(parameter);
     VLMTRAIN_CHECK(entry != nullptr, "{} has no {}", saved.folder_.string(), parameter.name);
-    (parameter.is_saved_with_adapter() ? adapter_tensors_ : model_tensors_)[parameter.name] = *entry;
+    (parameter.is_saved_with_adapter() ? adapter_tensors_ : base_tensors_)[parameter.name] = *entry;
   }
 }
 
@@ -176,7 +178,7 @@ bool BaseWeights::are_files_unchanged() const {
 std::string compute_base_fingerprint(const BaseWeights& base) {
   ContentHash hash;
   for (const auto& tensors : base.tensor_files()) hash_tensors(hash, *tensors);
-  return hash.hex();
+  return hash.to_hex();
 }
 
 std::string compute_base_fingerprint(const std::filesystem::path& folder) {
@@ -184,12 +186,12 @@ std::string compute_base_fingerprint(const std::filesystem::path& folder) {
 }
 
 std::optional<std::string> read_adapter_base_fingerprint(const std::filesystem::path& adapter) {
-  const auto tensors = open_adapter(adapter);
+  const auto tensors = open_adapter_weights(adapter);
   const auto it = tensors.metadata().find(kBaseFingerprintKey);
   return it == tensors.metadata().end() ? std::nullopt : std::optional(it->second);
 }
 
-bool warn_on_base_mismatch(const std::filesystem::path& adapter, const std::filesystem::path& base) {
+bool warn_on_base_fingerprint_mismatch(const std::filesystem::path& adapter, const std::filesystem::path& base) {
   const auto expected = read_adapter_base_fingerprint(adapter);
   if (!expected) return false;
   const std::string actual = compute_base_fingerprint(base);

@@ -40,12 +40,12 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
   auto config = read_model_config(folder);
   auto model = rethrow_json_errors(folder, [&] {
     const Family& family = find_family(config, folder);
-    refuse_quantized_weights(config, folder);
-    config = reconcile_config(std::move(config), family, folder);
+    reject_quantized_weights(config, folder);
+    config = reconcile_tied_output(std::move(config), family, folder);
     if (lora && lora->unties_output) set_tied_output(config, false);
     if (lora && lora->vocabulary_rows > 0) set_vocab_size(config, lora->vocabulary_rows);
     check_parameter_count(family.num_parameters(config, folder), folder);
-    refuse_unsupported_keys(config, (folder / "config.json").string());
+    reject_unsupported_keys(config, (folder / "config.json").string());
     return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization, shard});
   });
   check_lora_targets(*model, folder);
@@ -54,10 +54,10 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
 
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
   if (is_adapter(folder)) {
-    ProcessorSettings base_settings = settings;
-    // The adapter's own files take precedence; visit_adapted_folder() overlays them below.
-    if (base_settings.template_folder.empty()) base_settings.template_folder = folder;
-    return load_processor(find_adapter_base(folder), base_settings);
+    ProcessorSettings base_processor_settings = settings;
+    // The adapter's own files take precedence; call_with_adapted_folder() overlays them below.
+    if (base_processor_settings.chat_template_folder.empty()) base_processor_settings.chat_template_folder = folder;
+    return load_processor(find_adapter_base(folder), base_processor_settings);
   }
   const auto load_family_processor = [](const nlohmann::json& config, const std::filesystem::path& source_folder,
                                         const ProcessorSettings& processor_settings) {
@@ -65,19 +65,19 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
       auto processor = find_family(config, source_folder).load_processor(config, source_folder, processor_settings);
       const ContextLength context_length = read_context_length(config, source_folder);
       if (!context_length.is_hard_limit) {
-        processor->set_position_limit({.positions = context_length.tokens, .key = std::string(context_length.key)});
+        processor->set_position_limit({.max_positions = context_length.tokens, .key = std::string(context_length.key)});
       }
       return processor;
     });
   };
-  const std::filesystem::path& adapter = settings.template_folder;
+  const std::filesystem::path& adapter = settings.chat_template_folder;
   if (adapter.empty() || !is_adapter(adapter))
     return load_family_processor(read_model_config(folder), folder, settings);
   std::unique_ptr<Processor> processor;
-  visit_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
+  call_with_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted_folder) {
     ProcessorSettings processor_settings = settings;
-    processor_settings.template_folder = adapted.template_folder;
-    processor = load_family_processor(adapted.config, adapted.path, processor_settings);
+    processor_settings.chat_template_folder = adapted_folder.chat_template_folder;
+    processor = load_family_processor(adapted_folder.config, adapted_folder.path, processor_settings);
   });
   return processor;
 }
@@ -96,7 +96,7 @@ std::vector<nn::Parameter> get_base_parameters(const VisionLanguageModel& model)
 
 at::Tensor make_initial_values(const nn::Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_gradients;
-  const auto& [mean, deviation, is_uniform] = parameter.initial;
+  const auto& [mean, deviation, is_uniform] = parameter.initial_values;
   at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
   if (deviation == 0) return values.fill_(mean);
   // A stream per name makes the values independent of the order and number of parameters.
@@ -113,20 +113,20 @@ void initialize_parameter(const nn::Parameter& parameter, uint64_t seed) {
 io::NamedTensors get_named_weights(const VisionLanguageModel& model) {
   io::NamedTensors weights;
   for (const auto& parameter : get_base_parameters(model)) {
-    weights.emplace_back(model.get_checkpoint_name(parameter.name), parameter.tensor.detach());
+    weights.emplace_back(model.get_checkpoint_tensor_name(parameter.name), parameter.tensor.detach());
   }
   return weights;
 }
 
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
                      const std::filesystem::path& out, int64_t max_shard_bytes) {
-  refuse_quantized_model(model, out);
+  reject_quantized_model(model, out);
   const auto config = source / "config.json";
   io::write_file(out / "config.json", make_saved_config(model, io::read_file(config), config.string(),
                                                         model.parameters().options().dtype().toScalarType()));
   copy_auxiliary_files(source, out);
   auto weights = get_named_weights(model);
-  model.complete_weights(weights);
+  model.add_computed_tables(weights);
   io::write_checkpoint_tensors(out, weights, max_shard_bytes);
 }
 
@@ -137,15 +137,15 @@ void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, a
   io::LazyTensors weights;
   for (const auto& parameter : get_base_parameters(*model)) {
     weights.push_back(
-        {.name = model->get_checkpoint_name(parameter.name),
+        {.name = model->get_checkpoint_tensor_name(parameter.name),
          .dtype = dtype,
          .shape = parameter.sizes().vec(),
          .materialize = [parameter, seed, dtype] { return make_initial_values(parameter, seed).to(dtype); }});
   }
   io::NamedTensors computed_tables;
-  model->complete_weights(computed_tables);
+  model->add_computed_tables(computed_tables);
   for (auto& table : io::make_lazy_tensors(computed_tables)) weights.push_back(std::move(table));
-  io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
+  io::write_checkpoint_tensors(folder, weights, io::kDefaultMaxShardBytes);
 }
 
 }  // namespace vlmtrain::models

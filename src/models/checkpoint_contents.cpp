@@ -36,7 +36,7 @@ bool is_trained(const nn::Parameter& parameter) {
 }
 
 /// Returns `dtype`, or fp32 with a warning if values would overflow in `dtype`.
-at::ScalarType widen_on_overflow(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
+at::ScalarType widen_dtype_on_overflow(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
   const std::string problem = describe_overflow(name, values, dtype);
   if (problem.empty()) return dtype;
   spdlog::warn("{}; it is saved in F32 (set output.dtype=bf16 or fp32 to save all weights alike)", problem);
@@ -49,20 +49,20 @@ std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, con
   if (entry == nullptr) return {};
   if (parameter.sizes() == at::IntArrayRef(entry->info.shape)) return entry->read;
   if (!differs_only_in_rows(parameter, entry->info.shape)) return {};
-  return [parameter, read = entry->read] { return resize_rows(parameter, read()); };
+  return [parameter, read = entry->read] { return resize_table_rows(parameter, read()); };
 }
 
 }  // namespace
 
-at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const SaveOptions& options) {
-  const BaseWeights::BaseTensor* entry = options.base->find(parameter);
-  const at::ScalarType model_dtype = parameter.tensor.scalar_type();
+at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const CheckpointSaveOptions& options) {
+  const BaseWeights::BaseTensor* entry = options.base->find_base_tensor(parameter);
+  const at::ScalarType parameter_dtype = parameter.tensor.scalar_type();
   // Frozen parameters of an adapter keep their dtype, whatever options.dtype is.
-  if (!is_trained(parameter) && parameter.is_saved_with_adapter()) return entry ? entry->info.dtype : model_dtype;
+  if (!is_trained(parameter) && parameter.is_saved_with_adapter()) return entry ? entry->info.dtype : parameter_dtype;
   if (options.dtype) return *options.dtype;
-  if (entry == nullptr) return is_trained(parameter) ? options.base->dtype() : model_dtype;
+  if (entry == nullptr) return is_trained(parameter) ? options.base->dtype() : parameter_dtype;
   // Trained weights are not saved in the base's dtype if that is an 8-bit type.
-  return !is_trained(parameter) || is_savable_dtype(entry->info.dtype) ? entry->info.dtype : model_dtype;
+  return !is_trained(parameter) || is_savable_dtype(entry->info.dtype) ? entry->info.dtype : parameter_dtype;
 }
 
 namespace {
@@ -70,10 +70,10 @@ namespace {
 /// Returns the tensors of `parameters` in the dtypes they are saved in, named by `get_name`. Their
 /// values are read when they are written, so `store` and the base must outlive the result.
 io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
-                                  const SaveOptions& options,
+                                  const CheckpointSaveOptions& options,
                                   const std::function<std::string(const nn::Parameter&)>& get_name) {
-  const bool is_base_available = options.base->are_files_unchanged();
-  bool needs_base = false;
+  const bool are_base_files_unchanged = options.base->are_files_unchanged();
+  bool needs_base_files = false;
   io::LazyTensors tensors;
   for (const nn::Parameter& parameter : parameters) {
     at::ScalarType dtype = choose_save_dtype(parameter, options);
@@ -82,20 +82,20 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
                           .shape = parameter.sizes().vec(),
                           .materialize = {},
                           .on_written = {}};
-    const BaseWeights::BaseTensor* entry = options.base->find(parameter);
+    const BaseWeights::BaseTensor* entry = options.base->find_base_tensor(parameter);
     const auto master_weight = options.master_weights.find(parameter.name);
     // Sharded values are gathered only when they are written, so they are not checked here.
     if (is_trained(parameter) && !parameter.sharded_block) {
-      dtype = widen_on_overflow(
+      dtype = widen_dtype_on_overflow(
           tensor.name,
           master_weight != options.master_weights.end() ? master_weight->second : parameter.tensor.detach(), dtype);
     } else if (const auto read = find_base_reader(parameter, entry);
-               read && is_base_available && !is_trained(parameter)) {
-      if (dtype != entry->info.dtype) dtype = widen_on_overflow(tensor.name, read(), dtype);
+               read && are_base_files_unchanged && !is_trained(parameter)) {
+      if (dtype != entry->info.dtype) dtype = widen_dtype_on_overflow(tensor.name, read(), dtype);
     }
     tensor.dtype = dtype;
     const auto read_current_values = [&store, parameter, dtype] {
-      return store.full_values(parameter).cpu().to(dtype);
+      return store.unshard_values(parameter).cpu().to(dtype);
     };
     if (is_trained(parameter) && parameter.sharded_block) {
       tensor.materialize = read_current_values;
@@ -105,16 +105,16 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
           master_weight != options.master_weights.end() ? master_weight->second : parameter.tensor.detach());
       tensor.materialize = [values, dtype] { return values->cpu().to(dtype); };
       tensor.on_written = [values] { values->reset(); };
-    } else if (const auto read = find_base_reader(parameter, entry); read && is_base_available) {
+    } else if (const auto read = find_base_reader(parameter, entry); read && are_base_files_unchanged) {
       tensor.materialize = [read, dtype] { return read().to(dtype); };
       tensor.on_written = entry->release;
     } else {
-      needs_base |= static_cast<bool>(read);
+      needs_base_files |= static_cast<bool>(read);
       tensor.materialize = read_current_values;
     }
     tensors.push_back(std::move(tensor));
   }
-  if (needs_base) {
+  if (needs_base_files) {
     spdlog::warn(
         "{}: its weights have changed or no longer exist; frozen weights are saved in the precision of the run",
         options.base->folder().string());
@@ -124,14 +124,14 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
 
 }  // namespace
 
-CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, const SaveOptions& options,
+CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, const CheckpointSaveOptions& options,
                                             const std::filesystem::path& out) {
-  refuse_quantized_model(model, out);
+  reject_quantized_model(model, out);
   CheckpointContents contents;
   const auto parameters = get_base_parameters(model);
-  contents.tensors =
-      make_lazy_tensors(model.parameters(), parameters, options,
-                        [&model](const nn::Parameter& parameter) { return model.get_checkpoint_name(parameter.name); });
+  contents.tensors = make_lazy_tensors(
+      model.parameters(), parameters, options,
+      [&model](const nn::Parameter& parameter) { return model.get_checkpoint_tensor_name(parameter.name); });
   // transformers converts all weights to the dtype of config.json, so it must be fp32 if any weight
   // was widened.
   std::optional<at::ScalarType> dtype = options.dtype;
@@ -139,11 +139,11 @@ CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, co
     if (contents.tensors[i].dtype != choose_save_dtype(parameters[i], options)) dtype = at::kFloat;
   }
   for (const auto& [name, content] : options.base->files()) {
-    const bool is_config = name == "config.json";
-    contents.files.emplace_back(name, is_config ? make_saved_config(model, content, name, dtype) : content);
+    const bool is_config_file = name == "config.json";
+    contents.files.emplace_back(name, is_config_file ? make_saved_config(model, content, name, dtype) : content);
   }
   io::NamedTensors tables;
-  model.complete_weights(tables);
+  model.add_computed_tables(tables);
   for (auto& table : io::make_lazy_tensors(tables)) contents.tensors.push_back(std::move(table));
   return contents;
 }
@@ -159,44 +159,46 @@ void CheckpointContents::write(const std::filesystem::path& out, int64_t max_sha
   }
 }
 
-void save_checkpoint(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out,
-                     int64_t max_shard_bytes) {
+void save_checkpoint(const VisionLanguageModel& model, const CheckpointSaveOptions& options,
+                     const std::filesystem::path& out, int64_t max_shard_bytes) {
   make_checkpoint_contents(model, options, out).write(out, max_shard_bytes);
 }
 
-CheckpointContents make_adapter_contents(const VisionLanguageModel& model, const SaveOptions& options) {
+CheckpointContents make_adapter_contents(const VisionLanguageModel& model, const CheckpointSaveOptions& options) {
   CheckpointContents contents;
   contents.is_adapter = true;
   contents.files.emplace_back(kAdapterConfigName, make_adapter_config(model, options.base->folder()));
   for (const auto& [name, content] : options.base->files()) {
     if (name != "config.json") contents.files.emplace_back(name, content);
   }
-  const auto make_tensor_name = [](const nn::Parameter& parameter) {
-    return std::string(kAdapterPrefix) + parameter.name;
+  const auto make_adapter_tensor_name = [](const nn::Parameter& parameter) {
+    return std::string(kAdapterTensorPrefix) + parameter.name;
   };
-  contents.tensors = make_lazy_tensors(model.parameters(), get_adapter_parameters(model), options, make_tensor_name);
+  contents.tensors =
+      make_lazy_tensors(model.parameters(), get_adapter_parameters(model), options, make_adapter_tensor_name);
   if (saves_tied_output(model)) {
-    const auto make_output_name = [&model](const nn::Parameter&) { return make_tied_output_name(model); };
+    const auto make_output_tensor_name = [&model](const nn::Parameter&) { return make_tied_output_name(model); };
     for (auto& output :
-         make_lazy_tensors(model.parameters(), {*find_tied_embedding(model)}, options, make_output_name)) {
+         make_lazy_tensors(model.parameters(), {*find_tied_embedding(model)}, options, make_output_tensor_name)) {
       contents.tensors.push_back(std::move(output));
     }
   }
   return contents;
 }
 
-void save_adapter(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out) {
-  make_adapter_contents(model, options).write(out, io::kDefaultShardBytes);
+void save_adapter(const VisionLanguageModel& model, const CheckpointSaveOptions& options,
+                  const std::filesystem::path& out) {
+  make_adapter_contents(model, options).write(out, io::kDefaultMaxShardBytes);
 }
 
 void restore_frozen_weights(VisionLanguageModel& model, const fs::path& saved, const BaseWeights& base, uint64_t seed) {
   const at::NoGradGuard no_gradients;
   const io::CheckpointTensors tensors(saved);
   for (const auto& parameter : get_base_parameters(model)) {
-    const std::string name = model.get_checkpoint_name(parameter.name);
+    const std::string name = model.get_checkpoint_tensor_name(parameter.name);
     if (is_trained(parameter) || !tensors.contains(name)) continue;
     const at::ScalarType dtype = tensors.info(name).dtype;
-    const BaseWeights::BaseTensor* entry = base.find(parameter);
+    const BaseWeights::BaseTensor* entry = base.find_base_tensor(parameter);
     if (dtype == (entry ? entry->info.dtype : parameter.tensor.scalar_type())) continue;
     if (const auto read = find_base_reader(parameter, entry)) {
       parameter.set_values(read());

@@ -9,30 +9,30 @@
 
 namespace vlmtrain::models {
 
-std::vector<std::string> list_checkpoint_remarks(const std::filesystem::path& folder) {
+std::vector<std::string> list_checkpoint_warnings(const std::filesystem::path& folder) {
   const std::string file = (folder / "config.json").string();
   const auto config = read_model_config(folder);
-  std::vector<std::string> remarks = rethrow_json_errors(folder, [&] {
+  std::vector<std::string> warnings = rethrow_json_errors(folder, [&] {
     std::vector<std::string> result;
     const Family& family = find_family(config, folder);
-    if (reconcile_config(config, family, folder) != config) {
-      const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
-      result.push_back(
-          fmt::format("{}: {} ties {} to {}, but their values differ in the weights; both are loaded, trained and "
-                      "saved, and saved checkpoints have {}: false",
-                      file, get_tie_key(config), tensors->output, tensors->embedding, get_tie_key(config)));
+    if (reconcile_tied_output(config, family, folder) != config) {
+      const auto tensors = find_output_tensor_names(io::read_checkpoint_tensor_names(folder));
+      result.push_back(fmt::format(
+          "{}: {} ties {} to {}, but their values differ in the weights; both are loaded, trained and "
+          "saved, and saved checkpoints have {}: false",
+          file, get_tie_config_key(config), tensors->output, tensors->embedding, get_tie_config_key(config)));
     }
     return result;
   });
   if (const std::string section = find_quantization_config(config); !section.empty()) {
-    remarks.push_back(
+    warnings.push_back(
         fmt::format("{}: {} describes quantized weights, but the weights in the folder are not quantized; it is "
                     "ignored and not saved",
                     file, section));
   }
-  for (auto& remark : list_unread_config_keys(config, file)) remarks.push_back(std::move(remark));
-  for (auto& remark : io::describe_unread_weight_files(folder)) remarks.push_back(std::move(remark));
-  return remarks;
+  for (auto& warning : list_unread_config_keys(config, file)) warnings.push_back(std::move(warning));
+  for (auto& warning : io::list_weight_file_warnings(folder)) warnings.push_back(std::move(warning));
+  return warnings;
 }
 
 bool predicts_masks(const std::filesystem::path& folder) {

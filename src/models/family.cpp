@@ -23,22 +23,22 @@ const std::vector<Family>& get_families() {
 /// Returns the model types of the families that satisfy `predicate`.
 template <class Predicate>
 std::string join_model_types(const Predicate& predicate) {
-  std::vector<std::string_view> types;
+  std::vector<std::string_view> model_types;
   for (const Family& family : get_families()) {
-    if (predicate(family)) types.insert(types.end(), family.model_types.begin(), family.model_types.end());
+    if (predicate(family)) model_types.insert(model_types.end(), family.model_types.begin(), family.model_types.end());
   }
-  return fmt::format("{}", fmt::join(types, ", "));
+  return fmt::format("{}", fmt::join(model_types, ", "));
 }
 
 const Family& find_family_without_type(const nlohmann::json& config, const std::string& source) {
-  std::vector<std::string_view> supported;
+  std::vector<std::string_view> family_descriptions;
   for (const Family& family : get_families()) {
     if (family.matches_config == nullptr) continue;
     if (family.matches_config(config)) return family;
-    supported.push_back(family.config_description);
+    family_descriptions.push_back(family.config_description);
   }
   throw data_error("{}: the key \"model_type\" is missing; families that work without it: {}", source,
-                   fmt::join(supported, ", "));
+                   fmt::join(family_descriptions, ", "));
 }
 
 }  // namespace
@@ -54,11 +54,11 @@ std::vector<std::string> list_family_names() {
   return names;
 }
 
-std::string list_video_families() {
+std::string format_video_model_types() {
   return join_model_types([](const Family& family) { return family.compute_video_sample_shape != nullptr; });
 }
 
-std::string list_volume_families() {
+std::string format_volume_model_types() {
   return join_model_types([](const Family& family) { return family.compute_volume_sample_shape != nullptr; });
 }
 
@@ -66,17 +66,18 @@ const Family& find_family(const nlohmann::json& config, const std::filesystem::p
   const std::string source = (folder / "config.json").string();
   if (config.is_object() && !config.contains("model_type")) return find_family_without_type(config, source);
   const auto type = io::get<std::string>(config, "model_type", source);
-  std::vector<std::string_view> supported;
+  std::vector<std::string_view> supported_families;
   for (const Family& family : get_families()) {
     if (std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end())
       return family;
-    supported.insert(supported.end(), family.model_types.begin(), family.model_types.end());
-    if (family.matches_config != nullptr) supported.push_back(family.config_description);
-    for (const auto& [unsupported, reason] : family.unsupported_types) {
+    supported_families.insert(supported_families.end(), family.model_types.begin(), family.model_types.end());
+    if (family.matches_config != nullptr) supported_families.push_back(family.config_description);
+    for (const auto& [unsupported, reason] : family.unsupported_model_types) {
       if (unsupported == type) throw data_error("{}: model_type {} is not supported: {}", source, type, reason);
     }
   }
-  throw data_error("{}: model_type {} is not supported; supported are {}", source, type, fmt::join(supported, ", "));
+  throw data_error("{}: model_type {} is not supported; supported are {}", source, type,
+                   fmt::join(supported_families, ", "));
 }
 
 }  // namespace vlmtrain::models

@@ -63,14 +63,15 @@ struct Family {
   /// the config's. Null: the family predicts no masks.
   int64_t (*get_mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
                            std::optional<int64_t> requested_side) = nullptr;
-  /// Implements models::assemble_checkpoint() for the family's presets. Null: its models cannot be assembled.
+  /// Implements models::assemble_checkpoint() for the family's presets. Null: its models cannot be
+  /// assembled.
   AssemblyResult (*assemble_checkpoint)(const AssemblyOptions& options, const std::filesystem::path& out) = nullptr;
   /// Returns the changes that make_processor_files() applies for `settings`. Null: the family's
   /// files store none of these settings.
-  ProcessorChanges (*make_processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,
-                                             const ProcessorSettings& settings, bool has_videos) = nullptr;
+  ProcessorOverrides (*make_processor_overrides)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                 const ProcessorSettings& settings, bool has_videos) = nullptr;
   /// Similar model types that are not supported, and the reason for each.
-  std::vector<std::pair<std::string_view, std::string_view>> unsupported_types = {};
+  std::vector<std::pair<std::string_view, std::string_view>> unsupported_model_types = {};
   /// Modules that LoRA trains fully by default, and the component that freezes each.
   std::vector<std::pair<std::string_view, nn::Component>> default_modules_to_save = {};
 };
@@ -81,9 +82,9 @@ std::string get_family_name(const Family& family);
 std::vector<std::string> list_family_names();
 
 /// Returns the model types of families that take videos, separated by commas.
-std::string list_video_families();
+std::string format_video_model_types();
 /// Returns the model types of families that take volumes, separated by commas.
-std::string list_volume_families();
+std::string format_volume_model_types();
 
 /// Returns the family of a checkpoint's config. Throws UserError (kBadData), which lists the
 /// supported types.

@@ -18,7 +18,7 @@ namespace {
 /// Returns the concatenation along the tokens of one tensor of each part; undefined if no part has
 /// it.
 template <class GetTensor>
-at::Tensor concat_tensors(const std::vector<ImageFeatures>& parts, const GetTensor& get_tensor) {
+at::Tensor concat_feature_tensors(const std::vector<ImageFeatures>& parts, const GetTensor& get_tensor) {
   std::vector<at::Tensor> tensors;
   for (const auto& part : parts) {
     if (part.features.defined() && get_tensor(part).defined()) tensors.push_back(get_tensor(part));
@@ -35,13 +35,15 @@ ImageFeatures ImageFeatures::narrow(int64_t first, int64_t count) const {
 }
 
 ImageFeatures ImageFeatures::concat(const std::vector<ImageFeatures>& parts) {
-  ImageFeatures result{.features = concat_tensors(parts, [](const auto& part) { return part.features; }),
-                       .dense_features = concat_tensors(parts, [](const auto& part) { return part.dense_features; })};
-  size_t num_deepstack = 0;
-  for (const auto& part : parts) num_deepstack = std::max(num_deepstack, part.deepstack_features.size());
-  for (size_t block = 0; block < num_deepstack; ++block) {
+  ImageFeatures result{
+      .features = concat_feature_tensors(parts, [](const auto& part) { return part.features; }),
+      .patch_features = concat_feature_tensors(parts, [](const auto& part) { return part.patch_features; })};
+  size_t num_deepstack_features = 0;
+  for (const auto& part : parts)
+    num_deepstack_features = std::max(num_deepstack_features, part.deepstack_features.size());
+  for (size_t block = 0; block < num_deepstack_features; ++block) {
     result.deepstack_features.push_back(
-        concat_tensors(parts, [block](const auto& part) { return part.deepstack_features.at(block); }));
+        concat_feature_tensors(parts, [block](const auto& part) { return part.deepstack_features.at(block); }));
   }
   return result;
 }
@@ -53,31 +55,32 @@ int64_t count_vision_passes(const VisionInput& vision, int64_t rows_per_pass) {
   return vision.pixel_values.defined() ? std::ssize(split_vision_passes(vision, rows_per_pass)) : 0;
 }
 
-ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vision, bool with_dense_features) const {
-  return get_all_image_features(vision, vision_tiles_per_pass_, with_dense_features);
+ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vision, bool with_patch_features) const {
+  return get_all_image_features(vision, vision_tiles_per_pass_, with_patch_features);
 }
 
 ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vision, int64_t rows_per_pass,
-                                                          bool with_dense_features) const {
+                                                          bool with_patch_features) const {
   if (!vision.pixel_values.defined()) return {};
   parameters_.prepare_non_block_parameters();
   const ComponentScope component_scope(Component::kVision);
-  std::vector<ImageFeatures> passes;
+  std::vector<ImageFeatures> pass_features;
   for (const auto& pass : split_vision_passes(vision, rows_per_pass)) {
     const nn::DropoutScope dropout_scope(pass.dropout_segments);
-    passes.push_back(get_image_features(pass, with_dense_features));
+    pass_features.push_back(get_image_features(pass, with_patch_features));
   }
-  return passes.size() == 1 ? passes.front() : ImageFeatures::concat(passes);
+  return pass_features.size() == 1 ? pass_features.front() : ImageFeatures::concat(pass_features);
 }
 
 ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const OutputRequest& request) const {
-  const ImageFeatures features = get_all_image_features(
-      {batch.pixel_values, batch.grids, batch.pixel_dropout_units, batch.modalities}, request.with_dense_features);
+  const ImageFeatures features =
+      get_all_image_features({batch.pixel_values, batch.patch_grids, batch.pixel_dropout_segments, batch.modalities},
+                             request.with_patch_features);
   parameters_.prepare_non_block_parameters();
-  const ComponentScope language(Component::kLanguage);
-  const nn::DropoutScope dropout(batch.sample_dropout_units);
+  const ComponentScope language_scope(Component::kLanguage);
+  const nn::DropoutScope dropout(batch.text_dropout_segments);
   ModelOutput output = compute_hidden_states(batch, features, request, /*cache=*/nullptr);
-  output.dense_features = features.dense_features;
+  output.patch_features = features.patch_features;
   return output;
 }
 
@@ -90,11 +93,11 @@ std::optional<ExternalWeight> VisionLanguageModel::find_external_weight(const st
   return std::nullopt;
 }
 
-void VisionLanguageModel::complete_config(nlohmann::ordered_json& /*config*/) const {}
+void VisionLanguageModel::add_saved_settings(nlohmann::ordered_json& /*config*/) const {}
 
-void VisionLanguageModel::complete_weights(std::vector<std::pair<std::string, at::Tensor>>& /*weights*/) const {}
+void VisionLanguageModel::add_computed_tables(std::vector<std::pair<std::string, at::Tensor>>& /*weights*/) const {}
 
-bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
+bool freeze_parts(VisionLanguageModel& model, const FrozenParts& frozen) {
   bool has_trainable_parameters = false;
   for (const auto& parameter : model.parameters().all()) {
     const bool is_frozen = !nn::is_trainable(parameter.component) ||

@@ -104,7 +104,7 @@ nlohmann::ordered_json read_embedded_mask_config(const std::string& preset) {
 /// Returns the tokenizer.json in `content` with the mask token or the image token of the preset's
 /// config.json added. Models assembled from a text model need these tokens, which the text model's
 /// own tokenizer does not have. `source` names the file in errors.
-std::string add_special_tokens(const std::string& preset, std::string content, const std::string& source) {
+std::string add_preset_tokens(const std::string& preset, std::string content, const std::string& source) {
   const auto config = read_embedded_config(preset);
   if (config.contains("image_token")) {
     content = text::add_token(content, io::get<std::string>(config, "image_token", "config.json"), source).json;
@@ -120,7 +120,7 @@ void install_tokenizer(const std::string& preset, const std::filesystem::path& t
                        const std::filesystem::path& folder) {
   const std::string content = io::read_file(tokenizer);
   text::Tokenizer::from_json(content, tokenizer.string());
-  io::write_file(folder / "tokenizer.json", add_special_tokens(preset, content, tokenizer.string()));
+  io::write_file(folder / "tokenizer.json", add_preset_tokens(preset, content, tokenizer.string()));
   // The preset's added_tokens.json has the ids of the published tokenizer, which may differ from
   // those of `tokenizer`. tokenizer.json has all tokens, so the file is not needed.
   std::filesystem::remove(folder / "added_tokens.json");

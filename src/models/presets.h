@@ -11,10 +11,11 @@ namespace vlmtrain::models {
 
 /// Returns the contents of the files in configs/models, which are compiled into the binary, by
 /// their names PRESET/FILE.
-const io::Resources& resources();
+const io::EmbeddedResources& resources();
 
 /// Writes the files of a preset into the existing `folder`, tokenizer included, without weights.
-/// `tokenizer` is a tokenizer.json for presets without one, else empty. Throws as write_preset_checkpoint().
+/// `tokenizer` is a tokenizer.json for presets without one, else empty. Throws as
+/// write_preset_checkpoint().
 void write_preset_files(const std::string& preset, const std::filesystem::path& tokenizer,
                         const std::filesystem::path& folder);
 

@@ -24,28 +24,29 @@ namespace vlmtrain::models {
 namespace {
 
 using nlohmann::ordered_json;
-using Documents = std::map<std::string, ordered_json>;  // by file name
+using JsonFileMap = std::map<std::string, ordered_json>;  // by file name
 
 constexpr const char* kSeparateVideoFile = "video_preprocessor_config.json";
 
 /// Returns the file's content, which is read once and edited in `documents`.
-ordered_json& load_document(Documents& documents, const std::filesystem::path& folder, const std::string& file) {
+ordered_json& load_json_document(JsonFileMap& documents, const std::filesystem::path& folder, const std::string& file) {
   const auto [it, is_new] = documents.try_emplace(file);
   if (is_new) it->second = io::read_ordered_json(folder / file);
   return it->second;
 }
 
 /// Returns the settings that `copy` refers to: a section of the file, or the whole file.
-ordered_json& get_settings(ordered_json& document, const ProcessorSettingsCopy& copy) {
+ordered_json& get_settings_section(ordered_json& document, const ProcessorSettingsCopy& copy) {
   return copy.section.empty() ? document : document.at(copy.section);
 }
 
 /// Applies `edit` to all copies of a setting, so that they agree.
-void edit_all_copies(const std::vector<ProcessorSettingsCopy>& copies, const ProcessorChanges::EditFunction& edit,
-                     const std::filesystem::path& folder, Documents& documents) {
+void edit_settings_copies(const std::vector<ProcessorSettingsCopy>& copies,
+                          const ProcessorOverrides::EditFunction& edit, const std::filesystem::path& folder,
+                          JsonFileMap& documents) {
   if (!edit) return;
   for (const ProcessorSettingsCopy& copy : copies) {
-    ordered_json& settings = get_settings(load_document(documents, folder, copy.file), copy);
+    ordered_json& settings = get_settings_section(load_json_document(documents, folder, copy.file), copy);
     for (const auto& key : find_differing_keys(copies.front().settings, copy.settings)) {
       settings[key] = ordered_json::parse(copies.front().settings.at(key).dump());
     }
@@ -55,22 +56,25 @@ void edit_all_copies(const std::vector<ProcessorSettingsCopy>& copies, const Pro
 
 /// Applies the changes of video settings. If these are still in the image processor's file, writes
 /// them to a file of their own, as transformers does.
-void edit_video_settings(const ProcessorChanges& changes, const std::filesystem::path& folder, Documents& documents) {
-  if (!changes.edit_videos) return;
-  const auto video_copies = find_settings_copies(folder, MediaRole::kVideos);
-  const bool uses_image_file = video_copies.empty() || video_copies.front().file == "preprocessor_config.json";
+void apply_video_overrides(const ProcessorOverrides& overrides, const std::filesystem::path& folder,
+                           JsonFileMap& documents) {
+  if (!overrides.edit_video_settings) return;
+  const auto video_settings_copies = find_settings_copies(folder, MediaRole::kVideos);
+  const bool uses_image_file =
+      video_settings_copies.empty() || video_settings_copies.front().file == "preprocessor_config.json";
   if (!uses_image_file) {
-    edit_all_copies(video_copies, changes.edit_videos, folder, documents);
+    edit_settings_copies(video_settings_copies, overrides.edit_video_settings, folder, documents);
     return;
   }
-  if (!changes.creates_video_file) return;
-  const auto copies = video_copies.empty() ? find_settings_copies(folder, MediaRole::kImages) : video_copies;
+  if (!overrides.creates_video_file) return;
+  const auto copies =
+      video_settings_copies.empty() ? find_settings_copies(folder, MediaRole::kImages) : video_settings_copies;
   if (copies.empty()) return;
   ordered_json settings = ordered_json::parse(copies.front().settings.dump());
   // These keys select the class of an image processor.
   for (const char* key : {"image_processor_type", "feature_extractor_type"}) settings.erase(key);
-  settings["video_processor_type"] = changes.video_processor_type;
-  changes.edit_videos(settings);
+  settings["video_processor_type"] = overrides.video_processor_type;
+  overrides.edit_video_settings(settings);
   documents[kSeparateVideoFile] = std::move(settings);
 }
 
@@ -100,24 +104,25 @@ void hash_processor_files(ContentHash& hash, const fs::path& folder) {
 ProcessorFiles make_processor_files(const std::filesystem::path& folder, const ProcessorSettings& settings,
                                     bool has_videos) {
   if (is_adapter(folder)) return make_processor_files(find_adapter_base(folder), settings, has_videos);
-  if (const auto& adapter = settings.template_folder; !adapter.empty() && is_adapter(adapter)) {
+  if (const auto& adapter = settings.chat_template_folder; !adapter.empty() && is_adapter(adapter)) {
     ProcessorFiles result;
-    visit_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
+    call_with_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted_folder) {
       ProcessorSettings base_settings = settings;
-      base_settings.template_folder.clear();  // templates do not affect sizes
-      result = make_processor_files(adapted.path, base_settings, has_videos);
+      base_settings.chat_template_folder.clear();  // templates do not affect sizes
+      result = make_processor_files(adapted_folder.path, base_settings, has_videos);
     });
     return result;
   }
   const auto config = read_model_config(folder);
   const Family& family = find_family(config, folder);
-  if (family.make_processor_changes == nullptr) return {};
+  if (family.make_processor_overrides == nullptr) return {};
   return rethrow_json_errors(folder, [&] {
-    ProcessorChanges changes = family.make_processor_changes(config, folder, settings, has_videos);
-    Documents documents;
-    edit_video_settings(changes, folder, documents);
-    edit_all_copies(find_settings_copies(folder, MediaRole::kImages), changes.edit_images, folder, documents);
-    ProcessorFiles result{.files = {}, .unsaved_settings = std::move(changes.unsaved_settings)};
+    ProcessorOverrides overrides = family.make_processor_overrides(config, folder, settings, has_videos);
+    JsonFileMap documents;
+    apply_video_overrides(overrides, folder, documents);
+    edit_settings_copies(find_settings_copies(folder, MediaRole::kImages), overrides.edit_image_settings, folder,
+                         documents);
+    ProcessorFiles result{.files = {}, .unsaved_settings = std::move(overrides.unsaved_settings)};
     for (const auto& [name, json] : documents) {
       const auto path = folder / name;
       if (std::filesystem::exists(path) && io::read_ordered_json(path) == json) continue;
@@ -127,8 +132,8 @@ ProcessorFiles make_processor_files(const std::filesystem::path& folder, const P
   });
 }
 
-std::string compute_sample_key(const fs::path& folder, const ProcessorSettings& settings) {
-  if (is_adapter(folder)) return compute_sample_key(find_adapter_base(folder), settings);
+std::string compute_sample_shape_key(const fs::path& folder, const ProcessorSettings& settings) {
+  if (is_adapter(folder)) return compute_sample_shape_key(find_adapter_base(folder), settings);
   ContentHash hash;
   hash_processor_files(hash, folder);
   // An external vision tower's config may give the image size.
@@ -145,17 +150,17 @@ std::string compute_sample_key(const fs::path& folder, const ProcessorSettings& 
   if (std::error_code error; fs::is_regular_file(settings.chat_template, error)) {
     hash.add(io::read_file(settings.chat_template));
   }
-  if (!settings.template_folder.empty()) {
-    if (is_adapter(settings.template_folder)) {
-      const auto files = merge_auxiliary_files(folder, settings.template_folder);
+  if (!settings.chat_template_folder.empty()) {
+    if (is_adapter(settings.chat_template_folder)) {
+      const auto files = merge_auxiliary_files(folder, settings.chat_template_folder);
       if (files != read_auxiliary_files(folder)) {
         for (const auto& [name, content] : files) hash.add(name).add(content);
       }
     }
-    for (const auto& [name, source] : text::load_checkpoint_templates(settings.template_folder))
-      hash.add(name).add(source.jinja);
+    for (const auto& [name, source] : text::load_checkpoint_templates(settings.chat_template_folder))
+      hash.add(name).add(source.jinja_source);
   }
-  return hash.hex();
+  return hash.to_hex();
 }
 
 }  // namespace vlmtrain::models

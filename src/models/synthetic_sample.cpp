@@ -14,9 +14,9 @@ namespace {
 
 // Limits on the numbers of a sample. They are far above any plausible sample, and low enough that
 // products of them fit into 64 bits.
-constexpr int64_t kMaxMedia = 10'000;
+constexpr int64_t kMaxMediaPerSample = 10'000;
 constexpr double kMaxFps = 1e4;
-constexpr int64_t kMaxSide = 100'000;
+constexpr int64_t kMaxMediaSide = 100'000;
 constexpr int64_t kMaxTextTokens = 10'000'000;
 
 /// The numbers of images and volumes in a sample.
@@ -44,29 +44,29 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   if (counts.volumes != 0 && !supports_volumes) {
     throw usage_error(
         "a sample of {}: this model family supports no volumes; use a family that does ({}), or images instead",
-        format_count(counts.volumes, "volume"), list_volume_families());
+        format_count(counts.volumes, "volume"), format_volume_model_types());
   }
   return counts;
 }
 
 void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
-  if (counts.images < 0 || counts.images > kMaxMedia) {
-    throw usage_error("a sample of {} images: give 0 (text only) to {}", counts.images, kMaxMedia);
+  if (counts.images < 0 || counts.images > kMaxMediaPerSample) {
+    throw usage_error("a sample of {} images: give 0 (text only) to {}", counts.images, kMaxMediaPerSample);
   }
-  if (counts.volumes < 0 || counts.volumes > kMaxMedia) {
-    throw usage_error("a sample of {} volumes: give 0 (text only) to {}", counts.volumes, kMaxMedia);
+  if (counts.volumes < 0 || counts.volumes > kMaxMediaPerSample) {
+    throw usage_error("a sample of {} volumes: give 0 (text only) to {}", counts.volumes, kMaxMediaPerSample);
   }
-  const auto is_valid_side = [](int64_t pixels) { return pixels >= 1 && pixels <= kMaxSide; };
+  const auto is_valid_side = [](int64_t pixels) { return pixels >= 1 && pixels <= kMaxMediaSide; };
   if (counts.images > 0 && !(is_valid_side(sample.image_width) && is_valid_side(sample.image_height))) {
     throw usage_error("an image of {} x {} pixels: give a width and a height of 1 to {}", sample.image_width,
-                      sample.image_height, kMaxSide);
+                      sample.image_height, kMaxMediaSide);
   }
   if (sample.video_frames < 0 || sample.video_frames > image::kMaxVideoFrames) {
     throw usage_error("a video of {} frames: give 0 (no video) to {}", sample.video_frames, image::kMaxVideoFrames);
   }
   if (sample.video_frames > 0 && !(is_valid_side(sample.video_width) && is_valid_side(sample.video_height))) {
     throw usage_error("a video of {} x {} pixels: give a width and a height of 1 to {}", sample.video_width,
-                      sample.video_height, kMaxSide);
+                      sample.video_height, kMaxMediaSide);
   }
   if (!(sample.video_fps >= 0 && sample.video_fps <= kMaxFps)) {
     throw usage_error("a video of {} frames per second: give more than 0 and at most {}", sample.video_fps, kMaxFps);
@@ -82,9 +82,9 @@ void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
 }
 
 /// Adds the sizes of one image, video or volume to the sizes of a sample.
-void add_medium(data::SampleShape& shape, const data::SampleShape& medium) {
+void add_medium_shape(data::SampleShape& shape, const data::SampleShape& medium) {
   shape.row = medium.row;
-  shape.grids.insert(shape.grids.end(), medium.grids.begin(), medium.grids.end());
+  shape.patch_grids.insert(shape.patch_grids.end(), medium.patch_grids.begin(), medium.patch_grids.end());
   shape.tokens += medium.tokens;
   shape.image_tokens += medium.image_tokens;
   shape.num_media += medium.num_media;
@@ -94,7 +94,7 @@ void add_medium(data::SampleShape& shape, const data::SampleShape& medium) {
   shape.num_volumes += medium.num_volumes;
 }
 
-void add_masks(data::SampleShape& shape, const SyntheticSample& sample, int64_t images, int64_t side) {
+void add_mask_shapes(data::SampleShape& shape, const SyntheticSample& sample, int64_t images, int64_t side) {
   shape.masks = sample.masks.value_or(images);
   if (shape.masks == 0) return;
   if (images == 0) throw usage_error("{} without an image: give --images too", format_count(shape.masks, "mask"));
@@ -102,8 +102,8 @@ void add_masks(data::SampleShape& shape, const SyntheticSample& sample, int64_t 
     throw usage_error("{} masks in {} tokens of an answer: each mask needs its own token; give 0 to {}", shape.masks,
                       sample.label_tokens, sample.label_tokens);
   }
-  shape.mask_images = std::min(shape.masks, images);
-  shape.mask_side = side;
+  shape.num_images_with_masks = std::min(shape.masks, images);
+  shape.mask_image_size = side;
 }
 
 }  // namespace
@@ -118,21 +118,21 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
     const image::ImageSize size{.height = sample.image_height, .width = sample.image_width};
     const auto image = rethrow_json_errors(
         folder, [&] { return family.compute_image_sample_shape(config, folder, size, sample.image_max_pixels); });
-    for (int64_t i = 0; i < counts.images; ++i) add_medium(shape, image);
+    for (int64_t i = 0; i < counts.images; ++i) add_medium_shape(shape, image);
   }
   if (counts.volumes > 0) {
     const auto volume = rethrow_json_errors(folder, [&] {
       return family.compute_volume_sample_shape(config, folder, sample.volume_size, sample.volume_dtype);
     });
-    for (int64_t i = 0; i < counts.volumes; ++i) add_medium(shape, volume);
+    for (int64_t i = 0; i < counts.volumes; ++i) add_medium_shape(shape, volume);
   }
   if (sample.video_frames > 0) {
     if (family.compute_video_sample_shape == nullptr) {
       throw usage_error(
           "a video of {} frames: this model family supports no videos; use a family that does ({}), or images instead",
-          sample.video_frames, list_video_families());
+          sample.video_frames, format_video_model_types());
     }
-    const image::VideoInfo video{.frames = sample.video_frames,
+    const image::VideoInfo video{.num_frames = sample.video_frames,
                                  .fps = sample.video_fps,
                                  .size = {.height = sample.video_height, .width = sample.video_width}};
     ProcessorSettings settings;
@@ -140,15 +140,16 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
     settings.video_fps = sample.sampling_fps;
     settings.video_max_frames = sample.video_max_frames;
     settings.video_layout = sample.video_layout;
-    add_medium(shape, rethrow_json_errors(
-                          folder, [&] { return family.compute_video_sample_shape(config, folder, video, settings); }));
+    add_medium_shape(shape, rethrow_json_errors(folder, [&] {
+                       return family.compute_video_sample_shape(config, folder, video, settings);
+                     }));
   }
   shape.tokens += sample.text_tokens;
   shape.label_tokens = sample.label_tokens;
   if (family.get_mask_side != nullptr) {
-    add_masks(shape, sample, counts.images, rethrow_json_errors(folder, [&] {
-                return family.get_mask_side(config, folder, sample.mask_image_size);
-              }));
+    add_mask_shapes(shape, sample, counts.images, rethrow_json_errors(folder, [&] {
+                      return family.get_mask_side(config, folder, sample.mask_image_size);
+                    }));
   } else if (sample.masks.value_or(0) != 0) {
     throw usage_error("{}: this model family predicts no masks; omit --masks, or use a family that does (prs_med)",
                       format_count(*sample.masks, "mask"));

@@ -10,8 +10,8 @@
 
 namespace vlmtrain::nn {
 
-std::vector<at::Tensor> allocate_adjacent(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
-                                          const at::TensorOptions& options) {
+std::vector<at::Tensor> allocate_adjacent_tensors(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
+                                                  const at::TensorOptions& options) {
   std::vector<int64_t> shape{std::reduce(rows.begin(), rows.end())};
   shape.insert(shape.end(), sizes.begin(), sizes.end());
   const at::Tensor all = at::empty(shape, options);
@@ -31,7 +31,7 @@ std::vector<at::Tensor> allocate_adjacent(const std::vector<int64_t>& rows, at::
   return tensors;
 }
 
-at::Tensor cat_view(const std::vector<at::Tensor>& tensors) {
+at::Tensor view_adjacent_tensors(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) return {};
   const at::NoGradGuard no_gradients;
   at::Tensor first = tensors.front().detach();

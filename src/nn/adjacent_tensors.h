@@ -10,12 +10,12 @@ namespace vlmtrain::nn {
 
 /// Returns uninitialized tensors [rows[i], sizes...], adjacent in one allocation. They are not
 /// views of one another, so autograd tracks their versions separately.
-std::vector<at::Tensor> allocate_adjacent(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
-                                          const at::TensorOptions& options);
+std::vector<at::Tensor> allocate_adjacent_tensors(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
+                                                  const at::TensorOptions& options);
 
 /// Returns adjacent tensors concatenated along the first dimension, as a view without gradients.
 /// Returns an undefined tensor if `tensors` is empty or not adjacent in memory. REQUIRES: the
 /// tensors differ at most in their first dimension.
-at::Tensor cat_view(const std::vector<at::Tensor>& tensors);
+at::Tensor view_adjacent_tensors(const std::vector<at::Tensor>& tensors);
 
 }  // namespace vlmtrain::nn

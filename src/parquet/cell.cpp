@@ -16,7 +16,7 @@ namespace vlmtrain::parquet {
 namespace {
 
 using io::make_special_cell;
-using io::SpecialCell;
+using io::SpecialCellKind;
 using nlohmann::json;
 
 template <class Array>
@@ -41,17 +41,17 @@ json bytes_to_json(const arrow::Array& column, int64_t index) {
 }
 
 /// Returns the type of the values of a list type; the type itself if it is not a list.
-const arrow::DataType& get_value_type(const arrow::DataType& file_type) {
+const arrow::DataType& get_list_value_type(const arrow::DataType& file_type) {
   return file_type.num_fields() == 1 ? *file_type.field(0)->type() : file_type;
 }
 
 template <class Array>
 json list_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
-  const auto& lists = array_cast<Array>(column);
-  const int64_t begin = lists.value_offset(index);
+  const auto& list_array = array_cast<Array>(column);
+  const int64_t begin = list_array.value_offset(index);
   json values = json::array();
-  for (int64_t i = 0; i < lists.value_length(index); ++i) {
-    values.push_back(cell_to_json(*lists.values(), begin + i, get_value_type(file_type)));
+  for (int64_t i = 0; i < list_array.value_length(index); ++i) {
+    values.push_back(cell_to_json(*list_array.values(), begin + i, get_list_value_type(file_type)));
   }
   return values;
 }
@@ -64,16 +64,16 @@ const arrow::DataType* find_field_type(const arrow::DataType& file_type, const s
 }
 
 json struct_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
-  const auto& fields = array_cast<arrow::StructArray>(column);
+  const auto& struct_array = array_cast<arrow::StructArray>(column);
   json values = json::object();
-  for (int i = 0; i < fields.num_fields(); ++i) {
-    const std::string& name = fields.struct_type()->field(i)->name();
-    const auto field = fields.field(i);
+  for (int i = 0; i < struct_array.num_fields(); ++i) {
+    const std::string& name = struct_array.struct_type()->field(i)->name();
+    const auto field = struct_array.field(i);
     const arrow::DataType* type = find_field_type(file_type, name);
     values[name] = cell_to_json(*field, index, type == nullptr ? *field->type() : *type);
   }
   if (!values.contains("bytes") && find_field_type(file_type, "bytes") != nullptr) {
-    values["bytes"] = make_special_cell(SpecialCell::kOmittedBytes);
+    values["bytes"] = make_special_cell(SpecialCellKind::kOmittedBytes);
   }
   return values;
 }
@@ -81,15 +81,15 @@ json struct_to_json(const arrow::Array& column, int64_t index, const arrow::Data
 /// Converts a map to an object if its keys are unique strings, else to an array of {"key",
 /// "value"}.
 json map_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
-  const auto& maps = array_cast<arrow::MapArray>(column);
+  const auto& map_array = array_cast<arrow::MapArray>(column);
   const auto* type =
-      file_type.id() == arrow::Type::MAP ? static_cast<const arrow::MapType*>(&file_type) : maps.map_type();
+      file_type.id() == arrow::Type::MAP ? static_cast<const arrow::MapType*>(&file_type) : map_array.map_type();
   json pairs = json::array();
   json values = json::object();
   bool is_object = true;
-  for (int64_t i = maps.value_offset(index); i < maps.value_offset(index + 1); ++i) {
-    json key = cell_to_json(*maps.keys(), i, *type->key_type());
-    json value = cell_to_json(*maps.items(), i, *type->item_type());
+  for (int64_t i = map_array.value_offset(index); i < map_array.value_offset(index + 1); ++i) {
+    json key = cell_to_json(*map_array.keys(), i, *type->key_type());
+    json value = cell_to_json(*map_array.items(), i, *type->item_type());
     is_object = is_object && key.is_string() && values.emplace(key.get_ref<const std::string&>(), value).second;
     pairs.push_back({{"key", std::move(key)}, {"value", std::move(value)}});
   }
@@ -98,19 +98,19 @@ json map_to_json(const arrow::Array& column, int64_t index, const arrow::DataTyp
 
 /// Formats a UUID as 8-4-4-4-12 hexadecimal digits (RFC 9562).
 std::string format_uuid(std::string_view value) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
+  constexpr std::string_view kHexDigits = "0123456789abcdef";
   std::string text;
   for (size_t i = 0; i < value.size(); ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += kDigits[static_cast<unsigned char>(value[i]) >> 4U];
-    text += kDigits[static_cast<unsigned char>(value[i]) & 15U];
+    text += kHexDigits[static_cast<unsigned char>(value[i]) >> 4U];
+    text += kHexDigits[static_cast<unsigned char>(value[i]) & 15U];
   }
   return text;
 }
 
 /// Returns the special cell of an unsupported type.
-json unsupported_to_json(const arrow::Array& column) {
-  return make_special_cell(SpecialCell::kUnsupportedType, column.type()->ToString());
+json make_unsupported_type_cell(const arrow::Array& column) {
+  return make_special_cell(SpecialCellKind::kUnsupportedType, column.type()->ToString());
 }
 
 /// Converts a value of an extension type from its storage.
@@ -122,31 +122,31 @@ json extension_to_json(const arrow::Array& column, int64_t index, const arrow::D
                                 ? *static_cast<const arrow::ExtensionType&>(file_type).storage_type()
                                 : *storage.type());
   if (name == "arrow.json") {
-    return value.is_string() ? make_special_cell(SpecialCell::kJsonText, value.get_ref<const std::string&>())
-                             : unsupported_to_json(column);
+    return value.is_string() ? make_special_cell(SpecialCellKind::kJsonText, value.get_ref<const std::string&>())
+                             : make_unsupported_type_cell(column);
   }
-  if (name == "arrow.bool8") return value.is_number() ? json(value != 0) : unsupported_to_json(column);
+  if (name == "arrow.bool8") return value.is_number() ? json(value != 0) : make_unsupported_type_cell(column);
   if (name == "arrow.uuid" && value.is_binary()) {
     const auto& uuid = value.get_binary();
     return format_uuid({reinterpret_cast<const char*>(uuid.data()), uuid.size()});
   }
   // Values of other canonical extension types (tensors, variants, opaque values) are not determined
   // by their storage alone.
-  return name.starts_with("arrow.") || name.starts_with("parquet.") ? unsupported_to_json(column) : value;
+  return name.starts_with("arrow.") || name.starts_with("parquet.") ? make_unsupported_type_cell(column) : value;
 }
 
 /// Converts a decimal, date or time to Arrow's text.
 json scalar_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
-  return scalar.ok() ? json((*scalar)->ToString()) : unsupported_to_json(column);
+  return scalar.ok() ? json((*scalar)->ToString()) : make_unsupported_type_cell(column);
 }
 
 /// Converts the value at an index of a run-end-encoded array.
-json run_end_to_json(const arrow::Array& column, int64_t index) {
+json run_end_encoded_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
-  if (!scalar.ok()) return unsupported_to_json(column);
+  if (!scalar.ok()) return make_unsupported_type_cell(column);
   const auto value = arrow::MakeArrayFromScalar(*static_cast<const arrow::RunEndEncodedScalar&>(**scalar).value, 1);
-  return value.ok() ? cell_to_json(**value, 0, *(*value)->type()) : unsupported_to_json(column);
+  return value.ok() ? cell_to_json(**value, 0, *(*value)->type()) : make_unsupported_type_cell(column);
 }
 
 }  // namespace
@@ -212,7 +212,7 @@ json cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataTy
                           *dictionary_array.dictionary()->type());
     }
     case arrow::Type::RUN_END_ENCODED:
-      return run_end_to_json(column, index);
+      return run_end_encoded_to_json(column, index);
     case arrow::Type::EXTENSION:
       return extension_to_json(column, index, file_type);
     case arrow::Type::DECIMAL32:
@@ -226,7 +226,7 @@ json cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataTy
     case arrow::Type::TIMESTAMP:
       return scalar_to_json(column, index);
     default:
-      return unsupported_to_json(column);  // durations, intervals, unions
+      return make_unsupported_type_cell(column);  // durations, intervals, unions
   }
 }
 

@@ -15,10 +15,10 @@ namespace vlmtrain::parquet {
 /// - views, run-end-encoded and dictionary-encoded values as the values they encode;
 /// - arrow.bool8 as a boolean, arrow.uuid as text, other arrow.* and parquet.* extension types as
 ///   unsupported, all further extension types as their storage values;
-/// - arrow.json and unsupported types (durations, intervals, unions) as io::SpecialCell.
+/// - arrow.json and unsupported types (durations, intervals, unions) as io::SpecialCellKind.
 ///
 /// `file_type` is the type of the column in the file. If it has structs with a field "bytes" that
-/// `column` lacks because it was not read, the field becomes io::SpecialCell::kOmittedBytes.
+/// `column` lacks because it was not read, the field becomes io::SpecialCellKind::kOmittedBytes.
 /// REQUIRES: `index` is in the column. Does not throw for valid columns.
 nlohmann::json cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type);
 

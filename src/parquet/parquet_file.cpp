@@ -33,31 +33,31 @@ using arrow::Type;
 using ArrayVector = std::vector<std::shared_ptr<arrow::Array>>;
 
 template <class List>
-void append_values(const arrow::Array& array, ArrayVector& values) {
+void append_list_values(const arrow::Array& array, ArrayVector& values) {
   values.push_back(static_cast<const List&>(array).values());
 }
 
 /// Returns the values array of each of the `lists`, the chunks of a list or map column. Returns an
 /// empty vector for other types.
-ArrayVector collect_values(const ArrayVector& lists) {
+ArrayVector collect_list_values(const ArrayVector& lists) {
   ArrayVector values;
   for (const auto& array : lists) {
     switch (array->type_id()) {
       case Type::LIST:
       case Type::MAP:
-        append_values<arrow::ListArray>(*array, values);
+        append_list_values<arrow::ListArray>(*array, values);
         break;
       case Type::LARGE_LIST:
-        append_values<arrow::LargeListArray>(*array, values);
+        append_list_values<arrow::LargeListArray>(*array, values);
         break;
       case Type::LIST_VIEW:
-        append_values<arrow::ListViewArray>(*array, values);
+        append_list_values<arrow::ListViewArray>(*array, values);
         break;
       case Type::LARGE_LIST_VIEW:
-        append_values<arrow::LargeListViewArray>(*array, values);
+        append_list_values<arrow::LargeListViewArray>(*array, values);
         break;
       case Type::FIXED_SIZE_LIST:
-        append_values<arrow::FixedSizeListArray>(*array, values);
+        append_list_values<arrow::FixedSizeListArray>(*array, values);
         break;
       default:
         break;
@@ -67,31 +67,34 @@ ArrayVector collect_values(const ArrayVector& lists) {
 }
 
 /// Implements count_structs_without_bytes() for the chunks `arrays` of a column or field.
-void count_structs(const ArrayVector& arrays, const arrow::DataType& file_type, std::vector<int64_t>& counts) {
+void count_chunk_structs_without_bytes(const ArrayVector& arrays, const arrow::DataType& file_type,
+                                       std::vector<int64_t>& counts) {
   if (file_type.id() == Type::EXTENSION) {
     ArrayVector storage;
     for (const auto& array : arrays) storage.push_back(static_cast<const arrow::ExtensionArray&>(*array).storage());
-    return count_structs(storage, *static_cast<const arrow::ExtensionType&>(file_type).storage_type(), counts);
+    return count_chunk_structs_without_bytes(
+        storage, *static_cast<const arrow::ExtensionType&>(file_type).storage_type(), counts);
   }
   if (file_type.id() != Type::STRUCT) {
-    if (file_type.num_fields() == 1) count_structs(collect_values(arrays), *file_type.field(0)->type(), counts);
+    if (file_type.num_fields() == 1)
+      count_chunk_structs_without_bytes(collect_list_values(arrays), *file_type.field(0)->type(), counts);
     return;
   }
   for (const auto& field : file_type.fields()) {
     ArrayVector fields;
-    bool is_omitted = field->name() == "bytes";  // in the file, but not in the chunks
+    bool is_bytes_field_omitted = field->name() == "bytes";  // in the file, but not in the chunks
     int64_t num_structs = 0;
     for (const auto& array : arrays) {
       const auto& struct_array = static_cast<const arrow::StructArray&>(*array);
-      const auto child = struct_array.GetFieldByName(field->name());
+      const auto field_array = struct_array.GetFieldByName(field->name());
       num_structs += struct_array.length() - struct_array.null_count();
-      is_omitted = is_omitted && child == nullptr;
-      if (child) fields.push_back(child);
+      is_bytes_field_omitted = is_bytes_field_omitted && field_array == nullptr;
+      if (field_array) fields.push_back(field_array);
     }
-    if (is_omitted && file_type.num_fields() > 1) {
+    if (is_bytes_field_omitted && file_type.num_fields() > 1) {
       counts.push_back(num_structs);
     } else {
-      count_structs(fields, *field->type(), counts);
+      count_chunk_structs_without_bytes(fields, *field->type(), counts);
     }
   }
 }
@@ -101,12 +104,12 @@ void count_structs(const ArrayVector& arrays, const arrow::DataType& file_type, 
 /// schema.
 void count_structs_without_bytes(const arrow::ChunkedArray& column, const arrow::DataType& file_type,
                                  std::vector<int64_t>& counts) {
-  count_structs(column.chunks(), file_type, counts);
+  count_chunk_structs_without_bytes(column.chunks(), file_type, counts);
 }
 
 /// Returns the value of a result. Throws std::runtime_error with Arrow's message for an error.
 template <class T>
-T unwrap(arrow::Result<T> result) {
+T get_value_or_throw(arrow::Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.status().message());
   return std::move(result).ValueUnsafe();
 }
@@ -120,29 +123,32 @@ arrow::MemoryPool* get_memory_pool() {
 /// A row group in memory, as a table of Arrow.
 class ArrowRowGroup final : public io::RowGroup {
  public:
-  /// `file_schema` is the schema of the file; the table may lack its "bytes" fields. `needs_bytes`
-  /// is the result of needs_bytes().
-  ArrowRowGroup(std::shared_ptr<arrow::Table> table, std::shared_ptr<arrow::Schema> file_schema, bool needs_bytes)
+  /// `file_schema` is the schema of the file; the table may lack its "bytes" fields.
+  /// `requires_file_bytes` is the result of requires_file_bytes().
+  ArrowRowGroup(std::shared_ptr<arrow::Table> table, std::shared_ptr<arrow::Schema> file_schema,
+                bool requires_file_bytes)
       : table_(std::move(table)),
         file_schema_(std::move(file_schema)),
         bytes_(arrow::util::TotalBufferSize(*table_)),
-        needs_bytes_(needs_bytes) {}
+        requires_file_bytes_(requires_file_bytes) {}
 
   int64_t bytes() const override { return bytes_; }
-  bool needs_bytes() const override { return needs_bytes_; }
+  bool requires_file_bytes() const override { return requires_file_bytes_; }
 
   nlohmann::json row(int64_t index) const override {
     nlohmann::json row = nlohmann::json::object();
     for (int i = 0; i < table_->num_columns(); ++i) {
       const auto& field = *table_->field(i);
-      const auto file_type = file_schema_->GetFieldByName(field.name());
-      row[field.name()] = get_value(*table_->column(i), index, file_type ? *file_type->type() : *field.type());
+      const auto file_field = file_schema_->GetFieldByName(field.name());
+      row[field.name()] =
+          convert_cell_to_json(*table_->column(i), index, file_field ? *file_field->type() : *field.type());
     }
     return row;
   }
 
  private:
-  static nlohmann::json get_value(const arrow::ChunkedArray& column, int64_t index, const arrow::DataType& file_type) {
+  static nlohmann::json convert_cell_to_json(const arrow::ChunkedArray& column, int64_t index,
+                                             const arrow::DataType& file_type) {
     for (const auto& chunk : column.chunks()) {
       if (index < chunk->length()) return cell_to_json(*chunk, index, file_type);
       index -= chunk->length();
@@ -153,7 +159,7 @@ class ArrowRowGroup final : public io::RowGroup {
   std::shared_ptr<arrow::Table> table_;
   std::shared_ptr<arrow::Schema> file_schema_;
   int64_t bytes_;
-  bool needs_bytes_;
+  bool requires_file_bytes_;
 };
 
 /// A Parquet file. Each read opens the file again, so reads in several threads are independent.
@@ -164,10 +170,10 @@ class ParquetFile final : public io::RowFile {
     metadata_ = reader->metadata();
     const ::parquet::SchemaDescriptor& schema = *metadata_->schema();
     for (int i = 0; i < schema.num_columns(); ++i) {
-      all_columns_.push_back(i);
-      (is_bytes_column(schema, i) ? bytes_columns_ : columns_without_bytes_).push_back(i);
+      all_column_indices_.push_back(i);
+      (is_media_bytes_column(schema, i) ? bytes_column_indices_ : column_indices_without_bytes_).push_back(i);
     }
-    if (!unwrap(make_arrow_reader(/*batch_rows=*/1))->GetSchema(&file_schema_).ok())
+    if (!get_value_or_throw(make_arrow_reader(/*batch_rows=*/1))->GetSchema(&file_schema_).ok())
       throw std::runtime_error("cannot read its schema");
   }
 
@@ -195,37 +201,40 @@ class ParquetFile final : public io::RowFile {
 
   std::unique_ptr<const io::RowGroup> read(size_t group, bool include_media_bytes) const override {
     try {
-      auto table = read_table(static_cast<int>(group), include_media_bytes ? all_columns_ : columns_without_bytes_);
+      auto table = read_row_group_table(static_cast<int>(group),
+                                        include_media_bytes ? all_column_indices_ : column_indices_without_bytes_);
       const int64_t rows = metadata_->RowGroup(static_cast<int>(group))->num_rows();
       if (table->num_rows() != rows)
         throw std::runtime_error("has a different number of rows than its footer declares");
       const arrow::Status status = table->ValidateFull();
       if (!status.ok()) throw std::runtime_error(status.message());
-      const bool needs_bytes = !include_media_bytes && !every_struct_has_bytes(*table, group);
-      return std::make_unique<ArrowRowGroup>(std::move(table), file_schema_, needs_bytes);
+      const bool requires_file_bytes = !include_media_bytes && !every_struct_has_bytes(*table, group);
+      return std::make_unique<ArrowRowGroup>(std::move(table), file_schema_, requires_file_bytes);
     } catch (const std::exception& error) {
-      // io/row_file.h promises std::runtime_error; exceptions of Arrow and Parquet have other types.
+      // io/row_file.h promises std::runtime_error; exceptions of Arrow and Parquet have other
+      // types.
       throw std::runtime_error(error.what());
     }
   }
 
  private:
   std::shared_ptr<arrow::io::RandomAccessFile> open_file() const {
-    return unwrap(arrow::io::ReadableFile::Open(path_, get_memory_pool()));
+    return get_value_or_throw(arrow::io::ReadableFile::Open(path_, get_memory_pool()));
   }
 
   /// Reads a row group in batches. Arrow doubles growing buffers, so reading a group at once takes
   /// twice its size. Batches of 16 MiB limit this overhead; the size was chosen without
   /// measurement.
-  std::shared_ptr<arrow::Table> read_table(int group, const std::vector<int>& columns) const {
+  std::shared_ptr<arrow::Table> read_row_group_table(int group, const std::vector<int>& columns) const {
     constexpr int64_t kBatchBytes = int64_t{16} << 20;
     const auto row_group = metadata_->RowGroup(group);
     int64_t bytes = 0;
     for (const int column : columns) bytes += row_group->ColumnChunk(column)->total_uncompressed_size();
     const int64_t row_bytes = bytes / std::max<int64_t>(1, row_group->num_rows());
-    const auto reader = unwrap(make_arrow_reader(std::max<int64_t>(1, kBatchBytes / std::max<int64_t>(1, row_bytes))));
-    const auto batches = unwrap(reader->GetRecordBatchReader({group}, columns));
-    return unwrap(batches->ToTable());
+    const auto reader =
+        get_value_or_throw(make_arrow_reader(std::max<int64_t>(1, kBatchBytes / std::max<int64_t>(1, row_bytes))));
+    const auto batch_reader = get_value_or_throw(reader->GetRecordBatchReader({group}, columns));
+    return get_value_or_throw(batch_reader->ToTable());
   }
 
   /// Returns a reader of batches of `batch_rows` rows. It uses neither threads nor prefetching,
@@ -251,10 +260,10 @@ class ParquetFile final : public io::RowFile {
       count_structs_without_bytes(*table.column(i), file_type ? *file_type->type() : *table.field(i)->type(),
                                   struct_counts);
     }
-    if (struct_counts.size() != bytes_columns_.size()) return false;
+    if (struct_counts.size() != bytes_column_indices_.size()) return false;
     const auto row_group = metadata_->RowGroup(static_cast<int>(group));
-    for (size_t i = 0; i < bytes_columns_.size(); ++i) {
-      const auto chunk = row_group->ColumnChunk(bytes_columns_[i]);
+    for (size_t i = 0; i < bytes_column_indices_.size(); ++i) {
+      const auto chunk = row_group->ColumnChunk(bytes_column_indices_[i]);
       const auto statistics = chunk->encoded_statistics();
       if (!statistics || !statistics->has_null_count) return false;
       if (chunk->num_values() - statistics->null_count != struct_counts[i]) return false;
@@ -266,16 +275,16 @@ class ParquetFile final : public io::RowFile {
   /// chunks are read page by page, so that a chunk is never in memory together with its values. The
   /// read buffer of 1 MiB was chosen without measurement.
   static ::parquet::ReaderProperties make_reader_properties() {
-    constexpr int64_t kBufferBytes = int64_t{1} << 20;
+    constexpr int64_t kReadBufferBytes = int64_t{1} << 20;
     ::parquet::ReaderProperties properties(get_memory_pool());
     properties.enable_buffered_stream();
-    properties.set_buffer_size(kBufferBytes);
+    properties.set_buffer_size(kReadBufferBytes);
     properties.set_page_checksum_verification(true);
     return properties;
   }
 
   /// Returns whether the column is a field "bytes" of a struct that also has a field "path".
-  static bool is_bytes_column(const ::parquet::SchemaDescriptor& schema, int column) {
+  static bool is_media_bytes_column(const ::parquet::SchemaDescriptor& schema, int column) {
     const auto& node = *schema.Column(column)->schema_node();
     if (node.name() != "bytes" || node.parent() == nullptr || !node.parent()->is_group()) return false;
     const auto& parent = static_cast<const ::parquet::schema::GroupNode&>(*node.parent());
@@ -285,9 +294,9 @@ class ParquetFile final : public io::RowFile {
   std::string path_;
   std::shared_ptr<::parquet::FileMetaData> metadata_;
   std::shared_ptr<arrow::Schema> file_schema_;
-  std::vector<int> all_columns_;
-  std::vector<int> bytes_columns_;  // see is_bytes_column()
-  std::vector<int> columns_without_bytes_;
+  std::vector<int> all_column_indices_;
+  std::vector<int> bytes_column_indices_;  // see is_media_bytes_column()
+  std::vector<int> column_indices_without_bytes_;
 };
 
 }  // namespace

@@ -36,25 +36,25 @@ std::string describe_batch_scaling(const engine::TrainingOptions& training);
 /// Parses training.task_weights, entries such as caption=1.5, into one weight per task in the order
 /// of `tasks`, scaled to a mean of 1 over the samples. Throws UserError (kUsage), with all
 /// problems, for invalid entries and if a task has no weight.
-std::vector<double> parse_task_weights(const std::vector<std::string>& entries, const data::Tasks& tasks);
+std::vector<double> parse_task_weights(const std::vector<std::string>& entries, const data::TaskTable& tasks);
 
 /// Returns one weight per task, proportional to 1 / number of its samples, scaled to a mean of 1
 /// over the samples.
-std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks);
+std::vector<double> compute_inverse_size_weights(const data::TaskTable& tasks);
 
 /// Returns the initial task settings of a run; without weights if tasks are not weighted. Throws
 /// UserError (kUsage) if the configuration does not fit the tasks.
-engine::TaskSettings make_task_settings(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks);
+engine::TaskSettings make_task_settings(const engine::BatchAndTaskOptions& options, const data::TaskTable& tasks);
 
 /// The tasks of a run and their weights in the loss, which GradNorm adapts. The weights of a step
 /// depend on the results of all earlier steps except the previous one. On a GPU, the results of the
 /// previous step have not reached the host when a step starts. Not thread-safe.
-class TaskBalance {
+class TaskBalancer {
  public:
   /// `masks`: weights of the mask losses; nullopt if the model predicts no masks. Throws as
   /// make_task_settings().
-  TaskBalance(const engine::BatchAndTaskOptions& options, const data::Tasks& tasks,
-              std::optional<engine::MaskLossWeights> masks = std::nullopt);
+  TaskBalancer(const engine::BatchAndTaskOptions& options, const data::TaskTable& tasks,
+               std::optional<engine::TextAndMaskLossWeights> masks = std::nullopt);
 
   /// Sets the task index of each sample of a step; does nothing if all samples have one task.
   void assign_tasks(std::vector<data::Sample>& samples) const;
@@ -84,21 +84,21 @@ class TaskBalance {
   void restore(const nlohmann::ordered_json& state, const std::string& source);
 
   /// Returns a sentence for the log; empty if there is nothing to report.
-  std::string description() const;
+  std::string describe() const;
 
  private:
   /// The results of a step that GradNorm has not used yet.
-  struct Observation {
+  struct GradNormObservation {
     int64_t step = 0;
     std::vector<engine::TaskResult> results;
     std::vector<double> weights;  // used by the step
   };
 
-  data::Tasks tasks_;
+  data::TaskTable tasks_;
   engine::TaskSettings settings_;
-  std::optional<engine::MaskLossWeights> masks_;
+  std::optional<engine::TextAndMaskLossWeights> masks_;
   std::optional<engine::GradNorm> gradnorm_;
-  std::deque<Observation> observations_;
+  std::deque<GradNormObservation> gradnorm_observations_;
 };
 
 }  // namespace vlmtrain::train

@@ -37,7 +37,7 @@ io::RecordSettings make_record_settings(const data::DataOptions& data) {
 std::shared_ptr<const io::Records> open_nonempty_records(const std::filesystem::path& path,
                                                          const io::RecordSettings& settings) {
   auto records = io::open_records(path, settings);
-  check_row_groups(/*limit_gb=*/{});
+  check_row_group_memory(/*limit_gb=*/{});
   if (records->size() == 0) throw data_error("{}: contains no samples", path.string());
   return records;
 }
@@ -46,51 +46,51 @@ namespace {
 
 /// Opens the sources of data.train. If a share is held out, restricts each to the records in
 /// `split_indices`, the training or held-out part of its split.
-std::shared_ptr<const data::DataSet> open_sources(const Config& config,
-                                                  std::vector<int64_t> data::HoldOutSplit::*split_indices,
-                                                  std::vector<SourceSplit>* source_splits) {
+std::shared_ptr<const data::DataSet> open_split_sources(const Config& config,
+                                                        std::vector<int64_t> data::HoldOutSplit::*split_indices,
+                                                        std::vector<HoldOutSource>* hold_out_sources) {
   const auto share = data::parse_hold_out_share(config.data);
   std::vector<data::DataSet::SourceRecords> sources;
-  sources.reserve(config.data.train.all().size());
-  for (const data::Source& source : config.data.train.all()) {
+  sources.reserve(config.data.train.sources().size());
+  for (const data::Source& source : config.data.train.sources()) {
     io::RecordSettings settings = make_record_settings(config.data);
     if (!source.image_root.empty()) settings.image_root = source.image_root;
     auto records = open_nonempty_records(source.path, settings);
     if (share) {
       const int64_t samples = records->size();
-      const bool is_training = split_indices == &data::HoldOutSplit::train;
-      auto split = split_source(config, source, *records, /*log_changes=*/is_training);
-      if (source_splits != nullptr)
-        source_splits->push_back({.path = source.path, .records = records, .held_out = split.held_out});
+      const bool is_training_part = split_indices == &data::HoldOutSplit::train;
+      auto split = split_source(config, source, *records, /*log_changes=*/is_training_part);
+      if (hold_out_sources != nullptr)
+        hold_out_sources->push_back({.path = source.path, .records = records, .held_out = split.held_out});
       records = std::make_shared<io::SubsetRecords>(std::move(records), std::move(split.*split_indices));
-      if (is_training) {
+      if (is_training_part) {
         spdlog::info("data {}: {} of {} {} held out of training (data.eval={})", source.path, samples - records->size(),
                      pluralize(samples, "sample"), samples - records->size() == 1 ? "is" : "are", config.data.eval);
       }
     }
     sources.push_back({.source = source, .records = std::move(records)});
   }
-  check_row_groups(config.memory.limit_gb);
+  check_row_group_memory(config.memory.limit_gb);
   return std::make_shared<data::DataSet>(std::move(sources));
 }
 
 }  // namespace
 
 std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
-                                                           std::vector<SourceSplit>* source_splits) {
-  return open_sources(config, &data::HoldOutSplit::train, source_splits);
+                                                           std::vector<HoldOutSource>* hold_out_sources) {
+  return open_split_sources(config, &data::HoldOutSplit::train, hold_out_sources);
 }
 
 std::shared_ptr<const io::Records> open_evaluation_records(const Config& config) {
   if (!data::parse_hold_out_share(config.data)) {
     auto records = open_nonempty_records(config.data.eval, make_record_settings(config.data));
-    check_row_groups(config.memory.limit_gb);
+    check_row_group_memory(config.memory.limit_gb);
     return records;
   }
   if (config.data.train.empty()) {
     throw usage_error("data.eval: is {}, a share of data.train, which is empty; set data.train", config.data.eval);
   }
-  return open_sources(config, &data::HoldOutSplit::held_out, nullptr);
+  return open_split_sources(config, &data::HoldOutSplit::held_out, nullptr);
 }
 
 models::ProcessorSettings make_processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {
@@ -106,13 +106,13 @@ models::ProcessorSettings make_processor_settings(const data::DataOptions& data,
           .volume = data.volume,
           .chat_template = data.chat_template,
           .chat_template_date = data.chat_template_date == "auto" ? "" : data.chat_template_date,
-          .template_folder = adapter};
+          .chat_template_folder = adapter};
 }
 
 data::LoaderSettings make_loader_settings(const Config& config) {
   return {
       .global_batch_size = config.training.global_batch_size,
-      .global_batch_tokens = config.training.balance.global_batch_tokens,
+      .global_batch_tokens = config.training.batch_and_tasks.global_batch_tokens,
       .num_workers = config.data.num_workers,
       .prefetch_bytes = planner::compute_prefetch_bytes(memory::get_host_limit_bytes(), memory::get_resident_bytes()),
       .on_bad_sample = config.data.on_bad_sample};
@@ -136,15 +136,15 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
   const LoraOptions& options = config.lora;
   const bool continues_adapter = !config.model.adapter.empty();
   // The settings of section `lora` that apply besides an adapter's own, or with rank 0.
-  const LoraOptions allowed_options = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
-  if (continues_adapter && options != allowed_options) {
+  const LoraOptions allowed_lora_options = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
+  if (continues_adapter && options != allowed_lora_options) {
     throw usage_error(
         "lora: model.adapter is {}, which has its own rank, alpha and targets; remove all keys of this section except "
         "lora.dropout",
         config.model.adapter);
   }
   if (!continues_adapter && options.rank == 0) {
-    if (options == allowed_options) return std::nullopt;
+    if (options == allowed_lora_options) return std::nullopt;
     throw usage_error(
         "lora: has settings, but lora.rank is 0, which disables LoRA; set lora.rank, such as lora.rank=16");
   }
@@ -168,7 +168,7 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
   if (config.model.freeze_language_model) frozen_components.push_back(nn::Component::kLanguageModel);
   if (config.model.freeze_mask_encoder) frozen_components.push_back(nn::Component::kMaskEncoder);
   auto modules_to_save = options.modules_to_save;
-  std::ranges::copy(models::get_default_modules_to_save(config.model.path, make_frozen_parts(config.model)),
+  std::ranges::copy(models::get_default_modules_to_save(config.model.path, get_frozen_parts(config.model)),
                     std::back_inserter(modules_to_save));
   return nn::LoraSettings{.rank = options.rank,
                           .alpha = options.alpha,
@@ -205,7 +205,7 @@ std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options) {
   return std::nullopt;
 }
 
-models::FrozenParts make_frozen_parts(const ModelOptions& options) {
+models::FrozenParts get_frozen_parts(const ModelOptions& options) {
   return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model,
           options.freeze_mask_encoder};
 }
@@ -243,15 +243,15 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, pl
   if (!load_weights) return model;
   if (!checkpoint && !config.model.adapter.empty()) {
     const std::filesystem::path adapter = config.model.adapter;
-    if (!models::warn_on_base_mismatch(adapter, config.model.path)) {
-      models::warn_if_named_base_differs(adapter, config.model.path);
+    if (!models::warn_on_base_fingerprint_mismatch(adapter, config.model.path)) {
+      models::warn_on_base_folder_mismatch(adapter, config.model.path);
     }
   }
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const bool is_new_run = checkpoint == std::nullopt;
   const auto result =
       models::load_base_weights(*model, weights, make_load_settings(config, lora, /*is_strict=*/!is_new_run && !lora));
-  if (is_new_run) check_new_weights(result, lora.has_value(), weights);
+  if (is_new_run) check_newly_initialized_weights(result, lora.has_value(), weights);
   if (!lora) return model;
   if (lora->adapter.empty()) {
     models::initialize_adapter(*model, seed);
@@ -266,8 +266,9 @@ namespace {
 /// Returns nullopt for precisions without a loss scale.
 std::optional<engine::LossScaleSettings> make_loss_scale_settings(const engine::TrainingOptions& options) {
   if (options.precision != engine::Precision::kFp16) return std::nullopt;
-  engine::LossScaleSettings settings{.dynamic = !options.loss_scale, .growth_steps = options.loss_scale_growth_steps};
-  settings.initial = options.loss_scale.value_or(settings.initial);
+  engine::LossScaleSettings settings{.dynamic = !options.loss_scale,
+                                     .growth_interval = options.loss_scale_growth_steps};
+  settings.init_scale = options.loss_scale.value_or(settings.init_scale);
   return settings;
 }
 
@@ -280,7 +281,7 @@ engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options
           .weight_decay = options.weight_decay,
           .max_grad_norm = options.max_grad_norm,
           .loss_scale = make_loss_scale_settings(options),
-          .states = options.optimizer_states,
+          .state_dtype = options.optimizer_states,
           .seed = static_cast<uint64_t>(options.seed)};
 }
 
@@ -296,9 +297,9 @@ namespace {
 
 /// Lists only the first names, because a model may lack thousands of weights.
 std::string format_name_list(const std::vector<std::string>& names) {
-  constexpr size_t kMaxListed = 6;  // Not tuned.
-  const auto first = std::span(names).first(std::min(names.size(), kMaxListed));
-  return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListed ? ", …" : "");
+  constexpr size_t kMaxListedNames = 6;  // Not tuned.
+  const auto first = std::span(names).first(std::min(names.size(), kMaxListedNames));
+  return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListedNames ? ", …" : "");
 }
 
 std::string format_name_list(const std::vector<nn::Parameter>& parameters) {
@@ -312,22 +313,22 @@ std::string format_name_list(const std::vector<nn::Parameter>& parameters) {
 
 models::LoadSettings make_load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora,
                                         bool is_strict) {
-  if (is_strict) return {.allow_non_finite = true};
+  if (is_strict) return {.allow_non_finite_values = true};
   models::LoadSettings settings{.allow_missing = config.model.allow_missing,
                                 .allow_unexpected = config.model.allow_unexpected,
-                                .resize_embeddings = config.model.resize_embeddings,
+                                .allow_embedding_resize = config.model.resize_embeddings,
                                 .seed = static_cast<uint64_t>(config.training.seed)};
   // The adapter has its own values of these modules, so the base may lack them.
   if (lora && !lora->adapter.empty()) {
     settings.allow_missing.insert(settings.allow_missing.end(), lora->modules_to_save.begin(),
                                   lora->modules_to_save.end());
-    settings.resize_embeddings |= lora->vocabulary_rows > 0;
+    settings.allow_embedding_resize |= lora->vocabulary_rows > 0;
   }
   return settings;
 }
 
-void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
-                       const std::filesystem::path& checkpoint) {
+void check_newly_initialized_weights(const models::LoadResult& loaded_weights, bool with_lora,
+                                     const std::filesystem::path& checkpoint) {
   for (const auto* parameters : {&loaded_weights.initialized_parameters, &loaded_weights.resized_parameters}) {
     for (const auto& parameter : *parameters) {
       if (!with_lora || parameter.is_in_modules_to_save || !nn::is_trainable(parameter.component)) continue;
@@ -347,9 +348,9 @@ void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
                  checkpoint.string(), loaded_weights.resized_parameters.size(),
                  format_name_list(loaded_weights.resized_parameters));
   }
-  if (!loaded_weights.skipped_tensors.empty()) {
+  if (!loaded_weights.skipped_tensor_names.empty()) {
     spdlog::warn("{} has {} unexpected tensors, which are skipped (model.allow_unexpected): {}", checkpoint.string(),
-                 loaded_weights.skipped_tensors.size(), format_name_list(loaded_weights.skipped_tensors));
+                 loaded_weights.skipped_tensor_names.size(), format_name_list(loaded_weights.skipped_tensor_names));
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMaxAutoMicroBatchSize = 8;
 
 void declare_options(OptionTable& table, ModelOptions& options) {
-  table.describe_section("model", "Checkpoint that training starts from, and its frozen parts.");
+  table.set_section_description("model", "Checkpoint that training starts from, and its frozen parts.");
   table.add("model.path", options.path,
             "Folder of a checkpoint in Hugging Face layout: config.json, *.safetensors, tokenizer.json, …");
   table.add("model.adapter", options.adapter,
@@ -41,7 +41,7 @@ void declare_options(OptionTable& table, ModelOptions& options) {
   table.add("model.resize_embeddings", options.resize_embeddings,
             "If true, embedding and output projection may have a number of rows other than `vocab_size` in "
             "config.json. New rows start as the mean of the others; excess rows are dropped.");
-  table.add_enum("model.quantization", options.quantization, nn::quantization_names(),
+  table.add_enum("model.quantization", options.quantization, nn::get_quantization_names(),
                  "With LoRA: quantization of the weights of all Linears but the output projection, in the formats of "
                  "bitsandbytes (docs/lora.md). nf4: 4 bits with double quantization, as in QLoRA. int8: 8 bits.");
 }
@@ -60,9 +60,10 @@ ValueCheck<std::vector<std::string>> make_entry_length_check() {
 }
 
 void declare_options(OptionTable& table, LoraOptions& options) {
-  table.describe_section("lora",
-                         "Low-rank adapters for frozen weights (docs/lora.md). Checkpoints then contain only the "
-                         "adapters, in PEFT's layout.");
+  table.set_section_description(
+      "lora",
+      "Low-rank adapters for frozen weights (docs/lora.md). Checkpoints then contain only the "
+      "adapters, in PEFT's layout.");
   table.add("lora.rank", options.rank, "Rank of the adapters. 0: no LoRA, the weights themselves are trained.",
             std::optional{between<int64_t>(0, kMaxLoraRank)});
   table.add("lora.alpha", options.alpha, "An adapter's output is multiplied by alpha / rank.",
@@ -110,13 +111,13 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
   table.add_enum("training.best_metric", options.best_metric, kBestMetrics,
                  "Metric that selects the best checkpoint: the lowest loss, the largest share of exact answers, or, "
                  "for models that predict masks, the largest Dice. Among equal values the lowest loss decides.");
-  table.add("training.early_stopping_patience", options.patience,
+  table.add("training.early_stopping_patience", options.early_stopping_patience,
             "Number of consecutive evaluations without improvement after which the run ends successfully. 0: never.",
             std::optional{at_least<int64_t>(0)});
 }
 
 void declare_options(OptionTable& table, OutputOptions& options) {
-  table.describe_section("output", "Folder, checkpoints and reports of the run.");
+  table.set_section_description("output", "Folder, checkpoints and reports of the run.");
   table.add("output.dir", options.dir, "Folder of the run: configuration, metrics, ledger, checkpoints.");
   table.add_enum(
       "output.dtype", options.dtype,
@@ -136,7 +137,7 @@ void declare_options(OptionTable& table, OutputOptions& options) {
             "If true and the run has evaluations, a checkpoint is written at each step that is the best so far. It is "
             "kept in addition to those of `output.save_total_limit`, and `checkpoints/best` links to it.");
   table.add_enum("output.async_save", options.async_save,
-                 {{"auto", AsyncSave::kAuto}, {"true", AsyncSave::kTrue}, {"false", AsyncSave::kFalse}},
+                 {{"auto", AsyncSaveMode::kAuto}, {"true", AsyncSaveMode::kAlways}, {"false", AsyncSaveMode::kNever}},
                  "Whether training continues while a checkpoint is written, from copies of the trained values and the "
                  "optimizer's states in host memory. `auto`: if the copies fit (docs/memory.md). `false`: the next "
                  "step waits until the checkpoint is written.");
@@ -144,7 +145,7 @@ void declare_options(OptionTable& table, OutputOptions& options) {
             "Number of samples of `data.eval`, or of `data.train` if it is empty, that the model answers at each "
             "checkpoint. report.html and TensorBoard show the answers. 0: none.",
             std::optional{at_least<int64_t>(0)});
-  table.add("output.sample_predictions_share", options.sample_predictions_time_share,
+  table.add("output.sample_predictions_share", options.max_prediction_time_share,
             "Maximum share of the time since the first step that these answers may take. If they take longer, fewer "
             "samples are answered per checkpoint, in turn, and at least one at the end of the run. 1: always all.",
             std::optional{between(0.0, 1.0)});
@@ -155,13 +156,13 @@ void declare_options(OptionTable& table, OutputOptions& options) {
 }
 
 void declare_options(OptionTable& table, DistributedOptions& options) {
-  table.describe_section("distributed", "Sharding and rendezvous of several ranks (docs/several-ranks.md).");
+  table.set_section_description("distributed", "Sharding and rendezvous of several ranks (docs/several-ranks.md).");
   table.add_enum(
       "distributed.sharding", options.sharding,
-      {{"none", engine::Sharding::kNone},
-       {"optimizer", engine::Sharding::kOptimizer},
-       {"full", engine::Sharding::kFull},
-       {"hybrid", engine::Sharding::kHybrid},
+      {{"none", engine::ShardingStrategy::kNone},
+       {"optimizer", engine::ShardingStrategy::kOptimizer},
+       {"full", engine::ShardingStrategy::kFull},
+       {"hybrid", engine::ShardingStrategy::kHybrid},
        {"auto", std::nullopt}},
       "Sharding of the training state among the ranks. `none`: each rank holds everything. `optimizer`: each rank "
       "holds and updates a part of AdamW's moments and fp32 master weights (ZeRO stage 1). `full`: also a part of the "
@@ -169,7 +170,7 @@ void declare_options(OptionTable& table, DistributedOptions& options) {
       "`hybrid`: `full` among the ranks of a node, and each node holds everything. `auto`: of the settings that fit, "
       "the one with the shortest predicted step time. No effect with one rank.");
   constexpr int64_t kSecondsPerDay = 86'400;
-  table.add("distributed.rendezvous_seconds", options.rendezvous_seconds,
+  table.add("distributed.rendezvous_seconds", options.rendezvous_timeout_seconds,
             "Seconds within which all ranks must connect; increase it if nodes or containers start far apart.",
             std::optional{between<int64_t>(1, kSecondsPerDay)});
 }
@@ -186,13 +187,13 @@ OptionTable declare_options(Config& config) {
   declare_options(table, config.lora);
   data::declare_options(table, config.data);
   engine::declare_options(table, config.training);
-  table.add_enum("training.resume", config.resume,
+  table.add_enum("training.resume", config.resume_policy,
                  {{"auto", ResumePolicy::kAuto}, {"changed", ResumePolicy::kChanged}, {"never", ResumePolicy::kNever}},
                  "Handling of checkpoints in output.dir. `auto`: resume from the newest one, if any; refuse if the "
                  "settings would make it a different run. `changed`: resume with the changed settings, as far as they "
                  "may change (docs/resuming.md). `never`: refuse to start if a checkpoint exists.");
   table.add_enum("training.schedule_from", config.schedule_origin,
-                 {{"start", ScheduleOrigin::kStart}, {"change", ScheduleOrigin::kChange}},
+                 {{"start", ScheduleOrigin::kStart}, {"change", ScheduleOrigin::kLastChange}},
                  "Start of warm-up and learning rate schedule. `start`: the run's first step; they span all its steps. "
                  "`change`: the step at which `training.resume: changed` last changed learning rates, schedule, steps "
                  "or data; they span the steps that remained then (docs/resuming.md).");
@@ -204,25 +205,25 @@ OptionTable declare_options(Config& config) {
   return table;
 }
 
-int64_t compute_total_steps(const engine::TrainingOptions& training, double units_per_epoch) {
+int64_t compute_total_steps(const engine::TrainingOptions& training, double batch_units_per_epoch) {
   if (training.max_steps) return *training.max_steps;
-  const double steps = training.epochs * units_per_epoch / static_cast<double>(training.global_batch_size);
+  const double steps = training.epochs * batch_units_per_epoch / static_cast<double>(training.global_batch_size);
   if (steps > static_cast<double>(engine::kMaxSteps)) {
     throw usage_error("training.epochs: {} epochs of {:.0f} samples are {:.3g} steps of {}, more than {}; lower it",
-                      training.epochs, units_per_epoch, steps, training.global_batch_size, engine::kMaxSteps);
+                      training.epochs, batch_units_per_epoch, steps, training.global_batch_size, engine::kMaxSteps);
   }
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps)));
 }
 
 int64_t compute_total_steps_after_change(int64_t steps, double epochs, const engine::TrainingOptions& training,
-                                         double units_per_epoch) {
-  const int64_t total_from_start = compute_total_steps(training, units_per_epoch);
-  if (training.max_steps) return total_from_start;
-  constexpr double kRounding = 1e-9;  // rounding error of `epochs`, which must not add a step
-  const double remaining_units = (training.epochs - epochs) * units_per_epoch;
-  return steps +
-         std::max<int64_t>(
-             0, std::llround(std::ceil(remaining_units / static_cast<double>(training.global_batch_size) - kRounding)));
+                                         double batch_units_per_epoch) {
+  const int64_t total_steps_from_start = compute_total_steps(training, batch_units_per_epoch);
+  if (training.max_steps) return total_steps_from_start;
+  constexpr double kEpochRoundingError = 1e-9;  // rounding error of `epochs`, which must not add a step
+  const double remaining_batch_units = (training.epochs - epochs) * batch_units_per_epoch;
+  return steps + std::max<int64_t>(
+                     0, std::llround(std::ceil(remaining_batch_units / static_cast<double>(training.global_batch_size) -
+                                               kEpochRoundingError)));
 }
 
 int64_t compute_max_micro_batch_size(const Config& config, int64_t world_size) {
@@ -246,13 +247,13 @@ void check_micro_batch_size(const Config& config) {
 }
 
 void check_sharding(const Config& config, int64_t world_size) {
-  const auto sharding = config.distributed.sharding.value_or(engine::Sharding::kNone);
-  if (sharding == engine::Sharding::kNone) return;
+  const auto sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone);
+  if (sharding == engine::ShardingStrategy::kNone) return;
   if (world_size == 1) {
     spdlog::info("distributed.sharding: has no effect with one rank");
     return;
   }
-  if (config.training.balance.gradient_conflicts == engine::GradientConflictMethod::kPcGrad) {
+  if (config.training.batch_and_tasks.gradient_conflicts == engine::GradientConflictMethod::kPcGrad) {
     throw usage_error(
         "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad needs whole gradients, but each rank "
         "has only a shard; set distributed.sharding=none",
@@ -288,11 +289,11 @@ void check_world_size(const Config& config, int64_t world_size) {
 }
 
 void check_global_batch_tokens(const Config& config, int64_t world_size) {
-  if (world_size > 1 && config.training.balance.global_batch_tokens) {
+  if (world_size > 1 && config.training.batch_and_tasks.global_batch_tokens) {
     throw usage_error(
         "training.global_batch_tokens: is {}, but is not supported with several ranks; train with one rank, or set "
         "training.global_batch_size alone",
-        *config.training.balance.global_batch_tokens);
+        *config.training.batch_and_tasks.global_batch_tokens);
   }
 }
 

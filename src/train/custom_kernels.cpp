@@ -19,12 +19,12 @@ namespace {
 
 /// Environment variable with the names of kernels that ATen's operations replace, separated by
 /// commas. It allows measuring the effect of a kernel, and training without a kernel that is wrong.
-constexpr const char* kDisabledKernelsVariable = "VLMTRAIN_WITHOUT_KERNELS";
+constexpr const char* kDisabledKernelsEnvVar = "VLMTRAIN_WITHOUT_KERNELS";
 
 kernels::Kernel find_kernel(std::string_view name) {
   if (const auto kernel = kernels::parse_kernel(name)) return *kernel;
-  const auto all = kernels::all_kernels();
-  throw usage_error("{}: '{}' is not a custom kernel; the custom kernels are {}", kDisabledKernelsVariable, name,
+  const auto all = kernels::list_kernels();
+  throw usage_error("{}: '{}' is not a custom kernel; the custom kernels are {}", kDisabledKernelsEnvVar, name,
                     join_kernel_names(kernels::KernelSet(all.begin(), all.end())));
 }
 
@@ -36,36 +36,36 @@ std::string join_kernel_names(const kernels::KernelSet& kernels) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-kernels::KernelSet find_kernels_disabled_by_environment() {
-  const char* const names = std::getenv(kDisabledKernelsVariable);
-  kernels::KernelSet disabled;
-  if (names == nullptr) return disabled;
+kernels::KernelSet read_disabled_kernels_variable() {
+  const char* const names = std::getenv(kDisabledKernelsEnvVar);
+  kernels::KernelSet disabled_kernels;
+  if (names == nullptr) return disabled_kernels;
   std::istringstream list(names);
   for (std::string name; std::getline(list, name, ',');) {
     std::erase(name, ' ');
-    if (!name.empty()) disabled.insert(find_kernel(name));
+    if (!name.empty()) disabled_kernels.insert(find_kernel(name));
   }
-  return disabled;
+  return disabled_kernels;
 }
 
 kernels::KernelSet find_disabled_kernels(const engine::TrainingOptions& options) {
-  kernels::KernelSet disabled = find_kernels_disabled_by_environment();
+  kernels::KernelSet disabled_kernels = read_disabled_kernels_variable();
   if (options.kernels == kernels::KernelBackend::kCustom) {
-    disabled.merge(kernels::disabled_kernels());
+    disabled_kernels.merge(kernels::get_disabled_kernels());
   } else {
-    const auto all = kernels::all_kernels();
-    disabled.insert(all.begin(), all.end());
+    const auto all = kernels::list_kernels();
+    disabled_kernels.insert(all.begin(), all.end());
   }
-  return disabled;
+  return disabled_kernels;
 }
 
-void load_kernels(const engine::TrainingOptions& options, at::Device device) {
+void load_custom_kernels(const engine::TrainingOptions& options, at::Device device) {
   const auto load_result = kernels::open_kernels(device, find_disabled_kernels(options));
-  if (!load_result.problem.empty() && !device.is_cpu())
-    spdlog::info("custom kernels are not available, ATen's are used: {}", load_result.problem);
-  if (const auto disabled = find_kernels_disabled_by_environment(); !disabled.empty() && !device.is_cpu())
-    spdlog::info("{} replaces these custom kernels with ATen's: {}", kDisabledKernelsVariable,
-                 join_kernel_names(disabled));
+  if (!load_result.unavailable_reason.empty() && !device.is_cpu())
+    spdlog::info("custom kernels are not available, ATen's are used: {}", load_result.unavailable_reason);
+  if (const auto disabled_kernels = read_disabled_kernels_variable(); !disabled_kernels.empty() && !device.is_cpu())
+    spdlog::info("{} replaces these custom kernels with ATen's: {}", kDisabledKernelsEnvVar,
+                 join_kernel_names(disabled_kernels));
   for (const auto& problem : load_result.failure_messages) {
     spdlog::warn(
         "a custom kernel is disabled, since its result on this GPU differs from ATen's: {}; please report it "

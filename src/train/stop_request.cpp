@@ -26,7 +26,7 @@ volatile sig_atomic_t wake_pipe = -1;  // write end of the pipe to the waiting t
 timespec first_interrupt{};            // time of the first SIGINT (CLOCK_MONOTONIC); zero before it
 
 /// Sets first_interrupt at the first call. Async-signal-safe.
-double seconds_since_first_interrupt() {
+double measure_seconds_since_interrupt() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (first_interrupt.tv_sec == 0 && first_interrupt.tv_nsec == 0) first_interrupt = now;
@@ -36,9 +36,9 @@ double seconds_since_first_interrupt() {
 }
 
 /// The signal handler. Async-signal-safe; keeps errno.
-void record_signal(int signal) {
+void record_stop_signal(int signal) {
   const int error = errno;
-  if (signal == SIGINT && seconds_since_first_interrupt() > kInterruptWindowSeconds) {
+  if (signal == SIGINT && measure_seconds_since_interrupt() > kInterruptWindowSeconds) {
     ::signal(SIGINT, SIG_DFL);
     raise(SIGINT);  // delivered when the handler returns
     errno = error;
@@ -54,8 +54,8 @@ void record_signal(int signal) {
 /// Lets signal handlers of this thread run on their own stack. A handler on the normal stack
 /// corrupts memory if it interrupts a matrix product on the CPU, as if oneDNN's generated code used
 /// the stack below the stack pointer (docs/benchmarks/slurm.md).
-void install_alternate_stack() {
-  static std::array<std::byte, 64 * 1024> memory;  // far more than record_signal() takes
+void install_alternate_signal_stack() {
+  static std::array<std::byte, 64 * 1024> memory;  // far more than record_stop_signal() takes
   stack_t stack{};
   stack.ss_sp = memory.data();
   stack.ss_size = memory.size();
@@ -64,7 +64,7 @@ void install_alternate_stack() {
 
 void install_signal_handler(int signal) {
   struct sigaction handler_action {};
-  handler_action.sa_handler = record_signal;
+  handler_action.sa_handler = record_stop_signal;
   handler_action.sa_flags = SA_ONSTACK | SA_RESTART;
   sigaction(signal, &handler_action, nullptr);
 }
@@ -86,21 +86,21 @@ sigset_t make_stop_signal_set() {
 class ImmediateStopHandler {
  public:
   /// Starts the thread. Called once.
-  void start(std::function<void(int)> on_stop) {
+  void start_thread(std::function<void(int)> on_stop) {
     on_stop_ = std::move(on_stop);
-    std::array<int, 2> pipe_ends{};
-    if (pipe2(pipe_ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
+    std::array<int, 2> pipe_descriptors{};
+    if (pipe2(pipe_descriptors.data(), O_CLOEXEC | O_NONBLOCK) != 0)
       throw run_error("cannot create a pipe: {}", std::strerror(errno));
-    fcntl(pipe_ends[0], F_SETFL, 0);  // the handler must not block, the reader has to
-    wake_pipe = pipe_ends[1];
+    fcntl(pipe_descriptors[0], F_SETFL, 0);  // the handler must not block, the reader has to
+    wake_pipe = pipe_descriptors[1];
     // The new thread inherits a mask that blocks all signals, since only the main thread has the
     // alternate stack.
-    sigset_t full_mask;
-    sigset_t old_mask;
-    sigfillset(&full_mask);
-    pthread_sigmask(SIG_SETMASK, &full_mask, &old_mask);
-    std::thread([this, pipe = pipe_ends[0]] { watch(pipe); }).detach();
-    pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
+    sigset_t all_signals;
+    sigset_t previous_signal_mask;
+    sigfillset(&all_signals);
+    pthread_sigmask(SIG_SETMASK, &all_signals, &previous_signal_mask);
+    std::thread([this, pipe = pipe_descriptors[0]] { watch_pipe(pipe); }).detach();
+    pthread_sigmask(SIG_SETMASK, &previous_signal_mask, nullptr);
   }
 
   /// Makes signals no longer end the process. Waits forever if one is ending it.
@@ -120,7 +120,7 @@ class ImmediateStopHandler {
 
  private:
   /// Calls on_stop_ for each byte that the handler writes.
-  void watch(int pipe) {
+  void watch_pipe(int pipe) {
     char byte = 0;
     while (read(pipe, &byte, 1) == 1) {
       const std::lock_guard lock(mutex_);
@@ -144,14 +144,14 @@ ImmediateStopHandler& get_immediate_stop_handler() {
 void install_stop_handlers(std::function<void(int signal)> on_stop) {
   received_signal = 0;
   first_interrupt = {};
-  install_alternate_stack();
-  if (on_stop) get_immediate_stop_handler().start(std::move(on_stop));
+  install_alternate_signal_stack();
+  if (on_stop) get_immediate_stop_handler().start_thread(std::move(on_stop));
   for (const int signal : {SIGTERM, SIGUSR1}) install_signal_handler(signal);
   for (const int signal : {SIGINT, SIGHUP, SIGPIPE}) {
     if (!is_signal_ignored(signal)) install_signal_handler(signal);
   }
-  const sigset_t blocked_signals = make_stop_signal_set();
-  pthread_sigmask(SIG_UNBLOCK, &blocked_signals, nullptr);
+  const sigset_t stop_signals = make_stop_signal_set();
+  pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
   get_immediate_stop_handler().wait();  // another thread handles signals that were delivered now
 }
 
@@ -168,7 +168,7 @@ int get_stop_signal() {
   return static_cast<int>(received_signal);
 }
 
-void wait_if_exiting() {
+void wait_forever_if_exiting() {
   get_immediate_stop_handler().wait();
 }
 

@@ -27,20 +27,20 @@ TEST(ContentHash, DetectsASingleBitChange) {
     changed[position] = static_cast<char>(changed[position] ^ 1);
     EXPECT_NE(ContentHash().add(changed).value(), before) << position;
   }
-  EXPECT_EQ(ContentHash().add(text).hex(), ContentHash().add(text).hex());
-  EXPECT_EQ(ContentHash().add(text).hex().size(), 16U);
+  EXPECT_EQ(ContentHash().add(text).to_hex(), ContentHash().add(text).to_hex());
+  EXPECT_EQ(ContentHash().add(text).to_hex().size(), 16U);
 }
 
 /// The expected values are the output of `xxhsum -H64`.
 TEST(Xxh64, MatchesTheReference) {
-  EXPECT_EQ(Xxh64().hex(), "ef46db3751d8e999");
-  EXPECT_EQ(Xxh64().add("abc").hex(), "44bc2cf5ad770999");
-  EXPECT_EQ(Xxh64().add("Nobody inspects the spammish repetition").hex(), "fbcea83c8a378bf1");
+  EXPECT_EQ(Xxh64().to_hex(), "ef46db3751d8e999");
+  EXPECT_EQ(Xxh64().add("abc").to_hex(), "44bc2cf5ad770999");
+  EXPECT_EQ(Xxh64().add("Nobody inspects the spammish repetition").to_hex(), "fbcea83c8a378bf1");
   std::string text;
   for (int i = 0; i < 1000; ++i) text += static_cast<char>(i * 7);
-  EXPECT_EQ(Xxh64().add(std::string_view(text).substr(0, 31)).hex(), "0f187c62b1e722b7");
-  EXPECT_EQ(Xxh64().add(std::string_view(text).substr(0, 32)).hex(), "91b0cb0931a8c629");
-  EXPECT_EQ(Xxh64().add(text).hex(), "25275608a9cfc168");
+  EXPECT_EQ(Xxh64().add(std::string_view(text).substr(0, 31)).to_hex(), "0f187c62b1e722b7");
+  EXPECT_EQ(Xxh64().add(std::string_view(text).substr(0, 32)).to_hex(), "91b0cb0931a8c629");
+  EXPECT_EQ(Xxh64().add(text).to_hex(), "25275608a9cfc168");
 }
 
 TEST(Xxh64, DoesNotDependOnHowBytesAreDivided) {

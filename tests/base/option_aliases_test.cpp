@@ -20,12 +20,13 @@ using testing::Not;
 class OptionAliasesTest : public testing::Test {
  protected:
   OptionAliasesTest() {
-    table_.describe_section("run", "How it runs.");
+    table_.set_section_description("run", "How it runs.");
     table_.add("run.save_total_limit", limit_, "Number of checkpoints.", std::optional{at_least<int64_t>(1)});
     table_.add_alias("run.keep", "run.save_total_limit");
   }
 
-  // The name contains the process number because tests run at the same time, each in its own process.
+  // The name contains the process number because tests run at the same time, each in its own
+  // process.
   void read(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
     const auto path = std::filesystem::temp_directory_path() / fmt::format("vlmtrain_aliases_test_{}.yaml", getpid());
     std::ofstream(path) << yaml;

@@ -27,14 +27,14 @@ struct TestOptions {
   bool quiet = false;
   std::string name;
   std::vector<std::string> files;
-  Auto<int64_t> micro;
+  AutoOr<int64_t> micro;
   Speed speed = Speed::kSlow;
 };
 
 class OptionsTest : public testing::Test {
  protected:
   OptionsTest() {
-    table_.describe_section("run", "How it runs.");
+    table_.set_section_description("run", "How it runs.");
     table_.add("run.steps", options_.steps, "Optimizer steps.", std::optional{at_least<int64_t>(1)});
     table_.add("run.rate", options_.rate, "Rate.", std::optional{exceeds(0.0)});
     table_.add("run.quiet", options_.quiet, "Quiet.");
@@ -44,7 +44,8 @@ class OptionsTest : public testing::Test {
     table_.add_enum("run.speed", options_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}}, "Speed.");
   }
 
-  // The name contains the process number because tests run at the same time, each in its own process.
+  // The name contains the process number because tests run at the same time, each in its own
+  // process.
   void read(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
     const auto path = std::filesystem::temp_directory_path() / fmt::format("vlmtrain_options_test_{}.yaml", getpid());
     std::ofstream(path) << yaml;

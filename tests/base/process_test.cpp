@@ -42,7 +42,7 @@ TEST(SubprocessTest, DoesNotAffectTheParent) {
 TEST(SubprocessTest, ReportsACrash) {
   const auto result = run_in_subprocess([] { std::raise(SIGILL); }, kLongTimeoutSeconds);
   EXPECT_FALSE(result.succeeded());
-  EXPECT_EQ(result.signal, SIGILL);
+  EXPECT_EQ(result.termination_signal, SIGILL);
   EXPECT_THAT(result.describe_exit(), testing::HasSubstr("signal 4 (Illegal instruction)"));
 }
 

@@ -23,11 +23,11 @@ TEST(HumanCountTest, SmallCountsAreExact) {
 }
 
 TEST(ParseSuffixInt, ReturnsTheNumberAfterThePrefix) {
-  EXPECT_EQ(parse_suffix_int("step-", "step-7"), 7);
-  EXPECT_EQ(parse_suffix_int("step-", "step-0012"), 12);
-  EXPECT_EQ(parse_suffix_int("cuda:", "cuda:-1"), -1);
+  EXPECT_EQ(parse_int_after_prefix("step-", "step-7"), 7);
+  EXPECT_EQ(parse_int_after_prefix("step-", "step-0012"), 12);
+  EXPECT_EQ(parse_int_after_prefix("cuda:", "cuda:-1"), -1);
   for (const char* text : {"step-", "step-x", "step-7x", "step-7 ", "ste", "", "step--", "step-9223372036854775808"}) {
-    EXPECT_EQ(parse_suffix_int("step-", text), std::nullopt) << text;
+    EXPECT_EQ(parse_int_after_prefix("step-", text), std::nullopt) << text;
   }
 }
 

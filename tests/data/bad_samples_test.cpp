@@ -26,8 +26,8 @@ TEST(RecordProblemsTest, AreRecordedInTheLedgerByPolicy) {
   TextColumn ids;
   for (const char* id : {"a", "b", "c"}) ids.push_back(id);
   Ledger fail_ledger("d", 3), skip_ledger("d", 3);
-  record_problems(problems, ids, BadSamplePolicy::kFail, fail_ledger);
-  record_problems(problems, ids, BadSamplePolicy::kSkip, skip_ledger);
+  add_problems_to_ledger(problems, ids, BadSamplePolicy::kFail, fail_ledger);
+  add_problems_to_ledger(problems, ids, BadSamplePolicy::kSkip, skip_ledger);
   EXPECT_EQ(fail_ledger.status(1), SampleStatus::kFailed);
   EXPECT_EQ(fail_ledger.status(2), SampleStatus::kDropped) << "data.on_too_long=drop is not a failure";
   EXPECT_EQ(skip_ledger.status(1), SampleStatus::kDropped);
@@ -64,11 +64,11 @@ TEST(LoaderBadSamples, ErrorExplainsIgnoredKeysToRunsOfOlderVersions) {
   io::InMemoryRecords records = make_records(4);
   records[2].problem = "weight of a turn is 0, which is not supported; list it in data.ignore_keys to pass over it";
   const FakeProcessor processor;
-  const auto get_error = [&](bool has_begun_ignoring_keys) -> std::string {
+  const auto get_error = [&](bool earlier_version_ignored_keys) -> std::string {
     Ledger ledger("train.json", 4);
     SingleSourceLoader loader(records, processor,
-                              {.global_batch_size = 4, .has_begun_ignoring_keys = has_begun_ignoring_keys}, 1, {},
-                              ledger);
+                              {.global_batch_size = 4, .earlier_version_ignored_keys = earlier_version_ignored_keys}, 1,
+                              {}, ledger);
     try {
       loader.next();
     } catch (const UserError& error) {

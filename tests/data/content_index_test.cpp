@@ -30,7 +30,7 @@ class ContentIndexTest : public io::TemporaryFolderTest {
     auto index = std::make_unique<ContentIndex>();
     EXPECT_EQ(index->add_dataset(records, 3), 0U);
     EXPECT_EQ(index->add_dataset(other, 2), 1U);
-    index->hash_candidate_files(2);
+    index->hash_possible_duplicates(2);
     return index;
   }
 
@@ -45,7 +45,7 @@ TEST_F(ContentIndexTest, FindsDuplicatesRegardlessOfFileNames) {
   const auto index = make_index(records);
   EXPECT_THAT(index->find_duplicate_records(0), ElementsAre(ElementsAre(0, 2, 4)));
   EXPECT_THAT(index->find_duplicate_files(), ElementsAre(ElementsAre(a.string(), copy.string())));
-  EXPECT_EQ(index->num_media(), 3);
+  EXPECT_EQ(index->num_distinct_media(), 3);
   EXPECT_THAT(index->find_missing_files(0), IsEmpty());
 }
 
@@ -53,7 +53,7 @@ TEST_F(ContentIndexTest, ReportsSharedSubjectsWithTheirRecords) {
   const auto a = put("a.nii", "scan one");
   const auto make_scan_record = [&](const std::string& id, std::vector<std::string> subjects) {
     io::Record scan_record = record(id, "what " + id, {a});
-    scan_record.subjects = std::move(subjects);
+    scan_record.subject_ids = std::move(subjects);
     return scan_record;
   };
   const io::InMemoryRecords trained(
@@ -63,9 +63,9 @@ TEST_F(ContentIndexTest, ReportsSharedSubjectsWithTheirRecords) {
   const auto index = make_index(trained, evaluated);
   EXPECT_TRUE(index->has_subjects(1));
   const SharedSubjects shared = index->find_shared_subjects(1, 0);
-  EXPECT_THAT(shared.subjects, ElementsAre("sub-3"));
-  EXPECT_THAT(shared.records, ElementsAre(1, 3));
-  EXPECT_THAT(index->find_shared_subjects(0, 0).subjects, ElementsAre("sub-1", "sub-2", "sub-3"));
+  EXPECT_THAT(shared.subject_names, ElementsAre("sub-3"));
+  EXPECT_THAT(shared.record_indices, ElementsAre(1, 3));
+  EXPECT_THAT(index->find_shared_subjects(0, 0).subject_names, ElementsAre("sub-1", "sub-2", "sub-3"));
   EXPECT_FALSE(make_index(trained)->has_subjects(1));
 }
 
@@ -108,7 +108,7 @@ TEST_F(ContentIndexTest, ReportsMissingFiles) {
   ASSERT_EQ(missing_files.size(), 2U);
   EXPECT_EQ(missing_files[0].path, nowhere.string());
   EXPECT_EQ(missing_files[0].reason, "No such file or directory");
-  EXPECT_EQ(missing_files[0].first_record, 1);
+  EXPECT_EQ(missing_files[0].first_record_index, 1);
   EXPECT_EQ(missing_files[0].num_records, 2);
   EXPECT_EQ(missing_files[1].path, pipe.string());
   EXPECT_EQ(missing_files[1].reason, "is not a file");

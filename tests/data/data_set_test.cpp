@@ -54,7 +54,7 @@ TEST(DataSet, ConcatenatesTheRecordsOfItsSources) {
   ASSERT_EQ(data_set.size(), 8);
   EXPECT_EQ(data_set.at(2).id, "a2");
   EXPECT_EQ(data_set.at(3).id, "b0");
-  EXPECT_EQ(data_set.at_without_bytes(7).location, "b.json, line 5");
+  EXPECT_EQ(data_set.at_without_media_bytes(7).location, "b.json, line 5");
   EXPECT_EQ(data_set.at(0).task, "caption");
   EXPECT_EQ(data_set.at(5).task, "vqa") << "the source's own";
 }
@@ -101,7 +101,7 @@ TEST(MakeSampleOrder, TasksWithSharesAreMixtureSources) {
 TEST(MakeSampleOrder, RejectsASourceWithoutAUsableSample) {
   const DataSet data_set = make_two_sources({.path = "a.json", .repeat = 2, .task = {}, .image_root = {}});
   SampleIndex sample_index = index_data_set(data_set);
-  for (int64_t i = 0; i < 3; ++i) sample_index.shapes.remove(i);
+  for (int64_t i = 0; i < 3; ++i) sample_index.shapes.mark_unknown(i);
   EXPECT_THAT(get_refusal([&] { make_sample_order(data_set, {}, sample_index, {}); }, ExitCode::kBadData),
               HasSubstr("a.json: none of its 3 samples can be used"));
 }
@@ -110,7 +110,7 @@ TEST(MakeSampleOrder, PacksNeedACompleteIndex) {
   const DataSet data_set = make_two_sources();
   SampleIndex sample_index = index_data_set(data_set);
   sample_index.is_complete = false;
-  EXPECT_THAT(get_refusal([&] { make_sample_order(data_set, {}, sample_index, {.packs = PackLimits{}}); }),
+  EXPECT_THAT(get_refusal([&] { make_sample_order(data_set, {}, sample_index, {.pack_limits = PackLimits{}}); }),
               HasSubstr("data.check_at_start"));
 }
 
@@ -118,11 +118,12 @@ TEST(MakeSampleOrder, RejectsSamplesLargerThanAPack) {
   const DataSet data_set = make_two_sources();
   SampleIndex sample_index = index_data_set(data_set);
   sample_index.shapes.set(4, {.tokens = 5000});
-  reject_oversized_samples({.tokens = 4096}, sample_index);
+  reject_oversized_samples({.max_tokens = 4096}, sample_index);
   ASSERT_TRUE(sample_index.problems.contains(4));
   EXPECT_EQ(sample_index.problems.at(4).reason, "larger than a pack");
   EXPECT_THAT(sample_index.problems.at(4).message, HasSubstr("sample b1 has 5,000 tokens"));
-  const SampleOrder order = make_sample_order(data_set, {}, sample_index, {.packs = PackLimits{.tokens = 4096}});
+  const SampleOrder order =
+      make_sample_order(data_set, {}, sample_index, {.pack_limits = PackLimits{.max_tokens = 4096}});
   EXPECT_EQ(order.count_epoch_samples(0), 7);
 }
 

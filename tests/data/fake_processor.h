@@ -48,7 +48,7 @@ class FakeProcessor : public SampleProcessor {
     sample.index = index;
     sample.id = record.id;
     sample.token_ids = {1, token};
-    sample.is_label = {0, static_cast<char>(record.task == "unlabelled" ? 0 : 1)};
+    sample.label_mask = {0, static_cast<char>(record.task == "unlabelled" ? 0 : 1)};
     return sample;
   }
 
@@ -80,7 +80,7 @@ class SingleSourceLoader : private OrderHolder, public Loader {
 
 /// Returns the cursor of a data set with one mixture source.
 inline Cursor make_source_cursor(int64_t epoch, int64_t position) {
-  return {.sources = {{.epoch = epoch, .offset = position}}, .deficits = {0}, .num_batches = 0};
+  return {.sources = {{.epoch = epoch, .offset = position}}, .source_deficits = {0}, .num_batches = 0};
 }
 
 /// Waits 0 to 150 microseconds, depending on the index, so that threads overtake each other.

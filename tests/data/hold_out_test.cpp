@@ -21,8 +21,8 @@ using testing::HasSubstr;
 
 TEST(HoldOut, SplitsADataSetInTwo) {
   for (const int64_t samples : {2, 3, 19, 1000}) {
-    for (const double share : {1e-6, 0.05, 0.5, 0.999999}) {
-      const HoldOutSplit split = hold_out(samples, share, 7);
+    for (const double hold_out_share : {1e-6, 0.05, 0.5, 0.999999}) {
+      const HoldOutSplit split = draw_hold_out_split(samples, hold_out_share, 7);
       std::vector<int64_t> indices = split.train;
       indices.insert(indices.end(), split.held_out.begin(), split.held_out.end());
       std::ranges::sort(indices);
@@ -34,20 +34,20 @@ TEST(HoldOut, SplitsADataSetInTwo) {
       EXPECT_TRUE(std::ranges::is_sorted(split.held_out));
     }
   }
-  EXPECT_EQ(hold_out(1000, 0.05, 7).held_out.size(), 50U);
+  EXPECT_EQ(draw_hold_out_split(1000, 0.05, 7).held_out.size(), 50U);
 }
 
 TEST(HoldOut, DependsOnTheSeedAlone) {
-  EXPECT_EQ(hold_out(1000, 0.05, 7).held_out, hold_out(1000, 0.05, 7).held_out);
-  EXPECT_NE(hold_out(1000, 0.05, 7).held_out, hold_out(1000, 0.05, 8).held_out);
+  EXPECT_EQ(draw_hold_out_split(1000, 0.05, 7).held_out, draw_hold_out_split(1000, 0.05, 7).held_out);
+  EXPECT_NE(draw_hold_out_split(1000, 0.05, 7).held_out, draw_hold_out_split(1000, 0.05, 8).held_out);
   // Spread over all samples: a block of 50 neighbors would lie in one twentieth.
-  const auto held_out = hold_out(1000, 0.05, 7).held_out;
+  const auto held_out = draw_hold_out_split(1000, 0.05, 7).held_out;
   EXPECT_LT(held_out.front(), 200);
   EXPECT_GT(held_out.back(), 800);
 }
 
 TEST(HoldOut, RejectsADataSetOfOneSample) {
-  EXPECT_THROW(hold_out(1, 0.5, 7), UserError);
+  EXPECT_THROW(draw_hold_out_split(1, 0.5, 7), UserError);
 }
 
 TEST(HoldOut, ShareIsParsedOnlyFromANumber) {
@@ -100,9 +100,9 @@ io::InMemoryRecords make_records_named(const Names& names, bool ids = false) {
 
 HoldOutState make_state(const Names& names, int64_t most = kAll, bool ids = false) {
   HoldOutState memory{
-      .path = "d.json", .share = 0.25, .samples = std::ssize(names), .indices = {}, .content_hashes = {}};
-  memory.indices = hold_out(memory.samples, memory.share, kSeed).held_out;
-  store_content_hashes(memory, make_records_named(names, ids), most, 1);
+      .path = "d.json", .hold_out_share = 0.25, .samples = std::ssize(names), .indices = {}, .content_hashes = {}};
+  memory.indices = draw_hold_out_split(memory.samples, memory.hold_out_share, kSeed).held_out;
+  compute_content_hashes(memory, make_records_named(names, ids), most, 1);
   return memory;
 }
 
@@ -120,8 +120,8 @@ TEST(RestoreHoldOut, IsTheSameIfNothingChanged) {
   const Names names = make_names(40);
   for (const int64_t max_stored : {kAll, int64_t{3}, int64_t{0}}) {
     const auto restored = restore(make_state(names, max_stored), names);
-    EXPECT_EQ(restored.split.held_out, hold_out(40, 0.25, kSeed).held_out);
-    EXPECT_EQ(restored.split.train, hold_out(40, 0.25, kSeed).train);
+    EXPECT_EQ(restored.split.held_out, draw_hold_out_split(40, 0.25, kSeed).held_out);
+    EXPECT_EQ(restored.split.train, draw_hold_out_split(40, 0.25, kSeed).train);
     EXPECT_EQ(restored.change_description, "");
   }
 }
@@ -130,7 +130,7 @@ TEST(RestoreHoldOut, HoldsOutTheShareOfAddedSamples) {
   const Names before = make_names(40), after = make_names(60);
   for (const int64_t max_stored : {kAll, int64_t{3}}) {
     const auto restored = restore(make_state(before, max_stored), after);
-    const auto old = get_held_out_names(hold_out(40, 0.25, kSeed), before),
+    const auto old = get_held_out_names(draw_hold_out_split(40, 0.25, kSeed), before),
                current = get_held_out_names(restored.split, after);
     EXPECT_TRUE(std::ranges::includes(current, old));
     EXPECT_EQ(current.size(), 15U);
@@ -144,7 +144,7 @@ TEST(RestoreHoldOut, HoldsOutTheShareOfAddedSamples) {
 
 TEST(RestoreHoldOut, FindsReorderedSamplesByContent) {
   const Names before = make_names(40);
-  const auto expected = get_held_out_names(hold_out(40, 0.25, kSeed), before);
+  const auto expected = get_held_out_names(draw_hold_out_split(40, 0.25, kSeed), before);
   Names reversed(before.rbegin(), before.rend()), shifted = before, shorter(before.begin() + 5, before.end());
   std::ranges::rotate(shifted, shifted.begin() + 11);
   for (const bool ids : {false, true}) {
@@ -176,7 +176,7 @@ TEST(RestoreHoldOut, SplitsAnotherDataSetFromScratch) {
   Names others;
   for (int i = 0; i < 20; ++i) others.push_back(fmt::format("other {}", i));
   const auto restored = restore(make_state(make_names(40)), others);
-  EXPECT_EQ(restored.split.held_out, hold_out(20, 0.25, kSeed).held_out);
+  EXPECT_EQ(restored.split.held_out, draw_hold_out_split(20, 0.25, kSeed).held_out);
   EXPECT_THAT(restored.change_description, HasSubstr("none of the 10 held-out samples"));
 }
 

@@ -38,7 +38,7 @@ SampleOrder make_three_sources(uint64_t seed) {
 
 std::vector<int64_t> count_by_source(const SampleOrder& order, const GlobalBatch& batch) {
   std::vector<int64_t> counts(static_cast<size_t>(order.num_sources()));
-  for (const Sample& sample : batch.samples) ++counts[static_cast<size_t>(order.find_source(sample.index))];
+  for (const Sample& sample : batch.samples) ++counts[static_cast<size_t>(order.find_sample_source(sample.index))];
   return counts;
 }
 
@@ -144,7 +144,7 @@ TEST_F(LoaderMixtureTest, ReplacesALostSampleByOneOfItsSource) {
   for (int i = 0; i < 2; ++i) later.push_back(loader.next());
   const auto next_before = get_keys(later[0]);
   const auto lost_sample =
-      std::ranges::find_if(step.samples, [&](const Sample& s) { return order_.find_source(s.index) == 2; });
+      std::ranges::find_if(step.samples, [&](const Sample& s) { return order_.find_sample_source(s.index) == 2; });
   ledger.mark_dropped(lost_sample->index, "s", "does not fit into memory", "is too large");
   for (; !later.empty(); later.pop_back()) loader.put_back(std::move(later.back()));
   step.samples.erase(lost_sample);
@@ -157,7 +157,7 @@ TEST_F(LoaderMixtureTest, BatchesHoldWholePacks) {
   std::vector<SampleSize> sizes(kSamples);
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = {.tokens = static_cast<int64_t>(i % 7) + 1};
   const SampleOrder order({make_source("", 0, kSamples)}, {{.first_batch = 0, .shares = {1}}},
-                          {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, {});
+                          {.seed = 2, .pack_limits = PackLimits{.max_tokens = 10}}, kSamples, sizes, {});
   const FakeProcessor processor;
   Ledger ledger("train", kSamples);
   Loader loader(records_, processor, order, {.global_batch_size = 4, .num_workers = 3}, {}, ledger);

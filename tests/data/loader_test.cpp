@@ -27,7 +27,7 @@ void expect_complete_counts(const Ledger& ledger) {
   const auto json = ledger.to_json();
   EXPECT_EQ(json["used"].get<int64_t>() + json["dropped"].get<int64_t>() + json["failed"].get<int64_t>() +
                 json["not_reached"].get<int64_t>(),
-            ledger.samples());
+            ledger.num_samples());
 }
 
 /// Marks the samples of a batch as used, as a run does after training on it.
@@ -83,7 +83,7 @@ TEST(Loader, OrderDoesNotDependOnThreads) {
       SingleSourceLoader loader(records, processor,
                                 {.global_batch_size = 5,
                                  .num_workers = workers,
-                                 .prefetch_samples = ahead,
+                                 .max_prefetch_samples = ahead,
                                  .on_bad_sample = BadSamplePolicy::kSkip},
                                 3, {}, ledger);
       const auto batches = draw(loader, 12).batches;

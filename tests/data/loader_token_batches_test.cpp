@@ -22,8 +22,8 @@ class TokenCountProcessor : public SampleProcessor {
     Sample sample;
     sample.index = index;
     sample.token_ids.assign(count_tokens(record), 1);
-    sample.is_label.assign(count_tokens(record), 0);
-    sample.is_label.back() = 1;
+    sample.label_mask.assign(count_tokens(record), 0);
+    sample.label_mask.back() = 1;
     return sample;
   }
   Sample process_headers(const io::Record& record, int64_t index) const override { return process(record, index); }

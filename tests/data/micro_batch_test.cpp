@@ -16,11 +16,11 @@ std::vector<int64_t> get_values(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
 }
 
-Sample text_sample(std::vector<int64_t> token_ids, std::vector<char> is_label) {
+Sample text_sample(std::vector<int64_t> token_ids, std::vector<char> label_mask) {
   Sample sample;
   sample.id = "text";
   sample.token_ids = std::move(token_ids);
-  sample.is_label = std::move(is_label);
+  sample.label_mask = std::move(label_mask);
   return sample;
 }
 
@@ -90,8 +90,9 @@ TEST(Collate, ImagePositionsSkipSamplesWithoutImages) {
   const std::vector samples{text_sample({1, 2, 3}, {0, 0, 1}), image_sample(2, 7), text_sample({4, 5}, {0, 1}),
                             image_sample(1, 8)};
   const MicroBatch batch = collate(samples);
-  EXPECT_EQ(get_values(batch.image_positions), (std::vector<int64_t>{3, 4, 9, 10}));
-  EXPECT_EQ(get_values(batch.token_ids.index_select(0, batch.image_positions)), (std::vector<int64_t>{9, 9, 9, 9}));
+  EXPECT_EQ(get_values(batch.image_token_positions), (std::vector<int64_t>{3, 4, 9, 10}));
+  EXPECT_EQ(get_values(batch.token_ids.index_select(0, batch.image_token_positions)),
+            (std::vector<int64_t>{9, 9, 9, 9}));
   EXPECT_EQ(batch.num_media, 2);
   ASSERT_EQ(batch.pixel_values.sizes(), (std::vector<int64_t>{3, 3, 4, 4}));
   EXPECT_TRUE(at::equal(batch.pixel_values, at::cat({samples[1].pixel_values, samples[3].pixel_values})));
@@ -102,11 +103,11 @@ TEST(Collate, KeepsDtypeAndAxesOfVolumes) {
     Sample volume = text_sample({9, 9, 50, 51}, {0, 0, 0, 1});
     volume.image_token_positions = {0, 1};
     volume.pixel_values = at::full({1, 1, 3, 5, 4}, 7, dtype);
-    volume.add_media(MediaKind::kVolume);
+    volume.add_medium(MediaKind::kVolume);
     const MicroBatch batch = collate(std::vector{volume, volume}).to(at::kCPU);
     EXPECT_TRUE(at::equal(batch.pixel_values, at::full({2, 1, 3, 5, 4}, 7, dtype)));
     EXPECT_EQ(batch.num_media, 2);
-    EXPECT_EQ(batch.pixel_dropout_units.size(), 2U);
+    EXPECT_EQ(batch.pixel_dropout_segments.size(), 2U);
     EXPECT_THROW(collate(std::vector{volume, image_sample(1, 7)}), InternalError);
     Sample byte_volume = volume;
     byte_volume.pixel_values = volume.pixel_values.to(at::kByte);
@@ -117,7 +118,7 @@ TEST(Collate, KeepsDtypeAndAxesOfVolumes) {
 TEST(Collate, HasNoTilesWithoutImages) {
   const MicroBatch batch = collate(std::vector{text_sample({1, 2}, {0, 1})});
   EXPECT_FALSE(batch.pixel_values.defined());
-  EXPECT_EQ(batch.image_positions.numel(), 0);
+  EXPECT_EQ(batch.image_token_positions.numel(), 0);
   const MicroBatch copy = batch.to(at::kCPU);
   EXPECT_FALSE(copy.pixel_values.defined());
   EXPECT_TRUE(at::equal(copy.token_ids, batch.token_ids));
@@ -126,7 +127,7 @@ TEST(Collate, HasNoTilesWithoutImages) {
 
 std::vector<int64_t> get_unit_sizes(const std::vector<nn::DropoutSegment>& units) {
   std::vector<int64_t> sizes;
-  for (const auto& unit : units) sizes.push_back(unit.row_share);
+  for (const auto& unit : units) sizes.push_back(unit.row_weight);
   return sizes;
 }
 
@@ -134,20 +135,20 @@ TEST(Collate, DropoutUnitsFollowTheSample) {
   Sample text = text_sample({1, 2, 3}, {0, 0, 1});
   Sample tiles = image_sample(2, 7);
   Sample frames = image_sample(10, 7);
-  frames.grids = {{2, 2, 2}, {1, 1, 2}};
+  frames.patch_grids = {{2, 2, 2}, {1, 1, 2}};
   text.seed = 5;
   tiles.seed = 6;
   frames.seed = 7;
   const MicroBatch tile_batch = collate(std::vector{text, tiles, text});
-  EXPECT_EQ(tile_batch.sample_dropout_units, (std::vector<nn::DropoutSegment>{{5, 3}, {6, 4}, {5, 3}}));
-  EXPECT_EQ(get_unit_sizes(tile_batch.pixel_dropout_units), (std::vector<int64_t>{1, 1}));
-  EXPECT_NE(tile_batch.pixel_dropout_units[0].seed, tile_batch.pixel_dropout_units[1].seed);
-  EXPECT_EQ(collate(std::vector{tiles}).pixel_dropout_units, tile_batch.pixel_dropout_units);
+  EXPECT_EQ(tile_batch.text_dropout_segments, (std::vector<nn::DropoutSegment>{{5, 3}, {6, 4}, {5, 3}}));
+  EXPECT_EQ(get_unit_sizes(tile_batch.pixel_dropout_segments), (std::vector<int64_t>{1, 1}));
+  EXPECT_NE(tile_batch.pixel_dropout_segments[0].seed, tile_batch.pixel_dropout_segments[1].seed);
+  EXPECT_EQ(collate(std::vector{tiles}).pixel_dropout_segments, tile_batch.pixel_dropout_segments);
 
   const MicroBatch frame_batch = collate(std::vector{text, frames});
-  EXPECT_EQ(get_unit_sizes(frame_batch.pixel_dropout_units), (std::vector<int64_t>{4, 4, 2}));
+  EXPECT_EQ(get_unit_sizes(frame_batch.pixel_dropout_segments), (std::vector<int64_t>{4, 4, 2}));
   frames.seed = 8;
-  EXPECT_NE(collate(std::vector{frames}).pixel_dropout_units[2].seed, frame_batch.pixel_dropout_units[2].seed);
+  EXPECT_NE(collate(std::vector{frames}).pixel_dropout_segments[2].seed, frame_batch.pixel_dropout_segments[2].seed);
 }
 
 TEST(Collate, RejectsInvalidSamples) {
@@ -166,26 +167,26 @@ TEST(Collate, TilesAreOptionalWithKnownFeatures) {
   without_tiles.pixel_values = at::Tensor();
   const MicroBatch batch = collate(std::vector{without_tiles});
   EXPECT_FALSE(batch.pixel_values.defined());
-  EXPECT_EQ(batch.image_positions.numel(), static_cast<int64_t>(num_positions));
+  EXPECT_EQ(batch.image_token_positions.numel(), static_cast<int64_t>(num_positions));
 }
 
 TEST(Collate, PositionsHaveAxesIfASampleHasThem) {
   Sample sample = image_sample(8, 7);
-  sample.grids = {{1, 2, 4}};
+  sample.patch_grids = {{1, 2, 4}};
   sample.position_ids = {0, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2, 3};
   const MicroBatch batch = collate(std::vector{text_sample({10, 11, 12}, {0, 1, 1}), sample});
   ASSERT_EQ(batch.position_ids.sizes(), (std::vector<int64_t>{3, 7}));
   EXPECT_EQ(get_values(batch.position_ids.flatten()), (std::vector<int64_t>{0, 1, 2, 0, 0, 1, 2,  //
                                                                             0, 1, 2, 0, 0, 1, 2,  //
                                                                             0, 1, 2, 0, 1, 2, 3}));
-  EXPECT_EQ(batch.grids, sample.grids);
+  EXPECT_EQ(batch.patch_grids, sample.patch_grids);
 }
 
 TEST(Collate, RejectsGridsThatDoNotMatchTheTiles) {
   Sample sample = image_sample(7, 7);
-  sample.grids = {{1, 2, 4}};
+  sample.patch_grids = {{1, 2, 4}};
   EXPECT_THROW(collate(std::vector{sample}), InternalError);
-  sample.grids = {{1, 1, 7}};
+  sample.patch_grids = {{1, 1, 7}};
   EXPECT_NO_THROW(collate(std::vector{sample}));
   EXPECT_THROW(collate(std::vector{sample, image_sample(2, 7)}), InternalError);
   sample.position_ids = {0, 1, 2};

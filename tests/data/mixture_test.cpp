@@ -19,13 +19,13 @@ using testing::ElementsAre;
 
 Cursor make_cursor(int64_t num_sources) {
   return {.sources = std::vector<EpochPosition>(static_cast<size_t>(num_sources)),
-          .deficits = std::vector<double>(static_cast<size_t>(num_sources)),
+          .source_deficits = std::vector<double>(static_cast<size_t>(num_sources)),
           .num_batches = 0};
 }
 
 std::vector<int64_t> count_draws(const MixtureSampler& sampler, Cursor& cursor, int64_t draws) {
   std::vector<int64_t> counts(static_cast<size_t>(sampler.num_sources()));
-  for (int64_t i = 0; i < draws; ++i) ++counts[static_cast<size_t>(sampler.choose_source(cursor))];
+  for (int64_t i = 0; i < draws; ++i) ++counts[static_cast<size_t>(sampler.draw_source(cursor))];
   return counts;
 }
 
@@ -47,7 +47,7 @@ TEST(MixtureSampler, StaysWithinOneSampleOfItsShares) {
     Cursor cursor = make_cursor(static_cast<int64_t>(num_sources));
     std::vector<int64_t> counts(num_sources);
     for (int64_t draw = 1; draw <= 16'000; ++draw) {
-      ++counts[static_cast<size_t>(sampler.choose_source(cursor))];
+      ++counts[static_cast<size_t>(sampler.draw_source(cursor))];
       for (size_t source = 0; source < num_sources; ++source) {
         ASSERT_LT(std::abs(static_cast<double>(counts[source]) - static_cast<double>(draw) * expected_shares[source]),
                   1.0 + 1e-6)
@@ -63,7 +63,7 @@ TEST(MixtureSampler, ResumesAtACursor) {
   count_draws(sampler, uninterrupted, 77);
   Cursor resumed = uninterrupted;
   for (int64_t draw = 0; draw < 200; ++draw)
-    EXPECT_EQ(sampler.choose_source(resumed), sampler.choose_source(uninterrupted));
+    EXPECT_EQ(sampler.draw_source(resumed), sampler.draw_source(uninterrupted));
 }
 
 TEST(MixtureSampler, FollowsAScheduleAndSkipsSourcesWithoutShare) {

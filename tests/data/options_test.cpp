@@ -49,16 +49,17 @@ TEST_F(DataOptionsTest, SourcesAndSharesRoundTripThroughYaml) {
               {"data.train=[{path: 'a, b.json', weight: 0.25, task: vqa}, {path: 7.json, weight: 3, image_root: /d}]",
                "data.task_shares=[{step: 0, shares: {vqa: 1, caption: 0}}, {step: 50, shares: [vqa=1, caption=2]}]"});
   EXPECT_EQ(options_.train.name(), "a, b.json and 1 more source");
-  EXPECT_TRUE(options_.train.has_shares());
+  EXPECT_TRUE(options_.train.has_weights_or_repeats());
   const auto yaml = table_.to_yaml();
   DataOptions restored;
   OptionTable table;
   declare_options(table, restored);
   table.read(put("config.yaml", yaml), {});
-  EXPECT_EQ(restored.train.all(), options_.train.all());
+  EXPECT_EQ(restored.train.sources(), options_.train.sources());
   EXPECT_EQ(restored.task_shares.changes(), options_.task_shares.changes());
-  ASSERT_EQ(restored.train.all().size(), 2U);
-  EXPECT_EQ(restored.train.all()[0], (Source{.path = "a, b.json", .weight = 0.25, .task = "vqa", .image_root = {}}));
+  ASSERT_EQ(restored.train.sources().size(), 2U);
+  EXPECT_EQ(restored.train.sources()[0],
+            (Source{.path = "a, b.json", .weight = 0.25, .task = "vqa", .image_root = {}}));
   ASSERT_EQ(restored.task_shares.changes().size(), 2U);
   EXPECT_EQ(restored.task_shares.changes()[1].shares[1], std::pair(std::string("caption"), 2.0));
 }
@@ -90,8 +91,8 @@ TEST_F(DataOptionsTest, RejectsInvalidValues) {
   EXPECT_THAT(get_error("data.on_bad_sample=replace"), HasSubstr("one of fail, skip"));
 }
 
-using Sizes = image::Axes<int64_t>;
-using Spacings = image::Axes<double>;
+using Sizes = image::PerAxis<int64_t>;
+using Spacings = image::PerAxis<double>;
 
 class VolumeOptionsTest : public io::TemporaryFolderTest {
  protected:
@@ -112,14 +113,14 @@ TEST_F(VolumeOptionsTest, ReadsItsSection) {
           "    percentiles: [1, 99], window: [[0, 80], [-160, 240], [300, 2000]], series: frames, max_frames: 4,\n"
           "    dtype: float16, slices: 12, plane: coronal}\n"),
       {});
-  EXPECT_EQ(options_.use, VolumeUse::kSlices);
+  EXPECT_EQ(options_.input_form, VolumeInputForm::kSlices);
   EXPECT_EQ(options_.size, (Sizes{96, 96, 96}));
   EXPECT_EQ(options_.spacing, (Spacings{1, 1, 1.5}));
   EXPECT_EQ(options_.normalization, image::VolumeNormalization::kPercentile);
   EXPECT_EQ(options_.percentiles, (std::array{1.0, 99.0}));
   ASSERT_EQ(options_.windows.size(), 3U);
   EXPECT_EQ(options_.windows[1], (std::array{-160.0, 240.0}));
-  EXPECT_EQ(options_.series, image::TimeSeriesMode::kFrames);
+  EXPECT_EQ(options_.time_series_mode, image::TimeSeriesMode::kSampledFrames);
   EXPECT_EQ(options_.max_frames, 4);
   EXPECT_EQ(options_.dtype, at::kHalf);
   const auto slices = options_.make_slice_settings();
@@ -151,7 +152,7 @@ TEST_F(VolumeOptionsTest, UsesTheModelsSizeByDefault) {
   const auto settings = options_.make_volume_settings({32, 40, 48});
   EXPECT_EQ(settings.size, (Sizes{32, 40, 48}));
   EXPECT_FALSE(settings.spacing);
-  EXPECT_EQ(settings.series, image::TimeSeriesMode::kRefused);
+  EXPECT_EQ(settings.time_series_mode, image::TimeSeriesMode::kRejected);
   EXPECT_EQ(settings.dtype, at::kFloat);
 }
 

@@ -23,8 +23,8 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   volume.num_volumes = 1;
   SampleShape mask_sample = tiles;
   mask_sample.masks = 2;
-  mask_sample.mask_images = 1;
-  mask_sample.mask_side = 64;
+  mask_sample.num_images_with_masks = 1;
+  mask_sample.mask_image_size = 64;
   const ShrinkInfo shrunk{.tokens = 900,
                           .pixels = 90,
                           .tokens_after = 800,
@@ -33,13 +33,13 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
                           .frame_max_pixels = 60};
   const std::vector<std::optional<CachedSample>> shapes{
       CachedSample{.fingerprint = 7,
-                   .file_state = 11,
+                   .file_state_hash = 11,
                    .files = {"p.png", "q.png"},
                    .shape = tiles,
                    .decode_bytes = 9,
                    .id = "a",
                    .task = "vqa"},
-      std::nullopt, CachedSample{.fingerprint = 8, .shape = volume, .decode_bytes = 5, .shrunk = shrunk},
+      std::nullopt, CachedSample{.fingerprint = 8, .shape = volume, .decode_bytes = 5, .shrink_info = shrunk},
       CachedSample{.fingerprint = 9, .shape = mask_sample, .decode_bytes = 6}};
   {
     SampleIndexCacheWriter writer(file, "key", /*version_hash=*/17, /*samples=*/4);
@@ -47,16 +47,16 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
     EXPECT_FALSE(std::filesystem::exists(file)) << "not complete yet";
     writer.commit();
   }
-  EXPECT_EQ(SampleIndexCacheReader(file, "other").samples(), 0);
+  EXPECT_EQ(SampleIndexCacheReader(file, "other").num_samples(), 0);
   SampleIndexCacheReader reader(file, "key");
   EXPECT_EQ(reader.version_hash(), 17U);
-  ASSERT_EQ(reader.samples(), 4);
+  ASSERT_EQ(reader.num_samples(), 4);
   std::vector<std::optional<CachedSample>> samples;
   for (int i = 0; i < 4; ++i) samples.push_back(parse_cache_line(reader.next()));
   EXPECT_EQ(reader.next(), "") << "the hash is not a line";
   ASSERT_TRUE(samples[0] && samples[2]);
   EXPECT_EQ(samples[0]->fingerprint, 7U);
-  EXPECT_EQ(samples[0]->file_state, 11U);
+  EXPECT_EQ(samples[0]->file_state_hash, 11U);
   EXPECT_EQ(samples[0]->files, (std::vector<std::string>{"p.png", "q.png"}));
   EXPECT_EQ(samples[0]->shape, tiles);
   EXPECT_EQ(samples[0]->id, "a");
@@ -65,8 +65,8 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   EXPECT_EQ(samples[2]->shape, volume);
   EXPECT_EQ(samples[3]->shape, mask_sample);
   EXPECT_EQ(samples[2]->decode_bytes, 5);
-  EXPECT_FALSE(samples[0]->shrunk);
-  EXPECT_EQ(samples[2]->shrunk, shrunk);
+  EXPECT_FALSE(samples[0]->shrink_info);
+  EXPECT_EQ(samples[2]->shrink_info, shrunk);
   // Images have the format that caches without volumes had.
   EXPECT_NE(io::read_file(file).find("\n[7,11,20,3,8,1,2,40,50,0,0,9,[],\"a\",\"vqa\",[\"p.png\",\"q.png\"],null]\n"),
             std::string::npos);
@@ -79,7 +79,7 @@ TEST_F(SampleIndexCacheTest, CopiesLinesThatWereRead) {
   for (int i = 0; i < 1000; ++i) old_writer.add(fmt::format("[{}{}]", i, std::string(3000, ' ')));
   old_writer.commit();
   SampleIndexCacheReader reader(file, "key");
-  ASSERT_EQ(reader.samples(), 1000);
+  ASSERT_EQ(reader.num_samples(), 1000);
   for (int i = 0; i < 700; ++i) reader.next();
   SampleIndexCacheWriter writer(copy, "key", 18, 1000);
   reader.copy_lines(writer, 100);
@@ -87,7 +87,7 @@ TEST_F(SampleIndexCacheTest, CopiesLinesThatWereRead) {
   for (int i = 600; i < 1000; ++i) writer.add(std::to_string(i));
   writer.commit();
   SampleIndexCacheReader copied_reader(copy, "key");
-  ASSERT_EQ(copied_reader.samples(), 1000);
+  ASSERT_EQ(copied_reader.num_samples(), 1000);
   EXPECT_EQ(copied_reader.version_hash(), 18U);
   std::vector<std::string> lines;
   for (int i = 0; i < 1000; ++i) lines.push_back(copied_reader.next());

@@ -43,10 +43,10 @@ class FileSizeProcessor : public SampleProcessor {
     sample.index = index;
     sample.id = record.id;
     sample.token_ids.assign(static_cast<size_t>(bytes), 1);
-    sample.is_label.assign(static_cast<size_t>(bytes), 1);
-    sample.grids = {{.frames = 1, .rows = bytes, .columns = 2}};
+    sample.label_mask.assign(static_cast<size_t>(bytes), 1);
+    sample.patch_grids = {{.frames = 1, .rows = bytes, .columns = 2}};
     sample.decode_bytes = 1000 + bytes;
-    if (bytes > 38) sample.shrunk = ShrinkInfo{.tokens = bytes, .tokens_after = 38};
+    if (bytes > 38) sample.shrink_info = ShrinkInfo{.tokens = bytes, .tokens_after = 38};
     return sample;
   }
 
@@ -75,8 +75,9 @@ class SampleIndexTest : public io::TemporaryFolderTest {
   void put_image(int64_t sample, const std::string& content) const { put(fmt::format("{}.png", sample), content); }
 
   SampleIndex index(const std::string& processor = "p", const fs::path& cache = "cache") const {
-    return index_samples(records_, *processor_,
-                         {.workers = 3, .cache = cache.empty() ? cache : folder() / cache, .processor = processor});
+    return index_samples(
+        records_, *processor_,
+        {.num_workers = 3, .cache = cache.empty() ? cache : folder() / cache, .processor_key = processor});
   }
 
   io::InMemoryRecords records_ = make_records(40);
@@ -94,7 +95,7 @@ TEST_F(SampleIndexTest, CollectsShapesAndProblems) {
   ASSERT_EQ(index_result.problems.size(), 2U);
   EXPECT_EQ(index_result.problems.at(7).reason, "unreadable image");
   EXPECT_EQ(index_result.problems.at(9).reason, "unusable record");
-  EXPECT_EQ(index_result.num_usable(), 38);
+  EXPECT_EQ(index_result.num_usable_samples(), 38);
   EXPECT_FALSE(fs::exists(folder() / "cache"));
 }
 
@@ -145,7 +146,7 @@ TEST_F(SampleIndexTest, CountsFurtherKindsOfNoticesTogether) {
 }
 
 TEST_F(SampleIndexTest, ReportsSamplesBeyondThePositionLimit) {
-  processor_->limit = PositionLimit{.positions = 40, .key = "max_position_embeddings"};
+  processor_->limit = PositionLimit{.max_positions = 40, .key = "max_position_embeddings"};
   const std::string kind = "more positions than the model was made for (max_position_embeddings 40)";
   const auto expected = NoticeCounts::Count{.samples = 1, .id = "s39", .example = "41 positions of 41 tokens"};
   EXPECT_EQ(index().notices.kinds().at(kind), expected) << "40 fit";
@@ -159,7 +160,7 @@ TEST_F(SampleIndexTest, ReportsSamplesBeyondThePositionLimit) {
 
 TEST_F(SampleIndexTest, FingerprintsMatchEqualContentAndAnySpellingOfAFile) {
   const auto compute_fingerprints = [&](const io::Records& records, const char* cache) {
-    return index_samples(records, *processor_, {.workers = 2, .cache = folder() / cache, .keep_fingerprints = true})
+    return index_samples(records, *processor_, {.num_workers = 2, .cache = folder() / cache, .keep_fingerprints = true})
         .fingerprints;
   };
   auto trained = compute_fingerprints(records_, "trained");
@@ -182,7 +183,7 @@ TEST_F(SampleIndexTest, FingerprintsMatchEqualContentAndAnySpellingOfAFile) {
 }
 
 TEST_F(SampleIndexTest, MaxSamplesAreSpreadOverTheDataSet) {
-  const SampleIndex index_result = index_samples(records_, *processor_, {.workers = 2, .max_samples = 4});
+  const SampleIndex index_result = index_samples(records_, *processor_, {.num_workers = 2, .max_samples = 4});
   std::vector<int64_t> indexed;
   for (int64_t i = 0; i < index_result.shapes.size(); ++i) {
     if (index_result.shapes.is_known(i)) indexed.push_back(i);
@@ -192,28 +193,29 @@ TEST_F(SampleIndexTest, MaxSamplesAreSpreadOverTheDataSet) {
 
 TEST_F(SampleIndexTest, ReusesUnchangedSamples) {
   const SampleIndex first = index();
-  EXPECT_EQ(first.num_from_cache, 0);
+  EXPECT_EQ(first.num_cached_shapes, 0);
   EXPECT_EQ(processor_->processed_ids().size(), 40U);
   const SampleIndex second = index();
   EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre());
-  EXPECT_EQ(second.num_from_cache, 40);
-  EXPECT_EQ(second.num_changed, 0);
+  EXPECT_EQ(second.num_cached_shapes, 40);
+  EXPECT_EQ(second.num_changed_samples, 0);
   EXPECT_EQ(second.shapes, first.shapes);
   EXPECT_EQ(first.decode_bytes, 1041) << "of the largest file, which has 41 bytes";
   EXPECT_EQ(second.decode_bytes, first.decode_bytes);
-  EXPECT_EQ(first.shrunk.size(), 3U);
-  EXPECT_EQ(first.shrunk.at(39).tokens, 41);
-  EXPECT_EQ(second.shrunk, first.shrunk);
+  EXPECT_EQ(first.shrink_infos.size(), 3U);
+  EXPECT_EQ(first.shrink_infos.at(39).tokens, 41);
+  EXPECT_EQ(second.shrink_infos, first.shrink_infos);
 }
 
 TEST_F(SampleIndexTest, CacheMayBeReadOnly) {
-  const SampleIndexSettings settings{.workers = 1, .cache = folder() / "cache", .write_cache = false, .processor = "p"};
+  const SampleIndexSettings settings{
+      .num_workers = 1, .cache = folder() / "cache", .write_cache = false, .processor_key = "p"};
   index_samples(records_, *processor_, settings);
   EXPECT_FALSE(fs::exists(folder() / "cache"));
   index();
   const std::string saved = read_contents(folder() / "cache");
   put_image(3, "another size");
-  EXPECT_EQ(index_samples(records_, *processor_, settings).num_from_cache, 39);
+  EXPECT_EQ(index_samples(records_, *processor_, settings).num_cached_shapes, 39);
   EXPECT_EQ(read_contents(folder() / "cache"), saved);
 }
 
@@ -230,7 +232,7 @@ TEST_F(SampleIndexTest, ChecksChangedSamplesAgain) {
   EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre("s3", "s5", "s8", "s11"));
   EXPECT_EQ(index_result.shapes[3]->tokens, 4);
   EXPECT_EQ(index_result.problems.size(), 1U);
-  EXPECT_EQ(index_result.num_changed, 4);
+  EXPECT_EQ(index_result.num_changed_samples, 4);
   put_image(8, "yyyyyyyyyy");
   EXPECT_EQ(index().problems.size(), 0U) << "the file exists again";
   EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre("s8"));
@@ -241,7 +243,8 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   const auto index_counted = [&] {
     processor_->processed_ids();
     counting_records.reads = 0;
-    return index_samples(counting_records, *processor_, {.workers = 3, .cache = folder() / "cache", .processor = "p"});
+    return index_samples(counting_records, *processor_,
+                         {.num_workers = 3, .cache = folder() / "cache", .processor_key = "p"});
   };
   const SampleIndex first = index_counted();
   EXPECT_EQ(counting_records.reads, 40);
@@ -249,7 +252,7 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   EXPECT_EQ(counting_records.reads, 0);
   EXPECT_EQ(second.shapes, first.shapes);
   EXPECT_EQ(second.ids, first.ids);
-  EXPECT_EQ(second.num_from_cache, 40);
+  EXPECT_EQ(second.num_cached_shapes, 40);
   put_image(3, "y234");
   EXPECT_EQ(index_counted().shapes[3]->tokens, 4) << "its image has another size";
   EXPECT_EQ(counting_records.reads, 1);
@@ -259,7 +262,7 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   put_image(7, "xxxxxxxxx");
   index_counted();
   counting_records.data_version_hash = 6;
-  EXPECT_EQ(index_counted().num_from_cache, 40) << "a file that was written again with the same records";
+  EXPECT_EQ(index_counted().num_cached_shapes, 40) << "a file that was written again with the same records";
   EXPECT_EQ(counting_records.reads, 40);
   index_counted();
   EXPECT_EQ(counting_records.reads, 0);
@@ -278,30 +281,30 @@ TEST_F(SampleIndexTest, IndexesALargeDataSetInChunks) {
     std::vector<int64_t> progress;
     auto index_result = index_samples(
         records, processor,
-        {.workers = 2, .cache = folder() / "cache", .processor = "p", .on_progress = [&progress](int64_t done) {
+        {.num_workers = 2, .cache = folder() / "cache", .processor_key = "p", .on_progress = [&progress](int64_t done) {
            progress.push_back(done);
          }});
     EXPECT_TRUE(std::ranges::is_sorted(progress));
     return index_result;
   };
   const SampleIndex first = index_large();
-  EXPECT_EQ(first.num_usable(), 19'999);
+  EXPECT_EQ(first.num_usable_samples(), 19'999);
   EXPECT_EQ(first.ids[12'345], "s12345");
   EXPECT_EQ(first.ids[19'999], "s19999");
   const std::string saved = read_contents(folder() / "cache");
   const SampleIndex second = index_large();
-  EXPECT_EQ(second.num_from_cache, 19'999);
+  EXPECT_EQ(second.num_cached_shapes, 19'999);
   EXPECT_EQ(second.shapes, first.shapes);
   EXPECT_EQ(second.ids, first.ids);
   EXPECT_EQ(read_contents(folder() / "cache"), saved);
   // The parts before the first changed one are reused.
   records[9'000].turns.push_back({.role = io::Role::kAssistant, .text = "more"});
-  EXPECT_EQ(index_large().num_changed, 1);
+  EXPECT_EQ(index_large().num_changed_samples, 1);
   EXPECT_NE(read_contents(folder() / "cache"), saved);
-  EXPECT_EQ(index_large().num_from_cache, 19'999);
+  EXPECT_EQ(index_large().num_cached_shapes, 19'999);
   records = make_records(20'000);
-  EXPECT_EQ(index_large().num_from_cache, 19'998);
-  EXPECT_EQ(index_large().num_from_cache, 20'000);
+  EXPECT_EQ(index_large().num_cached_shapes, 19'998);
+  EXPECT_EQ(index_large().num_cached_shapes, 20'000);
 }
 
 TEST_F(SampleIndexTest, FramesOfAFolderAreCheckedOneByOne) {
@@ -333,7 +336,7 @@ TEST_F(SampleIndexTest, IgnoresAForeignOrDamagedCache) {
     std::ofstream(folder() / "cache") << damaged;
     processor_->processed_ids();
     const SampleIndex index_result = index();
-    EXPECT_EQ(index_result.num_from_cache, 0) << what;
+    EXPECT_EQ(index_result.num_cached_shapes, 0) << what;
     EXPECT_EQ(index_result.shapes, expected.shapes) << what;
   };
   std::string flipped = content;
@@ -345,8 +348,8 @@ TEST_F(SampleIndexTest, IgnoresAForeignOrDamagedCache) {
   expect_ignored("{}\n", "another file");
   expect_ignored(std::string(100'000, '['), "hostile");
   index();
-  EXPECT_EQ(index("another processor").num_from_cache, 0);
-  EXPECT_EQ(index("another processor").num_from_cache, 40);
+  EXPECT_EQ(index("another processor").num_cached_shapes, 0);
+  EXPECT_EQ(index("another processor").num_cached_shapes, 40);
   fs::remove(folder() / "cache");
   fs::create_directory(folder() / "cache");
   EXPECT_EQ(index().shapes, expected.shapes) << "a folder in its place";
@@ -370,15 +373,15 @@ TEST_F(SampleIndexTest, RethrowsErrorsOfTheProgram) {
   const FaultyProcessor broken_processor([](int64_t index) {
     if (index == 17) throw InternalError("a bug");
   });
-  EXPECT_THROW(index_samples(records_, broken_processor, {.workers = 4}), InternalError);
+  EXPECT_THROW(index_samples(records_, broken_processor, {.num_workers = 4}), InternalError);
 }
 
 TEST_F(SampleIndexTest, ProgressCallbackMayThrow) {
   const FaultyProcessor slow_processor([](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
   const auto records = make_records(100'000);
-  EXPECT_THROW(
-      index_samples(records, slow_processor, {.workers = 2, .on_progress = [](int64_t) { throw run_error("enough"); }}),
-      UserError);
+  EXPECT_THROW(index_samples(records, slow_processor,
+                             {.num_workers = 2, .on_progress = [](int64_t) { throw run_error("enough"); }}),
+               UserError);
 }
 
 }  // namespace

@@ -55,8 +55,8 @@ TEST(SampleOrder, SourcesHaveIndependentOrders) {
   bool differs = false;
   for (size_t i = 0; i < a.size(); ++i) differs |= a[i] + 50 != b[i];
   EXPECT_TRUE(differs);
-  EXPECT_EQ(order.find_source(49), 0);
-  EXPECT_EQ(order.find_source(50), 1);
+  EXPECT_EQ(order.find_sample_source(49), 0);
+  EXPECT_EQ(order.find_sample_source(50), 1);
 }
 
 TEST(SampleOrder, CurriculumStartsTheFirstEpochWithShortSamples) {
@@ -88,7 +88,7 @@ TEST(SampleOrder, PacksHoldEachSampleOncePerEpoch) {
   std::vector<char> is_packed(kSamples, 1);
   is_packed[13] = 0;
   const SampleOrder order({{.name = "", .samples = make_range(0, kSamples)}}, {{.first_batch = 0, .shares = {1}}},
-                          {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, is_packed);
+                          {.seed = 2, .pack_limits = PackLimits{.max_tokens = 10}}, kSamples, sizes, is_packed);
   EXPECT_EQ(order.count_epoch_samples(0), 99);
   EXPECT_NE(order.get_epoch_order(0, 0)->samples, order.get_epoch_order(0, 1)->samples);
   SourceIterator walk(order, 0, {});
@@ -210,8 +210,8 @@ TEST(SimulateStepsTest, SourceWithoutKnownShapesGivesNoSamples) {
 }
 
 TEST(SimulateStepsTest, UnitsMayBePacks) {
-  const SampleOrder order =
-      make_order(40, {.seed = 1, .packs = PackLimits{.tokens = 60, .num_media = 9}}, {make_source(0, 40)}, {1});
+  const SampleOrder order = make_order(40, {.seed = 1, .pack_limits = PackLimits{.max_tokens = 60, .max_media = 9}},
+                                       {make_source(0, 40)}, {1});
   const auto steps = simulate_single_rank(order, make_shapes(40), 3, 4);
   ASSERT_EQ(steps.size(), 4U);
   for (const auto& step : steps) {

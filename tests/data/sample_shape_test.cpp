@@ -20,22 +20,22 @@ SampleShape make_native_shape() {
           .num_media = 2,
           .pixel_rows = 80,
           .row = {.height = 28, .width = 14},
-          .grids = {{1, 6, 8}, {2, 4, 4}}};
+          .patch_grids = {{1, 6, 8}, {2, 4, 4}}};
 }
 
 TEST(SampleShape, RoundTripsThroughAMetaSample) {
-  EXPECT_EQ(get_shape(make_meta_sample(make_native_shape())), make_native_shape());
+  EXPECT_EQ(get_sample_shape(make_meta_sample(make_native_shape())), make_native_shape());
   SampleShape with_video = make_native_shape();
   with_video.num_videos = 1;
   with_video.video_frames = 4;
-  EXPECT_EQ(get_shape(make_meta_sample(with_video)), with_video);
+  EXPECT_EQ(get_sample_shape(make_meta_sample(with_video)), with_video);
   const SampleShape tiles{.tokens = 20,
                           .label_tokens = 3,
                           .image_tokens = 8,
                           .num_media = 1,
                           .pixel_rows = 2,
                           .row = {.height = 4, .width = 4}};
-  EXPECT_EQ(get_shape(make_meta_sample(tiles)), tiles);
+  EXPECT_EQ(get_sample_shape(make_meta_sample(tiles)), tiles);
   EXPECT_TRUE(make_meta_sample(tiles).position_ids.empty());
   EXPECT_EQ(make_meta_sample(make_native_shape()).position_ids.size(), 90);
 }
@@ -53,7 +53,7 @@ TEST(SampleShape, KeepsDtypeAndAxesOfVolumes) {
   EXPECT_EQ(sample.pixel_values.sizes(), (at::IntArrayRef{2, 1, 6, 5, 4}));
   EXPECT_EQ(sample.pixel_values.nbytes(), 2U * 6 * 5 * 4 * 2);
   EXPECT_EQ(volumes.row.bytes(), 6 * 5 * 4 * 2);
-  EXPECT_EQ(get_shape(sample), volumes);
+  EXPECT_EQ(get_sample_shape(sample), volumes);
   EXPECT_EQ(describe_media(volumes), "2 volumes of 6x5x4");
   volumes.num_media = 3;
   EXPECT_EQ(describe_media(volumes), "1 image and 2 volumes of 6x5x4");
@@ -70,10 +70,10 @@ TEST(SampleShape, KeepsNumberAndSizeOfMasks) {
                                .pixel_rows = 2,
                                .row = {.height = 4, .width = 4},
                                .masks = 3,
-                               .mask_images = 2,
-                               .mask_side = 32};
+                               .num_images_with_masks = 2,
+                               .mask_image_size = 32};
   const Sample sample = make_meta_sample(mask_shape);
-  EXPECT_EQ(get_shape(sample), mask_shape);
+  EXPECT_EQ(get_sample_shape(sample), mask_shape);
   EXPECT_EQ(sample.masks.token_positions, (std::vector<int64_t>{17, 18, 19}));
   EXPECT_EQ(sample.masks.image_indices, (std::vector<int64_t>{0, 1, 1}));
   EXPECT_EQ(sample.masks.count_valid_pixels(), 3 * 32 * 32);
@@ -83,11 +83,11 @@ TEST(SampleShape, KeepsNumberAndSizeOfMasks) {
 
 TEST(SampleShape, CountsMediaByKind) {
   Sample sample;
-  sample.add_media(MediaKind::kImage);
-  sample.add_media(MediaKind::kVideo, 4);
-  sample.add_media(MediaKind::kVolume);
-  sample.add_media(MediaKind::kVideo, 3);
-  EXPECT_EQ(describe_media(get_shape(sample)), "1 image and 2 videos of 7 frames and 1 volume");
+  sample.add_medium(MediaKind::kImage);
+  sample.add_medium(MediaKind::kVideo, 4);
+  sample.add_medium(MediaKind::kVolume);
+  sample.add_medium(MediaKind::kVideo, 3);
+  EXPECT_EQ(describe_media(get_sample_shape(sample)), "1 image and 2 videos of 7 frames and 1 volume");
 }
 
 TEST(DescribeMedia, DistinguishesVideosFromImages) {
@@ -120,7 +120,7 @@ TEST(ScalePixels, KeepsWholeTiles) {
 
 TEST(ScalePixels, KeepsRowsOfAGridThatFillTokens) {
   const auto half = scale_pixels(make_native_shape(), 0.5);
-  EXPECT_EQ(half.grids, (std::vector<PatchGrid>{{1, 4, 8}, {2, 2, 4}}));
+  EXPECT_EQ(half.patch_grids, (std::vector<PatchGrid>{{1, 4, 8}, {2, 2, 4}}));
   EXPECT_EQ(half.pixel_rows, 48);
   EXPECT_EQ(half.image_tokens, 12);
   EXPECT_EQ(half.tokens, 22);
@@ -139,7 +139,7 @@ SampleShape make_shape(RandomStream& random) {
   shape.pixel_rows = shape.num_media * (1 + below(2));
   shape.row = {.height = shape.num_media > 0 ? 28 : 0, .width = shape.num_media > 0 ? 14 + 14 * below(2) : 0};
   for (int64_t i = 0; i < shape.num_media; ++i)
-    shape.grids.push_back({.frames = 1, .rows = 2 + below(2), .columns = 2});
+    shape.patch_grids.push_back({.frames = 1, .rows = 2 + below(2), .columns = 2});
   return shape;
 }
 
@@ -152,7 +152,7 @@ TEST(SampleShapesTest, ReturnsStoredShapes) {
     const auto index = static_cast<int64_t>(random.uniform(kSamples));
     auto& shape = expected[static_cast<size_t>(index)];
     if (random.uniform(4) == 0) {
-      shapes.remove(index);
+      shapes.mark_unknown(index);
       shape.reset();
     } else {
       shape = make_shape(random);
@@ -166,7 +166,7 @@ TEST(SampleShapesTest, ReturnsStoredShapes) {
     EXPECT_EQ(shapes.is_known(index), shape.has_value());
     known += shape ? 1 : 0;
   }
-  EXPECT_EQ(shapes.num_known(), known);
+  EXPECT_EQ(shapes.num_known_shapes(), known);
   SampleShapes copy = shapes;
   EXPECT_TRUE(copy == shapes);
   copy.push_back(std::nullopt);

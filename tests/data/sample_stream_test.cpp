@@ -26,7 +26,7 @@ TEST(SampleStream, IsOrderedAndEnds) {
                           sleep_briefly(index);
                           return make_numbered_sample(index);
                         },
-                        {.workers = workers, .prefetch_samples = 7});
+                        {.num_workers = workers, .max_prefetch_samples = 7});
     for (int64_t index = 0; index < 200; ++index) {
       const auto item = stream.next();
       ASSERT_TRUE(item.has_value());
@@ -40,7 +40,8 @@ TEST(SampleStream, IsOrderedAndEnds) {
 }
 
 TEST(SampleStream, EmptySequenceEndsAtOnce) {
-  SampleStream stream(make_sequential_generator(0), make_numbered_sample, {.workers = 3, .prefetch_samples = 3});
+  SampleStream stream(make_sequential_generator(0), make_numbered_sample,
+                      {.num_workers = 3, .max_prefetch_samples = 3});
   EXPECT_FALSE(stream.next().has_value());
 }
 
@@ -53,7 +54,7 @@ TEST(SampleStream, ExceptionsKeepTheirPosition) {
                         sleep_briefly(index);
                         return make_numbered_sample(index);
                       },
-                      {.workers = 3, .prefetch_samples = 6});
+                      {.num_workers = 3, .max_prefetch_samples = 6});
   const auto get_next_error = [&stream] { return stream.next()->error; };
   EXPECT_FALSE(get_next_error());
   EXPECT_THROW(std::rethrow_exception(get_next_error()), SampleError);
@@ -71,7 +72,7 @@ TEST(SampleStream, FailingGeneratorEndsTheSequenceWithItsError) {
         if (!index) throw std::length_error("source");
         return index;
       },
-      make_numbered_sample, {.workers = 2, .prefetch_samples = 2});
+      make_numbered_sample, {.num_workers = 2, .max_prefetch_samples = 2});
   for (int64_t index = 0; index < 3; ++index) EXPECT_EQ(stream.next()->index, index);
   EXPECT_THROW(stream.next(), std::length_error);
 }
@@ -84,7 +85,7 @@ TEST(SampleStream, PrefetchesNoMoreThanRequested) {
                         if (++num_started <= 4) four.count_down();
                         return make_numbered_sample(index);
                       },
-                      {.workers = 3, .prefetch_samples = 4});
+                      {.num_workers = 3, .max_prefetch_samples = 4});
   four.wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(num_started, 4);
@@ -101,7 +102,7 @@ TEST(SampleStream, StopsAtAnyMoment) {
                           sleep_briefly(index);
                           return make_numbered_sample(index);
                         },
-                        {.workers = 1 + repetition % 4, .prefetch_samples = 1 + repetition % 7});
+                        {.num_workers = 1 + repetition % 4, .max_prefetch_samples = 1 + repetition % 7});
     for (int64_t num_taken = 0; num_taken < repetition % 6; ++num_taken) stream.next();
     if (repetition % 5 == 0) sleep_briefly(repetition);
   }
@@ -119,7 +120,7 @@ TEST(SampleStream, StartsNoSampleAfterAStop) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         return make_numbered_sample(index);
       },
-      SampleStream::Settings{.workers = 2, .prefetch_samples = 100});
+      SampleStream::Settings{.num_workers = 2, .max_prefetch_samples = 100});
   busy.wait();
   may_continue.count_down();
   stream.reset();
@@ -135,7 +136,7 @@ TEST(SampleStream, AtenUsesOneThreadPerWorker) {
                         sample.num_media = at::get_num_threads();
                         return sample;
                       },
-                      {.workers = 2, .prefetch_samples = 4});
+                      {.num_workers = 2, .max_prefetch_samples = 4});
   while (const auto item = stream.next()) EXPECT_EQ(item->sample.num_media, 1);
   EXPECT_EQ(at::get_num_threads(), 2);
   int main_thread_count = 0;
@@ -157,7 +158,7 @@ int64_t measure_max_ahead(int64_t workers, int64_t bytes, int64_t prefetch_bytes
                         ++num_made;
                         return make_sample_of_size(bytes);
                       },
-                      {.workers = workers, .prefetch_samples = 20, .prefetch_bytes = prefetch_bytes});
+                      {.num_workers = workers, .max_prefetch_samples = 20, .prefetch_bytes = prefetch_bytes});
   int64_t max_ahead = 0;
   for (int64_t num_taken = 0; num_taken < 40; ++num_taken) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

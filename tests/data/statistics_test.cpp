@@ -91,20 +91,20 @@ SampleShapes make_shapes() {
 }
 
 TEST(MediaCounts, CountsSamplesByMedia) {
-  const auto counts = count_media(make_shapes());
+  const auto counts = count_samples_by_media_kind(make_shapes());
   EXPECT_EQ(counts.samples, 5);
-  EXPECT_EQ(counts.num_with_images, 2);
-  EXPECT_EQ(counts.num_with_videos, 2);
-  EXPECT_EQ(counts.num_with_volumes, 1);
-  EXPECT_EQ(counts.num_with_masks, 1);
-  EXPECT_EQ(counts.num_without_media, 1);
-  EXPECT_FALSE(counts.has_no_media());
+  EXPECT_EQ(counts.num_samples_with_images, 2);
+  EXPECT_EQ(counts.num_samples_with_videos, 2);
+  EXPECT_EQ(counts.num_samples_with_volumes, 1);
+  EXPECT_EQ(counts.num_samples_with_masks, 1);
+  EXPECT_EQ(counts.num_samples_without_media, 1);
+  EXPECT_FALSE(counts.is_text_only());
 }
 
 TEST(MediaCounts, PartOfTheDataSetMayHaveNoMedia) {
-  EXPECT_TRUE(count_media(make_shapes(), 3, 5).has_no_media());
-  EXPECT_FALSE(count_media(make_shapes(), 3, 6).has_no_media());
-  EXPECT_FALSE(count_media(make_shapes(), 4, 5).has_no_media()) << "its shape is unknown";
+  EXPECT_TRUE(count_samples_by_media_kind(make_shapes(), 3, 5).is_text_only());
+  EXPECT_FALSE(count_samples_by_media_kind(make_shapes(), 3, 6).is_text_only());
+  EXPECT_FALSE(count_samples_by_media_kind(make_shapes(), 4, 5).is_text_only()) << "its shape is unknown";
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ std::vector<Sample> make_samples(const std::vector<std::string>& tasks) {
     sample.index = std::ssize(samples);
     sample.task = task;
     sample.token_ids = {1, 2, 3};
-    sample.is_label = {0, 1, static_cast<char>(samples.size() % 2)};
+    sample.label_mask = {0, 1, static_cast<char>(samples.size() % 2)};
     samples.push_back(std::move(sample));
   }
   return samples;
@@ -36,25 +36,25 @@ std::vector<Sample> make_samples(const std::vector<std::string>& tasks) {
 TEST(Tasks, ListsNamesInOrderWithCounts) {
   auto records = make_task_records({"vqa", "caption", "vqa", "", "vqa", "broken"});
   records[5].problem = "it has no turns";
-  const Tasks tasks(records);
+  const TaskTable tasks(records);
   EXPECT_THAT(tasks.names(), ElementsAre("caption", "none", "vqa"));
-  EXPECT_THAT(tasks.samples(), ElementsAre(1, 1, 3));
-  EXPECT_EQ(tasks.count(), 3);
-  EXPECT_EQ(tasks.find_task("vqa"), 2);
-  EXPECT_EQ(tasks.find_task(""), 1);
-  EXPECT_THROW(tasks.find_task("broken"), InternalError);
+  EXPECT_THAT(tasks.sample_counts(), ElementsAre(1, 1, 3));
+  EXPECT_EQ(tasks.num_tasks(), 3);
+  EXPECT_EQ(tasks.find_task_index("vqa"), 2);
+  EXPECT_EQ(tasks.find_task_index(""), 1);
+  EXPECT_THROW(tasks.find_task_index("broken"), InternalError);
 }
 
 TEST(Tasks, RecordsWithoutTaskAreOneTask) {
-  EXPECT_THAT(Tasks(make_task_records({"", ""})).names(), ElementsAre("none"));
+  EXPECT_THAT(TaskTable(make_task_records({"", ""})).names(), ElementsAre("none"));
 }
 
 TEST(Tasks, MicroBatchHasTheTaskOfEachLabelOnRequest) {
   auto samples = make_samples({"b", "a", "b"});
-  Tasks(make_task_records({"a", "b"})).assign_task_numbers(samples);
-  EXPECT_FALSE(collate(samples).label_tasks.defined());
+  TaskTable(make_task_records({"a", "b"})).assign_task_indices(samples);
+  EXPECT_FALSE(collate(samples).label_task_indices.defined());
   const auto batch = collate(samples, /*with_tasks=*/true).to(at::kCPU);
-  const auto* const tasks = batch.label_tasks.const_data_ptr<int64_t>();
+  const auto* const tasks = batch.label_task_indices.const_data_ptr<int64_t>();
   EXPECT_THAT(std::vector(tasks, tasks + batch.label_tokens()), ElementsAre(1, 0, 0, 1));
 }
 

@@ -30,7 +30,7 @@ class FailingDecoder : public SampleProcessor {
     sample.index = index;
     sample.id = record.id;
     sample.token_ids = {1, 2};
-    sample.is_label = {0, 1};
+    sample.label_mask = {0, 1};
     return sample;
   }
   std::set<int64_t> decoded() const { return std::exchange(decoded_, {}); }

@@ -34,14 +34,14 @@ TEST(FakeCollectivesTest, ReductionsAreCountedAndUnchanged) {
     if (!device.is_cpu()) continue;
     EXPECT_TRUE(at::equal(values, at::full({10}, 2.0)));
   }
-  EXPECT_EQ(collectives->all_reduce_traffic().calls, 2);
+  EXPECT_EQ(collectives->all_reduce_traffic().num_calls, 2);
   EXPECT_EQ(collectives->all_reduce_traffic().bytes, 80);
 }
 
 TEST(FakeCollectivesTest, SupportsShardGroups) {
   const auto collectives = make_fake_collectives(6, /*rank=*/4, /*group=*/2);
   EXPECT_EQ(collectives->world_size(), 6);
-  EXPECT_EQ(collectives->group_size(), 2);
+  EXPECT_EQ(collectives->shard_group_size(), 2);
   const at::Tensor input = at::full({3}, 2.0), output = at::full({6}, 0.0);
   collectives->wait_for_all_gather(collectives->all_gather_async(output, input));
   EXPECT_TRUE(at::equal(output, at::full({6}, 2.0)));

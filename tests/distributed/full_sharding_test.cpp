@@ -6,7 +6,7 @@ namespace vlmtrain::distributed {
 namespace {
 
 ShardingConfig make_hybrid_sharding(int64_t ranks) {
-  return {.sharding = engine::Sharding::kHybrid, .group = ranks};
+  return {.sharding = engine::ShardingStrategy::kHybrid, .group = ranks};
 }
 
 class FullShardingEquivalence : public testing::TestWithParam<TrainConfig> {};

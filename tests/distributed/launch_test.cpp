@@ -31,13 +31,17 @@ std::string get_error(Variables variables) {
 }
 
 TEST(LaunchTest, ParsesTorchrunVariables) {
-  EXPECT_EQ(
-      parse_launch_info(make_environment({{"RANK", "5"},
-                                          {"WORLD_SIZE", "8"},
-                                          {"LOCAL_RANK", "1"},
-                                          {"MASTER_ADDR", "gpu1"},
-                                          {"MASTER_PORT", "29500"}})),
-      (LaunchInfo{.rank = 5, .world_size = 8, .local_rank = 1, .host = "gpu1", .port = 29500, .launcher = "torchrun"}));
+  EXPECT_EQ(parse_launch_info(make_environment({{"RANK", "5"},
+                                                {"WORLD_SIZE", "8"},
+                                                {"LOCAL_RANK", "1"},
+                                                {"MASTER_ADDR", "gpu1"},
+                                                {"MASTER_PORT", "29500"}})),
+            (LaunchInfo{.rank = 5,
+                        .world_size = 8,
+                        .local_rank = 1,
+                        .master_address = "gpu1",
+                        .master_port = 29500,
+                        .launcher = "torchrun"}));
 }
 
 TEST(LaunchTest, ParsesSrunVariables) {
@@ -49,15 +53,15 @@ TEST(LaunchTest, ParsesSrunVariables) {
   EXPECT_EQ(launch->rank, 3);
   EXPECT_EQ(launch->world_size, 4);
   EXPECT_EQ(launch->local_rank, 1);
-  EXPECT_EQ(launch->host, "gpu08");
+  EXPECT_EQ(launch->master_address, "gpu08");
   EXPECT_EQ(launch->launcher, "srun");
   auto next_step = task;
   next_step["SLURM_STEP_ID"] = "3";
-  EXPECT_NE(parse_launch_info(make_environment(next_step))->port, launch->port)
+  EXPECT_NE(parse_launch_info(make_environment(next_step))->master_port, launch->master_port)
       << "a step may begin while another one ends";
   auto with_port = task;
   with_port["MASTER_PORT"] = "4000";
-  EXPECT_EQ(parse_launch_info(make_environment(with_port))->port, 4000);
+  EXPECT_EQ(parse_launch_info(make_environment(with_port))->master_port, 4000);
 }
 
 TEST(LaunchTest, ReturnsNothingForSingleProcess) {
@@ -97,12 +101,12 @@ TEST(LaunchTest, RejectsMissingRendezvous) {
 }
 
 TEST(FirstHostTest, ParsesSlurmHostLists) {
-  EXPECT_EQ(get_first_host("gpu1"), "gpu1");
-  EXPECT_EQ(get_first_host("gpu1,gpu2"), "gpu1");
-  EXPECT_EQ(get_first_host("gpu[003-007,010],login1"), "gpu003");
-  EXPECT_EQ(get_first_host("gpu[7]"), "gpu7");
-  EXPECT_EQ(get_first_host("rack[1-2]node[3-4]"), "rack1node3");
-  EXPECT_EQ(get_first_host("a[1,3].x"), "a1.x");
+  EXPECT_EQ(parse_first_host("gpu1"), "gpu1");
+  EXPECT_EQ(parse_first_host("gpu1,gpu2"), "gpu1");
+  EXPECT_EQ(parse_first_host("gpu[003-007,010],login1"), "gpu003");
+  EXPECT_EQ(parse_first_host("gpu[7]"), "gpu7");
+  EXPECT_EQ(parse_first_host("rack[1-2]node[3-4]"), "rack1node3");
+  EXPECT_EQ(parse_first_host("a[1,3].x"), "a1.x");
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(RanksTest, ReducesTensorsAndGathersStrings) {
     EXPECT_TRUE(at::equal(first, at::full({1000}, 6.0)));
     EXPECT_TRUE(at::equal(second, at::full({3}, 30.0)));
     EXPECT_EQ(ranks.collectives().all_reduce_traffic().bytes, 4012);
-    EXPECT_EQ(ranks.collectives().all_reduce_traffic().calls, 2);
+    EXPECT_EQ(ranks.collectives().all_reduce_traffic().num_calls, 2);
     EXPECT_THAT(ranks.collectives().all_gather_strings(std::string(static_cast<size_t>(launch.rank), 'x')),
                 ElementsAre("", "x", "xx"));
     EXPECT_THAT(ranks.collectives().all_gather_strings(""), ElementsAre("", "", ""));
@@ -51,11 +51,11 @@ TEST(RanksTest, ReducesTensorsAndGathersStrings) {
 TEST(RanksTest, ShardGroupsAndReplicas) {
   run_ranks(4, [](const LaunchInfo& launch) {
     DistributedContext ranks(launch);
-    ranks.set_group_size(2);
+    ranks.set_shard_group_size(2);
     const RankConsensus consensus(ranks.collectives());
     const int64_t shard_index = launch.rank % 2, group = launch.rank / 2;
     EXPECT_EQ(ranks.collectives().world_size(), 4);
-    EXPECT_EQ(ranks.collectives().group_size(), 2);
+    EXPECT_EQ(ranks.collectives().shard_group_size(), 2);
 
     const at::Tensor values = at::full({4}, static_cast<double>(launch.rank + 1));
     const at::Tensor shard = values.narrow(0, 2 * shard_index, 2);

@@ -36,9 +36,9 @@ TEST_P(ShardedOptimizer, ResumeWithDifferentWorldSize) {
   for (const auto& [name, tensor] : interrupted.state) EXPECT_TRUE(at::equal(tensor, repeated.state.at(name))) << name;
 }
 
-AdamWSettings make_settings(engine::OptimizerStates states) {
+AdamWSettings make_settings(engine::OptimizerStateDtype states) {
   AdamWSettings settings = kTestSettings;
-  settings.states = states;
+  settings.state_dtype = states;
   return settings;
 }
 
@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ShardedOptimizer,
                                          // are made.
                                          TrainConfig{.name = "Bf16", .dtype = at::kBFloat16, .tolerance = 3e-2},
                                          TrainConfig{.name = "EightBits",
-                                                     .settings = make_settings(engine::OptimizerStates::k8Bit),
+                                                     .settings = make_settings(engine::OptimizerStateDtype::k8Bit),
                                                      .tolerance = 1e-4}),
                          [](const auto& instance) { return instance.param.name; });
 
@@ -62,7 +62,7 @@ TEST(ShardedOptimizerTest, TwoRanksMatchUnshardedBitExactly) {
   for (const auto& [name, weight] : unsharded.weights) EXPECT_TRUE(at::equal(sharded.weights.at(name), weight)) << name;
   const engine::SavedOptimizerState pieces(sharded.state);
   for (const auto& [name, tensor] : unsharded.state) {
-    const auto merged = pieces.find_range(name, 0, tensor.numel(), tensor.numel(), tensor.scalar_type());
+    const auto merged = pieces.read_range(name, 0, tensor.numel(), tensor.numel(), tensor.scalar_type());
     ASSERT_TRUE(merged) << name;
     EXPECT_TRUE(at::equal(*merged, tensor.view(-1))) << name;
   }
@@ -79,10 +79,10 @@ TEST(ShardedOptimizerTest, TrafficMatchesWeightSize) {
     EXPECT_TRUE(at::equal(values.narrow(0, 4 * launch.rank, 4), sum.narrow(0, 4 * launch.rank, 4)));
     consensus.wait_for_all_gather(consensus.all_gather_async(values));
     EXPECT_TRUE(at::equal(values, sum));
-    EXPECT_EQ(ranks.collectives().all_reduce_traffic().calls, 0);
+    EXPECT_EQ(ranks.collectives().all_reduce_traffic().num_calls, 0);
     EXPECT_EQ(ranks.collectives().reduce_scatter_traffic().bytes, 32);
     EXPECT_EQ(ranks.collectives().all_gather_traffic().bytes, 32);
-    EXPECT_EQ(ranks.collectives().all_gather_traffic().calls, 1);
+    EXPECT_EQ(ranks.collectives().all_gather_traffic().num_calls, 1);
   });
 }
 

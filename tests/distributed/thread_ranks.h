@@ -33,8 +33,8 @@ inline LaunchInfo make_launch(int64_t rank, int64_t world_size, int64_t port) {
   return {.rank = rank,
           .world_size = world_size,
           .local_rank = rank,
-          .host = "127.0.0.1",
-          .port = port,
+          .master_address = "127.0.0.1",
+          .master_port = port,
           .launcher = "a test"};
 }
 

@@ -42,7 +42,7 @@ struct TrainConfig {
   std::optional<nn::LoraSettings> lora = std::nullopt;
   nn::Quantization quantization = nn::Quantization::kNone;
   models::FrozenParts frozen = {};
-  models::RecomputeBlocks recompute = {};
+  models::RecomputeBlockCounts recompute = {};
   int64_t vision_tiles_per_pass = 0;
   std::string model = "mixed_batch";
   /// From the second step on one rank runs out of memory, each time at another allocation, and the
@@ -52,18 +52,18 @@ struct TrainConfig {
 
 /// The state that is sharded, over `group` ranks; 0: over all.
 struct ShardingConfig {
-  engine::Sharding sharding = engine::Sharding::kNone;
+  engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
   int64_t group = 0;
 };
 
-constexpr ShardingConfig kUnsharded{}, kShardedOptimizer{.sharding = engine::Sharding::kOptimizer},
-    kFullySharded{.sharding = engine::Sharding::kFull};
+constexpr ShardingConfig kUnsharded{}, kShardedOptimizer{.sharding = engine::ShardingStrategy::kOptimizer},
+    kFullySharded{.sharding = engine::ShardingStrategy::kFull};
 
 struct TrainResult {
   std::vector<double> losses, norms;
   Tensors weights;
   Tensors state;  // merged over all ranks
-  Traffic all_reduce_traffic, reduce_scatter_traffic, all_gather_traffic;
+  CollectiveTraffic all_reduce_traffic, reduce_scatter_traffic, all_gather_traffic;
   int64_t retried_steps = 0;
 };
 
@@ -99,7 +99,7 @@ inline void set_weights(models::VisionLanguageModel& model, const std::string& n
 inline Tensors trained_weights(const nn::ParameterStore& store) {
   Tensors weights;
   for (const auto& parameter : store.all()) {
-    if (parameter.tensor.requires_grad()) weights[parameter.name] = store.full_values(parameter).clone();
+    if (parameter.tensor.requires_grad()) weights[parameter.name] = store.unshard_values(parameter).clone();
   }
   return weights;
 }
@@ -113,20 +113,20 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
   run_ranks(ranks, [&](const LaunchInfo& launch) {
     DistributedContext process_group(launch);
     const int64_t group = sharding.group > 0 ? sharding.group : ranks;
-    if (group < ranks) process_group.set_group_size(group);
+    if (group < ranks) process_group.set_shard_group_size(group);
     const RankConsensus consensus(process_group.collectives());
-    const nn::Shard shard = sharding.sharding == engine::Sharding::kNone
+    const nn::Shard shard = sharding.sharding == engine::ShardingStrategy::kNone
                                 ? nn::Shard{}
                                 : nn::Shard{.rank = launch.rank % group, .count = group};
     const auto model = models::build_model(parity::Case(config.model).checkpoint(), at::kCPU, config.dtype, config.lora,
                                            config.quantization, shards_blocks(sharding.sharding) ? shard : nn::Shard{});
-    models::freeze(*model, config.frozen);
-    model->set_recompute_blocks(config.recompute);
+    models::freeze_parts(*model, config.frozen);
+    model->set_recompute_block_counts(config.recompute);
     model->set_vision_tiles_per_pass(config.vision_tiles_per_pass);
     set_weights(*model, config.model, initial.weights);
     engine::TrainingState training(*model, config.settings, 1, shard);
     if (!initial.state.empty()) training.optimizer.load_state(initial.state, "the test");
-    training.connect(consensus);
+    training.set_consensus(consensus);
     std::vector<data::Sample> samples;
     const auto all_samples =
         config.model == "mixed_batch" ? engine::batch_of_eight() : parity::Case(config.model).samples();
@@ -159,7 +159,7 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
         step.accumulate(layout);
       }
       step.prepare();
-      const auto step_result = step.apply(kTestRates);
+      const auto step_result = step.apply_update(kTestRates);
       result.losses.push_back(step_result.loss.item<double>());
       result.norms.push_back(step_result.grad_norm.item<double>());
     }

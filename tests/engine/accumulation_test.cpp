@@ -17,9 +17,9 @@ using parity::relative_difference;
 
 class Accumulation : public testing::Test {
  protected:
-  Gradients gradients(const SmallStep& step, models::RecomputeBlocks recompute = {}) {
+  Gradients gradients(const SmallStep& step, models::RecomputeBlockCounts recompute = {}) {
     const auto model = parity::Case("mixed_batch").load_model();
-    model->set_recompute_blocks(recompute);
+    model->set_recompute_block_counts(recompute);
     Gradients actual{accumulate_gradients(*model, samples_, step).loss.item<double>(), {}};
     for (const auto& parameter : model->parameters().all()) actual.by_name[parameter.name] = parameter.tensor.grad();
     return actual;
@@ -103,7 +103,7 @@ TEST_F(Accumulation, CountsSamplesAndTokens) {
     expected.num_media += sample.num_media;
   }
   EXPECT_EQ(result.samples, 8);
-  EXPECT_EQ(result.micro_batches, 3);
+  EXPECT_EQ(result.num_micro_batches, 3);
   EXPECT_EQ(result.tokens, expected.tokens);
   EXPECT_EQ(result.label_tokens, expected.label_tokens);
   EXPECT_EQ(result.num_media, 6);
@@ -113,14 +113,14 @@ TEST_F(Accumulation, CountsSamplesAndTokens) {
 TEST_F(Accumulation, StepWithoutLabelsIsRejected) {
   auto samples = batch_of_eight();
   samples.resize(1);
-  std::fill(samples[0].is_label.begin(), samples[0].is_label.end(), 0);
+  std::fill(samples[0].label_mask.begin(), samples[0].label_mask.end(), 0);
   const auto model = parity::Case("mixed_batch").load_model();
   EXPECT_THROW(accumulate_gradients(*model, samples, {}), InternalError);
 }
 
 struct RecomputeCase {
   const char* name;
-  models::RecomputeBlocks recompute;
+  models::RecomputeBlockCounts recompute;
 };
 
 class Recomputation : public Accumulation, public testing::WithParamInterface<RecomputeCase> {};

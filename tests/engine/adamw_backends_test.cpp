@@ -15,7 +15,7 @@ enum class AdamWBackend { kAten, kCustom };
 struct MomentCase {
   const char* name;
   at::ScalarType dtype;
-  OptimizerStates states;
+  OptimizerStateDtype states;
 };
 
 /// Custom kernel (emulated) and ATen: a run may resume with the other one (training.kernels).
@@ -31,7 +31,7 @@ class AdamWBackends : public testing::TestWithParam<MomentCase> {
     kernels::open_kernels(at::kCPU, backend == AdamWBackend::kCustom ? kernels::KernelSet()
                                                                      : kernels::KernelSet{kernels::Kernel::kAdamW});
   }
-  static AdamWSettings settings() { return {.beta2 = 0.99, .weight_decay = 0.1, .states = GetParam().states}; }
+  static AdamWSettings settings() { return {.beta2 = 0.99, .weight_decay = 0.1, .state_dtype = GetParam().states}; }
 
   static std::map<std::string, at::Tensor> copy_tensors(
       const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
@@ -63,7 +63,7 @@ class AdamWBackends : public testing::TestWithParam<MomentCase> {
     BucketedAdamW optimizer(parameters.store(), settings());
     optimizer.load_state(state, "a checkpoint of the other way");
     take_steps(parameters, optimizer, 3);
-    return copy_tensors(optimizer.masters());
+    return copy_tensors(optimizer.master_weights());
   }
 };
 
@@ -71,8 +71,9 @@ TEST_P(AdamWBackends, ResumeFromEachOthersState) {
   const auto expected = train(AdamWBackend::kAten, AdamWBackend::kAten);
   // fp32: rounding. 8 bits: few moments that rounding moved to the neighboring code. bf16: other
   // random numbers round to 1/256, which changes a step of 1e-2 as much.
-  const bool is_bf16 = GetParam().states == OptimizerStates::kBf16;
-  const double mean = is_bf16 ? 1e-4 : 3e-7, max_deviation = GetParam().states == OptimizerStates::kFp32 ? 2e-6 : 2e-3;
+  const bool is_bf16 = GetParam().states == OptimizerStateDtype::kBf16;
+  const double mean = is_bf16 ? 1e-4 : 3e-7,
+               max_deviation = GetParam().states == OptimizerStateDtype::kFp32 ? 2e-6 : 2e-3;
   for (const auto& [first, second] : {std::pair{AdamWBackend::kAten, AdamWBackend::kCustom},
                                       {AdamWBackend::kCustom, AdamWBackend::kAten},
                                       {AdamWBackend::kCustom, AdamWBackend::kCustom}}) {
@@ -85,10 +86,10 @@ TEST_P(AdamWBackends, ResumeFromEachOthersState) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Moments, AdamWBackends,
-                         testing::Values(MomentCase{"Fp32", at::kFloat, OptimizerStates::kFp32},
-                                         MomentCase{"Bf16Weights", at::kBFloat16, OptimizerStates::kFp32},
-                                         MomentCase{"Bf16", at::kBFloat16, OptimizerStates::kBf16},
-                                         MomentCase{"EightBits", at::kBFloat16, OptimizerStates::k8Bit}),
+                         testing::Values(MomentCase{"Fp32", at::kFloat, OptimizerStateDtype::kFp32},
+                                         MomentCase{"Bf16Weights", at::kBFloat16, OptimizerStateDtype::kFp32},
+                                         MomentCase{"Bf16", at::kBFloat16, OptimizerStateDtype::kBf16},
+                                         MomentCase{"EightBits", at::kBFloat16, OptimizerStateDtype::k8Bit}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -42,7 +42,7 @@ class ReferenceAdamW {
     for (const auto& [name, gradient] : gradients) {
       State& state = states_.at(name);
       const at::Tensor g = gradient.to(at::kDouble) * (is_clipped ? settings_.max_grad_norm / norm : 1.0);
-      const double rate = rates.get_rate(state.component);
+      const double rate = rates.get_learning_rate(state.component);
       ++state.steps;
       state.first = state.first * settings_.beta1 + g * (1 - settings_.beta1);
       state.second = state.second * settings_.beta2 + g.square() * (1 - settings_.beta2);
@@ -120,7 +120,7 @@ TEST(AdamW, UsesTheLearningRateOfTheComponent) {
     add_gradient(parameter.tensor, at::ones(parameter.tensor.sizes()));
   optimizer.step({.vision_tower = 0.0, .projector = 0.01, .language_model = 0.1});
   for (const auto& parameter : parameters.store().all()) {
-    const double rate = LearningRates{0.0, 0.01, 0.1}.get_rate(parameter.component);
+    const double rate = LearningRates{0.0, 0.01, 0.1}.get_learning_rate(parameter.component);
     const at::Tensor update = initial.tensor(parameter.name).detach() - parameter.tensor.detach();
     EXPECT_LT((update - rate).abs().max().item<double>(), 1e-6)
         << parameter.name;  // the first step has the size of the rate
@@ -318,9 +318,9 @@ TEST_P(AdamWState, MigratesWhereSettingsChanged) {
   second.copy_from(first);
   freeze(second, "projector", true);
   BucketedAdamW changed(second.store(), {});
-  const MigratedState migrated = changed.migrate_state(second.store(), saved, "run/step-3");
-  EXPECT_EQ(migrated.migrated, 2);
-  EXPECT_EQ(migrated.reset, 2);
+  const StateMigrationResult migrated = changed.migrate_state(second.store(), saved, "run/step-3");
+  EXPECT_EQ(migrated.num_migrated_parameters, 2);
+  EXPECT_EQ(migrated.num_reset_parameters, 2);
   for (const auto& [name, tensor] : changed.state()) {
     if (name == "steps") {
       EXPECT_TRUE(at::equal(tensor, at::tensor({0.0F, 0.0F, 2.0F, 3.0F}))) << tensor;
@@ -344,10 +344,10 @@ TEST_P(AdamWState, OtherTypesAreResetAndOtherCountsRejected) {
   add_gradients(parameters, random_gradients(parameters, 0, 0.1));
   optimizer.step({1e-2, 1e-2, 1e-2});
   auto saved = copy_state(optimizer);
-  AdamW compressed(parameters.store(), optimizer.gradient_buckets, {.states = OptimizerStates::k8Bit});
-  const MigratedState migrated = compressed.migrate_state(parameters.store(), saved, "run/step-1");
-  EXPECT_EQ(migrated.migrated, 6) << "the small ones, which are in fp32 always";
-  EXPECT_EQ(migrated.reset, 6);
+  AdamW compressed(parameters.store(), optimizer.gradient_buckets, {.state_dtype = OptimizerStateDtype::k8Bit});
+  const StateMigrationResult migrated = compressed.migrate_state(parameters.store(), saved, "run/step-1");
+  EXPECT_EQ(migrated.num_migrated_parameters, 6) << "the small ones, which are in fp32 always";
+  EXPECT_EQ(migrated.num_reset_parameters, 6);
   const auto state = copy_state(compressed);
   EXPECT_EQ(state.at("steps").sum().item<double>(), 6);
   EXPECT_TRUE(at::equal(state.at("first_moment.vision.matrix"), saved.at("first_moment.vision.matrix")));
@@ -368,24 +368,24 @@ TEST(AdamWMigration, MastersMigrateToAnotherPrecision) {
   BucketedAdamW wide_optimizer(wide.store(), {}), narrow_optimizer(narrow.store(), {});
   std::map<std::string, at::Tensor> saved;
   for (const auto& [name, tensor] : wide_optimizer.state()) saved.emplace(name, tensor.clone());
-  for (const auto& [name, master] : wide_optimizer.masters()) saved.emplace("master." + name, master.clone());
-  EXPECT_EQ(narrow_optimizer.migrate_state(narrow.store(), saved, "run/step-0").reset, 0);
-  for (const auto& [name, master] : narrow_optimizer.masters())
+  for (const auto& [name, master] : wide_optimizer.master_weights()) saved.emplace("master." + name, master.clone());
+  EXPECT_EQ(narrow_optimizer.migrate_state(narrow.store(), saved, "run/step-0").num_reset_parameters, 0);
+  for (const auto& [name, master] : narrow_optimizer.master_weights())
     EXPECT_TRUE(at::equal(master, wide.tensor(name))) << name;
 }
 
 TEST(AdamWMigration, LossScaleMigratesUnlessStatic) {
   const auto migrate_loss_scale = [](const LossScaleSettings& settings) {
     Parameters parameters;
-    BucketedAdamW first_optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 128}});
+    BucketedAdamW first_optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.init_scale = 128}});
     std::map<std::string, at::Tensor> saved;
     for (const auto& [name, tensor] : first_optimizer.state()) saved.emplace(name, tensor.clone());
     AdamW second_optimizer(parameters.store(), first_optimizer.gradient_buckets, {.loss_scale = settings});
     second_optimizer.migrate_state(parameters.store(), saved, "run/step-0");
     return second_optimizer.loss_scale().item<double>();
   };
-  EXPECT_EQ(migrate_loss_scale({.initial = 65536, .dynamic = true}), 128);
-  EXPECT_EQ(migrate_loss_scale({.initial = 64, .dynamic = false}), 64);
+  EXPECT_EQ(migrate_loss_scale({.init_scale = 65536, .dynamic = true}), 128);
+  EXPECT_EQ(migrate_loss_scale({.init_scale = 64, .dynamic = false}), 64);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, AdamWState, testing::Values(at::kFloat, at::kBFloat16),

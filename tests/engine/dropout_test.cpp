@@ -19,7 +19,7 @@ namespace {
 struct SplitOptions {
   int64_t micro_batch_size = 1;
   int64_t vision_tiles_per_pass = 0;
-  models::RecomputeBlocks recompute = {};
+  models::RecomputeBlockCounts recompute = {};
   std::vector<int64_t> micro_batches = {};  ///< as in SmallStep
   std::vector<int64_t> order = {};          ///< as in SmallStep
 };
@@ -41,7 +41,7 @@ at::ScalarType get_model_dtype() {
 
 class DropoutTest : public testing::TestWithParam<DropoutCase> {
  protected:
-  static constexpr models::RecomputeBlocks kAllBlocks{99, 99};
+  static constexpr models::RecomputeBlockCounts kAllBlocks{99, 99};
 
   DropoutTest() {
     const parity::Case reference(GetParam().parity_case);
@@ -62,7 +62,7 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
 
   /// Returns loss and gradients with adapters on all Linears and with dropout.
   Gradients gradients(const SplitOptions& options) {
-    model_->set_recompute_blocks(options.recompute);
+    model_->set_recompute_block_counts(options.recompute);
     model_->set_vision_tiles_per_pass(options.vision_tiles_per_pass);
     Gradients actual;
     const SmallStep step{

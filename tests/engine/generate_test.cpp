@@ -79,14 +79,14 @@ TEST(Sampling, SamplesTokensInProportion) {
 }
 
 TEST(Sampling, RejectsSettingsOutOfRange) {
-  EXPECT_NO_THROW(validate({}));
-  EXPECT_NO_THROW(validate({.temperature = 0.7, .top_k = 50, .top_p = 0.9, .repetition_penalty = 1.1}));
-  EXPECT_THROW(validate({.temperature = -1}), UserError);
-  EXPECT_THROW(validate({.temperature = std::nan("")}), UserError);
-  EXPECT_THROW(validate({.top_k = -1}), UserError);
-  EXPECT_THROW(validate({.top_p = 0}), UserError);
-  EXPECT_THROW(validate({.top_p = 1.1}), UserError);
-  EXPECT_THROW(validate({.repetition_penalty = 0}), UserError);
+  EXPECT_NO_THROW(check_sampling_ranges({}));
+  EXPECT_NO_THROW(check_sampling_ranges({.temperature = 0.7, .top_k = 50, .top_p = 0.9, .repetition_penalty = 1.1}));
+  EXPECT_THROW(check_sampling_ranges({.temperature = -1}), UserError);
+  EXPECT_THROW(check_sampling_ranges({.temperature = std::nan("")}), UserError);
+  EXPECT_THROW(check_sampling_ranges({.top_k = -1}), UserError);
+  EXPECT_THROW(check_sampling_ranges({.top_p = 0}), UserError);
+  EXPECT_THROW(check_sampling_ranges({.top_p = 1.1}), UserError);
+  EXPECT_THROW(check_sampling_ranges({.repetition_penalty = 0}), UserError);
 }
 
 /// Returns prompts of different lengths, with zero, one or two images.
@@ -170,7 +170,7 @@ TEST_F(Generate, AnyOfTheEndTokensEndsAnAnswer) {
 TEST_F(Generate, PrecomputedImageFeaturesGiveTheSameAnswers) {
   const auto all_prompts = prompts();
   const auto batch = data::collate(all_prompts);
-  const auto features = model_->get_all_image_features({batch.pixel_values, batch.grids});
+  const auto features = model_->get_all_image_features({batch.pixel_values, batch.patch_grids});
   EXPECT_EQ(generate(*model_, all_prompts, features, {.max_new_tokens = 6}),
             generate(*model_, all_prompts, {.max_new_tokens = 6}));
 }
@@ -209,7 +209,7 @@ class RecordingModel final : public models::VisionLanguageModel {
   models::ModelOutput compute_hidden_states(const data::MicroBatch& batch, const models::ImageFeatures&,
                                             const models::OutputRequest& request, nn::KeyValueCache*) const override {
     positions.push_back(batch.position_ids);
-    return {.hidden = at::zeros({request.positions.numel(), 2})};
+    return {.hidden_states = at::zeros({request.positions.numel(), 2})};
   }
   const at::Tensor& output_weight() const override { return weight_; }
   int64_t num_vision_blocks() const override { return 0; }
@@ -229,10 +229,10 @@ std::vector<int64_t> to_vector(const at::Tensor& ids) {
 TEST(GeneratePositions, ContinueAfterTheLargestPositionOnEveryAxis) {
   data::Sample axes, plain;
   axes.token_ids = {1, 2, 3};
-  axes.is_label.resize(3);
+  axes.label_mask.resize(3);
   axes.position_ids = {0, 1, 1, 0, 1, 6, 0, 1, 2};
   plain.token_ids = {1, 2};
-  plain.is_label.resize(2);
+  plain.label_mask.resize(2);
 
   const RecordingModel cached;
   generate(cached, {axes, plain}, {.max_new_tokens = 3});

@@ -89,12 +89,12 @@ TEST(GradientBuckets, FirstGradientIsCopiedAndOthersAreAdded) {
 TEST(GradientBuckets, MissingGradientCannotBeRead) {
   Vectors vectors({3, 4});
   GradientBuckets buckets(vectors.store());
-  EXPECT_EQ(buckets.norm().item<double>(), 0);
+  EXPECT_EQ(buckets.compute_local_norm().item<double>(), 0);
   add_gradient(vectors[1], at::full({4}, 2.0));
   EXPECT_FALSE(buckets.has_gradient(0));
   EXPECT_THROW(buckets.sum(0), InternalError);
   EXPECT_THROW(buckets.sum("model.p2"), InternalError);
-  EXPECT_EQ(buckets.norm().item<double>(), 4);
+  EXPECT_EQ(buckets.compute_local_norm().item<double>(), 4);
   EXPECT_THROW(GradientBuckets(vectors.store()), InternalError) << "two for the same gradients";
 }
 
@@ -110,7 +110,7 @@ TEST(GradientBuckets, NormIsOfReceivedGradients) {
   }
   double squares = 0;
   for (const auto& gradient : received_gradients) squares += gradient.to(at::kDouble).square().sum().item<double>();
-  EXPECT_EQ(buckets.norm().item<float>(), static_cast<float>(std::sqrt(squares)));
+  EXPECT_EQ(buckets.compute_local_norm().item<float>(), static_cast<float>(std::sqrt(squares)));
 }
 
 /// ATen's norm of 12 million elements is 5e-4 too small, and differs with the number of threads.
@@ -125,7 +125,7 @@ TEST(GradientBuckets, NormOfLargeTensorsIsExactOnAnyNumberOfThreads) {
   const int threads = at::get_num_threads();
   for (const int count : {1, 2, 3}) {
     at::set_num_threads(count);
-    EXPECT_EQ(buckets.norm().item<float>(), static_cast<float>(std::sqrt(squares))) << count;
+    EXPECT_EQ(buckets.compute_local_norm().item<float>(), static_cast<float>(std::sqrt(squares))) << count;
   }
   at::set_num_threads(threads);
 }
@@ -137,7 +137,7 @@ TEST(GradientBuckets, NormIsNotFiniteForNonFiniteGradients) {
     at::Tensor gradient = at::ones({100});
     gradient[77] = value;
     add_gradient(vectors[0], gradient);
-    EXPECT_FALSE(std::isfinite(buckets.norm().item<double>()));
+    EXPECT_FALSE(std::isfinite(buckets.compute_local_norm().item<double>()));
   }
 }
 
@@ -146,16 +146,16 @@ TEST(GradientBuckets, GroupsAreSeparate) {
   GradientBuckets buckets(vectors.store(), 3);
   for (int step = 0; step < 2; ++step) {
     for (const int64_t group : {2, 0, 2}) {
-      buckets.set_group(group);
+      buckets.set_gradient_group(group);
       add_gradient(vectors[1], at::full({200}, 1.0 + static_cast<double>(group)));
     }
-    buckets.set_group(2);
+    buckets.set_gradient_group(2);
     add_gradient(vectors[0], at::ones({3}));
     EXPECT_TRUE(at::equal(buckets.sum(1, 0), at::ones({200})));
     EXPECT_FALSE(buckets.has_gradient(1, 1));
     EXPECT_TRUE(at::equal(buckets.sum(1, 2), at::full({200}, 6.0)));
     EXPECT_FALSE(buckets.has_gradient(0));
-    buckets.combine_groups(at::full({3}, 2.0));
+    buckets.combine_gradient_groups(at::full({3}, 2.0));
     EXPECT_TRUE(at::equal(buckets.sum(0), at::full({3}, 2.0)));
     EXPECT_TRUE(at::equal(buckets.sum(1), at::full({200}, 14.0)));
     for (const int64_t group : {0, 2}) {
@@ -163,7 +163,7 @@ TEST(GradientBuckets, GroupsAreSeparate) {
     }
     buckets.reset();
   }
-  EXPECT_THROW(buckets.set_group(3), InternalError);
+  EXPECT_THROW(buckets.set_gradient_group(3), InternalError);
 }
 
 /// 25 MiB are 6.5 million elements. Last parameters come first; p1 with seven million has its own
@@ -279,7 +279,7 @@ TEST(GradientBuckets, OfAllGroupsAreReducedAtTheEnd) {
   GradientBuckets buckets(vectors.store(), 2);
   RecordedBuckets records;
   record_buckets(buckets, records);
-  buckets.set_group(1);
+  buckets.set_gradient_group(1);
   buckets.begin_last_micro_batch();
   vectors.backward();
   EXPECT_TRUE(records.values.empty());
@@ -296,7 +296,7 @@ TEST(GradientBuckets, OfAModelsStepAreReducedOnce) {
   for (const int64_t micro_batch_size : {1, 3, 8}) {
     const auto step = [&](RecordedBuckets* records) {
       const auto model = parity::Case("mixed_batch").load_model();
-      model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
+      model->set_recompute_block_counts({model->num_vision_blocks(), model->num_language_blocks()});
       model->set_vision_tiles_per_pass(1);
       TrainingState training(*model, {});
       if (records != nullptr) record_buckets(training.gradient_buckets, *records);

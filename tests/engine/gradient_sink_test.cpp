@@ -153,14 +153,15 @@ TEST(AddProductToSums, RequiresAdjacentSums) {
   };
   const at::Tensor first = make_parameter(sums.narrow(0, 0, 3)), second = make_parameter(sums.narrow(0, 3, 3));
   const at::Tensor not_adjacent = make_parameter(sums.narrow(0, 9, 3)), without_sum = make_parameter({});
-  EXPECT_FALSE(nn::add_product_to_sums({first, not_adjacent}, a, b));
-  EXPECT_FALSE(nn::add_product_to_sums({first, without_sum}, a, b));
-  EXPECT_FALSE(nn::add_product_to_sums({first, at::randn({3, 5}).set_requires_grad(true)}, a, b));
+  EXPECT_FALSE(nn::add_product_to_gradient_sums({first, not_adjacent}, a, b));
+  EXPECT_FALSE(nn::add_product_to_gradient_sums({first, without_sum}, a, b));
+  EXPECT_FALSE(nn::add_product_to_gradient_sums({first, at::randn({3, 5}).set_requires_grad(true)}, a, b));
   EXPECT_TRUE(at::equal(sums, at::zeros_like(sums)));
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(nn::add_product_to_sums({first, second}, a, b));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(nn::add_product_to_gradient_sums({first, second}, a, b));
   EXPECT_LT(relative_difference(sums.narrow(0, 0, 6), 2 * at::mm(a, b.t())), 1e-6);
-  EXPECT_TRUE(nn::add_product_to_sums({second}, a.narrow(0, 0, 3), b));
-  EXPECT_FALSE(nn::add_product_to_sums({first, make_parameter(sums.narrow(0, 3, 3))}, a, b)) << "only one has a sum";
+  EXPECT_TRUE(nn::add_product_to_gradient_sums({second}, a.narrow(0, 0, 3), b));
+  EXPECT_FALSE(nn::add_product_to_gradient_sums({first, make_parameter(sums.narrow(0, 3, 3))}, a, b))
+      << "only one has a sum";
 }
 
 }  // namespace

@@ -24,17 +24,17 @@ struct LossAndGradients {
 };
 
 /// Samples alternate between `tasks` tasks.
-LossAndGradients compute(const std::string& name, at::ScalarType dtype, models::RecomputeBlocks recompute = {},
+LossAndGradients compute(const std::string& name, at::ScalarType dtype, models::RecomputeBlockCounts recompute = {},
                          const TaskSettings& tasks = {}) {
   const parity::Case reference(name);
   const auto model = reference.load_model(dtype);
-  model->set_recompute_blocks(recompute);
+  model->set_recompute_block_counts(recompute);
   AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = LossScaleSettings{};
   BucketedAdamW optimizer(model->parameters(), settings);
   auto samples = reference.samples();
   for (size_t i = 0; tasks.is_multi_task() && i < samples.size(); ++i) {
-    samples[i].task_number = static_cast<int64_t>(i) % tasks.count;
+    samples[i].task_index = static_cast<int64_t>(i) % tasks.num_tasks;
   }
   const auto result =
       accumulate_gradients(*model, samples, {.micro_batch_size = 2, .tasks = tasks}, optimizer.loss_scale());
@@ -85,7 +85,7 @@ TEST_P(HalfPrecision, RecomputationGivesTheSameBits) {
 
 /// The loss scale does not affect GradNorm's gradient norms.
 TEST_P(HalfPrecision, TaskWeightsAndNormsMatchInFp16) {
-  const TaskSettings tasks{.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true};
+  const TaskSettings tasks{.num_tasks = 2, .weights = {0.5, 1.5}, .measure_gradient_norms = true};
   const auto expected = compute(GetParam(), at::kFloat, {}, tasks);
   const auto actual = compute(GetParam(), at::kHalf, {}, tasks);
   EXPECT_NEAR(actual.loss / expected.loss, 1.0, 2e-3);

@@ -19,21 +19,23 @@ class HostAllocations {
  private:
   class CountingAllocator : public c10::Allocator {
    public:
-    CountingAllocator() : wrapped_(c10::GetCPUAllocator()) {
+    CountingAllocator() : wrapped_allocator_(c10::GetCPUAllocator()) {
       c10::SetCPUAllocator(this, std::numeric_limits<uint8_t>::max());
     }
 
     c10::DataPtr allocate(size_t bytes) override {
       ++allocations;
-      return wrapped_->allocate(bytes);
+      return wrapped_allocator_->allocate(bytes);
     }
-    c10::DeleterFnPtr raw_deleter() const override { return wrapped_->raw_deleter(); }
-    void copy_data(void* to, const void* from, size_t bytes) const override { wrapped_->copy_data(to, from, bytes); }
+    c10::DeleterFnPtr raw_deleter() const override { return wrapped_allocator_->raw_deleter(); }
+    void copy_data(void* to, const void* from, size_t bytes) const override {
+      wrapped_allocator_->copy_data(to, from, bytes);
+    }
 
     std::atomic<int64_t> allocations{0};
 
    private:
-    c10::Allocator* wrapped_;
+    c10::Allocator* wrapped_allocator_;
   };
 
   static CountingAllocator& allocator() {

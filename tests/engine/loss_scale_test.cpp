@@ -23,19 +23,19 @@ std::vector<double> collect_scales(const LossScaleSettings& settings, const std:
 }
 
 TEST(LossScale, HalvesWithAnOverflowAndDoublesAfterSoManyStepsWithoutOne) {
-  EXPECT_EQ(collect_scales({.initial = 8, .growth_steps = 3}, {1, 0, 0, 1, 0, 0, 0, 0, 0, 0}),
+  EXPECT_EQ(collect_scales({.init_scale = 8, .growth_interval = 3}, {1, 0, 0, 1, 0, 0, 0, 0, 0, 0}),
             (std::vector<double>{4, 4, 4, 2, 2, 2, 4, 4, 4, 8}));
 }
 
 TEST(LossScale, StaysWhereItIsFixed) {
-  EXPECT_EQ(collect_scales({.initial = 128, .dynamic = false, .growth_steps = 1}, {1, 0, 0}),
+  EXPECT_EQ(collect_scales({.init_scale = 128, .dynamic = false, .growth_interval = 1}, {1, 0, 0}),
             (std::vector<double>{128, 128, 128}));
 }
 
 TEST(LossScale, ChangesNeitherNormNorUpdate) {
   Parameters scaled, plain;
   plain.copy_from(scaled);
-  BucketedAdamW scaled_optimizer(scaled.store(), {.loss_scale = LossScaleSettings{.initial = 4096}});
+  BucketedAdamW scaled_optimizer(scaled.store(), {.loss_scale = LossScaleSettings{.init_scale = 4096}});
   BucketedAdamW plain_optimizer(plain.store(), {});
   for (uint64_t step = 0; step < 4; ++step) {
     const double magnitude = step % 2 == 0 ? 3.0 : 0.01;  // alternately clipped and not
@@ -52,7 +52,8 @@ TEST(LossScale, ChangesNeitherNormNorUpdate) {
 
 TEST(LossScale, FollowsTheOptimizersOverflows) {
   Parameters parameters(at::kHalf);
-  BucketedAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 65536, .growth_steps = 2}});
+  BucketedAdamW optimizer(parameters.store(),
+                          {.loss_scale = LossScaleSettings{.init_scale = 65536, .growth_interval = 2}});
   const auto step = [&](double gradient) {
     add_gradient(parameters.tensor("language.vector"), at::full({7}, gradient));
     optimizer.step({});
@@ -66,16 +67,16 @@ TEST(LossScale, FollowsTheOptimizersOverflows) {
 
 TEST(LossScale, OfTheStepIsThatBeforeItsUpdate) {
   Parameters parameters(at::kHalf);
-  BucketedAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 16}});
+  BucketedAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.init_scale = 16}});
   const auto update = optimizer.prepare(at::scalar_tensor(std::numeric_limits<double>::infinity()));
-  optimizer.apply(update, {});
+  optimizer.apply_update(update, {});
   EXPECT_EQ(update.loss_scale.item<double>(), 16);
   EXPECT_EQ(optimizer.loss_scale().item<double>(), 8);
 }
 
 TEST(LossScale, IsPartOfTheOptimizersState) {
   Parameters parameters(at::kHalf), others(at::kHalf);
-  const AdamWSettings settings{.loss_scale = LossScaleSettings{.initial = 16, .growth_steps = 2}};
+  const AdamWSettings settings{.loss_scale = LossScaleSettings{.init_scale = 16, .growth_interval = 2}};
   BucketedAdamW optimizer(parameters.store(), settings), resumed(others.store(), settings);
   optimizer.step({});
   std::map<std::string, at::Tensor> saved;

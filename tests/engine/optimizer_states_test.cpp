@@ -40,9 +40,9 @@ TEST_P(EightBitCodes, MatchBitsandbytes) {
   const at::Tensor values = expected("values");
   const int64_t blocks = values.size(0);
   const int64_t moment = GetParam().find("squares") == std::string::npos ? 0 : 1;
-  const MomentTables tables(OptimizerStates::k8Bit, kOptions);
-  const auto moments = make_moments(OptimizerStates::k8Bit, blocks + 1, tables, kOptions);
-  const ChunkBuffers buffers = ChunkBuffers(OptimizerStates::k8Bit, blocks + 1, kOptions).narrow_blocks(blocks);
+  const MomentTables tables(OptimizerStateDtype::k8Bit, kOptions);
+  const auto moments = make_moments(OptimizerStateDtype::k8Bit, blocks + 1, tables, kOptions);
+  const ChunkBuffers buffers = ChunkBuffers(OptimizerStateDtype::k8Bit, blocks + 1, kOptions).narrow_blocks(blocks);
   buffers.values.fill_(7.0).select(0, moment).copy_(values);
   moments->compress(1, buffers, make_skip_flag(false));
   const auto compressed = moments->state(moment, 1, blocks);
@@ -71,8 +71,8 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
   const nn::ParameterScope scope(store, nn::Component::kProjector, "steps");
   const at::Tensor weight = scope.add_parameter("weight", {start.size(0) / 32, 32}, nn::InitialValues::zeros());
   weight.detach().view(-1).copy_(start);
-  BucketedAdamW optimizer(store,
-                          {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .states = OptimizerStates::k8Bit});
+  BucketedAdamW optimizer(
+      store, {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .state_dtype = OptimizerStateDtype::k8Bit});
   for (int step = 0; step < 5; ++step) {
     add_gradient(weight, reference(fmt::format("steps.gradient.{}", step)).view(weight.sizes()));
     optimizer.step({.projector = 1e-2});
@@ -94,31 +94,31 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
   }
 }
 
-TEST(OptimizerStates, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
+TEST(OptimizerStateDtype, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
   scope.add_parameter("small", {5, 819}, nn::InitialValues::ones());  // 4,095 elements
   scope.add_parameter("large", {4096}, nn::InitialValues::ones());
   scope.add_embedding("embedding", {64, 64}, nn::InitialValues::ones());
-  const auto dtypes = [&store](OptimizerStates states) {
+  const auto dtypes = [&store](OptimizerStateDtype states) {
     std::map<std::string, at::ScalarType> actual;
-    for (const auto& [name, tensor] : BucketedAdamW(store, {.states = states}).state())
+    for (const auto& [name, tensor] : BucketedAdamW(store, {.state_dtype = states}).state())
       actual[name] = tensor.scalar_type();
     return actual;
   };
-  const auto eight_bit = dtypes(OptimizerStates::k8Bit);
+  const auto eight_bit = dtypes(OptimizerStateDtype::k8Bit);
   for (const std::string moment : {"first_moment", "second_moment"}) {
     EXPECT_EQ(eight_bit.at(moment + ".model.small"), at::kFloat);
     EXPECT_EQ(eight_bit.at(moment + ".model.large"), at::kByte);
     EXPECT_EQ(eight_bit.at(moment + "_absmax.model.large"), at::kFloat);
     EXPECT_EQ(eight_bit.at(moment + ".model.embedding"), at::kFloat);
-    EXPECT_EQ(dtypes(OptimizerStates::kBf16).at(moment + ".model.small"), at::kFloat);
-    EXPECT_EQ(dtypes(OptimizerStates::kBf16).at(moment + ".model.embedding"), at::kBFloat16);
-    EXPECT_EQ(dtypes(OptimizerStates::kFp32).at(moment + ".model.large"), at::kFloat);
+    EXPECT_EQ(dtypes(OptimizerStateDtype::kBf16).at(moment + ".model.small"), at::kFloat);
+    EXPECT_EQ(dtypes(OptimizerStateDtype::kBf16).at(moment + ".model.embedding"), at::kBFloat16);
+    EXPECT_EQ(dtypes(OptimizerStateDtype::kFp32).at(moment + ".model.large"), at::kFloat);
   }
 }
 
-TEST(OptimizerStates, WithAnotherTypeAreRejected) {
+TEST(OptimizerStateDtype, WithAnotherTypeAreRejected) {
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
   scope.add_parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments have this shape in every format
@@ -127,7 +127,7 @@ TEST(OptimizerStates, WithAnotherTypeAreRejected) {
     const BucketedAdamW fp32(store, {});
     for (const auto& [name, tensor] : fp32.state()) saved[name] = tensor.clone();
   }
-  BucketedAdamW optimizer(store, {.states = OptimizerStates::kBf16});
+  BucketedAdamW optimizer(store, {.state_dtype = OptimizerStateDtype::kBf16});
   saved["updates"] = at::zeros({}, at::kLong);
   try {
     optimizer.load_state(saved, "run/step-3");
@@ -140,19 +140,19 @@ TEST(OptimizerStates, WithAnotherTypeAreRejected) {
 /// Returns the positions of several tensors' elements in chunks of few blocks.
 TEST(Chunks, CoverTheSelectedTensorsOnce) {
   const std::vector<int64_t> elements{700, 256, 1, 2000, 300};
-  const ChunkContext context(OptimizerStates::kBf16, kContextBlocks, kContextBlocks, kOptions);
+  const ChunkContext context(OptimizerStateDtype::kBf16, kContextBlocks, kContextBlocks, kOptions);
   const CompressedStates states(elements, context);
   const std::vector<bool> selected{true, true, false, true, true};
   std::vector<std::vector<int>> coverage;
   for (const int64_t count : elements) coverage.emplace_back(count, 0);
   for (const auto& chunk : states.make_chunks(selected, context.make_buffers())) {
-    EXPECT_LE(chunk.blocks, kContextBlocks);
+    EXPECT_LE(chunk.num_blocks, kContextBlocks);
     int64_t end = 0;
     for (const auto& slice : chunk.slices) {
       EXPECT_GE(slice.chunk_offset, end) << "pieces overlap";
       EXPECT_EQ(slice.chunk_offset % kBlockElements, 0);
       end = slice.chunk_offset + slice.count;
-      EXPECT_LE(end, chunk.blocks * kBlockElements);
+      EXPECT_LE(end, chunk.num_blocks * kBlockElements);
       for (int64_t i = 0; i < slice.count; ++i) ++coverage[slice.tensor][static_cast<size_t>(slice.first + i)];
     }
   }
@@ -164,7 +164,7 @@ TEST(Chunks, CoverTheSelectedTensorsOnce) {
 /// Each element has its own value, exact in bf16, so chunks must return them in place.
 TEST(Chunks, KeepElementsApart) {
   const std::vector<int64_t> elements{200, 5, 1000, 256};
-  const ChunkContext context(OptimizerStates::kBf16, kContextBlocks, kContextBlocks, kOptions);
+  const ChunkContext context(OptimizerStateDtype::kBf16, kContextBlocks, kContextBlocks, kOptions);
   CompressedStates states(elements, context);
   const auto number = [](const ChunkSlice& slice) {
     return (at::arange(slice.first, slice.first + slice.count, at::kFloat) + 7 * static_cast<double>(slice.tensor))
@@ -191,9 +191,9 @@ TEST(Chunks, KeepElementsApart) {
 TEST(Bf16States, AreRoundedStochastically) {
   constexpr int64_t kBlocks = 64;
   for (const double sign : {1.0, -1.0}) {
-    const MomentTables tables(OptimizerStates::kBf16, kOptions);
-    const auto moments = make_moments(OptimizerStates::kBf16, kBlocks, tables, kOptions);
-    const ChunkBuffers buffers(OptimizerStates::kBf16, kBlocks, kOptions);
+    const MomentTables tables(OptimizerStateDtype::kBf16, kOptions);
+    const auto moments = make_moments(OptimizerStateDtype::kBf16, kBlocks, tables, kOptions);
+    const ChunkBuffers buffers(OptimizerStateDtype::kBf16, kBlocks, kOptions);
     constexpr double kLower = 1.0, kUpper = 1.0078125, kShare = 0.25;
     const double value = sign * (kLower + kShare * (kUpper - kLower));
     buffers.values.fill_(value);
@@ -210,7 +210,7 @@ TEST(Bf16States, DecayWithUpdatesBelowTheirPrecision) {
   const nn::ParameterScope scope(store, nn::Component::kProjector, "model");
   const at::Tensor weight = scope.add_parameter("weight", {64, 64}, nn::InitialValues::ones());
   weight.detach().zero_();
-  BucketedAdamW optimizer(store, {.max_grad_norm = 0, .states = OptimizerStates::kBf16});
+  BucketedAdamW optimizer(store, {.max_grad_norm = 0, .state_dtype = OptimizerStateDtype::kBf16});
   add_gradient(weight, at::full({64, 64}, 1.0));
   optimizer.step({});
   constexpr int kSteps = 300;
@@ -228,7 +228,7 @@ TEST(Bf16States, AreRoundedByTheSeed) {
   const auto get_state_after_steps = [](uint64_t seed) {
     at::manual_seed(3);
     Parameters parameters(at::kFloat, /*large=*/true);
-    BucketedAdamW optimizer(parameters.store(), {.states = OptimizerStates::kBf16, .seed = seed});
+    BucketedAdamW optimizer(parameters.store(), {.state_dtype = OptimizerStateDtype::kBf16, .seed = seed});
     for (uint64_t step = 0; step < 2; ++step) {
       add_gradients(parameters, random_gradients(parameters, step, 1.0));
       optimizer.step({});

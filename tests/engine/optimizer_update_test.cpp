@@ -57,7 +57,7 @@ TEST_P(Update, PrepareAndApplyEqualStep) {
     add_gradients(other_parameters, random_gradients(other_parameters, step, scale()));
     const auto update = optimizer_.prepare(at::scalar_tensor(0.5));
     EXPECT_EQ(update.skipped.item<double>(), 0.0);
-    optimizer_.apply(update, kRates);
+    optimizer_.apply_update(update, kRates);
     EXPECT_EQ(other_optimizer.step(kRates).item<double>(), update.grad_norm.item<double>());
   }
   const auto expected = copy_everything(other_parameters, other_optimizer);
@@ -78,7 +78,7 @@ TEST_P(Update, PreparingChangesNothing) {
     EXPECT_TRUE(at::equal(tensor, state_before.at(name))) << name;
   }
   EXPECT_TRUE(at::equal(optimizer_.gradient_buckets.sum("vision.matrix"), gradient));
-  optimizer_.apply(update, kRates);
+  optimizer_.apply_update(update, kRates);
   EXPECT_FALSE(at::equal(parameters_.tensor("vision.matrix").detach(), state_before.at("vision.matrix")));
 }
 
@@ -109,7 +109,7 @@ TEST_P(Update, ApplyingAllocatesNothing) {
     add(step);
     const auto update = optimizer_.prepare(at::scalar_tensor(0.5));
     const HostAllocations allocations;
-    optimizer_.apply(update, kRates);
+    optimizer_.apply_update(update, kRates);
     EXPECT_EQ(allocations.count(), 0) << "step " << step;
   }
   EXPECT_GT(all.count(), 0) << "nothing is counted";
@@ -126,7 +126,7 @@ TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
       if (!in_loss) add_gradient(parameters_.tensor("projector.vector"), at::full({7}, value));
       const auto update = optimizer_.prepare(at::scalar_tensor(in_loss ? value : 0.5));
       EXPECT_EQ(update.skipped.item<double>(), 1.0);
-      optimizer_.apply(update, kRates);
+      optimizer_.apply_update(update, kRates);
       for (const auto& [name, tensor] : copy_everything(parameters_, optimizer_)) {
         if (counts_skipped_steps(name)) continue;
         EXPECT_TRUE(at::equal(tensor, state_before.at(name))) << name;
@@ -161,14 +161,15 @@ INSTANTIATE_TEST_SUITE_P(
         UpdateCase{"Fp32", at::kFloat, {.weight_decay = 0.1}},
         UpdateCase{"Fp32Unclipped", at::kFloat, {.max_grad_norm = 0}},
         UpdateCase{"Bf16", at::kBFloat16, {.weight_decay = 0.1}},
-        UpdateCase{"Fp16", at::kHalf, {.loss_scale = LossScaleSettings{.initial = 1024}}},
-        UpdateCase{"Bf16States", at::kBFloat16, {.states = OptimizerStates::kBf16}},
-        UpdateCase{"8BitStates", at::kBFloat16, {.weight_decay = 0.1, .states = OptimizerStates::k8Bit}},
-        UpdateCase{"Fp32With8BitStates", at::kFloat, {.states = OptimizerStates::k8Bit}},
+        UpdateCase{"Fp16", at::kHalf, {.loss_scale = LossScaleSettings{.init_scale = 1024}}},
+        UpdateCase{"Bf16States", at::kBFloat16, {.state_dtype = OptimizerStateDtype::kBf16}},
+        UpdateCase{"8BitStates", at::kBFloat16, {.weight_decay = 0.1, .state_dtype = OptimizerStateDtype::k8Bit}},
+        UpdateCase{"Fp32With8BitStates", at::kFloat, {.state_dtype = OptimizerStateDtype::k8Bit}},
         UpdateCase{"Fp16With8BitStates",
                    at::kHalf,
-                   {.loss_scale = LossScaleSettings{.initial = 1024}, .states = OptimizerStates::k8Bit}},
-        UpdateCase{"Fp16Unclipped", at::kHalf, {.max_grad_norm = 0, .loss_scale = LossScaleSettings{.initial = 1024}}}),
+                   {.loss_scale = LossScaleSettings{.init_scale = 1024}, .state_dtype = OptimizerStateDtype::k8Bit}},
+        UpdateCase{
+            "Fp16Unclipped", at::kHalf, {.max_grad_norm = 0, .loss_scale = LossScaleSettings{.init_scale = 1024}}}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(ResettingGradients, ClearsGradientsOfAFailedBackwardPass) {

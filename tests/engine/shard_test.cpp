@@ -23,9 +23,10 @@ TEST(ShardTest, EachElementBelongsToOneRank) {
         EXPECT_EQ(local_range.first, local_range.count == 0 ? 0 : elements[i]) << "pieces follow each other";
         EXPECT_EQ(local_range.first % kShardAlignment, 0);
         elements[i] += local_range.count;
-        EXPECT_LE(buckets.offset(i) + buckets.elements(i), buckets.get_bucket_sizes()[buckets.bucket_index(i)]);
+        EXPECT_LE(buckets.offset(i) + buckets.elements(i),
+                  buckets.get_non_block_bucket_sizes()[buckets.bucket_index(i)]);
       }
-      for (const int64_t bucket : buckets.get_bucket_sizes()) EXPECT_EQ(bucket % ranks, 0);
+      for (const int64_t bucket : buckets.get_non_block_bucket_sizes()) EXPECT_EQ(bucket % ranks, 0);
       if (rank + 1 < ranks) continue;
       for (const auto& [i, count] : elements) EXPECT_EQ(count, buckets.elements(i)) << i;
     }
@@ -62,7 +63,7 @@ TEST(ShardTest, ABlockWaitsForItsOwnWeights) {
   for (const char* name : {"embedding", "first", "second", "output"}) {
     const size_t first = store.all().size();
     scope.add_parameter(name, {kBucketElements}, nn::InitialValues::zeros());
-    if (std::string_view(name) == "first" || std::string_view(name) == "second") store.close_block(first);
+    if (std::string_view(name) == "first" || std::string_view(name) == "second") store.finish_block(first);
   }
   for (const auto& parameter : store.all()) parameter.tensor.detach().zero_();
   const GradientBuckets buckets(store, 1, {.rank = 0, .count = 2});
@@ -97,27 +98,28 @@ TEST(SavedOptimizerStateTest, RequestedRangeIsConcatenated) {
   const SavedOptimizerState saved(
       {{"m@0", all.narrow(0, 0, 4)}, {"m@4", all.narrow(0, 4, 6)}, {"w", all.view({2, 5})}});
   for (const char* name : {"m", "w"}) {
-    EXPECT_TRUE(at::equal(*saved.find_range(name, 3, 4, 10, at::kFloat), all.narrow(0, 3, 4))) << name;
-    EXPECT_TRUE(at::equal(*saved.find_range(name, 0, 10, 10, at::kFloat), all)) << name;
-    EXPECT_FALSE(saved.find_range(name, 0, 10, 12, at::kFloat)) << name << ": of another size";
-    EXPECT_FALSE(saved.find_range(name, 0, 10, 10, at::kByte)) << name << ": of another type";
+    EXPECT_TRUE(at::equal(*saved.read_range(name, 3, 4, 10, at::kFloat), all.narrow(0, 3, 4))) << name;
+    EXPECT_TRUE(at::equal(*saved.read_range(name, 0, 10, 10, at::kFloat), all)) << name;
+    EXPECT_FALSE(saved.read_range(name, 0, 10, 12, at::kFloat)) << name << ": of another size";
+    EXPECT_FALSE(saved.read_range(name, 0, 10, 10, at::kByte)) << name << ": of another type";
   }
   int num_reads = 0;
   const auto make_lazy = [&](int64_t first, int64_t count) {
-    return LazyTensor{.dtype = at::kFloat, .shape = {count}, .read = [&num_reads, all, first, count] {
-                        ++num_reads;
-                        return all.narrow(0, first, count);
-                      }};
+    return LazyStateTensor{.dtype = at::kFloat, .shape = {count}, .read = [&num_reads, all, first, count] {
+                             ++num_reads;
+                             return all.narrow(0, first, count);
+                           }};
   };
-  const SavedOptimizerState lazy(std::map<std::string, LazyTensor>{{"m@0", make_lazy(0, 4)}, {"m@4", make_lazy(4, 6)}});
-  EXPECT_TRUE(at::equal(*lazy.find_range("m", 5, 4, 10, at::kFloat), all.narrow(0, 5, 4)));
+  const SavedOptimizerState lazy(
+      std::map<std::string, LazyStateTensor>{{"m@0", make_lazy(0, 4)}, {"m@4", make_lazy(4, 6)}});
+  EXPECT_TRUE(at::equal(*lazy.read_range("m", 5, 4, 10, at::kFloat), all.narrow(0, 5, 4)));
   EXPECT_EQ(num_reads, 1) << "the piece that was asked for";
-  EXPECT_EQ(saved.find_whole_tensor("m"), nullptr);
-  EXPECT_NE(saved.find_whole_tensor("w"), nullptr);
+  EXPECT_EQ(saved.find_unsharded_tensor("m"), nullptr);
+  EXPECT_NE(saved.find_unsharded_tensor("w"), nullptr);
   const SavedOptimizerState with_gap({{"m@0", all.narrow(0, 0, 4)}, {"m@5", all.narrow(0, 5, 5)}});
-  EXPECT_FALSE(with_gap.find_range("m", 0, 10, 10, at::kFloat));
+  EXPECT_FALSE(with_gap.read_range("m", 0, 10, 10, at::kFloat));
   const SavedOptimizerState without_last({{"m@0", all.narrow(0, 0, 4)}});
-  EXPECT_FALSE(without_last.find_range("m", 0, 4, 10, at::kFloat));
+  EXPECT_FALSE(without_last.read_range("m", 0, 4, 10, at::kFloat));
 }
 
 }  // namespace

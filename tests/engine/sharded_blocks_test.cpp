@@ -86,7 +86,7 @@ class ShardedBlocksTest : public testing::Test {
   TrainingState training_{*model_, AdamWSettings{}, 1, {.rank = 0, .count = 2}};
   CountingConsensus consensus_{model_->parameters()};
 
-  void SetUp() override { training_.connect(consensus_); }
+  void SetUp() override { training_.set_consensus(consensus_); }
 };
 
 constexpr size_t kTextOnly = 0, kWithImage = 2;

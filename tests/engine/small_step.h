@@ -28,7 +28,7 @@ struct SmallStep {
                                                   : split_in_order(micro_batches);
     if (!order.empty()) split.order = order;
     return {.split = std::move(split),
-            .recompute = model.recompute_blocks(),
+            .recompute = model.recompute_block_counts(),
             .vision_tiles_per_pass = model.vision_tiles_per_pass(),
             .loss_chunk_rows = loss_chunk_rows};
   }
@@ -42,7 +42,7 @@ inline StepResult accumulate_gradients(models::VisionLanguageModel& model, std::
   const CrossEntropyObjective objective(step.tasks);
   auto accumulation =
       accumulate(model, make_step_input(objective, samples), step.make_layout(model, samples), loss_scale, buckets);
-  accumulation.result.objective_scalars = accumulation.loss->scalars();
+  accumulation.result.objective_scalars = accumulation.loss->compute_metric_scalars();
   return accumulation.result;
 }
 
@@ -57,7 +57,8 @@ inline StepResult run_optimizer_step(TrainingState& training, std::span<const da
 /// Returns the results by task of a step on the CPU. REQUIRES: several tasks.
 inline std::vector<TaskResult> read_task_results(const StepResult& result) {
   const at::Tensor scalars = result.objective_scalars.to(at::kDouble);
-  return make_task_results({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, result.tasks);
+  return make_task_results({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())},
+                           result.task_counts);
 }
 
 /// Loss and gradients of one step.

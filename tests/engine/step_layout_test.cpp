@@ -12,7 +12,7 @@ using Indices = std::vector<int64_t>;
 
 /// Returns the sizes after subdivision; empty if nothing can be divided.
 Indices get_subdivided_sizes(const Indices& sizes, int64_t failed, SubdivisionMode mode) {
-  const auto smaller = subdivide(split_in_order(sizes), failed, mode);
+  const auto smaller = subdivide_split(split_in_order(sizes), failed, mode);
   return smaller ? smaller->sizes : Indices{};
 }
 
@@ -34,9 +34,9 @@ TEST(MicroBatchSplitTest, SingleSampleIsNotSubdivided) {
 
 TEST(MicroBatchSplitTest, MicroBatchIsASliceOfTheOrder) {
   const MicroBatchSplit split{.order = {4, 0, 3, 1, 2}, .sizes = {2, 3}};
-  EXPECT_EQ(Indices(split.micro_batch(0).begin(), split.micro_batch(0).end()), (Indices{4, 0}));
-  EXPECT_EQ(Indices(split.micro_batch(1).begin(), split.micro_batch(1).end()), (Indices{3, 1, 2}));
-  EXPECT_EQ(subdivide(split, 1, SubdivisionMode::kFailedOnly)->order, split.order);
+  EXPECT_EQ(Indices(split.get_sample_indices(0).begin(), split.get_sample_indices(0).end()), (Indices{4, 0}));
+  EXPECT_EQ(Indices(split.get_sample_indices(1).begin(), split.get_sample_indices(1).end()), (Indices{3, 1, 2}));
+  EXPECT_EQ(subdivide_split(split, 1, SubdivisionMode::kFailedOnly)->order, split.order);
 }
 
 TEST(MicroBatchSplitTest, WithoutConstraintSamplesKeepTheirOrder) {
@@ -53,17 +53,18 @@ TEST(MicroBatchSplitTest, GroupsShareNoMicroBatchAndKeepTheirOrder) {
 }
 
 TEST(MicroBatchSplitTest, UnitsAreNotSeparated) {
-  const MicroBatchSplit pairs = split_evenly(8, 5, {.unit = 2, .groups = {1, 1, 0, 0, 1, 1, 1, 1}});
+  const MicroBatchSplit pairs = split_evenly(8, 5, {.unit_size = 2, .groups = {1, 1, 0, 0, 1, 1, 1, 1}});
   EXPECT_EQ(pairs.order, (Indices{2, 3, 0, 1, 4, 5, 6, 7}));
   EXPECT_EQ(pairs.sizes, (Indices{2, 4, 2})) << "two pairs are the most of five samples";
-  const auto halved_pairs = subdivide(pairs, 1, SubdivisionMode::kFailedOnly);
+  const auto halved_pairs = subdivide_split(pairs, 1, SubdivisionMode::kFailedOnly);
   ASSERT_TRUE(halved_pairs);
   EXPECT_EQ(halved_pairs->sizes, (Indices{2, 2, 2, 2}));
-  EXPECT_FALSE(subdivide(*halved_pairs, 0, SubdivisionMode::kAtLeastAsLarge)) << "a pair is not divided";
-  EXPECT_EQ(subdivide(pairs, 0, SubdivisionMode::kSingleSamples)->sizes, (Indices{2, 2, 2, 2}));
-  EXPECT_EQ(split_evenly(4, 1, {.unit = 2}).sizes, (Indices{2, 2})) << "at least one";
-  EXPECT_EQ(subdivide(split_evenly(6, 6, {.unit = 2}), 0, SubdivisionMode::kFailedOnly)->sizes, (Indices{4, 2}));
-  EXPECT_THROW(split_evenly(3, 2, {.unit = 2}), InternalError);
+  EXPECT_FALSE(subdivide_split(*halved_pairs, 0, SubdivisionMode::kAtLeastAsLarge)) << "a pair is not divided";
+  EXPECT_EQ(subdivide_split(pairs, 0, SubdivisionMode::kSingleSamples)->sizes, (Indices{2, 2, 2, 2}));
+  EXPECT_EQ(split_evenly(4, 1, {.unit_size = 2}).sizes, (Indices{2, 2})) << "at least one";
+  EXPECT_EQ(subdivide_split(split_evenly(6, 6, {.unit_size = 2}), 0, SubdivisionMode::kFailedOnly)->sizes,
+            (Indices{4, 2}));
+  EXPECT_THROW(split_evenly(3, 2, {.unit_size = 2}), InternalError);
 }
 
 using Sizes = std::vector<int64_t>;
@@ -75,7 +76,7 @@ TEST(StepLayoutTest, SplitIsSubdividedAndTheRestStays) {
   EXPECT_EQ(smaller->split.sizes, (Sizes{3, 1, 1, 4}));
   EXPECT_EQ(smaller->recompute, layout.recompute);
   EXPECT_EQ(smaller->loss_chunk_rows, 7);
-  EXPECT_EQ(smaller->count_extra_splits(layout), 1);
+  EXPECT_EQ(smaller->count_extra_micro_batches(layout), 1);
 }
 
 TEST(StepLayoutTest, CopyAheadIsDisabledOnlyOnce) {
@@ -89,17 +90,18 @@ TEST(StepLayoutTest, CopyAheadIsDisabledOnlyOnce) {
 }
 
 TEST(StepLayoutTest, MemoryIsMinimizedOnce) {
-  const models::RecomputeBlocks all_blocks{.vision = 2, .language = 3};
+  const models::RecomputeBlockCounts all_blocks{.vision = 2, .language = 3};
   const auto minimal =
-      minimize_memory({.split = split_in_order({4}), .recompute = {}, .loss_chunk_rows = 1024}, all_blocks);
+      minimize_layout_memory({.split = split_in_order({4}), .recompute = {}, .loss_chunk_rows = 1024}, all_blocks);
   ASSERT_TRUE(minimal);
   EXPECT_EQ(minimal->recompute, all_blocks);
   EXPECT_EQ(minimal->vision_tiles_per_pass, 1);
   EXPECT_LT(minimal->loss_chunk_rows, 1024);
   EXPECT_FALSE(minimal->copies_ahead);
   EXPECT_EQ(minimal->split.sizes, Sizes{4});
-  EXPECT_FALSE(minimize_memory(*minimal, all_blocks));
-  const auto finer = minimize_memory({.split = split_in_order({4}), .recompute = {}, .loss_chunk_rows = 8}, all_blocks);
+  EXPECT_FALSE(minimize_layout_memory(*minimal, all_blocks));
+  const auto finer =
+      minimize_layout_memory({.split = split_in_order({4}), .recompute = {}, .loss_chunk_rows = 8}, all_blocks);
   EXPECT_EQ(finer->loss_chunk_rows, 8) << "what is smaller already stays";
 }
 

@@ -54,22 +54,23 @@ TEST(GradNorm, MatchesThePaperByAutograd) {
   ASSERT_EQ(reference["steps"].size(), 5U);
   for (const auto& step : reference["steps"]) {
     const std::vector<double> weights = gradnorm.weights();
-    const PerTaskSums sums({.count = tasks, .weights = weights, .gradient_norms = true}, output.size(1), at::kCPU);
-    const auto label_tasks = step["tasks"].get<std::vector<int64_t>>();
+    const PerTaskLossSums sums({.num_tasks = tasks, .weights = weights, .measure_gradient_norms = true}, output.size(1),
+                               at::kCPU);
+    const auto label_task_indices = step["tasks"].get<std::vector<int64_t>>();
     nn::linear_cross_entropy(parse_matrix(step["hidden"]), output,
                              at::tensor(step["labels"].get<std::vector<int64_t>>(), at::kLong),
-                             static_cast<double>(label_tasks.size()), /*chunk_rows=*/2,
-                             sums.make_loss_args(at::tensor(label_tasks, at::kLong)));
+                             static_cast<double>(label_task_indices.size()), /*chunk_rows=*/2,
+                             sums.make_per_task_loss(at::tensor(label_task_indices, at::kLong)));
     std::vector<TaskCounts> counts(static_cast<size_t>(tasks));
-    for (const int64_t task : label_tasks) ++counts[static_cast<size_t>(task)].label_tokens;
-    const at::Tensor scalars = sums.scalars().to(at::kDouble);
+    for (const int64_t task : label_task_indices) ++counts[static_cast<size_t>(task)].label_tokens;
+    const at::Tensor scalars = sums.compute_metric_scalars().to(at::kDouble);
     const auto results =
         make_task_results({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, counts);
     for (size_t task = 0, i = 0; task < counts.size(); ++task) {
       if (counts[task].label_tokens == 0) continue;
       EXPECT_NEAR(results[task].gradient_norm, step["norms"][i++].get<double>(), 1e-6);
     }
-    gradnorm.update(results, weights);
+    gradnorm.update_weights(results, weights);
     const auto expected = step["weights_after"].get<std::vector<double>>();
     for (size_t task = 0; task < expected.size(); ++task) EXPECT_NEAR(gradnorm.weights()[task], expected[task], 1e-5);
   }
@@ -79,36 +80,36 @@ TEST(GradNorm, MatchesThePaperByAutograd) {
 /// by 0.1 · 1. The results 0.7 and 1.1 are scaled to sum to 2.
 TEST(GradNorm, MatchesHandComputedStep) {
   GradNorm gradnorm(2, {.alpha = 1.5, .learning_rate = 0.1});
-  gradnorm.update({make_result(2, 3), make_result(5, 1)}, {1, 1});
+  gradnorm.update_weights({make_result(2, 3), make_result(5, 1)}, {1, 1});
   EXPECT_THAT(gradnorm.weights(), ElementsAre(DoubleEq(0.7 * 2 / 1.8), DoubleEq(1.1 * 2 / 1.8)));
-  EXPECT_EQ(gradnorm.state().first_losses[0], 2);
+  EXPECT_EQ(gradnorm.state().initial_losses[0], 2);
 }
 
 /// Task 1 halved its loss, task 0 did not improve: r is 4/3 and 2/3, so with equal norms task 0
 /// gains weight.
 TEST(GradNorm, SlowTaskGainsWeight) {
   GradNorm gradnorm(2, {.alpha = 1.0, .learning_rate = 0.1});
-  gradnorm.update({make_result(2, 1), make_result(4, 1)}, {1, 1});
+  gradnorm.update_weights({make_result(2, 1), make_result(4, 1)}, {1, 1});
   EXPECT_THAT(gradnorm.weights(), ElementsAre(1, 1));
-  gradnorm.update({make_result(2, 1), make_result(2, 1)}, {1, 1});
+  gradnorm.update_weights({make_result(2, 1), make_result(2, 1)}, {1, 1});
   EXPECT_THAT(gradnorm.weights(), ElementsAre(DoubleEq(1.1), DoubleEq(0.9)));
 }
 
 TEST(GradNorm, AbsentTasksKeepTheirWeightsAndOneTaskAloneChangesNothing) {
   GradNorm gradnorm(3, {.learning_rate = 0.1});
-  gradnorm.update({make_result(2, 3), make_result(0, 0, 0), make_result(5, 1)}, {1, 1, 1});
+  gradnorm.update_weights({make_result(2, 3), make_result(0, 0, 0), make_result(5, 1)}, {1, 1, 1});
   const auto weights = gradnorm.weights();
   EXPECT_EQ(weights[1], 1);
   EXPECT_LT(weights[0], 1);
   EXPECT_DOUBLE_EQ(weights[0] + weights[2], 2);
-  EXPECT_FALSE(gradnorm.state().first_losses[1]);
-  gradnorm.update({make_result(0, 0, 0), make_result(3, 9), make_result(0, 0, 0)}, weights);
+  EXPECT_FALSE(gradnorm.state().initial_losses[1]);
+  gradnorm.update_weights({make_result(0, 0, 0), make_result(3, 9), make_result(0, 0, 0)}, weights);
   EXPECT_EQ(gradnorm.weights(), weights);
 }
 
 TEST(GradNorm, NoWeightReachesZero) {
   GradNorm gradnorm(2, {.learning_rate = 10});
-  for (int i = 0; i < 5; ++i) gradnorm.update({make_result(2, 30), make_result(2, 1)}, gradnorm.weights());
+  for (int i = 0; i < 5; ++i) gradnorm.update_weights({make_result(2, 30), make_result(2, 1)}, gradnorm.weights());
   EXPECT_GT(gradnorm.weights()[0], 0);
   EXPECT_DOUBLE_EQ(gradnorm.weights()[0] + gradnorm.weights()[1], 2);
 }
@@ -227,7 +228,7 @@ TEST(PcGrad, CombinesAllTensors) {
   for (int step = 0; step < 2; ++step) {  // the second step must not see the first
     std::vector<at::Tensor> task_gradients;
     for (int64_t task = 0; task < 3; ++task) {
-      buckets.set_group(task);
+      buckets.set_gradient_group(task);
       std::vector<at::Tensor> flat_parts;
       for (const auto& parameter : store.all()) {
         // In the second step one tensor has no gradient for one task, and another for no task.
@@ -240,7 +241,7 @@ TEST(PcGrad, CombinesAllTensors) {
       }
       task_gradients.push_back(at::cat(flat_parts).to(at::kDouble));
     }
-    resolve_conflicts(buckets, 9);
+    resolve_gradient_conflicts(buckets, 9);
     const auto expected = resolve_reference(at::stack(task_gradients), make_pcgrad_orders(3, 9));
     EXPECT_GT((expected - at::stack(task_gradients).sum(0)).abs().max().item<double>(), 1e-3) << "no conflict";
     int64_t first = 0;
@@ -267,7 +268,7 @@ TEST(SeparateTasks, StepUsesTheResolvedGradient) {
                                                              random_gradients(separate, 2 * step + 1, 1.0)};
     for (auto& [name, gradient] : gradients[1]) gradient = gradient - gradients[0].at(name);
     for (const int64_t task : {1, 0}) {
-      optimizer.gradient_buckets.set_group(task);
+      optimizer.gradient_buckets.set_gradient_group(task);
       add_gradients(separate, gradients[static_cast<size_t>(task)]);
     }
     std::vector<at::Tensor> flat;
@@ -283,7 +284,7 @@ TEST(SeparateTasks, StepUsesTheResolvedGradient) {
       add_gradient(combined.tensor(name), resolved.narrow(0, first, gradient.numel()).view(gradient.sizes()));
       first += gradient.numel();
     }
-    resolve_conflicts(optimizer.gradient_buckets, step);
+    resolve_gradient_conflicts(optimizer.gradient_buckets, step);
     EXPECT_NEAR(optimizer.step(rates).item<double>(), reference.step(rates).item<double>(), 1e-5);
     for (const auto& parameter : separate.store().all()) {
       EXPECT_LT((parameter.tensor - combined.tensor(parameter.name)).abs().max().item<double>(), 1e-5)
@@ -299,19 +300,19 @@ TEST(SeparateTasks, DiscardedStepLeavesNoGradient) {
   BucketedAdamW optimizer(parameters.store(), {}, /*groups=*/2);
   BucketedAdamW clean(clean_parameters.store(), {}, /*groups=*/2);
   for (const int64_t task : {0, 1}) {
-    optimizer.gradient_buckets.set_group(task);
+    optimizer.gradient_buckets.set_gradient_group(task);
     add_gradients(parameters, random_gradients(parameters, 7, 100.0));
   }
   optimizer.gradient_buckets.reset();
   for (const int64_t task : {0, 1}) {
-    optimizer.gradient_buckets.set_group(task);
-    clean.gradient_buckets.set_group(task);
+    optimizer.gradient_buckets.set_gradient_group(task);
+    clean.gradient_buckets.set_gradient_group(task);
     const auto gradients = random_gradients(parameters, static_cast<uint64_t>(task), 1.0);
     add_gradients(parameters, gradients);
     add_gradients(clean_parameters, gradients);
   }
-  resolve_conflicts(optimizer.gradient_buckets, 0);
-  resolve_conflicts(clean.gradient_buckets, 0);
+  resolve_gradient_conflicts(optimizer.gradient_buckets, 0);
+  resolve_gradient_conflicts(clean.gradient_buckets, 0);
   for (const auto& parameter : parameters.store().all()) {
     EXPECT_TRUE(at::equal(optimizer.gradient_buckets.sum(parameter.name), clean.gradient_buckets.sum(parameter.name)))
         << parameter.name;

@@ -25,9 +25,9 @@ constexpr int64_t kTasks = 3;
 /// Returns the batch of eight as three tasks in a row.
 std::vector<data::Sample> make_task_samples() {
   auto samples = batch_of_eight();
-  for (size_t i = 0; i < samples.size(); ++i) samples[i].task_number = static_cast<int64_t>(i * i) % kTasks;
-  samples[7].task_number = 2;
-  std::ranges::stable_sort(samples, {}, &data::Sample::task_number);
+  for (size_t i = 0; i < samples.size(); ++i) samples[i].task_index = static_cast<int64_t>(i * i) % kTasks;
+  samples[7].task_index = 2;
+  std::ranges::stable_sort(samples, {}, &data::Sample::task_index);
   return samples;
 }
 
@@ -54,7 +54,10 @@ class TaskStepTest : public testing::Test {
     const auto model = parity::Case("mixed_batch").load_model();
     // With such a large epsilon the update is proportional to the gradient.
     TrainingState training(*model, {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
-    TaskSettings tasks{.count = kTasks, .weights = {0.5, 1, 2}, .gradient_norms = true, .resolve_conflicts = true};
+    TaskSettings tasks{.num_tasks = kTasks,
+                       .weights = {0.5, 1, 2},
+                       .measure_gradient_norms = true,
+                       .resolve_gradient_conflicts = true};
     tasks.seed = 4;
     *result = run_optimizer_step(training, samples_, LearningRates{1e6, 1e6, 1e6},
                                  {.tasks = tasks, .micro_batches = micro_batches});
@@ -67,7 +70,7 @@ class TaskStepTest : public testing::Test {
 };
 
 TEST_F(TaskStepTest, TheTasksAreUnequal) {
-  const auto counts = count_per_task(samples_, kTasks);
+  const auto counts = count_samples_and_tokens(samples_, kTasks);
   EXPECT_EQ(counts[0].samples, 3);
   EXPECT_EQ(counts[1].samples, 4);
   EXPECT_EQ(counts[2].samples, 1);
@@ -77,10 +80,10 @@ TEST_F(TaskStepTest, TheTasksAreUnequal) {
 }
 
 TEST_F(TaskStepTest, LossesByTaskAddUpToTheLoss) {
-  const auto accumulated = accumulate(samples_, {.micro_batch_size = 3, .tasks = {.count = kTasks}});
+  const auto accumulated = accumulate(samples_, {.micro_batch_size = 3, .tasks = {.num_tasks = kTasks}});
   const auto plain = accumulate(samples_, {.micro_batch_size = 3});
   EXPECT_EQ(accumulated.result.loss.item<double>(), plain.result.loss.item<double>());
-  EXPECT_TRUE(plain.result.tasks.empty());
+  EXPECT_TRUE(plain.result.task_counts.empty());
   EXPECT_FALSE(plain.result.objective_scalars.defined());
   double sum = 0;
   for (const auto& task : accumulated.tasks()) {
@@ -95,13 +98,13 @@ TEST_F(TaskStepTest, LossesByTaskAddUpToTheLoss) {
 
 TEST_F(TaskStepTest, TheGradientIsTheWeightedSumOfTheTasks) {
   const std::vector<double> weights{0.5, 1.25, 2};
-  const auto actual = accumulate(samples_, {.micro_batch_size = 8, .tasks = {.count = kTasks, .weights = weights}});
+  const auto actual = accumulate(samples_, {.micro_batch_size = 8, .tasks = {.num_tasks = kTasks, .weights = weights}});
   std::map<std::string, at::Tensor> expected;
   double loss = 0;
   for (int64_t task = 0; task < kTasks; ++task) {
     std::vector<data::Sample> task_samples;
     std::ranges::copy_if(samples_, std::back_inserter(task_samples),
-                         [task](const auto& s) { return s.task_number == task; });
+                         [task](const auto& s) { return s.task_index == task; });
     const auto task_alone = accumulate(task_samples, {.micro_batch_size = 8});
     const double share = weights[static_cast<size_t>(task)] * static_cast<double>(task_alone.result.label_tokens) /
                          static_cast<double>(actual.result.label_tokens);
@@ -119,7 +122,7 @@ TEST_F(TaskStepTest, TheGradientIsTheWeightedSumOfTheTasks) {
 }
 
 TEST_F(TaskStepTest, ResultsDoNotDependOnTheSplit) {
-  const TaskSettings tasks{.count = kTasks, .weights = {0.5, 1.25, 2}, .gradient_norms = true};
+  const TaskSettings tasks{.num_tasks = kTasks, .weights = {0.5, 1.25, 2}, .measure_gradient_norms = true};
   const auto expected = accumulate(samples_, {.micro_batch_size = 8, .tasks = tasks});
   for (const int64_t size : {1, 3}) {
     const auto actual = accumulate(samples_, {.micro_batch_size = size, .loss_chunk_rows = 5, .tasks = tasks});
@@ -164,7 +167,7 @@ TEST_F(TaskStepTest, StepUsesTheResolvedGradients) {
   for (int64_t task = 0; task < kTasks; ++task) {
     std::vector<data::Sample> task_samples;
     std::ranges::copy_if(samples_, std::back_inserter(task_samples),
-                         [task](const auto& s) { return s.task_number == task; });
+                         [task](const auto& s) { return s.task_index == task; });
     const auto task_alone = accumulate(task_samples, {.micro_batch_size = 8});
     const double share = weights[static_cast<size_t>(task)] * static_cast<double>(task_alone.result.label_tokens) /
                          static_cast<double>(result.label_tokens);

@@ -18,11 +18,11 @@ using parity::Deviations;
 using parity::has_zero_true_gradient;
 using parity::relative_difference;
 
-constexpr MaskLossWeights kWeights{.text = 0.7, .bce = 2.0, .dice = 0.5};
+constexpr TextAndMaskLossWeights kWeights{.text = 0.7, .bce = 2.0, .dice = 0.5};
 
 struct StepOptions {
   MicroBatchSplit split = {};
-  models::RecomputeBlocks recompute = {};
+  models::RecomputeBlockCounts recompute = {};
   int64_t images_per_pass = 0;
   models::FrozenParts frozen = {};
 };
@@ -43,7 +43,7 @@ class TextAndMasksTest : public testing::Test {
 
   StepOutput step(const StepOptions& options, std::span<const data::Sample> samples) const {
     const auto loaded_model = model();
-    models::freeze(*loaded_model, options.frozen);
+    models::freeze_parts(*loaded_model, options.frozen);
     const TextAndMasksObjective objective({}, kWeights);
     MicroBatchSplit split = options.split;
     if (split.sizes.empty()) split = split_evenly(std::ssize(samples), std::ssize(samples));
@@ -54,7 +54,7 @@ class TextAndMasksTest : public testing::Test {
     for (const auto& parameter : loaded_model->parameters().all()) {
       if (parameter.tensor.grad().defined()) actual.gradients.by_name[parameter.name] = parameter.tensor.grad();
     }
-    const at::Tensor scalars = accumulation.loss->scalars().to(at::kDouble);
+    const at::Tensor scalars = accumulation.loss->compute_metric_scalars().to(at::kDouble);
     actual.metrics =
         objective.compute_metrics({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, {});
     return actual;
@@ -114,7 +114,7 @@ TEST_F(TextAndMasksTest, PartsAreMeansOverTheGlobalBatch) {
   const auto loaded_model = model();
   const at::NoGradGuard no_gradients;
   const auto batch = data::collate(samples_);
-  const auto hidden = loaded_model->forward(batch, {.positions = batch.masks.positions}).hidden;
+  const auto hidden = loaded_model->forward(batch, {.positions = batch.masks.prediction_positions}).hidden_states;
   const auto logits = loaded_model->compute_mask_logits(batch.masks, hidden, 0);
   double cross_entropy = 0, dice = 0, pixels = 0;
   for (int64_t i = 0; i < batch.masks.count(); ++i) {
@@ -171,7 +171,7 @@ TEST_F(TextAndMasksTest, StatisticsOfNormsAreNotTrained) {
   const auto loaded_model = model();
   int64_t num_constants = 0;
   for (const auto& parameter : loaded_model->parameters().all()) {
-    if (parameter.component != nn::Component::kConstant) continue;
+    if (parameter.component != nn::Component::kBuffer) continue;
     ++num_constants;
     EXPECT_FALSE(parameter.tensor.requires_grad()) << parameter.name;
   }

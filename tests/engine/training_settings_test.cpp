@@ -15,49 +15,49 @@ namespace {
 TEST(Schedule, WarmUpRisesToThePeakAndNeverStartsAtZero) {
   for (const auto shape : {ScheduleShape::kCosine, ScheduleShape::kLinear, ScheduleShape::kConstant}) {
     const LearningRateSchedule schedule{shape, 4, 20};
-    EXPECT_DOUBLE_EQ(schedule.factor(0), 0.25);
-    EXPECT_DOUBLE_EQ(schedule.factor(1), 0.5);
-    EXPECT_DOUBLE_EQ(schedule.factor(3), 1.0);
-    EXPECT_DOUBLE_EQ(schedule.factor(4), 1.0);
+    EXPECT_DOUBLE_EQ(schedule.compute_factor(0), 0.25);
+    EXPECT_DOUBLE_EQ(schedule.compute_factor(1), 0.5);
+    EXPECT_DOUBLE_EQ(schedule.compute_factor(3), 1.0);
+    EXPECT_DOUBLE_EQ(schedule.compute_factor(4), 1.0);
   }
 }
 
 TEST(Schedule, CosineFallsToZero) {
   const LearningRateSchedule schedule{ScheduleShape::kCosine, 4, 20};
-  EXPECT_DOUBLE_EQ(schedule.factor(8), 0.5 * (1 + std::numbers::sqrt2 / 2));
-  EXPECT_NEAR(schedule.factor(12), 0.5, 1e-15);
-  EXPECT_NEAR(schedule.factor(19), 0.5 * (1 + std::cos(std::numbers::pi * 15 / 16)), 1e-15);
-  EXPECT_GT(schedule.factor(19), 0.0);
-  EXPECT_NEAR(schedule.factor(20), 0.0, 1e-15);
+  EXPECT_DOUBLE_EQ(schedule.compute_factor(8), 0.5 * (1 + std::numbers::sqrt2 / 2));
+  EXPECT_NEAR(schedule.compute_factor(12), 0.5, 1e-15);
+  EXPECT_NEAR(schedule.compute_factor(19), 0.5 * (1 + std::cos(std::numbers::pi * 15 / 16)), 1e-15);
+  EXPECT_GT(schedule.compute_factor(19), 0.0);
+  EXPECT_NEAR(schedule.compute_factor(20), 0.0, 1e-15);
 }
 
 TEST(Schedule, LinearFallsByEqualSteps) {
   const LearningRateSchedule schedule{ScheduleShape::kLinear, 2, 12};
-  EXPECT_DOUBLE_EQ(schedule.factor(2), 1.0);
-  EXPECT_DOUBLE_EQ(schedule.factor(3), 0.9);
-  EXPECT_DOUBLE_EQ(schedule.factor(7), 0.5);
-  EXPECT_NEAR(schedule.factor(11), 0.1, 1e-15);
+  EXPECT_DOUBLE_EQ(schedule.compute_factor(2), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.compute_factor(3), 0.9);
+  EXPECT_DOUBLE_EQ(schedule.compute_factor(7), 0.5);
+  EXPECT_NEAR(schedule.compute_factor(11), 0.1, 1e-15);
 }
 
 TEST(Schedule, ConstantStays) {
   const LearningRateSchedule schedule{ScheduleShape::kConstant, 0, 3};
-  for (int64_t step = 0; step < 10; ++step) EXPECT_DOUBLE_EQ(schedule.factor(step), 1.0);
+  for (int64_t step = 0; step < 10; ++step) EXPECT_DOUBLE_EQ(schedule.compute_factor(step), 1.0);
 }
 
 TEST(Schedule, IsZeroPastTheEnd) {
-  EXPECT_DOUBLE_EQ((LearningRateSchedule{ScheduleShape::kLinear, 0, 4}.factor(9)), 0.0);
-  EXPECT_NEAR((LearningRateSchedule{ScheduleShape::kCosine, 0, 4}.factor(9)), 0.0, 1e-15);
+  EXPECT_DOUBLE_EQ((LearningRateSchedule{ScheduleShape::kLinear, 0, 4}.compute_factor(9)), 0.0);
+  EXPECT_NEAR((LearningRateSchedule{ScheduleShape::kCosine, 0, 4}.compute_factor(9)), 0.0, 1e-15);
 }
 
 TEST(Schedule, EveryStepMayBeWarmUp) {
   const LearningRateSchedule schedule{ScheduleShape::kCosine, 3, 3};
-  EXPECT_DOUBLE_EQ(schedule.factor(2), 1.0);
-  EXPECT_TRUE(std::isfinite(schedule.factor(3)));
+  EXPECT_DOUBLE_EQ(schedule.compute_factor(2), 1.0);
+  EXPECT_TRUE(std::isfinite(schedule.compute_factor(3)));
 }
 
 TEST(Schedule, ASingleStepHasTheFullRate) {
   for (const auto shape : {ScheduleShape::kCosine, ScheduleShape::kLinear, ScheduleShape::kConstant})
-    EXPECT_DOUBLE_EQ((LearningRateSchedule{shape, 0, 1}.factor(0)), 1.0);
+    EXPECT_DOUBLE_EQ((LearningRateSchedule{shape, 0, 1}.compute_factor(0)), 1.0);
 }
 
 TEST(TrainingOptionsTest, EachKeyAcceptsItsDocumentedValues) {
@@ -97,7 +97,7 @@ TEST(TrainingOptionsTest, EnumsHaveTheirNames) {
   }
   for (const auto* const scaling : {"none", "sqrt", "linear"}) {
     EXPECT_TRUE(accepts(options, "training.batch_scaling", scaling));
-    EXPECT_EQ(to_string(options.balance.batch_scaling), scaling);
+    EXPECT_EQ(to_string(options.batch_and_tasks.batch_scaling), scaling);
   }
   EXPECT_FALSE(accepts(options, "training.precision", "fp8"));
 }

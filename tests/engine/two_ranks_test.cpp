@@ -101,7 +101,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
     TrainingStep step(training, input, consensus);
     step.accumulate(step_options.make_layout(*model, samples));
     step.prepare();
-    const StepResult result = step.apply(kRankRates);
+    const StepResult result = step.apply_update(kRankRates);
     if (step_options.tasks.is_multi_task()) outcome.tasks = read_task_results(result);
     outcome.tokens = result.tokens;
     outcome.label_tokens = result.label_tokens;
@@ -118,7 +118,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
 void expect_equal_to_one_process(const TaskSettings& tasks, double tolerance) {
   auto samples = batch_of_eight();
   for (size_t i = 0; tasks.is_multi_task() && i < samples.size(); ++i)
-    samples[i].task_number = static_cast<int64_t>(i / 2) % 2;
+    samples[i].task_index = static_cast<int64_t>(i / 2) % 2;
   std::array<std::vector<data::Sample>, 2> rank_samples;
   for (const auto& sample : samples) rank_samples[sample.num_media > 0 ? 0 : 1].push_back(sample);
   ASSERT_EQ(rank_samples[1].size(), 3U);
@@ -168,8 +168,12 @@ TEST(TwoRanks, TrainLikeOneRank) {
 }
 
 TEST(TwoRanks, ResolveConflictsLikeOneRank) {
-  expect_equal_to_one_process(
-      {.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true, .resolve_conflicts = true, .seed = 3}, 1e-5);
+  expect_equal_to_one_process({.num_tasks = 2,
+                               .weights = {0.5, 1.5},
+                               .measure_gradient_norms = true,
+                               .resolve_gradient_conflicts = true,
+                               .seed = 3},
+                              1e-5);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST(ClosedQuestionScore, AccuracyIsTheShareOfEqualAnswers) {
   score.add("no", "No");
   score.add("no", "yes");
   score.add("no", "no, there is none");
-  EXPECT_EQ(score.samples, 4);
+  EXPECT_EQ(score.num_samples, 4);
   EXPECT_EQ(score.accuracy(), 0.5);
 }
 
@@ -54,7 +54,7 @@ TEST(OpenQuestionScore, CountsWordsLikeLlavaMed) {
   score.add("right lower lobe", "the lower lower part");  // two common words: 2 / (2 + 2), 2 / (2 + 1)
   score.add("spleen", "");
   score.add("spleen", "liver");
-  EXPECT_EQ(score.samples, 4);
+  EXPECT_EQ(score.num_samples, 4);
   EXPECT_DOUBLE_EQ(score.recall(), (1 + 0.5) / 4);
   EXPECT_DOUBLE_EQ(score.precision(), (1 + 2.0 / 3) / 4);
   EXPECT_DOUBLE_EQ(score.f1(), (1 + 2 * 0.5 * (2.0 / 3) / (0.5 + 2.0 / 3)) / 4);

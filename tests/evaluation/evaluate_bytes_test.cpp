@@ -25,14 +25,14 @@ class RecordsWithBytes final : public io::Records {
       for_each_medium(records_.back(), read);
       for_each_medium(texts_.back(), [](io::MediaRef& medium) {
         read(medium);
-        for (io::MediaRef* part : list_parts(medium)) part->bytes = io::omitted_bytes();
+        for (io::MediaRef* part : list_parts(medium)) part->bytes = io::get_omitted_bytes_marker();
       });
     }
   }
 
   int64_t size() const override { return std::ssize(records_); }
   io::Record at(int64_t index) const override { return records_.at(static_cast<size_t>(index)); }
-  io::Record at_without_bytes(int64_t index) const override { return texts_.at(static_cast<size_t>(index)); }
+  io::Record at_without_media_bytes(int64_t index) const override { return texts_.at(static_cast<size_t>(index)); }
 
  private:
   template <class Callback>
@@ -79,8 +79,8 @@ std::vector<io::Record> list_frames(std::vector<io::Record> records) {
 nlohmann::json compute_scores(const models::VisionLanguageModel& model, const models::Processor& processor,
                               const io::Records& records) {
   auto answers = nlohmann::json::array();
-  const Evaluation evaluation =
-      evaluate(model, processor, records, {.batch_size = 2, .max_new_tokens = 4}, [&](const Answer& answer) {
+  const EvaluationResult evaluation =
+      evaluate(model, processor, records, {.batch_size = 2, .max_new_tokens = 4}, [&](const EvaluatedAnswer& answer) {
         answers.push_back({answer.prediction, answer.masks.size()});
       });
   auto json = nlohmann::json::parse(evaluation.to_json());

@@ -15,15 +15,15 @@ namespace vlmtrain::evaluation {
 namespace {
 
 TEST(EvaluationTest, IsOneJsonLine) {
-  Evaluation evaluation;
+  EvaluationResult evaluation;
   evaluation.total = {
-      .samples = 4, .num_exact_matches = 3, .num_samples_with_loss = 4, .loss_sum = 3, .label_tokens = 12};
+      .num_samples = 4, .num_exact_matches = 3, .num_samples_with_loss = 4, .loss_sum = 3, .num_label_tokens = 12};
   evaluation.by_task["count"] = {
-      .samples = 2, .num_exact_matches = 1, .num_samples_with_loss = 2, .loss_sum = 2, .label_tokens = 4};
+      .num_samples = 2, .num_exact_matches = 1, .num_samples_with_loss = 2, .loss_sum = 2, .num_label_tokens = 4};
   evaluation.batch_size = 16;
-  evaluation.num_skipped = 1;
-  evaluation.closed_questions.add("yes", "Yes");
-  evaluation.open_questions.add("left lung", "left side");
+  evaluation.num_skipped_samples = 1;
+  evaluation.closed_question_score.add("yes", "Yes");
+  evaluation.open_question_score.add("left lung", "left side");
   EXPECT_EQ(evaluation.to_json(), R"({"loss":0.25,"label_tokens":12,"samples":4,"exact_match":0.75,)"
                                   R"("closed":{"samples":1,"accuracy":1.0},"open":{"samples":1,"exact_match":0.0,)"
                                   R"("recall":0.5,"precision":0.5,"f1":0.5},"skipped":1,"dropped":0,)"
@@ -32,8 +32,8 @@ TEST(EvaluationTest, IsOneJsonLine) {
 }
 
 TEST(EvaluationTest, MasksAreWrittenWhereThereAreSome) {
-  Evaluation evaluation;
-  EXPECT_FALSE(evaluation.metrics().total.masks);
+  EvaluationResult evaluation;
+  EXPECT_FALSE(evaluation.make_metrics().total.masks);
   evaluation.masks.add({.iou = 0.5, .dice = 0.75, .hausdorff95 = 4}, "count", "liver");
   evaluation.masks.add({.iou = 0, .dice = 0.25, .hausdorff95 = {}, .is_prediction_empty = true}, "", "");
   const auto json = nlohmann::json::parse(evaluation.to_json())["masks"];
@@ -42,24 +42,24 @@ TEST(EvaluationTest, MasksAreWrittenWhereThereAreSome) {
       R"({"by_structure":{"liver":{"dice":0.75,"empty_drawn":0,"empty_predictions":0,"empty_truths":0,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
       R"("by_task":{"count":{"dice":0.75,"empty_drawn":0,"empty_predictions":0,"empty_truths":0,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
       R"("dice":0.5,"empty_drawn":1,"empty_predictions":1,"empty_truths":0,"hausdorff95":4.0,"iou":0.25,"masks":2})");
-  const report::EvaluationMetrics metrics = evaluation.metrics();
+  const report::EvaluationMetrics metrics = evaluation.make_metrics();
   EXPECT_EQ(metrics.total.masks.value().dice, 0.5);
-  EXPECT_EQ(metrics.structures.at("liver").masks, 1);
-  EXPECT_FALSE(evaluation.metrics(/*has_values=*/false).total.masks) << "on a virtual GPU";
+  EXPECT_EQ(metrics.mask_metrics_by_structure.at("liver").masks, 1);
+  EXPECT_FALSE(evaluation.make_metrics(/*has_values=*/false).total.masks) << "on a virtual GPU";
 }
 
 TEST(EvaluationTest, NoSamplesScoreZero) {
   EXPECT_EQ(TaskScore{}.exact_match(), 0);
-  EXPECT_EQ(nlohmann::json::parse(Evaluation{}.to_json())["by_task"].dump(), "{}");
+  EXPECT_EQ(nlohmann::json::parse(EvaluationResult{}.to_json())["by_task"].dump(), "{}");
 }
 
 /// A small model, and its answers to four records.
 class EvaluateTest : public testing::Test {
  protected:
-  Evaluation run_evaluation(const EvaluationSettings& settings = {.max_new_tokens = 6}) {
+  EvaluationResult run_evaluation(const EvaluationSettings& settings = {.max_new_tokens = 6}) {
     answers_.clear();
     return evaluate(*model_, *processor_, records_, settings,
-                    [this](const Answer& answer) { answers_.push_back(answer); });
+                    [this](const EvaluatedAnswer& answer) { answers_.push_back(answer); });
   }
 
   std::vector<std::string> ids() const {
@@ -70,7 +70,7 @@ class EvaluateTest : public testing::Test {
 
   const parity::Case source_{"mixed_batch"};
   io::InMemoryRecords records_{source_.records()};
-  std::vector<Answer> answers_;
+  std::vector<EvaluatedAnswer> answers_;
 
  private:
   const std::unique_ptr<models::VisionLanguageModel> model_ = source_.load_model();
@@ -79,21 +79,21 @@ class EvaluateTest : public testing::Test {
 
 TEST_F(EvaluateTest, ComparesAnswersAndSumsTheLoss) {
   records_[0].task = "yes or no";
-  const Evaluation full = run_evaluation();
+  const EvaluationResult full = run_evaluation();
   EXPECT_THAT(ids(), testing::ElementsAre("words", "square", "row", "two"));
   EXPECT_EQ(answers_[2].index, 2);
-  EXPECT_EQ(full.total.samples, 4);
+  EXPECT_EQ(full.total.num_samples, 4);
   EXPECT_EQ(full.total.num_exact_matches, 0);
-  EXPECT_EQ(full.by_task.at("yes or no").samples, 1);
+  EXPECT_EQ(full.by_task.at("yes or no").num_samples, 1);
   EXPECT_EQ(full.by_task.size(), 1U);
-  EXPECT_EQ(full.closed_questions.samples + full.open_questions.samples, 4);
+  EXPECT_EQ(full.closed_question_score.num_samples + full.open_question_score.num_samples, 4);
   int64_t label_tokens = 0;
-  for (const auto& sample : source_.samples()) label_tokens += data::get_shape(sample).label_tokens;
-  EXPECT_EQ(full.total.label_tokens, label_tokens);
-  const Evaluation single_batches = run_evaluation({.batch_size = 1, .max_new_tokens = 6});
+  for (const auto& sample : source_.samples()) label_tokens += data::get_sample_shape(sample).label_tokens;
+  EXPECT_EQ(full.total.num_label_tokens, label_tokens);
+  const EvaluationResult single_batches = run_evaluation({.batch_size = 1, .max_new_tokens = 6});
   EXPECT_NEAR(single_batches.total.loss(), full.total.loss(), 1e-6 * full.total.loss())
       << "a mean over labels, not over batches";
-  EXPECT_EQ(single_batches.total.label_tokens, full.total.label_tokens);
+  EXPECT_EQ(single_batches.total.num_label_tokens, full.total.num_label_tokens);
 }
 
 TEST_F(EvaluateTest, IgnoresSurroundingWhiteSpace) {
@@ -111,7 +111,7 @@ TEST_F(EvaluateTest, IgnoresSurroundingWhiteSpace) {
 
 TEST_F(EvaluateTest, ARecordWithoutAnswerIsNotCompared) {
   records_[3].turns.pop_back();  // its first question keeps an answer
-  EXPECT_EQ(run_evaluation().total.samples, 3);
+  EXPECT_EQ(run_evaluation().total.num_samples, 3);
   EXPECT_THAT(ids(), testing::ElementsAre("words", "square", "row"));
 }
 
@@ -119,7 +119,7 @@ TEST_F(EvaluateTest, BadSamplesAreSkippedWhereRequested) {
   records_[1].images = {"nowhere.png"};
   planner::get_usage_error([this] { run_evaluation(); }, ExitCode::kBadData);
   const EvaluationSettings skip_settings{.max_new_tokens = 6, .on_bad_sample = data::BadSamplePolicy::kSkip};
-  EXPECT_EQ(run_evaluation(skip_settings).num_skipped, 1);
+  EXPECT_EQ(run_evaluation(skip_settings).num_skipped_samples, 1);
   EXPECT_THAT(ids(), testing::ElementsAre("words", "row", "two"));
   records_ = io::InMemoryRecords({records_[1]});
   EXPECT_THAT(planner::get_usage_error([&] { run_evaluation(skip_settings); }, ExitCode::kBadData),
@@ -136,7 +136,7 @@ class EvaluationOutOfMemoryTest : public EvaluateTest {
   }
 
   /// Runs with the faults after a run that loads what is loaded once.
-  Evaluation run_with_faults(memory::AllocationFaults faults) {
+  EvaluationResult run_with_faults(memory::AllocationFaults faults) {
     events_.clear();
     allocations_.arm(faults);
     const auto result = run_evaluation(settings_);
@@ -149,23 +149,23 @@ class EvaluationOutOfMemoryTest : public EvaluateTest {
   memory::AllocationFaultInjector allocations_;
   int64_t num_allocations_ = 0, peak_bytes_ = 0;  // of the newest evaluation
   EvaluationSettings settings_{.batch_size = 4, .max_new_tokens = 6};
-  std::vector<report::Event> events_;
+  std::vector<report::RunEvent> events_;
 };
 
 TEST_F(EvaluationOutOfMemoryTest, AnAllocationFailureChangesNoScore) {
-  const Evaluation full = run_with_faults({});
+  const EvaluationResult full = run_with_faults({});
   const auto expected = answers_;
   const int64_t num_allocations = num_allocations_;
   ASSERT_GT(num_allocations, 100);
   constexpr int64_t kFaults = 40;
   for (int64_t i = 0; i < kFaults; ++i) {
     SCOPED_TRACE(i);
-    const Evaluation split = run_with_faults({.failing_allocation_index = i * num_allocations / kFaults});
-    EXPECT_EQ(split.oom_splits, 1);
+    const EvaluationResult split = run_with_faults({.failing_allocation_index = i * num_allocations / kFaults});
+    EXPECT_EQ(split.num_oom_splits, 1);
     EXPECT_EQ(split.batch_size, 2);
-    EXPECT_EQ(split.num_dropped, 0);
+    EXPECT_EQ(split.num_dropped_samples, 0);
     EXPECT_NEAR(split.total.loss(), full.total.loss(), 1e-6 * full.total.loss());
-    EXPECT_EQ(split.total.label_tokens, full.total.label_tokens);
+    EXPECT_EQ(split.total.num_label_tokens, full.total.num_label_tokens);
     ASSERT_EQ(answers_.size(), expected.size()) << "each sample is counted once";
     for (size_t k = 0; k < expected.size(); ++k) EXPECT_EQ(answers_[k].prediction, expected[k].prediction);
     ASSERT_EQ(events_.size(), 1U);
@@ -181,13 +181,13 @@ TEST_F(EvaluationOutOfMemoryTest, SamplesThatDoNotFitAreDroppedAndReported) {
   std::set<std::string> dropped;
   bool is_partial = false;
   for (int64_t share = 9; share >= 0; --share) {
-    const Evaluation result = run_with_faults({.limit_bytes = peak_bytes * share / 10});
-    EXPECT_EQ(result.total.num_samples_with_loss + result.num_dropped, 4);
-    if (result.num_dropped == 0) continue;
-    is_partial |= result.num_dropped < 4;
+    const EvaluationResult result = run_with_faults({.limit_bytes = peak_bytes * share / 10});
+    EXPECT_EQ(result.total.num_samples_with_loss + result.num_dropped_samples, 4);
+    if (result.num_dropped_samples == 0) continue;
+    is_partial |= result.num_dropped_samples < 4;
     ASSERT_FALSE(events_.empty());
     EXPECT_EQ(events_.back().kind, report::EventKind::kAnomaly);
-    EXPECT_EQ(std::ssize(events_.back().ids), result.num_dropped);
+    EXPECT_EQ(std::ssize(events_.back().ids), result.num_dropped_samples);
     EXPECT_THAT(events_.back().message, testing::HasSubstr(events_.back().ids.front()));
   }
   EXPECT_TRUE(is_partial) << "the small samples fit where the large ones do not";

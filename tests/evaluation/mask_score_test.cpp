@@ -65,9 +65,9 @@ TEST(MaskScore, HandlesEmptyMasks) {
   other_scores.add(score_mask(mask, empty), "", "");
   other_scores.add(score_mask(mask, mask), "", "");
   scores.merge(other_scores);
-  EXPECT_EQ(scores.total().empty_truths, 2);
-  EXPECT_EQ(scores.total().empty_predictions, 2);
-  EXPECT_EQ(scores.by_structure().at("liver").empty_predictions, 1);
+  EXPECT_EQ(scores.total().num_empty_truths, 2);
+  EXPECT_EQ(scores.total().num_empty_predictions, 2);
+  EXPECT_EQ(scores.by_structure().at("liver").num_empty_predictions, 1);
   for (const MaskScore& score : {score_mask(mask, empty), score_mask(empty, mask)}) {
     EXPECT_EQ(score.iou, 0);
     EXPECT_EQ(score.dice, 0);
@@ -80,7 +80,7 @@ TEST(SquaredDistances, MatchABruteForceSearch) {
   for (int round = 0; round < 50; ++round) {
     const auto height = static_cast<int64_t>(1 + random() % 25), width = static_cast<int64_t>(1 + random() % 25);
     at::Tensor points = at::zeros({height + 3, width + 4}, at::kByte);
-    const Window window{.top = 1, .left = 2, .height = height, .width = width};
+    const MaskWindow window{.top = 1, .left = 2, .height = height, .width = width};
     std::vector<std::pair<int64_t, int64_t>> points_list;
     for (unsigned i = 0; i <= random() % 6; ++i) {
       points_list.emplace_back(random() % height, random() % width);
@@ -116,13 +116,13 @@ TEST(MaskScores, AreMeansByTaskAndStructure) {
   scores.add({.iou = 1, .dice = 1, .hausdorff95 = {}}, "liver", "");
   other_scores.add({.iou = 0, .dice = 0.25, .hausdorff95 = 8}, "spleen", "organ");
   scores.merge(other_scores);
-  EXPECT_EQ(scores.total().masks, 3);
+  EXPECT_EQ(scores.total().num_masks, 3);
   EXPECT_EQ(scores.total().iou(), 0.5);
   EXPECT_DOUBLE_EQ(scores.total().dice(), 2.0 / 3);
   EXPECT_EQ(scores.total().hausdorff95(), 6);
   EXPECT_EQ(scores.by_task().at("liver").dice(), 0.875);
   EXPECT_EQ(scores.by_task().at("liver").hausdorff95(), 4);
-  EXPECT_EQ(scores.by_task().at("spleen").masks, 1);
+  EXPECT_EQ(scores.by_task().at("spleen").num_masks, 1);
   EXPECT_EQ(scores.by_structure().size(), 1U);
   EXPECT_EQ(scores.by_structure().at("organ").hausdorff95(), 6);
 }

@@ -7,7 +7,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {
-    vlmtrain::image::MemorySource source(bytes);
+    vlmtrain::image::MemoryByteSource source(bytes);
     const auto header_size = vlmtrain::image::upright_size(vlmtrain::image::read_header(source, "input"));
     constexpr int64_t kMaxPixels = 1 << 20;
     if (header_size.height * header_size.width > kMaxPixels) return;

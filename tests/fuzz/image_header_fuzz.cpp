@@ -5,7 +5,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {
-    vlmtrain::image::MemorySource source(std::as_bytes(std::span(data, size)));
+    vlmtrain::image::MemoryByteSource source(std::as_bytes(std::span(data, size)));
     const auto header = vlmtrain::image::read_header(source, "input");
     if (header.stored_size.height < 1 ||
         header.stored_size.height * header.stored_size.width > vlmtrain::image::kMaxImagePixels) {

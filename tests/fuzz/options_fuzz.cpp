@@ -8,9 +8,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     bool quiet = false;
     std::string name;
     std::vector<std::string> files;
-    vlmtrain::Auto<int64_t> micro_batch;
+    vlmtrain::AutoOr<int64_t> micro_batch;
     vlmtrain::OptionTable table;
-    table.describe_section("run", "How it runs.");
+    table.set_section_description("run", "How it runs.");
     table.add("run.steps", steps, "Steps.", std::optional{vlmtrain::at_least<int64_t>(1)});
     table.add("run.rate", rate, "Rate.");
     table.add("run.quiet", quiet, "Quiet.");

@@ -11,8 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   vlmtrain::fuzz::write_file("trainer_state/state.json", vlmtrain::fuzz::to_text(data, size));
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     const auto state = vlmtrain::train::load_run_state(folder);
-    const auto changes = vlmtrain::train::find_changes(state.fingerprint, {{"data.train", "a.json"}});
-    vlmtrain::train::check_changes(changes, vlmtrain::train::ResumePolicy::kAuto, folder);
+    const auto changes = vlmtrain::train::find_setting_changes(state.fingerprint, {{"data.train", "a.json"}});
+    vlmtrain::train::check_setting_changes(changes, vlmtrain::train::ResumePolicy::kAuto, folder);
   });
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     vlmtrain::data::Ledger::restore(

@@ -106,7 +106,7 @@ TEST_P(GpuSlotAttention, MatchesCpu) {
       return at::randn({rows, heads, 64}).to(dtype).to(device, compute_dtype);
     };
     const at::Tensor query = sample(3, 9), key = sample(400, 3), value = sample(400, 3);
-    const auto slots = nn::CacheSlots::make({0, 70, 300}, {65, 200, 1}, device);
+    const auto slots = nn::CacheSlots::from_starts_and_lengths({0, 70, 300}, {65, 200, 1}, device);
     return nn::decode_attention(query, key, value, slots);
   };
   const at::NoGradGuard no_gradients;

@@ -18,7 +18,7 @@ class GpuDropout : public GpuTest {
   /// Returns ones after dropout.
   at::Tensor drop(const std::vector<nn::DropoutSegment>& units, uint64_t layer = 1) const {
     int64_t rows = 0;
-    for (const auto& unit : units) rows += unit.row_share;
+    for (const auto& unit : units) rows += unit.row_weight;
     const nn::DropoutScope scope(units);
     return fetch_result(nn::segment_dropout(at::ones({rows, 48}, at::TensorOptions(device_)), kProbability, layer));
   }
@@ -36,7 +36,7 @@ TEST_F(GpuDropout, UnitIsIndependentOfOthers) {
 TEST_F(GpuDropout, MultipleReadersAreIndependentOfOtherUnits) {
   const auto drop_for_readers = [&](const std::vector<nn::DropoutSegment>& units) {
     int64_t rows = 0;
-    for (const auto& unit : units) rows += unit.row_share;
+    for (const auto& unit : units) rows += unit.row_weight;
     const nn::DropoutScope scope(units);
     const at::Tensor ones = at::ones({rows, 48}, at::TensorOptions(device_));
     std::vector<at::Tensor> reader_outputs;

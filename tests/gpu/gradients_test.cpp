@@ -52,7 +52,7 @@ Result compute_result(at::Device device, const parity::Case& reference, const Ru
   auto model = models::build_model(reference.checkpoint(), device, config.dtype, lora, config.quantization);
   models::load_weights(*model, reference.checkpoint());
   models::initialize_adapter(*model, /*seed=*/0);
-  if (config.recompute) model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
+  if (config.recompute) model->set_recompute_block_counts({model->num_vision_blocks(), model->num_language_blocks()});
   model->set_vision_tiles_per_pass(config.tiles_per_pass);
   // The loss scale of fp16 is a power of two, so it does not round.
   const double scale = config.dtype == at::kHalf ? 1024 : 1;

@@ -23,7 +23,7 @@ class GpuKernels : public GpuTest {
     GpuTest::SetUp();
     if (IsSkipped()) return;
     const auto status = kernels::open_kernels(device_);
-    if (!status.problem.empty()) GTEST_SKIP() << status.problem;
+    if (!status.unavailable_reason.empty()) GTEST_SKIP() << status.unavailable_reason;
     for (const std::string& failure : status.failure_messages) ADD_FAILURE() << failure;
   }
 };
@@ -60,8 +60,8 @@ TEST_P(GpuKernelSizes, MatchFloat64Reference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GpuKernelSizes,
-                         testing::Combine(testing::ValuesIn(kernels::all_kernels().begin(),
-                                                            kernels::all_kernels().end()),
+                         testing::Combine(testing::ValuesIn(kernels::list_kernels().begin(),
+                                                            kernels::list_kernels().end()),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
                          [](const auto& instance) {
                            return std::string(kernels::to_string(std::get<0>(instance.param))) + "_" +
@@ -85,7 +85,7 @@ TEST_F(GpuKernels, HandleIndicesBeyond32Bits) {
                kernels::gated_activation(row, kernels::GateActivation::kSilu), "gate");
   expect_equal(kernels::activate(large, kernels::ActivationFunction::kGelu),
                kernels::activate(row, kernels::ActivationFunction::kGelu), "activation");
-  const kernels::Norm params{.weight = at::randn({kFeatures}).to(options), .eps = 1e-6};
+  const kernels::NormParams params{.weight = at::randn({kFeatures}).to(options), .eps = 1e-6};
   const kernels::NormResult norm_result = kernels::norm(large, params), expected_norm = kernels::norm(row, params);
   expect_equal(norm_result.value, expected_norm.value, "norm");
   expect_equal(kernels::norm_backward(large, large, norm_result.statistics, params),

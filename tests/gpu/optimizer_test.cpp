@@ -44,10 +44,10 @@ class Weights {
 };
 
 std::map<std::string, at::Tensor> run_three_steps(at::Device device, at::ScalarType dtype,
-                                                  engine::OptimizerStates states) {
+                                                  engine::OptimizerStateDtype states) {
   Weights weights(device, dtype);
   engine::GradientBuckets sums(weights.store());
-  engine::AdamW optimizer(weights.store(), sums, {.weight_decay = 0.1, .states = states});
+  engine::AdamW optimizer(weights.store(), sums, {.weight_decay = 0.1, .state_dtype = states});
   for (int step = 0; step < 3; ++step) {
     weights.add_gradients(step);
     optimizer.step({1e-2, 1e-2, 1e-2});
@@ -60,7 +60,7 @@ std::map<std::string, at::Tensor> run_three_steps(at::Device device, at::ScalarT
 }
 
 class GpuOptimizer : public GpuTest,
-                     public testing::WithParamInterface<std::tuple<at::ScalarType, engine::OptimizerStates>> {};
+                     public testing::WithParamInterface<std::tuple<at::ScalarType, engine::OptimizerStateDtype>> {};
 
 TEST_P(GpuOptimizer, UpdatesMatchCpu) {
   const auto [dtype, states] = GetParam();
@@ -80,7 +80,7 @@ TEST_P(GpuOptimizer, UpdatesMatchCpu) {
     if (tensor.scalar_type() == at::kBFloat16 && name.find("moment") != std::string::npos) {
       bound = 4 * unit_roundoff(
                       at::kBFloat16);  // stochastic rounding has other random numbers on a GPU; up to one unit per step
-    } else if (states != engine::OptimizerStates::kFp32 && tensor.numel() >= 4096) {
+    } else if (states != engine::OptimizerStateDtype::kFp32 && tensor.numel() >= 4096) {
       bound = 1e-3;  // a moment with another code changes its weight by a fraction of the learning rate
     } else if (tensor.scalar_type() != at::kFloat) {
       bound = unit_roundoff(tensor.scalar_type()) / 4;  // ties round either way, for few weights
@@ -91,9 +91,9 @@ TEST_P(GpuOptimizer, UpdatesMatchCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Of, GpuOptimizer,
                          testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
-                                          testing::Values(engine::OptimizerStates::kFp32,
-                                                          engine::OptimizerStates::kBf16,
-                                                          engine::OptimizerStates::k8Bit)),
+                                          testing::Values(engine::OptimizerStateDtype::kFp32,
+                                                          engine::OptimizerStateDtype::kBf16,
+                                                          engine::OptimizerStateDtype::k8Bit)),
                          [](const auto& instance) {
                            return short_name(std::get<0>(instance.param)) + "_with_states_in_" +
                                   engine::to_string(std::get<1>(instance.param));

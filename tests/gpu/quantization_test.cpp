@@ -16,7 +16,7 @@ class GpuQuantization : public GpuTest,
  protected:
   static std::shared_ptr<nn::QuantizedWeight> quantize_weight(const at::Tensor& weight, at::Device device) {
     const auto [quantization, dtype] = GetParam();
-    auto result = nn::Quantizer(quantization, at::TensorOptions(dtype).device(device)).make(weight.sizes());
+    auto result = nn::Quantizer(quantization, at::TensorOptions(dtype).device(device)).make_weight(weight.sizes());
     result->quantize(weight);
     return result;
   }

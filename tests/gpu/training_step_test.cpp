@@ -21,7 +21,7 @@ TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   const auto model = models::build_model(reference.checkpoint(), device_, dtype);
   models::load_weights(*model, reference.checkpoint());
   engine::AdamWSettings settings;
-  if (dtype == at::kHalf) settings.loss_scale = engine::LossScaleSettings{.initial = 1024};
+  if (dtype == at::kHalf) settings.loss_scale = engine::LossScaleSettings{.init_scale = 1024};
   engine::TrainingState training(*model, settings);
   const double rate = is_fault_planted() ? 0 : 1e-3;
   const engine::LearningRates rates{rate, rate, rate};

@@ -39,12 +39,12 @@ TEST(Augment, ReturnsTheSameTensorWithoutChanges) {
   EXPECT_TRUE(augment_mask(mask, {}).is_same(mask));
   EXPECT_TRUE(augment_mask(mask, {.brightness_factor = 1.5}).is_same(mask));
   EXPECT_FALSE(AugmentSettings{}.is_enabled());
-  EXPECT_EQ(draw_augmentation({}, 123), Augmentation{});
+  EXPECT_EQ(sample_augmentation({}, 123), Augmentation{});
 }
 
 TEST(Augment, FlippingTwiceIsTheIdentity) {
   const at::Tensor image = make_noise_image(5, 7), mask = make_blob_mask(5, 7);
-  const Augmentation flip{.is_flipped = true};
+  const Augmentation flip{.is_horizontally_flipped = true};
   EXPECT_TRUE(at::equal(augment_image(image, flip), image.flip({2})));
   EXPECT_TRUE(at::equal(augment_image(augment_image(image, flip), flip), image));
   EXPECT_TRUE(at::equal(augment_mask(augment_mask(mask, flip), flip), mask));
@@ -68,7 +68,7 @@ TEST(Augment, QuarterTurnsMovePixels) {
 
 TEST(Augment, FlipsBeforeItRotates) {
   const at::Tensor image = make_noise_image(8, 8), mask = make_blob_mask(8, 8);
-  const Augmentation flip_and_rotation{.is_flipped = true, .rotation_degrees = 90};
+  const Augmentation flip_and_rotation{.is_horizontally_flipped = true, .rotation_degrees = 90};
   EXPECT_TRUE(at::equal(augment_image(image, flip_and_rotation), at::rot90(image.flip({2}), 1, {1, 2})));
   EXPECT_TRUE(at::equal(augment_mask(mask, flip_and_rotation), at::rot90(mask.flip({1}), 1, {0, 1})));
 }
@@ -80,12 +80,13 @@ TEST(Augment, MaskAndImageMoveTogether) {
   const at::Tensor image = at::stack({mask, mask, mask}).mul_(255);
   for (const double degrees : {-33.0, -7.5, 0.4, 12.0, 45.0, 81.0}) {
     for (const bool flip : {false, true}) {
-      const Augmentation augmentation{.is_flipped = flip, .rotation_degrees = degrees};
+      const Augmentation augmentation{.is_horizontally_flipped = flip, .rotation_degrees = degrees};
       const at::Tensor augmented = augment_mask(mask, augmentation);
       const at::Tensor thresholded = augment_image(image, augmentation)[0].ge(128).to(at::kByte);
       const at::Tensor differs = augmented.ne(thresholded);
       // Inside of the edges of both masks, and outside of them, nothing differs.
-      const at::Tensor near_edge = find_mask_edge(augmented).logical_or(find_mask_edge(augmented.eq(0).to(at::kByte)));
+      const at::Tensor near_edge =
+          extract_mask_edge(augmented).logical_or(extract_mask_edge(augmented.eq(0).to(at::kByte)));
       EXPECT_FALSE(differs.logical_and(near_edge.logical_not()).any().item<bool>()) << degrees;
       EXPECT_NEAR(augmented.sum().item<double>(), mask.sum().item<double>(), 30) << degrees;
     }
@@ -113,21 +114,23 @@ TEST(Augment, BrightnessIsRoundedAndClamped) {
 }
 
 TEST(Augment, DependsOnlyOnTheSeed) {
-  const AugmentSettings settings{.flip_probability = 0.5, .max_rotation_degrees = 10, .max_brightness_change = 0.2};
-  EXPECT_EQ(draw_augmentation(settings, 42), draw_augmentation(settings, 42));
-  EXPECT_NE(draw_augmentation(settings, 42), draw_augmentation(settings, 43));
-  EXPECT_EQ(draw_augmentation(settings, 42).rotation_degrees,
-            draw_augmentation({.max_rotation_degrees = 10}, 42).rotation_degrees);
+  const AugmentSettings settings{
+      .horizontal_flip_probability = 0.5, .max_rotation_degrees = 10, .max_brightness_change = 0.2};
+  EXPECT_EQ(sample_augmentation(settings, 42), sample_augmentation(settings, 42));
+  EXPECT_NE(sample_augmentation(settings, 42), sample_augmentation(settings, 43));
+  EXPECT_EQ(sample_augmentation(settings, 42).rotation_degrees,
+            sample_augmentation({.max_rotation_degrees = 10}, 42).rotation_degrees);
 }
 
 TEST(Augment, DrawsFromTheRangesOfTheSettings) {
-  const AugmentSettings settings{.flip_probability = 0.25, .max_rotation_degrees = 10, .max_brightness_change = 0.2};
+  const AugmentSettings settings{
+      .horizontal_flip_probability = 0.25, .max_rotation_degrees = 10, .max_brightness_change = 0.2};
   int flips = 0;
   double lowest = 0, highest = 0, darkest = 1, brightest = 1;
   constexpr int kDraws = 4000;
   for (uint64_t seed = 0; seed < kDraws; ++seed) {
-    const Augmentation augmentation = draw_augmentation(settings, seed);
-    flips += augmentation.is_flipped ? 1 : 0;
+    const Augmentation augmentation = sample_augmentation(settings, seed);
+    flips += augmentation.is_horizontally_flipped ? 1 : 0;
     lowest = std::min(lowest, augmentation.rotation_degrees);
     highest = std::max(highest, augmentation.rotation_degrees);
     darkest = std::min(darkest, augmentation.brightness_factor);
@@ -142,12 +145,13 @@ TEST(Augment, DrawsFromTheRangesOfTheSettings) {
 
 /// Numbers and bytes that must be equal on all machines.
 TEST(Augment, IsTheSameOnEveryMachine) {
-  const Augmentation augmentation =
-      draw_augmentation({.flip_probability = 0.5, .max_rotation_degrees = 10, .max_brightness_change = 0.2}, 42);
+  const Augmentation augmentation = sample_augmentation(
+      {.horizontal_flip_probability = 0.5, .max_rotation_degrees = 10, .max_brightness_change = 0.2}, 42);
   EXPECT_EQ(augmentation.rotation_degrees * 0x1p24, -7477639);
   EXPECT_EQ(augmentation.brightness_factor * 0x1p24, 19110908);
-  EXPECT_EQ(compute_crc32(augment_image(make_noise_image(31, 47),
-                                        {.is_flipped = true, .rotation_degrees = 12.5, .brightness_factor = 1.1})),
+  EXPECT_EQ(compute_crc32(
+                augment_image(make_noise_image(31, 47),
+                              {.is_horizontally_flipped = true, .rotation_degrees = 12.5, .brightness_factor = 1.1})),
             "a481cec9");
 }
 

@@ -145,7 +145,7 @@ TEST(Decode, OrientationMatchesPillow) {
   const nlohmann::json cases = read_test_json(folder / "orientations.json").at("cases");
   ASSERT_GT(cases.size(), 35U);
   for (const auto& [name, value] : cases.items()) {
-    FileSource source(folder / name);
+    FileByteSource source(folder / name);
     EXPECT_EQ(static_cast<int>(read_header(source, name).orientation), value.get<int>()) << name;
   }
 }
@@ -162,7 +162,7 @@ TEST(Decode, IgnoresMetadataThatInflatesWithoutEnd) {
   chunk.insert(chunk.end(), compressed.begin(), compressed.begin() + static_cast<std::ptrdiff_t>(size));
   PngMetadata metadata;
   metadata.add("zTXt", chunk);
-  EXPECT_EQ(metadata.orientation(), Orientation::kUpright);
+  EXPECT_EQ(metadata.resolve_orientation(), Orientation::kUpright);
 }
 
 // Found by the fuzz target `image`, whose sanitizer stopped at memcpy's null pointer.

@@ -30,13 +30,13 @@ TEST_F(ForeignFiles, HiddenFilesAreNotFrames) {
   const std::string frame = encode_png(at::zeros({3, 4, 4}, at::kByte));
   for (const char* name : {"a.png", "b.PNG", "c.png"}) put(name, frame);
   for (const char* name : {"._a.png", ".b.png", ".DS_Store", "Thumbs.db", "desktop.ini"}) put(name, "no image");
-  EXPECT_EQ(VideoFile(folder()).info().frames, 3);
+  EXPECT_EQ(VideoFile(folder()).info().num_frames, 3);
 }
 
 TEST_F(ForeignFiles, ReadsAllJpegExtensions) {
   const std::string frame = encode_png(at::zeros({3, 4, 4}, at::kByte));  // the content decides what they are
   for (const char* name : {"a.jfif", "b.JPE", "c.pjpeg", "d.pjp"}) put(name, frame);
-  EXPECT_EQ(VideoFile(folder()).info().frames, 4);
+  EXPECT_EQ(VideoFile(folder()).info().num_frames, 4);
 }
 
 TEST_F(ForeignFiles, ErrorsNameGitLfsPointers) {
@@ -57,7 +57,7 @@ TEST_F(ForeignFiles, ErrorsNameGitLfsPointers) {
 
 TEST_F(ForeignFiles, DroppedBytesAreNotContent) {
   io::MediaRef medium("a.png");
-  medium.bytes = io::omitted_bytes();
+  medium.bytes = io::get_omitted_bytes_marker();
   const auto expect_internal_error = [](const auto& read_media) { EXPECT_THROW(read_media(), InternalError); };
   expect_internal_error([&] { decode_image(medium); });
   expect_internal_error([&] { read_image_size(medium); });
@@ -68,14 +68,14 @@ TEST_F(ForeignFiles, DroppedBytesAreNotContent) {
 }
 
 TEST(NaturalOrder, ComparesDigitsAsNumbers) {
-  EXPECT_TRUE(natural_less("frame2.png", "frame10.png"));
-  EXPECT_FALSE(natural_less("frame10.png", "frame2.png"));
-  EXPECT_TRUE(natural_less("a9b1", "a9b02"));
-  EXPECT_TRUE(natural_less("a", "a1"));
-  EXPECT_TRUE(natural_less("1", "a"));
-  EXPECT_TRUE(natural_less("f002", "f2") != natural_less("f2", "f002"));
-  EXPECT_FALSE(natural_less("f2", "f2"));
-  EXPECT_TRUE(natural_less("99999999999999999999999998", "99999999999999999999999999"));
+  EXPECT_TRUE(precedes_in_natural_order("frame2.png", "frame10.png"));
+  EXPECT_FALSE(precedes_in_natural_order("frame10.png", "frame2.png"));
+  EXPECT_TRUE(precedes_in_natural_order("a9b1", "a9b02"));
+  EXPECT_TRUE(precedes_in_natural_order("a", "a1"));
+  EXPECT_TRUE(precedes_in_natural_order("1", "a"));
+  EXPECT_TRUE(precedes_in_natural_order("f002", "f2") != precedes_in_natural_order("f2", "f002"));
+  EXPECT_FALSE(precedes_in_natural_order("f2", "f2"));
+  EXPECT_TRUE(precedes_in_natural_order("99999999999999999999999998", "99999999999999999999999999"));
 }
 
 }  // namespace

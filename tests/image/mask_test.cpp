@@ -131,7 +131,7 @@ TEST(Rle, MatchesPycocotools) {
     const auto& size = entry.at("size");
     const Rle rle = parse_rle({{"size", size}, {"counts", entry.at("counts")}});
     EXPECT_EQ(parse_rle({{"size", size}, {"counts", entry.at("string")}}), rle);
-    EXPECT_EQ(compress_counts(rle), entry.at("string").get<std::string>());
+    EXPECT_EQ(encode_rle_counts(rle), entry.at("string").get<std::string>());
     const at::Tensor mask = decode_rle(rle);
     EXPECT_EQ(mask.sizes().vec(), size.get<std::vector<int64_t>>());
     EXPECT_EQ(compute_crc32(mask), entry.at("crc32"));
@@ -186,7 +186,7 @@ TEST(Rle, AnyStringGivesAMaskOrADataError) {
     try {
       const Rle rle = parse_rle({{"size", {3, 4}}, {"counts", text}});
       EXPECT_EQ(decode_rle(rle).numel(), 12);
-      EXPECT_EQ(parse_rle({{"size", {3, 4}}, {"counts", compress_counts(rle)}}), rle);
+      EXPECT_EQ(parse_rle({{"size", {3, 4}}, {"counts", encode_rle_counts(rle)}}), rle);
       ++num_parsed;
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData) << error.what();

@@ -24,15 +24,16 @@ using testing::ThrowsMessage;
 using Counts = std::vector<std::pair<int64_t, int64_t>>;
 
 /// Returns samples with 1000 pixels of 0 and those of `counts`, with equal channels.
-PngSamples make_samples(const Counts& counts, int64_t bits = 8, int64_t channels = 1) {
+PngSamples make_samples(const Counts& counts, int64_t bits = 8, int64_t num_channels = 1) {
   std::vector<int64_t> pixels(1000, 0);
   for (const auto& [value, count] : counts) pixels.insert(pixels.end(), static_cast<size_t>(count), value);
   const int64_t bytes = bits == 16 ? 2 : 1;
-  PngSamples samples{
-      .rows = StoredPixels({1, std::ssize(pixels)}, channels * bytes), .channels = channels, .bit_depth = bits};
-  uint8_t* target = samples.rows.samples.get();
+  PngSamples samples{.pixels = InterleavedPixels({1, std::ssize(pixels)}, num_channels * bytes),
+                     .num_channels = num_channels,
+                     .bit_depth = bits};
+  uint8_t* target = samples.pixels.samples.get();
   for (const int64_t value : pixels) {
-    for (int64_t channel = 0; channel < channels; ++channel) {
+    for (int64_t channel = 0; channel < num_channels; ++channel) {
       if (bytes == 2) *target++ = static_cast<uint8_t>(value >> 8);
       *target++ = static_cast<uint8_t>(value & 0xff);
     }
@@ -96,10 +97,10 @@ TEST(MaskValues, AllLabelsAreMaskAndReported) {
   expect_rule(make_samples(make_labels(300), 16), "300 values", "cells in 16 bits");
   expect_rule(make_samples(make_labels(3, 80), 4), "3 values", "few bits");
   PngSamples palette = make_samples({{1, 100}, {15, 80}, {255, 40}});
-  palette.is_palette = palette.has_colored_palette = true;
+  palette.is_palette = palette.has_non_identity_palette = true;
   expect_rule(palette, "3 entries", "PASCAL VOC, with its border");
   PngSamples colors = make_samples({{1, 3}}, 8, 3);
-  colors.rows.samples[0] = 128;
+  colors.pixels.samples[0] = 128;
   expect_rule(colors, "2 colors", "RGB");
 }
 
@@ -114,7 +115,7 @@ TEST(MaskValues, RejectsAmbiguousFiles) {
   for (int64_t value = 1; value < 230; ++value) image_values.emplace_back(value, 5);
   expect_rejected(make_samples(image_values), "229 gray values");
   PngSamples photograph = make_samples(make_labels(200), 8, 3);
-  for (int64_t i = 0; i < 2000; ++i) photograph.rows.samples[i] = static_cast<uint8_t>(i * 37 % 251);
+  for (int64_t i = 0; i < 2000; ++i) photograph.pixels.samples[i] = static_cast<uint8_t>(i * 37 % 251);
   expect_rejected(photograph, "256 colors");
 }
 

@@ -24,9 +24,9 @@ std::array<int, 3> get_pixel(const at::Tensor& image, int64_t y, int64_t x) {
 
 TEST(MaskEdge, IsTheSetOfPixelsWithAnOutsideNeighbor) {
   const at::Tensor mask = make_mask({"111100", "111100", "111101", "111100", "000000"});
-  EXPECT_EQ(to_rows(find_mask_edge(mask)),
+  EXPECT_EQ(to_rows(extract_mask_edge(mask)),
             (std::vector<std::string>{"111100", "100100", "100101", "111100", "000000"}));
-  EXPECT_EQ(to_rows(find_mask_edge(make_mask({"1", "1", "0"}))), (std::vector<std::string>{"1", "1", "0"}));
+  EXPECT_EQ(to_rows(extract_mask_edge(make_mask({"1", "1", "0"}))), (std::vector<std::string>{"1", "1", "0"}));
 }
 
 TEST(Overlay, FillsAndOutlines) {

@@ -40,8 +40,8 @@ TEST(Resize, IsBitEqualToTorchvision) {
                                                       {"lanczos", ResampleFilter::kLanczos}};
   ASSERT_GT(reference.at("cases").size(), 100U);
   for (const auto& entry : reference.at("cases")) {
-    const at::Tensor resized =
-        resize(sources.at(entry.at("source")), entry.at("height"), entry.at("width"), filters.at(entry.at("filter")));
+    const at::Tensor resized = resize_image(sources.at(entry.at("source")), entry.at("height"), entry.at("width"),
+                                            filters.at(entry.at("filter")));
     EXPECT_EQ(compute_crc32(resized), entry.at("crc32")) << entry;
   }
 }
@@ -54,10 +54,10 @@ TEST(Resize, MatchesAten) {
     const at::Tensor image = make_noise(random_side(), random_side() + 1, round);
     const std::array<int64_t, 2> size{random_side(), random_side()};
     const at::Tensor batch = image.unsqueeze(0);
-    EXPECT_TRUE(at::equal(resize(image, size[0], size[1], ResampleFilter::kBilinear),
+    EXPECT_TRUE(at::equal(resize_image(image, size[0], size[1], ResampleFilter::kBilinear),
                           at::_upsample_bilinear2d_aa(batch, size, false).squeeze(0)))
         << image.sizes() << " to " << size[0] << " x " << size[1];
-    EXPECT_TRUE(at::equal(resize(image, size[0], size[1], ResampleFilter::kBicubic),
+    EXPECT_TRUE(at::equal(resize_image(image, size[0], size[1], ResampleFilter::kBicubic),
                           at::_upsample_bicubic2d_aa(batch, size, false).squeeze(0)))
         << image.sizes() << " to " << size[0] << " x " << size[1];
   }
@@ -68,8 +68,8 @@ TEST(Resize, MatchesAten) {
 TEST(Resize, PillowDiffersFromAtenByAtMostOneByte) {
   for (const ResampleFilter filter : {ResampleFilter::kBilinear, ResampleFilter::kBicubic}) {
     const at::Tensor image = make_noise(61, 83, 4);
-    const at::Tensor actual = resize_pillow(image, 40, 120, filter);
-    const at::Tensor expected = resize(image, 40, 120, filter);
+    const at::Tensor actual = resize_like_pillow(image, 40, 120, filter);
+    const at::Tensor expected = resize_image(image, 40, 120, filter);
     EXPECT_LE((actual.to(at::kShort) - expected.to(at::kShort)).abs().max().item<int16_t>(), 1);
   }
 }
@@ -82,7 +82,7 @@ TEST(Resize, FloatResizeRoundsOnce) {
     const at::Tensor image = make_noise(random_side(), random_side(), round);
     const std::array<int64_t, 2> size{random_side(), random_side()};
     const at::Tensor exact = at::_upsample_bilinear2d_aa(image.unsqueeze(0).to(at::kDouble), size, false).squeeze(0);
-    const at::Tensor actual = resize_float(image, size[0], size[1], ResampleFilter::kBilinear);
+    const at::Tensor actual = resize_in_floating_point(image, size[0], size[1], ResampleFilter::kBilinear);
     EXPECT_LE((actual.to(at::kDouble) - exact).abs().max().item<double>(), 0.5 + 2e-6)
         << image.sizes() << " to " << size[0] << " x " << size[1];
   }
@@ -92,18 +92,18 @@ TEST(Resize, MemoryLayoutDoesNotMatter) {
   const at::Tensor image = make_noise(37, 53, 1);
   const at::Tensor interleaved = image.permute({1, 2, 0}).contiguous().permute({2, 0, 1});
   ASSERT_FALSE(interleaved.is_contiguous());
-  EXPECT_TRUE(at::equal(resize(image, 64, 64, ResampleFilter::kLanczos),
-                        resize(interleaved, 64, 64, ResampleFilter::kLanczos)));
+  EXPECT_TRUE(at::equal(resize_image(image, 64, 64, ResampleFilter::kLanczos),
+                        resize_image(interleaved, 64, 64, ResampleFilter::kLanczos)));
 }
 
 TEST(Resize, SameSizeIsTheSameImage) {
   const at::Tensor image = make_noise(9, 7, 2);
-  EXPECT_TRUE(at::equal(resize(image, 9, 7, ResampleFilter::kLanczos), image));
+  EXPECT_TRUE(at::equal(resize_image(image, 9, 7, ResampleFilter::kLanczos), image));
 }
 
 TEST(Resize, RejectsOtherTypesAndSizes) {
-  EXPECT_THROW(resize(make_noise(4, 4, 0).to(at::kFloat), 8, 8, ResampleFilter::kLanczos), InternalError);
-  EXPECT_THROW(resize(make_noise(4, 4, 0), 0, 8, ResampleFilter::kLanczos), InternalError);
+  EXPECT_THROW(resize_image(make_noise(4, 4, 0).to(at::kFloat), 8, 8, ResampleFilter::kLanczos), InternalError);
+  EXPECT_THROW(resize_image(make_noise(4, 4, 0), 0, 8, ResampleFilter::kLanczos), InternalError);
 }
 
 }  // namespace

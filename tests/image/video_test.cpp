@@ -35,7 +35,7 @@ const Clip kLossy{.codec = "mpeg2video",
                   .b_frames = 2};
 
 std::vector<int64_t> list_preselected_frames(const VideoFile& video) {
-  std::vector<int64_t> indices(video.info().frames);
+  std::vector<int64_t> indices(video.info().num_frames);
   std::iota(indices.begin(), indices.end(), 0);
   return indices;
 }
@@ -69,7 +69,7 @@ class Video : public io::TemporaryFolderTest {
 TEST_F(Video, ReadsThePixelsOfEachFrame) {
   const Clip clip{.width = 35, .height = 21};
   VideoFile video(write_clip("rgb.mkv", clip));
-  EXPECT_EQ(video.info().frames, 12);
+  EXPECT_EQ(video.info().num_frames, 12);
   EXPECT_DOUBLE_EQ(video.info().fps, 10);
   EXPECT_EQ(video.info().size, (ImageSize{21, 35}));
   const std::vector<int64_t> indices{0, 5, 5, 11};
@@ -97,19 +97,19 @@ TEST_F(Video, RejectsInvalidIndices) {
 TEST_F(Video, CountsFramesInEveryContainer) {
   for (const char* name : {"indexed.mp4", "a.mov", "a.mkv", "a.ts", "a.mpg", "a.avi"}) {
     VideoFile video(write_clip(name, kLossy));
-    EXPECT_EQ(video.info().frames, 30) << name;
+    EXPECT_EQ(video.info().num_frames, 30) << name;
     EXPECT_NEAR(video.info().fps, 25, 0.01) << name;
     EXPECT_EQ(read(video, list_preselected_frames(video)).size(0), 30) << name;
   }
   for (const char* options : {"movflags=frag_keyframe", "movflags=frag_keyframe+empty_moov", "movflags=faststart"}) {
     Clip clip = kLossy;
     clip.options = options;
-    EXPECT_EQ(VideoFile(write_clip("fragments.mp4", clip)).info().frames, 30) << options;
+    EXPECT_EQ(VideoFile(write_clip("fragments.mp4", clip)).info().num_frames, 30) << options;
   }
   for (const char* name : {"old.avi", "old.mp4"}) {
     Clip clip = kLossy;
     clip.codec = "mpeg4";
-    EXPECT_EQ(VideoFile(write_clip(name, clip)).info().frames, 30) << name;
+    EXPECT_EQ(VideoFile(write_clip(name, clip)).info().num_frames, 30) << name;
   }
 }
 
@@ -145,7 +145,7 @@ TEST_F(Video, DoesNotCountReferenceOnlyFrames) {
   clip.frames = 60;
   if (avcodec_find_encoder_by_name("libvpx") == nullptr) GTEST_SKIP() << "FFmpeg on this machine has no VP8 encoder";
   VideoFile video(write_clip("a.webm", clip));
-  ASSERT_EQ(video.info().frames, 60);
+  ASSERT_EQ(video.info().num_frames, 60);
   const at::Tensor whole = read(video, list_preselected_frames(video));
   EXPECT_TRUE(at::equal(read(video, {20, 59}), at::stack({whole[20], whole[59]})));
 }
@@ -226,7 +226,7 @@ TEST_F(Video, ReadsAFolderOfFrames) {
   copy("rgb.webp", "frame1.webp");
   copy("SOURCES.md", "frame0.md");
   VideoFile video(folder() / "frames");
-  EXPECT_EQ(video.info().frames, 3);
+  EXPECT_EQ(video.info().num_frames, 3);
   EXPECT_EQ(video.info().fps, 0);
   const at::Tensor frames = read(video, {0, 1, 2, 2});
   EXPECT_TRUE(at::equal(frames[0], decode_image(kImageData / "rgb.webp")));
@@ -251,7 +251,7 @@ TEST_F(Video, ReadsAListOfFramesInOrder) {
   io::MediaRef list = make_frame_list({path("rgb.webp"), path("rgb.jpg"), path("rgb.webp"), path("rgb.png")});
   list.frames[3].bytes = std::make_shared<const std::string>(read_contents(path("rgb.png")));
   VideoFile video(list);
-  EXPECT_EQ(video.info().frames, 4);
+  EXPECT_EQ(video.info().num_frames, 4);
   EXPECT_EQ(video.info().fps, 0);
   const at::Tensor read_frames = read(video, {0, 1, 2, 3});
   EXPECT_TRUE(at::equal(read_frames[0], decode_image(kImageData / "rgb.webp")));
@@ -279,7 +279,7 @@ TEST_F(Video, ReadsTheSameFromMemory) {
     bytes.bytes = std::make_shared<const std::string>(read_contents(file));
     VideoFile from_memory(bytes);
     VideoFile from_file(file);
-    EXPECT_EQ(from_memory.info().frames, 30) << name;
+    EXPECT_EQ(from_memory.info().num_frames, 30) << name;
     EXPECT_EQ(from_memory.info().fps, from_file.info().fps) << name;
     EXPECT_TRUE(at::equal(read(from_memory, {3, 4, 11, 29}), read(from_file, {3, 4, 11, 29}))) << name;
   }
@@ -327,7 +327,7 @@ TEST_F(Video, SurvivesTruncationAnywhere) {
     const auto file = put("cut.mkv", content.substr(0, bytes));
     try {
       VideoFile video(file);
-      EXPECT_LE(video.info().frames, 30);
+      EXPECT_LE(video.info().num_frames, 30);
       read(video, list_preselected_frames(video));
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
@@ -358,7 +358,7 @@ TEST(VideoGoldens, FramesMatchPyAv) {
   for (const auto& clip : clips) {
     const auto name = clip.at("file").get<std::string>();
     VideoFile video(kImageData / name);
-    ASSERT_EQ(video.info().frames, clip.at("frames").size()) << name;
+    ASSERT_EQ(video.info().num_frames, clip.at("frames").size()) << name;
     EXPECT_DOUBLE_EQ(video.info().fps, clip.at("fps").get<double>()) << name;
     const at::Tensor frames = read(video, list_preselected_frames(video));
     for (int64_t i = 0; i < frames.size(0); ++i) {

@@ -163,7 +163,7 @@ TEST(VolumeErrors, RejectsConstantValues) {
   VolumeSettings settings;
   EXPECT_THAT([&] { read_bytes(make_constant(7), settings); },
               reports("cannot normalize the scan: all voxels have the value 7"));
-  settings.spacing = Axes<double>{0.7, 0.7, 0.7};
+  settings.spacing = PerAxis<double>{0.7, 0.7, 0.7};
   EXPECT_THAT([&] { read_bytes(make_constant(7), settings); },
               reports("cannot normalize the scan: all voxels have the value 7"));
   settings.normalization = VolumeNormalization::kPercentile;
@@ -175,12 +175,12 @@ TEST(VolumeErrors, RejectsConstantValues) {
 
 TEST(VolumeErrors, RejectsSpacingsThatAreTooFine) {
   VolumeSettings settings;
-  settings.spacing = Axes<double>{1e-4, 1e-4, 1e-4};
+  settings.spacing = PerAxis<double>{1e-4, 1e-4, 1e-4};
   EXPECT_THAT([&] { read_bytes(fill(make_file()).bytes(), settings); }, reports("larger spacing"));
-  EXPECT_GT(estimate_reading_bytes({{3, 4, 5}, {1, 1, 1}, "RAS", 1}, settings), 0);
+  EXPECT_GT(estimate_volume_reading_memory({{3, 4, 5}, {1, 1, 1}, "RAS", 1}, settings), 0);
   NiftiFile far_file = make_file();
   far_file.set_sform(1, {1e30, 0, 0, 0, 1e30, 0, 0, 0, 1e30});
-  settings.spacing = Axes<double>{1, 1, 1};
+  settings.spacing = PerAxis<double>{1, 1, 1};
   EXPECT_THAT([&] { read_bytes(fill(far_file).bytes(), settings); }, reports("larger spacing"));
 }
 
@@ -190,7 +190,7 @@ TEST(VolumeErrors, RejectsObliqueAxesWithASpacing) {
   VolumeSettings settings;
   settings.size = {4, 4, 4};
   EXPECT_NO_THROW(read_bytes(fill(file).bytes(), settings));
-  settings.spacing = Axes<double>{1, 1, 1};
+  settings.spacing = PerAxis<double>{1, 1, 1};
   EXPECT_THAT([&] { read_bytes(fill(file).bytes(), settings); }, reports("not orthogonal", "resample_to_output"));
 }
 
@@ -210,7 +210,7 @@ TEST(VolumeErrors, DamagedFilesGiveAVolumeOrADataError) {
   const std::string content = fill(make_file()).bytes();
   VolumeSettings settings;
   settings.size = {3, 4, 5};
-  settings.spacing = Axes<double>{2, 2, 2};
+  settings.spacing = PerAxis<double>{2, 2, 2};
   for (const std::string& bytes : {content, gzip(content)}) {
     for (size_t position = 0; position < bytes.size(); ++position) {
       for (const int bits : {0x01, 0x80, 0xFF}) {

@@ -24,8 +24,8 @@ const json& volume_goldens() {
 
 VolumeSettings parse_settings(const json& stored) {
   VolumeSettings result;
-  result.size = stored.at("size").get<Axes<int64_t>>();
-  if (!stored.at("spacing").is_null()) result.spacing = stored.at("spacing").get<Axes<double>>();
+  result.size = stored.at("size").get<PerAxis<int64_t>>();
+  if (!stored.at("spacing").is_null()) result.spacing = stored.at("spacing").get<PerAxis<double>>();
   const std::string kind = stored.at("normalization");
   result.normalization = kind == "zscore"              ? VolumeNormalization::kZScore
                          : kind == "zscore_foreground" ? VolumeNormalization::kZScoreForeground
@@ -35,9 +35,9 @@ VolumeSettings parse_settings(const json& stored) {
   result.percentiles = stored.at("percentiles").get<std::array<double, 2>>();
   result.window = stored.at("window").get<std::array<double, 2>>();
   const std::string series = stored.at("series");
-  result.series = series == "mean"     ? TimeSeriesMode::kMean
-                  : series == "frames" ? TimeSeriesMode::kFrames
-                                       : TimeSeriesMode::kRefused;
+  result.time_series_mode = series == "mean"     ? TimeSeriesMode::kMean
+                            : series == "frames" ? TimeSeriesMode::kSampledFrames
+                                                 : TimeSeriesMode::kRejected;
   result.max_frames = stored.at("max_frames");
   return result;
 }
@@ -60,7 +60,7 @@ TEST(VolumeParity, HeadersMatchNibabel) {
     const json& expected = entry.at("info");
     EXPECT_EQ(json(info.size), expected.at("size"));
     EXPECT_EQ(info.orientation, expected.at("orientation"));
-    EXPECT_EQ(info.frames, expected.at("frames"));
+    EXPECT_EQ(info.num_frames, expected.at("frames"));
     for (int axis = 0; axis < 3; ++axis) {
       EXPECT_NEAR(info.spacing[axis], expected.at("spacing").at(axis).get<double>(), 1e-6);
     }

@@ -86,7 +86,7 @@ TEST(VolumeSlices, UseWindowsOrPercentiles) {
   const auto slices = read_slices(make_scan_of_boxes(), settings);
   EXPECT_EQ(get_pixel(slices[0], 3, 2), 0);
   EXPECT_EQ(get_pixel(slices[4], 0, 0), 255);
-  EXPECT_GT(estimate_slice_reading_bytes(read_volume_info(make_scan_of_boxes()), settings), 0);
+  EXPECT_GT(estimate_slice_reading_memory(read_volume_info(make_scan_of_boxes()), settings), 0);
 }
 
 TEST(VolumeSlices, RejectASeries) {

@@ -27,7 +27,7 @@ constexpr auto kNifti1 = NiftiFile::k1;
 constexpr auto kNifti2 = NiftiFile::k2;
 
 /// Settings that keep the voxels of a scan of this size.
-VolumeSettings make_identity_settings(Axes<int64_t> size) {
+VolumeSettings make_identity_settings(PerAxis<int64_t> size) {
   VolumeSettings result;
   result.size = size;
   result.normalization = VolumeNormalization::kNone;
@@ -159,7 +159,7 @@ TEST(Volume, SkipsExtensions) {
 
 TEST(Volume, CropsAndPads) {
   VolumeSettings settings = make_identity_settings({1, 7, 2});
-  settings.spacing = Axes<double>{1, 1, 1};
+  settings.spacing = PerAxis<double>{1, 1, 1};
   const at::Tensor volume = read_volume(make_scan(number_voxels(make_small_file()).bytes()), settings);
   ASSERT_EQ(volume.sizes(), (at::IntArrayRef{1, 1, 1, 7, 2}));
   for (int64_t front = 0; front < 7; ++front) {
@@ -170,7 +170,7 @@ TEST(Volume, CropsAndPads) {
 
 TEST(Volume, StatisticsIgnorePadding) {
   VolumeSettings settings = make_identity_settings({9, 9, 9});
-  settings.spacing = Axes<double>{1, 1, 1};
+  settings.spacing = PerAxis<double>{1, 1, 1};
   settings.normalization = VolumeNormalization::kZScore;
   const at::Tensor volume = read_volume(make_scan(number_voxels(make_small_file()).bytes()), settings)[0][0];
   const at::Tensor unpadded = volume.slice(0, 3, 6).slice(1, 2, 6).slice(2, 2, 7).to(at::kDouble);
@@ -225,16 +225,16 @@ TEST(Volume, AppliesTheSeriesSetting) {
   const io::MediaRef scan = make_scan(gzip(make_series(7).bytes()));
   VolumeSettings settings = make_identity_settings({3, 4, 5});
   const VolumeInfo info = read_volume_info(scan);
-  EXPECT_EQ(info.frames, 7);
+  EXPECT_EQ(info.num_frames, 7);
   const auto throws_series_error = ThrowsMessage<UserError>(HasSubstr("a series of 7 volumes"));
   EXPECT_THAT([&] { count_volumes(info, settings); }, throws_series_error);
   EXPECT_THAT([&] { read_volume(scan, settings); }, throws_series_error);
 
-  settings.series = TimeSeriesMode::kMean;
+  settings.time_series_mode = TimeSeriesMode::kMean;
   EXPECT_EQ(count_volumes(info, settings), 1);
   EXPECT_EQ(get_voxel(read_volume(scan, settings), 1, 0, 0), 1 + 3 * 60);
 
-  settings.series = TimeSeriesMode::kFrames;
+  settings.time_series_mode = TimeSeriesMode::kSampledFrames;
   settings.max_frames = 3;
   EXPECT_EQ(count_volumes(info, settings), 3);
   const at::Tensor frames = read_volume(scan, settings);
@@ -247,7 +247,7 @@ TEST(Volume, AppliesTheSeriesSetting) {
 TEST(Volume, IgnoresTrailingAxesOfSizeOne) {
   for (const auto& dim : {std::vector<int64_t>{3, 4, 5, 1}, {3, 4, 5, 1, 1, 1, 1}}) {
     const io::MediaRef scan = make_scan(make_series(1, dim).bytes());
-    EXPECT_EQ(read_volume_info(scan).frames, 1);
+    EXPECT_EQ(read_volume_info(scan).num_frames, 1);
     EXPECT_EQ(count_volumes(read_volume_info(scan), VolumeSettings{}), 1);
     EXPECT_EQ(read_volume(scan, make_identity_settings({3, 4, 5})).size(0), 1);
   }
@@ -268,12 +268,12 @@ TEST(Volume, IsThreadSafe) {
 TEST(Volume, MemoryDependsOnTheResultNotOnTheScan) {
   const VolumeInfo info{{512, 512, 1000}, {0.7, 0.7, 0.7}, "LPS", 400};
   VolumeSettings settings;
-  settings.series = TimeSeriesMode::kFrames;
-  EXPECT_LT(estimate_reading_bytes(info, settings), 8 << 20);
-  settings.series = TimeSeriesMode::kMean;
-  EXPECT_LT(estimate_reading_bytes(info, settings), 16 << 20);
-  settings.spacing = Axes<double>{1.4, 1.4, 1.4};
-  EXPECT_GT(estimate_reading_bytes(info, settings), int64_t{12} * 256 * 256 * 500);
+  settings.time_series_mode = TimeSeriesMode::kSampledFrames;
+  EXPECT_LT(estimate_volume_reading_memory(info, settings), 8 << 20);
+  settings.time_series_mode = TimeSeriesMode::kMean;
+  EXPECT_LT(estimate_volume_reading_memory(info, settings), 16 << 20);
+  settings.spacing = PerAxis<double>{1.4, 1.4, 1.4};
+  EXPECT_GT(estimate_volume_reading_memory(info, settings), int64_t{12} * 256 * 256 * 500);
 }
 
 }  // namespace

@@ -131,14 +131,14 @@ TEST_F(WriteFile, ErrorsReportRequestedAndFreeBytes) {
 }
 
 TEST_F(AtomicDirectoryTest, CommitsNestedFilesAndParents) {
-  const fs::path final_path = folder() / "runs" / "checkpoints" / "step-1";
-  AtomicDirectory directory(final_path);
+  const fs::path destination_path = folder() / "runs" / "checkpoints" / "step-1";
+  AtomicDirectory directory(destination_path);
   fs::create_directory(directory.path() / "trainer_state");
   write_file(directory.path() / "trainer_state" / "a", "x");
-  EXPECT_FALSE(fs::exists(final_path));
+  EXPECT_FALSE(fs::exists(destination_path));
   directory.commit();
-  EXPECT_EQ(read_contents(final_path / "trainer_state" / "a"), "x");
-  EXPECT_THAT(entries(final_path.parent_path()), ElementsAre("step-1"));
+  EXPECT_EQ(read_contents(destination_path / "trainer_state" / "a"), "x");
+  EXPECT_THAT(entries(destination_path.parent_path()), ElementsAre("step-1"));
   EXPECT_THROW(directory.commit(), InternalError);
 }
 
@@ -187,19 +187,19 @@ constexpr int kFiles = 8;
 
 // Writes successive versions of a folder until it is killed. Each file of a version contains the
 // number of the version. A byte in `ready_pipe` announces the first version.
-[[noreturn]] void write_versions(const fs::path& final_path, bool exchange, int ready_pipe) noexcept {
+[[noreturn]] void write_versions(const fs::path& destination_path, bool exchange, int ready_pipe) noexcept {
   for (int version = 0;; ++version) {
     if (version == 0 && write(ready_pipe, "x", 1) != 1) {
       _exit(1);
     }
-    AtomicDirectory directory(final_path);
+    AtomicDirectory directory(destination_path);
     for (int i = 0; i < kFiles; ++i) {
       std::ofstream(directory.path() / fmt::format("{}", i)) << version;
     }
-    if (exchange || !fs::exists(final_path)) {
+    if (exchange || !fs::exists(destination_path)) {
       directory.commit();
     } else {
-      fs::remove_all(replace_folder_in_two_steps(directory.path(), final_path));
+      fs::remove_all(replace_folder_in_two_steps(directory.path(), destination_path));
     }
   }
 }
@@ -207,9 +207,9 @@ constexpr int kFiles = 8;
 class Killed : public TemporaryFolderTest, public testing::WithParamInterface<bool> {};
 
 TEST_P(Killed, LeavesAWholeFolderAtEveryInstant) {
-  const fs::path final_path = folder() / "step";
+  const fs::path destination_path = folder() / "step";
   {
-    AtomicDirectory first(final_path);
+    AtomicDirectory first(destination_path);
     for (int i = 0; i < kFiles; ++i) {
       write_file(first.path() / fmt::format("{}", i), "first");
     }
@@ -223,7 +223,7 @@ TEST_P(Killed, LeavesAWholeFolderAtEveryInstant) {
   for (int round = 0; round < 100; ++round) {
     const pid_t child = fork();
     if (child == 0) {
-      write_versions(final_path, GetParam(), ready_pipe[1]);
+      write_versions(destination_path, GetParam(), ready_pipe[1]);
     }
     char signal_byte = 0;
     ASSERT_EQ(read(ready_pipe[0], &signal_byte, 1), 1);
@@ -233,10 +233,10 @@ TEST_P(Killed, LeavesAWholeFolderAtEveryInstant) {
     leftovers += entries(folder()).size() > 1 ? 1 : 0;
     clean_up_abandoned_temp_files(folder());
     ASSERT_THAT(entries(folder()), ElementsAre("step"));
-    ASSERT_EQ(entries(final_path).size(), kFiles);
-    const std::string version = read_contents(final_path / "0");
+    ASSERT_EQ(entries(destination_path).size(), kFiles);
+    const std::string version = read_contents(destination_path / "0");
     for (int i = 0; i < kFiles; ++i) {
-      ASSERT_EQ(read_contents(final_path / fmt::format("{}", i)), version) << "round " << round;
+      ASSERT_EQ(read_contents(destination_path / fmt::format("{}", i)), version) << "round " << round;
     }
   }
   EXPECT_GT(leftovers, 5) << "the kills came too late or too early to test anything";

@@ -21,8 +21,8 @@ TEST_F(ChecksumsTest, MatchTheFilesOnDisk) {
   write_file(folder() / "empty.json", "");
   write_file(folder() / "text.json", "{\"a\": 1}");
   write_safetensors(folder() / "weights.safetensors", NamedTensors{{"a", at::ones({100, 7})}, {"b", at::ones({3})}});
-  ASSERT_EQ(recorder.files().size(), 3U);
-  for (const auto& [path, checksum] : recorder.files()) {
+  ASSERT_EQ(recorder.checksums().size(), 3U);
+  for (const auto& [path, checksum] : recorder.checksums()) {
     EXPECT_EQ(checksum, compute_checksum(path)) << path;
     EXPECT_EQ(checksum.bytes, std::filesystem::file_size(path));
   }
@@ -33,7 +33,7 @@ TEST_F(ChecksumsTest, AreRecordedPerThreadByTheInnermostRecorder) {
   {
     const ChecksumRecorder inner;
     write_file(folder() / "inner", "1");
-    EXPECT_EQ(inner.files().size(), 1U);
+    EXPECT_EQ(inner.checksums().size(), 1U);
   }
   std::thread([this] { write_file(folder() / "elsewhere", "2"); }).join();
   {
@@ -41,9 +41,9 @@ TEST_F(ChecksumsTest, AreRecordedPerThreadByTheInnermostRecorder) {
     abandoned.write("of which nothing may enter the next one");
   }
   write_file(folder() / "outer", "3");
-  ASSERT_EQ(outer.files().size(), 1U);
-  EXPECT_EQ(outer.files().begin()->first, folder() / "outer");
-  EXPECT_EQ(outer.files().begin()->second, compute_checksum(folder() / "outer"));
+  ASSERT_EQ(outer.checksums().size(), 1U);
+  EXPECT_EQ(outer.checksums().begin()->first, folder() / "outer");
+  EXPECT_EQ(outer.checksums().begin()->second, compute_checksum(folder() / "outer"));
 }
 
 TEST_F(ChecksumsTest, MissingFilesAreAnError) {

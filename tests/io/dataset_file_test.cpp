@@ -174,7 +174,7 @@ TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {
     EXPECT_EQ(records->at(0).location, "part-1.jsonl, line 2");
     EXPECT_EQ(records->at(1).id, "part-1:1");
     EXPECT_EQ(records->at(2).location, "part-2.jsonl, line 2");
-    EXPECT_EQ(records->at_without_bytes(5).location, "part-10.jsonl, line 3");
+    EXPECT_EQ(records->at_without_media_bytes(5).location, "part-10.jsonl, line 3");
     EXPECT_NE(records->version_hash(), 0U);
   }
   EXPECT_EQ(open_records(folder() / "part-2*", {})->at(0).location, "line 2");

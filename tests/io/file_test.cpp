@@ -27,8 +27,8 @@ class FolderProbeTest : public TemporaryFolderTest {};
 
 TEST_F(FolderProbeTest, LeavesNoFiles) {
   const auto probe = probe_folder(folder());
-  EXPECT_EQ(probe.failure, "");
-  EXPECT_EQ(probe.lock_failure, "");
+  EXPECT_EQ(probe.write_error, "");
+  EXPECT_EQ(probe.lock_error, "");
   EXPECT_EQ(probe.folder, folder());
   EXPECT_GT(probe.free_bytes, 0);
   EXPECT_TRUE(entries(folder()).empty());
@@ -37,18 +37,18 @@ TEST_F(FolderProbeTest, LeavesNoFiles) {
 TEST_F(FolderProbeTest, ProbesTheNearestExistingParent) {
   const auto probe = probe_folder(folder() / "runs/first/");
   EXPECT_EQ(probe.folder, folder());
-  EXPECT_EQ(probe.failure, "");
+  EXPECT_EQ(probe.write_error, "");
   EXPECT_TRUE(entries(folder()).empty()) << "it is not created";
 }
 
 TEST_F(FolderProbeTest, ReportsAFileInThePath) {
   put("runs", "a file");
-  EXPECT_THAT(probe_folder(folder() / "runs/first").failure, testing::HasSubstr("runs is not a folder"));
+  EXPECT_THAT(probe_folder(folder() / "runs/first").write_error, testing::HasSubstr("runs is not a folder"));
   EXPECT_EQ(read_contents(folder() / "runs"), "a file");
 }
 
 TEST_F(FolderProbeTest, ReportsUnwritableFolders) {
-  EXPECT_THAT(probe_folder("/proc/self").failure, testing::HasSubstr("/proc/self"));
+  EXPECT_THAT(probe_folder("/proc/self").write_error, testing::HasSubstr("/proc/self"));
 }
 
 TEST_F(FolderProbeTest, ALockedFileIsLockedOnce) {

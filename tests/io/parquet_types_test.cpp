@@ -22,7 +22,7 @@ class ParquetTypes : public ParquetTest {
  protected:
   static json read_row(const std::string& name, int64_t index) {
     json row = open_row_file(golden_path(name))->read(0, /*include_media_bytes=*/true)->row(index);
-    resolve_special_cells(row);
+    replace_special_cells(row);
     return row;
   }
 };
@@ -46,7 +46,7 @@ TEST_F(ParquetTypes, ParsesNestedJsonCells) {
   EXPECT_EQ(columns->at(1).id, "3");
   EXPECT_EQ(columns->at(1).turns.at(1).text, "A");
   EXPECT_THAT(columns->at(1).images, ElementsAre("/root/a.png")) << "a struct without bytes";
-  EXPECT_EQ(columns->at_without_bytes(1).images, columns->at(1).images) << "the same without bytes";
+  EXPECT_EQ(columns->at_without_media_bytes(1).images, columns->at(1).images) << "the same without bytes";
   EXPECT_THAT(columns->at(2).problem,
               HasSubstr("its column \"messages\" has the type arrow.json and is not valid JSON at line 1, column"));
 
@@ -97,11 +97,13 @@ TEST_F(ParquetTypes, RunLengthsMayBeBytes) {
 }
 
 TEST(RowValues, AreResolvedWithinListsAndObjects) {
-  json row{{"a", {{"b", {make_special_cell(SpecialCell::kJsonText, R"({"c": [1, null]})"), 2}}}},
-           {"d", make_special_cell(SpecialCell::kUnsupportedType, "duration[s]")},
-           {"e", {make_special_cell(SpecialCell::kJsonText, "["), make_special_cell(SpecialCell::kJsonText, "\xff")}},
-           {"f", json::binary({1, 2})}};
-  const auto unsupported_cells = resolve_special_cells(row);
+  json row{
+      {"a", {{"b", {make_special_cell(SpecialCellKind::kJsonText, R"({"c": [1, null]})"), 2}}}},
+      {"d", make_special_cell(SpecialCellKind::kUnsupportedType, "duration[s]")},
+      {"e",
+       {make_special_cell(SpecialCellKind::kJsonText, "["), make_special_cell(SpecialCellKind::kJsonText, "\xff")}},
+      {"f", json::binary({1, 2})}};
+  const auto unsupported_cells = replace_special_cells(row);
   EXPECT_EQ(row["a"]["b"][0]["c"], json({1, nullptr}));
   EXPECT_EQ(row["d"], nullptr);
   EXPECT_EQ(row["e"], json({nullptr, nullptr}));
@@ -110,7 +112,7 @@ TEST(RowValues, AreResolvedWithinListsAndObjects) {
   EXPECT_EQ(unsupported_cells[0].column, "d");
   EXPECT_EQ(unsupported_cells[0].type, "duration[s]");
   EXPECT_EQ(unsupported_cells[1].column, "e");
-  EXPECT_THAT(resolve_special_cells(row), IsEmpty());
+  EXPECT_THAT(replace_special_cells(row), IsEmpty());
 }
 
 }  // namespace

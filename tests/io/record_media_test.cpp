@@ -88,7 +88,7 @@ TEST_F(RecordVolumes, UseImagePlaceholders) {
   EXPECT_TRUE(record.images[0].is_volume);
   EXPECT_EQ(record.images[0].modality, "T1w");
   EXPECT_EQ(record.images[1].modality, "FLAIR");
-  EXPECT_THAT(record.subjects, ElementsAre("sub-01"));
+  EXPECT_THAT(record.subject_ids, ElementsAre("sub-01"));
   EXPECT_EQ(record.task, "T2");
 }
 
@@ -115,7 +115,7 @@ TEST_F(RecordVolumes, MayBeContentBlocks) {
   const Record record = open_records(path, {})->at(0);
   EXPECT_EQ(record.problem, "");
   EXPECT_TRUE(record.images.at(0).is_volume);
-  EXPECT_THAT(record.subjects, ElementsAre("7"));
+  EXPECT_THAT(record.subject_ids, ElementsAre("7"));
 }
 
 TEST_F(RecordVolumes, ThatCannotBeAssignedAreProblems) {
@@ -133,7 +133,7 @@ TEST_F(RecordVolumes, FieldsWithOtherMeaningsAreIgnored) {
       read_with_fields(R"("image": "a.png", "volume": 12.5, "modality": {"name": "CT"}, "subject_id": [[1]])");
   EXPECT_EQ(record.problem, "");
   EXPECT_FALSE(record.images.at(0).is_volume);
-  EXPECT_THAT(record.subjects, IsEmpty());
+  EXPECT_THAT(record.subject_ids, IsEmpty());
 }
 
 }  // namespace

@@ -115,11 +115,11 @@ TEST(RecordValues, AListThatRepeatsTheBlocksIsReadOnce) {
 TEST(RecordValues, APlaceholderInsideASentenceIsText) {
   const auto is_word = [](const Record& record) {
     EXPECT_EQ(record.problem, "");
-    return record.problem.empty() && !record.turns.at(0).literal_placeholders.empty();
+    return record.problem.empty() && !record.turns.at(0).literal_placeholder_offsets.empty();
   };
   const Record word = read_with_turn(R"("content": "What does the <image> tag do?")");
   EXPECT_TRUE(is_word(word));
-  EXPECT_THAT(word.turns.at(0).literal_placeholders, ElementsAre(14));
+  EXPECT_THAT(word.turns.at(0).literal_placeholder_offsets, ElementsAre(14));
   EXPECT_THAT(find_placeholders(word.turns.at(0)), IsEmpty());
   EXPECT_THAT(word.notices, SizeIs(1));
   EXPECT_TRUE(is_word(read_with_turn(R"("content": "Is <video> a word?")")));
@@ -127,12 +127,12 @@ TEST(RecordValues, APlaceholderInsideASentenceIsText) {
       R"("content": [{"type": "image", "image": "p.png"}, {"type": "text", "text": "<image> is a tag, <image> is."}])");
   EXPECT_TRUE(is_word(block));
   EXPECT_THAT(find_placeholders(block.turns.at(0)), ElementsAre(MediaPlaceholder{.begin = 0, .is_video = false}));
-  EXPECT_THAT(block.turns.at(0).literal_placeholders, ElementsAre(7, 25));
+  EXPECT_THAT(block.turns.at(0).literal_placeholder_offsets, ElementsAre(7, 25));
   EXPECT_THAT(block.notices, IsEmpty()) << "the blocks have the media";
   const Record answer = read_record(R"({"conversations": [{"from": "human", "value": "Which tag?"},
                                      {"from": "gpt", "value": "Write <image> there."}]})");
   EXPECT_EQ(answer.problem, "");
-  EXPECT_THAT(answer.turns.at(1).literal_placeholders, ElementsAre(6));
+  EXPECT_THAT(answer.turns.at(1).literal_placeholder_offsets, ElementsAre(6));
   EXPECT_THAT(read_with_question(R"("id": 1)", "<image>\\nQ").problem,
               HasSubstr("has 1 <image> placeholder for 0 images"))
       << "the placeholder of a missing image";
@@ -165,7 +165,7 @@ TEST(RecordValues, ReadsPythonNumbers) {
   EXPECT_EQ((*value)["b"], nlohmann::json({"Infinity", "-Infinity", "NaN \" Infinity"}));
   EXPECT_FALSE(parse_record_json(R"({"a": Nan})"));
   EXPECT_FALSE(parse_record_json(R"({"a": NaN)"));
-  EXPECT_EQ(mask_python_numbers(R"([NaN, -Infinity, "NaN"])"), R"([0.0, -0.000000, "NaN"])");
+  EXPECT_EQ(zero_non_finite_literals(R"([NaN, -Infinity, "NaN"])"), R"([0.0, -0.000000, "NaN"])");
 }
 
 TEST(RecordValues, ReportsOtherJsonValues) {

@@ -37,7 +37,7 @@ TEST_F(Parquet, ReadsTheLayoutOfTheCauldron) {
     ASSERT_EQ(std::ssize(record.turns), 2 * (1 + row % 3));
     EXPECT_EQ(record.turns[0].text, (row % 2 == 0 ? "<image>\n" : "<image><image>\n") + fmt::format("Q{}.0", row));
     EXPECT_EQ(record.turns.back().text, fmt::format("A{0}.{1}", row, row % 3));
-    const Record text = records->at_without_bytes(row);
+    const Record text = records->at_without_media_bytes(row);
     EXPECT_EQ(text.turns[0].text, record.turns[0].text);
     EXPECT_EQ(*text.images.at(0).bytes, "");
   }
@@ -143,7 +143,7 @@ TEST_F(Parquet, RecordsWithoutBytesHaveTheSameMedia) {
   };
   std::vector<std::string> kinds;
   for (int64_t row = 0; row < records->size(); ++row) {
-    const Record record = records->at(row), text = records->at_without_bytes(row);
+    const Record record = records->at(row), text = records->at_without_media_bytes(row);
     EXPECT_EQ(record.problem, "");
     EXPECT_EQ(text.problem, record.problem);
     EXPECT_EQ(text.turns.at(0).text, record.turns.at(0).text) << record.id;
@@ -151,13 +151,14 @@ TEST_F(Parquet, RecordsWithoutBytesHaveTheSameMedia) {
     kinds.push_back(kind(record));
   }
   EXPECT_THAT(kinds, ElementsAre("bytes", "bytes", "/root/a.png", "none", "bytes", "/root/d.png"));
-  EXPECT_EQ(records->at_without_bytes(0).images[0].bytes, omitted_bytes()) << "all rows of the row group have images";
-  EXPECT_THROW(get_media_bytes(records->at_without_bytes(0).images[0]), std::logic_error);
+  EXPECT_EQ(records->at_without_media_bytes(0).images[0].bytes, get_omitted_bytes_marker())
+      << "all rows of the row group have images";
+  EXPECT_THROW(get_media_bytes(records->at_without_media_bytes(0).images[0]), std::logic_error);
 }
 
 TEST_F(Parquet, AListOfImagesIsOneVideoWithAndWithoutBytes) {
   const auto records = open_records(golden_path("frames.parquet"), {});
-  for (const Record& record : {records->at(0), records->at_without_bytes(0)}) {
+  for (const Record& record : {records->at(0), records->at_without_media_bytes(0)}) {
     EXPECT_EQ(record.problem, "");
     ASSERT_EQ(record.videos.size(), 1);
     EXPECT_EQ(record.videos[0].frames.size(), 2);
@@ -166,20 +167,20 @@ TEST_F(Parquet, AListOfImagesIsOneVideoWithAndWithoutBytes) {
 
 TEST_F(Parquet, TheLargestRowGroupIsKnownBeforeItIsRead) {
   const auto records = open_records(golden_path("mixed_batch.parquet"), {});
-  const RowGroupMemory memory = get_row_group_memory();
-  ASSERT_TRUE(memory.largest_group);
-  EXPECT_EQ(memory.largest_group->file, golden_path("mixed_batch.parquet"));
-  EXPECT_LE(memory.largest_group->rows, 4);
-  EXPECT_GT(memory.largest_group->bytes, 10'000);
+  const RowGroupMemoryStats memory = get_row_group_memory_stats();
+  ASSERT_TRUE(memory.largest_row_group);
+  EXPECT_EQ(memory.largest_row_group->file, golden_path("mixed_batch.parquet"));
+  EXPECT_LE(memory.largest_row_group->rows, 4);
+  EXPECT_GT(memory.largest_row_group->bytes, 10'000);
   EXPECT_EQ(memory.cached_bytes, 0);
-  EXPECT_GE(memory.max_cached_bytes, memory.largest_group->bytes);
-  EXPECT_EQ(memory.compute_additional_bytes(), memory.max_cached_bytes + memory.largest_group->bytes);
+  EXPECT_GE(memory.max_cached_bytes, memory.largest_row_group->bytes);
+  EXPECT_EQ(memory.compute_max_additional_bytes(), memory.max_cached_bytes + memory.largest_row_group->bytes);
   (void)records->at(0);
-  const RowGroupMemory after_read = get_row_group_memory();
+  const RowGroupMemoryStats after_read = get_row_group_memory_stats();
   EXPECT_GT(after_read.cached_bytes, 0);
-  EXPECT_EQ(
-      after_read.compute_additional_bytes(),
-      std::max<int64_t>(0, after_read.max_cached_bytes - after_read.cached_bytes) + after_read.largest_group->bytes);
+  EXPECT_EQ(after_read.compute_max_additional_bytes(),
+            std::max<int64_t>(0, after_read.max_cached_bytes - after_read.cached_bytes) +
+                after_read.largest_row_group->bytes);
 }
 
 class FixedSizeRowGroup : public RowGroup {
@@ -220,7 +221,7 @@ TEST(RowGroupCache, KeepsTheLastGroupOfEachDataSet) {
   RowGroupCache cache(100);
   int reads = 0;
   const auto get = [&](uint64_t data_set, uint64_t file, size_t group) {
-    cache.get({.data_set = data_set, .file = file, .group = group}, 0, [&] {
+    cache.get({.data_set_id = data_set, .file_id = file, .group = group}, 0, [&] {
       ++reads;
       return std::make_unique<const FixedSizeRowGroup>(70);
     });
@@ -236,7 +237,7 @@ TEST(RowGroupCache, KeepsTheLastGroupOfEachDataSet) {
   EXPECT_EQ(cache.bytes(), 210);
   EXPECT_EQ(get(1, 10, 0), 4);
   EXPECT_EQ(get(2, 20, 0), 5);
-  cache.remove_file(20);
+  cache.unregister_file(20);
   EXPECT_EQ(cache.bytes(), 140);
   EXPECT_EQ(get(2, 20, 0), 6);
 }
@@ -262,23 +263,23 @@ TEST(RowGroupCache, EvictsBeforeReading) {
 
 TEST(RowGroupCache, ReportsTheMemoryOfDataSets) {
   RowGroupCache cache(100);
-  cache.add_file(1, 10, "a.parquet", {5, 7}, {30, 40});
-  EXPECT_EQ(cache.memory().max_cached_bytes, 70);
-  cache.add_file(1, 11, "b.parquet", {9}, {80});
-  EXPECT_EQ(cache.memory().max_cached_bytes, 100);
-  cache.add_file(2, 20, "c.parquet", {3}, {90});
-  EXPECT_EQ(cache.memory().max_cached_bytes, 170) << "the largest of each data set";
-  EXPECT_EQ(cache.memory().largest_group->file, "c.parquet");
-  EXPECT_EQ(cache.memory().largest_group->rows, 3);
-  cache.remove_file(20);
-  EXPECT_EQ(cache.memory().largest_group->file, "b.parquet");
-  EXPECT_EQ(RowGroupMemory{}.compute_additional_bytes(), 0);
+  cache.register_file(1, 10, "a.parquet", {5, 7}, {30, 40});
+  EXPECT_EQ(cache.get_memory_stats().max_cached_bytes, 70);
+  cache.register_file(1, 11, "b.parquet", {9}, {80});
+  EXPECT_EQ(cache.get_memory_stats().max_cached_bytes, 100);
+  cache.register_file(2, 20, "c.parquet", {3}, {90});
+  EXPECT_EQ(cache.get_memory_stats().max_cached_bytes, 170) << "the largest of each data set";
+  EXPECT_EQ(cache.get_memory_stats().largest_row_group->file, "c.parquet");
+  EXPECT_EQ(cache.get_memory_stats().largest_row_group->rows, 3);
+  cache.unregister_file(20);
+  EXPECT_EQ(cache.get_memory_stats().largest_row_group->file, "b.parquet");
+  EXPECT_EQ(RowGroupMemoryStats{}.compute_max_additional_bytes(), 0);
 }
 
 TEST(RowGroupCache, OneThreadReadsAndTheOthersWait) {
   RowGroupCache cache(100);
   std::atomic<int> reads = 0;
-  std::array<RowGroupCache::Group, 8> groups;
+  std::array<RowGroupCache::SharedRowGroup, 8> groups;
   {
     std::vector<std::jthread> threads;
     for (auto& group : groups) {

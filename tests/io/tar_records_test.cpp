@@ -49,8 +49,8 @@ TEST_F(TarRecords, GroupsFilesByTheirKeys) {
   EXPECT_EQ(*a.images[0].bytes, "two");
   EXPECT_EQ(*a.images[1].bytes, "ten");
   EXPECT_EQ(a.turns.at(0).text, "<image><image>\nQ");
-  EXPECT_EQ(*records->at_without_bytes(0).images.at(0).bytes, "");
-  EXPECT_EQ(records->at_without_bytes(0).turns.at(0).text, a.turns[0].text);
+  EXPECT_EQ(*records->at_without_media_bytes(0).images.at(0).bytes, "");
+  EXPECT_EQ(records->at_without_media_bytes(0).turns.at(0).text, a.turns[0].text);
 
   const Record b = records->at(1);
   EXPECT_EQ(b.problem, "");

@@ -79,9 +79,9 @@ TEST(TempPathTest, RoundTrips) {
   for (const TempPathKind kind : {TempPathKind::kNew, TempPathKind::kBackup, TempPathKind::kRemoving}) {
     const std::optional<TempPath> read = parse_temp_path(make_temp_path("runs/model.v1.safetensors", kind));
     ASSERT_TRUE(read.has_value());
-    EXPECT_EQ(read->final_path, "runs/model.v1.safetensors");
+    EXPECT_EQ(read->destination_path, "runs/model.v1.safetensors");
     EXPECT_EQ(read->kind, kind);
-    EXPECT_EQ(read->machine, get_machine_id());
+    EXPECT_EQ(read->machine_id, get_machine_id());
     EXPECT_EQ(read->pid, getpid());
     EXPECT_TRUE(is_writer_alive(*read));
   }
@@ -166,7 +166,7 @@ TEST_F(RemoveTempFiles, KeepsOnlyFinishedFiles) {
   file.write("x");
   std::thread late_writer;
   {
-    const auto write_lock = remove_temp_files();
+    const auto write_lock = lock_and_remove_temp_files();
     late_writer = std::thread([this] { write_file(folder() / "late", "x"); });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_THAT(entries(folder()), ElementsAre("whole")) << "as after a process that ends here";

@@ -136,24 +136,24 @@ TEST_F(TorchFile, DamageOfTheArchiveIsRefusedOrHarmless) {
 TEST_F(TorchFile, DamageOfThePickleIsRefusedOrHarmless) {
   for (const std::string_view name : {"state", "protocol_4", "tensors", "training"}) {
     TorchArchive archive(golden_path(name));
-    std::string pickle_bytes = archive.read_pickle();
+    std::string pickle_content = archive.read_pickle();
     size_t num_refused = 0;
-    for (size_t i = 0; i < pickle_bytes.size(); ++i) {
+    for (size_t i = 0; i < pickle_content.size(); ++i) {
       for (const int change : {0x01, 0x04, 0x10, 0x81, 0xff}) {
-        const char original = std::exchange(pickle_bytes[i], static_cast<char>(pickle_bytes[i] ^ change));
+        const char original = std::exchange(pickle_content[i], static_cast<char>(pickle_content[i] ^ change));
         try {
-          const Unpickler pickle(pickle_bytes, "damaged", archive);
-          EXPECT_LE(pickle.result().items.size(), pickle_bytes.size());
+          const Unpickler pickle(pickle_content, "damaged", archive);
+          EXPECT_LE(pickle.result().items.size(), pickle_content.size());
         } catch (const UserError& error) {
           EXPECT_EQ(error.code(), ExitCode::kBadData);
           ++num_refused;
         }
-        pickle_bytes[i] = original;
+        pickle_content[i] = original;
       }
     }
-    EXPECT_GT(num_refused, pickle_bytes.size() / 2);
-    for (size_t bytes = 0; bytes < pickle_bytes.size(); ++bytes) {
-      const std::string_view cut = std::string_view(pickle_bytes).substr(0, bytes);
+    EXPECT_GT(num_refused, pickle_content.size() / 2);
+    for (size_t bytes = 0; bytes < pickle_content.size(); ++bytes) {
+      const std::string_view cut = std::string_view(pickle_content).substr(0, bytes);
       EXPECT_THAT(get_error_message([&] { const Unpickler pickle(cut, "damaged", archive); }), HasSubstr("damaged"))
           << bytes;
     }

@@ -41,23 +41,23 @@ TEST_F(UnreadWeightsTest, OneSetOfWeightsHasNoUnreadFiles) {
   put(kSecond, {"b"});
   put_index(fmt::format(R"({{"a": "{}", "b": "{}"}})", kFirst, kSecond));
   put("consolidated.safetensors", {"c"});  // Mistral's own, which transformers does not read either
-  EXPECT_THAT(describe_unread_weight_files(folder()), IsEmpty());
+  EXPECT_THAT(list_weight_file_warnings(folder()), IsEmpty());
   std::filesystem::remove(folder() / kIndex);
   std::filesystem::remove(folder() / kFirst);
   std::filesystem::remove(folder() / kSecond);
   put("model.safetensors", {"a"});
   put_index(R"({"a": "model.safetensors"})");
-  EXPECT_THAT(describe_unread_weight_files(folder()), IsEmpty());
+  EXPECT_THAT(list_weight_file_warnings(folder()), IsEmpty());
 }
 
 TEST_F(UnreadWeightsTest, ReportsShardsNextToASingleFile) {
   put(kFirst, {"a"});
   put(kSecond, {"b"});
   put("model.safetensors", {"a", "b"}, 5);
-  EXPECT_THAT(describe_unread_weight_files(folder()), ElementsAre(AllOf(HasSubstr("read from model.safetensors"),
-                                                                        HasSubstr(kFirst), HasSubstr("are ignored"))));
+  EXPECT_THAT(list_weight_file_warnings(folder()), ElementsAre(AllOf(HasSubstr("read from model.safetensors"),
+                                                                     HasSubstr(kFirst), HasSubstr("are ignored"))));
   put_index(fmt::format(R"({{"a": "{}", "b": "{}"}})", kFirst, kSecond));
-  EXPECT_THAT(describe_unread_weight_files(folder()),
+  EXPECT_THAT(list_weight_file_warnings(folder()),
               ElementsAre(AllOf(HasSubstr(folder().string()), HasSubstr("read from model.safetensors"),
                                 HasSubstr(kIndex), HasSubstr("are ignored"))));
   EXPECT_EQ(CheckpointTensors(folder()).tensor("a")[0].item<float>(), 5);
@@ -67,10 +67,9 @@ TEST_F(UnreadWeightsTest, ReportsUnindexedShards) {
   put(kFirst, {"a"});
   put(kSecond, {"a", "b"});
   put_index(fmt::format(R"({{"a": "{}"}})", kFirst));
-  EXPECT_THAT(describe_unread_weight_files(folder()),
-              ElementsAre(AllOf(HasSubstr(kSecond), HasSubstr("does not name"))));
+  EXPECT_THAT(list_weight_file_warnings(folder()), ElementsAre(AllOf(HasSubstr(kSecond), HasSubstr("does not name"))));
   put_index(fmt::format(R"({{"a": "{}", "b": "{}"}})", kFirst, kSecond));
-  EXPECT_THAT(describe_unread_weight_files(folder()), ElementsAre(HasSubstr("a occur in two shards each")));
+  EXPECT_THAT(list_weight_file_warnings(folder()), ElementsAre(HasSubstr("a occur in two shards each")));
 }
 
 TEST_F(UnreadWeightsTest, ReadsTensorsMissingFromTheIndex) {

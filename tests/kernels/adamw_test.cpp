@@ -10,7 +10,7 @@ namespace vlmtrain::kernels {
 namespace {
 
 int64_t count_blocks(int64_t count) {
-  return (count + kMomentBlock - 1) / kMomentBlock;
+  return (count + kMomentBlockSize - 1) / kMomentBlockSize;
 }
 
 at::Tensor scalar(double value) {
@@ -19,7 +19,7 @@ at::Tensor scalar(double value) {
 
 /// Returns 256 ascending values from `least` to 1, and their midpoints.
 at::Tensor make_codes(double least) {
-  return at::linspace(least, 1, kMomentCodes, at::kFloat);
+  return at::linspace(least, 1, kNumMomentCodes, at::kFloat);
 }
 
 class AdamWKernel : public EmulatedKernelTest {
@@ -31,10 +31,11 @@ class AdamWKernel : public EmulatedKernelTest {
 
   static AdamWStep step() {
     AdamWStep step{.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .weight_decay = 0.1};
-    step.skipped = scalar(0);
+    step.skip_flag = scalar(0);
     step.divisor = scalar(2);
-    step.codes = at::stack({make_codes(-1), make_codes(0)});
-    step.bounds = at::constant_pad_nd((step.codes.slice(1, 0, -1) + step.codes.slice(1, 1)) / 2, {0, 1}, INFINITY);
+    step.code_values = at::stack({make_codes(-1), make_codes(0)});
+    step.rounding_bounds =
+        at::constant_pad_nd((step.code_values.slice(1, 0, -1) + step.code_values.slice(1, 1)) / 2, {0, 1}, INFINITY);
     step.seed = 7;
     return step;
   }
@@ -47,7 +48,7 @@ class AdamWKernel : public EmulatedKernelTest {
       if (moments == at::kFloat) {
         parameter.moments[i] = at::zeros({count});
       } else {
-        parameter.moments[i] = at::zeros({count_blocks(count), kMomentBlock}, moments);
+        parameter.moments[i] = at::zeros({count_blocks(count), kMomentBlockSize}, moments);
       }
       if (moments == at::kByte) parameter.absmax[i] = at::zeros({count_blocks(count)});
     }
@@ -62,9 +63,9 @@ class AdamWKernel : public EmulatedKernelTest {
     at::Tensor allowed = at::full_like(error, 1e-6);
     if (parameter.moments[moment].scalar_type() == at::kBFloat16) allowed += exact.abs() * 0x1p-7;
     if (parameter.moments[moment].scalar_type() == at::kByte) {
-      const auto codes = step.codes[static_cast<int64_t>(moment)];
+      const auto codes = step.code_values[static_cast<int64_t>(moment)];
       const double half = (codes[1] - codes[0]).item<double>() / 2;
-      allowed += parameter.absmax[moment].repeat_interleave(kMomentBlock).narrow(0, 0, error.numel()) * half;
+      allowed += parameter.absmax[moment].repeat_interleave(kMomentBlockSize).narrow(0, 0, error.numel()) * half;
     }
     EXPECT_TRUE((error <= allowed).all().item<bool>()) << "moment " << moment << " of " << error.numel();
   }
@@ -74,7 +75,8 @@ class AdamWKernel : public EmulatedKernelTest {
     const at::Tensor& stored = parameter.moments[moment];
     if (stored.scalar_type() != at::kByte)
       return stored.to(at::kFloat).reshape(-1).narrow(0, 0, parameter.master.numel());
-    const at::Tensor codes = step.codes[static_cast<int64_t>(moment)].index_select(0, stored.view(-1).to(at::kLong));
+    const at::Tensor codes =
+        step.code_values[static_cast<int64_t>(moment)].index_select(0, stored.view(-1).to(at::kLong));
     return (codes.view(stored.sizes()) * parameter.absmax[moment].unsqueeze(1))
         .view(-1)
         .narrow(0, 0, parameter.master.numel());
@@ -136,16 +138,16 @@ TEST_P(AdamWKernel, EveryCodeBoundIsRespected) {
   AdamWStep adamw_step = step();
   adamw_step.beta1 = 0.5;
   adamw_step.beta2 = 0.75;
-  adamw_step.codes = adamw_step.codes.pow(3);  // not evenly spaced, like bitsandbytes' codes
-  const at::Tensor middles = (adamw_step.codes.slice(1, 0, -1) + adamw_step.codes.slice(1, 1)) / 2;
-  adamw_step.bounds = at::constant_pad_nd(middles, {0, 1}, INFINITY);
+  adamw_step.code_values = adamw_step.code_values.pow(3);  // not evenly spaced, like bitsandbytes' codes
+  const at::Tensor middles = (adamw_step.code_values.slice(1, 0, -1) + adamw_step.code_values.slice(1, 1)) / 2;
+  adamw_step.rounding_bounds = at::constant_pad_nd(middles, {0, 1}, INFINITY);
   const at::Tensor infinity = at::full({}, INFINITY);
   for (int64_t moment = 0; moment < 2; ++moment) {
     const at::Tensor values =
-        at::cat({adamw_step.codes[moment], middles[moment], at::nextafter(middles[moment], infinity),
+        at::cat({adamw_step.code_values[moment], middles[moment], at::nextafter(middles[moment], infinity),
                  at::nextafter(middles[moment], -infinity)});
     // Each block begins with its maximum, 1, so that no value is scaled.
-    constexpr int64_t kBlocks = 5, kRemaining = kMomentBlock - 1;
+    constexpr int64_t kBlocks = 5, kRemaining = kMomentBlockSize - 1;
     const at::Tensor remaining = at::constant_pad_nd(values, {0, kBlocks * kRemaining - values.numel()});
     const at::Tensor means = at::cat({at::ones({kBlocks, 1}), remaining.view({kBlocks, kRemaining})}, 1).view(-1);
     AdamWParameter parameter = make_parameter(means.numel(), at::kByte, at::kFloat);
@@ -205,7 +207,7 @@ TEST_P(AdamWKernel, SkippedStepChangesNothing) {
       return copies;
     };
     const auto before = snapshot();
-    adamw_step.skipped = scalar(1);
+    adamw_step.skip_flag = scalar(1);
     parameters[0].gradient.fill_(NAN);
     adamw(parameters, adamw_step);
     const auto after = snapshot();
@@ -215,7 +217,7 @@ TEST_P(AdamWKernel, SkippedStepChangesNothing) {
 
 TEST_P(AdamWKernel, ManyTensorsTakeSeveralLaunches) {
   std::vector<AdamWParameter> parameters;
-  for (int i = 0; i < 2 * kMaxAdamWTensors + 3; ++i)
+  for (int i = 0; i < 2 * kMaxAdamWTensorsPerLaunch + 3; ++i)
     parameters.push_back(make_parameter(5 + i, at::kFloat, at::kBFloat16));
   std::vector<ReferenceAdamW> expected;
   for (const auto& parameter : parameters) {
@@ -290,7 +292,7 @@ TEST_P(AdamWKernel, HandlesIndicesBeyond32Bits) {
   large.weight = embed_at_end(small.weight, kCount);
   for (size_t i = 0; i < 2; ++i) {
     large.moments[i] = embed_at_end(small.moments[i], kCount);
-    large.absmax[i] = embed_at_end(small.absmax[i], kCount / kMomentBlock);
+    large.absmax[i] = embed_at_end(small.absmax[i], kCount / kMomentBlockSize);
   }
   settings().num_last_blocks = 1;
   adamw(std::span(&large, 1), step());

@@ -61,7 +61,7 @@ TEST_P(DropoutKernel, MatchesAtenForwardAndBackward) {
       for (const int64_t columns : kOddColumns) {
         const at::Tensor x = at::randn({3, columns}).to(dtype), sum = at::randn({3, columns}).to(dtype);
         const at::Tensor reader_values = at::randn({num_consumers, 3, columns}).to(dtype);
-        const at::Tensor masks = reference::dropout_masks(x, num_consumers, params);
+        const at::Tensor masks = reference::make_dropout_masks(x, num_consumers, params);
         expect_close(apply_dropout(x, num_consumers, streams), reference::dropout(x, masks, kProbability));
         const at::Tensor actual = sum.clone();
         dropout_backward(actual, reader_values, params);
@@ -99,12 +99,12 @@ TEST_P(DropoutKernel, IsIndependentOfRowPosition) {
 }
 
 TEST_P(DropoutKernel, SplitsManyStreamsIntoLaunches) {
-  constexpr int64_t kStreams = 2 * kMaxDropoutStreams + 3, kColumns = 16;
+  constexpr int64_t kStreams = 2 * kMaxDropoutStreamsPerLaunch + 3, kColumns = 16;
   Streams streams;
   for (int64_t i = 0; i < kStreams; ++i) streams.push_back({.key = 100 + static_cast<uint64_t>(i), .first_row = 2 * i});
   const at::Tensor x = at::ones({2 * kStreams, kColumns});
   const DropoutParams params{.probability = kProbability, .streams = streams};
-  const at::Tensor masks = reference::dropout_masks(x, 2, params);
+  const at::Tensor masks = reference::make_dropout_masks(x, 2, params);
   EXPECT_TRUE(at::equal(apply_dropout(x, 2, streams).ne(0), masks.ne(0)));
   const at::Tensor sum = at::zeros_like(x), reader_values = at::ones({2, 2 * kStreams, kColumns});
   dropout_backward(sum, reader_values, params);
@@ -158,9 +158,10 @@ TEST_P(DropoutKernel, ProbabilityResolutionExceeds16Bits) {
   const Streams streams{{.key = 5, .first_row = 0}};
   constexpr int64_t kRows = 64, kColumns = 4096;
   const at::Tensor x = at::ones({kRows, kColumns});
-  const at::Tensor expected = reference::dropout_masks(x, 1, {.probability = kSmallProbability, .streams = streams})
-                                  .logical_not()
-                                  .to(at::kLong);
+  const at::Tensor expected =
+      reference::make_dropout_masks(x, 1, {.probability = kSmallProbability, .streams = streams})
+          .logical_not()
+          .to(at::kLong);
   const at::Tensor actual = keep_mask(1, kRows, kColumns, streams, kSmallProbability).logical_not().to(at::kLong);
   EXPECT_TRUE(at::equal(actual, expected));
   // Two of 2¹⁸ elements are expected, and four for 2⁻¹⁶; this key has these.

@@ -20,7 +20,7 @@ class EmulatedKernelTest : public testing::TestWithParam<emulation::ThreadOrder>
   static void SetUpTestSuite() {
     setenv("VLMTRAIN_EMULATED_KERNELS", VLMTRAIN_EMULATED_KERNELS, /*overwrite=*/1);
     const auto status = open_kernels(at::kCPU);
-    ASSERT_EQ(status.problem, "");
+    ASSERT_EQ(status.unavailable_reason, "");
     ASSERT_TRUE(status.failure_messages.empty()) << status.failure_messages.front();
   }
   void SetUp() override { settings().order = GetParam(); }
@@ -30,7 +30,8 @@ class EmulatedKernelTest : public testing::TestWithParam<emulation::ThreadOrder>
   /// faults.
   static emulation::EmulationSettings& settings() {
     void* const library = dlopen(VLMTRAIN_EMULATED_KERNELS, RTLD_NOW | RTLD_NOLOAD);
-    return *reinterpret_cast<emulation::EmulationSettings* (*)()>(dlsym(library, emulation::kSettingsSymbol))();
+    return *reinterpret_cast<emulation::EmulationSettings* (*)()>(
+        dlsym(library, emulation::kEmulationSettingsSymbol))();
   }
 };
 

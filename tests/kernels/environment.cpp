@@ -19,7 +19,7 @@ class KernelEnvironment : public testing::Environment {
   void SetUp() override {
     if (!are_emulated()) return;
     const auto status = open_kernels(at::kCPU);
-    ASSERT_EQ(status.problem, "");
+    ASSERT_EQ(status.unavailable_reason, "");
     ASSERT_TRUE(status.failure_messages.empty()) << status.failure_messages.front();
   }
 };
@@ -28,7 +28,7 @@ class KernelEnvironment : public testing::Environment {
     testing::AddGlobalTestEnvironment(new KernelEnvironment);
 
 TEST(CustomKernels, AreAvailableOnCpuOnlyWhenEmulated) {
-  for (const auto kernel : all_kernels())
+  for (const auto kernel : list_kernels())
     EXPECT_EQ(is_available(kernel, at::empty({1})), are_emulated()) << to_string(kernel);
 }
 

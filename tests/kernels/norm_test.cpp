@@ -13,11 +13,11 @@ namespace {
 constexpr double kNormEps = 1e-6;
 
 /// The two norms of most models, and Gemma's.
-std::vector<Norm> every_norm(int64_t features, at::ScalarType dtype) {
+std::vector<NormParams> every_norm(int64_t features, at::ScalarType dtype) {
   const auto sample = [&] { return at::randn({features}).to(dtype); };
-  return {{.weight = sample(), .bias = sample(), .gain = Gain::kWeight, .is_centered = true, .eps = kNormEps},
-          {.weight = sample(), .bias = {}, .gain = Gain::kWeight, .is_centered = false, .eps = kNormEps},
-          {.weight = sample(), .bias = {}, .gain = Gain::kOnePlusWeight, .is_centered = false, .eps = kNormEps}};
+  return {{.weight = sample(), .bias = sample(), .gain = NormGain::kWeight, .is_centered = true, .eps = kNormEps},
+          {.weight = sample(), .bias = {}, .gain = NormGain::kWeight, .is_centered = false, .eps = kNormEps},
+          {.weight = sample(), .bias = {}, .gain = NormGain::kOnePlusWeight, .is_centered = false, .eps = kNormEps}};
 }
 
 class NormKernel : public EmulatedKernelTest {
@@ -27,7 +27,8 @@ class NormKernel : public EmulatedKernelTest {
     at::manual_seed(1);
   }
 
-  static void compare(const at::Tensor& x, const Norm& params, const at::Tensor& residual, const at::Tensor& gradient) {
+  static void compare(const at::Tensor& x, const NormParams& params, const at::Tensor& residual,
+                      const at::Tensor& gradient) {
     ASSERT_TRUE(can_run_norm(x, params));
     const NormResult actual = norm(x, params, residual);
     expect_close(actual.value, reference::norm(x, params, residual), kTerms);
@@ -43,7 +44,7 @@ TEST_P(NormKernel, MatchesAtenForwardAndBackward) {
   for (const auto dtype : kTypes) {
     for (const int64_t features : {8, 31, 33, 64, 1024, 4097}) {
       const auto sample = [&] { return at::randn({3, features}).to(dtype); };
-      for (const Norm& params : every_norm(features, dtype)) {
+      for (const NormParams& params : every_norm(features, dtype)) {
         compare(sample(), params, sample(), sample());
         compare(sample(), params, {}, sample());
       }
@@ -59,7 +60,7 @@ TEST_P(NormKernel, RmsNormOfSingleFeatureKeepsSign) {
 
 TEST_P(NormKernel, RowsMayHaveMoreThanOneDimension) {
   const at::Tensor x = at::randn({2, 3, 8});
-  for (const Norm& params : every_norm(8, at::kFloat)) {
+  for (const NormParams& params : every_norm(8, at::kFloat)) {
     const NormResult actual = norm(x, params);
     EXPECT_EQ(actual.statistics.rstd.sizes(), at::IntArrayRef({2, 3, 1}));
     expect_close(actual.value, reference::norm(x, params, {}), kTerms);
@@ -69,7 +70,7 @@ TEST_P(NormKernel, RowsMayHaveMoreThanOneDimension) {
 TEST_P(NormKernel, GradientMatchesFiniteDifferences) {
   constexpr double kStep = 1e-2;
   const at::Tensor x = at::randn({2, 6}), gradient = at::randn({2, 6}), residual_gradient = at::randn({2, 6});
-  for (const Norm& params : every_norm(6, at::kFloat)) {
+  for (const NormParams& params : every_norm(6, at::kFloat)) {
     const at::Tensor actual = norm_backward(gradient, x, norm(x, params).statistics, params, residual_gradient);
     const auto estimate_derivative = [&](int64_t i) {
       double sums[2];
@@ -87,12 +88,12 @@ TEST_P(NormKernel, GradientMatchesFiniteDifferences) {
 TEST_P(NormKernel, SubtractsMeanBeforeSquaring) {
   // Σ x² − n mean² would cancel a spread of 1 around 4,096.
   const at::Tensor x = at::randn({2, 64}).add_(4096);
-  const Norm params{.weight = at::ones({64}), .is_centered = true, .eps = kNormEps};
+  const NormParams params{.weight = at::ones({64}), .is_centered = true, .eps = kNormEps};
   expect_close(norm(x, params).value, reference::norm(x, params, {}), /*terms=*/1000);
 }
 
 TEST_P(NormKernel, AcceptsEmptyInput) {
-  for (const Norm& params : every_norm(8, at::kFloat)) {
+  for (const NormParams& params : every_norm(8, at::kFloat)) {
     const at::Tensor x = at::empty({0, 8});
     const NormResult actual = norm(x, params);
     EXPECT_EQ(actual.value.numel(), 0);
@@ -109,7 +110,7 @@ TEST_P(NormKernel, RejectsNonDenseAndMixedTypes) {
 
 TEST_P(NormKernel, HandlesIndicesBeyond32Bits) {
   constexpr int64_t kFeatures = 4096, kRows = (int64_t{1} << 31) / kFeatures + 2;
-  for (const Norm& params : every_norm(kFeatures, at::kBFloat16)) {
+  for (const NormParams& params : every_norm(kFeatures, at::kBFloat16)) {
     const at::Tensor small = at::randn({1, kFeatures}).to(at::kBFloat16);
     const at::Tensor large = reserve_tensor({kRows, kFeatures}, at::kBFloat16);
     large.narrow(0, kRows - 1, 1).copy_(small);

@@ -21,11 +21,11 @@ class PatchifyKernel : public EmulatedKernelTest {
     at::manual_seed(1);
   }
 
-  static image::BytePixels pixels(int64_t num_images, int64_t height, int64_t width) {
+  static image::ByteImages pixels(int64_t num_images, int64_t height, int64_t width) {
     return {.bytes = at::randint(256, {num_images, 3, height, width}, at::kByte), .normalization = kNormalization};
   }
 
-  static void compare(const image::BytePixels& from, image::ImageSize patch) {
+  static void compare(const image::ByteImages& from, image::ImageSize patch) {
     for (const auto dtype : kTypes) {
       const at::Tensor actual = patchify(from, patch, dtype), expected = reference::patchify(from, patch, dtype);
       ASSERT_EQ(actual.sizes(), expected.sizes());
@@ -46,7 +46,7 @@ TEST_P(PatchifyKernel, MatchesAtenBitExactly) {
 }
 
 TEST_P(PatchifyKernel, EveryByteValueMatchesAtenBitExactly) {
-  image::BytePixels all = pixels(1, 16, 16);
+  image::ByteImages all = pixels(1, 16, 16);
   all.bytes.copy_(at::arange(256, at::kByte).view({16, 16}).expand({1, 3, 16, 16}));
   for (const auto& normalization :
        {kNormalization, image::Normalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0},
@@ -67,7 +67,7 @@ TEST_P(PatchifyKernel, DropsPixelsBeyondLastPatch) {
 }
 
 TEST_P(PatchifyKernel, ImagesMayBeReordered) {
-  image::BytePixels from = pixels(5, 28, 14);
+  image::ByteImages from = pixels(5, 28, 14);
   from.image_indices = at::tensor({4, 0, 2, 2}, at::kLong);
   compare(from, {28, 14});
   compare(from, {14, 14});
@@ -85,7 +85,7 @@ TEST_P(PatchifyKernel, AcceptsNoImages) {
 
 TEST_P(PatchifyKernel, RejectsInvalidPatches) {
   EXPECT_THROW(patchify(pixels(1, 32, 32), {33, 16}, at::kFloat), InternalError);
-  image::BytePixels from = pixels(1, 32, 32);
+  image::ByteImages from = pixels(1, 32, 32);
   from.bytes = from.bytes.transpose(2, 3);
   EXPECT_THROW(patchify(from, {16, 16}, at::kFloat), InternalError);
   from.bytes = at::zeros({1, 3, 32, 32});
@@ -95,8 +95,8 @@ TEST_P(PatchifyKernel, RejectsInvalidPatches) {
 TEST_P(PatchifyKernel, HandlesIndicesBeyond32Bits) {
   constexpr int64_t kSide = 336, kPatchesPerRow = kSide / 14, kImageBytes = 3 * kSide * kSide,
                     kNumImages = (int64_t{1} << 31) / kImageBytes + 2;
-  const image::BytePixels small = pixels(1, kSide, kSide);
-  const image::BytePixels large{.bytes = reserve_tensor({kNumImages, 3, kSide, kSide}, at::kByte),
+  const image::ByteImages small = pixels(1, kSide, kSide);
+  const image::ByteImages large{.bytes = reserve_tensor({kNumImages, 3, kSide, kSide}, at::kByte),
                                 .normalization = kNormalization};
   large.bytes.narrow(0, kNumImages - 1, 1).copy_(small.bytes);
   settings().num_last_blocks = kPatchesPerRow;

@@ -11,7 +11,7 @@ namespace {
 class RopeKernel : public EmulatedKernelTest {
  protected:
   /// Splits the columns of x into 4 query, 2 key and 2 value heads.
-  static Heads split_heads(const at::Tensor& x, int64_t features) {
+  static QkvHeads split_heads(const at::Tensor& x, int64_t features) {
     const at::Tensor heads = x.unflatten(-1, {8, features});
     return {heads.narrow(1, 0, 4), heads.narrow(1, 4, 2), heads.narrow(1, 6, 2)};
   }
@@ -21,9 +21,10 @@ class RopeKernel : public EmulatedKernelTest {
     const at::Tensor x = at::randn({rows, 8 * features}).to(dtype);
     const at::Tensor angles = at::randn({rows, 1, features / 2});
     const at::Tensor cos = angles.cos(), sin = angles.sin();
-    const Heads input = split_heads(x, features);
+    const QkvHeads input = split_heads(x, features);
     const at::Tensor rotated = at::empty({rows, 6, features}, x.options());
-    const Heads output{rotated.narrow(1, 0, 4), rotated.narrow(1, 4, 2), at::empty({rows, 2, features}, x.options())};
+    const QkvHeads output{rotated.narrow(1, 0, 4), rotated.narrow(1, 4, 2),
+                          at::empty({rows, 2, features}, x.options())};
     rope(output, input, cos, sin, direction);
     expect_close(output.query, reference::rope(input.query, cos, sin, direction));
     expect_close(output.key, reference::rope(input.key, cos, sin, direction));
@@ -51,7 +52,7 @@ TEST_P(RopeKernel, InverseRotationIsGradient) {
 TEST_P(RopeKernel, AcceptsStridedRows) {
   const at::Tensor wide = at::randn({3, 8 * 64 + 5}), x = wide.narrow(1, 3, 8 * 64), angles = at::randn({3, 1, 32});
   const at::Tensor strided_output = at::empty_like(wide), dense_output = at::empty({3, 8 * 64});
-  const Heads output = split_heads(strided_output.narrow(1, 3, 8 * 64), 64);
+  const QkvHeads output = split_heads(strided_output.narrow(1, 3, 8 * 64), 64);
   rope(output, split_heads(x, 64), angles.cos(), angles.sin(), 1);
   rope(split_heads(dense_output, 64), split_heads(x.contiguous(), 64), angles.cos(), angles.sin(), 1);
   EXPECT_TRUE(at::equal(strided_output.narrow(1, 3, 8 * 64), dense_output));
@@ -84,13 +85,13 @@ INSTANTIATE_TEST_SUITE_P(Orders, RopeKernel, kEveryOrder);
 constexpr double kEps = 1e-6;
 
 /// Splits the columns of x into 3 query, 2 key and 2 value heads.
-Heads split_heads(const at::Tensor& x, int64_t features) {
+QkvHeads split_heads(const at::Tensor& x, int64_t features) {
   const at::Tensor heads = x.unflatten(-1, {7, features});
   return {heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 2)};
 }
 
 struct Job {
-  Job(int64_t rows, int64_t head_features, at::ScalarType dtype, Gain gain = Gain::kWeight)
+  Job(int64_t rows, int64_t head_features, at::ScalarType dtype, NormGain gain = NormGain::kWeight)
       : features(head_features),
         x(at::randn({rows, 7 * features}).to(dtype)),
         angles(at::randn({rows, 1, features / 2})),
@@ -105,7 +106,7 @@ struct Job {
     return rotated;
   }
 
-  at::Tensor backward(const at::Tensor& gradient, HeadNormGradients& weight_gradients) const {
+  at::Tensor backward(const at::Tensor& gradient, QkNormGradients& weight_gradients) const {
     const at::Tensor dx = at::empty_like(x);
     weight_gradients =
         qk_norm_rope_backward(split_heads(dx, features), split_heads(gradient, features), split_heads(x, features),
@@ -115,7 +116,7 @@ struct Job {
 
   int64_t features;
   at::Tensor x, angles, cos, sin;
-  HeadNorm norm;
+  QkNormParams norm;
   at::Tensor rstd;
 };
 
@@ -128,14 +129,14 @@ class QkNormRopeKernel : public EmulatedKernelTest {
 };
 
 TEST_P(QkNormRopeKernel, MatchesAtenForwardAndBackward) {
-  for (const auto gain : {Gain::kWeight, Gain::kOnePlusWeight}) {
+  for (const auto gain : {NormGain::kWeight, NormGain::kOnePlusWeight}) {
     for (const auto dtype : kTypes) {
       for (const int64_t features : {2, 6, 64, 66, 128, 256}) {
         Job job(3, features, dtype, gain);
         const at::Tensor rotated = job.forward(), gradient = at::randn({3, 7 * features}).to(dtype);
-        HeadNormGradients weight_gradients;
-        const Heads x = split_heads(job.x, features), rotated_gradient = split_heads(gradient, features),
-                    dx = split_heads(job.backward(gradient, weight_gradients), features);
+        QkNormGradients weight_gradients;
+        const QkvHeads x = split_heads(job.x, features), rotated_gradient = split_heads(gradient, features),
+                       dx = split_heads(job.backward(gradient, weight_gradients), features);
         const auto compare = [&](const at::Tensor& actual, const at::Tensor& actual_gradient,
                                  const at::Tensor& weight_gradient, const at::Tensor& heads,
                                  const at::Tensor& heads_gradient, const at::Tensor& weight) {
@@ -160,7 +161,7 @@ TEST_P(QkNormRopeKernel, GradientMatchesFiniteDifferences) {
   Job job(2, 6, at::kFloat);
   const at::Tensor gradient = at::randn({2, 7 * 6});
   job.forward();
-  HeadNormGradients weight_gradients;
+  QkNormGradients weight_gradients;
   const at::Tensor actual = job.backward(gradient, weight_gradients);
   const at::Tensor rotated_gradient = gradient.narrow(1, 0, 5 * 6);
   const auto estimate_derivative = [&](at::Tensor& parameter, int64_t i) {
@@ -186,7 +187,7 @@ TEST_P(QkNormRopeKernel, GradientMatchesFiniteDifferences) {
 TEST_P(QkNormRopeKernel, IgnoresStridesOfSingleRow) {
   Job job(1, 64, at::kFloat);
   const at::Tensor expected = job.forward(), rotated = at::empty_like(expected);
-  Heads x = split_heads(job.x, 64);
+  QkvHeads x = split_heads(job.x, 64);
   x.key = x.key.as_strided(x.key.sizes(), {1, 64, 1});
   qk_norm_rope({rotated.narrow(1, 0, 3), rotated.narrow(1, 3, 2), {}}, x, job.norm, job.cos, job.sin);
   EXPECT_TRUE(at::equal(rotated, expected));
@@ -195,7 +196,7 @@ TEST_P(QkNormRopeKernel, IgnoresStridesOfSingleRow) {
 TEST_P(QkNormRopeKernel, EmptyInputGivesZeroWeightGradient) {
   Job job(0, 64, at::kFloat);
   EXPECT_EQ(job.forward().numel(), 0);
-  HeadNormGradients weight_gradients;
+  QkNormGradients weight_gradients;
   EXPECT_EQ(job.backward(at::empty({0, 7 * 64}), weight_gradients).numel(), 0);
   EXPECT_TRUE(at::equal(weight_gradients.key_weight, at::zeros({64})));
 }

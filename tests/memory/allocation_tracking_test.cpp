@@ -23,7 +23,7 @@ at::Tensor allocate_megabytes(int64_t count) {
 
 TEST(HostBudgetTest, CountsLiveAndPeakBytes) {
   const at::Tensor before = allocate_megabytes(1);
-  HostBudget budget;
+  HostMemoryBudget budget;
   EXPECT_EQ(budget.live_bytes(), 0);
   {
     const at::Tensor first = allocate_megabytes(2);
@@ -37,10 +37,10 @@ TEST(HostBudgetTest, CountsLiveAndPeakBytes) {
 }
 
 TEST(HostBudgetTest, RejectsOnlyAllocationsOverLimit) {
-  HostBudget budget;
+  HostMemoryBudget budget;
   const at::Tensor base = allocate_megabytes(4);
   {
-    const HostBudget::ScopedLimit limit(budget, 6 * kMegabyte);
+    const HostMemoryBudget::ScopedLimit limit(budget, 6 * kMegabyte);
     const at::Tensor allowed = allocate_megabytes(2);
     try {
       allocate_megabytes(1);
@@ -58,18 +58,18 @@ TEST(HostBudgetTest, RejectsOnlyAllocationsOverLimit) {
 }
 
 TEST(HostBudgetTest, OtherThreadsMayFree) {
-  HostBudget budget;
+  HostMemoryBudget budget;
   at::Tensor tensor = allocate_megabytes(2);
   std::jthread([&tensor] { tensor.reset(); });
   EXPECT_EQ(budget.live_bytes(), 0);
 }
 
 TEST(HostBudgetTest, IgnoresAllocationsWhilePaused) {
-  HostBudget budget;
+  HostMemoryBudget budget;
   at::Tensor tensor;
   {
-    const HostBudget::ScopedLimit limit(budget, kMegabyte);
-    const HostBudget::ScopedPause pause(budget);
+    const HostMemoryBudget::ScopedLimit limit(budget, kMegabyte);
+    const HostMemoryBudget::ScopedPause pause(budget);
     tensor = allocate_megabytes(5);
     EXPECT_EQ(budget.live_bytes(), 0);
   }
@@ -81,7 +81,7 @@ TEST(HostBudgetTest, IgnoresAllocationsWhilePaused) {
 }
 
 TEST(HostBudgetTest, CountsAlongsideFaultInjection) {
-  HostBudget budget;
+  HostMemoryBudget budget;
   AllocationFaultInjector faults;
   const at::Tensor both = allocate_megabytes(1);
   EXPECT_EQ(budget.live_bytes(), kMegabyte);

@@ -18,7 +18,7 @@ class CpuInfoTest : public io::TemporaryFolderTest {
     std::filesystem::create_directories((folder() / name).parent_path());
     put(name, content);
   }
-  std::optional<double> quota() const { return read_cpu_info(folder()).quota_cores; }
+  std::optional<double> quota() const { return read_cpu_info(folder()).cpu_quota_cores; }
 };
 
 TEST_F(CpuInfoTest, ReadsModelAndFlags) {
@@ -29,15 +29,15 @@ TEST_F(CpuInfoTest, ReadsModelAndFlags) {
   EXPECT_EQ(actual.model, "AMD EPYC 9R14");
   EXPECT_TRUE(actual.flags.contains("avx2"));
   EXPECT_TRUE(actual.has_bf16());
-  EXPECT_GE(actual.usable_cores, 1);
-  EXPECT_GE(actual.machine_cores, actual.usable_cores);
+  EXPECT_GE(actual.num_usable_cores, 1);
+  EXPECT_GE(actual.num_machine_cores, actual.num_usable_cores);
 }
 
 TEST_F(CpuInfoTest, MissingFilesAreNoError) {
   const auto actual = read_cpu_info(folder());
   EXPECT_EQ(actual.model, "");
   EXPECT_FALSE(actual.has_bf16());
-  EXPECT_FALSE(actual.quota_cores);
+  EXPECT_FALSE(actual.cpu_quota_cores);
 }
 
 TEST_F(CpuInfoTest, ReadsMinQuotaVersion2) {
@@ -52,29 +52,31 @@ TEST_F(CpuInfoTest, ReadsMinQuotaVersion2) {
 }
 
 TEST_F(CpuInfoTest, LimitsThreadsToControlGroup) {
-  EXPECT_EQ(read_cpu_info(folder()).thread_headroom, std::nullopt);
+  EXPECT_EQ(read_cpu_info(folder()).num_startable_threads, std::nullopt);
   write("proc/self/cgroup", "0::/job/step\n5:pids:/slurm/job_7\n");
   write("sys/fs/cgroup/job/pids.max", "max\n");
   write("sys/fs/cgroup/job/pids.current", "30\n");
-  EXPECT_EQ(read_cpu_info(folder()).thread_headroom, std::nullopt);
+  EXPECT_EQ(read_cpu_info(folder()).num_startable_threads, std::nullopt);
   write("sys/fs/cgroup/job/step/pids.max", "100\n");
   write("sys/fs/cgroup/job/step/pids.current", "20\n");
-  EXPECT_EQ(read_cpu_info(folder()).thread_headroom, 80);
+  EXPECT_EQ(read_cpu_info(folder()).num_startable_threads, 80);
   write("sys/fs/cgroup/pids/slurm/job_7/pids.max", "40\n");
   write("sys/fs/cgroup/pids/slurm/job_7/pids.current", "50\n");
-  EXPECT_EQ(read_cpu_info(folder()).thread_headroom, 0);
+  EXPECT_EQ(read_cpu_info(folder()).num_startable_threads, 0);
 }
 
 TEST(DefaultThreadsTest, UsesMinOfCoresQuotaAndPids) {
-  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8}), 8);
-  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8, .quota_cores = 16.0}), 8);
-  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.0}), 2);
-  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8, .quota_cores = 2.5}), 3);
-  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 8, .quota_cores = 0.2}), 1);
-  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 64, .thread_headroom = 100}), 25);
-  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 64, .quota_cores = 4.0, .thread_headroom = 1000}), 4);
-  EXPECT_EQ(get_default_num_threads(CpuInfo{.usable_cores = 64, .thread_headroom = 0}), 1);
-  EXPECT_EQ(get_default_num_threads(CpuInfo{}), 1);
+  EXPECT_EQ(compute_default_num_threads(CpuInfo{.num_usable_cores = 8}), 8);
+  EXPECT_EQ(compute_default_num_threads(CpuInfo{.num_usable_cores = 8, .cpu_quota_cores = 16.0}), 8);
+  EXPECT_EQ(compute_default_num_threads(CpuInfo{.num_usable_cores = 8, .cpu_quota_cores = 2.0}), 2);
+  EXPECT_EQ(compute_default_num_threads(CpuInfo{.num_usable_cores = 8, .cpu_quota_cores = 2.5}), 3);
+  EXPECT_EQ(compute_default_num_threads(CpuInfo{.num_usable_cores = 8, .cpu_quota_cores = 0.2}), 1);
+  EXPECT_EQ(compute_default_num_threads(CpuInfo{.num_usable_cores = 64, .num_startable_threads = 100}), 25);
+  EXPECT_EQ(compute_default_num_threads(
+                CpuInfo{.num_usable_cores = 64, .cpu_quota_cores = 4.0, .num_startable_threads = 1000}),
+            4);
+  EXPECT_EQ(compute_default_num_threads(CpuInfo{.num_usable_cores = 64, .num_startable_threads = 0}), 1);
+  EXPECT_EQ(compute_default_num_threads(CpuInfo{}), 1);
 }
 
 TEST_F(CpuInfoTest, ReadsQuotaVersion1) {
@@ -101,27 +103,29 @@ std::string make_matmul_line(const std::string& implementation) {
 }
 
 TEST(CpuKernelsTest, ParsesOneDnnOutput) {
-  const auto amx = parse_cpu_kernels(make_output("Intel AVX-512 with AVX512BW, AVX512VL, and Intel AMX",
-                                                 make_matmul_line("brg_matmul:avx10_1_512_amx")));
-  EXPECT_EQ(amx.bf16, Bf16MatmulSupport::kAmx);
+  const auto amx = parse_cpu_kernel_info(make_output("Intel AVX-512 with AVX512BW, AVX512VL, and Intel AMX",
+                                                     make_matmul_line("brg_matmul:avx10_1_512_amx")));
+  EXPECT_EQ(amx.bf16_matmul_support, Bf16MatmulSupport::kAmx);
   EXPECT_EQ(amx.aten_isa, "AVX512");
-  EXPECT_EQ(amx.threads, 2);
+  EXPECT_EQ(amx.num_threads, 2);
   EXPECT_EQ(amx.onednn_version, "3.10.2");
   EXPECT_EQ(amx.onednn_isa, "Intel AVX-512 with AVX512BW, AVX512VL, and Intel AMX");
   EXPECT_EQ(amx.bf16_matmul_kernel, "brg_matmul:avx10_1_512_amx");
-  EXPECT_EQ(parse_cpu_kernels(make_output("x", make_matmul_line("brg_matmul:avx512_core_bf16"))).bf16,
-            Bf16MatmulSupport::kAvx512);
+  EXPECT_EQ(
+      parse_cpu_kernel_info(make_output("x", make_matmul_line("brg_matmul:avx512_core_bf16"))).bf16_matmul_support,
+      Bf16MatmulSupport::kAvx512);
 }
 
 TEST(CpuKernelsTest, ReportsEmulatedBf16) {
-  EXPECT_EQ(parse_cpu_kernels(make_output("x", make_matmul_line("gemm:jit:bf16"))).bf16, Bf16MatmulSupport::kEmulated);
-  const auto empty = parse_cpu_kernels(make_output("Intel AVX2", ""));
-  EXPECT_EQ(empty.bf16, Bf16MatmulSupport::kEmulated) << "ATen's own loops";
+  EXPECT_EQ(parse_cpu_kernel_info(make_output("x", make_matmul_line("gemm:jit:bf16"))).bf16_matmul_support,
+            Bf16MatmulSupport::kEmulated);
+  const auto empty = parse_cpu_kernel_info(make_output("Intel AVX2", ""));
+  EXPECT_EQ(empty.bf16_matmul_support, Bf16MatmulSupport::kEmulated) << "ATen's own loops";
   EXPECT_EQ(empty.bf16_matmul_kernel, "");
 }
 
 TEST(CpuKernelsTest, MissingFieldsAreEmpty) {
-  const auto empty = parse_cpu_kernels("garbage\n,,,\n");
+  const auto empty = parse_cpu_kernel_info("garbage\n,,,\n");
   EXPECT_EQ(empty.aten_isa, "");
   EXPECT_EQ(empty.onednn_version, "");
 }

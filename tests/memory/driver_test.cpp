@@ -32,14 +32,14 @@ class DriverTest : public testing::Test {
 
   DriverPaths get_paths() const {
     return {.library = std::filesystem::path(VLMTRAIN_STUB_DRIVER_FOLDER) / "libcuda.so.1",
-            .proc = folder_ / "proc",
-            .devices = folder_ / "dev"};
+            .proc_folder = folder_ / "proc",
+            .device_folder = folder_ / "dev"};
   }
-  static DriverProbe probe(const DriverPaths& paths, const std::string& driver) {
+  static DriverProbeResult probe(const DriverPaths& paths, const std::string& driver) {
     setenv("VLMTRAIN_STUB_DRIVER", driver.c_str(), 1);
     return probe_driver(paths);
   }
-  DriverProbe probe(const std::string& driver) const { return probe(get_paths(), driver); }
+  DriverProbeResult probe(const std::string& driver) const { return probe(get_paths(), driver); }
 
   /// Creates the files of a GPU that the kernel module has found.
   void add_gpu() const {
@@ -191,7 +191,7 @@ TEST_F(DriverTest, ReportsFreeMemory) {
 TEST_F(DriverTest, GpuWithoutMemoryForContextIsFull) {
   setenv("VLMTRAIN_STUB_DRIVER", "context=2", 1);
   const GpuMemoryInfo info = query_gpu_memory(0, get_paths());
-  EXPECT_EQ(info.error, kDriverOutOfMemory);
+  EXPECT_EQ(info.error, kCudaErrorOutOfMemory);
   EXPECT_EQ(info.free_bytes, 0);
   DriverPaths missing = get_paths();
   missing.library = "libcuda_that_is_nowhere.so.1";

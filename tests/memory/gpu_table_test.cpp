@@ -9,25 +9,25 @@ namespace vlmtrain::memory {
 namespace {
 
 TEST(GpuTableTest, FindsGpusByShortName) {
-  const GpuSpec* const gpu = find_gpu("h100");
+  const GpuSpec* const gpu = find_gpu_spec("h100");
   ASSERT_NE(gpu, nullptr);
   EXPECT_EQ(gpu->architecture, 90);
   EXPECT_EQ(gpu->memory_bytes, 85'029'158'912);
   EXPECT_TRUE(gpu->is_memory_measured);
-  EXPECT_EQ(find_gpu("H100"), nullptr);
-  EXPECT_EQ(find_gpu("h1000"), nullptr);
+  EXPECT_EQ(find_gpu_spec("H100"), nullptr);
+  EXPECT_EQ(find_gpu_spec("h1000"), nullptr);
 }
 
 TEST(GpuTableTest, NamesAreUnique) {
   std::set<std::string_view> names;
-  for (const auto& gpu : list_gpus()) EXPECT_TRUE(names.insert(gpu.name).second) << gpu.name;
+  for (const auto& gpu : list_gpu_specs()) EXPECT_TRUE(names.insert(gpu.name).second) << gpu.name;
 }
 
 TEST(GpuTableTest, EveryGpuIsComplete) {
-  for (const auto& gpu : list_gpus()) {
+  for (const auto& gpu : list_gpu_specs()) {
     SCOPED_TRACE(gpu.name);
-    EXPECT_EQ(get_architecture_limits(gpu.architecture).number, gpu.architecture);
-    EXPECT_GT(gpu.multiprocessors, 0);
+    EXPECT_EQ(get_architecture_limits(gpu.architecture).compute_capability, gpu.architecture);
+    EXPECT_GT(gpu.num_multiprocessors, 0);
     EXPECT_GT(gpu.memory_bytes, int64_t{5} << 30);
     EXPECT_GT(gpu.fp32_flops, 1e12);
     EXPECT_GE(gpu.fp16_flops, gpu.fp32_flops);
@@ -35,7 +35,7 @@ TEST(GpuTableTest, EveryGpuIsComplete) {
     EXPECT_GT(gpu.memory_bandwidth, 1e11);
     EXPECT_GT(gpu.l2_cache_bytes, int64_t{1} << 20);
   }
-  EXPECT_TRUE(std::ranges::is_sorted(list_gpus(), {}, &GpuSpec::architecture));
+  EXPECT_TRUE(std::ranges::is_sorted(list_gpu_specs(), {}, &GpuSpec::architecture));
 }
 
 TEST(GpuTableTest, MigSliceIsSmallerThanGpu) {
@@ -43,11 +43,11 @@ TEST(GpuTableTest, MigSliceIsSmallerThanGpu) {
   for (const auto& slice : list_mig_slices()) {
     SCOPED_TRACE(slice.name);
     EXPECT_TRUE(names.insert(slice.name).second);
-    EXPECT_EQ(find_gpu(slice.name), &slice);
-    const GpuSpec* const gpu = find_gpu(slice.name.substr(0, slice.name.find("-mig-")));
+    EXPECT_EQ(find_gpu_spec(slice.name), &slice);
+    const GpuSpec* const gpu = find_gpu_spec(slice.name.substr(0, slice.name.find("-mig-")));
     ASSERT_NE(gpu, nullptr);
     EXPECT_TRUE(slice.device_name.starts_with(gpu->device_name));
-    EXPECT_LE(slice.multiprocessors, gpu->multiprocessors);
+    EXPECT_LE(slice.num_multiprocessors, gpu->num_multiprocessors);
     EXPECT_LT(slice.memory_bytes, gpu->memory_bytes);
     EXPECT_LE(slice.bf16_flops, gpu->bf16_flops);
     EXPECT_LE(slice.memory_bandwidth, gpu->memory_bandwidth);
@@ -55,9 +55,9 @@ TEST(GpuTableTest, MigSliceIsSmallerThanGpu) {
 }
 
 TEST(GpuTableTest, RatesScaleWithMultiprocessors) {
-  const GpuSpec& h100 = *find_gpu("h100");
+  const GpuSpec& h100 = *find_gpu_spec("h100");
   const GpuSpec half = scale_multiprocessors(h100, 66);
-  EXPECT_EQ(half.multiprocessors, 66);
+  EXPECT_EQ(half.num_multiprocessors, 66);
   EXPECT_DOUBLE_EQ(half.bf16_flops, h100.bf16_flops / 2);
   EXPECT_DOUBLE_EQ(half.memory_bandwidth, h100.memory_bandwidth / 2);
   const GpuSpec more = scale_multiprocessors(h100, 144);
@@ -68,14 +68,14 @@ TEST(GpuTableTest, RatesScaleWithMultiprocessors) {
 TEST(GpuTableTest, UnsupportedGpusAreListedSeparately) {
   ASSERT_NE(find_unsupported_gpu("v100"), nullptr);
   EXPECT_EQ(find_unsupported_gpu("v100")->architecture, 70);
-  EXPECT_EQ(find_gpu("v100"), nullptr);
+  EXPECT_EQ(find_gpu_spec("v100"), nullptr);
   EXPECT_EQ(find_unsupported_gpu("t4"), nullptr);
 }
 
 TEST(GpuTableTest, UnknownArchitectureUsesOlderLimits) {
-  EXPECT_EQ(get_architecture_limits(103).number, 100);
-  EXPECT_EQ(get_architecture_limits(130).number, 120);
-  EXPECT_EQ(get_architecture_limits(70).number, 75) << "older than all: the oldest";
+  EXPECT_EQ(get_architecture_limits(103).compute_capability, 100);
+  EXPECT_EQ(get_architecture_limits(130).compute_capability, 120);
+  EXPECT_EQ(get_architecture_limits(70).compute_capability, 75) << "older than all: the oldest";
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ int64_t run_steps() {
   make_filled(8 * kMebibyte);
   if (get_large_block_stats().live_bytes != 0 || get_large_block_stats().cached_bytes != 0) std::_Exit(1);
   const at::Tensor earlier = make_filled(8 * kMebibyte);
-  HostBudget budget;
+  HostMemoryBudget budget;
   enable_large_block_cache();
   {
     const at::Tensor large = make_filled(8 * kMebibyte), small = make_filled(1000);

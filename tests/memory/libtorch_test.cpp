@@ -8,12 +8,12 @@ namespace vlmtrain::memory {
 namespace {
 
 TEST(LibTorchTest, DescribesLoadedLibrary) {
-  const LibTorchInfo actual = describe_libtorch();
+  const LibTorchInfo actual = get_libtorch_info();
   EXPECT_EQ(actual.loaded_version, actual.compiled_version) << "what the library says of itself";
   EXPECT_TRUE(actual.matches_compiled_version());
   EXPECT_EQ(actual.cpu_library.filename(), "libtorch_cpu.so");
   EXPECT_TRUE(std::filesystem::exists(actual.cpu_library));
-  EXPECT_EQ(actual.cpu_library.parent_path(), actual.core_library.parent_path());
+  EXPECT_EQ(actual.cpu_library.parent_path(), actual.c10_library.parent_path());
   EXPECT_TRUE(std::filesystem::exists(actual.cuda_library));
 }
 

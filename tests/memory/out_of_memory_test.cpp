@@ -85,10 +85,10 @@ TEST(OutOfMemoryDetectionTest, DetectsKernelSizeLimits) {
   const auto launch = catch_out_of_memory(
       [] { throw c10::AcceleratorError(kHere, 9, "CUDA error: invalid configuration argument\nSearch for it"); });
   ASSERT_TRUE(launch);
-  EXPECT_EQ(launch->kind, MemoryKind::kKernel);
+  EXPECT_EQ(launch->kind, MemoryKind::kKernelIndex);
   const auto index = catch_out_of_memory([] { TORCH_CHECK(false, "Expected canUse32BitIndexMath(input) to be true"); });
   ASSERT_TRUE(index);
-  EXPECT_EQ(index->kind, MemoryKind::kKernel);
+  EXPECT_EQ(index->kind, MemoryKind::kKernelIndex);
 }
 
 TEST(OutOfMemoryDetectionTest, DetectsHostErrors) {

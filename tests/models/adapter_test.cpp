@@ -99,19 +99,19 @@ TEST_F(AdapterTest, DoraMagnitudesStartAsRowNorms) {
 
 TEST_F(AdapterTest, FreezingLeavesTheBaseFrozen) {
   const auto adapted = model({.rank = 4});
-  EXPECT_TRUE(freeze(*adapted, {.vision_tower = true}));
+  EXPECT_TRUE(freeze_parts(*adapted, {.vision_tower = true}));
   for (const auto& parameter : adapted->parameters().all()) {
     const bool is_trainable = parameter.is_adapter && parameter.component != nn::Component::kVisionTower;
     EXPECT_EQ(parameter.tensor.requires_grad(), is_trainable) << parameter.name;
   }
-  EXPECT_FALSE(freeze(*adapted, {true, true, true}));
+  EXPECT_FALSE(freeze_parts(*adapted, {true, true, true}));
 }
 
 TEST_F(AdapterTest, CheckpointHoldsBaseOnly) {
   const auto adapted = model({.rank = 4});
   const auto folder = out_.path() / "whole";
   std::filesystem::create_directories(folder);
-  save_checkpoint(*adapted, copy_.path(), folder, io::kDefaultShardBytes);
+  save_checkpoint(*adapted, copy_.path(), folder, io::kDefaultMaxShardBytes);
   EXPECT_EQ(io::CheckpointTensors(folder).names().size(), io::CheckpointTensors(copy_.path()).names().size());
 }
 
@@ -221,7 +221,7 @@ TEST_F(AdapterTest, MergesIntoEachDtype) {
 
 TEST_F(AdapterTest, ModulesToSaveAreTrainedAndGetNoAdapters) {
   const auto adapted = model({.rank = 4, .modules_to_save = {"connector", "embed_tokens", "text_model.norm"}});
-  freeze(*adapted, {});
+  freeze_parts(*adapted, {});
   int64_t num_saved = 0;
   for (const auto& parameter : adapted->parameters().all()) {
     const bool is_saved = parameter.name.find("connector") != std::string::npos ||

@@ -45,7 +45,7 @@ const MaskModelLayout kMaskModelLayouts[] = {
 at::Tensor compute_text_logits(const VisionLanguageModel& model, const data::MicroBatch& batch) {
   const at::NoGradGuard no_gradients;
   const auto output = model.forward(batch, {.positions = at::arange(batch.tokens(), at::kLong)});
-  return at::matmul(output.hidden, model.output_weight().t());
+  return at::matmul(output.hidden_states, model.output_weight().t());
 }
 
 class AssemblyTest : public testing::Test {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/brain_llava/tower_source.h"
+#include "models/brain_llava/tower_checkpoint.h"
 #include "models/checkpoint_copy.h"
 #include "models/network/volume_transformer.h"
 #include "models/processing/conversation_processor.h"
@@ -22,7 +22,7 @@ namespace vlmtrain::models {
 namespace {
 
 namespace fs = std::filesystem;
-using brain_llava::TowerSource;
+using brain_llava::TowerCheckpoint;
 using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -57,7 +57,7 @@ class MonaiTower {
 struct MonaiCase {
   std::string name;
   std::string name_prefix;
-  VolumeAxes size;
+  VolumeShape size;
   int64_t heads;
 };
 
@@ -69,12 +69,12 @@ class MonaiTowerSource : public testing::TestWithParam<MonaiCase> {
 TEST_P(MonaiTowerSource, MatchesMonai) {
   const auto& test_case = GetParam();
   const MonaiTower monai(test_case.name);
-  const TowerSource source(monai.write(folder_.path() / "vit.safetensors", test_case.name_prefix));
+  const TowerCheckpoint source(monai.write(folder_.path() / "vit.safetensors", test_case.name_prefix));
   const nlohmann::ordered_json preset{{"num_channels", test_case.name == "perceptron" ? 2 : 1},
                                       {"modalities", {"T1w"}},
                                       {"positions", "factorized"},
                                       {"max_patches", 6}};
-  const auto config = source.config(preset, {.heads = test_case.heads, .volume_size = test_case.size});
+  const auto config = source.config(preset, {.num_heads = test_case.heads, .volume_size = test_case.size});
   nn::ParameterStore store{at::TensorOptions(at::kFloat)};
   const VolumeTransformer tower(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
                                 VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
@@ -142,7 +142,7 @@ TEST_P(VolumeAssemblyFromTextModel, HasWeightsOfItsSources) {
   const auto result = assemble_checkpoint({.preset = "brain-llava-tiny",
                                            .text_model = llava.checkpoint(),
                                            .volume_tower = write_tower("module."),
-                                           .volume_size = VolumeAxes{24, 32, 32}},
+                                           .volume_size = VolumeShape{24, 32, 32}},
                                           out);
   EXPECT_EQ(result.num_volume_tensors, 2 * 11 + 5);
   EXPECT_EQ(result.num_random_tensors, 5) << "projector and modalities";
@@ -161,12 +161,12 @@ TEST_P(VolumeAssemblyFromTextModel, HasWeightsOfItsSources) {
   }
   data::Sample text_sample;
   text_sample.token_ids = {5, 17, 40, 41, 9, 100};
-  text_sample.is_label = {0, 0, 0, 1, 1, 1};
+  text_sample.label_mask = {0, 0, 0, 1, 1, 1};
   const auto batch = data::collate(std::span(&text_sample, 1));
   const at::NoGradGuard no_gradients;
   const auto compute_logits = [&](const VisionLanguageModel& candidate) {
     const auto output = candidate.forward(batch, {.positions = at::arange(batch.tokens(), at::kLong)});
-    return at::matmul(output.hidden, candidate.output_weight().t());
+    return at::matmul(output.hidden_states, candidate.output_weight().t());
   };
   const at::Tensor expected = compute_logits(*llava.load_model());
   EXPECT_TRUE(at::equal(compute_logits(*model).narrow(1, 0, expected.size(1)), expected));
@@ -210,11 +210,11 @@ TEST_F(VolumeAssembly, ReportsMissingSettingsAndTensors) {
   const MonaiTower monai("learned");
   const auto tower = monai.write(folder_.path() / "vit.safetensors", "module.", "blocks.1.attn.qkv.weight");
   const auto message =
-      get_error({.preset = "brain-llava-tiny", .volume_tower = tower, .tower_heads = 3}, ExitCode::kUsage);
+      get_error({.preset = "brain-llava-tiny", .volume_tower = tower, .num_tower_heads = 3}, ExitCode::kUsage);
   EXPECT_THAT(message, AllOf(HasSubstr("24 patches with a side of 4 voxels"), HasSubstr("--volume-size")));
-  const TowerSource source(tower);
+  const TowerCheckpoint source(tower);
   nn::ParameterStore store{at::TensorOptions(at::kMeta)};
-  const auto config = source.config({{"modalities", {"T1w"}}}, {.heads = 3, .volume_size = VolumeAxes{8, 12, 16}});
+  const auto config = source.config({{"modalities", {"T1w"}}}, {.num_heads = 3, .volume_size = VolumeShape{8, 12, 16}});
   const VolumeTransformer vision_tower(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
                                        VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
   EXPECT_THAT(get_error_message([&] { source.check_weights(store.all()); }, ExitCode::kBadData),

@@ -43,7 +43,7 @@ TEST_P(BaseFingerprint, IsIndependentOfShardsAndOrder) {
   replace_weights(copy.path(), tensors, 20'000);
   EXPECT_EQ(compute_base_fingerprint(copy.path()), fingerprint) << "in shards";
   std::ranges::reverse(tensors);
-  replace_weights(copy.path(), tensors, io::kDefaultShardBytes);
+  replace_weights(copy.path(), tensors, io::kDefaultMaxShardBytes);
   EXPECT_EQ(compute_base_fingerprint(copy.path()), fingerprint) << "in another order";
 }
 
@@ -54,12 +54,12 @@ TEST_P(BaseFingerprint, ChangesWithNamesTypesAndValues) {
   for (const size_t index : {size_t{0}, tensors.size() / 2, tensors.size() - 1}) {
     auto edited = tensors;
     edited[index].second = edited[index].second + 1;
-    replace_weights(copy.path(), edited, io::kDefaultShardBytes);
+    replace_weights(copy.path(), edited, io::kDefaultMaxShardBytes);
     EXPECT_NE(compute_base_fingerprint(copy.path()), fingerprint) << edited[index].first;
   }
   auto converted = tensors;
   for (auto& [name, tensor] : converted) tensor = tensor.to(tensor.scalar_type() == at::kHalf ? at::kFloat : at::kHalf);
-  replace_weights(copy.path(), converted, io::kDefaultShardBytes);
+  replace_weights(copy.path(), converted, io::kDefaultMaxShardBytes);
   EXPECT_NE(compute_base_fingerprint(copy.path()), fingerprint) << "in another type";
 }
 
@@ -77,19 +77,19 @@ TEST(AdapterBaseFingerprint, MismatchIsWarnedAbout) {
   initialize_adapter(*model, 1);
   const BaseWeights weights(base.path());
   auto adapter_weights = make_adapter_contents(*model, {.base = &weights});
-  adapter_weights.write(adapter.path(), io::kDefaultShardBytes);
+  adapter_weights.write(adapter.path(), io::kDefaultMaxShardBytes);
   EXPECT_EQ(read_adapter_base_fingerprint(adapter.path()), std::nullopt) << "as older versions write them";
-  EXPECT_FALSE(warn_on_base_mismatch(adapter.path(), base.path()));
+  EXPECT_FALSE(warn_on_base_fingerprint_mismatch(adapter.path(), base.path()));
   adapter_weights = make_adapter_contents(*model, {.base = &weights});
   adapter_weights.base_fingerprint = compute_base_fingerprint(weights);
-  adapter_weights.write(adapter.path(), io::kDefaultShardBytes);
+  adapter_weights.write(adapter.path(), io::kDefaultMaxShardBytes);
   EXPECT_EQ(read_adapter_base_fingerprint(adapter.path()), compute_base_fingerprint(base.path()));
-  EXPECT_FALSE(warn_on_base_mismatch(adapter.path(), base.path()));
+  EXPECT_FALSE(warn_on_base_fingerprint_mismatch(adapter.path(), base.path()));
   auto tensors = read_tensors(base.path());
   for (auto& [name, tensor] : tensors) tensor = tensor * 2;
-  replace_weights(base.path(), tensors, io::kDefaultShardBytes);
+  replace_weights(base.path(), tensors, io::kDefaultMaxShardBytes);
   const CapturedLog log;
-  EXPECT_TRUE(warn_on_base_mismatch(adapter.path(), base.path()));
+  EXPECT_TRUE(warn_on_base_fingerprint_mismatch(adapter.path(), base.path()));
   EXPECT_THAT(log.text(), AllOf(HasSubstr(adapter.path().string()), HasSubstr(base.path().string()),
                                 HasSubstr("trained on other weights")));
 }

@@ -22,7 +22,7 @@ data::Sample truncate_sample(data::Sample sample, int64_t count) {
   }
   sample.position_ids = std::move(positions);
   sample.token_ids.resize(static_cast<size_t>(count));
-  sample.is_label.resize(static_cast<size_t>(count));
+  sample.label_mask.resize(static_cast<size_t>(count));
   return sample;
 }
 
@@ -34,7 +34,7 @@ TEST_P(CachedSteps, MatchFullForward) {
   const auto model = reference.load_model();
   const auto samples = reference.samples();
   const auto compute_logits = [&](const ModelOutput& output) {
-    return at::mm(output.hidden, model->output_weight().t());
+    return at::mm(output.hidden_states, model->output_weight().t());
   };
   constexpr int64_t kSteps = 12;
 
@@ -61,7 +61,7 @@ TEST_P(CachedSteps, MatchFullForward) {
   };
   const auto batch = data::collate(prompts);
   expect_row(0, compute_logits(model->compute_hidden_states(
-                    batch, model->get_all_image_features({batch.pixel_values, batch.grids}),
+                    batch, model->get_all_image_features({batch.pixel_values, batch.patch_grids}),
                     {.positions = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1}, &cache)));
   for (int64_t step = 0; step < kSteps; ++step) {
     data::MicroBatch next_batch;
@@ -75,7 +75,7 @@ TEST_P(CachedSteps, MatchFullForward) {
     }
     next_batch.token_ids = at::cat(tokens);
     for (auto& position : positions) {
-      if (has_axes) position = position.expand({data::kPositionAxes, 1});
+      if (has_axes) position = position.expand({data::kNumPositionAxes, 1});
     }
     next_batch.position_ids = at::cat(positions, -1);
     next_batch.segments = nn::Segments::uniform(std::ssize(samples), 1, at::kCPU);

@@ -29,7 +29,7 @@ class WeightsToSaveTest : public testing::TestWithParam<const char*> {
     model_ = build_model(copy_.path(), at::kCPU, at::kBFloat16, lora);
     load_weights(*model_, copy_.path());
     if (lora) initialize_adapter(*model_, 0);
-    freeze(*model_, frozen_parts);
+    freeze_parts(*model_, frozen_parts);
     for (const auto& parameter : model_->parameters().all()) {
       if (!parameter.tensor.requires_grad()) continue;
       const at::Tensor values = parameter.tensor.detach().to(at::kFloat);
@@ -37,11 +37,12 @@ class WeightsToSaveTest : public testing::TestWithParam<const char*> {
     }
   }
 
-  SaveOptions make_options(const BaseWeights& base, std::optional<at::ScalarType> dtype = std::nullopt) const {
+  CheckpointSaveOptions make_options(const BaseWeights& base,
+                                     std::optional<at::ScalarType> dtype = std::nullopt) const {
     return {.base = &base, .dtype = dtype, .master_weights = master_weights_};
   }
 
-  io::CheckpointTensors save_and_open(const SaveOptions& options) const {
+  io::CheckpointTensors save_and_open(const CheckpointSaveOptions& options) const {
     std::filesystem::remove_all(out());
     std::filesystem::create_directory(out());
     save_checkpoint(*model_, options, out(), kShardBytes);
@@ -64,7 +65,7 @@ TEST_P(WeightsToSaveTest, SavesBaseForFrozenAndMasterWeightsForTrained) {
   const auto actual = save_and_open(make_options(base));
   int64_t num_frozen = 0, num_rounded = 0;
   for (const auto& parameter : model_->parameters().all()) {
-    const std::string name = model_->get_checkpoint_name(parameter.name);
+    const std::string name = model_->get_checkpoint_tensor_name(parameter.name);
     const at::Tensor tensor = actual.tensor(name);
     ASSERT_EQ(tensor.scalar_type(), at::kFloat) << name;
     if (master_weights_.contains(parameter.name)) {
@@ -88,7 +89,7 @@ TEST_P(WeightsToSaveTest, RequestedDtypeIsThatOfAllTensors) {
   const auto actual = save_and_open(make_options(base, at::kHalf));
   const io::CheckpointTensors original(copy_.path());
   for (const auto& parameter : model_->parameters().all()) {
-    const std::string name = model_->get_checkpoint_name(parameter.name);
+    const std::string name = model_->get_checkpoint_tensor_name(parameter.name);
     ASSERT_EQ(actual.info(name).dtype, at::kHalf) << name;
     if (const auto master = master_weights_.find(parameter.name); master != master_weights_.end()) {
       EXPECT_TRUE(at::equal(actual.tensor(name), master->second.to(at::kHalf))) << name;
@@ -99,10 +100,10 @@ TEST_P(WeightsToSaveTest, RequestedDtypeIsThatOfAllTensors) {
   // Its frozen weights equal the base's again.
   const auto loaded = build_model(out(), at::kCPU, at::kFloat);
   load_weights(*loaded, out());
-  freeze(*loaded, {.language_model = true});
+  freeze_parts(*loaded, {.language_model = true});
   restore_frozen_weights(*loaded, out(), base, 0);
   for (const auto& parameter : loaded->parameters().all()) {
-    const std::string name = loaded->get_checkpoint_name(parameter.name);
+    const std::string name = loaded->get_checkpoint_tensor_name(parameter.name);
     if (parameter.tensor.requires_grad() || !original.contains(name)) continue;
     EXPECT_TRUE(at::equal(parameter.tensor, original.tensor(name))) << name;
   }
@@ -119,7 +120,8 @@ TEST_P(WeightsToSaveTest, RemovedBaseDoesNotPreventSaving) {
     const auto master = master_weights_.find(parameter.name);
     const at::Tensor expected =
         master != master_weights_.end() ? master->second : parameter.tensor.detach().to(at::kFloat);
-    EXPECT_TRUE(at::equal(actual.tensor(model_->get_checkpoint_name(parameter.name)), expected)) << parameter.name;
+    EXPECT_TRUE(at::equal(actual.tensor(model_->get_checkpoint_tensor_name(parameter.name)), expected))
+        << parameter.name;
   }
   EXPECT_TRUE(std::filesystem::exists(out() / "tokenizer.json"));
   EXPECT_NE(io::get_error_message([&] { BaseWeights{copy_.path()}; }), "");
@@ -177,17 +179,17 @@ INSTANTIATE_TEST_SUITE_P(Families, SavedAdapterTest, testing::Values("mixed_batc
 TEST(WeightsToSave, FrozenTowerComesFromItsFolder) {
   const parity::Case original("llava_original");
   const auto model = original.load_model(at::kBFloat16);
-  freeze(*model, {.vision_tower = true});
+  freeze_parts(*model, {.vision_tower = true});
   const BaseWeights base(original.checkpoint());
   const parity::TemporaryFolder out;
-  save_checkpoint(*model, SaveOptions{.base = &base}, out.path(), kShardBytes);
+  save_checkpoint(*model, CheckpointSaveOptions{.base = &base}, out.path(), kShardBytes);
   const io::CheckpointTensors saved_tensors(out.path());
   int64_t num_tower = 0;
   for (const auto& parameter : model->parameters().all()) {
     const auto weight_file = model->find_external_weight(parameter.name);
     if (!weight_file) continue;
     const at::Tensor expected = io::CheckpointTensors(weight_file->folder).tensor(weight_file->name);
-    EXPECT_TRUE(at::equal(saved_tensors.tensor(model->get_checkpoint_name(parameter.name)), expected))
+    EXPECT_TRUE(at::equal(saved_tensors.tensor(model->get_checkpoint_tensor_name(parameter.name)), expected))
         << parameter.name;
     ++num_tower;
   }
@@ -201,11 +203,11 @@ TEST(WeightsToSave, AddedRowsOfAFrozenTableAreTheMean) {
     text["vocab_size"] = text["vocab_size"].template get<int64_t>() + 3;
   });
   const auto model = build_model(copy.path(), at::kCPU, at::kBFloat16);
-  load_weights(*model, copy.path(), {.resize_embeddings = true});
-  freeze(*model, {.language_model = true});
+  load_weights(*model, copy.path(), {.allow_embedding_resize = true});
+  freeze_parts(*model, {.language_model = true});
   const BaseWeights base(copy.path());
   const parity::TemporaryFolder out;
-  save_checkpoint(*model, SaveOptions{.base = &base}, out.path(), kShardBytes);
+  save_checkpoint(*model, CheckpointSaveOptions{.base = &base}, out.path(), kShardBytes);
   const std::string name = "model.text_model.embed_tokens.weight";
   const at::Tensor table = io::CheckpointTensors(copy.path()).tensor(name);
   const io::CheckpointTensors saved_tensors(out.path());

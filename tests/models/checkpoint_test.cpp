@@ -297,7 +297,7 @@ TEST(LoadWeights, SkipsUnexpectedWeights) {
   replace_weights(copy.path(), weights);
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   const auto result = load_weights(*model, copy.path(), {.allow_unexpected = {"other_tower"}});
-  EXPECT_THAT(result.skipped_tensors, testing::ElementsAre("model.other_tower.proj.weight"));
+  EXPECT_THAT(result.skipped_tensor_names, testing::ElementsAre("model.other_tower.proj.weight"));
   EXPECT_TRUE(result.initialized_parameters.empty());
 }
 
@@ -309,7 +309,7 @@ TEST(LoadWeights, AddsMeanRows) {
   copy.edit("config.json", [&](auto& config) { config["text_config"]["vocab_size"] = rows + 5; });
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   EXPECT_THAT(get_error_message([&] { load_weights(*model, copy.path()); }), HasSubstr("has shape"));
-  const auto result = load_weights(*model, copy.path(), {.resize_embeddings = true});
+  const auto result = load_weights(*model, copy.path(), {.allow_embedding_resize = true});
   EXPECT_EQ(result.resized_parameters.size(), 2);
   const auto new_table = collect_weights(*model).at(table);
   EXPECT_TRUE(at::equal(new_table.narrow(0, 0, rows), stored_weights.at(table)));

@@ -95,7 +95,7 @@ struct SmallMaskModel {
     const Encoder vision_encoder(scope / "vision_encoder", config);
     const MaskDecoder mask_decoder(scope, MaskDecoderConfig::from_json(decoder, "decoder"));
     for (nn::Parameter parameter : store.all()) {
-      parameter.initial = {.mean = 0, .deviation = 1};  // values of all parameters differ
+      parameter.initial_values = {.mean = 0, .deviation = 1};  // values of all parameters differ
       state_dict[parameter.name.substr(std::string("mask_model.").size())] = make_initial_values(parameter, 3);
     }
   }

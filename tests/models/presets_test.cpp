@@ -34,7 +34,7 @@ TEST_P(PresetTest, WritesACheckpointThatLoads) {
   write_preset_checkpoint(GetParam(), {}, 1, out);
   const auto model = build_model(out, at::kCPU, at::kFloat);
   load_weights(*model, out);
-  EXPECT_GT(model->parameters().total_elements(), 0);
+  EXPECT_GT(model->parameters().count_elements(), 0);
   EXPECT_GT(load_processor(out, {})->tokenizer().vocab_size(), 0);
 }
 
@@ -114,7 +114,7 @@ TEST_P(PresetTest, HasInitialWeightsOfModel) {
   initialize_weights(*model, 5);
   const io::CheckpointTensors weights(out);
   for (const auto& parameter : model->parameters().all()) {
-    const std::string name = model->get_checkpoint_name(parameter.name);
+    const std::string name = model->get_checkpoint_tensor_name(parameter.name);
     EXPECT_TRUE(at::equal(weights.tensor(name), parameter.tensor)) << name;
   }
 }

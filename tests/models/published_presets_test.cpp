@@ -32,7 +32,7 @@ class PublishedPreset : public testing::TestWithParam<PublishedModel> {
 
 TEST_P(PublishedPreset, HasPublishedNumberOfParameters) {
   const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
-  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  EXPECT_EQ(model->parameters().count_elements(), GetParam().parameters);
 }
 
 TEST_P(PublishedPreset, SplitsAndMarksImageLikeTheCheckpoint) {
@@ -104,7 +104,7 @@ class PublishedLlava : public testing::TestWithParam<SizedPreset> {
 
 TEST_P(PublishedLlava, HasNumberOfParametersOfItsParts) {
   const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
-  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  EXPECT_EQ(model->parameters().count_elements(), GetParam().parameters);
   EXPECT_EQ(model->num_vision_blocks(), 23);  // the 24th does not run
 }
 
@@ -148,7 +148,7 @@ class PublishedNanovlm : public testing::TestWithParam<NanovlmPreset> {
 };
 
 TEST_P(PublishedNanovlm, HasNumberOfParametersOfItsParts) {
-  EXPECT_EQ(build_model(folder_.path(), at::kMeta, at::kBFloat16)->parameters().total_elements(),
+  EXPECT_EQ(build_model(folder_.path(), at::kMeta, at::kBFloat16)->parameters().count_elements(),
             GetParam().parameters);
 }
 
@@ -183,14 +183,14 @@ class PublishedQwen : public testing::TestWithParam<SizedPreset> {
 
 TEST_P(PublishedQwen, HasPublishedNumberOfParameters) {
   const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
-  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  EXPECT_EQ(model->parameters().count_elements(), GetParam().parameters);
   EXPECT_EQ(model->num_vision_blocks(), 32);
 }
 
 TEST_P(PublishedQwen, UsesImagesInTheirResolution) {
   const auto shape = compute_sample_shape(folder_.path(), {.images = 2, .image_width = 1024, .image_height = 768});
   const data::PatchGrid grid{1, 54, 74};  // 1036 x 756 pixels, the nearest multiples of 28
-  EXPECT_EQ(shape.grids, (std::vector<data::PatchGrid>{grid, grid}));
+  EXPECT_EQ(shape.patch_grids, (std::vector<data::PatchGrid>{grid, grid}));
   EXPECT_EQ(shape.image_tokens, 2 * 27 * 37);
   EXPECT_EQ(shape.tokens, 2 * (27 * 37 + 2) + 256);
   EXPECT_EQ(shape.row.height, 28);
@@ -211,7 +211,7 @@ class PublishedInternVl : public testing::TestWithParam<SizedPreset> {
 
 TEST_P(PublishedInternVl, HasNumberOfParametersOfItsParts) {
   const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
-  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  EXPECT_EQ(model->parameters().count_elements(), GetParam().parameters);
 }
 
 TEST_P(PublishedInternVl, SplitsImagesIntoTiles) {
@@ -269,10 +269,10 @@ TEST_P(PublishedQwen3, HasPublishedSizeAndImageResolution) {
   const parity::TemporaryFolder folder;
   write_preset_config(GetParam().name, folder.path());
   const auto model = build_model(folder.path(), at::kMeta, at::kBFloat16);
-  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  EXPECT_EQ(model->parameters().count_elements(), GetParam().parameters);
   const auto shape = compute_sample_shape(folder.path(), {.images = 2, .image_width = 1000, .image_height = 750});
   const data::PatchGrid grid{1, 46, 62};  // 992 x 736 pixels, the nearest multiples of 32
-  EXPECT_EQ(shape.grids, (std::vector<data::PatchGrid>{grid, grid}));
+  EXPECT_EQ(shape.patch_grids, (std::vector<data::PatchGrid>{grid, grid}));
   EXPECT_EQ(shape.tokens, 2 * (23 * 31 + 2) + 256);
 }
 
@@ -289,7 +289,7 @@ TEST_P(PublishedGemma, HasPublishedSizeAndOneTilePerImage) {
   const parity::TemporaryFolder folder;
   write_preset_config(GetParam().name, folder.path());
   const auto model = build_model(folder.path(), at::kMeta, at::kBFloat16);
-  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  EXPECT_EQ(model->parameters().count_elements(), GetParam().parameters);
   const auto shape = compute_sample_shape(folder.path(), {.images = 2, .image_width = 1000, .image_height = 300});
   EXPECT_EQ(shape.pixel_rows, 2);
   EXPECT_EQ(shape.image_tokens, 2 * 256);

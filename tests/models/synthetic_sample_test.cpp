@@ -40,7 +40,7 @@ class SyntheticSampleTest : public testing::Test {
     record.images.assign(static_cast<size_t>(images), folder_.path() / "image.png");
     record.turns.at(0).text = "What has changed?";
     for (int64_t i = 0; i < images; ++i) record.turns[0].text += io::kImagePlaceholder;
-    return data::get_shape(load_processor(copy_.origin().checkpoint(), settings)->process_headers(record, 0));
+    return data::get_sample_shape(load_processor(copy_.origin().checkpoint(), settings)->process_headers(record, 0));
   }
 
   void expect_actual_shapes() const {
@@ -118,7 +118,7 @@ class SyntheticVideoTest : public testing::Test {
     record.videos = {folder_.path() / "clip"};
     record.images.clear();
     record.turns.at(0).text = std::string(io::kVideoPlaceholder) + "What has changed?";
-    return data::get_shape(load_processor(origin_.checkpoint(), settings)->process_headers(record, 0));
+    return data::get_sample_shape(load_processor(origin_.checkpoint(), settings)->process_headers(record, 0));
   }
 
   const parity::Case origin_{"qwen2_5_vl_video"};
@@ -149,8 +149,8 @@ TEST_F(SyntheticVideoTest, FramesFollowFromRequestedRate) {
   EXPECT_EQ(shape.video_frames, 4);  // two seconds of two frames each
   EXPECT_EQ(shape.num_media, 2);
   EXPECT_EQ(shape.num_videos, 1);
-  ASSERT_EQ(shape.grids.size(), 2U);
-  EXPECT_EQ(shape.grids.back().frames, 2);
+  ASSERT_EQ(shape.patch_grids.size(), 2U);
+  EXPECT_EQ(shape.patch_grids.back().frames, 2);
   sample.video_fps = 0;
   EXPECT_EQ(compute_sample_shape(origin_.checkpoint(), sample).video_frames, 6);  // the checkpoint's maximum
 }

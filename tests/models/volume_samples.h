@@ -41,8 +41,8 @@ class VolumeSamples {
     result.num_media = result.num_volumes = volumes;
     const at::Tensor ids = at::randint(3, 600, {text_tokens + volumes * kTokens}, at::kLong);
     result.token_ids.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.numel());
-    result.is_label.assign(result.token_ids.size(), 0);
-    std::fill(result.is_label.end() - num_labels, result.is_label.end(), 1);
+    result.label_mask.assign(result.token_ids.size(), 0);
+    std::fill(result.label_mask.end() - num_labels, result.label_mask.end(), 1);
     result.image_token_positions.resize(static_cast<size_t>(volumes * kTokens));
     std::iota(result.image_token_positions.begin(), result.image_token_positions.end(), 1);
     for (const int64_t position : result.image_token_positions) result.token_ids[static_cast<size_t>(position)] = 600;
@@ -62,7 +62,7 @@ class VolumeSamples {
     for (const auto& volume_sample : samples)
       modalities.insert(modalities.end(), volume_sample.modalities.begin(), volume_sample.modalities.end());
     return {.pixel_values = batch.pixel_values,
-            .grids = {},
+            .patch_grids = {},
             .modalities = modalities.empty() ? at::Tensor() : at::tensor(modalities, at::kLong)};
   }
 

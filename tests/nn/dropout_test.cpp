@@ -24,7 +24,7 @@ at::Tensor apply_dropout(const std::vector<SegmentRows>& segments, uint64_t laye
   std::vector<DropoutSegment> dropout_segments;
   int64_t rows = 0;
   for (const SegmentRows& segment : segments) {
-    dropout_segments.push_back({.seed = segment.seed, .row_share = segment.count});
+    dropout_segments.push_back({.seed = segment.seed, .row_weight = segment.count});
     rows += segment.count;
   }
   const DropoutScope scope(dropout_segments);
@@ -75,7 +75,7 @@ TEST(Dropout, GradientIsDroppedInTheSamePlaces) {
 }
 
 TEST(Dropout, RowSharesAreProportional) {
-  const DropoutScope scope(std::vector<DropoutSegment>{{.seed = 1, .row_share = 4}, {.seed = 2, .row_share = 8}});
+  const DropoutScope scope(std::vector<DropoutSegment>{{.seed = 1, .row_weight = 4}, {.seed = 2, .row_weight = 8}});
   const at::Tensor y = segment_dropout(at::ones({3, kColumns}), 0.3, 1);
   EXPECT_TRUE(at::equal(y.narrow(0, 0, 1), apply_dropout({{1, 1}})));
   EXPECT_TRUE(at::equal(y.narrow(0, 1, 2), apply_dropout({{2, 2}})));
@@ -94,7 +94,7 @@ class IndependentDropoutsTest : public testing::Test {
   /// Returns the dropouts of ones, [consumers, rows, columns].
   static at::Tensor drop_ones(const std::vector<DropoutSegment>& segments, int64_t consumers = kConsumers) {
     int64_t rows = 0;
-    for (const DropoutSegment& segment : segments) rows += segment.row_share;
+    for (const DropoutSegment& segment : segments) rows += segment.row_weight;
     const DropoutScope scope(segments);
     const at::Tensor ones = at::ones({rows, kColumns});
     return at::stack(apply_all(make_dropouts(ones, consumers), ones));
@@ -111,7 +111,7 @@ class IndependentDropoutsTest : public testing::Test {
 };
 
 TEST_F(IndependentDropoutsTest, DiffersBetweenConsumers) {
-  const at::Tensor outputs = drop_ones({{.seed = 11, .row_share = 5}, {.seed = 12, .row_share = 8}});
+  const at::Tensor outputs = drop_ones({{.seed = 11, .row_weight = 5}, {.seed = 12, .row_weight = 8}});
   ASSERT_EQ(outputs.sizes(), at::IntArrayRef({kConsumers, 13, kColumns}));
   for (int64_t i = 0; i < kConsumers; ++i) {
     for (int64_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(outputs[i], outputs[j])) << i << ", " << j;
@@ -120,7 +120,7 @@ TEST_F(IndependentDropoutsTest, DiffersBetweenConsumers) {
 
 /// Two independent masks agree in a fraction 0.7² + 0.3² of the elements.
 TEST_F(IndependentDropoutsTest, IsIndependentBetweenConsumers) {
-  const at::Tensor outputs = drop_ones({{.seed = 11, .row_share = 700}, {.seed = 12, .row_share = 900}});
+  const at::Tensor outputs = drop_ones({{.seed = 11, .row_weight = 700}, {.seed = 12, .row_weight = 900}});
   for (int64_t i = 0; i < kConsumers; ++i) {
     const at::Tensor agree = outputs[i].eq(outputs[(i + 1) % kConsumers]).to(at::kDouble);
     const double tolerance = 5 * std::sqrt(0.58 * 0.42 / static_cast<double>(agree.numel()));
@@ -129,7 +129,7 @@ TEST_F(IndependentDropoutsTest, IsIndependentBetweenConsumers) {
 }
 
 TEST_F(IndependentDropoutsTest, OfASegmentDoesNotDependOnTheOthers) {
-  const DropoutSegment a{.seed = 11, .row_share = 5}, b{.seed = 12, .row_share = 8}, c{.seed = 13, .row_share = 3};
+  const DropoutSegment a{.seed = 11, .row_weight = 5}, b{.seed = 12, .row_weight = 8}, c{.seed = 13, .row_weight = 3};
   const at::Tensor together = drop_ones({a, b, c});
   EXPECT_TRUE(at::equal(together.narrow(1, 0, 5), drop_ones({a})));
   EXPECT_TRUE(at::equal(together.narrow(1, 5, 8), drop_ones({b})));
@@ -137,7 +137,7 @@ TEST_F(IndependentDropoutsTest, OfASegmentDoesNotDependOnTheOthers) {
 }
 
 TEST_F(IndependentDropoutsTest, OfOneConsumerIsSegmentDropout) {
-  EXPECT_TRUE(at::equal(drop_ones({{.seed = 11, .row_share = 5}}, 1)[0], apply_dropout({{11, 5}})));
+  EXPECT_TRUE(at::equal(drop_ones({{.seed = 11, .row_weight = 5}}, 1)[0], apply_dropout({{11, 5}})));
 }
 
 /// Masks are recomputed where kernels can, else stored in memory that may be released between the
@@ -149,7 +149,7 @@ TEST_F(IndependentDropoutsTest, RepeatsWithTheSameMasks) {
   const auto expected = apply_all(dropout, x);
   const bool regenerates = dropout.regenerates_masks();
   EXPECT_EQ(regenerates, kernels::is_available(kernels::Kernel::kDropout, x));
-  const at::Tensor masks = dropout.release_masks();
+  const at::Tensor masks = dropout.take_masks();
   EXPECT_EQ(masks.defined(), !regenerates);
   IndependentDropouts restored = dropout;
   restored.set_masks(masks);
@@ -170,7 +170,7 @@ TEST_F(IndependentDropoutsTest, GradientsAreDroppedInTheSamePlacesAndAdded) {
       expected += consumer_gradients[consumer].to(at::kDouble) * outputs.ne(0) / (1 - kProbability);
     });
     const at::Tensor sum = x.clone();
-    dropout.add_gradients(sum, [&](int64_t consumer, const at::Tensor& out) {
+    dropout.add_consumer_gradients(sum, [&](int64_t consumer, const at::Tensor& out) {
       return out.defined() ? at::Tensor(out).copy_(consumer_gradients[consumer]) : consumer_gradients[consumer];
     });
     EXPECT_EQ(sum.scalar_type(), dtype);

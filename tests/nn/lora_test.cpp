@@ -185,7 +185,7 @@ ParameterStore make_dropout_store(bool use_dora = false) {
 }
 
 DropoutScope make_dropout_scope() {
-  return DropoutScope(std::vector<DropoutSegment>{{.seed = 5, .row_share = 1}, {.seed = 6, .row_share = 3}});
+  return DropoutScope(std::vector<DropoutSegment>{{.seed = 5, .row_weight = 1}, {.seed = 6, .row_weight = 3}});
 }
 
 /// Returns x after the dropout of the adapter named `up`.
@@ -258,14 +258,14 @@ class LoraGroupDropout : public testing::Test {
 };
 
 TEST_F(LoraGroupDropout, DiffersBetweenAdapters) {
-  const auto outputs = run(x_, {{.seed = 5, .row_share = 1}, {.seed = 6, .row_share = 3}}).chunk(3, 1);
+  const auto outputs = run(x_, {{.seed = 5, .row_weight = 1}, {.seed = 6, .row_weight = 3}}).chunk(3, 1);
   EXPECT_GT(relative_difference(outputs[0], outputs[1]), 0.1);
   EXPECT_GT(relative_difference(outputs[0], outputs[2]), 0.1);
   EXPECT_GT(relative_difference(outputs[1], outputs[2]), 0.1);
 }
 
 TEST_F(LoraGroupDropout, DoesNotDependOnTheSplit) {
-  const at::Tensor full_output = run(x_, {{.seed = 5, .row_share = 1}, {.seed = 6, .row_share = 3}});
+  const at::Tensor full_output = run(x_, {{.seed = 5, .row_weight = 1}, {.seed = 6, .row_weight = 3}});
   const at::Tensor first = run(x_.narrow(0, 0, kRows / 4), {{.seed = 5}});
   const at::Tensor second_output = run(x_.narrow(0, kRows / 4, kRows * 3 / 4), {{.seed = 6}});
   EXPECT_LT(relative_difference(at::cat({first, second_output}), full_output), get_tolerance());
@@ -273,7 +273,7 @@ TEST_F(LoraGroupDropout, DoesNotDependOnTheSplit) {
 
 TEST_F(LoraGroupDropout, GradientsUseTheSameDropout) {
   const at::Tensor x = x_.clone().set_requires_grad(true);
-  const std::vector<DropoutSegment> units{{.seed = 5, .row_share = 1}, {.seed = 6, .row_share = 3}};
+  const std::vector<DropoutSegment> units{{.seed = 5, .row_weight = 1}, {.seed = 6, .row_weight = 3}};
   const DropoutScope scope(units);
   std::vector<at::Tensor> inputs{x}, parts, consumer_outputs;
   IndependentDropouts(x, 3, kDropout, derive_stream_seed(0, "at.q"))

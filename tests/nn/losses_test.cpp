@@ -51,7 +51,7 @@ class PerTaskLossTest : public testing::TestWithParam<int64_t> {
     return {.task_one_hot = tasks_.eq(at::tensor({0, 1, 2}, at::kLong).unsqueeze(1)).to(at::kFloat),
             .weights = is_weighted ? row_weights_ : at::Tensor(),
             .sums = at::zeros({kTasks, 2}),
-            .scale_gradients = has_scale_gradients ? at::zeros({kTasks, 8}) : at::Tensor()};
+            .feature_scale_gradients = has_scale_gradients ? at::zeros({kTasks, 8}) : at::Tensor()};
   }
 
   /// Returns the cross-entropy by its formula, [rows].
@@ -106,7 +106,7 @@ TEST_P(PerTaskLossTest, GivesScaleGradientsPerTask) {
       for (int64_t task = 0; task < kTasks; ++task) {
         const auto expected = torch::autograd::grad({(losses * tasks.task_one_hot.select(0, task)).sum()}, {scale}, {},
                                                     /*retain_graph=*/true);
-        EXPECT_LT(relative_difference(tasks.scale_gradients.select(0, task), expected[0]), 2e-6);
+        EXPECT_LT(relative_difference(tasks.feature_scale_gradients.select(0, task), expected[0]), 2e-6);
       }
     }
   }

@@ -52,7 +52,7 @@ TEST(MatmulBackendTest, DryRunSelectsTheSameBackend) {
 }
 
 TEST(MatmulBackendTest, AutotuningIsNotTracked) {
-  const memory::HostBudget budget;
+  const memory::HostMemoryBudget budget;
   static_cast<void>(
       select_matmul_backend(at::Tensor(at::randn({2, 2})).to(at::kHalf), at::randn({2, 2}).to(at::kHalf)));
   EXPECT_LT(budget.peak_bytes(), 1000);

@@ -31,7 +31,7 @@ at::Tensor make_normal(at::IntArrayRef sizes, uint64_t seed) {
 
 std::shared_ptr<QuantizedWeight> quantize_weight(Quantization quantization, const at::Tensor& weight,
                                                  at::ScalarType dtype = at::kFloat) {
-  auto result = Quantizer(quantization, at::TensorOptions(dtype)).make(weight.sizes());
+  auto result = Quantizer(quantization, at::TensorOptions(dtype)).make_weight(weight.sizes());
   result->quantize(weight);
   return result;
 }
@@ -91,7 +91,7 @@ using Weights = std::vector<std::shared_ptr<QuantizedWeight>>;
 
 Weights make_weight_group(const std::vector<int64_t>& out_features, int64_t in_features,
                           Quantization quantization = Quantization::kNf4) {
-  return Quantizer(quantization, at::TensorOptions(at::kBFloat16)).make_group(out_features, in_features);
+  return Quantizer(quantization, at::TensorOptions(at::kBFloat16)).make_weight_group(out_features, in_features);
 }
 
 std::vector<at::Tensor> dequantize_all(const Weights& weights) {
@@ -175,7 +175,7 @@ TEST(Int8, RoundsEachRowToAHundredAndTwentySevenSteps) {
 }
 
 TEST(QuantizationNames, MatchTheConfiguration) {
-  for (const auto& [name, quantization] : quantization_names()) EXPECT_EQ(to_string(quantization), name);
+  for (const auto& [name, quantization] : get_quantization_names()) EXPECT_EQ(to_string(quantization), name);
 }
 
 struct LinearCase {
@@ -248,7 +248,7 @@ TEST_P(QuantizedLinear, MatchesThePlainLinear) {
 }
 
 TEST_P(QuantizedLinear, CountsWeightsNotBytes) {
-  EXPECT_EQ(quantized_store_.total_elements(), plain_store_.total_elements());
+  EXPECT_EQ(quantized_store_.count_elements(), plain_store_.count_elements());
   EXPECT_EQ(quantized_store_.all()[0].sizes(), at::IntArrayRef({kOutFeatures, kInFeatures}));
   EXPECT_FALSE(quantized_store_.all()[0].tensor.requires_grad());
 }

@@ -16,7 +16,7 @@
 namespace vlmtrain::nn {
 namespace {
 
-using Kind = ShardedBlock::Kind;
+using SectionKind = ShardedBlock::SectionKind;
 
 /// The shards of the same weights on several ranks.
 class BlockShards {
@@ -33,7 +33,7 @@ class BlockShards {
 
   at::Tensor all_gather() const {
     at::Tensor buffer = at::empty({blocks_.front().bytes()}, at::kByte);
-    for (const Kind kind : {Kind::kTrained, Kind::kFrozen}) {
+    for (const SectionKind kind : {SectionKind::kTrained, SectionKind::kFrozen}) {
       std::vector<at::Tensor> section_shards;
       for (const auto& block : blocks_) section_shards.push_back(block.local_shard(kind));
       if (blocks_.front().elements(kind) > 0) blocks_.front().view_section(kind, buffer).copy_(at::cat(section_shards));
@@ -47,9 +47,9 @@ class BlockShards {
 };
 
 std::vector<ShardedBlock::Weight> make_three_weights() {
-  return {{.kind = Kind::kTrained, .tensor = at::empty({7, 100}), .quantized_weight = nullptr},
-          {.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized_weight = nullptr},
-          {.kind = Kind::kTrained, .tensor = at::empty({5}), .quantized_weight = nullptr}};
+  return {{.kind = SectionKind::kTrained, .tensor = at::empty({7, 100}), .quantized_weight = nullptr},
+          {.kind = SectionKind::kFrozen, .tensor = at::empty({33}), .quantized_weight = nullptr},
+          {.kind = SectionKind::kTrained, .tensor = at::empty({5}), .quantized_weight = nullptr}};
 }
 
 TEST(ShardedBlockTest, ShardsTogetherAreTheWeights) {
@@ -64,7 +64,7 @@ TEST(ShardedBlockTest, ShardsTogetherAreTheWeights) {
         const ElementRange local_range = shards.block(rank).local_range(i);
         element_counts[i] += local_range.count;
         if (local_range.count == 0) continue;
-        EXPECT_TRUE(at::equal(shards.block(rank).local_slice(i),
+        EXPECT_TRUE(at::equal(shards.block(rank).view_local_values(i),
                               values[i].view(-1).narrow(0, local_range.first, local_range.count)));
       }
     }
@@ -108,8 +108,8 @@ TEST(ShardedBlockTest, ViewsFollowTheBlockToAnotherBuffer) {
 TEST(ShardedBlockTest, WorksOnTheMetaDevice) {
   const auto options = at::TensorOptions(at::kFloat).device(at::kMeta);
   const at::Tensor trained = at::empty({7, 100}, options), frozen = at::empty({33}, options.dtype(at::kByte));
-  ShardedBlock block({{.kind = Kind::kTrained, .tensor = trained, .quantized_weight = nullptr},
-                      {.kind = Kind::kFrozen, .tensor = frozen, .quantized_weight = nullptr}},
+  ShardedBlock block({{.kind = SectionKind::kTrained, .tensor = trained, .quantized_weight = nullptr},
+                      {.kind = SectionKind::kFrozen, .tensor = frozen, .quantized_weight = nullptr}},
                      options, {.rank = 1, .count = 2});
   EXPECT_EQ(trained.sizes(), (std::vector<int64_t>{7, 100}));
   block.unshard(at::empty({block.bytes()}, options.dtype(at::kByte)));
@@ -120,12 +120,12 @@ TEST(ShardedBlockTest, WorksOnTheMetaDevice) {
 TEST(ShardedBlockTest, Bf16TakesHalfTheMemory) {
   const auto weights = [] {
     return std::vector<ShardedBlock::Weight>{
-        {.kind = Kind::kTrained, .tensor = at::empty({512, 2}, at::kBFloat16), .quantized_weight = nullptr}};
+        {.kind = SectionKind::kTrained, .tensor = at::empty({512, 2}, at::kBFloat16), .quantized_weight = nullptr}};
   };
   BlockShards shards(2, weights, at::kBFloat16);
   EXPECT_EQ(shards.block(0).bytes(), 2048);
-  EXPECT_EQ(shards.block(0).local_shard(Kind::kTrained).nbytes(), 1024U);
-  EXPECT_EQ(shards.block(0).elements(Kind::kFrozen), 0);
+  EXPECT_EQ(shards.block(0).local_shard(SectionKind::kTrained).nbytes(), 1024U);
+  EXPECT_EQ(shards.block(0).elements(SectionKind::kFrozen), 0);
   const at::Tensor values = at::randn({512, 2});
   for (size_t rank = 0; rank < 2; ++rank) shards.block(rank).set_values(0, values);
   const at::Tensor buffer = shards.all_gather();
@@ -138,13 +138,13 @@ TEST(ShardedBlockTest, QuantizedWeightsStayPacked) {
     SCOPED_TRACE(to_string(quantization));
     const Quantizer quantizer(quantization, at::TensorOptions(at::kFloat));
     const at::Tensor values = at::randn({128, 256});
-    const auto full_weight = quantizer.make({128, 256});
+    const auto full_weight = quantizer.make_weight({128, 256});
     full_weight->quantize(values);
     std::vector<std::shared_ptr<QuantizedWeight>> weights_of_ranks;
     const auto weights = [&] {
-      weights_of_ranks.emplace_back(quantizer.make({128, 256}));
+      weights_of_ranks.emplace_back(quantizer.make_weight({128, 256}));
       return std::vector<ShardedBlock::Weight>{
-          {.kind = Kind::kFrozen, .tensor = {}, .quantized_weight = weights_of_ranks.back()}};
+          {.kind = SectionKind::kFrozen, .tensor = {}, .quantized_weight = weights_of_ranks.back()}};
     };
     BlockShards shards(3, weights, at::kFloat);
     for (size_t rank = 0; rank < 3; ++rank) shards.block(rank).set_values(0, values);
@@ -162,11 +162,11 @@ TEST(ShardedBlockTest, GroupsRemainAdjacent) {
   const std::vector<at::Tensor> values{at::randn({192, 256}), at::randn({64, 256}), at::randn({70, 256})};
   std::vector<std::vector<std::shared_ptr<QuantizedWeight>>> weights_of_ranks;
   const auto weights = [&] {
-    weights_of_ranks.push_back(quantizer.make_group({192, 64, 70}, 256));
+    weights_of_ranks.push_back(quantizer.make_weight_group({192, 64, 70}, 256));
     std::vector<ShardedBlock::Weight> all;
     for (const auto& weight : weights_of_ranks.back()) {
-      all.push_back({.kind = Kind::kFrozen, .tensor = {}, .quantized_weight = weight});
-      all.push_back({.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized_weight = nullptr});
+      all.push_back({.kind = SectionKind::kFrozen, .tensor = {}, .quantized_weight = weight});
+      all.push_back({.kind = SectionKind::kFrozen, .tensor = at::empty({33}), .quantized_weight = nullptr});
     }
     return all;
   };
@@ -180,7 +180,7 @@ TEST(ShardedBlockTest, GroupsRemainAdjacent) {
     const auto actual = dequantize_group({weights_of_ranks[rank].begin(), weights_of_ranks[rank].end()});
     ASSERT_EQ(actual.size(), values.size());
     for (size_t i = 0; i < values.size(); ++i) {
-      const auto single_weight = quantizer.make(values[i].sizes());
+      const auto single_weight = quantizer.make_weight(values[i].sizes());
       single_weight->quantize(values[i]);
       EXPECT_TRUE(at::equal(actual[i], single_weight->dequantize())) << i;
     }
@@ -191,8 +191,9 @@ TEST(ShardedBlockTest, GroupsRemainAdjacent) {
 TEST(ShardedBlockTest, PartialGroupTakesNoExtraMemory) {
   const auto weights = [] {
     const at::Tensor all = at::empty({3, 4096});
-    return std::vector<ShardedBlock::Weight>{{.kind = Kind::kFrozen, .tensor = all[0], .quantized_weight = nullptr},
-                                             {.kind = Kind::kFrozen, .tensor = all[2], .quantized_weight = nullptr}};
+    return std::vector<ShardedBlock::Weight>{
+        {.kind = SectionKind::kFrozen, .tensor = all[0], .quantized_weight = nullptr},
+        {.kind = SectionKind::kFrozen, .tensor = all[2], .quantized_weight = nullptr}};
   };
   BlockShards shards(2, weights, at::kFloat);
   EXPECT_EQ(shards.block(0).bytes(), 2 * 4096 * 4);

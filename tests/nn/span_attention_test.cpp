@@ -42,7 +42,7 @@ BidirectionalSpans make_spans() {
   for (const int64_t first : kFirstRows) {
     for (int64_t i = 0; i < kSpan; ++i) rows.push_back(first + i);
   }
-  return {.rows = at::tensor(rows, at::kLong), .length = kSpan};
+  return {.rows = at::tensor(rows, at::kLong), .span_length = kSpan};
 }
 
 struct QueryKeyValueRows {
@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Windows, SpanAttentionTest,
 TEST(SpanAttention, WithoutSpansIsCausalAttention) {
   const QueryKeyValueRows rows = QueryKeyValueRows::make_random(at::kFloat);
   const SpanAttention without_spans(make_segments(), std::nullopt, {}, rows.query.options());
-  const SpanAttention single_row_spans(make_segments(), std::nullopt, {.rows = at::arange(5), .length = 1},
+  const SpanAttention single_row_spans(make_segments(), std::nullopt, {.rows = at::arange(5), .span_length = 1},
                                        rows.query.options());
   const at::Tensor expected = attention(rows.query, rows.key, rows.value, make_segments(), /*is_causal=*/true);
   EXPECT_TRUE(at::equal(without_spans(rows.query, rows.key, rows.value), expected));
@@ -190,9 +190,9 @@ class VarlenKernel : public AttentionKernel {
 };
 
 std::shared_ptr<const AttentionKernel> make_test_kernel() {
-  return make_joined_kernel(std::make_shared<VarlenKernel>(kLengths),
-                            std::make_shared<VarlenKernel>(std::vector<int64_t>(kFirstRows.size(), kSpan - 1)),
-                            make_future_keys(make_spans()));
+  return make_combined_kernel(std::make_shared<VarlenKernel>(kLengths),
+                              std::make_shared<VarlenKernel>(std::vector<int64_t>(kFirstRows.size(), kSpan - 1)),
+                              make_future_keys(make_spans()));
 }
 
 TEST(JoinedAttention, MergesTwoKernelsIntoOneSoftmax) {

@@ -83,7 +83,7 @@ class AnswerParity : public testing::TestWithParam<Answers> {
   }
 
   /// Returns settings for as many tokens as the reference has.
-  engine::GenerateSettings make_settings() const { return {.max_new_tokens = std::ssize(expected_ids().front())}; }
+  engine::GenerationSettings make_settings() const { return {.max_new_tokens = std::ssize(expected_ids().front())}; }
 
   const Case case_{GetParam().parity_case};
 };

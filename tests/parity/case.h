@@ -77,7 +77,7 @@ class Case {
   models::ProcessorSettings processor_settings() const {
     models::ProcessorSettings settings;
     if (description().value("video_layout", "released") == "transformers5") {
-      settings.video_layout = data::VideoLayout::kTransformers5;
+      settings.video_layout = data::VideoTokenLayout::kTransformers5;
     }
     return settings;
   }

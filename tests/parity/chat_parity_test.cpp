@@ -50,13 +50,13 @@ class Chat {
     EXPECT_EQ(sample.token_ids, json_.at("ids").get<std::vector<int64_t>>()) << name();
     std::vector<int64_t> label_ids;
     for (size_t i = 0; i < sample.token_ids.size(); ++i) {
-      if (sample.is_label[i] != 0) label_ids.push_back(sample.token_ids[i]);
+      if (sample.label_mask[i] != 0) label_ids.push_back(sample.token_ids[i]);
     }
     EXPECT_EQ(label_ids, json_.at("label_ids").get<std::vector<int64_t>>()) << name();
     const auto& appended = json_.at("appended");
-    EXPECT_EQ(processor.chat_template().lacks_end_of_turn(), appended.is_string()) << name();
+    EXPECT_EQ(processor.chat_template().omits_last_end_of_turn(), appended.is_string()) << name();
     if (appended.is_string()) {
-      EXPECT_EQ(processor.chat_template().end_of_turn(), appended.get<std::string>());
+      EXPECT_EQ(processor.chat_template().end_of_turn_token(), appended.get<std::string>());
     }
   }
 
@@ -104,7 +104,7 @@ TEST(ChatParity, SavedCheckpointUsesTrainingTemplate) {
     const auto training_processor = chat.load_processor(chat.origin().checkpoint(), file.string());
     const auto& chat_template = training_processor->chat_template().source();
     models::BaseWeights base(chat.origin().checkpoint());
-    if (!chat_template.is_checkpoint_default) base.set_chat_template(chat_template.jinja);
+    if (!chat_template.is_checkpoint_default) base.set_chat_template(chat_template.jinja_source);
     const auto out = folder.path() / "saved";
     std::filesystem::create_directory(out);
     models::save_checkpoint(*chat.origin().load_model(), {.base = &base}, out, int64_t{1} << 30);
@@ -115,8 +115,8 @@ TEST(ChatParity, SavedCheckpointUsesTrainingTemplate) {
     EXPECT_EQ(saved_processor->process_headers(record, 0).token_ids,
               training_processor->process_headers(record, 0).token_ids)
         << previous_name;
-    EXPECT_EQ(saved_processor->process_headers(record, 0).is_label,
-              training_processor->process_headers(record, 0).is_label)
+    EXPECT_EQ(saved_processor->process_headers(record, 0).label_mask,
+              training_processor->process_headers(record, 0).label_mask)
         << previous_name;
   }
 }

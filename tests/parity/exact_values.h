@@ -42,7 +42,7 @@ class ExactValues {
   ExactValues(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) {
     const auto batch = data::collate(samples);
     const auto output = model.forward(batch, {.positions = batch.label_positions});
-    const at::Tensor logits = at::matmul(output.hidden, model.output_weight().t());
+    const at::Tensor logits = at::matmul(output.hidden_states, model.output_weight().t());
     const at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
     loss.backward();
     logits_ = logits.detach();

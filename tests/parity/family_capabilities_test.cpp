@@ -64,7 +64,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
   at::Tensor compute_logits(const models::VisionLanguageModel& model) const {
     const at::NoGradGuard no_gradients;
     const auto batch = data::collate(samples_);
-    return at::mm(model.forward(batch, {.positions = batch.label_positions}).hidden, model.output_weight().t());
+    return at::mm(model.forward(batch, {.positions = batch.label_positions}).hidden_states, model.output_weight().t());
   }
 
   double compute_loss(const models::VisionLanguageModel& model) const {
@@ -74,7 +74,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
     const std::vector<data::Sample> samples{data::make_sample(*processor_, record, 0)};
     const at::NoGradGuard no_gradients;
     const auto batch = data::collate(samples);
-    const auto hidden = model_->forward(batch, {.positions = batch.label_positions}).hidden;
+    const auto hidden = model_->forward(batch, {.positions = batch.label_positions}).hidden_states;
     return at::cross_entropy_loss(at::mm(hidden, model_->output_weight().t()), batch.labels).item<double>();
   }
 
@@ -93,7 +93,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
   /// the exact gradient.
   void expect_exact_gradients(const TrainingMode& mode) {
     const auto model = load(mode);
-    model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
+    model->set_recompute_block_counts({model->num_vision_blocks(), model->num_language_blocks()});
     const auto result = engine::accumulate_gradients(*model, samples_, {.micro_batch_size = 1});
     const ExactValues exact(*load(mode, at::kDouble), samples_);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, exact.loss()), "loss", GetParam());
@@ -232,7 +232,7 @@ TEST_P(FamilyCapabilities, BatchedAnswersEqualSingleAnswers) {
   record_capability(preset_.checkpoint(), "generate");
   std::vector<data::Sample> prompts;
   for (const auto& record : records_) prompts.push_back(processor_->process_prompt(record, std::ssize(prompts)));
-  engine::GenerateSettings settings{.max_new_tokens = 24};
+  engine::GenerationSettings settings{.max_new_tokens = 24};
   const auto answers = engine::generate(*model_, prompts, settings);
   settings.use_cache = false;
   EXPECT_EQ(engine::generate(*model_, prompts, settings), answers);

@@ -31,7 +31,7 @@ std::vector<int64_t> to_vector(const at::Tensor& ids) {
 image::Normalization get_normalization(const Case& reference) {
   using ChannelValues = std::array<double, 3>;
   const auto config = models::PreprocessorConfig::find_for_images(reference.checkpoint());
-  if (config) return config->normalization({}, {});
+  if (config) return config->get_normalization({}, {});
   const auto description = reference.description();
   return {description.at("image_mean").get<ChannelValues>(), description.at("image_std").get<ChannelValues>(),
           1.0 / 255.0};
@@ -93,7 +93,7 @@ TEST_P(FamilyParity, TokensAndLabelsAreEqual) {
   for (size_t i = 0; i < samples_.size(); ++i) {
     const auto prefix = fmt::format("sample.{}.", i);
     EXPECT_EQ(samples_[i].token_ids, to_vector(expected_.tensor(prefix + "input_ids"))) << i;
-    const std::vector<int64_t> mask(samples_[i].is_label.begin(), samples_[i].is_label.end());
+    const std::vector<int64_t> mask(samples_[i].label_mask.begin(), samples_[i].label_mask.end());
     EXPECT_EQ(mask, to_vector(expected_.tensor(prefix + "label_mask"))) << i;
     EXPECT_EQ(samples_[i].id, description["samples"][i].at("id"));
     EXPECT_EQ(samples_[i].num_media, std::ssize(description["samples"][i].at("grids")));
@@ -128,7 +128,7 @@ TEST_P(FamilyParity, LogitsOfThePackedBatch) {
   const auto model = case_.load_model();
   const auto batch = data::collate(samples_);
   const at::Tensor logits =
-      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
+      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden_states, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const StoredTensor expected = expected_.stored(fmt::format("sample.{}.logits", i));
@@ -147,7 +147,7 @@ TEST_P(FamilyParity, LossAndGradientsWithEveryBlockRecomputed) {
   for (const bool is_selective : {false, true}) {
     const auto model = case_.load_model();
     const int64_t blocks = model->num_language_blocks();
-    model->set_recompute_blocks({model->num_vision_blocks(), blocks, is_selective ? blocks : 0});
+    model->set_recompute_block_counts({model->num_vision_blocks(), blocks, is_selective ? blocks : 0});
     check_gradients(*model, make_full_batch());
   }
 }

@@ -29,25 +29,26 @@ class HiddenStatesParity : public testing::TestWithParam<std::string> {
 /// In the second run, tiles and frames pass the tower one by one.
 TEST_P(HiddenStatesParity, RequestedStatesMatchTransformers) {
   const at::NoGradGuard no_gradients;
-  models::OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .with_dense_features = true};
-  for (int64_t block = model_->num_language_blocks() - 2; block >= 0; --block) request.text_blocks.push_back(block);
+  models::OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .with_patch_features = true};
+  for (int64_t block = model_->num_language_blocks() - 2; block >= 0; --block)
+    request.text_block_indices.push_back(block);
   for (const int64_t tiles_per_pass : {0, 1}) {
     model_->set_vision_tiles_per_pass(tiles_per_pass);
     const auto output = model_->forward(batch_, request);
-    expect_equal(output.hidden, "final");
-    expect_equal(output.dense_features, "dense");
-    ASSERT_EQ(output.text_blocks.size(), request.text_blocks.size());
-    for (size_t i = 0; i < request.text_blocks.size(); ++i) {
-      expect_equal(output.text_blocks[i], fmt::format("text_block.{}", request.text_blocks[i]));
+    expect_equal(output.hidden_states, "final");
+    expect_equal(output.patch_features, "dense");
+    ASSERT_EQ(output.text_block_outputs.size(), request.text_block_indices.size());
+    for (size_t i = 0; i < request.text_block_indices.size(); ++i) {
+      expect_equal(output.text_block_outputs[i], fmt::format("text_block.{}", request.text_block_indices[i]));
     }
   }
 }
 
 TEST_P(HiddenStatesParity, StatesAreNotKeptByDefault) {
   const auto output = model_->forward(batch_, {.positions = batch_.label_positions});
-  EXPECT_EQ(output.hidden.size(0), batch_.label_tokens());
-  EXPECT_FALSE(output.dense_features.defined());
-  EXPECT_TRUE(output.text_blocks.empty());
+  EXPECT_EQ(output.hidden_states.size(0), batch_.label_tokens());
+  EXPECT_FALSE(output.patch_features.defined());
+  EXPECT_TRUE(output.text_block_outputs.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, HiddenStatesParity, testing::Values("full_heads_untied_tiles", "qwen2_5_vl_windows"),

@@ -121,7 +121,7 @@ TEST_P(LoraParity, Logits) {
   const auto model = case_.load();
   const auto batch = data::collate(samples_);
   const at::Tensor logits =
-      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
+      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden_states, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const StoredTensor expected = expected_.stored(fmt::format("sample.{}.logits", i));
@@ -138,7 +138,7 @@ TEST_P(LoraParity, LossAndGradients) {
 
 TEST_P(LoraParity, LossAndGradientsWithEveryBlockRecomputed) {
   const auto model = case_.load();
-  model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
+  model->set_recompute_block_counts({model->num_vision_blocks(), model->num_language_blocks()});
   check_gradients(*model, {.micro_batch_size = 1});
 }
 
@@ -237,7 +237,7 @@ TEST_P(LoraParity, MergedWeightsMatchPeft) {
   for (const auto& parameter : model->parameters().all()) {
     if (parameter.is_adapter) continue;
     const std::string path = parameter.name.substr(0, parameter.name.rfind('.'));
-    const at::Tensor actual = merged.tensor(model->get_checkpoint_name(parameter.name));
+    const at::Tensor actual = merged.tensor(model->get_checkpoint_tensor_name(parameter.name));
     if (expected_.contains("merged." + parameter.name)) {
       ++num_compared;
       deviations_.expect_at_most(1e-6, relative_difference(actual, expected_.tensor("merged." + parameter.name)),
@@ -254,10 +254,10 @@ TEST_P(LoraParity, MergedWeightsMatchPeft) {
   const auto batch = data::collate(samples_);
   const auto merged_model = models::load_model(folder.path() / "merged", at::kCPU, at::kFloat);
   EXPECT_FALSE(merged_model->parameters().lora().has_value());
-  const at::Tensor actual = merged_model->forward(batch, {.positions = batch.label_positions}).hidden;
+  const at::Tensor actual = merged_model->forward(batch, {.positions = batch.label_positions}).hidden_states;
   const at::Tensor expected = models::load_model(folder.path(), at::kCPU, at::kFloat)
                                   ->forward(batch, {.positions = batch.label_positions})
-                                  .hidden;
+                                  .hidden_states;
   deviations_.expect_at_most(1e-5, relative_difference(actual, expected), "hidden states of the merged model",
                              GetParam());
 }
@@ -267,8 +267,9 @@ TEST_P(LoraParity, NewAdapterChangesNothing) {
   const auto model = case_.build(case_.settings());
   models::initialize_adapter(*model, /*seed=*/3);
   const auto batch = data::collate(samples_);
-  const at::Tensor actual = model->forward(batch, {.positions = batch.label_positions}).hidden;
-  const at::Tensor expected = case_.base().load_model()->forward(batch, {.positions = batch.label_positions}).hidden;
+  const at::Tensor actual = model->forward(batch, {.positions = batch.label_positions}).hidden_states;
+  const at::Tensor expected =
+      case_.base().load_model()->forward(batch, {.positions = batch.label_positions}).hidden_states;
   deviations_.expect_at_most(case_.settings().use_dora ? 2e-6 : 0, relative_difference(actual, expected),
                              "hidden states with a fresh adapter", GetParam());
 }

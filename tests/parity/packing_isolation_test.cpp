@@ -65,7 +65,8 @@ class PackingIsolation : public testing::TestWithParam<std::string> {
   /// Returns the logits [labels, vocabulary], in the batch's order.
   at::Tensor compute_logits(const data::MicroBatch& batch) const {
     const at::NoGradGuard no_gradients;
-    return at::mm(model_->forward(batch, {.positions = batch.label_positions}).hidden, model_->output_weight().t());
+    return at::mm(model_->forward(batch, {.positions = batch.label_positions}).hidden_states,
+                  model_->output_weight().t());
   }
   std::vector<at::Tensor> compute_logits(const Order& order) const {
     return split_logits(collate(samples_, order), order);
@@ -151,10 +152,10 @@ TEST_P(PackingIsolation, OtherSamplesDoNotChangeLogits) {
     auto batch = collate(samples_, order);
     const int64_t first = batch.segments.offsets[changed_index].item<int64_t>();
     const int64_t tokens = samples_[static_cast<size_t>(changed_index)].tokens();
-    const auto& image_positions = samples_[static_cast<size_t>(changed_index)].image_token_positions;
+    const auto& image_token_positions = samples_[static_cast<size_t>(changed_index)].image_token_positions;
     // Other words and pixels in the same places. Image tokens and positions stay.
     for (int64_t token = 0; token < tokens; ++token) {
-      if (!std::ranges::binary_search(image_positions, token))
+      if (!std::ranges::binary_search(image_token_positions, token))
         batch.token_ids[first + token] = 5 + (token * token + 3) % 50;
     }
     if (const at::Tensor pixels = find_sample_pixels(batch, changed_index); pixels.defined())

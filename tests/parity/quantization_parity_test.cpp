@@ -32,7 +32,7 @@ class QuantizedMatrices : public testing::TestWithParam<std::string> {
 
   std::shared_ptr<nn::QuantizedWeight> quantize(Quantization quantization) const {
     const at::Tensor source = read_expected("source");
-    auto weight = nn::Quantizer(quantization, source.options()).make(source.sizes());
+    auto weight = nn::Quantizer(quantization, source.options()).make_weight(source.sizes());
     weight->quantize(source);
     return weight;
   }
@@ -151,7 +151,7 @@ TEST_P(QuantizedLora, Logits) {
   const auto model = load();
   const auto batch = data::collate(samples_);
   const at::Tensor logits =
-      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
+      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden_states, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const StoredTensor expected = expected_.stored(fmt::format("sample.{}.logits", i));
@@ -168,7 +168,7 @@ TEST_P(QuantizedLora, LossAndGradients) {
 
 TEST_P(QuantizedLora, LossAndGradientsWithEveryBlockRecomputed) {
   const auto model = load();
-  model->set_recompute_blocks({model->num_vision_blocks(), model->num_language_blocks()});
+  model->set_recompute_block_counts({model->num_vision_blocks(), model->num_language_blocks()});
   check_gradients(*model, 1);
 }
 

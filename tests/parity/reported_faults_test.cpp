@@ -92,7 +92,7 @@ TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
       // A large epsilon makes the update proportional to the gradient, so rounding is not
       // amplified.
       engine::TrainingState training(*model, {.epsilon = 1e-2});
-      training.connect(consensus);
+      training.set_consensus(consensus);
       const auto& samples = rank_samples[static_cast<size_t>(launch.rank)];
       const engine::CrossEntropyObjective objective(engine::TaskSettings{});
       TrainingResult result;
@@ -103,7 +103,7 @@ TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
         engine::TrainingStep optimizer_step(training, input, consensus);
         optimizer_step.accumulate(engine::SmallStep{.micro_batch_size = 2}.make_layout(*model, samples));
         optimizer_step.prepare();
-        result.losses.push_back(optimizer_step.apply({1e-2, 1e-2, 1e-2}).loss.item<double>());
+        result.losses.push_back(optimizer_step.apply_update({1e-2, 1e-2, 1e-2}).loss.item<double>());
       }
       for (const auto& parameter : model->parameters().all())
         result.weights[parameter.name] = parameter.values().clone();

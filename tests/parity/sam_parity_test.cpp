@@ -148,7 +148,7 @@ TEST_F(MaskDecoderParity, MasksAreIndependentOfEachOther) {
 TEST_F(MaskDecoderParity, ParametersAreOfDecoderOrConstant) {
   for (const auto& parameter : store_.all()) {
     const bool is_constant = parameter.name == "sam.shared_image_embedding.positional_embedding";
-    EXPECT_EQ(parameter.component, is_constant ? nn::Component::kConstant : nn::Component::kMaskDecoder)
+    EXPECT_EQ(parameter.component, is_constant ? nn::Component::kBuffer : nn::Component::kMaskDecoder)
         << parameter.name;
   }
 }

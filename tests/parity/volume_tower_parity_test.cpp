@@ -96,10 +96,10 @@ INSTANTIATE_TEST_SUITE_P(Towers, VolumeTowerParity, testing::Values("learned", "
                          [](const auto& instance) { return instance.param; });
 
 TEST(VolumePooling, MatchesAdaptiveAveragePooling) {
-  using models::VolumeAxes;
+  using models::VolumeShape;
   for (const auto& [tokens, patches] :
-       {std::pair(VolumeAxes{4, 4, 4}, VolumeAxes{6, 6, 6}), std::pair(VolumeAxes{4, 4, 4}, VolumeAxes{8, 8, 8}),
-        std::pair(VolumeAxes{2, 3, 1}, VolumeAxes{7, 5, 4}), std::pair(VolumeAxes{3, 2, 4}, VolumeAxes{3, 2, 4})}) {
+       {std::pair(VolumeShape{4, 4, 4}, VolumeShape{6, 6, 6}), std::pair(VolumeShape{4, 4, 4}, VolumeShape{8, 8, 8}),
+        std::pair(VolumeShape{2, 3, 1}, VolumeShape{7, 5, 4}), std::pair(VolumeShape{3, 2, 4}, VolumeShape{3, 2, 4})}) {
     const at::Tensor volumes = at::randn({2, 5, patches[0], patches[1], patches[2]});
     at::Tensor reference_input = volumes.clone().set_requires_grad(true),
                pooled_input = volumes.clone().set_requires_grad(true);

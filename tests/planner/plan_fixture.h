@@ -42,7 +42,7 @@ class PlanTest : public testing::Test {
     EXPECT_TRUE(plan.best_estimate.fits);
     EXPECT_TRUE(plan.best_estimate.is_from_dry_run);
     EXPECT_LE(plan.best_estimate.peaks.reserved_bytes, plan.limit.limit_bytes);
-    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.gpu_bytes);
+    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.allowed_gpu_bytes);
   }
 
   const PresetFolder model_{"smolvlm-256m"};

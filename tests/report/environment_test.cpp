@@ -19,13 +19,13 @@ TEST(EnvironmentTest, DescribesThisProcess) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
   EXPECT_EQ(environment.host, host);
-  EXPECT_THAT(environment.kernel, testing::StartsWith("Linux "));
-  EXPECT_GE(environment.cpu_cores, 1);
+  EXPECT_THAT(environment.os_kernel, testing::StartsWith("Linux "));
+  EXPECT_GE(environment.num_cpu_cores, 1);
   EXPECT_GT(environment.memory_bytes, int64_t{1} << 28);
   EXPECT_LT(environment.memory_limit_bytes.value_or(0), environment.memory_bytes);
   EXPECT_FALSE(environment.gpu);
-  EXPECT_THAT(environment.libtorch, testing::StartsWith("2."));
-  EXPECT_THAT(environment.vlmtrain, testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  EXPECT_THAT(environment.libtorch_version, testing::StartsWith("2."));
+  EXPECT_THAT(environment.vlmtrain_version, testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
   EXPECT_THAT(environment.command.front(), testing::HasSubstr("report_tests"));
   EXPECT_NEAR(environment.start_time, get_unix_seconds(), 60);
   EXPECT_EQ(environment.slurm_job_id, "4711");

@@ -10,7 +10,7 @@ namespace vlmtrain::report {
 namespace {
 
 TEST(EventTest, IsOneJsonLine) {
-  const Event event{
+  const RunEvent event{
       .step = 7, .kind = EventKind::kOomSplit, .message = "halved\n\xff", .ids = {"a\"b", "c"}, .time = 1.5};
   EXPECT_EQ(event.to_json_line(),
             "{\"step\":7,\"time\":1.5,\"kind\":\"oom_split\",\"message\":\"halved\\n\xef\xbf\xbd\","
@@ -20,8 +20,8 @@ TEST(EventTest, IsOneJsonLine) {
 TEST(EventTest, TimeIsNow) {
   const double before = get_unix_seconds();
   EXPECT_GT(before, 1.7e9) << "seconds since 1970";
-  EXPECT_GE(Event{}.time, before);
-  EXPECT_LT(Event{}.time, before + 60);
+  EXPECT_GE(RunEvent{}.time, before);
+  EXPECT_LT(RunEvent{}.time, before + 60);
 }
 
 TEST(EventTest, EachKindHasItsName) {

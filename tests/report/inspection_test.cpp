@@ -38,8 +38,8 @@ Inspection make_example() {
   first_source.weight = 2;
   second_source.path = "b.json";
   second_source.weight = 1;
-  inspection.sources = {{.source = first_source, .num_records = 10, .num_usable = 2, .num_shrunk = 1},
-                        {.source = second_source, .num_records = 2, .num_usable = 1}};
+  inspection.sources = {{.source = first_source, .num_records = 10, .num_usable_samples = 2, .num_shrunk_samples = 1},
+                        {.source = second_source, .num_records = 2, .num_usable_samples = 1}};
   inspection.tasks = {{.name = "vqa", .samples = 2, .tokens = 300, .label_tokens = 30}, {.name = "none", .samples = 1}};
   inspection.tokens = data::make_histogram({100, 200, 8'190});
   inspection.label_tokens = data::make_histogram({10, 10, 10});
@@ -47,9 +47,9 @@ Inspection make_example() {
   inspection.pixel_rows = data::make_histogram({0, 4, 8});
   inspection.largest_samples = {
       {.index = 10, .id = "long", .shape = {.tokens = 8'190, .label_tokens = 10, .num_media = 2}}};
-  inspection.num_media = 14;
+  inspection.num_distinct_media = 14;
   inspection.missing_files = {
-      {.path = "gone-0.png", .reason = "No such file or directory", .first_record = 0, .num_records = 3}};
+      {.path = "gone-0.png", .reason = "No such file or directory", .first_record_index = 0, .num_records = 3}};
   inspection.missing_file_sample_ids = {kHostile};
   inspection.duplicate_samples = {{"x", "y", "z"}};
   inspection.duplicate_files = {{"a.png", "b.png"}};
@@ -57,22 +57,22 @@ Inspection make_example() {
   inspection.first_repeated_id = "q7";
   inspection.evaluation = InspectedEvaluation{.name = "test.json",
                                               .ledger = data::Ledger("test.json", 5),
-                                              .train_duplicates = {{"e1", "x"}},
+                                              .duplicate_id_pairs = {{"e1", "x"}},
                                               .ids_with_train_media = {"e1", "e2"}};
   SamplePreview sample;
   sample.index = 9;
   sample.id = "shown";
-  sample.chat = {.text = "User: <image> a < b?\nAssistant: yes<end>\n", .answers = {{32, 40}}};
+  sample.rendered_chat = {.text = "User: <image> a < b?\nAssistant: yes<end>\n", .answers = {{32, 40}}};
   sample.media_previews = {
       {.pixels = at::arange(3 * 4 * 6, at::kByte).view({3, 4, 6}), .tile_height = 2, .tile_width = 3}};
-  inspection.shown_samples = {std::move(sample)};
+  inspection.sample_previews = {std::move(sample)};
   return inspection;
 }
 
 /// The same for a family of volumes.
 Inspection make_volume_example() {
   Inspection inspection = make_example();
-  inspection.has_grids = true;
+  inspection.has_grid_rows = true;
   inspection.images = data::make_histogram({0, 0, 0});
   inspection.volumes = data::make_histogram({1, 1, 2});
   inspection.pixel_rows = data::make_histogram({1, 1, 2});
@@ -85,9 +85,9 @@ Inspection make_volume_example() {
   inspection.evaluation->has_subjects = true;
   inspection.evaluation->train_subjects = {"sub-1"};
   inspection.evaluation->ids_with_train_subjects = {"e3", "e4"};
-  inspection.shown_samples[0].shape = inspection.largest_samples[0].shape;
-  inspection.shown_samples[0].media_previews[0].voxels = {48, 40, 32};
-  inspection.shown_samples[0].media_previews[0].name = kHostile;
+  inspection.sample_previews[0].shape = inspection.largest_samples[0].shape;
+  inspection.sample_previews[0].media_previews[0].volume_size = {48, 40, 32};
+  inspection.sample_previews[0].media_previews[0].name = kHostile;
   return inspection;
 }
 
@@ -135,8 +135,8 @@ TEST(InspectionTest, ReportsNotices) {
   notices.add("long", {{R"(key "source" of a record)", kHostile}});
   notices.add("other", {{R"(key "source" of a record)", "web"}});
   evaluation_notices.add("e3", {{"frames that are not looked at", "3 of 8"}});
-  inspection.ledger.set_all_notices(notices);
-  inspection.evaluation->ledger.set_all_notices(evaluation_notices);
+  inspection.ledger.set_precounted_notices(notices);
+  inspection.evaluation->ledger.set_precounted_notices(evaluation_notices);
   const std::string text = format_inspection(inspection, {.width = 100});
   EXPECT_THAT(text, AllOf(HasSubstr("Notices: 1 kind"), HasSubstr(R"(2  key "source" of a record is not read (long)"),
                           HasSubstr("data.ignore_keys"), HasSubstr("Notices of data.eval: 1 kind"),
@@ -153,13 +153,13 @@ TEST(InspectionTest, ReportsNotices) {
 TEST(InspectionTest, ReportsMissingMediaAndUnusedSettings) {
   Inspection inspection = make_example();
   EXPECT_THAT(format_inspection_headline(inspection), Not(HasSubstr("none of them has an image")));
-  inspection.sources[1].without_media = 1;
-  inspection.without_media = 1;
+  inspection.sources[1].num_samples_without_media = 1;
+  inspection.num_samples_without_media = 1;
   EXPECT_THAT(format_inspection(inspection, {}), HasSubstr("no media weight 1"));
   EXPECT_THAT(format_inspection_headline(inspection), Not(HasSubstr("none of them has an image")));
-  inspection.without_media = 3;
+  inspection.num_samples_without_media = 3;
   inspection.remarks = {"data.video_fps=1.0 has no effect: no sample has a video"};
-  inspection.evaluation->without_media = 5;
+  inspection.evaluation->num_samples_without_media = 5;
   EXPECT_THAT(format_inspection_headline(inspection), HasSubstr("none of them has an image, video or volume"));
   EXPECT_THAT(format_inspection(inspection, {.width = 100}),
               AllOf(HasSubstr("Settings without effect"), HasSubstr("data.video_fps=1.0 has no effect"),
@@ -203,7 +203,7 @@ TEST(InspectionTest, PageListsAllIdsAndHasNoScripts) {
   EXPECT_THAT(page, AllOf(HasSubstr("bad-8"), HasSubstr("gone-8.png"), HasSubstr("&lt;script&gt;alert"),
                           Not(HasSubstr("<script")), Not(HasSubstr("\x1b")), Not(HasSubstr("://"))));
   EXPECT_THAT(page, AllOf(HasSubstr("a &lt; b?"), HasSubstr("<mark>yes&lt;end&gt;</mark>")));
-  EXPECT_THAT(page.substr(0, 4096), HasSubstr(kInspectionTitleEnd)) << "identifies a page that may be overwritten";
+  EXPECT_THAT(page.substr(0, 4096), HasSubstr(kInspectionTitleSuffix)) << "identifies a page that may be overwritten";
 }
 
 TEST(InspectionTest, PageHasTheExactPixels) {
@@ -213,7 +213,7 @@ TEST(InspectionTest, PageHasTheExactPixels) {
   const size_t first = page.find(begin) + begin.size();
   const std::string bytes = base64_decode(std::string_view(page).substr(first, page.find('"', first) - first));
   const at::Tensor decoded_image = image::decode_image(std::as_bytes(std::span(bytes)), "the page's image");
-  EXPECT_TRUE(at::equal(decoded_image, inspection.shown_samples[0].media_previews[0].pixels));
+  EXPECT_TRUE(at::equal(decoded_image, inspection.sample_previews[0].media_previews[0].pixels));
   EXPECT_THAT(page, HasSubstr("d=\"M0 2H6M3 0V4\"")) << "between its four tiles";
 }
 
@@ -227,10 +227,11 @@ TEST(InspectionTest, ReportsWhatStopsTraining) {
 
 TEST(InspectionTest, ReportsWhatLimitsPacks) {
   Inspection inspection = make_example();
-  inspection.pack_limits = data::PackLimits{.tokens = 4096, .num_media = 18};
-  inspection.packs.fill = {.packs = 10, .tokens = 0.5, .num_media = 1, .max_tiles = 90, .num_limited_by_media = 9};
-  inspection.packs.packs = {{.tokens = 2048, .num_media = 18, .tiles = 90}};
-  inspection.packs.num_limited_by_images = 9;
+  inspection.pack_limits = data::PackLimits{.max_tokens = 4096, .max_media = 18};
+  inspection.pack_statistics.fill = {
+      .num_packs = 10, .token_fill = 0.5, .media_fill = 1, .max_tiles = 90, .num_media_limited_packs = 9};
+  inspection.pack_statistics.pack_sizes = {{.tokens = 2048, .num_media = 18, .tiles = 90}};
+  inspection.pack_statistics.num_packs_at_media_limit = 9;
   EXPECT_THAT(format_inspection(inspection, {.width = 1000}), HasSubstr("limited by tokens: 1, by images: 9"));
   EXPECT_EQ(inspection.to_json()["packs"]["bound_by"].dump(), R"({"tokens":1,"images":9,"tiles":0})");
 }
@@ -243,7 +244,7 @@ TEST(HistogramSvgTest, EachBinHasABarAndACount) {
 
 TEST(MarkAnswersTest, AnswersAreMarked) {
   const text::RenderedChat chat{.text = "Q: a A: b Q: c A: d", .answers = {{8, 9}, {18, 19}}};
-  EXPECT_EQ(mark_answers(chat), "Q: a A: ⟦b⟧ Q: c A: ⟦d⟧");
+  EXPECT_EQ(highlight_answers(chat), "Q: a A: ⟦b⟧ Q: c A: ⟦d⟧");
 }
 
 }  // namespace

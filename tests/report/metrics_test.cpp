@@ -76,7 +76,7 @@ TEST(StepMetricsTest, AnEvaluationIsWrittenWhereThereIsOne) {
       .tasks = {{"read", {.loss = std::numeric_limits<double>::quiet_NaN(), .label_tokens = 2, .samples = 1}}},
       .seconds = 2.5,
       .batch_size = 16,
-      .oom_splits = 1,
+      .num_oom_splits = 1,
       .is_best = true};
   const auto json = nlohmann::json::parse(metrics.to_json_line());
   EXPECT_EQ(json["evaluation"].dump(),
@@ -93,9 +93,9 @@ TEST(StepMetricsTest, MasksAreWrittenWhereThereAreSome) {
   for (const char* key : {"masks", "structures"}) EXPECT_FALSE(without["evaluation"].contains(key));
   metrics.mask_learning_rate = 0.25;
   metrics.loss_components = LossComponents{.text = 1, .bce = 0.5, .dice = 0.75};
-  metrics.evaluation->total.masks =
-      MaskMetrics{.masks = 3, .dice = 0.5, .iou = 0.25, .hausdorff95 = 8, .empty_truths = 1, .empty_predictions = 2};
-  metrics.evaluation->structures["liver"] = {.masks = 1, .dice = 1, .iou = 1};
+  metrics.evaluation->total.masks = MaskMetrics{
+      .masks = 3, .dice = 0.5, .iou = 0.25, .hausdorff95 = 8, .num_empty_truths = 1, .num_empty_predictions = 2};
+  metrics.evaluation->mask_metrics_by_structure["liver"] = {.masks = 1, .dice = 1, .iou = 1};
   const auto json = nlohmann::json::parse(metrics.to_json_line());
   EXPECT_EQ(json["mask_learning_rate"], 0.25);
   EXPECT_EQ(json["loss_parts"].dump(), R"({"mask_bce":0.5,"mask_dice":0.75,"text":1.0})");

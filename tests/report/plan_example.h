@@ -12,7 +12,7 @@ inline planner::Plan make_example_plan() {
   planner::Plan plan;
   plan.model = "smolvlm-500m";
   plan.fits = true;
-  plan.limit = {.gpu_bytes = 25'000 * kMB,
+  plan.limit = {.allowed_gpu_bytes = 25'000 * kMB,
                 .context_bytes = 600 * kMB,
                 .communication_bytes = 0,
                 .margin_bytes = 2'500 * kMB,
@@ -38,8 +38,8 @@ inline planner::Plan make_example_plan() {
                         .fits = true,
                         .is_from_dry_run = true};
   auto& detail = plan.detail;
-  detail.vision_blocks = 27;
-  detail.language_blocks = 24;
+  detail.num_vision_blocks = 27;
+  detail.num_language_blocks = 24;
   detail.num_parameters = detail.num_trainable_parameters = 507'482'304;
   const auto set = [&](Component component, int64_t megabytes) {
     detail.peak.bytes_by_component[static_cast<size_t>(component)] = megabytes * kMB;
@@ -82,7 +82,7 @@ inline planner::Plan make_unfit_example_plan() {
   plan.fits = plan.best_estimate.fits = false;
   plan.best_estimate.step_config.micro_batch_size = 1;
   plan.best_estimate.step_config.recompute = {.vision = 27, .language = 24};
-  plan.limit.gpu_bytes = plan.target.memory_bytes = 15'000'000'000;
+  plan.limit.allowed_gpu_bytes = plan.target.memory_bytes = 15'000'000'000;
   plan.limit.margin_bytes = 1'500'000'000;
   plan.limit.limit_bytes = 12'900'000'000;
   plan.suggestions = {{.arguments = {}, .note = "take a smaller model", .makes_plan_fit = false},

@@ -24,8 +24,8 @@ TEST(PlanMemoryTest, RowsSumToTheGpu) {
   EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kUsed), plan.total_bytes());
   EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kFree), 1'600'000'000);
   EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kMargin), plan.limit.margin_bytes);
-  EXPECT_EQ(plan.total_bytes() + 1'600'000'000 + plan.limit.margin_bytes, plan.limit.gpu_bytes);
-  EXPECT_EQ(compute_missing_bytes(plan), 0);
+  EXPECT_EQ(plan.total_bytes() + 1'600'000'000 + plan.limit.margin_bytes, plan.limit.allowed_gpu_bytes);
+  EXPECT_EQ(compute_shortfall_bytes(plan), 0);
 }
 
 TEST(PlanMemoryTest, NothingIsFreeWhereItDoesNotFit) {
@@ -33,7 +33,7 @@ TEST(PlanMemoryTest, NothingIsFreeWhereItDoesNotFit) {
   const auto rows = make_memory_rows(plan);
   EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kUsed), plan.total_bytes());
   EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kFree), 0);
-  EXPECT_EQ(compute_missing_bytes(plan), 7'100'000'000);
+  EXPECT_EQ(compute_shortfall_bytes(plan), 7'100'000'000);
 }
 
 /// Returns the half columns that a bar fills: 'x' or ' '.
@@ -53,7 +53,7 @@ std::string to_half_columns(const std::string& bar) {
 }
 
 TEST(PlanBarsTest, BarsFollowEachOtherWithoutGapOrOverlap) {
-  const BarScale scale{.bytes = 25'000, .columns = 44, .unicode = true};
+  const BarScale scale{.max_value = 25'000, .columns = 44, .unicode = true};
   std::vector<int> num_covered(88, 0);
   int64_t offset = 0;
   for (const int64_t bytes : {1'000, 2'000, 6'000, 7'013, 2'487, 400, 60, 2, 38, 6'000}) {
@@ -63,18 +63,18 @@ TEST(PlanBarsTest, BarsFollowEachOtherWithoutGapOrOverlap) {
     for (size_t i = 0; i < num_covered.size(); ++i) num_covered[i] += filled[i] == 'x' ? 1 : 0;
     offset += bytes;
   }
-  ASSERT_EQ(offset, scale.bytes);
+  ASSERT_EQ(offset, scale.max_value);
   EXPECT_THAT(num_covered, testing::Each(1));
 }
 
 TEST(PlanBarsTest, LengthIsTheShareOfTheScale) {
-  EXPECT_EQ(draw_bar(0, 50, BarFill::kSolid, {.bytes = 100, .columns = 10, .unicode = false}), "#####     ");
-  EXPECT_EQ(draw_bar(50, 50, BarFill::kSolid, {.bytes = 100, .columns = 10, .unicode = false}), "     #####");
-  EXPECT_EQ(draw_bar(25, 50, BarFill::kSolid, {.bytes = 100, .columns = 10, .unicode = true}), "  ▐████▌  ");
+  EXPECT_EQ(draw_bar(0, 50, BarFill::kSolid, {.max_value = 100, .columns = 10, .unicode = false}), "#####     ");
+  EXPECT_EQ(draw_bar(50, 50, BarFill::kSolid, {.max_value = 100, .columns = 10, .unicode = false}), "     #####");
+  EXPECT_EQ(draw_bar(25, 50, BarFill::kSolid, {.max_value = 100, .columns = 10, .unicode = true}), "  ▐████▌  ");
 }
 
 TEST(PlanBarsTest, ALittleIsAStrokeAndNothingIsNothing) {
-  const BarScale scale{.bytes = 1'000'000, .columns = 10, .unicode = false};
+  const BarScale scale{.max_value = 1'000'000, .columns = 10, .unicode = false};
   EXPECT_EQ(draw_bar(500'000, 1, BarFill::kSolid, scale), "     |    ");
   EXPECT_EQ(draw_bar(999'999, 1, BarFill::kSolid, scale), "         |") << "at the scale's end, inside it";
   EXPECT_EQ(draw_bar(500'000, 0, BarFill::kSolid, scale), "          ");

@@ -88,7 +88,7 @@ TEST(PlanTextTest, VideosAreReportedAsVideos) {
   shape.num_media = 1;
   shape.num_videos = 1;
   shape.video_frames = 16;
-  shape.grids = {{8, 20, 24}};
+  shape.patch_grids = {{8, 20, 24}};
   shape.pixel_rows = 3840;
   EXPECT_THAT(format_plan(plan, {.width = 100}),
               HasSubstr("2,622 tokens (2,106 of videos), 64 label tokens; 1 video of 16 frames in 3,840 patches"));
@@ -104,7 +104,7 @@ TEST(PlanTextTest, VideosAreReportedAsVideos) {
 
 TEST(PlanTextTest, PatchesOfAnImageAreNotSplit) {
   planner::Plan plan = make_example_plan();
-  plan.worst_batch.shapes.front().grids = {{1, 20, 24}, {1, 40, 40}};
+  plan.worst_batch.shapes.front().patch_grids = {{1, 20, 24}, {1, 40, 40}};
   EXPECT_EQ(format_vision_pass(plan), "all patches in one vision pass");
   plan.best_estimate.step_config.vision_tiles_per_pass = 1;
   EXPECT_EQ(format_vision_pass(plan), "one image per vision pass");
@@ -123,7 +123,7 @@ TEST(PlanTextTest, ErrorListsFittingSuggestionsFirst) {
 TEST(PlanTextTest, DescribesTheModelSampleAndGpu) {
   planner::Plan plan = make_example_plan();
   plan.worst_batch.first_sample_id = "train-0042";
-  plan.limit.gpu_bytes = 20'000'000'000;
+  plan.limit.allowed_gpu_bytes = 20'000'000'000;
   plan.mode = planner::MemoryMode::kConservative;
   const std::string text = format_plan(plan, {.width = 100});
   EXPECT_THAT(text, StartsWith("fits: 20.6 of 20.0 GB"));

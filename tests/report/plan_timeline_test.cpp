@@ -32,15 +32,15 @@ class TimelineBuilder {
     timeline_.push_back(point_);
     return *this;
   }
-  const Timeline& timeline() const { return timeline_; }
+  const MemoryTimeline& timeline() const { return timeline_; }
 
  private:
-  planner::TimelinePoint point_;
-  Timeline timeline_;
+  planner::MemoryTimelinePoint point_;
+  MemoryTimeline timeline_;
 };
 
 /// Two micro-batches of three blocks and an optimizer step. The peak is in the second loss.
-Timeline example_step() {
+MemoryTimeline example_step() {
   TimelineBuilder builder;
   builder.set_tag(Component::kOther).add(Component::kWeights, 100 * kMiB);
   for (const int64_t loss : {10, 20}) {
@@ -58,7 +58,7 @@ Timeline example_step() {
   return builder.timeline();
 }
 
-planner::Plan make_plan(Timeline timeline) {
+planner::Plan make_plan(MemoryTimeline timeline) {
   planner::Plan plan = make_example_plan();
   plan.detail.timeline = std::move(timeline);
   return plan;
@@ -67,9 +67,9 @@ planner::Plan make_plan(Timeline timeline) {
 TEST(PlanTimelineTest, PhasesFollowFromTags) {
   std::vector<std::string> names;
   std::vector<size_t> first;
-  for (const auto& phase : find_phases(example_step())) {
-    names.push_back(fmt::format("{} {}", phase.micro_batch, phase.pass));
-    first.push_back(phase.first_event);
+  for (const auto& phase : find_step_phases(example_step())) {
+    names.push_back(fmt::format("{} {}", phase.micro_batch_number, phase.pass_name));
+    first.push_back(phase.first_event_index);
   }
   EXPECT_THAT(names, testing::ElementsAre("1 forward", "1 backward", "2 forward", "2 backward", "0 optimizer"));
   EXPECT_THAT(first, testing::ElementsAre(0, 7, 11, 17, 21));
@@ -100,11 +100,11 @@ TEST(PlanTimelineTest, DownsamplingKeepsThePeaks) {
   const auto spikes = std::count_if(indices.begin(), indices.end(),
                                     [&](size_t event) { return sum_allocated_bytes(timeline[event]) == 900 * kMiB; });
   EXPECT_EQ(spikes, 3);
-  EXPECT_NE(std::find(indices.begin(), indices.end(), find_peak_event(timeline)), indices.end());
+  EXPECT_NE(std::find(indices.begin(), indices.end(), find_peak_event_index(timeline)), indices.end());
 }
 
 TEST(PlanTimelineTest, DataContainsEveryEvent) {
-  const Timeline timeline = example_step();
+  const MemoryTimeline timeline = example_step();
   const auto data = parse_page_data(render_plan_timeline(make_plan(timeline)));
   ASSERT_EQ(data["points"].size(), timeline.size());
   EXPECT_EQ(data["events"], timeline.size());
@@ -179,8 +179,8 @@ TEST(PageTest, JsonCannotCloseItsScriptElement) {
 }
 
 TEST(PageTest, AKeyWithoutValueIsAnError) {
-  EXPECT_THROW(fill_page("plan_timeline.html", {}), InternalError);
-  EXPECT_THROW(fill_page("no such page", {}), InternalError);
+  EXPECT_THROW(fill_page_template("plan_timeline.html", {}), InternalError);
+  EXPECT_THROW(fill_page_template("no such page", {}), InternalError);
 }
 
 }  // namespace

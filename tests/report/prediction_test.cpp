@@ -46,9 +46,9 @@ TEST(PredictionTest, IsOneJsonLine) {
                               .id = "a",
                               .task = "count",
                               .question = "How many?\n",
-                              .expected = "2",
+                              .expected_answer = "2",
                               .answer = "</script>",
-                              .images = {"data:x"}};
+                              .thumbnail_uris = {"data:x"}};
   EXPECT_EQ(prediction.to_json_line(),
             R"({"step":3,"id":"a","task":"count","question":"How many?\n","expected":"2","answer":"</script>",)"
             R"("images":["data:x"],"given":"</script>"})");
@@ -57,13 +57,14 @@ TEST(PredictionTest, IsOneJsonLine) {
 TEST(PredictionTest, MasksAreWrittenWhereThereAreSome) {
   Prediction prediction{.step = 3, .id = "a"};
   EXPECT_FALSE(nlohmann::json::parse(prediction.to_json_line()).contains("masks"));
-  prediction.masks = {{.structure = "liver", .dice = 0.5, .overlay = "data:x"}};
+  prediction.masks = {{.structure = "liver", .dice = 0.5, .overlay_uri = "data:x"}};
   EXPECT_EQ(nlohmann::json::parse(prediction.to_json_line())["masks"].dump(),
             R"([{"dice":0.5,"overlay":"data:x","structure":"liver"}])");
 }
 
 TEST(PredictionTest, VolumesHaveCaptions) {
-  const Prediction prediction{.step = 3, .id = "a", .images = {"data:x", "data:y"}, .captions = {"T1w, sub-01", ""}};
+  const Prediction prediction{
+      .step = 3, .id = "a", .thumbnail_uris = {"data:x", "data:y"}, .volume_captions = {"T1w, sub-01", ""}};
   EXPECT_EQ(nlohmann::json::parse(prediction.to_json_line())["captions"], nlohmann::json({"T1w, sub-01", ""}));
 }
 
@@ -81,7 +82,7 @@ TEST(OverlayTest, FillsThePredictionAndOutlinesTheTruth) {
   predicted.narrow(1, 0, 300).fill_(1);
   truth.narrow(1, 400, 400).fill_(1);
   const at::Tensor overlay = decode_uri(make_overlay_uri(image, predicted, truth));
-  ASSERT_EQ(overlay.sizes(), (std::vector<int64_t>{3, 120, kOverlayPixels}));
+  ASSERT_EQ(overlay.sizes(), (std::vector<int64_t>{3, 120, kMaxOverlaySide}));
   const auto expect_color = [&](int64_t y, int64_t x, std::array<int, 3> color) {
     for (int64_t channel = 0; channel < 3; ++channel) {
       EXPECT_NEAR(overlay[channel][y][x].item<int>(), color[static_cast<size_t>(channel)], 12) << y << ' ' << x;
@@ -95,9 +96,9 @@ TEST(OverlayTest, FillsThePredictionAndOutlinesTheTruth) {
 
 TEST(ThumbnailTest, LongestSideIsBounded) {
   const at::Tensor wide_image = at::full({3, 100, 640}, 90, at::kByte);
-  EXPECT_EQ(decode_uri(make_thumbnail_uri(wide_image)).sizes(), (std::vector<int64_t>{3, 25, kThumbnailPixels}));
+  EXPECT_EQ(decode_uri(make_thumbnail_uri(wide_image)).sizes(), (std::vector<int64_t>{3, 25, kMaxThumbnailSide}));
   const at::Tensor thin_image = at::full({3, 4000, 1}, 90, at::kByte);
-  EXPECT_EQ(decode_uri(make_thumbnail_uri(thin_image)).sizes(), (std::vector<int64_t>{3, kThumbnailPixels, 1}));
+  EXPECT_EQ(decode_uri(make_thumbnail_uri(thin_image)).sizes(), (std::vector<int64_t>{3, kMaxThumbnailSide, 1}));
   const at::Tensor small = at::full({3, 32, 20}, 90, at::kByte);
   EXPECT_EQ(decode_uri(make_thumbnail_uri(small)).sizes(), small.sizes());
 }
@@ -113,7 +114,7 @@ TEST(ThumbnailTest, ReadsAFile) {
       std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch/images";
   const auto image = std::filesystem::directory_iterator(image_dir)->path();
   const at::Tensor thumbnail = decode_uri(make_thumbnail_uri(image));
-  EXPECT_LE(std::max(thumbnail.size(1), thumbnail.size(2)), kThumbnailPixels);
+  EXPECT_LE(std::max(thumbnail.size(1), thumbnail.size(2)), kMaxThumbnailSide);
   EXPECT_THROW(make_thumbnail_uri(image_dir / "nowhere.jpg"), UserError);
 }
 

@@ -32,7 +32,7 @@ StepMetrics make_metrics(int64_t step) {
 std::string capture_plain_output(int64_t steps, bool quiet) {
   testing::internal::CaptureStderr();
   {
-    Progress progress(steps, quiet);
+    ProgressBar progress(steps, quiet);
     for (int64_t step = 1; step <= steps; ++step) progress.show(make_metrics(step));
     progress.clear();
   }
@@ -48,7 +48,7 @@ std::string capture_terminal_output(int64_t steps, int columns) {
   const int saved_stderr = dup(STDERR_FILENO);
   dup2(terminal, STDERR_FILENO);
   {
-    Progress progress(steps, /*quiet=*/false);
+    ProgressBar progress(steps, /*quiet=*/false);
     for (int64_t step = 1; step <= steps; ++step) progress.show(make_metrics(step));
   }
   std::fflush(stderr);
@@ -135,7 +135,7 @@ TEST(FormatProgressLineTest, ADryRunHasNoValues) {
 
 TEST(FormatProgressLineTest, ReportsIncidents) {
   StepMetrics metrics = make_gpu_metrics();
-  metrics.skipped_steps = 2;
+  metrics.num_skipped_steps = 2;
   EXPECT_THAT(format_progress_line(metrics, 90, 5.0, 1, 200), EndsWith("0:05 left  1 OOM split  2 skipped"));
   EXPECT_THAT(format_progress_line(metrics, 90, 5.0, 3, 200), HasSubstr("3 OOM splits"));
 }
@@ -184,12 +184,12 @@ TEST(RemainingTimeEstimatorTest, FollowsTheLastSteps) {
   RemainingTimeEstimator estimator;
   std::chrono::steady_clock::time_point now{};
   estimator.record_step(now);
-  EXPECT_FALSE(estimator.estimate_seconds(10)) << "one time gives no duration";
+  EXPECT_FALSE(estimator.estimate_remaining_seconds(10)) << "one time gives no duration";
   estimator.record_step(now += std::chrono::seconds(100));
-  EXPECT_EQ(estimator.estimate_seconds(10), 1000);
+  EXPECT_EQ(estimator.estimate_remaining_seconds(10), 1000);
   for (int step = 0; step < 50; ++step) estimator.record_step(now += std::chrono::seconds(2));
-  EXPECT_EQ(estimator.estimate_seconds(10), 20) << "the slow step left the window";
-  EXPECT_EQ(estimator.estimate_seconds(0), 0);
+  EXPECT_EQ(estimator.estimate_remaining_seconds(10), 20) << "the slow step left the window";
+  EXPECT_EQ(estimator.estimate_remaining_seconds(0), 0);
 }
 
 }  // namespace

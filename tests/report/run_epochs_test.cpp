@@ -29,8 +29,8 @@ TEST(EpochSummariesTest, ARowAggregatesItsSteps) {
   first_step.loss = 2;
   first_step.label_tokens = 10;
   first_step.tokens = 100;
-  first_step.oom_splits = 2;
-  first_step.forecast_splits = 3;
+  first_step.num_oom_splits = 2;
+  first_step.num_look_ahead_splits = 3;
   first_step.allocated_peak_bytes = 40;
   first_step.reserved_peak_bytes = 60;
   first_step.host_bytes = 5;
@@ -69,12 +69,12 @@ TEST(EpochSummariesTest, ARowAggregatesItsSteps) {
 TEST(EpochSummariesTest, LinesOfEarlierVersionsCount) {
   EpochSummaries epochs;
   StepMetrics step = make_step(1, 0.5);
-  step.forecast_splits = 3;
+  step.num_look_ahead_splits = 3;
   auto earlier_line = parse_json_line(step);
   earlier_line.erase("forecast_splits");
   EXPECT_TRUE(epochs.add(earlier_line).empty());
   step = make_step(2, 1);
-  step.forecast_splits = 4;
+  step.num_look_ahead_splits = 4;
   const Rows rows = epochs.add(parse_json_line(step));
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0]["forecast_splits"], 7);

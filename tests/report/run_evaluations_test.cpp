@@ -74,13 +74,14 @@ TEST(RunEvaluationsTest, AnswersAreGroupedBySample) {
   run.append_steps(1, 3, 3);
   for (const int64_t step : {0, 1, 2, 3, 4, 5}) {
     for (const char* id : {"a", "b"}) {
-      run.append_prediction({.step = step,
-                             .id = id,
-                             .task = "count",
-                             .question = "How many?",
-                             .expected = "2",
-                             .answer = std::to_string(step),
-                             .images = {"data:image/jpeg;base64,AAAA", "http://elsewhere/x.png", "data:text/html,x"}});
+      run.append_prediction(
+          {.step = step,
+           .id = id,
+           .task = "count",
+           .question = "How many?",
+           .expected_answer = "2",
+           .answer = std::to_string(step),
+           .thumbnail_uris = {"data:image/jpeg;base64,AAAA", "http://elsewhere/x.png", "data:text/html,x"}});
     }
   }
   const auto predictions = render_and_parse(run)["predictions"];
@@ -98,10 +99,10 @@ TEST(RunEvaluationsTest, MasksBelongToTheirAnswers) {
   const std::string image_uri = "data:image/jpeg;base64,AAAA";
   run.append_prediction({.step = 1, .id = "a", .answer = "none"});
   Prediction prediction{.step = 2, .id = "a", .answer = "<SEG>"};
-  prediction.masks = {{.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = "http://elsewhere/x.png"},
-                      {.overlay = "data:image/jpeg;base64," + std::string(300'000, 'A')}};
+  prediction.masks = {{.structure = std::string(5000, 'x'), .dice = 0.5, .overlay_uri = "http://elsewhere/x.png"},
+                      {.overlay_uri = "data:image/jpeg;base64," + std::string(300'000, 'A')}};
   for (int i = 0; i < 10; ++i) {
-    prediction.masks.push_back({.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = image_uri});
+    prediction.masks.push_back({.structure = std::string(5000, 'x'), .dice = 0.5, .overlay_uri = image_uri});
   }
   run.append_prediction(prediction);
   run.append("predictions.jsonl", R"({"step":3,"id":"a","masks":7})"
@@ -128,8 +129,8 @@ TEST(RunEvaluationsTest, MaskScoresAreCurvesAndATable) {
       metrics.evaluation = RunFolder::example_evaluation(0.5);
       metrics.evaluation->is_best = step == 1;
       metrics.evaluation->total.masks = MaskMetrics{.masks = 9, .dice = 0.25 * static_cast<double>(step), .iou = 0.2};
-      metrics.evaluation->structures[step == 1 ? "bone" : "</script>liver"] = {.masks = 1, .dice = 0.5};
-      metrics.evaluation->structures["kidney"] = {
+      metrics.evaluation->mask_metrics_by_structure[step == 1 ? "bone" : "</script>liver"] = {.masks = 1, .dice = 0.5};
+      metrics.evaluation->mask_metrics_by_structure["kidney"] = {
           .masks = 8, .dice = 0.125 * static_cast<double>(step), .iou = 0.25, .hausdorff95 = 3};
     }
     run.append("metrics.jsonl", metrics.to_json_line() + "\n");

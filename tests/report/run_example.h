@@ -40,7 +40,7 @@ class RunFolder {
     for (int64_t step = first; step <= last; ++step) lines += example_step(step, total_steps).to_json_line() + "\n";
     append("metrics.jsonl", lines);
   }
-  void append_event(const Event& event) const { append("events.jsonl", event.to_json_line() + "\n"); }
+  void append_event(const RunEvent& event) const { append("events.jsonl", event.to_json_line() + "\n"); }
   void append_prediction(const Prediction& prediction) const {
     append("predictions.jsonl", prediction.to_json_line() + "\n");
   }
@@ -87,7 +87,7 @@ class RunFolder {
     metrics.label_tokens = 300;
     metrics.num_media = 8;
     metrics.samples = 8;
-    metrics.micro_batches = 2;
+    metrics.num_micro_batches = 2;
     metrics.micro_batch_sizes = {4, 4};
     metrics.step_seconds = 0.5;
     metrics.data_wait_seconds = 0.01;

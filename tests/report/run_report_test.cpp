@@ -82,7 +82,7 @@ TEST(RunReportTest, NamesOfEarlierVersionsAreRead) {
   const RunFolder run;
   for (int64_t step = 1; step <= 4; ++step) {
     StepMetrics metrics = RunFolder::example_step(step, 4);
-    metrics.forecast_splits = step;
+    metrics.num_look_ahead_splits = step;
     auto line = nlohmann::json::parse(metrics.to_json_line());
     if (step <= 2) line.erase("forecast_splits");
     run.append("metrics.jsonl", line.dump() + "\n");
@@ -174,7 +174,7 @@ TEST(RunReportTest, LongRunsAreDownsampledAndKeepTheirSpikes) {
   run.append_steps(1, kSpike - 1, kSteps);
   StepMetrics spike = RunFolder::example_step(kSpike, kSteps);
   spike.loss = 77;
-  spike.oom_splits = 3;
+  spike.num_oom_splits = 3;
   run.append("metrics.jsonl", spike.to_json_line() + "\n");
   run.append_steps(kSpike + 1, kSteps, kSteps);
   const auto data = render_and_parse(run);
@@ -225,19 +225,20 @@ TEST(RunReportTest, ReadsOnlyAppendedLines) {
   const double milliseconds = 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   RecordProperty("write_milliseconds", std::to_string(milliseconds));
   EXPECT_LT(milliseconds, 500) << "it is written while the run waits";
-  EXPECT_EQ(parse_page_data(report.html())["summary"]["steps"], 5020) << "a line without its end is not read yet";
+  EXPECT_EQ(parse_page_data(report.render_html())["summary"]["steps"], 5020)
+      << "a line without its end is not read yet";
   run.append("metrics.jsonl", line.substr(100));
-  EXPECT_EQ(parse_page_data(report.html())["summary"]["steps"], 5021);
-  EXPECT_EQ(parse_page_data(report.html())["curves"], render_and_parse(run)["curves"]) << "as if read at once";
+  EXPECT_EQ(parse_page_data(report.render_html())["summary"]["steps"], 5021);
+  EXPECT_EQ(parse_page_data(report.render_html())["curves"], render_and_parse(run)["curves"]) << "as if read at once";
 }
 
 TEST(RunReportTest, AReplacedFileIsReadAgain) {
   const RunFolder run;
   run.append_steps(1, 40, 100);
   RunReport report(run.path());
-  EXPECT_EQ(parse_page_data(report.html())["summary"]["step"], 40);
+  EXPECT_EQ(parse_page_data(report.render_html())["summary"]["step"], 40);
   { const StepLog lines(run.path() / "metrics.jsonl", 30); }  // as a run that resumes after step 30
-  EXPECT_EQ(parse_page_data(report.html())["summary"]["step"], 30);
+  EXPECT_EQ(parse_page_data(report.render_html())["summary"]["step"], 30);
 }
 
 TEST(RunReportTest, ReportsHowARunEnded) {

@@ -45,7 +45,7 @@ TEST(TensorBoardEventTest, MatchesTheGoldenFile) {
       make_scalars_event(1.5e9 + 3, 300, {{"train/loss", 0.5}}),
       make_scalars_event(1.5e9 + 4, int64_t{1} << 40, {{"train/loss", 0.25}})};
   std::string file;
-  for (const auto& event : events) file += frame_record(event);
+  for (const auto& event : events) file += make_framed_event(event);
   const std::string golden =
       read_bytes(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/report/data/tensorboard/events.golden");
   ASSERT_FALSE(golden.empty());
@@ -78,9 +78,9 @@ TEST(TensorBoardTest, WritesStepsAndAnswers) {
         {.step = 3,
          .id = "sample",
          .question = "How many?\nSay it.",
-         .expected = "2",
+         .expected_answer = "2",
          .answer = "3",
-         .images = {make_thumbnail_uri(std::filesystem::directory_iterator(image_dir)->path())}});
+         .thumbnail_uris = {make_thumbnail_uri(std::filesystem::directory_iterator(image_dir)->path())}});
   }
   ASSERT_EQ(list_files(folder).size(), 1u);
   EXPECT_THAT(list_files(folder)[0].filename().string(),
@@ -131,12 +131,12 @@ TEST(TensorBoardTest, WritesMasks) {
   metrics.evaluation = RunFolder::example_evaluation(0.5);
   metrics.evaluation->total.masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75, .hausdorff95 = 4};
   metrics.evaluation->tasks["count"].masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75};
-  metrics.evaluation->structures["liver"] = {.masks = 3, .dice = 0.625, .iou = 0.5};
+  metrics.evaluation->mask_metrics_by_structure["liver"] = {.masks = 3, .dice = 0.625, .iou = 0.5};
   TensorBoardWriter tensorboard(run.path(), 0);
   tensorboard.add_step(metrics);
   const at::Tensor image = at::full({3, 40, 60}, 90, at::kByte), mask = at::full({40, 60}, 1, at::kByte);
   tensorboard.add_prediction(
-      {.step = 7, .id = "sample", .masks = {{.dice = 1, .overlay = make_overlay_uri(image, mask, mask)}}});
+      {.step = 7, .id = "sample", .masks = {{.dice = 1, .overlay_uri = make_overlay_uri(image, mask, mask)}}});
   const std::string bytes = read_bytes(list_files(run.path())[0]);
   const std::map<std::string, float> values{{"train/loss_text", 1.5F},
                                             {"train/loss_mask_bce", 0.5F},

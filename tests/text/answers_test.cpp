@@ -21,7 +21,7 @@ const Tokenizer& load_qwen2() {
 }
 
 ChatTemplate make_template(const std::string& jinja, TemplateSettings settings = {}) {
-  return {{.jinja = jinja, .name = "chat_template.jinja", .is_checkpoint_default = true},
+  return {{.jinja_source = jinja, .name = "chat_template.jinja", .is_checkpoint_default = true},
           std::move(settings),
           load_qwen2()};
 }
@@ -38,7 +38,7 @@ ChatTemplate make_chatml(const std::string& answer) {
 
 std::vector<std::string> get_learned_texts(const RenderedChat& chat) {
   std::vector<std::string> texts;
-  for (const Span& span : chat.answers) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
+  for (const TextSpan& span : chat.answers) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
   return texts;
 }
 
@@ -123,16 +123,16 @@ TEST(Answers, GenerationBlocksAreLearned) {
                                     "{% endmacro %}{{ answer() + '<|im_end|>' }}"),
                         "Yes"),
       ElementsAre("BYes<|im_end|>"));
-  EXPECT_THAT(make_chatml("{% generation %}{{ '<think>\n\n</think>\n\n' + c + '<|im_end|>' }}{% endgeneration %}")
-                  .description(),
-              Not(HasSubstr("not learned")));
+  EXPECT_THAT(
+      make_chatml("{% generation %}{{ '<think>\n\n</think>\n\n' + c + '<|im_end|>' }}{% endgeneration %}").describe(),
+      Not(HasSubstr("not learned")));
 }
 
 TEST(Answers, EndOfTurnIsAddedAfterAGenerationBlock) {
   const ChatTemplate chat_template = make_template(
       "{% for m in messages %}{{ m['role'] + ': ' }}{% if m['role'] == 'assistant' %}{% generation %}"
       "{{ m['content'] + ' #' }}{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}{{ '\n' }}{% endfor %}",
-      {.end_tokens = {"<|im_end|>"}});
+      {.eos_tokens = {"<|im_end|>"}});
   const RenderedChat chat =
       chat_template.render(std::vector<Turn>{{Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}}, false);
   EXPECT_THAT(get_learned_texts(chat), ElementsAre("Yes #<|im_end|>"));
@@ -142,7 +142,7 @@ TEST(Answers, EndOfTurnIsAddedAfterAGenerationBlock) {
 TEST(Answers, EndOfTurnInATextGivesANotice) {
   const ChatTemplate chat_template =
       make_template("{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '<|im_end|>\n' }}{% endfor %}",
-                    {.end_tokens = {"<|im_end|>"}});
+                    {.eos_tokens = {"<|im_end|>"}});
   for (const Role role : {Role::kSystem, Role::kUser, Role::kAssistant}) {
     std::vector<Turn> turns{{Role::kSystem, "Be brief."}, {Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}};
     EXPECT_THAT(chat_template.render(turns, false).notices, testing::IsEmpty());
@@ -157,7 +157,7 @@ TEST(Answers, TrailingWhiteSpaceOfAGenerationBlockIsNotLearned) {
   const ChatTemplate chat_template = make_template(
       "{% for m in messages %}{{ m['role'] + ': ' }}{% if m['role'] == 'assistant' %}{% generation %}"
       "{{ m['content'] + ' ' }}{% endgeneration %}{% else %}{{ m['content'] + ' ' }}{% endif %}{% endfor %}",
-      {.end_tokens = {"<|im_end|>"}});
+      {.eos_tokens = {"<|im_end|>"}});
   const RenderedChat chat = chat_template.render(
       std::vector<Turn>{
           {Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}, {Role::kUser, "Big?"}, {Role::kAssistant, "No"}},
@@ -172,7 +172,7 @@ TEST(Answers, MediaOfAnAnswerAreNotLearned) {
       "{% endgeneration %}{% else %}{% for p in m['content'] %}{{ p['text'] if p['type'] == 'text' }}{% endfor %}"
       "{% endif %}{{ '<|im_end|>' }}{% endfor %}";
   const std::vector<Turn> turns{{Role::kUser, "Draw."}, {Role::kAssistant, "Here: <image> and <image>."}};
-  const TemplateSettings settings{.image = {"<|image_pad|>", "<|image_pad|>"}};
+  const TemplateSettings settings{.image_markup = {"<|image_pad|>", "<|image_pad|>"}};
   for (const bool has_generation_blocks : {true, false}) {
     std::string jinja_variant = jinja;
     if (!has_generation_blocks) {
@@ -213,7 +213,7 @@ TEST(Answers, OmittedTextGivesANotice) {
 
 TEST(Answers, AnswersWithoutEndOfTurnGiveANotice) {
   const ChatTemplate chat_template = make_template(
-      "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + ' ' }}{% endfor %}", {.end_tokens = {"<|im_end|>"}});
+      "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + ' ' }}{% endfor %}", {.eos_tokens = {"<|im_end|>"}});
   std::vector<Turn> turns{{Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}};
   EXPECT_THAT(get_notice_kinds(chat_template.render(turns, false)), IsEmpty());
   turns.push_back({Role::kUser, "Why?"});

@@ -46,15 +46,15 @@ const Tokenizer& load_template_tokenizer(std::string_view name) {
 }
 
 ChatTemplate make_builtin_template(std::string_view name) {
-  TemplateSettings settings{.end_tokens = {"</s>"}};
-  if (name == "qwen2_vl") settings.image = {kQwenImage, "<|image_pad|>"};
-  return {find_builtin_template(name), settings, load_template_tokenizer(name)};
+  TemplateSettings settings{.eos_tokens = {"</s>"}};
+  if (name == "qwen2_vl") settings.image_markup = {kQwenImage, "<|image_pad|>"};
+  return {get_builtin_template(name), settings, load_template_tokenizer(name)};
 }
 
 /// Returns a template of a checkpoint.
 ChatTemplate make_checkpoint_template(const std::string& jinja, const std::string& tokenizer,
                                       TemplateSettings settings = {}) {
-  return {{.jinja = jinja, .name = "chat_template.jinja", .is_checkpoint_default = true},
+  return {{.jinja_source = jinja, .name = "chat_template.jinja", .is_checkpoint_default = true},
           std::move(settings),
           load_tokenizer(tokenizer)};
 }
@@ -74,9 +74,9 @@ Role parse_role(const std::string& name) {
   return name == "user" ? Role::kUser : Role::kAssistant;
 }
 
-std::vector<std::string> get_texts(const RenderedChat& chat, const std::vector<Span>& spans) {
+std::vector<std::string> get_texts(const RenderedChat& chat, const std::vector<TextSpan>& spans) {
   std::vector<std::string> texts;
-  for (const Span& span : spans) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
+  for (const TextSpan& span : spans) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
   return texts;
 }
 
@@ -85,7 +85,7 @@ std::vector<std::string> get_answers(const RenderedChat& chat) {
 }
 
 std::vector<std::string> get_media(const RenderedChat& chat) {
-  std::vector<Span> spans;
+  std::vector<TextSpan> spans;
   for (const MediaSpan& media_span : chat.media) spans.push_back(media_span.span);
   return get_texts(chat, spans);
 }
@@ -125,8 +125,8 @@ TEST(BuiltinTemplates, AnAnswerFollowsTheGenerationPrompt) {
     const RenderedChat chat = chat_template.render(kTwoRounds, false);
     const RenderedChat prompt = chat_template.render({kTwoRounds.data(), 3}, true);
     EXPECT_EQ(chat.text.substr(0, chat.answers[1].begin), prompt.text) << name;
-    EXPECT_TRUE(get_answers(chat)[1].ends_with(chat_template.end_of_turn())) << name;
-    EXPECT_EQ(chat_template.lacks_end_of_turn(), name == "llava_1_5") << name;
+    EXPECT_TRUE(get_answers(chat)[1].ends_with(chat_template.end_of_turn_token())) << name;
+    EXPECT_EQ(chat_template.omits_last_end_of_turn(), name == "llava_1_5") << name;
   }
 }
 
@@ -142,21 +142,21 @@ TEST(BuiltinTemplates, KeepsAllImages) {
 TEST(BuiltinTemplates, KeepsLiteralMarks) {
   const std::vector<Turn> turns{{Role::kUser, "<image>\nWhat does <image> do? And <video>?", {18, 34}},
                                 {Role::kAssistant, "Write <image>.", {6}}};
-  const TemplateSettings settings{.image = {kQwenImage, "<|image_pad|>"}};
+  const TemplateSettings settings{.image_markup = {kQwenImage, "<|image_pad|>"}};
   for (const char* const name : {"qwen2_vl", "chatml", "llava_qwen"}) {
     const RenderedChat chat =
-        ChatTemplate(find_builtin_template(name), settings, load_tokenizer("qwen2")).render(turns, false);
+        ChatTemplate(get_builtin_template(name), settings, load_tokenizer("qwen2")).render(turns, false);
     EXPECT_THAT(get_media(chat), ElementsAre("<|image_pad|>")) << name;
     EXPECT_THAT(chat.text, AllOf(HasSubstr("What does <image> do? And <video>?"), HasSubstr("Write <image>."))) << name;
   }
 }
 
 TEST(BuiltinTemplates, WritesTheFamilysImageTokens) {
-  const TemplateSettings settings{.image = {kQwenImage, "<|image_pad|>"}};
-  const ChatTemplate chatml(find_builtin_template("chatml"), settings, load_tokenizer("qwen2"));
+  const TemplateSettings settings{.image_markup = {kQwenImage, "<|image_pad|>"}};
+  const ChatTemplate chatml(get_builtin_template("chatml"), settings, load_tokenizer("qwen2"));
   EXPECT_THAT(chatml.render(kTwoRounds, false).text, HasSubstr(std::string("user\n") + kQwenImage + "What is shown?"));
   // The template that a saved checkpoint contains.
-  EXPECT_THAT(chatml.source().jinja, HasSubstr(kQwenImage));
+  EXPECT_THAT(chatml.source().jinja_source, HasSubstr(kQwenImage));
 }
 
 TEST(BuiltinTemplates, DropsTheLineBreakAfterAnOpeningImageOnly) {
@@ -171,7 +171,7 @@ TEST(BuiltinTemplates, DropsTheLineBreakAfterAnOpeningImageOnly) {
 
 TEST(BuiltinTemplates, UnknownNameListsTheTemplates) {
   try {
-    find_builtin_template("smolvml");
+    get_builtin_template("smolvml");
     FAIL() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
@@ -190,7 +190,7 @@ TEST(BuiltinTemplates, RejectsUnsupportedConversations) {
 }
 
 TEST(BuiltinTemplates, RejectsATokenizerWithoutItsEndToken) {
-  EXPECT_THROW(ChatTemplate(find_builtin_template("chatml"), {}, load_tokenizer("llama2")), UserError);
+  EXPECT_THROW(ChatTemplate(get_builtin_template("chatml"), {}, load_tokenizer("llama2")), UserError);
 }
 
 /// A template for strings, which fails for lists of blocks, as most templates of text models.
@@ -199,8 +199,8 @@ constexpr const char* kStringTemplate =
     "{% else %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'A:' }}{% endif %}";
 
-const TemplateSettings kLlamaTokens{.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}},
-                                    .end_tokens = {"</s>"}};
+const TemplateSettings kLlamaTokens{.special_tokens_map = {{"bos_token", "<s>"}, {"eos_token", "</s>"}},
+                                    .eos_tokens = {"</s>"}};
 
 TEST(ChatTemplate, StringTemplatesGetImageTokensInTheText) {
   const ChatTemplate chat_template = make_checkpoint_template(kStringTemplate, "llama2", kLlamaTokens);
@@ -208,7 +208,7 @@ TEST(ChatTemplate, StringTemplatesGetImageTokensInTheText) {
   EXPECT_EQ(chat.text, "<s>user: <image>\nWhat is shown?\nA: A cat.</s>user: What colour?\nA: Black.</s>");
   EXPECT_THAT(get_answers(chat), ElementsAre(" A cat.</s>", " Black.</s>"));
   EXPECT_THAT(get_media(chat), ElementsAre("<image>"));
-  EXPECT_TRUE(chat_template.writes_bos());
+  EXPECT_TRUE(chat_template.writes_bos_token());
 }
 
 TEST(ChatTemplate, TemplatesThatPrintBlocksGetStrings) {
@@ -241,7 +241,7 @@ TEST(ChatTemplate, OnlyAnswerTextIsLearned) {
 
 TEST(ChatTemplate, RepeatedAnswersAreRejected) {
   const std::string turn = "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}";
-  const TemplateSettings tokens{.end_tokens = {"</s>"}};
+  const TemplateSettings tokens{.eos_tokens = {"</s>"}};
   EXPECT_THAT(get_load_error("{% for m in messages %}{{ m['content'] + ';' }}{% endfor %}{% for m in messages %}" +
                                  turn + "{% endfor %}",
                              tokens),
@@ -265,7 +265,7 @@ TEST(ChatTemplate, TextBetweenAnAnswerAndItsEndIsLearned) {
       "qwen2");
   EXPECT_THAT(get_answers(chat_template.render(kTwoRounds, false)),
               ElementsAre("A cat. (end of answer)<|im_end|>", "Black. (end of answer)<|im_end|>"));
-  EXPECT_FALSE(chat_template.lacks_end_of_turn());
+  EXPECT_FALSE(chat_template.omits_last_end_of_turn());
 }
 
 TEST(ChatTemplate, EarlierAnswersMayEndDifferently) {
@@ -303,11 +303,11 @@ TEST(ChatTemplate, AddsAMissingEndOfTurnAfterTheLastAnswer) {
       "{% for m in messages %}{{ m['role'].upper() + ': ' }}{% for part in m['content'] %}"
       "{{ '<image>\n' if part['type'] == 'image' else part['text'] + ' ' }}{% endfor %}{% endfor %}"
       "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}";
-  const ChatTemplate chat_template = make_checkpoint_template(jinja, "llama2", {.end_tokens = {"</s>"}});
+  const ChatTemplate chat_template = make_checkpoint_template(jinja, "llama2", {.eos_tokens = {"</s>"}});
   EXPECT_THAT(get_answers(chat_template.render(kTwoRounds, false)), ElementsAre(" A cat.", " Black.</s>"));
   EXPECT_EQ(chat_template.render(kTwoRounds, false).text,
             "USER: <image>\nWhat is shown? ASSISTANT: A cat. USER: What colour? ASSISTANT: Black.</s>");
-  EXPECT_THAT(chat_template.description(), HasSubstr("so </s> is appended"));
+  EXPECT_THAT(chat_template.describe(), HasSubstr("so </s> is appended"));
   EXPECT_THAT(get_load_error(jinja), AllOf(HasSubstr("chat_template.jinja"), HasSubstr("eos_token")));
 }
 
@@ -315,7 +315,7 @@ TEST(ChatTemplate, AddsAnEndOfTurnThatOnlyTheLastAnswerLacks) {
   const ChatTemplate chat_template = make_checkpoint_template(
       "{% for m in messages %}{{ m['role'] + ':' + m['content'] + ('' if loop.last else '</s>') }}{% endfor %}"
       "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}",
-      "llama2", {.end_tokens = {"</s>"}});
+      "llama2", {.eos_tokens = {"</s>"}});
   EXPECT_EQ(chat_template.render({kTwoRounds.data() + 2, 2}, false).text, "user:What colour?</s>assistant:Black.</s>");
 }
 
@@ -324,20 +324,20 @@ TEST(ChatTemplate, DescribesDifferencesBetweenPromptAndTraining) {
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}",
       "qwen2");
-  EXPECT_THAT(chat_template.description(), HasSubstr("assistant\\n<think>\\n"));
-  EXPECT_THAT(chat_template.description(), Not(HasSubstr("system")));
+  EXPECT_THAT(chat_template.describe(), HasSubstr("assistant\\n<think>\\n"));
+  EXPECT_THAT(chat_template.describe(), Not(HasSubstr("system")));
   const ChatTemplate spaced_template = make_checkpoint_template(
       "{% for m in messages if m['role'] != 'system' %}{{ m['role'] + ': ' + m['content'] + '<|im_end|>' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
       "qwen2");
-  EXPECT_THAT(spaced_template.description(),
+  EXPECT_THAT(spaced_template.describe(),
               AllOf(HasSubstr("omits system messages"), HasSubstr("ends within a token of the training text")));
   EXPECT_THAT(get_answers(chat_template.render(kTwoRounds, false)),
               ElementsAre("A cat.<|im_end|>", "Black.<|im_end|>"));
 }
 
 TEST(ChatTemplate, RejectsUnusableTemplates) {
-  const TemplateSettings tokens{.end_tokens = {"</s>"}};
+  const TemplateSettings tokens{.eos_tokens = {"</s>"}};
   EXPECT_THAT(get_load_error("{% for m in messages %}\n{{ m['content'] | shout }}{% endfor %}", tokens),
               AllOf(HasSubstr("chat_template.jinja:2"), HasSubstr("shout")));
   EXPECT_THAT(get_load_error("{% for m in messages %}{{ m['content'] }}", tokens), HasSubstr("chat_template.jinja:1"));
@@ -362,7 +362,7 @@ TEST(ChatTemplate, ReportsWhatATemplateRaises) {
 TEST(ChatTemplate, RendersTheGivenDate) {
   const ChatTemplate chat_template = make_checkpoint_template(
       "{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m['content'] + '</s>' }}{% endfor %}", "llama2",
-      {.end_tokens = {"</s>"}, .now = "2026-11-22"});
+      {.eos_tokens = {"</s>"}, .current_time = "2026-11-22"});
   EXPECT_EQ(chat_template.render({kTwoRounds.data() + 2, 2}, false).text, "22 Nov 2026What colour?</s>Black.</s>");
 }
 

@@ -56,8 +56,8 @@ std::string render(const std::string& source, const Variables& variables) {
   return Template::parse(source, "a.jinja").render(variables, make_settings()).text;
 }
 
-/// Checks the invariants of Rendering::origin_spans.
-void expect_valid_origin_spans(const Rendering& rendering) {
+/// Checks the invariants of RenderedText::origin_spans.
+void expect_valid_origin_spans(const RenderedText& rendering) {
   size_t end = 0;
   for (size_t i = 0; i < rendering.origin_spans.size(); ++i) {
     const OriginSpan& origin_span = rendering.origin_spans[i];
@@ -73,7 +73,7 @@ void expect_valid_origin_spans(const Rendering& rendering) {
 void expect_same_as_jinja2(const std::string& source, const Json& json, const Json& expected) {
   for (const Variables& variables : {make_plain_variables(json), make_tracked_variables(json)}) {
     try {
-      const Rendering rendering = Template::parse(source, "a.jinja").render(variables, make_settings());
+      const RenderedText rendering = Template::parse(source, "a.jinja").render(variables, make_settings());
       EXPECT_TRUE(expected.contains("text")) << "jinja2 refuses: " << source << "\nours: " << rendering.text;
       EXPECT_EQ(rendering.text, expected.value("text", rendering.text)) << source;
       expect_valid_origin_spans(rendering);
@@ -134,7 +134,7 @@ std::string render_with_origins(const std::string& source) {
       {"list", Value::list({Value::text("p", 8), Value::text("q", 9)})},
       {"sharp", Value::text("straße", 10)},
   };
-  const Rendering rendering = Template::parse(source, "a.jinja").render(variables, {"2026-11-22"});
+  const RenderedText rendering = Template::parse(source, "a.jinja").render(variables, {"2026-11-22"});
   std::string out;
   size_t pos = 0;
   for (const OriginSpan& origin_span : rendering.origin_spans) {

@@ -15,35 +15,37 @@ using testing::ElementsAre;
 
 TEST(Labels, LabelsTokensThatBeginInAnAnswer) {
   const Encoding encoding{{10, 11, 12, 13, 14, 15}, {0, 2, 5, 5, 8, 9}};
-  EXPECT_THAT(compute_label_mask(encoding, "abcdefghij", std::vector<Span>{{2, 5}, {8, 9}}),
+  EXPECT_THAT(compute_label_mask(encoding, "abcdefghij", std::vector<TextSpan>{{2, 5}, {8, 9}}),
               ElementsAre(0, 1, 0, 0, 1, 0));
-  EXPECT_THAT(compute_label_mask(encoding, "abcdefghij", std::vector<Span>{{3, 8}}), ElementsAre(0, 0, 1, 1, 0, 0));
+  EXPECT_THAT(compute_label_mask(encoding, "abcdefghij", std::vector<TextSpan>{{3, 8}}), ElementsAre(0, 0, 1, 1, 0, 0));
   EXPECT_THAT(compute_label_mask(encoding, "abcdefghij", {}), ElementsAre(0, 0, 0, 0, 0, 0));
 }
 
 TEST(Labels, TokenThatCrossesOnlyWhiteSpaceBeforeAnAnswerIsALabel) {
   // The tokens are "A:" " Yes" "." with the answer "Yes."; and "A" ": Yes".
-  EXPECT_THAT(compute_label_mask({{1, 2, 3}, {0, 2, 6}}, "A: Yes.", std::vector<Span>{{3, 7}}), ElementsAre(0, 1, 1));
-  EXPECT_THAT(compute_label_mask({{1, 2}, {0, 1}}, "A: Yes", std::vector<Span>{{3, 6}}), ElementsAre(0, 0));
+  EXPECT_THAT(compute_label_mask({{1, 2, 3}, {0, 2, 6}}, "A: Yes.", std::vector<TextSpan>{{3, 7}}),
+              ElementsAre(0, 1, 1));
+  EXPECT_THAT(compute_label_mask({{1, 2}, {0, 1}}, "A: Yes", std::vector<TextSpan>{{3, 6}}), ElementsAre(0, 0));
   // A token of white space alone belongs to the prompt.
-  EXPECT_THAT(compute_label_mask({{1, 2, 3}, {0, 2, 3}}, "A: Yes", std::vector<Span>{{3, 6}}), ElementsAre(0, 0, 1));
+  EXPECT_THAT(compute_label_mask({{1, 2, 3}, {0, 2, 3}}, "A: Yes", std::vector<TextSpan>{{3, 6}}),
+              ElementsAre(0, 0, 1));
 }
 
 TEST(Labels, RejectsOverlappingSpans) {
-  EXPECT_THROW(compute_label_mask({}, "", std::vector<Span>{{0, 5}, {4, 6}}), InternalError);
+  EXPECT_THROW(compute_label_mask({}, "", std::vector<TextSpan>{{0, 5}, {4, 6}}), InternalError);
 }
 
 /// Returns the text of the label tokens of a chat.
 std::string decode_labels(const std::string& tokenizer_name, const std::string& template_name,
                           const std::vector<Turn>& turns) {
   const Tokenizer tokenizer = Tokenizer::from_file(get_data_path(tokenizer_name + ".tokenizer.json"));
-  const ChatTemplate chat_template(find_builtin_template(template_name), {}, tokenizer);
+  const ChatTemplate chat_template(get_builtin_template(template_name), {}, tokenizer);
   const RenderedChat chat = chat_template.render(turns, false);
   const Encoding encoding = tokenizer.encode(chat.text, true);
-  const std::vector<char> is_label = compute_label_mask(encoding, chat.text, chat.answers);
+  const std::vector<char> label_mask = compute_label_mask(encoding, chat.text, chat.answers);
   std::vector<int64_t> label_ids;
-  for (size_t i = 0; i < is_label.size(); ++i) {
-    if (is_label[i] != 0) label_ids.push_back(encoding.ids[i]);
+  for (size_t i = 0; i < label_mask.size(); ++i) {
+    if (label_mask[i] != 0) label_ids.push_back(encoding.ids[i]);
   }
   return tokenizer.decode(label_ids, false);
 }

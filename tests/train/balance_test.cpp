@@ -14,15 +14,15 @@ using engine::BatchScaling;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-engine::TrainingOptions options(BatchScaling scaling, Auto<int64_t> tokens, Auto<int64_t> reference) {
+engine::TrainingOptions options(BatchScaling scaling, AutoOr<int64_t> tokens, AutoOr<int64_t> reference) {
   engine::TrainingOptions training;
   training.global_batch_size = 64;
   training.max_steps = 10;
   training.learning_rate = 1e-4;
   training.vision_learning_rate = 2e-5;
-  training.balance.batch_scaling = scaling;
-  training.balance.global_batch_tokens = tokens;
-  training.balance.reference_batch_size = reference;
+  training.batch_and_tasks.batch_scaling = scaling;
+  training.batch_and_tasks.global_batch_tokens = tokens;
+  training.batch_and_tasks.reference_batch_size = reference;
   return training;
 }
 
@@ -84,17 +84,17 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-data::Tasks make_tasks(const std::vector<std::string>& names) {
+data::TaskTable make_tasks(const std::vector<std::string>& names) {
   std::vector<io::Record> records;
   for (const auto& name : names) {
     io::Record record;
     record.task = name;
     records.push_back(std::move(record));
   }
-  return data::Tasks(io::InMemoryRecords(std::move(records)));
+  return data::TaskTable(io::InMemoryRecords(std::move(records)));
 }
 
-const data::Tasks kTasks = make_tasks({"vqa", "vqa", "vqa", "caption"});
+const data::TaskTable kTasks = make_tasks({"vqa", "vqa", "vqa", "caption"});
 
 std::string get_refusal(const std::function<void()>& action) {
   try {
@@ -149,13 +149,13 @@ BatchAndTaskOptions make_pcgrad_options() {
 }
 
 TEST(TaskSettings, FollowTheOptions) {
-  EXPECT_EQ(make_task_settings({}, kTasks).count, 2);
+  EXPECT_EQ(make_task_settings({}, kTasks).num_tasks, 2);
   EXPECT_THAT(make_task_settings({}, kTasks).weights, IsEmpty());
-  EXPECT_FALSE(make_task_settings({}, kTasks).resolve_conflicts);
+  EXPECT_FALSE(make_task_settings({}, kTasks).resolve_gradient_conflicts);
   const auto gradnorm = make_task_settings(make_weighted_options(TaskWeighting::kGradNorm), kTasks);
   EXPECT_THAT(gradnorm.weights, ElementsAre(1, 1));
-  EXPECT_TRUE(gradnorm.gradient_norms);
-  EXPECT_TRUE(make_task_settings(make_pcgrad_options(), kTasks).resolve_conflicts);
+  EXPECT_TRUE(gradnorm.measure_gradient_norms);
+  EXPECT_TRUE(make_task_settings(make_pcgrad_options(), kTasks).resolve_gradient_conflicts);
   EXPECT_FALSE(make_task_settings({}, make_tasks({"", ""})).is_multi_task());
 }
 
@@ -174,7 +174,7 @@ std::vector<TaskResult> make_results(double loss, double norm) {
           {.counts = {3, 9}, .loss = 2, .accuracy = 1, .gradient_norm = 1}};
 }
 
-void update_balance(TaskBalance& balance, int64_t step, const std::vector<double>& weights, double norm,
+void update_balance(TaskBalancer& balance, int64_t step, const std::vector<double>& weights, double norm,
                     bool skipped = false) {
   report::StepMetrics metrics;
   metrics.step = step;
@@ -190,8 +190,8 @@ BatchAndTaskOptions make_fast_gradnorm_options() {
 
 const BatchAndTaskOptions kGradNorm = make_fast_gradnorm_options();
 
-TEST(TaskBalance, AddsTasksToTheMetrics) {
-  TaskBalance balance(make_weighted_options(TaskWeighting::kInverseSize), kTasks);
+TEST(TaskBalancer, AddsTasksToTheMetrics) {
+  TaskBalancer balance(make_weighted_options(TaskWeighting::kInverseSize), kTasks);
   report::StepMetrics metrics;
   auto step_results = make_results(3, 0);
   step_results[1].counts = {0, 0};
@@ -207,8 +207,8 @@ TEST(TaskBalance, AddsTasksToTheMetrics) {
 
 /// The weights are the same whether the previous step was recorded already, as on the CPU, or not,
 /// as on a GPU.
-TEST(TaskBalance, WeightsDependOnAllStepsButTheLast) {
-  TaskBalance early(kGradNorm, kTasks), late(kGradNorm, kTasks);
+TEST(TaskBalancer, WeightsDependOnAllStepsButTheLast) {
+  TaskBalancer early(kGradNorm, kTasks), late(kGradNorm, kTasks);
   std::optional<std::pair<int64_t, std::vector<double>>> pending;
   for (int64_t step = 1; step <= 6; ++step) {
     const std::vector<double> weights = early.make_objective(step, 0)->task_weights();
@@ -221,14 +221,14 @@ TEST(TaskBalance, WeightsDependOnAllStepsButTheLast) {
   }
 }
 
-TEST(TaskBalance, IgnoresSkippedSteps) {
-  TaskBalance balance(kGradNorm, kTasks);
+TEST(TaskBalancer, IgnoresSkippedSteps) {
+  TaskBalancer balance(kGradNorm, kTasks);
   update_balance(balance, 1, balance.make_objective(1, 0)->task_weights(), 5, /*skipped=*/true);
   EXPECT_THAT(balance.make_objective(3, 0)->task_weights(), ElementsAre(1, 1));
 }
 
-TEST(TaskBalance, RestoresItsStateExactly) {
-  TaskBalance uninterrupted(kGradNorm, kTasks);
+TEST(TaskBalancer, RestoresItsStateExactly) {
+  TaskBalancer uninterrupted(kGradNorm, kTasks);
   nlohmann::ordered_json state;
   std::vector<std::vector<double>> expected;
   for (int64_t step = 1; step <= 8; ++step) {
@@ -237,7 +237,7 @@ TEST(TaskBalance, RestoresItsStateExactly) {
     update_balance(uninterrupted, step, weights, 1.0 + 1.0 / static_cast<double>(step));
     if (step == 4) state = nlohmann::ordered_json::parse(uninterrupted.state().dump());
   }
-  TaskBalance resumed(kGradNorm, kTasks);
+  TaskBalancer resumed(kGradNorm, kTasks);
   resumed.restore(state, "step-4");
   for (int64_t step = 5; step <= 8; ++step) {
     const std::vector<double> weights = resumed.make_objective(step, 0)->task_weights();
@@ -247,23 +247,23 @@ TEST(TaskBalance, RestoresItsStateExactly) {
   EXPECT_EQ(resumed.state(), uninterrupted.state());
 }
 
-TEST(TaskBalance, RejectsForeignAndDamagedStates) {
-  TaskBalance balance(kGradNorm, kTasks);
+TEST(TaskBalancer, RejectsForeignAndDamagedStates) {
+  TaskBalancer balance(kGradNorm, kTasks);
   const auto valid_state = balance.state();
-  TaskBalance other_tasks(kGradNorm, make_tasks({"a", "b"}));
+  TaskBalancer other_tasks(kGradNorm, make_tasks({"a", "b"}));
   EXPECT_THROW(other_tasks.restore(valid_state, "step-4"), UserError);
   EXPECT_THROW(balance.restore(nullptr, "step-4"), UserError);
   auto damaged = valid_state;
   damaged.erase("weights");
   EXPECT_THROW(balance.restore(damaged, "step-4"), UserError);
-  EXPECT_TRUE(TaskBalance({}, kTasks).state().is_null());
+  EXPECT_TRUE(TaskBalancer({}, kTasks).state().is_null());
 }
 
-TEST(TaskBalance, DescribesItself) {
-  EXPECT_EQ(TaskBalance(make_weighted_options(TaskWeighting::kInverseSize), kTasks).description(),
+TEST(TaskBalancer, DescribesItself) {
+  EXPECT_EQ(TaskBalancer(make_weighted_options(TaskWeighting::kInverseSize), kTasks).describe(),
             "tasks: caption (1 samples, weight 2), vqa (3 samples, weight 0.6667)");
-  EXPECT_THAT(TaskBalance(kGradNorm, kTasks).description(), HasSubstr("GradNorm"));
-  EXPECT_THAT(TaskBalance({}, make_tasks({"vqa"})).description(), IsEmpty());
+  EXPECT_THAT(TaskBalancer(kGradNorm, kTasks).describe(), HasSubstr("GradNorm"));
+  EXPECT_THAT(TaskBalancer({}, make_tasks({"vqa"})).describe(), IsEmpty());
 }
 
 }  // namespace

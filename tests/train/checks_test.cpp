@@ -37,7 +37,7 @@ class RunFilesTest : public testing::Test {
   }
 
   void expect_refused(const std::string& text) const {
-    EXPECT_THAT(get_usage_error([this] { check_run_files(config_, config_file_); }),
+    EXPECT_THAT(get_usage_error([this] { check_output_files(config_, config_file_); }),
                 AllOf(HasSubstr(text), HasSubstr("another output.dir")));
   }
 
@@ -49,13 +49,13 @@ class RunFilesTest : public testing::Test {
 };
 
 TEST_F(RunFilesTest, AcceptsInputsInOtherFolders) {
-  EXPECT_NO_THROW(check_run_files(config_, config_file_));
+  EXPECT_NO_THROW(check_output_files(config_, config_file_));
   config_.data.eval = write_input(run_folder() / "my_data/eval.json");  // next to the run's files
   config_.model.adapter =
       write_input(run_folder() / "checkpoints-of-last-week/step-1/adapter_config.json").parent_path();
-  EXPECT_NO_THROW(check_run_files(config_, config_file_));
+  EXPECT_NO_THROW(check_output_files(config_, config_file_));
   config_.data.train = run_folder() / "checkpoints/train.json";  // does not exist
-  EXPECT_NO_THROW(check_run_files(config_, config_file_));
+  EXPECT_NO_THROW(check_output_files(config_, config_file_));
 }
 
 TEST_F(RunFilesTest, RejectsInputsInFoldersThatTheRunClears) {
@@ -75,9 +75,10 @@ TEST_F(RunFilesTest, RejectsInputsThatTheRunWrites) {
 
 TEST_F(RunFilesTest, DoesNotOverwriteForeignFiles) {
   write_input(run_folder() / "metrics.jsonl");
-  EXPECT_THAT(get_usage_error([this] { check_run_files(config_, config_file_); }), HasSubstr("contains metrics.jsonl"));
+  EXPECT_THAT(get_usage_error([this] { check_output_files(config_, config_file_); }),
+              HasSubstr("contains metrics.jsonl"));
   write_input(run_folder() / "run.lock");
-  EXPECT_NO_THROW(check_run_files(config_, config_file_)) << "of a run before";
+  EXPECT_NO_THROW(check_output_files(config_, config_file_)) << "of a run before";
 }
 
 using testing::ElementsAre;
@@ -85,14 +86,16 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-constexpr data::MediaCounts kImages{.samples = 9, .num_with_images = 5, .num_without_media = 4};
-constexpr data::MediaCounts kVideos{.samples = 9, .num_with_videos = 9};
-constexpr data::MediaCounts kVolumes{.samples = 9, .num_with_volumes = 9};
-constexpr data::MediaCounts kWords{.samples = 9, .num_without_media = 9};
+constexpr data::SampleCountsByMediaKind kImages{
+    .samples = 9, .num_samples_with_images = 5, .num_samples_without_media = 4};
+constexpr data::SampleCountsByMediaKind kVideos{.samples = 9, .num_samples_with_videos = 9};
+constexpr data::SampleCountsByMediaKind kVolumes{.samples = 9, .num_samples_with_volumes = 9};
+constexpr data::SampleCountsByMediaKind kWords{.samples = 9, .num_samples_without_media = 9};
 
 class UnusedSettingsTest : public testing::Test {
  protected:
-  std::vector<std::string> find_remarks(const data::MediaCounts& census, bool predicts_masks = false) const {
+  std::vector<std::string> find_remarks(const data::SampleCountsByMediaKind& census,
+                                        bool predicts_masks = false) const {
     return find_unused_settings(config_, census, predicts_masks);
   }
 
@@ -127,16 +130,16 @@ TEST_F(UnusedSettingsTest, ReportsSettingsOfAbsentMedia) {
 
 TEST_F(UnusedSettingsTest, ReportsSettingsThatAnotherDisables) {
   config_.data.pack_max_tokens = 9000;
-  config_.training.balance.gradnorm_alpha = 3;
+  config_.training.batch_and_tasks.gradnorm_alpha = 3;
   config_.training.loss_scale_growth_steps = 7;
   config_.evaluation.max_new_tokens = 7;
-  config_.training.mask_losses.dice = 3;
+  config_.training.mask_loss_weights.dice = 3;
   EXPECT_THAT(find_remarks(kImages),
               UnorderedElementsAre(HasSubstr("data.packing is false"), HasSubstr("training.gradnorm_alpha=3"),
                                    HasSubstr("training.loss_scale_growth_steps=7"),
                                    HasSubstr("training.eval_steps is 0"), HasSubstr("the model predicts no masks")));
   config_.data.packing = true;
-  config_.training.balance.task_weighting = engine::TaskWeighting::kGradNorm;
+  config_.training.batch_and_tasks.task_weighting = engine::TaskWeighting::kGradNorm;
   config_.training.precision = engine::Precision::kFp16;
   config_.evaluation.steps = 2;
   EXPECT_THAT(find_remarks(kImages, /*predicts_masks=*/true), IsEmpty());

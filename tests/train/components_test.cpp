@@ -63,10 +63,10 @@ TEST(AdamWSettingsTest, OnlyFp16HasALossScale) {
   EXPECT_FALSE(make_adamw_settings(options).loss_scale);
   options.precision = engine::Precision::kFp16;
   EXPECT_TRUE(make_adamw_settings(options).loss_scale->dynamic);
-  EXPECT_EQ(make_adamw_settings(options).loss_scale->initial, engine::LossScaleSettings{}.initial);
+  EXPECT_EQ(make_adamw_settings(options).loss_scale->init_scale, engine::LossScaleSettings{}.init_scale);
   options.loss_scale = 512;
   EXPECT_FALSE(make_adamw_settings(options).loss_scale->dynamic);
-  EXPECT_EQ(make_adamw_settings(options).loss_scale->initial, 512);
+  EXPECT_EQ(make_adamw_settings(options).loss_scale->init_scale, 512);
 }
 
 using testing::AllOf;
@@ -81,7 +81,7 @@ nn::Parameter make_parameter(const std::string& name) {
 
 std::string capture_log(const models::LoadResult& loaded_weights, bool with_lora = false) {
   const CapturedLog log;
-  check_new_weights(loaded_weights, with_lora, "base");
+  check_newly_initialized_weights(loaded_weights, with_lora, "base");
   return log.text();
 }
 
@@ -89,21 +89,24 @@ TEST(NewWeightsTest, LogsWeightsThatTheCheckpointLacks) {
   EXPECT_EQ(capture_log({}), "");
   EXPECT_THAT(capture_log({.initialized_parameters = {make_parameter("connector.weight")},
                            .resized_parameters = {},
-                           .skipped_tensors = {}}),
+                           .skipped_tensor_names = {}}),
               AllOf(HasSubstr("base lacks 1 of the weights"), HasSubstr("connector.weight")));
   EXPECT_THAT(capture_log({.initialized_parameters = {},
                            .resized_parameters = {make_parameter("lm_head.weight")},
-                           .skipped_tensors = {}}),
+                           .skipped_tensor_names = {}}),
               AllOf(HasSubstr("a different number of rows in 1"), HasSubstr("lm_head.weight")));
-  EXPECT_THAT(capture_log({.initialized_parameters = {}, .resized_parameters = {}, .skipped_tensors = {"old.weight"}}),
-              AllOf(HasSubstr("1 unexpected tensors"), HasSubstr("old.weight")));
+  EXPECT_THAT(
+      capture_log({.initialized_parameters = {}, .resized_parameters = {}, .skipped_tensor_names = {"old.weight"}}),
+      AllOf(HasSubstr("1 unexpected tensors"), HasSubstr("old.weight")));
 }
 
 TEST(NewWeightsTest, WithLoraOnlySavedModulesMayBeNew) {
-  models::LoadResult loaded_weights{
-      .initialized_parameters = {make_parameter("connector.weight")}, .resized_parameters = {}, .skipped_tensors = {}};
-  EXPECT_THAT(planner::get_usage_error([&] { check_new_weights(loaded_weights, /*with_lora=*/true, "base"); }),
-              AllOf(HasSubstr("connector.weight"), HasSubstr("lora.modules_to_save")));
+  models::LoadResult loaded_weights{.initialized_parameters = {make_parameter("connector.weight")},
+                                    .resized_parameters = {},
+                                    .skipped_tensor_names = {}};
+  EXPECT_THAT(
+      planner::get_usage_error([&] { check_newly_initialized_weights(loaded_weights, /*with_lora=*/true, "base"); }),
+      AllOf(HasSubstr("connector.weight"), HasSubstr("lora.modules_to_save")));
   loaded_weights.initialized_parameters.front().is_in_modules_to_save = true;
   EXPECT_THAT(capture_log(loaded_weights, /*with_lora=*/true), HasSubstr("base lacks 1 of the weights"));
 }

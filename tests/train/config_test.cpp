@@ -77,7 +77,7 @@ TEST(ConfigTest, SuggestsKeysForOptionsOfOtherTrainers) {
       {"data.learning_rate", "did you mean training.learning_rate?"}};
   for (const auto& [option, key] : kExpected) {
     Config config;
-    EXPECT_THAT(declare_options(config).suggest_known_key(option), HasSubstr(key)) << option;
+    EXPECT_THAT(declare_options(config).make_key_suggestion(option), HasSubstr(key)) << option;
   }
 }
 
@@ -85,7 +85,7 @@ TEST(ConfigTest, SuggestedKeysExist) {
   Config config;
   const OptionTable options = declare_options(config);
   for (const char* option : {"lr", "num_epochs", "adam_eps", "lora_dropout", "vit_lr", "fps", "save_total_limit"}) {
-    const std::string suggestion = options.suggest_known_key(option);
+    const std::string suggestion = options.make_key_suggestion(option);
     const std::string key = suggestion.substr(suggestion.rfind(' ') + 1);
     EXPECT_NO_THROW(options.format_value(key)) << option << " → " << key;
   }

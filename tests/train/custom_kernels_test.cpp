@@ -39,7 +39,7 @@ TEST_F(DisabledKernelsTest, AreReadFromTheEnvironment) {
 }
 
 TEST_F(DisabledKernelsTest, AreAllWithAten) {
-  const auto all = kernels::all_kernels();
+  const auto all = kernels::list_kernels();
   EXPECT_EQ(list_disabled_kernels("gate", kernels::KernelBackend::kAten), KernelSet(all.begin(), all.end()));
 }
 

@@ -7,13 +7,13 @@
 namespace vlmtrain::train {
 
 /// Records the events of a run.
-class EventRecorder final : public Callback {
+class EventRecorder final : public TrainerCallback {
  public:
-  explicit EventRecorder(std::vector<report::Event>& events) : events_(events) {}
-  void on_event(const report::Event& event) override { events_.push_back(event); }
+  explicit EventRecorder(std::vector<report::RunEvent>& events) : events_(events) {}
+  void on_event(const report::RunEvent& event) override { events_.push_back(event); }
 
  private:
-  std::vector<report::Event>& events_;
+  std::vector<report::RunEvent>& events_;
 };
 
 }  // namespace vlmtrain::train

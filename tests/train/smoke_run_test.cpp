@@ -21,13 +21,13 @@ class SmokeRunTest : public io::TemporaryFolderTest {
     TemporaryFolderTest::SetUp();
     models::write_preset_config("smolvlm-tiny", folder());
   }
-  SmokeRun run_smoke(engine::Precision precision) const {
+  SmokeRunResult run_smoke(engine::Precision precision) const {
     return run_smoke_training({.model = folder(), .precision = precision, .seconds = 0});
   }
 };
 
 TEST_F(SmokeRunTest, LossDecreases) {
-  const SmokeRun actual = run_smoke(engine::Precision::kFp32);
+  const SmokeRunResult actual = run_smoke(engine::Precision::kFp32);
   EXPECT_EQ(actual.steps, kMinSmokeRunSteps);
   EXPECT_LT(actual.last_loss, actual.first_loss);
   EXPECT_NEAR(actual.first_loss, std::log(640), 1) << "of a model at random: that of the vocabulary";
@@ -43,7 +43,7 @@ TEST_F(SmokeRunTest, IsDeterministic) {
 }
 
 TEST_F(SmokeRunTest, HalfPrecisionIsWithinTolerance) {
-  const SmokeRun expected = run_smoke(engine::Precision::kFp32);
+  const SmokeRunResult expected = run_smoke(engine::Precision::kFp32);
   for (const auto precision : {engine::Precision::kBf16, engine::Precision::kFp16}) {
     const auto deviation = compare_smoke_runs(run_smoke(precision), expected);
     const auto bound = get_smoke_run_tolerance(precision);
@@ -57,10 +57,10 @@ TEST_F(SmokeRunTest, HalfPrecisionIsWithinTolerance) {
 }
 
 TEST_F(SmokeRunTest, FaultsAreOutsideTolerance) {
-  const SmokeRun expected = run_smoke(engine::Precision::kFp32);
+  const SmokeRunResult expected = run_smoke(engine::Precision::kFp32);
   const double bound = get_smoke_run_tolerance(engine::Precision::kBf16).gradient;
   const std::string name = "model.text_model.layers.1.mlp.up_proj.weight";
-  SmokeRun actual = expected;
+  SmokeRunResult actual = expected;
   ASSERT_TRUE(actual.gradients.contains(name));
   actual.gradients[name] = expected.gradients.at(name) * 1.25;
   EXPECT_GT(compare_smoke_runs(actual, expected).gradient, bound);

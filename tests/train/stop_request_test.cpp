@@ -114,7 +114,7 @@ TEST(StopRequest, OtherThreadsWaitWhileExiting) {
                 _exit(kExitedCode);
               });
               raise(SIGTERM);
-              wait_if_exiting();
+              wait_forever_if_exiting();
               return kContinuedCode;
             }),
             kExitedCode);
@@ -126,7 +126,7 @@ TEST(StopRequest, RecordsSignalsBetweenSteps) {
                 install_stop_handlers(exit_on_stop);
                 enable_graceful_stop();
                 raise(signal);
-                wait_if_exiting();
+                wait_forever_if_exiting();
                 std::this_thread::sleep_for(std::chrono::milliseconds(20));
                 return get_stop_signal() == signal ? kContinuedCode : 0;
               }),
@@ -138,7 +138,7 @@ TEST(StopRequest, RecordsSignalsBetweenSteps) {
 TEST(StopRequest, NothingHappensWithoutASignal) {
   EXPECT_EQ(get_exit_code([] {
               install_stop_handlers(exit_on_stop);
-              wait_if_exiting();
+              wait_forever_if_exiting();
               enable_graceful_stop();
               return get_stop_signal() == 0 ? kContinuedCode : 0;
             }),
@@ -177,7 +177,7 @@ TEST(StopRequest, IgnoredSignalsStayIgnored) {
                   [signal] {
                     install_stop_handlers(exit_on_stop);
                     raise(signal);
-                    wait_if_exiting();
+                    wait_forever_if_exiting();
                     return get_stop_signal() == 0 ? kContinuedCode : 0;
                   },
                   SIG_IGN),

@@ -21,9 +21,9 @@ class CostRecorderTest : public testing::Test {
  protected:
   void SetUp() override { static_cast<void>(virtual_gpu()); }
 
-  static Cost measure_cost(const char* gpu, const std::function<void()>& work) {
+  static OperationCost measure_cost(const char* gpu, const std::function<void()>& work) {
     const at::NoGradGuard no_gradients;
-    const CostRecorder recorder(*memory::find_gpu(gpu), at::kBFloat16);
+    const CostRecorder recorder(*memory::find_gpu_spec(gpu), at::kBFloat16);
     work();
     return recorder.costs().total;
   }

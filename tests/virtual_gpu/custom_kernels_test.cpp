@@ -31,7 +31,7 @@ class GpuKernelEnvironment : public testing::Environment {
     if (vgpu::find_virtual_gpu_interface() == nullptr) return;
     const char* const setting = std::getenv("VLMTRAIN_TESTS_KERNELS");
     const bool use_aten = setting != nullptr && std::string_view(setting) == "aten";
-    const auto all = all_kernels();
+    const auto all = list_kernels();
     try {
       open_kernels(memory::open_device("cuda"), use_aten ? KernelSet(all.begin(), all.end()) : KernelSet());
     } catch (const std::exception&) {
@@ -52,8 +52,8 @@ TEST(CustomKernelsOnGpu, TakeOneLaunchEach) {
   gated_activation_backward(at::empty({5, 32}, x.options()), x, GateActivation::kGeluTanh);
   cross_entropy(x, at::empty({5}, options.dtype(at::kLong)), 1, {}, /*compute_gradient=*/true);
   const auto after = counters();
-  EXPECT_EQ(after.launches - before.launches, 3U);
-  EXPECT_EQ(after.rejected_launches, before.rejected_launches);
+  EXPECT_EQ(after.num_launches - before.num_launches, 3U);
+  EXPECT_EQ(after.num_rejected_launches, before.num_rejected_launches);
 }
 
 TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
@@ -61,7 +61,7 @@ TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
   if (!is_available(Kernel::kPatchify, at::empty({1}, options)))
     GTEST_SKIP() << "custom kernels are not built, or disabled";
   const image::Normalization half_range{{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255};
-  const auto expect_one_launch = [&](const image::BytePixels& pixels, at::IntArrayRef weight) {
+  const auto expect_one_launch = [&](const image::ByteImages& pixels, at::IntArrayRef weight) {
     const at::Tensor weight_tensor = at::empty(weight, options), bias = at::empty({weight[0]}, options);
     models::embed_patches(pixels, weight_tensor, bias);  // cuBLAS allocates its workspace
     const memory::AllocationTrace trace(options.device());
@@ -74,9 +74,10 @@ TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
       num_patchify += name.find("patchify_kernel") != std::string::npos ? count : 0;
     EXPECT_EQ(num_patchify, 1U);
     // The matrix product, whose bias may be a launch of its own.
-    EXPECT_LE(result.launches, 3U) << testing::PrintToString(launches);
-    EXPECT_EQ(result.rejected_launches, 0U);
-    EXPECT_EQ(result.host_to_device_pageable.calls + result.host_to_device_pinned.calls + result.device_to_device.calls,
+    EXPECT_LE(result.num_launches, 3U) << testing::PrintToString(launches);
+    EXPECT_EQ(result.num_rejected_launches, 0U);
+    EXPECT_EQ(result.host_to_device_pageable.num_calls + result.host_to_device_pinned.num_calls +
+                  result.device_to_device.num_calls,
               0U);
     // Only the rows and the results are allocated.
     int64_t bytes = 0;
@@ -92,8 +93,8 @@ TEST(CustomKernelsOnGpu, PatchifyInOneLaunchWithoutCopy) {
 
   virtual_gpu().reset();
   models::normalize_images({at::empty({1, 3, 1024, 1024}, bytes), half_range}, at::kHalf);
-  EXPECT_EQ(counters().launches, 1U);
-  EXPECT_EQ(counters().rejected_launches, 0U);
+  EXPECT_EQ(counters().num_launches, 1U);
+  EXPECT_EQ(counters().num_rejected_launches, 0U);
 }
 
 /// One launch for all samples, no copy, and no stored mask.
@@ -106,13 +107,13 @@ TEST(CustomKernelsOnGpu, DropoutOfAllAdaptersTakesOneLaunch) {
   nn::IndependentDropouts dropout(x, /*readers=*/3, /*probability=*/0.1, /*layer=*/1);
   EXPECT_TRUE(trace.events().empty());
   dropout.apply(x, [](int64_t /*reader*/, const at::Tensor& /*dropped*/) {});
-  EXPECT_EQ(counters().launches, 1U);
-  dropout.add_gradients(x, [](int64_t /*reader*/, const at::Tensor& gradient) { return gradient; });
+  EXPECT_EQ(counters().num_launches, 1U);
+  dropout.add_consumer_gradients(x, [](int64_t /*reader*/, const at::Tensor& gradient) { return gradient; });
   const auto result = counters();
-  EXPECT_EQ(result.launches, 2U);
-  EXPECT_EQ(result.rejected_launches, 0U);
-  EXPECT_EQ(result.host_to_device_pinned.calls + result.host_to_device_pageable.calls, 0U);
-  EXPECT_FALSE(dropout.release_masks().defined());
+  EXPECT_EQ(result.num_launches, 2U);
+  EXPECT_EQ(result.num_rejected_launches, 0U);
+  EXPECT_EQ(result.host_to_device_pinned.num_calls + result.host_to_device_pageable.num_calls, 0U);
+  EXPECT_FALSE(dropout.take_masks().defined());
 }
 
 /// The number of trained tensors of a model of 7 B parameters, updated from prepare() on.
@@ -122,7 +123,7 @@ TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
     GTEST_SKIP() << "custom kernels are not built, or disabled";
   constexpr int kMatrices = 300, kVectors = 400;
   for (const auto states :
-       {engine::OptimizerStates::kFp32, engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
+       {engine::OptimizerStateDtype::kFp32, engine::OptimizerStateDtype::kBf16, engine::OptimizerStateDtype::k8Bit}) {
     nn::ParameterStore store(options.dtype(at::kBFloat16));
     const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
     for (int i = 0; i < kMatrices; ++i) {
@@ -132,7 +133,7 @@ TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
       scope.add_parameter("vector" + std::to_string(i), {512}, nn::InitialValues::zeros());
     }
     engine::GradientBuckets sums(store);
-    engine::AdamW optimizer(store, sums, {.states = states});
+    engine::AdamW optimizer(store, sums, {.state_dtype = states});
     for (const auto& parameter : store.all()) parameter.tensor.sum().backward();
 
     const memory::AllocationTrace trace(options.device());
@@ -141,15 +142,15 @@ TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
     for (const auto& event : trace.events()) bytes += std::max<int64_t>(0, event.bytes);
     EXPECT_LE(bytes, int64_t{1} << 20);
     virtual_gpu().reset();
-    optimizer.apply(update, {.language_model = 1e-5});
+    optimizer.apply_update(update, {.language_model = 1e-5});
     const auto launches = launches_by_kernel();
     uint64_t num_adamw = 0, num_total = 0;
     for (const auto& [name, count] : launches) {
       num_total += count;
       if (name.find("adamw_kernel") != std::string::npos) num_adamw += count;
     }
-    constexpr uint64_t kExpected =
-        (kMatrices + kMaxAdamWTensors - 1) / kMaxAdamWTensors + (kVectors + kMaxAdamWTensors - 1) / kMaxAdamWTensors;
+    constexpr uint64_t kExpected = (kMatrices + kMaxAdamWTensorsPerLaunch - 1) / kMaxAdamWTensorsPerLaunch +
+                                   (kVectors + kMaxAdamWTensorsPerLaunch - 1) / kMaxAdamWTensorsPerLaunch;
     EXPECT_EQ(num_adamw, kExpected);
     EXPECT_LE(num_total - num_adamw, 20U) << "the step counters";
   }

@@ -50,9 +50,9 @@ TEST_P(GenerationTest, LaunchesAreAccepted) {
   const auto answers = generate(/*max_new_tokens=*/40);
   for (const auto& tokens : answers) EXPECT_EQ(tokens.size(), 40U);
   const auto result = counters();
-  EXPECT_GT(result.launches, 0U);
-  EXPECT_EQ(result.rejected_launches, 0U);
-  EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
+  EXPECT_GT(result.num_launches, 0U);
+  EXPECT_EQ(result.num_rejected_launches, 0U);
+  EXPECT_EQ(unmodeled_calls(), (std::map<std::string, uint64_t>{}));
 }
 
 TEST_P(GenerationTest, EveryStepLaunchesEquallyAndReadsOnlyTokens) {
@@ -63,11 +63,11 @@ TEST_P(GenerationTest, EveryStepLaunchesEquallyAndReadsOnlyTokens) {
   };
   run_tokens(2);
   const auto two = run_tokens(2), three = run_tokens(3), ten = run_tokens(10);
-  const uint64_t launches_per_step = three.launches - two.launches;
-  EXPECT_EQ(ten.launches - three.launches, 7 * launches_per_step);
+  const uint64_t launches_per_step = three.num_launches - two.num_launches;
+  EXPECT_EQ(ten.num_launches - three.num_launches, 7 * launches_per_step);
   RecordProperty("launches_of_a_step", static_cast<int>(launches_per_step));
-  const auto read_back = [](const vgpu::Counters& result) {
-    return result.device_to_host_pinned.calls + result.device_to_host_pageable.calls;
+  const auto read_back = [](const vgpu::GpuCounters& result) {
+    return result.device_to_host_pinned.num_calls + result.device_to_host_pageable.num_calls;
   };
   EXPECT_EQ(read_back(ten), 10U);
   // Keys and values are not copied, so a step does not depend on the cached length.

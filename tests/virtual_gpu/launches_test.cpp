@@ -81,7 +81,7 @@ TEST_F(LaunchesTest, PtxOfAnOlderArchitectureRuns) {
   EXPECT_EQ(launch(&kernel, {}, {}), kSuccess);
   EXPECT_EQ(launch(&kernel, {2'147'483'647, 65'535, 65'535}, {32, 32, 1}), kSuccess);
   EXPECT_EQ(launches_by_kernel(), (std::map<std::string, uint64_t>{{"a_kernel", 2}}));
-  EXPECT_EQ(counters().launches, 2U);
+  EXPECT_EQ(counters().num_launches, 2U);
 }
 
 TEST_F(LaunchesTest, InvalidLaunchesAreRejectedAndReported) {
@@ -98,8 +98,8 @@ TEST_F(LaunchesTest, InvalidLaunchesAreRejectedAndReported) {
   const std::string output = testing::internal::GetCapturedStderr();
   EXPECT_NE(output.find("launch rejected, grid: grid 0,1,1, block 1,1,1"), std::string::npos) << output;
   EXPECT_NE(output.find("a_kernel"), std::string::npos) << output;
-  EXPECT_EQ(counters().rejected_launches, 6U);
-  EXPECT_EQ(counters().launches, 0U);
+  EXPECT_EQ(counters().num_rejected_launches, 6U);
+  EXPECT_EQ(counters().num_launches, 0U);
 }
 
 TEST_F(LaunchesTest, SharedMemoryLimitCanBeRaised) {
@@ -126,7 +126,7 @@ TEST_F(LaunchesTest, UnregisteredKernelIsRejected) {
   const int not_a_kernel = 0;
   EXPECT_EQ(launch(&not_a_kernel, {}, {}), kInvalidFunction);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("launch rejected"), std::string::npos);
-  EXPECT_EQ(counters().rejected_launches, 1U);
+  EXPECT_EQ(counters().num_rejected_launches, 1U);
 }
 
 }  // namespace

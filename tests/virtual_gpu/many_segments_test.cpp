@@ -19,8 +19,8 @@ class ManySegmentsOnGpu : public testing::TestWithParam<at::ScalarType> {
   /// Includes the backward pass.
   static void expect_accepted(const at::Tensor& output) {
     output.backward(at::ones_like(output));
-    EXPECT_GT(counters().launches, 0U);
-    EXPECT_EQ(counters().rejected_launches, 0U);
+    EXPECT_GT(counters().num_launches, 0U);
+    EXPECT_EQ(counters().num_rejected_launches, 0U);
   }
 
   const at::Device device_ = memory::open_device("cuda");

@@ -16,8 +16,8 @@ namespace {
 class MaskModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   MaskModelOnGpuTest() {
-    config_.layers = 2;
-    config_.global_blocks = {1};
+    config_.num_layers = 2;
+    config_.global_attention_blocks = {1};
   }
 
   void run_forward_backward(const models::SamVit& encoder, const models::MaskDecoder& decoder) const {
@@ -26,7 +26,7 @@ class MaskModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
     const at::Tensor image_indices = at::zeros({kMasks}, options_.dtype(at::kLong));
     const at::Tensor targets = at::empty({kMasks, config_.image_size, config_.image_size}, options_.dtype(at::kByte));
     const at::Tensor features = encoder(pixels, /*recomputed_blocks=*/1);
-    const at::Tensor logits = decoder(features, config_.side(), prompts, image_indices);
+    const at::Tensor logits = decoder(features, config_.patches_per_side(), prompts, image_indices);
     const auto loss = nn::mask_loss(logits, targets, {{1024, 1024}, {700, 1024}, {1024, 333}}, 2, 0.5, 1e6, kMasks);
     torch::autograd::backward({loss.loss}, {});
   }

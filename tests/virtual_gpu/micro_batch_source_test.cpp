@@ -20,10 +20,10 @@ class MicroBatchSourceTest : public testing::Test {
  protected:
   MicroBatchSourceTest() {
     layout_.split = split_in_order({1, 1, 1});
-    memory::release_unused_memory(device_);
+    memory::empty_cache(device_);
     virtual_gpu().reset();
   }
-  ~MicroBatchSourceTest() override { memory::release_unused_memory(device_); }
+  ~MicroBatchSourceTest() override { memory::empty_cache(device_); }
 
   static data::Sample make_sample() {
     auto make_sample = data::make_meta_sample({.tokens = 100,
@@ -55,11 +55,12 @@ TEST_F(MicroBatchSourceTest, PrefetchesOneMicroBatch) {
   }
   EXPECT_EQ(allocated_mib(), before);
   const auto result = counters();
-  EXPECT_EQ(result.stream_waits, 4U);
-  EXPECT_EQ(result.early_side_stream_copies, 0U);
-  EXPECT_EQ(result.side_stream_copies.calls, result.host_to_device_pinned.calls * 2 / 3);
-  EXPECT_EQ(result.host_to_device_pageable.calls, 0U);
-  EXPECT_EQ(result.stream_synchronizations + result.event_synchronizations + result.device_synchronizations, 0U);
+  EXPECT_EQ(result.num_stream_waits, 4U);
+  EXPECT_EQ(result.num_early_side_stream_copies, 0U);
+  EXPECT_EQ(result.side_stream_copies.num_calls, result.host_to_device_pinned.num_calls * 2 / 3);
+  EXPECT_EQ(result.host_to_device_pageable.num_calls, 0U);
+  EXPECT_EQ(result.num_stream_synchronizations + result.num_event_synchronizations + result.num_device_synchronizations,
+            0U);
 }
 
 TEST_F(MicroBatchSourceTest, CopiesOneMicroBatchWithoutPrefetch) {
@@ -70,8 +71,8 @@ TEST_F(MicroBatchSourceTest, CopiesOneMicroBatchWithoutPrefetch) {
     const auto batch = source.next();
     EXPECT_EQ(allocated_mib() - before, 48) << i;
   }
-  EXPECT_EQ(counters().stream_waits, 0U);
-  EXPECT_EQ(counters().side_stream_copies.calls, 0U);
+  EXPECT_EQ(counters().num_stream_waits, 0U);
+  EXPECT_EQ(counters().side_stream_copies.num_calls, 0U);
 }
 
 /// A copied micro-batch that is never requested is freed after its copies, for which the
@@ -82,7 +83,7 @@ TEST_F(MicroBatchSourceTest, AbortedStepWaitsForPendingCopies) {
     MicroBatchSource source(input_, layout_, device_);
     source.next();
   }
-  EXPECT_EQ(counters().stream_waits, 2U);
+  EXPECT_EQ(counters().num_stream_waits, 2U);
   EXPECT_EQ(allocated_mib(), before);
 }
 
@@ -96,7 +97,7 @@ TEST_F(MicroBatchSourceTest, CopiesOnDemandWithoutMemoryForTwo) {
     EXPECT_TRUE(batch.pixel_values.is_cuda());
     EXPECT_EQ(allocated_mib() - before, 48) << i;
   }
-  EXPECT_GT(counters().failed_allocations, 0U);
+  EXPECT_GT(counters().num_failed_allocations, 0U);
 }
 
 }  // namespace

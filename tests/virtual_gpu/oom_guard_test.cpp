@@ -27,7 +27,7 @@ TEST(OomGuardTest, RetriesStepOnSmallGpu) {
   const engine::Consensus single_rank;
   OomGuard guard(run.training(), device, single_rank, [&](const std::string& reason, const engine::StepLayout& next) {
     EXPECT_NE(reason.find("out of memory"), std::string::npos) << reason;
-    next_micro_batches.push_back(next.split.micro_batches());
+    next_micro_batches.push_back(next.split.num_micro_batches());
   });
   engine::StepLayout layout;
   layout.split = engine::split_in_order({std::ssize(run.samples())});
@@ -36,27 +36,27 @@ TEST(OomGuardTest, RetriesStepOnSmallGpu) {
       return engine::LearningRates{1e-4, 1e-4, 1e-4};
     });
   };
-  ASSERT_EQ(step().failed_attempts, 0);
+  ASSERT_EQ(step().num_failed_attempts, 0);
 
   at::Tensor filler;
-  int64_t failed_attempts = 0;
-  for (int64_t free_mib = 512; failed_attempts == 0 && free_mib > 0; free_mib = free_mib * 97 / 100) {
+  int64_t num_failed_attempts = 0;
+  for (int64_t free_mib = 512; num_failed_attempts == 0 && free_mib > 0; free_mib = free_mib * 97 / 100) {
     filler.reset();
-    memory::release_unused_memory(device);
+    memory::empty_cache(device);
     const int64_t filled_bytes = memory::get_free_device_bytes(device) - free_mib * kMiB;
     filler = at::empty({filled_bytes}, at::TensorOptions(at::kByte).device(device));
     virtual_gpu().reset();
-    failed_attempts = step().failed_attempts;
+    num_failed_attempts = step().num_failed_attempts;
   }
-  EXPECT_GT(failed_attempts, 0);
-  EXPECT_EQ(std::ssize(next_micro_batches), failed_attempts);
+  EXPECT_GT(num_failed_attempts, 0);
+  EXPECT_EQ(std::ssize(next_micro_batches), num_failed_attempts);
   EXPECT_EQ(next_micro_batches.front(), 2);
-  EXPECT_GT(counters().failed_allocations, 0U);
-  EXPECT_EQ(counters().rejected_launches, 0U);
+  EXPECT_GT(counters().num_failed_allocations, 0U);
+  EXPECT_EQ(counters().num_rejected_launches, 0U);
 
   filler.reset();
-  memory::release_unused_memory(device);
-  EXPECT_EQ(step().failed_attempts, 0) << "with enough memory again";
+  memory::empty_cache(device);
+  EXPECT_EQ(step().num_failed_attempts, 0) << "with enough memory again";
 }
 
 /// A guard over a small run with successful steps, on a GPU with injected faults.
@@ -101,7 +101,7 @@ class FaultyGpuTest : public testing::Test {
 TEST_F(FaultyGpuTest, FailedLaunchIsRetriedUntilWeightsChange) {
   virtual_gpu().reset();
   step();
-  const uint64_t launches = counters().launches;
+  const uint64_t launches = counters().num_launches;
   int64_t num_retried = 0;
   int64_t num_partial = 0;
   std::vector<uint64_t> launch_indices{launches - 1};  // the update's own few launches come last
@@ -112,7 +112,7 @@ TEST_F(FaultyGpuTest, FailedLaunchIsRetriedUntilWeightsChange) {
     virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, launch_index, 1);
     try {
       const CompletedStep result = step();
-      EXPECT_EQ(result.failed_attempts, 1) << launch_index;
+      EXPECT_EQ(result.num_failed_attempts, 1) << launch_index;
       EXPECT_EQ(result.layout, layout_) << "emptying the cache suffices for the driver";
       EXPECT_EQ(reason_, "CUDA error: out of memory");
       EXPECT_EQ(num_partial, 0) << launch_index << " of " << launches;
@@ -132,12 +132,12 @@ TEST_F(FaultyGpuTest, FailedLaunchIsRetriedUntilWeightsChange) {
 TEST_F(FaultyGpuTest, FreeingMemoryLaunchesNoKernel) {
   virtual_gpu().reset();
   step();
-  const uint64_t launches = counters().launches;
+  const uint64_t launches = counters().num_launches;
   int64_t num_repeated = 0;
   // The update's own few launches come last.
   for (uint64_t launch_index = 0; launch_index < launches * 19 / 20; launch_index += 1 + launches / 40) {
     virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, launch_index, 2);
-    EXPECT_EQ(step().failed_attempts, 2) << launch_index;
+    EXPECT_EQ(step().num_failed_attempts, 2) << launch_index;
     ++num_repeated;
   }
   EXPECT_GT(num_repeated, 30);
@@ -148,7 +148,7 @@ TEST_F(FaultyGpuTest, FreeingMemoryLaunchesNoKernel) {
 TEST_F(FaultyGpuTest, RepeatedDriverFailuresShrinkMicroBatches) {
   virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, 0, 2);
   const CompletedStep result = step();
-  EXPECT_EQ(result.failed_attempts, 2);
+  EXPECT_EQ(result.num_failed_attempts, 2);
   EXPECT_EQ(result.layout.split.sizes, (std::vector<int64_t>{2, 2, 2, 2}));
 }
 
@@ -164,15 +164,15 @@ TEST_F(FaultyGpuTest, PermanentFailureIsNotRetriedForever) {
   }
   EXPECT_LE(attempted_layouts_.size(), 4U);
   virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, 0, 0);
-  EXPECT_EQ(step().failed_attempts, 0);
+  EXPECT_EQ(step().num_failed_attempts, 0);
 }
 
 /// LibTorch creates a cuBLAS handle per thread.
 TEST_F(FaultyGpuTest, RetriesCublasHandleCreation) {
   virtual_gpu().inject_failures(vgpu::FaultPoint::kCublasCreate, 0, 1);
-  int64_t failed_attempts = -1;
-  std::thread([&] { failed_attempts = step().failed_attempts; }).join();
-  EXPECT_EQ(failed_attempts, 1);
+  int64_t num_failed_attempts = -1;
+  std::thread([&] { num_failed_attempts = step().num_failed_attempts; }).join();
+  EXPECT_EQ(num_failed_attempts, 1);
   EXPECT_NE(reason_.find("CUBLAS_STATUS_ALLOC_FAILED"), std::string::npos) << reason_;
 }
 
@@ -181,19 +181,19 @@ TEST_F(FaultyGpuTest, CopiesBlockWithoutPinnedMemory) {
   virtual_gpu().reset();
   virtual_gpu().inject_failures(vgpu::FaultPoint::kHostAllocation, 0, uint64_t{1} << 40);
   const CompletedStep result = step();
-  EXPECT_EQ(result.failed_attempts, 0);
-  EXPECT_GT(counters().host_to_device_pageable.calls, 0U);
-  EXPECT_EQ(counters().host_allocations, 0U);
-  engine::AsyncScalars scalars(result.result.scalars);
+  EXPECT_EQ(result.num_failed_attempts, 0);
+  EXPECT_GT(counters().host_to_device_pageable.num_calls, 0U);
+  EXPECT_EQ(counters().num_host_allocations, 0U);
+  engine::AsyncScalarCopy scalars(result.result.scalars);
   EXPECT_EQ(std::ssize(scalars.read()), result.result.scalars.numel());
 }
 
 /// Other processes may fill the GPU.
 TEST_F(FaultyGpuTest, FullGpuIsOutOfMemory) {
-  memory::release_unused_memory(device_);
+  memory::empty_cache(device_);
   virtual_gpu().inject_failures(vgpu::FaultPoint::kDeviceAllocation, 0, 4);
   const CompletedStep result = step();
-  EXPECT_GT(result.failed_attempts, 0);
+  EXPECT_GT(result.num_failed_attempts, 0);
   EXPECT_NE(reason_.find("CUDA out of memory"), std::string::npos) << reason_;
 }
 

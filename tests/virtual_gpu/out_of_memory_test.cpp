@@ -11,7 +11,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 /// Releases cached memory, including the cuBLAS workspaces of earlier tests.
 void empty_cache() {
-  memory::release_unused_memory(at::Device(at::kCUDA, 0));
+  memory::empty_cache(at::Device(at::kCUDA, 0));
 }
 
 class OutOfMemoryTest : public testing::Test {
@@ -36,7 +36,7 @@ TEST_F(OutOfMemoryTest, ThrowsPyTorchErrorOnSmallGpu) {
   SmallRun run({});
   fill_gpu();
   EXPECT_THROW(run.step(), engine::StepOutOfMemory);
-  EXPECT_GT(counters().failed_allocations, 0U);
+  EXPECT_GT(counters().num_failed_allocations, 0U);
 }
 
 TEST_F(OutOfMemoryTest, StepSucceedsOnceMemoryIsFree) {
@@ -47,8 +47,8 @@ TEST_F(OutOfMemoryTest, StepSucceedsOnceMemoryIsFree) {
   empty_cache();
   virtual_gpu().reset();
   EXPECT_EQ(run.step().samples, 4);
-  EXPECT_EQ(counters().rejected_launches, 0U);
-  EXPECT_EQ(counters().failed_allocations, 0U);
+  EXPECT_EQ(counters().num_rejected_launches, 0U);
+  EXPECT_EQ(counters().num_failed_allocations, 0U);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct SmallRunSettings {
   std::optional<nn::LoraSettings> lora = std::nullopt;
   nn::Quantization quantization = nn::Quantization::kNone;
   bool frozen_tower = false;
-  engine::OptimizerStates states = engine::OptimizerStates::kFp32;
+  engine::OptimizerStateDtype states = engine::OptimizerStateDtype::kFp32;
   engine::TaskSettings tasks = {};  ///< the samples belong to the tasks in turn
 };
 
@@ -40,25 +40,26 @@ class SmallRun {
       for (auto& sample : reference.samples()) samples_.push_back(std::move(sample));
     }
     for (size_t i = 0; settings.tasks.is_multi_task() && i < samples_.size(); ++i) {
-      samples_[i].task_number = static_cast<int64_t>(i) % settings.tasks.count;
+      samples_[i].task_index = static_cast<int64_t>(i) % settings.tasks.num_tasks;
     }
     model_ = models::build_model(reference.checkpoint(), device, settings.dtype, settings.lora, settings.quantization);
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/0);
-    if (settings.frozen_tower) models::freeze(*model_, {.vision_tower = true});
+    if (settings.frozen_tower) models::freeze_parts(*model_, {.vision_tower = true});
     if (settings.recompute) {
-      model_->set_recompute_blocks({.vision = model_->num_vision_blocks(),
-                                    .language = model_->num_language_blocks(),
-                                    .language_selective = settings.keep_attention ? model_->num_language_blocks() : 0});
+      model_->set_recompute_block_counts(
+          {.vision = model_->num_vision_blocks(),
+           .language = model_->num_language_blocks(),
+           .language_selective = settings.keep_attention ? model_->num_language_blocks() : 0});
     }
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();
     training_ = std::make_unique<engine::TrainingState>(
-        *model_, engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .states = settings.states},
+        *model_, engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .state_dtype = settings.states},
         engine::CrossEntropyObjective(settings.tasks).num_gradient_groups());
   }
 
-  int64_t micro_batches() const { return step_.make_layout(*model_, samples_).split.micro_batches(); }
+  int64_t num_micro_batches() const { return step_.make_layout(*model_, samples_).split.num_micro_batches(); }
 
   engine::StepResult step() { return engine::run_optimizer_step(*training_, samples_, kRates, step_); }
 
@@ -73,7 +74,7 @@ class SmallRun {
     return training_->optimizer.prepare(result.loss);
   }
 
-  void apply(const engine::OptimizerUpdate& update) { training_->optimizer.apply(update, kRates); }
+  void apply(const engine::OptimizerUpdate& update) { training_->optimizer.apply_update(update, kRates); }
 
  private:
   static constexpr engine::LearningRates kRates{1e-4, 1e-4, 1e-4};

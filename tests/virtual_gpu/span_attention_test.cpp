@@ -30,7 +30,7 @@ class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarTy
     virtual_gpu().reset();
     attention(query, key, value).backward(gradient);
     expect_accepted_without_synchronization();
-    return counters().launches;
+    return counters().num_launches;
   }
 
   const at::Device device_ = memory::open_device("cuda");
@@ -40,7 +40,7 @@ class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarTy
   const nn::BidirectionalSpans images_{
       .rows = at::cat({at::arange(20, 20 + kSpan), at::arange(1410, 1410 + kSpan), at::arange(1700, 1700 + kSpan)})
                   .to(device_),
-      .length = kSpan};
+      .span_length = kSpan};
 };
 
 TEST_P(SpanAttentionOnGpu, RunsWith256FeatureHeadsInFewLaunches) {

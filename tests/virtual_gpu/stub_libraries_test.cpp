@@ -25,7 +25,7 @@ class VirtualGpuTest : public testing::Test {
 };
 
 TEST_F(VirtualGpuTest, UsesGpuFromEnvironment) {
-  const auto* const gpu = memory::find_gpu(std::getenv("VLMTRAIN_VGPU_NAME"));
+  const auto* const gpu = memory::find_gpu_spec(std::getenv("VLMTRAIN_VGPU_NAME"));
   ASSERT_NE(gpu, nullptr);
   EXPECT_EQ(gpu->name, virtual_gpu().gpu_name());
   size_t free_bytes = 0;
@@ -48,8 +48,8 @@ TEST_F(VirtualGpuTest, DeviceMemoryIsLimited) {
   EXPECT_EQ(call("cudaFree", large), kSuccess);
   EXPECT_EQ(call("cudaMalloc", &small, kPage), kSuccess);
   EXPECT_EQ(call("cudaFree", small), kSuccess);
-  EXPECT_EQ(counters().allocations, 2U);
-  EXPECT_EQ(counters().failed_allocations, 1U);
+  EXPECT_EQ(counters().num_allocations, 2U);
+  EXPECT_EQ(counters().num_failed_allocations, 1U);
 }
 
 TEST_F(VirtualGpuTest, PagesAreInUseUntilTheyAreUnmappedAndReleased) {
@@ -94,13 +94,13 @@ TEST_F(VirtualGpuTest, CopiesAreCountedByDirectionAndHostMemoryKind) {
   EXPECT_EQ(call("cudaMemcpy", pinned, device, kBytes, kFromPointers), kSuccess);
 
   const auto result = counters();
-  EXPECT_EQ(result.host_to_device_pinned.calls, 1U);
-  EXPECT_EQ(result.host_to_device_pageable.calls, 1U);
+  EXPECT_EQ(result.host_to_device_pinned.num_calls, 1U);
+  EXPECT_EQ(result.host_to_device_pageable.num_calls, 1U);
   EXPECT_EQ(result.device_to_device.bytes, kBytes);
-  EXPECT_EQ(result.device_to_host_pageable.calls, 1U);
+  EXPECT_EQ(result.device_to_host_pageable.num_calls, 1U);
   EXPECT_EQ(result.device_to_host_pinned.bytes, 2 * kBytes);
-  EXPECT_EQ(result.blocking_copies, 1U);
-  EXPECT_EQ(result.host_allocations, 1U);
+  EXPECT_EQ(result.num_blocking_copies, 1U);
+  EXPECT_EQ(result.num_host_allocations, 1U);
   EXPECT_EQ(call("cudaFreeHost", pinned), kSuccess);
   EXPECT_EQ(call("cudaFree", device), kSuccess);
 }
@@ -112,8 +112,8 @@ TEST_F(VirtualGpuTest, UnknownCallsAreReportedByName) {
   const std::string output = testing::internal::GetCapturedStderr();
   EXPECT_NE(output.find("cudaMallocArray"), std::string::npos);
   EXPECT_EQ(std::ranges::count(output, '\n'), 1);
-  EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{{"cudaMallocArray", 2}}));
-  EXPECT_EQ(counters().unknown_calls, 2U);
+  EXPECT_EQ(unmodeled_calls(), (std::map<std::string, uint64_t>{{"cudaMallocArray", 2}}));
+  EXPECT_EQ(counters().num_unmodeled_calls, 2U);
 }
 
 TEST_F(VirtualGpuTest, MatmulsAreCountedBySize) {
@@ -124,8 +124,8 @@ TEST_F(VirtualGpuTest, MatmulsAreCountedBySize) {
   at::mm(a, b);
   // Row-major C = A · B is cuBLAS's column-major Cᵀ = Bᵀ · Aᵀ.
   constexpr int kFloat32 = 0;
-  const vgpu::Matmul expected{.m = 7, .n = 3, .k = 5, .batch = 1, .input_type = kFloat32, .output_type = kFloat32};
-  EXPECT_EQ(products(), (std::map<vgpu::Matmul, uint64_t>{{expected, 1}}));
+  const vgpu::MatmulShape expected{.m = 7, .n = 3, .k = 5, .batch = 1, .input_type = kFloat32, .output_type = kFloat32};
+  EXPECT_EQ(products(), (std::map<vgpu::MatmulShape, uint64_t>{{expected, 1}}));
   EXPECT_EQ(counters().matmul_flops, 2U * 3 * 5 * 7);
 }
 
@@ -135,8 +135,8 @@ TEST_F(VirtualGpuTest, ReadingAValueCountsAsCopyAndSynchronization) {
   virtual_gpu().reset();
   EXPECT_EQ(scalar.item<float>(), 0);
   const auto result = counters();
-  EXPECT_EQ(result.device_to_host_pinned.calls + result.device_to_host_pageable.calls, 1U);
-  EXPECT_EQ(result.stream_synchronizations, 1U);
+  EXPECT_EQ(result.device_to_host_pinned.num_calls + result.device_to_host_pageable.num_calls, 1U);
+  EXPECT_EQ(result.num_stream_synchronizations, 1U);
 }
 
 }  // namespace

@@ -37,13 +37,15 @@ TEST_P(TinyVitOnGpu, LaunchesAreAcceptedAndNeverSynchronize) {
     virtual_gpu().reset();
     run_forward_backward(recomputed_blocks);
     const auto result = counters();
-    EXPECT_GT(result.launches, 0U);
-    EXPECT_EQ(result.rejected_launches, 0U);
-    EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
-    EXPECT_EQ(result.device_to_host_pinned.calls + result.device_to_host_pageable.calls, 0U);
-    EXPECT_EQ(result.host_to_device_pinned.calls + result.host_to_device_pageable.calls, 0U);
-    EXPECT_EQ(result.stream_synchronizations + result.event_synchronizations + result.device_synchronizations, 0U);
-    EXPECT_EQ(result.blocking_copies, 0U);
+    EXPECT_GT(result.num_launches, 0U);
+    EXPECT_EQ(result.num_rejected_launches, 0U);
+    EXPECT_EQ(unmodeled_calls(), (std::map<std::string, uint64_t>{}));
+    EXPECT_EQ(result.device_to_host_pinned.num_calls + result.device_to_host_pageable.num_calls, 0U);
+    EXPECT_EQ(result.host_to_device_pinned.num_calls + result.host_to_device_pageable.num_calls, 0U);
+    EXPECT_EQ(
+        result.num_stream_synchronizations + result.num_event_synchronizations + result.num_device_synchronizations,
+        0U);
+    EXPECT_EQ(result.num_blocking_copies, 0U);
   }
 }
 

@@ -29,7 +29,7 @@ class TrainingStepTest : public testing::TestWithParam<StepCase> {
   SmallRun run_{GetParam().settings};
 
   /// Runs a step and returns its counters.
-  vgpu::Counters step() {
+  vgpu::GpuCounters step() {
     virtual_gpu().reset();
     run_.step();
     return counters();
@@ -39,12 +39,12 @@ class TrainingStepTest : public testing::TestWithParam<StepCase> {
 TEST_P(TrainingStepTest, LaunchesAreAccepted) {
   for (int i = 0; i < 3; ++i) {
     const auto result = step();
-    EXPECT_GT(result.launches, 0U);
-    EXPECT_LE(result.launches, GetParam().max_launches);
-    RecordProperty("launches", static_cast<int>(result.launches));
-    EXPECT_EQ(result.rejected_launches, 0U);
-    EXPECT_GT(result.matmuls, 0U);
-    EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
+    EXPECT_GT(result.num_launches, 0U);
+    EXPECT_LE(result.num_launches, GetParam().max_launches);
+    RecordProperty("launches", static_cast<int>(result.num_launches));
+    EXPECT_EQ(result.num_rejected_launches, 0U);
+    EXPECT_GT(result.num_matmuls, 0U);
+    EXPECT_EQ(unmodeled_calls(), (std::map<std::string, uint64_t>{}));
   }
 }
 
@@ -52,12 +52,12 @@ TEST_P(TrainingStepTest, NeverSynchronizes) {
   step();
   for (int i = 0; i < 2; ++i) {
     const auto result = step();
-    EXPECT_EQ(result.device_to_host_pinned.calls + result.device_to_host_pageable.calls, 0U);
-    EXPECT_EQ(result.host_to_device_pageable.calls, 0U);
-    EXPECT_EQ(result.stream_synchronizations, 0U);
-    EXPECT_EQ(result.event_synchronizations, 0U);
-    EXPECT_EQ(result.device_synchronizations, 0U);
-    EXPECT_EQ(result.blocking_copies, 0U);
+    EXPECT_EQ(result.device_to_host_pinned.num_calls + result.device_to_host_pageable.num_calls, 0U);
+    EXPECT_EQ(result.host_to_device_pageable.num_calls, 0U);
+    EXPECT_EQ(result.num_stream_synchronizations, 0U);
+    EXPECT_EQ(result.num_event_synchronizations, 0U);
+    EXPECT_EQ(result.num_device_synchronizations, 0U);
+    EXPECT_EQ(result.num_blocking_copies, 0U);
   }
 }
 
@@ -65,19 +65,19 @@ TEST_P(TrainingStepTest, AllocatesNoDriverMemoryAfterWarmup) {
   step();
   step();
   const auto result = step();
-  EXPECT_EQ(result.allocations, 0U);
-  EXPECT_EQ(result.frees, 0U);
-  EXPECT_EQ(result.host_allocations, 0U);
+  EXPECT_EQ(result.num_allocations, 0U);
+  EXPECT_EQ(result.num_frees, 0U);
+  EXPECT_EQ(result.num_host_allocations, 0U);
 }
 
 TEST_P(TrainingStepTest, PrefetchesMicroBatches) {
   step();
   const auto result = step();
-  const auto num_prefetched = static_cast<uint64_t>(run_.micro_batches() - 1);
-  EXPECT_EQ(result.stream_waits, 2 * num_prefetched)
+  const auto num_prefetched = static_cast<uint64_t>(run_.num_micro_batches() - 1);
+  EXPECT_EQ(result.num_stream_waits, 2 * num_prefetched)
       << "of the copies for the computation, and of the computation for them";
-  EXPECT_EQ(result.early_side_stream_copies, 0U);
-  EXPECT_EQ(result.side_stream_copies.calls > 0, num_prefetched > 0);
+  EXPECT_EQ(result.num_early_side_stream_copies, 0U);
+  EXPECT_EQ(result.side_stream_copies.num_calls > 0, num_prefetched > 0);
   EXPECT_LT(result.side_stream_copies.bytes, result.host_to_device_pinned.bytes) << "the first is not copied ahead";
 }
 
@@ -99,9 +99,9 @@ TEST_P(TrainingStepTest, EveryStepAndRunIsIdentical) {
     virtual_gpu().reset();
     run.step();
     const auto result = counters();
-    return std::tuple(launches_by_kernel(), products(), result.host_to_device_pinned.calls,
-                      result.host_to_device_pinned.bytes, result.device_to_device.calls, result.device_to_device.bytes,
-                      result.fills);
+    return std::tuple(launches_by_kernel(), products(), result.host_to_device_pinned.num_calls,
+                      result.host_to_device_pinned.bytes, result.device_to_device.num_calls,
+                      result.device_to_device.bytes, result.num_memsets);
   };
   const auto expected = trace(run_);
   EXPECT_EQ(trace(run_), expected);
@@ -113,18 +113,18 @@ TEST_P(TrainingStepTest, CopiesLossAndNormAsynchronously) {
   run_.step();
   const auto result = run_.step();
   virtual_gpu().reset();
-  engine::AsyncScalars scalars(result.scalars);
+  engine::AsyncScalarCopy scalars(result.scalars);
   const auto after_queueing = counters();
-  EXPECT_EQ(after_queueing.device_to_host_pinned.calls, 1U);
-  EXPECT_EQ(after_queueing.device_to_host_pageable.calls, 0U);
-  EXPECT_EQ(after_queueing.stream_synchronizations + after_queueing.event_synchronizations +
-                after_queueing.device_synchronizations,
+  EXPECT_EQ(after_queueing.device_to_host_pinned.num_calls, 1U);
+  EXPECT_EQ(after_queueing.device_to_host_pageable.num_calls, 0U);
+  EXPECT_EQ(after_queueing.num_stream_synchronizations + after_queueing.num_event_synchronizations +
+                after_queueing.num_device_synchronizations,
             0U);
 
   scalars.read();
   const auto after_reading = counters();
-  EXPECT_EQ(after_reading.event_synchronizations, 1U);
-  EXPECT_EQ(after_reading.stream_synchronizations + after_reading.device_synchronizations, 0U);
+  EXPECT_EQ(after_reading.num_event_synchronizations, 1U);
+  EXPECT_EQ(after_reading.num_stream_synchronizations + after_reading.num_device_synchronizations, 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -137,9 +137,10 @@ INSTANTIATE_TEST_SUITE_P(
         StepCase{
             "fp32_recomputed_but_for_attention", {.dtype = at::kFloat, .recompute = true, .keep_attention = true}, 575},
         StepCase{"bf16_frozen_tower", {.frozen_tower = true}, 377},
-        StepCase{"bf16_tasks", {.tasks = {.count = 2}}, 541},
-        StepCase{"bf16_gradnorm", {.tasks = {.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true}}, 556},
-        StepCase{"bf16_pcgrad", {.repeats = 2, .tasks = {.count = 3, .resolve_conflicts = true}}, 1363},
+        StepCase{"bf16_tasks", {.tasks = {.num_tasks = 2}}, 541},
+        StepCase{
+            "bf16_gradnorm", {.tasks = {.num_tasks = 2, .weights = {0.5, 1.5}, .measure_gradient_norms = true}}, 556},
+        StepCase{"bf16_pcgrad", {.repeats = 2, .tasks = {.num_tasks = 3, .resolve_gradient_conflicts = true}}, 1363},
         StepCase{"bf16_one_micro_batch", {.micro_batch_size = 4}, 341},
         StepCase{"bf16_untied_tiles", {.parity_case = "full_heads_untied_tiles", .repeats = 4}, 594},
         StepCase{
@@ -171,10 +172,10 @@ INSTANTIATE_TEST_SUITE_P(
         StepCase{"fp16_llava_clip_mistral", {.parity_case = "llava_clip_mistral", .dtype = at::kHalf}, 1179},
         StepCase{"fp16_nanovlm_tiles", {.parity_case = "nanovlm_tiles", .dtype = at::kHalf}, 506},
         StepCase{"fp16_qwen2_5_vl_windows", {.parity_case = "qwen2_5_vl_windows", .dtype = at::kHalf}, 781},
-        StepCase{"fp16_8bit_states", {.dtype = at::kHalf, .states = engine::OptimizerStates::k8Bit}, 586},
-        StepCase{"bf16_8bit_states", {.states = engine::OptimizerStates::k8Bit}, 578},
-        StepCase{"bf16_bf16_states", {.states = engine::OptimizerStates::kBf16}, 558},
-        StepCase{"fp32_bf16_states", {.dtype = at::kFloat, .states = engine::OptimizerStates::kBf16}, 511},
+        StepCase{"fp16_8bit_states", {.dtype = at::kHalf, .states = engine::OptimizerStateDtype::k8Bit}, 586},
+        StepCase{"bf16_8bit_states", {.states = engine::OptimizerStateDtype::k8Bit}, 578},
+        StepCase{"bf16_bf16_states", {.states = engine::OptimizerStateDtype::kBf16}, 558},
+        StepCase{"fp32_bf16_states", {.dtype = at::kFloat, .states = engine::OptimizerStateDtype::kBf16}, 511},
         StepCase{"bf16_text_only", {.parity_case = "text_only"}, 283},
         StepCase{"bf16_llava_clip_llama", {.parity_case = "llava_clip_llama"}, 492},
         StepCase{"bf16_llava_clip_llama_recomputed", {.parity_case = "llava_clip_llama", .recompute = true}, 568},

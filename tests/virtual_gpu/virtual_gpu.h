@@ -16,16 +16,16 @@ inline const vgpu::VirtualGpuInterface& virtual_gpu() {
   return *interface;
 }
 
-inline vgpu::Counters counters() {
-  vgpu::Counters result;
+inline vgpu::GpuCounters counters() {
+  vgpu::GpuCounters result;
   virtual_gpu().read_counters(&result);
   return result;
 }
 
 /// Returns the calls of unmodeled functions, by name.
-inline std::map<std::string, uint64_t> unknown_calls() {
+inline std::map<std::string, uint64_t> unmodeled_calls() {
   std::map<std::string, uint64_t> calls;
-  virtual_gpu().for_each_unknown_call(
+  virtual_gpu().for_each_unmodeled_function(
       [](void* context, const char* name, uint64_t count) {
         (*static_cast<std::map<std::string, uint64_t>*>(context))[name] = count;
       },
@@ -37,14 +37,14 @@ inline std::map<std::string, uint64_t> unknown_calls() {
 /// waited for the GPU nor read from it. Small copies from pinned memory to the GPU are allowed.
 inline void expect_accepted_without_synchronization() {
   const auto result = counters();
-  EXPECT_GT(result.launches, 0U);
-  EXPECT_EQ(result.rejected_launches, 0U);
-  EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
-  EXPECT_EQ(result.device_to_host_pinned.calls + result.device_to_host_pageable.calls, 0U);
-  EXPECT_EQ(result.host_to_device_pageable.calls, 0U);
-  EXPECT_EQ(result.stream_synchronizations, 0U);
-  EXPECT_EQ(result.device_synchronizations, 0U);
-  EXPECT_EQ(result.blocking_copies, 0U);
+  EXPECT_GT(result.num_launches, 0U);
+  EXPECT_EQ(result.num_rejected_launches, 0U);
+  EXPECT_EQ(unmodeled_calls(), (std::map<std::string, uint64_t>{}));
+  EXPECT_EQ(result.device_to_host_pinned.num_calls + result.device_to_host_pageable.num_calls, 0U);
+  EXPECT_EQ(result.host_to_device_pageable.num_calls, 0U);
+  EXPECT_EQ(result.num_stream_synchronizations, 0U);
+  EXPECT_EQ(result.num_device_synchronizations, 0U);
+  EXPECT_EQ(result.num_blocking_copies, 0U);
 }
 
 /// Returns launches by the kernel's mangled name.
@@ -59,11 +59,11 @@ inline std::map<std::string, uint64_t> launches_by_kernel() {
 }
 
 /// Returns calls of matrix products by size.
-inline std::map<vgpu::Matmul, uint64_t> products() {
-  std::map<vgpu::Matmul, uint64_t> calls;
+inline std::map<vgpu::MatmulShape, uint64_t> products() {
+  std::map<vgpu::MatmulShape, uint64_t> calls;
   virtual_gpu().for_each_matmul(
-      [](void* context, const vgpu::Matmul* product, uint64_t count) {
-        (*static_cast<std::map<vgpu::Matmul, uint64_t>*>(context))[*product] = count;
+      [](void* context, const vgpu::MatmulShape* product, uint64_t count) {
+        (*static_cast<std::map<vgpu::MatmulShape, uint64_t>*>(context))[*product] = count;
       },
       &calls);
   return calls;

@@ -27,8 +27,8 @@ class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
     const at::Tensor volumes = at::empty({3, 1, 96, 80, 64}, options_.dtype(at::kFloat));
     const at::Tensor modalities = at::zeros({3}, options_.dtype(at::kLong));
     const auto features = model.get_all_image_features(
-        {.pixel_values = volumes, .grids = {}, .modalities = has_modalities ? modalities : at::Tensor()},
-        /*rows_per_pass=*/2, /*with_dense_features=*/false);
+        {.pixel_values = volumes, .patch_grids = {}, .modalities = has_modalities ? modalities : at::Tensor()},
+        /*rows_per_pass=*/2, /*with_patch_features=*/false);
     EXPECT_EQ(features.features.size(0), 3 * 64);
     torch::autograd::backward({features.features.sum()}, {});
   }
@@ -38,7 +38,7 @@ class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
 
 TEST_P(VolumeModelOnGpuTest, LaunchesAreAcceptedAndNeverSynchronize) {
   models::brain_llava::Model model(config(), nn::ParameterSettings{.options = options_});
-  model.set_recompute_blocks({.vision = 1, .language = 0});
+  model.set_recompute_block_counts({.vision = 1, .language = 0});
   for (const bool has_modalities : {true, false, true}) {
     virtual_gpu().reset();
     run_forward_backward(model, has_modalities);

@@ -74,7 +74,8 @@ inline std::string get_first_line(std::string_view text) {
 
 namespace detail {
 /// Throws InternalError with the location of the check, the condition and the message.
-[[noreturn]] inline void fail_check(const char* file, int line, const char* condition, const std::string& message) {
+[[noreturn]] inline void throw_check_failure(const char* file, int line, const char* condition,
+                                             const std::string& message) {
   throw InternalError(fmt::format("{}:{}: {} does not hold: {}", file, line, condition, message));
 }
 }  // namespace detail
@@ -83,9 +84,9 @@ namespace detail {
 
 /// Throws InternalError if `condition` is false, also in release builds. The remaining arguments
 /// are an {fmt} format string and its arguments; they are evaluated only on failure.
-#define VLMTRAIN_CHECK(condition, ...)                                                            \
-  do {                                                                                            \
-    if (!(condition)) {                                                                           \
-      ::vlmtrain::detail::fail_check(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
-    }                                                                                             \
+#define VLMTRAIN_CHECK(condition, ...)                                                                     \
+  do {                                                                                                     \
+    if (!(condition)) {                                                                                    \
+      ::vlmtrain::detail::throw_check_failure(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
+    }                                                                                                      \
   } while (false)

@@ -19,11 +19,11 @@ bool has_image_extension(const std::filesystem::path& file);
 bool has_nifti_extension(const std::filesystem::path& file);
 
 /// Returns true for names that begin with a dot, such as ._a.png, which macOS writes next to a.png.
-bool is_hidden(const std::filesystem::path& file);
+bool is_hidden_file(const std::filesystem::path& file);
 
 /// Returns true if `a` precedes `b` in natural order, in which runs of digits compare as numbers:
 /// frame2 < frame10. The order is total: names that differ only in leading zeros compare by their
 /// bytes.
-bool natural_less(std::string_view a, std::string_view b);
+bool precedes_in_natural_order(std::string_view a, std::string_view b);
 
 }  // namespace vlmtrain

@@ -20,7 +20,7 @@ class ContentHash {
 
   uint64_t value() const { return state_; }
   /// Returns the value as 16 hexadecimal digits.
-  std::string hex() const;
+  std::string to_hex() const;
 
  private:
   // 2^64 / golden ratio, the increment of SplitMix64. Any other initial value would do.
@@ -39,7 +39,7 @@ class Xxh64 {
   /// Returns the hash of all bytes added so far.
   uint64_t value() const;
   /// Returns the value as 16 hexadecimal digits.
-  std::string hex() const;
+  std::string to_hex() const;
 
  private:
   static constexpr size_t kStripeBytes = 32;  // bytes that the four lanes consume at once (xxhash_spec.md)

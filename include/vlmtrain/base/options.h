@@ -17,7 +17,7 @@ namespace vlmtrain {
 
 /// A value that the user sets, or std::nullopt (`auto` in YAML) if the program chooses it.
 template <class T>
-using Auto = std::optional<T>;
+using AutoOr = std::optional<T>;
 
 /// A condition on the value of an option. `description` completes "must be …" in the documentation
 /// and in error messages.
@@ -45,15 +45,15 @@ ValueCheck<T> in_half_open_range(T min_value, T max_value);
 
 /// Returns a check that `auto` and every value that satisfies `check` satisfy.
 template <class T>
-ValueCheck<Auto<T>> allow_auto(const ValueCheck<T>& check) {
+ValueCheck<AutoOr<T>> allow_auto(const ValueCheck<T>& check) {
   return {"auto, or " + check.description,
-          [check](const Auto<T>& value) { return !value || check.is_satisfied(*value); }};
+          [check](const AutoOr<T>& value) { return !value || check.is_satisfied(*value); }};
 }
 
 /// A table of all configuration options. One declaration sets key, type, default, check and
 /// documentation of an option; reading, overrides and output follow from it. Each part of the
-/// program declares the options of its own struct, such as `declare_options(OptionTable&, DataOptions&)`.
-/// The default of an option is the value in the struct at its declaration.
+/// program declares the options of its own struct, such as `declare_options(OptionTable&,
+/// DataOptions&)`. The default of an option is the value in the struct at its declaration.
 ///
 /// A key has the form `section.name`, such as training.max_steps, and is declared once. Otherwise
 /// InternalError is thrown.
@@ -67,8 +67,8 @@ class OptionTable {
   OptionTable& operator=(OptionTable&&) noexcept;
 
   /// Declares the option `key`, stored in `target`. `doc` is Markdown text of one table cell. T is
-  /// bool, int64_t, double, std::string, std::vector<std::string>, Auto<int64_t>, Auto<double> or
-  /// std::map<std::string, std::string>. An override may set a single entry of a map
+  /// bool, int64_t, double, std::string, std::vector<std::string>, AutoOr<int64_t>, AutoOr<double>
+  /// or std::map<std::string, std::string>. An override may set a single entry of a map
   /// (data.columns.answer=A).
   template <class T>
   void add(std::string key, T& target, std::string doc, std::optional<ValueCheck<T>> check = std::nullopt);
@@ -95,8 +95,9 @@ class OptionTable {
   /// Declares an option whose value is a JSON structure of lists and sections, nested at most 8
   /// deep. `type` is the name of the structure in the documentation. `get` returns the value. `set`
   /// either stores a value and returns nothing, or returns an error message without the key.
-  void add_structured(std::string key, std::string type, const std::function<nlohmann::ordered_json()>& get,
-                      std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set, std::string doc);
+  void add_structured_option(std::string key, std::string type, const std::function<nlohmann::ordered_json()>& get,
+                             std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set,
+                             std::string doc);
 
   /// Accepts `alias`, an earlier name of the declared `key`, wherever the key is accepted. Output
   /// contains only the key. A file that sets both is invalid, and so is a command line.
@@ -104,7 +105,7 @@ class OptionTable {
 
   /// Sets the introduction of a section in the documentation. Sections are documented in the order
   /// of these calls.
-  void describe_section(std::string section, std::string doc);
+  void set_section_description(std::string section, std::string doc);
 
   /// Sets a function that returns a description of the option that corresponds to an undeclared
   /// key, such as a key of another trainer. If it returns nothing, messages suggest the nearest
@@ -119,9 +120,9 @@ class OptionTable {
 
   /// Returns the first declared key whose last component is `word`, such as training.learning_rate
   /// for learning_rate; nothing if there is no such key.
-  std::optional<std::string> find_key_by_name(std::string_view word) const;
+  std::optional<std::string> find_key_by_last_component(std::string_view word) const;
   /// Returns the suggestion for an undeclared key, a clause that follows "unknown key …; ".
-  std::string suggest_known_key(std::string_view key) const;
+  std::string make_key_suggestion(std::string_view key) const;
 
   /// Returns the value of a declared key in the format of to_yaml().
   std::string format_value(std::string_view key) const;

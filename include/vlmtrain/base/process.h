@@ -15,8 +15,8 @@ std::string get_host_name();
 /// if the file cannot be read.
 std::vector<std::string> read_process_arguments();
 
-/// Returns environment entries "NAME=value": the variables of this process for which `should_keep` returns
-/// true, then `overrides`, which replace variables of the same name.
+/// Returns environment entries "NAME=value": the variables of this process for which `should_keep`
+/// returns true, then `overrides`, which replace variables of the same name.
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& overrides,
                                           const std::function<bool(std::string_view name)>& should_keep);
 
@@ -30,10 +30,10 @@ void restart_program();
 
 /// Outcome of work that ran in a child process.
 struct SubprocessResult {
-  std::string stdout_text;  ///< standard output of the child
-  int exit_code = -1;       ///< 0 if the work returned; -1 if a signal terminated the child
-  int signal = 0;           ///< number of the signal that terminated the child; 0 if none or on a timeout
-  bool timed_out = false;   ///< the child was killed after the timeout
+  std::string stdout_text;     ///< standard output of the child
+  int exit_code = -1;          ///< 0 if the work returned; -1 if a signal terminated the child
+  int termination_signal = 0;  ///< number of the signal that terminated the child; 0 if none or on a timeout
+  bool timed_out = false;      ///< the child was killed after the timeout
 
   bool succeeded() const { return exit_code == 0; }
   /// Returns a predicate for messages, such as "was ended by signal 4 (Illegal instruction)".

@@ -41,18 +41,18 @@ class DictionaryTextColumn {
  public:
   DictionaryTextColumn() = default;
   /// Makes a column of `size` empty strings.
-  explicit DictionaryTextColumn(int64_t size) : codes_(static_cast<size_t>(size)) {}
+  explicit DictionaryTextColumn(int64_t size) : text_indices_(static_cast<size_t>(size)) {}
 
-  int64_t size() const { return std::ssize(codes_); }
+  int64_t size() const { return std::ssize(text_indices_); }
   /// Returns a reference that is valid until the next set().
-  const std::string& operator[](int64_t index) const { return texts_[codes_.at(static_cast<size_t>(index))]; }
+  const std::string& operator[](int64_t index) const { return texts_[text_indices_.at(static_cast<size_t>(index))]; }
   /// Replaces an entry. The dictionary keeps strings that no entry uses any more.
   void set(int64_t index, std::string_view text);
 
  private:
   std::vector<std::string> texts_{std::string()};
-  std::map<std::string, uint32_t, std::less<>> code_by_text_{{std::string(), 0}};
-  std::vector<uint32_t> codes_;  // indices into texts_
+  std::map<std::string, uint32_t, std::less<>> index_by_text_{{std::string(), 0}};
+  std::vector<uint32_t> text_indices_;  // indices into texts_
 };
 
 }  // namespace vlmtrain

@@ -29,7 +29,7 @@ std::string format_rounded_count(int64_t number);
 
 /// Returns the integer after `prefix` in `text`: 7 for "step-7" and the prefix "step-". Returns
 /// nothing if `text` does not begin with the prefix or if the rest is not a 64-bit integer.
-std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_view text);
+std::optional<int64_t> parse_int_after_prefix(std::string_view prefix, std::string_view text);
 
 /// Returns the current date in the local time zone, such as "2026-11-22".
 std::string get_current_date();

@@ -26,7 +26,7 @@ class DataSet final : public io::Records {
 
   int64_t size() const override { return source_ends_.back(); }
   io::Record at(int64_t index) const override;
-  io::Record at_without_bytes(int64_t index) const override;
+  io::Record at_without_media_bytes(int64_t index) const override;
   std::vector<int64_t> block_starts() const override;
   uint64_t version_hash() const override;
 
@@ -44,7 +44,7 @@ class DataSet final : public io::Records {
   RecordLocation locate(int64_t index) const;
   /// Returns the record with the task of its source, if it has one, and with the source in its
   /// location if there are several.
-  io::Record label_with_source(io::Record record, size_t source_index) const;
+  io::Record annotate_with_source(io::Record record, size_t source_index) const;
 
   std::vector<SourceRecords> sources_;
   std::vector<int64_t> source_ends_;  // ends of the sources' index ranges

@@ -21,7 +21,7 @@ enum class OutsideImageRootPolicy { kAllow, kRefuse };
 /// The section `data` of the configuration. Each member is the value of the key data.<member>;
 /// declare_options() documents their meaning and checks their values.
 struct DataOptions {
-  Sources train;
+  SourceList train;
   std::string eval;        ///< a data set, or the share of `train` that is held out
   std::string image_root;  ///< empty: the folder of the data file
   OutsideImageRootPolicy outside_image_root = OutsideImageRootPolicy::kAllow;
@@ -34,15 +34,15 @@ struct DataOptions {
   bool packing = false;
   int64_t pack_max_tokens = 4096;
   int64_t pack_max_images = 18;
-  Auto<int64_t> pack_max_tiles;
-  Auto<int64_t> max_images_per_sample;
-  Auto<int64_t> image_max_pixels;
-  Auto<int64_t> mask_image_size;
+  AutoOr<int64_t> pack_max_tiles;
+  AutoOr<int64_t> max_images_per_sample;
+  AutoOr<int64_t> image_max_pixels;
+  AutoOr<int64_t> mask_image_size;
   VolumeOptions volume;
   std::map<std::string, std::string> augment;  ///< values of image::AugmentSettings by option name
   double video_fps = 2.0;
   int64_t video_max_frames = 128;  ///< LLaMA-Factory's default; transformers' 768 exceeds max_length many times over
-  VideoLayout video_layout = VideoLayout::kReleased;
+  VideoTokenLayout video_layout = VideoTokenLayout::kReleasedCode;
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
   bool check_at_start = true;
   int64_t num_workers = 2;

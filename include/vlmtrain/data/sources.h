@@ -26,18 +26,18 @@ struct Source {
 
 /// The value of data.train: a path, or a list of paths and {path, weight or repeat, task,
 /// image_root}.
-class Sources {
+class SourceList {
  public:
-  Sources() = default;
+  SourceList() = default;
   // Implicit, since a path is a valid value: NOLINTBEGIN(google-explicit-constructor)
-  Sources(const std::string& path);
-  Sources(const std::filesystem::path& path) : Sources(path.string()) {}
+  SourceList(const std::string& path);
+  SourceList(const std::filesystem::path& path) : SourceList(path.string()) {}
   // NOLINTEND(google-explicit-constructor)
 
-  const std::vector<Source>& all() const { return sources_; }
+  const std::vector<Source>& sources() const { return sources_; }
   bool empty() const { return sources_.empty(); }
   /// Returns whether any source has a weight or a repeat.
-  bool has_shares() const;
+  bool has_weights_or_repeats() const;
   /// Returns the name for messages: the path, or "a.json and 2 more sources".
   std::string name() const;
 
@@ -61,15 +61,15 @@ struct TaskShares {
 /// {step: 0, shares: …} with steps that ascend from 0.
 class TaskShareSchedule {
  public:
-  const std::vector<TaskShares>& changes() const { return changes_; }
-  bool empty() const { return changes_.empty(); }
+  const std::vector<TaskShares>& changes() const { return share_changes_; }
+  bool empty() const { return share_changes_.empty(); }
 
   nlohmann::ordered_json to_json() const;
   /// Sets the shares. Returns an error message and changes nothing if `value` is invalid.
   std::optional<std::string> set(const nlohmann::ordered_json& value);
 
  private:
-  std::vector<TaskShares> changes_;
+  std::vector<TaskShares> share_changes_;
 };
 
 }  // namespace vlmtrain::data

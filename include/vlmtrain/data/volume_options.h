@@ -12,7 +12,7 @@
 namespace vlmtrain::data {
 
 /// Values of data.volume.as: the form in which the model receives scans.
-enum class VolumeUse {
+enum class VolumeInputForm {
   kVolume,  ///< volumes, for families that take them
   kSlices,  ///< 2D images, for families that take images
 };
@@ -20,22 +20,22 @@ enum class VolumeUse {
 /// The section `data.volume` of the configuration: the conversion of NIfTI files. declare_options()
 /// documents the values.
 struct VolumeOptions {
-  VolumeUse use = VolumeUse::kVolume;
-  std::optional<image::Axes<int64_t>> size;    ///< voxels; nothing: the size of the model
-  std::optional<image::Axes<double>> spacing;  ///< mm; nothing: the whole field of view is resampled to `size`
+  VolumeInputForm input_form = VolumeInputForm::kVolume;
+  std::optional<image::PerAxis<int64_t>> size;    ///< voxels; nothing: the size of the model
+  std::optional<image::PerAxis<double>> spacing;  ///< mm; nothing: the whole field of view is resampled to `size`
   image::VolumeNormalization normalization = image::VolumeNormalization::kZScore;
   std::array<double, 2> percentiles{0.5, 99.5};
   /// Windows [black, white]: none, one, or for slices one each for red, green and blue.
   std::vector<std::array<double, 2>> windows;
-  image::TimeSeriesMode series = image::TimeSeriesMode::kRefused;
+  image::TimeSeriesMode time_series_mode = image::TimeSeriesMode::kRejected;
   int64_t max_frames = 8;
   at::ScalarType dtype = at::kFloat;
-  int64_t slices = 32;
+  int64_t max_slices = 32;
   image::SlicePlane plane = image::SlicePlane::kAxial;
 
   /// Returns the settings of the volume reader, with `default_size` if `size` is not set. Throws
   /// UserError (kUsage) if `normalization` is kWindow and there is not exactly one window.
-  image::VolumeSettings make_volume_settings(image::Axes<int64_t> default_size) const;
+  image::VolumeSettings make_volume_settings(image::PerAxis<int64_t> default_size) const;
   /// Returns the settings for slices.
   image::SliceSettings make_slice_settings() const;
 };

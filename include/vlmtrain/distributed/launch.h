@@ -10,16 +10,16 @@ namespace vlmtrain::distributed {
 
 /// Maximum number of ranks of a run. A sanity check of environment variables, not a limit of the
 /// implementation.
-constexpr int64_t kMaxRanks = 4096;
+constexpr int64_t kMaxWorldSize = 4096;
 
 /// The rank of this process in a run, and the address of rank 0.
 struct LaunchInfo {
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t local_rank = 0;  ///< index among the processes on this machine
-  std::string host{};      ///< name or address of rank 0's machine
-  int64_t port = 0;        ///< TCP port on which rank 0 listens
-  std::string launcher{};  ///< for messages: "torchrun", "srun", or VLMTRAIN_LAUNCHER
+  int64_t local_rank = 0;        ///< index among the processes on this machine
+  std::string master_address{};  ///< name or address of rank 0's machine
+  int64_t master_port = 0;       ///< TCP port on which rank 0 listens
+  std::string launcher{};        ///< for messages: "torchrun", "srun", or VLMTRAIN_LAUNCHER
 
   bool operator==(const LaunchInfo&) const = default;
 };
@@ -39,10 +39,10 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 std::optional<LaunchInfo> parse_launch_info(const EnvironmentLookup& environment);
 
 /// Calls parse_launch_info() for this process's environment.
-std::optional<LaunchInfo> get_launch_info();
+std::optional<LaunchInfo> read_launch_info();
 
 /// Returns the first host of a SLURM node list (SLURM_STEP_NODELIST): "gpu003" for
 /// "gpu[003-007,010],login1". Does not check the syntax.
-std::string get_first_host(std::string_view hosts);
+std::string parse_first_host(std::string_view hosts);
 
 }  // namespace vlmtrain::distributed

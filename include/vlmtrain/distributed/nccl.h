@@ -15,10 +15,10 @@ namespace vlmtrain::distributed {
 /// reclaim()). Throws c10d's exceptions.
 using MakeNcclBackendFunction = c10d::Backend*(c10d::Store* store, int rank, int world_size, int device_index);
 /// Returns kNcclPluginVersion.
-using NcclVersionFunction = int();
+using NcclPluginVersionFunction = int();
 
 inline constexpr const char* kMakeNcclBackendSymbol = "vlmtrain_make_nccl_backend";
-inline constexpr const char* kNcclVersionSymbol = "vlmtrain_nccl_version";
+inline constexpr const char* kNcclPluginVersionSymbol = "vlmtrain_nccl_version";
 inline constexpr int kNcclPluginVersion = 1;  ///< increase it when a function's signature changes
 
 }  // namespace vlmtrain::distributed

@@ -43,31 +43,32 @@ struct DistributedContextOptions {
 /// lost during a collective, the collective throws a UserError with the code and reason of the
 /// first failure, within seconds.
 ///
-/// REQUIRES: all ranks make the same calls in the same order, each from one thread. report_failure() and
-/// has_lost_rank0() are exceptions: any rank may call them, from any thread.
+/// REQUIRES: all ranks make the same calls in the same order, each from one thread.
+/// report_failure() and has_lost_rank0() are exceptions: any rank may call them, from any thread.
 class DistributedContext {
  public:
   /// Waits until all other ranks are connected. Throws UserError: kUsage if the port is in use or
   /// no server listens there; kFailed with the numbers of the missing ranks if some do not connect
   /// in time.
-  explicit DistributedContext(const LaunchInfo& launch, const DistributedContextOptions& options = {});
+  explicit DistributedContext(const LaunchInfo& launch_info, const DistributedContextOptions& options = {});
   /// Waits some seconds for the destructors of the other ranks, unless a rank failed.
   ~DistributedContext();
   DistributedContext(const DistributedContext&) = delete;
   DistributedContext& operator=(const DistributedContext&) = delete;
 
-  const LaunchInfo& launch() const { return launch_; }
-  int64_t rank() const { return launch_.rank; }
-  int64_t world_size() const { return launch_.world_size; }
+  const LaunchInfo& launch_info() const { return launch_info_; }
+  int64_t rank() const { return launch_info_.rank; }
+  int64_t world_size() const { return launch_info_.world_size; }
 
-  /// Returns the ranks' collectives. Before connect_device(), they accept only CPU tensors and strings.
+  /// Returns the ranks' collectives. Before connect_device(), they accept only CPU tensors and
+  /// strings.
   Collectives& collectives();
   const Collectives& collectives() const;
 
   /// Shards over groups of `count` consecutive ranks instead of over all ranks. Ranks with the same
   /// index in different groups are replicas. REQUIRES: `count` divides world_size(); called at most
   /// once, before connect_device().
-  void set_group_size(int64_t count);
+  void set_shard_group_size(int64_t count);
 
   /// Enables collectives on tensors of a GPU. Uses NCCL (distributed/nccl.h), or FakeProcessGroup
   /// on a virtual GPU. Allocates GPU memory. Throws UserError (kFailed) if NCCL is not available.
@@ -82,7 +83,7 @@ class DistributedContext {
  private:
   class Impl;
 
-  LaunchInfo launch_;
+  LaunchInfo launch_info_;
   std::unique_ptr<Impl> impl_;
 };
 

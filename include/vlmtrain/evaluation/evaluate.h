@@ -40,49 +40,49 @@ struct EvaluationSettings {
 
 /// The scores of the samples of a task.
 struct TaskScore {
-  int64_t samples = 0;                ///< samples whose answers were compared
+  int64_t num_samples = 0;            ///< samples whose answers were compared
   int64_t num_exact_matches = 0;      ///< answers equal to the expected one
   int64_t num_samples_with_loss = 0;  ///< samples that contribute to the loss
   double loss_sum = 0;                ///< sum of the cross-entropy of all label tokens
-  int64_t label_tokens = 0;           ///< tokens in the loss
+  int64_t num_label_tokens = 0;       ///< tokens in the loss
 
   double exact_match() const {
-    return samples > 0 ? static_cast<double>(num_exact_matches) / static_cast<double>(samples) : 0;
+    return num_samples > 0 ? static_cast<double>(num_exact_matches) / static_cast<double>(num_samples) : 0;
   }
   /// Returns the mean over all label tokens.
-  double loss() const { return label_tokens > 0 ? loss_sum / static_cast<double>(label_tokens) : 0; }
+  double loss() const { return num_label_tokens > 0 ? loss_sum / static_cast<double>(num_label_tokens) : 0; }
   /// Returns the score for reports; the loss is NaN without label tokens.
-  report::EvaluationScore metrics() const;
+  report::EvaluationScore make_evaluation_score() const;
 };
 
 /// The result of evaluate().
-struct Evaluation {
+struct EvaluationResult {
   TaskScore total;
-  std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in `total` only
-  ClosedQuestionScore closed_questions;      ///< answers to closed questions
-  OpenQuestionScore open_questions;          ///< answers to open questions
-  MaskScores masks;                          ///< with teacher forcing
-  data::NoticeCounts notices;                ///< notices of the evaluated samples
-  int64_t num_skipped = 0;                   ///< bad samples skipped with on_bad_sample=skip
-  int64_t num_dropped = 0;                   ///< samples that do not fit into memory even alone
-  int64_t batch_size = 0;                    ///< the final batch size, lower than requested if memory ran out
-  int64_t oom_splits = 0;                    ///< batches that ran out of memory and were repeated
-  double seconds = 0;                        ///< duration; 0 if it was interrupted
-  bool is_complete = true;                   ///< false: should_stop returned true
+  std::map<std::string, TaskScore> by_task;   ///< samples without a task are counted in `total` only
+  ClosedQuestionScore closed_question_score;  ///< answers to closed questions
+  OpenQuestionScore open_question_score;      ///< answers to open questions
+  MaskScores masks;                           ///< with teacher forcing
+  data::NoticeCounts notices;                 ///< notices of the evaluated samples
+  int64_t num_skipped_samples = 0;            ///< bad samples skipped with on_bad_sample=skip
+  int64_t num_dropped_samples = 0;            ///< samples that do not fit into memory even alone
+  int64_t batch_size = 0;                     ///< the final batch size, lower than requested if memory ran out
+  int64_t num_oom_splits = 0;                 ///< batches that ran out of memory and were repeated
+  double seconds = 0;                         ///< duration; 0 if it was interrupted
+  bool is_complete = true;                    ///< false: should_stop returned true
 
   /// Returns the output of `eval --json`.
   std::string to_json() const;
   /// Returns the metrics for a line of metrics.jsonl. `has_values`: false on a virtual GPU, which
   /// computes none; losses are NaN then, and other scores are missing.
-  report::EvaluationMetrics metrics(bool has_values = true) const;
+  report::EvaluationMetrics make_metrics(bool has_values = true) const;
 };
 
 /// An answer of the model with the expected answer.
-struct Answer {
+struct EvaluatedAnswer {
   std::string id, task;
   std::string question;              ///< the last one of the record, without placeholders of media
   std::string expected, prediction;  ///< without surrounding white space
-  AnswerType type = AnswerType::kOpen;
+  AnswerType answer_type = AnswerType::kOpen;
   std::vector<MaskPrediction> masks = {};  ///< with teacher forcing
   int64_t index = 0;                       ///< index of the record
 };
@@ -98,8 +98,8 @@ struct Answer {
 /// dropped. The loss stays the same up to rounding: it is summed by sample in double. REQUIRES: the
 /// model is loaded on settings.device. Throws UserError (kBadData) if no record can be used, and
 /// for a bad sample unless settings.on_bad_sample skips it.
-Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
-                    const io::Records& records, const EvaluationSettings& settings,
-                    const std::function<void(const Answer&)>& on_answer);
+EvaluationResult evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
+                          const io::Records& records, const EvaluationSettings& settings,
+                          const std::function<void(const EvaluatedAnswer&)>& on_answer);
 
 }  // namespace vlmtrain::evaluation

@@ -35,22 +35,22 @@ struct MaskScore {
 /// which changes its result by about 1e-5.
 ///
 /// Linear time in the number of pixels. Thread-safe.
-MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth);
+MaskScore score_mask(const at::Tensor& predicted_mask, const at::Tensor& true_mask);
 
 /// Sums of mask scores and their means, each over the masks that have the score. The mean of no
 /// masks is 0.
 struct MaskScoreSums {
-  int64_t masks = 0;  ///< number of masks
+  int64_t num_masks = 0;  ///< number of masks
   double iou_sum = 0, dice_sum = 0;
   int64_t num_masks_with_hausdorff95 = 0;  ///< masks with a nonempty truth and prediction
   double hausdorff95_sum = 0;
-  int64_t empty_truths = 0;       ///< masks with an empty truth, whose Dice and IoU are 0 or 1
-  int64_t empty_predictions = 0;  ///< masks with an empty prediction; also counted in empty_truths if both are
+  int64_t num_empty_truths = 0;       ///< masks with an empty truth, whose Dice and IoU are 0 or 1
+  int64_t num_empty_predictions = 0;  ///< masks with an empty prediction; also counted in num_empty_truths if both are
 
   void add(const MaskScore& score);
   void merge(const MaskScoreSums& other);
-  double iou() const { return masks > 0 ? iou_sum / static_cast<double>(masks) : 0; }
-  double dice() const { return masks > 0 ? dice_sum / static_cast<double>(masks) : 0; }
+  double iou() const { return num_masks > 0 ? iou_sum / static_cast<double>(num_masks) : 0; }
+  double dice() const { return num_masks > 0 ? dice_sum / static_cast<double>(num_masks) : 0; }
   /// Returns the mean; nullopt if no mask has it.
   std::optional<double> hausdorff95() const;
 };
@@ -76,9 +76,9 @@ class MaskScores {
 /// size of their image.
 struct MaskPrediction {
   std::string structure{};  ///< name of the structure; may be empty
-  int64_t image = 0;        ///< index in Record::images
-  at::Tensor predicted{};
-  at::Tensor truth{};
+  int64_t image_index = 0;  ///< index in Record::images
+  at::Tensor predicted_mask{};
+  at::Tensor true_mask{};
   double dice = 0;  ///< MaskScore::dice of the two
 };
 
@@ -90,7 +90,7 @@ at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::
                             image::ImageSize image_size);
 
 /// A rectangle of a mask, in pixels.
-struct Window {
+struct MaskWindow {
   int64_t top, left;  ///< indices of the first row and column
   int64_t height, width;
 };
@@ -99,7 +99,7 @@ struct Window {
 /// of `points`, the nonzero pixels of uint8 [height, width], contiguous, on the CPU. Exact, in
 /// linear time (Felzenszwalb and Huttenlocher, Distance Transforms of Sampled Functions, 2012).
 /// REQUIRES: the window has at least one point.
-std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const Window& window);
+std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const MaskWindow& window);
 
 // Scores of visual question answering as in LLaVA-Med (https://github.com/microsoft/LLaVA-Med,
 // llava/eval/run_eval.py): the accuracy of closed questions, and the word recall of open ones.
@@ -119,19 +119,21 @@ std::string normalize_answer(std::string_view text);
 /// normalized. LLaVA-Med's script is less strict: it requires only that the answer contains the
 /// expected one, and ignores wrong answers that contain yes or no.
 struct ClosedQuestionScore {
-  int64_t samples = 0;
+  int64_t num_samples = 0;
   int64_t num_correct = 0;
 
   /// Adds an answer.
   void add(std::string_view expected, std::string_view prediction);
-  double accuracy() const { return samples > 0 ? static_cast<double>(num_correct) / static_cast<double>(samples) : 0; }
+  double accuracy() const {
+    return num_samples > 0 ? static_cast<double>(num_correct) / static_cast<double>(num_samples) : 0;
+  }
 };
 
 /// The scores of open questions, each the mean over the answers. Recall and precision count
 /// normalized words as LLaVA-Med does: a common word counts as often as it occurs in the
 /// prediction.
 struct OpenQuestionScore {
-  int64_t samples = 0;
+  int64_t num_samples = 0;
   int64_t num_exact_matches = 0;  ///< predictions equal to the expected answer, both normalized
   double recall_sum = 0, precision_sum = 0, f1_sum = 0;
 
@@ -143,7 +145,7 @@ struct OpenQuestionScore {
   double f1() const { return mean(f1_sum); }
 
  private:
-  double mean(double sum) const { return samples > 0 ? sum / static_cast<double>(samples) : 0; }
+  double mean(double sum) const { return num_samples > 0 ? sum / static_cast<double>(num_samples) : 0; }
 };
 
 }  // namespace vlmtrain::evaluation

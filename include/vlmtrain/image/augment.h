@@ -6,22 +6,24 @@
 
 namespace vlmtrain::image {
 
-/// The ranges of random augmentations. draw_augmentation() requires these ranges.
+/// The ranges of random augmentations. sample_augmentation() requires these ranges.
 struct AugmentSettings {
-  double flip_probability = 0;       ///< of a horizontal flip, 0 to 1
-  double max_rotation_degrees = 0;   ///< maximum angle of a uniform rotation in both directions, >= 0
-  double max_brightness_change = 0;  ///< the factor is uniform in 1 ± max_brightness_change, 0 to 1
+  double horizontal_flip_probability = 0;  ///< of a horizontal flip, 0 to 1
+  double max_rotation_degrees = 0;         ///< maximum angle of a uniform rotation in both directions, >= 0
+  double max_brightness_change = 0;        ///< the factor is uniform in 1 ± max_brightness_change, 0 to 1
 
   /// Returns whether any augmentation is enabled.
-  bool is_enabled() const { return flip_probability > 0 || max_rotation_degrees > 0 || max_brightness_change > 0; }
+  bool is_enabled() const {
+    return horizontal_flip_probability > 0 || max_rotation_degrees > 0 || max_brightness_change > 0;
+  }
   bool operator==(const AugmentSettings&) const = default;
 };
 
 /// The augmentation of an image and its masks, applied in the order of the members. Words of the
 /// conversation, such as "left" and "right", do not change.
 struct Augmentation {
-  bool is_flipped = false;       ///< mirror left and right
-  double rotation_degrees = 0;   ///< counter-clockwise rotation about the center
+  bool is_horizontally_flipped = false;  ///< mirror left and right
+  double rotation_degrees = 0;           ///< counter-clockwise rotation about the center
   double brightness_factor = 1;  ///< factor of each byte of the image, rounded and clamped to 0 to 255; masks ignore it
 
   bool operator==(const Augmentation&) const = default;
@@ -30,7 +32,7 @@ struct Augmentation {
 /// Draws an augmentation. The result depends only on `settings` and `seed` and is equal on all
 /// machines. Each member has its own random stream: changing one setting does not affect the other
 /// members. Throws InternalError if a setting is out of range.
-Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed);
+Augmentation sample_augmentation(const AugmentSettings& settings, uint64_t seed);
 
 /// Augments an image, uint8 [3, height, width] RGB on the CPU, and keeps its size. Rotation samples
 /// bilinearly; pixels outside of the image are black. The bytes are equal on all machines. Returns

@@ -15,10 +15,10 @@ namespace vlmtrain::image {
 /// Returns the peak host memory of decoding an image of this size, in bytes: its samples as stored
 /// (up to 4 channels), as interleaved RGB and as planes, and the coefficients that libjpeg keeps of
 /// a progressive file (4 channels of 2 bytes).
-constexpr int64_t estimate_decoding_bytes(ImageSize size) {
-  constexpr int64_t kStoredBytesPerPixel = 4, kRgbBytesPerPixel = 3, kPlaneBytesPerPixel = 3,
+constexpr int64_t estimate_image_decoding_memory(ImageSize size) {
+  constexpr int64_t kStoredBytesPerPixel = 4, kRgbBytesPerPixel = 3, kPlanarBytesPerPixel = 3,
                     kCoefficientBytesPerPixel = 8;  // bytes per pixel
-  return (kStoredBytesPerPixel + kRgbBytesPerPixel + kPlaneBytesPerPixel + kCoefficientBytesPerPixel) * size.height *
+  return (kStoredBytesPerPixel + kRgbBytesPerPixel + kPlanarBytesPerPixel + kCoefficientBytesPerPixel) * size.height *
          size.width;
 }
 

@@ -43,7 +43,7 @@ DecodedMask decode_mask_with_notice(const io::MediaRef& file, std::optional<int6
 /// the errors of decode_mask() that the headers reveal, including an invalid `value`. Thread-safe.
 ImageSize read_mask_size(const io::MediaRef& file, std::optional<int64_t> value);
 
-using io::compress_counts;
+using io::encode_rle_counts;
 using io::parse_rle;
 using io::Rle;
 
@@ -58,7 +58,7 @@ Rle encode_rle(const at::Tensor& mask);
 /// Returns a mask of the set pixels that have an unset neighbor to the left, right, top or bottom.
 /// Pixels outside of the mask are unset. `mask`: uint8 [height, width] on the CPU; nonzero pixels
 /// count as set.
-at::Tensor find_mask_edge(const at::Tensor& mask);
+at::Tensor extract_mask_edge(const at::Tensor& mask);
 
 /// Throws InternalError unless `mask` is uint8 [height, width] on the CPU and not empty.
 void check_is_mask(const at::Tensor& mask);

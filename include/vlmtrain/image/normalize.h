@@ -26,7 +26,7 @@ struct ByteNormalization {
 ByteNormalization to_byte_normalization(const Normalization& normalization);
 
 /// Images as bytes, with the normalization that the model applies to them.
-struct BytePixels {
+struct ByteImages {
   at::Tensor bytes;             ///< uint8 [images, 3, height, width], on any device
   Normalization normalization;  ///< to be applied to each byte
   at::Tensor image_indices{};   ///< int64 [n], indices of the images to use, in order; undefined: all images

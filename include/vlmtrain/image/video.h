@@ -14,11 +14,11 @@ namespace vlmtrain::image {
 
 /// The properties of a video.
 struct VideoInfo {
-  int64_t frames;              ///< number of frames, at least 1
-  double fps;                  ///< average frame rate, from the container or io::MediaRef::fps; 0 if unknown
-  ImageSize size;              ///< of each frame, with the rotation of the file applied
-  bool is_frame_list = false;  ///< the frames are the images of io::MediaRef::frames
-  bool is_folder = false;      ///< the frames are the images of a folder
+  int64_t num_frames;            ///< at least 1
+  double fps;                    ///< average frame rate, from the container or io::MediaRef::fps; 0 if unknown
+  ImageSize size;                ///< of each frame, with the rotation of the file applied
+  bool is_frame_list = false;    ///< the frames are the images of io::MediaRef::frames
+  bool is_frame_folder = false;  ///< the frames are the images of a folder
 };
 
 /// The maximum number of frames of a video: 4.6 hours at 30 frames per second.
@@ -26,15 +26,15 @@ inline constexpr int64_t kMaxVideoFrames = 500'000;
 
 /// The maximum number of pixels that one VideoFile decodes: 2.4 hours of 1080p at 30 frames per
 /// second.
-inline constexpr int64_t kMaxDecodedPixels = int64_t{1} << 39;
+inline constexpr int64_t kMaxDecodedPixelsPerVideo = int64_t{1} << 39;
 
 /// Returns the peak host memory of reading a video frame by frame, in bytes: 16 reference frames of
 /// the codec and the current one in 4:2:0 (1.5 bytes per pixel, rounded up), two copies of the
 /// frame as interleaved RGB (from swscale, and without row padding), and the frame as planes.
-constexpr int64_t estimate_frame_decoding_bytes(ImageSize size) {
+constexpr int64_t estimate_frame_decoding_memory(ImageSize size) {
   constexpr int64_t kReferenceBytesPerPixel = int64_t{17} * 3 / 2 + 1, kRgbBytesPerPixel = 6,
-                    kPlaneBytesPerPixel = 3;  // bytes per pixel
-  return (kReferenceBytesPerPixel + kRgbBytesPerPixel + kPlaneBytesPerPixel) * size.height * size.width;
+                    kPlanarBytesPerPixel = 3;  // bytes per pixel
+  return (kReferenceBytesPerPixel + kRgbBytesPerPixel + kPlanarBytesPerPixel) * size.height * size.width;
 }
 
 /// A function that receives a frame, uint8 [3, height, width] RGB, contiguous, on the CPU. The next
@@ -53,9 +53,9 @@ using FrameCallback = std::function<void(const at::Tensor& frame)>;
 /// removes do not count.
 ///
 /// Throws UserError (kBadData), with the file's name, for missing, corrupt and truncated videos and
-/// for videos beyond a limit: 67 million pixels per frame, kMaxVideoFrames, kMaxDecodedPixels. A
-/// frame in which the codec had to conceal errors is corrupt. Not thread-safe; decodes on the
-/// calling thread.
+/// for videos beyond a limit: 67 million pixels per frame, kMaxVideoFrames,
+/// kMaxDecodedPixelsPerVideo. A frame in which the codec had to conceal errors is corrupt. Not
+/// thread-safe; decodes on the calling thread.
 class VideoFile {
  public:
   /// Opens a video and reads its properties. Reads only the index of MP4 and MOV files, and all
@@ -72,8 +72,8 @@ class VideoFile {
   /// Calls `callback` with each of the frames at these indices, in order. Holds one frame in
   /// memory. Decodes from the key frame before each requested frame, or from the start if packets
   /// do not identify frames. May be called again, also for earlier frames. After an error the
-  /// object can only be destroyed. REQUIRES: ascending indices in 0 to info().frames - 1; repeats
-  /// are allowed.
+  /// object can only be destroyed. REQUIRES: ascending indices in 0 to info().num_frames - 1;
+  /// repeats are allowed.
   void read_frames(std::span<const int64_t> frames, const FrameCallback& callback);
 
   /// The interface of the implementations; see src/image/video/frame_source.h.

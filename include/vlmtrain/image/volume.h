@@ -15,13 +15,13 @@ namespace vlmtrain::image {
 /// Values of the three axes of a volume in RAS+ orientation (towards right, anterior, superior), as
 /// in MONAI and nibabel after a reorientation.
 template <class T>
-using Axes = std::array<T, 3>;
+using PerAxis = std::array<T, 3>;
 
 /// The maximum length of an axis of space or time. A header with a longer axis is treated as
 /// corrupt.
 inline constexpr int64_t kMaxVoxelsPerAxis = 16'384;
 /// The maximum number of voxels per frame, 16 GiB in float32.
-inline constexpr int64_t kMaxVoxels = int64_t{1} << 32;
+inline constexpr int64_t kMaxVoxelsPerFrame = int64_t{1} << 32;
 
 /// The intensity normalization of a volume. Statistics are computed over all resampled voxels,
 /// before cropping and padding.
@@ -35,22 +35,22 @@ enum class VolumeNormalization {
 
 /// The treatment of files with a time axis, such as functional MRI.
 enum class TimeSeriesMode {
-  kRefused,  ///< files with more than one frame are data errors
-  kMean,     ///< one volume, the mean of all frames
-  kFrames,   ///< one volume for each of up to VolumeSettings::max_frames evenly spaced frames
+  kRejected,       ///< files with more than one frame are data errors
+  kMean,           ///< one volume, the mean of all frames
+  kSampledFrames,  ///< one volume for each of up to VolumeSettings::max_frames evenly spaced frames
 };
 
 /// The settings of read_volume().
 struct VolumeSettings {
-  Axes<int64_t> size{96, 96, 96};  ///< voxels of the result, each > 0
+  PerAxis<int64_t> size{96, 96, 96};  ///< voxels of the result, each > 0
   /// mm per voxel, > 0. If set, the scan is resampled to it and cropped or padded to `size`. If not
   /// set, the whole field of view is resized to `size`.
-  std::optional<Axes<double>> spacing;
+  std::optional<PerAxis<double>> spacing;
   VolumeNormalization normalization = VolumeNormalization::kZScore;
   std::array<double, 2> percentiles{0.5, 99.5};  ///< for kPercentile: ascending, 0 to 100
   std::array<double, 2> window{-160, 240};       ///< for kWindow: ascending; for CT in Hounsfield units
-  TimeSeriesMode series = TimeSeriesMode::kRefused;
-  int64_t max_frames = 8;             ///< for TimeSeriesMode::kFrames, > 0
+  TimeSeriesMode time_series_mode = TimeSeriesMode::kRejected;
+  int64_t max_frames = 8;             ///< for TimeSeriesMode::kSampledFrames, > 0
   at::ScalarType dtype = at::kFloat;  ///< of the result: kFloat or kHalf
 };
 
@@ -60,7 +60,7 @@ struct VolumeInfo {
   std::array<double, 3>
       spacing{};  ///< mm, in file order: lengths of the affine's columns. The header's units are ignored, as in nibabel
   std::string orientation;  ///< directions of the file's axes as in nibabel's aff2axcodes(), such as "LAS"
-  int64_t frames = 1;       ///< length of the time axis; 1 without one
+  int64_t num_frames = 1;   ///< length of the time axis; 1 without one
 };
 
 /// Reads and validates the header of a NIfTI-1 or NIfTI-2 file (.nii, .nii.gz; detected by
@@ -74,13 +74,13 @@ struct VolumeInfo {
 VolumeInfo read_volume_info(const io::MediaRef& scan);
 
 /// Returns the number of volumes that read_volume() returns. Throws UserError (kBadData) for a
-/// series with TimeSeriesMode::kRefused.
+/// series with TimeSeriesMode::kRejected.
 int64_t count_volumes(const VolumeInfo& info, const VolumeSettings& settings);
 
 /// Returns the peak host memory of read_volume() in addition to its result, in bytes. The scan
 /// itself is never held in memory. kNone and kWindow need a second copy of the result in fp32;
 /// other normalizations need the whole field of view at the result's spacing.
-int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& settings);
+int64_t estimate_volume_reading_memory(const VolumeInfo& info, const VolumeSettings& settings);
 
 /// Reads a scan, reorients it to RAS+, resamples (trilinear), normalizes, and crops or pads it.
 /// Returns `settings.dtype` [count_volumes(), 1, right, anterior, superior].

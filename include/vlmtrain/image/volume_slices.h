@@ -27,7 +27,7 @@ struct SliceSettings {
 
 /// The maximum height and width of a slice. Larger slices are scaled down. Clinical scans are
 /// coarser: 4096 pixels are a field of view of 400 mm at 0.1 mm.
-inline constexpr int64_t kMaxSliceSide = 4096;
+inline constexpr int64_t kMaxSlicePixelsPerAxis = 4096;
 
 /// Returns the number of slices: settings.max_slices, or all slices of the scan if there are fewer.
 int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings);
@@ -37,7 +37,7 @@ int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings);
 ImageSize compute_slice_size(const VolumeInfo& info, const SliceSettings& settings);
 
 /// Returns the peak host memory of read_slices() in addition to its result, in bytes.
-int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings& settings);
+int64_t estimate_slice_reading_memory(const VolumeInfo& info, const SliceSettings& settings);
 
 /// Reads count_slices() evenly spaced slices, from the first to the last of the scan. Each is
 /// resampled (bilinear) to compute_slice_size() and returned as uint8 [3, height, width] RGB.

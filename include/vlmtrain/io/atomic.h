@@ -36,8 +36,8 @@ class AtomicFile {
 
  private:
   void sync_and_close();
-  void reserve();
-  [[noreturn]] void fail(int error);
+  void reserve_disk_space();
+  [[noreturn]] void throw_write_error(int error);
 
   std::filesystem::path path_;
   std::filesystem::path temp_path_;
@@ -59,13 +59,14 @@ void write_symlink(const std::filesystem::path& path, const std::filesystem::pat
 ///
 /// The files are written below path(), a temporary folder next to the final one. A process that is
 /// killed at any time leaves the previous folder complete: under its name, or under a backup name
-/// that clean_up_abandoned_temp_files() restores if the file system cannot exchange two names atomically
-/// (NFS). Not thread-safe: use an object from one thread at a time. Throws as AtomicFile.
+/// that clean_up_abandoned_temp_files() restores if the file system cannot exchange two names
+/// atomically (NFS). Not thread-safe: use an object from one thread at a time. Throws as
+/// AtomicFile.
 class AtomicDirectory {
  public:
-  /// Creates the temporary folder and the parents of `final_path`. Throws if `final_path` exists
-  /// and is not a folder.
-  explicit AtomicDirectory(std::filesystem::path final_path);
+  /// Creates the temporary folder and the parents of `destination_path`. Throws if
+  /// `destination_path` exists and is not a folder.
+  explicit AtomicDirectory(std::filesystem::path destination_path);
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
   /// Removes the temporary folder unless it was committed.
@@ -79,7 +80,7 @@ class AtomicDirectory {
   void commit();
 
  private:
-  std::filesystem::path final_path_;
+  std::filesystem::path destination_path_;
   std::filesystem::path temp_path_;
 };
 
@@ -107,8 +108,8 @@ std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path
 /// throw.
 void clean_up_abandoned_temp_files(const std::filesystem::path& folder);
 
-/// A registration of a temporary file or folder: remove_temp_files() removes it if the process
-/// exits before the object is destroyed. Thread-safe.
+/// A registration of a temporary file or folder: lock_and_remove_temp_files() removes it if the
+/// process exits before the object is destroyed. Thread-safe.
 class TempFileCleanup {
  public:
   /// Registers `path`, which does not need to exist yet.
@@ -126,6 +127,6 @@ class TempFileCleanup {
 /// be called before the process exits, even while other threads still write. Committed files stay;
 /// uncommitted files can no longer be committed. While the caller holds the returned lock, threads
 /// that create or commit a file wait. REQUIRES: the calling thread does not hold the lock.
-[[nodiscard]] std::unique_lock<std::mutex> remove_temp_files();
+[[nodiscard]] std::unique_lock<std::mutex> lock_and_remove_temp_files();
 
 }  // namespace vlmtrain::io

@@ -38,7 +38,7 @@ class CheckpointTensors {
 
  private:
   void open_single_file(const std::filesystem::path& file);
-  void open_sharded(const std::filesystem::path& index);
+  void open_shards(const std::filesystem::path& index);
   const SafetensorsFile& find_shard(const std::string& name) const;
 
   std::filesystem::path folder_;
@@ -53,7 +53,7 @@ class CheckpointTensors {
 std::vector<std::string> read_checkpoint_tensor_names(const std::filesystem::path& folder);
 
 /// Default size of a shard, as `max_shard_size="5GB"` of transformers' save_pretrained.
-constexpr int64_t kDefaultShardBytes = 5'000'000'000;
+constexpr int64_t kDefaultMaxShardBytes = 5'000'000'000;
 
 /// Writes weights in Hugging Face layout into an existing folder, usually AtomicDirectory::path():
 /// one file, or an index and shards of at most `max_shard_bytes`, filled in the given order. A
@@ -61,7 +61,7 @@ constexpr int64_t kDefaultShardBytes = 5'000'000'000;
 /// readers might prefer those, or if the disk has too little space. REQUIRES: max_shard_bytes > 0;
 /// names are unique; tensors are dense and safetensors supports their dtypes.
 void write_checkpoint_tensors(const std::filesystem::path& folder, const NamedTensors& tensors,
-                              int64_t max_shard_bytes = kDefaultShardBytes);
+                              int64_t max_shard_bytes = kDefaultMaxShardBytes);
 /// Same for lazy tensors. Only one of them is in host memory at a time.
 void write_checkpoint_tensors(const std::filesystem::path& folder, const LazyTensors& tensors, int64_t max_shard_bytes);
 
@@ -69,7 +69,7 @@ void write_checkpoint_tensors(const std::filesystem::path& folder, const LazyTen
 /// next to model.safetensors and shards that the index does not name, which are not read, and
 /// tensors that occur in two shards. transformers selects the same files. Throws data_error if a
 /// shard is invalid.
-std::vector<std::string> describe_unread_weight_files(const std::filesystem::path& folder);
+std::vector<std::string> list_weight_file_warnings(const std::filesystem::path& folder);
 
 /// Describes the weights of a folder that CheckpointTensors cannot read, such as shards without an
 /// index or GGUF files, with a suggestion. Returns "" if there are none. REQUIRES: the folder has

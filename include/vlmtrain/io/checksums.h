@@ -31,23 +31,23 @@ class ChecksumRecorder {
   ~ChecksumRecorder();
 
   /// Returns the checksums of the committed files, by the paths that AtomicFile was given.
-  const std::map<std::filesystem::path, Checksum>& files() const { return files_; }
+  const std::map<std::filesystem::path, Checksum>& checksums() const { return checksums_; }
 
   // Called by AtomicFile.
 
   /// Returns the innermost recorder of the calling thread, or nullptr.
-  static ChecksumRecorder* current();
+  static ChecksumRecorder* get_current();
   /// Adds `bytes`, the next part of the content of `file`.
   void add(const AtomicFile& file, std::string_view bytes);
   /// Forgets a file that is not committed.
-  void discard(const AtomicFile& file) { open_files_.erase(&file); }
+  void discard(const AtomicFile& file) { partial_checksums_.erase(&file); }
   /// Stores the checksum of a committed file under its final path, `path`.
   void commit(const AtomicFile& file, const std::filesystem::path& path);
 
  private:
   ChecksumRecorder* outer_recorder_;
-  std::map<const AtomicFile*, std::pair<Xxh64, int64_t>> open_files_;
-  std::map<std::filesystem::path, Checksum> files_;
+  std::map<const AtomicFile*, std::pair<Xxh64, int64_t>> partial_checksums_;
+  std::map<std::filesystem::path, Checksum> checksums_;
 };
 
 /// Reads a file and returns its checksum. Throws data_error if it cannot be read.

@@ -76,18 +76,18 @@ struct RowGroupInfo {
 };
 
 /// Host memory of the row groups of all open data sets, which share one cache.
-struct RowGroupMemory {
-  std::optional<RowGroupInfo> largest_group;  ///< empty if no Parquet file is open
-  int64_t max_cached_bytes = 0;               ///< upper bound of `cached_bytes`
-  int64_t cached_bytes = 0;                   ///< size of the currently cached row groups
+struct RowGroupMemoryStats {
+  std::optional<RowGroupInfo> largest_row_group;  ///< empty if no Parquet file is open
+  int64_t max_cached_bytes = 0;                   ///< upper bound of `cached_bytes`
+  int64_t cached_bytes = 0;                       ///< size of the currently cached row groups
 
   /// Returns the bytes that further reading may allocate: the remainder of `max_cached_bytes`, and
   /// the largest row group once more while it is read (docs/data.md).
-  int64_t compute_additional_bytes() const;
+  int64_t compute_max_additional_bytes() const;
 };
 
 /// Returns the memory of the row groups according to the footers of the files, without reading row
 /// groups. Thread-safe.
-RowGroupMemory get_row_group_memory();
+RowGroupMemoryStats get_row_group_memory_stats();
 
 }  // namespace vlmtrain::io

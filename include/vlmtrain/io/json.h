@@ -26,12 +26,12 @@ inline constexpr std::string_view kUtf8ByteOrderMark = "\xEF\xBB\xBF";
 
 /// Returns true for text with a byte order mark of UTF-16, which tools on Windows write as
 /// "Unicode".
-inline bool is_utf16(std::string_view text) {
+inline bool has_utf16_byte_order_mark(std::string_view text) {
   return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
 }
 
 /// End of an error message about a UTF-16 file. The name of the file precedes it.
-inline constexpr std::string_view kUtf16Hint = "is UTF-16; write it as UTF-8 (iconv -f UTF-16 -t UTF-8)";
+inline constexpr std::string_view kUtf16ErrorSuffix = "is UTF-16; write it as UTF-8 (iconv -f UTF-16 -t UTF-8)";
 
 /// Maximum nesting depth of lists and objects that is parsed. Functions that walk a value, such as
 /// copies, recurse once per level, so deeper values could exhaust the stack. The files of a model
@@ -114,10 +114,10 @@ std::vector<std::string> find_unread_keys(const nlohmann::json& object, std::spa
 
 namespace detail {
 
-[[noreturn]] void fail_not_an_object(std::string_view key, std::string_view source);
-[[noreturn]] void fail_missing_key(std::string_view key, std::string_view source);
-[[noreturn]] void fail_wrong_type(std::string_view key, std::string_view expected, const std::string& actual,
-                                  std::string_view source);
+[[noreturn]] void throw_not_an_object(std::string_view key, std::string_view source);
+[[noreturn]] void throw_missing_key(std::string_view key, std::string_view source);
+[[noreturn]] void throw_wrong_type(std::string_view key, std::string_view expected, const std::string& actual,
+                                   std::string_view source);
 
 template <class T>
 struct IsVector : std::false_type {};
@@ -143,7 +143,7 @@ std::string_view describe_expected_type() {
 }
 
 template <class T, class Json>
-T convert_value(const Json& value, std::string_view key, std::string_view source) {
+T convert_json_value(const Json& value, std::string_view key, std::string_view source) {
   if constexpr (std::same_as<T, bool>) {
     if (value.is_boolean()) {
       return value.template get<bool>();
@@ -168,12 +168,13 @@ T convert_value(const Json& value, std::string_view key, std::string_view source
       T items;
       items.reserve(value.size());
       for (const auto& item : value) {
-        items.push_back(convert_value<typename T::value_type>(item, key, source));
+        items.push_back(convert_json_value<typename T::value_type>(item, key, source));
       }
       return items;
     }
   }
-  fail_wrong_type(key, describe_expected_type<T>(), value.dump(-1, ' ', false, Json::error_handler_t::replace), source);
+  throw_wrong_type(key, describe_expected_type<T>(), value.dump(-1, ' ', false, Json::error_handler_t::replace),
+                   source);
 }
 
 }  // namespace detail
@@ -185,13 +186,13 @@ T convert_value(const Json& value, std::string_view key, std::string_view source
 template <class T, class Json>
 T get(const Json& object, std::string_view key, std::string_view source) {
   if (!object.is_object()) {
-    detail::fail_not_an_object(key, source);
+    detail::throw_not_an_object(key, source);
   }
   const auto it = object.find(key);
   if (it == object.end()) {
-    detail::fail_missing_key(key, source);
+    detail::throw_missing_key(key, source);
   }
-  return detail::convert_value<T>(*it, key, source);
+  return detail::convert_json_value<T>(*it, key, source);
 }
 
 /// Same as get(), but returns `fallback` if the key is absent or null. Hugging Face files write
@@ -199,13 +200,13 @@ T get(const Json& object, std::string_view key, std::string_view source) {
 template <class T, class Json>
 T get_or(const Json& object, std::string_view key, std::type_identity_t<T> fallback, std::string_view source) {
   if (!object.is_object()) {
-    detail::fail_not_an_object(key, source);
+    detail::throw_not_an_object(key, source);
   }
   const auto it = object.find(key);
   if (it == object.end() || it->is_null()) {
     return fallback;
   }
-  return detail::convert_value<T>(*it, key, source);
+  return detail::convert_json_value<T>(*it, key, source);
 }
 
 }  // namespace vlmtrain::io

@@ -25,12 +25,12 @@ inline constexpr std::string_view kImagePlaceholder = "<image>";
 inline constexpr std::string_view kVideoPlaceholder = "<video>";
 
 /// One turn of a conversation. The n-th image placeholder of a conversation stands for its n-th
-/// image, and the n-th video placeholder for its n-th video. Placeholders at `literal_placeholders`
-/// are plain text and do not count.
+/// image, and the n-th video placeholder for its n-th video. Placeholders at
+/// `literal_placeholder_offsets` are plain text and do not count.
 struct Turn {
   Role role;
   std::string text;
-  std::vector<size_t> literal_placeholders = {};  ///< byte offsets in `text`, ascending
+  std::vector<size_t> literal_placeholder_offsets = {};  ///< byte offsets in `text`, ascending
 };
 
 /// A placeholder in the text of a turn.
@@ -65,12 +65,12 @@ struct MediaRef {
   bool operator==(const MediaRef&) const = default;
 };
 
-/// Returns the value of `bytes` in records of Records::at_without_bytes(): an empty string that
-/// stands for content that was not read.
-const std::shared_ptr<const std::string>& omitted_bytes();
+/// Returns the value of `bytes` in records of Records::at_without_media_bytes(): an empty string
+/// that stands for content that was not read.
+const std::shared_ptr<const std::string>& get_omitted_bytes_marker();
 
 /// Returns the content of a reference with bytes. REQUIRES: `bytes` is neither null nor
-/// omitted_bytes().
+/// get_omitted_bytes_marker().
 const std::string& get_media_bytes(const MediaRef& media_ref);
 
 /// A mask of one of a record's images: a file, bytes, or a COCO run-length encoding.
@@ -79,7 +79,7 @@ struct MaskSource {
   std::optional<Rle> rle{};
   std::optional<int64_t> value{};  ///< pixel value of the mask in `file`; if empty, all values except 0
   std::string structure{};         ///< name of the segmented structure, by which scores are grouped; may be empty
-  int64_t image = 0;               ///< index of the image in Record::images
+  int64_t image_index = 0;         ///< index of the image in Record::images
 
   bool operator==(const MaskSource&) const = default;
 };
@@ -103,12 +103,12 @@ struct Record {
   std::vector<Turn> turns;
   std::vector<MediaRef> images;  ///< images and volumes
   std::vector<MediaRef> videos;
-  std::vector<MaskSource> masks;      ///< in the order of the mask tokens in the answers
-  std::string mask_problem;           ///< why `masks` cannot be used, else empty; only segmentation models report it
-  std::vector<std::string> subjects;  ///< subject ids of the volumes ("subject_id"); may be empty
-  std::vector<Notice> notices;        ///< at most one of each kind
-  std::string location;               ///< position in the data set for messages, such as "line 17"
-  std::string problem;                ///< why the record cannot be used, a phrase or sentence; empty if usable
+  std::vector<MaskSource> masks;         ///< in the order of the mask tokens in the answers
+  std::string mask_problem;              ///< why `masks` cannot be used, else empty; only segmentation models report it
+  std::vector<std::string> subject_ids;  ///< subject ids of the volumes ("subject_id"); may be empty
+  std::vector<Notice> notices;           ///< at most one of each kind
+  std::string location;                  ///< position in the data set for messages, such as "line 17"
+  std::string problem;                   ///< why the record cannot be used, a phrase or sentence; empty if usable
 };
 
 /// Names of columns that RecordSettings::columns can map.
@@ -136,10 +136,10 @@ std::string describe_volume(const Record& record, size_t index);
 
 /// Returns pointers to the volumes in `record.images`, valid as long as that vector is unchanged.
 /// Sets `is_volume` of images with the extension of a NIfTI file.
-std::vector<MediaRef*> find_volumes(Record& record);
+std::vector<MediaRef*> detect_volumes(Record& record);
 
 /// Sets the modalities of volumes: `modalities` has one entry for all volumes, or one per volume.
 /// Returns false and changes nothing for other numbers of entries.
-bool assign_modalities(std::span<MediaRef* const> volumes, std::span<const std::string> modalities);
+bool try_assign_modalities(std::span<MediaRef* const> volumes, std::span<const std::string> modalities);
 
 }  // namespace vlmtrain::io

@@ -20,8 +20,9 @@ class Records {
   /// Returns a record. A record that cannot be used has a `problem`. Throws run_error if a file of
   /// the data set has changed or can no longer be read. REQUIRES: 0 <= index < size().
   virtual Record at(int64_t index) const = 0;
-  /// Same as at(), but MediaRef::bytes may be omitted_bytes() if reading the bytes takes time.
-  virtual Record at_without_bytes(int64_t index) const { return at(index); }
+  /// Same as at(), but MediaRef::bytes may be get_omitted_bytes_marker() if reading the bytes takes
+  /// time.
+  virtual Record at_without_media_bytes(int64_t index) const { return at(index); }
   /// Returns the first index of each block of records that are cheap to read together, such as a
   /// row group. Indices ascend from 0. Empty if every order of reading costs the same.
   virtual std::vector<int64_t> block_starts() const { return {}; }
@@ -54,12 +55,12 @@ class SubsetRecords final : public Records {
   /// Selects the records of `base` at `indices`, in that order. REQUIRES: the indices are valid in
   /// `base`.
   SubsetRecords(std::shared_ptr<const Records> base, std::vector<int64_t> indices)
-      : base_(std::move(base)), indices_(std::move(indices)) {}
+      : base_records_(std::move(base)), record_indices_(std::move(indices)) {}
 
-  int64_t size() const override { return std::ssize(indices_); }
-  Record at(int64_t index) const override { return base_->at(indices_.at(static_cast<size_t>(index))); }
-  Record at_without_bytes(int64_t index) const override {
-    return base_->at_without_bytes(indices_.at(static_cast<size_t>(index)));
+  int64_t size() const override { return std::ssize(record_indices_); }
+  Record at(int64_t index) const override { return base_records_->at(record_indices_.at(static_cast<size_t>(index))); }
+  Record at_without_media_bytes(int64_t index) const override {
+    return base_records_->at_without_media_bytes(record_indices_.at(static_cast<size_t>(index)));
   }
   /// Returns the positions in this selection where blocks of `base` begin if the indices ascend,
   /// else an empty list.
@@ -67,8 +68,8 @@ class SubsetRecords final : public Records {
   uint64_t version_hash() const override;
 
  private:
-  std::shared_ptr<const Records> base_;
-  std::vector<int64_t> indices_;
+  std::shared_ptr<const Records> base_records_;
+  std::vector<int64_t> record_indices_;
 };
 
 /// The concatenation of the files of a data set. Record::location begins with the name of the file.
@@ -84,14 +85,14 @@ class ConcatRecords final : public Records {
 
   int64_t size() const override { return part_starts_.back(); }
   Record at(int64_t index) const override;
-  Record at_without_bytes(int64_t index) const override;
+  Record at_without_media_bytes(int64_t index) const override;
   std::vector<int64_t> block_starts() const override;
   uint64_t version_hash() const override;
 
  private:
   /// Returns the index of the part that contains a record.
-  size_t find_part(int64_t index) const;
-  Record add_part_name(Record record, size_t part) const;
+  size_t find_part_index(int64_t index) const;
+  Record add_part_name(Record record, size_t part_index) const;
 
   std::vector<NamedRecords> parts_;
   std::vector<int64_t> part_starts_;  // index of the first record of each part, then size()

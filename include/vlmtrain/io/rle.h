@@ -33,6 +33,6 @@ Rle parse_rle(const nlohmann::json& value);
 /// fourth count on, the difference to the count two positions earlier is written. A number is split
 /// into groups of five bits, lowest first, and each group becomes one character from '0' to 'o'.
 /// REQUIRES: counts are valid as in parse_rle().
-std::string compress_counts(const Rle& rle);
+std::string encode_rle_counts(const Rle& rle);
 
 }  // namespace vlmtrain::io

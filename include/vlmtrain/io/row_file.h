@@ -12,19 +12,19 @@ namespace vlmtrain::io {
 
 /// Kinds of cells that JSON values cannot represent. Such a cell is a binary JSON value with one of
 /// these subtypes.
-enum class SpecialCell : uint8_t {
+enum class SpecialCellKind : uint8_t {
   kOmittedBytes = 1,     ///< bytes that were not read; the value is empty
   kJsonText = 2,         ///< text of a column of JSON type (arrow.json)
   kUnsupportedType = 3,  ///< a cell of an unsupported type, such as a duration; the value is the name of the type
 };
 
 /// Returns the JSON value of a special cell.
-inline nlohmann::json make_special_cell(SpecialCell kind, const std::string& text = {}) {
+inline nlohmann::json make_special_cell(SpecialCellKind kind, const std::string& text = {}) {
   return nlohmann::json::binary({text.begin(), text.end()}, static_cast<uint64_t>(kind));
 }
 
 /// Returns true for values that make_special_cell() made with `kind`.
-inline bool is_special_cell(const nlohmann::json& value, SpecialCell kind) {
+inline bool is_special_cell(const nlohmann::json& value, SpecialCellKind kind) {
   return value.is_binary() && value.get_binary().has_subtype() &&
          value.get_binary().subtype() == static_cast<uint64_t>(kind);
 }
@@ -41,7 +41,7 @@ class RowGroup {
   virtual nlohmann::json row(int64_t index) const = 0;
   /// Returns true if the group was read without bytes and it is unknown which cells are null. The
   /// caller must then read the group with bytes.
-  virtual bool needs_bytes() const { return false; }
+  virtual bool requires_file_bytes() const { return false; }
 };
 
 /// A file of row groups, such as Parquet. A plug-in implements it, so that the program does not
@@ -56,9 +56,9 @@ class RowFile {
   virtual std::vector<int64_t> rows_per_group() const = 0;
   /// Returns the uncompressed size of each row group in bytes, according to the footer.
   virtual std::vector<int64_t> bytes_per_group() const = 0;
-  /// Reads row group `group`, counted from 0. If `include_media_bytes` is false, the "bytes" of structs
-  /// {"bytes", "path"} (images of Hugging Face datasets) are not read: they become kOmittedBytes,
-  /// or null in cells without bytes.
+  /// Reads row group `group`, counted from 0. If `include_media_bytes` is false, the "bytes" of
+  /// structs {"bytes", "path"} (images of Hugging Face datasets) are not read: they become
+  /// kOmittedBytes, or null in cells without bytes.
   virtual std::unique_ptr<const RowGroup> read(size_t group, bool include_media_bytes) const = 0;
 };
 
@@ -66,7 +66,7 @@ class RowFile {
 /// Opens the file at `path`. The caller owns the result. Throws std::runtime_error.
 using OpenRowFileFunction = RowFile*(const char* path);
 /// Returns kRowFileVersion of the header that the plug-in was built with.
-using RowFileVersionFunction = int();
+using GetRowFileVersionFunction = int();
 inline constexpr const char* kOpenRowFileSymbol = "vlmtrain_open_row_file";
 inline constexpr const char* kRowFileVersionSymbol = "vlmtrain_row_file_version";
 inline constexpr int kRowFileVersion = 2;  ///< increment with each change of this header

@@ -44,7 +44,7 @@ class SafetensorsFile {
   /// Returns the "__metadata__" of the header; empty if the header has none.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  bool contains(const std::string& name) const { return tensors_.contains(name); }
+  bool contains(const std::string& name) const { return tensor_infos_.contains(name); }
   // The functions below throw data_error if the file has no tensor `name`.
   const TensorInfo& info(const std::string& name) const;
   c10::ScalarType dtype(const std::string& name) const { return info(name).dtype; }
@@ -62,7 +62,7 @@ class SafetensorsFile {
   std::filesystem::path path_;
   std::shared_ptr<const MappedFile> file_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, TensorInfo> tensors_;
+  std::unordered_map<std::string, TensorInfo> tensor_infos_;
   std::map<std::string, std::string> metadata_;
 };
 
@@ -84,7 +84,7 @@ class OnDemandSafetensorsFile {
  private:
   std::filesystem::path path_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, TensorInfo> tensors_;
+  std::unordered_map<std::string, TensorInfo> tensor_infos_;
 };
 
 /// Names and tensors, in the order of a file.

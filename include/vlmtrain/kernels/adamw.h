@@ -27,16 +27,17 @@ struct AdamWParameter {
 /// Hyperparameters and shared inputs of an update.
 struct AdamWStep {
   double learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-  at::Tensor divisor{};  ///< fp32 scalar by which gradients are divided; undefined: 1
-  at::Tensor skipped{};  ///< fp32 scalar, required: if not 0, the update changes nothing
-  at::Tensor codes{};    ///< fp32 [2, 256], ascending: values of the 8-bit codes of each moment; undefined otherwise
-  at::Tensor bounds{};   ///< fp32 [2, 256]: upper rounding bound of each code; the last of each row is unused
-  uint64_t seed = 0;     ///< seed of the stochastic rounding of bf16 moments; must differ between steps
+  at::Tensor divisor{};    ///< fp32 scalar by which gradients are divided; undefined: 1
+  at::Tensor skip_flag{};  ///< fp32 scalar, required: if not 0, the update changes nothing
+  at::Tensor
+      code_values{};  ///< fp32 [2, 256], ascending: values of the 8-bit codes of each moment; undefined otherwise
+  at::Tensor rounding_bounds{};  ///< fp32 [2, 256]: upper rounding bound of each code; the last of each row is unused
+  uint64_t seed = 0;             ///< seed of the stochastic rounding of bf16 moments; must differ between steps
 };
 
 /// Updates parameters in place with AdamW. Reads and writes each value once; one launch updates up
-/// to kMaxAdamWTensors parameters. Allocates no GPU memory. REQUIRES: is_available(kAdamW, master);
-/// all moments have one format, and all weights one type.
+/// to kMaxAdamWTensorsPerLaunch parameters. Allocates no GPU memory. REQUIRES: is_available(kAdamW,
+/// master); all moments have one format, and all weights one type.
 void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step);
 
 }  // namespace vlmtrain::kernels

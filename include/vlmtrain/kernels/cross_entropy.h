@@ -5,7 +5,7 @@
 namespace vlmtrain::kernels {
 
 /// The results for each row of logits, fp32 `[rows, 1]`.
-struct CrossEntropyRows {
+struct CrossEntropyResult {
   at::Tensor cross_entropy;
   at::Tensor is_correct;  ///< 1 if no logit is larger than the label's, else 0
 };
@@ -17,7 +17,7 @@ struct CrossEntropyRows {
 /// logits: dense `[rows, vocabulary]`, fp32, bf16 or fp16. labels: int64 `[rows]`, each in [0,
 /// vocabulary). row_factors: fp32 `[rows]`, or undefined for 1. REQUIRES:
 /// is_available(kCrossEntropy, logits).
-CrossEntropyRows cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
-                               const at::Tensor& row_factors, bool compute_gradient);
+CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
+                                 const at::Tensor& row_factors, bool compute_gradient);
 
 }  // namespace vlmtrain::kernels

@@ -11,21 +11,21 @@ namespace vlmtrain::kernels {
 
 /// NF4 weights that are stored one after another, each in whole superblocks of 16384 values. A
 /// superblock has 256 blocks of 64 values. launchers.h has the formula of a value.
-struct Nf4Blocks {
-  at::Tensor packed;         ///< uint8 [superblocks · 8192]: two 4-bit indices per byte, the first in the high bits
-  at::Tensor absmax;         ///< uint8 [superblocks · 256]: one code per block
-  at::Tensor nested_absmax;  ///< fp32 [superblocks]: scale of the superblock's absmax codes
-  at::Tensor nested_offset;  ///< fp32 [weights]: added to the absmax of a weight's blocks
-  at::Tensor absmax_codes;   ///< fp32 [256]: values of the absmax codes; may be strided
-  at::Tensor values;         ///< fp32 [16] on the CPU: values of the indices, passed as a kernel argument
+struct Nf4Weights {
+  at::Tensor packed_indices;   ///< uint8 [superblocks · 8192]: two 4-bit indices per byte, the first in the high bits
+  at::Tensor absmax;           ///< uint8 [superblocks · 256]: one code per block
+  at::Tensor nested_absmax;    ///< fp32 [superblocks]: scale of the superblock's absmax codes
+  at::Tensor nested_offset;    ///< fp32 [weights]: added to the absmax of a weight's blocks
+  at::Tensor absmax_codebook;  ///< fp32 [256]: values of the absmax codes; may be strided
+  at::Tensor values;           ///< fp32 [16] on the CPU: values of the indices, passed as a kernel argument
   std::vector<int64_t>
-      first_super_blocks;  ///< first superblock of each weight, ascending; at most kMaxNf4Weights entries
+      first_super_blocks;  ///< first superblock of each weight, ascending; at most kMaxNf4WeightsPerLaunch entries
 };
 
 /// Writes the values of all blocks to `result`: dense `[superblocks · 16384]`, fp32, bf16 or fp16.
 /// The result is bit-identical to ATen's. Throws InternalError for no weight or too many. REQUIRES:
-/// is_available(kNf4, packed).
-void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks);
+/// is_available(kNf4, packed_indices).
+void nf4_dequantize(const at::Tensor& result, const Nf4Weights& blocks);
 
 /// Writes (values · row_absmax) · step to `result`. values: int8 `[rows, columns]`. row_absmax:
 /// fp32 `[rows]`. step: 1/127 for LLM.int8. result: dense `[rows, columns]`, fp32, bf16 or fp16.

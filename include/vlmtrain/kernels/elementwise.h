@@ -35,7 +35,7 @@ struct DropoutParams {
 };
 
 /// Writes each consumer's copy of x after dropout to `dropped`; rounds once. One launch handles up
-/// to kMaxDropoutStreams streams.
+/// to kMaxDropoutStreamsPerLaunch streams.
 ///
 /// x: dense `[rows, columns]`, fp32, bf16 or fp16, with less than 2³² columns. dropped: dense
 /// `[consumers, rows, columns]`, or `[rows, columns]` for one consumer. Throws InternalError for

@@ -100,7 +100,7 @@ struct CrossEntropyArgs {
 };
 
 /// The gain by which a norm multiplies its result: weight, or 1 + weight.
-enum class Gain : int32_t {
+enum class NormGain : int32_t {
   kWeight,
   kOnePlusWeight,
 };
@@ -118,7 +118,7 @@ struct QkNormRopeForwardArgs {
   };
 
   ElementType element;
-  Gain gain;
+  NormGain gain;
   int64_t rows, features;  ///< features of a head, even and at most kMaxQkNormFeatures
   int64_t x_stride;        ///< elements between rows of x, equal for queries and keys
   float eps;
@@ -141,25 +141,25 @@ struct QkNormRopeBackwardArgs {
   };
 
   ElementType element;
-  Gain gain;
+  NormGain gain;
   int64_t rows, features;           ///< as in the forward pass
   int64_t x_stride, dx_stride;      ///< elements between rows, equal for queries, keys and (dx only) values
   const float* cos;                 ///< [rows, features / 2]
   const float* sin;                 ///< [rows, features / 2]
   const float* rstd;                ///< [rows, query heads + key heads]
   Heads query, key, value;          ///< x and weight of `value` are not used
-  int64_t warps;                    ///< warps that share the heads of all rows; a multiple of kQkNormRopeWarps
+  int64_t warps;                    ///< warps that share the heads of all rows; a multiple of kQkNormRopeWarpsPerBlock
   float* partial_weight_gradients;  ///< [warps, 2 (query, key), features]: each warp's part of the gradients of the
                                     ///< weights; null if they are not needed
 };
-inline constexpr int64_t kMaxQkNormFeatures = 256;  ///< a lane holds 4 pairs of features in registers
-inline constexpr int64_t kQkNormRopeWarps = 8;      ///< warps per thread block of the backward pass
+inline constexpr int64_t kMaxQkNormFeatures = 256;      ///< a lane holds 4 pairs of features in registers
+inline constexpr int64_t kQkNormRopeWarpsPerBlock = 8;  ///< warps per thread block of the backward pass
 
 /// Arguments of value = (x − mean) / sqrt(variance + eps) · gain (+ bias) (+ residual) for each
 /// row. The mean is 0 if not centered.
 struct NormForwardArgs {
   ElementType element;
-  Gain gain;
+  NormGain gain;
   bool is_centered;
   int64_t rows, features;
   float eps;
@@ -176,7 +176,7 @@ struct NormForwardArgs {
 /// residual.
 struct NormBackwardArgs {
   ElementType element;
-  Gain gain;
+  NormGain gain;
   bool is_centered;
   int64_t rows, features;
   const void* gradient;           ///< of value, [rows, features]
@@ -188,10 +188,10 @@ struct NormBackwardArgs {
   void* dx;                       ///< [rows, features]
 };
 
-inline constexpr int64_t kNf4Block = 64;         ///< values per absmax, as in bitsandbytes
-inline constexpr int64_t kNf4NestedBlock = 256;  ///< absmax values per nested absmax, as in bitsandbytes
-inline constexpr int64_t kNf4SuperBlock = kNf4Block * kNf4NestedBlock;
-inline constexpr int kMaxNf4Weights = 16;  ///< per launch; more than the Linears that share an input
+inline constexpr int64_t kNf4BlockSize = 64;         ///< values per absmax, as in bitsandbytes
+inline constexpr int64_t kNf4NestedBlockSize = 256;  ///< absmax values per nested absmax, as in bitsandbytes
+inline constexpr int64_t kNf4SuperBlockSize = kNf4BlockSize * kNf4NestedBlockSize;
+inline constexpr int kMaxNf4WeightsPerLaunch = 16;  ///< per launch; more than the Linears that share an input
 
 /// Arguments of the dequantization of NF4 with double quantization (Dettmers et al. 2023, arXiv
 /// 2305.14314) for contiguous weights, each in whole superblocks. A value is values[index] ·
@@ -200,16 +200,16 @@ inline constexpr int kMaxNf4Weights = 16;  ///< per launch; more than the Linear
 struct Nf4DequantizeArgs {
   ElementType element;  ///< of the result
   int64_t super_blocks;
-  const uint8_t* packed;                      ///< [super_blocks · 8192]: two 4-bit indices per byte
-  const uint8_t* absmax;                      ///< [super_blocks · 256]: codes
-  const float* nested_absmax;                 ///< [super_blocks]
-  const float* nested_offset;                 ///< one per weight
-  const float* absmax_codes;                  ///< [256]: values of the codes
-  int64_t code_stride;                        ///< elements between codes
-  void* result;                               ///< [super_blocks · 16384]
-  float values[16];                           ///< values of the indices
-  int num_weights;                            ///< number of weights
-  int64_t first_super_block[kMaxNf4Weights];  ///< of each weight, ascending
+  const uint8_t* packed;                               ///< [super_blocks · 8192]: two 4-bit indices per byte
+  const uint8_t* absmax;                               ///< [super_blocks · 256]: codes
+  const float* nested_absmax;                          ///< [super_blocks]
+  const float* nested_offset;                          ///< one per weight
+  const float* absmax_codes;                           ///< [256]: values of the codes
+  int64_t code_stride;                                 ///< elements between codes
+  void* result;                                        ///< [super_blocks · 16384]
+  float values[16];                                    ///< values of the indices
+  int num_weights;                                     ///< number of weights
+  int64_t first_super_block[kMaxNf4WeightsPerLaunch];  ///< of each weight, ascending
 };
 
 /// Arguments of result = (values · row_absmax) · step. Each product is rounded to fp32, the result
@@ -223,13 +223,13 @@ struct Int8DequantizeArgs {
   void* result;  ///< [rows, columns]
 };
 
-inline constexpr int64_t kMomentBlock = 256;  ///< elements per absmax of 8-bit moments, as in bitsandbytes
-inline constexpr int kMomentCodes = 256;      ///< codes of 8 bits
+inline constexpr int64_t kMomentBlockSize = 256;  ///< elements per absmax of 8-bit moments, as in bitsandbytes
+inline constexpr int kNumMomentCodes = 256;       ///< codes of 8 bits
 
 /// Storage format of the moments.
 enum class MomentFormat : int32_t {
   kFp32,
-  kBf16,  ///< in whole blocks of kMomentBlock
+  kBf16,  ///< in whole blocks of kMomentBlockSize
   k8Bit,  ///< codes in whole blocks, with an fp32 absmax for each block
 };
 
@@ -248,7 +248,7 @@ struct AdamWTensor {
                           ///< formats, stored in whole blocks, always are
 };
 
-inline constexpr int kMaxAdamWTensors = 40;  ///< as many as the arguments of a launch (4 KiB) can hold
+inline constexpr int kMaxAdamWTensorsPerLaunch = 40;  ///< as many as the arguments of a launch (4 KiB) can hold
 /// Moment blocks per thread block, which loads its code tables once for all of them. Not tuned.
 inline constexpr int64_t kAdamWBlocksPerThreadBlock = 64;
 
@@ -258,12 +258,12 @@ struct AdamWArgs {
   MomentFormat moments;
   ElementType weight_element;  ///< kBFloat16 or kHalf; any if all weights are null
   int num_tensors;
-  AdamWTensor tensors[kMaxAdamWTensors];
-  int64_t first_block[kMaxAdamWTensors + 1];  ///< first thread block of each tensor, then their total
-  double learning_rate, beta1, beta2;         ///< for the bias corrections, whose powers need fp64
-  float decay;                                ///< learning rate · weight decay
-  float fp32_betas[2];                        ///< β₁, β₂ for the update in fp32
-  float one_minus_betas[2];                   ///< 1 − β₁, 1 − β₂
+  AdamWTensor tensors[kMaxAdamWTensorsPerLaunch];
+  int64_t first_block[kMaxAdamWTensorsPerLaunch + 1];  ///< first thread block of each tensor, then their total
+  double learning_rate, beta1, beta2;                  ///< for the bias corrections, whose powers need fp64
+  float decay;                                         ///< learning rate · weight decay
+  float fp32_betas[2];                                 ///< β₁, β₂ for the update in fp32
+  float one_minus_betas[2];                            ///< 1 − β₁, 1 − β₂
   float epsilon;
   const float* divisor;  ///< gradients are divided by this scalar; null: 1
   const float* skipped;  ///< scalar: if not 0, nothing changes
@@ -273,7 +273,7 @@ struct AdamWArgs {
 };
 static_assert(sizeof(AdamWArgs) <= 4096, "every architecture accepts kernel arguments up to 4 KiB");
 
-inline constexpr int64_t kPixelChannels = 3;  ///< red, green, blue
+inline constexpr int64_t kNumPixelChannels = 3;  ///< red, green, blue
 
 /// Arguments of splitting images into patches. Each patch becomes one row, in order of channel,
 /// line, column. Its values are (byte − mean) / deviation of the channel, rounded to fp32 twice and
@@ -283,10 +283,10 @@ struct PatchifyArgs {
   int64_t num_images;
   int64_t height, width;              ///< of an image
   int64_t patch_height, patch_width;  ///< of a patch, which has less than 2³¹ bytes
-  const uint8_t* bytes;               ///< [images, kPixelChannels, height, width]
+  const uint8_t* bytes;               ///< [images, kNumPixelChannels, height, width]
   const int64_t* order;               ///< [num_images]: indices into `bytes`; null: the first num_images images
-  float mean[kPixelChannels], deviation[kPixelChannels];  ///< in units of a byte
-  void* rows;  ///< [num_images · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kPixelChannels · patch_height ·
+  float mean[kNumPixelChannels], deviation[kNumPixelChannels];  ///< in units of a byte
+  void* rows;  ///< [num_images · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kNumPixelChannels · patch_height ·
                ///< patch_width]
 };
 
@@ -296,7 +296,7 @@ struct DropoutStream {
   int64_t first_row;
 };
 
-inline constexpr int kMaxDropoutStreams = 240;  ///< as many as the arguments of a launch (4 KiB) can hold
+inline constexpr int kMaxDropoutStreamsPerLaunch = 240;  ///< as many as the arguments of a launch (4 KiB) can hold
 
 /// Arguments of the dropout masks for several consumers of x [rows, columns]. 16 random bits decide
 /// whether an element is kept. If they equal `keep_thresholds[0]`, 16 more bits decide. The bits
@@ -310,7 +310,7 @@ struct DropoutMask {
   uint32_t keep_thresholds[2];  ///< upper and lower 16 bits of the keep probability · 2³²
   int64_t first_row, rows;      ///< rows of the streams in this launch
   int streams;                  ///< number of entries of `stream`
-  DropoutStream stream[kMaxDropoutStreams];
+  DropoutStream stream[kMaxDropoutStreamsPerLaunch];
 };
 
 /// Arguments of dropped = x · mask · scale for each consumer.

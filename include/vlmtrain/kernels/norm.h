@@ -7,10 +7,10 @@
 namespace vlmtrain::kernels {
 
 /// Parameters of a LayerNorm (centered) or an RMSNorm (not centered).
-struct Norm {
+struct NormParams {
   at::Tensor weight;     ///< [features], of x's type
   at::Tensor bias = {};  ///< [features], of x's type; undefined: 0
-  Gain gain = Gain::kWeight;
+  NormGain gain = NormGain::kWeight;
   bool is_centered = false;  ///< subtract the mean
   double eps = 0;
 };
@@ -29,16 +29,16 @@ struct NormResult {
 
 /// Returns whether norm() supports x: is_available(kNorm, x), x is dense, and weight and bias are
 /// dense and of x's type.
-bool can_run_norm(const at::Tensor& x, const Norm& norm);
+bool can_run_norm(const at::Tensor& x, const NormParams& norm);
 
 /// Returns (x − mean) / sqrt(variance + eps) · gain + bias over the last dimension. Adds
 /// `residual`, of x's shape and type, if it is defined. The mean is 0 if not centered. Computes in
 /// fp32 and rounds once. REQUIRES: can_run_norm(x, norm).
-NormResult norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual = {});
+NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual = {});
 
 /// Returns dx given `gradient`, the gradient of norm()'s value. Adds `residual_gradient`, of x's
 /// shape and type, if it is defined. Rounds once. REQUIRES: can_run_norm(x, norm).
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormStatistics& statistics,
-                         const Norm& norm, const at::Tensor& residual_gradient = {});
+                         const NormParams& norm, const at::Tensor& residual_gradient = {});
 
 }  // namespace vlmtrain::kernels

@@ -15,6 +15,6 @@ namespace vlmtrain::kernels {
 ///
 /// REQUIRES: is_available(kPatchify, pixels.bytes); the bytes are dense. Throws InternalError for
 /// patches larger than an image or of 2³¹ bytes or more.
-at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
+at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype);
 
 }  // namespace vlmtrain::kernels

@@ -10,7 +10,7 @@ namespace vlmtrain::kernels {
 
 /// Query, key and value heads, `[rows, heads, features]` each. The heads of a row are contiguous;
 /// rows may be strided.
-struct Heads {
+struct QkvHeads {
   at::Tensor query, key, value;
 };
 
@@ -19,12 +19,13 @@ struct Heads {
 ///
 /// cos, sin: fp32 `[rows, 1, features / 2]`. direction: 1, or −1 for the inverse rotation, which is
 /// also the gradient. REQUIRES: is_available(kRope, input.query).
-void rope(const Heads& output, const Heads& input, const at::Tensor& cos, const at::Tensor& sin, double direction);
+void rope(const QkvHeads& output, const QkvHeads& input, const at::Tensor& cos, const at::Tensor& sin,
+          double direction);
 
 /// The RMSNorm that is applied to query and key heads before the rotation (QK-norm).
-struct HeadNorm {
+struct QkNormParams {
   at::Tensor query_weight, key_weight;  ///< [features], of the heads' type
-  Gain gain = Gain::kWeight;
+  NormGain gain = NormGain::kWeight;
   double eps = 0;
 };
 
@@ -36,11 +37,11 @@ bool can_run_qk_norm_rope(const at::Tensor& x, int64_t features);
 /// rotates them as rope() does. Does not touch the value heads. Rounds once. Returns rstd = 1 /
 /// sqrt(mean(x²) + eps), fp32 `[rows, query heads + key heads]`. REQUIRES: can_run_qk_norm_rope()
 /// returned true; the queries and keys of `x` have equal row strides.
-at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& norm, const at::Tensor& cos,
+at::Tensor qk_norm_rope(const QkvHeads& output, const QkvHeads& x, const QkNormParams& norm, const at::Tensor& cos,
                         const at::Tensor& sin);
 
-/// The gradients of HeadNorm's weights, `[features]`; undefined unless requested.
-struct HeadNormGradients {
+/// The gradients of QkNormParams's weights, `[features]`; undefined unless requested.
+struct QkNormGradients {
   at::Tensor query_weight, key_weight;
 };
 
@@ -48,8 +49,8 @@ struct HeadNormGradients {
 /// gradients of the values. `rstd` is the result of qk_norm_rope(). If `compute_weight_gradients`,
 /// returns the gradients of the weights, summed in fp32 and rounded once; else undefined tensors.
 /// REQUIRES: the queries and keys of `x` have equal row strides, and those of `dx` too.
-HeadNormGradients qk_norm_rope_backward(const Heads& dx, const Heads& gradients, const Heads& x, const at::Tensor& rstd,
-                                        const HeadNorm& norm, const at::Tensor& cos, const at::Tensor& sin,
-                                        bool compute_weight_gradients);
+QkNormGradients qk_norm_rope_backward(const QkvHeads& dx, const QkvHeads& gradients, const QkvHeads& x,
+                                      const at::Tensor& rstd, const QkNormParams& norm, const at::Tensor& cos,
+                                      const at::Tensor& sin, bool compute_weight_gradients);
 
 }  // namespace vlmtrain::kernels

@@ -81,9 +81,6 @@ class MemoryTagRecorder {
   ~MemoryTagRecorder();
   MemoryTagRecorder(const MemoryTagRecorder&) = delete;
   MemoryTagRecorder& operator=(const MemoryTagRecorder&) = delete;
-
-  /// Discards the recorded nodes. Call it between steps.
-  static void clear();
 };
 
 /// Bytes, indexed by Component.
@@ -125,7 +122,7 @@ class AllocationTrace {
   class Listener;
   MemoryTagRecorder tag_recorder_;
   std::shared_ptr<Listener> listener_;
-  c10::DebugInfoGuard guard_;
+  c10::DebugInfoGuard debug_info_guard_;
 };
 
 /// The allocated bytes by component while the events of a trace are applied in order.

@@ -15,8 +15,8 @@ class AllocationWatcher {
   AllocationWatcher(const AllocationWatcher&) = delete;
   AllocationWatcher& operator=(const AllocationWatcher&) = delete;
 
-  /// Returns whether the observer is to be notified of the current allocation.
-  virtual bool is_active() const { return true; }
+  /// Returns whether the watcher is to be notified of the current allocation.
+  virtual bool should_notify() const { return true; }
   /// Called before an allocation. May throw to reject it: nothing is allocated, and the exception
   /// propagates to the caller of the allocator.
   virtual void on_allocate(int64_t bytes) = 0;
@@ -56,18 +56,18 @@ struct BudgetCounter;
 /// count, so the outcome does not depend on how far the data loader is ahead.
 ///
 /// Not thread-safe, except that counted tensors may be freed by any thread.
-class HostBudget {
+class HostMemoryBudget {
  public:
-  HostBudget();
-  ~HostBudget();
-  HostBudget(const HostBudget&) = delete;
-  HostBudget& operator=(const HostBudget&) = delete;
+  HostMemoryBudget();
+  ~HostMemoryBudget();
+  HostMemoryBudget(const HostMemoryBudget&) = delete;
+  HostMemoryBudget& operator=(const HostMemoryBudget&) = delete;
 
   /// A scope that rejects allocations beyond `bytes` of live memory. REQUIRES: no other limit of
   /// this budget exists.
   class ScopedLimit {
    public:
-    ScopedLimit(HostBudget& budget, int64_t bytes);
+    ScopedLimit(HostMemoryBudget& budget, int64_t bytes);
     ~ScopedLimit();
     ScopedLimit(const ScopedLimit&) = delete;
     ScopedLimit& operator=(const ScopedLimit&) = delete;
@@ -80,7 +80,7 @@ class HostBudget {
   /// training step. REQUIRES: no other pause of this budget exists.
   class ScopedPause {
    public:
-    explicit ScopedPause(HostBudget& budget);
+    explicit ScopedPause(HostMemoryBudget& budget);
     ~ScopedPause();
     ScopedPause(const ScopedPause&) = delete;
     ScopedPause& operator=(const ScopedPause&) = delete;
@@ -128,7 +128,7 @@ class AllocationFaultInjector {
   /// Returns the number of allocations since arm().
   int64_t num_allocations() const;
   /// Returns the number of allocations since arm() that failed.
-  int64_t num_failures() const;
+  int64_t num_failed_allocations() const;
   /// Returns the live bytes that the thread has allocated since construction.
   int64_t live_bytes() const;
   /// Returns the maximum of live_bytes() since arm().

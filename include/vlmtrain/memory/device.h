@@ -19,24 +19,24 @@ std::optional<int> parse_cuda_index(const std::string& name);
 at::Device open_device(const std::string& name);
 
 /// Properties of a GPU, as its driver reports them.
-struct DeviceDescription {
+struct DeviceProperties {
   std::string name;      ///< "NVIDIA H100 80GB HBM3"
   int architecture = 0;  ///< compute capability × 10
-  int multiprocessors = 0;
+  int num_multiprocessors = 0;
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
 };
 
 /// Describes a GPU. Creates the CUDA context if it does not exist. Throws UserError (kFailed) if a
 /// CUDA call fails. REQUIRES: `device` is a CUDA device from open_device().
-DeviceDescription describe_device(at::Device device);
+DeviceProperties get_device_properties(at::Device device);
 
 /// Returns the PCI bus id, such as "0000:17:00.0", by which two ranks detect that they share a GPU.
-/// Throws and REQUIRES as describe_device().
+/// Throws and REQUIRES as get_device_properties().
 std::string get_pci_bus_id(at::Device device);
 
 /// Returns the GPU memory that the driver has free, for any process. Throws and REQUIRES as
-/// describe_device().
+/// get_device_properties().
 int64_t get_free_device_bytes(at::Device device);
 
 /// Returns the compute capability × 10 of a CUDA device. Makes two calls of the CUDA runtime.
@@ -60,7 +60,7 @@ int64_t get_num_alloc_retries(at::Device device);
 
 /// Returns unused cached memory, including cuBLAS workspaces, to the driver; synchronizes the
 /// device. On the CPU, returns unused memory to the system as far as malloc can.
-void release_unused_memory(at::Device device);
+void empty_cache(at::Device device);
 
 /// Releases the pinned host memory that no tensor uses. Does nothing on the CPU.
 void release_pinned_memory(at::Device device);

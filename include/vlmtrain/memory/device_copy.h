@@ -18,7 +18,7 @@ namespace vlmtrain::memory {
 at::Tensor try_pin_memory(const at::Tensor& tensor);
 
 /// Returns an uninitialized fp32 CPU tensor, in pinned memory if available.
-at::Tensor empty_pinned(at::IntArrayRef sizes);
+at::Tensor make_pinned_tensor(at::IntArrayRef sizes);
 
 /// Returns a copy of the tensor on `device`, or `tensor` itself if it is there already. Copies from
 /// the CPU to CUDA use pinned memory and do not block.

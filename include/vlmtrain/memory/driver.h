@@ -18,8 +18,8 @@ bool has_kernel_code(int architecture);
 /// Locations of the NVIDIA driver's files. Tests pass other locations.
 struct DriverPaths {
   std::filesystem::path library = "libcuda.so.1";  ///< argument of dlopen()
-  std::filesystem::path proc = "/proc/driver/nvidia";
-  std::filesystem::path devices = "/dev";
+  std::filesystem::path proc_folder = "/proc/driver/nvidia";
+  std::filesystem::path device_folder = "/dev";
 };
 
 /// Whether a machine's GPUs can be used.
@@ -41,7 +41,7 @@ struct VisibleGpu {
 std::string explain_missing_kernel_code(const VisibleGpu& gpu);
 
 /// The result of probing the driver.
-struct DriverProbe {
+struct DriverProbeResult {
   DriverState state = DriverState::kAbsent;
   /// Short fixed name of the result, listed in docs/doctor.md: "no driver", "too old", "usable".
   std::string name = "no driver";
@@ -53,7 +53,7 @@ struct DriverProbe {
 
 /// Queries the driver library for the GPUs that this process may use. Does not load LibTorch's CUDA
 /// library and creates no context. Never throws.
-DriverProbe probe_driver(const DriverPaths& paths = {});
+DriverProbeResult probe_driver(const DriverPaths& paths = {});
 
 /// Returns the version of the kernel module, such as "550.54.15", or an empty string if none is
 /// loaded.
@@ -67,10 +67,10 @@ struct GpuMemoryInfo {
 };
 
 /// CUDA_ERROR_OUT_OF_MEMORY, which the driver also returns if it cannot create a context.
-inline constexpr int kDriverOutOfMemory = 2;
+inline constexpr int kCudaErrorOutOfMemory = 2;
 
 /// Queries the driver for a GPU's memory with a temporary context. `index` is an index into
-/// DriverProbe::gpus. Never throws.
+/// DriverProbeResult::gpus. Never throws.
 GpuMemoryInfo query_gpu_memory(int index, const DriverPaths& paths = {});
 
 }  // namespace vlmtrain::memory

@@ -9,11 +9,11 @@ namespace vlmtrain::memory {
 /// Limits that a compute capability implies (CUDA C++ Programming Guide, table "Technical
 /// Specifications per Compute Capability").
 struct ArchitectureLimits {
-  int number = 0;  ///< compute capability × 10: 90 is sm_90
-  int threads_per_multiprocessor = 0;
-  int blocks_per_multiprocessor = 0;
+  int compute_capability = 0;  ///< compute capability × 10: 90 is sm_90
+  int max_threads_per_multiprocessor = 0;
+  int max_blocks_per_multiprocessor = 0;
   int64_t shared_bytes_per_multiprocessor = 0;
-  int64_t shared_bytes_per_block = 0;  ///< maximum that a kernel can opt in to
+  int64_t max_shared_bytes_per_block = 0;  ///< maximum that a kernel can opt in to
 };
 
 /// Data of one GPU model. Rates are the dense rates of NVIDIA's data sheets, per second; 0 if the
@@ -21,8 +21,8 @@ struct ArchitectureLimits {
 struct GpuSpec {
   std::string_view name;         ///< short, lower case: "h100"
   std::string_view device_name;  ///< as the driver reports it
-  int architecture = 0;          ///< ArchitectureLimits::number
-  int multiprocessors = 0;
+  int architecture = 0;          ///< compute capability × 10
+  int num_multiprocessors = 0;
   int64_t l2_cache_bytes = 0;
   int64_t memory_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem, less than the marketing size
   bool is_memory_measured = false;
@@ -38,18 +38,19 @@ struct GpuSpec {
 };
 
 /// Returns all known GPUs, sorted by architecture, then by memory. Entries are never destroyed.
-std::span<const GpuSpec> list_gpus();
+std::span<const GpuSpec> list_gpu_specs();
 
 /// Returns the MIG slices of known GPUs, such as "h100-mig-3g.40gb". A slice has its share of the
 /// GPU's rates.
 std::span<const GpuSpec> list_mig_slices();
 
-/// Returns the GPU or MIG slice whose GpuSpec::name is `name`, or null. The pointer is always valid.
-const GpuSpec* find_gpu(std::string_view name);
+/// Returns the GPU or MIG slice whose GpuSpec::name is `name`, or null. The pointer is always
+/// valid.
+const GpuSpec* find_gpu_spec(std::string_view name);
 
 /// Returns `gpu` with another number of multiprocessors (> 0) and proportional rates. Bandwidth and
 /// cache shrink in proportion too, but do not grow.
-GpuSpec scale_multiprocessors(GpuSpec gpu, int multiprocessors);
+GpuSpec scale_multiprocessors(GpuSpec gpu, int num_multiprocessors);
 
 /// A GPU model for which LibTorch for CUDA 13 has no code.
 struct UnsupportedGpu {
@@ -63,6 +64,6 @@ const UnsupportedGpu* find_unsupported_gpu(std::string_view name);
 
 /// Returns the limits of an architecture (compute capability × 10). An architecture that is not in
 /// the table gets the limits of the next older one; one older than the table gets the oldest's.
-const ArchitectureLimits& get_architecture_limits(int number);
+const ArchitectureLimits& get_architecture_limits(int compute_capability);
 
 }  // namespace vlmtrain::memory

@@ -19,7 +19,7 @@ int64_t get_peak_resident_bytes();
 int64_t get_machine_memory_bytes();
 
 /// Value of a limit, in bytes, that is not set or cannot be read.
-inline constexpr int64_t kNoHostLimit = std::numeric_limits<int64_t>::max();
+inline constexpr int64_t kNoHostLimitBytes = std::numeric_limits<int64_t>::max();
 
 /// Returns the minimum of the machine's memory and the memory limits of the process's control
 /// groups (versions 1 and 2), which SLURM and containers set. The kernel kills a process that
@@ -36,8 +36,8 @@ struct AvailableHostMemory {
 
 /// Resource limits of a process in bytes, as `ulimit -v` and `ulimit -d` set them.
 struct ResourceLimits {
-  int64_t address_space_bytes = kNoHostLimit;
-  int64_t data_segment_bytes = kNoHostLimit;
+  int64_t address_space_bytes = kNoHostLimitBytes;
+  int64_t data_segment_bytes = kNoHostLimitBytes;
 };
 
 /// Returns the minimum of the machine's free memory (MemAvailable), the unused part of each control
@@ -50,7 +50,7 @@ AvailableHostMemory get_available_host_memory(const std::filesystem::path& root,
 /// A directory in which the kernel exposes a control group.
 struct ControlGroupFolder {
   std::filesystem::path path;
-  bool is_v2 = true;  ///< cgroup version 2, whose files have other names than version 1's
+  bool is_cgroup_v2 = true;  ///< cgroup version 2, whose files have other names than version 1's
 };
 
 /// Returns the control groups that limit this process's use of `controller` ("memory", "cpu",

@@ -72,7 +72,7 @@ class LargeBlockCache {
   using Address = std::byte*;
 
   // The functions below require that mutex_ is held. Sizes are multiples of the page size.
-  Address take_cached_block(int64_t bytes);
+  Address allocate_from_cache(int64_t bytes);
   Address map_pages(int64_t bytes);
   void add_free_range(Address first, int64_t bytes);
   void remove_free_range(std::map<Address, int64_t>::iterator range);

@@ -22,7 +22,7 @@ struct LibTorchInfo {
   std::string compiled_version{};        ///< "2.11.0"
   std::string loaded_version{};          ///< as the library reports it; may be empty
   std::filesystem::path cpu_library{};   ///< loaded libtorch_cpu.so; empty if unknown
-  std::filesystem::path core_library{};  ///< loaded libc10.so
+  std::filesystem::path c10_library{};   ///< loaded libc10.so
   std::filesystem::path cuda_library{};  ///< libtorch_cuda.so in the same directory; empty if it does not exist
   LibrarySource source = LibrarySource::kRpath;
 
@@ -30,7 +30,7 @@ struct LibTorchInfo {
 };
 
 /// Describes the libraries of this process. Never throws for a missing library; its path is empty.
-LibTorchInfo describe_libtorch();
+LibTorchInfo get_libtorch_info();
 
 /// Returns the value of TORCH_VERSION in the text of at::show_config(), or an empty string.
 std::string parse_torch_version(const std::string& configuration);

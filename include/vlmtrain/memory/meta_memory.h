@@ -22,9 +22,9 @@ class MetaMemoryTracker {
   /// Returns the maximum of live_bytes() since construction or reset_peak().
   int64_t peak_bytes() const;
   /// Returns the live bytes of tensors smaller than kLargeBlockBytes.
-  int64_t small_live_bytes() const;
-  /// Returns the maximum of small_live_bytes() since construction or reset_peak().
-  int64_t small_peak_bytes() const;
+  int64_t small_tensor_live_bytes() const;
+  /// Returns the maximum of small_tensor_live_bytes() since construction or reset_peak().
+  int64_t small_tensor_peak_bytes() const;
   /// Sets the peaks to the current values.
   void reset_peak();
 };

@@ -9,10 +9,10 @@ namespace vlmtrain::memory {
 
 /// The kind of memory that ran out.
 enum class MemoryKind {
-  kDevice,  ///< PyTorch's caching allocator
-  kDriver,  ///< driver memory outside of that allocator: kernel code, library workspaces, pinned host memory
-  kHost,    ///< memory of the process
-  kKernel,  ///< not memory, but handled alike: a tensor has too many elements for a kernel's indices
+  kDevice,       ///< PyTorch's caching allocator
+  kDriver,       ///< driver memory outside of that allocator: kernel code, library workspaces, pinned host memory
+  kHost,         ///< memory of the process
+  kKernelIndex,  ///< not memory, but handled alike: a tensor has too many elements for a kernel's indices
 };
 
 /// Returns a name for messages: "the device's memory".

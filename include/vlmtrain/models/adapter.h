@@ -26,7 +26,7 @@ bool is_adapter(const std::filesystem::path& folder);
 std::filesystem::path find_adapter_base(const std::filesystem::path& folder, const std::filesystem::path& base = {});
 
 /// A base checkpoint and the adapter that belongs to it.
-struct BaseAndAdapter {
+struct BaseAndAdapterFolders {
   std::filesystem::path base;
   std::filesystem::path adapter;  ///< empty if the folder is a full checkpoint
 };
@@ -34,15 +34,15 @@ struct BaseAndAdapter {
 /// Returns the base and the adapter of `folder`, which is an adapter or a full checkpoint. `base`
 /// is as in find_adapter_base(). Throws UserError: kUsage if `base` is given for a full checkpoint;
 /// kBadData for the same reasons as find_adapter_base().
-BaseAndAdapter resolve_base_and_adapter(const std::filesystem::path& folder, const std::filesystem::path& base);
+BaseAndAdapterFolders resolve_base_and_adapter(const std::filesystem::path& folder, const std::filesystem::path& base);
 
 /// Returns whether two folders hold the same checkpoint. Compares config.json and 256 KiB of each
 /// `*.safetensors` file, so a change of a few values may go unnoticed.
-bool is_same_checkpoint(const std::filesystem::path& a, const std::filesystem::path& b);
+bool are_equal_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b);
 
 /// Logs a warning if the adapter's base_model_name_or_path is an existing folder with another
 /// checkpoint than `base`.
-void warn_if_named_base_differs(const std::filesystem::path& adapter, const std::filesystem::path& base);
+void warn_on_base_folder_mismatch(const std::filesystem::path& adapter, const std::filesystem::path& base);
 
 /// Returns the LoRA settings to build an adapter's model with. The targets are the paths of the
 /// Linears that its tensors belong to. Names from older transformers releases are mapped to the
@@ -80,8 +80,8 @@ struct MergeSettings {
 /// The effect of rounding on a merge: some changed weights equal the base's again after rounding to
 /// the output dtype.
 struct MergeStats {
-  int64_t num_changed = 0;       ///< elements that the adapter changes in fp32
-  int64_t num_rounded_away = 0;  ///< those of num_changed that rounding makes equal to the base's
+  int64_t num_changed_elements = 0;       ///< elements that the adapter changes in fp32
+  int64_t num_rounded_away_elements = 0;  ///< those of num_changed_elements that rounding makes equal to the base's
 };
 
 /// Writes the merged checkpoint of an adapter to the folder `out`, which must not exist or must be

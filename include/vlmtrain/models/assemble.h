@@ -20,7 +20,7 @@ struct AssemblyOptions {
   /// Weights of MONAI's ViT. Empty: random weights of the preset.
   std::filesystem::path volume_tower = {};
   /// Attention heads of volume_tower. If unset: the preset's number, else heads of 64 channels.
-  std::optional<int64_t> tower_heads = std::nullopt;
+  std::optional<int64_t> num_tower_heads = std::nullopt;
   /// Voxels that volume_tower has positions for. If unset: the preset's size, else a cube.
   std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;
   /// A tokenizer.json, needed if neither text_model nor the preset has one.
@@ -47,8 +47,8 @@ struct AssemblyResult {
 /// damaged sources and unknown layouts; kFailed if the disk is full.
 AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out);
 
-/// Returns whether models of the preset have a volume tower. Throws UserError (kUsage) for an unknown
-/// preset.
+/// Returns whether models of the preset have a volume tower. Throws UserError (kUsage) for an
+/// unknown preset.
 bool has_volume_tower(const std::string& preset);
 
 }  // namespace vlmtrain::models

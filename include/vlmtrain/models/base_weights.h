@@ -50,10 +50,10 @@ class BaseWeights {
   /// not exist. Does nothing if it already lists the token.
   void add_eos_token(int64_t id);
   /// Sets the content of one of files(). Removes the file if `content` is empty.
-  void set_file(const std::string& name, const std::string& content);
+  void set_file_content(const std::string& name, const std::string& content);
   /// Returns the tensor that a parameter was loaded from, owned by this object; null if the base
   /// has no such tensor. Parameters saved with an adapter are looked up in the adapter first.
-  const BaseTensor* find(const nn::Parameter& parameter) const;
+  const BaseTensor* find_base_tensor(const nn::Parameter& parameter) const;
   /// Returns the weight files: those of folder() first, then those of other folders that the model
   /// loads from.
   const std::vector<std::shared_ptr<const io::CheckpointTensors>>& tensor_files() const { return tensor_files_; }
@@ -70,13 +70,13 @@ class BaseWeights {
  private:
   struct FileState;
 
-  void open_weights();
-  void open_adapter(const std::filesystem::path& adapter);
+  void open_weight_files();
+  void open_adapter_tensors(const std::filesystem::path& adapter);
   void record_file_states(const std::filesystem::path& folder);
 
   std::filesystem::path folder_;
   std::map<std::string, std::string> files_;
-  std::map<std::string, BaseTensor> model_tensors_;    // by parameter name
+  std::map<std::string, BaseTensor> base_tensors_;     // by parameter name
   std::map<std::string, BaseTensor> adapter_tensors_;  // by parameter name, of parameters saved with an adapter
   std::vector<std::shared_ptr<const io::CheckpointTensors>> tensor_files_;
   std::vector<FileState> file_states_;
@@ -101,7 +101,7 @@ std::optional<std::string> read_adapter_base_fingerprint(const std::filesystem::
 
 /// Logs one warning if the adapter's fingerprint differs from that of `base`. Returns whether it
 /// logged one; false if the adapter has no fingerprint.
-bool warn_on_base_mismatch(const std::filesystem::path& adapter, const std::filesystem::path& base);
+bool warn_on_base_fingerprint_mismatch(const std::filesystem::path& adapter, const std::filesystem::path& base);
 
 /// The metadata key of read_adapter_base_fingerprint().
 inline constexpr const char* kBaseFingerprintKey = "vlmtrain_base_fingerprint";

@@ -34,24 +34,25 @@ struct LoadSettings {
   std::vector<std::string> allow_unexpected{};  ///< skipped
   /// Allows the embedding and the output projection to have another number of rows than the model.
   /// Missing rows become the mean of the stored rows; surplus rows are dropped.
-  bool resize_embeddings = false;
+  bool allow_embedding_resize = false;
   uint64_t seed = 0;  ///< seed of random values
   /// Allows infinite values and NaN. For a run's own checkpoint, since its optimizer state has the
   /// fp32 values.
-  bool allow_non_finite = false;
+  bool allow_non_finite_values = false;
 };
 
 /// The differences that load_weights() found and permitted.
 struct LoadResult {
   std::vector<nn::Parameter> initialized_parameters;  ///< missing in the checkpoint, initialized randomly
   std::vector<nn::Parameter> resized_parameters;      ///< loaded with another number of rows
-  std::vector<std::string> skipped_tensors;           ///< names of the checkpoint's tensors that were not loaded
+  std::vector<std::string> skipped_tensor_names;      ///< names of the checkpoint's tensors that were not loaded
 };
 
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to
-/// its dtype or quantized, one tensor at a time. Parameters for which find_external_weight() returns a
-/// tensor are loaded from its checkpoint. Adapters are not changed. Throws one UserError (kBadData)
-/// that lists all missing and unexpected tensors and shape mismatches that `settings` do not allow.
+/// its dtype or quantized, one tensor at a time. Parameters for which find_external_weight()
+/// returns a tensor are loaded from its checkpoint. Adapters are not changed. Throws one UserError
+/// (kBadData) that lists all missing and unexpected tensors and shape mismatches that `settings` do
+/// not allow.
 LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path& folder,
                         const LoadSettings& settings = {});
 

@@ -13,7 +13,7 @@ namespace vlmtrain::models {
 /// embedding, a quantization_config without quantized weights, and weight files and keys of
 /// config.json that are not read. Reads tensor names and headers only, except for embedding and
 /// output if they are tied and both stored. Throws UserError as build_model().
-std::vector<std::string> list_checkpoint_remarks(const std::filesystem::path& folder);
+std::vector<std::string> list_checkpoint_warnings(const std::filesystem::path& folder);
 
 /// Returns whether the model of `folder`/config.json predicts masks. Throws UserError (kBadData).
 bool predicts_masks(const std::filesystem::path& folder);

@@ -19,11 +19,11 @@ struct MediaPreview {
   /// there is one tile.
   int64_t tile_height = 0;
   int64_t tile_width = 0;
-  bool is_overview = false;         ///< whether it is the downscaled full image that accompanies the tiles
-  std::array<int64_t, 3> voxels{};  ///< size of a volume towards right, front and top; 0 for other media
-  std::string name{};               ///< io::describe_volume() of a volume
+  bool is_overview = false;              ///< whether it is the downscaled full image that accompanies the tiles
+  std::array<int64_t, 3> volume_size{};  ///< size of a volume towards right, front and top; 0 for other media
+  std::string name{};                    ///< io::describe_volume() of a volume
 
-  bool is_volume() const { return voxels[0] > 0; }
+  bool is_volume() const { return volume_size[0] > 0; }
 };
 
 }  // namespace vlmtrain::models

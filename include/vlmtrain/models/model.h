@@ -27,9 +27,9 @@ struct ImageFeatures {
   /// The input of the projector, [rows, tower width], if requested; else undefined. Has one row per
   /// patch in the order of the pixels, and a row per class token if the family's projector takes
   /// it.
-  at::Tensor dense_features{};
+  at::Tensor patch_features{};
 
-  /// Returns the features of `count` image tokens from `first` on, without `dense_features`.
+  /// Returns the features of `count` image tokens from `first` on, without `patch_features`.
   ImageFeatures narrow(int64_t first, int64_t count) const;
   /// Returns the concatenation of `parts` along the tokens. Skips parts without images.
   static ImageFeatures concat(const std::vector<ImageFeatures>& parts);
@@ -37,17 +37,17 @@ struct ImageFeatures {
 
 /// The tensors to compute in a forward pass.
 struct OutputRequest {
-  at::Tensor positions;                ///< int64 [n], tokens of the batch to return final-norm hidden states for
-  std::vector<int64_t> text_blocks{};  ///< language model blocks to return the outputs of, for all tokens
-  bool with_dense_features = false;    ///< whether to return ImageFeatures::dense_features
+  at::Tensor positions;                       ///< int64 [n], tokens of the batch to return final-norm hidden states for
+  std::vector<int64_t> text_block_indices{};  ///< language model blocks to return the outputs of, for all tokens
+  bool with_patch_features = false;           ///< whether to return ImageFeatures::patch_features
 };
 
 /// The output of a forward pass: the tensors of an OutputRequest.
 struct ModelOutput {
-  at::Tensor hidden;  ///< [n, hidden], after the final norm, at OutputRequest::positions
+  at::Tensor hidden_states;  ///< [n, hidden], after the final norm, at OutputRequest::positions
   /// [tokens, hidden] for each requested block, before DeepStack features are added.
-  std::vector<at::Tensor> text_blocks{};
-  at::Tensor dense_features{};  ///< ImageFeatures::dense_features; undefined if not requested or without images
+  std::vector<at::Tensor> text_block_outputs{};
+  at::Tensor patch_features{};  ///< ImageFeatures::patch_features; undefined if not requested or without images
 };
 
 /// A tensor of another checkpoint.
@@ -58,10 +58,10 @@ struct ExternalWeight {
 
 /// The input of a vision tower in one pass.
 struct VisionInput {
-  at::Tensor pixel_values;             ///< as data::MicroBatch::pixel_values, in the family's dtype and shape
-  std::vector<data::PatchGrid> grids;  ///< as data::MicroBatch::grids, on the host
+  at::Tensor pixel_values;                   ///< as data::MicroBatch::pixel_values, in the family's dtype and shape
+  std::vector<data::PatchGrid> patch_grids;  ///< as data::MicroBatch::patch_grids, on the host
   std::vector<nn::DropoutSegment> dropout_segments =
-      {};  ///< as data::MicroBatch::pixel_dropout_units; empty: no dropout
+      {};  ///< as data::MicroBatch::pixel_dropout_segments; empty: no dropout
   /// int64 [rows], modality of each row of pixels; undefined if unknown or not supported by the
   /// family.
   at::Tensor modalities = {};
@@ -80,23 +80,23 @@ class VisionLanguageModel {
   VisionLanguageModel(const VisionLanguageModel&) = delete;
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
 
-  /// Computes the vision tower and the projector in one pass. Throws InternalError if `with_dense_features`
-  /// is set for a family without dense features.
-  virtual ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const = 0;
+  /// Computes the vision tower and the projector in one pass. Throws InternalError if
+  /// `with_patch_features` is set for a family without dense features.
+  virtual ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const = 0;
 
   /// Computes the language model on a packed batch. `image_features` replace the embeddings of the
-  /// tokens at batch.image_positions; they are empty for a batch without images. `cache` is null
-  /// except in generation. It has the keys and values of the preceding tokens of the batch's
+  /// tokens at batch.image_token_positions; they are empty for a batch without images. `cache` is
+  /// null except in generation. It has the keys and values of the preceding tokens of the batch's
   /// sequences. The call appends the keys and values of the batch.
   virtual ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                             const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
 
-  /// Returns whether the model predicts masks (data::Masks).
+  /// Returns whether the model predicts masks (data::SegmentationMasks).
   virtual bool predicts_masks() const { return false; }
   /// Returns mask logits, fp32 [masks, height, width]. They cover the mask encoder's square input
-  /// at another resolution. `hidden` [masks, hidden] are the hidden states at masks.positions. The
-  /// mask encoder processes at most `images_per_pass` images at a time (0: all). REQUIRES:
-  /// predicts_masks(), masks.count() > 0.
+  /// at another resolution. `hidden` [masks, hidden] are the hidden states at
+  /// masks.prediction_positions. The mask encoder processes at most `images_per_pass` images at a
+  /// time (0: all). REQUIRES: predicts_masks(), masks.count() > 0.
   virtual at::Tensor compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
                                          int64_t images_per_pass) const;
 
@@ -104,48 +104,48 @@ class VisionLanguageModel {
   virtual const at::Tensor& output_weight() const = 0;
 
   /// Return the number of blocks of the vision tower and of the language model, the units of
-  /// activation checkpointing (RecomputeBlocks).
+  /// activation checkpointing (RecomputeBlockCounts).
   virtual int64_t num_vision_blocks() const = 0;
   virtual int64_t num_language_blocks() const = 0;
 
   /// Returns the name of a parameter's tensor in checkpoints.
-  virtual std::string get_checkpoint_name(const std::string& parameter) const { return parameter; }
+  virtual std::string get_checkpoint_tensor_name(const std::string& parameter) const { return parameter; }
   /// Returns the tensor that a parameter is loaded from if it is in another checkpoint; else
-  /// nothing. A saved checkpoint has all weights, named by get_checkpoint_name(). Throws UserError
-  /// (kBadData) if the other checkpoint does not exist.
+  /// nothing. A saved checkpoint has all weights, named by get_checkpoint_tensor_name(). Throws
+  /// UserError (kBadData) if the other checkpoint does not exist.
   virtual std::optional<ExternalWeight> find_external_weight(const std::string& parameter) const;
   /// Adds the settings that the model read from other files to the config.json of a saved
   /// checkpoint.
-  virtual void complete_config(nlohmann::ordered_json& config) const;
+  virtual void add_saved_settings(nlohmann::ordered_json& config) const;
   /// Adds computed tables, which are not parameters, to the tensors of a saved checkpoint.
-  virtual void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const;
+  virtual void add_computed_tables(std::vector<std::pair<std::string, at::Tensor>>& weights) const;
 
   /// Computes get_image_features() in passes of at most vision_tiles_per_pass() rows of pixels. A
   /// frame of a grid is never split, so a pass may have more rows. Returns empty features without
   /// pixels.
-  ImageFeatures get_all_image_features(const VisionInput& vision, bool with_dense_features = false) const;
+  ImageFeatures get_all_image_features(const VisionInput& vision, bool with_patch_features = false) const;
   /// Computes the same with at most `rows_per_pass` rows per pass (0: all).
   ImageFeatures get_all_image_features(const VisionInput& vision, int64_t rows_per_pass,
-                                       bool with_dense_features) const;
+                                       bool with_patch_features) const;
   /// Computes get_all_image_features() and compute_hidden_states() of a batch.
   ModelOutput forward(const data::MicroBatch& batch, const OutputRequest& request) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }
   nn::ParameterStore& parameters() { return parameters_; }
-  void set_recompute_blocks(RecomputeBlocks blocks) { recompute_blocks_ = blocks; }
-  const RecomputeBlocks& recompute_blocks() const { return recompute_blocks_; }
+  void set_recompute_block_counts(RecomputeBlockCounts blocks) { recompute_block_counts_ = blocks; }
+  const RecomputeBlockCounts& recompute_block_counts() const { return recompute_block_counts_; }
   /// Sets the maximum rows of pixels per vision pass; 0: all rows of a micro-batch. Fewer rows need
   /// less memory for temporaries. The features do not change.
   void set_vision_tiles_per_pass(int64_t tiles) { vision_tiles_per_pass_ = tiles; }
   int64_t vision_tiles_per_pass() const { return vision_tiles_per_pass_; }
   /// Returns the number of vision passes in forward(batch).
   int64_t num_vision_passes(const data::MicroBatch& batch) const {
-    return count_vision_passes({batch.pixel_values, batch.grids}, vision_tiles_per_pass_);
+    return count_vision_passes({batch.pixel_values, batch.patch_grids}, vision_tiles_per_pass_);
   }
 
  private:
   nn::ParameterStore parameters_;
-  RecomputeBlocks recompute_blocks_;
+  RecomputeBlockCounts recompute_block_counts_;
   int64_t vision_tiles_per_pass_ = 0;
 };
 
@@ -159,6 +159,6 @@ struct FrozenParts {
 
 /// Enables gradients for the parts that are not frozen, and disables all others. With LoRA, enables
 /// only adapters and modules_to_save of these parts. Returns whether any parameter is trainable.
-bool freeze(VisionLanguageModel& model, const FrozenParts& frozen);
+bool freeze_parts(VisionLanguageModel& model, const FrozenParts& frozen);
 
 }  // namespace vlmtrain::models

@@ -25,14 +25,14 @@ struct ProcessorSettings {
   std::optional<int64_t> image_max_pixels;  ///< nullopt: the limit of the checkpoint's processor
   double video_fps = 2.0;                   ///< sampled frames per second of video
   int64_t video_max_frames = 128;           ///< maximum number of sampled frames per video
-  data::VideoLayout video_layout = data::VideoLayout::kReleased;
+  data::VideoTokenLayout video_layout = data::VideoTokenLayout::kReleasedCode;
   image::AugmentSettings augment = {};     ///< augmentation of images and their masks, in training only
   std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's input; nullopt: as in config.json
   data::VolumeOptions volume = {};         ///< use of volumes
   std::string chat_template = "auto";      ///< as in text::choose_template()
   std::string chat_template_date;          ///< date that templates print, "YYYY-MM-DD"; empty: today
   /// Folder whose chat templates count as the checkpoint's own; empty: the checkpoint's folder.
-  std::filesystem::path template_folder;
+  std::filesystem::path chat_template_folder;
 };
 
 /// The processor of a model family: turns conversations with media into samples, and tokens back
@@ -55,7 +55,8 @@ class Processor : public data::SampleProcessor {
   /// of the media placeholders, videos frame by frame.
   virtual std::vector<MediaPreview> preview_media(const io::Record& record, const data::Sample& sample) const = 0;
 
-  /// Returns whether the family predicts masks (data::Masks). If not, masks of records are ignored.
+  /// Returns whether the family predicts masks (data::SegmentationMasks). If not, masks of records
+  /// are ignored.
   virtual bool predicts_masks() const { return false; }
   /// Returns the masks of a record, uint8 [height, width] of 0 and 1, in the size of the mask's
   /// image. Throws UserError (kBadData).

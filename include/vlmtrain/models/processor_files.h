@@ -27,6 +27,6 @@ ProcessorFiles make_processor_files(const std::filesystem::path& folder, const P
 
 /// Returns a hash of the processor files of the checkpoint `folder` and of all `settings`.
 /// Processors with equal keys make samples of equal sizes from the same records and media.
-std::string compute_sample_key(const std::filesystem::path& folder, const ProcessorSettings& settings);
+std::string compute_sample_shape_key(const std::filesystem::path& folder, const ProcessorSettings& settings);
 
 }  // namespace vlmtrain::models

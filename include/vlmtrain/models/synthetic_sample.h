@@ -28,7 +28,7 @@ struct SyntheticSample {
   std::optional<int64_t> image_max_pixels = std::nullopt;  ///< as ProcessorSettings::image_max_pixels
   double sampling_fps = 2.0;                               ///< as ProcessorSettings::video_fps
   int64_t video_max_frames = 128;                          ///< as ProcessorSettings::video_max_frames
-  data::VideoLayout video_layout = data::VideoLayout::kReleased;  ///< as ProcessorSettings::video_layout
+  data::VideoTokenLayout video_layout = data::VideoTokenLayout::kReleasedCode;  ///< as ProcessorSettings::video_layout
   /// Number of masks. If unset: one per image if the family predicts masks, else 0.
   std::optional<int64_t> masks = std::nullopt;
   std::optional<int64_t> mask_image_size = std::nullopt;  ///< as ProcessorSettings::mask_image_size

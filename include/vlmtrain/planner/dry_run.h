@@ -25,14 +25,14 @@ namespace vlmtrain::planner {
 /// rounding.
 struct StepConfig {
   int64_t micro_batch_size = 1;
-  models::RecomputeBlocks recompute;
+  models::RecomputeBlockCounts recompute;
   int64_t vision_tiles_per_pass = 0;                    ///< 0: all tiles of a micro-batch
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
   bool expandable_segments = true;                      ///< expandable segments of PyTorch's caching allocator
   bool copies_ahead = true;                             ///< engine::StepLayout::copies_ahead
   /// If set, each step is split by the memory of its samples (split_by_memory()), and
   /// micro_batch_size is ignored.
-  std::optional<MemoryCostTable> memory_costs = std::nullopt;
+  std::optional<MemoryCostTable> memory_cost_table = std::nullopt;
 
   bool operator==(const StepConfig&) const = default;
 };
@@ -66,40 +66,40 @@ struct EvaluationBatch {
 /// The input of dry_run().
 struct DryRunRequest {
   StepConfig step_config;
-  std::vector<std::vector<SampleGroup>> steps;       ///< the samples of each step, in order
-  std::vector<engine::MicroBatchSplit> splits = {};  ///< one per step; empty: as make_step_layout() splits
-  bool empty_cache_each_step = false;                ///< makes the peak of a step independent of earlier steps
-  bool with_costs = false;                           ///< set DryRunResult::costs
-  bool with_step_seconds = false;                    ///< fill DryRunResult::step_seconds
-  bool with_detail = false;                          ///< set DryRunResult::detail; traces allocations
-  bool with_timeline = false;                        ///< like with_detail, with DryRunDetail::timeline
-  std::vector<EvaluationBatch> evaluations = {};     ///< run after the steps, each from an empty cache
-  bool with_training = true;                         ///< false: no optimizer; `steps` must be empty
+  std::vector<std::vector<SampleGroup>> steps;                   ///< the samples of each step, in order
+  std::vector<engine::MicroBatchSplit> micro_batch_splits = {};  ///< one per step; empty: as make_step_layout() splits
+  bool empty_cache_each_step = false;                    ///< makes the peak of a step independent of earlier steps
+  bool with_costs = false;                               ///< set DryRunResult::costs
+  bool with_step_seconds = false;                        ///< fill DryRunResult::step_seconds
+  bool with_detail = false;                              ///< set DryRunResult::detail; traces allocations
+  bool with_timeline = false;                            ///< like with_detail, with DryRunDetail::timeline
+  std::vector<EvaluationBatch> evaluation_batches = {};  ///< run after the steps, each from an empty cache
+  bool with_training = true;                             ///< false: no optimizer; `steps` must be empty
 };
 
 /// The work of some operations, and its predicted duration (src/planner/dry_run/cost_recorder.h).
-struct Cost {
+struct OperationCost {
   double matmul_flops = 0;     ///< a multiply-add counts as two
   double attention_flops = 0;  ///< floating-point operations of attention kernels
   double bytes_moved = 0;      ///< bytes that all other kernels read and write
-  int64_t kernel_launches = 0;
+  int64_t num_kernel_launches = 0;
   double seconds = 0;  ///< predicted duration on the physical GPU
 
-  Cost& operator+=(const Cost& other);
+  OperationCost& operator+=(const OperationCost& other);
 };
 
 /// The cost of a step, and of the parts that recomputation or sharding change. Full recomputation
 /// of the blocks of a tower adds the cost of their forward pass to the step.
 struct StepCosts {
-  Cost total;
-  Cost vision_blocks_forward;       ///< forward pass of the blocks of the vision tower and mask encoder
-  Cost language_blocks_forward;     ///< forward pass of the blocks of the language model
-  Cost language_attention_forward;  ///< the attention kernels in language_blocks_forward
-  Cost optimizer;
+  OperationCost total;
+  OperationCost vision_blocks_forward;       ///< forward pass of the blocks of the vision tower and mask encoder
+  OperationCost language_blocks_forward;     ///< forward pass of the blocks of the language model
+  OperationCost language_attention_forward;  ///< the attention kernels in language_blocks_forward
+  OperationCost optimizer;
 };
 
 /// The memory at one allocator event of the last step.
-struct TimelinePoint {
+struct MemoryTimelinePoint {
   memory::ComponentBytes bytes_by_component{};  ///< allocated bytes after the event
   int64_t reserved_bytes = 0;                   ///< bytes that the allocator has reserved after the event
   memory::MemoryTag tag;                        ///< component and block that caused the event
@@ -108,28 +108,28 @@ struct TimelinePoint {
 
 /// The peak by component, and the sizes of the model.
 struct DryRunDetail {
-  memory::MemoryPeak peak;      ///< over all steps
-  int64_t vision_blocks = 0;    ///< number of blocks of the vision tower
-  int64_t language_blocks = 0;  ///< number of blocks of the language model
+  memory::MemoryPeak peak;          ///< over all steps
+  int64_t num_vision_blocks = 0;    ///< number of blocks of the vision tower
+  int64_t num_language_blocks = 0;  ///< number of blocks of the language model
   int64_t num_parameters = 0;
   int64_t num_trainable_parameters = 0;
-  std::vector<TimelinePoint> timeline;  ///< of the last step; empty without DryRunRequest::with_timeline
+  std::vector<MemoryTimelinePoint> timeline;  ///< of the last step; empty without DryRunRequest::with_timeline
 };
 
 /// The result of dry_run().
 struct DryRunResult {
-  bool out_of_memory = false;             ///< the virtual GPU's memory was exhausted; later fields are incomplete
+  bool ran_out_of_memory = false;         ///< the virtual GPU's memory was exhausted; later fields are incomplete
   std::vector<StepPeaks> steps;           ///< peaks of the completed steps
   std::vector<double> step_seconds = {};  ///< predicted duration of each completed step
-  int64_t allocation_retries = 0;         ///< times that the allocator emptied its cache to satisfy a request
+  int64_t num_allocation_retries = 0;     ///< times that the allocator emptied its cache to satisfy a request
   StepCollectives collectives = {};       ///< collectives of the last step
   std::optional<StepCosts> costs;         ///< costs of the last step
   std::optional<DryRunDetail> detail;
-  double seconds = 0;                       ///< duration of the dry run itself
-  std::vector<StepPeaks> evaluations = {};  ///< peaks of each evaluation batch
+  double seconds = 0;                            ///< duration of the dry run itself
+  std::vector<StepPeaks> evaluation_peaks = {};  ///< peaks of each evaluation batch
 
   /// Returns the maximum over all steps, evaluations excluded.
-  StepPeaks peaks() const;
+  StepPeaks compute_max_peaks() const;
 };
 
 /// Runs optimizer steps of a job in the training engine on a virtual GPU, starting with an empty

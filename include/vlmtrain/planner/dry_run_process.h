@@ -38,8 +38,8 @@ class DryRunProcess {
   /// The dry run on the second worker whose result no dry_run() call has fetched yet.
   struct PrefetchState;
 
-  std::unique_ptr<ChildProcess> child_;
-  std::unique_ptr<PrefetchState> prefetch_;
+  std::unique_ptr<ChildProcess> child_process_;
+  std::unique_ptr<PrefetchState> prefetch_state_;
 };
 
 /// The main function of the child: answers each line of stdin on stdout until stdin ends. Forks the

@@ -35,8 +35,8 @@ struct Job {
   engine::ObjectiveSettings objective = {};  ///< in dry runs, all samples belong to the first task
   int64_t world_size = 1;                    ///< number of ranks; a dry run simulates one of them
   int64_t rank = 0;                          ///< the simulated rank
-  int64_t nodes = 1;                         ///< machines, each with the same number of consecutive ranks
-  engine::Sharding sharding = engine::Sharding::kNone;
+  int64_t num_nodes = 1;                     ///< machines, each with the same number of consecutive ranks
+  engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
 
   /// Returns the rank's shard of moments and master weights.
   engine::Shard shard() const;
@@ -48,7 +48,7 @@ struct Job {
 /// starting with kNone. PCGrad compares whole gradients, so that it supports no sharding. DoRA
 /// computes norms of whole weights, so that it supports only kOptimizer. kHybrid is included if
 /// there are several nodes with several ranks each; otherwise it equals kFull or kNone.
-std::vector<engine::Sharding> list_possible_shardings(const Job& job);
+std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job);
 
 /// Returns the job with another precision. fp16 adds a default loss scale unless the job has one;
 /// other precisions remove it.
@@ -67,8 +67,8 @@ struct SampleBatch {
 };
 
 /// How many samples a global batch of packs has. A pack is a sequence of several samples.
-struct PackedSamples {
-  double samples_per_pack = 1;         ///< mean over the training data
+struct PackingParams {
+  double mean_samples_per_pack = 1;    ///< mean over the training data
   int64_t fixed_micro_batch_size = 0;  ///< StepConstraints::micro_batch_size; 0: not set
 };
 
@@ -79,11 +79,11 @@ struct Workload {
   std::vector<SampleBatch> worst_batches;
   int64_t global_batch_size = 16;  ///< samples, or packs if `packing` is set, of all ranks
   int64_t world_size = 1;
-  int64_t nodes = 1;                                    ///< machines with the same number of ranks each
+  int64_t num_nodes = 1;                                ///< machines with the same number of ranks each
   double network_gbit = 100;                            ///< bandwidth of a machine, 10⁹ bits per second
-  std::optional<PackedSamples> packing = std::nullopt;  ///< set if global_batch_size counts packs
+  std::optional<PackingParams> packing = std::nullopt;  ///< set if global_batch_size counts packs
   /// The samples of one rank in an average step, in order; empty: unknown.
-  std::vector<data::SampleShape> average_step{};
+  std::vector<data::SampleShape> average_step_shapes{};
   /// The samples of some steps of the training data, by rank; empty if all samples are alike.
   std::vector<data::ShapesByRank> sampled_steps = {};
 
@@ -124,7 +124,7 @@ std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, in
 /// Returns the number of items of each kind if `count` items are divided in proportion to `shares`,
 /// by the largest remainder method (Hamilton). The earlier of equal remainders wins. REQUIRES:
 /// shares ≥ 0, not all 0.
-std::vector<int64_t> apportion(std::span<const double> shares, int64_t count);
+std::vector<int64_t> distribute_proportionally(std::span<const double> shares, int64_t count);
 
 /// Returns a sequence of kinds in which kind k occurs counts[k] times, spread so that each part of
 /// the sequence has nearly the same proportions.

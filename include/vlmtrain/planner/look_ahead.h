@@ -15,24 +15,24 @@ namespace vlmtrain::planner {
 
 /// A future step of a run.
 struct LookAheadStep {
-  int64_t step = 0;                  ///< number of the optimizer step
-  std::vector<SampleGroup> samples;  ///< samples of this rank, in order
-  engine::StepLayout layout;         ///< layout that the run uses if it fits
-  bool empty_cache_first = false;    ///< the run empties the allocator's cache before the step
-  int64_t limit_bytes = 0;           ///< limit of the allocator's reserved memory
+  int64_t step = 0;                   ///< number of the optimizer step
+  std::vector<SampleGroup> samples;   ///< samples of this rank, in order
+  engine::StepLayout layout;          ///< layout that the run uses if it fits
+  bool empty_cache_at_start = false;  ///< the run empties the allocator's cache before the step
+  int64_t limit_bytes = 0;            ///< limit of the allocator's reserved memory
 };
 
 /// The memory of a step, with a layout that fits.
 struct MemoryForecast {
   int64_t step = 0;
-  bool fits = true;                 ///< false: even single samples with full recomputation exceed the limit
-  bool completed = true;            ///< false: the last attempt ran out of memory, so that the peaks are incomplete
-  int64_t failed_micro_batch = -1;  ///< index in `layout` if !completed; -1: the optimizer ran out of memory
-  engine::StepLayout layout;        ///< LookAheadStep::layout, or a smaller one if it does not fit
-  bool empty_cache_first = false;   ///< LookAheadStep::empty_cache_first, or true if the cache has to be emptied
-  StepPeaks peaks;                  ///< peaks of the last attempt
-  int64_t attempts = 0;             ///< number of dry runs of this step
-  double cpu_seconds = 0;           ///< CPU time that the child spent on this step
+  bool fits = true;         ///< false: even single samples with full recomputation exceed the limit
+  bool is_complete = true;  ///< false: the last attempt ran out of memory, so that the peaks are incomplete
+  int64_t failed_micro_batch_index = -1;  ///< index in `layout` if !is_complete; -1: the optimizer ran out of memory
+  engine::StepLayout layout;              ///< LookAheadStep::layout, or a smaller one if it does not fit
+  bool empty_cache_at_start = false;  ///< LookAheadStep::empty_cache_at_start, or true if the cache has to be emptied
+  StepPeaks peaks;                    ///< peaks of the last attempt
+  int64_t num_attempts = 0;           ///< number of dry runs of this step
+  double cpu_seconds = 0;             ///< CPU time that the child spent on this step
 };
 
 /// A child process that dry-runs the next steps of a run on a virtual GPU. It runs the same
@@ -59,7 +59,7 @@ class LookAhead {
 
   /// Returns why there are no further forecasts, such as the child's error; nullopt while the child
   /// runs.
-  std::optional<std::string> failure() const;
+  std::optional<std::string> failure_message() const;
 
  private:
   class Impl;

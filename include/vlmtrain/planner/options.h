@@ -27,26 +27,26 @@ struct RecomputeOption {
   std::string text = "auto";
 
   /// Returns an option with the text `V+L` or `V+L/A`.
-  static RecomputeOption from_blocks(const models::RecomputeBlocks& blocks);
+  static RecomputeOption from_block_counts(const models::RecomputeBlockCounts& blocks);
 
   bool is_auto() const { return text == "auto"; }
-  /// Returns the number of blocks to recompute, at most `all_blocks`, the blocks of the model.
-  /// REQUIRES: !is_auto(); `text` has one of the forms above.
-  models::RecomputeBlocks resolve_blocks(const models::RecomputeBlocks& all_blocks) const;
+  /// Returns the number of blocks to recompute, at most `total_block_counts`, the blocks of the
+  /// model. REQUIRES: !is_auto(); `text` has one of the forms above.
+  models::RecomputeBlockCounts resolve_block_counts(const models::RecomputeBlockCounts& total_block_counts) const;
 };
 
 /// The section `memory` of the configuration (docs/config.md). The planner chooses the values that
 /// are `auto`.
 struct MemoryOptions {
-  Auto<double> limit_gb;  ///< limit of the process, in 10⁹ bytes
+  AutoOr<double> limit_gb;  ///< limit of the process, in 10⁹ bytes
   MemoryMode mode = MemoryMode::kBalanced;
   RecomputeOption recompute;
-  Auto<int64_t> vision_tiles_per_pass;  ///< 0: all tiles of a micro-batch
-  Auto<int64_t> loss_chunk_rows;        ///< rows of logits per chunk
-  bool expandable_segments = true;      ///< expandable segments of PyTorch's caching allocator
-  bool allow_splits = false;            ///< split a fixed micro-batch size where it does not fit
-  bool look_ahead = true;               ///< dry-run the next steps in a child process
-  double empty_cache_above = 0.3;       ///< unused share of reserved memory above which the cache is emptied
+  AutoOr<int64_t> vision_tiles_per_pass;  ///< 0: all tiles of a micro-batch
+  AutoOr<int64_t> loss_chunk_rows;        ///< rows of logits per chunk
+  bool expandable_segments = true;        ///< expandable segments of PyTorch's caching allocator
+  bool allow_splits = false;              ///< split a fixed micro-batch size where it does not fit
+  bool look_ahead = true;                 ///< dry-run the next steps in a child process
+  double empty_cache_threshold = 0.3;     ///< unused share of reserved memory above which the cache is emptied
 };
 
 /// Declares the options of the section in `table`, with `options` as their destination.

@@ -43,7 +43,7 @@ struct StepEstimate {
 };
 
 /// The result of dry-running an average step with the best StepConfig.
-struct AverageStep {
+struct AverageStepEstimate {
   std::vector<SampleGroup> samples;  ///< samples of one rank, one group for each distinct shape
   StepPeaks peaks;
   double step_seconds = 0;        ///< predicted
@@ -66,7 +66,7 @@ struct Suggestion {
 
 /// The result of dry-running the largest sampled step of one rank with the best StepConfig,
 /// starting with an empty allocator cache.
-struct RankStep {
+struct RankStepPeaks {
   int64_t rank = 0;
   int64_t sampled_step_index = 0;  ///< index in Workload::sampled_steps
   StepPeaks peaks;
@@ -90,8 +90,8 @@ struct LimitedSamples {
 /// pixels of an image, of frames of a video, or of tokens of a sample. Suggestions propose lower
 /// values.
 struct SampleLimit {
-  std::string argument_format;  ///< fmt format of an argument, such as "data.image_max_pixels={}"
-  int64_t current_value = 0;    ///< the smallest value that changes no sample
+  std::string argument_format;   ///< fmt format of an argument, such as "data.image_max_pixels={}"
+  int64_t max_useful_value = 0;  ///< the smallest value that changes no sample
   /// Returns the smallest useful value. A function, since finding it may measure samples.
   std::function<int64_t()> find_min;
   int64_t granularity = 1;  ///< proposed values are multiples of this number
@@ -106,17 +106,17 @@ struct SampleLimit {
 struct FlagSyntax {
   /// fmt format of the flag that selects the GPU: "--gpu {}" or "--gpu-gb {}". Empty: the command
   /// cannot choose a GPU.
-  std::string gpu;
-  bool selects_gpu_by_size = false;            ///< `gpu` takes a size in GiB, not a name
-  std::string lora_argument = "lora.rank={}";  ///< fmt format of the argument that enables LoRA; {} is the rank
-  int64_t lora_rank = 16;                      ///< LoRA rank that suggestions propose
+  std::string gpu_flag_format;
+  bool selects_gpu_by_size = false;                   ///< the flag takes a size in GiB, not a name
+  std::string lora_argument_format = "lora.rank={}";  ///< fmt format of the argument that enables LoRA; {} is the rank
+  int64_t lora_rank = 16;                             ///< LoRA rank that suggestions propose
 };
 
 /// The input of make_plan().
 struct PlanRequest {
-  std::string model;              ///< model name or path as the user wrote it
-  Job job;                        ///< job.world_size is replaced by workload.world_size
-  bool chooses_sharding = false;  ///< choose the fastest sharding that fits instead of job.sharding
+  std::string model;           ///< model name or path as the user wrote it
+  Job job;                     ///< job.world_size is replaced by workload.world_size
+  bool auto_sharding = false;  ///< choose the fastest sharding that fits instead of job.sharding
   TargetGpu target;
   MemoryMode mode = MemoryMode::kBalanced;
   std::optional<double> limit_gigabytes;  ///< memory.limit_gb, in 10⁹ bytes; nullopt for `auto`
@@ -126,7 +126,7 @@ struct PlanRequest {
   FlagSyntax flags = {};
   bool with_timeline = false;    ///< record DryRunDetail::timeline
   bool with_suggestions = true;  ///< make suggestions if nothing fits, which is slow
-  bool with_split = true;        ///< compute Plan::split
+  bool with_split_plan = true;   ///< compute Plan::split
 };
 
 /// The result of make_plan().
@@ -145,12 +145,12 @@ struct Plan {
   StepCosts costs;      ///< of the dry-run step, which has at most two micro-batches
   MemoryLimit limit;
   Workload workload;
-  SampleBatch worst_batch;                       ///< the worst batch of the workload, given `best_estimate`
-  std::optional<AverageStep> average_step;       ///< set if the workload has an average step
-  std::optional<Communication> communication{};  ///< set for several ranks
+  SampleBatch worst_batch;                                   ///< the worst batch of the workload, given `best_estimate`
+  std::optional<AverageStepEstimate> average_step_estimate;  ///< set if the workload has an average step
+  std::optional<CommunicationEstimate> communication_estimate{};  ///< set for several ranks
   /// The largest sampled step of each rank, by rank; at most the 64 ranks with the most tokens.
   /// Empty for one rank, and if nothing fits.
-  std::vector<RankStep> rank_steps{};
+  std::vector<RankStepPeaks> rank_step_peaks{};
   StepConstraints constraints;
   TargetGpu target;
   std::vector<StepEstimate> alternatives;  ///< sorted by micro-batch size, then by recomputed blocks
@@ -158,7 +158,7 @@ struct Plan {
   PlanningStats planning_stats;
 
   /// Returns the number of micro-batches per step, if they have equal size.
-  int64_t accumulation_steps() const {
+  int64_t gradient_accumulation_steps() const {
     return workload.samples_per_rank() / best_estimate.step_config.micro_batch_size;
   }
   /// Returns the memory outside PyTorch's allocator: context and communication.

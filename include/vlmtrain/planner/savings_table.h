@@ -22,8 +22,8 @@ struct SavingsRow {
   int64_t single_sample_bytes = 0;  ///< Plan::total_bytes() of `single_sample_estimate`
   /// Plan::best_estimate of this row's plan; nullopt if nothing fits.
   std::optional<StepEstimate> best_estimate = std::nullopt;
-  int64_t best_bytes = 0;    ///< Plan::total_bytes() of this row's plan; 0 if nothing fits
-  DryRunDetail detail = {};  ///< Plan::detail of this row's plan
+  int64_t best_total_bytes = 0;  ///< Plan::total_bytes() of this row's plan; 0 if nothing fits
+  DryRunDetail detail = {};      ///< Plan::detail of this row's plan
 };
 
 /// Returns the rows none (fp32, all weights trained), 16 bits, recomputation, 8-bit optimizer
@@ -34,8 +34,8 @@ struct SavingsRow {
 std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Plan& plan);
 
 /// Returns a list of {"name", "arguments", "absent", "single", "planned"}: unavailable_reason, or
-/// null if it is empty; single_sample_estimate; best_estimate or null. Estimates have bytes and seconds as
-/// in Plan::to_json().
+/// null if it is empty; single_sample_estimate; best_estimate or null. Estimates have bytes and
+/// seconds as in Plan::to_json().
 nlohmann::ordered_json make_savings_json(const std::vector<SavingsRow>& rows);
 
 }  // namespace vlmtrain::planner

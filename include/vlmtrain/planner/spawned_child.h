@@ -14,11 +14,11 @@ namespace vlmtrain::planner {
 /// connections and waits for the process.
 struct SpawnedChild {
   pid_t pid = -1;
-  std::vector<int> connections;  ///< file descriptors of sockets, one per worker
+  std::vector<int> worker_fds;  ///< file descriptors of sockets, one per worker
 };
 
 /// Returns the number of workers to start on this machine: 2, or 1 on a single processor.
-size_t num_useful_workers();
+size_t choose_num_workers();
 
 /// Starts `program` as a child process on a virtual GPU and returns before it is ready. The GPU is
 /// not an argument, so that the child can start before the GPU is known. The parent describes it in
@@ -36,14 +36,14 @@ void pass_child_through_exec(const SpawnedChild& child);
 std::optional<SpawnedChild> take_inherited_child();
 
 /// The data that spawn_child() passes to the child in its environment.
-struct SpawnInfo {
+struct SpawnParams {
   /// The process that the child dies with. 0 if a thread other than the main one spawned the child.
-  pid_t parent = 0;
+  pid_t parent_pid = 0;
   /// File descriptors of all workers except the first, which uses stdin and stdout.
-  std::vector<int> connections;
+  std::vector<int> worker_fds;
 };
-/// Reads the SpawnInfo of this process, which spawn_child() started.
-SpawnInfo read_spawn_info();
+/// Reads the SpawnParams of this process, which spawn_child() started.
+SpawnParams read_spawn_params();
 
 /// Starts a dry-run process right before this process becomes `program` by exec, so that both load
 /// LibTorch at the same time. The first DryRunProcess of `program` uses it. Ignores errors, since

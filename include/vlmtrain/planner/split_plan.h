@@ -2,79 +2,14 @@
 
 #include <nlohmann/json.hpp>
 
-#include <array>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/engine/settings/step_layout.h"
-#include "vlmtrain/nn/layers/losses.h"
+#include "vlmtrain/planner/memory_cost_table.h"
 
 namespace vlmtrain::planner {
-
-/// The sizes of a micro-batch that determine its memory. All are sums over its samples, except for
-/// max_tokens.
-struct MicroBatchSizes {
-  int64_t samples = 0;
-  int64_t tokens = 0;
-  int64_t max_tokens = 0;  ///< tokens of the longest sample
-  int64_t label_tokens = 0;
-  int64_t pixel_rows = 0;  ///< rows of data::Sample::pixel_values: tiles or patches
-  int64_t masks = 0;
-  int64_t mask_images = 0;  ///< images that have masks
-
-  bool operator==(const MicroBatchSizes&) const = default;
-
-  /// Returns the sizes of a micro-batch with the samples of both.
-  MicroBatchSizes merge(const MicroBatchSizes& other) const;
-};
-
-/// Returns the sizes of a micro-batch of one sample, or of several.
-MicroBatchSizes compute_micro_batch_sizes(const data::SampleShape& shape);
-MicroBatchSizes compute_micro_batch_sizes(std::span<const data::SampleShape> shapes);
-
-/// A linear model of the peak memory of a micro-batch for one StepConfig, as an upper bound. It
-/// includes memory that persists between steps: weights, gradients, optimizer state. All
-/// coefficients are at least 0, so that adding a sample never lowers the bound. They are integers,
-/// so that the bound is the same on every machine. learn_split_plan() fits them to dry runs.
-struct MemoryCostTable {
-  /// The variables of the model, computed from the sizes of a micro-batch.
-  enum Term : size_t {
-    kSamples,
-    kTokens,
-    kPaddedTokens,  ///< samples × max_tokens: some kernels pad each sample to the longest one
-    kLabelTokens,
-    kLossRows,  ///< label tokens, at most the rows of a loss chunk
-    kPixelRows,
-    kVisionPassRows,  ///< pixel rows, at most vision_tiles_per_pass
-    kMasks,
-    kMaskImages,
-    kVisionPassImages,  ///< images with masks, at most vision_tiles_per_pass
-    kNumTerms
-  };
-
-  int64_t base_bytes = 0;                                    ///< constant part of the bound
-  std::array<int64_t, kNumTerms> bytes_per_1024_units = {};  ///< coefficients: bytes for 1,024 units of each term
-  int64_t vision_tiles_per_pass = 0;                         ///< StepConfig::vision_tiles_per_pass
-  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;       ///< StepConfig::loss_chunk_rows
-  int64_t limit_bytes = 0;                                   ///< limit of a micro-batch with several samples
-  int64_t max_samples = 0;                                   ///< limit of a micro-batch's samples; 0: no limit
-
-  bool operator==(const MemoryCostTable&) const = default;
-
-  /// Returns the value of each Term.
-  std::array<int64_t, kNumTerms> compute_terms(const MicroBatchSizes& sizes) const;
-  /// Returns the bound for a micro-batch of these sizes.
-  int64_t bytes(const MicroBatchSizes& sizes) const;
-  /// Returns whether a micro-batch of these sizes is within limit_bytes and max_samples.
-  bool fits(const MicroBatchSizes& sizes) const;
-
-  nlohmann::ordered_json to_json() const;
-  /// Parses the result of to_json(). Throws UserError (kBadData) that names `source`, the file.
-  static MemoryCostTable from_json(const nlohmann::ordered_json& json, const std::string& source);
-};
 
 /// The peak memory of a step.
 struct StepPeaks {
@@ -87,9 +22,9 @@ struct StepPeaks {
 struct SplitPlan {
   MemoryCostTable table;
   int64_t num_sampled_steps = 0;
-  double micro_batches_per_step = 0;       ///< mean over the sampled steps
-  int64_t max_micro_batches = 0;           ///< maximum over the sampled steps
-  int64_t min_micro_batches = 0;           ///< minimum over the sampled steps
+  double mean_micro_batches_per_step = 0;  ///< mean over the sampled steps
+  int64_t max_micro_batches_per_step = 0;  ///< maximum over the sampled steps
+  int64_t min_micro_batches_per_step = 0;  ///< minimum over the sampled steps
   double step_seconds = 0;                 ///< predicted, mean over the dry-run steps; 0 on the CPU
   double samples_per_second = 0;           ///< predicted, of one rank; 0 on the CPU
   StepPeaks peaks = {};                    ///< maximum over the dry-run steps, which include the largest samples
@@ -97,7 +32,6 @@ struct SplitPlan {
   int64_t num_measured_micro_batches = 0;  ///< dry-run micro-batches that the table is fitted to
 
   /// Returns the object `split` of plan.json.
-
   nlohmann::ordered_json to_json() const;
 };
 
@@ -106,13 +40,13 @@ struct SplitPlan {
 ///
 /// Takes the best result of first-fit and best-fit decreasing by each size, searches briefly for
 /// fewer micro-batches if a lower bound allows them, and then balances their memory. A unit of
-/// `constraint` that does not fit alone becomes a micro-batch of its own. The largest micro-batches come
-/// first, and samples keep their order within a micro-batch. If micro-batches of equal numbers of
-/// samples, in order, are as few and need no more memory, they are returned instead.
+/// `constraint` that does not fit alone becomes a micro-batch of its own. The largest micro-batches
+/// come first, and samples keep their order within a micro-batch. If micro-batches of equal numbers
+/// of samples, in order, are as few and need no more memory, they are returned instead.
 ///
 /// Deterministic: depends only on its arguments, and gives the same result on every machine.
-/// REQUIRES: `shapes` is not empty and is a multiple of rule.unit; rule.groups is empty or has one
-/// entry per shape.
+/// REQUIRES: `shapes` is not empty and is a multiple of constraint.unit_size; constraint.groups is
+/// empty or has one entry per shape.
 engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
                                         const engine::SplitConstraint& constraint = {});
 

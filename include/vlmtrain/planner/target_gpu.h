@@ -23,7 +23,7 @@ struct TargetGpu {
   bool is_context_measured = false;  ///< context_bytes was measured on a GPU; otherwise it is an estimate
   std::string description;           ///< such as "NVIDIA H100 80GB HBM3 (85.03 GB)"
   int64_t other_process_bytes = 0;   ///< memory that other processes use
-  int multiprocessors = 0;           ///< 0: as in the table; set for GPUs of this machine
+  int num_multiprocessors = 0;       ///< 0: as in the table; set for GPUs of this machine
   std::string device_name = {};      ///< name that the driver reports; empty if only the size is known
 };
 
@@ -50,17 +50,17 @@ bool supports_precision(const memory::GpuSpec& gpu, engine::Precision precision)
 /// counted as this process's context. Otherwise the part beyond the table's context size is counted
 /// as other processes'. Throws UserError (kFailed) if LibTorch has no code for the GPU. REQUIRES:
 /// the CUDA context exists, but this process has allocated nothing.
-TargetGpu make_target_gpu(const memory::DeviceDescription& device);
+TargetGpu make_target_gpu(const memory::DeviceProperties& device);
 
 /// The memory of a GPU that a plan may use: limit = GPU − context − communication − margin.
 struct MemoryLimit {
   /// Memory that this process may use: memory.limit_gb, or the memory that other processes do not
   /// use, whichever is lower.
-  int64_t gpu_bytes = 0;
+  int64_t allowed_gpu_bytes = 0;
   int64_t context_bytes = 0;        ///< size of the CUDA context with loaded kernels
   int64_t communication_bytes = 0;  ///< NCCL's buffers; 0 for one rank
   int64_t margin_bytes = 0;         ///< memory that is kept free
-  double margin_percent = 0;        ///< the same as a share of gpu_bytes
+  double margin_percent = 0;        ///< the same as a share of allowed_gpu_bytes
   int64_t limit_bytes = 0;          ///< limit of the reserved memory of PyTorch's allocator
 };
 

@@ -18,8 +18,8 @@ struct VirtualGpu {
   /// reserve address space in proportion to it. The address ranges determine which free block an
   /// allocation gets.
   std::optional<int64_t> reported_bytes = std::nullopt;
-  int64_t used_bytes = 0;   ///< memory in use from the start, like that of other processes
-  int multiprocessors = 0;  ///< 0: the number in the table
+  int64_t initial_used_bytes = 0;  ///< memory in use from the start, like that of other processes
+  int num_multiprocessors = 0;     ///< 0: the number in the table
 };
 
 /// Names and values of environment variables.
@@ -46,15 +46,15 @@ bool is_on_virtual_gpu();
 /// Throws UserError (kFailed) if this process cannot reserve the address space of a virtual GPU,
 /// usually because of `ulimit -v`. The address space takes no memory, but a virtual GPU cannot work
 /// without it.
-void require_address_space();
+void check_address_space();
 
 /// Restarts this program by exec, with the same arguments, on the virtual GPU `gpu`. Does not
 /// return. Throws UserError (kFailed) if the restart fails, and the exceptions of
-/// require_address_space() and make_preload_environment().
+/// check_address_space() and make_preload_environment().
 [[noreturn]] void restart_on_virtual_gpu(const VirtualGpu& gpu);
 
 /// Throws UserError (kUsage) if a user has preloaded the stub libraries, so that a process that
 /// should use a physical GPU has none.
-void reject_stub_libraries();
+void check_no_stub_libraries();
 
 }  // namespace vlmtrain::planner

@@ -20,14 +20,14 @@ struct GpuDescription {
 /// The machine and command of a run, for environment.json. Unknown values are empty.
 struct Environment {
   std::string host{};                           ///< host name
-  std::string kernel{};                         ///< name and release: "Linux 6.8.0"
-  std::string cpu{};                            ///< model name
-  int64_t cpu_cores = 0;                        ///< available to this process
+  std::string os_kernel{};                      ///< name and release: "Linux 6.8.0"
+  std::string cpu_model{};                      ///< model name
+  int64_t num_cpu_cores = 0;                    ///< available to this process
   int64_t memory_bytes = 0;                     ///< of the machine
   std::optional<int64_t> memory_limit_bytes{};  ///< of the cgroup; nullopt without a limit below `memory_bytes`
   std::optional<GpuDescription> gpu{};          ///< nullopt on the CPU
-  std::string libtorch{};                       ///< version
-  std::string vlmtrain{};                       ///< version
+  std::string libtorch_version{};               ///< version
+  std::string vlmtrain_version{};               ///< version
   std::string commit{};                         ///< of the program's sources, with "-dirty" for uncommitted changes
   std::vector<std::string> command{};           ///< arguments of the process, the program first
   double start_time = 0;                        ///< Unix time in seconds

@@ -26,16 +26,16 @@ namespace vlmtrain::report {
 struct InspectedSource {
   data::Source source;
   int64_t num_records = 0;
-  int64_t num_usable = 0;
-  int64_t num_shrunk = 0;     ///< usable samples whose media are shrunk to fit data.max_length
-  int64_t without_media = 0;  ///< usable samples without image, video or volume
+  int64_t num_usable_samples = 0;
+  int64_t num_shrunk_samples = 0;         ///< usable samples whose media are shrunk to fit data.max_length
+  int64_t num_samples_without_media = 0;  ///< usable samples without image, video or volume
 };
 
 /// A source or task that is sampled with a share of its own.
 struct InspectedMixtureSource {
   std::string name;
   double share = 0;  ///< of the first step, from 0 to 1
-  int64_t num_usable = 0;
+  int64_t num_usable_samples = 0;
   double repeat = 1;  ///< passes over its samples in an epoch
   double epochs = 0;  ///< passes over its samples in the whole run
 };
@@ -57,7 +57,7 @@ struct LargeSample {
 };
 
 /// The GPU for which memory was predicted, and the plan of the run for it.
-struct PredictionTarget {
+struct MemoryPredictionTarget {
   std::string gpu;            ///< description of the GPU
   std::string plan_headline;  ///< format_plan_headline() of the plan
   bool fits = false;          ///< whether the plan fits
@@ -71,10 +71,10 @@ using DuplicateGroups = std::vector<std::vector<Name>>;
 struct InspectedEvaluation {
   std::string name;  ///< value of data.eval
   data::Ledger ledger;
-  int64_t without_media = 0;  ///< samples without image, video or volume
+  int64_t num_samples_without_media = 0;  ///< samples without image, video or volume
   std::vector<data::MissingFile> missing_files = {};
   /// Pairs (id in data.eval, id in data.train) of equal samples.
-  std::vector<std::pair<std::string, std::string>> train_duplicates = {};
+  std::vector<std::pair<std::string, std::string>> duplicate_id_pairs = {};
   std::vector<std::string> ids_with_train_media = {};  ///< ids of samples whose media also occur in training
   bool has_subjects = false;                           ///< whether any sample names the subject of its media
   std::vector<std::string> train_subjects = {};  ///< subjects that also occur in training, possibly with other scans
@@ -86,11 +86,11 @@ struct SamplePreview {
   int64_t index = 0;
   std::string id;
   std::string task;
-  std::string problem = {};      ///< reason why there is no preview; empty if there is one
-  text::RenderedChat chat = {};  ///< rendered text with media placeholders, and the spans of the responses
-  std::string label_text = {};   ///< the label tokens, decoded
+  std::string problem = {};               ///< reason why there is no preview; empty if there is one
+  text::RenderedChat rendered_chat = {};  ///< rendered text with media placeholders, and the spans of the responses
+  std::string label_text = {};            ///< the label tokens, decoded
   data::SampleShape shape = {};
-  std::optional<data::ShrinkInfo> shrunk = {};
+  std::optional<data::ShrinkInfo> shrink_info = {};
   std::vector<models::MediaPreview> media_previews = {};
 };
 
@@ -99,10 +99,11 @@ struct Inspection {
   std::string dataset;        ///< data.train
   std::string model;          ///< as the user wrote it
   std::string chat_template;  ///< source of the template
-  /// The ledger at the start of a run; if `has_decoded_media`, the ledger at the end of its first epoch.
+  /// The ledger at the start of a run; if `has_decoded_media`, the ledger at the end of its first
+  /// epoch.
   data::Ledger ledger;
-  bool stops_training = false;   ///< whether a bad sample stops training
-  std::string order_error = {};  ///< reason why the samples cannot be ordered, so that training would not start
+  bool stops_training = false;          ///< whether a bad sample stops training
+  std::string sample_order_error = {};  ///< reason why the samples cannot be ordered, so that training would not start
   ExitCode exit_code = ExitCode::kSuccess;  ///< of training, if it stops
   int64_t steps = 0;                        ///< of the run
   int64_t global_batch_size = 0;
@@ -114,16 +115,16 @@ struct Inspection {
 
   // Histograms over the usable samples; video_frames over the samples with a video only.
   data::Histogram tokens = {}, label_tokens = {}, images = {}, volumes = {}, pixel_rows = {}, video_frames = {};
-  bool has_patches = false;  ///< pixel rows are patches of images in native resolution
-  bool has_grids = false;    ///< pixel rows are grids of volumes, or of the frames of a series
+  bool has_patch_rows = false;  ///< pixel rows are patches of images in native resolution
+  bool has_grid_rows = false;   ///< pixel rows are grids of volumes, or of the frames of a series
 
   std::vector<LargeSample> largest_samples = {};  ///< in decreasing order of predicted memory, or of size
-  std::optional<PredictionTarget> prediction_target = {};
+  std::optional<MemoryPredictionTarget> memory_prediction_target = {};
 
-  int64_t without_media = 0;              ///< usable samples without image, video or volume
+  int64_t num_samples_without_media = 0;  ///< usable samples without image, video or volume
   std::vector<std::string> remarks = {};  ///< sentences about settings without effect
 
-  int64_t num_media = 0;           ///< number of different images, videos and volumes
+  int64_t num_distinct_media = 0;  ///< number of different images, videos and volumes
   bool has_decoded_media = false;  ///< all media were decoded; otherwise only their headers were read
   std::vector<data::MissingFile> missing_files = {};
   /// For each missing file, the id of the first sample that names it.
@@ -135,26 +136,26 @@ struct Inspection {
   std::optional<InspectedEvaluation> evaluation = {};
 
   std::optional<data::PackLimits> pack_limits = {};
-  data::PackStatistics packs = {};
-  std::vector<std::string> largest_pack_ids = {};  ///< ids of the samples in the largest pack
+  data::PackStatistics pack_statistics = {};
+  std::vector<std::string> largest_pack_sample_ids = {};  ///< ids of the samples in the largest pack
 
-  std::vector<SamplePreview> shown_samples = {};
+  std::vector<SamplePreview> sample_previews = {};
   double seconds = 0;  ///< duration of the inspection
 
   /// Returns the number of samples that cannot be used.
   int64_t num_bad_samples() const {
     return ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed);
   }
-  bool has_no_media() const { return num_usable() > 0 && without_media == num_usable(); }
-  int64_t num_usable() const { return ledger.samples() - num_bad_samples(); }
+  bool is_text_only() const { return num_usable_samples() > 0 && num_samples_without_media == num_usable_samples(); }
+  int64_t num_usable_samples() const { return ledger.num_samples() - num_bad_samples(); }
   /// Returns the name of the pixel rows: "tiles", "patches" or "grids".
-  const char* pixel_row_name() const { return has_patches ? "patches" : has_grids ? "grids" : "tiles"; }
+  const char* pixel_row_name() const { return has_patch_rows ? "patches" : has_grid_rows ? "grids" : "tiles"; }
   /// Returns the family's word for media: "volumes" or "images".
-  const char* media_name() const { return has_grids ? "volumes" : "images"; }
+  const char* media_name() const { return has_grid_rows ? "volumes" : "images"; }
   /// Returns "images and videos" or "volumes".
-  const char* media_description() const { return has_grids ? "volumes" : "images and videos"; }
+  const char* media_description() const { return has_grid_rows ? "volumes" : "images and videos"; }
   /// Returns the number of samples that repeat an earlier one.
-  int64_t num_duplicates() const;
+  int64_t count_duplicate_samples() const;
 
   /// Returns the content of `inspect --json` (docs/inspect.md), without pixels.
   nlohmann::ordered_json to_json() const;
@@ -170,11 +171,11 @@ std::string format_inspection(const Inspection& inspection, const TextStyle& sty
 
 /// Returns the rendered text with `open` and `close` around the responses that are trained on.
 /// `escape`, if not null, is applied to each piece of the text.
-std::string mark_answers(const text::RenderedChat& chat, std::string_view open = "⟦", std::string_view close = "⟧",
-                         std::string (*escape)(std::string_view) = nullptr);
+std::string highlight_answers(const text::RenderedChat& chat, std::string_view open = "⟦", std::string_view close = "⟧",
+                              std::string (*escape)(std::string_view) = nullptr);
 
 /// The end of the page's title, after the name of the data set. Identifies the page in a file.
-inline constexpr const char* kInspectionTitleEnd = ": what is trained on</title>";
+inline constexpr const char* kInspectionTitleSuffix = ": what is trained on</title>";
 
 /// Returns the inspection as one HTML file without scripts and external resources. It contains the
 /// media of the previewed samples.

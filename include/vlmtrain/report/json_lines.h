@@ -44,19 +44,19 @@ class JsonLinesFollower {
 // version. They treat a field of another type as missing.
 
 /// Returns the number; NaN if the field is missing or not a number, such as null.
-inline double get_number(const nlohmann::json& object, const char* key) {
+inline double get_number_or_nan(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_number() ? entry->get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
 /// Returns the number as an integer; 0 if the field is missing or not a number.
-inline int64_t get_integer(const nlohmann::json& object, const char* key) {
+inline int64_t get_integer_or_zero(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_number() ? entry->get<int64_t>() : 0;
 }
 
 /// Returns the string; empty if the field is missing or not a string.
-inline std::string get_string(const nlohmann::json& object, const char* key) {
+inline std::string get_string_or_empty(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_string() ? entry->get<std::string>() : std::string();
 }
@@ -72,7 +72,7 @@ inline std::string truncate_utf8(const std::string& text, size_t max_bytes) {
 
 /// Returns the value as JSON, or null.
 template <class T>
-nlohmann::ordered_json value_or_null(const std::optional<T>& value) {
+nlohmann::ordered_json optional_to_json(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 

@@ -29,8 +29,8 @@ struct MaskMetrics {
   /// Mean of the 95th percentile of the Hausdorff distance in pixels, over the masks with a
   /// non-empty truth and a non-empty prediction; nullopt if there are none.
   std::optional<double> hausdorff95{};
-  int64_t empty_truths = 0;       ///< masks whose truth is empty
-  int64_t empty_predictions = 0;  ///< masks whose prediction is empty
+  int64_t num_empty_truths = 0;       ///< masks whose truth is empty
+  int64_t num_empty_predictions = 0;  ///< masks whose prediction is empty
 
   /// Returns {"masks", "dice", "iou", "hausdorff95", "empty_truths", "empty_predictions"}.
   nlohmann::ordered_json to_json() const;
@@ -56,12 +56,12 @@ struct EvaluationScore {
 /// The scores of data.eval after a step.
 struct EvaluationMetrics {
   EvaluationScore total;
-  std::map<std::string, EvaluationScore> tasks{};   ///< by name; empty if samples have no task
-  std::map<std::string, MaskMetrics> structures{};  ///< by name of the structure; empty if the data names none
+  std::map<std::string, EvaluationScore> tasks{};                  ///< by name; empty if samples have no task
+  std::map<std::string, MaskMetrics> mask_metrics_by_structure{};  ///< by name; empty if the data names none
   double seconds = 0;
-  int64_t batch_size = 0;  ///< samples of the largest batch
-  int64_t oom_splits = 0;  ///< batches that ran out of memory and were repeated as smaller ones
-  bool is_best = false;    ///< whether it is the best of the run so far by training.best_metric
+  int64_t batch_size = 0;      ///< samples of the largest batch
+  int64_t num_oom_splits = 0;  ///< batches that ran out of memory and were repeated as smaller ones
+  bool is_best = false;        ///< whether it is the best of the run so far by training.best_metric
 
   /// Returns the value of "evaluation" in a line of metrics.jsonl.
   std::string to_json() const;
@@ -85,12 +85,12 @@ struct StepMetrics {
   int64_t num_media = 0;    ///< images, videos and volumes
   int64_t num_volumes = 0;  ///< volumes among the media
   int64_t samples = 0;
-  int64_t micro_batches = 0;
+  int64_t num_micro_batches = 0;
   std::vector<int64_t> micro_batch_sizes;  ///< samples of each micro-batch, in order
-  int64_t forecast_splits = 0;             ///< micro-batches that the look-ahead split before they ran
-  int64_t oom_splits = 0;                  ///< restarts of the step with smaller micro-batches after out of memory
+  int64_t num_look_ahead_splits = 0;       ///< micro-batches that the look-ahead split before they ran
+  int64_t num_oom_splits = 0;              ///< restarts of the step with smaller micro-batches after out of memory
   bool skipped = false;                    ///< whether the update was skipped because gradients were not finite
-  int64_t skipped_steps = 0;               ///< in the run so far, this step included
+  int64_t num_skipped_steps = 0;           ///< in the run so far, this step included
   std::optional<double> loss_scale;        ///< nullopt unless training.precision is fp16
   double step_seconds = 0;
   double data_wait_seconds = 0;                           ///< part of step_seconds spent waiting for samples
@@ -128,7 +128,7 @@ class StepLog {
   void append(const std::string& json_line);
   /// Sets `key` to `json`, a JSON value, in the line of `step` and rewrites the file. Does nothing
   /// if no line has this step.
-  void amend_line(int64_t step, const std::string& key, const std::string& json);
+  void set_line_field(int64_t step, const std::string& key, const std::string& json);
 
  private:
   std::filesystem::path path_;
@@ -138,7 +138,7 @@ class StepLog {
 /// The kinds of events in events.jsonl.
 enum class EventKind : uint8_t {
   kOomSplit,          ///< out of memory: the step was repeated in smaller micro-batches
-  kForecastSplit,     ///< the look-ahead predicted out of memory: micro-batches were split before they ran
+  kLookAheadSplit,    ///< the look-ahead predicted out of memory: micro-batches were split before they ran
   kAnomaly,           ///< a loss or gradient norm that is not finite or an outlier
   kSkippedStep,       ///< no update was applied
   kMemoryGrowth,      ///< memory grows from step to step
@@ -146,7 +146,7 @@ enum class EventKind : uint8_t {
   kCacheEmptied,      ///< the allocator released unused memory
   kLookAhead,         ///< the look-ahead started, ended, or differed much from the measured memory
   kResumed,           ///< the run continues after `step`
-  kChanged,           ///< settings changed for the following steps; the message names them
+  kSettingsChanged,   ///< settings changed for the following steps; the message names them
   kFewerPredictions,  ///< predictions are made less often than configured because they take long
   kCheckpoint,        ///< a checkpoint was written
   kStopped,           ///< the run was stopped on request
@@ -160,7 +160,7 @@ const char* to_string(EventKind kind);
 double get_unix_seconds();
 
 /// An event of a run, a line of events.jsonl.
-struct Event {
+struct RunEvent {
   int64_t step = 0;  ///< the step in which it happened; 0: before the first
   EventKind kind = EventKind::kAnomaly;
   std::string message{};             ///< human-readable

@@ -12,9 +12,9 @@ namespace vlmtrain::report {
 
 /// A mask that the model predicted for a sample with teacher forcing.
 struct PredictedMask {
-  std::string structure{};  ///< name of the structure; may be empty
-  double dice = 0;          ///< Dice coefficient, 0 to 1
-  std::string overlay{};    ///< from make_overlay_uri()
+  std::string structure{};    ///< name of the structure; may be empty
+  double dice = 0;            ///< Dice coefficient, 0 to 1
+  std::string overlay_uri{};  ///< from make_overlay_uri()
 };
 
 /// The model's answer to a sample after a step, a line of predictions.jsonl.
@@ -23,10 +23,11 @@ struct Prediction {
   std::string id{};
   std::string task{};  ///< empty if the sample has none
   std::string question{};
-  std::string expected{};
+  std::string expected_answer{};
   std::string answer{};
-  std::vector<std::string> images{};    ///< thumbnails as data URIs
-  std::vector<std::string> captions{};  ///< captions of `images` that show volumes, by image; empty without volumes
+  std::vector<std::string> thumbnail_uris{};  ///< thumbnails as data URIs
+  std::vector<std::string>
+      volume_captions{};  ///< captions of `thumbnail_uris` that show volumes, by image; empty without volumes
   std::vector<PredictedMask> masks{};
 
   /// Returns {"step", "id", "task", "question", "expected", "answer", "images"}, for volumes
@@ -35,20 +36,20 @@ struct Prediction {
 };
 
 /// Pixels of the longest side of a thumbnail. Smaller images keep their size.
-inline constexpr int64_t kThumbnailPixels = 160;
+inline constexpr int64_t kMaxThumbnailSide = 160;
 
 /// Returns a thumbnail of an image, uint8 [3, height, width] on the CPU, as a data URI
 /// ("data:image/jpeg;base64,…").
 std::string make_thumbnail_uri(const at::Tensor& image);
 
 /// Returns a thumbnail of a JPEG, PNG or WebP file, or the three central slices of a volume side by
-/// side, with kThumbnailPixels for the longest axis. Throws the exceptions of image::decode_image()
-/// and image::render_scan_slices().
+/// side, with kMaxThumbnailSide for the longest axis. Throws the exceptions of
+/// image::decode_image() and image::render_scan_slices().
 std::string make_thumbnail_uri(const io::MediaRef& image);
 
 /// Pixels of the longest side of an overlay. Larger than a thumbnail, so that contours can be
 /// distinguished.
-inline constexpr int64_t kOverlayPixels = 240;
+inline constexpr int64_t kMaxOverlaySide = 240;
 
 /// Returns an overlay as a data URI: the image with the mask `predicted` filled in orange and the
 /// outline of `truth` in green. `image` is uint8 [3, height, width]; the masks are uint8 [height,

@@ -17,17 +17,17 @@ class RemainingTimeEstimator {
   /// Records the end of a step. The time between two calls may include checkpoints and evaluations.
   void record_step(std::chrono::steady_clock::time_point now);
   /// Returns the estimated seconds of `num_remaining_steps` steps; nullopt before the second step.
-  std::optional<double> estimate_seconds(int64_t num_remaining_steps) const;
+  std::optional<double> estimate_remaining_seconds(int64_t num_remaining_steps) const;
 
  private:
   std::deque<std::chrono::steady_clock::time_point> step_end_times_;  // of the last steps
 };
 
-/// Returns one line about a step: "step 12/100  loss 1.2345  lr 1.00e-04  …". `oom_splits` is the
-/// number in the run so far. If the line exceeds `columns`, its less important parts are omitted;
-/// the remaining time and incidents (OOM splits, skipped steps) are omitted last.
+/// Returns one line about a step: "step 12/100  loss 1.2345  lr 1.00e-04  …". `num_oom_splits` is
+/// the number in the run so far. If the line exceeds `columns`, its less important parts are
+/// omitted; the remaining time and incidents (OOM splits, skipped steps) are omitted last.
 std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps,
-                                 std::optional<double> remaining_seconds, int64_t oom_splits, size_t columns);
+                                 std::optional<double> remaining_seconds, int64_t num_oom_splits, size_t columns);
 
 /// A previous evaluation, for comparison.
 struct EvaluationBaseline {
@@ -51,14 +51,14 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
 
 /// The progress of a run on stderr: a bar that is redrawn in place on a terminal; otherwise one
 /// plain line at most every five seconds. Shows nothing if `quiet`. Not thread-safe.
-class Progress {
+class ProgressBar {
  public:
   /// `total_steps` is the number of steps of the run, `quiet` suppresses all output.
-  Progress(int64_t total_steps, bool quiet);
+  ProgressBar(int64_t total_steps, bool quiet);
   /// Ends the line of the bar.
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
 
   /// Shows the progress after a step. REQUIRES: called once for each step.
   void show(const StepMetrics& metrics);
@@ -70,8 +70,8 @@ class Progress {
   int64_t total_steps_;
   bool is_quiet_;
   bool is_terminal_;
-  bool is_drawn_ = false;
-  int64_t oom_splits_ = 0;
+  bool is_bar_visible_ = false;
+  int64_t num_oom_splits_ = 0;
   RemainingTimeEstimator remaining_time_estimator_;
   Clock::time_point last_show_time_{};
 };
@@ -79,14 +79,14 @@ class Progress {
 /// The progress of a count on stderr: a line that is redrawn in place on a terminal; otherwise one
 /// plain line every five seconds. Shows nothing in the first half second, or if `quiet`. Not
 /// thread-safe.
-class CountProgress {
+class CountProgressBar {
  public:
   /// `label` is the beginning of the line: "checking the data".
-  CountProgress(std::string label, int64_t total, bool quiet);
+  CountProgressBar(std::string label, int64_t total, bool quiet);
   /// Clears the line.
-  ~CountProgress();
-  CountProgress(const CountProgress&) = delete;
-  CountProgress& operator=(const CountProgress&) = delete;
+  ~CountProgressBar();
+  CountProgressBar(const CountProgressBar&) = delete;
+  CountProgressBar& operator=(const CountProgressBar&) = delete;
 
   /// Shows "label: count of total samples", if the last line is old enough.
   void show(int64_t count);
@@ -94,10 +94,10 @@ class CountProgress {
  private:
   using Clock = std::chrono::steady_clock;
   std::string label_;
-  int64_t total_;
+  int64_t total_count_;
   bool is_quiet_;
   bool is_terminal_;
-  bool is_drawn_ = false;
+  bool is_bar_visible_ = false;
   Clock::time_point next_update_time_;
 };
 

@@ -31,9 +31,9 @@ class EpochSummaries {
 
  private:
   /// The sums over the label tokens of a task or of all samples.
-  struct LossSum {
-    double loss = 0;                 // sum of mean loss · label tokens
-    int64_t finite_loss_tokens = 0;  // label tokens of the steps with a finite loss
+  struct LossSums {
+    double loss = 0;                     // sum of mean loss · label tokens
+    int64_t num_finite_loss_tokens = 0;  // label tokens of the steps with a finite loss
     int64_t label_tokens = 0;
     int64_t samples = 0;
 
@@ -43,7 +43,7 @@ class EpochSummaries {
     nlohmann::ordered_json mean_loss_to_json() const;
   };
   /// Peak and mean of a kind of memory over the steps of an epoch.
-  struct MemoryStats {
+  struct EpochMemoryStats {
     int64_t peak = 0;  // bytes
     double sum = 0;    // of one number of bytes per step, for the mean
   };
@@ -52,24 +52,24 @@ class EpochSummaries {
     int64_t first_step = 0;
     int64_t last_step = 0;
     int64_t steps = 0;
-    LossSum total{};
-    std::map<std::string, LossSum> tasks{};
+    LossSums total{};
+    std::map<std::string, LossSums> tasks{};
     int64_t tokens = 0;
-    int64_t oom_splits = 0;
-    int64_t forecast_splits = 0;
-    int64_t skipped_steps = 0;
+    int64_t num_oom_splits = 0;
+    int64_t num_look_ahead_splits = 0;
+    int64_t num_skipped_steps = 0;
     double seconds = 0;
-    MemoryStats allocated{}, reserved{}, host{};
+    EpochMemoryStats allocated{}, reserved{}, host{};
     nlohmann::json evaluation{};
   };
 
-  /// Adds a line to epoch_.
+  /// Adds a line to epoch_sums_.
   void accumulate(const nlohmann::json& line);
-  /// Returns the row of epoch_.
-  nlohmann::ordered_json make_row(int64_t epoch, bool complete) const;
+  /// Returns the row of epoch_sums_.
+  nlohmann::ordered_json make_epoch_row(int64_t epoch, bool is_complete) const;
 
-  EpochSums epoch_;
-  double completed_epochs_ = 0;  // passes over the data set after the last step
+  EpochSums epoch_sums_;
+  double num_completed_epochs_ = 0;  // passes over the data set after the last step
   int64_t last_step_ = 0;
 };
 

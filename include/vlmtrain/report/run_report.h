@@ -18,7 +18,7 @@ class RunReport {
 
   /// Reads the additions to the files and returns the page. Throws UserError (kBadData) if one of
   /// the JSON Lines files is not a regular file.
-  std::string html();
+  std::string render_html();
   /// Writes `report.html` into the run folder atomically. Throws UserError (kFailed).
   void write();
 

@@ -58,7 +58,7 @@ std::string make_image_event(double time, int64_t step, std::string_view tag, st
                              image::ImageSize size);
 
 /// Returns the framed event: its length, the masked CRC of the length, the event, its masked CRC.
-std::string frame_record(std::string_view event);
+std::string make_framed_event(std::string_view event);
 
 /// Returns the CRC-32C (Castagnoli) of RFC 3720, appendix B.4: reflected, polynomial 0x1EDC6F41.
 uint32_t compute_crc32c(std::string_view bytes);

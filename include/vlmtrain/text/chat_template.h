@@ -20,16 +20,16 @@ using io::Role;
 using io::Turn;
 
 /// A range of bytes [begin, end) of a text.
-struct Span {
+struct TextSpan {
   size_t begin;
   size_t end;
-  bool operator==(const Span&) const = default;
+  bool operator==(const TextSpan&) const = default;
 };
 
 /// An image or a video in a rendered text. `span` covers the placeholder token that the media
 /// tokens replace.
 struct MediaSpan {
-  Span span;
+  TextSpan span;
   bool is_video = false;
   bool operator==(const MediaSpan&) const = default;
 };
@@ -41,7 +41,7 @@ struct RenderedChat {
   /// everything from the first to the last character of its text, white space between the
   /// generation prompt and the text, and the end of turn with the characters before it. Also the
   /// output of `{% generation %}` blocks. Excludes media and other template output.
-  std::vector<Span> answers{};
+  std::vector<TextSpan> answers{};
   std::vector<MediaSpan> media{};  ///< in order
   /// Notices about parts of the conversation that the template omits and about answers without an
   /// end of turn. At most one notice per kind.
@@ -56,16 +56,16 @@ struct MediaMarkup {
 
 /// The inputs of a template other than the conversation.
 struct TemplateSettings {
-  MediaMarkup image{std::string(kImagePlaceholder), std::string(kImagePlaceholder)};
-  MediaMarkup video{};  ///< empty: the family has no video
+  MediaMarkup image_markup{std::string(kImagePlaceholder), std::string(kImagePlaceholder)};
+  MediaMarkup video_markup{};  ///< empty: the family has no video
   /// Text to insert after an image at the beginning of a turn. Used only if the template takes the
   /// content of a turn as one string.
-  std::string text_after_image = "\n";
+  std::string text_after_leading_image = "\n";
   /// Names and values of template variables such as bos_token and eos_token.
-  std::vector<std::pair<std::string, std::string>> special_tokens{};
+  std::vector<std::pair<std::string, std::string>> special_tokens_map{};
   /// Tokens that end a text of this model, the most likely one first.
-  std::vector<std::string> end_tokens{};
-  std::string now{};  ///< date that strftime_now formats, such as "2026-11-22"; empty: strftime_now throws
+  std::vector<std::string> eos_tokens{};
+  std::string current_time{};  ///< date that strftime_now formats, such as "2026-11-22"; empty: strftime_now throws
 };
 
 /// A checkpoint's chat template, rendered as transformers renders it.
@@ -77,7 +77,7 @@ struct TemplateSettings {
 ///
 /// Answers are located by the origin of each character (the turn from which it comes), not by
 /// searching for their text. If the template writes no end token after the last answer (llava-hf's
-/// templates), the first of `end_tokens` replaces the white space there; otherwise the model would
+/// templates), the first of `eos_tokens` replaces the white space there; otherwise the model would
 /// not learn to stop.
 ///
 /// Immutable and thread-safe.
@@ -93,16 +93,16 @@ class ChatTemplate {
   /// `<image>` and `<video>`.
   const TemplateSource& source() const;
   /// Returns the token that ends an answer, such as "<end_of_utterance>".
-  std::string_view end_of_turn() const;
+  std::string_view end_of_turn_token() const;
   /// Returns whether the template omits the end of turn after the last answer, so that render()
   /// adds it.
-  bool lacks_end_of_turn() const;
+  bool omits_last_end_of_turn() const;
   /// Returns whether rendered text begins with the tokenizer's start token, which must not be added
   /// again.
-  bool writes_bos() const;
+  bool writes_bos_token() const;
   /// Returns one line for the log with the source, the end-of-turn token, and differences between
   /// generation and training.
-  std::string description() const;
+  std::string describe() const;
 
   /// Renders `turns`. With `add_generation_prompt`, the text ends where the next answer begins.
   /// Tokens of the tokenizer's post-processor (such as `<s>`) are not included. Throws UserError
@@ -118,6 +118,7 @@ class ChatTemplate {
 /// inside one of `answers`, else 0. A token that begins before an answer and reaches into it is a
 /// label if only white space of the token precedes the answer (" Yes" after "Answer: "). REQUIRES
 /// that `encoding` is the encoding of `text` and that `answers` are in order without overlap.
-std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text, std::span<const Span> answers);
+std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text,
+                                     std::span<const TextSpan> answers);
 
 }  // namespace vlmtrain::text

@@ -16,12 +16,12 @@ struct TemplateSettings;
 
 /// The Jinja source of a chat template, and its origin.
 struct TemplateSource {
-  std::string jinja;                   ///< source text
+  std::string jinja_source;            ///< source text
   std::string name;                    ///< for messages: a file, or the name of a built-in template
   bool is_checkpoint_default = false;  ///< whether transformers uses this template for the checkpoint
   /// The token that ends an answer in a built-in template; empty if the template does not write
   /// one. data() is null for all other templates. Refers to static storage.
-  std::string_view end_of_turn{};
+  std::string_view end_of_turn_token{};
 };
 
 /// Returns the names of the built-in templates, in alphabetical order. Model families whose
@@ -31,7 +31,7 @@ std::vector<std::string_view> get_builtin_template_names();
 
 /// Returns a built-in template. Throws UserError (usage) with a list of the names if `name` is
 /// unknown.
-TemplateSource find_builtin_template(std::string_view name);
+TemplateSource get_builtin_template(std::string_view name);
 
 /// Returns the chat templates of a checkpoint folder by name. The order of precedence is the same
 /// as in transformers 5.24: processor_config.json, chat_template.json, chat_template.jinja with
@@ -50,7 +50,7 @@ TemplateSource choose_template(const std::string& name,
                                const std::map<std::string, TemplateSource>& checkpoint_templates,
                                std::string_view fallback);
 
-/// Fills special_tokens and end_tokens of `settings` from tokenizer_config.json and
+/// Fills special_tokens_map and eos_tokens of `settings` from tokenizer_config.json and
 /// special_tokens_map.json, as transformers reads them, and from eos_token_id of
 /// generation_config.json and config.json. Missing files are skipped. Throws UserError (bad data)
 /// for malformed files.

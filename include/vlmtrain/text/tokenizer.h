@@ -50,8 +50,8 @@ class Tokenizer {
 
   /// Parses the content of a tokenizer.json and adds the tokens of other files, in the order of
   /// their ids. Otherwise as from_json().
-  static Tokenizer from_json_with_tokens(std::string_view json_text, const std::string& source_name,
-                                         std::span<const ExternalToken> external_tokens);
+  static Tokenizer from_json_with_external_tokens(std::string_view json_text, const std::string& source_name,
+                                                  std::span<const ExternalToken> external_tokens);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -67,7 +67,7 @@ class Tokenizer {
   /// Bytes that are not UTF-8 become U+FFFD.
   std::string decode(std::span<const int64_t> ids, bool skip_special_tokens) const;
 
-  /// Returns the id of the token with this spelling, or nothing.
+  /// Returns the id of `token`, or nothing.
   std::optional<int64_t> token_to_id(std::string_view token) const;
 
   /// Returns the token as the vocabulary spells it (byte-level tokens in their printable alphabet),

@@ -25,7 +25,7 @@ void check_learning_rates(const Config& config);
 /// Throws UserError (kUsage) if training.eval_steps is set without data.eval, or if a key of the
 /// evaluations needs another key or model: early stopping without evaluations, best_metric=dice for
 /// a model without masks. Reads model.path's config.json.
-void check_evaluation(const Config& config);
+void check_evaluation_options(const Config& config);
 
 /// Throws UserError (kUsage) for keys that are missing or contradict each other. Makes all checks
 /// above, and those of batch scaling, loss weights and the micro-batch size. Reads only the
@@ -49,12 +49,12 @@ void check_no_bad_samples(const io::Records& records, const models::Processor& p
 /// if an input lies in a folder that the run clears, or if output.dir has such a file that no run
 /// wrote; kFailed if a pipe or device has the name of such a file. `config_file` may be
 /// output.dir's own config.yaml if it has exactly the text that a run writes.
-void check_run_files(const Config& config, const std::filesystem::path& config_file);
+void check_output_files(const Config& config, const std::filesystem::path& config_file);
 
 /// Returns one sentence for each setting that differs from its default and has no effect, because
 /// no sample has its kind of media or because another setting disables it. `media_counts` counts
 /// the samples of data.train by media; with no samples, settings of media are not reported.
-std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& media_counts,
+std::vector<std::string> find_unused_settings(const Config& config, const data::SampleCountsByMediaKind& media_counts,
                                               bool predicts_masks);
 
 }  // namespace vlmtrain::train

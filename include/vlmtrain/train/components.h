@@ -23,7 +23,7 @@
 namespace vlmtrain::train {
 
 /// A source of data.train of which data.eval holds out a share.
-struct SourceSplit {
+struct HoldOutSource {
   std::string path;                            ///< as in data.train
   std::shared_ptr<const io::Records> records;  ///< all records of the source
   std::vector<int64_t> held_out;               ///< indices into `records`, ascending
@@ -31,10 +31,10 @@ struct SourceSplit {
 
 /// Opens the records of data.train, except records that data.eval holds out. Relative paths in
 /// records start from data.image_root or, if that is empty, from the folder of the data file.
-/// Appends the sources of which a share is held out to `source_splits` unless it is null. Throws
+/// Appends the sources of which a share is held out to `hold_out_sources` unless it is null. Throws
 /// UserError (kBadData) if a source has no records.
 std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
-                                                           std::vector<SourceSplit>* source_splits = nullptr);
+                                                           std::vector<HoldOutSource>* hold_out_sources = nullptr);
 
 /// Opens the records of data.eval. Throws UserError (kBadData) if there are none.
 std::shared_ptr<const io::Records> open_evaluation_records(const Config& config);
@@ -80,14 +80,14 @@ models::LoadSettings make_load_settings(const Config& config, const std::optiona
 
 /// Logs the weights that `checkpoint` lacks or has in another size. Throws UserError (kUsage) if
 /// `with_lora` and such a weight is outside lora.modules_to_save, since it would not be saved.
-void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
-                       const std::filesystem::path& checkpoint);
+void check_newly_initialized_weights(const models::LoadResult& loaded_weights, bool with_lora,
+                                     const std::filesystem::path& checkpoint);
 
 /// Returns output.dtype as a data type; nullopt for auto.
 std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options);
 
 /// Returns the parts of the model that section `model` freezes.
-models::FrozenParts make_frozen_parts(const ModelOptions& options);
+models::FrozenParts get_frozen_parts(const ModelOptions& options);
 
 /// Returns the settings of the optimizer.
 engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options);

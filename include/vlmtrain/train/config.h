@@ -14,7 +14,8 @@
 namespace vlmtrain::train {
 
 // The structs below hold the keys of a configuration. docs/config.md, which is generated from
-// declare_options(), describes each key and its allowed values. Defaults are the initial values here.
+// declare_options(), describes each key and its allowed values. Defaults are the initial values
+// here.
 
 /// Section `model`: the checkpoint, its quantization and its frozen parts.
 struct ModelOptions {
@@ -53,8 +54,8 @@ enum class ResumePolicy {
 
 /// The step at which the learning rate schedule starts.
 enum class ScheduleOrigin {
-  kStart,   ///< the first step of the run
-  kChange,  ///< the last step at which training.resume=changed changed the schedule
+  kStart,       ///< the first step of the run
+  kLastChange,  ///< the last step at which training.resume=changed changed the schedule
 };
 
 /// The metric that selects the best checkpoint.
@@ -64,15 +65,15 @@ enum class BestMetric { kLoss, kExactMatch, kDice };
 const char* to_string(BestMetric metric);
 
 /// The keys of section `training` for evaluations on data.eval during a run (docs/evaluation.md).
-/// An Auto without a value stands for `auto`.
+/// An AutoOr without a value stands for `auto`.
 struct EvaluationOptions {
-  Auto<int64_t> steps = 0;       ///< steps between evaluations; auto: only at the ends of epochs; 0: none
-  Auto<int64_t> samples;         ///< number of samples; auto: all samples of data.eval
+  AutoOr<int64_t> steps = 0;     ///< steps between evaluations; auto: only at the ends of epochs; 0: none
+  AutoOr<int64_t> samples;       ///< number of samples; auto: all samples of data.eval
   bool generate_answers = true;  ///< generates answers, too; false: computes only the loss
   int64_t max_new_tokens = 32;   ///< maximum number of tokens per answer
-  Auto<int64_t> batch_size;      ///< auto: the planner chooses it
+  AutoOr<int64_t> batch_size;    ///< auto: the planner chooses it
   BestMetric best_metric = BestMetric::kLoss;
-  int64_t patience = 0;  ///< consecutive evaluations without improvement that end the run; 0: never
+  int64_t early_stopping_patience = 0;  ///< consecutive evaluations without improvement that end the run; 0: never
 
   bool is_enabled() const { return !steps || *steps > 0; }
 };
@@ -83,12 +84,12 @@ enum class OutputDtype { kAuto, kFp32, kBf16, kFp16 };
 
 /// Whether training continues while a checkpoint is written. kAuto: if host memory suffices for
 /// copies.
-enum class AsyncSave { kAuto, kTrue, kFalse };
+enum class AsyncSaveMode { kAuto, kAlways, kNever };
 
 /// Section `distributed`: how the ranks of a run share work and memory.
 struct DistributedOptions {
-  Auto<engine::Sharding> sharding = engine::Sharding::kNone;
-  int64_t rendezvous_seconds = 60;  ///< time within which all ranks must connect
+  AutoOr<engine::ShardingStrategy> sharding = engine::ShardingStrategy::kNone;
+  int64_t rendezvous_timeout_seconds = 60;  ///< time within which all ranks must connect
 };
 
 /// Section `output`: the files that a run writes.
@@ -98,12 +99,12 @@ struct OutputOptions {
   int64_t save_steps = 500;      ///< steps between checkpoints; 0: only at the end
   int64_t save_total_limit = 2;  ///< maximum number of checkpoints to keep
   bool keep_best = true;         ///< also keeps the checkpoint with the best evaluation
-  AsyncSave async_save = AsyncSave::kAuto;
-  int64_t num_sample_predictions = 4;          ///< number of samples that the model answers at each checkpoint
-  double sample_predictions_time_share = 0.1;  ///< maximum share of the run's time for these answers, from 0 to 1
-  bool write_report = true;                    ///< writes report.html
-  bool write_tensorboard = true;               ///< writes event files for TensorBoard
-  bool log_samples = false;                    ///< writes the ids of each step's samples to samples.jsonl
+  AsyncSaveMode async_save = AsyncSaveMode::kAuto;
+  int64_t num_sample_predictions = 4;      ///< number of samples that the model answers at each checkpoint
+  double max_prediction_time_share = 0.1;  ///< maximum share of the run's time for these answers, from 0 to 1
+  bool write_report = true;                ///< writes report.html
+  bool write_tensorboard = true;           ///< writes event files for TensorBoard
+  bool log_samples = false;                ///< writes the ids of each step's samples to samples.jsonl
 };
 
 /// A complete configuration.
@@ -112,7 +113,7 @@ struct Config {
   LoraOptions lora;
   data::DataOptions data;
   engine::TrainingOptions training;
-  ResumePolicy resume = ResumePolicy::kAuto;
+  ResumePolicy resume_policy = ResumePolicy::kAuto;
   ScheduleOrigin schedule_origin = ScheduleOrigin::kStart;
   EvaluationOptions evaluation;
   planner::MemoryOptions memory;
@@ -125,14 +126,15 @@ struct Config {
 OptionTable declare_options(Config& config);
 
 /// Returns the number of steps of a run: training.max_steps, or the steps of training.epochs
-/// epochs, rounded up. `units_per_epoch`: samples of an epoch or, with packing, packs. Throws
+/// epochs, rounded up. `batch_units_per_epoch`: samples of an epoch or, with packing, packs. Throws
 /// UserError (kUsage) for more than engine::kMaxSteps.
-int64_t compute_total_steps(const engine::TrainingOptions& training, double units_per_epoch);
+int64_t compute_total_steps(const engine::TrainingOptions& training, double batch_units_per_epoch);
 
 /// Returns the total number of steps of a run that continues with changed settings after `steps`
-/// completed steps and `epochs` completed epochs. `units_per_epoch`: samples or packs of an epoch.
+/// completed steps and `epochs` completed epochs. `batch_units_per_epoch`: samples or packs of an
+/// epoch.
 int64_t compute_total_steps_after_change(int64_t steps, double epochs, const engine::TrainingOptions& training,
-                                         double units_per_epoch);
+                                         double batch_units_per_epoch);
 
 /// Returns the largest micro-batch size on the CPU: training.micro_batch_size or, for `auto`, at
 /// most 8 samples. Unless samples are packed, it divides the rank's part of the global batch.

@@ -16,21 +16,22 @@
 namespace vlmtrain::train {
 
 /// Returns the weights of the mask losses; nullopt if the model predicts no masks.
-std::optional<engine::MaskLossWeights> get_mask_loss_weights(const Config& config);
+std::optional<engine::TextAndMaskLossWeights> get_mask_loss_weights(const Config& config);
 
 /// Returns the job of a run: its model, trained parts, optimizer and objective. The run and its dry
 /// runs build their models from it. `tasks`: settings for the tasks of the samples; empty if they
 /// are unknown. Throws UserError (kUsage) for keys that contradict each other.
-planner::Job make_job(const Config& config, const engine::TaskSettings& tasks = {});
+planner::Job make_training_job(const Config& config, const engine::TaskSettings& tasks = {});
 
 /// Returns the planner's request for the job of a configuration on the GPU `target`. Does not fill
 /// in sample limits.
-planner::PlanRequest build_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
-                                        planner::Workload workload);
+planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
+                                       planner::Workload workload);
 
 /// Returns the order in which a run draws its samples. With packing, marks samples that are larger
 /// than a pack as unusable in `sample_index`. Throws the errors of data::make_sample_order().
-data::SampleOrder make_draw_order(const data::DataSet& dataset, const Config& config, data::SampleIndex& sample_index);
+data::SampleOrder make_run_sample_order(const data::DataSet& dataset, const Config& config,
+                                        data::SampleIndex& sample_index);
 
 /// Returns the samples to plan for: the largest global batches that the usable samples can form,
 /// and steps that `order` draws, for a rank of `world_size`. Throws UserError (kBadData) if no
@@ -47,22 +48,23 @@ struct PlanningInputs {
 /// Checks the data as data.check_at_start says, logs bad samples, and returns the inputs of a plan.
 /// Throws UserError: kBadData if no sample is usable, kUsage if the task settings do not fit the
 /// tasks of the samples.
-PlanningInputs prepare_planning_inputs(const data::DataSet& records, const models::Processor& processor,
-                                       const Config& config, int64_t world_size = 1);
+PlanningInputs make_planning_inputs(const data::DataSet& records, const models::Processor& processor,
+                                    const Config& config, int64_t world_size = 1);
 
 /// Returns the step configuration of minimum memory, for a run whose planning failed: micro-batches
 /// of one sample, all blocks recomputed, one tile per vision pass, small loss chunks. Values that
-/// the configuration sets take precedence. `vision_blocks` and `language_blocks`: blocks of the
-/// model.
-planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_blocks, int64_t language_blocks);
+/// the configuration sets take precedence. `num_vision_blocks` and `num_language_blocks`: blocks of
+/// the model.
+planner::StepConfig make_min_memory_step_config(const Config& config, int64_t num_vision_blocks,
+                                                int64_t num_language_blocks);
 
 /// The data set of `vlmtrain eval` and the plan of its batches.
 struct PlannedEvaluation {
   std::shared_ptr<const io::Records> records;
-  int64_t num_dropped = 0;  ///< bad samples, which are not among `records`
+  int64_t num_bad_samples = 0;  ///< bad samples, which are not among `records`
   /// Whether all samples were checked and their notices logged. Otherwise the notices of
-  /// evaluation::Evaluation are new.
-  bool are_notices_logged = false;
+  /// evaluation::EvaluationResult are new.
+  bool has_logged_notices = false;
   evaluation::EvaluationSettings settings;  ///< the planned ones; callbacks are not set
 };
 

@@ -14,14 +14,14 @@
 namespace vlmtrain::train {
 
 /// Whether a run may resume with a changed value of a key (docs/resuming.md).
-enum class ChangePolicy : uint8_t {
+enum class SettingChangePolicy : uint8_t {
   kAllowed,      ///< always; the key is not part of the fingerprint
   kIfRequested,  ///< with training.resume=changed
   kNever,        ///< never: checkpoints or the sample order would not match the changed value
 };
 
 /// Returns the keys with `policy`. Each key of the configuration has exactly one policy.
-std::span<const std::string_view> get_keys_with_policy(ChangePolicy policy);
+std::span<const std::string_view> get_keys_with_policy(SettingChangePolicy policy);
 
 // Keys of a fingerprint that are not keys of the configuration. The names appear in messages.
 
@@ -36,19 +36,19 @@ inline constexpr const char* kBaseWeightsKey = "weights in model.path";
 inline constexpr const char* kTotalStepsKey = "steps (training.max_steps or training.epochs)";
 
 /// Returns the fingerprint of a run: the values of all keys that affect its results, as text by
-/// key. A checkpoint stores it. `samples`: number of records in data.train. Lacks kBaseWeightsKey and
-/// kSampleSizesKey, which the caller adds.
-nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t samples);
+/// key. A checkpoint stores it. `num_samples`: number of records in data.train. Lacks
+/// kBaseWeightsKey and kSampleSizesKey, which the caller adds.
+nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t num_samples);
 
 /// Returns the value of a key as text, for any JSON type; empty if it is missing.
-std::string get_setting_text(const nlohmann::ordered_json& fingerprint, const std::string& key);
+std::string format_setting_value(const nlohmann::ordered_json& fingerprint, const std::string& key);
 
 /// A setting whose value differs from the value in the run's checkpoint.
 struct SettingChange {
   std::string key;
   std::string old_value;  ///< shortened for messages
   std::string new_value;  ///< shortened for messages
-  ChangePolicy policy = ChangePolicy::kIfRequested;
+  SettingChangePolicy policy = SettingChangePolicy::kIfRequested;
 
   /// Returns for example "training.seed: was 0, is 7".
   std::string text() const;
@@ -57,7 +57,8 @@ struct SettingChange {
 /// Returns the settings of `current` that differ from `saved`, the fingerprint of a checkpoint. A
 /// key that `saved` lacks counts as its default value, because the version that wrote the
 /// checkpoint did not have the key.
-std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& current);
+std::vector<SettingChange> find_setting_changes(const nlohmann::ordered_json& saved,
+                                                const nlohmann::ordered_json& current);
 
 /// Returns whether one of `keys` is among `changes`.
 bool has_changed_key(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
@@ -69,10 +70,10 @@ bool affects_samples(const std::vector<SettingChange>& changes);
 /// change the number of steps.
 bool affects_schedule(const std::vector<SettingChange>& changes);
 
-/// Throws UserError (kUsage) if `resume` does not allow `changes`. The message lists the changes
-/// and suggests how to continue: with training.resume=changed, or as a new run from the
+/// Throws UserError (kUsage) if `resume_policy` does not allow `changes`. The message lists the
+/// changes and suggests how to continue: with training.resume=changed, or as a new run from the
 /// checkpoint's weights.
-void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resume,
-                   const std::filesystem::path& checkpoint);
+void check_setting_changes(const std::vector<SettingChange>& changes, ResumePolicy resume_policy,
+                           const std::filesystem::path& checkpoint);
 
 }  // namespace vlmtrain::train

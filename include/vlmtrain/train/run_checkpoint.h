@@ -27,7 +27,7 @@ std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesyste
 std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir);
 
 /// The part of a sharded checkpoint that one rank writes.
-struct RankShard {
+struct CheckpointShard {
   engine::Shard shard{};             ///< this rank's shard of the optimizer's state
   bool is_replica = false;           ///< another rank writes the same shard, so this one does not
   bool writes_shared_files = false;  ///< this rank also writes all other files
@@ -36,10 +36,10 @@ struct RankShard {
   std::function<void()> join_remaining_passes{};
 };
 
-/// The files of the newest checkpoint that RunCheckpoints::check() reads.
-enum class CheckScope {
+/// The files of the newest checkpoint that CheckpointManager::check_newest_checkpoint() reads.
+enum class CheckpointVerificationScope {
   kSmallFiles,  ///< tensor headers and small files
-  kAll,         ///< every file in full, which are gigabytes of weights and optimizer states
+  kAllFiles,    ///< every file in full, which are gigabytes of weights and optimizer states
 };
 
 /// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA
@@ -49,19 +49,19 @@ enum class CheckScope {
 /// written.
 ///
 /// Not thread-safe: one call at a time, from any thread.
-class RunCheckpoints {
+class CheckpointManager {
  public:
   /// Keeps the `save_total_limit` newest checkpoints in `run_dir`/checkpoints, and with `keep_best`
   /// the best one as well. Removes temporary files that a killed run left there and in `run_dir`.
-  RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best = true);
+  CheckpointManager(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best = true);
 
   /// Returns the folder of the newest checkpoint; nullopt if no checkpoint exists.
-  std::optional<std::filesystem::path> newest() const;
+  std::optional<std::filesystem::path> find_newest() const;
 
   /// Throws UserError (kBadData), with advice, if the newest checkpoint is incomplete or differs
   /// from its checksums, for example after a partial copy, or if something other than a folder has
   /// the name of a checkpoint.
-  void check(CheckScope scope = CheckScope::kAll) const;
+  void check_newest_checkpoint(CheckpointVerificationScope scope = CheckpointVerificationScope::kAllFiles) const;
 
   /// Makes checkpoints/best a symbolic link to the checkpoint of `best_step`, or removes the link
   /// if that checkpoint does not exist. Warns if the file system does not support links.
@@ -75,19 +75,19 @@ class RunCheckpoints {
   /// Writes a checkpoint together with all ranks of `consensus`, which must all call this: each
   /// writes its shard of the optimizer's state, and the rank with writes_shared_files writes the
   /// rest. The folder gets its final name after all shards are complete. Otherwise like write().
-  std::filesystem::path write_sharded(const CheckpointContent& content, const RankShard& shard,
+  std::filesystem::path write_sharded(const CheckpointContent& content, const CheckpointShard& shard,
                                       const engine::Consensus& consensus);
 
  private:
   void check_run_folder_exists() const;
-  void finish_commit(std::optional<int64_t> best_step);
+  void finish_checkpoint_commit(std::optional<int64_t> best_step);
   void remove_surplus_checkpoints(std::optional<int64_t> best_step);
-  void remove(const std::filesystem::path& checkpoint);
+  void remove_checkpoint(const std::filesystem::path& checkpoint);
 
   std::filesystem::path folder_;
   int64_t save_total_limit_;
   bool keep_best_;
-  bool supports_links_ = true;  // assumed until a link fails
+  bool supports_symlinks_ = true;  // assumed until a link fails
   std::vector<std::filesystem::path>
       remaining_folders_;  // leftovers of old checkpoints, whose removal failed; removed later
 };
@@ -100,14 +100,14 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder);
 
 /// Restores moments and master weights from a checkpoint of this run with the same settings. Throws
 /// UserError (kBadData) for a missing shard, or if names, shapes or data types differ.
-void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
+void load_optimizer_state(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
 
 /// Restores the optimizer of a run that continues with changed settings, for the parameters that
 /// match (AdamW::migrate_state). A checkpoint with fp32 weights has no master weights; they come
 /// from `checkpoint_weights`. Returns what was kept and reset. Throws UserError (kBadData).
-engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
-                                        const models::BaseWeights& checkpoint_weights, const nn::ParameterStore& store,
-                                        engine::AdamW& optimizer);
+engine::StateMigrationResult migrate_optimizer_state(const std::filesystem::path& checkpoint,
+                                                     const models::BaseWeights& checkpoint_weights,
+                                                     const nn::ParameterStore& store, engine::AdamW& optimizer);
 
 /// Reads trainer_state/ledger.json (data::Ledger::restore). Throws UserError (kBadData).
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);

@@ -23,11 +23,11 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
 
 /// Returns the maximum number of pixels per image, or per tile of models with tiles, in the largest
 /// batches of `workload`, after the processor's resizing; 0 without images.
-int64_t compute_max_pixels(const planner::Workload& workload);
+int64_t compute_max_image_pixels(const planner::Workload& workload);
 
 /// Returns the smallest number of pixels per image that is worth suggesting: one tile, or 16 image
 /// tokens for models with patch grids; 0 without images.
-int64_t compute_min_pixels(const planner::Workload& workload);
+int64_t compute_min_suggested_image_pixels(const planner::Workload& workload);
 
 /// Returns the number of pixels of which suggestions are multiples: those of a tile, or of an image
 /// token for models with patch grids; 0 without images.

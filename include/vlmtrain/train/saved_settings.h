@@ -19,8 +19,9 @@ inline constexpr const char* kMediaSettingsFile = "media_settings.json";
 
 /// The keys of section `data` that determine the model input for an image or video. data.max_length
 /// is one of them, because longer samples may be downscaled.
-inline constexpr std::string_view kMediaKeys[]{"data.image_max_pixels", "data.video_fps",       "data.video_max_frames",
-                                               "data.video_layout",     "data.mask_image_size", "data.max_length"};
+inline constexpr std::string_view kMediaSettingKeys[]{"data.image_max_pixels", "data.video_fps",
+                                                      "data.video_max_frames", "data.video_layout",
+                                                      "data.mask_image_size",  "data.max_length"};
 
 /// Returns the text of kMediaSettingsFile; empty if all values are defaults.
 std::string format_media_settings(const data::DataOptions& options);
@@ -30,7 +31,7 @@ std::string format_media_settings(const data::DataOptions& options);
 /// (kBadData) for a file that is not a JSON object.
 std::vector<std::string> load_media_settings(const std::filesystem::path& checkpoint);
 
-/// Sets the keys of kMediaKeys to the values of load_media_settings(), unless they are among
+/// Sets the keys of kMediaSettingKeys to the values of load_media_settings(), unless they are among
 /// `explicit_keys` or differ from their default. Returns the settings that it changed, as
 /// key=value.
 std::vector<std::string> apply_saved_media_settings(const std::filesystem::path& checkpoint, data::DataOptions& options,
@@ -38,12 +39,12 @@ std::vector<std::string> apply_saved_media_settings(const std::filesystem::path&
 
 /// The result of parse_media_settings().
 struct ParsedMediaSettings {
-  std::vector<std::string> keys;            ///< the keys of kMediaKeys that were set
+  std::vector<std::string> media_keys;      ///< the keys of kMediaSettingKeys that were set
   std::vector<std::string> other_settings;  ///< the settings of other keys, as key=value
 };
 
-/// Applies the settings of kMediaKeys among `settings` (key=value) to `options`. Throws UserError
-/// (kUsage) for an invalid value.
+/// Applies the settings of kMediaSettingKeys among `settings` (key=value) to `options`. Throws
+/// UserError (kUsage) for an invalid value.
 ParsedMediaSettings parse_media_settings(const std::vector<std::string>& settings, data::DataOptions& options);
 
 /// A file next to the weights of a model that was trained on volumes: a JSON object of the keys
@@ -57,8 +58,8 @@ std::string format_volume_settings(const data::VolumeOptions& options);
 /// state of the run that wrote the checkpoint. `overrides` (for example data.volume.spacing=1) take
 /// precedence. Throws UserError: kUsage for an override of an unknown key, kBadData for an invalid
 /// file.
-data::VolumeOptions load_volume_options(const std::filesystem::path& checkpoint,
-                                        const std::vector<std::string>& overrides);
+data::VolumeOptions resolve_volume_options(const std::filesystem::path& checkpoint,
+                                           const std::vector<std::string>& overrides);
 
 /// Removes the settings of data.columns, data.ignore_keys and data.image_root from `settings`, each
 /// key=value, and returns them.

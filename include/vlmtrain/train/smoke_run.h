@@ -25,7 +25,7 @@ struct SmokeRunSettings {
 inline constexpr int64_t kMinSmokeRunSteps = 3;
 
 /// The result of a smoke run.
-struct SmokeRun {
+struct SmokeRunResult {
   double first_loss = 0;                          ///< loss of the batch before the first step
   double last_loss = 0;                           ///< loss of the same batch before the last step
   std::map<std::string, at::Tensor> gradients{};  ///< gradients of the first step by parameter, fp32 on the CPU
@@ -35,7 +35,7 @@ struct SmokeRun {
 
 /// Trains with the same engine as a run. Throws UserError for an invalid config.json, and the
 /// errors of engine::optimizer_step().
-SmokeRun run_smoke_training(const SmokeRunSettings& settings);
+SmokeRunResult run_smoke_training(const SmokeRunSettings& settings);
 
 /// The relative difference between two smoke runs. The difference of a gradient is the norm of the
 /// difference divided by the expected norm, or by a hundredth of the total gradient norm if that is
@@ -48,7 +48,7 @@ struct SmokeRunDifference {
 
 /// Returns the difference of `actual` from `expected`. REQUIRES: their settings differ at most in
 /// device, precision and duration.
-SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& expected);
+SmokeRunDifference compare_smoke_runs(const SmokeRunResult& actual, const SmokeRunResult& expected);
 
 /// The largest SmokeRunDifference from an fp32 run on the CPU that rounding explains.
 struct SmokeRunTolerance {

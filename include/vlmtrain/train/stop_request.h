@@ -34,6 +34,6 @@ int get_stop_signal();
 /// Blocks forever if a stop signal is ending the process; otherwise returns immediately. Called
 /// before an error is reported that the signal may have caused, such as a child that the same
 /// signal ended.
-void wait_if_exiting();
+void wait_forever_if_exiting();
 
 }  // namespace vlmtrain::train

@@ -15,19 +15,19 @@ namespace vlmtrain::train {
 
 /// The result of train().
 struct TrainingSummary {
-  bool was_stopped = false;                         ///< a signal ended the run early, after a checkpoint
-  int64_t steps = 0;                                ///< completed steps of the run, including earlier processes
-  std::optional<double> last_loss;                  ///< of the last step of this process; nullopt without steps
-  std::optional<std::filesystem::path> checkpoint;  ///< the newest one; nullopt on a virtual GPU
-  int64_t reserved_peak_bytes = 0;                  ///< of device memory; 0 on the CPU
-  std::optional<int64_t> planned_peak_bytes;        ///< planned reserved_peak_bytes; nullopt on the CPU
-  int64_t skipped_steps = 0;                        ///< steps whose loss or gradients were not finite
-  double callback_seconds = 0;                      ///< time of metrics, progress, reports and sample predictions
-  double save_seconds = 0;                          ///< time that steps waited for checkpoints
-  bool was_stopped_early = false;                   ///< training.early_stopping_patience ended the run
-  std::string best_metric{};                        ///< metric of best_value; empty without evaluations
+  bool was_stopped_by_signal = false;                      ///< a signal ended the run early, after a checkpoint
+  int64_t steps = 0;                                       ///< completed steps of the run, including earlier processes
+  std::optional<double> last_loss;                         ///< of the last step of this process; nullopt without steps
+  std::optional<std::filesystem::path> newest_checkpoint;  ///< the newest one; nullopt on a virtual GPU
+  int64_t reserved_peak_bytes = 0;                         ///< of device memory; 0 on the CPU
+  std::optional<int64_t> planned_peak_bytes;               ///< planned reserved_peak_bytes; nullopt on the CPU
+  int64_t num_skipped_steps = 0;                           ///< steps whose loss or gradients were not finite
+  double callback_seconds = 0;     ///< time of metrics, progress, reports and sample predictions
+  double save_seconds = 0;         ///< time that steps waited for checkpoints
+  bool was_stopped_early = false;  ///< training.early_stopping_patience ended the run
+  std::string best_metric{};       ///< metric of best_metric_value; empty without evaluations
   std::optional<int64_t> best_step{};
-  std::optional<double> best_value{};
+  std::optional<double> best_metric_value{};
   std::optional<std::filesystem::path> best_checkpoint{};      ///< nullopt if it is not kept
   std::optional<report::EvaluationMetrics> last_evaluation{};  ///< the last evaluation of this process
 

@@ -7,47 +7,47 @@
 namespace vlmtrain::vgpu {
 
 /// Number of calls and bytes of one kind of copy.
-struct CopyCount {
-  uint64_t calls = 0;
+struct CopyStatistics {
+  uint64_t num_calls = 0;
   uint64_t bytes = 0;
 };
 
 /// Activity of a process on the virtual GPU since its start or the last reset.
-struct Counters {
-  uint64_t launches = 0;           ///< kernels that a real GPU of this architecture would run
-  uint64_t rejected_launches = 0;  ///< kernels that it would reject; each is reported on stderr
-  uint64_t matmuls = 0;            ///< matrix products of cuBLAS and cuBLASLt; a batched one counts once
-  uint64_t matmul_flops = 0;       ///< sum of 2 · m · n · k · batch
+struct GpuCounters {
+  uint64_t num_launches = 0;           ///< kernels that a real GPU of this architecture would run
+  uint64_t num_rejected_launches = 0;  ///< kernels that it would reject; each is reported on stderr
+  uint64_t num_matmuls = 0;            ///< matrix products of cuBLAS and cuBLASLt; a batched one counts once
+  uint64_t matmul_flops = 0;           ///< sum of 2 · m · n · k · batch
 
-  CopyCount host_to_device_pinned;
-  CopyCount host_to_device_pageable;  ///< these block the host
-  CopyCount device_to_host_pinned;
-  CopyCount device_to_host_pageable;
-  CopyCount device_to_device;
-  uint64_t fills = 0;  ///< cudaMemset
+  CopyStatistics host_to_device_pinned;
+  CopyStatistics host_to_device_pageable;  ///< these block the host
+  CopyStatistics device_to_host_pinned;
+  CopyStatistics device_to_host_pageable;
+  CopyStatistics device_to_device;
+  uint64_t num_memsets = 0;  ///< cudaMemset
 
-  uint64_t stream_synchronizations = 0;
-  uint64_t event_synchronizations = 0;
-  uint64_t device_synchronizations = 0;
-  CopyCount side_stream_copies;  ///< host-to-device copies on a stream other than the default; also counted above
-  uint64_t early_side_stream_copies = 0;  ///< side-stream copies that did not wait for all earlier launches
-  uint64_t stream_waits = 0;              ///< streams that wait for an event, which does not block the host
-  uint64_t blocking_copies = 0;           ///< synchronous copies; also counted above
+  uint64_t num_stream_synchronizations = 0;
+  uint64_t num_event_synchronizations = 0;
+  uint64_t num_device_synchronizations = 0;
+  CopyStatistics side_stream_copies;  ///< host-to-device copies on a stream other than the default; also counted above
+  uint64_t num_early_side_stream_copies = 0;  ///< side-stream copies that did not wait for all earlier launches
+  uint64_t num_stream_waits = 0;              ///< streams that wait for an event, which does not block the host
+  uint64_t num_blocking_copies = 0;           ///< synchronous copies; also counted above
 
-  uint64_t host_allocations = 0;  ///< of pinned memory; each takes about a millisecond with a real driver
+  uint64_t num_host_allocations = 0;  ///< of pinned memory; each takes about a millisecond with a real driver
 
-  uint64_t unknown_calls = 0;  ///< calls of unmodeled functions; each name is reported on stderr once
+  uint64_t num_unmodeled_calls = 0;  ///< calls of unmodeled functions; each name is reported on stderr once
 
-  uint64_t allocations = 0;  ///< of device memory: cudaMalloc and cuMemCreate
-  uint64_t frees = 0;
-  uint64_t failed_allocations = 0;
+  uint64_t num_allocations = 0;  ///< of device memory: cudaMalloc and cuMemCreate
+  uint64_t num_frees = 0;
+  uint64_t num_failed_allocations = 0;
   uint64_t capacity_bytes = 0;   ///< current memory of the GPU
   uint64_t used_bytes = 0;       ///< current use, VLMTRAIN_VGPU_USED_BYTES included; not reset
-  uint64_t used_peak_bytes = 0;  ///< a reset sets it to used_bytes
+  uint64_t peak_used_bytes = 0;  ///< a reset sets it to used_bytes
 };
 
 /// The size of a matrix product in cuBLAS's column-major order: C [m, n] = A [m, k] · B [k, n].
-struct Matmul {
+struct MatmulShape {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -55,7 +55,7 @@ struct Matmul {
   int input_type = 0;   ///< cudaDataType_t of A
   int output_type = 0;  ///< cudaDataType_t of C
 
-  auto operator<=>(const Matmul&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
+  auto operator<=>(const MatmulShape&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
 };
 
 /// Calls that can be made to fail, as they do if memory runs out or the device breaks.
@@ -70,22 +70,23 @@ enum class FaultPoint {
 inline constexpr int kNumFaultPoints = 5;
 
 /// The functions that the stub libraries export to the program. The program does not link the
-/// libraries; it calls find_virtual_gpu_interface(). All functions are thread-safe. Visitors are called with a
-/// lock held and must not call CUDA.
+/// libraries; it calls find_virtual_gpu_interface(). All functions are thread-safe. Visitors are
+/// called with a lock held and must not call CUDA.
 struct VirtualGpuInterface {
   const char* (*gpu_name)();  ///< short name from the GPU table (memory/gpu_table.h); "" without a device
   /// Sets all fields of `counters`.
-  void (*read_counters)(Counters* counters);
-  /// Resets the counters (see Counters) and the counts that the functions below visit.
+  void (*read_counters)(GpuCounters* counters);
+  /// Resets the counters (see GpuCounters) and the counts that the functions below visit.
   void (*reset)();
   /// Visits the kernels launched since the reset, by mangled name, in unspecified order.
-  void (*for_each_kernel)(void (*visit)(void* context, const char* name, uint64_t launches), void* context);
+  void (*for_each_kernel)(void (*visit)(void* context, const char* name, uint64_t num_launches), void* context);
   /// Visits the sizes of matrix products since the reset, in ascending order.
-  void (*for_each_matmul)(void (*visit)(void* context, const Matmul* matmul, uint64_t calls), void* context);
+  void (*for_each_matmul)(void (*visit)(void* context, const MatmulShape* matmul, uint64_t num_calls), void* context);
   /// Visits the unmodeled functions that were called since the reset, in unspecified order.
-  void (*for_each_unknown_call)(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
+  void (*for_each_unmodeled_function)(void (*visit)(void* context, const char* name, uint64_t num_calls),
+                                      void* context);
   /// Makes calls `first` to `first + count - 1` of this kind fail. The next call has number 0.
-  void (*inject_failures)(FaultPoint call, uint64_t first, uint64_t count);
+  void (*inject_failures)(FaultPoint fault_point, uint64_t first, uint64_t count);
   /// Returns whether kernels take time (VLMTRAIN_VGPU_LAUNCH_MICROSECONDS), as on a real GPU.
   bool (*has_launch_latency)();
 };

@@ -21,7 +21,7 @@ constexpr int64_t kMaxLocalRanks = 1024;
 constexpr int64_t kMaxShownSamples = 100;
 
 /// Description of flags that are earlier names of others. They are hidden (group "") in the help.
-constexpr const char* kAliasHelp = "earlier name";
+constexpr const char* kAliasDescription = "earlier name";
 
 /// Returns a validator that rejects an empty value, such as `--out ""` from an unset shell
 /// variable.
@@ -49,19 +49,22 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
            "size of the images in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
   add_flag("--masks", arguments.num_masks,
            "number of masks in a sample's answers [one per image if the model predicts masks]");
-  CLI::Option* const image_mix =
+  CLI::Option* const image_mix_option =
       add_flag("--image-mix", arguments.image_mix,
                "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
           ->check(make_non_empty_check());
-  add_flag("--mix", arguments.image_mix, kAliasHelp)->check(make_non_empty_check())->excludes(image_mix)->group("");
+  add_flag("--mix", arguments.image_mix, kAliasDescription)
+      ->check(make_non_empty_check())
+      ->excludes(image_mix_option)
+      ->group("");
   add_flag("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
   add_flag("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
   add_flag("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
   add_flag("--volumes", arguments.num_volumes, "number of volumes per sample, for models that take volumes [1]");
   add_flag("--volume-size", arguments.volume_size,
            "size of the volumes in voxels, XxYxZ or one number for all three [the size in the model's config.json]");
-  add_flag("--text-tokens", arguments.text_tokens, "tokens of question and answer per sample [256]");
-  add_flag("--answer-tokens", arguments.answer_tokens, "label tokens among these [64]");
+  add_flag("--text-tokens", arguments.num_text_tokens, "tokens of question and answer per sample [256]");
+  add_flag("--answer-tokens", arguments.num_answer_tokens, "label tokens among these [64]");
 }
 
 void declare_arguments(CLI::App& command, TrainArguments& arguments) {
@@ -71,15 +74,15 @@ void declare_arguments(CLI::App& command, TrainArguments& arguments) {
       .add_option("--device", arguments.device,
                   "auto, cpu, cuda, cuda:N, or virtual:NAME for a dry run on a virtual GPU such as h100")
       ->capture_default_str();
-  CLI::Option* const nproc_per_node =
+  CLI::Option* const nproc_per_node_option =
       command
           .add_option("--nproc-per-node", arguments.nproc_per_node,
                       "number of ranks to start on this machine; torchrun and srun start ranks without this option")
           ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
           ->capture_default_str();
-  command.add_option("--launch", arguments.nproc_per_node, kAliasHelp)
+  command.add_option("--launch", arguments.nproc_per_node, kAliasDescription)
       ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
-      ->excludes(nproc_per_node)
+      ->excludes(nproc_per_node_option)
       ->group("");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
   command.add_flag("--quiet", arguments.quiet, "no progress, warnings only");
@@ -87,20 +90,20 @@ void declare_arguments(CLI::App& command, TrainArguments& arguments) {
 
 namespace {
 
-/// Adds a flag that sets the configuration key `key`, by an entry of `arguments.key_flags`.
-void add_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag, const std::string& key,
-                  const std::string& description) {
+/// Adds a flag that sets the configuration key `key`, by an entry of `arguments.flag_overrides`.
+void add_config_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag, const std::string& key,
+                         const std::string& description) {
   command
       .add_option_function<std::string>(
-          flag, [&arguments, key](const std::string& value) { arguments.key_flags.push_back(key + "=" + value); },
+          flag, [&arguments, key](const std::string& value) { arguments.flag_overrides.push_back(key + "=" + value); },
           fmt::format("{} ({})", description, key))
       ->take_last();
 }
 
 }  // namespace
 
-std::vector<std::string> PlanArguments::get_all_overrides() const {
-  auto all_overrides = key_flags;
+std::vector<std::string> PlanArguments::collect_overrides() const {
+  auto all_overrides = flag_overrides;
   all_overrides.insert(all_overrides.end(), overrides.begin(), overrides.end());
   return all_overrides;
 }
@@ -112,20 +115,21 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--config", arguments.config, "YAML file; plans for the samples of its data.train");
   command.add_option("overrides", arguments.overrides,
                      "key=value, such as memory.recompute=none; the last value of a key applies");
-  add_key_flag(command, arguments, "--model", "model.path", "checkpoint folder or name of a preset");
-  add_key_flag(command, arguments, "--global-batch", "training.global_batch_size", "samples per step");
-  add_key_flag(command, arguments, "--micro-batch", "training.micro_batch_size", "samples per micro-batch, or auto");
-  add_key_flag(command, arguments, "--precision", "training.precision", "bf16, fp16 or fp32");
-  add_key_flag(command, arguments, "--optimizer-states", "training.optimizer_states", "fp32, bf16 or 8bit");
-  add_key_flag(command, arguments, "--quantization", "model.quantization", "none, nf4 or int8; with LoRA");
-  add_key_flag(command, arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
-  add_key_flag(command, arguments, "--sharding", "distributed.sharding",
-               "none, optimizer, full, hybrid or auto; for several ranks");
-  add_key_flag(command, arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
-  add_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "maximum memory in GB of 10⁹ bytes");
+  add_config_key_flag(command, arguments, "--model", "model.path", "checkpoint folder or name of a preset");
+  add_config_key_flag(command, arguments, "--global-batch", "training.global_batch_size", "samples per step");
+  add_config_key_flag(command, arguments, "--micro-batch", "training.micro_batch_size",
+                      "samples per micro-batch, or auto");
+  add_config_key_flag(command, arguments, "--precision", "training.precision", "bf16, fp16 or fp32");
+  add_config_key_flag(command, arguments, "--optimizer-states", "training.optimizer_states", "fp32, bf16 or 8bit");
+  add_config_key_flag(command, arguments, "--quantization", "model.quantization", "none, nf4 or int8; with LoRA");
+  add_config_key_flag(command, arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
+  add_config_key_flag(command, arguments, "--sharding", "distributed.sharding",
+                      "none, optimizer, full, hybrid or auto; for several ranks");
+  add_config_key_flag(command, arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
+  add_config_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "maximum memory in GB of 10⁹ bytes");
   declare_sample_flags(command, arguments.samples);
   command
-      .add_option("--finetune", arguments.finetune,
+      .add_option("--finetune", arguments.finetuning_type,
                   fmt::format("full, or lora with lora.rank [{}]; default without --model: lora", kDefaultLoraRank))
       ->check(CLI::IsMember({"full", "lora"}))
       ->take_last();
@@ -134,10 +138,10 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
   command
       .add_option("--world-size", arguments.world_size,
                   "number of ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
-      ->check(CLI::Range(int64_t{1}, distributed::kMaxRanks))
+      ->check(CLI::Range(int64_t{1}, distributed::kMaxWorldSize))
       ->capture_default_str();
-  command.add_option("--nodes", arguments.nodes, "number of nodes, each with the same number of ranks")
-      ->check(CLI::Range(int64_t{1}, distributed::kMaxRanks))
+  command.add_option("--nodes", arguments.num_nodes, "number of nodes, each with the same number of ranks")
+      ->check(CLI::Range(int64_t{1}, distributed::kMaxWorldSize))
       ->capture_default_str();
   command
       .add_option("--network-gbit", arguments.network_gbit,
@@ -168,10 +172,10 @@ void declare_arguments(CLI::App& command, InspectArguments& arguments) {
       ->expected(1)
       ->take_all();
   command
-      .add_option("--gpu", arguments.gpu_flags.gpu,
+      .add_option("--gpu", arguments.gpu_arguments.gpu,
                   "predict the memory of the largest samples on this GPU, as plan does")
       ->take_last();
-  command.add_option("--gpu-gb", arguments.gpu_flags.gpu_gigabytes, "or on a GPU of this size in GB")->take_last();
+  command.add_option("--gpu-gb", arguments.gpu_arguments.gpu_gigabytes, "or on a GPU of this size in GB")->take_last();
   command.add_option("--tokenizer", arguments.tokenizer, "tokenizer.json for a preset");
 }
 
@@ -218,7 +222,7 @@ void declare_arguments(CLI::App& command, InitArguments& arguments) {
           "the folder of one")
       ->check(CLI::ExistingPath);
   command
-      .add_option("--tower-heads", arguments.tower_heads,
+      .add_option("--tower-heads", arguments.num_tower_heads,
                   "number of attention heads of the tower [as in the preset; else one per 64 features]")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}));
   command.add_option("--volume-size", arguments.volume_size,
@@ -253,7 +257,7 @@ void declare_arguments(CLI::App& command, EvalArguments& arguments) {
       .add_option("--batch-size", arguments.batch_size,
                   "samples per batch; auto: the most that fit, up to 32 on a GPU and 16 on the CPU")
       ->capture_default_str();
-  command.add_option("--mask-out", arguments.mask_out,
+  command.add_option("--mask-out", arguments.mask_output_dir,
                      "folder for each sample's image with its masks, the true ones outlined in green: ID.png");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
@@ -281,7 +285,7 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--prompt", arguments.prompt,
                      "question; <image> (also for volumes) and <video> mark the positions of images and videos, which "
                      "otherwise come first");
-  command.add_option("--system", arguments.system, "system prompt, if the chat template supports one");
+  command.add_option("--system", arguments.system_prompt, "system prompt, if the chat template supports one");
   command
       .add_option("--data", arguments.data, "file of conversations; the model answers the last question of one record")
       ->check(CLI::ExistingFile);
@@ -321,13 +325,13 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--precision", arguments.precision, "data type of the model's computation")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
-  command.add_option("--mask-out", arguments.mask_out,
+  command.add_option("--mask-out", arguments.mask_output_dir,
                      "folder for the masks of the answer: mask_1.png, … and overlay.png");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
   // The name "overrides" would make command_line.cpp suggest configuration keys for unknown flags,
   // but generate accepts only these.
   command.add_option(
-      "volume_settings", arguments.volume_settings,
+      "volume_settings", arguments.data_settings,
       "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; default: the settings of the run "
       "that wrote the checkpoint. With --data also data.columns, data.ignore_keys and data.image_root");
 }

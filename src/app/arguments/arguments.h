@@ -28,12 +28,12 @@ struct SampleFlags {
   std::optional<double> fps;            ///< of that video
   std::string video_size;               ///< as image_size
   std::optional<int64_t> num_masks;
-  std::optional<int64_t> text_tokens;
-  std::optional<int64_t> answer_tokens;
+  std::optional<int64_t> num_text_tokens;
+  std::optional<int64_t> num_answer_tokens;
 
   /// Returns whether any flag was given.
   bool has_any_flag() const {
-    return num_images || num_volumes || num_masks || text_tokens || answer_tokens || video_frames || fps ||
+    return num_images || num_volumes || num_masks || num_text_tokens || num_answer_tokens || video_frames || fps ||
            !image_size.empty() || !image_mix.empty() || !video_size.empty() || !volume_size.empty();
   }
 };
@@ -64,21 +64,21 @@ struct PlanArguments {
   std::string gpu;
   std::optional<double> gpu_gigabytes;
   std::string config;
-  std::vector<std::string> key_flags;  ///< flags that set configuration keys, such as --model, as key=value
-  std::vector<std::string> overrides;  ///< key=value; they apply after `key_flags`
+  std::vector<std::string> flag_overrides;  ///< flags that set configuration keys, such as --model, as key=value
+  std::vector<std::string> overrides;       ///< key=value; they apply after `flag_overrides`
   SampleFlags samples;
-  std::string finetune;
+  std::string finetuning_type;
   std::string tokenizer;
   int64_t world_size = 1;
-  int64_t nodes = 1;
+  int64_t num_nodes = 1;
   double network_gbit = 100;  ///< bandwidth between two nodes in 10⁹ bits per second; the default is an assumption
   bool json = false;
   std::string timeline;  ///< path of an HTML file
   bool compare = false;
 
-  /// Returns `key_flags`, then `overrides`: the order in which they apply. The last value of a key
-  /// counts.
-  std::vector<std::string> get_all_overrides() const;
+  /// Returns `flag_overrides`, then `overrides`: the order in which they apply. The last value of a
+  /// key counts.
+  std::vector<std::string> collect_overrides() const;
 
   /// Returns whether flags, not a data set, describe the samples.
   bool has_sample_flags() const { return samples.has_any_flag(); }
@@ -92,7 +92,7 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments);
 struct InspectArguments {
   std::string config;
   std::vector<std::string> overrides;
-  PlanArguments gpu_flags;  ///< only `gpu` and `gpu_gigabytes` are set
+  PlanArguments gpu_arguments;  ///< only `gpu` and `gpu_gigabytes` are set
   std::string tokenizer;
   bool decode = false;
   int64_t samples = 3;               ///< number of samples to show
@@ -124,7 +124,7 @@ struct InitArguments {
   std::string text_model;
   std::string mask_model;
   std::string volume_tower;
-  std::optional<int64_t> tower_heads;
+  std::optional<int64_t> num_tower_heads;
   std::string volume_size;
   uint64_t seed = 0;
   std::string dtype;  ///< empty: float32 for random weights; copied weights keep their data type
@@ -144,7 +144,7 @@ struct EvalArguments {
   std::string answers;
   int64_t max_new_tokens = 32;
   std::string batch_size = "auto";
-  std::string mask_out;
+  std::string mask_output_dir;
   bool json = false;
 };
 
@@ -160,7 +160,7 @@ struct GenerateArguments {
   std::vector<std::string> volumes;
   std::vector<std::string> modalities;
   std::string prompt;
-  std::string system;
+  std::string system_prompt;
   std::string data;
   std::string record;
   std::string chat_template = "auto";
@@ -170,9 +170,9 @@ struct GenerateArguments {
   int64_t max_new_tokens = 64;
   engine::SamplingSettings sampling;
   bool use_cache = true;
-  std::string mask_out;
+  std::string mask_output_dir;
   bool json = false;
-  std::vector<std::string> volume_settings;
+  std::vector<std::string> data_settings;
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.

@@ -27,7 +27,7 @@ std::string extract_flag_name(std::string argument) {
 }
 
 /// Returns "max_steps" for "max-steps": configuration keys have underscores, flags have hyphens.
-std::string replace_hyphens(std::string argument) {
+std::string replace_hyphens_with_underscores(std::string argument) {
   std::replace(argument.begin(), argument.end(), '-', '_');
   return argument;
 }
@@ -36,7 +36,7 @@ bool has_yaml_extension(const std::string& argument) {
   return argument.ends_with(".yaml") || argument.ends_with(".yml");
 }
 
-std::vector<std::string> list_flags(const CLI::App& command) {
+std::vector<std::string> list_flag_names(const CLI::App& command) {
   std::vector<std::string> flags;
   for (const CLI::Option* const option : command.get_options()) {
     if (option->get_group().empty()) continue;  // an earlier name
@@ -58,10 +58,10 @@ bool accepts_config_overrides(const CLI::App& command) {
 /// Returns an error message that suggests a similar flag or configuration key. `value` is the value
 /// of the flag, or "" if it has none.
 std::string describe_unknown_flag(const CLI::App& command, const std::string& flag, const std::string& value) {
-  const std::string bare_flag = extract_flag_name(flag);
-  const auto flags = list_flags(command);
+  const std::string unknown_flag_name = extract_flag_name(flag);
+  const auto flags = list_flag_names(command);
   const auto is_same_flag = [&](const std::string& flag_name) {
-    return replace_hyphens(flag_name) == replace_hyphens(bare_flag);
+    return replace_hyphens_with_underscores(flag_name) == replace_hyphens_with_underscores(unknown_flag_name);
   };
   if (const auto match = std::find_if(flags.begin(), flags.end(), is_same_flag); match != flags.end()) {
     return fmt::format("{}: unknown option; did you mean --{}?", flag, *match);
@@ -69,19 +69,20 @@ std::string describe_unknown_flag(const CLI::App& command, const std::string& fl
   if (accepts_config_overrides(command)) {
     train::Config config;
     const OptionTable options = train::declare_options(config);
-    const std::string full_key = replace_hyphens(bare_flag);
-    const auto key = options.find_key_by_name(full_key.substr(full_key.rfind('.') + 1));
-    if (key && (*key == full_key || full_key.find('.') == std::string::npos)) {
+    const std::string typed_key = replace_hyphens_with_underscores(unknown_flag_name);
+    const auto key = options.find_key_by_last_component(typed_key.substr(typed_key.rfind('.') + 1));
+    if (key && (*key == typed_key || typed_key.find('.') == std::string::npos)) {
       return fmt::format("{}: keys of the configuration are written key=value: {}={}", flag, *key,
                          value.empty() ? "…" : value);
     }
-    if (const auto suggestion = find_nearest_word(bare_flag, flags)) {
+    if (const auto suggestion = find_nearest_word(unknown_flag_name, flags)) {
       return fmt::format("{}: unknown option; did you mean --{}?", flag, *suggestion);
     }
     return fmt::format("{}: unknown option of vlmtrain {}; configuration keys are written key=value: {}", flag,
-                       command.get_name(), options.suggest_known_key(replace_hyphens(bare_flag)));
+                       command.get_name(),
+                       options.make_key_suggestion(replace_hyphens_with_underscores(unknown_flag_name)));
   }
-  const auto suggestion = find_nearest_word(bare_flag, flags);
+  const auto suggestion = find_nearest_word(unknown_flag_name, flags);
   return fmt::format("{}: unknown option; {}", flag,
                      suggestion ? fmt::format("did you mean --{}?", *suggestion)
                                 : fmt::format("vlmtrain {} --help lists the options", command.get_name()));
@@ -92,13 +93,13 @@ std::string describe_unknown_flag(const CLI::App& command, const std::string& fl
 std::string describe_invalid_number(const CLI::App& command, const std::string& message) {
   constexpr std::string_view kEqualsSign = " = ";
   const auto begin = message.find("--");
-  const auto equals_pos = message.find(kEqualsSign);
-  if (begin == std::string::npos || equals_pos == std::string::npos || equals_pos < begin) return message;
-  const std::string flag = message.substr(begin, equals_pos - begin);
+  const auto equals_position = message.find(kEqualsSign);
+  if (begin == std::string::npos || equals_position == std::string::npos || equals_position < begin) return message;
+  const std::string flag = message.substr(begin, equals_position - begin);
   const CLI::Option* const option = command.get_option_no_throw(flag);
   const bool accepts_fraction = option != nullptr && option->get_type_name().starts_with("FLOAT");
   return fmt::format("{}: must be {}, such as {}, not {}", flag, accepts_fraction ? "a number" : "an integer",
-                     accepts_fraction ? "24" : "2", message.substr(equals_pos + kEqualsSign.size()));
+                     accepts_fraction ? "24" : "2", message.substr(equals_position + kEqualsSign.size()));
 }
 
 /// Returns the argument that follows `flag`, or "" if there is none or it is another flag.
@@ -109,15 +110,15 @@ std::string find_flag_value(const std::string& flag, const std::vector<std::stri
 }
 
 std::string describe_unexpected_argument(const CLI::App& command, const std::vector<std::string>& arguments) {
-  const auto remaining = command.remaining();
-  if (remaining.empty()) return "an argument is unexpected";
-  const std::string& first_argument = remaining.front();
+  const auto remaining_arguments = command.remaining();
+  if (remaining_arguments.empty()) return "an argument is unexpected";
+  const std::string& first_argument = remaining_arguments.front();
   if (first_argument.starts_with('-')) {
-    const auto equals_pos = first_argument.find('=');
-    const bool has_value = equals_pos != std::string::npos;
+    const auto equals_position = first_argument.find('=');
+    const bool has_value = equals_position != std::string::npos;
     return describe_unknown_flag(
-        command, first_argument.substr(0, equals_pos),
-        has_value ? first_argument.substr(equals_pos + 1) : find_flag_value(first_argument, arguments));
+        command, first_argument.substr(0, equals_position),
+        has_value ? first_argument.substr(equals_position + 1) : find_flag_value(first_argument, arguments));
   }
   return fmt::format("{}: unexpected argument; vlmtrain {} --help shows the usage", first_argument, command.get_name());
 }
@@ -135,10 +136,10 @@ std::string describe_unknown_command(const CLI::App& app, const std::string& arg
   }
   std::vector<std::string> names;
   for (const CLI::App* const command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
-  const auto prefix_match =
+  const auto matching_name =
       std::find_if(names.begin(), names.end(), [&](const std::string& name) { return argument.starts_with(name); });
   const auto suggestion =
-      prefix_match != names.end() ? std::optional(*prefix_match) : find_nearest_word(argument, names);
+      matching_name != names.end() ? std::optional(*matching_name) : find_nearest_word(argument, names);
   return fmt::format("{}: unknown command; {}", argument,
                      suggestion ? fmt::format("did you mean {}?", *suggestion) : "vlmtrain --help lists the commands");
 }
@@ -147,15 +148,15 @@ std::string describe_unknown_command(const CLI::App& app, const std::string& arg
 /// `arguments` are as typed, without the program's name.
 std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& error,
                                  const std::vector<std::string>& arguments) {
-  const auto commands = app.get_subcommands();
-  if (commands.empty()) {
+  const auto parsed_subcommands = app.get_subcommands();
+  if (parsed_subcommands.empty()) {
     return arguments.empty() ? "a command is missing; vlmtrain --help lists the commands"
                              : describe_unknown_command(app, arguments.front());
   }
-  const CLI::App& command = *commands.front();
+  const CLI::App& command = *parsed_subcommands.front();
   // An unknown flag may be a misspelled required one, so it is reported first.
-  const auto remaining = command.remaining();
-  const bool has_unknown_flag = !remaining.empty() && remaining.front().starts_with('-');
+  const auto remaining_arguments = command.remaining();
+  const bool has_unknown_flag = !remaining_arguments.empty() && remaining_arguments.front().starts_with('-');
   if (has_unknown_flag || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     return describe_unexpected_argument(command, arguments);
   }
@@ -176,7 +177,7 @@ struct CommandDeclaration {
   void (*declare_arguments)(CLI::App& command, Arguments& arguments);
 };
 
-void declare_dry_run(CLI::App& command, Arguments& /*arguments*/) {
+void declare_dry_run_command(CLI::App& command, Arguments& /*arguments*/) {
   command.group("");  // CLI11 hides commands without a group from the help; only the planner starts it
 }
 
@@ -201,7 +202,7 @@ constexpr CommandDeclaration kCommands[] = {
      [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.options); }},
     {"report", "write the report of a run, report.html, from the files in its folder",
      [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.report); }},
-    {"dry-run", "dry-run steps on a virtual GPU, as requested on stdin", declare_dry_run},
+    {"dry-run", "dry-run steps on a virtual GPU, as requested on stdin", declare_dry_run_command},
 };
 
 /// Makes `vlmtrain --config F` mean `vlmtrain train --config F`.

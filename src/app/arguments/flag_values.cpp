@@ -23,18 +23,18 @@ std::optional<Number> parse_number(std::string_view text) {
 
 /// Parses IMAGES:SHARE. Returns nothing for invalid text.
 std::optional<ImageMixComponent> parse_image_mix_component(std::string_view text) {
-  const size_t colon = text.find(':');
-  if (colon == std::string_view::npos) return std::nullopt;
-  const auto images = parse_number<int64_t>(text.substr(0, colon));
-  const auto share = parse_number<double>(text.substr(colon + 1));
-  if (!images || *images < 0 || !share || !std::isfinite(*share) || *share <= 0) return std::nullopt;
-  return ImageMixComponent{*images, *share};
+  const size_t colon_position = text.find(':');
+  if (colon_position == std::string_view::npos) return std::nullopt;
+  const auto num_images = parse_number<int64_t>(text.substr(0, colon_position));
+  const auto share = parse_number<double>(text.substr(colon_position + 1));
+  if (!num_images || *num_images < 0 || !share || !std::isfinite(*share) || *share <= 0) return std::nullopt;
+  return ImageMixComponent{*num_images, *share};
 }
 
 }  // namespace
 
 std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
-  std::vector<ImageMixComponent> mix;
+  std::vector<ImageMixComponent> components;
   double share_sum = 0;
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find(',', start), text.size());
@@ -45,28 +45,28 @@ std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
           "greater than 0",
           text);
     }
-    if (std::ranges::find(mix, component->images, &ImageMixComponent::images) != mix.end()) {
+    if (std::ranges::find(components, component->num_images, &ImageMixComponent::num_images) != components.end()) {
       throw usage_error("--image-mix {}: lists samples of {} images twice; add up their shares", text,
-                        component->images);
+                        component->num_images);
     }
-    mix.push_back(*component);
+    components.push_back(*component);
     share_sum += component->share;
     start = end + 1;
   }
   if (!std::isfinite(share_sum))
     throw usage_error("--image-mix {}: the sum of the shares is not finite; give smaller shares", text);
-  for (auto& component : mix) component.share /= share_sum;
-  std::ranges::sort(mix, {}, &ImageMixComponent::images);
-  return mix;
+  for (auto& component : components) component.share /= share_sum;
+  std::ranges::sort(components, {}, &ImageMixComponent::num_images);
+  return components;
 }
 
 std::optional<std::array<int64_t, 3>> parse_volume_size(const std::string& text) {
   if (text.empty()) return std::nullopt;
   // %5ld limits each side to 99999, so the number of voxels fits an int64_t.
   long x = 0, y = 0, z = 0;  // NOLINT(google-runtime-int): the type of sscanf's %ld
-  char trailing = 0;
-  if (std::sscanf(text.c_str(), "%5ld%c", &x, &trailing) == 1 && x >= 1) return std::array<int64_t, 3>{x, x, x};
-  if (std::sscanf(text.c_str(), "%5ldx%5ldx%5ld%c", &x, &y, &z, &trailing) != 3 || x < 1 || y < 1 || z < 1) {
+  char trailing_char = 0;
+  if (std::sscanf(text.c_str(), "%5ld%c", &x, &trailing_char) == 1 && x >= 1) return std::array<int64_t, 3>{x, x, x};
+  if (std::sscanf(text.c_str(), "%5ldx%5ldx%5ld%c", &x, &y, &z, &trailing_char) != 3 || x < 1 || y < 1 || z < 1) {
     throw usage_error("--volume-size {}: must be XxYxZ in voxels, such as 96x96x64, or one number for all three", text);
   }
   return std::array<int64_t, 3>{x, y, z};

@@ -12,8 +12,8 @@ namespace vlmtrain::app {
 
 /// A component of --image-mix: samples with the same number of images.
 struct ImageMixComponent {
-  int64_t images = 0;  ///< images per sample
-  double share = 0;    ///< greater than 0; the shares of a mix add up to 1
+  int64_t num_images = 0;  ///< images per sample
+  double share = 0;        ///< greater than 0; the shares of a mix add up to 1
 };
 
 /// Parses the value of --image-mix, such as 1:0.5,2:0.25,3:0.25, into components by ascending

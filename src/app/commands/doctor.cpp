@@ -18,14 +18,14 @@ namespace vlmtrain::app {
 
 namespace {
 
-void check_device(const std::string& device) {
+void check_doctor_device(const std::string& device) {
   if (device == "auto" || device == "cpu" || memory::parse_cuda_index(device) || parse_virtual_gpu(device)) return;
   throw usage_error("--device {}: unknown device; must be auto, cpu, cuda, cuda:N or virtual:NAME", device);
 }
 
 /// Returns a temporary folder with the files of the smallest preset, or nothing if no folder is
 /// writable. Sets TMPDIR to the folder that works, for later examinations.
-std::optional<PresetFolder> make_small_model() {
+std::optional<PresetFolder> make_small_model_folder() {
   for (const char* const folder : {"", "/dev/shm", "."}) {
     if (*folder != '\0') setenv("TMPDIR", folder, /*overwrite=*/1);
     try {
@@ -39,13 +39,13 @@ std::optional<PresetFolder> make_small_model() {
 
 /// Copies the output folder and the precision of the configuration to `context`, for later
 /// examinations.
-void apply_config_facts(const Section& config_section, DoctorContext& context) {
+void copy_config_facts(const Section& config_section, DoctorContext& context) {
   context.output_dir = config_section.facts.value("output_dir", "");
   context.precision = engine::parse_precision(config_section.facts.value("precision", "")).value_or(context.precision);
 }
 
 Section examine_step_if_device_usable(const DoctorContext& context, const Section& driver_section) {
-  if (!driver_section.has_failure()) return examine_step(context, driver_section.facts.value("device", "cpu"));
+  if (!driver_section.has_failure()) return examine_training_step(context, driver_section.facts.value("device", "cpu"));
   Section section{.name = "step"};
   section.warn("not tried, because no device is usable");
   return section;
@@ -54,17 +54,17 @@ Section examine_step_if_device_usable(const DoctorContext& context, const Sectio
 /// Runs all examinations, each after those whose results it uses: the disk and the step use the
 /// configuration, and the step uses the device that examine_driver() found.
 std::vector<Section> run_examinations(DoctorContext context) {
-  std::vector<Section> sections{examine_processor(), examine_host_memory(), examine_libraries(context)};
+  std::vector<Section> sections{examine_cpu(), examine_host_memory(), examine_libraries(context)};
   const Section driver_section = examine_driver(context);
   sections.push_back(driver_section);
   std::optional<Section> config_section;
   if (!context.config.empty()) {
     config_section = examine_config(context);
-    apply_config_facts(*config_section, context);
+    copy_config_facts(*config_section, context);
   }
   sections.push_back(examine_disk(context));
   if (config_section) sections.push_back(*config_section);
-  const auto model_folder = make_small_model();
+  const auto model_folder = make_small_model_folder();
   if (model_folder) context.model = model_folder->path();
   sections.push_back(examine_planning(context));
   sections.push_back(examine_step_if_device_usable(context, driver_section));
@@ -109,7 +109,7 @@ const char* to_legacy_severity(Severity severity) {
 }
 
 /// Adds the earlier names of those fields that `object` contains.
-void add_legacy_names(nlohmann::ordered_json& object, std::initializer_list<io::FieldAlias> aliases) {
+void add_legacy_fields(nlohmann::ordered_json& object, std::initializer_list<io::FieldAlias> aliases) {
   for (const io::FieldAlias alias : aliases) {
     if (object.contains(alias.name)) io::add_field_aliases(object, {alias});
   }
@@ -119,13 +119,13 @@ void add_legacy_names(nlohmann::ordered_json& object, std::initializer_list<io::
 nlohmann::ordered_json make_facts_json(const Section& section) {
   nlohmann::ordered_json facts = section.facts;
   if (section.name == "disk") {
-    for (auto& folder : facts) add_legacy_names(folder, {{"requested", "asked"}});
+    for (auto& folder : facts) add_legacy_fields(folder, {{"requested", "asked"}});
   }
-  if (facts.contains("custom_kernels")) add_legacy_names(facts["custom_kernels"], {{"disabled", "left_out"}});
-  add_legacy_names(facts, {{"gpus", "cards"},
-                           {"available_bytes", "room_bytes"},
-                           {"custom_kernels", "own_kernels"},
-                           {"dry_run", "rehearsed"}});
+  if (facts.contains("custom_kernels")) add_legacy_fields(facts["custom_kernels"], {{"disabled", "left_out"}});
+  add_legacy_fields(facts, {{"gpus", "cards"},
+                            {"available_bytes", "room_bytes"},
+                            {"custom_kernels", "own_kernels"},
+                            {"dry_run", "rehearsed"}});
   return facts;
 }
 
@@ -164,7 +164,7 @@ void print_findings(const std::vector<Section>& sections, const Diagnosis& diagn
 ExitCode doctor(const DoctorArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   init_logging(/*quiet=*/true);
-  check_device(arguments.device);
+  check_doctor_device(arguments.device);
   restart_with_openmp_wait_policy();  // as a run does, so that steps are as fast
   DoctorContext context{.device = arguments.device,
                         .config = arguments.config,

@@ -36,66 +36,67 @@ namespace {
 /// Maximum characters of the name of a task or structure in a table. Not tuned.
 constexpr size_t kMaxNameCharacters = 40;
 
-std::string format_mask_header(const char* name) {
+std::string format_mask_score_header(const char* name) {
   return fmt::format("{:<20} {:>7} {:>7} {:>7} {:>15}\n", name, "masks", "Dice", "IoU", "Hausdorff-95");
 }
 
-std::string format_mask_row(const std::string& name, const evaluation::MaskScoreSums& sums) {
+std::string format_mask_score_row(const std::string& name, const evaluation::MaskScoreSums& sums) {
   const auto distance = sums.hausdorff95();
-  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", make_excerpt(name, kMaxNameCharacters), sums.masks,
+  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", make_excerpt(name, kMaxNameCharacters), sums.num_masks,
                      sums.dice(), sums.iou(), distance ? fmt::format("{:.2f} px", *distance) : "-");
 }
 
-std::string format_mask_rows(const std::map<std::string, evaluation::MaskScoreSums>& groups) {
+std::string format_mask_score_rows(const std::map<std::string, evaluation::MaskScoreSums>& groups) {
   std::string text;
-  for (const auto& [name, sums] : groups) text += format_mask_row(name, sums);
+  for (const auto& [name, sums] : groups) text += format_mask_score_row(name, sums);
   return text;
 }
 
 /// Returns the table of mask scores by task, of all masks and by structure (such as an organ), or
 /// "" if the data have no masks.
-std::string format_mask_table(const evaluation::MaskScores& scores) {
-  if (scores.total().masks == 0) return "";
-  std::string text = format_mask_header(scores.by_task().empty() ? "masks" : "masks by task");
-  text += format_mask_rows(scores.by_task()) + format_mask_row("all", scores.total());
+std::string format_mask_score_table(const evaluation::MaskScores& scores) {
+  if (scores.total().num_masks == 0) return "";
+  std::string text = format_mask_score_header(scores.by_task().empty() ? "masks" : "masks by task");
+  text += format_mask_score_rows(scores.by_task()) + format_mask_score_row("all", scores.total());
   if (!scores.by_structure().empty())
-    text += format_mask_header("masks by structure") + format_mask_rows(scores.by_structure());
+    text += format_mask_score_header("masks by structure") + format_mask_score_rows(scores.by_structure());
   const auto& total = scores.total();
-  if (total.empty_truths + total.empty_predictions > 0) {
+  if (total.num_empty_truths + total.num_empty_predictions > 0) {
     text += fmt::format(
         "{} of {} masks are empty in the data, and {} predicted masks are empty: Dice and IoU are 1 if both are empty, "
         "else 0\n",
-        total.empty_truths, total.masks, total.empty_predictions);
+        total.num_empty_truths, total.num_masks, total.num_empty_predictions);
   }
   return text;
 }
 
-void print_evaluation(const evaluation::Evaluation& result) {
+void print_evaluation(const evaluation::EvaluationResult& result) {
   fmt::print("{:<16} {:>8} {:>12}\n", "task", "samples", "exact match");
   const auto print_row = [](const std::string& name, const evaluation::TaskScore& score) {
-    fmt::print("{:<16} {:>8} {:>11.1f}%\n", name, score.samples, 100 * score.exact_match());
+    fmt::print("{:<16} {:>8} {:>11.1f}%\n", name, score.num_samples, 100 * score.exact_match());
   };
   for (const auto& [task, score] : result.by_task) print_row(task, score);
   print_row("all", result.total);
-  if (result.closed_questions.samples > 0) {
-    fmt::print("closed {:>17} {:>11.1f}% correct\n", result.closed_questions.samples,
-               100 * result.closed_questions.accuracy());
+  if (result.closed_question_score.num_samples > 0) {
+    fmt::print("closed {:>17} {:>11.1f}% correct\n", result.closed_question_score.num_samples,
+               100 * result.closed_question_score.accuracy());
   }
-  if (result.open_questions.samples > 0) {
-    fmt::print("open {:>19} {:>11.1f}% word recall\n", result.open_questions.samples,
-               100 * result.open_questions.recall());
+  if (result.open_question_score.num_samples > 0) {
+    fmt::print("open {:>19} {:>11.1f}% word recall\n", result.open_question_score.num_samples,
+               100 * result.open_question_score.recall());
   }
-  fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
-  fmt::print("{}", format_mask_table(result.masks));
-  if (result.num_dropped > 0) fmt::print("{} dropped for lack of memory\n", pluralize(result.num_dropped, "sample"));
-  if (result.num_skipped > 0) fmt::print("{} skipped\n", pluralize(result.num_skipped, "bad sample"));
+  fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.num_label_tokens);
+  fmt::print("{}", format_mask_score_table(result.masks));
+  if (result.num_dropped_samples > 0)
+    fmt::print("{} dropped for lack of memory\n", pluralize(result.num_dropped_samples, "sample"));
+  if (result.num_skipped_samples > 0) fmt::print("{} skipped\n", pluralize(result.num_skipped_samples, "bad sample"));
 }
 
 /// Parses the value of --batch-size. Throws UserError (kUsage).
-Auto<int64_t> parse_batch_size(const std::string& text) {
+AutoOr<int64_t> parse_batch_size(const std::string& text) {
   if (text == "auto") return {};
   constexpr int64_t kMaxBatchSize = 1'000'000;  // far above any batch that fits; not tuned
-  const auto size = parse_suffix_int("", text);
+  const auto size = parse_int_after_prefix("", text);
   if (size && *size >= 1 && *size <= kMaxBatchSize) return size;
   throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMaxBatchSize);
 }
@@ -107,12 +108,13 @@ std::string find_base_checkpoint(const EvalArguments& arguments, const train::Co
                                  const std::filesystem::path& checkpoint) {
   if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
   const auto file = checkpoint / "adapter_config.json";
-  const auto base_name = io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
+  const auto base_model_name =
+      io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
   std::error_code error;
-  const bool exists = std::filesystem::exists(base_name, error);
+  const bool exists = std::filesystem::exists(base_model_name, error);
   if (exists || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
   spdlog::warn("{}: base_model_name_or_path {} does not exist; model.path {} is used as the base (--base sets another)",
-               file.string(), base_name, config.model.path);
+               file.string(), base_model_name, config.model.path);
   return config.model.path;
 }
 
@@ -122,7 +124,7 @@ ExitCode eval(const EvalArguments& arguments) {
   init_logging(/*quiet=*/false);
   // The signature is a part of `"closed":true,"expected":"…` (or false) in the first line, which
   // starts with these fields. Only short fields, "id" and "task", precede it.
-  check_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
+  check_can_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
   // Opening the device may execute the program again. The configuration is read after that, since
   // it may be a pipe, which can be read only once.
   const at::Device device = open_device(arguments.device);
@@ -143,18 +145,18 @@ ExitCode eval(const EvalArguments& arguments) {
       models::resolve_base_and_adapter(checkpoint, find_base_checkpoint(arguments, config, checkpoint));
   const auto processor = models::load_processor(base, train::make_processor_settings(config.data, adapter));
   std::optional<MaskOverlayWriter> overlay_writer;
-  if (!arguments.mask_out.empty()) {
-    require_mask_prediction(*processor, arguments.checkpoint);
-    overlay_writer.emplace(arguments.mask_out);
+  if (!arguments.mask_output_dir.empty()) {
+    check_predicts_masks(*processor, arguments.checkpoint);
+    overlay_writer.emplace(arguments.mask_output_dir);
   }
   const auto plan = train::plan_evaluation(config, checkpoint, *processor, device, base);
   const auto model = models::load_model(checkpoint, device, engine::to_dtype(config.training.precision), base);
 
-  std::string answer_lines;
-  auto result =
-      evaluation::evaluate(*model, *processor, *plan.records, plan.settings, [&](const evaluation::Answer& answer) {
+  std::string answers_jsonl;
+  auto result = evaluation::evaluate(
+      *model, *processor, *plan.records, plan.settings, [&](const evaluation::EvaluatedAnswer& answer) {
         if (overlay_writer) overlay_writer->add(plan.records->at(answer.index), answer);
-        const bool is_closed_question = answer.type == evaluation::AnswerType::kClosed;
+        const bool is_closed_question = answer.answer_type == evaluation::AnswerType::kClosed;
         nlohmann::ordered_json json{{"id", answer.id},
                                     {"task", answer.task},
                                     {"closed", is_closed_question},
@@ -162,13 +164,14 @@ ExitCode eval(const EvalArguments& arguments) {
                                     {"answer", answer.prediction},
                                     {"question", answer.question}};
         io::add_field_aliases(json, {{"answer", "given"}});
-        answer_lines += io::to_json_string(json) + "\n";
+        answers_jsonl += io::to_json_string(json) + "\n";
       });
-  result.num_skipped += plan.num_dropped;
-  if (!plan.are_notices_logged) data::log_notices(result.notices, config.data.eval, plan.records->size());
+  result.num_skipped_samples += plan.num_bad_samples;
+  if (!plan.has_logged_notices) data::log_notices(result.notices, config.data.eval, plan.records->size());
   if (overlay_writer)
-    spdlog::info("{}: {} written", arguments.mask_out, pluralize(overlay_writer->num_written(), "overlay"));
-  if (!arguments.answers.empty()) io::write_file(arguments.answers, answer_lines);
+    spdlog::info("{}: {} written", arguments.mask_output_dir,
+                 pluralize(overlay_writer->num_written_images(), "overlay"));
+  if (!arguments.answers.empty()) io::write_file(arguments.answers, answers_jsonl);
   if (arguments.json) {
     fmt::print("{}\n", result.to_json());
   } else {

@@ -44,24 +44,24 @@ namespace {
 /// Maximum tokens of the prompt: the default of data.max_length.
 constexpr int64_t kMaxPromptTokens = 8192;
 
-void check_sampling(const engine::SamplingSettings& sampling) {
-  engine::validate(sampling);
+void check_sampling_settings(const engine::SamplingSettings& sampling) {
+  engine::check_sampling_ranges(sampling);
   if (sampling.temperature == 0 && (sampling.top_k != 0 || sampling.top_p != 1)) {
     throw usage_error("--top-k and --top-p: require sampling; also give --temperature above 0, such as 1");
   }
 }
 
-/// Returns the result of `function`, which reads the media of the prompt. Errors on files of --image,
-/// --video and --volume name the flag in place of the sample.
+/// Returns the result of `function`, which reads the media of the prompt. Errors on files of
+/// --image, --video and --volume name the flag in place of the sample.
 template <class Function>
-auto name_flags_in_errors(const GenerateArguments& arguments, const Function& function) {
+auto convert_prompt_errors(const GenerateArguments& arguments, const Function& function) {
   try {
     return function();
   } catch (const data::SampleError& error) {
-    constexpr std::string_view kSample = "sample prompt: ";  // the id of make_record()
+    constexpr std::string_view kPromptErrorPrefix = "sample prompt: ";  // the id of make_record()
     const std::string message = error.what();
-    if (!arguments.data.empty() || !message.starts_with(kSample)) throw;
-    const std::string problem = message.substr(kSample.size());
+    if (!arguments.data.empty() || !message.starts_with(kPromptErrorPrefix)) throw;
+    const std::string problem = message.substr(kPromptErrorPrefix.size());
     for (const auto& [flag, files] : {std::pair{"--image", &arguments.images}, std::pair{"--video", &arguments.videos},
                                       std::pair{"--volume", &arguments.volumes}}) {
       for (const std::string& file : *files) {
@@ -80,8 +80,8 @@ void check_prompt_length(const GenerateArguments& arguments, const io::Record& r
   constexpr const char* kAdvice = "shorten it, or give fewer or smaller images and videos";
   try {
     const data::Sample sample =
-        name_flags_in_errors(arguments, [&] { return processor.process_prompt_headers(record, 0); });
-    if (const auto& shrunk = sample.shrunk) {
+        convert_prompt_errors(arguments, [&] { return processor.process_prompt_headers(record, 0); });
+    if (const auto& shrunk = sample.shrink_info) {
       spdlog::info("the prompt has {} tokens, so its images and videos are downscaled: {} tokens remain",
                    shrunk->tokens, shrunk->tokens_after);
     }
@@ -103,9 +103,9 @@ models::ProcessorSettings load_processor_settings(const GenerateArguments& argum
   options.chat_template = arguments.chat_template;
   train::resolve_chat_template_date(options, checkpoint);
   options.max_length = kMaxPromptTokens;
-  const auto media_settings = train::parse_media_settings(arguments.volume_settings, options);
-  options.volume = train::load_volume_options(checkpoint, media_settings.other_settings);
-  train::apply_saved_media_settings(checkpoint, options, media_settings.keys);
+  const auto media_settings = train::parse_media_settings(arguments.data_settings, options);
+  options.volume = train::resolve_volume_options(checkpoint, media_settings.other_settings);
+  train::apply_saved_media_settings(checkpoint, options, media_settings.media_keys);
   return train::make_processor_settings(options);
 }
 
@@ -122,7 +122,7 @@ AnswerMasks predict_answer_masks(const models::VisionLanguageModel& model, const
                                  const data::Sample& sample, at::Device device) {
   AnswerMasks masks{.image = image::decode_image(record.images.front()), .predicted_masks = {}};
   const image::ImageSize size{.height = masks.image.size(1), .width = masks.image.size(2)};
-  const at::Tensor logits = engine::predict_masks(model, {sample}, {}, device);
+  const at::Tensor logits = engine::predict_mask_logits(model, {sample}, {}, device);
   for (int64_t i = 0; i < sample.masks.count(); ++i) {
     masks.predicted_masks.push_back(evaluation::postprocess_mask(
         logits[i], sample.masks.pixels.size(-1), sample.masks.valid_regions[static_cast<size_t>(i)], size));
@@ -138,7 +138,7 @@ std::vector<at::Tensor> load_true_masks(const models::Processor& processor, cons
     const auto masks = problem.empty() ? processor.load_masks(record) : std::vector<at::Tensor>{};
     std::vector<at::Tensor> first_image_masks;
     for (size_t i = 0; i < masks.size(); ++i) {
-      if (record.masks[i].image == 0) first_image_masks.push_back(masks[i]);
+      if (record.masks[i].image_index == 0) first_image_masks.push_back(masks[i]);
     }
     if (problem.empty()) return first_image_masks;
   } catch (const UserError& error) {
@@ -153,13 +153,13 @@ std::vector<at::Tensor> load_true_masks(const models::Processor& processor, cons
 /// loaded, which takes long.
 void check_mask_output(const GenerateArguments& arguments, const models::Processor& processor,
                        const io::Record& record) {
-  if (arguments.mask_out.empty()) return;
-  require_mask_prediction(processor, arguments.checkpoint);
+  if (arguments.mask_output_dir.empty()) return;
+  check_predicts_masks(processor, arguments.checkpoint);
   if (record.images.empty()) {
     throw usage_error(
         "--mask-out: the input has no image for a mask; give one with --image, or a record of --data with one");
   }
-  check_mask_folder(arguments.mask_out);
+  check_mask_folder(arguments.mask_output_dir);
 }
 
 /// Returns the masks of `answer`, token ids, as --json prints them: an array of objects. Writes the
@@ -170,7 +170,7 @@ nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const
                                        const data::Sample& prompt, const std::vector<int64_t>& answer,
                                        at::Device device) {
   auto json = nlohmann::ordered_json::array();
-  const std::string& folder = arguments.mask_out;
+  const std::string& folder = arguments.mask_output_dir;
   const auto sample = processor.make_mask_prompt(record, prompt, answer);
   if (!sample) {
     if (!folder.empty()) spdlog::info("the answer has no mask token: {} is unchanged", folder);
@@ -183,16 +183,16 @@ nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const
     return json;
   }
   const AnswerMasks masks = predict_answer_masks(model, record, *sample, device);
-  const auto mask_files = make_mask_paths(folder, masks.predicted_masks.size());
+  const auto mask_paths = make_mask_paths(folder, masks.predicted_masks.size());
   if (!folder.empty()) {
-    write_masks(folder, mask_files, masks.image, masks.predicted_masks, load_true_masks(processor, record));
+    write_masks(folder, mask_paths, masks.image, masks.predicted_masks, load_true_masks(processor, record));
     spdlog::info("{}: {} and overlay.png written", folder, mask_count_text);
   }
   for (size_t i = 0; i < masks.predicted_masks.size(); ++i) {
     const at::Tensor& mask = masks.predicted_masks[i];
     const auto num_pixels = mask.sum().item<int64_t>();
     auto& mask_json = json.emplace_back(nlohmann::ordered_json::object());
-    if (!folder.empty()) mask_json["file"] = mask_files[i];
+    if (!folder.empty()) mask_json["file"] = mask_paths[i];
     mask_json["image"] = sample->masks.image_indices[i];
     mask_json["pixels"] = num_pixels;
     mask_json["share"] = static_cast<double>(num_pixels) / static_cast<double>(mask.numel());
@@ -204,16 +204,16 @@ nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const
 
 ExitCode generate(const GenerateArguments& parsed_arguments) {
   GenerateArguments arguments = parsed_arguments;
-  const auto record_settings = train::extract_record_settings(arguments.volume_settings);
+  const auto record_settings = train::extract_record_settings(arguments.data_settings);
   init_logging(/*quiet=*/false);
-  check_sampling(arguments.sampling);
+  check_sampling_settings(arguments.sampling);
   check_prompt_flags(arguments);
   const at::Device device = open_device(arguments.device);
   const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
   const auto base_and_adapter = models::resolve_base_and_adapter(checkpoint, arguments.base);
   const std::filesystem::path &base = base_and_adapter.base, &adapter = base_and_adapter.adapter;
   auto processor_settings = load_processor_settings(arguments, checkpoint);
-  processor_settings.template_folder = adapter;
+  processor_settings.chat_template_folder = adapter;
   const auto processor = models::load_processor(base, processor_settings);
   const io::Record record = arguments.data.empty()
                                 ? make_record(arguments)
@@ -221,7 +221,7 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   check_mask_output(arguments, *processor, record);
   if (arguments.show_prompt) {
     const bool ends_before_answer = arguments.data.empty();
-    const std::string text = name_flags_in_errors(arguments, [&] {
+    const std::string text = convert_prompt_errors(arguments, [&] {
       return arguments.json ? format_prompt_json(*processor, record, ends_before_answer) + "\n"
                             : format_prompt(*processor, record, ends_before_answer);
     });
@@ -237,7 +237,7 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   }
   const auto model = models::load_model(checkpoint, device,
                                         engine::to_dtype(engine::parse_precision(arguments.precision).value()), base);
-  const auto prompt = name_flags_in_errors(arguments, [&] { return processor->process_prompt(record, 0); });
+  const auto prompt = convert_prompt_errors(arguments, [&] { return processor->process_prompt(record, 0); });
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::vector<int64_t>> answers;
   generate_or_explain_oom(arguments.max_new_tokens, [&] {
@@ -248,7 +248,7 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
                                 .eos_token_ids = models::load_eos_token_ids(base, *processor, adapter),
                                 .sampling = arguments.sampling,
                                 .use_cache = arguments.use_cache,
-                                .require_finite = true});
+                                .require_finite_logits = true});
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (prompt.tokens() + std::ssize(answers[0]) >= processor->max_positions()) {

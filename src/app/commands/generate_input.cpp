@@ -38,7 +38,7 @@ void insert_placeholders(std::string_view placeholder, std::string_view media_na
 /// (kUsage).
 void add_volumes(const GenerateArguments& arguments, io::Record& record) {
   for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
-  const auto volumes = io::find_volumes(record);
+  const auto volumes = io::detect_volumes(record);
   if (volumes.size() > arguments.volumes.size() && !arguments.volumes.empty()) {
     throw usage_error("--image: {} is a volume; give all volumes with --volume, in the order of their placeholders",
                       volumes.front()->path);
@@ -46,7 +46,7 @@ void add_volumes(const GenerateArguments& arguments, io::Record& record) {
   const auto& modalities = arguments.modalities;
   if (modalities.empty()) return;
   if (volumes.empty()) throw usage_error("--modality: requires a volume; give the scan with --volume");
-  if (io::assign_modalities(volumes, modalities)) return;
+  if (io::try_assign_modalities(volumes, modalities)) return;
   throw usage_error("--modality: given {} times for {}; give one for all, or one for each", modalities.size(),
                     pluralize(std::ssize(volumes), "volume"));
 }
@@ -56,17 +56,17 @@ void add_volumes(const GenerateArguments& arguments, io::Record& record) {
 std::optional<int64_t> find_record_index(const std::string& id_or_position, const io::Records& records) {
   if (id_or_position.empty()) return 0;
   for (int64_t index = 0; index < records.size(); ++index) {
-    if (records.at_without_bytes(index).id == id_or_position) return index;
+    if (records.at_without_media_bytes(index).id == id_or_position) return index;
   }
-  const auto index = parse_suffix_int("", id_or_position);
+  const auto index = parse_int_after_prefix("", id_or_position);
   return index && *index >= 1 && *index <= records.size() ? std::optional{*index - 1} : std::nullopt;
 }
 
 }  // namespace
 
 void check_prompt_flags(const GenerateArguments& arguments) {
-  const bool has_prompt_flags = !arguments.prompt.empty() || !arguments.system.empty() || !arguments.images.empty() ||
-                                !arguments.videos.empty() || !arguments.volumes.empty() ||
+  const bool has_prompt_flags = !arguments.prompt.empty() || !arguments.system_prompt.empty() ||
+                                !arguments.images.empty() || !arguments.videos.empty() || !arguments.volumes.empty() ||
                                 !arguments.modalities.empty();
   if (!arguments.data.empty() && has_prompt_flags) {
     throw usage_error(
@@ -79,7 +79,7 @@ void check_prompt_flags(const GenerateArguments& arguments) {
     throw usage_error("--prompt: missing; give the question, or a file of conversations with --data");
   }
   for (const auto& [name, text] :
-       {std::pair{"--prompt", &arguments.prompt}, std::pair{"--system", &arguments.system}}) {
+       {std::pair{"--prompt", &arguments.prompt}, std::pair{"--system", &arguments.system_prompt}}) {
     if (!is_utf8(*text)) throw usage_error("{}: not valid UTF-8; check the terminal's encoding", name);
   }
 }
@@ -94,7 +94,7 @@ io::Record make_record(const GenerateArguments& arguments) {
   insert_placeholders(io::kVideoPlaceholder, "video", arguments.videos.size(), text);
   insert_placeholders(io::kImagePlaceholder, arguments.volumes.empty() ? "image" : "volume", record.images.size(),
                       text);
-  if (!arguments.system.empty()) record.turns.push_back({io::Role::kSystem, arguments.system});
+  if (!arguments.system_prompt.empty()) record.turns.push_back({io::Role::kSystem, arguments.system_prompt});
   record.turns.push_back({io::Role::kUser, std::move(text)});
   return record;
 }
@@ -121,7 +121,7 @@ data::Sample make_prompt_sample(const models::Processor& processor, const io::Re
 
 std::string format_prompt(const models::Processor& processor, const io::Record& record, bool ends_before_answer) {
   const text::RenderedChat chat = processor.render(record, ends_before_answer);
-  const std::string text = report::mark_answers(chat);
+  const std::string text = report::highlight_answers(chat);
   const data::Sample sample = make_prompt_sample(processor, record, ends_before_answer);
   std::string notices;
   for (const io::Notice& notice : chat.notices) notices += fmt::format("{}: {}\n", notice.kind, notice.example);
@@ -129,23 +129,23 @@ std::string format_prompt(const models::Processor& processor, const io::Record& 
                      isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text, sample.tokens(),
                      sample.image_token_positions.size(), sample.label_tokens(),
                      ends_before_answer ? ", because this is a prompt" : ", between ⟦ and ⟧",
-                     processor.chat_template().description(), notices);
+                     processor.chat_template().describe(), notices);
 }
 
 std::string format_prompt_json(const models::Processor& processor, const io::Record& record, bool ends_before_answer) {
   const text::RenderedChat chat = processor.render(record, ends_before_answer);
   const data::Sample sample = make_prompt_sample(processor, record, ends_before_answer);
-  auto spans = nlohmann::ordered_json::array();
-  for (const text::Span& answer : chat.answers) spans.push_back({answer.begin, answer.end});
+  auto answer_spans = nlohmann::ordered_json::array();
+  for (const text::TextSpan& answer : chat.answers) answer_spans.push_back({answer.begin, answer.end});
   const text::ChatTemplate& chat_template = processor.chat_template();
   return io::to_json_string(
       nlohmann::ordered_json{{"text", chat.text},
-                             {"label_spans", spans},
+                             {"label_spans", answer_spans},
                              {"token_ids", sample.token_ids},
-                             {"is_label", std::vector<int>(sample.is_label.begin(), sample.is_label.end())},
+                             {"is_label", std::vector<int>(sample.label_mask.begin(), sample.label_mask.end())},
                              {"image_tokens", sample.image_token_positions.size()},
                              {"chat_template", chat_template.source().name},
-                             {"end_of_turn", chat_template.end_of_turn()}});
+                             {"end_of_turn", chat_template.end_of_turn_token()}});
 }
 
 }  // namespace vlmtrain::app

@@ -16,20 +16,20 @@ namespace vlmtrain::app {
 namespace {
 
 /// Writes a checkpoint of the preset that is assembled from parts of other models, and reports it.
-void init_from_parts(const InitArguments& arguments) {
+void write_assembled_model(const InitArguments& arguments) {
   const auto assembled_model = models::assemble_checkpoint({.preset = arguments.preset,
                                                             .text_model = arguments.text_model,
                                                             .mask_model = arguments.mask_model,
                                                             .volume_tower = arguments.volume_tower,
-                                                            .tower_heads = arguments.tower_heads,
+                                                            .num_tower_heads = arguments.num_tower_heads,
                                                             .volume_size = parse_volume_size(arguments.volume_size),
                                                             .tokenizer = arguments.tokenizer,
                                                             .seed = arguments.seed},
                                                            arguments.out);
   if (!arguments.json) {
-    const bool has_masks = assembled_model.mask_token_id != 0;  // 0 if the model predicts no masks
+    const bool predicts_masks = assembled_model.mask_token_id != 0;  // 0 if the model predicts no masks
     spdlog::info("{}: a {} from these parts{}", arguments.out, arguments.preset,
-                 has_masks ? fmt::format("; its mask token has id {}", assembled_model.mask_token_id) : "");
+                 predicts_masks ? fmt::format("; its mask token has id {}", assembled_model.mask_token_id) : "");
     return;
   }
   nlohmann::ordered_json result{{"preset", arguments.preset},
@@ -49,8 +49,8 @@ void init_from_parts(const InitArguments& arguments) {
 ExitCode init(const InitArguments& arguments) {
   init_logging(/*quiet=*/false);
   const at::ScalarType dtype = parse_weight_dtype(arguments.dtype).value_or(at::kFloat);
-  if (arguments.volume_tower.empty() && (arguments.tower_heads || !arguments.volume_size.empty())) {
-    const char* const flag = arguments.tower_heads ? "--tower-heads" : "--volume-size";
+  if (arguments.volume_tower.empty() && (arguments.num_tower_heads || !arguments.volume_size.empty())) {
+    const char* const flag = arguments.num_tower_heads ? "--tower-heads" : "--volume-size";
     if (!models::has_volume_tower(arguments.preset)) {
       throw usage_error("{}: preset {} has no volume tower; omit the option", flag, arguments.preset);
     }
@@ -60,7 +60,7 @@ ExitCode init(const InitArguments& arguments) {
     if (!arguments.dtype.empty()) {
       throw usage_error("--dtype {}: weights of other models keep their data type; omit --dtype", arguments.dtype);
     }
-    init_from_parts(arguments);
+    write_assembled_model(arguments);
     return ExitCode::kSuccess;
   }
   models::write_preset_checkpoint(arguments.preset, arguments.tokenizer, arguments.seed, arguments.out, dtype);

@@ -21,11 +21,11 @@ namespace {
 /// Returns the GPU of --gpu or --gpu-gb, for which memory is predicted, calibrated with past runs;
 /// nothing if neither is given. Throws UserError (kUsage).
 std::optional<planner::TargetGpu> find_requested_gpu(const InspectArguments& arguments) {
-  if (arguments.gpu_flags.gpu.empty() && !arguments.gpu_flags.gpu_gigabytes) return std::nullopt;
-  planner::TargetGpu target = resolve_target_gpu(arguments.gpu_flags);
+  if (arguments.gpu_arguments.gpu.empty() && !arguments.gpu_arguments.gpu_gigabytes) return std::nullopt;
+  planner::TargetGpu target = resolve_target_gpu(arguments.gpu_arguments);
   const auto past_runs =
-      train::load_past_runs(train::find_past_runs_file(), train::describe_gpu_environment(target.device_name));
-  if (past_runs) train::calibrate(target, *past_runs);
+      train::load_past_runs(train::find_past_runs_file(), train::get_gpu_run_environment(target.device_name));
+  if (past_runs) train::calibrate_with_past_runs(target, *past_runs);
   return target;
 }
 
@@ -33,25 +33,25 @@ std::optional<planner::TargetGpu> find_requested_gpu(const InspectArguments& arg
 
 ExitCode inspect(const InspectArguments& arguments) {
   init_logging(/*quiet=*/false);
-  check_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitleEnd});
+  check_can_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitleSuffix});
   train::Config config;
   train::declare_options(config).read(arguments.config, arguments.overrides);
   if (config.model.path.empty()) throw usage_error("model.path: empty; set it to a checkpoint or a preset");
   if (config.data.train.empty()) throw usage_error("data.train: empty; set it to the data to inspect");
   train::resolve_run_chat_template_date(config.data, config.output.dir);
-  train::InspectionRequest request{.model = config.model.path,
-                                   .decode = arguments.decode,
-                                   .samples = arguments.samples,
-                                   .records = arguments.records,
-                                   .target = find_requested_gpu(arguments)};
+  train::InspectionRequest inspection_request{.model = config.model.path,
+                                              .decode = arguments.decode,
+                                              .samples = arguments.samples,
+                                              .records = arguments.records,
+                                              .target = find_requested_gpu(arguments)};
   std::optional<report::Inspection> inspection;
-  call_with_model_folder(config, arguments.tokenizer,
-                         [&](const train::Config& model_config, const PresetFolder* preset) {
-                           if (preset != nullptr) preset->require_tokenizer();
-                           inspection = train::inspect_data(model_config, request);
-                           if (preset != nullptr)
-                             inspection->chat_template = preset->replace_paths(inspection->chat_template);
-                         });
+  call_with_model_folder(
+      config, arguments.tokenizer, [&](const train::Config& model_config, const PresetFolder* preset_folder) {
+        if (preset_folder != nullptr) preset_folder->check_has_tokenizer();
+        inspection = train::inspect_data(model_config, inspection_request);
+        if (preset_folder != nullptr)
+          inspection->chat_template = preset_folder->replace_temporary_paths(inspection->chat_template);
+      });
   if (!arguments.html.empty()) io::write_file(arguments.html, report::render_inspection_page(*inspection));
   if (arguments.json) {
     fmt::print("{}\n", io::to_json_string(inspection->to_json()));

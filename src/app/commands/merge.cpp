@@ -17,10 +17,11 @@ ExitCode merge(const MergeArguments& arguments) {
   const models::MergeStats merge_stats = models::merge_adapter(
       adapter, arguments.out, {.base = arguments.base, .dtype = parse_weight_dtype(arguments.dtype)});
   if (arguments.json) {
-    fmt::print("{}\n", io::to_json_string(nlohmann::ordered_json{{"adapter", adapter},
-                                                                 {"checkpoint", arguments.out},
-                                                                 {"changed_weights", merge_stats.num_changed},
-                                                                 {"rounded_away", merge_stats.num_rounded_away}}));
+    fmt::print("{}\n",
+               io::to_json_string(nlohmann::ordered_json{{"adapter", adapter},
+                                                         {"checkpoint", arguments.out},
+                                                         {"changed_weights", merge_stats.num_changed_elements},
+                                                         {"rounded_away", merge_stats.num_rounded_away_elements}}));
   } else {
     spdlog::info("{}: the base of {} with the adapter merged into its weights", arguments.out, adapter);
   }

@@ -19,7 +19,7 @@ namespace {
 /// Prints the plan, the table of --compare and the measurements of past runs on stdout, as text or
 /// JSON.
 void print_plan(const planner::Plan& plan, const std::vector<planner::SavingsRow>& savings_table,
-                const std::optional<train::PastRuns>& past_runs, const PlanArguments& arguments) {
+                const std::optional<train::PastRunMeasurements>& past_runs, const PlanArguments& arguments) {
   if (arguments.json) {
     auto json = plan.to_json();
     json["past_runs"] = past_runs ? past_runs->to_json() : nlohmann::ordered_json();
@@ -30,7 +30,7 @@ void print_plan(const planner::Plan& plan, const std::vector<planner::SavingsRow
   fmt::print("{}", report::format_plan(plan, detect_stdout_style()));
   if (arguments.compare) fmt::print("{}", report::format_savings_table(savings_table, detect_stdout_style()));
   if (past_runs)
-    fmt::print("\n{}", report::format_remark("Measured: " + past_runs->description() + ".", detect_stdout_style()));
+    fmt::print("\n{}", report::format_remark("Measured: " + past_runs->describe() + ".", detect_stdout_style()));
 }
 
 }  // namespace
@@ -38,21 +38,21 @@ void print_plan(const planner::Plan& plan, const std::vector<planner::SavingsRow
 ExitCode plan(const PlanArguments& arguments) {
   init_logging(/*quiet=*/false);
   // The signature is the end of the title that report::render_plan_timeline() writes.
-  check_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
+  check_can_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
   bool fits = false;
   call_with_plan_request(arguments, [&](const planner::PlanRequest& base_request) {
     planner::PlanRequest request = base_request;
-    const auto past_runs = train::load_past_runs(train::find_past_runs_file(),
-                                                 train::describe_gpu_environment(request.target.device_name));
+    const auto past_runs =
+        train::load_past_runs(train::find_past_runs_file(), train::get_gpu_run_environment(request.target.device_name));
     // Measured memory outside of the allocator affects whether a plan fits, so it is set before.
     // Measured times only scale the result, so they are applied after.
-    if (past_runs) train::calibrate(request.target, *past_runs);
+    if (past_runs) train::calibrate_with_past_runs(request.target, *past_runs);
     planner::Plan plan = planner::make_plan(request);
     auto savings_table =
         arguments.compare ? planner::make_savings_table(request, plan) : std::vector<planner::SavingsRow>{};
     if (past_runs) {
-      train::calibrate(plan, *past_runs);
-      train::calibrate(savings_table, *past_runs);
+      train::calibrate_with_past_runs(plan, *past_runs);
+      train::calibrate_with_past_runs(savings_table, *past_runs);
     }
     if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::render_plan_timeline(plan));
     print_plan(plan, savings_table, past_runs, arguments);

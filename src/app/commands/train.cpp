@@ -28,16 +28,16 @@ namespace {
 /// Returns the configuration that is saved with the run, as YAML. training.resume=changed applies
 /// once, so it is saved as auto: a later resume must not accept further changes silently.
 std::string to_resolved_yaml(train::Config& config, const OptionTable& options) {
-  const train::ResumePolicy policy = config.resume;
-  if (policy == train::ResumePolicy::kChanged) config.resume = train::ResumePolicy::kAuto;
-  std::string yaml = options.to_yaml();
-  config.resume = policy;
-  return yaml;
+  const train::ResumePolicy policy = config.resume_policy;
+  if (policy == train::ResumePolicy::kChanged) config.resume_policy = train::ResumePolicy::kAuto;
+  std::string resolved_yaml = options.to_yaml();
+  config.resume_policy = policy;
+  return resolved_yaml;
 }
 
 /// Checks in the launcher, so that an error is printed once and not by every rank. Throws UserError
 /// (kUsage).
-void check_before_launch(const TrainArguments& arguments) {
+void check_launch_arguments(const TrainArguments& arguments) {
   std::error_code ignored_error;
   if (!std::filesystem::is_regular_file(arguments.config, ignored_error) &&
       std::filesystem::exists(arguments.config, ignored_error)) {
@@ -54,27 +54,27 @@ void check_before_launch(const TrainArguments& arguments) {
 /// Throws UserError (kUsage) if variables of another launcher are set, even leftover ones: this
 /// process would take itself for one of its ranks. `count` is the value of --nproc-per-node.
 void check_no_other_launcher(int64_t count) {
-  const char* const launcher = std::getenv(kLauncherVariable);
+  const char* const launcher = std::getenv(kLauncherEnvVar);
   if (launcher != nullptr && std::string_view(launcher) == kLocalLauncherName) return;
   for (const char* variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* const value = std::getenv(variable);
-    const bool is_slurm = std::string_view(variable).starts_with("SLURM");
-    if (is_slurm && std::getenv("SLURM_STEP_ID") == nullptr) continue;  // an allocation, but no srun
-    if (value == nullptr || parse_suffix_int("", value).value_or(0) <= 1) continue;
-    const bool is_torchrun = std::string_view(variable) == "WORLD_SIZE";
+    const bool is_slurm_variable = std::string_view(variable).starts_with("SLURM");
+    if (is_slurm_variable && std::getenv("SLURM_STEP_ID") == nullptr) continue;  // an allocation, but no srun
+    if (value == nullptr || parse_int_after_prefix("", value).value_or(0) <= 1) continue;
+    const bool is_torchrun_variable = std::string_view(variable) == "WORLD_SIZE";
     throw usage_error(
         "--nproc-per-node {}: {}={} is set, as {} sets it for each rank that it starts; omit --nproc-per-node if it "
         "has started this process, or unset {} if it is left over",
         count, variable, make_excerpt(value),
-        is_torchrun ? "torchrun"
-        : is_slurm  ? "srun"
-                    : "mpirun",
-        is_torchrun ? "WORLD_SIZE and RANK" : variable);
+        is_torchrun_variable ? "torchrun"
+        : is_slurm_variable  ? "srun"
+                             : "mpirun",
+        is_torchrun_variable ? "WORLD_SIZE and RANK" : variable);
   }
 }
 
-/// Throws UserError (kUsage) for an unknown device. open_device() would not name virtual:NAME, which
-/// only this command accepts.
+/// Throws UserError (kUsage) for an unknown device. open_device() would not name virtual:NAME,
+/// which only this command accepts.
 void check_train_device(const std::string& device) {
   if (device == "auto" || device == "cpu" || memory::parse_cuda_index(device) || parse_virtual_gpu(device)) return;
   throw usage_error("device {}: unknown; write auto, cpu, cuda, cuda:N or virtual:NAME", device);
@@ -85,14 +85,14 @@ void check_train_device(const std::string& device) {
 ExitCode train(const TrainArguments& arguments) {
   init_logging(arguments.quiet);
   if (arguments.nproc_per_node > 1) check_no_other_launcher(arguments.nproc_per_node);
-  const auto launch = distributed::get_launch_info();
+  const auto launch = distributed::read_launch_info();
   if (launch) {
     exit_when_launcher_exits();
   } else if (arguments.nproc_per_node > 1) {
-    check_before_launch(arguments);
+    check_launch_arguments(arguments);
     return launch_ranks(arguments.nproc_per_node);
   }
-  const bool is_reporting_rank = !launch || launch->rank == 0;
+  const bool is_main_process = !launch || launch->rank == 0;
   // Opening a virtual GPU may execute the program again. The configuration is read after that,
   // since it may be a pipe, which can be read only once.
   if (const auto virtual_gpu = parse_virtual_gpu(arguments.device); virtual_gpu && !planner::is_on_virtual_gpu())
@@ -103,19 +103,19 @@ ExitCode train(const TrainArguments& arguments) {
   train::Config config;
   OptionTable options = train::declare_options(config);
   options.read(arguments.config, arguments.overrides);
-  train::check_run_files(config, arguments.config);
+  train::check_output_files(config, arguments.config);
   train::resolve_run_chat_template_date(config.data, config.output.dir);
   const auto summary =
-      train::train(config, to_resolved_yaml(config, options), device, arguments.quiet || !is_reporting_rank, launch);
-  if (arguments.json && is_reporting_rank) {
+      train::train(config, to_resolved_yaml(config, options), device, arguments.quiet || !is_main_process, launch);
+  if (arguments.json && is_main_process) {
     fmt::print("{}\n", summary.to_json());
   } else if (!arguments.quiet) {
     spdlog::info("{} done; checkpoint: {}", pluralize(summary.steps, "step"),
-                 summary.checkpoint             ? summary.checkpoint->string()
+                 summary.newest_checkpoint      ? summary.newest_checkpoint->string()
                  : planner::is_on_virtual_gpu() ? "none, because the GPU is virtual"
                                                 : "none");
   }
-  return summary.was_stopped ? ExitCode::kStopped : ExitCode::kSuccess;
+  return summary.was_stopped_by_signal ? ExitCode::kStopped : ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

@@ -19,7 +19,7 @@ namespace {
 constexpr std::array kAllSeverities{Severity::kOk, Severity::kWarn, Severity::kFail};
 
 /// Prints the section as one line of JSON, after an empty line that ends incomplete output.
-void print_section(const Section& section) {
+void print_section_json(const Section& section) {
   nlohmann::ordered_json json{{"facts", section.facts}, {"findings", nlohmann::ordered_json::array()}};
   for (const auto& finding : section.findings) {
     json["findings"].push_back({to_string(finding.severity), finding.text});
@@ -27,13 +27,13 @@ void print_section(const Section& section) {
   std::printf("\n%s\n", io::to_json_string(json).c_str());
 }
 
-/// Parses the last line of `out`, the output of print_section(); libraries may have printed other
-/// lines before. Returns false if there is no such line.
-bool parse_section(const std::string& out, Section& section) {
+/// Parses the last line of `out`, the output of print_section_json(); libraries may have printed
+/// other lines before. Returns false if there is no such line.
+bool try_parse_section(const std::string& out, Section& section) {
   const size_t end = out.find_last_not_of('\n');
   if (end == std::string::npos) return false;
-  const size_t line_break = out.rfind('\n', end);
-  const size_t begin = line_break == std::string::npos ? 0 : line_break + 1;
+  const size_t line_break_position = out.rfind('\n', end);
+  const size_t begin = line_break_position == std::string::npos ? 0 : line_break_position + 1;
   const auto json = nlohmann::ordered_json::parse(out.substr(begin, end + 1 - begin), nullptr,
                                                   /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("facts") || !json.contains("findings")) return false;
@@ -90,11 +90,11 @@ Section examine_in_subprocess(const ExaminationSettings& examination, const std:
       child_section.add(examination.failure_severity,
                         fmt::format("{} failed: {}", examination.activity, get_first_line(error.what())));
     }
-    print_section(child_section);
+    print_section_json(child_section);
   };
   try {
     const SubprocessResult result = run_in_subprocess(examine_and_print, examination.timeout_seconds);
-    if (result.succeeded() && parse_section(result.stdout_text, section)) return section;
+    if (result.succeeded() && try_parse_section(result.stdout_text, section)) return section;
     section.facts["failure"] = result.describe_exit();
     section.add(examination.failure_severity,
                 fmt::format("{} {}{}", examination.activity, result.describe_exit(),

@@ -70,13 +70,13 @@ struct DoctorContext {
   std::vector<std::string> ignored_env_settings{};
   std::filesystem::path model{};  ///< folder with the files of a small preset; empty if none is writable
 
-  bool is_virtual() const { return device.starts_with("virtual:"); }
+  bool is_virtual_gpu() const { return device.starts_with("virtual:"); }
 };
 
 // The functions below run in a child process, by examine_in_subprocess(), and do not throw.
 
 /// Examines the processor: model, cores, limits on threads, and LibTorch's instruction set.
-Section examine_processor();
+Section examine_cpu();
 
 /// Examines the host's memory and its limits.
 Section examine_host_memory();
@@ -103,6 +103,6 @@ Section examine_planning(const DoctorContext& context);
 
 /// Trains a small model on `device` for one second and on the CPU in fp32 for another, and compares
 /// the results. `device` is the fact of examine_driver(). On a virtual GPU there is only a dry run.
-Section examine_step(const DoctorContext& context, const std::string& device);
+Section examine_training_step(const DoctorContext& context, const std::string& device);
 
 }  // namespace vlmtrain::app

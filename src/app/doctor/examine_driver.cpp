@@ -13,15 +13,15 @@ namespace vlmtrain::app {
 namespace {
 
 /// A CUDA context and the workspaces of libraries take about 1 GB.
-constexpr int64_t kMinFreeBytes = 1'000'000'000;
+constexpr int64_t kMinFreeGpuBytes = 1'000'000'000;
 
 /// Environment variable that makes every kernel launch synchronous.
-constexpr const char* kLaunchBlockingVariable = "CUDA_LAUNCH_BLOCKING";
+constexpr const char* kLaunchBlockingEnvVar = "CUDA_LAUNCH_BLOCKING";
 
-void check_environment(Section& section, const DoctorContext& context) {
+void check_gpu_environment(Section& section, const DoctorContext& context) {
   auto& facts = section.facts["environment"];
   facts = context.ignored_env_settings;
-  for (const char* const name : {"CUDA_VISIBLE_DEVICES", kLaunchBlockingVariable}) {
+  for (const char* const name : {"CUDA_VISIBLE_DEVICES", kLaunchBlockingEnvVar}) {
     if (const char* const value = std::getenv(name)) facts.push_back(fmt::format("{}={}", name, value));
   }
   if (!context.ignored_env_settings.empty()) {
@@ -30,10 +30,10 @@ void check_environment(Section& section, const DoctorContext& context) {
                     "configuration keys instead (memory.expandable_segments, memory.limit_gb)",
                     fmt::join(context.ignored_env_settings, ", ")));
   }
-  if (const char* const value = std::getenv(kLaunchBlockingVariable);
+  if (const char* const value = std::getenv(kLaunchBlockingEnvVar);
       value != nullptr && std::string_view(value) == "1") {
     section.warn(fmt::format("{}=1 in the environment: every kernel launch is synchronous, which is slow; unset it",
-                             kLaunchBlockingVariable));
+                             kLaunchBlockingEnvVar));
   }
 }
 
@@ -41,101 +41,101 @@ void check_environment(Section& section, const DoctorContext& context) {
 class GpuExamination {
  public:
   GpuExamination(int index, const memory::VisibleGpu& gpu)
-      : index_(index), gpu_(gpu), memory_(memory::query_gpu_memory(index)) {}
+      : gpu_index_(index), gpu_(gpu), memory_info_(memory::query_gpu_memory(index)) {}
 
-  nlohmann::ordered_json facts() const {
-    return {{"index", index_},
+  nlohmann::ordered_json make_facts() const {
+    return {{"index", gpu_index_},
             {"name", gpu_.name},
-            {"compute_capability", compute_capability()},
+            {"compute_capability", format_compute_capability()},
             {"mig", is_mig()},
             {"has_code", memory::has_kernel_code(gpu_.architecture)},
-            {"total_bytes", memory_.total_bytes},
-            {"free_bytes", memory_.free_bytes},
-            {"error", memory_.error}};
+            {"total_bytes", memory_info_.total_bytes},
+            {"free_bytes", memory_info_.free_bytes},
+            {"error", memory_info_.error}};
   }
 
   /// Returns the value of the fact "case" (docs/doctor.md).
-  std::string case_name() const {
+  std::string describe_usability() const {
     if (!memory::has_kernel_code(gpu_.architecture)) return "no code";
     if (is_memory_full()) return "no memory";
     return is_mig() ? "MIG" : "usable";
   }
 
   /// Adds one finding, with `failure_severity` if the GPU cannot be used.
-  void examine(Section& section, Severity failure_severity) const {
+  void add_finding(Section& section, Severity failure_severity) const {
     if (!memory::has_kernel_code(gpu_.architecture)) {
       return section.add(failure_severity,
-                         fmt::format("GPU {}: {}", index_, memory::explain_missing_kernel_code(gpu_)));
+                         fmt::format("GPU {}: {}", gpu_index_, memory::explain_missing_kernel_code(gpu_)));
     }
-    const std::string free_text =
-        fmt::format("{:.1f} of {:.1f} GB free", to_gigabytes(memory_.free_bytes), to_gigabytes(memory_.total_bytes));
+    const std::string free_memory_text = fmt::format("{:.1f} of {:.1f} GB free", to_gigabytes(memory_info_.free_bytes),
+                                                     to_gigabytes(memory_info_.total_bytes));
     if (is_memory_full()) {
       return section.add(failure_severity,
                          fmt::format("{}: {}, because other processes use its memory (nvidia-smi lists them): wait for "
                                      "them, or select another GPU with CUDA_VISIBLE_DEVICES",
-                                     describe_gpu(), free_text));
+                                     describe_gpu(), free_memory_text));
     }
-    if (memory_.error != 0) {
+    if (memory_info_.error != 0) {
       return section.warn(
-          fmt::format("{}: the driver does not report its memory (error {})", describe_gpu(), memory_.error));
+          fmt::format("{}: the driver does not report its memory (error {})", describe_gpu(), memory_info_.error));
     }
-    constexpr double kMaxOtherProcessesShare = 0.1;  // of the GPU's memory; not tuned
-    const auto used_bytes = static_cast<double>(memory_.total_bytes - memory_.free_bytes);
-    if (used_bytes > kMaxOtherProcessesShare * static_cast<double>(memory_.total_bytes)) {
+    constexpr double kMaxOtherProcessFraction = 0.1;  // of the GPU's memory; not tuned
+    const auto used_bytes = static_cast<double>(memory_info_.total_bytes - memory_info_.free_bytes);
+    if (used_bytes > kMaxOtherProcessFraction * static_cast<double>(memory_info_.total_bytes)) {
       return section.warn(fmt::format("{}, {}: other processes use much of its memory; a run plans with the rest",
-                                      describe_gpu(), free_text));
+                                      describe_gpu(), free_memory_text));
     }
-    section.ok(fmt::format("{}, {}", describe_gpu(), free_text));
+    section.ok(fmt::format("{}, {}", describe_gpu(), free_memory_text));
   }
 
  private:
   bool is_mig() const { return gpu_.name.find(" MIG ") != std::string::npos; }
   bool is_memory_full() const {
-    if (memory_.error != 0) return memory_.error == memory::kDriverOutOfMemory;
-    return memory_.free_bytes < kMinFreeBytes;
+    if (memory_info_.error != 0) return memory_info_.error == memory::kCudaErrorOutOfMemory;
+    return memory_info_.free_bytes < kMinFreeGpuBytes;
   }
-  std::string compute_capability() const {
+  std::string format_compute_capability() const {
     return fmt::format("{}.{}", gpu_.architecture / 10, gpu_.architecture % 10);
   }
   std::string describe_gpu() const {
-    return fmt::format("GPU {}: {}, compute capability {}{}", index_, gpu_.name, compute_capability(),
+    return fmt::format("GPU {}: {}, compute capability {}{}", gpu_index_, gpu_.name, format_compute_capability(),
                        is_mig() ? ", a MIG partition" : "");
   }
 
-  int index_;
+  int gpu_index_;
   memory::VisibleGpu gpu_;
-  memory::GpuMemoryInfo memory_;
+  memory::GpuMemoryInfo memory_info_;
 };
 
 /// Only an unusable selected GPU is a failure; the other GPUs are not used.
 void examine_gpus(Section& section, const DoctorContext& context, const std::vector<memory::VisibleGpu>& gpus) {
-  const int device_index = memory::parse_cuda_index(context.device).value_or(0);
+  const int selected_gpu_index = memory::parse_cuda_index(context.device).value_or(0);
   for (int index = 0; index < std::ssize(gpus); ++index) {
-    const GpuExamination gpu(index, gpus[static_cast<size_t>(index)]);
-    section.facts["gpus"].push_back(gpu.facts());
-    const bool is_selected = index == device_index && context.device != "cpu";
-    gpu.examine(section, is_selected ? Severity::kFail : Severity::kWarn);
-    if (index == device_index) section.facts["case"] = gpu.case_name();
+    const GpuExamination gpu_examination(index, gpus[static_cast<size_t>(index)]);
+    section.facts["gpus"].push_back(gpu_examination.make_facts());
+    const bool is_selected = index == selected_gpu_index && context.device != "cpu";
+    gpu_examination.add_finding(section, is_selected ? Severity::kFail : Severity::kWarn);
+    if (index == selected_gpu_index) section.facts["case"] = gpu_examination.describe_usability();
   }
-  if (device_index >= std::ssize(gpus)) {
+  if (selected_gpu_index >= std::ssize(gpus)) {
     section.fail(fmt::format("--device {}: only {} GPUs are usable (nvidia-smi -L, CUDA_VISIBLE_DEVICES)",
                              context.device, gpus.size()));
   }
-  if (context.device != "cpu") section.facts["device"] = fmt::format("cuda:{}", device_index);
+  if (context.device != "cpu") section.facts["device"] = fmt::format("cuda:{}", selected_gpu_index);
 }
 
 /// Adds a finding with the reason for which no GPU is usable. It fails if --device requests a GPU,
 /// or with --device auto if the machine has a driver that does not work: a run would not silently
 /// use the CPU then.
-void report_missing_gpu(Section& section, const DoctorContext& context, const memory::DriverProbe& driver) {
-  const bool is_expected = driver.state != memory::DriverState::kUnusable && driver.reason.empty();
-  const std::string reason = is_expected ? "no NVIDIA driver is installed (no libcuda.so.1)" : driver.reason;
+void report_missing_gpu(Section& section, const DoctorContext& context, const memory::DriverProbeResult& driver) {
+  const bool is_driver_absent = driver.state != memory::DriverState::kUnusable && driver.reason.empty();
+  const std::string reason = is_driver_absent ? "no NVIDIA driver is installed (no libcuda.so.1)" : driver.reason;
   const bool rejects_cpu_fallback = driver.state == memory::DriverState::kUnusable && context.device == "auto";
   if (context.device.starts_with("cuda") || rejects_cpu_fallback) {
     return section.fail(fmt::format("{}; to train on the CPU, set --device cpu", reason));
   }
   const std::string text = context.device == "auto" ? reason + ": training runs on the CPU" : reason;
-  section.add(is_expected ? Severity::kOk : Severity::kWarn, text);
+  section.add(is_driver_absent ? Severity::kOk : Severity::kWarn, text);
 }
 
 }  // namespace
@@ -147,12 +147,12 @@ Section examine_driver(const DoctorContext& context) {
                                      .failure_severity = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
   return examine_in_subprocess(settings, [&](Section& section) {
     section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"gpus", nlohmann::ordered_json::array()}};
-    if (context.is_virtual()) {
+    if (context.is_virtual_gpu()) {
       section.facts["device"] = context.device;
       section.ok("a virtual GPU needs no driver");
-      return check_environment(section, context);
+      return check_gpu_environment(section, context);
     }
-    planner::reject_stub_libraries();
+    planner::check_no_stub_libraries();
     const auto driver = memory::probe_driver();
     section.facts["case"] = driver.name;
     section.facts["reason"] = driver.reason;
@@ -162,7 +162,7 @@ Section examine_driver(const DoctorContext& context) {
     } else {
       report_missing_gpu(section, context, driver);
     }
-    check_environment(section, context);
+    check_gpu_environment(section, context);
   });
 }
 

@@ -22,8 +22,8 @@ namespace {
 constexpr double kKernelTimeoutSeconds = 20;
 
 /// Environment variables that select CPU kernels or the number of threads.
-constexpr const char* kProcessorVariables[] = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
-                                               "OMP_NUM_THREADS", "MKL_NUM_THREADS"};
+constexpr const char* kCpuEnvironmentVariables[] = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+                                                    "OMP_NUM_THREADS", "MKL_NUM_THREADS"};
 
 /// Returns the value of an environment variable, or "" if it is not set.
 std::string get_environment_variable(const char* name) {
@@ -33,37 +33,37 @@ std::string get_environment_variable(const char* name) {
 
 /// Runs a 16-bit matrix product in a child process, because it may crash on a processor without its
 /// instructions. Throws std::runtime_error if it does.
-memory::CpuKernels probe_cpu_kernels() {
-  const SubprocessResult result = run_in_subprocess(memory::print_cpu_kernels, kKernelTimeoutSeconds);
-  auto kernels = memory::parse_cpu_kernels(result.stdout_text);
+memory::CpuKernelInfo probe_cpu_kernels() {
+  const SubprocessResult result = run_in_subprocess(memory::print_cpu_kernel_info, kKernelTimeoutSeconds);
+  auto kernels = memory::parse_cpu_kernel_info(result.stdout_text);
   if (!result.succeeded()) throw std::runtime_error("a 16-bit matrix product " + result.describe_exit());
   return kernels;
 }
 
-void add_cpu_facts(Section& section, const memory::CpuInfo& processor) {
-  section.facts = {{"model", processor.model},
-                   {"machine_cores", processor.machine_cores},
-                   {"usable_cores", processor.usable_cores},
+void add_cpu_facts(Section& section, const memory::CpuInfo& cpu_info) {
+  section.facts = {{"model", cpu_info.model},
+                   {"machine_cores", cpu_info.num_machine_cores},
+                   {"usable_cores", cpu_info.num_usable_cores},
                    {"quota_cores", nullptr},
                    {"startable_threads", nullptr},
                    {"environment", nlohmann::ordered_json::object()}};
-  if (processor.quota_cores) section.facts["quota_cores"] = *processor.quota_cores;
-  if (processor.thread_headroom) section.facts["startable_threads"] = *processor.thread_headroom;
-  for (const char* const name : kProcessorVariables) {
+  if (cpu_info.cpu_quota_cores) section.facts["quota_cores"] = *cpu_info.cpu_quota_cores;
+  if (cpu_info.num_startable_threads) section.facts["startable_threads"] = *cpu_info.num_startable_threads;
+  for (const char* const name : kCpuEnvironmentVariables) {
     if (const auto value = get_environment_variable(name); !value.empty()) section.facts["environment"][name] = value;
   }
 }
 
-void add_cpu_facts(Section& section, const memory::CpuKernels& kernels) {
-  section.facts["threads"] = kernels.threads;
+void add_cpu_facts(Section& section, const memory::CpuKernelInfo& kernels) {
+  section.facts["threads"] = kernels.num_threads;
   section.facts["aten"] = kernels.aten_isa;
   section.facts["onednn"] = {
       {"version", kernels.onednn_version}, {"isa", kernels.onednn_isa}, {"bf16_product", kernels.bf16_matmul_kernel}};
-  section.facts["bf16"] = memory::to_string(kernels.bf16);
+  section.facts["bf16"] = memory::to_string(kernels.bf16_matmul_support);
 }
 
 /// Reports environment variables that limit the processor.
-void check_environment(Section& section, const memory::CpuInfo& processor, const memory::CpuKernels& kernels) {
+void check_cpu_environment(Section& section, const memory::CpuInfo& cpu_info, const memory::CpuKernelInfo& kernels) {
   const std::string aten_capability = get_environment_variable("ATEN_CPU_CAPABILITY");
   if (!aten_capability.empty()) {
     section.warn(fmt::format("ATEN_CPU_CAPABILITY={} in the environment: ATen uses its kernels for {}; unset it",
@@ -72,50 +72,52 @@ void check_environment(Section& section, const memory::CpuInfo& processor, const
   for (const char* const name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
     const std::string max_isa = get_environment_variable(name);
     if (max_isa.empty()) continue;
-    const bool disables_bf16 = kernels.bf16 == memory::Bf16MatmulSupport::kEmulated && processor.has_bf16();
+    const bool disables_bf16 =
+        kernels.bf16_matmul_support == memory::Bf16MatmulSupport::kEmulated && cpu_info.has_bf16();
     section.warn(fmt::format("{}={} in the environment: oneDNN uses {}{}; unset it", name, max_isa,
                              kernels.onednn_isa.empty() ? "the allowed instruction sets" : kernels.onednn_isa,
                              disables_bf16 ? ", and bf16 is emulated although this processor supports it" : ""));
   }
-  const auto num_threads = static_cast<int64_t>(kernels.threads);
+  const auto num_threads = static_cast<int64_t>(kernels.num_threads);
   if (const std::string omp_num_threads = get_environment_variable("OMP_NUM_THREADS");
-      !omp_num_threads.empty() && num_threads != processor.usable_cores) {
+      !omp_num_threads.empty() && num_threads != cpu_info.num_usable_cores) {
     section.warn(fmt::format(
         "OMP_NUM_THREADS={} in the environment: {} for {}; unset it, or set it to the number of cores", omp_num_threads,
-        pluralize(num_threads, "thread"), pluralize(processor.usable_cores, "usable core")));
+        pluralize(num_threads, "thread"), pluralize(cpu_info.num_usable_cores, "usable core")));
   }
-  if (processor.quota_cores && static_cast<double>(num_threads) > std::ceil(*processor.quota_cores)) {
+  if (cpu_info.cpu_quota_cores && static_cast<double>(num_threads) > std::ceil(*cpu_info.cpu_quota_cores)) {
     section.warn(
         fmt::format("the control group limits this process to {:.3g} cores, but it starts {}, which is slow; set "
                     "OMP_NUM_THREADS={:.0f}",
-                    *processor.quota_cores, pluralize(num_threads, "thread"), std::ceil(*processor.quota_cores)));
+                    *cpu_info.cpu_quota_cores, pluralize(num_threads, "thread"), std::ceil(*cpu_info.cpu_quota_cores)));
   }
   // Ranks, loader threads and libraries start about this many threads in a small run. Not measured,
   // nor is the factor of 4 for runs with more threads.
   constexpr int64_t kMinStartableThreads = 64;
-  if (processor.thread_headroom && *processor.thread_headroom < std::max(kMinStartableThreads, 4 * num_threads)) {
+  if (cpu_info.num_startable_threads &&
+      *cpu_info.num_startable_threads < std::max(kMinStartableThreads, 4 * num_threads)) {
     section.warn(
         fmt::format("the control group allows {} (pids.max), but a run with {} needs more; raise the limit, such as "
                     "Docker's --pids-limit, or lower data.num_workers and OMP_NUM_THREADS",
-                    pluralize(*processor.thread_headroom, "more thread"), pluralize(num_threads, "thread")));
+                    pluralize(*cpu_info.num_startable_threads, "more thread"), pluralize(num_threads, "thread")));
   }
 }
 
 }  // namespace
 
-Section examine_processor() {
+Section examine_cpu() {
   return examine_in_subprocess(
       {.name = "processor", .activity = "checking the processor", .failure_severity = Severity::kWarn},
       [](Section& section) {
-        const auto processor = memory::read_cpu_info();
-        add_cpu_facts(section, processor);
+        const auto cpu_info = memory::read_cpu_info();
+        add_cpu_facts(section, cpu_info);
         const auto kernels = probe_cpu_kernels();
         add_cpu_facts(section, kernels);
         section.ok(fmt::format("{}, {} of {} usable; ATen's kernels {}, bf16 {}",
-                               processor.model.empty() ? "unknown processor" : processor.model, processor.usable_cores,
-                               pluralize(processor.machine_cores, "core"), kernels.aten_isa,
-                               memory::to_string(kernels.bf16)));
-        check_environment(section, processor, kernels);
+                               cpu_info.model.empty() ? "unknown processor" : cpu_info.model, cpu_info.num_usable_cores,
+                               pluralize(cpu_info.num_machine_cores, "core"), kernels.aten_isa,
+                               memory::to_string(kernels.bf16_matmul_support)));
+        check_cpu_environment(section, cpu_info, kernels);
       });
 }
 
@@ -125,16 +127,16 @@ Section examine_host_memory() {
   return examine_in_subprocess(
       {.name = "memory", .activity = "checking the host's memory", .failure_severity = Severity::kWarn},
       [](Section& section) {
-        const int64_t machine_bytes = memory::get_machine_memory_bytes();
+        const int64_t machine_memory_bytes = memory::get_machine_memory_bytes();
         const int64_t limit_bytes = memory::get_host_limit_bytes();
         const auto available_memory = memory::get_available_host_memory();
-        section.facts = {{"machine_bytes", machine_bytes},
+        section.facts = {{"machine_bytes", machine_memory_bytes},
                          {"limit_bytes", limit_bytes},
                          {"available_bytes", available_memory.bytes},
                          {"bound", available_memory.limit_source}};
-        const auto text =
-            fmt::format("{:.1f} GB, of which {:.1f} are available to this process ({})", to_gigabytes(machine_bytes),
-                        to_gigabytes(available_memory.bytes), available_memory.limit_source);
+        const auto text = fmt::format("{:.1f} GB, of which {:.1f} are available to this process ({})",
+                                      to_gigabytes(machine_memory_bytes), to_gigabytes(available_memory.bytes),
+                                      available_memory.limit_source);
         if (available_memory.bytes >= kLowMemoryBytes) return section.ok(text);
         section.warn(text + "; this may be too little for training: free some memory, or request more (SLURM's --mem)");
       });
@@ -144,10 +146,10 @@ Section examine_libraries(const DoctorContext& context) {
   return examine_in_subprocess(
       {.name = "libtorch", .activity = "checking LibTorch's libraries", .failure_severity = Severity::kWarn},
       [&](Section& section) {
-        const auto libtorch = memory::describe_libtorch();
+        const auto libtorch = memory::get_libtorch_info();
         section.facts = {
             {"compiled_for", libtorch.compiled_version},      {"loaded", libtorch.loaded_version},
-            {"cpu_library", libtorch.cpu_library.string()},   {"core_library", libtorch.core_library.string()},
+            {"cpu_library", libtorch.cpu_library.string()},   {"core_library", libtorch.c10_library.string()},
             {"cuda_library", libtorch.cuda_library.string()}, {"found_by", memory::to_string(libtorch.source)}};
         const std::string location = fmt::format("{}, found by {}", libtorch.cpu_library.parent_path().string(),
                                                  memory::to_string(libtorch.source));
@@ -159,12 +161,12 @@ Section examine_libraries(const DoctorContext& context) {
           section.ok(fmt::format("LibTorch {} in {}{}", libtorch.compiled_version, location,
                                  libtorch.cuda_library.empty() ? "" : "; its CUDA library is next to it"));
         }
-        if (libtorch.cpu_library.parent_path() != libtorch.core_library.parent_path()) {
+        if (libtorch.cpu_library.parent_path() != libtorch.c10_library.parent_path()) {
           section.warn(fmt::format("libc10.so is from another folder: {}; two LibTorch installations are mixed",
-                                   libtorch.core_library.parent_path().string()));
+                                   libtorch.c10_library.parent_path().string()));
         }
         if (!libtorch.cuda_library.empty()) return;
-        const bool is_gpu_requested = context.device.starts_with("cuda") || context.is_virtual();
+        const bool is_gpu_requested = context.device.starts_with("cuda") || context.is_virtual_gpu();
         section.add(
             is_gpu_requested ? Severity::kFail : Severity::kWarn,
             fmt::format(
@@ -183,27 +185,27 @@ constexpr int64_t kLowDiskBytes = 2'000'000'000;
 /// space. `purpose` is a word for messages, such as "output.dir".
 void examine_folder(Section& section, const std::string& purpose, const std::filesystem::path& folder,
                     Severity failure_severity) {
-  const io::FolderProbe probe = io::probe_folder(folder);
+  const io::FolderProbeResult probe = io::probe_folder(folder);
   section.facts[purpose] = {
       {"requested", folder.string()},   {"folder", probe.folder.string()},
-      {"free_bytes", probe.free_bytes}, {"writable", probe.failure.empty()},
-      {"failure", probe.failure},       {"locks", probe.failure.empty() && probe.lock_failure.empty()},
+      {"free_bytes", probe.free_bytes}, {"writable", probe.write_error.empty()},
+      {"failure", probe.write_error},   {"locks", probe.write_error.empty() && probe.lock_error.empty()},
       {"seconds", probe.seconds}};
-  const std::string label = fmt::format("{} {}", purpose, probe.folder.string());
-  if (!probe.failure.empty()) {
-    return section.add(failure_severity, fmt::format("{}: not writable: {}", label, probe.failure));
+  const std::string folder_label = fmt::format("{} {}", purpose, probe.folder.string());
+  if (!probe.write_error.empty()) {
+    return section.add(failure_severity, fmt::format("{}: not writable: {}", folder_label, probe.write_error));
   }
-  const std::string free_text = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
-  if (!probe.lock_failure.empty()) {
+  const std::string free_disk_text = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
+  if (!probe.lock_error.empty()) {
     return section.warn(
         fmt::format("{}: {}; file locks do not work ({}), so a second run could write to it at the "
                     "same time",
-                    label, free_text, probe.lock_failure));
+                    folder_label, free_disk_text, probe.lock_error));
   }
-  const bool is_low = probe.free_bytes >= 0 && probe.free_bytes < kLowDiskBytes;
-  section.add(is_low ? Severity::kWarn : Severity::kOk,
-              fmt::format("{}: {}, a file was written, locked and renamed{}", label, free_text,
-                          is_low ? "; this may be too little for checkpoints" : ""));
+  const bool is_disk_space_low = probe.free_bytes >= 0 && probe.free_bytes < kLowDiskBytes;
+  section.add(is_disk_space_low ? Severity::kWarn : Severity::kOk,
+              fmt::format("{}: {}, a file was written, locked and renamed{}", folder_label, free_disk_text,
+                          is_disk_space_low ? "; this may be too little for checkpoints" : ""));
 }
 
 std::filesystem::path find_temporary_folder() {

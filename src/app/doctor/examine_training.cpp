@@ -33,7 +33,7 @@ constexpr int64_t kMaxCheckedSamples = 512;
 
 /// Runs the checks that `train` runs before it plans and loads the model. Throws UserError.
 void check_run_inputs(const train::Config& config, const DoctorContext& context, Section& section) {
-  train::check_run_files(config, context.config);
+  train::check_output_files(config, context.config);
   train::check_required_keys(config);
   const auto records = train::open_training_records(config);
   section.facts["samples"] = records->size();
@@ -77,8 +77,8 @@ struct DryRunStats {
 
 /// Dry-runs steps of the model in `model` on a virtual GPU, in the planner's child process, for at
 /// least `seconds` and at least once. Throws UserError, or an exception of planner::DryRunProcess.
-DryRunStats dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
-                          const planner::VirtualGpu& virtual_gpu, double seconds) {
+DryRunStats measure_dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
+                                  const planner::VirtualGpu& virtual_gpu, double seconds) {
   // Steps per dry run: enough to include the allocator's reuse of memory. This number and the sizes
   // of the samples were chosen without measurement.
   constexpr int64_t kStepsPerDryRun = 4;
@@ -93,12 +93,12 @@ DryRunStats dry_run_steps(const std::filesystem::path& model, engine::Precision 
   const auto start = std::chrono::steady_clock::now();
   double elapsed_seconds = 0;
   do {
-    const auto outcome = process.dry_run(request);
-    if (outcome.out_of_memory)
+    const auto dry_run_result = process.dry_run(request);
+    if (dry_run_result.ran_out_of_memory)
       throw run_error("a step of a tiny model ran out of memory on the virtual {}", virtual_gpu.gpu);
-    result.steps += std::ssize(outcome.steps);
-    result.step_seconds += outcome.seconds;
-    result.reserved_bytes = outcome.peaks().reserved_bytes;
+    result.steps += std::ssize(dry_run_result.steps);
+    result.step_seconds += dry_run_result.seconds;
+    result.reserved_bytes = dry_run_result.compute_max_peaks().reserved_bytes;
     elapsed_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   } while (elapsed_seconds < seconds);
   result.seconds = elapsed_seconds;
@@ -114,7 +114,7 @@ Section examine_planning(const DoctorContext& context) {
       {.name = "planning", .activity = "a dry run of a step", .failure_severity = Severity::kWarn},
       [&](Section& section) {
         if (context.model.empty()) return section.warn("not tried: no writable folder for the files of a small model");
-        const auto result = dry_run_steps(context.model, context.precision, {}, /*seconds=*/0);
+        const auto result = measure_dry_run_steps(context.model, context.precision, {}, /*seconds=*/0);
         section.facts = {{"seconds", result.seconds}, {"reserved_bytes", result.reserved_bytes}};
         section.ok(
             fmt::format("a dry run of a step on a virtual H100, in a child process, took {:.1f} s", result.seconds));
@@ -125,7 +125,7 @@ namespace {
 
 constexpr double kSmokeRunSeconds = 1;  // on the device, and again on the CPU
 
-nlohmann::ordered_json make_smoke_run_facts(const train::SmokeRun& run) {
+nlohmann::ordered_json make_smoke_run_facts(const train::SmokeRunResult& run) {
   return {{"steps", run.steps},
           {"steps_per_second", run.steps_per_second},
           {"first_loss", run.first_loss},
@@ -147,7 +147,7 @@ std::optional<engine::Precision> choose_precision(const memory::GpuSpec& gpu, co
   return engine::Precision::kFp16;
 }
 
-bool has_learned(const train::SmokeRun& run) {
+bool has_loss_decreased(const train::SmokeRunResult& run) {
   return std::isfinite(run.last_loss) && run.last_loss < run.first_loss;
 }
 
@@ -155,13 +155,13 @@ bool has_learned(const train::SmokeRun& run) {
 struct SmokeRunComparison {
   std::string device_phrase;
   engine::Precision precision;
-  const train::SmokeRun& actual;
-  const train::SmokeRun& reference;
+  const train::SmokeRunResult& actual;
+  const train::SmokeRunResult& reference;
   train::SmokeRunTolerance tolerance;
 };
 
 /// Adds the finding that training gives the same results as the reference, or a failure.
-void report_comparison(const SmokeRunComparison& comparison, Section& section) {
+void add_comparison_finding(const SmokeRunComparison& comparison, Section& section) {
   const auto& [device_phrase, precision, actual, reference, tolerance] = comparison;
   const auto deviation = train::compare_smoke_runs(actual, reference);
   section.facts["compared"] = true;
@@ -178,7 +178,8 @@ void report_comparison(const SmokeRunComparison& comparison, Section& section) {
   const std::string speed_text =
       fmt::format("{:.1f} steps/s {} in {}, {:.1f} on the CPU in fp32", actual.steps_per_second, device_phrase,
                   engine::to_string(precision), reference.steps_per_second);
-  if (is_within_tolerance && has_learned(actual)) return section.ok(fmt::format("{}; {}", speed_text, difference_text));
+  if (is_within_tolerance && has_loss_decreased(actual))
+    return section.ok(fmt::format("{}; {}", speed_text, difference_text));
   if (is_within_tolerance) {
     return section.fail(fmt::format("training {} does not learn: the loss went from {:.3g} to {:.3g} in {} steps; {}",
                                     device_phrase, actual.first_loss, actual.last_loss, actual.steps, difference_text));
@@ -190,8 +191,8 @@ void report_comparison(const SmokeRunComparison& comparison, Section& section) {
 }
 
 /// Adds a warning if fp32 is faster than the 16-bit `precision`, which this CPU may only emulate.
-void advise_fp32(const train::SmokeRun& half_precision_run, const train::SmokeRun& fp32_run,
-                 engine::Precision precision, Section& section) {
+void warn_if_fp32_is_faster(const train::SmokeRunResult& half_precision_run, const train::SmokeRunResult& fp32_run,
+                            engine::Precision precision, Section& section) {
   // Smaller differences may be noise in one second of steps. Not tuned.
   constexpr double kMinSpeedup = 1.2;
   if (fp32_run.steps_per_second < kMinSpeedup * half_precision_run.steps_per_second) return;
@@ -209,33 +210,33 @@ void test_step_on_cpu(const DoctorContext& context, Section& section) {
     section.facts["compared"] = false;
     const auto text = fmt::format("{:.1f} steps/s on the CPU in fp32; the loss went from {:.3g} to {:.3g}",
                                   reference.steps_per_second, reference.first_loss, reference.last_loss);
-    return has_learned(reference) ? section.ok(text) : section.fail(text + ": it does not learn");
+    return has_loss_decreased(reference) ? section.ok(text) : section.fail(text + ": it does not learn");
   }
   settings.precision = context.precision;
   const auto actual = train::run_smoke_training(settings);
   section.facts["trial"] = make_smoke_run_facts(actual);
-  report_comparison({.device_phrase = "on the CPU",
-                     .precision = context.precision,
-                     .actual = actual,
-                     .reference = reference,
-                     .tolerance = train::get_smoke_run_tolerance(context.precision)},
-                    section);
-  advise_fp32(actual, reference, context.precision, section);
+  add_comparison_finding({.device_phrase = "on the CPU",
+                          .precision = context.precision,
+                          .actual = actual,
+                          .reference = reference,
+                          .tolerance = train::get_smoke_run_tolerance(context.precision)},
+                         section);
+  warn_if_fp32_is_faster(actual, reference, context.precision, section);
 }
 
-/// `problem` is the reason for which the library of custom kernels cannot be loaded.
-void warn_missing_kernels(const std::string& problem, Section& section) {
+/// `unavailable_reason` is the reason for which the library of custom kernels cannot be loaded.
+void warn_about_missing_kernels(const std::string& unavailable_reason, Section& section) {
   section.warn(
       fmt::format("vlmtrain's custom kernels are missing, so ATen's slower ones are used: {}; scripts/setup.sh "
                   "installs nvcc, and a build with it compiles them",
-                  problem));
+                  unavailable_reason));
 }
 
 /// Adds a warning with the kernels that an environment variable disables, since a run with the same
 /// environment would not use them either.
-void warn_disabled_kernels(Section& section) {
+void warn_about_disabled_kernels(Section& section) {
   try {
-    const auto disabled_kernels = train::find_kernels_disabled_by_environment();
+    const auto disabled_kernels = train::read_disabled_kernels_variable();
     if (disabled_kernels.empty()) return;
     const std::string names = train::join_kernel_names(disabled_kernels);
     section.facts["custom_kernels"]["disabled"] = names;
@@ -247,25 +248,27 @@ void warn_disabled_kernels(Section& section) {
 
 /// Loads the custom kernels, which compares their results with ATen's. `device_phrase` is used in
 /// messages, such as "on cuda:0".
-void compare_kernels(at::Device device, const std::string& device_phrase, Section& section) {
+void compare_kernels_with_aten(at::Device device, const std::string& device_phrase, Section& section) {
   const auto load_result = kernels::open_kernels(device);
-  section.facts["custom_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failure_messages}};
-  warn_disabled_kernels(section);
-  if (!load_result.problem.empty()) return warn_missing_kernels(load_result.problem, section);
+  section.facts["custom_kernels"] = {{"problem", load_result.unavailable_reason},
+                                     {"wrong", load_result.failure_messages}};
+  warn_about_disabled_kernels(section);
+  if (!load_result.unavailable_reason.empty())
+    return warn_about_missing_kernels(load_result.unavailable_reason, section);
   for (const auto& problem : load_result.failure_messages) {
     section.warn(fmt::format("a custom kernel is disabled, because its results {} differ from ATen's: {}",
                              device_phrase, problem));
   }
   if (load_result.failure_messages.empty()) {
-    section.ok(fmt::format("{} custom kernels {} give the same results as ATen's", kernels::all_kernels().size(),
+    section.ok(fmt::format("{} custom kernels {} give the same results as ATen's", kernels::list_kernels().size(),
                            device_phrase));
   }
 }
 
 void test_step_on_gpu(const DoctorContext& context, const std::string& device_name, Section& section) {
   const at::Device device = open_device(device_name);
-  compare_kernels(device, "on " + device_name, section);
-  const auto target = planner::make_target_gpu(memory::describe_device(device));
+  compare_kernels_with_aten(device, "on " + device_name, section);
+  const auto target = planner::make_target_gpu(memory::get_device_properties(device));
   const auto precision = choose_precision(*target.gpu, context, section);
   if (!precision) return;
   section.facts["precision"] = engine::to_string(*precision);
@@ -277,23 +280,23 @@ void test_step_on_gpu(const DoctorContext& context, const std::string& device_na
   const auto reference = train::run_smoke_training(settings);
   section.facts["trial"] = make_smoke_run_facts(actual);
   section.facts["cpu_fp32"] = make_smoke_run_facts(reference);
-  report_comparison({.device_phrase = "on " + device_name,
-                     .precision = *precision,
-                     .actual = actual,
-                     .reference = reference,
-                     .tolerance = train::get_smoke_run_tolerance(*precision)},
-                    section);
+  add_comparison_finding({.device_phrase = "on " + device_name,
+                          .precision = *precision,
+                          .actual = actual,
+                          .reference = reference,
+                          .tolerance = train::get_smoke_run_tolerance(*precision)},
+                         section);
 }
 
 void dry_run_on_virtual_gpu(const DoctorContext& context, Section& section) {
   const auto virtual_gpu = parse_virtual_gpu(context.device);
-  const auto precision = choose_precision(*memory::find_gpu(virtual_gpu->gpu), context, section);
+  const auto precision = choose_precision(*memory::find_gpu_spec(virtual_gpu->gpu), context, section);
   if (!precision) return;
-  const std::string problem = kernels::find_library_problem();
+  const std::string problem = kernels::find_kernel_library_error();
   section.facts["custom_kernels"] = {{"problem", problem}};
-  warn_disabled_kernels(section);
-  if (!problem.empty()) warn_missing_kernels(problem, section);
-  const auto result = dry_run_steps(context.model, *precision, *virtual_gpu, kSmokeRunSeconds);
+  warn_about_disabled_kernels(section);
+  if (!problem.empty()) warn_about_missing_kernels(problem, section);
+  const auto result = measure_dry_run_steps(context.model, *precision, *virtual_gpu, kSmokeRunSeconds);
   section.facts["precision"] = engine::to_string(*precision);
   section.facts["dry_run"] = true;
   section.facts["compared"] = false;
@@ -308,7 +311,7 @@ void dry_run_on_virtual_gpu(const DoctorContext& context, Section& section) {
 
 }  // namespace
 
-Section examine_step(const DoctorContext& context, const std::string& device) {
+Section examine_training_step(const DoctorContext& context, const std::string& device) {
   constexpr double kTimeoutSeconds = 120;  // includes loading the CUDA libraries and kernels; not tuned
   return examine_in_subprocess(
       {.name = "step",
@@ -320,7 +323,7 @@ Section examine_step(const DoctorContext& context, const std::string& device) {
         if (context.model.empty()) {
           return section.fail("no step was tried: no writable folder for the files of a small model; set TMPDIR");
         }
-        if (context.is_virtual()) return dry_run_on_virtual_gpu(context, section);
+        if (context.is_virtual_gpu()) return dry_run_on_virtual_gpu(context, section);
         if (device == "cpu") return test_step_on_cpu(context, section);
         test_step_on_gpu(context, device, section);
       });

@@ -19,7 +19,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr const char* kCoreProgram = "vlmtrain-core";
+constexpr const char* kCoreProgramName = "vlmtrain-core";
 
 /// Throws UserError (kUsage) for keys and values that the command would reject. Does not read a
 /// pipe, because the command could not read it again.
@@ -37,7 +37,7 @@ void check_command_config(const CommandLine& command_line) {
   if (command == "train") check_config_file(arguments.train.config, arguments.train.overrides);
   if (command == "eval") check_config_file(arguments.eval.config, arguments.eval.overrides);
   if (command == "inspect") check_config_file(arguments.inspect.config, arguments.inspect.overrides);
-  if (command == "plan") check_config_file(arguments.plan.config, arguments.plan.get_all_overrides());
+  if (command == "plan") check_config_file(arguments.plan.config, arguments.plan.collect_overrides());
 }
 
 /// Runs `vlmtrain options`, with the same message as other commands if stdout cannot be written.
@@ -45,15 +45,15 @@ ExitCode run_list_options(const OptionsArguments& arguments) {
   try {
     return flush_stdout(list_options(arguments));
   } catch (const std::system_error&) {  // {fmt} throws if a write fails while it prints
-    const ExitCode flush_code = flush_stdout(ExitCode::kSuccess);
-    if (flush_code == ExitCode::kSuccess) throw;
-    return flush_code;
+    const ExitCode flush_exit_code = flush_stdout(ExitCode::kSuccess);
+    if (flush_exit_code == ExitCode::kSuccess) throw;
+    return flush_exit_code;
   }
 }
 
 std::filesystem::path find_core_program() {
   std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCoreProgram;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCoreProgramName;
 }
 
 /// Returns whether the command certainly needs dry runs. `plan` without a named GPU does not need

@@ -22,12 +22,12 @@ constexpr const char* kOverlayFileName = "overlay.png";
 
 /// Returns 12 for "mask_12.png"; nothing for another name.
 std::optional<int64_t> parse_mask_number(const fs::path& file) {
-  return file.extension() == ".png" ? parse_suffix_int("mask_", file.stem().string()) : std::nullopt;
+  return file.extension() == ".png" ? parse_int_after_prefix("mask_", file.stem().string()) : std::nullopt;
 }
 
 }  // namespace
 
-void require_mask_prediction(const models::Processor& processor, const std::string& checkpoint) {
+void check_predicts_masks(const models::Processor& processor, const std::string& checkpoint) {
   if (processor.predicts_masks()) return;
   throw usage_error("--mask-out: the model of {} predicts no masks; omit the option, or give a checkpoint of prs_med",
                     checkpoint);
@@ -100,31 +100,32 @@ MaskOverlayWriter::MaskOverlayWriter(std::string folder) : folder_(std::move(fol
   }
 }
 
-std::string MaskOverlayWriter::make_unique_name(const std::string& id) {
-  std::string base_name = id.substr(0, kMaxIdBytes);
+std::string MaskOverlayWriter::make_unique_file_name(const std::string& id) {
+  std::string file_stem = id.substr(0, kMaxIdBytes);
   std::ranges::replace_if(
-      base_name, [](char character) { return !is_file_name_character(character); }, '_');
-  if (base_name.empty() || base_name.front() == '.') base_name.insert(base_name.begin(), '_');
-  std::string name = base_name;
-  for (int64_t number = 2; !used_names_.insert(name).second; ++number) name = fmt::format("{}_{}", base_name, number);
+      file_stem, [](char character) { return !is_file_name_character(character); }, '_');
+  if (file_stem.empty() || file_stem.front() == '.') file_stem.insert(file_stem.begin(), '_');
+  std::string name = file_stem;
+  for (int64_t number = 2; !used_file_names_.insert(name).second; ++number)
+    name = fmt::format("{}_{}", file_stem, number);
   return name;
 }
 
-void MaskOverlayWriter::add(const io::Record& record, const evaluation::Answer& answer) {
+void MaskOverlayWriter::add(const io::Record& record, const evaluation::EvaluatedAnswer& answer) {
   if (answer.masks.empty()) return;
   create_mask_folder(folder_);
   std::map<int64_t, std::vector<const evaluation::MaskPrediction*>> masks_by_image;
-  for (const auto& mask : answer.masks) masks_by_image[mask.image].push_back(&mask);
+  for (const auto& mask : answer.masks) masks_by_image[mask.image_index].push_back(&mask);
   for (const auto& [image_index, masks] : masks_by_image) {
     std::vector<at::Tensor> predicted_masks, true_masks;
     for (const auto* mask : masks) {
-      predicted_masks.push_back(mask->predicted);
-      true_masks.push_back(mask->truth);
+      predicted_masks.push_back(mask->predicted_mask);
+      true_masks.push_back(mask->true_mask);
     }
     const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(image_index)));
-    io::write_file(fs::path(folder_) / (make_unique_name(answer.id) + ".png"),
+    io::write_file(fs::path(folder_) / (make_unique_file_name(answer.id) + ".png"),
                    image::encode_png(image::draw_mask_comparison(image, predicted_masks, true_masks)));
-    ++num_written_;
+    ++num_written_images_;
   }
 }
 

@@ -15,7 +15,7 @@ namespace vlmtrain::app {
 
 /// Throws UserError (kUsage) if the model predicts no masks. Call it if --mask-out is given.
 /// `checkpoint` is the name of the model in the message.
-void require_mask_prediction(const models::Processor& processor, const std::string& checkpoint);
+void check_predicts_masks(const models::Processor& processor, const std::string& checkpoint);
 
 /// Throws UserError (kUsage) if `folder`, the value of --mask-out, exists but is not a folder,
 /// cannot be read, or contains files that `generate --mask-out` does not write, such as the images
@@ -46,18 +46,18 @@ class MaskOverlayWriter {
   explicit MaskOverlayWriter(std::string folder);
 
   /// Writes each image of `record` that has masks in `answer`. Throws UserError.
-  void add(const io::Record& record, const evaluation::Answer& answer);
+  void add(const io::Record& record, const evaluation::EvaluatedAnswer& answer);
   /// Returns the number of images written so far.
-  int64_t num_written() const { return num_written_; }
+  int64_t num_written_images() const { return num_written_images_; }
 
  private:
   /// Returns a file name without extension that is derived from `id` and differs from all earlier
   /// ones.
-  std::string make_unique_name(const std::string& id);
+  std::string make_unique_file_name(const std::string& id);
 
   std::string folder_;
-  std::set<std::string> used_names_;
-  int64_t num_written_ = 0;
+  std::set<std::string> used_file_names_;
+  int64_t num_written_images_ = 0;
 };
 
 }  // namespace vlmtrain::app

@@ -19,13 +19,13 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr const char* kDefaultModel = "llava-1.5-7b";
+constexpr const char* kDefaultModelPreset = "llava-1.5-7b";
 
 /// Returns the last argument key=value for a key, or for any key of a section; nothing if there is
 /// no such argument. Does not read the file of --config.
 std::optional<std::string> find_override(const PlanArguments& arguments, const std::string& key_or_section) {
   std::optional<std::string> last_override;
-  for (const auto* overrides : {&arguments.key_flags, &arguments.overrides}) {
+  for (const auto* overrides : {&arguments.flag_overrides, &arguments.overrides}) {
     for (const auto& text : *overrides) {
       const std::string key = text.substr(0, text.find('='));
       if (key == key_or_section || key.starts_with(key_or_section + ".")) last_override = text;
@@ -35,11 +35,11 @@ std::optional<std::string> find_override(const PlanArguments& arguments, const s
 }
 
 /// Throws UserError (kUsage) if --finetune contradicts the configuration keys of LoRA.
-void check_finetune(const PlanArguments& arguments, const train::Config& config) {
+void check_finetune_flag(const PlanArguments& arguments, const train::Config& config) {
   const auto reject_key = [](const std::string& key, const std::string& flag, const std::string& advice) {
     throw usage_error("--finetune {} contradicts {}: {}", flag, key, advice);
   };
-  if (arguments.finetune == "full") {
+  if (arguments.finetuning_type == "full") {
     for (const char* key : {"lora", "model.adapter"}) {
       const auto text = find_override(arguments, key);
       if (!text || *text == "lora.rank=0" || *text == "model.adapter=") continue;
@@ -50,7 +50,7 @@ void check_finetune(const PlanArguments& arguments, const train::Config& config)
                  "trained weights cannot be quantized; use --finetune lora, or model.quantization=none");
     }
   }
-  if (arguments.finetune == "lora" && find_override(arguments, "lora.rank") == "lora.rank=0") {
+  if (arguments.finetuning_type == "lora" && find_override(arguments, "lora.rank") == "lora.rank=0") {
     reject_key("lora.rank=0", "lora", "rank 0 disables LoRA; set a rank such as lora.rank=16, or use --finetune full");
   }
 }
@@ -72,27 +72,28 @@ planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments) {
     throw UserError(error.code(), fmt::format("{}; or {}", error.what(), kAdvice));
   }
   if (device->is_cpu()) throw usage_error("this machine has no GPU; {}", kAdvice);
-  return planner::make_target_gpu(memory::describe_device(*device));
+  return planner::make_target_gpu(memory::get_device_properties(*device));
 }
 
 train::Config make_plan_config(const PlanArguments& arguments) {
   train::Config config;
-  train::declare_options(config).read(arguments.config, arguments.get_all_overrides());
-  check_finetune(arguments, config);
+  train::declare_options(config).read(arguments.config, arguments.collect_overrides());
+  check_finetune_flag(arguments, config);
   if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: must be greater than 0");
-  if (arguments.world_size % arguments.nodes != 0) {
+  if (arguments.world_size % arguments.num_nodes != 0) {
     throw usage_error("--world-size {}: all {} nodes must have the same number of ranks; choose a multiple of --nodes",
-                      arguments.world_size, arguments.nodes);
+                      arguments.world_size, arguments.num_nodes);
   }
   train::check_sharding(config, arguments.world_size);
   train::check_global_batch_tokens(config, arguments.world_size);
   const bool uses_default_model = config.model.path.empty();
-  if (uses_default_model) config.model.path = kDefaultModel;
+  if (uses_default_model) config.model.path = kDefaultModelPreset;
   const bool has_no_adapter = config.lora.rank == 0 && config.model.adapter.empty();
-  const bool uses_lora = arguments.finetune.empty() ? uses_default_model && !find_override(arguments, "lora.rank")
-                                                    : arguments.finetune == "lora";
+  const bool uses_lora = arguments.finetuning_type.empty()
+                             ? uses_default_model && !find_override(arguments, "lora.rank")
+                             : arguments.finetuning_type == "lora";
   if (uses_lora && has_no_adapter) config.lora.rank = kDefaultLoraRank;
-  if (arguments.finetune == "full") {
+  if (arguments.finetuning_type == "full") {
     config.lora = {};
     config.model.adapter.clear();
   }
@@ -105,16 +106,17 @@ planner::FlagSyntax make_flag_syntax(const PlanArguments& arguments) {
   planner::FlagSyntax syntax;
   // Suggestions name another GPU in the same way as the user: by name, or else by size.
   syntax.selects_gpu_by_size = arguments.gpu.empty();
-  syntax.gpu = syntax.selects_gpu_by_size ? "--gpu-gb {}" : "--gpu {}";
-  if (arguments.finetune == "full") syntax.lora_argument = "--finetune lora";
+  syntax.gpu_flag_format = syntax.selects_gpu_by_size ? "--gpu-gb {}" : "--gpu {}";
+  if (arguments.finetuning_type == "full") syntax.lora_argument_format = "--finetune lora";
   return syntax;
 }
 
 /// Sets the fields of a request that depend on neither the samples nor the configuration. `model`
 /// is model.path as the user wrote it, not the temporary folder of a preset.
-void fill_common_fields(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
-  request.workload.nodes = arguments.nodes;
-  request.job.nodes = arguments.nodes;
+void fill_common_request_fields(planner::PlanRequest& request, const PlanArguments& arguments,
+                                const std::string& model) {
+  request.workload.num_nodes = arguments.num_nodes;
+  request.job.num_nodes = arguments.num_nodes;
   request.workload.network_gbit = arguments.network_gbit;
   request.model = model;
   request.flags = make_flag_syntax(arguments);
@@ -122,28 +124,29 @@ void fill_common_fields(planner::PlanRequest& request, const PlanArguments& argu
 }
 
 /// Calls `callback` with the request for the samples of data.train.
-void plan_dataset(const PlanArguments& arguments, const train::Config& config, const std::string& model,
-                  const planner::TargetGpu& target, const std::function<void(const planner::PlanRequest&)>& callback) {
+void call_with_dataset_request(const PlanArguments& arguments, const train::Config& config, const std::string& model,
+                               const planner::TargetGpu& target,
+                               const std::function<void(const planner::PlanRequest&)>& callback) {
   const auto records = train::open_training_records(config);
   const auto processor =
       models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
-  auto planning_inputs = train::prepare_planning_inputs(*records, *processor, config, arguments.world_size);
-  auto request = train::build_plan_request(config, train::make_job(config, planning_inputs.tasks), target,
-                                           std::move(planning_inputs.workload));
+  auto planning_inputs = train::make_planning_inputs(*records, *processor, config, arguments.world_size);
+  auto request = train::make_plan_request(config, train::make_training_job(config, planning_inputs.tasks), target,
+                                          std::move(planning_inputs.workload));
   request.sample_limits = train::make_sample_limits(*records, config, request.workload);
-  fill_common_fields(request, arguments, model);
+  fill_common_request_fields(request, arguments, model);
   callback(request);
 }
 
 /// Calls `callback` with the request for the samples that flags describe.
-void plan_synthetic_samples(const PlanArguments& arguments, const train::Config& config, const std::string& model,
-                            const planner::TargetGpu& target,
-                            const std::function<void(const planner::PlanRequest&)>& callback) {
+void call_with_synthetic_request(const PlanArguments& arguments, const train::Config& config, const std::string& model,
+                                 const planner::TargetGpu& target,
+                                 const std::function<void(const planner::PlanRequest&)>& callback) {
   const SyntheticSamples samples(arguments, config);
-  auto request = train::build_plan_request(config, train::make_job(config), target, samples.build_workload());
+  auto request = train::make_plan_request(config, train::make_training_job(config), target, samples.build_workload());
   for (const auto& remark : samples.list_remarks()) spdlog::warn("{}", remark);
   request.sample_limits = samples.build_sample_limits();
-  fill_common_fields(request, arguments, model);
+  fill_common_request_fields(request, arguments, model);
   callback(request);
 }
 
@@ -152,15 +155,15 @@ void plan_synthetic_samples(const PlanArguments& arguments, const train::Config&
 void call_with_plan_request(const PlanArguments& arguments,
                             const std::function<void(const planner::PlanRequest&)>& callback) {
   const train::Config parsed_config = make_plan_config(arguments);
-  const auto plan_with_model = [&](const train::Config& config, const PresetFolder* preset) {
-    for (const auto& remark : models::list_checkpoint_remarks(config.model.path)) spdlog::warn("{}", remark);
+  const auto plan_with_model = [&](const train::Config& config, const PresetFolder* preset_folder) {
+    for (const auto& remark : models::list_checkpoint_warnings(config.model.path)) spdlog::warn("{}", remark);
     const planner::TargetGpu target = resolve_target_gpu(arguments);
     if (config.data.train.empty() || arguments.has_sample_flags()) {
-      plan_synthetic_samples(arguments, config, parsed_config.model.path, target, callback);
+      call_with_synthetic_request(arguments, config, parsed_config.model.path, target, callback);
       return;
     }
-    if (preset != nullptr) preset->require_tokenizer();
-    plan_dataset(arguments, config, parsed_config.model.path, target, callback);
+    if (preset_folder != nullptr) preset_folder->check_has_tokenizer();
+    call_with_dataset_request(arguments, config, parsed_config.model.path, target, callback);
   };
   call_with_model_folder(parsed_config, arguments.tokenizer, plan_with_model);
 }

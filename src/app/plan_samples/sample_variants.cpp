@@ -24,11 +24,11 @@ struct PixelSize {
 std::optional<PixelSize> parse_pixel_size(const char* flag, const std::string& text) {
   if (text.empty()) return std::nullopt;
   PixelSize size;
-  char trailing = 0;
-  if (std::sscanf(text.c_str(), "%5ld%c", &size.width, &trailing) == 1 && size.width >= 1) {
+  char trailing_char = 0;
+  if (std::sscanf(text.c_str(), "%5ld%c", &size.width, &trailing_char) == 1 && size.width >= 1) {
     return PixelSize{.width = size.width, .height = size.width};
   }
-  if (std::sscanf(text.c_str(), "%5ldx%5ld%c", &size.width, &size.height, &trailing) != 2 || size.width < 1 ||
+  if (std::sscanf(text.c_str(), "%5ldx%5ld%c", &size.width, &size.height, &trailing_char) != 2 || size.width < 1 ||
       size.height < 1) {
     throw usage_error(
         "{} {}: must be WIDTHxHEIGHT in pixels, such as 1024x768, or one number for both, each from 1 to 99999", flag,
@@ -61,8 +61,8 @@ models::SyntheticSample make_common_sample(const SampleFlags& flags, const train
   sample.volumes = flags.num_volumes;
   sample.volume_size = flags.volume_size.empty() ? config.data.volume.size : parse_volume_size(flags.volume_size);
   sample.volume_dtype = config.data.volume.dtype;
-  sample.text_tokens = flags.text_tokens.value_or(sample.text_tokens);
-  sample.label_tokens = flags.answer_tokens.value_or(std::min(sample.label_tokens, sample.text_tokens - 1));
+  sample.text_tokens = flags.num_text_tokens.value_or(sample.text_tokens);
+  sample.label_tokens = flags.num_answer_tokens.value_or(std::min(sample.label_tokens, sample.text_tokens - 1));
   sample.image_max_pixels = config.data.image_max_pixels;
   sample.sampling_fps = config.data.video_fps;
   sample.video_max_frames = config.data.video_max_frames;
@@ -94,27 +94,28 @@ std::string describe_variant(const SampleVariant& variant) {
 
 /// Returns the shape of a sample of more than `max_tokens` tokens after training has shrunk its
 /// images (data.on_too_long=shrink), with the largest limit on pixels per image with which the
-/// sample fits. Uses the steps and the minimum of the processors (get_shrink_range() in src/models).
-/// Returns nothing if no limit makes the sample fit. `full_shape` is the shape without a limit.
-std::optional<data::SampleShape> shrink_shape(const train::Config& config, models::SyntheticSample sample,
-                                              const data::SampleShape& full_shape, int64_t max_tokens) {
+/// sample fits. Uses the steps and the minimum of the processors (get_shrink_range() in
+/// src/models). Returns nothing if no limit makes the sample fit. `full_shape` is the shape without
+/// a limit.
+std::optional<data::SampleShape> compute_shrunk_shape(const train::Config& config, models::SyntheticSample sample,
+                                                      const data::SampleShape& full_shape, int64_t max_tokens) {
   if (config.data.on_too_long != data::LongSamplePolicy::kShrink || full_shape.image_tokens == 0) return std::nullopt;
-  constexpr int64_t kMinImageTokens = 64;  // as kMinTokens in models/qwen2_vl/processor.cpp
-  const bool has_grids = !full_shape.grids.empty();
+  constexpr int64_t kMinImageTokens = 64;  // as kMinImageTokens in models/qwen2_vl/processor.cpp
+  const bool has_grids = !full_shape.patch_grids.empty();
   // In native resolution (with grids), a token covers pixel_rows / image_tokens patches of
   // row.width × row.width pixels. Otherwise images shrink by whole tiles of row.height × row.width
   // pixels.
   const int64_t pixels_per_token =
       has_grids ? full_shape.pixel_rows / full_shape.image_tokens * full_shape.row.width * full_shape.row.width : 0;
-  const int64_t pixels_per_unit = has_grids ? pixels_per_token : full_shape.row.height * full_shape.row.width;
-  const auto compute_fitting_shape = [&](int64_t num_units) -> std::optional<data::SampleShape> {
-    const int64_t pixels = num_units * pixels_per_unit;
+  const int64_t pixels_per_token_or_tile = has_grids ? pixels_per_token : full_shape.row.height * full_shape.row.width;
+  const auto compute_fitting_shape = [&](int64_t num_tokens_or_tiles) -> std::optional<data::SampleShape> {
+    const int64_t pixels = num_tokens_or_tiles * pixels_per_token_or_tile;
     if (config.data.image_max_pixels && pixels > *config.data.image_max_pixels) return std::nullopt;
     sample.image_max_pixels = pixels;
     auto shape = models::compute_sample_shape(config.model.path, sample);
     return shape.tokens <= max_tokens ? std::optional{std::move(shape)} : std::nullopt;
   };
-  // Binary search. Invariant: `lower` units fit (after the first try), `upper` units do not.
+  // Binary search. Invariant: `lower` tokens or tiles fit (after the first try), `upper` do not.
   int64_t lower = has_grids ? kMinImageTokens : 1, upper = full_shape.image_tokens + 1;
   try {
     auto shape = compute_fitting_shape(lower);
@@ -132,17 +133,20 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
   }
 }
 
-/// Sets variant.rejection and variant.required_max_length if the processor would reject the sample.
-void set_rejection(SampleVariant& variant, const train::Config& config, const models::ContextLength& context_length) {
+/// Sets variant.rejection_reason and variant.required_max_length if the processor would reject the
+/// sample.
+void set_rejection_reason(SampleVariant& variant, const train::Config& config,
+                          const models::ContextLength& context_length) {
   const auto& data = config.data;
   if (data.max_images_per_sample && variant.num_images > *data.max_images_per_sample) {
-    variant.rejection = fmt::format("a sample has {}, more than data.max_images_per_sample={}",
-                                    pluralize(variant.num_images, "image"), *data.max_images_per_sample);
+    variant.rejection_reason = fmt::format("a sample has {}, more than data.max_images_per_sample={}",
+                                           pluralize(variant.num_images, "image"), *data.max_images_per_sample);
   } else if (context_length.is_hard_limit && variant.shape.tokens > context_length.tokens) {
-    variant.rejection = fmt::format("{} is longer than the model's {} positions ({})", describe_variant(variant),
-                                    format_with_commas(context_length.tokens), context_length.key);
+    variant.rejection_reason = fmt::format("{} is longer than the model's {} positions ({})", describe_variant(variant),
+                                           format_with_commas(context_length.tokens), context_length.key);
   } else if (variant.shape.tokens > data.max_length) {
-    variant.rejection = fmt::format("{} is longer than data.max_length={}", describe_variant(variant), data.max_length);
+    variant.rejection_reason =
+        fmt::format("{} is longer than data.max_length={}", describe_variant(variant), data.max_length);
     variant.required_max_length = variant.shape.tokens;
   }
 }
@@ -154,25 +158,26 @@ std::vector<SampleVariant> make_sample_variants(const SampleFlags& flags, const 
   models::SyntheticSample sample = make_common_sample(flags, config);
   // Without --image-mix, all samples are equal. Without --images, they have the default number of
   // images of the model's family.
-  const auto mix =
+  const auto components =
       flags.image_mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(flags.image_mix);
   const auto context_length = models::read_context_length(config.model.path);
   std::vector<SampleVariant> variants;
-  variants.reserve(mix.size());
-  for (const ImageMixComponent& component : mix) {
-    if (!flags.image_mix.empty()) sample.images = component.images;
-    SampleVariant variant{
-        .share = component.share, .shape = models::compute_sample_shape(config.model.path, sample), .rejection = {}};
+  variants.reserve(components.size());
+  for (const ImageMixComponent& component : components) {
+    if (!flags.image_mix.empty()) sample.images = component.num_images;
+    SampleVariant variant{.share = component.share,
+                          .shape = models::compute_sample_shape(config.model.path, sample),
+                          .rejection_reason = {}};
     variant.num_images = variant.shape.num_media - variant.shape.num_videos - variant.shape.num_volumes;
     const int64_t max_tokens =
         context_length.is_hard_limit ? std::min(config.data.max_length, context_length.tokens) : config.data.max_length;
     if (variant.shape.tokens > max_tokens) {
-      if (auto shape = shrink_shape(config, sample, variant.shape, max_tokens)) {
-        variant.original_tokens = variant.shape.tokens;
+      if (auto shape = compute_shrunk_shape(config, sample, variant.shape, max_tokens)) {
+        variant.num_original_tokens = variant.shape.tokens;
         variant.shape = std::move(*shape);
       }
     }
-    set_rejection(variant, config, context_length);
+    set_rejection_reason(variant, config, context_length);
     variants.push_back(std::move(variant));
   }
   return variants;

@@ -16,8 +16,8 @@ struct SampleVariant {
   data::SampleShape shape;  ///< the sizes as the model receives them, after images were shrunk
   /// Number of tokens before images were shrunk (data.on_too_long=shrink); 0 if they were not
   /// shrunk.
-  int64_t original_tokens = 0;
-  std::string rejection;  ///< the reason for which training would reject the sample; empty if it accepts it
+  int64_t num_original_tokens = 0;
+  std::string rejection_reason;  ///< the reason for which training would reject the sample; empty if it accepts it
   /// The smallest data.max_length that accepts the sample, if data.max_length is the only reason
   /// for the rejection; else 0.
   int64_t required_max_length = 0;

@@ -19,7 +19,7 @@ namespace {
 
 /// Returns the variants that training would accept, in the same order.
 std::vector<SampleVariant> select_accepted_variants(std::vector<SampleVariant> variants) {
-  std::erase_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
+  std::erase_if(variants, [](const SampleVariant& variant) { return !variant.rejection_reason.empty(); });
   return variants;
 }
 
@@ -31,13 +31,14 @@ bool drops_rejected_variants(const train::Config& config, const std::vector<Samp
 
 /// Returns the shapes of the samples of one rank in an average step; `num_samples` is their number.
 /// Each variant has its share, up to rounding, and is spread evenly over the step.
-std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant>& variants, int64_t num_samples) {
+std::vector<data::SampleShape> make_average_step_shapes(const std::vector<SampleVariant>& variants,
+                                                        int64_t num_samples) {
   std::vector<double> shares;
   shares.reserve(variants.size());
   for (const auto& variant : variants) shares.push_back(variant.share);
   std::vector<data::SampleShape> shapes;
   shapes.reserve(static_cast<size_t>(num_samples));
-  for (const size_t variant : planner::interleave_evenly(planner::apportion(shares, num_samples))) {
+  for (const size_t variant : planner::interleave_evenly(planner::distribute_proportionally(shares, num_samples))) {
     shapes.push_back(variants[variant].shape);
   }
   return shapes;
@@ -51,7 +52,8 @@ planner::Workload make_workload(const std::vector<SampleVariant>& variants, cons
   planner::Workload workload{.worst_batches = {{.shapes = {variants.back().shape}, .first_sample_id = {}}},
                              .global_batch_size = config.training.global_batch_size,
                              .world_size = arguments.world_size};
-  if (variants.size() > 1) workload.average_step = make_average_step(variants, workload.samples_per_rank());
+  if (variants.size() > 1)
+    workload.average_step_shapes = make_average_step_shapes(variants, workload.samples_per_rank());
   return workload;
 }
 
@@ -85,7 +87,7 @@ std::optional<planner::LimitedSamples> make_limited_samples(PlanArguments argume
 /// Returns the largest value of `limit` with which every sample is accepted, by binary search;
 /// nothing if there is no such value.
 std::optional<int64_t> find_largest_accepted_value(const planner::SampleLimit& limit) {
-  int64_t lower = limit.find_min() / limit.granularity, upper = limit.current_value / limit.granularity;
+  int64_t lower = limit.find_min() / limit.granularity, upper = limit.max_useful_value / limit.granularity;
   if (lower > upper || !limit.measure(lower * limit.granularity, /*all=*/true)) return std::nullopt;
   while (lower < upper) {
     const int64_t middle = lower + (upper - lower + 1) / 2;
@@ -100,22 +102,22 @@ std::optional<int64_t> find_largest_accepted_value(const planner::SampleLimit& l
 
 /// Returns the error for rejected samples, with the changes of arguments that make them accepted.
 UserError make_rejection_error(const std::vector<SampleVariant>& variants,
-                               const std::vector<planner::SampleLimit>& limits) {
-  const auto first_rejected =
-      std::ranges::find_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
+                               const std::vector<planner::SampleLimit>& sample_limits) {
+  const auto first_rejected_variant =
+      std::ranges::find_if(variants, [](const SampleVariant& variant) { return !variant.rejection_reason.empty(); });
   std::vector<std::string> suggestions;
   const int64_t max_length = std::ranges::max(variants, {}, &SampleVariant::required_max_length).required_max_length;
   if (max_length > 0) suggestions.push_back(fmt::format("data.max_length={}", max_length));
   if (!select_accepted_variants(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
-  for (const auto& limit : limits) {
+  for (const auto& limit : sample_limits) {
     // The suggestion data.on_bad_sample=skip above has the same effect.
     if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;
     const auto value = find_largest_accepted_value(limit);
     if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
   }
   if (suggestions.empty()) suggestions.emplace_back("smaller samples");
-  return usage_error("{}, so training would reject it; append to the command one of: {}", first_rejected->rejection,
-                     fmt::join(suggestions, ", "));
+  return usage_error("{}, so training would reject it; append to the command one of: {}",
+                     first_rejected_variant->rejection_reason, fmt::join(suggestions, ", "));
 }
 
 }  // namespace
@@ -130,19 +132,19 @@ planner::Workload SyntheticSamples::build_workload() const {
 std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const {
   const data::SampleShape& shape = variants_.back().shape;
   const planner::Workload workload = make_workload(variants_, arguments_, config_);
-  std::vector<planner::SampleLimit> limits;
+  std::vector<planner::SampleLimit> sample_limits;
   const auto add_limit = [&](planner::SampleLimit limit, const auto& change) {
     limit.measure = [this, change](int64_t value, bool /*all*/) {
       return make_limited_samples(arguments_, config_, [&](PlanArguments& arguments, train::Config& config) {
         change(value, arguments, config);
       });
     };
-    limits.push_back(std::move(limit));
+    sample_limits.push_back(std::move(limit));
   };
   if (shape.num_media > shape.num_volumes) {
     add_limit({.argument_format = "data.image_max_pixels={}",
-               .current_value = train::compute_max_pixels(workload),
-               .find_min = [pixels = train::compute_min_pixels(workload)] { return pixels; },
+               .max_useful_value = train::compute_max_image_pixels(workload),
+               .find_min = [pixels = train::compute_min_suggested_image_pixels(workload)] { return pixels; },
                .granularity = train::compute_pixel_granularity(workload),
                .description = "downscales larger images",
                .measure = {}},
@@ -153,7 +155,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
     // frames are used, so only a shorter video helps.
     const bool has_fps = arguments_.samples.fps.has_value();
     add_limit({.argument_format = has_fps ? "data.video_max_frames={}" : "--video-frames {}",
-               .current_value = shape.video_frames,
+               .max_useful_value = shape.video_frames,
                .find_min = [] { return train::kMinSuggestedFrames; },
                .granularity = train::kFramesPerTemporalPatch,
                .description = has_fps ? "uses fewer frames per video" : "samples with fewer frames",
@@ -168,7 +170,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
   }
   if (variants_.size() > 1) {
     add_limit({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
-               .current_value = variants_.back().num_images,
+               .max_useful_value = variants_.back().num_images,
                .find_min = [images = std::max<int64_t>(1, variants_.front().num_images)] { return images; },
                .granularity = 1,
                .description = "drops samples with more images",
@@ -179,7 +181,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
               });
   } else if (variants_.back().num_images > 1) {
     add_limit({.argument_format = "--images {}",
-               .current_value = variants_.back().num_images,
+               .max_useful_value = variants_.back().num_images,
                .find_min = [] { return int64_t{1}; },
                .granularity = 1,
                .description = "samples with fewer images",
@@ -188,7 +190,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
   }
   if (shape.num_volumes > 1) {
     add_limit({.argument_format = "--volumes {}",
-               .current_value = shape.num_volumes,
+               .max_useful_value = shape.num_volumes,
                .find_min = [] { return int64_t{1}; },
                .granularity = 1,
                .description = "samples with fewer volumes",
@@ -197,28 +199,28 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
   }
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
   add_limit({.argument_format = "--text-tokens {}",
-             .current_value =
-                 arguments_.samples.text_tokens.value_or(std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
+             .max_useful_value = arguments_.samples.num_text_tokens.value_or(
+                 std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
              .find_min = [labels = shape.label_tokens] { return labels + 1; },  // the prompt needs a token
              .granularity = 1,
              .description = "samples with shorter text",
              .measure = {}},
-            [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.text_tokens = value; });
-  return limits;
+            [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.num_text_tokens = value; });
+  return sample_limits;
 }
 
 std::vector<std::string> SyntheticSamples::list_remarks() const {
   std::vector<std::string> result;
   for (const auto& variant : variants_) {
-    if (!variant.rejection.empty())
-      result.push_back(variant.rejection + "; such samples are skipped (data.on_bad_sample=skip)");
+    if (!variant.rejection_reason.empty())
+      result.push_back(variant.rejection_reason + "; such samples are skipped (data.on_bad_sample=skip)");
   }
   for (const auto& variant : variants_) {
-    if (variant.original_tokens == 0) continue;
+    if (variant.num_original_tokens == 0) continue;
     result.push_back(
         fmt::format("a sample of {} tokens is longer than data.max_length={}: its images are downscaled, and {} tokens "
                     "remain (data.on_too_long=shrink)",
-                    format_with_commas(variant.original_tokens), config_.data.max_length,
+                    format_with_commas(variant.num_original_tokens), config_.data.max_length,
                     format_with_commas(variant.shape.tokens)));
   }
   const auto accepted_variants = select_accepted_variants(variants_);

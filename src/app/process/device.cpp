@@ -9,11 +9,11 @@
 namespace vlmtrain::app {
 
 std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device) {
-  constexpr std::string_view kPrefix = "virtual:";
-  if (!device.starts_with(kPrefix)) return std::nullopt;
-  const auto target = planner::find_target_gpu(device.substr(kPrefix.size()));
+  constexpr std::string_view kVirtualGpuPrefix = "virtual:";
+  if (!device.starts_with(kVirtualGpuPrefix)) return std::nullopt;
+  const auto target = planner::find_target_gpu(device.substr(kVirtualGpuPrefix.size()));
   return planner::VirtualGpu{
-      .gpu = std::string(target.gpu->name), .memory_bytes = {}, .used_bytes = target.context_bytes};
+      .gpu = std::string(target.gpu->name), .memory_bytes = {}, .initial_used_bytes = target.context_bytes};
 }
 
 std::string choose_rank_device(const std::string& device, const distributed::LaunchInfo& launch) {
@@ -33,7 +33,7 @@ at::Device open_device(const std::string& device) {
     throw usage_error(
         "--device {}: only train supports a virtual GPU, because it computes nothing; choose another device", device);
   }
-  planner::reject_stub_libraries();
+  planner::check_no_stub_libraries();
   return memory::open_device(device);
 }
 

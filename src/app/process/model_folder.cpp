@@ -23,8 +23,8 @@ TemporaryFolder::TemporaryFolder() {
 }
 
 TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  std::error_code ignored_error;
+  std::filesystem::remove_all(path_, ignored_error);
 }
 
 namespace {
@@ -39,13 +39,13 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 }  // namespace
 
 PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
-    : preset_(std::move(preset)), tokenizer_file_(std::move(tokenizer)) {
-  models::write_preset_config(preset_, folder_.path());
+    : preset_name_(std::move(preset)), tokenizer_file_(std::move(tokenizer)) {
+  models::write_preset_config(preset_name_, folder_.path());
   if (tokenizer_file_.empty()) return;
   const auto file = folder_.path() / "tokenizer.json";
   if (std::filesystem::exists(file)) {
     throw usage_error("--tokenizer: preset {} includes a tokenizer, and its config.json uses the ids; omit the option",
-                      preset_);
+                      preset_name_);
   }
   std::filesystem::copy_file(tokenizer_file_, file);
   // The preset's added_tokens.json belongs to the tokenizer of the published model. The given
@@ -53,24 +53,24 @@ PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
   std::filesystem::remove(folder_.path() / "added_tokens.json");
 }
 
-void PresetFolder::require_tokenizer() const {
+void PresetFolder::check_has_tokenizer() const {
   if (std::filesystem::exists(folder_.path() / "tokenizer.json")) return;
   throw usage_error(
       "preset {} has no tokenizer, which is needed to tokenize data.train; give the tokenizer.json of {} with "
       "--tokenizer FILE, or a checkpoint folder as model.path, or describe the samples, such as with --images 1 "
       "--text-tokens 256",
-      preset_, models::get_tokenizer_source(preset_));
+      preset_name_, models::get_tokenizer_source(preset_name_));
 }
 
-std::string PresetFolder::replace_paths(std::string text) const {
+std::string PresetFolder::replace_temporary_paths(std::string text) const {
   if (!tokenizer_file_.empty()) replace_all(text, (folder_.path() / "tokenizer.json").string(), tokenizer_file_);
-  replace_all(text, folder_.path().string(), preset_);
+  replace_all(text, folder_.path().string(), preset_name_);
   return text;
 }
 
 void call_with_model_folder(
     train::Config config, const std::string& tokenizer,
-    const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback) {
+    const std::function<void(const train::Config& config, const PresetFolder* preset_folder)>& callback) {
   const std::string model = config.model.path;
   if (std::filesystem::exists(model)) {
     if (!tokenizer.empty()) {
@@ -79,12 +79,12 @@ void call_with_model_folder(
     callback(config, nullptr);
     return;
   }
-  const PresetFolder preset(model, tokenizer);
-  config.model.path = preset.path().string();
+  const PresetFolder preset_folder(model, tokenizer);
+  config.model.path = preset_folder.path().string();
   try {
-    callback(config, &preset);
+    callback(config, &preset_folder);
   } catch (const UserError& error) {
-    throw UserError(error.code(), preset.replace_paths(error.what()));
+    throw UserError(error.code(), preset_folder.replace_temporary_paths(error.what()));
   }
 }
 

@@ -37,23 +37,24 @@ class PresetFolder {
 
   const std::filesystem::path& path() const { return folder_.path(); }
   /// Throws UserError (kUsage) if the folder has no tokenizer.json.
-  void require_tokenizer() const;
+  void check_has_tokenizer() const;
   /// Returns `text` with the folder's paths replaced by the preset and tokenizer as the user wrote
   /// them, for messages.
-  std::string replace_paths(std::string text) const;
+  std::string replace_temporary_paths(std::string text) const;
 
  private:
-  std::string preset_;
+  std::string preset_name_;
   std::string tokenizer_file_;
   TemporaryFolder folder_;
 };
 
 /// Calls `callback` with a `config` whose model.path is a folder. If model.path names a preset, it
-/// becomes a temporary folder, `preset`, which exists during the call; otherwise `preset` is null.
+/// becomes a temporary folder, `preset_folder`, which exists during the call; otherwise
+/// `preset_folder` is null.
 /// A UserError of `callback` is passed on with the preset's name in place of the folder. Throws
 /// UserError (kUsage) if `tokenizer` (see PresetFolder) is given without a preset.
 void call_with_model_folder(
     train::Config config, const std::string& tokenizer,
-    const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback);
+    const std::function<void(const train::Config& config, const PresetFolder* preset_folder)>& callback);
 
 }  // namespace vlmtrain::app

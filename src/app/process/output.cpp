@@ -14,17 +14,17 @@
 
 namespace vlmtrain::app {
 
-void check_overwrite(const OutputFile& output) {
+void check_can_overwrite(const OutputFileOption& output) {
   std::error_code error;
   if (output.path.empty() || !std::filesystem::is_regular_file(output.path, error)) return;
   if (std::filesystem::file_size(output.path, error) == 0) return;
   // The content decides, not the path: an input file may have other paths through hard and symbolic
   // links.
-  std::string head(kSignatureSearchBytes, '\0');
+  std::string file_head(kSignatureSearchBytes, '\0');
   std::ifstream file(output.path, std::ios::binary);
-  file.read(head.data(), kSignatureSearchBytes);
-  head.resize(static_cast<size_t>(file.gcount()));
-  if (head.find(output.signature) != std::string::npos) return;
+  file.read(file_head.data(), kSignatureSearchBytes);
+  file_head.resize(static_cast<size_t>(file.gcount()));
+  if (file_head.find(output.signature) != std::string::npos) return;
   throw usage_error("{}: {} exists but does not contain {}, so it is not overwritten; give another file, or remove it",
                     output.option, output.path, output.description);
 }

@@ -35,7 +35,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr const char* kLauncherPidVariable = "VLMTRAIN_LAUNCHER_PROCESS";
+constexpr const char* kLauncherPidEnvVar = "VLMTRAIN_LAUNCHER_PROCESS";
 /// Time for the other ranks to end by themselves after one has failed, before they are killed. It
 /// is above the half minute within which ranks notice a lost rank.
 constexpr time_t kRankExitTimeoutSeconds = 45;
@@ -43,32 +43,32 @@ constexpr time_t kRankExitTimeoutSeconds = 45;
 /// Returns a TCP port of this machine on which no process listens. Another process may take it
 /// before rank 0 does.
 int64_t find_free_port() {
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int listener_socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
   auto* const socket_address = reinterpret_cast<sockaddr*>(&address);
-  const bool is_bound = listener >= 0 && bind(listener, socket_address, length) == 0 &&
-                        getsockname(listener, socket_address, &length) == 0;
+  const bool is_bound = listener_socket >= 0 && bind(listener_socket, socket_address, length) == 0 &&
+                        getsockname(listener_socket, socket_address, &length) == 0;
   const int error = errno;
-  if (listener >= 0) close(listener);
+  if (listener_socket >= 0) close(listener_socket);
   if (!is_bound) throw run_error("--nproc-per-node: cannot get a free port on this machine: {}", std::strerror(error));
   return ntohs(address.sin_port);
 }
 
 /// The child processes of launch_ranks(), one per rank.
-class LocalRanks {
+class LocalRankProcesses {
  public:
-  /// Starts the ranks. Blocks the handled signals in this thread for wait_for_ranks(). Throws UserError
-  /// (kFailed), after killing the ranks that it has started.
-  explicit LocalRanks(int64_t num_ranks) : num_ranks_(num_ranks) {
+  /// Starts the ranks. Blocks the handled signals in this thread for wait_for_ranks(). Throws
+  /// UserError (kFailed), after killing the ranks that it has started.
+  explicit LocalRankProcesses(int64_t num_ranks) : num_ranks_(num_ranks) {
     sigemptyset(&handled_signals_);
     for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&handled_signals_, signal);
     pthread_sigmask(SIG_BLOCK, &handled_signals_, nullptr);
-    train::wait_if_exiting();  // A signal is ending this process, so ranks would lose their launcher.
+    train::wait_forever_if_exiting();  // A signal is ending this process, so ranks would lose their launcher.
     const int64_t port = find_free_port();
-    for (int64_t rank = 0; rank < num_ranks; ++rank) start_rank(rank, port);
+    for (int64_t rank = 0; rank < num_ranks; ++rank) start_rank_process(rank, port);
   }
 
   /// Waits until all ranks have ended. Returns the exit code of launch_ranks(). After a failure,
@@ -77,19 +77,19 @@ class LocalRanks {
     while (!ranks_by_pid_.empty()) {
       siginfo_t info{};
       const timespec timeout{.tv_sec = kRankExitTimeoutSeconds, .tv_nsec = 0};
-      const int signal =
-          failure_code_ ? sigtimedwait(&handled_signals_, &info, &timeout) : sigwaitinfo(&handled_signals_, &info);
+      const int signal = first_failure_code_ ? sigtimedwait(&handled_signals_, &info, &timeout)
+                                             : sigwaitinfo(&handled_signals_, &info);
       if (signal == SIGCHLD) {
         reap_ranks();
-        if (failure_code_ && suspended_pids_.size() == ranks_by_pid_.size())
+        if (first_failure_code_ && suspended_pids_.size() == ranks_by_pid_.size())
           signal_all_ranks(SIGKILL);  // suspended processes do not end by themselves
       } else if (signal > 0) {
         forward_signal(signal);
-      } else if (failure_code_ && errno == EAGAIN) {
+      } else if (first_failure_code_ && errno == EAGAIN) {
         signal_all_ranks(SIGKILL);
       }
     }
-    return was_stopped_early_ ? ExitCode::kStopped : failure_code_.value_or(ExitCode::kSuccess);
+    return was_stopped_before_training_ ? ExitCode::kStopped : first_failure_code_.value_or(ExitCode::kSuccess);
   }
 
  private:
@@ -101,12 +101,12 @@ class LocalRanks {
   /// means that the user does not wait for a checkpoint, so it kills the ranks.
   void forward_signal(int signal) {
     constexpr std::chrono::duration<double> kInterruptWindow(train::kInterruptWindowSeconds);
-    if (signal == SIGINT && first_interrupt_ && Clock::now() - *first_interrupt_ > kInterruptWindow) {
+    if (signal == SIGINT && first_interrupt_time_ && Clock::now() - *first_interrupt_time_ > kInterruptWindow) {
       spdlog::error("interrupted again: killing all ranks");
       signal_all_ranks(SIGKILL);
       return;
     }
-    if (signal == SIGINT && !first_interrupt_) first_interrupt_ = Clock::now();
+    if (signal == SIGINT && !first_interrupt_time_) first_interrupt_time_ = Clock::now();
     is_stop_requested_ = true;
     signal_all_ranks(signal == SIGINT ? SIGTERM : signal);
   }
@@ -118,31 +118,31 @@ class LocalRanks {
   }
 
   /// Starts a rank that connects to rank 0 on `port` of this machine.
-  void start_rank(int64_t rank, int64_t port) {
-    std::map<std::string, std::string> rank_variables{{"RANK", std::to_string(rank)},
-                                                      {"LOCAL_RANK", std::to_string(rank)},
-                                                      {"WORLD_SIZE", std::to_string(num_ranks_)},
-                                                      {"MASTER_ADDR", "127.0.0.1"},
-                                                      {"MASTER_PORT", std::to_string(port)},
-                                                      {kLauncherVariable, kLocalLauncherName},
-                                                      {kLauncherPidVariable, std::to_string(getpid())}};
+  void start_rank_process(int64_t rank, int64_t port) {
+    std::map<std::string, std::string> rank_env_vars{{"RANK", std::to_string(rank)},
+                                                     {"LOCAL_RANK", std::to_string(rank)},
+                                                     {"WORLD_SIZE", std::to_string(num_ranks_)},
+                                                     {"MASTER_ADDR", "127.0.0.1"},
+                                                     {"MASTER_PORT", std::to_string(port)},
+                                                     {kLauncherEnvVar, kLocalLauncherName},
+                                                     {kLauncherPidEnvVar, std::to_string(getpid())}};
     if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-      const int64_t num_cores = memory::get_default_num_threads();
-      rank_variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, num_cores / num_ranks_));
+      const int64_t num_cores = memory::compute_default_num_threads();
+      rank_env_vars["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, num_cores / num_ranks_));
     }
-    auto environment = make_environment(rank_variables, [](std::string_view) { return true; });
+    auto environment = make_environment(rank_env_vars, [](std::string_view) { return true; });
     auto arguments = read_process_arguments();
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    sigset_t empty_mask;
-    sigemptyset(&empty_mask);
-    posix_spawnattr_setsigmask(&attributes, &empty_mask);  // a rank would inherit the blocked signals
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_t spawn_attributes;
+    posix_spawnattr_init(&spawn_attributes);
+    sigset_t empty_signal_set;
+    sigemptyset(&empty_signal_set);
+    posix_spawnattr_setsigmask(&spawn_attributes, &empty_signal_set);  // a rank would inherit the blocked signals
+    posix_spawnattr_setflags(&spawn_attributes, POSIX_SPAWN_SETSIGMASK);
     pid_t pid = 0;
     const int error =
-        posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, make_null_terminated_array(arguments).data(),
+        posix_spawn(&pid, "/proc/self/exe", nullptr, &spawn_attributes, make_null_terminated_array(arguments).data(),
                     make_null_terminated_array(environment).data());
-    posix_spawnattr_destroy(&attributes);
+    posix_spawnattr_destroy(&spawn_attributes);
     if (error != 0) {
       signal_all_ranks(SIGKILL);
       throw run_error("--nproc-per-node: cannot start rank {}: {}", rank, std::strerror(error));
@@ -171,7 +171,7 @@ class LocalRanks {
     if (WIFSIGNALED(status) && is_stop_requested_ && is_stop_signal(WTERMSIG(status))) {
       // The signal ended the rank before its handlers were installed. The other ranks notice that
       // it is lost, but that is not a failure.
-      if (!std::exchange(was_stopped_early_, true)) {
+      if (!std::exchange(was_stopped_before_training_, true)) {
         spdlog::info(
             "stopped by signal {} before a step was done, so there is no checkpoint to write; the same command starts "
             "again",
@@ -180,9 +180,9 @@ class LocalRanks {
       signal_all_ranks(SIGTERM);
     } else if (WIFSIGNALED(status)) {
       spdlog::error("rank {} was ended by signal {}", ranks_by_pid_.at(pid), WTERMSIG(status));
-      if (!failure_code_) failure_code_ = ExitCode::kFailed;
-    } else if (WEXITSTATUS(status) != 0 && !failure_code_) {
-      failure_code_ = static_cast<ExitCode>(WEXITSTATUS(status));
+      if (!first_failure_code_) first_failure_code_ = ExitCode::kFailed;
+    } else if (WEXITSTATUS(status) != 0 && !first_failure_code_) {
+      first_failure_code_ = static_cast<ExitCode>(WEXITSTATUS(status));
     }
     ranks_by_pid_.erase(pid);
     suspended_pids_.erase(pid);
@@ -194,22 +194,22 @@ class LocalRanks {
 
   const int64_t num_ranks_;
   sigset_t handled_signals_{};
-  std::map<pid_t, int64_t> ranks_by_pid_;             // the running ranks
-  std::set<pid_t> suspended_pids_;                    // running ranks that SIGSTOP or a similar signal has suspended
-  std::optional<ExitCode> failure_code_;              // exit code of the first rank that failed
-  bool is_stop_requested_ = false;                    // a stop signal was forwarded
-  bool was_stopped_early_ = false;                    // a stop signal ended a rank before its first step
-  std::optional<Clock::time_point> first_interrupt_;  // time of the first SIGINT
+  std::map<pid_t, int64_t> ranks_by_pid_;       // the running ranks
+  std::set<pid_t> suspended_pids_;              // running ranks that SIGSTOP or a similar signal has suspended
+  std::optional<ExitCode> first_failure_code_;  // exit code of the first rank that failed
+  bool is_stop_requested_ = false;              // a stop signal was forwarded
+  bool was_stopped_before_training_ = false;    // a stop signal ended a rank before its first step
+  std::optional<Clock::time_point> first_interrupt_time_;  // time of the first SIGINT
 };
 
 }  // namespace
 
 ExitCode launch_ranks(int64_t num_ranks) {
-  return LocalRanks(num_ranks).wait_for_ranks();
+  return LocalRankProcesses(num_ranks).wait_for_ranks();
 }
 
 void exit_when_launcher_exits() {
-  const char* const launcher = std::getenv(kLauncherPidVariable);
+  const char* const launcher = std::getenv(kLauncherPidEnvVar);
   if (launcher == nullptr) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (std::to_string(getppid()) != launcher)
@@ -220,7 +220,7 @@ namespace {
 
 /// Handler of stop signals for `train`, until its steps begin.
 void exit_before_first_step(int signal) {
-  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
+  [[maybe_unused]] const auto cleanup_lock = io::lock_and_remove_temp_files();
   std::fprintf(stderr,
                "vlmtrain: stopped by signal %d before a step was done, so there is no checkpoint to write; the same "
                "command starts again\n",
@@ -230,8 +230,8 @@ void exit_before_first_step(int signal) {
 
 /// Handler of stop signals for other commands. Ends the process by the signal itself, so that a
 /// shell also ends the script that has started it.
-void exit_by_signal(int signal) {
-  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
+void end_process_by_signal(int signal) {
+  [[maybe_unused]] const auto cleanup_lock = io::lock_and_remove_temp_files();
   ::signal(signal, SIG_DFL);
   sigset_t mask;
   sigemptyset(&mask);
@@ -240,15 +240,15 @@ void exit_by_signal(int signal) {
   raise(signal);
   // Reached only in the first process of a container, which signals do not end by default. 128 +
   // the signal is the exit code that shells report for such an end.
-  constexpr int kSignalExitBase = 128;
-  _exit(kSignalExitBase + signal);
+  constexpr int kSignalExitCodeBase = 128;
+  _exit(kSignalExitCodeBase + signal);
 }
 
 }  // namespace
 
 void exit_on_signal(std::string_view command) {
   if (command == "dry-run") return;  // the process that started it ends it
-  train::install_stop_handlers(command == "train" ? exit_before_first_step : exit_by_signal);
+  train::install_stop_handlers(command == "train" ? exit_before_first_step : end_process_by_signal);
 }
 
 }  // namespace vlmtrain::app

@@ -30,7 +30,7 @@ ExitCode flush_stdout(ExitCode code) {
   int error = errno;
   // A stop signal that has ended the reader is also ending this process. Then there is no error to
   // report.
-  train::wait_if_exiting();
+  train::wait_forever_if_exiting();
   if (std::ferror(stdout) == 0) return code;
   // An earlier write may have failed, and its errno is lost. Another write fails with the same
   // errno.
@@ -42,11 +42,11 @@ ExitCode flush_stdout(ExitCode code) {
 }
 
 bool set_openmp_wait_policy() {
-  constexpr const char* kPolicyVariable = "OMP_WAIT_POLICY";
-  constexpr const char* kSpinCountVariable = "GOMP_SPINCOUNT";
-  if (std::getenv(kPolicyVariable) != nullptr || std::getenv(kSpinCountVariable) != nullptr) return false;
-  setenv(kPolicyVariable, "passive", /*overwrite=*/0);
-  setenv(kSpinCountVariable, "1000", /*overwrite=*/0);  // some ten microseconds (docs/benchmarks/cpu-speed.md)
+  constexpr const char* kWaitPolicyEnvVar = "OMP_WAIT_POLICY";
+  constexpr const char* kSpinCountEnvVar = "GOMP_SPINCOUNT";
+  if (std::getenv(kWaitPolicyEnvVar) != nullptr || std::getenv(kSpinCountEnvVar) != nullptr) return false;
+  setenv(kWaitPolicyEnvVar, "passive", /*overwrite=*/0);
+  setenv(kSpinCountEnvVar, "1000", /*overwrite=*/0);  // some ten microseconds (docs/benchmarks/cpu-speed.md)
   return true;
 }
 

@@ -24,7 +24,7 @@ UserError make_unusable_samples_error(const std::string& dataset, const io::Reco
       list += fmt::format("\n  and {} more; ledger.json names each", problems.size() - kMaxListedSamples);
       break;
     }
-    const io::Record record = records.at_without_bytes(index);
+    const io::Record record = records.at_without_media_bytes(index);
     list += record.problem.empty() ? fmt::format("\n  {}: {}", record.location, problem.message)
                                    : fmt::format("\n  {}, sample {}: {}", record.location, record.id, record.problem);
   }
@@ -40,21 +40,21 @@ constexpr int64_t kMaxLoggedSamples = 20;
 void report_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, Ledger& ledger,
                      BadSamplePolicy policy, const io::Records& records) {
   BadSampleLog log;
-  std::map<int64_t, SampleProblem> failures;
+  std::map<int64_t, SampleProblem> fatal_problems;
   for (const auto& [index, problem] : problems) {
     if (should_stop_run(problem, policy)) {
-      failures.emplace(index, problem);
+      fatal_problems.emplace(index, problem);
     } else if (ledger.status(index) != SampleStatus::kDropped) {
-      log.warn(problem.message);
+      log.log_dropped_sample(problem.message);
     }
   }
-  record_problems(problems, ids, policy, ledger);
-  log.log_summary(ledger.count(SampleStatus::kDropped), ledger.samples());
-  if (!failures.empty()) throw make_unusable_samples_error(ledger.dataset(), records, failures);
+  add_problems_to_ledger(problems, ids, policy, ledger);
+  log.log_summary(ledger.count(SampleStatus::kDropped), ledger.num_samples());
+  if (!fatal_problems.empty()) throw make_unusable_samples_error(ledger.dataset_name(), records, fatal_problems);
 }
 
-void record_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, BadSamplePolicy policy,
-                     Ledger& ledger) {
+void add_problems_to_ledger(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids,
+                            BadSamplePolicy policy, Ledger& ledger) {
   for (const auto& [index, problem] : problems) {
     const std::string id(ids[index]);
     if (should_stop_run(problem, policy)) {
@@ -69,7 +69,7 @@ bool mentions_ignored_keys(std::string_view message) {
   return message.find("data.ignore_keys") != std::string_view::npos;
 }
 
-std::string explain_ignored_keys(std::string_view message) {
+std::string make_ignored_keys_hint(std::string_view message) {
   if (!mentions_ignored_keys(message)) return {};
   return "; the run was started by a version that ignored such keys: add the key to data.ignore_keys to read the data "
          "as that version did";
@@ -95,20 +95,20 @@ SampleProblem to_sample_problem(const std::exception_ptr& error) {
   return {std::move(problem.reason), std::move(problem.message), problem.is_dropped};
 }
 
-void BadSampleLog::warn(const std::string& message) {
-  if (num_logged_ == kMaxLoggedSamples) {
-    ++num_suppressed_;
+void BadSampleLog::log_dropped_sample(const std::string& message) {
+  if (num_logged_samples_ == kMaxLoggedSamples) {
+    ++num_suppressed_samples_;
     return;
   }
-  ++num_logged_;
+  ++num_logged_samples_;
   spdlog::warn("dropped: {}", message);
 }
 
 void BadSampleLog::log_summary(int64_t dropped, int64_t samples) {
-  if (num_suppressed_ == 0) return;
-  spdlog::warn("{} more samples are dropped, {} of {} in all; ledger.json names each with the reason", num_suppressed_,
-               dropped, samples);
-  num_suppressed_ = 0;
+  if (num_suppressed_samples_ == 0) return;
+  spdlog::warn("{} more samples are dropped, {} of {} in all; ledger.json names each with the reason",
+               num_suppressed_samples_, dropped, samples);
+  num_suppressed_samples_ = 0;
 }
 
 }  // namespace vlmtrain::data

@@ -36,12 +36,12 @@ ShrinkInfo shrink_info_from_json(const nlohmann::ordered_json& json) {
 
 Ledger::Ledger(std::string dataset, int64_t samples)
     : dataset_(std::move(dataset)), statuses_(static_cast<size_t>(samples), SampleStatus::kNotReached) {
-  counts_[static_cast<size_t>(SampleStatus::kNotReached)] = samples;
+  status_counts_[static_cast<size_t>(SampleStatus::kNotReached)] = samples;
 }
 
 Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset, const SampleOrder& order,
                        const Cursor& next) {
-  const int64_t samples = order.samples();
+  const int64_t samples = order.num_samples();
   Ledger ledger(std::move(dataset), samples);
   try {
     if (const auto saved_samples = saved.at("samples").get<int64_t>(); saved_samples != samples) {
@@ -68,7 +68,7 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
     }
     if (saved.contains("notices")) {
       ledger.notices_ = NoticeCounts::from_json(saved.at("notices"));
-      ledger.has_all_notices_ = saved.at("notices_of") == "all";
+      ledger.has_precounted_notices_ = saved.at("notices_of") == "all";
       for (const auto& [kind, count] : ledger.notices_.kinds()) ledger.precounted_kinds_.insert(kind);
     }
   } catch (const nlohmann::ordered_json::exception& error) {
@@ -78,25 +78,26 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
   // A sample is used once it was drawn in its first epoch.
   for (size_t source = 0; source < next.sources.size(); ++source) {
     const auto [epoch, offset] = next.sources[source];
-    const auto first_epoch = order.get_epoch_order(static_cast<int64_t>(source), 0);
-    const std::vector<int64_t>& epoch_samples = first_epoch->samples;
-    const int64_t num_used = epoch > 0 ? std::ssize(epoch_samples) : offset;
-    VLMTRAIN_CHECK(num_used <= std::ssize(epoch_samples), "position {} of {} samples", num_used, epoch_samples.size());
-    for (int64_t i = 0; i < num_used; ++i) ledger.mark_used(epoch_samples[static_cast<size_t>(i)]);
+    const auto first_epoch_order = order.get_epoch_order(static_cast<int64_t>(source), 0);
+    const std::vector<int64_t>& epoch_samples = first_epoch_order->samples;
+    const int64_t num_used_samples = epoch > 0 ? std::ssize(epoch_samples) : offset;
+    VLMTRAIN_CHECK(num_used_samples <= std::ssize(epoch_samples), "position {} of {} samples", num_used_samples,
+                   epoch_samples.size());
+    for (int64_t i = 0; i < num_used_samples; ++i) ledger.mark_used(epoch_samples[static_cast<size_t>(i)]);
   }
   return ledger;
 }
 
 void Ledger::mark_used(int64_t index, std::string_view id, const std::vector<io::Notice>& notices) {
-  if (!raise_status(index, SampleStatus::kUsed) || notices.empty()) return;
-  std::vector<io::Notice> new_notices;
-  std::ranges::copy_if(notices, std::back_inserter(new_notices),
+  if (!upgrade_status(index, SampleStatus::kUsed) || notices.empty()) return;
+  std::vector<io::Notice> counted_notices;
+  std::ranges::copy_if(notices, std::back_inserter(counted_notices),
                        [this](const io::Notice& notice) { return is_counted_on_use(notice.kind); });
-  notices_.add(id, new_notices);
+  notices_.add(id, counted_notices);
 }
 
-void Ledger::set_all_notices(NoticeCounts notices) {
-  has_all_notices_ = true;
+void Ledger::set_precounted_notices(NoticeCounts notices) {
+  has_precounted_notices_ = true;
   precounted_kinds_.clear();
   for (const auto& [kind, count] : notices.kinds()) precounted_kinds_.insert(kind);
   notices.add_missing_kinds(std::exchange(notices_, {}));
@@ -104,38 +105,38 @@ void Ledger::set_all_notices(NoticeCounts notices) {
 }
 
 void Ledger::mark_dropped(int64_t index, std::string id, std::string reason, std::string message) {
-  if (!raise_status(index, SampleStatus::kDropped)) return;
+  if (!upgrade_status(index, SampleStatus::kDropped)) return;
   problems_[index] = {std::move(id), std::move(reason), std::move(message)};
 }
 
 void Ledger::mark_failed(int64_t index, std::string id, std::string reason, std::string message) {
-  if (!raise_status(index, SampleStatus::kFailed)) return;
+  if (!upgrade_status(index, SampleStatus::kFailed)) return;
   problems_[index] = {std::move(id), std::move(reason), std::move(message)};
 }
 
 void Ledger::mark_shrunk(int64_t index, std::string id, const ShrinkInfo& shrunk) {
-  shrunk_[index] = {std::move(id), shrunk};
+  shrink_infos_[index] = {std::move(id), shrunk};
 }
 
-bool Ledger::raise_status(int64_t index, SampleStatus status) {
-  VLMTRAIN_CHECK(index >= 0 && index < samples(), "sample {} of {}", index, samples());
+bool Ledger::upgrade_status(int64_t index, SampleStatus status) {
+  VLMTRAIN_CHECK(index >= 0 && index < num_samples(), "sample {} of {}", index, num_samples());
   SampleStatus& current = statuses_[static_cast<size_t>(index)];
   if (status <= current) return false;
-  --counts_[static_cast<size_t>(current)];
-  ++counts_[static_cast<size_t>(status)];
+  --status_counts_[static_cast<size_t>(current)];
+  ++status_counts_[static_cast<size_t>(status)];
   current = status;
   return true;
 }
 
 nlohmann::ordered_json Ledger::to_json() const {
-  VLMTRAIN_CHECK(std::accumulate(counts_.begin(), counts_.end(), int64_t{0}) == samples(),
-                 "the counts do not sum to {} samples", samples());
+  VLMTRAIN_CHECK(std::accumulate(status_counts_.begin(), status_counts_.end(), int64_t{0}) == num_samples(),
+                 "the counts do not sum to {} samples", num_samples());
   VLMTRAIN_CHECK(count(SampleStatus::kDropped) + count(SampleStatus::kFailed) == std::ssize(problems_),
                  "{} problems do not match the counts of dropped and failed samples", problems_.size());
   auto problems = nlohmann::ordered_json::array();
-  std::map<std::string, int64_t> reasons;
+  std::map<std::string, int64_t> counts_by_reason;
   for (const auto& [index, problem] : problems_) {
-    ++reasons[problem.reason];
+    ++counts_by_reason[problem.reason];
     problems.push_back({{"index", index},
                         {"id", problem.id},
                         {"status", status(index) == SampleStatus::kFailed ? "failed" : "dropped"},
@@ -143,18 +144,19 @@ nlohmann::ordered_json Ledger::to_json() const {
                         {"message", problem.message}});
   }
   auto shrunk = nlohmann::ordered_json::array();
-  for (const auto& [index, sample] : shrunk_) shrunk.push_back(shrink_info_to_json(index, sample.first, sample.second));
+  for (const auto& [index, sample] : shrink_infos_)
+    shrunk.push_back(shrink_info_to_json(index, sample.first, sample.second));
   return {{"dataset", dataset_},
-          {"samples", samples()},
+          {"samples", num_samples()},
           {"used", count(SampleStatus::kUsed)},
           {"dropped", count(SampleStatus::kDropped)},
           {"failed", count(SampleStatus::kFailed)},
           {"not_reached", count(SampleStatus::kNotReached)},
-          {"reasons", nlohmann::ordered_json(reasons)},
+          {"reasons", nlohmann::ordered_json(counts_by_reason)},
           {"problems", std::move(problems)},
-          {"shrunk", {{"samples", shrunk_.size()}, {"each", std::move(shrunk)}}},
+          {"shrunk", {{"samples", shrink_infos_.size()}, {"each", std::move(shrunk)}}},
           {"notices", notices_.to_json()},
-          {"notices_of", has_all_notices_ ? "all" : "used"}};
+          {"notices_of", has_precounted_notices_ ? "all" : "used"}};
 }
 
 EpochProgress::EpochProgress(const Ledger& ledger, const SampleOrder& order)
@@ -163,19 +165,20 @@ EpochProgress::EpochProgress(const Ledger& ledger, const SampleOrder& order)
 const EpochProgress::SourceProgress& EpochProgress::update_source_progress(int64_t source, const Cursor& cursor) {
   SourceProgress& progress = source_progress_[static_cast<size_t>(source)];
   const EpochPosition position = cursor.sources.empty() ? EpochPosition{} : cursor.sources[static_cast<size_t>(source)];
-  const int64_t dropped = ledger_.count(SampleStatus::kDropped);
+  const int64_t num_dropped_samples = ledger_.count(SampleStatus::kDropped);
   const auto is_usable = [this](int64_t sample) { return ledger_.status(sample) != SampleStatus::kDropped; };
   if (position.epoch != progress.epoch) progress.order = order_.get_epoch_order(source, position.epoch);
   // The counts are continued if the cursor moved forward within the epoch. Otherwise they start
   // again at its beginning.
-  if (position.epoch != progress.epoch || dropped != progress.dropped || position.offset < progress.offset) {
-    progress.offset = progress.num_usable_before = 0;
-    progress.num_usable = std::max<int64_t>(1, std::ranges::count_if(progress.order->samples, is_usable));
+  if (position.epoch != progress.epoch || num_dropped_samples != progress.num_dropped_samples ||
+      position.offset < progress.offset) {
+    progress.offset = progress.num_usable_before_offset = 0;
+    progress.num_usable_samples = std::max<int64_t>(1, std::ranges::count_if(progress.order->samples, is_usable));
   }
   progress.epoch = position.epoch;
-  progress.dropped = dropped;
+  progress.num_dropped_samples = num_dropped_samples;
   for (; progress.offset < position.offset; ++progress.offset) {
-    if (is_usable(progress.order->samples[static_cast<size_t>(progress.offset)])) ++progress.num_usable_before;
+    if (is_usable(progress.order->samples[static_cast<size_t>(progress.offset)])) ++progress.num_usable_before_offset;
   }
   return progress;
 }
@@ -183,29 +186,30 @@ const EpochProgress::SourceProgress& EpochProgress::update_source_progress(int64
 double EpochProgress::compute_source_progress(int64_t source, const Cursor& cursor) {
   const SourceProgress& progress = update_source_progress(source, cursor);
   return static_cast<double>(progress.epoch) +
-         static_cast<double>(progress.num_usable_before) / static_cast<double>(progress.num_usable);
+         static_cast<double>(progress.num_usable_before_offset) / static_cast<double>(progress.num_usable_samples);
 }
 
 double EpochProgress::at(const Cursor& cursor) {
   if (order_.num_sources() == 1) return compute_source_progress(0, cursor) / order_.source(0).repeat;
   // All samples drawn, relative to the samples of an epoch of all sources.
-  double seen_samples = 0, usable_samples = 0;
+  double num_drawn_samples = 0, num_usable_samples = 0;
   for (int64_t source = 0; source < order_.num_sources(); ++source) {
     const SourceProgress& progress = update_source_progress(source, cursor);
-    seen_samples += static_cast<double>(progress.epoch * progress.num_usable + progress.num_usable_before);
-    usable_samples += order_.source(source).repeat * static_cast<double>(progress.num_usable);
+    num_drawn_samples +=
+        static_cast<double>(progress.epoch * progress.num_usable_samples + progress.num_usable_before_offset);
+    num_usable_samples += order_.source(source).repeat * static_cast<double>(progress.num_usable_samples);
   }
-  return seen_samples / usable_samples;
+  return num_drawn_samples / num_usable_samples;
 }
 
-double count_epoch_units(const SampleOrder& order, const Ledger& ledger) {
+double count_batch_units_per_epoch(const SampleOrder& order, const Ledger& ledger) {
   double units = 0;
   for (int64_t source = 0; source < order.num_sources(); ++source) {
     const auto epoch = order.get_epoch_order(source, 0);
-    const auto usable_samples = std::ranges::count_if(
+    const auto num_usable_samples = std::ranges::count_if(
         epoch->samples, [&](int64_t sample) { return ledger.status(sample) != SampleStatus::kDropped; });
     const double share =
-        static_cast<double>(usable_samples) / static_cast<double>(std::max<size_t>(1, epoch->samples.size()));
+        static_cast<double>(num_usable_samples) / static_cast<double>(std::max<size_t>(1, epoch->samples.size()));
     units += order.source(source).repeat * share * static_cast<double>(epoch->num_units());
   }
   return units;

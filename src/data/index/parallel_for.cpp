@@ -15,14 +15,14 @@ namespace {
 
 /// Consecutive calls on one thread. Consecutive records are often in one block of a file. Chosen
 /// without measurement.
-constexpr int64_t kChunkSize = 16;
+constexpr int64_t kIndicesPerChunk = 16;
 /// Time between calls of `on_progress`. Not tuned.
 constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
 /// The state of one parallel_for().
-class ParallelFor {
+class ParallelForState {
  public:
-  ParallelFor(int64_t count, const std::function<void(int64_t)>& task) : count_(count), task_(task) {}
+  ParallelForState(int64_t count, const std::function<void(int64_t)>& task) : num_indices_(count), task_(task) {}
 
   void run(int64_t workers, const std::function<void(int64_t)>& on_progress) {
     {
@@ -30,7 +30,7 @@ class ParallelFor {
       try {
         threads.reserve(static_cast<size_t>(workers));
         for (int64_t i = 0; i < workers; ++i) threads.emplace_back([this] { run_worker(); });
-        wait_and_report(workers, on_progress);
+        wait_and_report_progress(workers, on_progress);
       } catch (...) {
         should_stop_ = true;  // before the destructor of `threads` joins them
         throw;
@@ -42,9 +42,9 @@ class ParallelFor {
  private:
   void run_worker() {
     try {
-      for (int64_t chunk_begin = next_index_.fetch_add(kChunkSize); chunk_begin < count_ && !should_stop_;
-           chunk_begin = next_index_.fetch_add(kChunkSize)) {
-        const int64_t chunk_end = std::min(chunk_begin + kChunkSize, count_);
+      for (int64_t chunk_begin = next_index_.fetch_add(kIndicesPerChunk); chunk_begin < num_indices_ && !should_stop_;
+           chunk_begin = next_index_.fetch_add(kIndicesPerChunk)) {
+        const int64_t chunk_end = std::min(chunk_begin + kIndicesPerChunk, num_indices_);
         for (int64_t index = chunk_begin; index < chunk_end && !should_stop_; ++index) task_(index);
         num_done_ += chunk_end - chunk_begin;
       }
@@ -58,7 +58,7 @@ class ParallelFor {
     worker_ended_.notify_one();
   }
 
-  void wait_and_report(int64_t workers, const std::function<void(int64_t)>& on_progress) {
+  void wait_and_report_progress(int64_t workers, const std::function<void(int64_t)>& on_progress) {
     std::unique_lock lock(mutex_);
     while (!worker_ended_.wait_for(lock, kProgressInterval, [&] { return num_ended_workers_ == workers; })) {
       if (!on_progress || should_stop_) continue;
@@ -68,7 +68,7 @@ class ParallelFor {
     }
   }
 
-  const int64_t count_;
+  const int64_t num_indices_;
   const std::function<void(int64_t)>& task_;
   std::atomic<int64_t> next_index_{0};
   std::atomic<int64_t> num_done_{0};
@@ -83,7 +83,7 @@ class ParallelFor {
 
 void parallel_for(int64_t count, int64_t workers, const std::function<void(int64_t)>& task,
                   const std::function<void(int64_t num_done)>& on_progress) {
-  ParallelFor(count, task).run(std::max<int64_t>(workers, 1), on_progress);
+  ParallelForState(count, task).run(std::max<int64_t>(workers, 1), on_progress);
 }
 
 }  // namespace vlmtrain::data

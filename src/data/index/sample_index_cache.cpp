@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 /// Version of the format. Increase it whenever a sample of an unchanged record and unchanged files
 /// may get another shape.
-constexpr int64_t kFormatVersion = 10;
+constexpr int64_t kCacheFormatVersion = 10;
 
 uint64_t to_nanoseconds(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -30,7 +30,7 @@ uint64_t to_nanoseconds(const timespec& time) {
 
 /// Adds the name, size and times of a file or, for a folder, of the files in it. Programs cannot
 /// set the ctime, so that it also reveals a replacement with equal size and mtime.
-void hash_file_state(ContentHash& hash, const fs::path& file) {
+void add_file_state_to_hash(ContentHash& hash, const fs::path& file) {
   struct stat status {};
   hash.add(file.native());
   if (stat(file.c_str(), &status) != 0) return;
@@ -54,9 +54,9 @@ void hash_file_state(ContentHash& hash, const fs::path& file) {
   }
 }
 
-void hash_media(ContentHash& hash, const io::MediaRef& medium) {
+void add_media_to_hash(ContentHash& hash, const io::MediaRef& medium) {
   hash.add(medium.frames.size());
-  for (const auto& frame : medium.frames) hash_media(hash, frame);
+  for (const auto& frame : medium.frames) add_media_to_hash(hash, frame);
   hash.add(medium.bytes ? medium.path : normalize_path(medium.path))
       .add(medium.bytes ? 1U : 0U)
       .add(medium.is_volume ? 1U : 0U)
@@ -65,13 +65,13 @@ void hash_media(ContentHash& hash, const io::MediaRef& medium) {
   if (medium.fps != 0) hash.add(std::bit_cast<uint64_t>(medium.fps));
 }
 
-void hash_rle(ContentHash& hash, const io::Rle& rle) {
+void add_rle_to_hash(ContentHash& hash, const io::Rle& rle) {
   hash.add(static_cast<uint64_t>(rle.height)).add(static_cast<uint64_t>(rle.width)).add(rle.counts.size());
   for (const int64_t count : rle.counts) hash.add(static_cast<uint64_t>(count));
 }
 
-void append_files(const io::MediaRef& medium, std::vector<std::string>& files) {
-  for (const auto& frame : medium.frames) append_files(frame, files);
+void append_file_paths(const io::MediaRef& medium, std::vector<std::string>& files) {
+  for (const auto& frame : medium.frames) append_file_paths(frame, files);
   if (!medium.bytes && medium.frames.empty()) files.push_back(medium.path);
 }
 
@@ -82,7 +82,7 @@ Json notices_to_json(const CachedSample& cached) {
   return {{"of_record", cached.num_record_notices}, {"kinds", std::move(kinds)}};
 }
 
-void parse_notices(const Json& json, CachedSample& cached) {
+void parse_cached_notices(const Json& json, CachedSample& cached) {
   cached.num_record_notices = json.at("of_record");
   const Json& kinds = json.at("kinds");
   for (size_t i = 0; i + 1 < kinds.size(); i += 2) cached.notices.push_back({kinds[i], kinds[i + 1]});
@@ -93,24 +93,25 @@ void parse_notices(const Json& json, CachedSample& cached) {
 Json to_json_array(const CachedSample& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
-  for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
-  Json fields = Json::array({cached.fingerprint, cached.file_state, shape.tokens, shape.label_tokens,
-                             shape.image_tokens, shape.num_media, shape.pixel_rows, shape.row.height, shape.row.width,
-                             shape.num_videos, shape.video_frames, cached.decode_bytes, std::move(grids), cached.id,
-                             cached.task, cached.files, cached.shrunk ? to_json_array(*cached.shrunk) : Json()});
-  const PixelRow& row = shape.row;
+  for (const auto& grid : shape.patch_grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
+  Json fields =
+      Json::array({cached.fingerprint, cached.file_state_hash, shape.tokens, shape.label_tokens, shape.image_tokens,
+                   shape.num_media, shape.pixel_rows, shape.row.height, shape.row.width, shape.num_videos,
+                   shape.video_frames, cached.decode_bytes, std::move(grids), cached.id, cached.task, cached.files,
+                   cached.shrink_info ? to_json_array(*cached.shrink_info) : Json()});
+  const PixelRowShape& row = shape.row;
   const bool has_masks = shape.masks > 0;
-  if (has_masks || shape.num_volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
+  if (has_masks || shape.num_volumes > 0 || row != PixelRowShape{.height = row.height, .width = row.width}) {
     fields.push_back({row.dtype, row.channels, row.depth, shape.num_volumes});
   }
-  if (has_masks) fields.push_back({shape.masks, shape.mask_images, shape.mask_side});
+  if (has_masks) fields.push_back({shape.masks, shape.num_images_with_masks, shape.mask_image_size});
   if (!cached.notices.empty()) fields.push_back(notices_to_json(cached));
   return fields;
 }
 
 /// Parses the result of to_json_array(). Throws nlohmann::json::exception for other values.
-CachedSample sample_from_json(const Json& json) {
-  CachedSample cached{.fingerprint = json.at(0), .file_state = json.at(1)};
+CachedSample parse_cached_sample(const Json& json) {
+  CachedSample cached{.fingerprint = json.at(0), .file_state_hash = json.at(1)};
   SampleShape& shape = cached.shape;
   int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.num_media,
                              &shape.pixel_rows,   &shape.row.height,   &shape.row.width,    &shape.num_videos,
@@ -119,14 +120,14 @@ CachedSample sample_from_json(const Json& json) {
   for (int64_t* field : fields) *field = json.at(i++);
   const Json& grids = json.at(i);
   for (size_t grid = 0; grid < grids.size(); grid += 3) {
-    shape.grids.push_back({grids.at(grid), grids.at(grid + 1), grids.at(grid + 2)});
+    shape.patch_grids.push_back({grids.at(grid), grids.at(grid + 1), grids.at(grid + 2)});
   }
   cached.id = json.at(++i);
   cached.task = json.at(++i);
   cached.files = json.at(++i).get<std::vector<std::string>>();
-  if (const Json& shrunk = json.at(++i); !shrunk.is_null()) cached.shrunk = parse_shrink_info(shrunk);
+  if (const Json& shrunk = json.at(++i); !shrunk.is_null()) cached.shrink_info = parse_shrink_info(shrunk);
   const bool has_notices = json.back().is_object();
-  if (has_notices) parse_notices(json.back(), cached);
+  if (has_notices) parse_cached_notices(json.back(), cached);
   const size_t end = json.size() - (has_notices ? 1 : 0);
   if (end > ++i) {
     const Json& volume_fields = json.at(i);
@@ -138,14 +139,14 @@ CachedSample sample_from_json(const Json& json) {
   if (end > ++i) {
     const Json& masks = json.at(i);
     shape.masks = masks.at(0);
-    shape.mask_images = masks.at(1);
-    shape.mask_side = masks.at(2);
+    shape.num_images_with_masks = masks.at(1);
+    shape.mask_image_size = masks.at(2);
   }
   return cached;
 }
 
-Json make_header(const std::string& key, uint64_t version_hash, int64_t samples) {
-  return {{"format", kFormatVersion}, {"key", key}, {"stamp", version_hash}, {"samples", samples}};
+Json make_cache_header(const std::string& key, uint64_t version_hash, int64_t samples) {
+  return {{"format", kCacheFormatVersion}, {"key", key}, {"stamp", version_hash}, {"samples", samples}};
 }
 
 /// The body of a file, after the header, is hashed in blocks of this size, which are part of the
@@ -156,42 +157,42 @@ constexpr std::streamoff kHashLineBytes = 17;
 
 }  // namespace
 
-uint64_t compute_fingerprint(const io::Record& record) {
+uint64_t compute_record_fingerprint(const io::Record& record) {
   ContentHash hash;
   if (!record.problem.empty()) hash.add(record.problem);
   hash.add(record.turns.size());
   for (const auto& turn : record.turns) {
     hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
-    for (const size_t mark : turn.literal_placeholders) hash.add(static_cast<uint64_t>(mark));
+    for (const size_t mark : turn.literal_placeholder_offsets) hash.add(static_cast<uint64_t>(mark));
   }
   for (const auto* media : {&record.images, &record.videos}) {
     hash.add(media->size());
-    for (const auto& medium : *media) hash_media(hash, medium);
+    for (const auto& medium : *media) add_media_to_hash(hash, medium);
   }
   hash.add(record.mask_problem).add(record.masks.size());
   for (const auto& mask : record.masks) {
-    hash_media(hash, mask.file);
-    if (mask.rle) hash_rle(hash, *mask.rle);
-    hash.add(mask.structure).add(static_cast<uint64_t>(mask.image));
+    add_media_to_hash(hash, mask.file);
+    if (mask.rle) add_rle_to_hash(hash, *mask.rle);
+    hash.add(mask.structure).add(static_cast<uint64_t>(mask.image_index));
     hash.add(mask.value ? "value" : "").add(static_cast<uint64_t>(mask.value.value_or(0)));
   }
   return hash.value();
 }
 
-std::vector<std::string> list_files(const io::Record& record) {
+std::vector<std::string> list_record_files(const io::Record& record) {
   std::vector<std::string> files;
   for (const auto* media : {&record.images, &record.videos}) {
-    for (const auto& medium : *media) append_files(medium, files);
+    for (const auto& medium : *media) append_file_paths(medium, files);
   }
   for (const auto& mask : record.masks) {
-    if (!mask.rle) append_files(mask.file, files);
+    if (!mask.rle) append_file_paths(mask.file, files);
   }
   return files;
 }
 
-uint64_t compute_file_state(const std::vector<std::string>& files) {
+uint64_t compute_file_state_hash(const std::vector<std::string>& files) {
   ContentHash hash;
-  for (const auto& file : files) hash_file_state(hash, file);
+  for (const auto& file : files) add_file_state_to_hash(hash, file);
   return hash.value();
 }
 
@@ -205,18 +206,18 @@ std::string normalize_path(const std::string& path) {
 }
 
 NoticeKindTable::NoticeKindTable(std::vector<std::string> names) : names_(std::move(names)) {
-  for (size_t i = 0; i < names_.size(); ++i) ids_.try_emplace(names_[i], static_cast<int64_t>(i));
+  for (size_t i = 0; i < names_.size(); ++i) ids_by_name_.try_emplace(names_[i], static_cast<int64_t>(i));
 }
 
 int64_t NoticeKindTable::find_or_add(const std::string& name) {
-  const auto [entry, is_new] = ids_.try_emplace(name, size());
+  const auto [entry, is_new] = ids_by_name_.try_emplace(name, size());
   if (is_new) names_.push_back(name);
   return entry->second;
 }
 
 std::optional<int64_t> NoticeKindTable::find(const std::string& name) const {
-  const auto match = ids_.find(name);
-  return match == ids_.end() ? std::nullopt : std::optional(match->second);
+  const auto match = ids_by_name_.find(name);
+  return match == ids_by_name_.end() ? std::nullopt : std::optional(match->second);
 }
 
 std::string to_cache_line(const std::optional<CachedSample>& sample) {
@@ -227,7 +228,7 @@ std::optional<CachedSample> parse_cache_line(std::string_view line, int64_t kind
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_array()) return std::nullopt;
   try {
-    auto sample = sample_from_json(json);
+    auto sample = parse_cached_sample(json);
     const auto is_valid_kind = [kinds](const CachedNotice& notice) { return notice.kind >= 0 && notice.kind < kinds; };
     if (!std::ranges::all_of(sample.notices, is_valid_kind)) return std::nullopt;
     return sample;
@@ -238,12 +239,12 @@ std::optional<CachedSample> parse_cache_line(std::string_view line, int64_t kind
 
 SampleIndexCacheReader::SampleIndexCacheReader(const fs::path& file, const std::string& key) {
   read_header(file, key);
-  if (samples_ > 0 && verify_hash()) {
+  if (num_samples_ > 0 && verify_hash()) {
     stream_.clear();
     stream_.seekg(body_offset_);
   } else {
     version_hash_ = 0;
-    samples_ = 0;
+    num_samples_ = 0;
   }
 }
 
@@ -262,53 +263,53 @@ void SampleIndexCacheReader::read_header(const fs::path& file, const std::string
                : 0;
   };
   const auto samples = static_cast<int64_t>(read_header_field("samples"));
-  if (line != make_header(key, read_header_field("stamp"), samples).dump()) return;
+  if (line != make_cache_header(key, read_header_field("stamp"), samples).dump()) return;
   version_hash_ = read_header_field("stamp");
-  samples_ = samples;
+  num_samples_ = samples;
   body_offset_ = stream_.tellg();
 }
 
 bool SampleIndexCacheReader::verify_hash() {
   stream_.seekg(0, std::ios::end);
   const std::streamoff end = stream_.tellg() - kHashLineBytes;
-  auto remaining = end - body_offset_;
-  if (remaining < 0) return false;
+  auto remaining_bytes = end - body_offset_;
+  if (remaining_bytes < 0) return false;
   stream_.seekg(body_offset_);
   ContentHash hash;
   hash.add(version_hash_);
   std::streamoff last_line_offset = body_offset_;
-  for (std::string block; remaining > 0; remaining -= std::ssize(block)) {
-    block.resize(std::min(kHashBlockBytes, static_cast<size_t>(remaining)));
+  for (std::string block; remaining_bytes > 0; remaining_bytes -= std::ssize(block)) {
+    block.resize(std::min(kHashBlockBytes, static_cast<size_t>(remaining_bytes)));
     if (!stream_.read(block.data(), std::ssize(block))) return false;
     hash.add(block);
     // The last line break of the body ends its last line; the one before it starts that line.
-    const bool is_last_block = remaining == std::ssize(block);
-    const size_t line_break = is_last_block && block.size() == 1
-                                  ? std::string::npos
-                                  : block.rfind('\n', block.size() - (is_last_block ? 2 : 1));
-    if (line_break != std::string::npos)
-      last_line_offset = end - remaining + static_cast<std::streamoff>(line_break) + 1;
+    const bool is_last_block = remaining_bytes == std::ssize(block);
+    const size_t line_break_position = is_last_block && block.size() == 1
+                                           ? std::string::npos
+                                           : block.rfind('\n', block.size() - (is_last_block ? 2 : 1));
+    if (line_break_position != std::string::npos)
+      last_line_offset = end - remaining_bytes + static_cast<std::streamoff>(line_break_position) + 1;
   }
   std::string line;
-  if (!std::getline(stream_, line) || line != hash.hex()) return false;
-  return read_kinds(last_line_offset);
+  if (!std::getline(stream_, line) || line != hash.to_hex()) return false;
+  return read_notice_kinds(last_line_offset);
 }
 
 /// Reads the kinds from the last line of the body, after the lines of the samples.
-bool SampleIndexCacheReader::read_kinds(std::streamoff offset) {
+bool SampleIndexCacheReader::read_notice_kinds(std::streamoff offset) {
   stream_.seekg(offset);
   std::string line;
   std::getline(stream_, line);
   const Json names = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  const auto is_text = [](const Json& name) { return name.is_string(); };
-  if (!names.is_array() || !std::ranges::all_of(names, is_text)) return false;
+  const auto is_string = [](const Json& name) { return name.is_string(); };
+  if (!names.is_array() || !std::ranges::all_of(names, is_string)) return false;
   kinds_ = NoticeKindTable(names.get<std::vector<std::string>>());
   return true;
 }
 
 std::string SampleIndexCacheReader::next() {
   std::string line;
-  if (num_read_lines_ < samples_ && std::getline(stream_, line)) ++num_read_lines_;
+  if (num_read_lines_ < num_samples_ && std::getline(stream_, line)) ++num_read_lines_;
   return line;
 }
 
@@ -325,32 +326,32 @@ SampleIndexCacheWriter::SampleIndexCacheWriter(const fs::path& file, const std::
                                                int64_t samples) {
   try_write([&] {
     file_.emplace(file);
-    file_->write(make_header(key, version_hash, samples).dump() + "\n");
+    file_->write(make_cache_header(key, version_hash, samples).dump() + "\n");
   });
-  hash_.add(version_hash);
+  body_hash_.add(version_hash);
 }
 
 void SampleIndexCacheWriter::add(std::string_view line) {
-  block_ += line;
-  block_ += '\n';
-  while (block_.size() >= kHashBlockBytes) write_block();
+  pending_lines_ += line;
+  pending_lines_ += '\n';
+  while (pending_lines_.size() >= kHashBlockBytes) write_block();
 }
 
 void SampleIndexCacheWriter::commit(const NoticeKindTable& kinds) {
   add(Json(kinds.names()).dump(-1, ' ', false, Json::error_handler_t::replace));
-  if (!block_.empty()) write_block();
+  if (!pending_lines_.empty()) write_block();
   if (!file_) return;
   try_write([&] {
-    file_->write(hash_.hex() + "\n");
+    file_->write(body_hash_.to_hex() + "\n");
     file_->commit();
   });
 }
 
 void SampleIndexCacheWriter::write_block() {
-  const auto block = std::string_view(block_).substr(0, kHashBlockBytes);
-  hash_.add(block);
+  const auto block = std::string_view(pending_lines_).substr(0, kHashBlockBytes);
+  body_hash_.add(block);
   if (file_) try_write([&] { file_->write(block); });
-  block_.erase(0, block.size());
+  pending_lines_.erase(0, block.size());
 }
 
 template <class Action>

@@ -33,7 +33,7 @@ class NoticeKindTable {
 
  private:
   std::vector<std::string> names_;
-  std::map<std::string, int64_t> ids_;
+  std::map<std::string, int64_t> ids_by_name_;
 };
 
 /// A notice of a cached sample.
@@ -46,12 +46,12 @@ struct CachedNotice {
 
 /// The cached properties of a sample, and the state of the record and files that they depend on.
 struct CachedSample {
-  uint64_t fingerprint = 0;          ///< compute_fingerprint() of the record
-  uint64_t file_state = 0;           ///< compute_file_state() of `files`
-  std::vector<std::string> files{};  ///< list_files() of the record
+  uint64_t fingerprint = 0;          ///< compute_record_fingerprint() of the record
+  uint64_t file_state_hash = 0;      ///< compute_file_state_hash() of `files`
+  std::vector<std::string> files{};  ///< list_record_files() of the record
   SampleShape shape{};
   int64_t decode_bytes = 0;  ///< Sample::decode_bytes
-  std::optional<ShrinkInfo> shrunk{};
+  std::optional<ShrinkInfo> shrink_info{};
   std::string id{};
   std::string task{};
   std::vector<CachedNotice> notices{};  ///< notices of the record, then of the processing
@@ -60,12 +60,12 @@ struct CachedSample {
 
 /// Returns a hash of a record's conversation and media names, or media bytes if they are embedded.
 /// Independent of id, task and notices.
-uint64_t compute_fingerprint(const io::Record& record);
+uint64_t compute_record_fingerprint(const io::Record& record);
 /// Returns the paths of a record's media files and folders. Embedded media are omitted.
-std::vector<std::string> list_files(const io::Record& record);
+std::vector<std::string> list_record_files(const io::Record& record);
 /// Returns a hash of the names, sizes and times of files, and of the files in folders. Opens no
 /// file.
-uint64_t compute_file_state(const std::vector<std::string>& files);
+uint64_t compute_file_state_hash(const std::vector<std::string>& files);
 
 /// Returns an absolute path without ".", ".." and repeated slashes; empty if `path` is empty. Does
 /// not resolve links.
@@ -90,8 +90,8 @@ class SampleIndexCacheReader {
 
   uint64_t version_hash() const {
     return version_hash_;
-  }                                             ///< io::Records::version_hash() of the data set; 0 without lines
-  int64_t samples() const { return samples_; }  ///< number of lines
+  }  ///< io::Records::version_hash() of the data set; 0 without lines
+  int64_t num_samples() const { return num_samples_; }  ///< number of lines
   const NoticeKindTable& kinds() const { return kinds_; }
 
   /// Returns the next line, or "" after the last one.
@@ -101,18 +101,18 @@ class SampleIndexCacheReader {
   void copy_lines(SampleIndexCacheWriter& writer, int64_t num_skipped);
 
  private:
-  /// Opens the file. Sets stamp_, samples_ and body_offset_ if the header is valid and has this
-  /// key.
+  /// Opens the file. Sets version_hash_, num_samples_ and body_offset_ if the header is valid and
+  /// has this key.
   void read_header(const std::filesystem::path& file, const std::string& key);
   /// Returns whether the hash of the body is correct and its kinds can be read.
   bool verify_hash();
   /// Reads the kinds from the line at `offset`. Returns false if it is invalid.
-  bool read_kinds(std::streamoff offset);
+  bool read_notice_kinds(std::streamoff offset);
 
   std::ifstream stream_;
   std::streamoff body_offset_ = 0;
   uint64_t version_hash_ = 0;
-  int64_t samples_ = 0;
+  int64_t num_samples_ = 0;
   int64_t num_read_lines_ = 0;
   NoticeKindTable kinds_;
 };
@@ -136,8 +136,8 @@ class SampleIndexCacheWriter {
   void write_block();
 
   std::optional<io::AtomicFile> file_;  // empty after an error
-  ContentHash hash_;
-  std::string block_;  // lines that are not written yet
+  ContentHash body_hash_;
+  std::string pending_lines_;  // lines that are not written yet
 };
 
 }  // namespace vlmtrain::data

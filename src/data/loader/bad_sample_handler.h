@@ -26,15 +26,15 @@ class BadSampleHandler {
   /// that the sample did not cause. REQUIRES: a single rank.
   void handle_failure(int64_t index, const std::exception_ptr& error);
 
-  // With several ranks, a bad sample of this rank stays in the batch until sync_bad_samples() has sent its
-  // index to all ranks.
+  // With several ranks, a bad sample of this rank stays in the batch until sync_bad_samples() has
+  // sent its index to all ranks.
 
   /// Adds a bad sample of this rank. Rethrows errors that the sample did not cause.
   void add(int64_t index, const std::exception_ptr& error);
   /// Forgets a bad sample, because another rank processes it.
-  void remove(int64_t index) { bad_samples_.erase(index); }
+  void forget_failure(int64_t index) { unsynced_failures_.erase(index); }
   /// Returns whether the sample is a bad one of this rank that sync_bad_samples() has not sent yet.
-  bool contains(int64_t index) const { return bad_samples_.contains(index); }
+  bool contains(int64_t index) const { return unsynced_failures_.contains(index); }
 
   /// Exchanges the bad samples, shrink infos and notices of a batch with the other ranks, and
   /// removes all bad samples from it. Returns whether there were any; false for a single rank. A
@@ -42,20 +42,20 @@ class BadSampleHandler {
   bool sync_bad_samples(GlobalBatch& batch);
 
   /// Logs the number of dropped samples if some of them were not logged.
-  void log_summary() { bad_sample_log_.log_summary(ledger_.count(SampleStatus::kDropped), ledger_.samples()); }
+  void log_summary() { bad_sample_log_.log_summary(ledger_.count(SampleStatus::kDropped), ledger_.num_samples()); }
 
  private:
-  bool record_failure(int64_t index, const LoadFailure& failure);
+  bool add_failure_to_ledger(int64_t index, const LoadFailure& failure);
   /// Returns the error for a bad sample that stops the run.
-  UserError make_stop_error(int64_t index, const LoadFailure& failure) const;
+  UserError make_bad_sample_error(int64_t index, const LoadFailure& failure) const;
   /// Returns the message of this rank for sync_bad_samples().
-  std::string serialize_status(const GlobalBatch& batch) const;
+  std::string serialize_batch_status(const GlobalBatch& batch) const;
 
   const io::Records& records_;
   Ledger& ledger_;
   const LoaderSettings& settings_;
   BadSampleLog bad_sample_log_;
-  std::map<int64_t, LoadFailure> bad_samples_;  // of this rank, by index, since the last sync_bad_samples()
+  std::map<int64_t, LoadFailure> unsynced_failures_;  // of this rank, by index, since the last sync_bad_samples()
 };
 
 }  // namespace vlmtrain::data

@@ -20,34 +20,34 @@ class PrefetchQueue {
 
   /// A sample to process.
   struct QueuedSample {
-    int64_t sample = 0;
+    int64_t sample_index = 0;
     int64_t source = 0;
     EpochPosition position{};  ///< in the order of its source
     /// Expected index of its unit in the batch; nothing for an extra unit, whose rank is unknown.
-    std::optional<int64_t> unit_position{};
+    std::optional<int64_t> expected_unit_index{};
   };
   /// REQUIRES: one caller at a time.
   QueuedSample next();
   /// Requests one more unit of a source. Thread-safe.
-  void request_extra_unit(int64_t source) { ++(*extra_units_)[static_cast<size_t>(source)]; }
+  void request_extra_unit(int64_t source) { ++(*num_extra_units_)[static_cast<size_t>(source)]; }
 
  private:
-  /// Returns the source of the next unit and sets unit_position_.
-  int64_t choose_next_source();
+  /// Returns the source of the next unit and sets expected_unit_index_.
+  int64_t take_next_source();
 
   const SampleOrder* order_;
   Cursor cursor_;
   int64_t units_per_batch_;
-  int64_t units_in_batch_ = 0;  // units of the current batch that were queued
+  int64_t num_queued_batch_units_ = 0;  // units of the current batch that were queued
   std::vector<SourceIterator> iterators_;
   // The current unit.
-  std::vector<int64_t> unit_samples_;
+  std::vector<int64_t> current_unit_samples_;
   int64_t source_ = 0;
-  EpochPosition unit_begin_{};
-  std::optional<int64_t> unit_position_;
-  size_t unit_offset_ = 0;  // number of its samples that were returned
+  EpochPosition current_unit_begin_{};
+  std::optional<int64_t> expected_unit_index_;
+  size_t num_returned_unit_samples_ = 0;  // number of its samples that were returned
 
-  std::unique_ptr<std::vector<std::atomic<int64_t>>> extra_units_;  // requested units by source
+  std::unique_ptr<std::vector<std::atomic<int64_t>>> num_extra_units_;  // requested units by source
 };
 
 }  // namespace vlmtrain::data

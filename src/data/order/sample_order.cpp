@@ -16,9 +16,9 @@ namespace {
 
 /// Stages of a curriculum, with a random order within each. With fewer stages, lengths are mixed
 /// more; with many, a batch holds samples of a single length. Not tuned.
-constexpr int64_t kCurriculumStages = 16;
+constexpr int64_t kNumCurriculumStages = 16;
 
-MixtureSource make_single_source(int64_t samples) {
+MixtureSource make_all_samples_source(int64_t samples) {
   MixtureSource source{.name = {}, .samples = std::vector<int64_t>(static_cast<size_t>(samples))};
   std::iota(source.samples.begin(), source.samples.end(), int64_t{0});
   return source;
@@ -26,7 +26,8 @@ MixtureSource make_single_source(int64_t samples) {
 
 /// Returns the indices in `samples`, the samples of a source, at which the blocks of the data set
 /// start.
-std::vector<int64_t> find_block_starts(const std::vector<int64_t>& block_starts, const std::vector<int64_t>& samples) {
+std::vector<int64_t> find_source_block_starts(const std::vector<int64_t>& block_starts,
+                                              const std::vector<int64_t>& samples) {
   std::vector<int64_t> starts;
   for (size_t i = 0, block = 0; i < samples.size(); ++i) {
     const bool is_block_start = starts.empty() || (block < block_starts.size() && samples[i] >= block_starts[block]);
@@ -38,18 +39,18 @@ std::vector<int64_t> find_block_starts(const std::vector<int64_t>& block_starts,
 
 /// Sorts `order` into stages of ascending `key(sample)`. Samples of a stage keep their order.
 template <class Key>
-std::vector<int64_t> sort_into_stages(std::vector<int64_t> order, const Key& key) {
-  std::vector<size_t> order_index(order.size());
-  std::iota(order_index.begin(), order_index.end(), size_t{0});
-  std::ranges::stable_sort(order_index, [&](size_t a, size_t b) { return key(order[a]) < key(order[b]); });
-  const size_t stage_size = (order.size() + kCurriculumStages - 1) / kCurriculumStages;
+std::vector<int64_t> sort_into_curriculum_stages(std::vector<int64_t> order, const Key& key) {
+  std::vector<size_t> order_indices(order.size());
+  std::iota(order_indices.begin(), order_indices.end(), size_t{0});
+  std::ranges::stable_sort(order_indices, [&](size_t a, size_t b) { return key(order[a]) < key(order[b]); });
+  const size_t stage_size = (order.size() + kNumCurriculumStages - 1) / kNumCurriculumStages;
   std::vector<int64_t> result;
   result.reserve(order.size());
-  for (size_t first = 0; first < order_index.size(); first += stage_size) {
-    const auto end = std::min(first + stage_size, order_index.size());
-    std::sort(order_index.begin() + static_cast<std::ptrdiff_t>(first),
-              order_index.begin() + static_cast<std::ptrdiff_t>(end));
-    for (size_t i = first; i < end; ++i) result.push_back(order[order_index[i]]);
+  for (size_t first = 0; first < order_indices.size(); first += stage_size) {
+    const auto end = std::min(first + stage_size, order_indices.size());
+    std::sort(order_indices.begin() + static_cast<std::ptrdiff_t>(first),
+              order_indices.begin() + static_cast<std::ptrdiff_t>(end));
+    for (size_t i = first; i < end; ++i) result.push_back(order[order_indices[i]]);
   }
   return result;
 }
@@ -58,7 +59,7 @@ std::vector<int64_t> sort_into_stages(std::vector<int64_t> order, const Key& key
 class StepSimulator {
  public:
   StepSimulator(const SampleOrder& order, const SampleShapes& shapes)
-      : order_(order), shapes_(shapes), cursor_(order.start_cursor()) {
+      : order_(order), shapes_(shapes), cursor_(order.make_start_cursor()) {
     iterators_.reserve(static_cast<size_t>(order.num_sources()));
     for (int64_t source = 0; source < order.num_sources(); ++source) {
       iterators_.emplace_back(order, source, EpochPosition{});
@@ -68,13 +69,13 @@ class StepSimulator {
   }
 
   /// Returns the samples of the next step by rank.
-  std::vector<std::vector<int64_t>> next_step(int64_t units, int64_t ranks) {
+  std::vector<std::vector<int64_t>> draw_step_samples(int64_t units, int64_t ranks) {
     std::vector<std::vector<int64_t>> samples_by_rank(static_cast<size_t>(ranks));
     for (int64_t unit = 0; unit < units; ++unit) {
-      const auto source = static_cast<size_t>(order_.mixture_sampler().choose_source(cursor_));
+      const auto source = static_cast<size_t>(order_.mixture_sampler().draw_source(cursor_));
       auto& samples = samples_by_rank[static_cast<size_t>(unit % ranks)];
-      const size_t size_before = samples.size();
-      while (has_known_samples_[source] && samples.size() == size_before) {
+      const size_t previous_size = samples.size();
+      while (has_known_samples_[source] && samples.size() == previous_size) {
         std::ranges::copy_if(iterators_[source].next().samples, std::back_inserter(samples),
                              [this](int64_t sample) { return shapes_.is_known(sample); });
       }
@@ -93,12 +94,12 @@ class StepSimulator {
 
 /// Returns the number of steps in an epoch of the samples with known shapes.
 int64_t count_epoch_steps(const SampleOrder& order, const SampleShapes& shapes, int64_t units) {
-  int64_t total_units = 0;
+  int64_t num_epoch_units = 0;
   for (int64_t source = 0; source < order.num_sources(); ++source)
-    total_units += order.get_epoch_order(source, 0)->num_units();
+    num_epoch_units += order.get_epoch_order(source, 0)->num_units();
   const double share =
-      static_cast<double>(shapes.num_known()) / static_cast<double>(std::max<int64_t>(1, order.samples()));
-  return static_cast<int64_t>(share * static_cast<double>(total_units)) / units;
+      static_cast<double>(shapes.num_known_shapes()) / static_cast<double>(std::max<int64_t>(1, order.num_samples()));
+  return static_cast<int64_t>(share * static_cast<double>(num_epoch_units)) / units;
 }
 
 }  // namespace
@@ -126,21 +127,21 @@ class EpochOrderCache {
 };
 
 int64_t EpochOrder::find_unit_end(int64_t position) const {
-  if (ends.empty()) return position + 1;
-  return *std::ranges::upper_bound(ends, position);
+  if (pack_ends.empty()) return position + 1;
+  return *std::ranges::upper_bound(pack_ends, position);
 }
 
 SampleOrder::SampleOrder(int64_t samples, uint64_t seed)
-    : SampleOrder({make_single_source(samples)}, {{.first_batch = 0, .shares = {1}}}, {.seed = seed}, samples, {}, {}) {
-}
+    : SampleOrder({make_all_samples_source(samples)}, {{.first_batch = 0, .shares = {1}}}, {.seed = seed}, samples, {},
+                  {}) {}
 
-SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareChange> shares, OrderSettings settings,
+SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<SourceShares> shares, OrderSettings settings,
                          int64_t samples, std::vector<SampleSize> sizes, std::vector<char> is_packed)
     : sources_(std::move(sources)),
       mixture_sampler_(std::move(shares)),
       settings_(std::move(settings)),
       source_by_sample_(static_cast<size_t>(samples), -1),
-      sizes_(std::move(sizes)),
+      sample_sizes_(std::move(sizes)),
       is_packed_(std::move(is_packed)),
       epoch_order_cache_(std::make_shared<EpochOrderCache>(sources_.size())) {
   VLMTRAIN_CHECK(mixture_sampler_.num_sources() == std::ssize(sources_), "{} sources, but shares of {}",
@@ -163,44 +164,49 @@ EpochOrder SampleOrder::make_epoch_order(int64_t source_index, int64_t epoch) co
   const auto count = std::ssize(samples);
   auto order = settings_.block_starts.empty()
                    ? shuffle_epoch(count, settings_.seed, epoch, source_index)
-                   : shuffle_epoch_by_blocks(count, find_block_starts(settings_.block_starts, samples), settings_.seed,
-                                             epoch, source_index);
+                   : shuffle_epoch_by_blocks(count, find_source_block_starts(settings_.block_starts, samples),
+                                             settings_.seed, epoch, source_index);
   for (int64_t& index : order) index = samples[static_cast<size_t>(index)];
-  const auto get_size = [this](int64_t sample) -> const SampleSize& { return sizes_[static_cast<size_t>(sample)]; };
+  const auto get_sample_size = [this](int64_t sample) -> const SampleSize& {
+    return sample_sizes_[static_cast<size_t>(sample)];
+  };
   if (epoch == 0 && settings_.curriculum == Curriculum::kLength) {
-    order = sort_into_stages(std::move(order), [&](int64_t sample) { return get_size(sample).tokens; });
+    order =
+        sort_into_curriculum_stages(std::move(order), [&](int64_t sample) { return get_sample_size(sample).tokens; });
   }
   if (epoch == 0 && settings_.curriculum == Curriculum::kImages) {
-    order = sort_into_stages(std::move(order), [&](int64_t sample) { return get_size(sample).num_media; });
+    order = sort_into_curriculum_stages(std::move(order),
+                                        [&](int64_t sample) { return get_sample_size(sample).num_media; });
   }
-  if (!settings_.packs) return {.samples = std::move(order), .ends = {}};
+  if (!settings_.pack_limits) return {.samples = std::move(order), .pack_ends = {}};
   if (!is_packed_.empty()) {
     std::erase_if(order, [this](int64_t sample) { return is_packed_[static_cast<size_t>(sample)] == 0; });
   }
   const uint64_t seed = derive_stream_seed(settings_.seed, "packing",
                                            {static_cast<uint64_t>(source_index), static_cast<uint64_t>(epoch)});
-  auto packs = pack(order, sizes_, *settings_.packs, seed);
-  return {.samples = std::move(packs.samples), .ends = std::move(packs.ends)};
+  auto packs = make_packs(order, sample_sizes_, *settings_.pack_limits, seed);
+  return {.samples = std::move(packs.samples), .pack_ends = std::move(packs.pack_ends)};
 }
 
 int64_t SampleOrder::count_epoch_samples(int64_t source_index) const {
   const auto& samples = source(source_index).samples;
-  if (!settings_.packs || is_packed_.empty()) return std::ssize(samples);
+  if (!settings_.pack_limits || is_packed_.empty()) return std::ssize(samples);
   return std::ranges::count_if(samples,
                                [this](int64_t sample) { return is_packed_[static_cast<size_t>(sample)] != 0; });
 }
 
 std::string SampleOrder::fingerprint() const {
-  if (!settings_.packs && settings_.curriculum == Curriculum::kNone) return {};
+  if (!settings_.pack_limits && settings_.curriculum == Curriculum::kNone) return {};
   ContentHash hash;
-  for (size_t i = 0; i < sizes_.size(); ++i) {
-    hash.add(static_cast<uint64_t>(sizes_[i].tokens)).add(static_cast<uint64_t>(sizes_[i].num_media));
-    hash.add(static_cast<uint64_t>(sizes_[i].tiles)).add(static_cast<uint64_t>(is_packed_.empty() ? 1 : is_packed_[i]));
+  for (size_t i = 0; i < sample_sizes_.size(); ++i) {
+    hash.add(static_cast<uint64_t>(sample_sizes_[i].tokens)).add(static_cast<uint64_t>(sample_sizes_[i].num_media));
+    hash.add(static_cast<uint64_t>(sample_sizes_[i].tiles))
+        .add(static_cast<uint64_t>(is_packed_.empty() ? 1 : is_packed_[i]));
   }
-  return hash.hex();
+  return hash.to_hex();
 }
 
-uint64_t SampleOrder::make_sample_seed(int64_t source, EpochPosition position) const {
+uint64_t SampleOrder::compute_sample_seed(int64_t source, EpochPosition position) const {
   const auto epoch = static_cast<uint64_t>(position.epoch), offset = static_cast<uint64_t>(position.offset);
   // Source 0 has the same seeds as a data set without mixture, so that runs of earlier versions
   // resume with the same samples.
@@ -208,14 +214,14 @@ uint64_t SampleOrder::make_sample_seed(int64_t source, EpochPosition position) c
   return derive_stream_seed(settings_.seed, "sample", {epoch, offset, static_cast<uint64_t>(source)});
 }
 
-Cursor SampleOrder::start_cursor() const {
+Cursor SampleOrder::make_start_cursor() const {
   return {.sources = std::vector<EpochPosition>(sources_.size()),
-          .deficits = std::vector<double>(sources_.size()),
+          .source_deficits = std::vector<double>(sources_.size()),
           .num_batches = 0};
 }
 
 void SampleOrder::check_cursor(const Cursor& cursor, const std::string& dataset) const {
-  if (cursor.sources.size() != sources_.size() || cursor.deficits.size() != sources_.size()) {
+  if (cursor.sources.size() != sources_.size() || cursor.source_deficits.size() != sources_.size()) {
     throw data_error(
         "{}: the checkpoint has {} sources or tasks, but the data has {}; resume with the sources and tasks that the "
         "run started with",
@@ -223,12 +229,12 @@ void SampleOrder::check_cursor(const Cursor& cursor, const std::string& dataset)
   }
   for (size_t source = 0; source < sources_.size(); ++source) {
     const int64_t offset = cursor.sources[source].offset;
-    const int64_t num_samples = count_epoch_samples(static_cast<int64_t>(source));
-    if (offset < num_samples) continue;
+    const int64_t num_epoch_samples = count_epoch_samples(static_cast<int64_t>(source));
+    if (offset < num_epoch_samples) continue;
     throw data_error(
         "{}: the checkpoint continues at sample {} of an epoch, but {} {}; resume with the file that the run started "
         "with",
-        dataset, offset, sources_.size() == 1 ? "the file has" : sources_[source].name + " has", num_samples);
+        dataset, offset, sources_.size() == 1 ? "the file has" : sources_[source].name + " has", num_epoch_samples);
   }
 }
 
@@ -238,7 +244,7 @@ SourceIterator::SourceIterator(const SampleOrder& order, int64_t source, EpochPo
                  "position {} of epoch {} with {} samples", start.offset, start.epoch, epoch_order_->samples.size());
 }
 
-double SourceIterator::mean_samples_per_unit() const {
+double SourceIterator::compute_mean_samples_per_unit() const {
   return static_cast<double>(epoch_order_->samples.size()) /
          static_cast<double>(std::max<int64_t>(1, epoch_order_->num_units()));
 }
@@ -259,12 +265,12 @@ SourceIterator::Unit SourceIterator::next() {
   return unit;
 }
 
-Packs collect_first_epoch_packs(const SampleOrder& order) {
-  Packs packs;
+PackedSamples collect_first_epoch_packs(const SampleOrder& order) {
+  PackedSamples packs;
   for (int64_t source = 0; source < order.num_sources(); ++source) {
     const auto epoch = order.get_epoch_order(source, 0);
     const int64_t sample_offset = std::ssize(packs.samples);
-    for (const int64_t end : epoch->ends) packs.ends.push_back(sample_offset + end);
+    for (const int64_t end : epoch->pack_ends) packs.pack_ends.push_back(sample_offset + end);
     packs.samples.insert(packs.samples.end(), epoch->samples.begin(), epoch->samples.end());
   }
   return packs;
@@ -277,7 +283,7 @@ std::vector<ShapesByRank> simulate_steps(const SampleOrder& order, const SampleS
   const int64_t total_steps = std::max(count, count_epoch_steps(order, shapes, units));
   std::vector<ShapesByRank> steps;
   for (int64_t step_index = 0, num_selected = 0; step_index < total_steps; ++step_index) {
-    const auto samples_by_rank = simulator.next_step(units, ranks);
+    const auto samples_by_rank = simulator.draw_step_samples(units, ranks);
     if (step_index < num_selected * total_steps / count) continue;
     ++num_selected;
     if (std::ranges::all_of(samples_by_rank, &std::vector<int64_t>::empty)) continue;

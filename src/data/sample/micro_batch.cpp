@@ -18,9 +18,9 @@ namespace vlmtrain::data {
 
 namespace {
 
-using Samples = std::vector<std::reference_wrapper<const Sample>>;
+using SampleReferences = std::vector<std::reference_wrapper<const Sample>>;
 
-at::Tensor to_tensor(const std::vector<int64_t>& values) {
+at::Tensor to_int64_tensor(const std::vector<int64_t>& values) {
   at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
   std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
   return tensor;
@@ -34,61 +34,62 @@ int64_t count_patches(const std::vector<PatchGrid>& grids) {
 
 /// Throws InternalError if parts of the sample do not match.
 void check_sample(const Sample& sample) {
-  VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label flags for {} tokens", sample.id,
-                 sample.is_label.size(), sample.tokens());
-  VLMTRAIN_CHECK(sample.is_label.empty() || sample.is_label.front() == 0,
+  VLMTRAIN_CHECK(std::ssize(sample.label_mask) == sample.tokens(), "sample {}: {} label flags for {} tokens", sample.id,
+                 sample.label_mask.size(), sample.tokens());
+  VLMTRAIN_CHECK(sample.label_mask.empty() || sample.label_mask.front() == 0,
                  "sample {}: its first token is a label, but no token precedes it", sample.id);
   VLMTRAIN_CHECK(!sample.pixel_values.defined() || !sample.image_token_positions.empty(),
                  "sample {}: has pixels, but no image tokens", sample.id);
-  VLMTRAIN_CHECK(sample.grids.empty() || !sample.pixel_values.defined() ||
-                     count_patches(sample.grids) == sample.pixel_values.size(0),
-                 "sample {}: grids of {} patches, but {} rows of pixels", sample.id, count_patches(sample.grids),
+  VLMTRAIN_CHECK(sample.patch_grids.empty() || !sample.pixel_values.defined() ||
+                     count_patches(sample.patch_grids) == sample.pixel_values.size(0),
+                 "sample {}: grids of {} patches, but {} rows of pixels", sample.id, count_patches(sample.patch_grids),
                  sample.pixel_values.size(0));
   VLMTRAIN_CHECK(sample.modalities.empty() || !sample.pixel_values.defined() ||
                      std::ssize(sample.modalities) == sample.pixel_values.size(0),
                  "sample {}: {} modalities for {} volumes", sample.id, sample.modalities.size(),
                  sample.pixel_values.size(0));
-  VLMTRAIN_CHECK(sample.position_ids.empty() || std::ssize(sample.position_ids) == kPositionAxes * sample.tokens(),
+  VLMTRAIN_CHECK(sample.position_ids.empty() || std::ssize(sample.position_ids) == kNumPositionAxes * sample.tokens(),
                  "sample {}: {} positions for {} tokens", sample.id, sample.position_ids.size(), sample.tokens());
 }
 
 /// Adds one dropout unit for each pixel row or frame, since a forward pass of the vision tower may
 /// end after any of them.
-void add_pixel_units(const Sample& sample, std::vector<nn::DropoutSegment>& units) {
+void add_pixel_dropout_segments(const Sample& sample, std::vector<nn::DropoutSegment>& units) {
   if (!sample.pixel_values.defined()) return;
-  uint64_t unit_index = 0;
+  uint64_t dropout_unit_index = 0;
   const auto add = [&](int64_t rows) {
-    units.push_back({.seed = derive_stream_seed(sample.seed, "tile", {unit_index++}), .row_share = rows});
+    units.push_back({.seed = derive_stream_seed(sample.seed, "tile", {dropout_unit_index++}), .row_weight = rows});
   };
-  if (sample.grids.empty()) {
+  if (sample.patch_grids.empty()) {
     for (int64_t row = 0; row < sample.pixel_values.size(0); ++row) add(1);
   }
-  for (const PatchGrid& grid : sample.grids) {
+  for (const PatchGrid& grid : sample.patch_grids) {
     for (int64_t frame = 0; frame < grid.frames; ++frame) add(grid.patches_per_frame());
   }
 }
 
 /// Returns [rows, …] of all samples; undefined if no sample has pixels.
-at::Tensor concat_pixels(const Samples& samples) {
+at::Tensor concat_pixels(const SampleReferences& samples) {
   std::vector<at::Tensor> pixels;
   for (const Sample& sample : samples) {
     if (!sample.pixel_values.defined()) continue;
     const at::Tensor& sample_pixels = sample.pixel_values;
-    VLMTRAIN_CHECK(pixels.empty() || PixelRow::from_tensor(sample_pixels) == PixelRow::from_tensor(pixels.front()),
-                   "sample {}: pixels {} [{}] in a batch with {} [{}]", sample.id,
-                   c10::toString(sample_pixels.scalar_type()), fmt::join(sample_pixels.sizes(), ", "),
-                   c10::toString(pixels.front().scalar_type()), fmt::join(pixels.front().sizes(), ", "));
+    VLMTRAIN_CHECK(
+        pixels.empty() || PixelRowShape::from_tensor(sample_pixels) == PixelRowShape::from_tensor(pixels.front()),
+        "sample {}: pixels {} [{}] in a batch with {} [{}]", sample.id, c10::toString(sample_pixels.scalar_type()),
+        fmt::join(sample_pixels.sizes(), ", "), c10::toString(pixels.front().scalar_type()),
+        fmt::join(pixels.front().sizes(), ", "));
     pixels.push_back(sample_pixels);
   }
   return pixels.empty() ? at::Tensor() : at::cat(pixels);
 }
 
-/// Returns [tokens], or [kPositionAxes, tokens] if a sample has position ids.
-at::Tensor concat_positions(const Samples& samples) {
+/// Returns [tokens], or [kNumPositionAxes, tokens] if a sample has position ids.
+at::Tensor concat_position_ids(const SampleReferences& samples) {
   const bool has_position_axes =
       std::ranges::any_of(samples, [](const Sample& sample) { return !sample.position_ids.empty(); });
   std::vector<int64_t> positions;
-  for (int64_t axis = 0; axis < (has_position_axes ? kPositionAxes : 1); ++axis) {
+  for (int64_t axis = 0; axis < (has_position_axes ? kNumPositionAxes : 1); ++axis) {
     for (const Sample& sample : samples) {
       const auto offset = std::ssize(positions);
       positions.resize(positions.size() + sample.token_ids.size());
@@ -100,11 +101,11 @@ at::Tensor concat_positions(const Samples& samples) {
       }
     }
   }
-  const at::Tensor position_ids = to_tensor(positions);
-  return has_position_axes ? position_ids.view({kPositionAxes, -1}) : position_ids;
+  const at::Tensor position_ids = to_int64_tensor(positions);
+  return has_position_axes ? position_ids.view({kNumPositionAxes, -1}) : position_ids;
 }
 
-at::Tensor copy_tensor(const at::Tensor& tensor, at::Device device) {
+at::Tensor copy_tensor_to_device(const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) return tensor;
   // In a dry run, pixels have a shape, but no values.
   if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
@@ -112,13 +113,13 @@ at::Tensor copy_tensor(const at::Tensor& tensor, at::Device device) {
 }
 
 /// Concatenates the masks of the samples that have any.
-MaskBatch concat_masks(const Samples& samples) {
+MaskBatch concat_masks(const SampleReferences& samples) {
   MaskBatch batch;
   std::vector<at::Tensor> pixels, targets;
   std::vector<int64_t> positions, image_indices;
   int64_t tokens = 0, image_offset = 0;
   for (const Sample& sample : samples) {
-    const Masks& masks = sample.masks;
+    const SegmentationMasks& masks = sample.masks;
     if (!masks.empty()) {
       VLMTRAIN_CHECK(
           std::ssize(masks.image_indices) == masks.count() && std::ssize(masks.valid_regions) == masks.count(),
@@ -137,85 +138,86 @@ MaskBatch concat_masks(const Samples& samples) {
   if (pixels.empty()) return batch;
   batch.pixels = at::cat(pixels);
   if (targets.size() == pixels.size()) batch.targets = at::cat(targets);
-  batch.positions = to_tensor(positions);
-  batch.image_indices = to_tensor(image_indices);
+  batch.prediction_positions = to_int64_tensor(positions);
+  batch.image_indices = to_int64_tensor(image_indices);
   return batch;
 }
 
-MicroBatch collate(const Samples& samples, bool with_tasks) {
+MicroBatch collate(const SampleReferences& samples, bool with_tasks) {
   VLMTRAIN_CHECK(!samples.empty(), "a micro-batch needs at least one sample");
   MicroBatch batch;
   std::vector<int64_t> lengths;
   std::vector<int64_t> token_ids;
-  std::vector<int64_t> image_positions;
+  std::vector<int64_t> image_token_positions;
   std::vector<int64_t> label_positions;
   std::vector<int64_t> labels;
-  std::vector<int64_t> label_tasks;
+  std::vector<int64_t> label_task_indices;
   std::vector<int64_t> modalities;
   for (const Sample& sample : samples) {
     check_sample(sample);
     const auto offset = std::ssize(token_ids);
     lengths.push_back(sample.tokens());
     token_ids.insert(token_ids.end(), sample.token_ids.begin(), sample.token_ids.end());
-    for (const int64_t position : sample.image_token_positions) image_positions.push_back(offset + position);
+    for (const int64_t position : sample.image_token_positions) image_token_positions.push_back(offset + position);
     for (int64_t position = 1; position < sample.tokens(); ++position) {
-      if (sample.is_label[static_cast<size_t>(position)] == 0) continue;
+      if (sample.label_mask[static_cast<size_t>(position)] == 0) continue;
       // The hidden state before a label predicts it.
       label_positions.push_back(offset + position - 1);
       labels.push_back(sample.token_ids[static_cast<size_t>(position)]);
     }
-    label_tasks.resize(labels.size(), sample.task_number);
-    batch.grids.insert(batch.grids.end(), sample.grids.begin(), sample.grids.end());
+    label_task_indices.resize(labels.size(), sample.task_index);
+    batch.patch_grids.insert(batch.patch_grids.end(), sample.patch_grids.begin(), sample.patch_grids.end());
     if (sample.pixel_values.defined()) {
       modalities.insert(modalities.end(), sample.modalities.begin(), sample.modalities.end());
     }
     batch.num_media += sample.num_media;
     batch.num_volumes += sample.num_volumes;
-    batch.sample_dropout_units.push_back({.seed = sample.seed, .row_share = sample.tokens()});
-    add_pixel_units(sample, batch.pixel_dropout_units);
+    batch.text_dropout_segments.push_back({.seed = sample.seed, .row_weight = sample.tokens()});
+    add_pixel_dropout_segments(sample, batch.pixel_dropout_segments);
   }
   batch.samples = std::ssize(samples);
-  batch.token_ids = to_tensor(token_ids);
-  batch.position_ids = concat_positions(samples);
+  batch.token_ids = to_int64_tensor(token_ids);
+  batch.position_ids = concat_position_ids(samples);
   batch.segments = nn::Segments::from_lengths(std::move(lengths), at::kCPU);
-  batch.image_positions = to_tensor(image_positions);
+  batch.image_token_positions = to_int64_tensor(image_token_positions);
   batch.pixel_values = concat_pixels(samples);
-  VLMTRAIN_CHECK(
-      batch.grids.empty() || !batch.pixel_values.defined() || count_patches(batch.grids) == batch.pixel_values.size(0),
-      "only some samples with pixels have grids");
+  VLMTRAIN_CHECK(batch.patch_grids.empty() || !batch.pixel_values.defined() ||
+                     count_patches(batch.patch_grids) == batch.pixel_values.size(0),
+                 "only some samples with pixels have grids");
   VLMTRAIN_CHECK(modalities.empty() || std::ssize(modalities) == batch.pixel_values.size(0),
                  "only some volumes have modalities");
-  if (!modalities.empty()) batch.modalities = to_tensor(modalities);
-  batch.label_positions = to_tensor(label_positions);
-  batch.labels = to_tensor(labels);
+  if (!modalities.empty()) batch.modalities = to_int64_tensor(modalities);
+  batch.label_positions = to_int64_tensor(label_positions);
+  batch.labels = to_int64_tensor(labels);
   batch.masks = concat_masks(samples);
-  if (with_tasks) batch.label_tasks = to_tensor(label_tasks);
+  if (with_tasks) batch.label_task_indices = to_int64_tensor(label_task_indices);
   return batch;
 }
 
 }  // namespace
 
 std::array<at::Tensor*, 13> MicroBatch::tensors() {
-  return {&token_ids,          &position_ids, &segments.offsets, &image_positions, &pixel_values,  &modalities,
-          &label_positions,    &labels,       &label_tasks,      &masks.pixels,    &masks.targets, &masks.positions,
+  return {&token_ids,          &position_ids, &segments.offsets, &image_token_positions,
+          &pixel_values,       &modalities,   &label_positions,  &labels,
+          &label_task_indices, &masks.pixels, &masks.targets,    &masks.prediction_positions,
           &masks.image_indices};
 }
 
 MicroBatch MicroBatch::to(at::Device device) const {
   MicroBatch result = *this;
-  for (at::Tensor* tensor : result.tensors()) *tensor = copy_tensor(*tensor, device);
+  for (at::Tensor* tensor : result.tensors()) *tensor = copy_tensor_to_device(*tensor, device);
   return result;
 }
 
 MicroBatch collate(std::span<const Sample> samples, bool with_tasks) {
-  return collate(Samples(samples.begin(), samples.end()), with_tasks);
+  return collate(SampleReferences(samples.begin(), samples.end()), with_tasks);
 }
 
 MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> indices, bool with_tasks) {
-  Samples selected;
-  selected.reserve(indices.size());
-  for (const int64_t index : indices) selected.emplace_back(samples[static_cast<size_t>(index)]);
-  return collate(selected, with_tasks);
+  SampleReferences selected_samples;
+  selected_samples.reserve(indices.size());
+  for (const int64_t index : indices) selected_samples.emplace_back(samples[static_cast<size_t>(index)]);
+  return collate(selected_samples, with_tasks);
 }
 
 }  // namespace vlmtrain::data

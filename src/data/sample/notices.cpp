@@ -19,10 +19,10 @@ using nlohmann::ordered_json;
 
 /// Kinds that are logged, so that many kinds do not flood the log; ledger.json lists all of them.
 /// Not tuned.
-constexpr size_t kMaxLoggedKinds = 20;
+constexpr size_t kMaxLoggedNoticeKinds = 20;
 
 /// Returns a phrase such as `sample a: "web"`.
-std::string describe_example(const NoticeCounts::Count& count) {
+std::string describe_notice_example(const NoticeCounts::Count& count) {
   const std::string value = count.example.empty() ? "" : fmt::format(": {}", make_excerpt(count.example));
   return fmt::format("sample {}{}", to_printable(count.id), value);
 }
@@ -88,26 +88,26 @@ std::string describe_notice(std::string_view kind) {
 void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_t samples) {
   size_t num_logged = 0;
   for (const auto& [kind, count] : notices.kinds()) {
-    if (num_logged++ == kMaxLoggedKinds) break;
+    if (num_logged++ == kMaxLoggedNoticeKinds) break;
     const std::string hint = get_notice_hint(kind);
     spdlog::warn("data {}: {}: {} of {}, such as {}{}{}", to_printable(dataset), describe_notice(kind),
-                 format_with_commas(count.samples), pluralize(samples, "sample"), describe_example(count),
+                 format_with_commas(count.samples), pluralize(samples, "sample"), describe_notice_example(count),
                  hint.empty() ? "" : "; ", hint);
   }
   const size_t kinds = notices.kinds().size();
-  if (kinds > kMaxLoggedKinds) {
+  if (kinds > kMaxLoggedNoticeKinds) {
     spdlog::warn("data {}: {} more kinds of notices; ledger.json and vlmtrain inspect name each", to_printable(dataset),
-                 kinds - kMaxLoggedKinds);
+                 kinds - kMaxLoggedNoticeKinds);
   }
 }
 
 void NewNoticeLogger::log(const NoticeCounts& notices, const std::string& dataset) {
   if (notices.kinds().size() == logged_kinds_.size()) return;
   for (const auto& [kind, count] : notices.kinds()) {
-    if (!logged_kinds_.insert(kind).second || logged_kinds_.size() > kMaxLoggedKinds) continue;
+    if (!logged_kinds_.insert(kind).second || logged_kinds_.size() > kMaxLoggedNoticeKinds) continue;
     const std::string hint = get_notice_hint(kind);
     spdlog::warn("data {}: {}, first found in {}; ledger.json counts such samples{}{}", to_printable(dataset),
-                 describe_notice(kind), describe_example(count), hint.empty() ? "" : "; ", hint);
+                 describe_notice(kind), describe_notice_example(count), hint.empty() ? "" : "; ", hint);
   }
 }
 
@@ -122,7 +122,7 @@ void report_media_notices(const std::string& sample, const std::vector<io::Notic
     if (active_collector != nullptr) {
       const std::lock_guard collector_lock(active_collector->mutex_);
       if (!active_collector->seen_notices_.emplace(notice.kind, ContentHash().add(sample).value()).second) continue;
-      NoticeCollector::KindCount& kind_count = active_collector->kinds_[notice.kind];
+      NoticeCollector::NoticeKindCount& kind_count = active_collector->kinds_[notice.kind];
       if (++kind_count.samples == 1 || sample < kind_count.sample) {
         kind_count.sample = sample;
         kind_count.example = notice.example;

@@ -9,16 +9,16 @@ namespace vlmtrain::data {
 namespace {
 
 /// Returns the number of positions on the axis that has the most.
-int64_t count_positions(const Sample& sample) {
+int64_t compute_max_axis_positions(const Sample& sample) {
   if (sample.position_ids.empty()) return sample.tokens();
   return 1 + *std::ranges::max_element(sample.position_ids);
 }
 
-void add_position_notice(const PositionLimit& limit, Sample& sample) {
-  const int64_t positions = count_positions(sample);
-  if (positions <= limit.positions) return;
+void add_position_limit_notice(const PositionLimit& limit, Sample& sample) {
+  const int64_t positions = compute_max_axis_positions(sample);
+  if (positions <= limit.max_positions) return;
   sample.notices.push_back(
-      {.kind = fmt::format("more positions than the model was made for ({} {})", limit.key, limit.positions),
+      {.kind = fmt::format("more positions than the model was made for ({} {})", limit.key, limit.max_positions),
        .example = fmt::format("{} positions of {} tokens", positions, sample.tokens())});
 }
 
@@ -37,35 +37,35 @@ Sample make_checked_sample(const SampleProcessor& processor, const io::Record& r
                                   record.location));
   }
   sample.notices.insert(sample.notices.begin(), record.notices.begin(), record.notices.end());
-  if (const auto limit = processor.position_limit()) add_position_notice(*limit, sample);
+  if (const auto limit = processor.position_limit()) add_position_limit_notice(*limit, sample);
   return sample;
 }
 
 }  // namespace
 
-PixelRow PixelRow::from_tensor(const at::Tensor& pixels) {
-  const int64_t axes = pixels.dim();
-  VLMTRAIN_CHECK(axes == 4 || axes == 5, "pixels of {} dimensions", axes);
+PixelRowShape PixelRowShape::from_tensor(const at::Tensor& pixels) {
+  const int64_t num_dims = pixels.dim();
+  VLMTRAIN_CHECK(num_dims == 4 || num_dims == 5, "pixels of {} dimensions", num_dims);
   return {.dtype = pixels.scalar_type(),
           .channels = pixels.size(1),
-          .depth = axes == 5 ? pixels.size(2) : 0,
+          .depth = num_dims == 5 ? pixels.size(2) : 0,
           .height = pixels.size(-2),
           .width = pixels.size(-1)};
 }
 
-std::vector<int64_t> PixelRow::sizes(int64_t rows) const {
+std::vector<int64_t> PixelRowShape::sizes(int64_t rows) const {
   if (depth == 0) return {rows, channels, height, width};
   return {rows, channels, depth, height, width};
 }
 
-int64_t PixelRow::bytes() const {
-  const auto value_bytes = static_cast<int64_t>(c10::elementSize(dtype));
-  return value_bytes * channels * std::max<int64_t>(depth, 1) * height * width;
+int64_t PixelRowShape::bytes() const {
+  const auto bytes_per_value = static_cast<int64_t>(c10::elementSize(dtype));
+  return bytes_per_value * channels * std::max<int64_t>(depth, 1) * height * width;
 }
 
-nlohmann::json to_json_array(const ShrinkInfo& shrunk) {
-  return {shrunk.tokens,       shrunk.pixels,           shrunk.tokens_after,
-          shrunk.pixels_after, shrunk.image_max_pixels, shrunk.frame_max_pixels};
+nlohmann::json to_json_array(const ShrinkInfo& shrink_info) {
+  return {shrink_info.tokens,       shrink_info.pixels,           shrink_info.tokens_after,
+          shrink_info.pixels_after, shrink_info.image_max_pixels, shrink_info.frame_max_pixels};
 }
 
 ShrinkInfo parse_shrink_info(const nlohmann::json& numbers) {
@@ -77,7 +77,7 @@ ShrinkInfo parse_shrink_info(const nlohmann::json& numbers) {
           .frame_max_pixels = numbers.at(5)};
 }
 
-void Sample::add_media(MediaKind kind, int64_t frames) {
+void Sample::add_medium(MediaKind kind, int64_t frames) {
   ++num_media;
   if (kind == MediaKind::kVideo) ++num_videos;
   if (kind == MediaKind::kVolume) ++num_volumes;
@@ -85,10 +85,10 @@ void Sample::add_media(MediaKind kind, int64_t frames) {
 }
 
 int64_t Sample::label_tokens() const {
-  return std::count(is_label.begin(), is_label.end(), 1);
+  return std::count(label_mask.begin(), label_mask.end(), 1);
 }
 
-int64_t Masks::count_valid_pixels() const {
+int64_t SegmentationMasks::count_valid_pixels() const {
   int64_t sum = 0;
   for (const ValidRegion& region : valid_regions) sum += region.pixels();
   return sum;
@@ -102,7 +102,7 @@ int64_t Sample::bytes() const {
       get_tensor_bytes(pixel_values) + get_tensor_bytes(masks.pixels) + get_tensor_bytes(masks.targets);
   const size_t integer_bytes =
       (token_ids.size() + image_token_positions.size() + position_ids.size() + modalities.size()) * sizeof(int64_t);
-  return static_cast<int64_t>(pixel_bytes + integer_bytes + is_label.size());
+  return static_cast<int64_t>(pixel_bytes + integer_bytes + label_mask.size());
 }
 
 Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,

@@ -28,20 +28,21 @@ std::string describe_volumes(const SampleShape& shape) {
 
 /// Returns masks without values for the last tokens. Each of the first masks has its own image; the
 /// others share the last image.
-Masks make_meta_masks(const SampleShape& shape) {
-  VLMTRAIN_CHECK(shape.masks <= shape.label_tokens && shape.mask_images <= shape.masks, "{} masks of {} label tokens",
-                 shape.masks, shape.label_tokens);
-  Masks masks;
+SegmentationMasks make_meta_masks(const SampleShape& shape) {
+  VLMTRAIN_CHECK(shape.masks <= shape.label_tokens && shape.num_images_with_masks <= shape.masks,
+                 "{} masks of {} label tokens", shape.masks, shape.label_tokens);
+  SegmentationMasks masks;
   for (int64_t i = 0; i < shape.masks; ++i) {
     masks.token_positions.push_back(shape.tokens - shape.masks + i);
-    masks.image_indices.push_back(std::min(i, shape.mask_images - 1));
+    masks.image_indices.push_back(std::min(i, shape.num_images_with_masks - 1));
   }
   const auto count = static_cast<size_t>(shape.masks);
-  masks.valid_regions.assign(count, {.rows = shape.mask_side, .columns = shape.mask_side});
-  masks.structures.resize(count);
-  const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
-  masks.pixels = at::empty({shape.mask_images, 3, shape.mask_side, shape.mask_side}, bytes);
-  masks.targets = at::empty({shape.masks, shape.mask_side, shape.mask_side}, bytes);
+  masks.valid_regions.assign(count, {.rows = shape.mask_image_size, .columns = shape.mask_image_size});
+  masks.structure_names.resize(count);
+  const auto uint8_tensor_options = at::TensorOptions(at::kByte).device(at::kMeta);
+  masks.pixels =
+      at::empty({shape.num_images_with_masks, 3, shape.mask_image_size, shape.mask_image_size}, uint8_tensor_options);
+  masks.targets = at::empty({shape.masks, shape.mask_image_size, shape.mask_image_size}, uint8_tensor_options);
   return masks;
 }
 
@@ -51,10 +52,10 @@ uint64_t hash_media_shape(const SampleShape& media) {
   const auto add = [&hash](int64_t value) { hash.add(static_cast<uint64_t>(value)); };
   for (const int64_t value :
        {media.image_tokens, media.num_media, media.pixel_rows, media.row.height, media.row.width, media.num_videos,
-        media.video_frames, media.num_volumes, media.masks, media.mask_images, media.mask_side}) {
+        media.video_frames, media.num_volumes, media.masks, media.num_images_with_masks, media.mask_image_size}) {
     add(value);
   }
-  for (const PatchGrid& grid : media.grids) {
+  for (const PatchGrid& grid : media.patch_grids) {
     add(grid.frames);
     add(grid.rows);
     add(grid.columns);
@@ -69,7 +70,7 @@ int32_t to_int32(int64_t tokens) {
 
 }  // namespace
 
-SampleShape get_shape(const Sample& sample) {
+SampleShape get_sample_shape(const Sample& sample) {
   SampleShape shape{.tokens = sample.tokens(),
                     .label_tokens = sample.label_tokens(),
                     .image_tokens = std::ssize(sample.image_token_positions),
@@ -79,13 +80,13 @@ SampleShape get_shape(const Sample& sample) {
                     .num_volumes = sample.num_volumes};
   if (sample.pixel_values.defined()) {
     shape.pixel_rows = sample.pixel_values.size(0);
-    shape.row = PixelRow::from_tensor(sample.pixel_values);
-    shape.grids = sample.grids;
+    shape.row = PixelRowShape::from_tensor(sample.pixel_values);
+    shape.patch_grids = sample.patch_grids;
   }
   if (!sample.masks.empty()) {
     shape.masks = sample.masks.count();
-    shape.mask_images = sample.masks.pixels.size(0);
-    shape.mask_side = sample.masks.pixels.size(-1);
+    shape.num_images_with_masks = sample.masks.pixels.size(0);
+    shape.mask_image_size = sample.masks.pixels.size(-1);
   }
   return shape;
 }
@@ -109,7 +110,7 @@ SampleShape scale_pixels(SampleShape shape, double share) {
     return std::max<int64_t>(std::llround(static_cast<double>(count) * share), 1);
   };
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
-  if (shape.grids.empty()) {
+  if (shape.patch_grids.empty()) {
     const int64_t tokens_per_row = shape.image_tokens / shape.pixel_rows;
     shape.pixel_rows = scale(shape.pixel_rows);
     shape.image_tokens = shape.pixel_rows * tokens_per_row;
@@ -117,7 +118,7 @@ SampleShape scale_pixels(SampleShape shape, double share) {
     const int64_t patches_per_token = shape.pixel_rows / shape.image_tokens;
     const int64_t patches_per_side = std::llround(std::sqrt(static_cast<double>(patches_per_token)));
     shape.pixel_rows = 0;
-    for (PatchGrid& grid : shape.grids) {
+    for (PatchGrid& grid : shape.patch_grids) {
       grid.rows = scale(grid.rows / patches_per_side) * patches_per_side;
       shape.pixel_rows += grid.patches();
     }
@@ -133,8 +134,8 @@ Sample make_meta_sample(const SampleShape& shape) {
                  shape.tokens);
   Sample sample;
   sample.token_ids.assign(static_cast<size_t>(shape.tokens), 0);
-  sample.is_label.assign(static_cast<size_t>(shape.tokens), 0);
-  std::fill(sample.is_label.end() - shape.label_tokens, sample.is_label.end(), char{1});
+  sample.label_mask.assign(static_cast<size_t>(shape.tokens), 0);
+  std::fill(sample.label_mask.end() - shape.label_tokens, sample.label_mask.end(), char{1});
   sample.image_token_positions.resize(static_cast<size_t>(shape.image_tokens));
   std::iota(sample.image_token_positions.begin(), sample.image_token_positions.end(), int64_t{0});
   sample.num_media = shape.num_media;
@@ -142,8 +143,8 @@ Sample make_meta_sample(const SampleShape& shape) {
   sample.video_frames = shape.video_frames;
   sample.num_volumes = shape.num_volumes;
   if (shape.num_volumes > 0) sample.modalities.assign(static_cast<size_t>(shape.pixel_rows), 0);
-  sample.grids = shape.grids;
-  if (!shape.grids.empty()) sample.position_ids.assign(static_cast<size_t>(kPositionAxes * shape.tokens), 0);
+  sample.patch_grids = shape.patch_grids;
+  if (!shape.patch_grids.empty()) sample.position_ids.assign(static_cast<size_t>(kNumPositionAxes * shape.tokens), 0);
   if (shape.pixel_rows > 0) {
     sample.pixel_values =
         at::empty(shape.row.sizes(shape.pixel_rows), at::TensorOptions(shape.row.dtype).device(at::kMeta));
@@ -154,8 +155,8 @@ Sample make_meta_sample(const SampleShape& shape) {
 
 SampleShape SampleShapes::at(int64_t index) const {
   VLMTRAIN_CHECK(is_known(index), "the shape of sample {} is unknown", index);
-  const Entry& entry = samples_[static_cast<size_t>(index)];
-  SampleShape shape = media_[entry.media];
+  const ShapeEntry& entry = entries_[static_cast<size_t>(index)];
+  SampleShape shape = media_shapes_[entry.media_shape_index];
   shape.tokens = entry.tokens;
   shape.label_tokens = entry.label_tokens;
   return shape;
@@ -165,40 +166,41 @@ std::optional<SampleShape> SampleShapes::operator[](int64_t index) const {
   return is_known(index) ? std::optional{at(index)} : std::nullopt;
 }
 
-const SampleShape* SampleShapes::find_media(int64_t index) const {
-  return is_known(index) ? &media_[samples_[static_cast<size_t>(index)].media] : nullptr;
+const SampleShape* SampleShapes::find_media_shape(int64_t index) const {
+  return is_known(index) ? &media_shapes_[entries_[static_cast<size_t>(index)].media_shape_index] : nullptr;
 }
 
 void SampleShapes::set(int64_t index, const SampleShape& shape) {
-  Entry& entry = samples_.at(static_cast<size_t>(index));
-  const bool was_known = entry.media != kUnknown;
-  entry = {
-      .media = intern_media(shape), .tokens = to_int32(shape.tokens), .label_tokens = to_int32(shape.label_tokens)};
-  num_known_ += was_known ? 0 : 1;
+  ShapeEntry& entry = entries_.at(static_cast<size_t>(index));
+  const bool was_known = entry.media_shape_index != kUnknown;
+  entry = {.media_shape_index = intern_media_shape(shape),
+           .tokens = to_int32(shape.tokens),
+           .label_tokens = to_int32(shape.label_tokens)};
+  num_known_shapes_ += was_known ? 0 : 1;
 }
 
 void SampleShapes::push_back(const std::optional<SampleShape>& shape) {
-  samples_.emplace_back();
+  entries_.emplace_back();
   if (shape) set(size() - 1, *shape);
 }
 
-void SampleShapes::remove(int64_t index) {
-  Entry& entry = samples_.at(static_cast<size_t>(index));
-  num_known_ -= entry.media != kUnknown ? 1 : 0;
+void SampleShapes::mark_unknown(int64_t index) {
+  ShapeEntry& entry = entries_.at(static_cast<size_t>(index));
+  num_known_shapes_ -= entry.media_shape_index != kUnknown ? 1 : 0;
   entry = {};
 }
 
-uint32_t SampleShapes::intern_media(SampleShape media) {
+uint32_t SampleShapes::intern_media_shape(SampleShape media) {
   media.tokens = media.label_tokens = 0;
   const uint64_t hash = hash_media_shape(media);
-  const auto [first, end] = media_ids_by_hash_.equal_range(hash);
+  const auto [first, end] = media_shape_indices_by_hash_.equal_range(hash);
   for (auto entry = first; entry != end; ++entry) {
-    if (media_[entry->second] == media) return entry->second;
+    if (media_shapes_[entry->second] == media) return entry->second;
   }
-  const auto media_id = static_cast<uint32_t>(media_.size());
-  media_.push_back(std::move(media));
-  media_ids_by_hash_.emplace(hash, media_id);
-  return media_id;
+  const auto media_shape_index = static_cast<uint32_t>(media_shapes_.size());
+  media_shapes_.push_back(std::move(media));
+  media_shape_indices_by_hash_.emplace(hash, media_shape_index);
+  return media_shape_index;
 }
 
 bool SampleShapes::operator==(const SampleShapes& other) const {
@@ -210,7 +212,7 @@ bool SampleShapes::operator==(const SampleShapes& other) const {
 }
 
 bool SampleShapes::has_videos() const {
-  return std::ranges::any_of(media_, [](const SampleShape& media) { return media.num_videos > 0; });
+  return std::ranges::any_of(media_shapes_, [](const SampleShape& media) { return media.num_videos > 0; });
 }
 
 }  // namespace vlmtrain::data

@@ -28,13 +28,13 @@ constexpr int64_t kBucketAlignment = 128;
 /// Maximum size of a bucket in elements: 25 MiB, PyTorch DDP's default bucket_cap_mb. Smaller
 /// buckets use the network less efficiently. The reduction of a larger bucket starts later and
 /// overlaps less with the backward pass.
-constexpr int64_t kBucketElements = int64_t{25} * 1024 * 1024 / 4;
+constexpr int64_t kMaxBucketElements = int64_t{25} * 1024 * 1024 / 4;
 /// Maximum elements per norm. ATen's kernels index bytes with 32 bits, so larger tensors take
 /// several launches.
 constexpr int64_t kMaxNormElements = int64_t{1} << 28;
-/// Maximum distance in the store between parameters of one nn::MergedLinear: up to weights, biases and
-/// adapter tensors of three Linears.
-constexpr size_t kMaxGroupSpan = 16;
+/// Maximum distance in the store between parameters of one nn::MergedLinear: up to weights, biases
+/// and adapter tensors of three Linears.
+constexpr size_t kMaxMergedLinearSpan = 16;
 
 }  // namespace
 
@@ -51,13 +51,13 @@ class GradientBuckets::GradientHook : public nn::GradientSink {
   void set_has_sum() override { buckets_.entries_[index_].has_gradient[group()] = true; }
 
   void operator()(const at::Tensor& parameter) override {
-    buckets_.accumulate(index_);
+    buckets_.accumulate_gradient(index_);
     parameter.mutable_grad().reset();
   }
 
  private:
-  size_t group() const { return static_cast<size_t>(buckets_.group_); }
-  const Entry& entry() const { return buckets_.entries_[index_]; }
+  size_t group() const { return static_cast<size_t>(buckets_.current_gradient_group_); }
+  const ParameterEntry& entry() const { return buckets_.entries_[index_]; }
 
   GradientBuckets& buckets_;
   size_t index_;
@@ -65,7 +65,7 @@ class GradientBuckets::GradientHook : public nn::GradientSink {
 
 GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups, Shard shard)
     : shard_(shard), has_sharded_blocks_(!store.shard().covers_all()) {
-  const memory::ComponentScope gradients(memory::Component::kGradients);
+  const memory::ComponentScope gradients_scope(memory::Component::kGradients);
   VLMTRAIN_CHECK(groups >= 1, "the number of gradient groups is {}; must be at least 1", groups);
   VLMTRAIN_CHECK(shard.covers_all() || groups == 1, "{} groups of gradients cannot be sharded", groups);
   VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "rank {} of {} ranks is out of range", shard.rank,
@@ -75,7 +75,7 @@ GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups
     entries_.push_back({.name = parameter.name, .parameter = parameter.tensor});
     if (parameter.has_sharded_gradient()) {
       entries_.back().block = parameter.sharded_block.get();
-      entries_.back().offset = parameter.sharded_block->first(parameter.index_in_block);
+      entries_.back().offset = parameter.sharded_block->section_offset(parameter.index_in_block);
     }
   }
   lay_out_buckets();
@@ -84,7 +84,7 @@ GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups
   lay_out_block_buckets(store);
   for (const auto& bucket : buckets_) {
     for (const size_t i : bucket.entries) {
-      Entry& entry = entries_[i];
+      ParameterEntry& entry = entries_[i];
       if (bucket.block != nullptr) {
         entry.has_gradient.assign(1, false);
         continue;
@@ -107,46 +107,46 @@ GradientBuckets::~GradientBuckets() {
   for (const auto& entry : entries_) torch::autograd::impl::set_post_acc_grad_hooks(entry.parameter, nullptr);
 }
 
-int64_t GradientBuckets::align_up(int64_t elements) const {
+int64_t GradientBuckets::round_up_to_alignment(int64_t elements) const {
   const int64_t alignment = shard_.covers_all() ? kBucketAlignment : kShardAlignment;
   return (elements + alignment - 1) / alignment * alignment;
 }
 
 void GradientBuckets::lay_out_buckets() {
-  std::vector<bool> is_placed(entries_.size(), false);
+  std::vector<bool> has_bucket(entries_.size(), false);
   for (size_t i = entries_.size(); i-- > 0;) {
-    if (is_placed[i] || entries_[i].block != nullptr) continue;
+    if (has_bucket[i] || entries_[i].block != nullptr) continue;
     // Adjacent weights (nn::MergedLinear) get adjacent sums, so they remain adjacent when
     // ShardedOptimizerSync moves them to the same layout.
     std::vector<size_t> adjacent_entries;
     int64_t count = 0;
-    for (size_t other = i - std::min(i, kMaxGroupSpan); other <= i; ++other) {
-      if (is_placed[other] || entries_[other].block != nullptr) continue;
+    for (size_t other = i - std::min(i, kMaxMergedLinearSpan); other <= i; ++other) {
+      if (has_bucket[other] || entries_[other].block != nullptr) continue;
       if (!entries_[other].parameter.is_alias_of(entries_[i].parameter)) continue;
       adjacent_entries.push_back(other);
-      count += align_up(entries_[other].parameter.numel());
+      count += round_up_to_alignment(entries_[other].parameter.numel());
     }
-    if (buckets_.empty() || buckets_.back().elements + count > kBucketElements) buckets_.emplace_back();
+    if (buckets_.empty() || buckets_.back().elements + count > kMaxBucketElements) buckets_.emplace_back();
     for (const size_t member : adjacent_entries) {
-      Entry& entry = entries_[member];
-      is_placed[member] = true;
-      entry.bucket = buckets_.size() - 1;
+      ParameterEntry& entry = entries_[member];
+      has_bucket[member] = true;
+      entry.bucket_index = buckets_.size() - 1;
       entry.offset = buckets_.back().elements;
-      buckets_.back().elements += align_up(entry.parameter.numel());
+      buckets_.back().elements += round_up_to_alignment(entry.parameter.numel());
       buckets_.back().entries.push_back(member);
     }
   }
   int64_t first = 0;
   for (auto& bucket : buckets_) {
     bucket.first = first;
-    bucket.elements = align_up((bucket.elements + shard_.count - 1) / shard_.count) * shard_.count;
+    bucket.elements = round_up_to_alignment((bucket.elements + shard_.count - 1) / shard_.count) * shard_.count;
     first += bucket.elements;
   }
 }
 
 ElementRange GradientBuckets::get_local_range(size_t i) const {
-  const Entry& entry = entries_[i];
-  const int64_t shard_elements = buckets_[entry.bucket].elements / shard_.count;
+  const ParameterEntry& entry = entries_[i];
+  const int64_t shard_elements = buckets_[entry.bucket_index].elements / shard_.count;
   return nn::intersect_shard(entry.offset, entry.parameter.numel(), shard_elements, shard_);
 }
 
@@ -158,7 +158,7 @@ std::vector<at::Tensor> GradientBuckets::get_non_block_shards() const {
   return shards;
 }
 
-std::vector<int64_t> GradientBuckets::get_bucket_sizes() const {
+std::vector<int64_t> GradientBuckets::get_non_block_bucket_sizes() const {
   std::vector<int64_t> elements;
   for (const auto& bucket : buckets_) {
     if (bucket.block == nullptr) elements.push_back(bucket.elements);
@@ -166,24 +166,24 @@ std::vector<int64_t> GradientBuckets::get_bucket_sizes() const {
   return elements;
 }
 
-void GradientBuckets::set_group(int64_t group) {
-  VLMTRAIN_CHECK(group >= 0 && group < num_groups(), "group {} is out of range, number of groups: {}", group,
-                 num_groups());
-  group_ = group;
+void GradientBuckets::set_gradient_group(int64_t group) {
+  VLMTRAIN_CHECK(group >= 0 && group < num_gradient_groups(), "group {} is out of range, number of groups: {}", group,
+                 num_gradient_groups());
+  current_gradient_group_ = group;
 }
 
-void GradientBuckets::check_not_reduced(const Entry& entry) const {
-  VLMTRAIN_CHECK(entry.bucket >= num_reduced_buckets_ && !(is_last_micro_batch_ && entry.is_in_last_micro_batch),
+void GradientBuckets::check_not_reduced(const ParameterEntry& entry) const {
+  VLMTRAIN_CHECK(entry.bucket_index >= num_reduced_buckets_ && !(is_last_micro_batch_ && entry.is_in_last_micro_batch),
                  "{} got a gradient after its bucket was reduced", entry.name);
 }
 
-void GradientBuckets::accumulate(size_t i) {
-  Entry& entry = entries_[i];
+void GradientBuckets::accumulate_gradient(size_t i) {
+  ParameterEntry& entry = entries_[i];
   if (entry.block != nullptr) {
-    if (entry.parameter.grad().defined()) accumulate_block(i);
+    if (entry.parameter.grad().defined()) accumulate_block_gradient(i);
     return;
   }
-  const auto group = static_cast<size_t>(group_);
+  const auto group = static_cast<size_t>(current_gradient_group_);
   check_not_reduced(entry);
   // The gradient is undefined if a backward function wrote all of it into the sum. The hook then
   // only marks it as complete.
@@ -197,9 +197,9 @@ void GradientBuckets::accumulate(size_t i) {
   }
   if (!is_last_micro_batch_) return;
   entry.is_in_last_micro_batch = true;
-  --buckets_[entry.bucket].num_pending_gradients;
+  --buckets_[entry.bucket_index].num_pending_gradients;
   while (num_reduced_buckets_ < buckets_.size() && buckets_[num_reduced_buckets_].num_pending_gradients == 0)
-    reduce_bucket(num_reduced_buckets_++, group_);
+    reduce_bucket(num_reduced_buckets_++, current_gradient_group_);
 }
 
 bool GradientBuckets::has_gradient(size_t i, int64_t group) const {
@@ -212,12 +212,12 @@ at::Tensor GradientBuckets::sum(size_t i, int64_t group) const {
   return entries_[i].sums[static_cast<size_t>(group)];
 }
 
-at::Tensor GradientBuckets::get_local_sum(size_t i) const {
-  const Entry& entry = entries_[i];
+at::Tensor GradientBuckets::get_local_gradient_sum(size_t i) const {
+  const ParameterEntry& entry = entries_[i];
   const auto [first, count] = get_local_range(i);
   if (entry.block == nullptr) return sum(i).view(-1).narrow(0, first, count);
   VLMTRAIN_CHECK(has_gradient(i), "{} has no gradient", entry.name);
-  const Bucket& bucket = buckets_[entry.bucket];
+  const Bucket& bucket = buckets_[entry.bucket_index];
   const int64_t begin = entry.offset + first - shard_.rank * (bucket.elements / shard_.count);
   return get_local_shard(bucket).narrow(0, count == 0 ? 0 : begin, count);
 }
@@ -229,7 +229,7 @@ at::Tensor GradientBuckets::sum(const std::string& name) const {
   throw InternalError(fmt::format("{} is not trained", name));
 }
 
-at::Tensor GradientBuckets::norm() const {
+at::Tensor GradientBuckets::compute_local_norm() const {
   const at::NoGradGuard no_gradients;
   if (flat_sums_.is_cpu()) return compute_host_norm(collect_sums());
   const std::vector<at::Tensor> norms =
@@ -242,7 +242,7 @@ at::Tensor GradientBuckets::norm() const {
 /// (padding).
 bool GradientBuckets::has_all_gradients() const {
   return shard_.covers_all() && !has_sharded_blocks_ && !entries_.empty() &&
-         std::ranges::all_of(entries_, [](const Entry& entry) { return entry.has_gradient.front(); });
+         std::ranges::all_of(entries_, [](const ParameterEntry& entry) { return entry.has_gradient.front(); });
 }
 
 /// Returns the norms of chunks of flat_sums_, with one launch per chunk. at::_foreach_norm would
@@ -267,7 +267,7 @@ std::vector<at::Tensor> GradientBuckets::collect_sums() const {
     if (shard_.covers_all()) {
       sums.push_back(sum(i));
     } else if (get_local_range(i).count > 0) {
-      sums.push_back(get_local_sum(i));
+      sums.push_back(get_local_gradient_sum(i));
     }
   }
   return sums;
@@ -281,15 +281,15 @@ void GradientBuckets::zero_missing_gradients(const Bucket& bucket, int64_t group
   if (!sums_without_gradient.empty()) at::_foreach_zero_(sums_without_gradient);
 }
 
-void GradientBuckets::combine_groups(const at::Tensor& factors) {
+void GradientBuckets::combine_gradient_groups(const at::Tensor& factors) {
   const at::NoGradGuard no_gradients;
-  for (int64_t group = 0; group < num_groups(); ++group) {
+  for (int64_t group = 0; group < num_gradient_groups(); ++group) {
     for (const auto& bucket : buckets_) zero_missing_gradients(bucket, group);
   }
-  const at::Tensor combined = flat_sums_.select(0, 0);
-  combined.mul_(factors.select(0, 0));
-  for (int64_t group = 1; group < num_groups(); ++group) {
-    combined.addcmul_(flat_sums_.select(0, group), factors.select(0, group));
+  const at::Tensor combined_sums = flat_sums_.select(0, 0);
+  combined_sums.mul_(factors.select(0, 0));
+  for (int64_t group = 1; group < num_gradient_groups(); ++group) {
+    combined_sums.addcmul_(flat_sums_.select(0, group), factors.select(0, group));
   }
   for (auto& entry : entries_)
     entry.has_gradient[0] = std::ranges::find(entry.has_gradient, true) != entry.has_gradient.end();
@@ -301,8 +301,8 @@ void GradientBuckets::reset() {
     std::fill(entry.has_gradient.begin(), entry.has_gradient.end(), false);
   }
   for (auto& bucket : buckets_) bucket.has_sum = false;
-  filled_entries_.clear();
-  filling_bucket_ = reducing_bucket_ = kNoIndex;
+  filled_entry_indices_.clear();
+  filling_bucket_index_ = reducing_bucket_index_ = kNoIndex;
   is_last_micro_batch_ = false;
   num_reduced_buckets_ = 0;
 }
@@ -315,7 +315,7 @@ void GradientBuckets::register_comm_hook(CommHook hook, std::function<void()> wa
 void GradientBuckets::begin_last_micro_batch() {
   // With sharded blocks, these reductions would be interleaved with the blocks' reductions in a
   // different order on each rank, so they wait for flush().
-  if (!comm_hook_ || num_groups() > 1 || has_sharded_blocks_) return;
+  if (!comm_hook_ || num_gradient_groups() > 1 || has_sharded_blocks_) return;
   is_last_micro_batch_ = true;
   for (auto& entry : entries_) entry.is_in_last_micro_batch = false;
   for (auto& bucket : buckets_) bucket.num_pending_gradients = bucket.entries.size();
@@ -326,7 +326,7 @@ void GradientBuckets::flush() {
   finish_block_reduction();
   if (!comm_hook_) return;
   const at::NoGradGuard no_gradients;
-  for (int64_t group = 0; group < num_groups(); ++group) {
+  for (int64_t group = 0; group < num_gradient_groups(); ++group) {
     for (size_t bucket = num_reduced_buckets_; bucket < buckets_.size(); ++bucket) {
       if (buckets_[bucket].block == nullptr) reduce_bucket(bucket, group);
     }
@@ -334,9 +334,9 @@ void GradientBuckets::flush() {
   num_reduced_buckets_ = buckets_.size();
 }
 
-std::vector<int64_t> GradientBuckets::find_sums_with_gradient() const {
+std::vector<int64_t> GradientBuckets::find_sum_indices_with_gradient() const {
   std::vector<int64_t> indices;
-  for (int64_t group = 0; group < num_groups(); ++group) {
+  for (int64_t group = 0; group < num_gradient_groups(); ++group) {
     for (size_t i = 0; i < size(); ++i) {
       if (has_gradient(i, group)) indices.push_back(group * std::ssize(entries_) + static_cast<int64_t>(i));
     }

@@ -24,7 +24,7 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].is_compressed()) entries[{entries_[i].component, entries_[i].has_weight_decay}].push_back(i);
   }
-  int64_t max_blocks = 0, all_blocks = 0;
+  int64_t max_group_blocks = 0, all_blocks = 0;
   std::vector<std::vector<int64_t>> elements;
   for (const auto& [key, members] : entries) {
     int64_t blocks = kMaxGroupBlocks + 1;  // blocks of the group so far; too many, so the first tensor starts a group
@@ -39,37 +39,37 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
       }
       compressed_groups_.back().entries.push_back(entry);
       elements.back().push_back(size);
-      max_blocks = std::max(max_blocks, blocks);
+      max_group_blocks = std::max(max_group_blocks, blocks);
     }
   }
-  chunk_context_ = std::make_unique<ChunkContext>(settings_.states, max_blocks, all_blocks, options);
+  chunk_context_ = std::make_unique<ChunkContext>(settings_.state_dtype, max_group_blocks, all_blocks, options);
   for (size_t i = 0; i < compressed_groups_.size(); ++i) {
-    compressed_groups_[i].states = std::make_unique<CompressedStates>(elements[i], *chunk_context_);
+    compressed_groups_[i].compressed_states = std::make_unique<CompressedStates>(elements[i], *chunk_context_);
   }
-  if (settings_.states == OptimizerStates::kBf16) num_updates_ = at::zeros({}, at::kLong);
+  if (settings_.state_dtype == OptimizerStateDtype::kBf16) num_updates_ = at::zeros({}, at::kLong);
 }
 
-void AdamW::add_chunks(OptimizerUpdate& update) const {
+void AdamW::add_compressed_chunks(OptimizerUpdate& update) const {
   if (compressed_groups_.empty()) return;
   const ChunkBuffers buffers = chunk_context_->make_buffers();
   for (const auto& compressed : compressed_groups_) {
     std::vector<bool> has_gradients;
     for (const size_t entry : compressed.entries) has_gradients.push_back(buckets_.has_gradient(entry));
-    for (auto& chunk : compressed.states->make_chunks(has_gradients, buffers)) {
+    for (auto& chunk : compressed.compressed_states->make_chunks(has_gradients, buffers)) {
       OptimizerUpdate::Group group{.component = compressed.component, .has_weight_decay = compressed.has_weight_decay};
       for (const auto& slice : chunk.slices) {
         const size_t entry_index = compressed.entries[slice.tensor];
         const Entry& entry = entries_[entry_index];
-        const auto narrow = [&slice](const at::Tensor& whole) {
-          return whole.view(-1).narrow(0, slice.first, slice.count);
+        const auto narrow = [&slice](const at::Tensor& tensor) {
+          return tensor.view(-1).narrow(0, slice.first, slice.count);
         };
-        group.masters.push_back(narrow(entry.master));
+        group.master_weights.push_back(narrow(entry.master));
         group.gradients.push_back(narrow(get_gradient(entry_index)));
         group.first_moments.push_back(chunk.get_first_moment(slice));
         group.second_moments.push_back(chunk.get_second_moment(slice));
         group.steps.push_back(entry.steps);
       }
-      group.states = compressed.states.get();
+      group.compressed_states = compressed.compressed_states.get();
       group.chunk = std::make_shared<const Chunk>(std::move(chunk));
       update.groups.push_back(std::move(group));
     }

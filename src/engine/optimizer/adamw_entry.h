@@ -20,7 +20,7 @@ struct AdamW::Entry {
   at::Tensor steps{};          // step counter, fp32 scalar, a view of AdamW::step_counters_
 
   bool is_compressed() const { return !first_moment.defined(); }
-  bool is_local() const { return range.count > 0; }
+  bool has_local_elements() const { return range.count > 0; }
   bool has_master() const { return weight.scalar_type() != at::kFloat; }
 };
 

@@ -12,16 +12,16 @@ namespace {
 
 /// The properties that tensors of one launch share: component, whether they have weight decay, and
 /// whether their moments are compressed.
-using GroupKey = std::tuple<nn::Component, bool, bool>;
+using UpdateGroupKey = std::tuple<nn::Component, bool, bool>;
 
-/// Returns `tensor_args` with the compressed moments of a tensor of `states`.
-kernels::AdamWParameter add_moments(kernels::AdamWParameter tensor_args, const CompressedStates& states,
-                                    size_t tensor) {
-  for (const auto& [name, moment_tensor] : states.state(tensor)) {
+/// Returns `kernel_parameter` with the compressed moments of a tensor of `compressed_states`.
+kernels::AdamWParameter add_compressed_moments(kernels::AdamWParameter kernel_parameter,
+                                               const CompressedStates& compressed_states, size_t tensor) {
+  for (const auto& [name, moment_tensor] : compressed_states.state(tensor)) {
     const size_t moment_index = name.starts_with("first") ? 0 : 1;
-    (name.ends_with("absmax") ? tensor_args.absmax : tensor_args.moments)[moment_index] = moment_tensor;
+    (name.ends_with("absmax") ? kernel_parameter.absmax : kernel_parameter.moments)[moment_index] = moment_tensor;
   }
-  return tensor_args;
+  return kernel_parameter;
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ bool AdamW::has_custom_kernel() const {
 }
 
 void AdamW::add_custom_kernel_groups(OptimizerUpdate& update) const {
-  std::map<GroupKey, OptimizerUpdate::Group> groups;
-  const auto make_tensor = [&](size_t i) {
+  std::map<UpdateGroupKey, OptimizerUpdate::Group> groups;
+  const auto make_adamw_parameter = [&](size_t i) {
     const Entry& entry = entries_[i];
     return kernels::AdamWParameter{.master = entry.master,
                                    .gradient = get_gradient(i),
@@ -41,25 +41,25 @@ void AdamW::add_custom_kernel_groups(OptimizerUpdate& update) const {
                                    .steps = entry.steps,
                                    .tensor_id = static_cast<uint32_t>(i)};
   };
-  const auto add = [&](size_t i, kernels::AdamWParameter tensor_args) {
+  const auto add = [&](size_t i, kernels::AdamWParameter kernel_parameter) {
     const Entry& entry = entries_[i];
     OptimizerUpdate::Group& group = groups[{entry.component, entry.has_weight_decay, entry.is_compressed()}];
     group.component = entry.component;
     group.has_weight_decay = entry.has_weight_decay;
-    group.tensors.push_back(std::move(tensor_args));
+    group.tensors.push_back(std::move(kernel_parameter));
   };
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
-    if (!buckets_.has_gradient(i) || !entry.is_local() || entry.is_compressed()) continue;
-    kernels::AdamWParameter tensor_args = make_tensor(i);
-    tensor_args.moments = {entry.first_moment, entry.second_moment};
-    add(i, std::move(tensor_args));
+    if (!buckets_.has_gradient(i) || !entry.has_local_elements() || entry.is_compressed()) continue;
+    kernels::AdamWParameter kernel_parameter = make_adamw_parameter(i);
+    kernel_parameter.moments = {entry.first_moment, entry.second_moment};
+    add(i, std::move(kernel_parameter));
   }
   for (const auto& compressed : compressed_groups_) {
     for (size_t tensor = 0; tensor < compressed.entries.size(); ++tensor) {
       const size_t i = compressed.entries[tensor];
-      if (!buckets_.has_gradient(i) || !entries_[i].is_local()) continue;
-      add(i, add_moments(make_tensor(i), *compressed.states, tensor));
+      if (!buckets_.has_gradient(i) || !entries_[i].has_local_elements()) continue;
+      add(i, add_compressed_moments(make_adamw_parameter(i), *compressed.compressed_states, tensor));
     }
   }
   for (auto& [key, group] : groups) update.groups.push_back(std::move(group));
@@ -67,17 +67,17 @@ void AdamW::add_custom_kernel_groups(OptimizerUpdate& update) const {
 
 void AdamW::apply_custom_kernel(const OptimizerUpdate& update, const OptimizerUpdate::Group& group,
                                 const LearningRates& rates, uint64_t rounding_seed) const {
-  kernels::AdamWStep step{.learning_rate = rates.get_rate(group.component),
+  kernels::AdamWStep step{.learning_rate = rates.get_learning_rate(group.component),
                           .beta1 = settings_.beta1,
                           .beta2 = settings_.beta2,
                           .epsilon = settings_.epsilon,
                           .weight_decay = group.has_weight_decay ? settings_.weight_decay : 0.0,
-                          .divisor = update.divisor,
-                          .skipped = update.skipped,
+                          .divisor = update.gradient_divisor,
+                          .skip_flag = update.skipped,
                           .seed = rounding_seed};
-  if (settings_.states == OptimizerStates::k8Bit) {
-    step.codes = chunk_context_->tables.codes;
-    step.bounds = chunk_context_->tables.padded_bounds;
+  if (settings_.state_dtype == OptimizerStateDtype::k8Bit) {
+    step.code_values = chunk_context_->tables.codebooks;
+    step.rounding_bounds = chunk_context_->tables.padded_bounds;
   }
   kernels::adamw(group.tensors, step);
 }

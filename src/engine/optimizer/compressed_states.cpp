@@ -8,13 +8,13 @@ namespace {
 
 /// The minimum of ChunkContext::max_blocks: 16.8 million elements with 270 MB of buffers. Buffers
 /// exist only during an update, when no activations exist. Smaller chunks need more launches.
-constexpr int64_t kSmallChunkBlocks = (int64_t{16} << 20) / kBlockElements;
+constexpr int64_t kMinChunkBlocks = (int64_t{16} << 20) / kBlockElements;
 /// The maximum of ChunkContext::max_blocks: 67 million elements with 1.07 GB of buffers. Larger
 /// chunks would not save launches, because ATen's kernels index bytes with 32 bits.
 constexpr int64_t kMaxChunkBlocks = (int64_t{64} << 20) / kBlockElements;
-/// Between these limits, a chunk has 1 / kMinChunks of all blocks. Its buffers then have a quarter
-/// of a byte per element of all blocks (16 bytes per element of a chunk).
-constexpr int64_t kMinChunks = 64;
+/// Between these limits, a chunk has 1 / kTargetNumChunks of all blocks. Its buffers then have a
+/// quarter of a byte per element of all blocks (16 bytes per element of a chunk).
+constexpr int64_t kTargetNumChunks = 64;
 
 at::Tensor narrow_moments(const at::Tensor& moments, int64_t moment, const ChunkSlice& slice) {
   return moments.select(0, moment).view(-1).narrow(0, slice.chunk_offset, slice.count);
@@ -22,12 +22,12 @@ at::Tensor narrow_moments(const at::Tensor& moments, int64_t moment, const Chunk
 
 }  // namespace
 
-ChunkContext::ChunkContext(OptimizerStates kind, int64_t group_blocks, int64_t all_blocks,
+ChunkContext::ChunkContext(OptimizerStateDtype dtype, int64_t group_blocks, int64_t all_blocks,
                            const at::TensorOptions& device)
-    : states(kind),
-      max_blocks(std::min(group_blocks, std::clamp(all_blocks / kMinChunks, kSmallChunkBlocks, kMaxChunkBlocks))),
+    : state_dtype(dtype),
+      max_blocks(std::min(group_blocks, std::clamp(all_blocks / kTargetNumChunks, kMinChunkBlocks, kMaxChunkBlocks))),
       options(device),
-      tables(kind, device) {}
+      tables(dtype, device) {}
 
 at::Tensor Chunk::get_first_moment(const ChunkSlice& slice) const {
   return narrow_moments(buffers.values, 0, slice);
@@ -47,7 +47,7 @@ CompressedStates::CompressedStates(const std::vector<int64_t>& elements, const C
     tensor_blocks_.push_back({count, blocks});
     blocks = tensor_blocks_.back().end_block();
   }
-  moments_ = make_moments(context.states, blocks, context.tables, context.options);
+  moments_ = make_moments(context.state_dtype, blocks, context.tables, context.options);
 }
 
 std::vector<Chunk> CompressedStates::make_chunks(const std::vector<bool>& is_selected,
@@ -69,7 +69,7 @@ void CompressedStates::add_chunks(std::vector<Chunk>& chunks, size_t first_tenso
   for (int64_t block = tensor_blocks_[first_tensor].first_block; block < end_block;) {
     const int64_t blocks = std::min(end_block - block, buffers.blocks());
     Chunk chunk{block, blocks, {}, buffers.narrow_blocks(blocks)};
-    const int64_t chunk_end = block + chunk.blocks;
+    const int64_t chunk_end = block + chunk.num_blocks;
     for (size_t tensor = first_tensor; tensor < end_tensor; ++tensor) {
       const TensorBlocks& tensor_blocks = tensor_blocks_[tensor];
       if (tensor_blocks.end_block() <= block || tensor_blocks.first_block >= chunk_end) continue;

@@ -13,12 +13,12 @@ namespace vlmtrain::engine {
 struct ChunkContext {
   /// `group_blocks` is the maximum number of blocks of a group, `all_blocks` the number of blocks
   /// of all groups.
-  ChunkContext(OptimizerStates kind, int64_t group_blocks, int64_t all_blocks, const at::TensorOptions& device);
+  ChunkContext(OptimizerStateDtype dtype, int64_t group_blocks, int64_t all_blocks, const at::TensorOptions& device);
 
   /// Allocates buffers that all chunks of an update use one after another.
-  ChunkBuffers make_buffers() const { return {states, max_blocks, options}; }
+  ChunkBuffers make_buffers() const { return {state_dtype, max_blocks, options}; }
 
-  OptimizerStates states;
+  OptimizerStateDtype state_dtype;
   int64_t max_blocks;         ///< maximum number of blocks of a chunk
   at::TensorOptions options;  ///< device
   MomentTables tables;
@@ -36,12 +36,12 @@ struct ChunkSlice {
 /// A range of blocks that are expanded, updated and compressed together.
 struct Chunk {
   int64_t first_block;  ///< index in CompressedStates
-  int64_t blocks;       ///< number of blocks
+  int64_t num_blocks;   ///< number of blocks
   std::vector<ChunkSlice> slices;
-  ChunkBuffers buffers;  ///< of `blocks` blocks; chunks of an update share their memory
+  ChunkBuffers buffers;  ///< of `num_blocks` blocks; chunks of an update share their memory
 
-  /// Returns the slice's first moment, a view fp32 [count] of the buffers, valid between decompress()
-  /// and compress().
+  /// Returns the slice's first moment, a view fp32 [count] of the buffers, valid between
+  /// decompress() and compress().
   at::Tensor get_first_moment(const ChunkSlice& slice) const;
   /// Returns the slice's second moment, in the same way.
   at::Tensor get_second_moment(const ChunkSlice& slice) const;

@@ -16,17 +16,17 @@ constexpr double kBackoffFactor = 0.5;
 
 LossScale::LossScale(const LossScaleSettings& settings, at::TensorOptions options)
     : settings_(settings),
-      value_(at::full({}, settings.initial, options.dtype(at::kFloat))),
+      scale_(at::full({}, settings.init_scale, options.dtype(at::kFloat))),
       steps_without_overflow_(at::zeros({}, options.dtype(at::kInt))) {}
 
 void LossScale::update(const at::Tensor& skipped) {
   if (!settings_.dynamic) return;
-  at::_amp_update_scale_(value_, steps_without_overflow_, skipped, kGrowthFactor, kBackoffFactor,
-                         settings_.growth_steps);
+  at::_amp_update_scale_(scale_, steps_without_overflow_, skipped, kGrowthFactor, kBackoffFactor,
+                         settings_.growth_interval);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> LossScale::state() const {
-  return {{"loss_scale", value_}, {"loss_scale_good_steps", steps_without_overflow_}};
+  return {{"loss_scale", scale_}, {"loss_scale_good_steps", steps_without_overflow_}};
 }
 
 }  // namespace vlmtrain::engine

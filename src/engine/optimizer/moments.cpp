@@ -38,12 +38,12 @@ class Bf16Moments : public Moments {
   /// special treatment, because unchanged values have no such bits.
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& /*skipped*/) override {
     // The low 16 bits of fp32, which bf16 lacks.
-    constexpr int64_t kTruncatedRange = int64_t{1} << 16;
-    buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedRange, random_generator_));
+    constexpr int64_t kTruncatedBitsRange = int64_t{1} << 16;
+    buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedBitsRange, random_generator_));
     constexpr int64_t kUpperHalfIndex = 1;  // little-endian
-    const at::Tensor halves =
+    const at::Tensor bf16_halves =
         buffers.values.view(at::kBFloat16).view({kNumMoments, buffers.blocks(), kBlockElements, 2});
-    values_.narrow(1, first, buffers.blocks()).copy_(halves.select(3, kUpperHalfIndex));
+    values_.narrow(1, first, buffers.blocks()).copy_(bf16_halves.select(3, kUpperHalfIndex));
   }
 
   std::vector<std::pair<std::string, at::Tensor>> state(int64_t moment, int64_t first, int64_t blocks) const override {
@@ -71,18 +71,18 @@ class EightBitMoments : public Moments {
     indices.view(codes.sizes()).copy_(codes);
     for (int64_t moment = 0; moment < kNumMoments; ++moment) {
       at::Tensor values = buffers.values.select(0, moment).view(-1).view(at::kLong);
-      at::index_select_out(values, tables_.pairs.select(0, moment), 0, indices.select(0, moment));
+      at::index_select_out(values, tables_.code_pairs.select(0, moment), 0, indices.select(0, moment));
     }
     buffers.values.mul_(absmax_.narrow(1, first, buffers.blocks()));
   }
 
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) override {
     constexpr double kMinAbsmax = 1e-38;  // avoids 0 / 0 in blocks of zeros
-    constexpr double kInfinityNorm = std::numeric_limits<double>::infinity();
-    at::Tensor scales = buffers.scales, factors = buffers.factors;
-    at::linalg_vector_norm_out(scales, buffers.values, kInfinityNorm, at::IntArrayRef{2}, /*keepdim=*/true);
-    at::clamp_min_out(factors, scales, kMinAbsmax).reciprocal_();
-    buffers.values.mul_(factors);
+    constexpr double kInfinityNormOrder = std::numeric_limits<double>::infinity();
+    at::Tensor scales = buffers.scales, inverse_scales = buffers.inverse_scales;
+    at::linalg_vector_norm_out(scales, buffers.values, kInfinityNormOrder, at::IntArrayRef{2}, /*keepdim=*/true);
+    at::clamp_min_out(inverse_scales, scales, kMinAbsmax).reciprocal_();
+    buffers.values.mul_(inverse_scales);
     // One call per moment, because at::searchsorted, which accepts a row of bounds per moment, does
     // not run on the meta device.
     for (int64_t moment = 0; moment < kNumMoments; ++moment) {
@@ -126,51 +126,51 @@ at::Tensor narrow_first_blocks(const at::Tensor& buffer, int64_t blocks) {
 
 /// Returns int64 [65536]: for each pair of codes, both fp32 values; the value of the low byte's
 /// code comes first in memory.
-at::Tensor make_pair_table(const at::Tensor& codebook) {
-  const at::Tensor pairs = at::stack({codebook.repeat({kNumCodes}), codebook.repeat_interleave(kNumCodes)}, 1);
-  return pairs.view(-1).view(at::kLong);
+at::Tensor make_code_pair_table(const at::Tensor& codebook) {
+  const at::Tensor code_pairs = at::stack({codebook.repeat({kNumCodes}), codebook.repeat_interleave(kNumCodes)}, 1);
+  return code_pairs.view(-1).view(at::kLong);
 }
 
 }  // namespace
 
-ChunkBuffers::ChunkBuffers(OptimizerStates states, int64_t blocks, const at::TensorOptions& options)
+ChunkBuffers::ChunkBuffers(OptimizerStateDtype state_dtype, int64_t blocks, const at::TensorOptions& options)
     : values(at::empty({kNumMoments, blocks, kBlockElements}, options.dtype(at::kFloat))),
       integers(at::empty({kNumMoments, blocks, kBlockElements}, options.dtype(at::kInt))) {
-  if (states != OptimizerStates::k8Bit) return;
+  if (state_dtype != OptimizerStateDtype::k8Bit) return;
   scales = at::empty({kNumMoments, blocks, 1}, options.dtype(at::kFloat));
-  factors = at::empty({kNumMoments, blocks, 1}, options.dtype(at::kFloat));
+  inverse_scales = at::empty({kNumMoments, blocks, 1}, options.dtype(at::kFloat));
 }
 
 ChunkBuffers ChunkBuffers::narrow_blocks(int64_t blocks) const {
   ChunkBuffers result = *this;
-  for (at::Tensor* tensor : {&result.values, &result.integers, &result.scales, &result.factors}) {
+  for (at::Tensor* tensor : {&result.values, &result.integers, &result.scales, &result.inverse_scales}) {
     *tensor = narrow_first_blocks(*tensor, blocks);
   }
   return result;
 }
 
-MomentTables::MomentTables(OptimizerStates states, const at::TensorOptions& options) {
-  if (states == OptimizerStates::kBf16) {
+MomentTables::MomentTables(OptimizerStateDtype state_dtype, const at::TensorOptions& options) {
+  if (state_dtype == OptimizerStateDtype::kBf16) {
     const at::Device device = options.device().is_cuda() ? options.device() : at::kCPU;
     random = at::globalContext().defaultGenerator(device).clone();
     return;
   }
   const at::Tensor first = nn::make_dynamic_codebook(nn::Signedness::kSigned),
                    second = nn::make_dynamic_codebook(nn::Signedness::kUnsigned);
-  pairs = at::stack({make_pair_table(first), make_pair_table(second)}).to(options.device());
+  code_pairs = at::stack({make_code_pair_table(first), make_code_pair_table(second)}).to(options.device());
   bounds = at::stack({nn::compute_midpoints(first), nn::compute_midpoints(second)}).to(options.device());
-  codes = at::stack({first, second}).to(options.device());
+  codebooks = at::stack({first, second}).to(options.device());
   padded_bounds = at::constant_pad_nd(bounds, {0, 1}, std::numeric_limits<double>::infinity());
 }
 
-std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentTables& tables,
+std::unique_ptr<Moments> make_moments(OptimizerStateDtype state_dtype, int64_t blocks, const MomentTables& tables,
                                       const at::TensorOptions& options) {
-  switch (states) {
-    case OptimizerStates::kBf16:
+  switch (state_dtype) {
+    case OptimizerStateDtype::kBf16:
       return std::make_unique<Bf16Moments>(blocks, tables, options);
-    case OptimizerStates::k8Bit:
+    case OptimizerStateDtype::k8Bit:
       return std::make_unique<EightBitMoments>(blocks, tables, options);
-    case OptimizerStates::kFp32:
+    case OptimizerStateDtype::kFp32:
       break;
   }
   throw InternalError("fp32 moments are not compressed");

@@ -23,7 +23,7 @@ inline constexpr int64_t kNumMoments = 2;
 /// The fp32 values of both moments of a chunk, and scratch memory for expansion and compression.
 struct ChunkBuffers {
   /// Allocates uninitialized buffers.
-  ChunkBuffers(OptimizerStates states, int64_t blocks, const at::TensorOptions& options);
+  ChunkBuffers(OptimizerStateDtype state_dtype, int64_t blocks, const at::TensorOptions& options);
 
   /// Returns contiguous views of the beginning of the same memory, for fewer blocks.
   ChunkBuffers narrow_blocks(int64_t blocks) const;
@@ -34,8 +34,8 @@ struct ChunkBuffers {
   at::Tensor values;    ///< fp32 [2, blocks, 256]
   at::Tensor integers;  ///< int32 [2, blocks, 256]
   // Defined only for 8-bit moments:
-  at::Tensor scales;   ///< fp32 [2, blocks, 1]: maximum absolute value of each block
-  at::Tensor factors;  ///< fp32 [2, blocks, 1]: reciprocals of the scales
+  at::Tensor scales;          ///< fp32 [2, blocks, 1]: maximum absolute value of each block
+  at::Tensor inverse_scales;  ///< fp32 [2, blocks, 1]: reciprocals of the scales
 };
 
 /// Both moments of many tensors in a compressed format, one tensor after another. Only constructors
@@ -61,20 +61,20 @@ class Moments {
 /// The tables shared by the moments of an optimizer.
 struct MomentTables {
   /// Creates the tables of a format on the device of `options`.
-  MomentTables(OptimizerStates states, const at::TensorOptions& options);
+  MomentTables(OptimizerStateDtype state_dtype, const at::TensorOptions& options);
 
   // Defined only for bf16 moments:
   at::Generator random;  ///< random numbers of the stochastic rounding
   // Defined only for 8-bit moments; dimension 0 is the moment:
-  at::Tensor pairs;          ///< int64 [2, 65536]: the fp32 values of two codes
+  at::Tensor code_pairs;     ///< int64 [2, 65536]: the fp32 values of two codes
   at::Tensor bounds;         ///< fp32 [2, 255]: midpoints between the values of adjacent codes
-  at::Tensor codes;          ///< fp32 [2, 256]: the value of each code
+  at::Tensor codebooks;      ///< fp32 [2, 256]: the value of each code
   at::Tensor padded_bounds;  ///< fp32 [2, 256]: `bounds`, followed by infinity
 };
 
 /// Returns zero moments of `blocks` blocks on the device of `options`. Throws InternalError for
 /// kFp32.
-std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentTables& tables,
+std::unique_ptr<Moments> make_moments(OptimizerStateDtype state_dtype, int64_t blocks, const MomentTables& tables,
                                       const at::TensorOptions& options);
 
 }  // namespace vlmtrain::engine

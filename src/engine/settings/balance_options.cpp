@@ -13,14 +13,14 @@ const std::vector<std::pair<std::string, BatchScaling>> kBatchScalingNames{
 
 }  // namespace
 
-double compute_batch_scale(BatchScaling scaling, double factor) {
+double compute_learning_rate_factor(BatchScaling scaling, double batch_ratio) {
   switch (scaling) {
     case BatchScaling::kNone:
       return 1.0;
     case BatchScaling::kSqrt:
-      return std::sqrt(factor);
+      return std::sqrt(batch_ratio);
     case BatchScaling::kLinear:
-      return factor;
+      return batch_ratio;
   }
   throw InternalError("unknown batch scaling");
 }

@@ -11,14 +11,14 @@ const std::vector<std::pair<std::string, Precision>> kPrecisionNames{
 
 const std::vector<std::pair<std::string, kernels::KernelBackend>> kKernelBackendNames{
     {"own", kernels::KernelBackend::kCustom}, {"aten", kernels::KernelBackend::kAten}};
-const std::vector<std::pair<std::string, OptimizerStates>> kOptimizerStateNames{
-    {"fp32", OptimizerStates::kFp32}, {"bf16", OptimizerStates::kBf16}, {"8bit", OptimizerStates::k8Bit}};
+const std::vector<std::pair<std::string, OptimizerStateDtype>> kOptimizerStateDtypeNames{
+    {"fp32", OptimizerStateDtype::kFp32}, {"bf16", OptimizerStateDtype::kBf16}, {"8bit", OptimizerStateDtype::k8Bit}};
 
 const std::vector<std::pair<std::string, ScheduleShape>> kScheduleShapeNames{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
 
 // Far above any batch size. Limits the memory of a step's list of samples.
-constexpr int64_t kMaxStepSamples = 1'000'000;
+constexpr int64_t kMaxSamplesPerStep = 1'000'000;
 /// A small fraction of an epoch, but far above the rounding error of the epoch count.
 constexpr double kMinEpochs = 1e-6;
 constexpr double kMaxEpochs = 1e6;
@@ -26,7 +26,7 @@ constexpr double kMaxEpochs = 1e6;
 constexpr double kMaxLossWeight = 1e6;
 
 template <class T>
-std::string find_name(const std::vector<std::pair<std::string, T>>& names, T value) {
+std::string find_enum_name(const std::vector<std::pair<std::string, T>>& names, T value) {
   for (const auto& [name, named_value] : names) {
     if (named_value == value) return name;
   }
@@ -36,7 +36,7 @@ std::string find_name(const std::vector<std::pair<std::string, T>>& names, T val
 }  // namespace
 
 std::string to_string(Precision precision) {
-  return find_name(kPrecisionNames, precision);
+  return find_enum_name(kPrecisionNames, precision);
 }
 
 std::optional<Precision> parse_precision(std::string_view name) {
@@ -46,8 +46,8 @@ std::optional<Precision> parse_precision(std::string_view name) {
   return std::nullopt;
 }
 
-std::string to_string(OptimizerStates states) {
-  return find_name(kOptimizerStateNames, states);
+std::string to_string(OptimizerStateDtype state_dtype) {
+  return find_enum_name(kOptimizerStateDtypeNames, state_dtype);
 }
 
 at::ScalarType to_dtype(Precision precision) {
@@ -63,16 +63,16 @@ at::ScalarType to_dtype(Precision precision) {
 }
 
 void declare_options(OptionTable& table, TrainingOptions& options) {
-  table.describe_section("training", "Batch size, length of the run, optimizer and learning rate.");
+  table.set_section_description("training", "Batch size, length of the run, optimizer and learning rate.");
   table.add("training.global_batch_size", options.global_batch_size,
             "Number of samples per optimizer step. It is exact unless `training.global_batch_tokens` is set: neither "
             "memory nor the micro-batch size changes it.",
-            std::optional{between<int64_t>(1, kMaxStepSamples)});
+            std::optional{between<int64_t>(1, kMaxSamplesPerStep)});
   table.add("training.micro_batch_size", options.micro_batch_size,
             "Number of samples per forward and backward pass; must divide a global batch of samples. `auto`: each step "
             "is split according to its own samples into as few micro-batches as memory allows; on the CPU with at most "
             "8 samples each.",
-            std::optional{allow_auto(between<int64_t>(1, kMaxStepSamples))});
+            std::optional{allow_auto(between<int64_t>(1, kMaxSamplesPerStep))});
   table.add("training.max_steps", options.max_steps,
             "Number of optimizer steps. `auto`: as many as `training.epochs` requires.",
             std::optional{allow_auto(between<int64_t>(1, kMaxSteps))});
@@ -90,14 +90,14 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
             "For models that predict masks: peak learning rate of the mask encoder and decoder. `auto`: "
             "`training.learning_rate`.",
             std::optional{allow_auto(at_least(0.0))});
-  table.add("training.text_loss_weight", options.mask_losses.text,
+  table.add("training.text_loss_weight", options.mask_loss_weights.text,
             "For models that predict masks: weight of the text's cross-entropy in the loss.",
             std::optional{between(0.0, kMaxLossWeight)});
-  table.add("training.mask_bce_weight", options.mask_losses.bce,
+  table.add("training.mask_bce_weight", options.mask_loss_weights.bce,
             "For models that predict masks: weight of the binary cross-entropy of the mask pixels, averaged over the "
             "pixels of the global batch.",
             std::optional{between(0.0, kMaxLossWeight)});
-  table.add("training.mask_dice_weight", options.mask_losses.dice,
+  table.add("training.mask_dice_weight", options.mask_loss_weights.dice,
             "For models that predict masks: weight of the Dice loss, averaged over the masks of the global batch.",
             std::optional{between(0.0, kMaxLossWeight)});
   table.add("training.adam_beta1", options.adam_beta1, "AdamW's decay of the first moment.",
@@ -127,7 +127,7 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
             "With fp16 and `training.loss_scale: auto`: number of steps without an overflow after which the loss scale "
             "doubles.",
             std::optional{at_least<int64_t>(1)});
-  table.add_enum("training.optimizer_states", options.optimizer_states, kOptimizerStateNames,
+  table.add_enum("training.optimizer_states", options.optimizer_states, kOptimizerStateDtypeNames,
                  "Data type of AdamW's moments. bf16: rounded stochastically. 8bit: block-wise and dynamic, as in "
                  "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are always in fp32.");
   table.add_enum("training.kernels", options.kernels, kKernelBackendNames,
@@ -135,7 +135,7 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
                  "custom kernel whose results on a GPU differ from ATen's is disabled when the run starts.");
   table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",
             std::optional{at_least<int64_t>(0)});
-  declare_options(table, options.balance);
+  declare_options(table, options.batch_and_tasks);
 }
 
 }  // namespace vlmtrain::engine

@@ -26,29 +26,29 @@ MicroBatchSource::MicroBatchSource(const StepInput& input, const StepLayout& lay
 MicroBatchSource::~MicroBatchSource() = default;
 
 data::MicroBatch MicroBatchSource::next() {
-  const memory::ComponentScope scope(memory::Component::kInput);
+  const memory::ComponentScope input_scope(memory::Component::kInput);
   data::MicroBatch batch;
   if (prefetched_batch_) {
     prefetched_batch_->copier.wait();
     batch = std::move(prefetched_batch_->batch);
     prefetched_batch_.reset();
   } else {
-    batch = collate_next().to(device_);
+    batch = collate_next_batch().to(device_);
   }
-  if (copies_ahead_ && next_index_ < layout_.split.micro_batches()) prefetch_next();
+  if (copies_ahead_ && next_index_ < layout_.split.num_micro_batches()) prefetch_next_batch();
   return batch;
 }
 
-data::MicroBatch MicroBatchSource::collate_next() {
-  auto batch = input_.objective.collate(input_.samples, layout_.split.micro_batch(next_index_));
+data::MicroBatch MicroBatchSource::collate_next_batch() {
+  auto batch = input_.objective.collate(input_.samples, layout_.split.get_sample_indices(next_index_));
   ++next_index_;
   return batch;
 }
 
-void MicroBatchSource::prefetch_next() {
+void MicroBatchSource::prefetch_next_batch() {
   const int64_t index = next_index_;
   try {
-    prefetched_batch_ = std::make_unique<PrefetchedBatch>(collate_next(), device_);
+    prefetched_batch_ = std::make_unique<PrefetchedBatch>(collate_next_batch(), device_);
   } catch (const std::exception& error) {
     if (!memory::detect_out_of_memory(error)) throw;
     copies_ahead_ = false;

@@ -28,15 +28,15 @@ class MicroBatchSource {
  private:
   struct PrefetchedBatch;
 
-  data::MicroBatch collate_next();
-  void prefetch_next();
+  data::MicroBatch collate_next_batch();
+  void prefetch_next_batch();
 
   const StepInput& input_;
   const StepLayout& layout_;
   at::Device device_;
   bool copies_ahead_;
   int64_t next_index_ = 0;                             // index of the next micro-batch to collate
-  std::unique_ptr<PrefetchedBatch> prefetched_batch_;  // micro-batch next_ - 1 until next() returns it
+  std::unique_ptr<PrefetchedBatch> prefetched_batch_;  // micro-batch next_index_ - 1 until next() returns it
 };
 
 }  // namespace vlmtrain::engine

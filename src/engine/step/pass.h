@@ -30,7 +30,7 @@ inline void wait_for_backward_thread(at::Device device) noexcept {
 /// out-of-memory error, ends the pass, so that other ranks can continue theirs, and rethrows the
 /// error. Other errors, which end the process, are rethrown at once.
 template <class Pass>
-void run_pass(const nn::ParameterStore& store, const nn::PassSpec& spec, const Pass& pass) {
+void run_pass(const nn::ParameterStore& store, const nn::ForwardPassSpec& spec, const Pass& pass) {
   store.begin_pass(spec);
   try {
     pass();

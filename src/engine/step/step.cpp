@@ -15,25 +15,25 @@
 
 namespace vlmtrain::engine {
 
-AsyncScalars::AsyncScalars(const at::Tensor& scalars) {
+AsyncScalarCopy::AsyncScalarCopy(const at::Tensor& scalars) {
   if (!scalars.is_cuda()) {
-    host_ = scalars;
+    host_scalars_ = scalars;
     return;
   }
-  host_ = memory::empty_pinned(scalars.sizes());
-  host_.copy_(scalars, /*non_blocking=*/true);
-  copy_done_.emplace(scalars.device().type());
-  copy_done_->record(c10::impl::VirtualGuardImpl(scalars.device().type()).getStream(scalars.device()));
+  host_scalars_ = memory::make_pinned_tensor(scalars.sizes());
+  host_scalars_.copy_(scalars, /*non_blocking=*/true);
+  copy_done_event_.emplace(scalars.device().type());
+  copy_done_event_->record(c10::impl::VirtualGuardImpl(scalars.device().type()).getStream(scalars.device()));
 }
 
-std::vector<double> AsyncScalars::read() {
-  if (copy_done_) copy_done_->synchronize();
-  const float* const values = host_.const_data_ptr<float>();
-  return {values, values + host_.numel()};
+std::vector<double> AsyncScalarCopy::read() {
+  if (copy_done_event_) copy_done_event_->synchronize();
+  const float* const values = host_scalars_.const_data_ptr<float>();
+  return {values, values + host_scalars_.numel()};
 }
 
-void TrainingState::connect(const Consensus& consensus) {
-  if (sharded_blocks) sharded_blocks->connect(consensus);
+void TrainingState::set_consensus(const Consensus& consensus) {
+  if (sharded_blocks) sharded_blocks->set_consensus(consensus);
   if (gradient_buckets.shard().covers_all()) {
     gradient_buckets.register_comm_hook(
         [&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum_async(bucket); });
@@ -55,10 +55,10 @@ namespace {
 }
 
 /// The forward and backward passes of a step, micro-batch by micro-batch. Used once.
-class Accumulation {
+class GradientAccumulation {
  public:
-  Accumulation(const models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
-               const at::Tensor& loss_scale, GradientBuckets* buckets)
+  GradientAccumulation(const models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
+                       const at::Tensor& loss_scale, GradientBuckets* buckets)
       : model_(model),
         input_(input),
         layout_(layout),
@@ -66,40 +66,41 @@ class Accumulation {
         buckets_(buckets),
         device_(model.output_weight().device()),
         source_(input, layout, device_),
-        group_by_sample_(input.objective.num_gradient_groups() > 1
-                             ? input.objective.make_split_constraint(input.samples).groups
-                             : std::vector<int64_t>{}) {}
+        sample_group_indices_(input.objective.num_gradient_groups() > 1
+                                  ? input.objective.make_split_constraint(input.samples).groups
+                                  : std::vector<int64_t>{}) {}
 
-  AccumulationResult run() {
+  GradientAccumulationResult run() {
     VLMTRAIN_CHECK(layout_.split.order.size() == input_.samples.size(), "the split has {} samples, expected {}",
                    layout_.split.order.size(), input_.samples.size());
-    StepResult& result = output_.result;
-    result.tasks = input_.objective.count_tasks(input_.samples);
+    StepResult& result = accumulation_.result;
+    result.task_counts = input_.objective.compute_task_counts(input_.samples);
     try {
       result.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
-      output_.loss = input_.objective.begin_step(model_, input_.normalizers, layout_);
-      const int64_t last = layout_.split.micro_batches() - 1;
+      accumulation_.loss = input_.objective.begin_step(model_, input_.normalizers, layout_);
+      const int64_t last = layout_.split.num_micro_batches() - 1;
       for (int64_t i = 0; i <= last; ++i) {
         if (buckets_ != nullptr && i == last) buckets_->begin_last_micro_batch();
-        run_micro_batch(layout_.split.micro_batch(i));
+        run_micro_batch(layout_.split.get_sample_indices(i));
       }
     } catch (const std::exception& error) {
       wait_for_backward_thread(device_);
       if (memory::detect_out_of_memory(error)) model_.parameters().join_remaining_passes();
-      rethrow_out_of_memory(error, result.micro_batches);
+      rethrow_out_of_memory(error, result.num_micro_batches);
     }
     model_.parameters().join_remaining_passes();
-    return std::move(output_);
+    return std::move(accumulation_);
   }
 
  private:
   void run_micro_batch(std::span<const int64_t> sample_indices) {
-    if (buckets_ != nullptr && !group_by_sample_.empty()) buckets_->set_group(get_common_group(sample_indices));
+    if (buckets_ != nullptr && !sample_group_indices_.empty())
+      buckets_->set_gradient_group(get_common_gradient_group(sample_indices));
     const auto batch = source_.next();
-    StepResult& result = output_.result;
-    const nn::PassSpec spec{.vision_passes = model_.num_vision_passes(batch), .backward = true};
-    run_pass(model_.parameters(), spec, [&] {
-      const at::Tensor loss = output_.loss->forward(batch);
+    StepResult& result = accumulation_.result;
+    const nn::ForwardPassSpec pass_spec{.num_vision_passes = model_.num_vision_passes(batch), .runs_backward = true};
+    run_pass(model_.parameters(), pass_spec, [&] {
+      const at::Tensor loss = accumulation_.loss->forward(batch);
       // The loss of a text-only micro-batch does not depend on a trained parameter if only the
       // vision tower or its adapters are trained.
       if (loss.requires_grad()) loss.backward(loss_scale_);
@@ -110,18 +111,18 @@ class Accumulation {
     result.num_media += batch.num_media;
     result.num_volumes += batch.num_volumes;
     result.samples += batch.samples;
-    result.micro_batches += 1;
+    result.num_micro_batches += 1;
   }
 
   /// Returns the gradient group of all these samples.
-  int64_t get_common_group(std::span<const int64_t> sample_indices) const {
-    const auto get_group = [this](int64_t sample_index) {
-      return group_by_sample_.at(static_cast<size_t>(sample_index));
+  int64_t get_common_gradient_group(std::span<const int64_t> sample_indices) const {
+    const auto get_gradient_group = [this](int64_t sample_index) {
+      return sample_group_indices_.at(static_cast<size_t>(sample_index));
     };
-    const int64_t group = get_group(sample_indices.front());
-    const bool is_common =
-        std::ranges::all_of(sample_indices, [&](int64_t sample_index) { return get_group(sample_index) == group; });
-    VLMTRAIN_CHECK(is_common, "the samples of a micro-batch belong to several gradient groups");
+    const int64_t group = get_gradient_group(sample_indices.front());
+    const bool have_common_group = std::ranges::all_of(
+        sample_indices, [&](int64_t sample_index) { return get_gradient_group(sample_index) == group; });
+    VLMTRAIN_CHECK(have_common_group, "the samples of a micro-batch belong to several gradient groups");
     return group;
   }
 
@@ -132,15 +133,15 @@ class Accumulation {
   GradientBuckets* buckets_;
   at::Device device_;
   MicroBatchSource source_;
-  std::vector<int64_t> group_by_sample_;  // by sample; empty if there is one group
-  AccumulationResult output_;
+  std::vector<int64_t> sample_group_indices_;  // by sample; empty if there is one group
+  GradientAccumulationResult accumulation_;
 };
 
 /// Sums the counts over all ranks, except for the number of micro-batches, which remains local.
 void all_reduce_counts(StepResult& result, const Consensus& consensus) {
   std::vector<int64_t*> counts{&result.tokens, &result.label_tokens, &result.num_media, &result.num_volumes,
                                &result.samples};
-  for (auto& task : result.tasks) counts.insert(counts.end(), {&task.samples, &task.label_tokens});
+  for (auto& task : result.task_counts) counts.insert(counts.end(), {&task.samples, &task.label_tokens});
   std::vector<double> sums;
   sums.reserve(counts.size());
   for (const int64_t* const count : counts) sums.push_back(static_cast<double>(*count));
@@ -159,14 +160,14 @@ void all_reduce_replicas(const GradientBuckets& buckets, const Consensus& consen
 /// Returns the global norm of sharded gradients, an fp32 scalar; undefined if they are not sharded.
 at::Tensor compute_sharded_norm(const GradientBuckets& buckets, const Consensus& consensus) {
   if (buckets.shard().covers_all()) return {};
-  const at::Tensor squared_norm = buckets.norm().square_();
+  const at::Tensor squared_norm = buckets.compute_local_norm().square_();
   consensus.all_reduce_group_async(squared_norm);
   consensus.wait_for_reductions();
   return squared_norm.sqrt_();
 }
 
 /// Returns StepResult::scalars.
-at::Tensor pack_scalars(const StepResult& result) {
+at::Tensor pack_step_scalars(const StepResult& result) {
   const at::Tensor scale = result.loss_scale.defined() ? result.loss_scale : at::zeros_like(result.loss);
   const at::Tensor scalars = at::stack({result.loss, result.grad_norm, result.skipped, scale.reshape({})});
   return result.objective_scalars.defined() ? at::cat({scalars, result.objective_scalars}) : scalars;
@@ -184,23 +185,25 @@ StepInput make_step_input(const Objective& objective, std::span<const data::Samp
   return {.objective = objective, .samples = samples, .normalizers = objective.compute_normalizers(samples)};
 }
 
-AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
-                              const at::Tensor& loss_scale, GradientBuckets* buckets) {
-  model.set_recompute_blocks(layout.recompute);
+GradientAccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input,
+                                      const StepLayout& layout, const at::Tensor& loss_scale,
+                                      GradientBuckets* buckets) {
+  model.set_recompute_block_counts(layout.recompute);
   model.set_vision_tiles_per_pass(layout.vision_tiles_per_pass);
-  return Accumulation(model, input, layout, loss_scale, buckets).run();
+  return GradientAccumulation(model, input, layout, loss_scale, buckets).run();
 }
 
 void TrainingStep::accumulate(const StepLayout& layout) {
   // Also called if this rank's passes failed, because other ranks wait for its reductions.
   const auto finish_reductions = [this] {
-    training_.gradient_buckets.flush();
+    training_state_.gradient_buckets.flush();
     consensus_.wait_for_reductions();
-    all_reduce_replicas(training_.gradient_buckets, consensus_);
+    all_reduce_replicas(training_state_.gradient_buckets, consensus_);
   };
   try {
-    accumulation_ = engine::accumulate(training_.model, input_, layout, training_.optimizer.loss_scale(),
-                                       &training_.gradient_buckets);
+    accumulation_result_ =
+        engine::accumulate(training_state_.model, input_, layout, training_state_.optimizer.loss_scale(),
+                           &training_state_.gradient_buckets);
   } catch (const StepOutOfMemory&) {
     finish_reductions();
     throw;
@@ -209,37 +212,39 @@ void TrainingStep::accumulate(const StepLayout& layout) {
 }
 
 void TrainingStep::prepare() {
-  StepResult& result = accumulation_.result;
+  StepResult& result = accumulation_result_.result;
   try {
-    training_.gradient_buckets.mark_sums_with_gradient(
-        consensus_.union_over_ranks(training_.gradient_buckets.find_sums_with_gradient()));
+    training_state_.gradient_buckets.mark_sums_with_gradient(
+        consensus_.union_over_ranks(training_state_.gradient_buckets.find_sum_indices_with_gradient()));
     all_reduce_counts(result, consensus_);
     consensus_.all_reduce_sum_async(result.loss);
-    for (const auto& sum : accumulation_.loss->sums()) consensus_.all_reduce_sum_async(sum);
+    for (const auto& sum : accumulation_result_.loss->get_sums_to_reduce()) consensus_.all_reduce_sum_async(sum);
     consensus_.wait_for_reductions();
-    result.objective_scalars = accumulation_.loss->scalars();
-    accumulation_.loss.reset();
-    if (input_.objective.num_gradient_groups() > 1) input_.objective.combine_gradients(training_.gradient_buckets);
-    update_ = training_.optimizer.prepare(result.loss, compute_sharded_norm(training_.gradient_buckets, consensus_));
-    result.grad_norm = update_.grad_norm;
-    result.skipped = update_.skipped;
-    result.loss_scale = update_.loss_scale;
-    result.scalars = pack_scalars(result);
+    result.objective_scalars = accumulation_result_.loss->compute_metric_scalars();
+    accumulation_result_.loss.reset();
+    if (input_.objective.num_gradient_groups() > 1)
+      input_.objective.combine_gradients(training_state_.gradient_buckets);
+    optimizer_update_ = training_state_.optimizer.prepare(
+        result.loss, compute_sharded_norm(training_state_.gradient_buckets, consensus_));
+    result.grad_norm = optimizer_update_.grad_norm;
+    result.skipped = optimizer_update_.skipped;
+    result.loss_scale = optimizer_update_.loss_scale;
+    result.scalars = pack_step_scalars(result);
   } catch (const std::exception& error) {
     rethrow_out_of_memory(error, -1);
   }
 }
 
-StepResult TrainingStep::apply(const LearningRates& rates) {
+StepResult TrainingStep::apply_update(const LearningRates& rates) {
   try {
-    training_.optimizer.apply(update_, rates);
-    if (training_.optimizer_sync) training_.optimizer_sync->all_gather_weights(consensus_);
+    training_state_.optimizer.apply_update(optimizer_update_, rates);
+    if (training_state_.optimizer_sync) training_state_.optimizer_sync->all_gather_weights(consensus_);
   } catch (const std::exception& error) {
     const auto out_of_memory = memory::detect_out_of_memory(error);
     if (!out_of_memory) throw;
     throw PartialUpdateError(*out_of_memory);
   }
-  return std::move(accumulation_.result);
+  return std::move(accumulation_result_.result);
 }
 
 StepResult run_optimizer_step(TrainingState& training, const StepInput& input, const StepLayout& layout,
@@ -248,7 +253,7 @@ StepResult run_optimizer_step(TrainingState& training, const StepInput& input, c
   TrainingStep step(training, input, single_rank_consensus);
   step.accumulate(layout);
   step.prepare();
-  return step.apply(rates);
+  return step.apply_update(rates);
 }
 
 }  // namespace vlmtrain::engine

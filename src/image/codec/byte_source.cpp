@@ -7,14 +7,14 @@
 
 namespace vlmtrain::image {
 
-bool MemorySource::read(uint64_t offset, std::span<uint8_t> out) {
+bool MemoryByteSource::read(uint64_t offset, std::span<uint8_t> out) {
   if (offset > bytes_.size() || out.size() > bytes_.size() - offset) return false;
   // memcpy must not get a null pointer, which an empty span may have.
   if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
   return true;
 }
 
-void check_is_file(const std::filesystem::path& path, std::string_view description) {
+void check_is_regular_file(const std::filesystem::path& path, std::string_view description) {
   if (const auto file_kind = describe_non_regular_file(path); !file_kind.empty()) {
     throw data_error("{}: cannot open {}: it is {}; give a file", path.string(), description, file_kind);
   }
@@ -24,15 +24,15 @@ void check_is_file(const std::filesystem::path& path, std::string_view descripti
   }
 }
 
-FileSource::FileSource(const std::filesystem::path& path) {
-  check_is_file(path, "the image");
+FileByteSource::FileByteSource(const std::filesystem::path& path) {
+  check_is_regular_file(path, "the image");
   file_.open(path, std::ios::binary);
   if (!file_) {
     throw data_error("{}: cannot open the image; check the path and data.image_root", path.string());
   }
 }
 
-bool FileSource::read(uint64_t offset, std::span<uint8_t> out) {
+bool FileByteSource::read(uint64_t offset, std::span<uint8_t> out) {
   file_.clear();  // an earlier read may have reached the end
   file_.seekg(static_cast<std::streamoff>(offset));
   file_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
@@ -40,7 +40,7 @@ bool FileSource::read(uint64_t offset, std::span<uint8_t> out) {
 }
 
 std::vector<std::byte> read_file_bytes(const std::filesystem::path& path) {
-  check_is_file(path, "the image");
+  check_is_regular_file(path, "the image");
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) {
     throw data_error("{}: cannot open the image; check the path and data.image_root", path.string());

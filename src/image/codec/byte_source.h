@@ -20,9 +20,9 @@ class ByteSource {
 };
 
 /// A source in memory. The bytes must outlive the object.
-class MemorySource final : public ByteSource {
+class MemoryByteSource final : public ByteSource {
  public:
-  explicit MemorySource(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  explicit MemoryByteSource(std::span<const std::byte> bytes) : bytes_(bytes) {}
   bool read(uint64_t offset, std::span<uint8_t> out) override;
 
  private:
@@ -30,10 +30,10 @@ class MemorySource final : public ByteSource {
 };
 
 /// A file. Reads only the requested bytes.
-class FileSource final : public ByteSource {
+class FileByteSource final : public ByteSource {
  public:
   /// Throws UserError (kBadData) if the file cannot be opened.
-  explicit FileSource(const std::filesystem::path& path);
+  explicit FileByteSource(const std::filesystem::path& path);
   bool read(uint64_t offset, std::span<uint8_t> out) override;
 
  private:
@@ -42,7 +42,7 @@ class FileSource final : public ByteSource {
 
 /// Throws UserError (kBadData) unless `path` is a regular file. Does not open it. `description`
 /// names the file in the message, such as "the video".
-void check_is_file(const std::filesystem::path& path, std::string_view description);
+void check_is_regular_file(const std::filesystem::path& path, std::string_view description);
 
 /// Returns the content of an image file. Throws UserError (kBadData) if it cannot be opened or
 /// read.

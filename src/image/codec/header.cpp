@@ -22,12 +22,12 @@ constexpr uint32_t kMaxMetadataBytes = 8 << 20;
 /// beyond the end of the file. Both constructor arguments must outlive the object.
 class HeaderReader {
  public:
-  HeaderReader(ByteSource& source, const std::string& name) : source_(source), name_(name) {}
+  HeaderReader(ByteSource& source, const std::string& name) : source_(source), image_name_(name) {}
 
   std::vector<uint8_t> read_bytes(uint64_t offset, size_t count) const {
     std::vector<uint8_t> result(count);
     if (!source_.read(offset, result)) {
-      throw data_error("{}: the file ends within its headers; replace the file or drop the sample", name_);
+      throw data_error("{}: the file ends within its headers; replace the file or drop the sample", image_name_);
     }
     return result;
   }
@@ -40,13 +40,13 @@ class HeaderReader {
 
   uint32_t read_little_endian(uint64_t offset, size_t count) const {
     uint32_t value = 0;
-    const std::vector<uint8_t> stored_bytes = read_bytes(offset, count);
-    for (size_t i = count; i > 0; --i) value = value << 8 | stored_bytes[i - 1];
+    const std::vector<uint8_t> little_endian_bytes = read_bytes(offset, count);
+    for (size_t i = count; i > 0; --i) value = value << 8 | little_endian_bytes[i - 1];
     return value;
   }
 
   /// Returns the four characters at `offset`, or nothing if the file ends before their end.
-  std::optional<std::string> read_tag(uint64_t offset) const {
+  std::optional<std::string> read_fourcc(uint64_t offset) const {
     std::string result(4, '\0');
     if (!source_.read(offset, {reinterpret_cast<uint8_t*>(result.data()), result.size()})) return std::nullopt;
     return result;
@@ -59,16 +59,16 @@ class HeaderReader {
   }
 
   /// Returns whether the file has at least `end` bytes.
-  bool has_bytes(uint64_t end) const {
+  bool has_min_size(uint64_t end) const {
     uint8_t last_byte = 0;
     return source_.read(end - 1, {&last_byte, 1});
   }
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return image_name_; }
 
  private:
   ByteSource& source_;
-  const std::string& name_;
+  const std::string& image_name_;
 };
 
 /// Returns whether a marker starts a frame (ITU T.81, table B.1). Three markers in this range do
@@ -87,20 +87,20 @@ bool is_standalone_marker(uint8_t marker) {
 constexpr std::string_view kXmpPrefix{"http://ns.adobe.com/xap/1.0/\0", 29};
 
 /// Adds the metadata of an APP1 segment, EXIF or XMP.
-void read_app1_metadata(const std::vector<uint8_t>& segment, OrientationTags& tags) {
+void add_app1_metadata(const std::vector<uint8_t>& segment, OrientationTags& orientation_tags) {
   const std::string_view text(reinterpret_cast<const char*>(segment.data()), segment.size());
-  if (text.starts_with(std::string_view("Exif\0\0", 6))) tags.add_exif(segment);
-  if (text.starts_with(kXmpPrefix)) tags.add_xmp(text.substr(kXmpPrefix.size()));
+  if (text.starts_with(std::string_view("Exif\0\0", 6))) orientation_tags.add_exif(segment);
+  if (text.starts_with(kXmpPrefix)) orientation_tags.replace_xmp(text.substr(kXmpPrefix.size()));
 }
 
 ImageHeader read_jpeg_header(const HeaderReader& reader) {
   constexpr uint8_t kApp1 = 0xE1, kEndOfImage = 0xD9, kStartOfScan = 0xDA;
   ImageHeader header{ImageFormat::kJpeg, {}};
-  OrientationTags tags;
+  OrientationTags orientation_tags;
   bool has_size = false;
   for (uint64_t offset = 2;;) {  // after the SOI marker
     // After the size only metadata is read, so that errors end the loop; the decoder reports them.
-    if (has_size && !reader.read_tag(offset)) break;
+    if (has_size && !reader.read_fourcc(offset)) break;
     if (reader.read_big_endian(offset, 1) != 0xFF) {
       if (has_size) break;
       throw data_error("{}: a damaged JPEG: no marker at byte {}; replace the file or drop the sample", reader.name(),
@@ -126,19 +126,19 @@ ImageHeader read_jpeg_header(const HeaderReader& reader) {
       has_size = true;
     }
     if (marker == kApp1) {
-      if (has_size && !reader.has_bytes(offset + length)) break;
-      read_app1_metadata(reader.read_metadata(offset + 2, length - 2), tags);
+      if (has_size && !reader.has_min_size(offset + length)) break;
+      add_app1_metadata(reader.read_metadata(offset + 2, length - 2), orientation_tags);
     }
     offset += length;
   }
-  header.orientation = tags.orientation();
+  header.orientation = orientation_tags.orientation();
   return header;
 }
 
 ImageHeader read_png_header(const HeaderReader& reader) {
-  constexpr uint64_t kSignatureSearchBytes = 8;
-  constexpr uint64_t kChunkOverhead = 12;  // length, type and checksum
-  if (reader.read_tag(kSignatureSearchBytes + 4) != "IHDR") {
+  constexpr uint64_t kSignatureBytes = 8;
+  constexpr uint64_t kChunkOverheadBytes = 12;  // length, type and checksum
+  if (reader.read_fourcc(kSignatureBytes + 4) != "IHDR") {
     throw data_error("{}: a PNG without IHDR; replace the file or drop the sample", reader.name());
   }
   // IHDR starts with the width and the height, at bytes 16 and 20 of the file.
@@ -146,15 +146,15 @@ ImageHeader read_png_header(const HeaderReader& reader) {
   PngMetadata metadata;
   // Metadata may follow the pixels, hence all chunks are visited. The decoder reports a missing
   // IEND.
-  for (uint64_t offset = kSignatureSearchBytes;;) {
-    const std::optional<std::string> type = reader.read_tag(offset + 4);
+  for (uint64_t offset = kSignatureBytes;;) {
+    const std::optional<std::string> type = reader.read_fourcc(offset + 4);
     if (!type || *type == "IEND") break;
     const uint32_t length = reader.read_big_endian(offset, 4);
     if (*type == "eXIf" || PngMetadata::is_text_chunk(*type))
       metadata.add(*type, reader.read_metadata(offset + 8, length));
-    offset += length + kChunkOverhead;
+    offset += length + kChunkOverheadBytes;
   }
-  header.orientation = metadata.orientation();
+  header.orientation = metadata.resolve_orientation();
   return header;
 }
 
@@ -170,13 +170,13 @@ ImageSize read_webp_frame_size(const HeaderReader& reader, const std::string& ty
 
 ImageHeader read_webp_header(const HeaderReader& reader) {
   ImageHeader header{ImageFormat::kWebp, {}};
-  OrientationTags tags;
+  OrientationTags orientation_tags;
   constexpr uint32_t kExifFlag = 0x08, kXmpFlag = 0x04;  // flags of the extended format's header
   uint32_t flags = 0;
   // "RIFF", the number of bytes that follow, "WEBP", then the chunks.
   const uint64_t end = uint64_t{reader.read_little_endian(4, 4)} + 8;
   for (uint64_t offset = 12; offset < end;) {
-    const std::optional<std::string> type = reader.read_tag(offset);
+    const std::optional<std::string> type = reader.read_fourcc(offset);
     if (!type) break;
     const uint32_t length = reader.read_little_endian(offset + 4, 4);
     const uint64_t data_offset = offset + 8;
@@ -185,23 +185,24 @@ ImageHeader read_webp_header(const HeaderReader& reader) {
     }
     if (*type == "VP8 " || *type == "VP8L") header.stored_size = read_webp_frame_size(reader, *type, data_offset);
     if (*type == "VP8X") flags = reader.read_little_endian(data_offset, 1);
-    if (*type == "EXIF" && (flags & kExifFlag) != 0) tags.add_exif(reader.read_metadata(data_offset, length));
+    if (*type == "EXIF" && (flags & kExifFlag) != 0)
+      orientation_tags.add_exif(reader.read_metadata(data_offset, length));
     if (*type == "XMP " && (flags & kXmpFlag) != 0) {
-      const std::vector<uint8_t> packet = reader.read_metadata(data_offset, length);
-      tags.add_xmp({reinterpret_cast<const char*>(packet.data()), packet.size()});
+      const std::vector<uint8_t> xmp_packet = reader.read_metadata(data_offset, length);
+      orientation_tags.replace_xmp({reinterpret_cast<const char*>(xmp_packet.data()), xmp_packet.size()});
     }
     offset = data_offset + length + length % 2;  // chunks are padded to an even size
   }
-  header.orientation = tags.orientation();
+  header.orientation = orientation_tags.orientation();
   return header;
 }
 
 std::optional<ImageFormat> detect_format(const HeaderReader& reader) {
-  const std::optional<std::string> signature = reader.read_tag(0);
+  const std::optional<std::string> signature = reader.read_fourcc(0);
   if (!signature) return std::nullopt;
   if (signature->starts_with("\xFF\xD8\xFF")) return ImageFormat::kJpeg;
   if (signature == "\x89PNG") return ImageFormat::kPng;
-  if (signature == "RIFF" && reader.read_tag(8) == "WEBP") return ImageFormat::kWebp;
+  if (signature == "RIFF" && reader.read_fourcc(8) == "WEBP") return ImageFormat::kWebp;
   return std::nullopt;
 }
 
@@ -209,12 +210,14 @@ std::optional<ImageFormat> detect_format(const HeaderReader& reader) {
 /// message; empty if it is unknown.
 std::string_view detect_unsupported_format(const HeaderReader& reader) {
   using namespace std::string_view_literals;  // keep the zeros of the signatures
-  const std::string signature = reader.read_tag(0).value_or("");
-  if (reader.read_tag(4) == "ftyp") {
-    const std::string brand = reader.read_tag(8).value_or("");
-    return brand == "avif" ? "AVIF" : brand.starts_with("hei") || brand == "mif1" ? "HEIC" : "a video";
+  const std::string signature = reader.read_fourcc(0).value_or("");
+  if (reader.read_fourcc(4) == "ftyp") {
+    const std::string major_brand = reader.read_fourcc(8).value_or("");
+    return major_brand == "avif"                                     ? "AVIF"
+           : major_brand.starts_with("hei") || major_brand == "mif1" ? "HEIC"
+                                                                     : "a video";
   }
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kUnsupportedFormats{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kUnsupportedFormatSignatures{
       {{"GIF8"sv, "GIF"sv},
        {"BM"sv, "BMP"sv},
        {"II*\0"sv, "TIFF"sv},
@@ -222,14 +225,14 @@ std::string_view detect_unsupported_format(const HeaderReader& reader) {
        {"%PDF"sv, "PDF"sv},
        {"<"sv, "a web page or SVG"sv},
        {"vers"sv, "a Git LFS pointer"sv}}};
-  for (const auto& [prefix, name] : kUnsupportedFormats) {
+  for (const auto& [prefix, name] : kUnsupportedFormatSignatures) {
     if (signature.starts_with(prefix)) return name;
   }
   return "";
 }
 
 /// Detects the format and reads its headers.
-ImageHeader read_format_header(const HeaderReader& reader) {
+ImageHeader detect_and_read_header(const HeaderReader& reader) {
   const std::optional<ImageFormat> format = detect_format(reader);
   if (!format) {
     const auto unsupported_format = detect_unsupported_format(reader);
@@ -251,12 +254,12 @@ ImageHeader read_format_header(const HeaderReader& reader) {
 
 }  // namespace
 
-ImageSize get_upright_size(const ImageHeader& header) {
-  return get_upright_size(header.stored_size, header.orientation);
+ImageSize compute_upright_size(const ImageHeader& header) {
+  return compute_upright_size(header.stored_size, header.orientation);
 }
 
 ImageHeader read_header(ByteSource& source, const std::string& name) {
-  const ImageHeader header = read_format_header(HeaderReader(source, name));
+  const ImageHeader header = detect_and_read_header(HeaderReader(source, name));
   const auto [height, width] = header.stored_size;
   if (height == 0 || width == 0) {
     throw data_error("{}: the image's headers contain no size; replace the file or drop the sample", name);

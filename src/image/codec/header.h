@@ -18,7 +18,7 @@ struct ImageHeader {
 };
 
 /// Returns the size after the orientation is applied.
-ImageSize get_upright_size(const ImageHeader& header);
+ImageSize compute_upright_size(const ImageHeader& header);
 
 /// Detects the format from the first bytes and reads a few bytes of each segment or chunk. Throws
 /// UserError (kBadData) for other formats, invalid headers and images beyond kMaxImagePixels.

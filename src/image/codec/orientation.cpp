@@ -16,9 +16,9 @@ namespace vlmtrain::image {
 namespace {
 
 /// A reader of the numbers of a TIFF block, in its byte order. `bytes` must outlive the object.
-class TiffBlock {
+class TiffReader {
  public:
-  explicit TiffBlock(std::span<const uint8_t> bytes)
+  explicit TiffReader(std::span<const uint8_t> bytes)
       : bytes_(bytes), is_little_endian_(!bytes.empty() && bytes[0] == 'I') {}
 
   /// Returns the number of `size` bytes at `offset`, or nothing if it lies beyond the block's end.
@@ -37,7 +37,7 @@ class TiffBlock {
 /// Returns the value of the directory entry at `entry_offset` if it is a single BYTE (type 1),
 /// SHORT (3) or LONG (4), whose value is stored in the entry itself. An entry is a tag (2 bytes), a
 /// type (2), a count (4) and a value (4).
-std::optional<uint32_t> read_single_value(const TiffBlock& tiff, size_t entry_offset) {
+std::optional<uint32_t> read_single_value(const TiffReader& tiff, size_t entry_offset) {
   if (tiff.read_number(entry_offset + 4, 4) != 1U) return std::nullopt;
   switch (tiff.read_number(entry_offset + 2, 2).value_or(0)) {
     case 1:
@@ -65,46 +65,46 @@ struct PixelStrides {
 
 PixelStrides compute_strides(Orientation orientation, ImageSize stored_size) {
   const auto [height, width] = stored_size;
-  const int64_t last_row = (height - 1) * width;
+  const int64_t last_row_offset = (height - 1) * width;
   switch (orientation) {
     case Orientation::kUpright:
       return {0, width, 1};
     case Orientation::kFlipHorizontal:
       return {width - 1, width, -1};
     case Orientation::kRotate180:
-      return {last_row + width - 1, -width, -1};
+      return {last_row_offset + width - 1, -width, -1};
     case Orientation::kFlipVertical:
-      return {last_row, -width, 1};
+      return {last_row_offset, -width, 1};
     case Orientation::kTranspose:
       return {0, 1, width};
     case Orientation::kRotate90Clockwise:
-      return {last_row, 1, -width};
+      return {last_row_offset, 1, -width};
     case Orientation::kTransverse:
-      return {last_row + width - 1, -1, -width};
+      return {last_row_offset + width - 1, -1, -width};
     case Orientation::kRotate90Counterclockwise:
       break;
   }
   return {width - 1, -1, width};
 }
 
-constexpr std::string_view kXmpKey = "XML:com.adobe.xmp";
-constexpr std::string_view kRawProfileKey = "Raw profile type exif";
+constexpr std::string_view kXmpKeyword = "XML:com.adobe.xmp";
+constexpr std::string_view kRawProfileKeyword = "Raw profile type exif";
 /// Pillow's MAX_TEXT_CHUNK. Texts that inflate to more bytes are ignored.
-constexpr size_t kMaxTextBytes = 1 << 20;
+constexpr size_t kMaxInflatedTextBytes = 1 << 20;
 
 /// Returns the text before the first zero byte, and removes both from `data`. Returns nothing if
 /// there is no zero byte.
-std::optional<std::string_view> take_zero_terminated_string(std::string_view& data) {
+std::optional<std::string_view> consume_zero_terminated_string(std::string_view& data) {
   const size_t end = data.find('\0');
   if (end == std::string_view::npos) return std::nullopt;
-  const std::string_view field = data.substr(0, end);
+  const std::string_view text = data.substr(0, end);
   data.remove_prefix(end + 1);
-  return field;
+  return text;
 }
 
-/// Returns the decompressed text, or nothing if it is invalid or longer than kMaxTextBytes.
+/// Returns the decompressed text, or nothing if it is invalid or longer than kMaxInflatedTextBytes.
 std::optional<std::string> inflate_text(std::string_view compressed_bytes) {
-  std::string text(kMaxTextBytes, '\0');
+  std::string text(kMaxInflatedTextBytes, '\0');
   z_stream stream{};
   if (inflateInit(&stream) != Z_OK) return std::nullopt;
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(compressed_bytes.data()));
@@ -117,21 +117,22 @@ std::optional<std::string> inflate_text(std::string_view compressed_bytes) {
   return status == Z_STREAM_END ? std::optional(std::move(text)) : std::nullopt;
 }
 
-/// Returns the text of a chunk of type `chunk` whose data after the keyword is `remaining`, or
+/// Returns the text of a chunk of type `chunk` whose data after the keyword is `remaining_data`, or
 /// nothing if it is invalid.
-std::optional<std::string> decode_text_chunk(std::string_view chunk, std::string_view remaining) {
-  if (chunk == "tEXt") return std::string(remaining);
+std::optional<std::string> decode_text_chunk(std::string_view chunk, std::string_view remaining_data) {
+  if (chunk == "tEXt") return std::string(remaining_data);
   if (chunk == "zTXt") {
-    if (remaining.empty() || remaining.front() != 0) return std::nullopt;  // the compression method
-    return inflate_text(remaining.substr(1));
+    if (remaining_data.empty() || remaining_data.front() != 0) return std::nullopt;  // the compression method
+    return inflate_text(remaining_data.substr(1));
   }
   // iTXt has a compression flag, a compression method (0), a language and a translated keyword
   // first.
-  if (remaining.size() < 2 || (remaining[0] != 0 && remaining[1] != 0)) return std::nullopt;
-  const bool is_compressed = remaining[0] != 0;
-  remaining.remove_prefix(2);
-  if (!take_zero_terminated_string(remaining) || !take_zero_terminated_string(remaining)) return std::nullopt;
-  return is_compressed ? inflate_text(remaining) : std::optional<std::string>(remaining);
+  if (remaining_data.size() < 2 || (remaining_data[0] != 0 && remaining_data[1] != 0)) return std::nullopt;
+  const bool is_compressed = remaining_data[0] != 0;
+  remaining_data.remove_prefix(2);
+  if (!consume_zero_terminated_string(remaining_data) || !consume_zero_terminated_string(remaining_data))
+    return std::nullopt;
+  return is_compressed ? inflate_text(remaining_data) : std::optional<std::string>(remaining_data);
 }
 
 /// Returns the value of a hexadecimal digit, or -1 for other characters.
@@ -172,13 +173,13 @@ std::optional<Orientation> parse_exif_orientation(std::span<const uint8_t> exif)
     exif = exif.subspan(kPrefix.size());
   }
   constexpr uint32_t kOrientationTag = 0x0112;
-  constexpr size_t kEntryBytes = 12;
-  const TiffBlock tiff(exif);
+  constexpr size_t kDirectoryEntryBytes = 12;
+  const TiffReader tiff(exif);
   if (tiff.read_number(2, 2) != 42U) return std::nullopt;  // TIFF's magic number
   const size_t directory_offset = tiff.read_number(4, 4).value_or(0);
   const size_t num_entries = tiff.read_number(directory_offset, 2).value_or(0);
   for (size_t i = 0; i < num_entries; ++i) {
-    const size_t entry_offset = directory_offset + 2 + i * kEntryBytes;
+    const size_t entry_offset = directory_offset + 2 + i * kDirectoryEntryBytes;
     const std::optional<uint32_t> tag = tiff.read_number(entry_offset, 2);
     if (!tag) break;
     if (*tag != kOrientationTag) continue;
@@ -191,29 +192,29 @@ std::optional<Orientation> parse_xmp_orientation(std::string_view packet) {
   constexpr std::string_view kOrientationProperty = "tiff:Orientation";
   for (size_t position = packet.find(kOrientationProperty); position != std::string_view::npos;
        position = packet.find(kOrientationProperty, position + 1)) {
-    std::string_view remaining = packet.substr(position + kOrientationProperty.size());
-    if (remaining.starts_with("=\"")) {
-      remaining.remove_prefix(2);
-    } else if (remaining.starts_with('>')) {
-      remaining.remove_prefix(1);
+    std::string_view remaining_data = packet.substr(position + kOrientationProperty.size());
+    if (remaining_data.starts_with("=\"")) {
+      remaining_data.remove_prefix(2);
+    } else if (remaining_data.starts_with('>')) {
+      remaining_data.remove_prefix(1);
     } else {
       continue;
     }
-    if (!remaining.empty() && remaining.front() >= '0' && remaining.front() <= '9') {
-      return to_orientation(static_cast<uint32_t>(remaining.front() - '0'));
+    if (!remaining_data.empty() && remaining_data.front() >= '0' && remaining_data.front() <= '9') {
+      return to_orientation(static_cast<uint32_t>(remaining_data.front() - '0'));
     }
   }
   return std::nullopt;
 }
 
-ImageSize get_upright_size(ImageSize stored_size, Orientation orientation) {
+ImageSize compute_upright_size(ImageSize stored_size, Orientation orientation) {
   if (swaps_axes(orientation)) return {stored_size.width, stored_size.height};
   return stored_size;
 }
 
-void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint8_t* planes) {
+void write_upright_rgb_planes(const InterleavedPixels& rgb, Orientation orientation, uint8_t* planes) {
   const PixelStrides strides = compute_strides(orientation, rgb.size);
-  const auto [height, width] = get_upright_size(rgb.size, orientation);
+  const auto [height, width] = compute_upright_size(rgb.size, orientation);
   uint8_t* red = planes;
   uint8_t* green = red + height * width;
   uint8_t* blue = green + height * width;
@@ -221,7 +222,7 @@ void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint
   for (int64_t y = 0; y < height; ++y) {
     const uint8_t* pixel = &rgb.samples[(strides.offset + y * strides.row_stride) * 3];
     if (strides.column_stride == 1) {  // contiguous pixels: vectorized
-      split_channels(pixel, width, {red + out, green + out, blue + out});
+      deinterleave_channels(pixel, width, {red + out, green + out, blue + out});
       out += width;
       continue;
     }
@@ -234,9 +235,9 @@ void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint
   }
 }
 
-void write_upright_plane(const StoredPixels& gray, Orientation orientation, uint8_t* plane) {
+void write_upright_gray_plane(const InterleavedPixels& gray, Orientation orientation, uint8_t* plane) {
   const PixelStrides strides = compute_strides(orientation, gray.size);
-  const auto [height, width] = get_upright_size(gray.size, orientation);
+  const auto [height, width] = compute_upright_size(gray.size, orientation);
   for (int64_t y = 0; y < height; ++y) {
     const uint8_t* source = &gray.samples[strides.offset + y * strides.row_stride];
     for (int64_t x = 0; x < width; ++x) *plane++ = source[x * strides.column_stride];
@@ -245,29 +246,29 @@ void write_upright_plane(const StoredPixels& gray, Orientation orientation, uint
 
 void PngMetadata::add(std::string_view chunk, const std::vector<uint8_t>& data) {
   if (chunk == "eXIf") {
-    tags_.replace_exif(data);
+    orientation_tags_.replace_exif(data);
     has_exif_ = true;
     return;
   }
-  std::string_view remaining(reinterpret_cast<const char*>(data.data()), data.size());
-  const std::optional<std::string_view> key = take_zero_terminated_string(remaining);
-  if (key != kXmpKey && key != kRawProfileKey) return;
-  constexpr int kMaxTexts = 64;  // Pillow's limit of memory for texts, MAX_TEXT_MEMORY / MAX_TEXT_CHUNK
-  if (++num_texts_ > kMaxTexts) return;
-  if (auto text = decode_text_chunk(chunk, remaining)) add_text(*key, *std::move(text));
+  std::string_view remaining_data(reinterpret_cast<const char*>(data.data()), data.size());
+  const std::optional<std::string_view> key = consume_zero_terminated_string(remaining_data);
+  if (key != kXmpKeyword && key != kRawProfileKeyword) return;
+  constexpr int kMaxTextChunks = 64;  // Pillow's limit of memory for texts, MAX_TEXT_MEMORY / MAX_TEXT_CHUNK
+  if (++num_relevant_texts_ > kMaxTextChunks) return;
+  if (auto text = decode_text_chunk(chunk, remaining_data)) add_text(*key, *std::move(text));
 }
 
 void PngMetadata::add_text(std::string_view key, std::string text) {
-  if (key == kXmpKey) {
-    tags_.add_xmp(text);
+  if (key == kXmpKeyword) {
+    orientation_tags_.replace_xmp(text);
   } else {
     raw_profile_ = std::move(text);
   }
 }
 
-Orientation PngMetadata::orientation() {
-  if (!has_exif_ && !raw_profile_.empty()) tags_.replace_exif(decode_raw_profile(raw_profile_));
-  return tags_.orientation();
+Orientation PngMetadata::resolve_orientation() {
+  if (!has_exif_ && !raw_profile_.empty()) orientation_tags_.replace_exif(decode_raw_profile(raw_profile_));
+  return orientation_tags_.orientation();
 }
 
 }  // namespace vlmtrain::image

@@ -47,35 +47,37 @@ class OrientationTags {
  public:
   /// Adds a segment of EXIF data.
   void add_exif(std::span<const uint8_t> exif) {
-    if (!has_exif_) exif_ = parse_exif_orientation(exif);
+    if (!has_exif_) exif_orientation_ = parse_exif_orientation(exif);
     has_exif_ = true;
   }
   /// Adds complete EXIF data, which replaces earlier data.
   void replace_exif(std::span<const uint8_t> exif) {
-    exif_ = parse_exif_orientation(exif);
+    exif_orientation_ = parse_exif_orientation(exif);
     has_exif_ = true;
   }
   /// Adds an XMP packet, which replaces earlier packets.
-  void add_xmp(std::string_view packet) { xmp_ = parse_xmp_orientation(packet); }
+  void replace_xmp(std::string_view packet) { xmp_orientation_ = parse_xmp_orientation(packet); }
 
   /// Returns the orientation; kUpright if no metadata has one.
-  Orientation orientation() const { return exif_.value_or(xmp_.value_or(Orientation::kUpright)); }
+  Orientation orientation() const {
+    return exif_orientation_.value_or(xmp_orientation_.value_or(Orientation::kUpright));
+  }
 
  private:
   bool has_exif_ = false;
-  std::optional<Orientation> exif_, xmp_;
+  std::optional<Orientation> exif_orientation_, xmp_orientation_;
 };
 
 /// Returns the size of an image after its orientation is applied.
-ImageSize get_upright_size(ImageSize stored_size, Orientation orientation);
+ImageSize compute_upright_size(ImageSize stored_size, Orientation orientation);
 
 /// Applies the orientation to interleaved RGB and writes the result to `planes` [3, height, width],
-/// whose height and width are those of get_upright_size().
-void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint8_t* planes);
+/// whose height and width are those of compute_upright_size().
+void write_upright_rgb_planes(const InterleavedPixels& rgb, Orientation orientation, uint8_t* planes);
 
 /// Applies the orientation to an image of one channel and writes the result to `plane` [height,
 /// width].
-void write_upright_plane(const StoredPixels& gray, Orientation orientation, uint8_t* plane);
+void write_upright_gray_plane(const InterleavedPixels& gray, Orientation orientation, uint8_t* plane);
 
 /// The chunks of a PNG that may contain an orientation (PNG, third edition, 11.3.3 and 11.3.2.4).
 /// As in Pillow, EXIF is read from the chunk eXIf, else from ImageMagick's text "Raw profile type
@@ -90,15 +92,15 @@ class PngMetadata {
   void add(std::string_view chunk, const std::vector<uint8_t>& data);
 
   /// Returns the orientation of the chunks added so far; kUpright if none has one.
-  Orientation orientation();
+  Orientation resolve_orientation();
 
  private:
   void add_text(std::string_view key, std::string text);
 
-  OrientationTags tags_;
+  OrientationTags orientation_tags_;
   bool has_exif_ = false;
-  int num_texts_ = 0;        // texts with a keyword of interest so far
-  std::string raw_profile_;  // the text "Raw profile type exif"
+  int num_relevant_texts_ = 0;  // texts with a keyword of interest so far
+  std::string raw_profile_;     // the text "Raw profile type exif"
 };
 
 }  // namespace vlmtrain::image

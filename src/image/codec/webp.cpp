@@ -31,7 +31,7 @@ void check_decode_status(VP8StatusCode status, const std::string& name) {
 
 }  // namespace
 
-StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name) {
+InterleavedPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name) {
   WebPDecoderConfig config;
   VLMTRAIN_CHECK(WebPInitDecoderConfig(&config) != 0, "the version of libwebp differs from webp/decode.h");
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
@@ -40,7 +40,7 @@ StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored_size
     check_decode_status(VP8_STATUS_BITSTREAM_ERROR, name);
 
   const bool has_alpha = config.input.has_alpha != 0;
-  StoredPixels pixels(stored_size, has_alpha ? 4 : 3);
+  InterleavedPixels pixels(stored_size, has_alpha ? 4 : 3);
   config.output.colorspace = has_alpha ? MODE_RGBA : MODE_RGB;
   config.output.is_external_memory = 1;  // decode to pixels.samples
   config.output.u.RGBA = {pixels.samples.get(), static_cast<int>(pixels.row_bytes()),

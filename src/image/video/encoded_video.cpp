@@ -39,34 +39,34 @@ class FrameReader {
   /// decoding the file. REQUIRES: called once, before read_frame().
   int64_t count_frames() {
     if (has_one_frame_per_packet(container_->stream().codecpar->codec_id)) {
-      if (const int64_t samples = container_->count_indexed_samples(); samples > 0) {
-        check_frame_count(samples, container_->name());
-        return samples;
+      if (const int64_t num_samples = container_->count_indexed_samples(); num_samples > 0) {
+        check_num_frames(num_samples, container_->name());
+        return num_samples;
       }
     }
-    if (!get_frame_times().empty()) return std::ssize(get_frame_times());
+    if (!load_frame_times().empty()) return std::ssize(load_frame_times());
     reopen();
-    is_positioned_ = false;  // counting moves the container to its end
-    int64_t frames = 0;
-    for (; decoder_->decode_next_frame() != nullptr; ++frames) check_frame_count(frames + 1, container_->name());
-    return frames;
+    is_decoder_positioned_ = false;  // counting moves the container to its end
+    int64_t num_frames = 0;
+    for (; decoder_->decode_next_frame() != nullptr; ++num_frames) check_num_frames(num_frames + 1, container_->name());
+    return num_frames;
   }
 
   /// Returns the frame at `index`. Valid until the next call.
   const AVFrame& read_frame(int64_t index) {
-    is_positioned_ = is_positioned_ && index >= next_frame_index_;
-    if (!get_frame_times().empty() && can_seek_) {
-      const int64_t key_index = find_key_frame(index);
-      if (!is_positioned_) {
-        start_decoding(key_index);
-      } else if (key_index > next_frame_index_ && !seek(key_index)) {
+    is_decoder_positioned_ = is_decoder_positioned_ && index >= next_frame_index_;
+    if (!load_frame_times().empty() && can_seek_) {
+      const int64_t key_frame_index = find_key_frame_index(index);
+      if (!is_decoder_positioned_) {
+        start_decoding(key_frame_index);
+      } else if (key_frame_index > next_frame_index_ && !seek_to_key_frame(key_frame_index)) {
         disable_seeking();
       }
     }
-    if (!is_positioned_) reopen();
+    if (!is_decoder_positioned_) reopen();
     const AVFrame* frame = nullptr;
     while (next_frame_index_ <= index) {
-      frame = decode_frame();
+      frame = decode_expected_frame();
       if (frame == nullptr) {
         disable_seeking();
         continue;
@@ -79,7 +79,7 @@ class FrameReader {
  private:
   /// Returns the times of all frames; empty if packets do not identify frames. The first call reads
   /// all packets from the current position, after which the container is at its end.
-  const std::vector<FrameTime>& get_frame_times() {
+  const std::vector<FrameTime>& load_frame_times() {
     if (!frame_times_) frame_times_ = read_frame_times(*container_);
     return *frame_times_;
   }
@@ -91,7 +91,7 @@ class FrameReader {
     decoder_.emplace(*container_);
     next_frame_index_ = 0;
     has_sought_ = false;
-    is_positioned_ = true;
+    is_decoder_positioned_ = true;
   }
 
   /// Restarts from the first packet and forbids seeks, since one led to another frame than
@@ -101,27 +101,27 @@ class FrameReader {
     reopen();
   }
 
-  /// Creates a decoder and seeks to the key frame at `key_index`. If this fails, is_positioned_
-  /// remains false. The container may be at its end.
-  void start_decoding(int64_t key_index) {
-    if (!get_frame_times()[key_index].is_key) return;
+  /// Creates a decoder and seeks to the key frame at `key_frame_index`. If this fails,
+  /// is_decoder_positioned_ remains false. The container may be at its end.
+  void start_decoding(int64_t key_frame_index) {
+    if (!load_frame_times()[key_frame_index].is_key_frame) return;
     decoder_.emplace(*container_);
     next_frame_index_ = 0;
-    is_positioned_ = seek(key_index);
+    is_decoder_positioned_ = seek_to_key_frame(key_frame_index);
   }
 
-  /// Returns the frame at position_, or null if a seek led to another frame.
-  const AVFrame* decode_frame() {
+  /// Returns the frame at next_frame_index_, or null if a seek led to another frame.
+  const AVFrame* decode_expected_frame() {
     const AVFrame* frame = decoder_->decode_next_frame();
-    if (get_frame_times().empty()) {
+    if (load_frame_times().empty()) {
       if (frame != nullptr) return frame;
       throw make_decode_error();
     }
     // Frames that precede a key frame in presentation order may refer to frames before it, which
     // are missing after a seek.
-    while (has_sought_ && frame != nullptr && frame->pts < get_frame_time(next_frame_index_))
+    while (has_sought_ && frame != nullptr && frame->pts < get_presentation_time(next_frame_index_))
       frame = decoder_->decode_next_frame();
-    if (frame != nullptr && frame->pts == get_frame_time(next_frame_index_)) return frame;
+    if (frame != nullptr && frame->pts == get_presentation_time(next_frame_index_)) return frame;
     if (has_sought_) return nullptr;
     throw make_decode_error();
   }
@@ -132,37 +132,40 @@ class FrameReader {
   }
 
   /// Returns the index of the frame with this presentation time, or nothing.
-  std::optional<int64_t> find_frame(int64_t time) {
-    const auto frame_time = std::ranges::lower_bound(get_frame_times(), time, {}, &FrameTime::presentation_time);
-    if (frame_time == get_frame_times().end() || frame_time->presentation_time != time) return std::nullopt;
-    return frame_time - get_frame_times().begin();
+  std::optional<int64_t> find_frame_index(int64_t time) {
+    const auto frame_time = std::ranges::lower_bound(load_frame_times(), time, {}, &FrameTime::presentation_time);
+    if (frame_time == load_frame_times().end() || frame_time->presentation_time != time) return std::nullopt;
+    return frame_time - load_frame_times().begin();
   }
 
   /// Returns the presentation time of a frame. Returns AV_NOPTS_VALUE, which no frame has, after
   /// the last one.
-  int64_t get_frame_time(int64_t index) {
-    return index < std::ssize(get_frame_times()) ? get_frame_times()[index].presentation_time : AV_NOPTS_VALUE;
+  int64_t get_presentation_time(int64_t index) {
+    return index < std::ssize(load_frame_times()) ? load_frame_times()[index].presentation_time : AV_NOPTS_VALUE;
   }
 
   /// Returns the index of the last key frame at or before `index`; 0 without one.
-  int64_t find_key_frame(int64_t index) {
-    while (index > 0 && !get_frame_times()[index].is_key) --index;
+  int64_t find_key_frame_index(int64_t index) {
+    while (index > 0 && !load_frame_times()[index].is_key_frame) --index;
     return index;
   }
 
-  /// Seeks to the key frame at `key_index`, or to an earlier key frame at or after position_, and
-  /// sets position_. Returns false if the container landed anywhere else.
-  bool seek(int64_t key_index) {
+  /// Seeks to the key frame at `key_frame_index`, or to an earlier key frame at or after
+  /// next_frame_index_, and sets next_frame_index_. Returns false if the container landed anywhere
+  /// else.
+  bool seek_to_key_frame(int64_t key_frame_index) {
     has_sought_ = true;
     decoder_->flush();
-    if (!container_->seek(get_frame_times()[key_index].presentation_time, get_frame_times()[key_index].decoding_time))
+    if (!container_->seek(load_frame_times()[key_frame_index].presentation_time,
+                          load_frame_times()[key_frame_index].decoding_time))
       return false;
     const AVPacket* packet = container_->read_packet();
     if (packet == nullptr || (packet->flags & AV_PKT_FLAG_KEY) == 0) return false;
-    const std::optional<int64_t> reached_index = find_frame(packet->pts);
-    if (!reached_index || *reached_index < next_frame_index_ || *reached_index > key_index) return false;
+    const std::optional<int64_t> reached_frame_index = find_frame_index(packet->pts);
+    if (!reached_frame_index || *reached_frame_index < next_frame_index_ || *reached_frame_index > key_frame_index)
+      return false;
     decoder_->send_packet(packet);
-    next_frame_index_ = *reached_index;
+    next_frame_index_ = *reached_frame_index;
     return true;
   }
 
@@ -170,20 +173,20 @@ class FrameReader {
   std::optional<VideoContainer> container_;
   std::optional<std::vector<FrameTime>> frame_times_;  // empty: packets do not identify frames
   std::optional<VideoDecoder> decoder_;
-  int64_t next_frame_index_ = 0;  // index of the next frame
-  bool is_positioned_ = false;    // whether the decoder's next frame is at position_
-  bool can_seek_ = true;          // false after a seek that led to another frame than expected
-  bool has_sought_ = false;       // whether the container was sought since it was opened
+  int64_t next_frame_index_ = 0;        // index of the next frame
+  bool is_decoder_positioned_ = false;  // whether the decoder's next frame is at next_frame_index_
+  bool can_seek_ = true;                // false after a seek that led to another frame than expected
+  bool has_sought_ = false;             // whether the container was sought since it was opened
 };
 
 /// Returns the properties of the video. Throws UserError (kBadData) if it has no frames.
 VideoInfo make_video_info(FrameReader& reader) {
-  const int64_t frames = reader.count_frames();
+  const int64_t num_frames = reader.count_frames();
   const VideoContainer& container = reader.container();
-  if (frames == 0) throw make_no_frames_error(container.name());
-  return {.frames = frames,
+  if (num_frames == 0) throw make_no_frames_error(container.name());
+  return {.num_frames = num_frames,
           .fps = get_frame_rate(container.stream()),
-          .size = get_upright_size(container.get_stored_size(), container.orientation())};
+          .size = compute_upright_size(container.get_stored_size(), container.orientation())};
 }
 
 /// A source whose frames are decoded by FFmpeg.
@@ -195,18 +198,18 @@ class EncodedFrameSource final : public VideoFile::FrameSource {
   void read(int64_t index, uint8_t* planes) override {
     const AVFrame& frame = reader_->read_frame(index);
     const std::string& name = reader_->container().name();
-    if (get_upright_size({frame.height, frame.width}, orientation_) != info().size) {
+    if (compute_upright_size({frame.height, frame.width}, orientation_) != info().size) {
       throw data_error(
           "{}: frame {} has {} x {} pixels, unlike the first frame; encode the video again or drop the sample", name,
           index, frame.width, frame.height);
     }
-    write_upright_planes(converter_.convert(frame, name), orientation_, planes);
+    write_upright_rgb_planes(rgb_converter_.convert(frame, name), orientation_, planes);
   }
 
  private:
   std::unique_ptr<FrameReader> reader_;
   Orientation orientation_;
-  RgbConverter converter_;
+  RgbConverter rgb_converter_;
 };
 
 }  // namespace

@@ -42,16 +42,16 @@ std::string get_ffmpeg_error_message(int code) {
 MemoryInput::MemoryInput(std::shared_ptr<const std::string> bytes) : bytes_(std::move(bytes)) {
   auto* const buffer = static_cast<unsigned char*>(av_malloc(kFileBufferBytes));
   if (buffer == nullptr) throw std::bad_alloc();
-  context_.reset(
+  avio_context_.reset(
       avio_alloc_context(buffer, kFileBufferBytes, /*write_flag=*/0, this, read, /*write_packet=*/nullptr, seek));
-  if (context_ != nullptr) return;
+  if (avio_context_ != nullptr) return;
   av_free(buffer);
   throw std::bad_alloc();
 }
 
-void MemoryInput::ContextDeleter::operator()(AVIOContext* context) const {
-  av_freep(&context->buffer);  // FFmpeg may have replaced the buffer
-  avio_context_free(&context);
+void MemoryInput::AvioContextDeleter::operator()(AVIOContext* avio_context) const {
+  av_freep(&avio_context->buffer);  // FFmpeg may have replaced the buffer
+  avio_context_free(&avio_context);
 }
 
 int MemoryInput::read(void* opaque, uint8_t* out, int max_bytes) {

@@ -29,12 +29,12 @@ using FramePtr = std::unique_ptr<AVFrame, PointerDeleter<av_frame_free>>;
 
 /// A deleter for swscale's context, whose function takes the pointer itself.
 struct ScalerDeleter {
-  void operator()(SwsContext* context) const { sws_freeContext(context); }
+  void operator()(SwsContext* scaler_context) const { sws_freeContext(scaler_context); }
 };
 using ScalerPtr = std::unique_ptr<SwsContext, ScalerDeleter>;
 
-/// Makes FFmpeg store error messages for get_ffmpeg_error_message() in the whole process, instead of
-/// printing messages. Clears the message of this thread. Thread-safe.
+/// Makes FFmpeg store error messages for get_ffmpeg_error_message() in the whole process, instead
+/// of printing messages. Clears the message of this thread. Thread-safe.
 void capture_ffmpeg_messages();
 
 /// Returns the first error message of this thread since capture_ffmpeg_messages(), else FFmpeg's
@@ -50,20 +50,20 @@ class MemoryInput {
   MemoryInput& operator=(const MemoryInput&) = delete;
 
   /// Returns the context for AVFormatContext::pb. This object owns it.
-  AVIOContext* context() { return context_.get(); }
+  AVIOContext* avio_context() { return avio_context_.get(); }
 
  private:
   // The callbacks of AVIOContext. `opaque` is the MemoryInput.
   static int read(void* opaque, uint8_t* out, int max_bytes);
   static int64_t seek(void* opaque, int64_t offset, int whence);
 
-  struct ContextDeleter {
-    void operator()(AVIOContext* context) const;
+  struct AvioContextDeleter {
+    void operator()(AVIOContext* avio_context) const;
   };
 
   std::shared_ptr<const std::string> bytes_;
   int64_t position_ = 0;
-  std::unique_ptr<AVIOContext, ContextDeleter> context_;
+  std::unique_ptr<AVIOContext, AvioContextDeleter> avio_context_;
 };
 
 }  // namespace vlmtrain::image

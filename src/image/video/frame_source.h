@@ -19,7 +19,7 @@ class VideoFile::FrameSource {
 
   /// Writes a frame to `planes`, uint8 [3, height, width] RGB. Fast if indices ascend from call to
   /// call. Throws UserError (kBadData) if the frame is damaged or its size is not info().size.
-  /// REQUIRES: 0 <= index < info().frames.
+  /// REQUIRES: 0 <= index < info().num_frames.
   virtual void read(int64_t index, uint8_t* planes) = 0;
 
  private:
@@ -28,7 +28,7 @@ class VideoFile::FrameSource {
 
 /// Throws UserError (kBadData) if a video has more than kMaxVideoFrames. `name` identifies the
 /// video in the message.
-void check_frame_count(int64_t frames, const std::string& name);
+void check_num_frames(int64_t num_frames, const std::string& name);
 
 // The following throw UserError (kBadData) if the video cannot be opened.
 

@@ -28,8 +28,8 @@ std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) 
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (has_image_extension(entry.path()) && !is_hidden(entry.path())) files.push_back(entry.path());
-    check_frame_count(std::ssize(files), folder.string());
+    if (has_image_extension(entry.path()) && !is_hidden_file(entry.path())) files.push_back(entry.path());
+    check_num_frames(std::ssize(files), folder.string());
   }
   if (error) {
     throw data_error("{}: cannot read the folder of frames ({}); check its permissions", folder.string(),
@@ -39,7 +39,7 @@ std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) 
     throw data_error("{}: the folder has no JPEG, PNG or WebP files, so it is not a video; put the frames there",
                      folder.string());
   }
-  std::ranges::sort(files, natural_less, [](const auto& file) { return file.filename().string(); });
+  std::ranges::sort(files, precedes_in_natural_order, [](const auto& file) { return file.filename().string(); });
   return {files.begin(), files.end()};
 }
 
@@ -47,16 +47,16 @@ std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) 
 /// the others must have the same size.
 class ImageFrameSource final : public VideoFile::FrameSource {
  public:
-  ImageFrameSource(std::vector<io::MediaRef> images, double fps, bool is_folder)
-      : FrameSource({.frames = std::ssize(images),
+  ImageFrameSource(std::vector<io::MediaRef> images, double fps, bool is_frame_folder)
+      : FrameSource({.num_frames = std::ssize(images),
                      .fps = fps,
                      .size = read_image_size(images.front()),
-                     .is_frame_list = !is_folder,
-                     .is_folder = is_folder}),
-        images_(std::move(images)) {}
+                     .is_frame_list = !is_frame_folder,
+                     .is_frame_folder = is_frame_folder}),
+        frame_images_(std::move(images)) {}
 
   void read(int64_t index, uint8_t* planes) override {
-    const io::MediaRef& image = images_[static_cast<size_t>(index)];
+    const io::MediaRef& image = frame_images_[static_cast<size_t>(index)];
     const at::Tensor frame = decode_image(image);
     const auto [height, width] = info().size;
     if (frame.size(1) != height || frame.size(2) != width) {
@@ -67,14 +67,14 @@ class ImageFrameSource final : public VideoFile::FrameSource {
   }
 
  private:
-  std::vector<io::MediaRef> images_;
+  std::vector<io::MediaRef> frame_images_;
 };
 
 }  // namespace
 
-void check_frame_count(int64_t frames, const std::string& name) {
-  if (frames <= kMaxVideoFrames) return;
-  throw data_error("{}: a video of {} frames or more exceeds the limit of {}; split it into parts", name, frames,
+void check_num_frames(int64_t num_frames, const std::string& name) {
+  if (num_frames <= kMaxVideoFrames) return;
+  throw data_error("{}: a video of {} frames or more exceeds the limit of {}; split it into parts", name, num_frames,
                    kMaxVideoFrames);
 }
 
@@ -90,9 +90,9 @@ const VideoInfo& VideoFile::info() const {
 
 void VideoFile::read_frames(std::span<const int64_t> frames, const FrameCallback& callback) {
   VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames must be requested in ascending order");
-  VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().frames),
+  VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().num_frames),
                  "frames {} to {} were requested of a video of {} frames", frames.front(), frames.back(),
-                 info().frames);
+                 info().num_frames);
   const auto [height, width] = info().size;
   const at::Tensor frame = at::empty({3, height, width}, at::kByte);
   auto* const planes = frame.mutable_data_ptr<uint8_t>();
@@ -103,15 +103,15 @@ void VideoFile::read_frames(std::span<const int64_t> frames, const FrameCallback
 }
 
 std::unique_ptr<VideoFile::FrameSource> open_frame_list(std::vector<io::MediaRef> images, double fps) {
-  check_frame_count(std::ssize(images), images.front().path);
+  check_num_frames(std::ssize(images), images.front().path);
   for (const io::MediaRef& image : images) {
-    if (!image.bytes) check_is_file(image.path, "the frame");
+    if (!image.bytes) check_is_regular_file(image.path, "the frame");
   }
-  return std::make_unique<ImageFrameSource>(std::move(images), fps, /*is_folder=*/false);
+  return std::make_unique<ImageFrameSource>(std::move(images), fps, /*is_frame_folder=*/false);
 }
 
 std::unique_ptr<VideoFile::FrameSource> open_frame_folder(const std::filesystem::path& folder, double fps) {
-  return std::make_unique<ImageFrameSource>(list_frame_files(folder), fps, /*is_folder=*/true);
+  return std::make_unique<ImageFrameSource>(list_frame_files(folder), fps, /*is_frame_folder=*/true);
 }
 
 }  // namespace vlmtrain::image

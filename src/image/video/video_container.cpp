@@ -23,7 +23,7 @@ namespace {
 
 /// The accepted containers, by FFmpeg's names. Other formats of FFmpeg are unsafe or misleading: it
 /// reads playlists, which open other files, and renders any text as a video of a terminal.
-constexpr const char* kAllowedFormats =
+constexpr const char* kAllowedContainerFormats =
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,asf,ogg,gif,apng,mxf,nut,ivf,rm,dv,wtv,"
     "h264,hevc,mjpeg,yuv4mpegpipe";
 
@@ -39,21 +39,21 @@ void check_not_lfs_pointer(const io::MediaRef& video) {
     file.read(prefix.data(), static_cast<std::streamsize>(prefix.size()));
     prefix.resize(static_cast<size_t>(file.gcount()));
   }
-  io::refuse_lfs_pointer(video.path, prefix);
+  io::throw_if_lfs_pointer(video.path, prefix);
 }
 
 /// Opens a container. `input` reads the bytes of the video; null for a file.
-FormatContextPtr open_input(const io::MediaRef& video, MemoryInput* input) {
+FormatContextPtr open_container(const io::MediaRef& video, MemoryInput* input) {
   const std::string& name = video.path;
   AVFormatContext* context = nullptr;
   AVDictionary* options = nullptr;
   // A video in memory must not open files.
   av_dict_set(&options, "protocol_whitelist", input == nullptr ? "file" : "none", 0);
-  av_dict_set(&options, "format_whitelist", kAllowedFormats, 0);
+  av_dict_set(&options, "format_whitelist", kAllowedContainerFormats, 0);
   if (input != nullptr) {
     context = avformat_alloc_context();
     if (context == nullptr) throw std::bad_alloc();
-    context->pb = input->context();
+    context->pb = input->avio_context();
   }
   const std::string url = input == nullptr ? "file:" + name : std::string();
   const int code = avformat_open_input(&context, url.c_str(), nullptr, &options);
@@ -66,7 +66,7 @@ FormatContextPtr open_input(const io::MediaRef& video, MemoryInput* input) {
   return FormatContextPtr(context);
 }
 
-void check_frame_pixels(const AVCodecParameters& parameters, const std::string& name) {
+void check_num_frame_pixels(const AVCodecParameters& parameters, const std::string& name) {
   if (parameters.width > 0 && parameters.height > kMaxFramePixels / parameters.width) {
     throw data_error("{}: frames of {} x {} pixels exceed the limit of {}; shrink them", name, parameters.width,
                      parameters.height, kMaxFramePixels);
@@ -75,7 +75,7 @@ void check_frame_pixels(const AVCodecParameters& parameters, const std::string& 
 
 /// Reads the first packets, and decodes frames if needed, for properties that the headers lack.
 void probe_streams(AVFormatContext& context, const std::string& name) {
-  for (unsigned i = 0; i < context.nb_streams; ++i) check_frame_pixels(*context.streams[i]->codecpar, name);
+  for (unsigned i = 0; i < context.nb_streams; ++i) check_num_frame_pixels(*context.streams[i]->codecpar, name);
   std::vector<AVDictionary*> options(context.nb_streams);
   for (AVDictionary*& stream_options : options) av_dict_set_int(&stream_options, "max_pixels", kMaxFramePixels, 0);
   const int code = avformat_find_stream_info(&context, options.data());
@@ -96,17 +96,17 @@ AVStream* find_video_stream(AVFormatContext& context, const std::string& name) {
   return context.streams[index];
 }
 
-void check_frame_size(const AVCodecParameters& parameters, const std::string& name) {
+void check_has_frame_size(const AVCodecParameters& parameters, const std::string& name) {
   if (parameters.width <= 0 || parameters.height <= 0) {
     throw data_error("{}: the video's frames have no size ({}); replace the file or drop the sample", name,
                      get_ffmpeg_error_message(AVERROR_INVALIDDATA));
   }
-  check_frame_pixels(parameters, name);
+  check_num_frame_pixels(parameters, name);
 }
 
 /// Returns whether the frame of a packet is displayed. VP8 has frames that are only references,
 /// whose show_frame bit is 0 (RFC 6386, 9.1). REQUIRES: the packet has data.
-bool is_shown(const AVPacket& packet, AVCodecID codec) {
+bool contains_shown_frame(const AVPacket& packet, AVCodecID codec) {
   constexpr uint8_t kShowFrameBit = 0x10;
   return codec != AV_CODEC_ID_VP8 || (packet.data[0] & kShowFrameBit) != 0;
 }
@@ -117,22 +117,22 @@ VideoContainer::VideoContainer(const io::MediaRef& video)
     : name_(video.path), input_(video.bytes ? std::make_unique<MemoryInput>(video.bytes) : nullptr) {
   if (input_ != nullptr) io::get_media_bytes(video);  // checks that the bytes are available
   capture_ffmpeg_messages();
-  if (input_ == nullptr) check_is_file(name_, "the video");
-  context_ = open_input(video, input_.get());
-  probe_streams(*context_, name_);
-  stream_ = find_video_stream(*context_, name_);
-  check_frame_size(*stream_->codecpar, name_);
-  for (unsigned i = 0; i < context_->nb_streams; ++i) {
-    if (context_->streams[i] != stream_) context_->streams[i]->discard = AVDISCARD_ALL;
+  if (input_ == nullptr) check_is_regular_file(name_, "the video");
+  format_context_ = open_container(video, input_.get());
+  probe_streams(*format_context_, name_);
+  stream_ = find_video_stream(*format_context_, name_);
+  check_has_frame_size(*stream_->codecpar, name_);
+  for (unsigned i = 0; i < format_context_->nb_streams; ++i) {
+    if (format_context_->streams[i] != stream_) format_context_->streams[i]->discard = AVDISCARD_ALL;
   }
   packet_.reset(av_packet_alloc());
 }
 
 Orientation VideoContainer::orientation() const {
-  const auto* matrix =
+  const auto* display_matrix =
       reinterpret_cast<const int32_t*>(av_stream_get_side_data(stream_, AV_PKT_DATA_DISPLAYMATRIX, /*size=*/nullptr));
-  if (matrix == nullptr) return Orientation::kUpright;
-  const auto get_sign = [](int32_t value) { return (value > 0) - (value < 0); };
+  if (display_matrix == nullptr) return Orientation::kUpright;
+  const auto compute_sign = [](int32_t value) { return (value > 0) - (value < 0); };
   // The matrix is {a, b, u, c, d, v, x, y, w} in fixed point: stored pixel (x, y) is displayed at
   // (a x + c y, b x + d y). Signs of {a, b, c, d} suffice for multiples of 90 degrees and flips.
   struct MatrixOrientation {
@@ -147,37 +147,38 @@ Orientation VideoContainer::orientation() const {
        {{0, 1, -1, 0}, Orientation::kRotate90Clockwise},
        {{0, -1, -1, 0}, Orientation::kTransverse},
        {{0, -1, 1, 0}, Orientation::kRotate90Counterclockwise}}};
-  const std::array<int, 4> signs{get_sign(matrix[0]), get_sign(matrix[1]), get_sign(matrix[3]), get_sign(matrix[4])};
+  const std::array<int, 4> signs{compute_sign(display_matrix[0]), compute_sign(display_matrix[1]),
+                                 compute_sign(display_matrix[3]), compute_sign(display_matrix[4])};
   const auto* match = std::ranges::find(kMatrixOrientations, signs, &MatrixOrientation::signs);
   return match == kMatrixOrientations.end() ? Orientation::kUpright : match->orientation;
 }
 
 bool VideoContainer::is_mov() const {
-  return std::string_view(context_->iformat->name).starts_with("mov,");
+  return std::string_view(format_context_->iformat->name).starts_with("mov,");
 }
 
 int64_t VideoContainer::count_indexed_samples() const {
-  const int samples = avformat_index_get_entries_count(stream_);
-  if (!is_mov() || samples == 0 || samples != stream_->nb_frames) return 0;
-  const int64_t file_bytes = avio_size(context_->pb);
-  int64_t num_shown = 0;
-  for (int i = 0; i < samples; ++i) {
+  const int num_samples = avformat_index_get_entries_count(stream_);
+  if (!is_mov() || num_samples == 0 || num_samples != stream_->nb_frames) return 0;
+  const int64_t file_bytes = avio_size(format_context_->pb);
+  int64_t num_shown_frames = 0;
+  for (int i = 0; i < num_samples; ++i) {
     const AVIndexEntry& entry = *avformat_index_get_entry(stream_, i);
     if (entry.pos + entry.size > file_bytes) {
       throw data_error(
           "{}: the file is truncated: it has {} bytes, and sample {} of {} ends at {}; replace it or drop the sample",
-          name_, file_bytes, i + 1, samples, entry.pos + entry.size);
+          name_, file_bytes, i + 1, num_samples, entry.pos + entry.size);
     }
-    num_shown += (entry.flags & AVINDEX_DISCARD_FRAME) == 0 && entry.size > 0 ? 1 : 0;
+    num_shown_frames += (entry.flags & AVINDEX_DISCARD_FRAME) == 0 && entry.size > 0 ? 1 : 0;
   }
-  return num_shown;
+  return num_shown_frames;
 }
 
 const AVPacket* VideoContainer::read_packet() {
   while (true) {
     av_packet_unref(packet_.get());
-    const int code = av_read_frame(context_.get(), packet_.get());
-    if (code == AVERROR_EOF && context_->pb->error >= 0) return nullptr;
+    const int code = av_read_frame(format_context_.get(), packet_.get());
+    if (code == AVERROR_EOF && format_context_->pb->error >= 0) return nullptr;
     if (code < 0 || (packet_->flags & AV_PKT_FLAG_CORRUPT) != 0) {
       throw data_error("{}: the video is damaged or truncated ({}); replace the file or drop the sample", name_,
                        get_ffmpeg_error_message(code < 0 ? code : AVERROR_INVALIDDATA));
@@ -189,9 +190,9 @@ const AVPacket* VideoContainer::read_packet() {
 
 bool VideoContainer::seek(int64_t presentation_time, int64_t decoding_time) {
   const bool uses_presentation_time =
-      (context_->iformat->flags & AVFMT_SEEK_TO_PTS) != 0 || decoding_time == AV_NOPTS_VALUE;
-  return av_seek_frame(context_.get(), stream_->index, uses_presentation_time ? presentation_time : decoding_time,
-                       AVSEEK_FLAG_BACKWARD) >= 0;
+      (format_context_->iformat->flags & AVFMT_SEEK_TO_PTS) != 0 || decoding_time == AV_NOPTS_VALUE;
+  return av_seek_frame(format_context_.get(), stream_->index,
+                       uses_presentation_time ? presentation_time : decoding_time, AVSEEK_FLAG_BACKWARD) >= 0;
 }
 
 bool has_one_frame_per_packet(AVCodecID codec) {
@@ -203,10 +204,10 @@ std::vector<FrameTime> read_frame_times(VideoContainer& container) {
   if (!has_one_frame_per_packet(codec) && codec != AV_CODEC_ID_VP8) return {};
   std::vector<FrameTime> frames;
   while (const AVPacket* packet = container.read_packet()) {
-    if ((packet->flags & AV_PKT_FLAG_DISCARD) != 0 || !is_shown(*packet, codec)) continue;
+    if ((packet->flags & AV_PKT_FLAG_DISCARD) != 0 || !contains_shown_frame(*packet, codec)) continue;
     if (packet->pts == AV_NOPTS_VALUE) return {};
     frames.push_back({packet->pts, packet->dts, (packet->flags & AV_PKT_FLAG_KEY) != 0});
-    check_frame_count(std::ssize(frames), container.name());
+    check_num_frames(std::ssize(frames), container.name());
   }
   std::ranges::sort(frames, {}, &FrameTime::presentation_time);
   if (std::ranges::adjacent_find(frames, {}, &FrameTime::presentation_time) != frames.end()) return {};

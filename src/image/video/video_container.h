@@ -52,8 +52,8 @@ class VideoContainer {
   bool is_mov() const;
 
   std::string name_;
-  std::unique_ptr<MemoryInput> input_;  // null for a file; declared before context_, whose destructor uses it
-  FormatContextPtr context_;
+  std::unique_ptr<MemoryInput> input_;  // null for a file; declared before format_context_, whose destructor uses it
+  FormatContextPtr format_context_;
   PacketPtr packet_;
   AVStream* stream_ = nullptr;
 };
@@ -62,7 +62,7 @@ class VideoContainer {
 struct FrameTime {
   int64_t presentation_time;
   int64_t decoding_time;  ///< AV_NOPTS_VALUE if unknown
-  bool is_key;
+  bool is_key_frame;
 };
 
 /// Returns whether each packet of the codec is one displayed frame. VP8 has packets of reference

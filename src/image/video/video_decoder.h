@@ -10,7 +10,7 @@
 namespace vlmtrain::image {
 
 /// A decoder of a container's video stream, on the calling thread. Methods throw UserError
-/// (kBadData). Decodes at most kMaxDecodedPixels.
+/// (kBadData). Decodes at most kMaxDecodedPixelsPerVideo.
 class VideoDecoder {
  public:
   /// `container` must outlive the object.
@@ -21,16 +21,16 @@ class VideoDecoder {
   const AVFrame* decode_next_frame();
 
   /// Discards all packets. Must be called when the container seeks.
-  void flush() { avcodec_flush_buffers(context_.get()); }
+  void flush() { avcodec_flush_buffers(codec_context_.get()); }
 
   /// Sends a packet to the codec; null marks the end of the stream.
   void send_packet(const AVPacket* packet);
 
  private:
   VideoContainer& container_;
-  CodecContextPtr context_;
+  CodecContextPtr codec_context_;
   FramePtr frame_;
-  int64_t decoded_pixels_ = 0;
+  int64_t num_decoded_pixels_ = 0;
 };
 
 /// A converter of decoded frames to interleaved RGB, by swscale. Keeps the scaler as long as the
@@ -39,22 +39,22 @@ class RgbConverter {
  public:
   /// Returns the frame before its rotation. `name` identifies the video in messages. Throws
   /// UserError (kBadData) if swscale does not support the pixel format.
-  StoredPixels convert(const AVFrame& frame, const std::string& name);
+  InterleavedPixels convert(const AVFrame& frame, const std::string& name);
 
  private:
   /// The properties of frames that a scaler depends on. `format`: an AVPixelFormat; `matrix`: an
   /// AVColorSpace; `full_range`: luma from 0 to 255, not from 16 to 235.
-  struct ConversionKey {
+  struct ScalerSettings {
     int width, height, format, matrix;
     bool full_range;
 
-    bool operator==(const ConversionKey&) const = default;
+    bool operator==(const ScalerSettings&) const = default;
   };
 
-  /// Creates the scaler and rgb_ if `key` differs from key_.
-  void prepare_scaler(const ConversionKey& key, const std::string& name);
+  /// Creates the scaler and rgb_frame_ if `settings` differ from scaler_settings_.
+  void prepare_scaler(const ScalerSettings& settings, const std::string& name);
 
-  ConversionKey key_{};
+  ScalerSettings scaler_settings_{};
   ScalerPtr scaler_;
   FramePtr rgb_frame_;  // output of the scaler, with padded rows
 };

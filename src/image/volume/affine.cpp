@@ -21,8 +21,8 @@ bool is_valid_transform_code(int32_t code) {
 }
 
 /// Corrects a spacing as nibabel does.
-double sanitize_spacing(double stored) {
-  return stored == 0 ? 1 : std::abs(stored);
+double sanitize_spacing(double stored_spacing) {
+  return stored_spacing == 0 ? 1 : std::abs(stored_spacing);
 }
 
 AffineMatrix read_sform(const nifti_2_header& header) {
@@ -62,7 +62,7 @@ AffineMatrix make_base_affine(const nifti_2_header& header) {
 }
 
 /// Returns the determinant of the affine with normalized columns.
-double compute_determinant(const AffineMatrix& affine, const std::array<double, 3>& spacing) {
+double compute_normalized_determinant(const AffineMatrix& affine, const std::array<double, 3>& spacing) {
   nifti_dmat33 unit_columns;
   for (int row = 0; row < 3; ++row) {
     for (int column = 0; column < 3; ++column) unit_columns.m[row][column] = affine[row][column] / spacing[column];
@@ -77,7 +77,7 @@ void check_is_invertible(const AffineMatrix& affine, const char* source, const s
   const bool is_usable = std::ranges::all_of(spacing, [](double mm) { return std::isfinite(mm) && mm > 0; });
   // The determinant of normalized columns. 1e-6 corresponds to two axes 0.0001 degrees apart.
   constexpr double kMinDeterminant = 1e-6;
-  if (is_usable && std::abs(compute_determinant(affine, spacing)) > kMinDeterminant) return;
+  if (is_usable && std::abs(compute_normalized_determinant(affine, spacing)) > kMinDeterminant) return;
   throw data_error(
       "{}: the scan's {} does not define its axes: it contains NaN or infinity, or two axes coincide; write the file "
       "again with a valid one",
@@ -85,16 +85,16 @@ void check_is_invertible(const AffineMatrix& affine, const char* source, const s
 }
 
 /// Letters of directions along and against the axes right, anterior and superior.
-constexpr std::string_view kPositiveCodes = "RAS", kNegativeCodes = "LPI";
+constexpr std::string_view kPositiveAxisCodes = "RAS", kNegativeAxisCodes = "LPI";
 
 /// Returns the orthogonal matrix nearest to the affine with normalized columns.
 nifti_dmat33 find_nearest_rotation(const AffineMatrix& affine) {
   const std::array<double, 3> spacing = compute_spacing(affine);
-  nifti_dmat33 directions;
+  nifti_dmat33 unit_columns;
   for (int row = 0; row < 3; ++row) {
-    for (int column = 0; column < 3; ++column) directions.m[row][column] = affine[row][column] / spacing[column];
+    for (int column = 0; column < 3; ++column) unit_columns.m[row][column] = affine[row][column] / spacing[column];
   }
-  return nifti_dmat33_polar(directions);
+  return nifti_dmat33_polar(unit_columns);
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ std::array<double, 3> compute_spacing(const AffineMatrix& affine) {
   return result;
 }
 
-double compute_shear_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& size) {
+double compute_shear_in_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& size) {
   const std::array<double, 3> spacing = compute_spacing(affine);
   double result = 0;
   for (int a = 0; a < 3; ++a) {
@@ -141,8 +141,8 @@ AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3
 // corners; it is 0 only if no shear moves a corner below the first voxel.
 bool is_aligned_to_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
                           const std::array<double, 3>& spacing) {
-  constexpr double kTolerance = 1e-8;  // in voxels; absorbs the roundings of the factorization
-  AffineMatrix cholesky_factor{};      // lower triangular
+  constexpr double kVoxelTolerance = 1e-8;  // in voxels; absorbs the roundings of the factorization
+  AffineMatrix cholesky_factor{};           // lower triangular
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j <= i; ++j) {
       double residual = 0;
@@ -157,7 +157,7 @@ bool is_aligned_to_corner(const AffineMatrix& reoriented, const std::array<int64
       min_offset +=
           std::min(cholesky_factor[other_axis][axis] * static_cast<double>(size[other_axis] - 1) / spacing[axis], 0.0);
     }
-    if (min_offset < -kTolerance) return false;
+    if (min_offset < -kVoxelTolerance) return false;
   }
   return true;
 }
@@ -181,22 +181,22 @@ AffineMatrix compute_best_affine(const nifti_2_header& header, const std::string
 
 AxisDirections compute_axis_directions(const AffineMatrix& affine) {
   nifti_dmat33 rotation = find_nearest_rotation(affine);
-  const auto compute_strength = [rotation](int column) {
+  const auto compute_max_square = [rotation](int column) {
     double max_square = 0;
     for (const auto& row : rotation.m) max_square = std::max(max_square, row[column] * row[column]);
     return max_square;
   };
   std::array<int, 3> order{0, 1, 2};
-  std::ranges::stable_sort(order, std::greater<>{}, compute_strength);
+  std::ranges::stable_sort(order, std::greater<>{}, compute_max_square);
   AxisDirections result{};
   for (const int column : order) {
-    int strongest_row = 0;
+    int dominant_row = 0;
     for (int row = 1; row < 3; ++row) {
-      if (std::abs(rotation.m[row][column]) > std::abs(rotation.m[strongest_row][column])) strongest_row = row;
+      if (std::abs(rotation.m[row][column]) > std::abs(rotation.m[dominant_row][column])) dominant_row = row;
     }
-    result.file_axes[strongest_row] = column;
-    result.is_flipped[strongest_row] = rotation.m[strongest_row][column] < 0;
-    std::ranges::fill(rotation.m[strongest_row], 0.0);  // later axes cannot choose this direction
+    result.file_axes[dominant_row] = column;
+    result.is_flipped[dominant_row] = rotation.m[dominant_row][column] < 0;
+    std::ranges::fill(rotation.m[dominant_row], 0.0);  // later axes cannot choose this direction
   }
   return result;
 }
@@ -204,7 +204,7 @@ AxisDirections compute_axis_directions(const AffineMatrix& affine) {
 std::string to_axis_codes(const AxisDirections& directions) {
   std::string result(3, ' ');
   for (int axis = 0; axis < 3; ++axis) {
-    result[directions.file_axes[axis]] = (directions.is_flipped[axis] ? kNegativeCodes : kPositiveCodes)[axis];
+    result[directions.file_axes[axis]] = (directions.is_flipped[axis] ? kNegativeAxisCodes : kPositiveAxisCodes)[axis];
   }
   return result;
 }
@@ -212,9 +212,9 @@ std::string to_axis_codes(const AxisDirections& directions) {
 AxisDirections parse_axis_codes(const std::string& codes) {
   AxisDirections result{};
   for (int axis = 0; axis < 3; ++axis) {
-    const size_t positive_index = codes.find(kPositiveCodes[axis]);
+    const size_t positive_index = codes.find(kPositiveAxisCodes[axis]);
     result.is_flipped[axis] = positive_index == std::string::npos;
-    const size_t index = result.is_flipped[axis] ? codes.find(kNegativeCodes[axis]) : positive_index;
+    const size_t index = result.is_flipped[axis] ? codes.find(kNegativeAxisCodes[axis]) : positive_index;
     result.file_axes[axis] = static_cast<int>(index);
   }
   return result;

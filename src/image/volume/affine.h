@@ -25,7 +25,7 @@ std::array<double, 3> compute_spacing(const AffineMatrix& affine);
 /// Returns the maximum distance in voxels by which the end of an axis deviates from the
 /// perpendicular of another axis: 0 for orthogonal axes, about 1e-5 if only the header's roundings
 /// make them oblique. `size`: voxels in file order.
-double compute_shear_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& size);
+double compute_shear_in_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& size);
 
 /// Returns whether MONAI's Spacing, given the affine of a reoriented scan, places its first sample
 /// at the scan's first voxel. It aligns the centers instead if the axes are oblique by more than

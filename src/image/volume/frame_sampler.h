@@ -19,18 +19,18 @@ class OutputSchedule {
   OutputSchedule(const AxisSamples& samples, int64_t voxels);
 
   /// Returns whether any output depends on the voxel.
-  bool is_needed(int64_t voxel) const { return is_needed_[voxel]; }
+  bool is_needed(int64_t voxel) const { return is_voxel_needed_[voxel]; }
 
   /// Calls `visit` with the index of each output whose last needed voxel is `voxel`.
   template <class Visit>
   void for_each_completed_output(int64_t voxel, const Visit& visit) const {
-    for (int64_t i = output_begin_[voxel]; i < output_begin_[voxel + 1]; ++i) visit(outputs_[i]);
+    for (int64_t i = output_offsets_[voxel]; i < output_offsets_[voxel + 1]; ++i) visit(sorted_output_indices_[i]);
   }
 
  private:
-  std::vector<int64_t> outputs_;       // sorted by their last voxel
-  std::vector<int64_t> output_begin_;  // [voxels + 1], the first index in outputs_ of each voxel
-  std::vector<bool> is_needed_;
+  std::vector<int64_t> sorted_output_indices_;  // sorted by their last voxel
+  std::vector<int64_t> output_offsets_;         // [voxels + 1], the first index in sorted_output_indices_ of each voxel
+  std::vector<bool> is_voxel_needed_;
 };
 
 /// A trilinear resampler that works while a scan's frames are read. It resamples each row along the
@@ -52,27 +52,27 @@ class FrameSampler {
   void read(VolumeStream& stream, const PlaneCallback& callback);
 
  private:
-  /// Reads plane number plane_index_ and resamples it to planes_.
+  /// Reads plane number plane_index_ and resamples it to resampled_planes_.
   void read_plane(VolumeStream& stream);
-  /// Resamples a row to rows_, and blends the rows of the plane that it completes.
+  /// Resamples a row to resampled_rows_, and blends the rows of the plane that it completes.
   void resample_row(int64_t row, const float* voxels);
   /// Throws UserError (kBadData) if num_nonfinite_voxels_ is not 0.
   void check_finite(const std::string& name) const;
 
   // The last two rows and planes of the scan, resampled: number i is at index i % 2.
-  std::array<std::vector<float>, 2> rows_;
-  std::array<std::vector<float>, 2> planes_;
+  std::array<std::vector<float>, 2> resampled_rows_;
+  std::array<std::vector<float>, 2> resampled_planes_;
   int64_t plane_index_ = 0;           // index along the third axis
   int64_t num_nonfinite_voxels_ = 0;  // voxels of the frame that are NaN or infinite
 
   const NiftiHeader& header_;
-  const std::array<AxisSamples, 3>& samples_;
+  const std::array<AxisSamples, 3>& axis_samples_;
   OutputSchedule row_schedule_;
   OutputSchedule plane_schedule_;
-  VoxelConverter converter_;
-  std::vector<uint8_t> stored_block_;  // rows as in the file
-  std::vector<float> voxel_row_;       // one row of the scan
-  std::vector<float> blended_plane_;   // one plane of the result
+  VoxelConverter voxel_converter_;
+  std::vector<uint8_t> stored_rows_;  // rows as in the file
+  std::vector<float> voxel_row_;      // one row of the scan
+  std::vector<float> output_plane_;   // one plane of the result
 };
 
 }  // namespace vlmtrain::image

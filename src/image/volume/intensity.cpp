@@ -25,27 +25,28 @@ class RunningStatistics {
     }
     if (count == 0) return;
     const double mean = sum / static_cast<double>(count);
-    double squared_deviations = 0;
+    double sum_of_squared_deviations = 0;
     for (const float value : values) {
-      if (is_counted(value)) squared_deviations += (value - mean) * (value - mean);
+      if (is_counted(value)) sum_of_squared_deviations += (value - mean) * (value - mean);
     }
-    const auto old_count = static_cast<double>(count_);
-    const auto new_count = static_cast<double>(count);
+    const auto previous_count = static_cast<double>(count_);
+    const auto added_count = static_cast<double>(count);
     const double delta = mean - mean_;
-    squared_deviations_ += squared_deviations + delta * delta * old_count * new_count / (old_count + new_count);
-    mean_ += delta * new_count / (old_count + new_count);
+    sum_of_squared_deviations_ +=
+        sum_of_squared_deviations + delta * delta * previous_count * added_count / (previous_count + added_count);
+    mean_ += delta * added_count / (previous_count + added_count);
     count_ += count;
   }
 
   int64_t count() const { return count_; }
   double mean() const { return mean_; }
   /// Returns the population standard deviation. REQUIRES: count() > 0.
-  double standard_deviation() const { return std::sqrt(squared_deviations_ / static_cast<double>(count_)); }
+  double standard_deviation() const { return std::sqrt(sum_of_squared_deviations_ / static_cast<double>(count_)); }
 
  private:
   int64_t count_ = 0;
   double mean_ = 0;
-  double squared_deviations_ = 0;
+  double sum_of_squared_deviations_ = 0;
 };
 
 /// `voxels_phrase`: a noun phrase for the voxels that are equal, such as "all voxels".
@@ -59,10 +60,10 @@ UserError make_constant_values_error(const std::string& name, std::string_view v
 template <class IsCounted>
 IntensityTransform make_z_score_transform(const std::vector<float>& values, const IsCounted& is_counted,
                                           std::string_view voxels_phrase, const std::string& name) {
-  constexpr size_t kChunkSize = 4096;  // 16 KiB of floats remain in the L1 cache for the second pass
+  constexpr size_t kValuesPerChunk = 4096;  // 16 KiB of floats remain in the L1 cache for the second pass
   RunningStatistics statistics;
-  for (size_t begin = 0; begin < values.size(); begin += kChunkSize) {
-    statistics.add(std::span(values).subspan(begin, std::min(kChunkSize, values.size() - begin)), is_counted);
+  for (size_t begin = 0; begin < values.size(); begin += kValuesPerChunk) {
+    statistics.add(std::span(values).subspan(begin, std::min(kValuesPerChunk, values.size() - begin)), is_counted);
   }
   if (statistics.count() == 0) {
     throw data_error(
@@ -72,11 +73,11 @@ IntensityTransform make_z_score_transform(const std::vector<float>& values, cons
   const auto standard_deviation = static_cast<float>(statistics.standard_deviation());
   // The deviation of equal values may not be exactly 0, since their mean is rounded. Hence the
   // comparison of the values themselves.
-  const auto first_counted = std::ranges::find_if(values, is_counted);
-  const bool has_different_values =
-      std::ranges::any_of(first_counted, values.end(), [&](float v) { return is_counted(v) && v != *first_counted; });
+  const auto first_counted_value = std::ranges::find_if(values, is_counted);
+  const bool has_different_values = std::ranges::any_of(
+      first_counted_value, values.end(), [&](float v) { return is_counted(v) && v != *first_counted_value; });
   if (!has_different_values || !(standard_deviation > 0))
-    throw make_constant_values_error(name, voxels_phrase, *first_counted);
+    throw make_constant_values_error(name, voxels_phrase, *first_counted_value);
   return {.offset = static_cast<float>(statistics.mean()), .divisor = standard_deviation};
 }
 
@@ -90,9 +91,9 @@ std::array<double, 2> compute_percentiles(std::vector<float> values, const std::
     const auto lower = values.begin() + static_cast<std::ptrdiff_t>(rank);
     if (lower < begin) begin = values.begin();  // the percentiles descend
     std::nth_element(begin, lower, values.end());
-    const double low = *lower;
-    const double high = lower + 1 == values.end() ? low : *std::min_element(lower + 1, values.end());
-    result[i] = low + (high - low) * (rank - std::floor(rank));
+    const double lower_value = *lower;
+    const double upper_value = lower + 1 == values.end() ? lower_value : *std::min_element(lower + 1, values.end());
+    result[i] = lower_value + (upper_value - lower_value) * (rank - std::floor(rank));
     begin = lower;
   }
   return result;
@@ -110,7 +111,7 @@ IntensityTransform make_intensity_transform(const std::vector<float>& values, co
     case VolumeNormalization::kZScoreForeground: {
       IntensityTransform transform = make_z_score_transform(
           values, [](float value) { return value != 0; }, "all voxels that are not 0", name);
-      transform.keeps_zero = true;
+      transform.preserves_zeros = true;
       return transform;
     }
     case VolumeNormalization::kPercentile:
@@ -126,7 +127,7 @@ IntensityTransform make_intensity_transform(const std::vector<float>& values, co
   }
   return {.offset = static_cast<float>(bounds[0]),
           .divisor = static_cast<float>(bounds[1] - bounds[0]),
-          .is_clipped = true};
+          .clips_to_unit_range = true};
 }
 
 }  // namespace vlmtrain::image

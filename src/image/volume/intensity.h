@@ -11,13 +11,13 @@ namespace vlmtrain::image {
 struct IntensityTransform {
   float offset = 0;
   float divisor = 1;
-  bool is_clipped = false;  ///< results are clipped to 0 to 1
-  bool keeps_zero = false;  ///< zeros stay 0
+  bool clips_to_unit_range = false;  ///< results are clipped to 0 to 1
+  bool preserves_zeros = false;      ///< zeros stay 0
 
   float apply(float value) const {
-    if (keeps_zero && value == 0) return 0;
+    if (preserves_zeros && value == 0) return 0;
     const float transformed = (value - offset) / divisor;
-    if (!is_clipped) return transformed;
+    if (!clips_to_unit_range) return transformed;
     return transformed < 0 ? 0 : (transformed > 1 ? 1 : transformed);
   }
 };

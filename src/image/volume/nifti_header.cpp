@@ -17,17 +17,17 @@ namespace {
 /// The advice of messages about damaged headers.
 constexpr std::string_view kDamagedHeaderHint = "copy or convert the scan again";
 /// The sizes of the headers, which are also the values of their first field, sizeof_hdr.
-constexpr int32_t kNifti1Bytes = sizeof(nifti_1_header), kNifti2Bytes = sizeof(nifti_2_header);
+constexpr int32_t kNifti1HeaderBytes = sizeof(nifti_1_header), kNifti2HeaderBytes = sizeof(nifti_2_header);
 
 /// Four bytes after the header that state whether extensions follow before the voxels.
 constexpr int64_t kExtenderBytes = 4;
 
 /// The fields of a header before validation, in this machine's byte order.
-struct RawHeader {
+struct RawNiftiHeader {
   nifti_2_header fields;
   double voxel_offset;   // vox_offset, which NIfTI-1 stores as a float
   int64_t header_bytes;  // size of the header in the file
-  bool is_swapped;       // the file's byte order differs from this machine's
+  bool is_byte_swapped;  // the file's byte order differs from this machine's
 };
 
 std::string_view to_string_view(std::span<const char> field) {
@@ -47,7 +47,7 @@ UserError make_hdr_img_pair_error(const std::string& name) {
 }
 
 /// Returns a NIfTI-2 header with the fields of a NIfTI-1 header that this file uses.
-nifti_2_header widen_to_nifti2(const nifti_1_header& nifti1) {
+nifti_2_header convert_to_nifti2(const nifti_1_header& nifti1) {
   nifti_2_header nifti2{};
   nifti2.datatype = nifti1.datatype;
   std::copy_n(nifti1.dim, 8, nifti2.dim);
@@ -65,25 +65,25 @@ nifti_2_header widen_to_nifti2(const nifti_1_header& nifti1) {
   return nifti2;
 }
 
-RawHeader parse_nifti1(nifti_1_header header, const std::string& name) {
-  const bool is_swapped = header.sizeof_hdr != kNifti1Bytes;
-  if (is_swapped) nifti_swap_as_nifti1(&header);
+RawNiftiHeader parse_nifti1(nifti_1_header header, const std::string& name) {
+  const bool is_byte_swapped = header.sizeof_hdr != kNifti1HeaderBytes;
+  if (is_byte_swapped) nifti_swap_as_nifti1(&header);
   const std::string_view magic = to_string_view(header.magic);
   if (magic.starts_with("ni1")) throw make_hdr_img_pair_error(name);
   if (!magic.starts_with("n+1")) {
     throw make_not_nifti_error(name,
                                ", possibly Analyze 7.5, which does not define right and left; convert it to NIfTI");
   }
-  return {widen_to_nifti2(header), header.vox_offset, kNifti1Bytes, is_swapped};
+  return {convert_to_nifti2(header), header.vox_offset, kNifti1HeaderBytes, is_byte_swapped};
 }
 
-RawHeader parse_nifti2(nifti_2_header header, const std::string& name) {
-  const bool is_swapped = header.sizeof_hdr != kNifti2Bytes;
-  if (is_swapped) nifti_swap_as_nifti2(&header);
+RawNiftiHeader parse_nifti2(nifti_2_header header, const std::string& name) {
+  const bool is_byte_swapped = header.sizeof_hdr != kNifti2HeaderBytes;
+  if (is_byte_swapped) nifti_swap_as_nifti2(&header);
   const std::string_view magic = to_string_view(header.magic);
   if (magic.starts_with("ni2")) throw make_hdr_img_pair_error(name);
   if (!magic.starts_with("n+2")) throw make_not_nifti_error(name, "");
-  return {header, static_cast<double>(header.vox_offset), kNifti2Bytes, is_swapped};
+  return {header, static_cast<double>(header.vox_offset), kNifti2HeaderBytes, is_byte_swapped};
 }
 
 /// Returns whether bytes, at least 132, start a DICOM file.
@@ -93,25 +93,25 @@ bool is_dicom(std::span<const uint8_t> bytes) {
 }
 
 /// Reads the header at the start of the stream. Throws UserError (kBadData) for other formats.
-RawHeader read_raw_header(VolumeStream& stream) {
+RawNiftiHeader read_raw_header(VolumeStream& stream) {
   const std::string& name = stream.name();
-  if (!stream.is_compressed() && stream.max_bytes() < kNifti1Bytes)
+  if (!stream.is_compressed() && stream.max_decompressed_bytes() < kNifti1HeaderBytes)
     throw make_not_nifti_error(name, ": the file is shorter than a header");
-  std::array<uint8_t, kNifti2Bytes> bytes{};
-  stream.read(std::span(bytes).first(kNifti1Bytes));
+  std::array<uint8_t, kNifti2HeaderBytes> bytes{};
+  stream.read(std::span(bytes).first(kNifti1HeaderBytes));
   int32_t size = 0;
   std::memcpy(&size, bytes.data(), sizeof(size));
-  const auto swapped_size = static_cast<int32_t>(__builtin_bswap32(static_cast<uint32_t>(size)));
-  if (size == kNifti1Bytes || swapped_size == kNifti1Bytes) {
+  const auto byte_swapped_size = static_cast<int32_t>(__builtin_bswap32(static_cast<uint32_t>(size)));
+  if (size == kNifti1HeaderBytes || byte_swapped_size == kNifti1HeaderBytes) {
     nifti_1_header header;
     std::memcpy(&header, bytes.data(), sizeof(header));
     return parse_nifti1(header, name);
   }
-  if (size == kNifti2Bytes || swapped_size == kNifti2Bytes) {
-    if (!stream.is_compressed() && stream.max_bytes() < kNifti2Bytes) {
+  if (size == kNifti2HeaderBytes || byte_swapped_size == kNifti2HeaderBytes) {
+    if (!stream.is_compressed() && stream.max_decompressed_bytes() < kNifti2HeaderBytes) {
       throw make_not_nifti_error(name, ": the file is shorter than a header");
     }
-    stream.read(std::span(bytes).subspan(kNifti1Bytes));
+    stream.read(std::span(bytes).subspan(kNifti1HeaderBytes));
     nifti_2_header header;
     std::memcpy(&header, bytes.data(), sizeof(header));
     return parse_nifti2(header, name);
@@ -122,28 +122,28 @@ RawHeader read_raw_header(VolumeStream& stream) {
   throw make_not_nifti_error(name, "");
 }
 
-VoxelType to_voxel_type(int datatype, const std::string& name) {
+VoxelDtype to_voxel_dtype(int datatype, const std::string& name) {
   switch (datatype) {
     case DT_UINT8:
-      return VoxelType::kUint8;
+      return VoxelDtype::kUint8;
     case DT_INT8:
-      return VoxelType::kInt8;
+      return VoxelDtype::kInt8;
     case DT_UINT16:
-      return VoxelType::kUint16;
+      return VoxelDtype::kUint16;
     case DT_INT16:
-      return VoxelType::kInt16;
+      return VoxelDtype::kInt16;
     case DT_UINT32:
-      return VoxelType::kUint32;
+      return VoxelDtype::kUint32;
     case DT_INT32:
-      return VoxelType::kInt32;
+      return VoxelDtype::kInt32;
     case DT_UINT64:
-      return VoxelType::kUint64;
+      return VoxelDtype::kUint64;
     case DT_INT64:
-      return VoxelType::kInt64;
+      return VoxelDtype::kInt64;
     case DT_FLOAT32:
-      return VoxelType::kFloat32;
+      return VoxelDtype::kFloat32;
     case DT_FLOAT64:
-      return VoxelType::kFloat64;
+      return VoxelDtype::kFloat64;
     default:
       throw data_error(
           "{}: voxels have the data type {} ({}), which is not supported; save the scan with one real number per "
@@ -152,8 +152,8 @@ VoxelType to_voxel_type(int datatype, const std::string& name) {
   }
 }
 
-/// Reads and validates header.size and header.frames.
-void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeader& header) {
+/// Reads and validates header.size and header.num_frames.
+void read_shape(const nifti_2_header& fields, const std::string& name, NiftiHeader& header) {
   const int64_t num_axes = fields.dim[0];
   if (num_axes < 1 || num_axes > 7) {
     throw data_error("{}: the scan's header is damaged: it has {} axes, and 1 to 7 are valid; {}", name, num_axes,
@@ -177,11 +177,11 @@ void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeade
     }
   }
   std::copy_n(fields.dim + 1, 3, header.size.begin());
-  header.frames = num_axes > 3 ? fields.dim[4] : 1;
+  header.num_frames = num_axes > 3 ? fields.dim[4] : 1;
   const int64_t num_voxels = header.size[0] * header.size[1] * header.size[2];
-  if (num_voxels > kMaxVoxels) {
+  if (num_voxels > kMaxVoxelsPerFrame) {
     throw data_error("{}: the scan's header gives {} × {} × {} voxels, more than {}; {}", name, header.size[0],
-                     header.size[1], header.size[2], kMaxVoxels, kDamagedHeaderHint);
+                     header.size[1], header.size[2], kMaxVoxelsPerFrame, kDamagedHeaderHint);
   }
 }
 
@@ -199,10 +199,10 @@ std::optional<VoxelScaling> read_scaling(const nifti_2_header& fields, const std
 }
 
 /// Returns the offset of the first voxel in the decompressed file.
-int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
-  const double offset = raw.voxel_offset;
+int64_t read_voxel_offset(const RawNiftiHeader& raw_header, const std::string& name) {
+  const double offset = raw_header.voxel_offset;
   constexpr double kMaxVoxelOffset = 1LL << 40;  // larger than any file, and exact as a double
-  const auto min_offset = static_cast<double>(raw.header_bytes + kExtenderBytes);
+  const auto min_offset = static_cast<double>(raw_header.header_bytes + kExtenderBytes);
   if (!(offset >= min_offset && offset <= kMaxVoxelOffset) || offset != std::floor(offset)) {
     throw data_error("{}: the scan's voxels begin at byte {} (vox_offset), which is invalid: the header ends at {}; {}",
                      name, offset, min_offset, kDamagedHeaderHint);
@@ -213,36 +213,36 @@ int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
 /// Throws UserError (kBadData) if the stream cannot have all voxels, which start at `begin`.
 void check_file_size(const NiftiHeader& header, int64_t begin, const VolumeStream& stream) {
   // Cannot overflow: at most 2^32 voxels, 2^14 frames and 8 bytes per voxel.
-  const auto expected_bytes = static_cast<uint64_t>(begin + header.frame_bytes() * header.frames);
-  if (expected_bytes <= stream.max_bytes()) return;
+  const auto expected_file_bytes = static_cast<uint64_t>(begin + header.frame_bytes() * header.num_frames);
+  if (expected_file_bytes <= stream.max_decompressed_bytes()) return;
   throw data_error(
       "{}: the scan's header requires {} bytes ({} × {} × {} voxels of {} bytes, {} frames, from byte {} on), but the "
       "file {} {}: it is truncated or damaged; {}",
-      stream.name(), expected_bytes, header.size[0], header.size[1], header.size[2], get_voxel_bytes(header.type),
-      header.frames, begin, stream.is_compressed() ? "cannot inflate to more than" : "has", stream.max_bytes(),
-      kDamagedHeaderHint);
+      stream.name(), expected_file_bytes, header.size[0], header.size[1], header.size[2], get_voxel_bytes(header.type),
+      header.num_frames, begin, stream.is_compressed() ? "cannot inflate to more than" : "has",
+      stream.max_decompressed_bytes(), kDamagedHeaderHint);
 }
 
 }  // namespace
 
 NiftiHeader read_nifti_header(VolumeStream& stream) {
-  const RawHeader raw = read_raw_header(stream);
+  const RawNiftiHeader raw_header = read_raw_header(stream);
   const std::string& name = stream.name();
   NiftiHeader result{};
-  read_axes(raw.fields, name, result);
-  result.type = to_voxel_type(raw.fields.datatype, name);
-  result.is_swapped = raw.is_swapped;
-  result.scaling = read_scaling(raw.fields, name);
-  result.affine = compute_best_affine(raw.fields, name);
-  const int64_t begin = read_voxel_offset(raw, name);
+  read_shape(raw_header.fields, name, result);
+  result.type = to_voxel_dtype(raw_header.fields.datatype, name);
+  result.is_byte_swapped = raw_header.is_byte_swapped;
+  result.scaling = read_scaling(raw_header.fields, name);
+  result.affine = compute_best_affine(raw_header.fields, name);
+  const int64_t begin = read_voxel_offset(raw_header, name);
   check_file_size(result, begin, stream);
-  stream.skip(static_cast<uint64_t>(begin - raw.header_bytes));
+  stream.skip(static_cast<uint64_t>(begin - raw_header.header_bytes));
   return result;
 }
 
 VolumeInfo make_volume_info(const NiftiHeader& header) {
   return {header.size, compute_spacing(header.affine), to_axis_codes(compute_axis_directions(header.affine)),
-          header.frames};
+          header.num_frames};
 }
 
 }  // namespace vlmtrain::image

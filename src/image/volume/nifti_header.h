@@ -15,9 +15,9 @@ namespace vlmtrain::image {
 /// that the header promises.
 struct NiftiHeader {
   std::array<int64_t, 3> size;  ///< voxels, in file order; the first axis is contiguous
-  int64_t frames;               ///< length of the time axis; 1 without one
-  VoxelType type;
-  bool is_swapped;                      ///< the file's byte order differs from this machine's
+  int64_t num_frames;           ///< length of the time axis; 1 without one
+  VoxelDtype type;
+  bool is_byte_swapped;                 ///< the file's byte order differs from this machine's
   std::optional<VoxelScaling> scaling;  ///< nothing if stored values are the intensities
   AffineMatrix affine;
 

@@ -19,62 +19,64 @@ double snap_spacing(double original, double requested) {
 
 /// Returns whether resampling changes the scan. If not, MONAI skips it. `sizes`: the result of
 /// compute_sampled_sizes(); `spacing`: as requested.
-bool needs_resampling(const RasShape& shape, const std::array<double, 3>& sizes, const Axes<double>& spacing) {
+bool needs_resampling(const RasGeometry& geometry, const std::array<double, 3>& sizes, const PerAxis<double>& spacing) {
   for (int axis = 0; axis < 3; ++axis) {
-    const double step = snap_spacing(shape.spacing[axis], spacing[axis]) / shape.spacing[axis];
-    if (std::abs(step - 1) > kSpacingTolerance || sizes[axis] != static_cast<double>(shape.size[axis])) return true;
+    const double step = snap_spacing(geometry.spacing[axis], spacing[axis]) / geometry.spacing[axis];
+    if (std::abs(step - 1) > kSpacingTolerance || sizes[axis] != static_cast<double>(geometry.size[axis])) return true;
   }
   return false;
 }
 
-void check_sampled_size(const std::array<double, 3>& sizes, const RasShape& shape, const std::string& name) {
+void check_sampled_size(const std::array<double, 3>& sizes, const RasGeometry& geometry, const std::string& name) {
   if (sizes[0] * sizes[1] * sizes[2] <= static_cast<double>(kMaxSampledValues)) return;
   throw data_error(
       "{}: at the requested size or spacing the scan has {} × {} × {} voxels, more than {}; use a larger spacing, or "
       "check the scan's own ({}, {}, {} mm)",
-      name, sizes[0], sizes[1], sizes[2], kMaxSampledValues, shape.spacing[0], shape.spacing[1], shape.spacing[2]);
+      name, sizes[0], sizes[1], sizes[2], kMaxSampledValues, geometry.spacing[0], geometry.spacing[1],
+      geometry.spacing[2]);
 }
 
 /// Returns the samples of a resize of the whole field of view to `size`.
-std::array<AxisSamples, 3> make_fitted_axis_samples(const RasShape& shape, const Axes<int64_t>& size) {
+std::array<AxisSamples, 3> make_resize_samples_by_axis(const RasGeometry& geometry, const PerAxis<int64_t>& size) {
   std::array<AxisSamples, 3> result;
-  for (int axis = 0; axis < 3; ++axis) result[axis] = make_fitted_samples(shape.size[axis], size[axis]);
+  for (int axis = 0; axis < 3; ++axis) result[axis] = make_resize_samples(geometry.size[axis], size[axis]);
   return result;
 }
 
 /// Returns the samples of a resampling to the requested spacing, as in MONAI's Spacing. `sizes`:
 /// the result of compute_sampled_sizes().
-std::array<AxisSamples, 3> make_spaced_axis_samples(const VolumeInfo& info, const AffineMatrix& affine,
-                                                    const std::array<double, 3>& sizes, const Axes<double>& requested) {
+std::array<AxisSamples, 3> make_spacing_samples_by_axis(const VolumeInfo& info, const AffineMatrix& affine,
+                                                        const std::array<double, 3>& sizes,
+                                                        const PerAxis<double>& requested_spacing) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
-  const RasShape shape = get_ras_shape(info);
-  Axes<double> spacing{};
-  for (int axis = 0; axis < 3; ++axis) spacing[axis] = snap_spacing(shape.spacing[axis], requested[axis]);
-  const bool is_resampled = needs_resampling(shape, sizes, requested);
-  const bool is_corner_aligned =
-      is_aligned_to_corner(reorient_affine(affine, directions.file_axes, directions.is_flipped), shape.size, spacing);
+  const RasGeometry geometry = compute_ras_geometry(info);
+  PerAxis<double> spacing{};
+  for (int axis = 0; axis < 3; ++axis) spacing[axis] = snap_spacing(geometry.spacing[axis], requested_spacing[axis]);
+  const bool must_resample = needs_resampling(geometry, sizes, requested_spacing);
+  const bool is_corner_aligned = is_aligned_to_corner(
+      reorient_affine(affine, directions.file_axes, directions.is_flipped), geometry.size, spacing);
   std::array<AxisSamples, 3> result;
   for (int axis = 0; axis < 3; ++axis) {
-    const double step = is_resampled ? spacing[axis] / shape.spacing[axis] : 1;
+    const double step = must_resample ? spacing[axis] / geometry.spacing[axis] : 1;
     const double begin =
-        is_corner_aligned || !is_resampled ? 0 : (static_cast<double>(shape.size[axis]) - step * sizes[axis]) / 2;
-    result[axis] = make_stepped_samples(shape.size[axis], static_cast<int64_t>(sizes[axis]), begin, step);
+        is_corner_aligned || !must_resample ? 0 : (static_cast<double>(geometry.size[axis]) - step * sizes[axis]) / 2;
+    result[axis] = make_spacing_samples(geometry.size[axis], static_cast<int64_t>(sizes[axis]), begin, step);
   }
   return result;
 }
 
 /// Appends a sample between the voxels first and first + 1 of an axis of `num_voxels` voxels.
 void add_sample(AxisSamples& samples, int64_t num_voxels, int64_t first, float weight) {
-  samples.first.push_back(static_cast<int32_t>(first));
-  samples.second.push_back(static_cast<int32_t>(std::min(first + (weight > 0 ? 1 : 0), num_voxels - 1)));
-  samples.weight.push_back(weight);
+  samples.first_voxels.push_back(static_cast<int32_t>(first));
+  samples.second_voxels.push_back(static_cast<int32_t>(std::min(first + (weight > 0 ? 1 : 0), num_voxels - 1)));
+  samples.second_weights.push_back(weight);
 }
 
 }  // namespace
 
-RasShape get_ras_shape(const VolumeInfo& info) {
+RasGeometry compute_ras_geometry(const VolumeInfo& info) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
-  RasShape result{};
+  RasGeometry result{};
   for (int axis = 0; axis < 3; ++axis) {
     result.size[axis] = info.size[directions.file_axes[axis]];
     result.spacing[axis] = info.spacing[directions.file_axes[axis]];
@@ -86,38 +88,38 @@ bool needs_full_volume(VolumeNormalization normalization) {
   return normalization != VolumeNormalization::kWindow && normalization != VolumeNormalization::kNone;
 }
 
-std::array<double, 3> compute_sampled_sizes(const RasShape& shape, const VolumeSettings& settings) {
+std::array<double, 3> compute_sampled_sizes(const RasGeometry& geometry, const VolumeSettings& settings) {
   std::array<double, 3> result{};
   for (int axis = 0; axis < 3; ++axis) {
     if (!settings.spacing) {
       result[axis] = static_cast<double>(settings.size[axis]);
       continue;
     }
-    const double spacing = snap_spacing(shape.spacing[axis], (*settings.spacing)[axis]);
+    const double spacing = snap_spacing(geometry.spacing[axis], (*settings.spacing)[axis]);
     // Rounds halves to even, as numpy does.
-    result[axis] = std::nearbyint(static_cast<double>(shape.size[axis] - 1) * shape.spacing[axis] / spacing + 1);
+    result[axis] = std::nearbyint(static_cast<double>(geometry.size[axis] - 1) * geometry.spacing[axis] / spacing + 1);
   }
   return result;
 }
 
 SampledGrid make_sampled_grid(const VolumeInfo& info, const AffineMatrix& affine, const VolumeSettings& settings,
                               const std::string& name) {
-  const RasShape shape = get_ras_shape(info);
-  const std::array<double, 3> sizes = compute_sampled_sizes(shape, settings);
-  check_sampled_size(sizes, shape, name);
+  const RasGeometry geometry = compute_ras_geometry(info);
+  const std::array<double, 3> sizes = compute_sampled_sizes(geometry, settings);
+  check_sampled_size(sizes, geometry, name);
   SampledGrid result;
-  result.samples = settings.spacing ? make_spaced_axis_samples(info, affine, sizes, *settings.spacing)
-                                    : make_fitted_axis_samples(shape, settings.size);
+  result.samples = settings.spacing ? make_spacing_samples_by_axis(info, affine, sizes, *settings.spacing)
+                                    : make_resize_samples_by_axis(geometry, settings.size);
   for (int axis = 0; axis < 3; ++axis) {
     // As in MONAI's ResizeWithPadOrCrop, an odd voxel is cropped at the start and padded at the
     // end.
     const int64_t num_outputs = result.samples[axis].size();
-    const int64_t requested = settings.size[axis];
-    result.crop_begin[axis] = num_outputs > requested ? num_outputs / 2 - requested / 2 : 0;
-    result.cropped_size[axis] = std::min(num_outputs, requested);
-    result.pad_before[axis] = (requested - result.cropped_size[axis]) / 2;
+    const int64_t requested_size = settings.size[axis];
+    result.crop_begin[axis] = num_outputs > requested_size ? num_outputs / 2 - requested_size / 2 : 0;
+    result.cropped_size[axis] = std::min(num_outputs, requested_size);
+    result.pad_before[axis] = (requested_size - result.cropped_size[axis]) / 2;
     if (needs_full_volume(settings.normalization)) continue;
-    result.samples[axis] = select_samples(result.samples[axis], result.crop_begin[axis], result.cropped_size[axis]);
+    result.samples[axis] = slice_samples(result.samples[axis], result.crop_begin[axis], result.cropped_size[axis]);
     result.crop_begin[axis] = 0;
   }
   return result;
@@ -128,14 +130,14 @@ std::array<AxisSamples, 3> order_samples_by_file_axis(const SampledGrid& grid, c
   std::array<AxisSamples, 3> result;
   for (int axis = 0; axis < 3; ++axis) {
     const int file_axis = directions.file_axes[axis];
-    result[file_axis] =
-        directions.is_flipped[axis] ? mirror_samples(grid.samples[axis], info.size[file_axis]) : grid.samples[axis];
+    result[file_axis] = directions.is_flipped[axis] ? mirror_sample_voxels(grid.samples[axis], info.size[file_axis])
+                                                    : grid.samples[axis];
   }
   return result;
 }
 
 // Source: area_pixel_compute_source_index and guard_index_and_lambda in ATen/native/UpSample.h.
-AxisSamples make_fitted_samples(int64_t num_voxels, int64_t num_outputs) {
+AxisSamples make_resize_samples(int64_t num_voxels, int64_t num_outputs) {
   AxisSamples result;
   const float scale = static_cast<float>(num_voxels) / static_cast<float>(num_outputs);
   for (int64_t i = 0; i < num_outputs; ++i) {
@@ -146,7 +148,7 @@ AxisSamples make_fitted_samples(int64_t num_voxels, int64_t num_outputs) {
   return result;
 }
 
-AxisSamples make_stepped_samples(int64_t num_voxels, int64_t num_outputs, double begin, double step) {
+AxisSamples make_spacing_samples(int64_t num_voxels, int64_t num_outputs, double begin, double step) {
   // A position this close to a voxel, in voxels, is moved to it, so that a background of 0 stays
   // exactly 0. Above the roundings of positions.
   constexpr double kSnapDistance = 1e-9;
@@ -160,7 +162,7 @@ AxisSamples make_stepped_samples(int64_t num_voxels, int64_t num_outputs, double
   return result;
 }
 
-std::vector<int64_t> space_evenly(int64_t range, int64_t count) {
+std::vector<int64_t> make_evenly_spaced_indices(int64_t range, int64_t count) {
   std::vector<int64_t> result;
   const double step = count > 1 ? static_cast<double>(range - 1) / static_cast<double>(count - 1) : 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -169,30 +171,31 @@ std::vector<int64_t> space_evenly(int64_t range, int64_t count) {
   return result;
 }
 
-AxisSamples make_voxel_samples(int64_t num_voxels, int64_t num_outputs) {
+AxisSamples make_evenly_spaced_samples(int64_t num_voxels, int64_t num_outputs) {
   AxisSamples result;
-  for (const int64_t voxel : space_evenly(num_voxels, num_outputs)) add_sample(result, num_voxels, voxel, 0);
+  for (const int64_t voxel : make_evenly_spaced_indices(num_voxels, num_outputs))
+    add_sample(result, num_voxels, voxel, 0);
   return result;
 }
 
-AxisSamples select_samples(const AxisSamples& samples, int64_t begin, int64_t count) {
+AxisSamples slice_samples(const AxisSamples& samples, int64_t begin, int64_t count) {
   const auto slice = [&](const auto& values) {
     return std::decay_t<decltype(values)>(values.begin() + begin, values.begin() + begin + count);
   };
-  return {slice(samples.first), slice(samples.second), slice(samples.weight)};
+  return {slice(samples.first_voxels), slice(samples.second_voxels), slice(samples.second_weights)};
 }
 
-AxisSamples mirror_samples(AxisSamples samples, int64_t num_voxels) {
+AxisSamples mirror_sample_voxels(AxisSamples samples, int64_t num_voxels) {
   const auto mirror_voxel = [num_voxels](int32_t& voxel) { voxel = static_cast<int32_t>(num_voxels - 1 - voxel); };
-  std::ranges::for_each(samples.first, mirror_voxel);
-  std::ranges::for_each(samples.second, mirror_voxel);
+  std::ranges::for_each(samples.first_voxels, mirror_voxel);
+  std::ranges::for_each(samples.second_voxels, mirror_voxel);
   return samples;
 }
 
 AxisSamples reverse_samples(AxisSamples samples) {
-  std::ranges::reverse(samples.first);
-  std::ranges::reverse(samples.second);
-  std::ranges::reverse(samples.weight);
+  std::ranges::reverse(samples.first_voxels);
+  std::ranges::reverse(samples.second_voxels);
+  std::ranges::reverse(samples.second_weights);
   return samples;
 }
 

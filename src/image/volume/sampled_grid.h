@@ -11,43 +11,44 @@
 
 namespace vlmtrain::image {
 
-/// The linear interpolation along one axis: output i is a + weight[i] · (b - a), where a and b are
-/// the values of the voxels first[i] and second[i]. In this form, constant values stay constant to
-/// the bit.
+/// The linear interpolation along one axis: output i is a + second_weights[i] · (b - a), where a
+/// and b are the values of the voxels first_voxels[i] and second_voxels[i]. In this form, constant
+/// values stay constant to the bit.
 struct AxisSamples {
-  std::vector<int32_t> first;   ///< voxel indices along the axis
-  std::vector<int32_t> second;  ///< equal to first[i] or a neighbor
-  std::vector<float> weight;    ///< of the second voxel, 0 to 1
+  std::vector<int32_t> first_voxels;   ///< voxel indices along the axis
+  std::vector<int32_t> second_voxels;  ///< equal to first_voxels[i] or a neighbor
+  std::vector<float> second_weights;   ///< weights of the second voxels, 0 to 1
 
   /// Returns the number of outputs.
-  int64_t size() const { return static_cast<int64_t>(first.size()); }
+  int64_t size() const { return static_cast<int64_t>(first_voxels.size()); }
 };
 
 // `num_voxels` is the length of an axis in the scan, `num_outputs` its length after resampling.
 
 /// Returns `num_outputs` samples of the whole axis, as in torch's interpolate(mode="trilinear",
 /// align_corners=False), whose positions are computed in fp32.
-AxisSamples make_fitted_samples(int64_t num_voxels, int64_t num_outputs);
+AxisSamples make_resize_samples(int64_t num_voxels, int64_t num_outputs);
 
 /// Returns samples at the positions begin, begin + step, …, in voxels, as in MONAI's
 /// Spacing(padding_mode="border"): positions outside of the axis are moved to its nearest voxel.
-AxisSamples make_stepped_samples(int64_t num_voxels, int64_t num_outputs, double begin, double step);
+AxisSamples make_spacing_samples(int64_t num_voxels, int64_t num_outputs, double begin, double step);
 
-/// Returns `num_outputs` evenly spaced voxels without interpolation; see space_evenly().
-AxisSamples make_voxel_samples(int64_t num_voxels, int64_t num_outputs);
+/// Returns `num_outputs` evenly spaced voxels without interpolation; see
+/// make_evenly_spaced_indices().
+AxisSamples make_evenly_spaced_samples(int64_t num_voxels, int64_t num_outputs);
 
 /// Returns the samples of outputs begin to begin + count - 1.
-AxisSamples select_samples(const AxisSamples& samples, int64_t begin, int64_t count);
+AxisSamples slice_samples(const AxisSamples& samples, int64_t begin, int64_t count);
 
 /// Returns samples that give the same outputs if the axis is stored in reverse.
-AxisSamples mirror_samples(AxisSamples samples, int64_t num_voxels);
+AxisSamples mirror_sample_voxels(AxisSamples samples, int64_t num_voxels);
 
 /// Returns the samples of the outputs in reverse order.
 AxisSamples reverse_samples(AxisSamples samples);
 
 /// Returns `count` evenly spaced integers from 0 to range - 1, both included: numpy's linspace,
 /// rounded (halves to even). A count of 1 gives 0.
-std::vector<int64_t> space_evenly(int64_t range, int64_t count);
+std::vector<int64_t> make_evenly_spaced_indices(int64_t range, int64_t count);
 
 /// The resampling, cropping and padding of a volume. Arrays are by right, anterior and superior.
 struct SampledGrid {
@@ -61,13 +62,13 @@ struct SampledGrid {
 };
 
 /// The size in voxels and the spacing in mm of a reoriented scan, by right, anterior and superior.
-struct RasShape {
+struct RasGeometry {
   std::array<int64_t, 3> size;
   std::array<double, 3> spacing;
 };
 
-/// Returns the shape of the scan after its reorientation.
-RasShape get_ras_shape(const VolumeInfo& info);
+/// Returns the size and the spacing of the scan after its reorientation.
+RasGeometry compute_ras_geometry(const VolumeInfo& info);
 
 /// The maximum number of values after resampling, 2 GiB in fp32. Only a spacing far below the
 /// scan's gives more.
@@ -79,7 +80,7 @@ bool needs_full_volume(VolumeNormalization normalization);
 
 /// Returns the number of samples along each axis before cropping: integers, as doubles since they
 /// have no limit here.
-std::array<double, 3> compute_sampled_sizes(const RasShape& shape, const VolumeSettings& settings);
+std::array<double, 3> compute_sampled_sizes(const RasGeometry& geometry, const VolumeSettings& settings);
 
 /// Returns the grid of a volume. If the normalization permits, the grid has only the samples that
 /// the result keeps. `affine` is that of the file. Throws UserError (kBadData) for more than
@@ -93,7 +94,7 @@ std::array<AxisSamples, 3> order_samples_by_file_axis(const SampledGrid& grid, c
 /// A copy between two memory layouts of three axes. Arrays are by the target's axes, of which the
 /// last one is contiguous; strides are in values.
 struct StridedCopy {
-  std::array<int64_t, 3> count;
+  std::array<int64_t, 3> shape;
   std::array<int64_t, 3> source_stride;
   std::array<int64_t, 3> target_stride;
 };
@@ -107,13 +108,13 @@ void copy_strided(const StridedCopy& copy, const float* source, Value* target, c
   const int inner_axis = copy.source_stride[0] < copy.source_stride[1] ? 0 : 1;
   const int outer_axis = 1 - inner_axis;
   constexpr int64_t kTileSize = 16;  // floats in a cache line of 64 bytes
-  for (int64_t outer_index = 0; outer_index < copy.count[outer_axis]; ++outer_index) {
+  for (int64_t outer_index = 0; outer_index < copy.shape[outer_axis]; ++outer_index) {
     const float* const source_row = source + outer_index * copy.source_stride[outer_axis];
     Value* const target_row = target + outer_index * copy.target_stride[outer_axis];
-    for (int64_t inner_begin = 0; inner_begin < copy.count[inner_axis]; inner_begin += kTileSize) {
-      const int64_t inner_end = std::min(inner_begin + kTileSize, copy.count[inner_axis]);
-      for (int64_t begin = 0; begin < copy.count[2]; begin += kTileSize) {
-        const int64_t end = std::min(begin + kTileSize, copy.count[2]);
+    for (int64_t inner_begin = 0; inner_begin < copy.shape[inner_axis]; inner_begin += kTileSize) {
+      const int64_t inner_end = std::min(inner_begin + kTileSize, copy.shape[inner_axis]);
+      for (int64_t begin = 0; begin < copy.shape[2]; begin += kTileSize) {
+        const int64_t end = std::min(begin + kTileSize, copy.shape[2]);
         for (int64_t inner_index = inner_begin; inner_index < inner_end; ++inner_index) {
           for (int64_t i = begin; i < end; ++i) {
             target_row[inner_index * copy.target_stride[inner_axis] + i * copy.target_stride[2]] =

@@ -47,13 +47,13 @@ PlaneAxes get_plane_axes(SlicePlane plane) {
 /// Returns the samples along right, anterior and superior. Rows and columns start at the ends of
 /// their axes, so that superior and anterior are up, and right is on the left.
 SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& settings) {
-  const RasShape shape = get_ras_shape(info);
+  const RasGeometry geometry = compute_ras_geometry(info);
   const auto [slice_axis, row_axis, column_axis] = get_plane_axes(settings.plane);
   const auto [height, width] = compute_slice_size(info, settings);
   SampledGrid grid;
-  grid.samples[slice_axis] = make_voxel_samples(shape.size[slice_axis], count_slices(info, settings));
-  grid.samples[row_axis] = reverse_samples(make_fitted_samples(shape.size[row_axis], height));
-  grid.samples[column_axis] = reverse_samples(make_fitted_samples(shape.size[column_axis], width));
+  grid.samples[slice_axis] = make_evenly_spaced_samples(geometry.size[slice_axis], count_slices(info, settings));
+  grid.samples[row_axis] = reverse_samples(make_resize_samples(geometry.size[row_axis], height));
+  grid.samples[column_axis] = reverse_samples(make_resize_samples(geometry.size[column_axis], width));
   return grid;
 }
 
@@ -63,26 +63,26 @@ StridedCopy plan_slice_copy(const SampledGrid& grid, const VolumeInfo& info, Sli
   std::array<int64_t, 3> axis_strides{};
   int64_t stride = 1;
   for (int file_axis = 0; file_axis < 3; ++file_axis) {
-    const auto axis = std::ranges::find(directions.file_axes, file_axis) - directions.file_axes.begin();
-    axis_strides[axis] = stride;
-    stride *= grid.samples[axis].size();
+    const auto ras_axis = std::ranges::find(directions.file_axes, file_axis) - directions.file_axes.begin();
+    axis_strides[ras_axis] = stride;
+    stride *= grid.samples[ras_axis].size();
   }
   const auto [slice_axis, row_axis, column_axis] = get_plane_axes(plane);
   const int64_t height = grid.samples[row_axis].size(), width = grid.samples[column_axis].size();
-  return {.count = {grid.samples[slice_axis].size(), height, width},
+  return {.shape = {grid.samples[slice_axis].size(), height, width},
           .source_stride = {axis_strides[slice_axis], axis_strides[row_axis], axis_strides[column_axis]},
           .target_stride = {height * width, width, 1}};
 }
 
 /// Returns the byte of a value; `window` maps to 0 to 1.
-uint8_t to_gray(float value, const IntensityTransform& window) {
+uint8_t to_gray_byte(float value, const IntensityTransform& window) {
   return static_cast<uint8_t>(std::lround(255 * window.apply(value)));
 }
 
 /// Returns a transform to 0 to 1 for each channel, or one for all channels. `values`: of all
 /// slices.
-std::vector<IntensityTransform> make_windows(const std::vector<float>& values, const SliceSettings& settings,
-                                             const std::string& name) {
+std::vector<IntensityTransform> make_intensity_windows(const std::vector<float>& values, const SliceSettings& settings,
+                                                       const std::string& name) {
   VolumeSettings volume_settings;
   volume_settings.normalization = VolumeNormalization::kWindow;
   std::vector<IntensityTransform> result;
@@ -100,20 +100,20 @@ std::vector<IntensityTransform> make_windows(const std::vector<float>& values, c
 /// (kBadData) for a series or too many pixels.
 std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& header, const SampledGrid& grid,
                                      const VolumeInfo& info) {
-  if (info.frames > 1) {
+  if (info.num_frames > 1) {
     throw data_error(
         "{}: slices of a series of {} volumes (functional or diffusion MRI) are not supported; save the volume you "
         "need as a separate file",
-        stream.name(), info.frames);
+        stream.name(), info.num_frames);
   }
   if (grid.num_values() > kMaxSampledValues) {
     throw data_error("{}: {} slices of the scan have {} pixels, more than {}; use fewer slices", stream.name(),
                      grid.samples[0].size(), grid.num_values(), kMaxSampledValues);
   }
   const std::array<AxisSamples, 3> samples = order_samples_by_file_axis(grid, info);
-  FrameSampler sampler(header, samples);
+  FrameSampler frame_sampler(header, samples);
   std::vector<float> values(grid.num_values());
-  sampler.read(stream, [&](int64_t index, const float* plane, int64_t size) {
+  frame_sampler.read(stream, [&](int64_t index, const float* plane, int64_t size) {
     std::copy_n(plane, size, values.data() + index * size);
   });
   stream.verify_checksum();
@@ -121,9 +121,9 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
 }
 
 /// Returns the quantile `fraction`, 0 to 1, of sorted values: the value at the nearest rank.
-double get_quantile(const at::Tensor& sorted, double fraction) {
-  const auto index = static_cast<int64_t>(std::llround(fraction * static_cast<double>(sorted.numel() - 1)));
-  return sorted[index].item<double>();
+double compute_quantile(const at::Tensor& sorted_values, double fraction) {
+  const auto index = static_cast<int64_t>(std::llround(fraction * static_cast<double>(sorted_values.numel() - 1)));
+  return sorted_values[index].item<double>();
 }
 
 /// Returns the axis, 0 to 2 for right, anterior and superior, of a letter of
@@ -135,32 +135,32 @@ size_t get_ras_axis(char code) {
 }  // namespace
 
 int64_t count_slices(const VolumeInfo& info, const SliceSettings& settings) {
-  return std::min(settings.max_slices, get_ras_shape(info).size[get_plane_axes(settings.plane).slice_axis]);
+  return std::min(settings.max_slices, compute_ras_geometry(info).size[get_plane_axes(settings.plane).slice_axis]);
 }
 
 ImageSize compute_slice_size(const VolumeInfo& info, const SliceSettings& settings) {
-  const RasShape shape = get_ras_shape(info);
+  const RasGeometry geometry = compute_ras_geometry(info);
   const auto [slice_axis, row_axis, column_axis] = get_plane_axes(settings.plane);
-  const double height = static_cast<double>(shape.size[row_axis]) * shape.spacing[row_axis];
-  const double width = static_cast<double>(shape.size[column_axis]) * shape.spacing[column_axis];
-  const double pixel_mm = std::max(std::min(shape.spacing[row_axis], shape.spacing[column_axis]),
-                                   std::max(height, width) / static_cast<double>(kMaxSliceSide));
-  const auto to_pixels = [pixel_mm](double length_mm) {
-    return std::max<int64_t>(std::llround(length_mm / pixel_mm), 1);
+  const double height = static_cast<double>(geometry.size[row_axis]) * geometry.spacing[row_axis];
+  const double width = static_cast<double>(geometry.size[column_axis]) * geometry.spacing[column_axis];
+  const double mm_per_pixel = std::max(std::min(geometry.spacing[row_axis], geometry.spacing[column_axis]),
+                                       std::max(height, width) / static_cast<double>(kMaxSlicePixelsPerAxis));
+  const auto convert_mm_to_pixels = [mm_per_pixel](double length_mm) {
+    return std::max<int64_t>(std::llround(length_mm / mm_per_pixel), 1);
   };
-  return {to_pixels(height), to_pixels(width)};
+  return {convert_mm_to_pixels(height), convert_mm_to_pixels(width)};
 }
 
-int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings& settings) {
-  constexpr int64_t kFixedBytes = int64_t{1} << 20;  // the stream's window and buffers, and tables
+int64_t estimate_slice_reading_memory(const VolumeInfo& info, const SliceSettings& settings) {
+  constexpr int64_t kReaderOverheadBytes = int64_t{1} << 20;  // the stream's window and buffers, and tables
   const auto [height, width] = compute_slice_size(info, settings);
-  const int64_t longest_axis = std::max({height, width, count_slices(info, settings)});
+  const int64_t longest_axis_size = std::max({height, width, count_slices(info, settings)});
   const int64_t values = std::min(count_slices(info, settings) * height * width, kMaxSampledValues);
-  // As in estimate_reading_bytes(): values in fp32, with a copy that percentiles sort; three planes
-  // of fp32; a row as stored and in fp32.
+  // As in estimate_volume_reading_memory(): values in fp32, with a copy that percentiles sort;
+  // three planes of fp32; a row as stored and in fp32.
   const int64_t bytes_per_value = settings.windows.empty() ? 8 : 4;
-  return kFixedBytes + values * bytes_per_value + std::min(12 * longest_axis * longest_axis, 12 * values) +
-         12 * std::ranges::max(info.size);
+  return kReaderOverheadBytes + values * bytes_per_value +
+         std::min(12 * longest_axis_size * longest_axis_size, 12 * values) + 12 * std::ranges::max(info.size);
 }
 
 std::vector<at::Tensor> read_slices(const io::MediaRef& scan, const SliceSettings& settings) {
@@ -172,10 +172,10 @@ std::vector<at::Tensor> read_slices(const io::MediaRef& scan, const SliceSetting
   const VolumeInfo info = make_volume_info(header);
   const SampledGrid grid = make_slice_grid(info, settings);
   const std::vector<float> values = read_slice_values(*stream, header, grid, info);
-  const std::vector<IntensityTransform> windows = make_windows(values, settings, stream->name());
-  StridedCopy copy = plan_slice_copy(grid, info, settings.plane);
-  const auto [slices, height, width] = copy.count;
-  copy.count[0] = 1;  // one slice at a time, each to its own tensor
+  const std::vector<IntensityTransform> windows = make_intensity_windows(values, settings, stream->name());
+  StridedCopy slice_copy = plan_slice_copy(grid, info, settings.plane);
+  const auto [slices, height, width] = slice_copy.shape;
+  slice_copy.shape[0] = 1;  // one slice at a time, each to its own tensor
   std::vector<at::Tensor> result;
   for (int64_t slice = 0; slice < slices; ++slice) {
     auto* const planes = result.emplace_back(at::empty({3, height, width}, at::kByte)).mutable_data_ptr<uint8_t>();
@@ -185,8 +185,8 @@ std::vector<at::Tensor> read_slices(const io::MediaRef& scan, const SliceSetting
         std::copy_n(planes, height * width, plane);
         continue;
       }
-      copy_strided(copy, values.data() + slice * copy.source_stride[0], plane,
-                   [&](float value) { return to_gray(value, windows[channel]); });
+      copy_strided(slice_copy, values.data() + slice * slice_copy.source_stride[0], plane,
+                   [&](float value) { return to_gray_byte(value, windows[channel]); });
     }
   }
   return result;
@@ -209,31 +209,35 @@ at::Tensor render_orthogonal_slices(const at::Tensor& volume) {
     height = std::max(height, plane.size(0));
     values.push_back(plane.flatten());
   }
-  const at::Tensor sorted = std::get<0>(at::cat(values).sort());
+  const at::Tensor sorted_values = std::get<0>(at::cat(values).sort());
   // The minimum width of the window avoids a division by 0 if all values are equal.
-  const double black = get_quantile(sorted, 0.01), white = std::max(get_quantile(sorted, 0.99), black + 1e-12);
+  const double black_value = compute_quantile(sorted_values, 0.01),
+               white_value = std::max(compute_quantile(sorted_values, 0.99), black_value + 1e-12);
   std::vector<at::Tensor> columns;
   for (const at::Tensor& plane : planes) {
-    at::Tensor padded = at::full({height, plane.size(1)}, black, plane.options());
-    padded.narrow(0, (height - plane.size(0)) / 2, plane.size(0)).copy_(plane);
-    columns.push_back(padded);
+    at::Tensor padded_plane = at::full({height, plane.size(1)}, black_value, plane.options());
+    padded_plane.narrow(0, (height - plane.size(0)) / 2, plane.size(0)).copy_(plane);
+    columns.push_back(padded_plane);
   }
-  const at::Tensor gray = ((at::cat(columns, 1) - black) / (white - black)).clamp(0, 1).mul(255).round().to(at::kByte);
-  return gray.unsqueeze(0).expand({3, -1, -1}).contiguous();
+  const at::Tensor gray_image =
+      ((at::cat(columns, 1) - black_value) / (white_value - black_value)).clamp(0, 1).mul(255).round().to(at::kByte);
+  return gray_image.unsqueeze(0).expand({3, -1, -1}).contiguous();
 }
 
 at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t max_pixels) {
   const VolumeInfo info = read_volume_info(scan);
-  const auto get_extent = [&info](size_t axis) { return static_cast<double>(info.size[axis]) * info.spacing[axis]; };
-  const double longest_extent = std::max({get_extent(0), get_extent(1), get_extent(2)});
-  const double pixel_mm =
-      std::max(longest_extent / static_cast<double>(max_pixels), *std::ranges::min_element(info.spacing));
+  const auto compute_extent_mm = [&info](size_t axis) {
+    return static_cast<double>(info.size[axis]) * info.spacing[axis];
+  };
+  const double longest_extent_mm = std::max({compute_extent_mm(0), compute_extent_mm(1), compute_extent_mm(2)});
+  const double mm_per_pixel =
+      std::max(longest_extent_mm / static_cast<double>(max_pixels), *std::ranges::min_element(info.spacing));
   VolumeSettings settings;
   settings.normalization = VolumeNormalization::kNone;
-  settings.series = TimeSeriesMode::kMean;
+  settings.time_series_mode = TimeSeriesMode::kMean;
   for (size_t axis = 0; axis < 3; ++axis) {
     settings.size[get_ras_axis(info.orientation[axis])] =
-        std::max<int64_t>(1, std::llround(get_extent(axis) / pixel_mm));
+        std::max<int64_t>(1, std::llround(compute_extent_mm(axis) / mm_per_pixel));
   }
   return render_orthogonal_slices(read_volume(scan, settings)[0]);
 }

@@ -34,7 +34,7 @@ class VolumeStream {
   virtual void verify_checksum() = 0;
 
   /// Returns an upper bound of the number of decompressed bytes, from the size of the file.
-  virtual uint64_t max_bytes() const = 0;
+  virtual uint64_t max_decompressed_bytes() const = 0;
   virtual bool is_compressed() const = 0;
 };
 
@@ -73,18 +73,18 @@ inline constexpr std::array<uint8_t, 2> kGzipMagic{0x1F, 0x8B};
 
 /// A stream of one or more gzip members (RFC 1952), concatenated or with zeros between them.
 /// Inflates only the requested bytes.
-class GzipStream final : public VolumeStream {
+class GzipVolumeStream final : public VolumeStream {
  public:
-  explicit GzipStream(VolumeInput input);
-  GzipStream(const GzipStream&) = delete;
-  GzipStream& operator=(const GzipStream&) = delete;
-  ~GzipStream() override;
+  explicit GzipVolumeStream(VolumeInput input);
+  GzipVolumeStream(const GzipVolumeStream&) = delete;
+  GzipVolumeStream& operator=(const GzipVolumeStream&) = delete;
+  ~GzipVolumeStream() override;
 
   const std::string& name() const override { return input_.name(); }
   void read(std::span<uint8_t> out) override;
   void skip(uint64_t bytes) override;
   void verify_checksum() override;
-  uint64_t max_bytes() const override;
+  uint64_t max_decompressed_bytes() const override;
   bool is_compressed() const override { return true; }
 
  private:
@@ -92,12 +92,12 @@ class GzipStream final : public VolumeStream {
   void refill_input_buffer();
   /// Skips zeros and starts the next member. REQUIRES: the last member has ended.
   void start_next_member();
-  /// Calls inflate() once, with the output that zlib_ has.
+  /// Calls inflate() once, with the output that zlib_stream_ has.
   void inflate_next_bytes();
 
   VolumeInput input_;
   std::vector<uint8_t> input_buffer_;
-  z_stream zlib_{};
+  z_stream zlib_stream_{};
   bool has_member_ended_ = false;
 };
 

@@ -6,10 +6,10 @@
 namespace vlmtrain::image {
 
 /// The data types of stored voxels that are supported.
-enum class VoxelType { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kUint64, kInt64, kFloat32, kFloat64 };
+enum class VoxelDtype { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kUint64, kInt64, kFloat32, kFloat64 };
 
 /// Returns the size of a stored voxel.
-int64_t get_voxel_bytes(VoxelType type);
+int64_t get_voxel_bytes(VoxelDtype type);
 
 /// The linear scaling of stored values: slope · value + intercept.
 struct VoxelScaling {
@@ -21,12 +21,12 @@ struct VoxelScaling {
 /// a scaling, values are scaled in fp64 and then rounded; otherwise they are rounded once.
 class VoxelConverter {
  public:
-  /// `is_swapped`: the byte order of stored voxels differs from this machine's.
-  VoxelConverter(VoxelType type, bool is_swapped, std::optional<VoxelScaling> scaling);
+  /// `is_byte_swapped`: the byte order of stored voxels differs from this machine's.
+  VoxelConverter(VoxelDtype type, bool is_byte_swapped, std::optional<VoxelScaling> scaling);
 
   /// Converts `count` contiguous voxels, of any alignment.
   void convert(const uint8_t* stored_voxels, int64_t count, float* values) const {
-    convert_(stored_voxels, count, scaling_, values);
+    convert_function_(stored_voxels, count, scaling_, values);
   }
 
   /// Returns whether converted values may be NaN or infinite. False for integers, unless the
@@ -37,11 +37,11 @@ class VoxelConverter {
   using ConvertFunction = void (*)(const uint8_t* stored_voxels, int64_t count, VoxelScaling scaling, float* values);
 
   VoxelScaling scaling_;
-  ConvertFunction convert_;
+  ConvertFunction convert_function_;
   bool may_be_nonfinite_;
 };
 
 /// Counts the values that are NaN or infinite.
-int64_t count_nonfinite(const float* values, int64_t count);
+int64_t count_nonfinite_values(const float* values, int64_t count);
 
 }  // namespace vlmtrain::image

@@ -33,7 +33,7 @@ constexpr std::string_view kPickledWeightsIndexName = "pytorch_model.bin.index.j
 /// Returns the sorted names of files in `folder` that satisfy `accepts`, without hidden files.
 /// Returns the names found so far if the folder cannot be read.
 template <class Predicate>
-std::vector<std::string> list_files(const fs::path& folder, const Predicate& accepts) {
+std::vector<std::string> list_file_names(const fs::path& folder, const Predicate& accepts) {
   std::vector<std::string> names;
   std::error_code error;
   for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
@@ -46,26 +46,26 @@ std::vector<std::string> list_files(const fs::path& folder, const Predicate& acc
 }
 
 /// Returns true for names such as model-00001-of-00002.safetensors.
-bool is_shard(std::string_view name) {
+bool is_shard_file_name(std::string_view name) {
   return name.ends_with(".safetensors") && name.find("-of-") != std::string_view::npos;
 }
 
 /// Returns true for safetensors files except PEFT's adapters, which are not a whole model.
-bool is_safetensors(std::string_view name) {
+bool is_model_safetensors_file(std::string_view name) {
   return name.ends_with(".safetensors") && !name.starts_with("adapter_model");
 }
 
 /// Joins the first names of a list for a message.
-std::string join_names(const std::vector<std::string>& names) {
-  constexpr size_t kMaxListed = 3;  // keeps the message on one line
-  const std::vector<std::string> first_names(
-      names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMaxListed)));
-  return fmt::format("{}{}", fmt::join(first_names, ", "), names.size() > kMaxListed ? ", …" : "");
+std::string join_first_names(const std::vector<std::string>& names) {
+  constexpr size_t kMaxListedNames = 3;  // keeps the message on one line
+  const std::vector<std::string> listed_names(
+      names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMaxListedNames)));
+  return fmt::format("{}{}", fmt::join(listed_names, ", "), names.size() > kMaxListedNames ? ", …" : "");
 }
 
 /// Returns the files that an index names. Returns an empty set if it cannot be read: the error is
 /// reported when the weights are loaded.
-std::set<std::string> list_indexed_files(const fs::path& index) {
+std::set<std::string> list_indexed_shards(const fs::path& index) {
   std::set<std::string> files;
   try {
     const auto content = read_json(index);
@@ -81,7 +81,7 @@ std::set<std::string> list_indexed_files(const fs::path& index) {
 }
 
 /// Returns the tensors that are in more than one shard.
-std::vector<std::string> find_duplicate_tensors(const fs::path& folder, const std::set<std::string>& shards) {
+std::vector<std::string> find_duplicate_tensor_names(const fs::path& folder, const std::set<std::string>& shards) {
   std::map<std::string, int> counts;
   for (const auto& shard : shards) {
     const SafetensorsFile file(folder / shard);
@@ -94,7 +94,7 @@ std::vector<std::string> find_duplicate_tensors(const fs::path& folder, const st
   return names;
 }
 
-[[noreturn]] void fail_missing_weights(const fs::path& folder) {
+[[noreturn]] void throw_missing_weights(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
     throw data_error("the checkpoint folder {} does not exist; download models of the Hugging Face Hub first",
                      folder.string());
@@ -144,7 +144,7 @@ fs::path resolve_shard_path(const fs::path& index, const std::string& shard) {
   return path;
 }
 
-void refuse_existing_weights(const fs::path& folder) {
+void check_no_existing_weights(const fs::path& folder) {
   for (const std::string_view name : {kWeightsName, kWeightsIndexName}) {
     if (fs::exists(folder / name)) {
       throw run_error("{} already contains weights ({}); write to an empty folder", folder.string(), name);
@@ -169,57 +169,57 @@ std::vector<LazyTensors> split_into_shards(const LazyTensors& tensors, int64_t m
 
 }  // namespace
 
-std::vector<std::string> describe_unread_weight_files(const fs::path& folder) {
+std::vector<std::string> list_weight_file_warnings(const fs::path& folder) {
   std::vector<std::string> warnings;
   std::error_code error;
   const fs::path index = folder / kWeightsIndexName;
   // Errors count as absence: loading the weights reports them.
   const bool has_index = fs::exists(index, error), has_single_file = fs::exists(folder / kWeightsName, error);
-  const auto indexed_files = has_index ? list_indexed_files(index) : std::set<std::string>();
-  const auto shards = list_files(folder, is_shard);
+  const auto indexed_shards = has_index ? list_indexed_shards(index) : std::set<std::string>();
+  const auto shards = list_file_names(folder, is_shard_file_name);
   if (has_single_file) {
     // An index that names only the single file is consistent with it.
-    const bool index_names_single_file = indexed_files.size() == 1 && indexed_files.contains(std::string(kWeightsName));
-    if ((has_index && !index_names_single_file) || (!has_index && !shards.empty())) {
+    const bool is_single_file_index = indexed_shards.size() == 1 && indexed_shards.contains(std::string(kWeightsName));
+    if ((has_index && !is_single_file_index) || (!has_index && !shards.empty())) {
       warnings.push_back(fmt::format(
           "{}: weights are read from {}, as in transformers; {} are ignored: remove one of the two", folder.string(),
           kWeightsName,
-          has_index ? fmt::format("{} and the shards that it names", kWeightsIndexName) : join_names(shards)));
+          has_index ? fmt::format("{} and the shards that it names", kWeightsIndexName) : join_first_names(shards)));
     }
     return warnings;
   }
   if (!has_index) return warnings;
   std::vector<std::string> unindexed_shards;
   std::ranges::copy_if(shards, std::back_inserter(unindexed_shards),
-                       [&](const auto& shard) { return !indexed_files.contains(shard); });
+                       [&](const auto& shard) { return !indexed_shards.contains(shard); });
   if (!unindexed_shards.empty()) {
     warnings.push_back(
         fmt::format("{}: {} are ignored, because {} does not name them: remove them, or download the matching index",
-                    folder.string(), join_names(unindexed_shards), kWeightsIndexName));
+                    folder.string(), join_first_names(unindexed_shards), kWeightsIndexName));
   }
-  if (const auto duplicates = find_duplicate_tensors(folder, indexed_files); !duplicates.empty()) {
+  if (const auto duplicates = find_duplicate_tensor_names(folder, indexed_shards); !duplicates.empty()) {
     warnings.push_back(fmt::format("{}: {} occur in two shards each; they are read from the file that {} names",
-                                   folder.string(), join_names(duplicates), kWeightsIndexName));
+                                   folder.string(), join_first_names(duplicates), kWeightsIndexName));
   }
   return warnings;
 }
 
 std::string describe_unsupported_weights(const fs::path& folder) {
-  if (const auto shards = list_files(folder, is_shard); !shards.empty()) {
-    return fmt::format("it has {} but not their index; download {}", join_names(shards), kWeightsIndexName);
+  if (const auto shards = list_file_names(folder, is_shard_file_name); !shards.empty()) {
+    return fmt::format("it has {} but not their index; download {}", join_first_names(shards), kWeightsIndexName);
   }
   if (const auto consolidated =
-          list_files(folder, [](std::string_view name) { return name == "consolidated.safetensors"; });
+          list_file_names(folder, [](std::string_view name) { return name == "consolidated.safetensors"; });
       !consolidated.empty()) {
     return "consolidated.safetensors has tensor names that differ from transformers'; use the checkpoint in Hugging "
            "Face's layout, or convert it with transformers";
   }
-  if (const auto others = list_files(folder, is_safetensors); !others.empty()) {
-    return fmt::format("it has {}; rename the file of the whole model to {}", join_names(others), kWeightsName);
+  if (const auto others = list_file_names(folder, is_model_safetensors_file); !others.empty()) {
+    return fmt::format("it has {}; rename the file of the whole model to {}", join_first_names(others), kWeightsName);
   }
-  if (const auto gguf = list_files(folder, [](std::string_view name) { return name.ends_with(".gguf"); });
+  if (const auto gguf = list_file_names(folder, [](std::string_view name) { return name.ends_with(".gguf"); });
       !gguf.empty()) {
-    return fmt::format("{} are quantized weights for llama.cpp; use the original checkpoint", join_names(gguf));
+    return fmt::format("{} are quantized weights for llama.cpp; use the original checkpoint", join_first_names(gguf));
   }
   return "";
 }
@@ -228,9 +228,9 @@ CheckpointTensors::CheckpointTensors(fs::path folder) : folder_(std::move(folder
   if (may_exist(folder_ / kWeightsName)) {
     open_single_file(folder_ / kWeightsName);
   } else if (may_exist(folder_ / kWeightsIndexName)) {
-    open_sharded(folder_ / kWeightsIndexName);
+    open_shards(folder_ / kWeightsIndexName);
   } else {
-    fail_missing_weights(folder_);
+    throw_missing_weights(folder_);
   }
 }
 
@@ -241,17 +241,17 @@ void CheckpointTensors::open_single_file(const fs::path& file) {
   }
 }
 
-void CheckpointTensors::open_sharded(const fs::path& index) {
+void CheckpointTensors::open_shards(const fs::path& index) {
   const nlohmann::json weight_map = read_weight_map(index);
-  std::map<std::string, size_t> shard_indices;
+  std::map<std::string, size_t> shard_index_by_file_name;
   for (const auto& [name, file] : weight_map.items()) {
     if (!file.is_string()) {
       throw data_error("{}: the file of the tensor {} is not a string; download it again", index.string(), name);
     }
-    const auto shard_name = file.get<std::string>();
-    const auto [it, is_new] = shard_indices.try_emplace(shard_name, shards_.size());
+    const auto shard_file_name = file.get<std::string>();
+    const auto [it, is_new] = shard_index_by_file_name.try_emplace(shard_file_name, shards_.size());
     if (is_new) {
-      shards_.emplace_back(resolve_shard_path(index, shard_name));
+      shards_.emplace_back(resolve_shard_path(index, shard_file_name));
     }
     const SafetensorsFile& shard = shards_[it->second];
     if (!shard.contains(name)) {
@@ -302,11 +302,11 @@ std::vector<std::string> read_checkpoint_tensor_names(const fs::path& folder) {
 
 void write_checkpoint_tensors(const fs::path& folder, const LazyTensors& tensors, int64_t max_shard_bytes) {
   VLMTRAIN_CHECK(max_shard_bytes > 0, "max_shard_bytes is {}, but must be positive", max_shard_bytes);
-  refuse_existing_weights(folder);
+  check_no_existing_weights(folder);
   // The space for all shards is checked first, because computing the tensors of a shard may take
   // minutes.
-  const auto add_bytes = [](int64_t sum, const LazyTensor& tensor) { return sum + tensor.bytes(); };
-  require_free_space(folder, std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, add_bytes));
+  const auto add_tensor_bytes = [](int64_t sum, const LazyTensor& tensor) { return sum + tensor.bytes(); };
+  check_free_space(folder, std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, add_tensor_bytes));
   const std::vector<LazyTensors> shards = split_into_shards(tensors, max_shard_bytes);
   if (shards.size() == 1) {
     write_safetensors(folder / kWeightsName, shards.front());

@@ -21,7 +21,7 @@ namespace {
 
 /// Sorts tensors by element size, largest first, then by name. The data then begins at a multiple
 /// of 8 bytes and every tensor at a multiple of its element size.
-LazyTensors sort_for_alignment(LazyTensors tensors) {
+LazyTensors sort_by_element_size(LazyTensors tensors) {
   std::ranges::sort(tensors, {}, [](const LazyTensor& tensor) {
     return std::tuple(-static_cast<int64_t>(c10::elementSize(tensor.dtype)), std::string_view(tensor.name));
   });
@@ -36,8 +36,8 @@ void write_tensor(AtomicFile& file, const LazyTensor& tensor) {
   VLMTRAIN_CHECK(value.layout() == c10::Layout::Strided, "only dense tensors can be written");
   VLMTRAIN_CHECK(value.scalar_type() == tensor.dtype && value.sizes() == at::IntArrayRef(tensor.shape),
                  "the tensor {} differs from its declared dtype or shape", tensor.name);
-  const at::Tensor contiguous = value.detach().cpu().contiguous();
-  file.write({static_cast<const char*>(contiguous.const_data_ptr()), contiguous.nbytes()});
+  const at::Tensor contiguous_tensor = value.detach().cpu().contiguous();
+  file.write({static_cast<const char*>(contiguous_tensor.const_data_ptr()), contiguous_tensor.nbytes()});
 }
 
 }  // namespace
@@ -46,13 +46,13 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
     : path_(std::move(path)), file_(std::make_shared<const MappedFile>(path_)) {
   SafetensorsHeader header = parse_safetensors_header(file_->text(), path_.string());
   names_ = std::move(header.names);
-  tensors_ = std::move(header.tensors);
+  tensor_infos_ = std::move(header.tensors);
   metadata_ = std::move(header.metadata);
 }
 
 const TensorInfo& SafetensorsFile::info(const std::string& name) const {
-  const auto it = tensors_.find(name);
-  if (it == tensors_.end()) {
+  const auto it = tensor_infos_.find(name);
+  if (it == tensor_infos_.end()) {
     throw data_error("{} has no tensor {}; is it a checkpoint of another model?", path_.string(), name);
   }
   return it->second;
@@ -69,7 +69,7 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
 
 void SafetensorsFile::release(const std::string& name) const {
   const TensorInfo& tensor = info(name);
-  file_->release(static_cast<size_t>(tensor.offset_bytes), static_cast<size_t>(tensor.size_bytes));
+  file_->release_pages(static_cast<size_t>(tensor.offset_bytes), static_cast<size_t>(tensor.size_bytes));
 }
 
 OnDemandSafetensorsFile::OnDemandSafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
@@ -79,25 +79,26 @@ OnDemandSafetensorsFile::OnDemandSafetensorsFile(std::filesystem::path path) : p
   auto header = parse_safetensors_header(header_mapping.text(), static_cast<int64_t>(header_mapping.file_bytes()),
                                          path_.string());
   names_ = std::move(header.names);
-  tensors_ = std::move(header.tensors);
+  tensor_infos_ = std::move(header.tensors);
 }
 
 const TensorInfo& OnDemandSafetensorsFile::info(const std::string& name) const {
-  const auto it = tensors_.find(name);
-  if (it == tensors_.end()) throw data_error("{} has no tensor {}", path_.string(), name);
+  const auto it = tensor_infos_.find(name);
+  if (it == tensor_infos_.end()) throw data_error("{} has no tensor {}", path_.string(), name);
   return it->second;
 }
 
 at::Tensor OnDemandSafetensorsFile::tensor(const std::string& name) const {
   const TensorInfo& tensor = info(name);
   const auto bytes = static_cast<size_t>(tensor.size_bytes);
-  const auto mapping = std::make_shared<const MappedFile>(path_, static_cast<size_t>(tensor.offset_bytes), bytes);
-  if (mapping->size() != bytes) {
+  const auto tensor_mapping =
+      std::make_shared<const MappedFile>(path_, static_cast<size_t>(tensor.offset_bytes), bytes);
+  if (tensor_mapping->size() != bytes) {
     throw data_error("{}: truncated: tensor {} is incomplete; copy the file again", path_.string(), name);
   }
   const at::Tensor view = at::from_blob(
-      mapping->data(), tensor.shape, [mapping](void*) {}, at::TensorOptions().dtype(tensor.dtype));
-  const bool is_aligned = reinterpret_cast<uintptr_t>(mapping->data()) % c10::elementSize(tensor.dtype) == 0;
+      tensor_mapping->data(), tensor.shape, [tensor_mapping](void*) {}, at::TensorOptions().dtype(tensor.dtype));
+  const bool is_aligned = reinterpret_cast<uintptr_t>(tensor_mapping->data()) % c10::elementSize(tensor.dtype) == 0;
   return is_aligned ? view : view.clone();
 }
 
@@ -121,7 +122,7 @@ LazyTensors make_lazy_tensors(const NamedTensors& tensors) {
 
 void write_safetensors(const std::filesystem::path& path, const LazyTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const LazyTensors sorted_tensors = sort_for_alignment(tensors);
+  const LazyTensors sorted_tensors = sort_by_element_size(tensors);
   std::vector<std::pair<std::string, TensorInfo>> entries;
   int64_t data_bytes = 0;
   for (const LazyTensor& tensor : sorted_tensors) {

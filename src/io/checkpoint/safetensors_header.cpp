@@ -23,14 +23,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kLengthBytes = 8;  // the header's length, a little-endian integer at the start of the file
+constexpr size_t kHeaderLengthBytes = 8;  // the header's length, a little-endian integer at the start of the file
 constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // MAX_HEADER_SIZE of the reference implementation
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::string_view kDamagedFileHint = "the file is damaged: download or write it again";
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
 // Names of the reference implementation's Dtype (safetensors/src/tensor.rs).
-constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypes{{
+constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypeByName{{
     {"F64", c10::ScalarType::Double},
     {"F32", c10::ScalarType::Float},
     {"F16", c10::ScalarType::Half},
@@ -46,29 +46,29 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypes{{
 }};
 
 std::optional<c10::ScalarType> parse_dtype(std::string_view name) {
-  const auto* it = std::ranges::find(kDtypes, name, [](const auto& entry) { return entry.first; });
-  return it == kDtypes.end() ? std::nullopt : std::optional(it->second);
+  const auto* it = std::ranges::find(kDtypeByName, name, [](const auto& entry) { return entry.first; });
+  return it == kDtypeByName.end() ? std::nullopt : std::optional(it->second);
 }
 
 /// Returns the JSON text of the header. `content` is a prefix of the file that contains the header.
 std::string_view extract_header_text(std::string_view content, size_t file_bytes, std::string_view source) {
-  refuse_lfs_pointer(source, content);
-  if (file_bytes < kLengthBytes) {
+  throw_if_lfs_pointer(source, content);
+  if (file_bytes < kHeaderLengthBytes) {
     throw data_error("{}: {} bytes are too few for a safetensors file; {}", source, file_bytes, kDamagedFileHint);
   }
   uint64_t length = 0;
-  std::memcpy(&length, content.data(), kLengthBytes);
+  std::memcpy(&length, content.data(), kHeaderLengthBytes);
   if (length > kMaxSafetensorsHeaderBytes) {
     throw data_error("{}: its header claims {} bytes, more than the format allows: not a safetensors file", source,
                      length);
   }
-  if (length > file_bytes - kLengthBytes) {
+  if (length > file_bytes - kHeaderLengthBytes) {
     throw data_error("{}: truncated: the header is {} bytes long, but the file has {} bytes; {}", source, length,
                      file_bytes, kDamagedFileHint);
   }
-  VLMTRAIN_CHECK(length <= content.size() - kLengthBytes, "{} bytes of the file were given, but the header has {}",
-                 content.size(), length);
-  return content.substr(kLengthBytes, length);
+  VLMTRAIN_CHECK(length <= content.size() - kHeaderLengthBytes,
+                 "{} bytes of the file were given, but the header has {}", content.size(), length);
+  return content.substr(kHeaderLengthBytes, length);
 }
 
 // Parses the header and refuses duplicate names. The parser keeps only the last of equal keys, so
@@ -76,14 +76,14 @@ std::string_view extract_header_text(std::string_view content, size_t file_bytes
 json parse_header_json(std::string_view text, std::string_view source) {
   std::set<std::string> seen_names;
   std::string duplicate_name;
-  const auto collect_names = [&](int depth, json::parse_event_t event, json& value) {
+  const auto detect_duplicate_name = [&](int depth, json::parse_event_t event, json& value) {
     if (event == json::parse_event_t::key && depth == 1 && !seen_names.insert(value.get<std::string>()).second) {
       duplicate_name = value.get<std::string>();
     }
     return true;
   };
   const bool is_too_deep = is_json_too_deep(text);
-  json header = is_too_deep ? json() : json::parse(text, collect_names, /*allow_exceptions=*/false);
+  json header = is_too_deep ? json() : json::parse(text, detect_duplicate_name, /*allow_exceptions=*/false);
   if (is_too_deep || header.is_discarded()) {
     const JsonError error = find_json_error(text);
     throw data_error("{}: the header is not valid JSON (line {}, column {}: {}); {}", source, error.line, error.column,
@@ -112,20 +112,20 @@ std::map<std::string, std::string> parse_metadata(const json& value, std::string
 
 // Parses the entry of a tensor. `data_start` and `data_bytes` are the offset and the size of the
 // data section in the file.
-TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data_start, int64_t data_bytes,
-                        std::string_view source) {
+TensorInfo parse_tensor_info(const json& value, const std::string& name, int64_t data_start, int64_t data_bytes,
+                             std::string_view source) {
   const std::string location = fmt::format("{}: tensor {}", source, make_excerpt(name));
-  const auto dtype_text = get<std::string>(value, "dtype", location);
-  const std::optional<c10::ScalarType> dtype = parse_dtype(dtype_text);
-  if (!dtype && (dtype_text.starts_with("F4") || dtype_text.starts_with("F6") || dtype_text.starts_with("F8"))) {
+  const auto dtype_name = get<std::string>(value, "dtype", location);
+  const std::optional<c10::ScalarType> dtype = parse_dtype(dtype_name);
+  if (!dtype && (dtype_name.starts_with("F4") || dtype_name.starts_with("F6") || dtype_name.starts_with("F8"))) {
     throw data_error(
         "{} has the type {} of quantized weights, which are not supported; use the original checkpoint in BF16, F16 or "
         "F32",
-        location, make_excerpt(dtype_text));
+        location, make_excerpt(dtype_name));
   }
   if (!dtype) {
     throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", location,
-                     make_excerpt(dtype_text));
+                     make_excerpt(dtype_name));
   }
   auto shape = get<std::vector<int64_t>>(value, "shape", location);
   const auto offsets = get<std::vector<int64_t>>(value, "data_offsets", location);
@@ -138,7 +138,7 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
     throw data_error("{}: the shape [{}] is invalid; {}", location, fmt::join(shape, ", "), kDamagedFileHint);
   }
   if (offsets[1] - offsets[0] != expected_bytes) {
-    throw data_error("{}: {} [{}] takes {} bytes, but its data_offsets span {}; {}", location, dtype_text,
+    throw data_error("{}: {} [{}] takes {} bytes, but its data_offsets span {}; {}", location, dtype_name,
                      fmt::join(shape, ", "), expected_bytes, offsets[1] - offsets[0], kDamagedFileHint);
   }
   if (offsets[1] > data_bytes) {
@@ -175,8 +175,8 @@ void check_data_layout(const SafetensorsHeader& header, int64_t data_start, int6
 }  // namespace
 
 std::string_view to_safetensors_dtype(c10::ScalarType dtype) {
-  const auto* it = std::ranges::find(kDtypes, dtype, [](const auto& entry) { return entry.second; });
-  VLMTRAIN_CHECK(it != kDtypes.end(), "safetensors has no type for {}", c10::toString(dtype));
+  const auto* it = std::ranges::find(kDtypeByName, dtype, [](const auto& entry) { return entry.second; });
+  VLMTRAIN_CHECK(it != kDtypeByName.end(), "safetensors has no type for {}", c10::toString(dtype));
   return it->first;
 }
 
@@ -199,15 +199,15 @@ SafetensorsHeader parse_safetensors_header(std::string_view content, std::string
 }
 
 int64_t compute_header_end(std::string_view first_bytes) {
-  if (first_bytes.size() < kLengthBytes) return static_cast<int64_t>(first_bytes.size());
+  if (first_bytes.size() < kHeaderLengthBytes) return static_cast<int64_t>(first_bytes.size());
   uint64_t length = 0;
-  std::memcpy(&length, first_bytes.data(), kLengthBytes);
-  return static_cast<int64_t>(kLengthBytes + std::min(length, kMaxSafetensorsHeaderBytes));
+  std::memcpy(&length, first_bytes.data(), kHeaderLengthBytes);
+  return static_cast<int64_t>(kHeaderLengthBytes + std::min(length, kMaxSafetensorsHeaderBytes));
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view content, int64_t file_bytes, std::string_view source) {
   const std::string_view text = extract_header_text(content, static_cast<size_t>(file_bytes), source);
-  const auto data_start = static_cast<int64_t>(kLengthBytes + text.size());
+  const auto data_start = static_cast<int64_t>(kHeaderLengthBytes + text.size());
   SafetensorsHeader header;
   const json entries = parse_header_json(text, source);
   for (const auto& [name, value] : entries.items()) {
@@ -215,7 +215,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view content, int64_t fil
       header.metadata = parse_metadata(value, source);
       continue;
     }
-    header.tensors.emplace(name, parse_tensor(value, name, data_start, file_bytes - data_start, source));
+    header.tensors.emplace(name, parse_tensor_info(value, name, data_start, file_bytes - data_start, source));
     header.names.push_back(name);
   }
   std::ranges::sort(header.names, {}, [&](const std::string& name) {
@@ -240,10 +240,10 @@ std::string format_safetensors_header(const std::vector<std::pair<std::string, T
   }
   std::string text = header.dump();
   // The length and the padded header together are a multiple of 8 bytes, as the data's alignment.
-  text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
+  text.append((kHeaderLengthBytes - text.size() % kHeaderLengthBytes) % kHeaderLengthBytes, ' ');
   const uint64_t length = text.size();
-  std::string result(kLengthBytes, '\0');
-  std::memcpy(result.data(), &length, kLengthBytes);
+  std::string result(kHeaderLengthBytes, '\0');
+  std::memcpy(result.data(), &length, kHeaderLengthBytes);
   return result + text;
 }
 

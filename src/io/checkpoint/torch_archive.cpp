@@ -22,7 +22,7 @@ namespace {
 using Kind = PickleValue::Kind;
 
 // Storage classes that pickles of torch.save name, and their dtypes.
-constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kStorageTypes{{
+constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kDtypeByStorageType{{
     {"torch.DoubleStorage", c10::ScalarType::Double},
     {"torch.FloatStorage", c10::ScalarType::Float},
     {"torch.HalfStorage", c10::ScalarType::Half},
@@ -36,8 +36,8 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kStorageT
 }};
 
 std::optional<c10::ScalarType> parse_storage_type(std::string_view name) {
-  const auto* const it = std::ranges::find(kStorageTypes, name, [](const auto& entry) { return entry.first; });
-  return it == kStorageTypes.end() ? std::nullopt : std::optional(it->second);
+  const auto* const it = std::ranges::find(kDtypeByStorageType, name, [](const auto& entry) { return entry.first; });
+  return it == kDtypeByStorageType.end() ? std::nullopt : std::optional(it->second);
 }
 
 /// Adapter that lets PyTorchStreamReader read a mapped file.
@@ -47,9 +47,9 @@ class MappedFileReader : public caffe2::serialize::ReadAdapterInterface {
   size_t size() const override { return file_->size(); }
   size_t read(uint64_t position, void* buffer, size_t bytes, const char* /*what*/) const override {
     if (position >= file_->size()) return 0;
-    const size_t available_bytes = std::min(bytes, file_->size() - static_cast<size_t>(position));
-    std::memcpy(buffer, file_->data() + position, available_bytes);
-    return available_bytes;
+    const size_t num_bytes_read = std::min(bytes, file_->size() - static_cast<size_t>(position));
+    std::memcpy(buffer, file_->data() + position, num_bytes_read);
+    return num_bytes_read;
   }
 
  private:
@@ -57,7 +57,7 @@ class MappedFileReader : public caffe2::serialize::ReadAdapterInterface {
 };
 
 /// Returns the items of a tuple or list of integers of at least 0, or nothing for other values.
-std::optional<std::vector<int64_t>> to_integers(const PickleValue& value) {
+std::optional<std::vector<int64_t>> to_non_negative_integers(const PickleValue& value) {
   if (value.kind != Kind::kTuple && value.kind != Kind::kList) return std::nullopt;
   std::vector<int64_t> integers;
   integers.reserve(value.items.size());
@@ -68,31 +68,31 @@ std::optional<std::vector<int64_t>> to_integers(const PickleValue& value) {
   return integers;
 }
 
-/// Returns true if all elements of a strided tensor are within a storage of `storage_elements` elements.
-/// `offset` and `strides` are in elements. REQUIRES: sizes and strides are not negative.
-bool fits_in_storage(int64_t storage_elements, int64_t offset, const std::vector<int64_t>& sizes,
+/// Returns true if all elements of a strided tensor are within a storage of `num_storage_elements`
+/// elements. `offset` and `strides` are in elements. REQUIRES: sizes and strides are not negative.
+bool fits_in_storage(int64_t num_storage_elements, int64_t offset, const std::vector<int64_t>& sizes,
                      const std::vector<int64_t>& strides) {
   if (offset < 0 || sizes.size() != strides.size()) return false;
   int64_t num_elements = 1;
-  int64_t last_index = offset;
+  int64_t last_element_offset = offset;
   bool is_empty = false;
   for (size_t i = 0; i < sizes.size(); ++i) {
     is_empty = is_empty || sizes[i] == 0;
     const int64_t size = std::max<int64_t>(sizes[i], 1);
-    int64_t extent = 0;
+    int64_t max_dim_offset = 0;
     if (__builtin_mul_overflow(num_elements, size, &num_elements) ||
-        __builtin_mul_overflow(size - 1, strides[i], &extent) ||
-        __builtin_add_overflow(last_index, extent, &last_index)) {
+        __builtin_mul_overflow(size - 1, strides[i], &max_dim_offset) ||
+        __builtin_add_overflow(last_element_offset, max_dim_offset, &last_element_offset)) {
       return false;
     }
   }
-  return is_empty ? offset <= storage_elements : last_index < storage_elements;
+  return is_empty ? offset <= num_storage_elements : last_element_offset < num_storage_elements;
 }
 
 }  // namespace
 
 template <class Read>
-auto TorchArchive::translate_errors(const Read& read) const {
+auto TorchArchive::read_or_throw(const Read& read) const {
   try {
     return read();
   } catch (const c10::Error&) {
@@ -102,14 +102,14 @@ auto TorchArchive::translate_errors(const Read& read) const {
 
 TorchArchive::TorchArchive(const std::filesystem::path& path) : source_(path.string()) {
   const auto file = std::make_shared<const MappedFile>(path);
-  refuse_lfs_pointer(path, file->text());
+  throw_if_lfs_pointer(path, file->text());
   if (!file->text().starts_with("PK")) {
     throw data_error(
         "{}: not in the zip format that torch.save has written since PyTorch 1.6: load it in Python and save it again, "
         "as safetensors or with a newer torch.save",
         source_);
   }
-  reader_ = translate_errors([&] {
+  reader_ = read_or_throw([&] {
     return std::make_unique<caffe2::serialize::PyTorchStreamReader>(std::make_shared<MappedFileReader>(file));
   });
 }
@@ -121,7 +121,7 @@ void TorchArchive::fail(std::string_view reason) const {
 }
 
 std::string TorchArchive::read_pickle() {
-  return translate_errors([&] {
+  return read_or_throw([&] {
     if (!reader_->hasRecord("data.pkl")) fail("it is a zip archive that torch.save did not write");
     if (reader_->hasRecord("byteorder")) {
       const auto [data, bytes] = reader_->getRecord("byteorder");
@@ -136,14 +136,15 @@ std::string TorchArchive::read_pickle() {
 
 const c10::Storage& TorchArchive::load_storage(const std::string& key) {
   // Tensors of the same storage, such as tied weights, share its memory.
-  const auto it = storages_.find(key);
-  if (it != storages_.end()) return it->second;
+  const auto it = storage_by_key_.find(key);
+  if (it != storage_by_key_.end()) return it->second;
   const std::string record = "data/" + key;
-  auto [data, bytes] = translate_errors([&] {
+  auto [data, bytes] = read_or_throw([&] {
     if (!reader_->hasRecord(record)) fail("the data of a tensor is missing");
     return reader_->getRecord(record);
   });
-  return storages_.emplace(key, c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data))).first->second;
+  return storage_by_key_.emplace(key, c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data)))
+      .first->second;
 }
 
 /// `id` is the tuple ("storage", storage class, key, device, number of elements) that torch.save
@@ -159,9 +160,9 @@ PickleValue TorchArchive::persistent_load(const PickleValue& id) {
   const std::optional<c10::ScalarType> dtype = parse_storage_type(items[1]->text);
   if (!dtype) return {.kind = Kind::kOpaque, .text = items[1]->text};
   const c10::Storage& storage = load_storage(items[2]->text);
-  const auto available_elements = static_cast<int64_t>(storage.nbytes() / c10::elementSize(*dtype));
+  const auto num_storage_elements = static_cast<int64_t>(storage.nbytes() / c10::elementSize(*dtype));
   const int64_t num_elements = items[4]->integer;
-  if (num_elements < 0 || num_elements > available_elements) fail("a tensor's data is shorter than declared");
+  if (num_elements < 0 || num_elements > num_storage_elements) fail("a tensor's data is shorter than declared");
   at::Tensor tensor = at::empty({0}, at::TensorOptions(*dtype));
   return {.kind = Kind::kStorage, .tensor = tensor.set_(storage, 0, {num_elements}, {1})};
 }
@@ -172,8 +173,8 @@ PickleValue TorchArchive::rebuild_tensor(const PickleValue& arguments) const {
   const auto& items = arguments.items;
   if (items.size() < 4) fail("a tensor has no sizes");
   if (items[0]->kind == Kind::kOpaque) return *items[0];
-  const auto sizes = to_integers(*items[2]);
-  const auto strides = to_integers(*items[3]);
+  const auto sizes = to_non_negative_integers(*items[2]);
+  const auto strides = to_non_negative_integers(*items[3]);
   if (items[0]->kind != Kind::kStorage || items[1]->kind != Kind::kInt || !sizes || !strides ||
       !fits_in_storage(items[0]->tensor.numel(), items[1]->integer, *sizes, *strides)) {
     fail("a tensor reaches beyond its data");

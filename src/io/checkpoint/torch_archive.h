@@ -37,13 +37,13 @@ class TorchArchive : public PickleResolver {
  private:
   [[noreturn]] void fail(std::string_view reason) const;
   template <class Read>
-  auto translate_errors(const Read& read) const;
+  auto read_or_throw(const Read& read) const;
   const c10::Storage& load_storage(const std::string& key);
   PickleValue rebuild_tensor(const PickleValue& arguments) const;
 
   std::string source_;
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
-  std::map<std::string, c10::Storage> storages_;  // by key in the archive; shared by their tensors
+  std::map<std::string, c10::Storage> storage_by_key_;  // shared by their tensors
 };
 
 }  // namespace vlmtrain::io

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 3> kStateDictKeys{"model", "state_dict", 
 
 /// Returns the value of `key` in a dict, or nullptr. Of equal keys, the last one counts, as in
 /// Python. Returns nullptr for values that are not a dict.
-const PickleValue* find_value(const PickleValue& dict, std::string_view key) {
+const PickleValue* find_dict_value(const PickleValue& dict, std::string_view key) {
   for (size_t i = dict.items.size(); dict.kind == Kind::kDict && i > 0; i -= 2) {
     if (dict.items[i - 2]->kind == Kind::kString && dict.items[i - 2]->text == key) return dict.items[i - 1];
   }
@@ -30,7 +30,7 @@ const PickleValue* find_value(const PickleValue& dict, std::string_view key) {
 }
 
 /// Returns true for a dict that maps at least one string to a tensor.
-bool has_tensors(const PickleValue* value) {
+bool is_tensor_dict(const PickleValue* value) {
   if (value == nullptr || value->kind != Kind::kDict) return false;
   for (size_t i = 0; i < value->items.size(); i += 2) {
     if (value->items[i]->kind == Kind::kString && value->items[i + 1]->kind == Kind::kTensor) return true;
@@ -42,12 +42,12 @@ bool has_tensors(const PickleValue* value) {
 /// Throws data_error that names `source` if there is none.
 const PickleValue& find_state_dict(const PickleValue& content, const std::string& source) {
   for (const std::string_view key : kStateDictKeys) {
-    const PickleValue* const state_dict = find_value(content, key);
-    if (has_tensors(state_dict)) return *state_dict;
+    const PickleValue* const state_dict = find_dict_value(content, key);
+    if (is_tensor_dict(state_dict)) return *state_dict;
   }
-  if (has_tensors(&content)) return content;
+  if (is_tensor_dict(&content)) return content;
   for (const PickleValue* const value :
-       {&content, find_value(content, kStateDictKeys[0]), find_value(content, kStateDictKeys[1])}) {
+       {&content, find_dict_value(content, kStateDictKeys[0]), find_dict_value(content, kStateDictKeys[1])}) {
     if (value == nullptr || value->kind != Kind::kOpaque) continue;
     throw data_error(
         "{}: contains an object of the Python class {}, whose tensors cannot be read: save its state_dict() in Python, "
@@ -84,8 +84,8 @@ NamedTensors collect_tensors(const PickleValue& state_dict, const std::string& s
 
 NamedTensors read_torch_file(const std::filesystem::path& path) {
   TorchArchive archive(path);
-  const std::string pickle_bytes = archive.read_pickle();
-  const Unpickler unpickler(pickle_bytes, path.string(), archive);
+  const std::string pickle_content = archive.read_pickle();
+  const Unpickler unpickler(pickle_content, path.string(), archive);
   return collect_tensors(find_state_dict(unpickler.result(), path.string()), path.string());
 }
 

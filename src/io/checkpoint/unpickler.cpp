@@ -52,14 +52,18 @@ enum class Unpickler::Opcode : unsigned char {
   kFrame = 0x95,
 };
 
-Unpickler::Unpickler(std::string_view pickle_bytes, std::string source, PickleResolver& resolver)
-    : max_memo_size_(pickle_bytes.size()), remaining_(pickle_bytes), source_(std::move(source)), resolver_(&resolver) {
+Unpickler::Unpickler(std::string_view pickle_content, std::string source, PickleResolver& resolver)
+    : max_memo_entries_(pickle_content.size()),
+      remaining_pickle_(pickle_content),
+      source_(std::move(source)),
+      resolver_(&resolver) {
   while (true) {
-    const auto byte = static_cast<unsigned char>(consume(1)[0]);
+    const auto byte = static_cast<unsigned char>(consume_bytes(1)[0]);
     const auto opcode = static_cast<Opcode>(byte);
     if (opcode == Opcode::kStop) break;
-    if (!execute_constant(opcode) && !execute_string(opcode) && !execute_tuple(opcode) && !execute_container(opcode) &&
-        !execute_memo(opcode) && !execute_global(opcode)) {
+    if (!try_execute_constant_opcode(opcode) && !try_execute_string_opcode(opcode) &&
+        !try_execute_tuple_opcode(opcode) && !try_execute_container_opcode(opcode) &&
+        !try_execute_memo_opcode(opcode) && !try_execute_global_opcode(opcode)) {
       fail(fmt::format("instruction 0x{:02x} is not supported", byte));
     }
   }
@@ -73,25 +77,25 @@ void Unpickler::fail(std::string_view reason) const {
       source_, reason);
 }
 
-std::string_view Unpickler::consume(uint64_t bytes) {
-  if (bytes > remaining_.size()) fail("it is truncated");
-  const std::string_view consumed = remaining_.substr(0, bytes);
-  remaining_.remove_prefix(bytes);
-  return consumed;
+std::string_view Unpickler::consume_bytes(uint64_t bytes) {
+  if (bytes > remaining_pickle_.size()) fail("it is truncated");
+  const std::string_view consumed_bytes = remaining_pickle_.substr(0, bytes);
+  remaining_pickle_.remove_prefix(bytes);
+  return consumed_bytes;
 }
 
 uint64_t Unpickler::consume_uint(size_t bytes) {
   uint64_t number = 0;
-  const std::string_view consumed = consume(bytes);
-  for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<unsigned char>(consumed[i]);
+  const std::string_view consumed_bytes = consume_bytes(bytes);
+  for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<unsigned char>(consumed_bytes[i]);
   return number;
 }
 
 std::string Unpickler::consume_line() {
-  const size_t end = remaining_.find('\n');
+  const size_t end = remaining_pickle_.find('\n');
   if (end == std::string_view::npos) fail("it is truncated");
-  std::string line(consume(end));
-  consume(1);
+  std::string line(consume_bytes(end));
+  consume_bytes(1);
   return line;
 }
 
@@ -100,7 +104,7 @@ void Unpickler::push(PickleValue value) {
 }
 
 PickleValue& Unpickler::top() {
-  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is missing");
+  if (stack_.size() <= (mark_positions_.empty() ? 0 : mark_positions_.back())) fail("a value is missing");
   return *stack_.back();
 }
 
@@ -111,10 +115,10 @@ PickleValue* Unpickler::pop() {
 }
 
 std::vector<const PickleValue*> Unpickler::pop_to_mark() {
-  if (marks_.empty()) fail("a mark is missing");
-  const size_t count = stack_.size() - marks_.back();
+  if (mark_positions_.empty()) fail("a mark is missing");
+  const size_t count = stack_.size() - mark_positions_.back();
   std::vector<const PickleValue*> items = pop_values(count);
-  marks_.pop_back();
+  mark_positions_.pop_back();
   return items;
 }
 
@@ -125,13 +129,13 @@ std::vector<const PickleValue*> Unpickler::pop_values(size_t count) {
 }
 
 // The values of booleans and floats are not needed to rebuild tensors.
-bool Unpickler::execute_constant(Opcode opcode) {
+bool Unpickler::try_execute_constant_opcode(Opcode opcode) {
   switch (opcode) {
     case Opcode::kProto:
-      consume(1);  // version of the protocol
+      consume_bytes(1);  // version of the protocol
       return true;
     case Opcode::kFrame:
-      consume(8);  // length of the frame, a hint for buffering
+      consume_bytes(8);  // length of the frame, a hint for buffering
       return true;
     case Opcode::kNone:
       push({});
@@ -141,7 +145,7 @@ bool Unpickler::execute_constant(Opcode opcode) {
       push({.kind = Kind::kBool});
       return true;
     case Opcode::kBinFloat:
-      consume(8);
+      consume_bytes(8);
       push({.kind = Kind::kFloat});
       return true;
     case Opcode::kBinInt:
@@ -154,7 +158,7 @@ bool Unpickler::execute_constant(Opcode opcode) {
       push({.kind = Kind::kInt, .integer = static_cast<int64_t>(consume_uint(2))});
       return true;
     case Opcode::kLong1:
-      push_integer(consume(consume_uint(1)));
+      push_integer(consume_bytes(consume_uint(1)));
       return true;
     default:
       return false;
@@ -170,26 +174,26 @@ void Unpickler::push_integer(std::string_view bytes) {
   push({.kind = Kind::kInt, .integer = static_cast<int64_t>(number)});
 }
 
-bool Unpickler::execute_string(Opcode opcode) {
-  size_t length_bytes = 0;
+bool Unpickler::try_execute_string_opcode(Opcode opcode) {
+  size_t num_length_bytes = 0;
   switch (opcode) {
     case Opcode::kShortBinUnicode:
-      length_bytes = 1;
+      num_length_bytes = 1;
       break;
     case Opcode::kBinUnicode:
-      length_bytes = 4;
+      num_length_bytes = 4;
       break;
     case Opcode::kBinUnicode8:
-      length_bytes = 8;
+      num_length_bytes = 8;
       break;
     default:
       return false;
   }
-  push({.kind = Kind::kString, .text = std::string(consume(consume_uint(length_bytes)))});
+  push({.kind = Kind::kString, .text = std::string(consume_bytes(consume_uint(num_length_bytes)))});
   return true;
 }
 
-bool Unpickler::execute_tuple(Opcode opcode) {
+bool Unpickler::try_execute_tuple_opcode(Opcode opcode) {
   std::vector<const PickleValue*> items;
   switch (opcode) {
     case Opcode::kEmptyTuple:
@@ -213,10 +217,10 @@ bool Unpickler::execute_tuple(Opcode opcode) {
   return true;
 }
 
-bool Unpickler::execute_container(Opcode opcode) {
+bool Unpickler::try_execute_container_opcode(Opcode opcode) {
   switch (opcode) {
     case Opcode::kMark:
-      marks_.push_back(stack_.size());
+      mark_positions_.push_back(stack_.size());
       return true;
     case Opcode::kPop:
       pop();
@@ -255,7 +259,7 @@ void Unpickler::add_items(Kind kind, const std::vector<const PickleValue*>& item
   container.items.insert(container.items.end(), items.begin(), items.end());
 }
 
-bool Unpickler::execute_memo(Opcode opcode) {
+bool Unpickler::try_execute_memo_opcode(Opcode opcode) {
   switch (opcode) {
     case Opcode::kBinPut:
       store_in_memo(consume_uint(1));
@@ -279,7 +283,7 @@ bool Unpickler::execute_memo(Opcode opcode) {
 
 void Unpickler::store_in_memo(uint64_t index) {
   PickleValue& value = top();
-  if (index >= max_memo_size_) fail("a memo index is out of range");
+  if (index >= max_memo_entries_) fail("a memo index is out of range");
   if (index >= memo_.size()) memo_.resize(index + 1, nullptr);
   memo_[index] = &value;
 }
@@ -289,7 +293,7 @@ void Unpickler::push_from_memo(uint64_t index) {
   stack_.push_back(memo_[index]);
 }
 
-bool Unpickler::execute_global(Opcode opcode) {
+bool Unpickler::try_execute_global_opcode(Opcode opcode) {
   switch (opcode) {
     case Opcode::kGlobal: {
       const std::string module = consume_line();

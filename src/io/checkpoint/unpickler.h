@@ -55,9 +55,9 @@ class PickleResolver {
 /// contain itself.
 class Unpickler {
  public:
-  /// Interprets `pickle_bytes`. Throws data_error that names `source` for damaged or unsupported
-  /// pickles. `pickle_bytes` and `resolver` are used only by the constructor.
-  Unpickler(std::string_view pickle_bytes, std::string source, PickleResolver& resolver);
+  /// Interprets `pickle_content`. Throws data_error that names `source` for damaged or unsupported
+  /// pickles. `pickle_content` and `resolver` are used only by the constructor.
+  Unpickler(std::string_view pickle_content, std::string source, PickleResolver& resolver);
   Unpickler(const Unpickler&) = delete;
   Unpickler& operator=(const Unpickler&) = delete;
 
@@ -69,7 +69,7 @@ class Unpickler {
   enum class Opcode : unsigned char;
 
   [[noreturn]] void fail(std::string_view reason) const;
-  std::string_view consume(uint64_t bytes);
+  std::string_view consume_bytes(uint64_t bytes);
   uint64_t consume_uint(size_t bytes);
   std::string consume_line();
   void push(PickleValue value);
@@ -79,12 +79,12 @@ class Unpickler {
   std::vector<const PickleValue*> pop_values(size_t count);
 
   // Each function executes the opcodes of one group and returns false for all other opcodes.
-  bool execute_constant(Opcode opcode);
-  bool execute_string(Opcode opcode);
-  bool execute_tuple(Opcode opcode);
-  bool execute_container(Opcode opcode);
-  bool execute_memo(Opcode opcode);
-  bool execute_global(Opcode opcode);
+  bool try_execute_constant_opcode(Opcode opcode);
+  bool try_execute_string_opcode(Opcode opcode);
+  bool try_execute_tuple_opcode(Opcode opcode);
+  bool try_execute_container_opcode(Opcode opcode);
+  bool try_execute_memo_opcode(Opcode opcode);
+  bool try_execute_global_opcode(Opcode opcode);
 
   void push_integer(std::string_view bytes);
   void add_items(Kind kind, const std::vector<const PickleValue*>& items);
@@ -92,13 +92,13 @@ class Unpickler {
   void push_from_memo(uint64_t index);
   void execute_call();
 
-  size_t max_memo_size_;  // size of the pickle: it cannot store more values than it has bytes
-  std::string_view remaining_;
+  size_t max_memo_entries_;  // size of the pickle: it cannot store more values than it has bytes
+  std::string_view remaining_pickle_;
   std::string source_;
   PickleResolver* resolver_;
   std::deque<PickleValue> values_;  // owns all values; recursive destruction could exhaust the stack
   std::vector<PickleValue*> stack_;
-  std::vector<size_t> marks_;  // sizes of the stack at kMark opcodes
+  std::vector<size_t> mark_positions_;  // sizes of the stack at kMark opcodes
   std::vector<PickleValue*> memo_;
   const PickleValue* result_ = nullptr;
 };

@@ -60,8 +60,10 @@ std::vector<fs::path> expand_pattern(const fs::path& pattern) {
   check_num_patterns(pattern.native());
   glob_t matches{};
   // A missing folder has no matches. An unreadable folder might have some, so it is an error.
-  const auto on_error = [](const char* /*folder*/, int error) { return error == ENOENT || error == ENOTDIR ? 0 : 1; };
-  const int status = glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, on_error, &matches);
+  const auto handle_glob_error = [](const char* /*folder*/, int error) {
+    return error == ENOENT || error == ENOTDIR ? 0 : 1;
+  };
+  const int status = glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, handle_glob_error, &matches);
   std::vector<fs::path> files(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
   globfree(&matches);
   if (status != 0 && status != GLOB_NOMATCH) {
@@ -79,7 +81,7 @@ std::vector<fs::path> expand_pattern(const fs::path& pattern) {
 
 /// Returns the splits that file names begin with, as those of Hugging Face data sets
 /// (train-00000-of-00008.parquet). "valid", "val" and "dev" are common names of validation splits.
-std::vector<std::string> find_splits(const std::vector<fs::path>& files) {
+std::vector<std::string> find_split_names(const std::vector<fs::path>& files) {
   std::vector<std::string> splits;
   for (const char* const split : {"train", "validation", "valid", "val", "test", "dev"}) {
     const auto belongs_to_split = [&](const fs::path& file) {
@@ -106,8 +108,8 @@ std::vector<fs::path> find_shards(const fs::path& folder) {
   }
   if (error) throw data_error("cannot read {}: {}", folder.string(), error.message());
   const auto is_non_empty = [](const auto& files) { return !files.empty(); };
-  const auto first_non_empty = std::ranges::find_if(shards, is_non_empty);
-  if (first_non_empty == shards.end()) {
+  const auto first_non_empty_shards = std::ranges::find_if(shards, is_non_empty);
+  if (first_non_empty_shards == shards.end()) {
     throw data_error("{} is a folder without {} files; give a file, a pattern such as {}, or the folder of the shards",
                      folder.string(), fmt::join(kShardExtensions, ", "), (folder / "data/*.parquet").string());
   }
@@ -115,12 +117,12 @@ std::vector<fs::path> find_shards(const fs::path& folder) {
     throw data_error("{} is a folder with data of several formats; give a pattern, such as {}", folder.string(),
                      (folder / "*.parquet").string());
   }
-  if (const auto splits = find_splits(*first_non_empty); splits.size() > 1) {
-    throw data_error("{} is a folder with the splits {}; choose one, such as {}", folder.string(),
-                     fmt::join(splits, ", "),
-                     (folder / (splits.front() + "-*" + first_non_empty->front().extension().string())).string());
+  if (const auto splits = find_split_names(*first_non_empty_shards); splits.size() > 1) {
+    throw data_error(
+        "{} is a folder with the splits {}; choose one, such as {}", folder.string(), fmt::join(splits, ", "),
+        (folder / (splits.front() + "-*" + first_non_empty_shards->front().extension().string())).string());
   }
-  return *first_non_empty;
+  return *first_non_empty_shards;
 }
 
 /// Returns the cache of all data sets of the process, so that training and evaluation share one
@@ -169,23 +171,24 @@ class RecordsOpener {
  public:
   explicit RecordsOpener(const RecordSettings& settings) : settings_(settings) {}
 
-  const ShardColumns& columns() const { return columns_; }
+  const ShardColumns& columns() const { return shard_columns_; }
 
-  std::shared_ptr<const Records> open(const std::filesystem::path& file) {
+  std::shared_ptr<const Records> open_file(const std::filesystem::path& file) {
     DataFile data_file(file);
-    constexpr uint64_t kMagicBytes = 512;  // size of a tar header, whose signature is at byte 257
-    const std::string first_bytes = data_file.read(0, std::min(data_file.size(), kMagicBytes));
-    if (is_tar(first_bytes)) return open_tar(file, settings_);
-    // "PAR1" is the signature of Parquet. JSON has none; open_json() reports other formats.
-    if (!first_bytes.starts_with("PAR1")) return open_json(file, settings_);
+    constexpr uint64_t kNumMagicBytes = 512;  // size of a tar header, whose signature is at byte 257
+    const std::string first_bytes = data_file.read(0, std::min(data_file.size(), kNumMagicBytes));
+    if (is_tar(first_bytes)) return open_tar_records(file, settings_);
+    // "PAR1" is the signature of Parquet. JSON has none; open_json_records() reports other formats.
+    if (!first_bytes.starts_with("PAR1")) return open_json_records(file, settings_);
     auto row_file = open_row_file(file);
-    columns_.add(file, row_file->columns());
-    return open_table(std::move(data_file), std::move(row_file), settings_, get_row_group_cache(), data_set_id_);
+    shard_columns_.add(file, row_file->columns());
+    return open_table_records(std::move(data_file), std::move(row_file), settings_, get_row_group_cache(),
+                              data_set_id_);
   }
 
  private:
   const RecordSettings& settings_;
-  ShardColumns columns_;
+  ShardColumns shard_columns_;
   uint64_t data_set_id_ = get_row_group_cache()->make_unique_id();
 };
 
@@ -202,23 +205,24 @@ std::vector<fs::path> find_data_files(const fs::path& path) {
   } else {
     files = expand_pattern(path);
   }
-  std::ranges::sort(files, natural_less, [](const fs::path& file) { return file.string(); });
+  std::ranges::sort(files, precedes_in_natural_order, [](const fs::path& file) { return file.string(); });
   return files;
 }
 
 std::shared_ptr<const Records> open_records(const std::filesystem::path& path, const RecordSettings& settings) {
   const std::vector<std::filesystem::path> files = find_data_files(path);
-  RecordsOpener opener(settings);
-  if (files.size() == 1) return opener.open(files.front());
+  RecordsOpener records_opener(settings);
+  if (files.size() == 1) return records_opener.open_file(files.front());
   std::vector<ConcatRecords::NamedRecords> parts;
   parts.reserve(files.size());
-  for (const auto& file : files) parts.push_back({to_printable(file.filename().string()), opener.open(file)});
-  opener.columns().warn_about_missing_columns(path);
+  for (const auto& file : files)
+    parts.push_back({to_printable(file.filename().string()), records_opener.open_file(file)});
+  records_opener.columns().warn_about_missing_columns(path);
   return std::make_shared<ConcatRecords>(std::move(parts));
 }
 
-RowGroupMemory get_row_group_memory() {
-  return get_row_group_cache()->memory();
+RowGroupMemoryStats get_row_group_memory_stats() {
+  return get_row_group_cache()->get_memory_stats();
 }
 
 std::vector<Record> read_dataset(const std::filesystem::path& path, const std::filesystem::path& image_root) {

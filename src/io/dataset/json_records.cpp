@@ -27,16 +27,16 @@ namespace {
 using nlohmann::json;
 
 /// A literal of Python's json module that is not JSON, and its replacements.
-struct PythonNumber {
+struct NonFiniteLiteral {
   std::string_view literal;
-  std::string_view json_value;          // for the value of the record
-  std::string_view same_length_number;  // any number with the length of `literal`
+  std::string_view json_replacement;         // for the value of the record
+  std::string_view same_length_replacement;  // any number with the length of `literal`
 };
-constexpr std::array kPythonNumbers = std::to_array<PythonNumber>(
+constexpr std::array kNonFiniteLiterals = std::to_array<NonFiniteLiteral>(
     {{"-Infinity", R"("-Infinity")", "-0.000000"}, {"Infinity", R"("Infinity")", "0.000000"}, {"NaN", "null", "0.0"}});
 
 /// Replaces the literals outside of strings.
-std::string replace_python_numbers(std::string_view text, std::string_view PythonNumber::*replacement) {
+std::string replace_non_finite_literals(std::string_view text, std::string_view NonFiniteLiteral::*replacement) {
   std::string result;
   result.reserve(text.size());
   bool is_in_string = false;
@@ -49,9 +49,9 @@ std::string replace_python_numbers(std::string_view text, std::string_view Pytho
       continue;
     }
     is_in_string = text[i] == '"';
-    const auto* it = kPythonNumbers.begin();
-    while (it != kPythonNumbers.end() && !text.substr(i).starts_with(it->literal)) ++it;
-    if (it == kPythonNumbers.end()) {
+    const auto* it = kNonFiniteLiterals.begin();
+    while (it != kNonFiniteLiterals.end() && !text.substr(i).starts_with(it->literal)) ++it;
+    if (it == kNonFiniteLiterals.end()) {
       result += text[i++];
     } else {
       result += (*it).*replacement;
@@ -61,7 +61,7 @@ std::string replace_python_numbers(std::string_view text, std::string_view Pytho
   return result;
 }
 
-bool may_contain_python_numbers(std::string_view text) {
+bool may_contain_non_finite_literals(std::string_view text) {
   return text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
 }
 
@@ -69,7 +69,7 @@ bool may_contain_python_numbers(std::string_view text) {
 constexpr std::array kRecordKeys = std::to_array<std::string_view>(
     {"messages", "conversations", "texts", "question", "answer", "instruction", "output", "caption"});
 /// Keys of lists that a single record may have. Such a list is not a list of records.
-constexpr std::array kRecordListKeys = std::to_array<std::string_view>(
+constexpr std::array kSingleRecordListKeys = std::to_array<std::string_view>(
     {"images", "image", "videos", "video", "volumes", "masks", "objects", "tools", "functions", "chosen", "rejected"});
 // Keys of entries that are media or turns, not records.
 constexpr std::array kMediaKeys = std::to_array<std::string_view>({"path", "bytes", "url", "type"});
@@ -90,7 +90,7 @@ bool has_any_key(const json& object, std::span<const std::string_view> keys) {
 json parse_first_entries(std::string_view text) {
   constexpr int kMaxDepth = 3;  // object (0), list (1), record (2), its values (3)
   bool is_first_entry = true;
-  const auto should_keep = [&](int depth, json::parse_event_t event, const json&) {
+  const auto should_keep_value = [&](int depth, json::parse_event_t event, const json&) {
     if (event == json::parse_event_t::array_start && depth == 1) is_first_entry = true;
     const bool is_container_start =
         event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
@@ -99,7 +99,7 @@ json parse_first_entries(std::string_view text) {
     return std::exchange(is_first_entry, false);
   };
   if (is_json_too_deep(text)) return {};
-  return json::parse(text, should_keep, /*allow_exceptions=*/false);
+  return json::parse(text, should_keep_value, /*allow_exceptions=*/false);
 }
 
 /// Describes an object with lists of records, or returns "".
@@ -107,8 +107,8 @@ std::string describe_record_lists(const json& object) {
   std::vector<std::string> keys;
   for (auto entry = object.begin(); entry != object.end(); ++entry) {
     const bool is_object_list = entry->is_array() && !entry->empty() && entry->front().is_object();
-    const bool is_record_list = std::ranges::find(kRecordListKeys, entry.key()) != kRecordListKeys.end();
-    if (!is_object_list || is_record_list) continue;
+    const bool is_list_in_record = std::ranges::find(kSingleRecordListKeys, entry.key()) != kSingleRecordListKeys.end();
+    if (!is_object_list || is_list_in_record) continue;
     if (!has_any_key(entry->front(), kTurnKeys) && !has_any_key(entry->front(), kMediaKeys)) {
       keys.push_back(make_excerpt(entry.key()));
     }
@@ -164,19 +164,19 @@ class JsonRecords final : public Records {
   /// would delay the start of a run; fewer would miss columns that only some records have.
   void warn_about_missing_columns(const std::map<std::string, std::string>& columns) const {
     constexpr int64_t kMaxCheckedRecords = 1000;
-    const int64_t num_checked = std::min(size(), kMaxCheckedRecords);
+    const int64_t num_checked_records = std::min(size(), kMaxCheckedRecords);
     std::map<std::string, std::string> missing_columns =
-        num_checked > 0 ? columns : std::map<std::string, std::string>();
-    for (int64_t i = 0; i < num_checked && !missing_columns.empty(); ++i) {
-      const auto value = parse_record_json(read_record_text(i * size() / num_checked));
+        num_checked_records > 0 ? columns : std::map<std::string, std::string>();
+    for (int64_t i = 0; i < num_checked_records && !missing_columns.empty(); ++i) {
+      const auto value = parse_record_json(read_record_text(i * size() / num_checked_records));
       if (!value || !value->is_object()) continue;
       std::erase_if(missing_columns, [&](const auto& column) { return value->contains(column.second); });
     }
     for (const auto& [name, source_name] : missing_columns) {
-      spdlog::warn("{}: data.columns: {} has a field \"{}\", which is mapped to {}; check the name",
-                   file_.path().string(),
-                   num_checked == size() ? "no record" : fmt::format("none of {} checked records", num_checked),
-                   make_excerpt(source_name), name);
+      spdlog::warn(
+          "{}: data.columns: {} has a field \"{}\", which is mapped to {}; check the name", file_.path().string(),
+          num_checked_records == size() ? "no record" : fmt::format("none of {} checked records", num_checked_records),
+          make_excerpt(source_name), name);
     }
   }
 
@@ -191,7 +191,7 @@ class JsonRecords final : public Records {
 
   Record parse_record(std::string_view text, const std::string& fallback_id) const {
     if (auto value = parse_record_json(text)) return reader_.read(*std::move(value), fallback_id);
-    const JsonError error = find_json_error(mask_python_numbers(text));
+    const JsonError error = find_json_error(zero_non_finite_literals(text));
     Record record;
     record.id = to_printable(fallback_id);
     record.problem = offsets_.is_json_lines
@@ -210,9 +210,10 @@ class JsonRecords final : public Records {
 /// Returns the offsets of records: for large files from the index of an earlier run, if it is
 /// valid, else by scanning the file. The limit of 256 MiB is a choice: scanning smaller files is so
 /// fast that an index is not worth its disk space.
-RecordOffsets find_or_load_offsets(const DataFile& file) {
-  constexpr uint64_t kMinIndexedBytes = uint64_t{256} << 20;
-  const auto index_path = file.size() < kMinIndexedBytes ? std::filesystem::path() : get_json_index_path(file.path());
+RecordOffsets load_or_find_offsets(const DataFile& file) {
+  constexpr uint64_t kMinIndexedFileBytes = uint64_t{256} << 20;
+  const auto index_path =
+      file.size() < kMinIndexedFileBytes ? std::filesystem::path() : get_json_index_path(file.path());
   if (auto cached_offsets = read_json_index(index_path, file.version_hash(), file.size()))
     return *std::move(cached_offsets);
   RecordOffsets offsets = find_record_offsets(MappedFile(file.path()), file.path().string());
@@ -225,13 +226,13 @@ RecordOffsets find_or_load_offsets(const DataFile& file) {
 
 std::optional<nlohmann::json> parse_record_json(std::string_view text) {
   auto value = try_parse_json(text);
-  if (value || !may_contain_python_numbers(text)) return value;
-  return try_parse_json(replace_python_numbers(text, &PythonNumber::json_value));
+  if (value || !may_contain_non_finite_literals(text)) return value;
+  return try_parse_json(replace_non_finite_literals(text, &NonFiniteLiteral::json_replacement));
 }
 
-std::string mask_python_numbers(std::string_view text) {
-  if (!may_contain_python_numbers(text)) return std::string(text);
-  return replace_python_numbers(text, &PythonNumber::same_length_number);
+std::string zero_non_finite_literals(std::string_view text) {
+  if (!may_contain_non_finite_literals(text)) return std::string(text);
+  return replace_non_finite_literals(text, &NonFiniteLiteral::same_length_replacement);
 }
 
 std::string describe_wrapped_records(std::string_view text) {
@@ -241,9 +242,9 @@ std::string describe_wrapped_records(std::string_view text) {
   return std::ranges::all_of(object, is_object) ? describe_keyed_records(object) : describe_record_lists(object);
 }
 
-std::shared_ptr<const Records> open_json(const std::filesystem::path& path, const RecordSettings& settings) {
+std::shared_ptr<const Records> open_json_records(const std::filesystem::path& path, const RecordSettings& settings) {
   DataFile data_file(path);
-  RecordOffsets offsets = find_or_load_offsets(data_file);
+  RecordOffsets offsets = load_or_find_offsets(data_file);
   auto records = std::make_shared<JsonRecords>(std::move(data_file), std::move(offsets), settings);
   records->warn_about_missing_columns(settings.columns);
   return records;

@@ -20,7 +20,7 @@ std::optional<nlohmann::json> parse_record_json(std::string_view text);
 
 /// Returns `text` with the literals NaN, Infinity and -Infinity replaced by numbers of the same
 /// length, so that find_json_error() reports other errors at their original position.
-std::string mask_python_numbers(std::string_view text);
+std::string zero_non_finite_literals(std::string_view text);
 
 /// Describes a JSON object that contains records and is not a record itself: a list of records
 /// under a key, one record under each key, or another trainer's registry of data sets. Returns the
@@ -32,6 +32,6 @@ std::string describe_wrapped_records(std::string_view text);
 /// read and parsed on demand. The offsets of files of at least 256 MiB are cached on disk for later
 /// runs (record_offsets.h). A record that is not JSON has a problem. Logs a warning for columns of
 /// `settings` that no record has. Throws as find_record_offsets().
-std::shared_ptr<const Records> open_json(const std::filesystem::path& path, const RecordSettings& settings);
+std::shared_ptr<const Records> open_json_records(const std::filesystem::path& path, const RecordSettings& settings);
 
 }  // namespace vlmtrain::io

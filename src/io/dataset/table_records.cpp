@@ -29,7 +29,7 @@ namespace {
 using nlohmann::json;
 
 /// Names of columns that are read in addition to kRenamableColumns (record_columns.cpp).
-constexpr auto kConversationFields = std::to_array<std::string_view>(
+constexpr auto kAdditionalColumns = std::to_array<std::string_view>(
     {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
 
 /// Returns true if all strings in `value` are valid UTF-8. For JSON, the parser checks this, but a
@@ -42,20 +42,20 @@ bool is_all_utf8(const json& value) {
 /// Throws data_error if data.columns names a missing column, or if no column can have turns.
 void check_columns(const std::filesystem::path& file, const RowFile& row_file, const RecordSettings& settings) {
   const std::vector<std::string> columns = row_file.columns();
-  std::vector<std::string> column_names;
-  column_names.reserve(columns.size());
-  for (const std::string& column : columns) column_names.push_back(make_excerpt(column));
+  std::vector<std::string> column_excerpts;
+  column_excerpts.reserve(columns.size());
+  for (const std::string& column : columns) column_excerpts.push_back(make_excerpt(column));
   for (const auto& [name, source_name] : settings.columns) {
     if (std::ranges::find(columns, source_name) != columns.end()) continue;
     throw data_error("{}: data.columns maps \"{}\" to the column \"{}\", which does not exist; its columns are {}",
-                     file.string(), name, make_excerpt(source_name), fmt::join(column_names, ", "));
+                     file.string(), name, make_excerpt(source_name), fmt::join(column_excerpts, ", "));
   }
-  if (can_make_turns(columns, settings.columns)) return;
+  if (may_have_turns(columns, settings.columns)) return;
   throw data_error(
       "{}: its columns are {}; none of them has a known name for turns or for a question and an answer; set their "
       "names, for example "
       "data.columns.question=COLUMN data.columns.answer=COLUMN (docs/data.md)",
-      file.string(), fmt::join(column_names, ", "));
+      file.string(), fmt::join(column_excerpts, ", "));
 }
 
 class TableRecords final : public Records {
@@ -66,45 +66,50 @@ class TableRecords final : public Records {
         row_file_(std::move(row_file)),
         reader_(settings, file_.path().parent_path()),
         columns_(settings.columns),
-        cache_(std::move(cache)),
+        row_group_cache_(std::move(cache)),
         data_set_id_(data_set_id),
-        file_id_(cache_->make_unique_id()),
+        file_id_(row_group_cache_->make_unique_id()),
         file_stem_(file_.path().stem().string()),
-        group_starts_{0},
+        group_start_rows_{0},
         bytes_per_group_(row_file_->bytes_per_group()) {
-    cache_->add_file(data_set_id_, file_id_, file_.path(), row_file_->rows_per_group(), bytes_per_group_);
+    row_group_cache_->register_file(data_set_id_, file_id_, file_.path(), row_file_->rows_per_group(),
+                                    bytes_per_group_);
     if (const auto video = columns_.find("video"); video != columns_.end()) video_column_ = video->second;
-    for (const int64_t num_rows : row_file_->rows_per_group()) group_starts_.push_back(group_starts_.back() + num_rows);
+    for (const int64_t num_rows : row_file_->rows_per_group())
+      group_start_rows_.push_back(group_start_rows_.back() + num_rows);
   }
 
   TableRecords(const TableRecords&) = delete;
   TableRecords& operator=(const TableRecords&) = delete;
-  ~TableRecords() override { cache_->remove_file(file_id_); }
+  ~TableRecords() override { row_group_cache_->unregister_file(file_id_); }
 
-  int64_t size() const override { return group_starts_.back(); }
+  int64_t size() const override { return group_start_rows_.back(); }
   Record at(int64_t index) const override { return read_record(index, /*include_media_bytes=*/true); }
-  Record at_without_bytes(int64_t index) const override { return read_record(index, /*include_media_bytes=*/false); }
+  Record at_without_media_bytes(int64_t index) const override {
+    return read_record(index, /*include_media_bytes=*/false);
+  }
   uint64_t version_hash() const override {
     return ContentHash().add(file_.version_hash()).add(reader_.version_hash()).value();
   }
 
   std::vector<int64_t> block_starts() const override {
     std::vector<int64_t> block_starts;
-    for (size_t group = 0; group + 1 < group_starts_.size(); ++group) {
-      if (group_starts_[group] < group_starts_[group + 1]) block_starts.push_back(group_starts_[group]);
+    for (size_t group = 0; group + 1 < group_start_rows_.size(); ++group) {
+      if (group_start_rows_[group] < group_start_rows_[group + 1]) block_starts.push_back(group_start_rows_[group]);
     }
     return block_starts;
   }
 
  private:
   Record read_record(int64_t index, bool include_media_bytes) const {
-    const auto group = static_cast<size_t>(std::ranges::upper_bound(group_starts_, index) - group_starts_.begin()) - 1;
+    const auto group =
+        static_cast<size_t>(std::ranges::upper_bound(group_start_rows_, index) - group_start_rows_.begin()) - 1;
     const std::string fallback_id = fmt::format("{}:{}", file_stem_, index);
     Record record;
     try {
-      json row = read_row(group, index - group_starts_[group], include_media_bytes);
+      json row = read_row(group, index - group_start_rows_[group], include_media_bytes);
       if (is_all_utf8(row)) {
-        const std::vector<UnsupportedCell> unsupported_cells = resolve_special_cells(row);
+        const std::vector<UnsupportedCell> unsupported_cells = replace_special_cells(row);
         record = reader_.read(std::move(row), fallback_id);
         report_unsupported_cells(unsupported_cells, record);
       } else {
@@ -117,14 +122,14 @@ class TableRecords final : public Records {
                                    file_.path().string(), make_excerpt(error.what(), 300));
     }
     if (record.id.empty() && !record.problem.empty()) record.id = to_printable(fallback_id);
-    record.location = fmt::format("row {} of row group {}", index - group_starts_[group], group);
+    record.location = fmt::format("row {} of row group {}", index - group_start_rows_[group], group);
     return record;
   }
 
   json read_row(size_t group, int64_t row, bool include_media_bytes) const {
     const auto row_group = load_group(group, include_media_bytes);
     if (include_media_bytes) return row_group->row(row);
-    if (!row_group->needs_bytes()) {
+    if (!row_group->requires_file_bytes()) {
       json value = row_group->row(row);
       if (!needs_media_bytes(value, video_column_)) return value;
     }
@@ -145,14 +150,14 @@ class TableRecords final : public Records {
 
   bool is_used_column(const std::string& column) const {
     return std::ranges::find(kRenamableColumns, column) != kRenamableColumns.end() ||
-           std::ranges::find(kConversationFields, column) != kConversationFields.end() ||
+           std::ranges::find(kAdditionalColumns, column) != kAdditionalColumns.end() ||
            std::ranges::any_of(columns_, [&](const auto& mapped) { return mapped.second == column; });
   }
 
-  RowGroupCache::Group load_group(size_t group, bool include_media_bytes) const {
+  RowGroupCache::SharedRowGroup load_group(size_t group, bool include_media_bytes) const {
     const RowGroupCache::Key key{
-        .data_set = data_set_id_, .file = file_id_, .group = group, .include_media_bytes = include_media_bytes};
-    return cache_->get(key, include_media_bytes ? bytes_per_group_[group] : 0, [&] {
+        .data_set_id = data_set_id_, .file_id = file_id_, .group = group, .include_media_bytes = include_media_bytes};
+    return row_group_cache_->get(key, include_media_bytes ? bytes_per_group_[group] : 0, [&] {
       file_.check_unchanged();
       return row_file_->read(group, include_media_bytes);
     });
@@ -163,11 +168,11 @@ class TableRecords final : public Records {
   RecordReader reader_;
   std::map<std::string, std::string> columns_;
   std::string video_column_;
-  std::shared_ptr<RowGroupCache> cache_;
+  std::shared_ptr<RowGroupCache> row_group_cache_;
   uint64_t data_set_id_;
-  uint64_t file_id_;  // in cache_
+  uint64_t file_id_;  // in row_group_cache_
   std::string file_stem_;
-  std::vector<int64_t> group_starts_;  // first row of each row group, and the end
+  std::vector<int64_t> group_start_rows_;  // first row of each row group, and the end
   std::vector<int64_t> bytes_per_group_;
 };
 
@@ -178,18 +183,18 @@ std::string get_binary_text(const json& value) {
 
 /// Replaces special cells in `value`. Stores the first cell that cannot be read in
 /// `unsupported_cell`, unless that is set.
-void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
+void replace_special_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
   if (value.is_structured()) {
-    for (json& item : value) resolve_cell(item, unsupported_cell);
+    for (json& item : value) replace_special_cell(item, unsupported_cell);
     return;
   }
-  if (is_special_cell(value, SpecialCell::kUnsupportedType)) {
+  if (is_special_cell(value, SpecialCellKind::kUnsupportedType)) {
     std::string type = make_excerpt(get_binary_text(value));
     std::string problem =
         fmt::format("has the type {}, which is not supported; write it as text, numbers, lists or structs", type);
     if (!unsupported_cell) unsupported_cell = {.column = {}, .type = std::move(type), .problem = std::move(problem)};
     value = nullptr;
-  } else if (is_special_cell(value, SpecialCell::kJsonText)) {
+  } else if (is_special_cell(value, SpecialCellKind::kJsonText)) {
     const std::string text = get_binary_text(value);
     auto json_value = try_parse_json(text);
     if (!json_value && !unsupported_cell) {
@@ -207,27 +212,27 @@ void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell)
 
 /// Returns true for omitted bytes and for {"bytes", "path"} with omitted bytes.
 bool has_omitted_bytes(const json& value) {
-  if (!value.is_object()) return is_special_cell(value, SpecialCell::kOmittedBytes);
+  if (!value.is_object()) return is_special_cell(value, SpecialCellKind::kOmittedBytes);
   const auto bytes = value.find("bytes");
-  return bytes != value.end() && is_special_cell(*bytes, SpecialCell::kOmittedBytes);
+  return bytes != value.end() && is_special_cell(*bytes, SpecialCellKind::kOmittedBytes);
 }
 
-constexpr const char* kPluginLibrary = "libvlmtrain_parquet.so";
+constexpr const char* kParquetPluginLibrary = "libvlmtrain_parquet.so";
 
 }  // namespace
 
-std::shared_ptr<const Records> open_table(DataFile file, std::unique_ptr<const RowFile> row_file,
-                                          const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
-                                          uint64_t data_set_id) {
+std::shared_ptr<const Records> open_table_records(DataFile file, std::unique_ptr<const RowFile> row_file,
+                                                  const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
+                                                  uint64_t data_set_id) {
   check_columns(file.path(), *row_file, settings);
   return std::make_shared<TableRecords>(std::move(file), std::move(row_file), settings, std::move(cache), data_set_id);
 }
 
-std::vector<UnsupportedCell> resolve_special_cells(json& row) {
+std::vector<UnsupportedCell> replace_special_cells(json& row) {
   std::vector<UnsupportedCell> result;
   for (auto& [column, value] : row.items()) {
     std::optional<UnsupportedCell> unsupported_cell;
-    resolve_cell(value, unsupported_cell);
+    replace_special_cell(value, unsupported_cell);
     if (!unsupported_cell) continue;
     unsupported_cell->column = column;
     result.push_back(*std::move(unsupported_cell));
@@ -245,12 +250,12 @@ bool needs_media_bytes(const json& row, const std::string& video_column) {
 std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file) {
   // The plug-in's symbols are private, so that LibTorch and Arrow do not use each other's symbols.
   static const Plugin plugin =
-      load_plugin(kPluginLibrary, kRowFileVersionSymbol, kRowFileVersion, {kOpenRowFileSymbol});
+      load_plugin(kParquetPluginLibrary, kRowFileVersionSymbol, kRowFileVersion, {kOpenRowFileSymbol});
   if (plugin.functions.empty()) {
     throw data_error(
         "{} is Parquet, but the reader {} does not exist ({}): run scripts/setup.sh to download Arrow, and build "
         "again; or write the data as JSON Lines",
-        file.string(), kPluginLibrary, make_excerpt(plugin.problem));
+        file.string(), kParquetPluginLibrary, make_excerpt(plugin.problem));
   }
   try {
     return std::unique_ptr<const RowFile>(

@@ -21,12 +21,12 @@ namespace vlmtrain::io {
 std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file);
 
 /// Returns the rows of a table as records. Row groups are read on demand and cached in `cache`
-/// under `data_set_id`, an id from RowGroupCache::make_unique_id() that all files of a data set share. The
-/// blocks of the records are the row groups. If a row group cannot be read, its records have a
-/// problem. Throws data_error that lists the columns if they do not form records.
-std::shared_ptr<const Records> open_table(DataFile file, std::unique_ptr<const RowFile> row_file,
-                                          const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
-                                          uint64_t data_set_id);
+/// under `data_set_id`, an id from RowGroupCache::make_unique_id() that all files of a data set
+/// share. The blocks of the records are the row groups. If a row group cannot be read, its records
+/// have a problem. Throws data_error that lists the columns if they do not form records.
+std::shared_ptr<const Records> open_table_records(DataFile file, std::unique_ptr<const RowFile> row_file,
+                                                  const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
+                                                  uint64_t data_set_id);
 
 /// A cell of a row that cannot be read.
 struct UnsupportedCell {
@@ -35,10 +35,10 @@ struct UnsupportedCell {
   std::string problem;  ///< end of a message after the column's name ("has the type …"), with a suggestion
 };
 
-/// Replaces special cells (row_file.h) at any depth of a row. SpecialCell::kJsonText becomes the
-/// parsed value. Invalid JSON and SpecialCell::kUnsupportedType become null and are returned, at
-/// most one per column. SpecialCell::kOmittedBytes is unchanged.
-std::vector<UnsupportedCell> resolve_special_cells(nlohmann::json& row);
+/// Replaces special cells (row_file.h) at any depth of a row. SpecialCellKind::kJsonText becomes
+/// the parsed value. Invalid JSON and SpecialCellKind::kUnsupportedType become null and are
+/// returned, at most one per column. SpecialCellKind::kOmittedBytes is unchanged.
+std::vector<UnsupportedCell> replace_special_cells(nlohmann::json& row);
 
 /// Returns true if a row that was read without bytes must be read again with them: a list under
 /// "video" or `video_column` is one video if all its entries are images, and only their bytes show

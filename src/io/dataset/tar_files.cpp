@@ -34,15 +34,15 @@ constexpr auto kMaskWords = std::to_array<std::string_view>(
      "groundtruth", "matte", "alpha",  "panoptic", "semantic",   "instance",     "instances"});
 /// Words that mark an image as derived from another image. Such images are not used, because some
 /// show the answer, as overlays do.
-constexpr auto kDerivedWords =
+constexpr auto kDerivedMediaWords =
     std::to_array<std::string_view>({"thumb", "thumbs", "thumbnail", "thumbnails", "preview", "previews", "overlay",
                                      "overlays", "heatmap", "heatmaps"});
 
-bool contains_word(std::string_view word, WordList words) {
+bool is_in_word_list(std::string_view word, WordList words) {
   return std::ranges::find(words, word) != words.end();
 }
 
-bool is_digits(std::string_view word) {
+bool is_all_digits(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
 }
 
@@ -59,12 +59,12 @@ std::vector<std::string_view> split_words(std::string_view name) {
   return words;
 }
 
-TarFileKind get_format_kind(std::string_view format) {
+TarFileKind classify_format(std::string_view format) {
   if (format == "json") return TarFileKind::kJson;
   if (format == "txt") return TarFileKind::kText;
-  if (contains_word(format, kImageFormats)) return TarFileKind::kImage;
-  if (contains_word(format, kVideoFormats)) return TarFileKind::kVideo;
-  return contains_word(format, kAudioFormats) ? TarFileKind::kAudio : TarFileKind::kOther;
+  if (is_in_word_list(format, kImageFormats)) return TarFileKind::kImage;
+  if (is_in_word_list(format, kVideoFormats)) return TarFileKind::kVideo;
+  return is_in_word_list(format, kAudioFormats) ? TarFileKind::kAudio : TarFileKind::kOther;
 }
 
 constexpr std::array kMaskKeys{"mask", "masks"};
@@ -84,7 +84,7 @@ const json* find_entry_path(const json& entry) {
 }
 
 /// Returns the value of the first of `keys` that is present, as a list.
-json get_list_field(const json& fields, const std::array<const char*, 2>& keys) {
+json get_field_as_list(const json& fields, const std::array<const char*, 2>& keys) {
   const auto key = std::ranges::find_if(keys, [&](const char* name) { return fields.contains(name); });
   if (key == keys.end()) return json::array();
   const json& value = fields[*key];
@@ -112,17 +112,17 @@ std::string to_lower_ascii(std::string_view text) {
   return lower_text;
 }
 
-TarFileKind get_tar_file_kind(std::string_view extension) {
+TarFileKind classify_tar_extension(std::string_view extension) {
   const std::string lower_text = to_lower_ascii(extension);
   std::string_view name = lower_text;  // is shortened to the part before the format
   TarFileKind kind = TarFileKind::kVolume;
   if (!has_nifti_extension("." + lower_text)) {
     size_t dot = name.rfind('.');
-    if (dot != std::string_view::npos && is_digits(name.substr(dot + 1))) {
+    if (dot != std::string_view::npos && is_all_digits(name.substr(dot + 1))) {
       name = name.substr(0, dot);
       dot = name.rfind('.');
     }
-    kind = get_format_kind(name.substr(dot + 1));
+    kind = classify_format(name.substr(dot + 1));
     name = name.substr(0, dot == std::string_view::npos ? 0 : dot);
   } else {
     name = name.substr(0, name.rfind("nii"));
@@ -130,23 +130,23 @@ TarFileKind get_tar_file_kind(std::string_view extension) {
   if (kind != TarFileKind::kImage && kind != TarFileKind::kVolume) return kind;
   const auto words = split_words(name);
   const bool is_mask =
-      std::ranges::any_of(words, [](std::string_view word) { return contains_word(word, kMaskWords); });
-  if (is_mask) return kind == TarFileKind::kImage ? TarFileKind::kMask : TarFileKind::kDerived;
-  const bool is_derived =
-      std::ranges::any_of(words, [](std::string_view word) { return contains_word(word, kDerivedWords); });
-  return is_derived ? TarFileKind::kDerived : kind;
+      std::ranges::any_of(words, [](std::string_view word) { return is_in_word_list(word, kMaskWords); });
+  if (is_mask) return kind == TarFileKind::kImage ? TarFileKind::kMask : TarFileKind::kDerivedMedia;
+  const bool is_derived_media =
+      std::ranges::any_of(words, [](std::string_view word) { return is_in_word_list(word, kDerivedMediaWords); });
+  return is_derived_media ? TarFileKind::kDerivedMedia : kind;
 }
 
 bool is_file_listed(const json& fields, const std::array<const char*, 2>& keys, const std::string& path) {
   const std::vector<json> single_media{{{"path", path}}};
-  return std::ranges::any_of(get_list_field(fields, keys), [&](const json& entry) {
+  return std::ranges::any_of(get_field_as_list(fields, keys), [&](const json& entry) {
     return find_media_by_file_name(single_media, entry) != single_media.end();
   });
 }
 
-void set_media(json& fields, const std::array<const char*, 2>& keys, std::vector<json> media) {
+void set_media_field(json& fields, const std::array<const char*, 2>& keys, std::vector<json> media) {
   if (media.empty()) return;
-  const json listed_media = get_list_field(fields, keys);
+  const json listed_media = get_field_as_list(fields, keys);
   std::vector<json> sorted_media;
   for (const json& name : listed_media) {
     if (const auto it = find_media_by_file_name(media, name); it != media.end()) sorted_media.push_back(*it);
@@ -162,7 +162,7 @@ void set_media(json& fields, const std::array<const char*, 2>& keys, std::vector
 
 std::vector<std::string> merge_masks(json& fields, const std::vector<json>& masks) {
   if (masks.empty()) return {};
-  json entries = get_list_field(fields, kMaskKeys);
+  json entries = get_field_as_list(fields, kMaskKeys);
   if (std::ranges::all_of(entries, is_empty_entry)) {
     for (const char* key : kMaskKeys) fields.erase(key);
     fields[kMaskKeys[1]] = masks;
@@ -171,14 +171,14 @@ std::vector<std::string> merge_masks(json& fields, const std::vector<json>& mask
   std::vector<std::string> unused_paths;
   for (const json& mask : masks) {
     const std::vector<json> single_media{mask};
-    bool is_used = false;
+    bool is_mask_used = false;
     for (json& entry : entries) {
       if (find_media_by_file_name(single_media, entry) == single_media.end()) continue;
       if (!entry.is_object()) entry = json::object();
       entry.update(mask);
-      is_used = true;
+      is_mask_used = true;
     }
-    if (!is_used) unused_paths.push_back(mask["path"].get<std::string>());
+    if (!is_mask_used) unused_paths.push_back(mask["path"].get<std::string>());
   }
   for (const char* key : kMaskKeys) fields.erase(key);
   fields[kMaskKeys[1]] = std::move(entries);

@@ -24,8 +24,8 @@ enum class TarFileKind {
   kImage,
   kVideo,
   kVolume,
-  kMask,     ///< an image whose name says that it is a mask: a.mask.png, a.liver_seg.0.png
-  kDerived,  ///< an image or volume that its name says is derived: a.thumb.jpg, a.overlay.png, a.seg.nii.gz
+  kMask,          ///< an image whose name says that it is a mask: a.mask.png, a.liver_seg.0.png
+  kDerivedMedia,  ///< an image or volume that its name says is derived: a.thumb.jpg, a.overlay.png, a.seg.nii.gz
   kAudio,
   kOther,
 };
@@ -34,7 +34,7 @@ enum class TarFileKind {
 /// word of the extension ("png" in "0.png"), or the word before a final number ("png" in "png.0").
 /// Unsupported formats of images and videos also have their kind, so that their records are
 /// reported as bad and not read without them.
-TarFileKind get_tar_file_kind(std::string_view extension);
+TarFileKind classify_tar_extension(std::string_view extension);
 
 /// Returns `text` with ASCII letters in lower case. webdataset compares extensions this way.
 std::string to_lower_ascii(std::string_view text);
@@ -47,7 +47,7 @@ bool is_file_listed(const nlohmann::json& fields, const std::array<const char*, 
 /// the record has a list under `keys` that names exactly these files, its order is used. A list
 /// that names none of them is replaced. Throws data_error if the list names only some of them. Does
 /// nothing if `media` is empty.
-void set_media(nlohmann::json& fields, const std::array<const char*, 2>& keys, std::vector<nlohmann::json> media);
+void set_media_field(nlohmann::json& fields, const std::array<const char*, 2>& keys, std::vector<nlohmann::json> media);
 
 /// Stores `masks`, each {"path", "bytes"}, in `fields` under "masks", merged by file name with the
 /// record's own entries under "mask" or "masks". If the record has entries, masks that they do not

@@ -38,13 +38,13 @@ struct FileGroup {
   std::string key;             // such as "folder/a"
   std::vector<TarFile> files;  // in natural order of their extensions
   std::string problem{};       // why the group cannot be read; else empty
-  bool is_record = false;      // true if a file is of a kind that forms a record
+  bool forms_record = false;   // true if a file is of a kind that forms a record
 };
 
 /// Returns true for kinds that form a record. Files of other kinds become notices of a record that
 /// other files form.
-bool can_make_record(TarFileKind kind) {
-  return kind != TarFileKind::kOther && kind != TarFileKind::kDerived;
+bool can_form_record(TarFileKind kind) {
+  return kind != TarFileKind::kOther && kind != TarFileKind::kDerivedMedia;
 }
 
 /// The files of a tar, grouped by key. As in webdataset, hidden files (macOS adds ._a.png) and
@@ -56,10 +56,10 @@ class FileGroups {
     const size_t dot = member.name.find('.', name_begin);
     if (dot == std::string::npos || dot == name_begin) return;
     std::string extension = member.name.substr(dot + 1);
-    const bool is_record_file = can_make_record(get_tar_file_kind(extension));
+    const bool is_record_file = can_form_record(classify_tar_extension(extension));
     if (!is_record_file && !member.problem.empty()) return;
     FileGroup& group = find_or_add_group(member.name.substr(0, dot));
-    group.is_record = group.is_record || is_record_file;
+    group.forms_record = group.forms_record || is_record_file;
     if (!member.problem.empty()) {
       group.problem = fmt::format("its file {} {}", make_excerpt(member.name), member.problem);
     } else if (is_record_file && std::ranges::find(group.files, extension, &TarFile::extension) != group.files.end()) {
@@ -71,16 +71,16 @@ class FileGroups {
   /// Returns the groups that form records and leaves this object empty. Logs a warning about files
   /// that do not belong to a record.
   std::vector<FileGroup> take_record_groups(const std::filesystem::path& tar) {
-    const auto unused_group = std::ranges::find(groups_, false, &FileGroup::is_record);
+    const auto unused_group = std::ranges::find(groups_, false, &FileGroup::forms_record);
     if (unused_group != groups_.end()) {
       spdlog::warn(
           "{}: its file {} and the files of {} more keys do not belong to a record and are ignored (docs/data.md)",
           tar.string(), make_excerpt(unused_group->key + "." + unused_group->files.front().extension),
-          std::ranges::count(groups_, false, &FileGroup::is_record) - 1);
+          std::ranges::count(groups_, false, &FileGroup::forms_record) - 1);
     }
-    std::erase_if(groups_, [](const FileGroup& group) { return !group.is_record; });
+    std::erase_if(groups_, [](const FileGroup& group) { return !group.forms_record; });
     for (FileGroup& group : groups_) {
-      std::ranges::sort(group.files, natural_less, &TarFile::extension);
+      std::ranges::sort(group.files, precedes_in_natural_order, &TarFile::extension);
       group.files.shrink_to_fit();
     }
     return std::move(groups_);
@@ -111,7 +111,9 @@ class TarRecords final : public Records {
 
   int64_t size() const override { return std::ssize(groups_); }
   Record at(int64_t index) const override { return read_record(index, /*include_media_bytes=*/true); }
-  Record at_without_bytes(int64_t index) const override { return read_record(index, /*include_media_bytes=*/false); }
+  Record at_without_media_bytes(int64_t index) const override {
+    return read_record(index, /*include_media_bytes=*/false);
+  }
   uint64_t version_hash() const override {
     return ContentHash().add(file_.version_hash()).add(reader_.version_hash()).value();
   }
@@ -123,7 +125,7 @@ class TarRecords final : public Records {
     if (group.problem.empty()) {
       try {
         std::vector<Notice> notices;
-        json fields = read_fields(group, include_media_bytes, notices);
+        json fields = read_record_fields(group, include_media_bytes, notices);
         record = reader_.read(std::move(fields), group.key);
         std::ranges::move(notices, std::back_inserter(record.notices));
       } catch (const UserError& error) {
@@ -134,23 +136,24 @@ class TarRecords final : public Records {
       record.problem = group.problem;
     }
     if (!record.problem.empty() && record.id.empty()) record.id = to_printable(group.key);
-    if (!record.problem.empty()) record.problem = make_file_name_dots_hint(group) + record.problem;
+    if (!record.problem.empty()) record.problem = make_dotted_names_hint(group) + record.problem;
     record.location = fmt::format("files {}.*", to_printable(group.key));
     return record;
   }
 
   /// Returns the record of a group as the JSON object that RecordReader expects.
-  json read_fields(const FileGroup& group, bool include_media_bytes, std::vector<Notice>& notices) const {
+  json read_record_fields(const FileGroup& group, bool include_media_bytes, std::vector<Notice>& notices) const {
     const DataFile::OpenHandle archive(file_);
     json fields = json::object();
     for (const TarFile& file : group.files) {
-      const bool is_record_json = to_lower_ascii(file.extension) == "json" && find_columns(file.extension).empty();
+      const bool is_record_json =
+          to_lower_ascii(file.extension) == "json" && find_mapped_columns(file.extension).empty();
       if (is_record_json) fields = read_json_object(file, archive);
     }
     std::vector<json> images, videos, volumes, masks;
     for (const TarFile& file : group.files) {
       const std::string path = group.key + "." + file.extension;
-      const auto columns = find_columns(file.extension);
+      const auto columns = find_mapped_columns(file.extension);
       const TarFileKind kind = classify_file(fields, file, path, !columns.empty());
       json value;
       switch (kind) {
@@ -160,9 +163,9 @@ class TarRecords final : public Records {
           if (!columns.empty()) value = read_json_value(file, archive);
           break;
         case TarFileKind::kText:
-          value = read_json_text(file, archive);
+          value = read_text_as_json(file, archive);
           if (to_lower_ascii(file.extension) == "txt") {
-            set_caption(fields, value, notices);
+            set_caption_if_missing(fields, value, notices);
           } else if (columns.empty()) {
             add_unused_file_notice(file.extension, path, notices);
           }
@@ -171,18 +174,18 @@ class TarRecords final : public Records {
           value = path;
           if (columns.empty()) fields["audio"] = value;  // RecordReader reports it, because no model supports audio
           break;
-        case TarFileKind::kDerived:
+        case TarFileKind::kDerivedMedia:
         case TarFileKind::kOther:
           if (columns.empty()) {
             add_unused_file_notice(file.extension, path, notices);
           } else {
-            value = read_json_text(file, archive);
+            value = read_text_as_json(file, archive);
           }
           break;
         default:
           value = {{"path", path},
                    {"bytes", include_media_bytes ? to_json_binary(archive.read(file.offset, file.bytes))
-                                                 : make_special_cell(SpecialCell::kOmittedBytes)}};
+                                                 : make_special_cell(SpecialCellKind::kOmittedBytes)}};
           (kind == TarFileKind::kImage    ? images
            : kind == TarFileKind::kVideo  ? videos
            : kind == TarFileKind::kVolume ? volumes
@@ -191,9 +194,9 @@ class TarRecords final : public Records {
       }
       for (const std::string& column : columns) fields[column] = value;
     }
-    set_media(fields, {"image", "images"}, std::move(images));
-    set_media(fields, {"video", "videos"}, std::move(videos));
-    set_media(fields, {"volume", "volumes"}, std::move(volumes));
+    set_media_field(fields, {"image", "images"}, std::move(images));
+    set_media_field(fields, {"video", "videos"}, std::move(videos));
+    set_media_field(fields, {"volume", "volumes"}, std::move(volumes));
     for (const std::string& path : merge_masks(fields, masks)) {
       add_notice("mask file that the \"masks\" of its .json do not name", path, notices);
     }
@@ -202,13 +205,14 @@ class TarRecords final : public Records {
 
   /// Returns the kind of a file. A file that is named like a mask or a thumbnail is an image or
   /// volume of the record if the .json or data.columns names it.
-  static TarFileKind classify_file(const json& fields, const TarFile& file, const std::string& path, bool is_column) {
-    const TarFileKind kind = get_tar_file_kind(file.extension);
-    if (kind != TarFileKind::kMask && kind != TarFileKind::kDerived) return kind;
+  static TarFileKind classify_file(const json& fields, const TarFile& file, const std::string& path,
+                                   bool is_mapped_column) {
+    const TarFileKind kind = classify_tar_extension(file.extension);
+    if (kind != TarFileKind::kMask && kind != TarFileKind::kDerivedMedia) return kind;
     const bool is_volume = has_nifti_extension(file.extension);
     const bool is_listed = is_volume ? is_file_listed(fields, {"volume", "volumes"}, path)
                                      : is_file_listed(fields, {"image", "images"}, path);
-    if (!is_listed && !is_column) return kind;
+    if (!is_listed && !is_mapped_column) return kind;
     return is_volume ? TarFileKind::kVolume : TarFileKind::kImage;
   }
 
@@ -225,7 +229,7 @@ class TarRecords final : public Records {
     const std::string text = read_file_text(file, archive);
     auto value = parse_record_json(text);
     if (value) return *std::move(value);
-    const JsonError error = find_json_error(mask_python_numbers(text));
+    const JsonError error = find_json_error(zero_non_finite_literals(text));
     throw data_error("its .{} is not valid JSON at line {}, column {}: {}", make_excerpt(file.extension), error.line,
                      error.column, error.reason);
   }
@@ -236,14 +240,14 @@ class TarRecords final : public Records {
     return value;
   }
 
-  static json read_json_text(const TarFile& file, const DataFile::OpenHandle& archive) {
+  static json read_text_as_json(const TarFile& file, const DataFile::OpenHandle& archive) {
     std::string text = read_file_text(file, archive);
     if (!is_utf8(text)) throw data_error("its .{} is not valid UTF-8", make_excerpt(file.extension));
     return text;
   }
 
   /// Sets the caption unless the .json has one. A different one becomes a notice.
-  static void set_caption(json& fields, const json& text, std::vector<Notice>& notices) {
+  static void set_caption_if_missing(json& fields, const json& text, std::vector<Notice>& notices) {
     const auto caption = fields.find("caption");
     if (caption == fields.end() || caption->is_null()) {
       fields["caption"] = text;
@@ -264,7 +268,7 @@ class TarRecords final : public Records {
   }
 
   /// Returns the names of columns in data.columns that equal this extension, ignoring case.
-  std::vector<std::string> find_columns(const std::string& extension) const {
+  std::vector<std::string> find_mapped_columns(const std::string& extension) const {
     std::vector<std::string> names;
     for (const auto& [name, source_name] : columns_) {
       if (to_lower_ascii(source_name) == to_lower_ascii(extension)) names.push_back(source_name);
@@ -274,14 +278,14 @@ class TarRecords final : public Records {
 
   /// Returns the beginning of a message about a group whose file names have several dots, else "".
   /// Such names may merge several records by mistake: as in webdataset, keys end at the first dot.
-  std::string make_file_name_dots_hint(const FileGroup& group) const {
+  std::string make_dotted_names_hint(const FileGroup& group) const {
     std::vector<std::string> names;
     bool has_extra_dots = false;
     for (const TarFile& file : group.files) {
-      const TarFileKind kind = get_tar_file_kind(file.extension);
+      const TarFileKind kind = classify_tar_extension(file.extension);
       const bool is_text = kind == TarFileKind::kJson || kind == TarFileKind::kText;
       has_extra_dots = has_extra_dots || (is_text && file.extension.find('.') != std::string::npos &&
-                                          find_columns(file.extension).empty());
+                                          find_mapped_columns(file.extension).empty());
       names.push_back(make_excerpt(group.key + "." + file.extension));
     }
     if (!has_extra_dots) return {};
@@ -302,12 +306,12 @@ class TarRecords final : public Records {
 
 }  // namespace
 
-std::shared_ptr<const Records> open_tar(const std::filesystem::path& path, const RecordSettings& settings) {
+std::shared_ptr<const Records> open_tar_records(const std::filesystem::path& path, const RecordSettings& settings) {
   DataFile tar(path);
   FileGroups groups;
   for_each_tar_member(tar, [&](TarMember member) { groups.add(std::move(member)); });
-  auto file_groups = groups.take_record_groups(path);
-  return std::make_shared<TarRecords>(std::move(tar), std::move(file_groups), settings);
+  auto record_groups = groups.take_record_groups(path);
+  return std::make_shared<TarRecords>(std::move(tar), std::move(record_groups), settings);
 }
 
 }  // namespace vlmtrain::io

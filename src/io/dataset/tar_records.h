@@ -22,6 +22,6 @@ namespace vlmtrain::io {
 /// Files that are not used become notices of the record; audio becomes its problem. The headers of
 /// the tar are read once, contents on demand. A record has a problem if one of its files is
 /// truncated, occurs twice or cannot be read. Throws as for_each_tar_member().
-std::shared_ptr<const Records> open_tar(const std::filesystem::path& path, const RecordSettings& settings);
+std::shared_ptr<const Records> open_tar_records(const std::filesystem::path& path, const RecordSettings& settings);
 
 }  // namespace vlmtrain::io

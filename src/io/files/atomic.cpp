@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 /// Returns `path`. Throws run_error if it is a device or a pipe: renaming a file over a device
 /// would replace the device for all processes.
-std::filesystem::path require_replaceable(std::filesystem::path path) {
+std::filesystem::path check_replaceable(std::filesystem::path path) {
   const std::string folder = get_parent_folder(path).lexically_normal().string();
   const bool is_system_path = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
   const std::string_view kind = is_system_path ? "a device" : describe_non_regular_file(path);
@@ -46,7 +46,7 @@ fs::path remove_trailing_slash(fs::path path) {
 }
 
 // Flushes all files and folders in `root` to the disk. Errors name `reported_path`.
-void sync_tree(const fs::path& root, const fs::path& reported_path) {
+void sync_folder_to_disk(const fs::path& root, const fs::path& reported_path) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
     if (!entry.is_symlink() && (entry.is_regular_file() || entry.is_directory())) {
       sync_to_disk(entry.path(), reported_path);
@@ -56,35 +56,35 @@ void sync_tree(const fs::path& root, const fs::path& reported_path) {
 }
 
 // Removes a folder and ignores errors: clean_up_abandoned_temp_files() removes the rest later.
-void remove_quietly(const fs::path& path) {
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
+void try_remove_folder(const fs::path& path) {
+  std::error_code ignored_error;
+  fs::remove_all(path, ignored_error);
 }
 
 // Age from which temporaries of other machines, whose writers are not visible, count as abandoned.
 // It is a choice: a running writer changes its files more often than once a day.
-constexpr std::time_t kRemoteMaxAgeSeconds = 86'400;
+constexpr std::time_t kMaxRemoteTempAgeSeconds = 86'400;
 
 bool is_abandoned(const TempPath& temp) {
-  if (temp.machine == get_machine_id()) {
+  if (temp.machine_id == get_machine_id()) {
     return !is_writer_alive(temp);
   }
   struct stat status {};
-  return lstat(temp.path.c_str(), &status) == 0 && std::time(nullptr) - status.st_ctime > kRemoteMaxAgeSeconds;
+  return lstat(temp.path.c_str(), &status) == 0 && std::time(nullptr) - status.st_ctime > kMaxRemoteTempAgeSeconds;
 }
 
 // Gives a backup its final name again, unless its writer is running or the name is in use. Returns
 // true on success. rename() never replaces a folder with content, so a race with another process
 // that cleans up or commits loses no data.
-bool restore_backup(const TempPath& temp) {
-  if (temp.machine == get_machine_id() && is_writer_alive(temp)) {
+bool try_restore_backup(const TempPath& temp) {
+  if (temp.machine_id == get_machine_id() && is_writer_alive(temp)) {
     return false;
   }
   std::error_code error;
-  if (fs::exists(fs::symlink_status(temp.final_path, error))) {
+  if (fs::exists(fs::symlink_status(temp.destination_path, error))) {
     return false;
   }
-  fs::rename(temp.path, temp.final_path, error);
+  fs::rename(temp.path, temp.destination_path, error);
   return !error;
 }
 
@@ -101,7 +101,7 @@ std::vector<TempPath> list_temp_paths(const fs::path& folder) {
 
 /// Removes a temporary path. It is renamed first, so that a thread that still writes cannot commit
 /// a partial folder.
-void rename_and_remove(const std::filesystem::path& path) {
+void remove_temp_path(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path renamed_path = make_temp_path(path.parent_path() / "unfinished", TempPathKind::kNew);
   std::filesystem::rename(path, renamed_path, error);
@@ -111,7 +111,7 @@ void rename_and_remove(const std::filesystem::path& path) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
-    : path_(require_replaceable(std::move(path))),
+    : path_(check_replaceable(std::move(path))),
       temp_path_(make_temp_path(path_, TempPathKind::kNew)),
       expected_bytes_(expected_bytes) {
   int error = 0;
@@ -120,24 +120,24 @@ AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
     error = errno;
   });
   if (descriptor_ < 0) {
-    fail(error);
+    throw_write_error(error);
   }
-  reserve();
+  reserve_disk_space();
 }
 
 AtomicFile::~AtomicFile() {
-  if (auto* const recorder = ChecksumRecorder::current()) recorder->discard(*this);
+  if (auto* const recorder = ChecksumRecorder::get_current()) recorder->discard(*this);
   unregister_temp_path(temp_path_);
   if (descriptor_ >= 0) {
     close(descriptor_);
   }
   if (!temp_path_.empty()) {
-    std::error_code ignored;
-    std::filesystem::remove(temp_path_, ignored);
+    std::error_code ignored_error;
+    std::filesystem::remove(temp_path_, ignored_error);
   }
 }
 
-void AtomicFile::reserve() {
+void AtomicFile::reserve_disk_space() {
   if (expected_bytes_ <= 0) {
     return;
   }
@@ -145,21 +145,21 @@ void AtomicFile::reserve() {
   // reserve space; they return another error, which is ignored.
   if (fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, expected_bytes_) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
-    fail(errno);
+    throw_write_error(errno);
   }
 }
 
 void AtomicFile::write(std::string_view bytes) {
   const int64_t end = written_bytes_ + static_cast<int64_t>(bytes.size());
   expected_bytes_ = std::max(expected_bytes_, end);
-  if (auto* const recorder = ChecksumRecorder::current()) recorder->add(*this, bytes);
+  if (auto* const recorder = ChecksumRecorder::get_current()) recorder->add(*this, bytes);
   while (!bytes.empty()) {
     const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) {
       continue;
     }
     if (count <= 0) {
-      fail(count < 0 ? errno : EIO);
+      throw_write_error(count < 0 ? errno : EIO);
     }
     bytes.remove_prefix(static_cast<size_t>(count));
   }
@@ -169,32 +169,32 @@ void AtomicFile::write(std::string_view bytes) {
 void AtomicFile::commit() {
   sync_and_close();
   if (rename(temp_path_.c_str(), path_.c_str()) != 0) {
-    fail(errno);
+    throw_write_error(errno);
   }
   unregister_temp_path(std::exchange(temp_path_, {}));
-  if (auto* const recorder = ChecksumRecorder::current()) recorder->commit(*this, path_);
+  if (auto* const recorder = ChecksumRecorder::get_current()) recorder->commit(*this, path_);
   sync_to_disk(get_parent_folder(path_), path_);
 }
 
 void AtomicFile::sync_and_close() {
   if (fsync(descriptor_) != 0) {
-    fail(errno);
+    throw_write_error(errno);
   }
   // NFS may report a full disk only on close().
   if (close(std::exchange(descriptor_, -1)) != 0) {
-    fail(errno);
+    throw_write_error(errno);
   }
 }
 
 // Throws the error for `error`, an errno. Removes the temporary file here, because the destructor
 // does not run if the constructor throws.
-void AtomicFile::fail(int error) {
+void AtomicFile::throw_write_error(int error) {
   const UserError failure = make_write_error(path_, error, expected_bytes_);
   if (descriptor_ >= 0) {
     close(std::exchange(descriptor_, -1));
   }
-  std::error_code ignored;
-  std::filesystem::remove(temp_path_, ignored);
+  std::error_code ignored_error;
+  std::filesystem::remove(temp_path_, ignored_error);
   unregister_temp_path(std::exchange(temp_path_, {}));
   throw failure;
 }
@@ -205,46 +205,46 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
   file.commit();
 }
 
-AtomicDirectory::AtomicDirectory(fs::path final_path)
-    : final_path_(remove_trailing_slash(std::move(final_path))),
-      temp_path_(make_temp_path(final_path_, TempPathKind::kNew)) {
+AtomicDirectory::AtomicDirectory(fs::path destination_path)
+    : destination_path_(remove_trailing_slash(std::move(destination_path))),
+      temp_path_(make_temp_path(destination_path_, TempPathKind::kNew)) {
   std::error_code error;
-  if (fs::exists(final_path_, error) && !fs::is_directory(final_path_, error)) {
+  if (fs::exists(destination_path_, error) && !fs::is_directory(destination_path_, error)) {
     throw run_error("cannot write the folder {}: a file has that name; remove it or choose another",
-                    final_path_.string());
+                    destination_path_.string());
   }
   register_temp_path(temp_path_, [&] { fs::create_directories(temp_path_, error); });
   if (error) {
     unregister_temp_path(temp_path_);
-    throw make_write_error(final_path_, error.value(), 0);
+    throw make_write_error(destination_path_, error.value(), 0);
   }
 }
 
 AtomicDirectory::~AtomicDirectory() {
   if (!temp_path_.empty()) {
-    remove_quietly(temp_path_);
+    try_remove_folder(temp_path_);
     unregister_temp_path(temp_path_);
   }
 }
 
 void AtomicDirectory::commit() {
-  VLMTRAIN_CHECK(!temp_path_.empty(), "{} is already committed", final_path_.string());
-  sync_tree(temp_path_, final_path_);
+  VLMTRAIN_CHECK(!temp_path_.empty(), "{} is already committed", destination_path_.string());
+  sync_folder_to_disk(temp_path_, destination_path_);
   std::error_code error;
   fs::path previous_folder;
-  if (!fs::exists(fs::symlink_status(final_path_, error))) {
-    if (rename(temp_path_.c_str(), final_path_.c_str()) != 0) {
-      throw make_write_error(final_path_, errno, 0);
+  if (!fs::exists(fs::symlink_status(destination_path_, error))) {
+    if (rename(temp_path_.c_str(), destination_path_.c_str()) != 0) {
+      throw make_write_error(destination_path_, errno, 0);
     }
-  } else if (exchange_names(temp_path_, final_path_)) {
+  } else if (try_exchange_paths(temp_path_, destination_path_)) {
     previous_folder = temp_path_;
   } else {
-    previous_folder = replace_folder_in_two_steps(temp_path_, final_path_);
+    previous_folder = replace_folder_in_two_steps(temp_path_, destination_path_);
   }
   unregister_temp_path(std::exchange(temp_path_, {}));
-  sync_to_disk(get_parent_folder(final_path_), final_path_);
+  sync_to_disk(get_parent_folder(destination_path_), destination_path_);
   if (!previous_folder.empty()) {
-    remove_quietly(previous_folder);
+    try_remove_folder(previous_folder);
   }
 }
 
@@ -255,14 +255,14 @@ void write_symlink(const std::filesystem::path& path, const std::filesystem::pat
   if (error == 0 && rename(temp_path.c_str(), path.c_str()) != 0) error = errno;
   unregister_temp_path(temp_path);
   if (error == 0) return sync_to_disk(get_parent_folder(path), path);
-  std::error_code ignored;
-  std::filesystem::remove(temp_path, ignored);
+  std::error_code ignored_error;
+  std::filesystem::remove(temp_path, ignored_error);
   throw make_write_error(path, error, 0);
 }
 
 std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path) {
-  const auto temp = parse_temp_path(path);
-  const bool was_renamed = temp && temp->kind == TempPathKind::kRemoving;
+  const auto parsed_path = parse_temp_path(path);
+  const bool was_renamed = parsed_path && parsed_path->kind == TempPathKind::kRemoving;
   std::filesystem::path renamed_path = was_renamed ? path : make_temp_path(path, TempPathKind::kRemoving);
   std::error_code error;
   if (!was_renamed) std::filesystem::rename(path, renamed_path, error);
@@ -275,12 +275,12 @@ std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path
 
 void clean_up_abandoned_temp_files(const fs::path& folder) {
   for (const TempPath& temp : list_temp_paths(folder)) {
-    if (temp.kind == TempPathKind::kBackup && restore_backup(temp)) {
+    if (temp.kind == TempPathKind::kBackup && try_restore_backup(temp)) {
       continue;
     }
     if (is_abandoned(temp)) {
-      std::error_code ignored;
-      fs::remove_all(temp.path, ignored);
+      std::error_code ignored_error;
+      fs::remove_all(temp.path, ignored_error);
     }
   }
 }
@@ -293,10 +293,10 @@ TempFileCleanup::~TempFileCleanup() {
   unregister_temp_path(path_);
 }
 
-std::unique_lock<std::mutex> remove_temp_files() {
+std::unique_lock<std::mutex> lock_and_remove_temp_files() {
   auto& [mutex, paths] = get_temp_path_registry();
   std::unique_lock lock(mutex);
-  for (const auto& path : paths) rename_and_remove(path);
+  for (const auto& path : paths) remove_temp_path(path);
   return lock;
 }
 

@@ -15,18 +15,18 @@ namespace vlmtrain::io {
 namespace {
 
 /// The innermost recorder of the thread.
-thread_local ChecksumRecorder* thread_recorder = nullptr;
+thread_local ChecksumRecorder* innermost_recorder = nullptr;
 
 /// An open file descriptor for reading, or -1 with errno if the file cannot be opened.
-class ReadOnlyFile {
+class ReadOnlyDescriptor {
  public:
-  explicit ReadOnlyFile(const std::filesystem::path& file)
+  explicit ReadOnlyDescriptor(const std::filesystem::path& file)
       : descriptor_(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)) {}
-  ~ReadOnlyFile() {
+  ~ReadOnlyDescriptor() {
     if (descriptor_ >= 0) close(descriptor_);
   }
-  ReadOnlyFile(const ReadOnlyFile&) = delete;
-  ReadOnlyFile& operator=(const ReadOnlyFile&) = delete;
+  ReadOnlyDescriptor(const ReadOnlyDescriptor&) = delete;
+  ReadOnlyDescriptor& operator=(const ReadOnlyDescriptor&) = delete;
   int descriptor() const { return descriptor_; }
 
  private:
@@ -35,31 +35,31 @@ class ReadOnlyFile {
 
 }  // namespace
 
-ChecksumRecorder::ChecksumRecorder() : outer_recorder_(std::exchange(thread_recorder, this)) {}
+ChecksumRecorder::ChecksumRecorder() : outer_recorder_(std::exchange(innermost_recorder, this)) {}
 
 ChecksumRecorder::~ChecksumRecorder() {
-  thread_recorder = outer_recorder_;
+  innermost_recorder = outer_recorder_;
 }
 
-ChecksumRecorder* ChecksumRecorder::current() {
-  return thread_recorder;
+ChecksumRecorder* ChecksumRecorder::get_current() {
+  return innermost_recorder;
 }
 
 void ChecksumRecorder::add(const AtomicFile& file, std::string_view bytes) {
-  auto& [hash, size] = open_files_[&file];
+  auto& [hash, size] = partial_checksums_[&file];
   hash.add(bytes);
   size += static_cast<int64_t>(bytes.size());
 }
 
 void ChecksumRecorder::commit(const AtomicFile& file, const std::filesystem::path& path) {
-  const auto& [hash, size] = open_files_[&file];  // an empty file has no entry yet
-  files_[path] = {.bytes = size, .xxh64 = hash.value()};
-  open_files_.erase(&file);
+  const auto& [hash, size] = partial_checksums_[&file];  // an empty file has no entry yet
+  checksums_[path] = {.bytes = size, .xxh64 = hash.value()};
+  partial_checksums_.erase(&file);
 }
 
 Checksum compute_checksum(const std::filesystem::path& file) {
   constexpr size_t kChunkBytes = size_t{1} << 20;  // a choice: the cost of system calls is negligible at this size
-  const ReadOnlyFile input(file);
+  const ReadOnlyDescriptor input(file);
   const auto make_error = [&file] { return data_error("cannot read {}: {}", file.string(), std::strerror(errno)); };
   if (input.descriptor() < 0) throw make_error();
   posix_fadvise(input.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL);

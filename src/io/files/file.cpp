@@ -36,7 +36,7 @@ fs::path find_existing_ancestor(fs::path folder) {
 }
 
 /// Opens and locks a file. Returns the reason of a failure, or "".
-std::string find_lock_failure(const fs::path& file) {
+std::string probe_lock(const fs::path& file) {
   const int descriptor = open(file.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return std::strerror(errno);
   const int error = lock_file(descriptor);
@@ -56,7 +56,7 @@ std::string read_file(const std::filesystem::path& path) {
   if (!file.is_open() || file.bad()) {
     throw make_read_error(path, errno);
   }
-  refuse_lfs_pointer(path, content);
+  throw_if_lfs_pointer(path, content);
   return content;
 }
 
@@ -74,49 +74,49 @@ bool is_git_lfs_pointer(std::string_view first_bytes) {
   return first_bytes.starts_with("version https://git-lfs.github.com/spec/");
 }
 
-void refuse_lfs_pointer(const std::filesystem::path& path, std::string_view first_bytes) {
+void throw_if_lfs_pointer(const std::filesystem::path& path, std::string_view first_bytes) {
   if (!is_git_lfs_pointer(first_bytes)) return;
   throw data_error(
       "{}: is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder, or download the file",
       path.string());
 }
 
-FolderProbe probe_folder(const fs::path& folder) {
+FolderProbeResult probe_folder(const fs::path& folder) {
   // A choice, not measured: large enough that a full disk or an exceeded quota is noticed.
-  constexpr size_t kProbeBytes = size_t{1} << 20;
+  constexpr size_t kProbeFileBytes = size_t{1} << 20;
   const auto start = std::chrono::steady_clock::now();
-  FolderProbe probe;
+  FolderProbeResult probe;
   std::error_code error;
   fs::path absolute_path = fs::absolute(folder, error).lexically_normal();
   if (!absolute_path.has_filename()) absolute_path = absolute_path.parent_path();
   probe.folder = find_existing_ancestor(std::move(absolute_path));
-  const fs::space_info space = fs::space(probe.folder, error);
-  probe.free_bytes = error ? -1 : static_cast<int64_t>(space.available);
+  const fs::space_info disk_space = fs::space(probe.folder, error);
+  probe.free_bytes = error ? -1 : static_cast<int64_t>(disk_space.available);
   if (!fs::is_directory(probe.folder, error)) {
-    probe.failure = fmt::format("{} is not a folder", probe.folder.string());
+    probe.write_error = fmt::format("{} is not a folder", probe.folder.string());
     return probe;
   }
   const fs::path file = probe.folder / fmt::format(".vlmtrain-trial-{}", getpid());
   try {
-    write_file(file, std::string(kProbeBytes, 'x'));
-    probe.lock_failure = find_lock_failure(file);
+    write_file(file, std::string(kProbeFileBytes, 'x'));
+    probe.lock_error = probe_lock(file);
   } catch (const UserError& failure) {
-    probe.failure = failure.what();
+    probe.write_error = failure.what();
   }
   fs::remove(file, error);
   probe.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return probe;
 }
 
-bool is_hub_name(const std::string& text) {
-  const auto slash = text.find('/');
-  if (std::error_code error; std::filesystem::exists(text.substr(0, slash), error)) return false;
+bool is_hub_model_id(const std::string& text) {
+  const auto slash_position = text.find('/');
+  if (std::error_code error; std::filesystem::exists(text.substr(0, slash_position), error)) return false;
   const auto is_name_character = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
   };
   // The characters and the form that the Hub allows for repository names.
-  return slash != std::string::npos && slash > 0 && slash + 1 < text.size() && text.front() != '.' &&
-         std::count(text.begin(), text.end(), '/') == 1 &&
+  return slash_position != std::string::npos && slash_position > 0 && slash_position + 1 < text.size() &&
+         text.front() != '.' && std::count(text.begin(), text.end(), '/') == 1 &&
          std::all_of(text.begin(), text.end(), [&](char c) { return c == '/' || is_name_character(c); });
 }
 

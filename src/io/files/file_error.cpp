@@ -17,7 +17,7 @@ namespace {
 
 /// Returns the space that this user may fill, or nothing if the file system does not report it. The
 /// superuser may also use the reserved blocks.
-std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
+std::optional<int64_t> get_free_disk_bytes(const std::filesystem::path& folder) {
   struct statvfs status {};
   if (statvfs(folder.c_str(), &status) != 0) return std::nullopt;
   const auto free_blocks = geteuid() == 0 ? status.f_bfree : status.f_bavail;
@@ -25,13 +25,13 @@ std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
 }
 
 /// Replaces temporary names in `path` by the final names that users know, for messages.
-std::filesystem::path to_final_path(const std::filesystem::path& path) {
-  std::filesystem::path final_path;
+std::filesystem::path replace_temp_names(const std::filesystem::path& path) {
+  std::filesystem::path destination_path;
   for (const auto& component : path) {
-    const auto temp = parse_temp_path(component);
-    final_path /= temp ? temp->final_path : component;
+    const auto temp_path = parse_temp_path(component);
+    destination_path /= temp_path ? temp_path->destination_path : component;
   }
-  return final_path;
+  return destination_path;
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ UserError make_read_error(const std::filesystem::path& path, int error) {
   const auto hint = [&]() -> std::string {
     if (error != ENOENT) return "check the path and its permissions";
     if (path.string().starts_with("~")) return "the shell expands ~ only at the start of a word; write the full path";
-    if (path.extension().empty() && is_hub_name(path.string())) {
+    if (path.extension().empty() && is_hub_model_id(path.string())) {
       return "if it is a name on the Hugging Face Hub, download it first (`hf download`), then give the file";
     }
     return "check the path and its permissions";
@@ -60,14 +60,15 @@ std::filesystem::path get_parent_folder(const std::filesystem::path& path) {
 
 UserError make_write_error(const std::filesystem::path& target_path, int error, int64_t requested_bytes) {
   const std::string reason = std::generic_category().message(error);
-  const std::filesystem::path path = to_final_path(target_path);
+  const std::filesystem::path path = replace_temp_names(target_path);
   const std::string folder = get_parent_folder(path).string();
   switch (error) {
     case ENOSPC:
       return run_error(
           "cannot write {}: {}: the file needs {} bytes and {} bytes are free in {}; free space there, or write to "
           "another disk",
-          path.string(), reason, requested_bytes, get_free_bytes(get_parent_folder(target_path)).value_or(0), folder);
+          path.string(), reason, requested_bytes, get_free_disk_bytes(get_parent_folder(target_path)).value_or(0),
+          folder);
     case EDQUOT:
       return run_error(
           "cannot write {}: {}: the file needs {} bytes; remove files that count toward your quota in {}, or write to "
@@ -80,7 +81,7 @@ UserError make_write_error(const std::filesystem::path& target_path, int error, 
           path.string(), reason, requested_bytes);
     case ENOENT:
       // The folder may exist in a file system without files of the user, such as /proc.
-      if (std::error_code ignored; std::filesystem::is_directory(folder, ignored)) {
+      if (std::error_code ignored_error; std::filesystem::is_directory(folder, ignored_error)) {
         return run_error("cannot write {}: {}: choose a folder that you can write to", path.string(), reason);
       }
       return run_error("cannot write {}: {}: create the folder {} first", path.string(), reason, folder);
@@ -99,13 +100,13 @@ UserError make_write_error(const std::filesystem::path& target_path, int error, 
   }
 }
 
-void require_free_space(const std::filesystem::path& folder, int64_t needed_bytes) {
-  const auto free_bytes = get_free_bytes(folder);
+void check_free_space(const std::filesystem::path& folder, int64_t needed_bytes) {
+  const auto free_bytes = get_free_disk_bytes(folder);
   if (!free_bytes || *free_bytes >= needed_bytes) return;
-  const std::string final_path = to_final_path(folder).string();
+  const std::string destination_path = replace_temp_names(folder).string();
   throw run_error(
       "cannot write {}: {}: it needs {} bytes and {} bytes are free, {} too few; free space, or write to another disk",
-      final_path, std::generic_category().message(ENOSPC), needed_bytes, *free_bytes, needed_bytes - *free_bytes);
+      destination_path, std::generic_category().message(ENOSPC), needed_bytes, *free_bytes, needed_bytes - *free_bytes);
 }
 
 void sync_to_disk(const std::filesystem::path& path, const std::filesystem::path& reported_path) {

@@ -19,7 +19,7 @@ UserError make_write_error(const std::filesystem::path& target_path, int error, 
 
 /// Throws run_error if the file system of the existing `folder` has less than `bytes` free. Does
 /// nothing if the free space is unknown.
-void require_free_space(const std::filesystem::path& folder, int64_t bytes);
+void check_free_space(const std::filesystem::path& folder, int64_t bytes);
 
 /// Flushes a file or folder to the disk. Throws run_error that names `reported_path`. Does nothing
 /// if the file system cannot flush folders.

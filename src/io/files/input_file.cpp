@@ -71,22 +71,22 @@ MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t 
   if (error != 0) {
     throw make_read_error(path, error);
   }
-  data_ = static_cast<std::byte*>(mapping);
-  if (data_ == nullptr) padding_bytes_ = 0;
+  mapping_ = static_cast<std::byte*>(mapping);
+  if (mapping_ == nullptr) padding_bytes_ = 0;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
-    munmap(data_, padding_bytes_ + size_);
+  if (mapping_ != nullptr) {
+    munmap(mapping_, padding_bytes_ + size_);
   }
 }
 
-void MappedFile::release(size_t offset, size_t bytes) const {
+void MappedFile::release_pages(size_t offset, size_t bytes) const {
   const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   // Pages that are only partly in the range stay.
   const size_t page_begin = (padding_bytes_ + offset + page_bytes - 1) / page_bytes * page_bytes;
   const size_t page_end = (padding_bytes_ + offset + bytes) / page_bytes * page_bytes;
-  if (page_begin < page_end) madvise(data_ + page_begin, page_end - page_begin, MADV_DONTNEED);
+  if (page_begin < page_end) madvise(mapping_ + page_begin, page_end - page_begin, MADV_DONTNEED);
 }
 
 DataFile::DataFile(std::filesystem::path path) : path_(std::move(path)) {

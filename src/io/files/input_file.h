@@ -23,20 +23,20 @@ class MappedFile {
   ~MappedFile();
 
   /// Returns the mapped bytes, or nullptr if size() is 0.
-  std::byte* data() const { return data_ + padding_bytes_; }
+  std::byte* data() const { return mapping_ + padding_bytes_; }
   /// Returns the number of mapped bytes.
   size_t size() const { return size_; }
   /// Returns the memory of whole pages within a range of data() to the system. Changes to them are
   /// lost, and the next access reads the file again.
-  void release(size_t offset, size_t bytes) const;
+  void release_pages(size_t offset, size_t bytes) const;
   /// Returns the mapped bytes as text, valid during the lifetime of the object.
   std::string_view text() const { return {reinterpret_cast<const char*>(data()), size_}; }
   /// Returns the size of the whole file.
   size_t file_bytes() const { return file_bytes_; }
 
  private:
-  std::byte* data_ = nullptr;  // start of the mapping, a multiple of the page size
-  size_t padding_bytes_ = 0;   // from the start of the mapping to the requested offset
+  std::byte* mapping_ = nullptr;  // start of the mapping, a multiple of the page size
+  size_t padding_bytes_ = 0;      // from the start of the mapping to the requested offset
   size_t size_ = 0;
   size_t file_bytes_ = 0;
 };

@@ -41,7 +41,7 @@ std::string make_machine_id() {
 
 // Fields of /proc/<pid>/stat (proc(5)).
 struct ProcessStatus {
-  bool has_ended = false;    // state Z or X; a container's first process may never wait for its children
+  bool has_exited = false;   // state Z or X; a container's first process may never wait for its children
   uint64_t start_ticks = 0;  // start in clock ticks after boot
 };
 
@@ -54,18 +54,18 @@ std::optional<ProcessStatus> read_process_status(pid_t pid) {
   if (name_end == std::string::npos) {
     return std::nullopt;
   }
-  std::istringstream fields(text.substr(name_end + 1));
+  std::istringstream field_stream(text.substr(name_end + 1));
   char state = 0;
-  fields >> state;
+  field_stream >> state;
   std::string skipped_field;
   for (int field = 4; field < 22; ++field) {
-    fields >> skipped_field;
+    field_stream >> skipped_field;
   }
-  ProcessStatus status{.has_ended = state == 'Z' || state == 'X'};
-  return fields >> status.start_ticks ? std::optional(status) : std::nullopt;
+  ProcessStatus status{.has_exited = state == 'Z' || state == 'X'};
+  return field_stream >> status.start_ticks ? std::optional(status) : std::nullopt;
 }
 
-std::string_view to_suffix(TempPathKind kind) {
+std::string_view to_temp_path_suffix(TempPathKind kind) {
   switch (kind) {
     case TempPathKind::kNew:
       return "vlmtrain-new";
@@ -77,16 +77,16 @@ std::string_view to_suffix(TempPathKind kind) {
   return "vlmtrain-gone";
 }
 
-std::optional<TempPathKind> parse_suffix(std::string_view suffix) {
+std::optional<TempPathKind> parse_temp_path_kind(std::string_view suffix) {
   for (const TempPathKind kind : {TempPathKind::kNew, TempPathKind::kBackup, TempPathKind::kRemoving}) {
-    if (suffix == to_suffix(kind)) return kind;
+    if (suffix == to_temp_path_suffix(kind)) return kind;
   }
   return std::nullopt;
 }
 
 // Removes the last dot of `text` and the field after it, and returns that field, or "" without a
 // dot.
-std::string_view remove_last_field(std::string_view& text) {
+std::string_view pop_last_field(std::string_view& text) {
   const size_t dot = text.rfind('.');
   if (dot == std::string_view::npos) {
     return {};
@@ -111,30 +111,31 @@ const std::string& get_machine_id() {
   return name;
 }
 
-std::filesystem::path make_temp_path(const std::filesystem::path& final_path, TempPathKind kind) {
+std::filesystem::path make_temp_path(const std::filesystem::path& destination_path, TempPathKind kind) {
   static std::atomic<uint64_t> number{0};
   const pid_t pid = getpid();
   const uint64_t start_ticks = read_process_status(pid).value_or(ProcessStatus{}).start_ticks;
-  return final_path.parent_path() / fmt::format(".{}.{}.{}.{}.{}.{}", final_path.filename().string(), to_suffix(kind),
-                                                get_machine_id(), pid, start_ticks, number++);
+  return destination_path.parent_path() / fmt::format(".{}.{}.{}.{}.{}.{}", destination_path.filename().string(),
+                                                      to_temp_path_suffix(kind), get_machine_id(), pid, start_ticks,
+                                                      number++);
 }
 
 std::optional<TempPath> parse_temp_path(const std::filesystem::path& path) {
   const std::string file_name = path.filename().string();
   std::string_view remaining = file_name;
-  const std::optional<uint64_t> number = parse_unsigned<uint64_t>(remove_last_field(remaining));
-  const std::optional<uint64_t> start_ticks = parse_unsigned<uint64_t>(remove_last_field(remaining));
-  const std::optional<pid_t> pid = parse_unsigned<pid_t>(remove_last_field(remaining));
-  const std::string_view machine_id = remove_last_field(remaining);
-  const std::optional<TempPathKind> kind = parse_suffix(remove_last_field(remaining));
+  const std::optional<uint64_t> number = parse_unsigned<uint64_t>(pop_last_field(remaining));
+  const std::optional<uint64_t> start_ticks = parse_unsigned<uint64_t>(pop_last_field(remaining));
+  const std::optional<pid_t> pid = parse_unsigned<pid_t>(pop_last_field(remaining));
+  const std::string_view machine_id = pop_last_field(remaining);
+  const std::optional<TempPathKind> kind = parse_temp_path_kind(pop_last_field(remaining));
   const bool has_dot_prefix = kind && remaining.starts_with('.') && remaining.size() > 1;
   if (!number || !start_ticks || !pid || machine_id.empty() || !has_dot_prefix) {
     return std::nullopt;
   }
   return TempPath{.path = path,
-                  .final_path = path.parent_path() / remaining.substr(1),
+                  .destination_path = path.parent_path() / remaining.substr(1),
                   .kind = *kind,
-                  .machine = std::string(machine_id),
+                  .machine_id = std::string(machine_id),
                   .pid = *pid,
                   .start_ticks = *start_ticks};
 }
@@ -144,10 +145,10 @@ bool is_writer_alive(const TempPath& temp) {
     return false;
   }
   const std::optional<ProcessStatus> status = read_process_status(temp.pid);
-  return !status || (!status->has_ended && status->start_ticks == temp.start_ticks);
+  return !status || (!status->has_exited && status->start_ticks == temp.start_ticks);
 }
 
-bool exchange_names(const std::filesystem::path& first, const std::filesystem::path& second) {
+bool try_exchange_paths(const std::filesystem::path& first, const std::filesystem::path& second) {
   if (renameat2(AT_FDCWD, first.c_str(), AT_FDCWD, second.c_str(), RENAME_EXCHANGE) == 0) {
     return true;
   }
@@ -157,22 +158,22 @@ bool exchange_names(const std::filesystem::path& first, const std::filesystem::p
   throw make_write_error(second, errno, 0);
 }
 
-std::filesystem::path move_to_backup(const std::filesystem::path& final_path) {
-  std::filesystem::path backup_path = make_temp_path(final_path, TempPathKind::kBackup);
-  if (rename(final_path.c_str(), backup_path.c_str()) != 0) {
-    throw make_write_error(final_path, errno, 0);
+std::filesystem::path move_to_backup(const std::filesystem::path& destination_path) {
+  std::filesystem::path backup_path = make_temp_path(destination_path, TempPathKind::kBackup);
+  if (rename(destination_path.c_str(), backup_path.c_str()) != 0) {
+    throw make_write_error(destination_path, errno, 0);
   }
   return backup_path;
 }
 
 std::filesystem::path replace_folder_in_two_steps(const std::filesystem::path& new_folder,
-                                                  const std::filesystem::path& final_path) {
-  std::filesystem::path backup_path = move_to_backup(final_path);
-  if (rename(new_folder.c_str(), final_path.c_str()) != 0) {
+                                                  const std::filesystem::path& destination_path) {
+  std::filesystem::path backup_path = move_to_backup(destination_path);
+  if (rename(new_folder.c_str(), destination_path.c_str()) != 0) {
     const int error = errno;
-    std::error_code ignored;
-    std::filesystem::rename(backup_path, final_path, ignored);
-    throw make_write_error(final_path, error, 0);
+    std::error_code ignored_error;
+    std::filesystem::rename(backup_path, destination_path, ignored_error);
+    throw make_write_error(destination_path, error, 0);
   }
   return backup_path;
 }

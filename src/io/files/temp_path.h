@@ -23,16 +23,16 @@ enum class TempPathKind {
 /// .<final name>.vlmtrain-<new|old|gone>.<machine>.<pid>.<start ticks>.<number>
 struct TempPath {
   std::filesystem::path path;
-  std::filesystem::path final_path;  ///< path of the file or folder when it is complete
+  std::filesystem::path destination_path;  ///< path of the file or folder when it is complete
   TempPathKind kind;
-  std::string machine;   ///< get_machine_id() of the writer
-  pid_t pid;             ///< process of the writer
-  uint64_t start_ticks;  ///< start of the writer in clock ticks after boot, because pids are reused
+  std::string machine_id;  ///< get_machine_id() of the writer
+  pid_t pid;               ///< process of the writer
+  uint64_t start_ticks;    ///< start of the writer in clock ticks after boot, because pids are reused
 };
 
-/// Returns an unused temporary path in the folder of `final_path` for this process. Creates
+/// Returns an unused temporary path in the folder of `destination_path` for this process. Creates
 /// nothing. Thread-safe.
-std::filesystem::path make_temp_path(const std::filesystem::path& final_path, TempPathKind kind);
+std::filesystem::path make_temp_path(const std::filesystem::path& destination_path, TempPathKind kind);
 
 /// Parses the name of `path`. Returns nothing if make_temp_path() cannot have made it. The file
 /// need not exist.
@@ -42,25 +42,26 @@ std::optional<TempPath> parse_temp_path(const std::filesystem::path& path);
 /// have the same host name, but do not see each other's processes.
 const std::string& get_machine_id();
 
-/// Returns true if the writer is running, or if that cannot be determined. REQUIRES: temp.machine
-/// == get_machine_id().
+/// Returns true if the writer is running, or if that cannot be determined. REQUIRES:
+/// temp.machine_id == get_machine_id().
 bool is_writer_alive(const TempPath& temp);
 
 /// Exchanges the names of two existing folders atomically. Returns false if the file system does
 /// not support it, as NFS. Throws run_error that names `second` on other failures.
-bool exchange_names(const std::filesystem::path& first, const std::filesystem::path& second);
+bool try_exchange_paths(const std::filesystem::path& first, const std::filesystem::path& second);
 
-/// Renames `final_path` to a backup path and returns the backup path. Throws run_error on failure.
-/// If the process is killed afterwards, clean_up_abandoned_temp_files() restores the backup.
-std::filesystem::path move_to_backup(const std::filesystem::path& final_path);
+/// Renames `destination_path` to a backup path and returns the backup path. Throws run_error on
+/// failure. If the process is killed afterwards, clean_up_abandoned_temp_files() restores the
+/// backup.
+std::filesystem::path move_to_backup(const std::filesystem::path& destination_path);
 
-/// Replaces `final_path` by `new_folder` with two renames: the old folder to a backup path, then
-/// the new folder to its name. Returns the backup path. If the second rename fails, restores the
-/// old folder and throws run_error.
+/// Replaces `destination_path` by `new_folder` with two renames: the old folder to a backup path,
+/// then the new folder to its name. Returns the backup path. If the second rename fails, restores
+/// the old folder and throws run_error.
 std::filesystem::path replace_folder_in_two_steps(const std::filesystem::path& new_folder,
-                                                  const std::filesystem::path& final_path);
+                                                  const std::filesystem::path& destination_path);
 
-/// The temporary paths of this process that remove_temp_files() removes.
+/// The temporary paths of this process that lock_and_remove_temp_files() removes.
 struct TempPathRegistry {
   std::mutex mutex;  ///< guards `paths`
   std::set<std::filesystem::path> paths;
@@ -71,7 +72,7 @@ struct TempPathRegistry {
 TempPathRegistry& get_temp_path_registry();
 
 /// Registers `path` and calls `create`, which creates the file or folder. Both happen under the
-/// registry's mutex, so remove_temp_files() cannot miss the file. Thread-safe.
+/// registry's mutex, so lock_and_remove_temp_files() cannot miss the file. Thread-safe.
 void register_temp_path(const std::filesystem::path& path, const std::function<void()>& create);
 
 /// Removes `path` from the registry if it is registered. Does not remove the file. Thread-safe.

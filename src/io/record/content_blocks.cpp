@@ -15,10 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-const char* get_block_article(const MediaKind& kind) {
-  return kind.name == kImages.name ? "an" : "a";
-}
-
 /// Returns the value of a key if it is not blank, else nullptr.
 const json* find_non_blank_value(const json& object, const char* key) {
   const auto it = object.find(key);
@@ -28,15 +24,15 @@ const json* find_non_blank_value(const json& object, const char* key) {
 /// Returns the kind of media of a block type, or nullptr. The types are those of transformers
 /// ("image", "video") and of OpenAI's APIs ("image_url", "input_image").
 const MediaKind* find_media_kind(std::string_view type) {
-  constexpr std::array<std::pair<std::string_view, const MediaKind*>, 7> kKindByType{{{"image", &kImages},
-                                                                                      {"image_url", &kImages},
-                                                                                      {"input_image", &kImages},
-                                                                                      {"volume", &kVolumes},
-                                                                                      {"volume_url", &kVolumes},
-                                                                                      {"video", &kVideos},
-                                                                                      {"video_url", &kVideos}}};
-  const auto* it = std::ranges::find(kKindByType, type, &std::pair<std::string_view, const MediaKind*>::first);
-  return it == kKindByType.end() ? nullptr : it->second;
+  constexpr std::array<std::pair<std::string_view, const MediaKind*>, 7> kMediaKindByType{{{"image", &kImageKind},
+                                                                                           {"image_url", &kImageKind},
+                                                                                           {"input_image", &kImageKind},
+                                                                                           {"volume", &kVolumeKind},
+                                                                                           {"volume_url", &kVolumeKind},
+                                                                                           {"video", &kVideoKind},
+                                                                                           {"video_url", &kVideoKind}}};
+  const auto* it = std::ranges::find(kMediaKindByType, type, &std::pair<std::string_view, const MediaKind*>::first);
+  return it == kMediaKindByType.end() ? nullptr : it->second;
 }
 
 bool is_text_type(std::string_view type) {
@@ -74,7 +70,7 @@ const json* find_block_file(const json& block, size_t turn_number, const MediaKi
       throw data_error(
           "turn {}: {} {} block names two files, one of them under \"{}\"; keep one, or set "
           "data.ignore_keys=[{}]",
-          turn_number, get_block_article(kind), kind.name, key, key);
+          turn_number, kind.indefinite_article(), kind.name, key, key);
     }
     file = candidate;
   }
@@ -88,22 +84,22 @@ std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number,
                                           RecordKeyChecker& key_checker) {
   const json* file = find_block_file(block, turn_number, kind);
   if (file == nullptr) return std::nullopt;
-  if (file != &block) key_checker.check_media(*file);
+  if (file != &block) key_checker.check_media_keys(*file);
   if (file->is_object() && find_non_blank_value(*file, "bytes") == nullptr) {
     const json* url = find_non_blank_value(*file, "url");
     file = url != nullptr ? url : find_non_blank_value(*file, "path");
     if (file == nullptr) {
-      throw data_error("turn {}: {} {} block has an object without \"url\"", turn_number, get_block_article(kind),
+      throw data_error("turn {}: {} {} block has an object without \"url\"", turn_number, kind.indefinite_article(),
                        kind.name);
     }
   }
   if (file->is_array()) {
-    return parse_frame_list(*file, fmt::format("turn {}: {} {} block", turn_number, get_block_article(kind), kind.name),
-                            kind);
+    return parse_frame_list(
+        *file, fmt::format("turn {}: {} {} block", turn_number, kind.indefinite_article(), kind.name), kind);
   }
   auto media_ref = parse_media_ref(*file);
   if (!media_ref) {
-    throw data_error("turn {}: {} {} block's {} is not a path", turn_number, get_block_article(kind), kind.name,
+    throw data_error("turn {}: {} {} block's {} is not a path", turn_number, kind.indefinite_article(), kind.name,
                      kind.name);
   }
   return media_ref;
@@ -118,7 +114,7 @@ void check_block_index(const json& block, const MediaSlots& media, size_t turn_n
   throw data_error(
       "turn {}: {} {} block has \"index\": {}, but blocks use the record's {}s in order, so it gets number {}; list "
       "them in this order, or set data.ignore_keys=[index]",
-      turn_number, get_block_article(kind), kind.name, make_value_excerpt(*index), kind.name,
+      turn_number, kind.indefinite_article(), kind.name, make_value_excerpt(*index), kind.name,
       media.num_unassigned_slots());
 }
 
@@ -132,12 +128,12 @@ std::string get_block_text(const json& block, size_t turn_number) {
 }
 
 /// Appends the text or the placeholder of a block to `text`.
-void read_block(const json& block, const TurnContext& turn, ConversationMedia& media, RecordKeyChecker& key_checker,
-                std::string& text) {
+void append_block(const json& block, const TurnContext& turn, ConversationMedia& media, RecordKeyChecker& key_checker,
+                  std::string& text) {
   const size_t turn_number = turn.index + 1;
   const std::string type = get_block_type(block, turn_number);
   if (is_text_type(type)) {
-    key_checker.check_block(block, "text", turn_number, turn.is_answer, /*needs_frame_rate=*/false);
+    key_checker.check_block_keys(block, "text", turn_number, turn.is_answer, /*needs_frame_rate=*/false);
     const std::string block_text = get_block_text(block, turn_number);
     media.add_text_placeholders(block_text, turn.index, text.size());
     text += block_text;
@@ -151,12 +147,12 @@ void read_block(const json& block, const TurnContext& turn, ConversationMedia& m
         turn_number, make_excerpt(type));
   }
   auto media_ref = parse_block_media(block, turn_number, *kind, key_checker);
-  key_checker.check_block(block, kind->name, turn_number, turn.is_answer,
-                          kind == &kVideos && media_ref && uses_frame_rate(*media_ref));
-  MediaSlots& slots = kind == &kVideos ? media.videos : media.images;
+  key_checker.check_block_keys(block, kind->name, turn_number, turn.is_answer,
+                               kind == &kVideoKind && media_ref && uses_frame_rate(*media_ref));
+  MediaSlots& slots = kind == &kVideoKind ? media.videos : media.images;
   if (!media_ref) check_block_index(block, slots, turn_number, *kind);
-  if (media_ref && kind == &kVolumes) media_ref->is_volume = true;
-  if (kind == &kVideos && media_ref && uses_frame_rate(*media_ref)) {
+  if (media_ref && kind == &kVolumeKind) media_ref->is_volume = true;
+  if (kind == &kVideoKind && media_ref && uses_frame_rate(*media_ref)) {
     std::vector<MediaRef> videos{*std::move(media_ref)};
     set_frame_rates(block, videos);
     media_ref = std::move(videos.front());
@@ -183,11 +179,11 @@ void ConversationMedia::shift_placeholders(size_t turn, size_t bytes) {
   videos.shift_placeholders(turn, bytes);
 }
 
-std::string read_content(const json& content, const TurnContext& turn, ConversationMedia& media,
-                         RecordKeyChecker& key_checker) {
+std::string read_content_text(const json& content, const TurnContext& turn, ConversationMedia& media,
+                              RecordKeyChecker& key_checker) {
   if (content.is_array()) {
     std::string text;
-    for (const json& block : content) read_block(block, turn, media, key_checker, text);
+    for (const json& block : content) append_block(block, turn, media, key_checker, text);
     return text;
   }
   std::optional<std::string> text = format_scalar(content);

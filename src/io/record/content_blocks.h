@@ -13,8 +13,8 @@ namespace vlmtrain::io {
 
 /// The media of a conversation, collected turn by turn.
 struct ConversationMedia {
-  MediaSlots images{kImages};
-  MediaSlots videos{kVideos};
+  MediaSlots images{kImageKind};
+  MediaSlots videos{kVideoKind};
 
   /// Adds slots for the placeholders of images and videos in `text`, which begins at byte `begin`
   /// of the turn with index `turn`.
@@ -33,8 +33,8 @@ struct TurnContext {
 /// Returns the text of a turn's content: a string, a number, a boolean or a list of content blocks.
 /// Blocks with media become placeholders in the text, and their slots are added to `media`. Keys of
 /// blocks are checked with `key_checker`. Throws data_error for other values and invalid blocks.
-std::string read_content(const nlohmann::json& content, const TurnContext& turn, ConversationMedia& media,
-                         RecordKeyChecker& key_checker);
+std::string read_content_text(const nlohmann::json& content, const TurnContext& turn, ConversationMedia& media,
+                              RecordKeyChecker& key_checker);
 
 /// Returns true if a frame rate in the record applies to a video: a list of frames, or a path
 /// without the extension of a video file, which may be a folder of frames. Video files and bytes

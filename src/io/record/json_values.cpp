@@ -32,38 +32,39 @@ bool has_extension(std::string_view path, std::span<const std::string_view> exte
 
 /// Classifies a string. A string is not a path if it is too long, has a line break, or has spaces
 /// but no folder, as sentences that end with a file name.
-MediaClass classify_path(std::string_view path) {
+JsonMediaType classify_media_path(std::string_view path) {
   constexpr size_t kMaxPathLength = 4096;  // PATH_MAX of Linux
-  if (path.starts_with("data:image/")) return MediaClass::kImage;
-  if (path.starts_with("data:video/")) return MediaClass::kVideo;
+  if (path.starts_with("data:image/")) return JsonMediaType::kImage;
+  if (path.starts_with("data:video/")) return JsonMediaType::kVideo;
   const bool is_url = path.starts_with("http://") || path.starts_with("https://");
   const bool is_text =
       path.size() > kMaxPathLength || path.find('\n') != std::string_view::npos ||
       (path.find_first_of(kJsonWhitespace) != std::string_view::npos && path.find('/') == std::string_view::npos);
-  if (is_url || is_text) return MediaClass::kNone;
-  if (has_extension(path, kImageExtensions)) return MediaClass::kImage;
-  return has_extension(path, kVideoExtensions) ? MediaClass::kVideo : MediaClass::kNone;
+  if (is_url || is_text) return JsonMediaType::kNone;
+  if (has_extension(path, kImageExtensions)) return JsonMediaType::kImage;
+  return has_extension(path, kVideoExtensions) ? JsonMediaType::kVideo : JsonMediaType::kNone;
 }
 
 /// Returns true for the signatures of JPEG, PNG, GIF, BMP and WebP.
 bool has_image_signature(const json::binary_t& bytes) {
-  constexpr size_t kSignatureBytes = 12;  // size of the longest one: "RIFF", four bytes of length, "WEBP"
+  constexpr size_t kMaxSignatureBytes = 12;  // size of the longest one: "RIFF", four bytes of length, "WEBP"
   const std::string signature(bytes.begin(),
-                              bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kSignatureBytes)));
+                              bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kMaxSignatureBytes)));
   return signature.starts_with("\xff\xd8\xff") || signature.starts_with("\x89PNG") || signature.starts_with("GIF8") ||
          signature.starts_with("BM") || (signature.starts_with("RIFF") && signature.ends_with("WEBP"));
 }
 
-MediaClass classify_object(const json& value) {
+JsonMediaType classify_media_object(const json& value) {
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
   const bool has_path = path != value.end() && path->is_string();
   const bool has_bytes = bytes != value.end() && bytes->is_binary();
-  const MediaClass path_class = has_path ? classify_path(path->get_ref<const std::string&>()) : MediaClass::kNone;
-  if (path_class != MediaClass::kNone || !has_bytes) return path_class;
-  if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return MediaClass::kNone;
+  const JsonMediaType path_media_type =
+      has_path ? classify_media_path(path->get_ref<const std::string&>()) : JsonMediaType::kNone;
+  if (path_media_type != JsonMediaType::kNone || !has_bytes) return path_media_type;
+  if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return JsonMediaType::kNone;
   // If records are read without the bytes of media, the bytes are empty and have no signature.
-  return path != value.end() || has_image_signature(bytes->get_binary()) ? MediaClass::kImage : MediaClass::kNone;
+  return path != value.end() || has_image_signature(bytes->get_binary()) ? JsonMediaType::kImage : JsonMediaType::kNone;
 }
 
 }  // namespace
@@ -78,15 +79,15 @@ bool is_blank(const json& value) {
   return std::ranges::all_of(value, is_blank);
 }
 
-MediaClass classify_media(const json& value) {
-  if (value.is_string()) return classify_path(value.get_ref<const std::string&>());
+JsonMediaType classify_media(const json& value) {
+  if (value.is_string()) return classify_media_path(value.get_ref<const std::string&>());
   if (value.is_binary()) {
-    return has_image_signature(value.get_binary()) ? MediaClass::kImage : MediaClass::kNone;
+    return has_image_signature(value.get_binary()) ? JsonMediaType::kImage : JsonMediaType::kNone;
   }
-  if (value.is_object()) return classify_object(value);
-  if (!value.is_array()) return MediaClass::kNone;
+  if (value.is_object()) return classify_media_object(value);
+  if (!value.is_array()) return JsonMediaType::kNone;
   const auto first = std::ranges::find_if(value, [](const json& entry) { return !is_blank(entry); });
-  return first == value.end() ? MediaClass::kNone : classify_media(*first);
+  return first == value.end() ? JsonMediaType::kNone : classify_media(*first);
 }
 
 }  // namespace vlmtrain::io

@@ -34,12 +34,12 @@ bool is_blank(const nlohmann::json& value);
 bool has_video_extension(std::string_view path);
 
 /// Kind of media that a JSON value contains.
-enum class MediaClass : uint8_t { kNone, kImage, kVideo };
+enum class JsonMediaType : uint8_t { kNone, kImage, kVideo };
 
 /// Returns the kind of media in the value of an unknown key. Media are local paths with the
 /// extension of an image or a video, "data:" URLs, bytes with the signature of an image, objects
 /// {"bytes", "path"} of Hugging Face datasets, and lists of these, by their first entry with
 /// content. Returns kNone for http URLs, which usually name the source of a record.
-MediaClass classify_media(const nlohmann::json& value);
+JsonMediaType classify_media(const nlohmann::json& value);
 
 }  // namespace vlmtrain::io

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 /// Appends a value until the text exceeds the length of an excerpt.
-void append_excerpt(const json& value, std::string& text) {
+void append_value_excerpt(const json& value, std::string& text) {
   if (text.size() > kMaxExcerptCharacters) return;
   if (value.is_string()) {
     text += to_json_string(json(make_excerpt(value.get_ref<const std::string&>())));
@@ -22,11 +22,11 @@ void append_excerpt(const json& value, std::string& text) {
     text += fmt::format("{} bytes", value.get_binary().size());
   } else if (value.is_structured()) {
     text += value.is_array() ? '[' : '{';
-    bool is_first = true;
+    bool is_first_entry = true;
     for (auto entry = value.begin(); entry != value.end() && text.size() <= kMaxExcerptCharacters; ++entry) {
-      if (!std::exchange(is_first, false)) text += ", ";
+      if (!std::exchange(is_first_entry, false)) text += ", ";
       if (value.is_object()) text += to_json_string(json(make_excerpt(entry.key()))) + ": ";
-      append_excerpt(*entry, text);
+      append_value_excerpt(*entry, text);
     }
     text += value.is_array() ? ']' : '}';
   } else {
@@ -38,11 +38,11 @@ void append_excerpt(const json& value, std::string& text) {
 
 std::string make_value_excerpt(const json& value) {
   std::string text;
-  append_excerpt(value, text);
+  append_value_excerpt(value, text);
   return make_excerpt(text);
 }
 
-void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key, const json& value) {
+void reject_key(KeyRule rule, const std::string& prefix, const std::string& key, const json& value) {
   const std::string name = make_excerpt(key);
   switch (rule) {
     case KeyRule::kLossMask:
@@ -112,7 +112,7 @@ void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
   }
 }
 
-void refuse_system_text(bool is_record_key, const std::string& prefix, const std::string& key) {
+void reject_system_text(bool is_record_key, const std::string& prefix, const std::string& key) {
   const std::string name = make_excerpt(key);
   throw data_error(
       "{}has a system text under \"{}\", which is ignored; {}, or set data.ignore_keys=[{}] to train without it",
@@ -122,14 +122,14 @@ void refuse_system_text(bool is_record_key, const std::string& prefix, const std
       name);
 }
 
-void refuse_media_key(const std::string& prefix, const std::string& key, const char* media_type) {
+void reject_media_key(const std::string& prefix, const std::string& key, const char* media_type) {
   const std::string name = make_excerpt(key);
   throw data_error(
       "{}has {} {} under \"{}\", which is ignored; call it \"{}\", or set data.ignore_keys=[{}] to train without it",
       prefix, media_type == std::string_view("image") ? "an" : "a", media_type, name, media_type, name);
 }
 
-void refuse_record_media_key(const std::string& key, const json& value, const char* media_type, bool is_numbered) {
+void reject_record_media_key(const std::string& key, const json& value, const char* media_type, bool is_numbered) {
   const std::string name = make_excerpt(key);
   const auto is_url = [](const json& text) {
     return text.is_string() && (text.get_ref<const std::string&>().starts_with("http") ||

@@ -16,18 +16,18 @@ std::string make_value_excerpt(const nlohmann::json& value);
 
 /// Throws for a key whose rule makes it a problem: kLossMask to kVideoSegment, except kSystemText,
 /// kImage and kVideo, which the functions below handle.
-[[noreturn]] void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
+[[noreturn]] void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
                              const nlohmann::json& value);
 
 /// Throws for a system text under a key of a record (`is_record_key`) or a turn that is not read.
-[[noreturn]] void refuse_system_text(bool is_record_key, const std::string& prefix, const std::string& key);
+[[noreturn]] void reject_system_text(bool is_record_key, const std::string& prefix, const std::string& key);
 
 /// Throws for media of a turn or a block under a key that is not read. `media_type` is "image" or
 /// "video".
-[[noreturn]] void refuse_media_key(const std::string& prefix, const std::string& key, const char* media_type);
+[[noreturn]] void reject_media_key(const std::string& prefix, const std::string& key, const char* media_type);
 
 /// Same for a record. `is_numbered` is true if the key has a number, such as "image_2".
-[[noreturn]] void refuse_record_media_key(const std::string& key, const nlohmann::json& value, const char* media_type,
+[[noreturn]] void reject_record_media_key(const std::string& key, const nlohmann::json& value, const char* media_type,
                                           bool is_numbered);
 
 }  // namespace vlmtrain::io

@@ -243,18 +243,18 @@ constexpr std::array kMediaOnlyKeys = std::to_array<KeyEntry>({
 
 }  // namespace key_tables
 
-using RuleMap = std::unordered_map<std::string_view, KeyRule>;
-using KeyList = std::vector<KeyEntry>;
+using KeyRuleMap = std::unordered_map<std::string_view, KeyRule>;
+using KeyEntryList = std::vector<KeyEntry>;
 
 /// Concatenates tables and sorts the result by name. REQUIRES: no key is in two of them.
-KeyList merge_key_tables(std::initializer_list<std::span<const KeyEntry>> tables) {
-  KeyList keys;
+KeyEntryList merge_key_tables(std::initializer_list<std::span<const KeyEntry>> tables) {
+  KeyEntryList keys;
   for (const auto& table : tables) keys.insert(keys.end(), table.begin(), table.end());
   std::ranges::sort(keys, {}, &KeyEntry::name);
   return keys;
 }
 
-KeyList make_key_list(KeyScope scope) {
+KeyEntryList make_key_entry_list(KeyScope scope) {
   switch (scope) {
     case KeyScope::kRecord:
       return merge_key_tables({key_tables::kSharedKeys, key_tables::kRecordAndTurnKeys, key_tables::kRecordOnlyKeys});
@@ -268,25 +268,26 @@ KeyList make_key_list(KeyScope scope) {
   throw InternalError("unknown scope of a key");
 }
 
-RuleMap make_rule_map(KeyScope scope) {
-  RuleMap rules;
-  for (const KeyEntry& key : get_known_keys(scope)) rules.emplace(key.name, key.rule);
+KeyRuleMap make_rule_map(KeyScope scope) {
+  KeyRuleMap rules;
+  for (const KeyEntry& key : get_key_entries(scope)) rules.emplace(key.name, key.rule);
   return rules;
 }
 
 }  // namespace
 
-std::span<const KeyEntry> get_known_keys(KeyScope scope) {
-  static const std::array<KeyList, 4> known_keys{make_key_list(KeyScope::kRecord), make_key_list(KeyScope::kTurn),
-                                                 make_key_list(KeyScope::kBlock),
-                                                 make_key_list(KeyScope::kMediaObject)};
-  return known_keys.at(static_cast<size_t>(scope));
+std::span<const KeyEntry> get_key_entries(KeyScope scope) {
+  static const std::array<KeyEntryList, 4> key_entry_lists{
+      make_key_entry_list(KeyScope::kRecord), make_key_entry_list(KeyScope::kTurn),
+      make_key_entry_list(KeyScope::kBlock), make_key_entry_list(KeyScope::kMediaObject)};
+  return key_entry_lists.at(static_cast<size_t>(scope));
 }
 
 KeyRule get_key_rule(KeyScope scope, std::string_view name) {
-  static const std::array<RuleMap, 4> rule_maps{make_rule_map(KeyScope::kRecord), make_rule_map(KeyScope::kTurn),
-                                                make_rule_map(KeyScope::kBlock), make_rule_map(KeyScope::kMediaObject)};
-  const RuleMap& rules = rule_maps[static_cast<size_t>(scope)];
+  static const std::array<KeyRuleMap, 4> rule_maps{make_rule_map(KeyScope::kRecord), make_rule_map(KeyScope::kTurn),
+                                                   make_rule_map(KeyScope::kBlock),
+                                                   make_rule_map(KeyScope::kMediaObject)};
+  const KeyRuleMap& rules = rule_maps[static_cast<size_t>(scope)];
   const auto it = rules.find(name);
   return it == rules.end() ? KeyRule::kUnknown : it->second;
 }

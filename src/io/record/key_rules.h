@@ -53,7 +53,7 @@ struct KeyEntry {
 };
 
 /// Returns all known keys of a scope, sorted by name. Thread-safe.
-std::span<const KeyEntry> get_known_keys(KeyScope scope);
+std::span<const KeyEntry> get_key_entries(KeyScope scope);
 
 /// Returns the rule of a key, or kUnknown if the key is not in the tables. Thread-safe.
 KeyRule get_key_rule(KeyScope scope, std::string_view name);

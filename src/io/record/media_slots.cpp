@@ -30,7 +30,7 @@ std::string format_media_count(const MediaKind& kind, size_t count) {
 }
 
 /// Returns true for an image by its extension, or by the signature of JPEG, PNG or WebP.
-bool is_image(const json& value) {
+bool is_image_value(const json& value) {
   const auto media_ref = parse_media_ref(value);
   if (!media_ref) return false;
   if (media_ref->bytes) {
@@ -42,7 +42,7 @@ bool is_image(const json& value) {
   return has_image_extension(media_ref->path);
 }
 
-MediaRef parse_listed_item(const json& value, size_t number, const MediaKind& kind) {
+MediaRef parse_media_item(const json& value, size_t number, const MediaKind& kind) {
   if (value.is_array()) return parse_frame_list(value, fmt::format("{} {}", kind.name, number), kind);
   auto media_ref = parse_media_ref(value);
   if (!media_ref) throw data_error("{} {} is not a path", kind.name, number);
@@ -52,18 +52,18 @@ MediaRef parse_listed_item(const json& value, size_t number, const MediaKind& ki
 // Returns true if a list is the frames of one video, as in "video": ["0.jpg", "1.jpg"]. Two videos
 // are written as "videos": [["0.jpg"], ["1.jpg"]].
 bool is_frame_list(const json& value, const MediaKind& kind, bool is_singular_key) {
-  return kind.name == kVideos.name && is_singular_key && value.is_array() && !value.empty() &&
-         std::ranges::all_of(value, is_image);
+  return kind.name == kVideoKind.name && is_singular_key && value.is_array() && !value.empty() &&
+         std::ranges::all_of(value, is_image_value);
 }
 
 void append_media(const json& value, const MediaKind& kind, bool is_singular_key, std::vector<MediaRef>& media) {
   if (!value.is_array() || is_frame_list(value, kind, is_singular_key)) {
-    media.push_back(parse_listed_item(value, media.size() + 1, kind));
+    media.push_back(parse_media_item(value, media.size() + 1, kind));
     return;
   }
   media.reserve(media.size() + value.size());
   for (const json& item : value) {
-    if (!is_blank(item)) media.push_back(parse_listed_item(item, media.size() + 1, kind));
+    if (!is_blank(item)) media.push_back(parse_media_item(item, media.size() + 1, kind));
   }
 }
 
@@ -77,9 +77,9 @@ bool is_inside_sentence(std::string_view text, size_t begin) {
   const size_t line_start = text.rfind('\n', begin) + 1;  // npos + 1 is 0
   const std::string_view text_before = text.substr(line_start, begin - line_start);
   const std::string_view text_after = text.substr(begin + kImagePlaceholder.size());
-  const std::string_view line_rest = text_after.substr(0, text_after.find('\n'));
+  const std::string_view rest_of_line = text_after.substr(0, text_after.find('\n'));
   return text_before.find_first_not_of(kJsonWhitespace) != std::string_view::npos &&
-         line_rest.find_first_not_of(kJsonWhitespace) != std::string_view::npos;
+         rest_of_line.find_first_not_of(kJsonWhitespace) != std::string_view::npos;
 }
 
 /// Returns the path of a file reference without "file://". Throws data_error for other URLs.
@@ -102,10 +102,10 @@ std::string to_local_path(std::string file, size_t number, const MediaKind& kind
 /// Returns true if `file`, with links resolved, is outside of `root`, and on errors.
 bool is_outside_root(const std::filesystem::path& root, const std::filesystem::path& file) {
   std::error_code error;
-  auto root_folder = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);
-  if (!root_folder.has_filename()) root_folder = root_folder.parent_path();
+  auto canonical_root = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);
+  if (!canonical_root.has_filename()) canonical_root = canonical_root.parent_path();
   const auto resolved_path = std::filesystem::weakly_canonical(file, error);
-  return error || std::ranges::mismatch(root_folder, resolved_path).in1 != root_folder.end();
+  return error || std::ranges::mismatch(canonical_root, resolved_path).in1 != canonical_root.end();
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const Imag
   }
   MediaRef file = media_ref;
   file.path = (root.folder / to_local_path(media_ref.path, number, kind)).string();
-  if (root.is_enforced && is_outside_root(root.folder, file.path)) {
+  if (root.rejects_outside_paths && is_outside_root(root.folder, file.path)) {
     throw data_error("{} {} is outside the image folder, {}, which data.outside_image_root=refuse forbids: {}",
                      kind.name, number, root.folder.string(), make_excerpt(file.path));
   }
@@ -144,8 +144,8 @@ std::optional<MediaRef> parse_media_ref(const json& value) {
   if (value.is_binary()) {
     const auto& bytes = value.get_binary();
     MediaRef media_ref;
-    media_ref.bytes = is_special_cell(value, SpecialCell::kOmittedBytes)
-                          ? omitted_bytes()
+    media_ref.bytes = is_special_cell(value, SpecialCellKind::kOmittedBytes)
+                          ? get_omitted_bytes_marker()
                           : std::make_shared<const std::string>(bytes.begin(), bytes.end());
     return media_ref;
   }
@@ -160,7 +160,7 @@ std::optional<MediaRef> parse_media_ref(const json& value) {
 }
 
 MediaRef parse_frame_list(const json& list, const std::string& name, const MediaKind& kind) {
-  if (kind.name != kVideos.name) {
+  if (kind.name != kVideoKind.name) {
     throw data_error("{} is a list: give each {} its own entry, and list video frames under \"videos\"", name,
                      kind.name);
   }
@@ -203,9 +203,9 @@ size_t count_listed_media(const json& record, const MediaKind& kind) {
 }
 
 void MediaSlots::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
-  for (size_t pos = text.find(kind_->placeholder); pos != std::string_view::npos;
-       pos = text.find(kind_->placeholder, pos + kind_->placeholder.size())) {
-    slots_.push_back({.media = {}, .placeholder = TextPlaceholder{.turn = turn, .begin = begin + pos}});
+  for (size_t pos = text.find(media_kind_->placeholder); pos != std::string_view::npos;
+       pos = text.find(media_kind_->placeholder, pos + media_kind_->placeholder.size())) {
+    slots_.push_back({.media = {}, .placeholder = TextPlaceholder{.turn_index = turn, .begin = begin + pos}});
   }
 }
 
@@ -224,8 +224,8 @@ size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, 
   }
   if (unassigned_slots.size() != media.size()) {
     throw data_error("turn {} has {} for its {}: each {} needs one placeholder", turn + 1,
-                     format_placeholder_count(*kind_, unassigned_slots.size()),
-                     format_media_count(*kind_, media.size()), kind_->name);
+                     format_placeholder_count(*media_kind_, unassigned_slots.size()),
+                     format_media_count(*media_kind_, media.size()), media_kind_->name);
   }
   for (size_t i = 0; i < media.size(); ++i) *unassigned_slots[i] = {.media = std::move(media[i]), .placeholder = {}};
   return 0;
@@ -233,7 +233,7 @@ size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, 
 
 void MediaSlots::shift_placeholders(size_t turn, size_t bytes) {
   for (Slot& slot : slots_) {
-    if (slot.placeholder && slot.placeholder->turn == turn) slot.placeholder->begin += bytes;
+    if (slot.placeholder && slot.placeholder->turn_index == turn) slot.placeholder->begin += bytes;
   }
 }
 
@@ -253,7 +253,7 @@ void MediaSlots::assign_listed_media(std::vector<MediaRef>& listed_media) {
   listed_media.clear();
 }
 
-bool MediaSlots::resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns) {
+bool MediaSlots::try_mark_literal_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns) {
   if (num_unassigned_slots() == listed_media.size()) return false;
   if (repeats_listed_media(slots_, listed_media)) {
     assign_listed_media(listed_media);
@@ -262,16 +262,16 @@ bool MediaSlots::resolve_placeholders(std::vector<MediaRef>& listed_media, std::
   std::vector<Slot> inline_slots, literal_slots;
   for (const Slot& slot : slots_) (slot.placeholder ? literal_slots : inline_slots).push_back(slot);
   const auto is_literal = [&](const Slot& slot) {
-    return is_inside_sentence(turns[slot.placeholder->turn].text, slot.placeholder->begin);
+    return is_inside_sentence(turns[slot.placeholder->turn_index].text, slot.placeholder->begin);
   };
-  const bool are_literals = inline_slots.empty()
-                                ? listed_media.empty() && std::ranges::all_of(literal_slots, is_literal)
-                                : count_unassigned_slots(inline_slots) == listed_media.size() ||
-                                      repeats_listed_media(inline_slots, listed_media);
-  if (!are_literals || literal_slots.empty()) return false;
+  const bool are_placeholders_literal = inline_slots.empty()
+                                            ? listed_media.empty() && std::ranges::all_of(literal_slots, is_literal)
+                                            : count_unassigned_slots(inline_slots) == listed_media.size() ||
+                                                  repeats_listed_media(inline_slots, listed_media);
+  if (!are_placeholders_literal || literal_slots.empty()) return false;
   for (const Slot& literal : literal_slots)
-    turns[literal.placeholder->turn].literal_placeholders.push_back(literal.placeholder->begin);
-  for (Turn& turn : turns) std::ranges::sort(turn.literal_placeholders);
+    turns[literal.placeholder->turn_index].literal_placeholder_offsets.push_back(literal.placeholder->begin);
+  for (Turn& turn : turns) std::ranges::sort(turn.literal_placeholder_offsets);
   slots_ = std::move(inline_slots);
   if (num_unassigned_slots() != listed_media.size()) assign_listed_media(listed_media);
   return slots_.empty();
@@ -290,17 +290,17 @@ std::vector<MediaRef> MediaSlots::collect_media(const std::vector<MediaRef>& lis
   const bool has_slots = !slots_.empty();
   if (has_slots && num_unassigned_slots() != listed_media.size()) {
     throw data_error("has {} for {}: each {} needs one placeholder",
-                     format_placeholder_count(*kind_, num_unassigned_slots()),
-                     format_media_count(*kind_, listed_media.size()), kind_->name);
+                     format_placeholder_count(*media_kind_, num_unassigned_slots()),
+                     format_media_count(*media_kind_, listed_media.size()), media_kind_->name);
   }
   const size_t count = has_slots ? slots_.size() : listed_media.size();
   std::vector<MediaRef> media;
   media.reserve(count);
   auto next_listed_media = listed_media.begin();
   for (size_t i = 0; i < count; ++i) {
-    if (!has_slots) leading_placeholders += kind_->placeholder;
+    if (!has_slots) leading_placeholders += media_kind_->placeholder;
     const bool is_inline = has_slots && slots_[i].media.has_value();
-    media.push_back(resolve_media_path(is_inline ? *slots_[i].media : *next_listed_media++, i + 1, root, *kind_));
+    media.push_back(resolve_media_path(is_inline ? *slots_[i].media : *next_listed_media++, i + 1, root, *media_kind_));
   }
   return media;
 }

@@ -20,24 +20,27 @@ struct MediaKind {
   std::string_view placeholder;     ///< placeholder in the text of turns
   std::array<const char*, 2> keys;  ///< keys of a record or a turn, singular and plural
   const char* url_key = "";         ///< key of a content block with a path or URL
+
+  /// Returns the indefinite article of `name`, for messages.
+  const char* indefinite_article() const { return name == "image" ? "an" : "a"; }
 };
-inline constexpr MediaKind kImages{"image", kImagePlaceholder, {"image", "images"}, "image_url"};
-inline constexpr MediaKind kVideos{"video", kVideoPlaceholder, {"video", "videos"}, "video_url"};
-inline constexpr MediaKind kVolumes{"volume", kImagePlaceholder, {"volume", "volumes"}, "volume_url"};
+inline constexpr MediaKind kImageKind{"image", kImagePlaceholder, {"image", "images"}, "image_url"};
+inline constexpr MediaKind kVideoKind{"video", kVideoPlaceholder, {"video", "videos"}, "video_url"};
+inline constexpr MediaKind kVolumeKind{"volume", kImagePlaceholder, {"volume", "volumes"}, "volume_url"};
 
 /// The base folder of relative media paths.
 struct ImageRoot {
   std::filesystem::path folder;
-  bool is_enforced = false;  ///< true if paths outside of the folder, also through links, are refused
+  bool rejects_outside_paths = false;  ///< true if paths outside of the folder, also through links, are refused
 };
 
 /// Parses a path, bytes (a binary JSON value), or {"bytes", "path"} as in Hugging Face datasets.
 /// Returns nothing for other values and for an empty path. Omitted bytes (row_file.h) become
-/// omitted_bytes().
+/// get_omitted_bytes_marker().
 std::optional<MediaRef> parse_media_ref(const nlohmann::json& value);
 
 /// Parses a list of frames as one video. `name` names the list in messages, such as "video 2".
-/// Throws data_error if `kind` is not kVideos, or if `list` is empty or an entry is not a media
+/// Throws data_error if `kind` is not kVideoKind, or if `list` is empty or an entry is not a media
 /// reference.
 MediaRef parse_frame_list(const nlohmann::json& list, const std::string& name, const MediaKind& kind);
 
@@ -56,8 +59,8 @@ MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const Imag
 
 /// A placeholder that the data's text contains, in contrast to one that stands for a content block.
 struct TextPlaceholder {
-  size_t turn;   ///< index of the turn
-  size_t begin;  ///< byte offset in the turn's text
+  size_t turn_index;  ///< of the turn with the placeholder
+  size_t begin;       ///< byte offset in the turn's text
 };
 
 /// The slots of a conversation's images or videos, collected turn by turn. A slot corresponds to a
@@ -65,12 +68,12 @@ struct TextPlaceholder {
 /// next of the listed media, which the record has outside of its turns.
 class MediaSlots {
  public:
-  explicit MediaSlots(const MediaKind& kind) : kind_(&kind) {}
+  explicit MediaSlots(const MediaKind& kind) : media_kind_(&kind) {}
 
   /// Adds the slot of a content block. Without `media`, the slot needs one of the listed media.
   void add(std::optional<MediaRef> media) { slots_.push_back({.media = std::move(media), .placeholder = {}}); }
   /// Sets the kind that messages name: volumes share the slots of images.
-  void set_kind(const MediaKind& kind) { kind_ = &kind; }
+  void set_media_kind(const MediaKind& kind) { media_kind_ = &kind; }
   /// Adds slots for the placeholders in `text`, which begins at byte `begin` of the turn with index
   /// `turn`.
   void add_text_placeholders(std::string_view text, size_t turn, size_t begin);
@@ -83,11 +86,12 @@ class MediaSlots {
   /// text.
   void shift_placeholders(size_t turn, size_t bytes);
 
-  /// Decides which placeholders in texts are literal (Turn::literal_placeholders). Does nothing if
-  /// the slots match the listed media. Otherwise, placeholders are literal if the inline media are
-  /// complete without them, or if there are no media and all are inside a sentence. Clears
-  /// `listed_media` if it only repeats inline media. Returns true if all placeholders are literal.
-  bool resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns);
+  /// Decides which placeholders in texts are literal (Turn::literal_placeholder_offsets). Does
+  /// nothing if the slots match the listed media. Otherwise, placeholders are literal if the inline
+  /// media are complete without them, or if there are no media and all are inside a sentence.
+  /// Clears `listed_media` if it only repeats inline media. Returns true if all placeholders are
+  /// literal.
+  bool try_mark_literal_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns);
 
   /// Returns the number of slots that need listed media.
   size_t num_unassigned_slots() const;
@@ -112,7 +116,7 @@ class MediaSlots {
   static bool repeats_listed_media(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media);
   void assign_listed_media(std::vector<MediaRef>& listed_media);
 
-  const MediaKind* kind_;
+  const MediaKind* media_kind_;
   std::vector<Slot> slots_;
 };
 

@@ -18,19 +18,19 @@ std::vector<MediaPlaceholder> find_placeholders(const Turn& turn) {
   for (size_t pos = text.find('<'); pos != std::string_view::npos; pos = text.find('<', pos + 1)) {
     const std::string_view candidate = text.substr(pos, kImagePlaceholder.size());
     const bool is_placeholder = candidate == kImagePlaceholder || candidate == kVideoPlaceholder;
-    if (!is_placeholder || std::ranges::binary_search(turn.literal_placeholders, pos)) continue;
+    if (!is_placeholder || std::ranges::binary_search(turn.literal_placeholder_offsets, pos)) continue;
     placeholders.push_back({.begin = pos, .is_video = candidate == kVideoPlaceholder});
   }
   return placeholders;
 }
 
-const std::shared_ptr<const std::string>& omitted_bytes() {
+const std::shared_ptr<const std::string>& get_omitted_bytes_marker() {
   static const auto bytes = std::make_shared<const std::string>();
   return bytes;
 }
 
 const std::string& get_media_bytes(const MediaRef& media_ref) {
-  VLMTRAIN_CHECK(media_ref.bytes != nullptr && media_ref.bytes != omitted_bytes(),
+  VLMTRAIN_CHECK(media_ref.bytes != nullptr && media_ref.bytes != get_omitted_bytes_marker(),
                  "{}: its record was read without bytes", media_ref.path);
   return *media_ref.bytes;
 }
@@ -43,14 +43,14 @@ std::string describe_volume(const Record& record, size_t index) {
   // If the numbers of subjects and volumes are equal, the n-th subject belongs to the n-th volume.
   // Otherwise all subjects apply to all volumes.
   std::string name = record.images[index].modality;
-  const std::string subject = record.subjects.size() == num_volumes
-                                  ? record.subjects[volume_index]
-                                  : fmt::format("{}", fmt::join(record.subjects, ", "));
-  if (!name.empty() && !subject.empty()) name += ", ";
-  return name += subject;
+  const std::string subject_id = record.subject_ids.size() == num_volumes
+                                     ? record.subject_ids[volume_index]
+                                     : fmt::format("{}", fmt::join(record.subject_ids, ", "));
+  if (!name.empty() && !subject_id.empty()) name += ", ";
+  return name += subject_id;
 }
 
-std::vector<MediaRef*> find_volumes(Record& record) {
+std::vector<MediaRef*> detect_volumes(Record& record) {
   std::vector<MediaRef*> volumes;
   for (MediaRef& media_ref : record.images) {
     media_ref.is_volume |= has_nifti_extension(media_ref.path);
@@ -59,7 +59,7 @@ std::vector<MediaRef*> find_volumes(Record& record) {
   return volumes;
 }
 
-bool assign_modalities(std::span<MediaRef* const> volumes, std::span<const std::string> modalities) {
+bool try_assign_modalities(std::span<MediaRef* const> volumes, std::span<const std::string> modalities) {
   if (modalities.size() != 1 && modalities.size() != volumes.size()) return false;
   for (size_t i = 0; i < volumes.size(); ++i) volumes[i]->modality = modalities[modalities.size() == 1 ? 0 : i];
   return true;

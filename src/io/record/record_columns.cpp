@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-bool has_value(const json& object, const char* key) {
+bool has_non_null_value(const json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && !it->is_null();
 }
@@ -24,21 +24,21 @@ void erase_keys(json& record, std::initializer_list<const char*> keys) {
   for (const char* key : keys) record.erase(key);
 }
 
-/// Erases the keys that a mapped column replaces. They would have priority in make_messages(), or
+/// Erases the keys that a mapped column replaces. They would have priority in add_messages(), or
 /// conflict with the mapped column.
 void erase_replaced_keys(json& record, const std::map<std::string, std::string>& columns) {
-  const auto is_mapped = [&](const char* name) { return columns.contains(name); };
-  if (is_mapped("messages")) erase_keys(record, {"conversations", "texts"});
-  const bool has_question = is_mapped("question") || is_mapped("answer");
-  if (!is_mapped("messages") && (has_question || is_mapped("caption"))) {
+  const auto is_mapped_column = [&](const char* name) { return columns.contains(name); };
+  if (is_mapped_column("messages")) erase_keys(record, {"conversations", "texts"});
+  const bool has_question_or_answer = is_mapped_column("question") || is_mapped_column("answer");
+  if (!is_mapped_column("messages") && (has_question_or_answer || is_mapped_column("caption"))) {
     erase_keys(record, {"messages", "conversations", "texts"});
   }
-  if (is_mapped("caption") && !has_question)
+  if (is_mapped_column("caption") && !has_question_or_answer)
     erase_keys(record, {"question", "answer", "instruction", "input", "output"});
   for (const auto& [singular, plural] :
        {std::pair{"image", "images"}, std::pair{"video", "videos"}, std::pair{"volume", "volumes"}}) {
-    if (is_mapped(singular) && !is_mapped(plural)) erase_keys(record, {plural});
-    if (is_mapped(plural) && !is_mapped(singular)) erase_keys(record, {singular});
+    if (is_mapped_column(singular) && !is_mapped_column(plural)) erase_keys(record, {plural});
+    if (is_mapped_column(plural) && !is_mapped_column(singular)) erase_keys(record, {singular});
   }
 }
 
@@ -54,7 +54,7 @@ json take_field(json& object, const char* key) {
 
 /// Converts "texts" of the_cauldron and FineVision, objects with "user" and "assistant". Their
 /// other keys move to the assistant's turn, where RecordKeyChecker reports them.
-json convert_text_pairs(json& texts) {
+json convert_texts_to_messages(json& texts) {
   if (!texts.is_array()) throw data_error("its \"texts\" is not a list of questions and answers");
   json turns = json::array();
   for (json& pair : texts) {
@@ -70,9 +70,9 @@ json convert_text_pairs(json& texts) {
 
 /// Converts a caption to two turns: the user's has placeholders for the media, the assistant's has
 /// the caption.
-json convert_caption(json& record) {
+json convert_caption_to_messages(json& record) {
   std::string placeholders;
-  for (const MediaKind& kind : {kImages, kVideos, kVolumes}) {
+  for (const MediaKind& kind : {kImageKind, kVideoKind, kVolumeKind}) {
     for (size_t i = count_listed_media(record, kind); i > 0; --i) placeholders += kind.placeholder;
   }
   if (placeholders.empty()) throw data_error("has a \"caption\" but no image, video or volume");
@@ -92,7 +92,7 @@ std::string to_alpaca_text(const json& value, const char* key) {
 /// Converts Alpaca's format: "instruction", "input", "output" and LLaMA-Factory's "history", a list
 /// of earlier questions and answers. As in LLaMA-Factory, the input follows the instruction on a
 /// new line.
-json convert_alpaca(json& record) {
+json convert_alpaca_to_messages(json& record) {
   json turns = json::array();
   if (json history = take_field(record, "history"); !is_blank(history)) {
     if (!history.is_array())
@@ -124,7 +124,7 @@ void rename_columns(json& record, const std::map<std::string, std::string>& colu
   if (columns.empty()) return;
   json renamed_fields = json::object();
   for (const auto& [name, source_name] : columns) {
-    if (has_value(record, source_name.c_str())) renamed_fields[name] = record[source_name];
+    if (has_non_null_value(record, source_name.c_str())) renamed_fields[name] = record[source_name];
   }
   if (renamed_fields.empty()) {
     const auto& [name, source_name] = *columns.begin();
@@ -135,28 +135,29 @@ void rename_columns(json& record, const std::map<std::string, std::string>& colu
   for (auto& [name, value] : renamed_fields.items()) record[name] = std::move(value);
 }
 
-void make_messages(json& record) {
-  const auto has_turns = [&](const char* key) { return has_value(record, key) && !is_blank(record[key]); };
+void add_messages(json& record) {
+  const auto has_turns = [&](const char* key) { return has_non_null_value(record, key) && !is_blank(record[key]); };
   if (has_turns("messages") || has_turns("conversations")) return;
-  if (has_value(record, "texts")) {
+  if (has_non_null_value(record, "texts")) {
     json texts = take_field(record, "texts");
-    record["messages"] = convert_text_pairs(texts);
-  } else if (has_value(record, "question") || has_value(record, "answer")) {
+    record["messages"] = convert_texts_to_messages(texts);
+  } else if (has_non_null_value(record, "question") || has_non_null_value(record, "answer")) {
     for (const char* key : {"question", "answer"}) {
-      if (!has_value(record, key)) throw data_error("has no \"{}\"", key);
+      if (!has_non_null_value(record, key)) throw data_error("has no \"{}\"", key);
     }
     record["messages"] = {make_turn("user", take_field(record, "question")),
                           make_turn("assistant", take_field(record, "answer"))};
-  } else if (has_value(record, "output") && (has_value(record, "instruction") || has_value(record, "input"))) {
-    record["messages"] = convert_alpaca(record);
-  } else if (has_value(record, "caption")) {
-    record["messages"] = convert_caption(record);
+  } else if (has_non_null_value(record, "output") &&
+             (has_non_null_value(record, "instruction") || has_non_null_value(record, "input"))) {
+    record["messages"] = convert_alpaca_to_messages(record);
+  } else if (has_non_null_value(record, "caption")) {
+    record["messages"] = convert_caption_to_messages(record);
   }
 }
 
-// The names are those that find_turns() and make_messages() read. "instruction" and "input" need an
+// The names are those that find_turns() and add_messages() read. "instruction" and "input" need an
 // "output".
-bool can_make_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns) {
+bool may_have_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns) {
   const auto matches_any = [](const std::string& name, std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, name) != names.end();
   };

@@ -17,9 +17,9 @@ void rename_columns(nlohmann::json& record, const std::map<std::string, std::str
 /// Adds "messages" to a record without turns, from "texts", "question" and "answer", "instruction"
 /// and "output", or "caption", in this order of priority. The converted values become null. Other
 /// records are unchanged. Throws data_error if the fields are incomplete or invalid.
-void make_messages(nlohmann::json& record);
+void add_messages(nlohmann::json& record);
 
 /// Returns true if records with these fields may have turns, directly or after rename_columns().
-bool can_make_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns);
+bool may_have_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns);
 
 }  // namespace vlmtrain::io

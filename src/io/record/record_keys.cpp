@@ -32,7 +32,7 @@ bool is_false_value(const json& value) {
 
 /// Returns true if a key needs no notice or error: it is read or harmless, or its value means the
 /// same as an absent key.
-bool is_acceptable_key(KeyRule rule, const json& value) {
+bool is_acceptable_value(KeyRule rule, const json& value) {
   if (is_blank(value)) return true;
   switch (rule) {
     case KeyRule::kRead:
@@ -60,7 +60,7 @@ bool is_acceptable_key(KeyRule rule, const json& value) {
 
 /// Returns the key without its number: "image" for "image_1", "image2" and "image-03". Returns ""
 /// without a number.
-std::string_view strip_number(std::string_view key) {
+std::string_view strip_trailing_number(std::string_view key) {
   const size_t last_non_digit = key.find_last_not_of("0123456789");
   if (last_non_digit == std::string_view::npos || last_non_digit + 1 == key.size()) return {};
   const std::string_view name = key.substr(0, last_non_digit + 1);
@@ -77,7 +77,7 @@ struct RecordKeyRule {
 RecordKeyRule find_record_key_rule(std::string_view key) {
   const KeyRule rule = get_key_rule(KeyScope::kRecord, key);
   if (rule != KeyRule::kUnknown) return {rule};
-  const std::string_view name = strip_number(key);
+  const std::string_view name = strip_trailing_number(key);
   if (name.empty()) return {KeyRule::kUnknown};
   if (name == "image" || get_key_rule(KeyScope::kRecord, name) == KeyRule::kImage) return {KeyRule::kImage, true};
   if (name == "video" || get_key_rule(KeyScope::kRecord, name) == KeyRule::kVideo) return {KeyRule::kVideo, true};
@@ -123,7 +123,7 @@ void remove_ignored_keys(json& record, const std::vector<std::string>& ignored_k
   const auto erase_ignored_keys = [&](json& object) {
     for (const std::string& key : ignored_keys) object.erase(key);
   };
-  const auto erase_in_entries = [&](json& list, const auto& visit) {
+  const auto erase_and_visit_entries = [&](json& list, const auto& visit) {
     if (!list.is_array()) return;
     for (json& entry : list) {
       if (!entry.is_object()) continue;
@@ -137,9 +137,9 @@ void remove_ignored_keys(json& record, const std::vector<std::string>& ignored_k
   }
   for (const char* turns : {"messages", "conversations", "texts"}) {
     if (!record.contains(turns)) continue;
-    erase_in_entries(record[turns], [&](json& turn) {
+    erase_and_visit_entries(record[turns], [&](json& turn) {
       for (const char* content : {"content", "value"}) {
-        if (turn.contains(content)) erase_in_entries(turn[content], [](json&) {});
+        if (turn.contains(content)) erase_and_visit_entries(turn[content], [](json&) {});
       }
     });
   }
@@ -154,11 +154,11 @@ void RecordKeyChecker::add_notice(std::string kind, std::string example) {
   notices_.push_back({.kind = std::move(kind), .example = std::move(example)});
 }
 
-void RecordKeyChecker::check_record(const json& record, const json& turns, const RecordContents& contents) {
+void RecordKeyChecker::check_record_keys(const json& record, const json& turns, const RecordContents& contents) {
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = find_record_key_rule(entry.key());
-    if ((rule == KeyRule::kMedia || rule == KeyRule::kNonNumeric) && entry->is_structured()) check_media(*entry);
-    if (is_acceptable_key(rule, *entry) || is_mapped_column(entry.key())) continue;
+    if ((rule == KeyRule::kMedia || rule == KeyRule::kNonNumeric) && entry->is_structured()) check_media_keys(*entry);
+    if (is_acceptable_value(rule, *entry) || is_mapped_column(entry.key())) continue;
     check_record_key(entry.key(), *entry, rule, turns, contents);
   }
 }
@@ -178,18 +178,18 @@ void RecordKeyChecker::check_record_key(const std::string& key, const json& valu
     case KeyRule::kSampleWeight: {
       const bool is_fraction =
           value.is_number() && value.get<double>() > 0 && value.get<double>() < 1 && key == "weight";
-      if (is_false_value(value) || is_fraction) refuse_key(rule, "", key, value);
+      if (is_false_value(value) || is_fraction) reject_key(rule, "", key, value);
       return add_key_notice();
     }
     case KeyRule::kChosenAnswer:
-      if (!ends_with_answer(contents.turns)) refuse_key(rule, "", key, value);
+      if (!ends_with_answer(contents.turns)) reject_key(rule, "", key, value);
       return add_key_notice();
     case KeyRule::kBoxes:
-      if (has_box_placeholders(contents.turns)) refuse_key(rule, "", key, value);
+      if (has_box_placeholders(contents.turns)) reject_key(rule, "", key, value);
       return add_key_notice();
     case KeyRule::kSystemText:
       if (!value.is_string() && !value.is_structured()) return add_key_notice();
-      refuse_system_text(/*is_record_key=*/true, "", key);
+      reject_system_text(/*is_record_key=*/true, "", key);
     case KeyRule::kUnknown:
     case KeyRule::kImage:
     case KeyRule::kVideo:
@@ -200,7 +200,7 @@ void RecordKeyChecker::check_record_key(const std::string& key, const json& valu
     case KeyRule::kNonNumeric:
       return add_key_notice();
     default:
-      refuse_key(rule, "", key, value);
+      reject_key(rule, "", key, value);
   }
 }
 
@@ -208,36 +208,37 @@ void RecordKeyChecker::check_record_media_key(const std::string& key, const json
                                               const RecordContents& contents) {
   if (rule == KeyRule::kImage || rule == KeyRule::kVideo) {
     const bool is_image = rule == KeyRule::kImage;
-    const bool is_numbered = !strip_number(key).empty();
+    const bool is_numbered = !strip_trailing_number(key).empty();
     const bool has_media = is_image ? contents.has_images : contents.has_videos;
     if (can_be_media(value) && (!has_media || is_numbered)) {
-      refuse_record_media_key(key, value, is_image ? "image" : "video", is_numbered);
+      reject_record_media_key(key, value, is_image ? "image" : "video", is_numbered);
     }
   } else if (rule == KeyRule::kUnknown && !contents.has_images && !contents.has_videos) {
-    const MediaClass media_class = classify_media(value);
-    if (media_class == MediaClass::kNone) return;
-    refuse_record_media_key(key, value, media_class == MediaClass::kImage ? "image" : "video", /*is_numbered=*/false);
+    const JsonMediaType json_media_type = classify_media(value);
+    if (json_media_type == JsonMediaType::kNone) return;
+    reject_record_media_key(key, value, json_media_type == JsonMediaType::kImage ? "image" : "video",
+                            /*is_numbered=*/false);
   }
 }
 
-void RecordKeyChecker::check_record_media(const json& record, const RecordContents& contents) {
+void RecordKeyChecker::check_record_media_keys(const json& record, const RecordContents& contents) {
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = find_record_key_rule(entry.key());
-    if (is_acceptable_key(rule, *entry) || is_mapped_column(entry.key())) continue;
+    if (is_acceptable_value(rule, *entry) || is_mapped_column(entry.key())) continue;
     check_record_media_key(entry.key(), *entry, rule, contents);
   }
 }
 
-bool RecordKeyChecker::check_turn(const json& turn, size_t turn_number, bool is_answer) {
+bool RecordKeyChecker::check_turn_keys(const json& turn, size_t turn_number, bool is_answer) {
   bool has_media = false;
   for (auto entry = turn.begin(); entry != turn.end(); ++entry) {
     const std::string& key = entry.key();
     if (key == "role" || key == "content" || key == "from" || key == "value") continue;
     const KeyRule rule = get_key_rule(KeyScope::kTurn, key);
-    if (is_acceptable_key(rule, *entry)) {
+    if (is_acceptable_value(rule, *entry)) {
       if (rule != KeyRule::kMedia || is_blank(*entry)) continue;
       has_media = true;
-      check_media(*entry);
+      check_media_keys(*entry);
       continue;
     }
     const std::string prefix = fmt::format("turn {} ", turn_number);
@@ -250,29 +251,29 @@ bool RecordKeyChecker::check_turn(const json& turn, size_t turn_number, bool is_
         break;
       case KeyRule::kLossMask:
       case KeyRule::kInverseLossMask:
-        if (is_answer) refuse_key(rule, prefix, entry.key(), *entry);  // only answers are learned
+        if (is_answer) reject_key(rule, prefix, entry.key(), *entry);  // only answers are learned
         break;
       case KeyRule::kSystemText:
-        refuse_system_text(/*is_record_key=*/false, prefix, entry.key());
+        reject_system_text(/*is_record_key=*/false, prefix, entry.key());
       case KeyRule::kImage:
-        refuse_media_key(prefix, entry.key(), "image");
+        reject_media_key(prefix, entry.key(), "image");
       case KeyRule::kVideo:
-        refuse_media_key(prefix, entry.key(), "video");
+        reject_media_key(prefix, entry.key(), "video");
       default:
-        refuse_key(rule, prefix, entry.key(), *entry);
+        reject_key(rule, prefix, entry.key(), *entry);
     }
   }
   return has_media;
 }
 
-void RecordKeyChecker::check_block(const json& block, std::string_view type, size_t turn_number, bool is_answer,
-                                   bool needs_frame_rate) {
+void RecordKeyChecker::check_block_keys(const json& block, std::string_view type, size_t turn_number, bool is_answer,
+                                        bool needs_frame_rate) {
   if (has_only_type_key(block, type)) return;
   const bool is_text = type == "text";
   for (auto entry = block.begin(); entry != block.end(); ++entry) {
     const std::string& key = entry.key();
     const KeyRule rule = get_key_rule(KeyScope::kBlock, key);
-    if (is_blank(*entry) || (rule != KeyRule::kRead && is_acceptable_key(rule, *entry))) continue;
+    if (is_blank(*entry) || (rule != KeyRule::kRead && is_acceptable_value(rule, *entry))) continue;
     const auto prefix = [&] { return fmt::format("turn {}: a content block of type \"{}\" ", turn_number, type); };
     switch (rule) {
       case KeyRule::kRead: {
@@ -284,7 +285,7 @@ void RecordKeyChecker::check_block(const json& block, std::string_view type, siz
         }
         const bool is_expected_key = key == type || (!is_text && key == std::string(type) + "_url");
         if (is_expected_key) break;
-        if (key == "text") refuse_key(KeyRule::kBlockText, prefix(), key, *entry);
+        if (key == "text") reject_key(KeyRule::kBlockText, prefix(), key, *entry);
         throw data_error("{}has \"{}\" too; give each its own block, or set data.ignore_keys=[{}] to train without it",
                          prefix(), key, key);
       }
@@ -296,30 +297,30 @@ void RecordKeyChecker::check_block(const json& block, std::string_view type, siz
                    make_value_excerpt(*entry));
         break;
       case KeyRule::kLossMask:
-        if (is_answer) refuse_key(rule, prefix(), key, *entry);
+        if (is_answer) reject_key(rule, prefix(), key, *entry);
         break;
       case KeyRule::kImage:
-        refuse_media_key(prefix(), key, "image");
+        reject_media_key(prefix(), key, "image");
       case KeyRule::kVideo:
-        refuse_media_key(prefix(), key, "video");
+        reject_media_key(prefix(), key, "video");
       default:
-        refuse_key(rule, prefix(), key, *entry);
+        reject_key(rule, prefix(), key, *entry);
     }
   }
 }
 
-void RecordKeyChecker::check_media(const json& value) {
+void RecordKeyChecker::check_media_keys(const json& value) {
   if (value.is_array()) {
     for (const json& entry : value) {
-      if (entry.is_structured()) check_media(entry);
+      if (entry.is_structured()) check_media_keys(entry);
     }
     return;
   }
   if (!value.is_object()) return;
   for (auto entry = value.begin(); entry != value.end(); ++entry) {
     const KeyRule rule = get_key_rule(KeyScope::kMediaObject, entry.key());
-    if (is_acceptable_key(rule, *entry)) continue;
-    if (rule == KeyRule::kBase64) refuse_key(rule, "an image or a video ", entry.key(), *entry);
+    if (is_acceptable_value(rule, *entry)) continue;
+    if (rule == KeyRule::kBase64) reject_key(rule, "an image or a video ", entry.key(), *entry);
     add_notice(fmt::format("key \"{}\" of an image or a video", make_excerpt(entry.key())), make_value_excerpt(*entry));
   }
 }

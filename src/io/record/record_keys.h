@@ -32,20 +32,20 @@ class RecordKeyChecker {
       : columns_(columns), notices_(notices) {}
 
   /// Checks the keys of a record. `turns` is the list in `record` from which the turns were read.
-  /// REQUIRES: make_messages() has set converted values to null.
-  void check_record(const nlohmann::json& record, const nlohmann::json& turns, const RecordContents& contents);
+  /// REQUIRES: add_messages() has set converted values to null.
+  void check_record_keys(const nlohmann::json& record, const nlohmann::json& turns, const RecordContents& contents);
   /// Throws data_error if a record has an image or a video only under a key that is not read.
   /// Called for records with another problem, because that may be its cause.
-  void check_record_media(const nlohmann::json& record, const RecordContents& contents);
+  void check_record_media_keys(const nlohmann::json& record, const RecordContents& contents);
   /// Checks the keys of a turn. `turn_number` counts from 1, for messages; `is_answer` is true for
   /// a turn of the assistant. Returns true if the turn has its own media.
-  bool check_turn(const nlohmann::json& turn, size_t turn_number, bool is_answer);
+  bool check_turn_keys(const nlohmann::json& turn, size_t turn_number, bool is_answer);
   /// Checks the keys of a content block. `type` is "text", "image", "video" or "volume".
   /// `needs_frame_rate` is true if the block is a video that uses a frame rate.
-  void check_block(const nlohmann::json& block, std::string_view type, size_t turn_number, bool is_answer,
-                   bool needs_frame_rate);
+  void check_block_keys(const nlohmann::json& block, std::string_view type, size_t turn_number, bool is_answer,
+                        bool needs_frame_rate);
   /// Checks the keys of media objects. `value` is one or a list of them; other values are accepted.
-  void check_media(const nlohmann::json& value);
+  void check_media_keys(const nlohmann::json& value);
 
   /// Adds a notice unless the record already has one of this kind.
   void add_notice(std::string kind, std::string example);

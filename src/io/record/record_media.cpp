@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr MediaKind kMasks{"mask", "", {"mask", "masks"}};
+constexpr MediaKind kMaskKind{"mask", "", {"mask", "masks"}};
 
 std::optional<int64_t> get_integer_field(const json& entry, const char* key, size_t number) {
   const json* value = find_present_value(entry, {key});
@@ -50,24 +50,25 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
           "with pycocotools (mask.frPyObjects)",
           number);
     }
-    mask.file = resolve_media_path(*file, number, root, kMasks);
+    mask.file = resolve_media_path(*file, number, root, kMaskKind);
   }
   if (entry.is_object()) {
     mask.value = get_integer_field(entry, "value", number);
-    mask.image = get_integer_field(entry, "image", number).value_or(0);
+    mask.image_index = get_integer_field(entry, "image", number).value_or(0);
     const json* structure = find_present_value(entry, {"structure", "label"});
     if (structure != nullptr && structure->is_string()) mask.structure = to_printable(structure->get<std::string>());
   }
   if (mask.rle && mask.value) {
     throw data_error("mask {}: \"value\" applies to mask files, not to run-length encodings; remove it", number);
   }
-  if (mask.image < 0 || std::cmp_greater_equal(mask.image, num_images)) {
-    throw data_error("mask {} is for image {} (counted from 0), and the record has {}", number, mask.image, num_images);
+  if (mask.image_index < 0 || std::cmp_greater_equal(mask.image_index, num_images)) {
+    throw data_error("mask {} is for image {} (counted from 0), and the record has {}", number, mask.image_index,
+                     num_images);
   }
   return mask;
 }
 
-std::string parse_text(const json& value, std::string_view key) {
+std::string parse_text_field(const json& value, std::string_view key) {
   if (value.is_string()) return to_printable(value.get_ref<const std::string&>());
   if (value.is_number_integer()) return value.dump();
   throw data_error("its \"{}\" is neither a string nor a list of strings", key);
@@ -77,10 +78,10 @@ std::string parse_text(const json& value, std::string_view key) {
 std::vector<std::string> parse_text_list(const json& record, const char* key) {
   const auto it = record.find(key);
   if (it == record.end() || it->is_null()) return {};
-  if (!it->is_array()) return {parse_text(*it, key)};
+  if (!it->is_array()) return {parse_text_field(*it, key)};
   std::vector<std::string> texts;
   texts.reserve(it->size());
-  for (const json& item : *it) texts.push_back(parse_text(item, key));
+  for (const json& item : *it) texts.push_back(parse_text_field(item, key));
   return texts;
 }
 
@@ -88,7 +89,7 @@ std::vector<std::string> parse_text_list(const json& record, const char* key) {
 
 std::vector<MaskSource> parse_masks(const json& record, const ImageRoot& root, size_t num_images) {
   const json* mask_list = nullptr;
-  for (const char* key : kMasks.keys) {
+  for (const char* key : kMaskKind.keys) {
     const json* value = find_present_value(record, {key});
     if (value != nullptr && mask_list != nullptr) throw data_error("has both \"mask\" and \"masks\": keep one");
     if (value != nullptr) mask_list = value;
@@ -101,11 +102,11 @@ std::vector<MaskSource> parse_masks(const json& record, const ImageRoot& root, s
 }
 
 std::vector<MediaRef> parse_images_or_volumes(const json& value) {
-  std::vector<MediaRef> images = parse_listed_media(value, kImages);
+  std::vector<MediaRef> images = parse_listed_media(value, kImageKind);
   const auto volume_value = value.find("volume");
-  const bool is_number = volume_value != value.end() &&
-                         (volume_value->is_number() || volume_value->is_boolean());  // a quantity, not a file
-  std::vector<MediaRef> volumes = is_number ? std::vector<MediaRef>{} : parse_listed_media(value, kVolumes);
+  const bool is_quantity = volume_value != value.end() &&
+                           (volume_value->is_number() || volume_value->is_boolean());  // a quantity, not a file
+  std::vector<MediaRef> volumes = is_quantity ? std::vector<MediaRef>{} : parse_listed_media(value, kVolumeKind);
   if (volumes.empty()) return images;
   if (!images.empty()) {
     throw data_error("has images and volumes, and the {} placeholders are ambiguous: list them all under \"images\"",
@@ -117,16 +118,16 @@ std::vector<MediaRef> parse_images_or_volumes(const json& value) {
 
 std::vector<MediaRef> parse_record_images(const json& value, MediaSlots& media_slots) {
   std::vector<MediaRef> media = parse_images_or_volumes(value);
-  if (!media.empty() && media.front().is_volume) media_slots.set_kind(kVolumes);
+  if (!media.empty() && media.front().is_volume) media_slots.set_media_kind(kVolumeKind);
   return media;
 }
 
 void set_volume_metadata(const json& record_json, Record& record) {
-  const auto volumes = find_volumes(record);
+  const auto volumes = detect_volumes(record);
   if (volumes.empty()) return;  // without volumes, these keys may have other meanings
-  record.subjects = parse_text_list(record_json, "subject_id");
+  record.subject_ids = parse_text_list(record_json, "subject_id");
   const auto modalities = parse_text_list(record_json, "modality");
-  if (modalities.empty() || assign_modalities(volumes, modalities)) return;
+  if (modalities.empty() || try_assign_modalities(volumes, modalities)) return;
   throw data_error("has {} modalities for {} volumes: give one for all, or one per volume", modalities.size(),
                    volumes.size());
 }

@@ -26,14 +26,14 @@ std::vector<MaskSource> parse_masks(const nlohmann::json& record, const ImageRoo
 /// order is unknown.
 std::vector<MediaRef> parse_images_or_volumes(const nlohmann::json& value);
 
-/// Same as parse_images_or_volumes() for a record. Also sets the kind of `media_slots` to kVolumes
-/// if the record has volumes.
+/// Same as parse_images_or_volumes() for a record. Also sets the kind of `media_slots` to
+/// kVolumeKind if the record has volumes.
 std::vector<MediaRef> parse_record_images(const nlohmann::json& value, MediaSlots& media_slots);
 
-/// Sets the modality of each volume of `record` and Record::subjects from the JSON object `value`.
-/// "modality" is one text for all volumes or a list with one per volume; "subject_id" is one text
-/// or a list. Images with the extension of a NIfTI file become volumes. Does nothing for a record
-/// without volumes. Throws data_error for other values.
+/// Sets the modality of each volume of `record` and Record::subject_ids from the JSON object
+/// `value`. "modality" is one text for all volumes or a list with one per volume; "subject_id" is
+/// one text or a list. Images with the extension of a NIfTI file become volumes. Does nothing for a
+/// record without volumes. Throws data_error for other values.
 void set_volume_metadata(const nlohmann::json& value, Record& record);
 
 }  // namespace vlmtrain::io

@@ -46,7 +46,7 @@ std::string get_string_field(const json& record, const char* key) {
 }
 
 /// Returns the value of the first key that names the task. "task" and "task_type" may be numbers.
-std::string find_task(const json& record) {
+std::string find_task_name(const json& record) {
   for (const char* key : {"task", "task_type", "kind", "category", "answer_type"}) {
     const auto it = record.find(key);
     if (it == record.end()) continue;
@@ -58,7 +58,7 @@ std::string find_task(const json& record) {
 
 // Converts image placeholders to video placeholders, because LLaVA's data marks videos with
 // <image>. All slots are replaced by slots for the `num_videos` listed videos.
-void convert_image_placeholders(std::vector<Turn>& turns, ConversationMedia& media, size_t num_videos) {
+void convert_image_to_video_placeholders(std::vector<Turn>& turns, ConversationMedia& media, size_t num_videos) {
   for (Turn& turn : turns) {
     for (size_t pos = turn.text.find(kImagePlaceholder); pos != std::string::npos;
          pos = turn.text.find(kImagePlaceholder, pos)) {
@@ -79,50 +79,50 @@ struct ListedMedia {
 
 ListedMedia parse_record_media(const json& record_json, MediaSlots& images) {
   ListedMedia listed_media{.images = parse_record_images(record_json, images),
-                           .videos = parse_listed_media(record_json, kVideos)};
+                           .videos = parse_listed_media(record_json, kVideoKind)};
   set_frame_rates(record_json, listed_media.videos);
   return listed_media;
 }
 
 /// Matches the media of a record with the placeholders of its turns, and sets Record::images and
 /// Record::videos.
-void attach_media(ListedMedia& listed_media, const ImageRoot& root, ConversationMedia& media,
-                  RecordKeyChecker& key_checker, Record& record) {
+void set_record_media(ListedMedia& listed_media, const ImageRoot& root, ConversationMedia& media,
+                      RecordKeyChecker& key_checker, Record& record) {
   auto& [images, videos] = listed_media;
   const bool uses_image_placeholders = images.empty() && !videos.empty() && media.videos.empty() &&
                                        media.images.num_unassigned_slots() == videos.size() &&
                                        media.images.size() == videos.size();
-  if (uses_image_placeholders) convert_image_placeholders(record.turns, media, videos.size());
-  const bool are_literals = media.images.resolve_placeholders(images, record.turns);
-  if (media.videos.resolve_placeholders(videos, record.turns) || are_literals) {
-    const auto has_literals = [](const Turn& turn) { return !turn.literal_placeholders.empty(); };
+  if (uses_image_placeholders) convert_image_to_video_placeholders(record.turns, media, videos.size());
+  const bool are_placeholders_literal = media.images.try_mark_literal_placeholders(images, record.turns);
+  if (media.videos.try_mark_literal_placeholders(videos, record.turns) || are_placeholders_literal) {
+    const auto has_literal_placeholders = [](const Turn& turn) { return !turn.literal_placeholder_offsets.empty(); };
     key_checker.add_notice("a placeholder such as <image> in a record without media, read as text",
-                           make_excerpt(std::ranges::find_if(record.turns, has_literals)->text));
+                           make_excerpt(std::ranges::find_if(record.turns, has_literal_placeholders)->text));
   }
-  refuse_media_in_answers(record.turns);
+  check_no_media_in_answers(record.turns);
   std::string leading_placeholders;
   record.images = media.images.collect_media(images, root, leading_placeholders);
   record.videos = media.videos.collect_media(videos, root, leading_placeholders);
   if (!leading_placeholders.empty()) {
-    const auto user_turn = std::ranges::find(record.turns, Role::kUser, &Turn::role);
-    VLMTRAIN_CHECK(user_turn != record.turns.end(), "the conversation has no turn of the user");
+    const auto first_user_turn = std::ranges::find(record.turns, Role::kUser, &Turn::role);
+    VLMTRAIN_CHECK(first_user_turn != record.turns.end(), "the conversation has no turn of the user");
     leading_placeholders += "\n";
-    user_turn->text.insert(0, leading_placeholders);
-    for (size_t& offset : user_turn->literal_placeholders) offset += leading_placeholders.size();
+    first_user_turn->text.insert(0, leading_placeholders);
+    for (size_t& offset : first_user_turn->literal_placeholder_offsets) offset += leading_placeholders.size();
   }
 }
 
 /// Returns whether a record seems to have images and videos, without parsing the values: for a
 /// record with invalid values.
-RecordContents summarize_media_keys(const json& record_json, const ConversationMedia& media) {
+RecordContents summarize_record_contents(const json& record_json, const ConversationMedia& media) {
   const auto has_media_key = [&](const MediaKind& kind) {
     return std::ranges::any_of(kind.keys, [&](const char* key) {
       const auto it = record_json.find(key);
       return it != record_json.end() && !is_blank(*it);
     });
   };
-  return {.has_images = has_media_key(kImages) || has_media_key(kVolumes) || media.images.has_inline_media(),
-          .has_videos = has_media_key(kVideos) || media.videos.has_inline_media()};
+  return {.has_images = has_media_key(kImageKind) || has_media_key(kVolumeKind) || media.images.has_inline_media(),
+          .has_videos = has_media_key(kVideoKind) || media.videos.has_inline_media()};
 }
 
 /// Sets the turns, media and masks of `record`. Throws data_error if the record cannot be used.
@@ -131,11 +131,11 @@ void parse_conversation(json& record_json, const ImageRoot& root, RecordKeyCheck
   ListedMedia listed_media;
   RecordContents contents;
   try {
-    make_messages(record_json);
+    add_messages(record_json);
     const json& turns = find_turns(record_json);
-    const json* system = find_present_value(record_json, {"system"});
-    if (system != nullptr && !is_blank(*system)) {
-      record.turns.push_back({Role::kSystem, read_system_text(*system, media, key_checker)});
+    const json* system_json = find_present_value(record_json, {"system"});
+    if (system_json != nullptr && !is_blank(*system_json)) {
+      record.turns.push_back({Role::kSystem, read_system_text(*system_json, media, key_checker)});
     }
     for (const json& turn : turns) read_turn(turn, media, key_checker, record.turns);
     listed_media = parse_record_media(record_json, media.images);
@@ -143,14 +143,14 @@ void parse_conversation(json& record_json, const ImageRoot& root, RecordKeyCheck
                 .has_videos = !listed_media.videos.empty() || media.videos.has_inline_media(),
                 .needs_frame_rate = std::ranges::any_of(listed_media.videos, uses_frame_rate),
                 .turns = record.turns};
-    key_checker.check_record(record_json, turns, contents);
+    key_checker.check_record_keys(record_json, turns, contents);
   } catch (const UserError&) {
-    key_checker.check_record_media(record_json,
-                                   summarize_media_keys(record_json, media));  // may be the cause of the error
+    key_checker.check_record_media_keys(
+        record_json, summarize_record_contents(record_json, media));  // may be the cause of the error
     throw;
   }
-  check_alternation(record.turns);
-  attach_media(listed_media, root, media, key_checker, record);
+  check_role_alternation(record.turns);
+  set_record_media(listed_media, root, media, key_checker, record);
   set_volume_metadata(record_json, record);
   try {
     record.masks = parse_masks(record_json, root, record.images.size());
@@ -172,9 +172,10 @@ std::string describe_non_object(const json& value) {
 }  // namespace
 
 RecordReader::RecordReader(const RecordSettings& settings, const std::filesystem::path& folder)
-    : root_{.folder = settings.image_root.value_or(folder), .is_enforced = settings.restrict_to_image_root},
+    : image_root_{.folder = settings.image_root.value_or(folder),
+                  .rejects_outside_paths = settings.restrict_to_image_root},
       columns_(settings.columns),
-      ignore_keys_(settings.ignore_keys) {}
+      ignored_keys_(settings.ignore_keys) {}
 
 Record RecordReader::read(json record_json, const std::string& fallback_id) const {
   Record record;
@@ -184,18 +185,18 @@ Record RecordReader::read(json record_json, const std::string& fallback_id) cons
     return record;
   }
   try {
-    if (!ignore_keys_.empty()) remove_ignored_keys(record_json, ignore_keys_, columns_);
+    if (!ignored_keys_.empty()) remove_ignored_keys(record_json, ignored_keys_, columns_);
     rename_columns(record_json, columns_);
   } catch (const UserError& error) {
     record.problem = error.what();
   }
   record.id = get_record_id(record_json, fallback_id);
-  record.task = find_task(record_json);
+  record.task = find_task_name(record_json);
   record.answer_type = get_string_field(record_json, "answer_type");
   if (!record.problem.empty()) return record;
   try {
     RecordKeyChecker key_checker(columns_, record.notices);
-    parse_conversation(record_json, root_, key_checker, record);
+    parse_conversation(record_json, image_root_, key_checker, record);
     if (!record.images.empty() || !record.videos.empty()) add_placeholder_notices(record.turns, record.notices);
   } catch (const UserError& error) {
     record.problem = error.what();
@@ -204,12 +205,12 @@ Record RecordReader::read(json record_json, const std::string& fallback_id) cons
 }
 
 uint64_t RecordReader::version_hash() const {
-  constexpr uint64_t kReaderVersion = 2;  // increment when results of read() change, to invalidate caches
+  constexpr uint64_t kRecordReaderVersion = 2;  // increment when results of read() change, to invalidate caches
   ContentHash hash;
-  hash.add(kReaderVersion).add(root_.folder.native()).add(root_.is_enforced ? 1U : 0U);
+  hash.add(kRecordReaderVersion).add(image_root_.folder.native()).add(image_root_.rejects_outside_paths ? 1U : 0U);
   for (const auto& [name, source_name] : columns_) hash.add(name).add(source_name);
-  hash.add(ignore_keys_.size());
-  for (const std::string& key : ignore_keys_) hash.add(key);
+  hash.add(ignored_keys_.size());
+  for (const std::string& key : ignored_keys_) hash.add(key);
   return hash.value();
 }
 

@@ -29,9 +29,9 @@ class RecordReader {
   uint64_t version_hash() const;
 
  private:
-  ImageRoot root_;
+  ImageRoot image_root_;
   std::map<std::string, std::string> columns_;
-  std::vector<std::string> ignore_keys_;
+  std::vector<std::string> ignored_keys_;
 };
 
 }  // namespace vlmtrain::io

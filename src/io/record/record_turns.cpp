@@ -23,21 +23,21 @@ namespace {
 using nlohmann::json;
 
 std::optional<Role> parse_role(const json& name) {
-  constexpr std::array<std::pair<std::string_view, Role>, 5> kRoles{{{"human", Role::kUser},
-                                                                     {"user", Role::kUser},
-                                                                     {"gpt", Role::kAssistant},
-                                                                     {"assistant", Role::kAssistant},
-                                                                     {"system", Role::kSystem}}};
+  constexpr std::array<std::pair<std::string_view, Role>, 5> kRoleByName{{{"human", Role::kUser},
+                                                                          {"user", Role::kUser},
+                                                                          {"gpt", Role::kAssistant},
+                                                                          {"assistant", Role::kAssistant},
+                                                                          {"system", Role::kSystem}}};
   if (!name.is_string()) return std::nullopt;
   const auto* it =
-      std::ranges::find(kRoles, name.get_ref<const std::string&>(), &std::pair<std::string_view, Role>::first);
-  return it == kRoles.end() ? std::nullopt : std::optional(it->second);
+      std::ranges::find(kRoleByName, name.get_ref<const std::string&>(), &std::pair<std::string_view, Role>::first);
+  return it == kRoleByName.end() ? std::nullopt : std::optional(it->second);
 }
 
 bool is_tool_role(std::string_view role) {
-  constexpr std::array kRoles = std::to_array<std::string_view>(
+  constexpr std::array kToolRoles = std::to_array<std::string_view>(
       {"tool", "function", "observation", "ipython", "function_call", "tool_call", "tool_response", "tool_result"});
-  return std::ranges::find(kRoles, role) != kRoles.end();
+  return std::ranges::find(kToolRoles, role) != kToolRoles.end();
 }
 
 /// Returns the role of a turn, under "from" or "role". If both are present and only "from" is a
@@ -68,10 +68,6 @@ Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_check
   return *parsed_role;
 }
 
-const char* choose_media_article(const MediaKind& kind) {
-  return kind.name == kImages.name ? "an" : "a";
-}
-
 /// Returns the content of a turn: "value" or "content". Throws data_error if both have content and
 /// differ, or if neither is present.
 const json& get_turn_content(const json& turn, size_t turn_number) {
@@ -98,17 +94,17 @@ void read_turn_media(const json& turn_json, size_t index, std::pair<size_t, size
     for (size_t i = slots.assign_turn_media(std::move(turn_media), first, index); i > 0; --i)
       placeholders += kind.placeholder;
   };
-  assign_media(kImages, media.images, first_slot_indices.first, parse_images_or_volumes(turn_json));
-  std::vector<MediaRef> videos = parse_listed_media(turn_json, kVideos);
+  assign_media(kImageKind, media.images, first_slot_indices.first, parse_images_or_volumes(turn_json));
+  std::vector<MediaRef> videos = parse_listed_media(turn_json, kVideoKind);
   set_frame_rates(turn_json, videos);
-  assign_media(kVideos, media.videos, first_slot_indices.second, std::move(videos));
+  assign_media(kVideoKind, media.videos, first_slot_indices.second, std::move(videos));
   if (placeholders.empty()) return;
   placeholders += "\n";
   media.shift_placeholders(index, placeholders.size());
   text.insert(0, placeholders);
 }
 
-constexpr std::string_view kForeignPlaceholderNotice =
+constexpr std::string_view kUnsupportedPlaceholderNotice =
     "an image placeholder of another format, read as text (write <image> or <video>)";
 constexpr std::string_view kCoordinatesInTextNotice =
     "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image";
@@ -124,14 +120,14 @@ bool begins_with_word(std::string_view tag, std::string_view word) {
 
 /// Returns true for an image or video placeholder of another format. `tag` is the text from "<" to
 /// ">". HTML with attributes is plain text.
-bool is_foreign_placeholder(std::string_view tag) {
+bool is_unsupported_placeholder(std::string_view tag) {
   if (tag == kImagePlaceholder || tag == kVideoPlaceholder || tag.find('=') != std::string_view::npos) return false;
   return std::ranges::any_of(std::array<std::string_view, 3>{"<image", "<img", "<video"},
                              [tag](std::string_view word) { return begins_with_word(tag, word); });
 }
 
 /// Returns true for a tag that begins coordinates.
-bool is_coordinate(std::string_view tag) {
+bool is_coordinate_tag(std::string_view tag) {
   return tag == "<|box_start|>" || tag == "<|point_start|>" || tag == "<box>" || tag == "<point>";
 }
 
@@ -171,9 +167,9 @@ void read_turn(const json& turn_json, ConversationMedia& media, RecordKeyChecker
   if (!turn_json.is_object()) throw data_error("turn {} is not a JSON object", turn_number);
   const Role role = read_role(turn_json, turn_number, key_checker);
   const TurnContext turn{.index = turns.size(), .is_answer = role == Role::kAssistant};
-  const bool has_media = key_checker.check_turn(turn_json, turn_number, turn.is_answer);
+  const bool has_media = key_checker.check_turn_keys(turn_json, turn_number, turn.is_answer);
   const std::pair first_slot_indices{media.images.size(), media.videos.size()};
-  std::string text = read_content(get_turn_content(turn_json, turn_number), turn, media, key_checker);
+  std::string text = read_content_text(get_turn_content(turn_json, turn_number), turn, media, key_checker);
   if (has_media) read_turn_media(turn_json, turn.index, first_slot_indices, media, text);
   turns.push_back({role, std::move(text)});
   if (turns.back().text.find_first_not_of(kJsonWhitespace) == std::string::npos) {
@@ -181,18 +177,18 @@ void read_turn(const json& turn_json, ConversationMedia& media, RecordKeyChecker
   }
 }
 
-std::string read_system_text(const json& system, ConversationMedia& media, RecordKeyChecker& key_checker) {
+std::string read_system_text(const json& system_json, ConversationMedia& media, RecordKeyChecker& key_checker) {
   const TurnContext turn{.index = 0, .is_answer = false};
   const auto is_text = [](const json& entry) { return entry.is_string(); };
-  if (!system.is_array() || !std::ranges::all_of(system, is_text)) {
-    if (system.is_object())
+  if (!system_json.is_array() || !std::ranges::all_of(system_json, is_text)) {
+    if (system_json.is_object())
       throw data_error(
           "its \"system\" is neither a string nor a list of content blocks; write it as text, or set "
           "data.ignore_keys=[system] to train without it");
-    return read_content(system, turn, media, key_checker);
+    return read_content_text(system_json, turn, media, key_checker);
   }
   std::string text;
-  for (const json& line : system) {
+  for (const json& line : system_json) {
     if (!text.empty()) text += "\n";
     text += line.get_ref<const std::string&>();
   }
@@ -200,18 +196,18 @@ std::string read_system_text(const json& system, ConversationMedia& media, Recor
   return text;
 }
 
-void refuse_media_in_answers(const std::vector<Turn>& turns) {
+void check_no_media_in_answers(const std::vector<Turn>& turns) {
   for (size_t i = 0; i < turns.size(); ++i) {
     if (turns[i].role != Role::kAssistant) continue;
     const std::vector<MediaPlaceholder> placeholders = find_placeholders(turns[i]);
     if (placeholders.empty()) continue;
-    const MediaKind& kind = placeholders.front().is_video ? kVideos : kImages;
+    const MediaKind& kind = placeholders.front().is_video ? kVideoKind : kImageKind;
     throw data_error("turn {} is the assistant's and has {} {}: training to answer with one is not supported", i + 1,
-                     choose_media_article(kind), kind.name);
+                     kind.indefinite_article(), kind.name);
   }
 }
 
-void check_alternation(const std::vector<Turn>& turns) {
+void check_role_alternation(const std::vector<Turn>& turns) {
   const size_t first = turns.front().role == Role::kSystem ? 1 : 0;
   for (size_t i = first; i < turns.size(); ++i) {
     const Role expected_role = (i - first) % 2 == 0 ? Role::kUser : Role::kAssistant;
@@ -232,9 +228,9 @@ void add_placeholder_notices(const std::vector<Turn>& turns, std::vector<Notice>
       const size_t end = text.substr(pos, kMaxTagLength).find('>');
       if (end == std::string_view::npos) continue;
       const std::string_view tag = text.substr(pos, end + 1);
-      if (turn.role == Role::kUser && is_foreign_placeholder(tag))
-        add_notice_once(kForeignPlaceholderNotice, tag, notices);
-      if (is_coordinate(tag)) add_notice_once(kCoordinatesInTextNotice, tag, notices);
+      if (turn.role == Role::kUser && is_unsupported_placeholder(tag))
+        add_notice_once(kUnsupportedPlaceholderNotice, tag, notices);
+      if (is_coordinate_tag(tag)) add_notice_once(kCoordinatesInTextNotice, tag, notices);
     }
     for (const std::string_view key : {"\"bbox_2d\"", "\"point_2d\""}) {
       if (text.find(key) != std::string_view::npos) add_notice_once(kCoordinatesInTextNotice, key, notices);

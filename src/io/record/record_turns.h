@@ -20,17 +20,18 @@ const nlohmann::json& find_turns(const nlohmann::json& record);
 void read_turn(const nlohmann::json& turn_json, ConversationMedia& media, RecordKeyChecker& key_checker,
                std::vector<Turn>& turns);
 
-/// Returns the system text of a record. `system` is a string, a number, a list of content blocks,
+/// Returns the system text of a record. `system_json` is a string, a number, a list of content blocks,
 /// or a list of strings, which become lines. Media are added to `media` as for the turn with index
 /// 0. Throws data_error for other values.
-std::string read_system_text(const nlohmann::json& system, ConversationMedia& media, RecordKeyChecker& key_checker);
+std::string read_system_text(const nlohmann::json& system_json, ConversationMedia& media,
+                             RecordKeyChecker& key_checker);
 
 /// Throws data_error if a turn of the assistant has a placeholder of an image or a video.
-void refuse_media_in_answers(const std::vector<Turn>& turns);
+void check_no_media_in_answers(const std::vector<Turn>& turns);
 
 /// Throws data_error unless user and assistant alternate after an optional system turn, with at
 /// least one answer. REQUIRES: `turns` is not empty.
-void check_alternation(const std::vector<Turn>& turns);
+void check_role_alternation(const std::vector<Turn>& turns);
 
 /// Adds notices about texts that other trainers interpret but this one learns as they are: image
 /// placeholders in other spellings (`<image 1>`, `<IMAGE>`, `<img>`) in turns of the user, and

@@ -13,38 +13,38 @@ namespace vlmtrain::io {
 namespace {
 
 // Format of a compressed count (rleToString of pycocotools' maskApi.c). A character minus
-// kFirstCharacter has five bits of the count, and a sixth bit that is set if more characters
+// kFirstRleCharacter has five bits of the count, and a sixth bit that is set if more characters
 // follow. The highest of the five bits of the last character is the sign.
-constexpr char kFirstCharacter = '0', kLastCharacter = 'o';
-constexpr int kGroupBits = 5;
+constexpr char kFirstRleCharacter = '0', kLastRleCharacter = 'o';
+constexpr int kBitsPerGroup = 5;
 constexpr int64_t kGroupMask = 0x1F, kContinueBit = 0x20, kSignBit = 0x10;
 /// Maximum number of characters of a count: differences of counts have at most 30 bits with sign,
 /// so 6 are needed.
-constexpr int kMaxGroups = 7;
+constexpr int kMaxGroupsPerCount = 7;
 
 /// Returns the count that begins at `pos` and advances `pos` to its end.
 int64_t read_compressed_count(std::string_view text, size_t& pos) {
   int64_t value = 0;
-  for (int group = 0; group < kMaxGroups; ++group) {
+  for (int group = 0; group < kMaxGroupsPerCount; ++group) {
     if (pos == text.size()) {
       throw data_error("a mask's compressed counts end within a count: they are truncated; write them again");
     }
     const char character = text[pos++];
-    if (character < kFirstCharacter || character > kLastCharacter) {
+    if (character < kFirstRleCharacter || character > kLastRleCharacter) {
       throw data_error(
           "a mask's compressed counts have the invalid character \"{}\" at position {} ('0' to 'o' are valid); write "
           "them with pycocotools (mask.encode, then .decode(\"ascii\"))",
           make_excerpt(std::string(1, character)), pos);
     }
-    const int64_t bits = character - kFirstCharacter;
-    value |= (bits & kGroupMask) << (kGroupBits * group);
+    const int64_t bits = character - kFirstRleCharacter;
+    value |= (bits & kGroupMask) << (kBitsPerGroup * group);
     if ((bits & kContinueBit) != 0) continue;
-    if ((bits & kSignBit) != 0) value -= int64_t{1} << (kGroupBits * (group + 1));
+    if ((bits & kSignBit) != 0) value -= int64_t{1} << (kBitsPerGroup * (group + 1));
     return value;
   }
   throw data_error(
       "a mask's compressed counts have a count of more than {} characters before position {}; write them again",
-      kMaxGroups, pos + 1);
+      kMaxGroupsPerCount, pos + 1);
 }
 
 /// Throws data_error unless 0 <= count <= kMaxMaskPixels. With this limit, sums of counts cannot
@@ -79,8 +79,8 @@ std::vector<int64_t> parse_count_list(const nlohmann::json& list) {
       throw data_error("a mask's \"counts\" have {}, which is not a whole number; write its counts again",
                        make_json_excerpt(value));
     }
-    const bool exceeds_limit = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxMaskPixels};
-    counts.push_back(exceeds_limit ? kMaxMaskPixels + 1 : value.get<int64_t>());
+    const bool exceeds_max_pixels = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxMaskPixels};
+    counts.push_back(exceeds_max_pixels ? kMaxMaskPixels + 1 : value.get<int64_t>());
     check_run_length(counts.back(), counts.size());
   }
   return counts;
@@ -98,7 +98,7 @@ int64_t parse_side_length(const nlohmann::json& value) {
 }
 
 /// Returns a mask without counts, with the "size" of `value`. Throws data_error if it is invalid.
-Rle parse_rle_size(const nlohmann::json& value) {
+Rle parse_rle_without_counts(const nlohmann::json& value) {
   const auto size = value.find("size");
   if (size == value.end() || !size->is_array() || size->size() != 2) {
     throw data_error("a mask's run lengths have no \"size\"; add [height, width] of the image");
@@ -122,7 +122,7 @@ Rle parse_rle(const nlohmann::json& value) {
   if (!value.is_object()) {
     throw data_error("a mask's run lengths are not a JSON object; write them as {{\"size\": …, \"counts\": …}}");
   }
-  Rle rle = parse_rle_size(value);
+  Rle rle = parse_rle_without_counts(value);
   const auto counts = value.find("counts");
   if (counts != value.end() && counts->is_array()) {
     rle.counts = parse_count_list(*counts);
@@ -146,15 +146,15 @@ Rle parse_rle(const nlohmann::json& value) {
   return rle;
 }
 
-std::string compress_counts(const Rle& rle) {
+std::string encode_rle_counts(const Rle& rle) {
   std::string text;
   for (size_t i = 0; i < rle.counts.size(); ++i) {
     int64_t remaining = i > 2 ? rle.counts[i] - rle.counts[i - 2] : rle.counts[i];
     for (bool has_more = true; has_more;) {
       const int64_t group = remaining & kGroupMask;
-      remaining >>= kGroupBits;
+      remaining >>= kBitsPerGroup;
       has_more = remaining != ((group & kSignBit) != 0 ? -1 : 0);
-      text += static_cast<char>(kFirstCharacter + (has_more ? group | kContinueBit : group));
+      text += static_cast<char>(kFirstRleCharacter + (has_more ? group | kContinueBit : group));
     }
   }
   return text;

@@ -67,7 +67,7 @@ class NestingScanner {
           break;
         case ',':
           if (!open_containers_.empty() && open_containers_.back().is_object)
-            max_keys_ = std::max(max_keys_, ++open_containers_.back().num_entries);
+            max_keys_per_object_ = std::max(max_keys_per_object_, ++open_containers_.back().num_entries);
           break;
         default:
           break;
@@ -78,7 +78,7 @@ class NestingScanner {
   /// Returns the offset of the first bracket that exceeds kMaxJsonDepth.
   const std::optional<size_t>& too_deep_offset() const { return too_deep_offset_; }
   /// Returns the largest number of keys of one object.
-  size_t max_keys() const { return max_keys_; }
+  size_t max_keys_per_object() const { return max_keys_per_object_; }
 
  private:
   static size_t find_string_end(std::string_view text, size_t quote) {
@@ -93,7 +93,7 @@ class NestingScanner {
   };
 
   std::vector<OpenContainer> open_containers_;
-  size_t max_keys_ = 0;
+  size_t max_keys_per_object_ = 0;
   std::optional<size_t> too_deep_offset_;
 };
 
@@ -117,7 +117,7 @@ std::string shorten_reason(std::string message) {
 }
 
 // Returns false for continuation bytes of UTF-8.
-bool is_character_start(char byte) {
+bool is_utf8_character_start(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
 }
 
@@ -126,27 +126,27 @@ JsonError make_json_error(std::string_view text, size_t offset, std::string reas
   const size_t newline = prefix.rfind('\n');
   const std::string_view line_prefix = newline == std::string_view::npos ? prefix : prefix.substr(newline + 1);
   return {.line = 1 + std::count(prefix.begin(), prefix.end(), '\n'),
-          .column = 1 + std::count_if(line_prefix.begin(), line_prefix.end(), is_character_start),
+          .column = 1 + std::count_if(line_prefix.begin(), line_prefix.end(), is_utf8_character_start),
           .reason = std::move(reason)};
 }
 
-[[noreturn]] void fail_invalid_json(std::string_view text, std::string_view source) {
-  refuse_lfs_pointer(source, text);
-  if (is_utf16(text)) throw data_error("{} {}", source, kUtf16Hint);
+[[noreturn]] void throw_invalid_json(std::string_view text, std::string_view source) {
+  throw_if_lfs_pointer(source, text);
+  if (has_utf16_byte_order_mark(text)) throw data_error("{} {}", source, kUtf16ErrorSuffix);
   const JsonError error = find_json_error(text);
   throw data_error("{}: not valid JSON at line {}, column {}: {}", source, error.line, error.column, error.reason);
 }
 
 // Parses a text whose depth was checked.
 template <class Json>
-Json parse_depth_checked(std::string_view text, std::string_view source) {
+Json parse_with_depth_check(std::string_view text, std::string_view source) {
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) fail_invalid_json(text, source);
+  if (value.is_discarded()) throw_invalid_json(text, source);
   return value;
 }
 
 template <class Json>
-std::string dump_safely(const Json& value, int indent) {
+std::string dump_as_valid_utf8(const Json& value, int indent) {
   const std::string text = value.dump(indent, ' ', false, Json::error_handler_t::replace);
   // The library does not escape DEL and the C1 control characters (U+0080 to U+009F). JSON is ASCII
   // outside of strings, so these bytes are in a string, where an escape is equivalent.
@@ -177,12 +177,12 @@ JsonError find_json_error(std::string_view text) {
   if (const auto offset = NestingScanner(text).too_deep_offset()) {
     return make_json_error(text, *offset, fmt::format("more than {} nested lists and objects", kMaxJsonDepth));
   }
-  JsonErrorHandler handler;
-  nlohmann::json::sax_parse(text, &handler);
-  VLMTRAIN_CHECK(handler.position(), "the text is valid JSON");
+  JsonErrorHandler error_handler;
+  nlohmann::json::sax_parse(text, &error_handler);
+  VLMTRAIN_CHECK(error_handler.position(), "the text is valid JSON");
   // The position counts the bytes read, including the wrong one and a byte order mark.
-  const size_t error_offset = std::min(std::max<size_t>(*handler.position(), 1) - 1, text.size());
-  return make_json_error(text, error_offset, shorten_reason(handler.message()));
+  const size_t error_offset = std::min(std::max<size_t>(*error_handler.position(), 1) - 1, text.size());
+  return make_json_error(text, error_offset, shorten_reason(error_handler.message()));
 }
 
 bool is_json_too_deep(std::string_view text) {
@@ -196,20 +196,21 @@ std::optional<nlohmann::json> try_parse_json(std::string_view text) {
 }
 
 nlohmann::json parse_json(std::string_view text, std::string_view source) {
-  if (is_json_too_deep(text)) fail_invalid_json(text, source);
-  return parse_depth_checked<nlohmann::json>(text, source);
+  if (is_json_too_deep(text)) throw_invalid_json(text, source);
+  return parse_with_depth_check<nlohmann::json>(text, source);
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source) {
   // Ordered files are configurations and states of runs, with a few thousand keys at most. The time
   // of parsing is quadratic in the keys, so a much larger object would take minutes.
-  constexpr size_t kMaxKeys = 50'000;
+  constexpr size_t kMaxKeysPerObject = 50'000;
   const NestingScanner scanner(text);
-  if (scanner.too_deep_offset()) fail_invalid_json(text, source);
-  if (scanner.max_keys() > kMaxKeys) {
-    throw data_error("{}: an object has {} keys; at most {} are supported", source, scanner.max_keys(), kMaxKeys);
+  if (scanner.too_deep_offset()) throw_invalid_json(text, source);
+  if (scanner.max_keys_per_object() > kMaxKeysPerObject) {
+    throw data_error("{}: an object has {} keys; at most {} are supported", source, scanner.max_keys_per_object(),
+                     kMaxKeysPerObject);
   }
-  return parse_depth_checked<nlohmann::ordered_json>(text, source);
+  return parse_with_depth_check<nlohmann::ordered_json>(text, source);
 }
 
 nlohmann::json read_json(const std::filesystem::path& path) {
@@ -221,11 +222,11 @@ nlohmann::ordered_json read_ordered_json(const std::filesystem::path& path) {
 }
 
 std::string to_json_string(const nlohmann::json& value, int indent) {
-  return dump_safely(value, indent);
+  return dump_as_valid_utf8(value, indent);
 }
 
 std::string to_json_string(const nlohmann::ordered_json& value, int indent) {
-  return dump_safely(value, indent);
+  return dump_as_valid_utf8(value, indent);
 }
 
 void add_field_aliases(nlohmann::ordered_json& object, std::initializer_list<FieldAlias> aliases) {
@@ -242,16 +243,16 @@ std::string make_json_excerpt(const nlohmann::ordered_json& value) {
 
 namespace detail {
 
-void fail_not_an_object(std::string_view key, std::string_view source) {
+void throw_not_an_object(std::string_view key, std::string_view source) {
   throw data_error("{}: not a JSON object; one with the key \"{}\" is expected", source, key);
 }
 
-void fail_missing_key(std::string_view key, std::string_view source) {
+void throw_missing_key(std::string_view key, std::string_view source) {
   throw data_error("{}: the key \"{}\" is missing", source, key);
 }
 
-void fail_wrong_type(std::string_view key, std::string_view expected, const std::string& actual,
-                     std::string_view source) {
+void throw_wrong_type(std::string_view key, std::string_view expected, const std::string& actual,
+                      std::string_view source) {
   throw data_error("{}: \"{}\" should be {}, not {}", source, make_excerpt(key), expected, make_excerpt(actual, 60));
 }
 
@@ -266,10 +267,10 @@ std::vector<std::string> find_unread_keys(const nlohmann::json& object, std::spa
                                           std::span<const HarmlessKey> harmless_keys) {
   std::vector<std::string> result;
   for (const auto& [key, value] : object.items()) {
-    const bool is_known_key =
+    const bool is_read_or_harmless_key =
         std::ranges::find(read_keys, std::string_view(key)) != read_keys.end() ||
         std::ranges::find(harmless_keys, std::string_view(key), &HarmlessKey::name) != harmless_keys.end();
-    if (!is_known_key && !is_empty_value(value)) result.push_back(key);
+    if (!is_read_or_harmless_key && !is_empty_value(value)) result.push_back(key);
   }
   return result;
 }

@@ -39,10 +39,10 @@ struct Gelu {
   static constexpr float kSqrtHalf = 0.7071067811865476F;
   static constexpr float kDensityAtZero = 0.3989422804014327F;  // 1 / √(2π)
   /// Φ, from erfc, which loses no digits for negative x.
-  static __device__ __forceinline__ float cdf(float x) { return 0.5F * erfcf(-x * kSqrtHalf); }
-  static __device__ __forceinline__ float value(float x) { return x * cdf(x); }
+  static __device__ __forceinline__ float normal_cdf(float x) { return 0.5F * erfcf(-x * kSqrtHalf); }
+  static __device__ __forceinline__ float value(float x) { return x * normal_cdf(x); }
   static __device__ __forceinline__ float derivative(float x) {
-    return cdf(x) + x * kDensityAtZero * expf(-0.5F * x * x);
+    return normal_cdf(x) + x * kDensityAtZero * expf(-0.5F * x * x);
   }
 };
 
@@ -60,50 +60,50 @@ struct Relu {
   static __device__ __forceinline__ float derivative(float x) { return x > 0 ? 1.0F : 0.0F; }
 };
 
-constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
+constexpr unsigned kThreadsPerBlock = 256;  // divides the threads per multiprocessor of every architecture
 
-// Each thread processes one pack of kCount elements.
+// Each thread processes one pack of kPackSize elements.
 
-template <class Function, class T, int kCount>
+template <class Function, class T, int kPackSize>
 __global__ void forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t count) {
-  const int64_t index = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
+  const int64_t index = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPackSize;
   if (index >= count) return;
-  const auto packed = load<kCount>(x + index);
-  Pack<T, kCount> result;
-  for (int i = 0; i < kCount; ++i) result.values[i] = from_float<T>(Function::value(to_float(packed.values[i])));
-  store<kCount>(value + index, result);
+  const auto packed = load<kPackSize>(x + index);
+  Pack<T, kPackSize> result;
+  for (int i = 0; i < kPackSize; ++i) result.values[i] = from_float<T>(Function::value(to_float(packed.values[i])));
+  store<kPackSize>(value + index, result);
 }
 
-template <class Function, class T, int kCount>
+template <class Function, class T, int kPackSize>
 __global__ void backward_kernel(const T* __restrict__ gradient, const T* __restrict__ x, T* __restrict__ dx,
                                 int64_t count) {
-  const int64_t index = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
+  const int64_t index = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPackSize;
   if (index >= count) return;
-  const auto dy = load<kCount>(gradient + index);
-  const auto packed = load<kCount>(x + index);
-  Pack<T, kCount> result;
-  for (int i = 0; i < kCount; ++i) {
+  const auto dy = load<kPackSize>(gradient + index);
+  const auto packed = load<kPackSize>(x + index);
+  Pack<T, kPackSize> result;
+  for (int i = 0; i < kPackSize; ++i) {
     result.values[i] = from_float<T>(to_float(dy.values[i]) * Function::derivative(to_float(packed.values[i])));
   }
-  store<kCount>(dx + index, result);
+  store<kPackSize>(dx + index, result);
 }
 
-template <class Function, class T, int kCount>
+template <class Function, class T, int kPackSize>
 int launch_kernel(const ActivationArgs& args, void* stream) {
-  const Dim3 grid{count_blocks(args.count / kCount, kThreads), 1, 1}, block{kThreads, 1, 1};
+  const Dim3 grid{count_blocks(args.count / kPackSize, kThreadsPerBlock), 1, 1}, block{kThreadsPerBlock, 1, 1};
   const auto* const gradient = static_cast<const T*>(args.gradient);
   const auto* const x = static_cast<const T*>(args.x);
   auto* const result = static_cast<T*>(args.result);
   if (gradient == nullptr)
-    return launch(forward_kernel<Function, T, kCount>, grid, block, stream, x, result, args.count);
-  return launch(backward_kernel<Function, T, kCount>, grid, block, stream, gradient, x, result, args.count);
+    return launch(forward_kernel<Function, T, kPackSize>, grid, block, stream, x, result, args.count);
+  return launch(backward_kernel<Function, T, kPackSize>, grid, block, stream, gradient, x, result, args.count);
 }
 
 template <class Function, class T>
-int launch_packed(const ActivationArgs& args, void* stream) {
+int launch_activation(const ActivationArgs& args, void* stream) {
   const bool use_packs = can_load_packs<T>(args.count, static_cast<const T*>(args.gradient),
                                            static_cast<const T*>(args.x), static_cast<const T*>(args.result));
-  return use_packs ? launch_kernel<Function, T, kPackElements<T>>(args, stream)
+  return use_packs ? launch_kernel<Function, T, kMaxPackSize<T>>(args, stream)
                    : launch_kernel<Function, T, 1>(args, stream);
 }
 
@@ -114,13 +114,13 @@ int activate(const ActivationArgs& args, void* stream) {
     using T = decltype(zero);
     switch (args.function) {
       case ActivationFunction::kGelu:
-        return launch_packed<Gelu, T>(args, stream);
+        return launch_activation<Gelu, T>(args, stream);
       case ActivationFunction::kGeluTanh:
-        return launch_packed<GeluTanh, T>(args, stream);
+        return launch_activation<GeluTanh, T>(args, stream);
       case ActivationFunction::kQuickGelu:
-        return launch_packed<QuickGelu, T>(args, stream);
+        return launch_activation<QuickGelu, T>(args, stream);
       case ActivationFunction::kRelu:
-        return launch_packed<Relu, T>(args, stream);
+        return launch_activation<Relu, T>(args, stream);
     }
     return 1;  // cudaErrorInvalidValue
   });
@@ -130,83 +130,84 @@ namespace {
 
 /// blockIdx.x is the row, and blockIdx.y a range of its columns. Each thread processes one pack of
 /// each half of the row.
-template <class Activation, class T, int kCount>
+template <class Activation, class T, int kPackSize>
 __global__ void gated_activation_forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t features) {
-  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kPackSize;
   if (column >= features) return;
   const T* const row = x + int64_t{blockIdx.x} * 2 * features;
-  const auto gate = load<kCount>(row + column);
-  const auto up = load<kCount>(row + features + column);
-  Pack<T, kCount> result;
-  for (int i = 0; i < kCount; ++i)
+  const auto gate = load<kPackSize>(row + column);
+  const auto up = load<kPackSize>(row + features + column);
+  Pack<T, kPackSize> result;
+  for (int i = 0; i < kPackSize; ++i)
     result.values[i] = from_float<T>(Activation::value(to_float(gate.values[i])) * to_float(up.values[i]));
-  store<kCount>(value + int64_t{blockIdx.x} * features + column, result);
+  store<kPackSize>(value + int64_t{blockIdx.x} * features + column, result);
 }
 
-template <class Activation, class T, int kCount>
+template <class Activation, class T, int kPackSize>
 __global__ void gated_activation_backward_kernel(const T* __restrict__ gradient, const T* __restrict__ x,
                                                  T* __restrict__ dx, int64_t features) {
-  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kPackSize;
   if (column >= features) return;
   const int64_t row = int64_t{blockIdx.x} * 2 * features;
-  const auto dy = load<kCount>(gradient + int64_t{blockIdx.x} * features + column);
-  const auto gate = load<kCount>(x + row + column);
-  const auto up = load<kCount>(x + row + features + column);
-  Pack<T, kCount> d_gate, d_up;
-  for (int i = 0; i < kCount; ++i) {
+  const auto dy = load<kPackSize>(gradient + int64_t{blockIdx.x} * features + column);
+  const auto gate = load<kPackSize>(x + row + column);
+  const auto up = load<kPackSize>(x + row + features + column);
+  Pack<T, kPackSize> d_gate, d_up;
+  for (int i = 0; i < kPackSize; ++i) {
     const float g = to_float(dy.values[i]), a = to_float(gate.values[i]);
     d_gate.values[i] = from_float<T>(g * to_float(up.values[i]) * Activation::derivative(a));
     d_up.values[i] = from_float<T>(g * Activation::value(a));
   }
-  store<kCount>(dx + row + column, d_gate);
-  store<kCount>(dx + row + features + column, d_up);
+  store<kPackSize>(dx + row + column, d_gate);
+  store<kPackSize>(dx + row + features + column, d_up);
 }
 
 Dim3 make_grid(int64_t rows, int64_t packs) {
-  return {static_cast<unsigned>(rows), count_blocks(packs, kThreads), 1};
+  return {static_cast<unsigned>(rows), count_blocks(packs, kThreadsPerBlock), 1};
 }
 
-template <class Activation, class T, int kCount>
+template <class Activation, class T, int kPackSize>
 int launch_kernel(const GatedActivationForwardArgs& args, void* stream) {
-  return launch(gated_activation_forward_kernel<Activation, T, kCount>, make_grid(args.rows, args.features / kCount),
-                Dim3{kThreads, 1, 1}, stream, static_cast<const T*>(args.x), static_cast<T*>(args.value),
+  return launch(gated_activation_forward_kernel<Activation, T, kPackSize>,
+                make_grid(args.rows, args.features / kPackSize), Dim3{kThreadsPerBlock, 1, 1}, stream,
+                static_cast<const T*>(args.x), static_cast<T*>(args.value), args.features);
+}
+
+template <class Activation, class T, int kPackSize>
+int launch_kernel(const GatedActivationBackwardArgs& args, void* stream) {
+  return launch(gated_activation_backward_kernel<Activation, T, kPackSize>,
+                make_grid(args.rows, args.features / kPackSize), Dim3{kThreadsPerBlock, 1, 1}, stream,
+                static_cast<const T*>(args.gradient), static_cast<const T*>(args.x), static_cast<T*>(args.dx),
                 args.features);
 }
 
-template <class Activation, class T, int kCount>
-int launch_kernel(const GatedActivationBackwardArgs& args, void* stream) {
-  return launch(gated_activation_backward_kernel<Activation, T, kCount>, make_grid(args.rows, args.features / kCount),
-                Dim3{kThreads, 1, 1}, stream, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
-                static_cast<T*>(args.dx), args.features);
-}
-
-template <class T, int kCount>
+template <class T, int kPackSize>
 bool can_use_packs(const GatedActivationForwardArgs& args) {
-  return can_load_packs<T, kCount>(args.features, static_cast<const T*>(args.x), static_cast<const T*>(args.value));
+  return can_load_packs<T, kPackSize>(args.features, static_cast<const T*>(args.x), static_cast<const T*>(args.value));
 }
 
-template <class T, int kCount>
+template <class T, int kPackSize>
 bool can_use_packs(const GatedActivationBackwardArgs& args) {
-  return can_load_packs<T, kCount>(args.features, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
-                                   static_cast<const T*>(args.dx));
+  return can_load_packs<T, kPackSize>(args.features, static_cast<const T*>(args.gradient),
+                                      static_cast<const T*>(args.x), static_cast<const T*>(args.dx));
 }
 
 template <class Activation, class Args>
-int launch_gated_packed(const Args& args, void* stream) {
+int launch_gated_activation(const Args& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
-    constexpr int kCount = kPackElements<T>;
-    if (can_use_packs<T, kCount>(args)) return launch_kernel<Activation, T, kCount>(args, stream);
+    constexpr int kPackSize = kMaxPackSize<T>;
+    if (can_use_packs<T, kPackSize>(args)) return launch_kernel<Activation, T, kPackSize>(args, stream);
     // Rows of 3420 features, as in Qwen2.5-VL's vision tower, are aligned to half a pack only.
-    if (can_use_packs<T, kCount / 2>(args)) return launch_kernel<Activation, T, kCount / 2>(args, stream);
+    if (can_use_packs<T, kPackSize / 2>(args)) return launch_kernel<Activation, T, kPackSize / 2>(args, stream);
     return launch_kernel<Activation, T, 1>(args, stream);
   });
 }
 
 template <class Args>
 int dispatch_activation(const Args& args, void* stream) {
-  return args.activation == GateActivation::kSilu ? launch_gated_packed<Silu>(args, stream)
-                                                  : launch_gated_packed<GeluTanh>(args, stream);
+  return args.activation == GateActivation::kSilu ? launch_gated_activation<Silu>(args, stream)
+                                                  : launch_gated_activation<GeluTanh>(args, stream);
 }
 
 }  // namespace

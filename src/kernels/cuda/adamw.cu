@@ -7,10 +7,10 @@ namespace {
 
 // A warp processes a moment block of 256 elements at a time. A lane has four neighboring elements
 // of each half, so that a warp reads and writes fp32 in whole cache lines.
-constexpr int kElementsPerLane = 8;                                         // of a lane in a moment block
-constexpr int kElementsPerPack = 4;                                         // neighboring elements of a lane
-constexpr int64_t kHalfBlockElements = int64_t{kLanes} * kElementsPerPack;  // elements of half a moment block
-static_assert(kElementsPerLane * kLanes == kMomentBlock && 2 * kHalfBlockElements == kMomentBlock);
+constexpr int kElementsPerLane = 8;                                            // of a lane in a moment block
+constexpr int kElementsPerPack = 4;                                            // neighboring elements of a lane
+constexpr int64_t kElementsPerHalfBlock = int64_t{kLanes} * kElementsPerPack;  // elements of half a moment block
+static_assert(kElementsPerLane * kLanes == kMomentBlockSize && 2 * kElementsPerHalfBlock == kMomentBlockSize);
 
 /// A lane's elements of a moment block, in fp32.
 struct LaneElements {
@@ -23,19 +23,20 @@ struct LanePosition {
   int lane;
 
   /// Returns the element at which the lane's pack 0 or 1 begins.
-  __device__ __forceinline__ int64_t pack_offset(int pack) const {
-    return first + pack * kHalfBlockElements + int64_t{lane} * kElementsPerPack;
+  __device__ __forceinline__ int64_t get_pack_offset(int pack) const {
+    return first + pack * kElementsPerHalfBlock + int64_t{lane} * kElementsPerPack;
   }
 };
 
-/// Loads a lane's elements; zeros beyond the tensor's `count` elements. `use_packs` as in load_fp32().
+/// Loads a lane's elements; zeros beyond the tensor's `count` elements. `use_packs` as in
+/// load_as_fp32().
 template <class T>
 __device__ __forceinline__ LaneElements load_elements(const T* from, const LanePosition& position, int64_t count,
                                                       bool use_packs) {
   LaneElements elements = {};
   for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack)
-    load_fp32<kElementsPerPack>(elements.values + pack * kElementsPerPack, from, position.pack_offset(pack), count,
-                                use_packs);
+    load_as_fp32<kElementsPerPack>(elements.values + pack * kElementsPerPack, from, position.get_pack_offset(pack),
+                                   count, use_packs);
   return elements;
 }
 
@@ -44,32 +45,32 @@ template <class T>
 __device__ __forceinline__ void store_elements(T* to, const LaneElements& elements, const LanePosition& position,
                                                int64_t count, bool use_packs) {
   for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack)
-    store_fp32<kElementsPerPack>(to, elements.values + pack * kElementsPerPack, position.pack_offset(pack), count,
-                                 use_packs);
+    store_from_fp32<kElementsPerPack>(to, elements.values + pack * kElementsPerPack, position.get_pack_offset(pack),
+                                      count, use_packs);
 }
 
 /// Calls process(i, element) for each of the lane's elements of a tensor that is stored in whole
 /// moment blocks.
 template <class T, class Function>
-__device__ __forceinline__ void load_block(const T* from, const LanePosition& position, Function process) {
+__device__ __forceinline__ void load_moment_block(const T* from, const LanePosition& position, Function process) {
   for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack) {
-    const auto elements = load<kElementsPerPack>(from + position.pack_offset(pack));
+    const auto elements = load<kElementsPerPack>(from + position.get_pack_offset(pack));
     for (int i = 0; i < kElementsPerPack; ++i) process(pack * kElementsPerPack + i, elements.values[i]);
   }
 }
 
 /// Stores produce(i) as the lane's element i of a tensor that is stored in whole moment blocks.
 template <class T, class Function>
-__device__ __forceinline__ void store_block(T* to, const LanePosition& position, Function produce) {
+__device__ __forceinline__ void store_moment_block(T* to, const LanePosition& position, Function produce) {
   for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack) {
     Pack<T, kElementsPerPack> elements;
     for (int i = 0; i < kElementsPerPack; ++i) elements.values[i] = produce(pack * kElementsPerPack + i);
-    store<kElementsPerPack>(to + position.pack_offset(pack), elements);
+    store<kElementsPerPack>(to + position.get_pack_offset(pack), elements);
   }
 }
 
-constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
-constexpr int64_t kWarps = kThreads / kLanes;
+constexpr unsigned kThreadsPerBlock = 256;  // divides the threads per multiprocessor of every architecture
+constexpr int64_t kWarpsPerBlock = kThreadsPerBlock / kLanes;
 constexpr int64_t kMomentBlocksPerThreadBlock = kAdamWBlocksPerThreadBlock;
 
 /// Returns the position of the n-th smallest of 255 bounds, counted from 1, in Eytzinger order: the
@@ -79,16 +80,16 @@ constexpr int64_t kMomentBlocksPerThreadBlock = kAdamWBlocksPerThreadBlock;
 /// bank. For normally distributed gradients a warp reads shared memory 21 times per two codes
 /// instead of 64.
 __device__ __forceinline__ unsigned to_eytzinger_index(unsigned n) {
-  return (kMomentCodes + n) >> __ffs(static_cast<int>(n));
+  return (kNumMomentCodes + n) >> __ffs(static_cast<int>(n));
 }
 
 // Each format of moments has functions that load and store a lane's elements of a moment (0 or 1).
-// `codes` and `bounds` are the moment's tables in shared memory; without kHasTables they are not
-// used.
+// `codes` and `bounds` are the moment's tables in shared memory; without kHasCodeTables they are
+// not used.
 
 /// Moments in fp32.
 struct Fp32Moments {
-  static constexpr bool kHasTables = false;
+  static constexpr bool kHasCodeTables = false;
 
   static __device__ __forceinline__ LaneElements load_moment(const AdamWTensor& tensor, int moment,
                                                              const LanePosition& position, const float* /*codes*/) {
@@ -104,23 +105,23 @@ struct Fp32Moments {
 /// Moments in bf16, stored in whole blocks. Stochastic rounding: a value is rounded away from zero
 /// with a probability equal to the truncated fraction.
 struct Bf16Moments {
-  static constexpr bool kHasTables = false;
+  static constexpr bool kHasCodeTables = false;
 
   static __device__ __forceinline__ LaneElements load_moment(const AdamWTensor& tensor, int moment,
                                                              const LanePosition& position, const float* /*codes*/) {
     LaneElements elements;
-    load_block(static_cast<const __nv_bfloat16*>(tensor.moments[moment]), position,
-               [&](int i, __nv_bfloat16 value) { elements.values[i] = to_float(value); });
+    load_moment_block(static_cast<const __nv_bfloat16*>(tensor.moments[moment]), position,
+                      [&](int i, __nv_bfloat16 value) { elements.values[i] = to_float(value); });
     return elements;
   }
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
                                                       const LanePosition& position, const LaneElements& elements,
                                                       const AdamWArgs& args, const float* /*bounds*/) {
-    const auto lane_counter = static_cast<uint64_t>(position.first + int64_t{position.lane} * kElementsPerLane);
+    const auto philox_counter = static_cast<uint64_t>(position.first + int64_t{position.lane} * kElementsPerLane);
     const RandomBits random =
-        philox(args.seed, lane_counter, uint64_t{tensor.tensor_id} * 2 + static_cast<uint64_t>(moment));
+        philox(args.seed, philox_counter, uint64_t{tensor.tensor_id} * 2 + static_cast<uint64_t>(moment));
     // Adds 16 random bits to the bits that bf16 truncates; a carry rounds the value.
-    store_block(static_cast<uint16_t*>(tensor.moments[moment]), position, [&](int i) {
+    store_moment_block(static_cast<uint16_t*>(tensor.moments[moment]), position, [&](int i) {
       return static_cast<uint16_t>((__float_as_uint(elements.values[i]) + random.get_16_bits(i)) >> 16);
     });
   }
@@ -128,24 +129,24 @@ struct Bf16Moments {
 
 /// Moments in 8 bits as in bitsandbytes: codes relative to the block's largest absolute value.
 struct EightBitMoments {
-  static constexpr bool kHasTables = true;
+  static constexpr bool kHasCodeTables = true;
 
   static __device__ __forceinline__ LaneElements load_moment(const AdamWTensor& tensor, int moment,
                                                              const LanePosition& position, const float* codes) {
-    const float absmax = tensor.absmax[moment][position.first / kMomentBlock];
+    const float absmax = tensor.absmax[moment][position.first / kMomentBlockSize];
     LaneElements elements;
-    load_block(static_cast<const uint8_t*>(tensor.moments[moment]), position,
-               [&](int i, uint8_t code) { elements.values[i] = __fmul_rn(codes[code], absmax); });
+    load_moment_block(static_cast<const uint8_t*>(tensor.moments[moment]), position,
+                      [&](int i, uint8_t code) { elements.values[i] = __fmul_rn(codes[code], absmax); });
     return elements;
   }
 
   /// Returns the number of the 255 bounds below the value, which is its code. The bounds are in the
   /// order of to_eytzinger_index().
-  static __device__ __forceinline__ int find_code(float value, const float* bounds) {
+  static __device__ __forceinline__ int find_moment_code(float value, const float* bounds) {
     int node = 1;
-    for (int level_size = 1; level_size < kMomentCodes; level_size *= 2)
+    for (int level_size = 1; level_size < kNumMomentCodes; level_size *= 2)
       node = 2 * node + (bounds[node] < value ? 1 : 0);
-    return node - kMomentCodes;
+    return node - kNumMomentCodes;
   }
 
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
@@ -156,9 +157,10 @@ struct EightBitMoments {
     for (int i = 0; i < kElementsPerLane; ++i) absmax = fmaxf(absmax, fabsf(elements.values[i]));
     for (int mask = kLanes / 2; mask > 0; mask /= 2) absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffffU, absmax, mask));
     const float factor = 1 / fmaxf(absmax, kMinAbsmax);
-    store_block(static_cast<uint8_t*>(tensor.moments[moment]), position,
-                [&](int i) { return static_cast<uint8_t>(find_code(__fmul_rn(elements.values[i], factor), bounds)); });
-    if (position.lane == 0) tensor.absmax[moment][position.first / kMomentBlock] = absmax;
+    store_moment_block(static_cast<uint8_t*>(tensor.moments[moment]), position, [&](int i) {
+      return static_cast<uint8_t>(find_moment_code(__fmul_rn(elements.values[i], factor), bounds));
+    });
+    if (position.lane == 0) tensor.absmax[moment][position.first / kMomentBlockSize] = absmax;
   }
 };
 
@@ -174,12 +176,12 @@ __device__ __forceinline__ BiasCorrection compute_bias_correction(const AdamWArg
           static_cast<float>(sqrt(1 - pow(args.beta2, n)))};
 }
 
-/// Each thread block updates kAdamWBlocksPerThreadBlock moment blocks of one parameter. Weight is the type of the
-/// 16-bit copies.
+/// Each thread block updates kAdamWBlocksPerThreadBlock moment blocks of one parameter. Weight is
+/// the type of the 16-bit copies.
 template <class Moments, class Weight>
 __global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
-  VLMTRAIN_SHARED(float, codes, Moments::kHasTables ? 2 * kMomentCodes : 1);
-  VLMTRAIN_SHARED(float, bounds, Moments::kHasTables ? 2 * kMomentCodes : 1);
+  VLMTRAIN_SHARED(float, codes, Moments::kHasCodeTables ? 2 * kNumMomentCodes : 1);
+  VLMTRAIN_SHARED(float, bounds, Moments::kHasCodeTables ? 2 * kNumMomentCodes : 1);
   VLMTRAIN_SHARED(BiasCorrection, shared_correction, 1);
   if (*args.skipped != 0) return;
 
@@ -188,9 +190,9 @@ __global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
     ++tensor_index;
   const AdamWTensor& tensor = args.tensors[tensor_index];
   if (threadIdx.x == 0) shared_correction[0] = compute_bias_correction(args, *tensor.steps);
-  if constexpr (Moments::kHasTables) {
-    static_assert(kThreads == kMomentCodes);  // each thread loads one entry of each table
-    for (unsigned table = 0; table < 2 * kMomentCodes; table += kMomentCodes) {
+  if constexpr (Moments::kHasCodeTables) {
+    static_assert(kThreadsPerBlock == kNumMomentCodes);  // each thread loads one entry of each table
+    for (unsigned table = 0; table < 2 * kNumMomentCodes; table += kNumMomentCodes) {
       codes[table + threadIdx.x] = args.codes[table + threadIdx.x];
       if (threadIdx.x > 0) bounds[table + to_eytzinger_index(threadIdx.x)] = args.bounds[table + threadIdx.x - 1];
     }
@@ -198,26 +200,29 @@ __global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
   __syncthreads();
   const BiasCorrection correction = shared_correction[0];
   const float divisor = args.divisor != nullptr ? *args.divisor : 1;
-  const auto warp = static_cast<int64_t>(threadIdx.x / kLanes);
+  const auto warp_index = static_cast<int64_t>(threadIdx.x / kLanes);
   const int64_t first_block = (int64_t{blockIdx.x} - args.first_block[tensor_index]) * kMomentBlocksPerThreadBlock;
 
-  for (int64_t block = first_block + warp; block < first_block + kMomentBlocksPerThreadBlock; block += kWarps) {
-    if (block * kMomentBlock >= tensor.count) return;  // true for the whole warp
-    const LanePosition position{block * kMomentBlock, static_cast<int>(threadIdx.x % kLanes)};
+  for (int64_t block = first_block + warp_index; block < first_block + kMomentBlocksPerThreadBlock;
+       block += kWarpsPerBlock) {
+    if (block * kMomentBlockSize >= tensor.count) return;  // true for the whole warp
+    const LanePosition position{block * kMomentBlockSize, static_cast<int>(threadIdx.x % kLanes)};
     const LaneElements gradient = load_elements(tensor.gradient, position, tensor.count, tensor.is_aligned);
     LaneElements master = load_elements(tensor.master, position, tensor.count, tensor.is_aligned);
-    LaneElements mean = Moments::load_moment(tensor, 0, position, &codes[0]);
-    LaneElements square = Moments::load_moment(tensor, 1, position, &codes[Moments::kHasTables ? kMomentCodes : 0]);
+    LaneElements first_moment = Moments::load_moment(tensor, 0, position, &codes[0]);
+    LaneElements second_moment =
+        Moments::load_moment(tensor, 1, position, &codes[Moments::kHasCodeTables ? kNumMomentCodes : 0]);
     for (int i = 0; i < kElementsPerLane; ++i) {
       const float g = gradient.values[i] / divisor;
       master.values[i] -= args.decay * master.values[i];
-      mean.values[i] = args.fp32_betas[0] * mean.values[i] + args.one_minus_betas[0] * g;
-      square.values[i] = args.fp32_betas[1] * square.values[i] + args.one_minus_betas[1] * g * g;
-      master.values[i] -= correction.step_size * mean.values[i] /
-                          (sqrtf(square.values[i]) / correction.bias_correction2_sqrt + args.epsilon);
+      first_moment.values[i] = args.fp32_betas[0] * first_moment.values[i] + args.one_minus_betas[0] * g;
+      second_moment.values[i] = args.fp32_betas[1] * second_moment.values[i] + args.one_minus_betas[1] * g * g;
+      master.values[i] -= correction.step_size * first_moment.values[i] /
+                          (sqrtf(second_moment.values[i]) / correction.bias_correction2_sqrt + args.epsilon);
     }
-    Moments::store_moment(tensor, 0, position, mean, args, &bounds[0]);
-    Moments::store_moment(tensor, 1, position, square, args, &bounds[Moments::kHasTables ? kMomentCodes : 0]);
+    Moments::store_moment(tensor, 0, position, first_moment, args, &bounds[0]);
+    Moments::store_moment(tensor, 1, position, second_moment, args,
+                          &bounds[Moments::kHasCodeTables ? kNumMomentCodes : 0]);
     store_elements(tensor.master, master, position, tensor.count, tensor.is_aligned);
     if (tensor.weight != nullptr) {
       store_elements(static_cast<Weight*>(tensor.weight), master, position, tensor.count, tensor.is_aligned);
@@ -228,7 +233,7 @@ __global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
 template <class Moments, class Weight>
 int launch_kernel(const AdamWArgs& args, void* stream) {
   const Dim3 grid{static_cast<unsigned>(args.first_block[args.num_tensors]), 1, 1};
-  return launch(adamw_kernel<Moments, Weight>, grid, Dim3{kThreads, 1, 1}, stream, args);
+  return launch(adamw_kernel<Moments, Weight>, grid, Dim3{kThreadsPerBlock, 1, 1}, stream, args);
 }
 
 template <class Moments>

@@ -6,8 +6,8 @@ namespace vlmtrain::kernels {
 namespace {
 
 // A thread block processes a row.
-constexpr unsigned kThreads = 512;  // divides the threads per multiprocessor of every architecture
-constexpr int kWarps = static_cast<int>(kThreads) / kLanes;
+constexpr unsigned kThreadsPerBlock = 512;  // divides the threads per multiprocessor of every architecture
+constexpr int kWarpsPerBlock = static_cast<int>(kThreadsPerBlock) / kLanes;
 
 /// Σ exp(logit − max) over a set of logits, and their maximum; initially of the empty set.
 struct ExpSum {
@@ -24,7 +24,7 @@ __device__ __forceinline__ ExpSum merge(const ExpSum& a, const ExpSum& b) {
 }
 
 /// Returns the merged sums of a warp's lanes to all of them. REQUIRES: all lanes call it.
-__device__ __forceinline__ ExpSum sum_warp(ExpSum value) {
+__device__ __forceinline__ ExpSum sum_over_warp(ExpSum value) {
   for (int mask = kLanes / 2; mask > 0; mask /= 2) {
     const ExpSum neighbor{__shfl_xor_sync(0xffffffffU, value.max, mask), __shfl_xor_sync(0xffffffffU, value.sum, mask)};
     value = merge(value, neighbor);
@@ -32,56 +32,58 @@ __device__ __forceinline__ ExpSum sum_warp(ExpSum value) {
   return value;
 }
 
-template <class T, int kCount>
+template <class T, int kPackSize>
 __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs args) {
-  VLMTRAIN_SHARED(float, max_by_warp, kWarps);
-  VLMTRAIN_SHARED(float, sum_by_warp, kWarps);
+  VLMTRAIN_SHARED(float, max_by_warp, kWarpsPerBlock);
+  VLMTRAIN_SHARED(float, sum_by_warp, kWarpsPerBlock);
   const int64_t row = blockIdx.x;
   T* const logits = static_cast<T*>(args.logits) + row * args.vocabulary;
   const int64_t label = args.labels[row];
-  const float logit = to_float(logits[label]);
+  const float label_logit = to_float(logits[label]);
 
   ExpSum thread_sum;
   VLMTRAIN_UNROLL_4
-  for (int64_t column = int64_t{threadIdx.x} * kCount; column < args.vocabulary; column += kThreads * kCount) {
-    const auto packed = load<kCount>(logits + column);
+  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < args.vocabulary;
+       column += kThreadsPerBlock * kPackSize) {
+    const auto packed = load<kPackSize>(logits + column);
     ExpSum pack;
-    for (int i = 0; i < kCount; ++i) pack.max = fmaxf(pack.max, to_float(packed.values[i]));
+    for (int i = 0; i < kPackSize; ++i) pack.max = fmaxf(pack.max, to_float(packed.values[i]));
     const float shift = pack.max == -INFINITY ? 0 : pack.max;  // −∞ − (−∞) would be NaN; NaN stays NaN
-    for (int i = 0; i < kCount; ++i) pack.sum += expf(to_float(packed.values[i]) - shift);
+    for (int i = 0; i < kPackSize; ++i) pack.sum += expf(to_float(packed.values[i]) - shift);
     thread_sum = merge(thread_sum, pack);
   }
-  thread_sum = sum_warp(thread_sum);
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
+  thread_sum = sum_over_warp(thread_sum);
+  const int warp_index = static_cast<int>(threadIdx.x) / kLanes;
   if (threadIdx.x % kLanes == 0) {
-    max_by_warp[warp] = thread_sum.max;
-    sum_by_warp[warp] = thread_sum.sum;
+    max_by_warp[warp_index] = thread_sum.max;
+    sum_by_warp[warp_index] = thread_sum.sum;
   }
   __syncthreads();  // also: all threads have read the label's logit before any thread overwrites it
   ExpSum row_sum;
-  for (int i = 0; i < kWarps; ++i) row_sum = merge(row_sum, {max_by_warp[i], sum_by_warp[i]});
+  for (int i = 0; i < kWarpsPerBlock; ++i) row_sum = merge(row_sum, {max_by_warp[i], sum_by_warp[i]});
   const float log_sum_exp = logf(row_sum.sum);  // the maximum is not added: it may be large, and digits would be lost
   if (threadIdx.x == 0) {
-    args.cross_entropy[row] = row_sum.max - logit + log_sum_exp;
-    args.is_correct[row] = logit == row_sum.max ? 1 : 0;
+    args.cross_entropy[row] = row_sum.max - label_logit + log_sum_exp;
+    args.is_correct[row] = label_logit == row_sum.max ? 1 : 0;
   }
   if (!args.compute_gradient) return;
 
   const float factor = args.factor * (args.row_factors != nullptr ? args.row_factors[row] : 1);
-  for (int64_t column = int64_t{threadIdx.x} * kCount; column < args.vocabulary; column += kThreads * kCount) {
-    auto pack = load<kCount>(logits + column);
-    for (int i = 0; i < kCount; ++i) {
+  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < args.vocabulary;
+       column += kThreadsPerBlock * kPackSize) {
+    auto pack = load<kPackSize>(logits + column);
+    for (int i = 0; i < kPackSize; ++i) {
       const float probability = expf(to_float(pack.values[i]) - row_sum.max - log_sum_exp);
       pack.values[i] = from_float<T>((probability - (column + i == label ? 1.0F : 0.0F)) * factor);
     }
-    store<kCount>(logits + column, pack);
+    store<kPackSize>(logits + column, pack);
   }
 }
 
-template <class T, int kCount>
+template <class T, int kPackSize>
 int launch_kernel(const CrossEntropyArgs& args, void* stream) {
-  return launch(cross_entropy_kernel<T, kCount>, Dim3{static_cast<unsigned>(args.rows), 1, 1}, Dim3{kThreads, 1, 1},
-                stream, args);
+  return launch(cross_entropy_kernel<T, kPackSize>, Dim3{static_cast<unsigned>(args.rows), 1, 1},
+                Dim3{kThreadsPerBlock, 1, 1}, stream, args);
 }
 
 }  // namespace
@@ -90,7 +92,7 @@ int cross_entropy(const CrossEntropyArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     return can_load_packs<T>(args.vocabulary, static_cast<const T*>(args.logits))
-               ? launch_kernel<T, kPackElements<T>>(args, stream)
+               ? launch_kernel<T, kMaxPackSize<T>>(args, stream)
                : launch_kernel<T, 1>(args, stream);
   });
 }

@@ -37,20 +37,20 @@ struct Vector4 {
 /// it). REQUIRES: `to` is aligned to sizeof(Values).
 template <class Values>
 __device__ __forceinline__ void store_vectorized(Values* to, const Values& values) {
-  constexpr int kBytes = sizeof(Values), kMaxBytes = sizeof(Vector4);
-  if constexpr (kBytes < kMaxBytes) {
-    using Bytes = std::conditional_t<kBytes == 2, uint16_t, uint8_t>;
-    using Word = std::conditional_t<kBytes == 8, uint64_t, std::conditional_t<kBytes == 4, uint32_t, Bytes> >;
+  constexpr int kBytes = sizeof(Values), kMaxStoreBytes = sizeof(Vector4);
+  if constexpr (kBytes < kMaxStoreBytes) {
+    using SmallWord = std::conditional_t<kBytes == 2, uint16_t, uint8_t>;
+    using Word = std::conditional_t<kBytes == 8, uint64_t, std::conditional_t<kBytes == 4, uint32_t, SmallWord> >;
     *reinterpret_cast<Word*>(to) = __builtin_bit_cast(Word, values);
   } else {
-    struct Vectors {
-      Vector4 values[kBytes / kMaxBytes];
+    struct Vector4Array {
+      Vector4 values[kBytes / kMaxStoreBytes];
     };
-    const auto source = __builtin_bit_cast(Vectors, values);
+    const auto source = __builtin_bit_cast(Vector4Array, values);
     const size_t address = __cvta_generic_to_global(to);
-    for (int i = 0; i < kBytes / kMaxBytes; ++i) {
+    for (int i = 0; i < kBytes / kMaxStoreBytes; ++i) {
       const auto& words = source.values[i].values;
-      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address + i * kMaxBytes), "r"(words[0]),
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address + i * kMaxStoreBytes), "r"(words[0]),
                    "r"(words[1]), "r"(words[2]), "r"(words[3])
                    : "memory");
     }

@@ -5,27 +5,27 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 128;  // divides the threads per multiprocessor of every architecture
+constexpr unsigned kThreadsPerBlock = 128;  // divides the threads per multiprocessor of every architecture
 
 /// Neighboring elements per thread: one call of Philox has 16 random bits for each of them.
-constexpr int kGroupElements = 8;
+constexpr int kElementsPerGroup = 8;
 /// A thread's elements in fp32.
 struct ElementGroup {
-  float values[kGroupElements];
+  float values[kElementsPerGroup];
 };
 
 /// The number of neighbors that are read or written at a time.
 template <class T>
-constexpr int kGroupElementsPerPack = kGroupElements < kPackElements<T> ? kGroupElements : kPackElements<T>;
+constexpr int kGroupElementsPerPack = kElementsPerGroup < kMaxPackSize<T> ? kElementsPerGroup : kMaxPackSize<T>;
 
-/// Loads elements [first, first + kGroupElements) of the `count` elements at `from`; zeros beyond the
-/// end. `use_packs` as in load_fp32().
+/// Loads elements [first, first + kElementsPerGroup) of the `count` elements at `from`; zeros
+/// beyond the end. `use_packs` as in load_as_fp32().
 template <class T>
 __device__ __forceinline__ ElementGroup load_group(const T* from, int64_t first, int64_t count, bool use_packs) {
-  constexpr int kCount = kGroupElementsPerPack<T>;
+  constexpr int kPackSize = kGroupElementsPerPack<T>;
   ElementGroup group;
-  for (int offset = 0; offset < kGroupElements; offset += kCount)
-    load_fp32<kCount>(group.values + offset, from, first + offset, count, use_packs);
+  for (int offset = 0; offset < kElementsPerGroup; offset += kPackSize)
+    load_as_fp32<kPackSize>(group.values + offset, from, first + offset, count, use_packs);
   return group;
 }
 
@@ -33,13 +33,13 @@ __device__ __forceinline__ ElementGroup load_group(const T* from, int64_t first,
 template <class T>
 __device__ __forceinline__ void store_group(T* to, const ElementGroup& group, int64_t first, int64_t count,
                                             bool use_packs) {
-  constexpr int kCount = kGroupElementsPerPack<T>;
-  for (int offset = 0; offset < kGroupElements; offset += kCount)
-    store_fp32<kCount>(to, group.values + offset, first + offset, count, use_packs);
+  constexpr int kPackSize = kGroupElementsPerPack<T>;
+  for (int offset = 0; offset < kElementsPerGroup; offset += kPackSize)
+    store_from_fp32<kPackSize>(to, group.values + offset, first + offset, count, use_packs);
 }
 
 /// Returns the stream of a row, by binary search.
-__device__ __forceinline__ const DropoutStream& find_stream(const DropoutMask& mask, int64_t row) {
+__device__ __forceinline__ const DropoutStream& find_row_stream(const DropoutMask& mask, int64_t row) {
   int first = 0;
   for (int end = mask.streams; end - first > 1;) {
     const int middle = (first + end) / 2;
@@ -61,11 +61,11 @@ struct KeepMask {
 
   __device__ __forceinline__ KeepMask(const DropoutMask& mask, const DropoutStream& stream, int64_t row, int64_t column,
                                       int consumer) {
-    const uint64_t counter = static_cast<uint64_t>(consumer) << 32 | static_cast<uint64_t>(column / kGroupElements);
+    const uint64_t counter = static_cast<uint64_t>(consumer) << 32 | static_cast<uint64_t>(column / kElementsPerGroup);
     const auto stream_row = static_cast<uint64_t>(row - stream.first_row);
     const RandomBits upper_bits = philox(stream.key, counter, stream_row);
     uint32_t undecided_bits = 0;
-    for (int i = 0; i < kGroupElements; ++i) {
+    for (int i = 0; i < kElementsPerGroup; ++i) {
       bits |= (upper_bits.get_16_bits(i) < mask.keep_thresholds[0] ? 1U : 0U) << i;
       undecided_bits |= (upper_bits.get_16_bits(i) == mask.keep_thresholds[0] ? 1U : 0U) << i;
     }
@@ -73,7 +73,7 @@ struct KeepMask {
     // Distinguishes the counter from that of the upper bits; consumers are numbered below 2³¹.
     constexpr uint64_t kLowerBitsFlag = uint64_t{1} << 63;
     const RandomBits lower_bits = philox(stream.key, kLowerBitsFlag | counter, stream_row);
-    for (int i = 0; i < kGroupElements; ++i) {
+    for (int i = 0; i < kElementsPerGroup; ++i) {
       bits |= undecided_bits & (lower_bits.get_16_bits(i) < mask.keep_thresholds[1] ? 1U : 0U) << i;
     }
   }
@@ -83,26 +83,26 @@ struct KeepMask {
 
 /// The first element of a thread. blockIdx.x is the row in the launch, blockIdx.y a range of its
 /// columns.
-struct Position {
+struct ElementPosition {
   int64_t row, column;
 };
-__device__ __forceinline__ Position get_position(const DropoutMask& mask) {
-  return {mask.first_row + blockIdx.x, (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kGroupElements};
+__device__ __forceinline__ ElementPosition get_thread_position(const DropoutMask& mask) {
+  return {mask.first_row + blockIdx.x, (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kElementsPerGroup};
 }
 
 template <class T>
 __global__ void dropout_kernel(const __grid_constant__ DropoutArgs args, bool use_packs) {
   const DropoutMask& mask = args.mask;
-  const auto [row, column] = get_position(mask);
+  const auto [row, column] = get_thread_position(mask);
   if (column >= mask.columns) return;
-  const DropoutStream& stream = find_stream(mask, row);
+  const DropoutStream& stream = find_row_stream(mask, row);
   const ElementGroup x =
       load_group(static_cast<const T*>(args.x) + row * mask.columns, column, mask.columns, use_packs);
   T* to = static_cast<T*>(args.dropped) + row * mask.columns;
   for (int consumer = 0; consumer < mask.num_consumers; ++consumer, to += mask.consumer_stride) {
     const KeepMask keep_mask(mask, stream, row, column, consumer);
     ElementGroup dropped;
-    for (int i = 0; i < kGroupElements; ++i) dropped.values[i] = keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
+    for (int i = 0; i < kElementsPerGroup; ++i) dropped.values[i] = keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
     store_group(to, dropped, column, mask.columns, use_packs);
   }
 }
@@ -110,26 +110,26 @@ __global__ void dropout_kernel(const __grid_constant__ DropoutArgs args, bool us
 template <class T>
 __global__ void backward_kernel(const __grid_constant__ DropoutBackwardArgs args, bool use_packs) {
   const DropoutMask& mask = args.mask;
-  const auto [row, column] = get_position(mask);
+  const auto [row, column] = get_thread_position(mask);
   if (column >= mask.columns) return;
-  const DropoutStream& stream = find_stream(mask, row);
+  const DropoutStream& stream = find_row_stream(mask, row);
   T* const to = static_cast<T*>(args.sum) + row * mask.columns;
   const T* from = static_cast<const T*>(args.x) + row * mask.columns;
   ElementGroup sum = load_group(to, column, mask.columns, use_packs);
   for (int consumer = 0; consumer < mask.num_consumers; ++consumer, from += mask.consumer_stride) {
     const KeepMask keep_mask(mask, stream, row, column, consumer);
     const ElementGroup x = load_group(from, column, mask.columns, use_packs);
-    for (int i = 0; i < kGroupElements; ++i) sum.values[i] += keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
+    for (int i = 0; i < kElementsPerGroup; ++i) sum.values[i] += keep_mask.is_kept(i) ? x.values[i] * mask.scale : 0;
   }
   store_group(to, sum, column, mask.columns, use_packs);
 }
 
 template <class T, class Args>
 int launch_kernel(void (*kernel)(Args, bool), const Args& args, const void* x, const void* result, void* stream) {
-  const int64_t threads = (args.mask.columns + kGroupElements - 1) / kGroupElements;
-  const Dim3 grid{static_cast<unsigned>(args.mask.rows), count_blocks(threads, kThreads), 1};
+  const int64_t threads = (args.mask.columns + kElementsPerGroup - 1) / kElementsPerGroup;
+  const Dim3 grid{static_cast<unsigned>(args.mask.rows), count_blocks(threads, kThreadsPerBlock), 1};
   const bool use_packs = can_load_packs<T>(args.mask.columns, static_cast<const T*>(x), static_cast<const T*>(result));
-  return launch(kernel, grid, Dim3{kThreads, 1, 1}, stream, args, use_packs);
+  return launch(kernel, grid, Dim3{kThreadsPerBlock, 1, 1}, stream, args, use_packs);
 }
 
 }  // namespace

@@ -33,56 +33,57 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
 /// Maximum bytes that one instruction of a thread reads or writes.
 inline constexpr int kPackBytes = 16;
 template <class T>
-constexpr int kPackElements = kPackBytes / static_cast<int>(sizeof(T));
+constexpr int kMaxPackSize = kPackBytes / static_cast<int>(sizeof(T));
 
-/// kCount neighboring elements, which are read or written at once.
-template <class T, int kCount>
-struct alignas(sizeof(T) * kCount) Pack {
-  T values[kCount];
+/// kPackSize neighboring elements, which are read or written at once.
+template <class T, int kPackSize>
+struct alignas(sizeof(T) * kPackSize) Pack {
+  T values[kPackSize];
 };
 
-template <int kCount, class T>
-__device__ __forceinline__ Pack<T, kCount> load(const T* from) {
-  return *assume_aligned(reinterpret_cast<const Pack<T, kCount>*>(from));
+template <int kPackSize, class T>
+__device__ __forceinline__ Pack<T, kPackSize> load(const T* from) {
+  return *assume_aligned(reinterpret_cast<const Pack<T, kPackSize>*>(from));
 }
 
-template <int kCount, class T>
-__device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
-  store_vectorized(assume_aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
+template <int kPackSize, class T>
+__device__ __forceinline__ void store(T* to, const Pack<T, kPackSize>& pack) {
+  store_vectorized(assume_aligned(reinterpret_cast<Pack<T, kPackSize>*>(to)), pack);
 }
 
-/// Loads elements [first, first + kCount) of the `count` elements at `from` as fp32; zeros beyond
-/// the end. `use_packs`: whole packs may be read, because `from` and `first` are aligned.
-template <int kCount, class T>
-__device__ __forceinline__ void load_fp32(float* to, const T* from, int64_t first, int64_t count, bool use_packs) {
-  if (use_packs && first + kCount <= count) {
-    const auto pack = load<kCount>(from + first);
-    for (int i = 0; i < kCount; ++i) to[i] = to_float(pack.values[i]);
+/// Loads elements [first, first + kPackSize) of the `count` elements at `from` as fp32; zeros
+/// beyond the end. `use_packs`: whole packs may be read, because `from` and `first` are aligned.
+template <int kPackSize, class T>
+__device__ __forceinline__ void load_as_fp32(float* to, const T* from, int64_t first, int64_t count, bool use_packs) {
+  if (use_packs && first + kPackSize <= count) {
+    const auto pack = load<kPackSize>(from + first);
+    for (int i = 0; i < kPackSize; ++i) to[i] = to_float(pack.values[i]);
   } else {
-    for (int i = 0; i < kCount; ++i) to[i] = first + i < count ? to_float(from[first + i]) : 0;
+    for (int i = 0; i < kPackSize; ++i) to[i] = first + i < count ? to_float(from[first + i]) : 0;
   }
 }
 
-/// Stores kCount elements like load_fp32(); nothing beyond the end.
-template <int kCount, class T>
-__device__ __forceinline__ void store_fp32(T* to, const float* from, int64_t first, int64_t count, bool use_packs) {
-  if (use_packs && first + kCount <= count) {
-    Pack<T, kCount> pack;
-    for (int i = 0; i < kCount; ++i) pack.values[i] = from_float<T>(from[i]);
-    store<kCount>(to + first, pack);
+/// Stores kPackSize elements like load_as_fp32(); nothing beyond the end.
+template <int kPackSize, class T>
+__device__ __forceinline__ void store_from_fp32(T* to, const float* from, int64_t first, int64_t count,
+                                                bool use_packs) {
+  if (use_packs && first + kPackSize <= count) {
+    Pack<T, kPackSize> pack;
+    for (int i = 0; i < kPackSize; ++i) pack.values[i] = from_float<T>(from[i]);
+    store<kPackSize>(to + first, pack);
   } else {
-    for (int i = 0; i < kCount; ++i) {
+    for (int i = 0; i < kPackSize; ++i) {
       if (first + i < count) to[first + i] = from_float<T>(from[i]);
     }
   }
 }
 
 /// Returns whether rows of this many columns at these addresses can be read and written in packs of
-/// kCount elements. Null pointers are ignored.
-template <class T, int kCount = kPackElements<T>, class... Pointee>
+/// kPackSize elements. Null pointers are ignored.
+template <class T, int kPackSize = kMaxPackSize<T>, class... Pointee>
 bool can_load_packs(int64_t columns, const Pointee*... pointers) {
-  constexpr uintptr_t kBytes = sizeof(T) * kCount;
-  return columns % kCount == 0 && ((reinterpret_cast<uintptr_t>(pointers) % kBytes == 0) && ...);
+  constexpr uintptr_t kBytes = sizeof(T) * kPackSize;
+  return columns % kPackSize == 0 && ((reinterpret_cast<uintptr_t>(pointers) % kBytes == 0) && ...);
 }
 
 /// Returns function(zero of the C++ type of `element`); cudaErrorInvalidValue for another value.
@@ -108,31 +109,31 @@ inline constexpr int kLanes = 32;  ///< of a warp
 
 /// The number and size of thread blocks for `total_threads` threads. Blocks have equal size, in
 /// whole warps of at most `max_threads` threads, so that few threads are idle.
-struct EvenBlocks {
+struct BalancedBlocks {
   unsigned blocks, threads;
 
-  EvenBlocks(int64_t total_threads, int64_t max_threads)
+  BalancedBlocks(int64_t total_threads, int64_t max_threads)
       : blocks(count_blocks(total_threads, max_threads)),
         threads(count_blocks(total_threads, blocks * int64_t{kLanes}) * kLanes) {}
 };
 
 /// Sums over groups of `lanes` neighboring lanes, a power of two. Returns the sum of its group to
 /// each lane. REQUIRES: all lanes of the warp call it.
-__device__ __forceinline__ float sum_lanes(float value, int lanes) {
+__device__ __forceinline__ float sum_within_lane_groups(float value, int lanes) {
   for (int mask = lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
   return value;
 }
 
 /// Sums over lanes with the same position in each group of `lanes` lanes, a power of two. Returns
 /// the sum to each of them. REQUIRES: all lanes of the warp call it.
-__device__ __forceinline__ float sum_across_groups(float value, int lanes) {
+__device__ __forceinline__ float sum_across_lane_groups(float value, int lanes) {
   for (int mask = lanes; mask < kLanes; mask *= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
   return value;
 }
 
 /// Returns the sum over the warp's lanes to all of them. REQUIRES: all lanes call it.
-__device__ __forceinline__ float sum_warp(float value) {
-  return sum_lanes(value, kLanes);
+__device__ __forceinline__ float sum_over_warp(float value) {
+  return sum_within_lane_groups(value, kLanes);
 }
 
 /// 128 random bits.

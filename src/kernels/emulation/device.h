@@ -67,7 +67,7 @@ int launch(void (*kernel)(Parameters...), Dim3 grid, Dim3 block, void* /*stream*
 
 template <class T>
 T* assume_aligned(T* pointer) {
-  if (reinterpret_cast<uintptr_t>(pointer) % sizeof(T) != 0) emulation::report_misaligned();
+  if (reinterpret_cast<uintptr_t>(pointer) % sizeof(T) != 0) emulation::report_misaligned_access();
   return pointer;
 }
 

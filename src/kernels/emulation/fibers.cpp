@@ -21,19 +21,19 @@ namespace {
 constexpr size_t kStackBytes = size_t{64} << 10;  // a kernel that overflows it crashes the test
 constexpr size_t kWarpSize = 32;
 
-enum class State { kReady, kAtShuffle, kAtBarrier, kDone };
+enum class FiberState { kReady, kAtShuffle, kAtBarrier, kDone };
 
 struct Fiber {
   ucontext_t context{};
   std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
-  State state = State::kReady;
-  Dim3 thread{};
+  FiberState state = FiberState::kReady;
+  Dim3 thread_index{};
   uint64_t shuffle_value = 0;
   unsigned source_lane = 0;
   uint64_t received_value = 0;
 };
 
-struct SharedMemory {
+struct SharedMemoryRegion {
   void* memory;
   int64_t bytes;
 };
@@ -41,39 +41,39 @@ struct SharedMemory {
 /// The state of the running launch; one block runs at a time.
 struct Emulator {
   std::mutex launch_mutex;
-  ucontext_t scheduler{};
+  ucontext_t scheduler_context{};
   std::vector<Fiber> fibers;
   Fiber* running_fiber = nullptr;
-  size_t num_done = 0;  // in the block
-  bool is_misaligned = false;
+  size_t num_done_fibers = 0;  // in the block
+  bool has_misaligned_access = false;
   const std::function<void()>* body = nullptr;
   Dim3 block, grid_size, block_size;
-  std::vector<SharedMemory> shared;
-  std::mt19937_64 random;
+  std::vector<SharedMemoryRegion> shared_memory_regions;
+  std::mt19937_64 random_engine;
 };
 
-Emulator& emulator() {
+Emulator& get_emulator() {
   static Emulator instance;
   return instance;
 }
 
 void fiber_main() {
-  (*emulator().body)();
-  emulator().running_fiber->state = State::kDone;
-  ++emulator().num_done;
+  (*get_emulator().body)();
+  get_emulator().running_fiber->state = FiberState::kDone;
+  ++get_emulator().num_done_fibers;
 }
 
-void poison_shared_memory(const SharedMemory& shared) {
+void poison_shared_memory(const SharedMemoryRegion& shared) {
   // All bits set are a NaN in every floating-point type.
   std::memset(shared.memory, 0xff, static_cast<size_t>(shared.bytes));
 }
 
 /// Suspends the running fiber in this state until the scheduler resumes it.
-void yield_fiber(State state) {
-  Emulator& current = emulator();
+void yield_fiber(FiberState state) {
+  Emulator& current = get_emulator();
   Fiber& fiber = *current.running_fiber;
   fiber.state = state;
-  swapcontext(&fiber.context, &current.scheduler);
+  swapcontext(&fiber.context, &current.scheduler_context);
 }
 
 std::vector<size_t> make_thread_order(size_t threads) {
@@ -86,67 +86,71 @@ std::vector<size_t> make_thread_order(size_t threads) {
       std::ranges::reverse(order);
       break;
     case ThreadOrder::kShuffled:
-      std::ranges::shuffle(order, emulator().random);
+      std::ranges::shuffle(order, get_emulator().random_engine);
       break;
   }
   return order;
 }
 
 /// Resumes a warp's lanes once all that have not ended wait at a shuffle. Returns whether it did.
-bool release_warp(std::span<Fiber> lanes) {
-  const auto is_waiting = [](const Fiber& lane) { return lane.state == State::kAtShuffle; };
-  const auto is_waiting_or_done = [&](const Fiber& lane) { return is_waiting(lane) || lane.state == State::kDone; };
-  if (std::ranges::none_of(lanes, is_waiting) || !std::ranges::all_of(lanes, is_waiting_or_done)) return false;
+bool resume_warp(std::span<Fiber> lanes) {
+  const auto is_at_shuffle = [](const Fiber& lane) { return lane.state == FiberState::kAtShuffle; };
+  const auto is_at_shuffle_or_done = [&](const Fiber& lane) {
+    return is_at_shuffle(lane) || lane.state == FiberState::kDone;
+  };
+  if (std::ranges::none_of(lanes, is_at_shuffle) || !std::ranges::all_of(lanes, is_at_shuffle_or_done)) return false;
   for (Fiber& lane : lanes) {
-    if (!is_waiting(lane)) continue;
-    if (lane.source_lane >= lanes.size() || !is_waiting(lanes[lane.source_lane]))
+    if (!is_at_shuffle(lane)) continue;
+    if (lane.source_lane >= lanes.size() || !is_at_shuffle(lanes[lane.source_lane]))
       throw std::runtime_error("a kernel shuffles from a lane that does not take part");
     lane.received_value = lanes[lane.source_lane].shuffle_value;
   }
   for (Fiber& lane : lanes) {
-    if (is_waiting(lane)) lane.state = State::kReady;
+    if (is_at_shuffle(lane)) lane.state = FiberState::kReady;
   }
   return true;
 }
 
 /// Resumes all threads, which must wait at a barrier.
-void release_block(std::span<Fiber> fibers) {
+void resume_block(std::span<Fiber> fibers) {
   for (const Fiber& fiber : fibers) {
-    if (fiber.state != State::kAtBarrier) throw std::runtime_error("not all threads of a block reach a barrier");
+    if (fiber.state != FiberState::kAtBarrier) throw std::runtime_error("not all threads of a block reach a barrier");
   }
-  for (Fiber& fiber : fibers) fiber.state = State::kReady;
+  for (Fiber& fiber : fibers) fiber.state = FiberState::kReady;
 }
 
-void start_fiber(Fiber& fiber, size_t thread_number, ucontext_t& scheduler, Dim3 block) {
-  fiber.state = State::kReady;
+void start_fiber(Fiber& fiber, size_t thread_number, ucontext_t& scheduler_context, Dim3 block) {
+  fiber.state = FiberState::kReady;
   const auto index = static_cast<unsigned>(thread_number);
-  fiber.thread = {index % block.x, index / block.x % block.y, index / block.x / block.y};
+  fiber.thread_index = {index % block.x, index / block.x % block.y, index / block.x / block.y};
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack.get();
   fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = &scheduler;
+  fiber.context.uc_link = &scheduler_context;
   makecontext(&fiber.context, fiber_main, 0);
 }
 
 void run_block(Emulator& current, std::span<Fiber> fibers) {
-  for (const SharedMemory& shared : current.shared) poison_shared_memory(shared);
-  for (size_t i = 0; i < fibers.size(); ++i) start_fiber(fibers[i], i, current.scheduler, current.block_size);
+  for (const SharedMemoryRegion& shared : current.shared_memory_regions) poison_shared_memory(shared);
+  for (size_t i = 0; i < fibers.size(); ++i) start_fiber(fibers[i], i, current.scheduler_context, current.block_size);
   const auto order = make_thread_order(fibers.size());
-  current.num_done = 0;
-  for (size_t next = 0; current.num_done < fibers.size(); ++next) {
-    while (next < order.size() && fibers[order[next]].state != State::kReady) ++next;
+  current.num_done_fibers = 0;
+  for (size_t next = 0; current.num_done_fibers < fibers.size(); ++next) {
+    while (next < order.size() && fibers[order[next]].state != FiberState::kReady) ++next;
     if (next == order.size()) {
-      release_block(fibers);
+      resume_block(fibers);
       next = 0;
     }
-    const size_t first_lane = order[next] / kWarpSize * kWarpSize;
+    const size_t first_lane_index = order[next] / kWarpSize * kWarpSize;
     current.running_fiber = &fibers[order[next]];
-    swapcontext(&current.scheduler, &current.running_fiber->context);
+    swapcontext(&current.scheduler_context, &current.running_fiber->context);
     // Restart the order, so that a warp runs to its next barrier before another warp starts.
-    if (release_warp(fibers.subspan(first_lane, std::min(kWarpSize, fibers.size() - first_lane)))) next = SIZE_MAX;
+    if (resume_warp(fibers.subspan(first_lane_index, std::min(kWarpSize, fibers.size() - first_lane_index))))
+      next = SIZE_MAX;
   }
   // Throw here, because exceptions cannot leave a fiber.
-  if (std::exchange(current.is_misaligned, false)) throw std::runtime_error("a kernel uses a misaligned address");
+  if (std::exchange(current.has_misaligned_access, false))
+    throw std::runtime_error("a kernel uses a misaligned address");
 }
 
 }  // namespace
@@ -157,12 +161,12 @@ EmulationSettings& settings() {
 }
 
 void run_blocks(Dim3 grid, Dim3 block, const std::function<void()>& body) {
-  Emulator& current = emulator();
+  Emulator& current = get_emulator();
   const std::lock_guard lock(current.launch_mutex);
   current.body = &body;
   current.grid_size = grid;
   current.block_size = block;
-  current.random.seed(settings().seed);
+  current.random_engine.seed(settings().seed);
   const size_t threads = size_t{block.x} * block.y * block.z;
   if (current.fibers.size() < threads) current.fibers.resize(threads);
   const std::span fibers(current.fibers.data(), threads);
@@ -175,37 +179,37 @@ void run_blocks(Dim3 grid, Dim3 block, const std::function<void()>& body) {
 }
 
 Dim3 thread_index() {
-  return emulator().running_fiber->thread;
+  return get_emulator().running_fiber->thread_index;
 }
 Dim3 block_index() {
-  return emulator().block;
+  return get_emulator().block;
 }
 Dim3 block_size() {
-  return emulator().block_size;
+  return get_emulator().block_size;
 }
 Dim3 grid_size() {
-  return emulator().grid_size;
+  return get_emulator().grid_size;
 }
 
 void wait_at_barrier() {
-  yield_fiber(State::kAtBarrier);
+  yield_fiber(FiberState::kAtBarrier);
 }
 
 uint64_t shuffle_lane(uint64_t value, unsigned lane) {
-  Fiber& fiber = *emulator().running_fiber;
+  Fiber& fiber = *get_emulator().running_fiber;
   fiber.shuffle_value = value;
   fiber.source_lane = lane;
-  yield_fiber(State::kAtShuffle);
+  yield_fiber(FiberState::kAtShuffle);
   return fiber.received_value;
 }
 
-void report_misaligned() {
-  emulator().is_misaligned = true;
+void report_misaligned_access() {
+  get_emulator().has_misaligned_access = true;
 }
 
 void register_shared_memory(void* memory, int64_t bytes) {
-  emulator().shared.push_back({memory, bytes});
-  poison_shared_memory(emulator().shared.back());
+  get_emulator().shared_memory_regions.push_back({memory, bytes});
+  poison_shared_memory(get_emulator().shared_memory_regions.back());
 }
 
 }  // namespace vlmtrain::kernels::emulation

@@ -39,14 +39,14 @@ uint64_t shuffle_lane(uint64_t value, unsigned lane);
 
 /// Records that the running thread accesses several bytes at an address that is not a multiple of
 /// their number. run_blocks() throws after the block.
-void report_misaligned();
+void report_misaligned_access();
 
 /// Registers shared memory, which must live as long as the program. It is filled with NaN when a
 /// block begins, so that reads of unwritten memory are detected.
 void register_shared_memory(void* memory, int64_t bytes);
 
 /// Settings of the emulation, for tests. libvlmtrain_kernels_emulated.so exports a function
-/// kSettingsSymbol that returns its instance.
+/// kEmulationSettingsSymbol that returns its instance.
 struct EmulationSettings {
   ThreadOrder order = ThreadOrder::kForwards;
   uint64_t seed = 1;  ///< for kShuffled
@@ -58,6 +58,6 @@ struct EmulationSettings {
 /// Returns the settings of this library, which apply to launches that begin later.
 EmulationSettings& settings();
 
-inline constexpr const char* kSettingsSymbol = "vlmtrain_emulation_settings";
+inline constexpr const char* kEmulationSettingsSymbol = "vlmtrain_emulation_settings";
 
 }  // namespace vlmtrain::kernels::emulation

@@ -81,21 +81,22 @@ std::string restore_original_paths(std::string message, const fs::path& link_fol
 
 }  // namespace
 
-void visit_adapted_folder(const fs::path& base, const fs::path& adapter,
-                          const std::function<void(const AdaptedFolder& folder)>& callback) {
-  AdaptedFolder adapted{.config = read_model_config(base),
-                        .path = base,
-                        .template_folder = text::load_checkpoint_templates(adapter).empty() ? fs::path() : adapter};
+void call_with_adapted_folder(const fs::path& base, const fs::path& adapter,
+                              const std::function<void(const AdaptedFolder& folder)>& callback) {
+  AdaptedFolder adapted_folder{
+      .config = read_model_config(base),
+      .path = base,
+      .chat_template_folder = text::load_checkpoint_templates(adapter).empty() ? fs::path() : adapter};
   const auto files = merge_auxiliary_files(base, adapter);
-  if (files == read_auxiliary_files(base)) return callback(adapted);
-  if (adapted.template_folder.empty()) adapted.template_folder = base;
+  if (files == read_auxiliary_files(base)) return callback(adapted_folder);
+  if (adapted_folder.chat_template_folder.empty()) adapted_folder.chat_template_folder = base;
   if (const int64_t rows = read_adapter_settings(adapter, base).vocabulary_rows; rows > 0) {
-    set_vocab_size(adapted.config, rows);
+    set_vocab_size(adapted_folder.config, rows);
   }
   const SymlinkFolder link_folder(base, files);
-  adapted.path = link_folder.path();
+  adapted_folder.path = link_folder.path();
   try {
-    callback(adapted);
+    callback(adapted_folder);
   } catch (const UserError& error) {
     throw UserError(error.code(), restore_original_paths(error.what(), link_folder.path(), base, adapter, files));
   }

@@ -13,13 +13,13 @@ struct AdaptedFolder {
   /// Folder with the files of merge_auxiliary_files(). The base itself if they equal the base's
   /// files.
   std::filesystem::path path;
-  std::filesystem::path template_folder;  ///< ProcessorSettings::template_folder for this model; may be empty
+  std::filesystem::path chat_template_folder;  ///< ProcessorSettings::chat_template_folder for this model; may be empty
 };
 
 /// Calls `callback` with the overlaid folder, which is valid during the call only. In messages of
 /// UserErrors thrown by `callback`, the original files are named. Throws UserError (kFailed) if no
 /// temporary folder can be created.
-void visit_adapted_folder(const std::filesystem::path& base, const std::filesystem::path& adapter,
-                          const std::function<void(const AdaptedFolder& folder)>& callback);
+void call_with_adapted_folder(const std::filesystem::path& base, const std::filesystem::path& adapter,
+                              const std::function<void(const AdaptedFolder& folder)>& callback);
 
 }  // namespace vlmtrain::models

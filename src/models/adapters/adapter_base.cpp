@@ -26,7 +26,7 @@ std::string read_base_path(const fs::path& adapter) {
 }
 
 /// Throws UserError if `base` is not a full checkpoint. `source` is the key or flag that gave it.
-void require_checkpoint(const fs::path& base, const std::string& source) {
+void check_full_checkpoint(const fs::path& base, const std::string& source) {
   if (is_adapter(base)) {
     throw data_error(
         "{}: {} is an adapter itself; merge it first (`vlmtrain merge --adapter {} --out FOLDER`), and use the result "
@@ -61,8 +61,8 @@ std::string read_excerpts(const fs::path& path, uintmax_t bytes) {
   std::string excerpts;
   std::string excerpt(kExcerptBytes, '\0');
   for (uintmax_t i = 0; i < kNumExcerpts && file; ++i) {
-    const uintmax_t last_offset = bytes > kExcerptBytes ? bytes - kExcerptBytes : 0;
-    file.seekg(static_cast<std::streamoff>(last_offset * i / (kNumExcerpts - 1)));
+    const uintmax_t last_excerpt_offset = bytes > kExcerptBytes ? bytes - kExcerptBytes : 0;
+    file.seekg(static_cast<std::streamoff>(last_excerpt_offset * i / (kNumExcerpts - 1)));
     file.read(excerpt.data(), static_cast<std::streamsize>(std::min(bytes, kExcerptBytes)));
     excerpts.append(excerpt, 0, static_cast<size_t>(file.gcount()));
   }
@@ -87,31 +87,31 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
   if (!base.empty()) {
     const std::string source = fmt::format("--base {}", base.string());
     if (!fs::is_directory(base)) throw usage_error("{}: is not a folder; give the adapter's base checkpoint", source);
-    require_checkpoint(base, source);
+    check_full_checkpoint(base, source);
     return base;
   }
   const std::string source = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
   const std::string base_path = read_base_path(folder);
   if (!fs::is_directory(base_path)) {
-    const std::string hub_hint = io::is_hub_name(base_path)
-                                     ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", base_path)
-                                     : std::string();
+    const std::string download_hint = io::is_hub_model_id(base_path)
+                                          ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", base_path)
+                                          : std::string();
     throw data_error(
         "{} {} is not a folder on this machine; give the folder of the adapter's base checkpoint with --base DIR{}",
-        source, base_path, hub_hint);
+        source, base_path, download_hint);
   }
-  require_checkpoint(base_path, source);
+  check_full_checkpoint(base_path, source);
   return base_path;
 }
 
-BaseAndAdapter resolve_base_and_adapter(const fs::path& folder, const fs::path& base) {
+BaseAndAdapterFolders resolve_base_and_adapter(const fs::path& folder, const fs::path& base) {
   if (is_adapter(folder)) return {.base = find_adapter_base(folder, base), .adapter = folder};
   if (base.empty()) return {.base = folder, .adapter = {}};
   throw usage_error("--base {}: applies to adapters, and {} is not an adapter; omit it", base.string(),
                     folder.string());
 }
 
-bool is_same_checkpoint(const fs::path& a, const fs::path& b) {
+bool are_equal_checkpoints(const fs::path& a, const fs::path& b) {
   std::error_code error;
   if (fs::equivalent(a, b, error)) return true;
   const auto files = list_safetensors_files(a);
@@ -120,10 +120,10 @@ bool is_same_checkpoint(const fs::path& a, const fs::path& b) {
          io::read_file(a / "config.json") == io::read_file(b / "config.json");
 }
 
-void warn_if_named_base_differs(const fs::path& adapter, const fs::path& base) {
+void warn_on_base_folder_mismatch(const fs::path& adapter, const fs::path& base) {
   const std::string base_path = read_base_path(adapter);
   std::error_code error;
-  if (!fs::is_directory(base_path, error) || is_same_checkpoint(base_path, base)) return;
+  if (!fs::is_directory(base_path, error) || are_equal_checkpoints(base_path, base)) return;
   spdlog::warn(
       "{}: base_model_name_or_path {} exists and is not {}, the checkpoint in use; results are valid only if both have "
       "the same weights, so check which one the adapter belongs to",

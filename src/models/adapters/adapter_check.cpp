@@ -48,29 +48,29 @@ std::string describe_unexpected_tensor(const std::string& name, const VisionLang
 
 namespace fs = std::filesystem;
 
-struct ForeignWeightFile {
+struct UnsupportedWeightFile {
   std::string_view name;         ///< name of the file or a prefix of it
   std::string_view description;  ///< content of the file, for messages
 };
 
-constexpr std::string_view kTrainedWithLoraDescription = "weights that were trained in addition to LoRA";
+constexpr std::string_view kNonLoraWeightsDescription = "weights that were trained in addition to LoRA";
 
 /// Weight files that other programs write next to an adapter and load with it.
-constexpr std::array kForeignWeightFiles{
-    ForeignWeightFile{"non_lora_state_dict", kTrainedWithLoraDescription},  // Qwen2-VL-Finetune
-    ForeignWeightFile{"non_lora_trainables", kTrainedWithLoraDescription},  // LLaVA
-    ForeignWeightFile{"mm_projector", "a trained projector"},               // LLaVA
-    ForeignWeightFile{"vit.", "a trained vision tower"},                    // ms-swift
-    ForeignWeightFile{"vision_tower", "a trained vision tower"},            // LLaVA's forks
-    ForeignWeightFile{"aligner.", "a trained projector"},                   // ms-swift
-    ForeignWeightFile{"value_head", "a value head"},                        // LLaMA-Factory, TRL
-    ForeignWeightFile{"v_head", "a value head"},
-    ForeignWeightFile{"new_embeddings", "trained embeddings"},
-    ForeignWeightFile{"embeddings.", "trained embeddings"},
-    ForeignWeightFile{"model.safetensors", "weights of a whole model"},
-    ForeignWeightFile{"model-", "weights of a whole model"},
-    ForeignWeightFile{"pytorch_model", "weights of a whole model"},
-    ForeignWeightFile{"consolidated", "weights of a whole model"},
+constexpr std::array kUnsupportedWeightFiles{
+    UnsupportedWeightFile{"non_lora_state_dict", kNonLoraWeightsDescription},  // Qwen2-VL-Finetune
+    UnsupportedWeightFile{"non_lora_trainables", kNonLoraWeightsDescription},  // LLaVA
+    UnsupportedWeightFile{"mm_projector", "a trained projector"},              // LLaVA
+    UnsupportedWeightFile{"vit.", "a trained vision tower"},                   // ms-swift
+    UnsupportedWeightFile{"vision_tower", "a trained vision tower"},           // LLaVA's forks
+    UnsupportedWeightFile{"aligner.", "a trained projector"},                  // ms-swift
+    UnsupportedWeightFile{"value_head", "a value head"},                       // LLaMA-Factory, TRL
+    UnsupportedWeightFile{"v_head", "a value head"},
+    UnsupportedWeightFile{"new_embeddings", "trained embeddings"},
+    UnsupportedWeightFile{"embeddings.", "trained embeddings"},
+    UnsupportedWeightFile{"model.safetensors", "weights of a whole model"},
+    UnsupportedWeightFile{"model-", "weights of a whole model"},
+    UnsupportedWeightFile{"pytorch_model", "weights of a whole model"},
+    UnsupportedWeightFile{"consolidated", "weights of a whole model"},
 };
 
 /// Prefixes of the adapter's own weight files and of trainer files that hold no part of a model.
@@ -79,8 +79,9 @@ constexpr std::array<std::string_view, 9> kIgnoredFilePrefixes{"adapter_model.",
                                                                "scaler",         "lr_scheduler",   "trainer_state"};
 
 bool may_hold_tensors(const fs::path& file) {
-  constexpr std::array<std::string_view, 6> kExtensions{".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz"};
-  return std::ranges::find(kExtensions, file.extension().string()) != kExtensions.end();
+  constexpr std::array<std::string_view, 6> kTensorFileExtensions{".safetensors", ".bin",  ".pt",
+                                                                  ".pth",         ".ckpt", ".npz"};
+  return std::ranges::find(kTensorFileExtensions, file.extension().string()) != kTensorFileExtensions.end();
 }
 
 }  // namespace
@@ -99,12 +100,12 @@ void check_adapter_tensors(const VisionLanguageModel& model, const AdapterTensor
   for (const auto& parameter : get_adapter_parameters(model)) {
     expected.insert(parameter.name);
     if (!tensors.contains(parameter.name)) {
-      problems.push_back(fmt::format("missing: {}{}", kAdapterPrefix, parameter.name));
+      problems.push_back(fmt::format("missing: {}{}", kAdapterTensorPrefix, parameter.name));
       continue;
     }
     const auto& info = tensors.info(parameter.name);
     for (auto problem :
-         {describe_dtype_mismatch(parameter.name, info.dtype), describe_shape_mismatch(parameter, info.shape)}) {
+         {describe_unsupported_dtype(parameter.name, info.dtype), describe_shape_mismatch(parameter, info.shape)}) {
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
@@ -122,7 +123,7 @@ void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors
   for (const auto& parameter : get_adapter_parameters(model)) {
     const at::Tensor values = tensors.tensor(parameter.name);
     const std::string file = tensors.file().string();
-    if (!describe_first_non_finite(values).empty()) {
+    if (!describe_first_non_finite_value(values).empty()) {
       throw data_error("{}: {} has non-finite values; use an earlier checkpoint of the adapter", file,
                        tensors.stored_name(parameter.name));
     }
@@ -135,7 +136,7 @@ void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors
   }
 }
 
-void refuse_foreign_weights(const fs::path& folder) {
+void reject_unsupported_adapter_weights(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
@@ -149,9 +150,10 @@ void refuse_foreign_weights(const fs::path& folder) {
   if (files.empty()) return;
   std::ranges::sort(files);
   const std::string name = files.front().filename().string();
-  const auto match = std::ranges::find_if(
-      kForeignWeightFiles, [&](const ForeignWeightFile& foreign_file) { return name.starts_with(foreign_file.name); });
-  if (match != kForeignWeightFiles.end()) {
+  const auto match = std::ranges::find_if(kUnsupportedWeightFiles, [&](const UnsupportedWeightFile& unsupported_file) {
+    return name.starts_with(unsupported_file.name);
+  });
+  if (match != kUnsupportedWeightFiles.end()) {
     throw data_error(
         "{}: contains {}, which would not be loaded with the adapter, so the model would differ; merge the adapter "
         "with the "

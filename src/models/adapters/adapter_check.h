@@ -26,6 +26,6 @@ std::vector<nn::Parameter> get_adapter_parameters(const VisionLanguageModel& mod
 /// Throws UserError (kBadData) if an adapter's folder has weights in other files, which would be
 /// ignored: a projector trained by LLaVA's or ms-swift's scripts, a value head, a part of the
 /// vision tower. Ignores files of trainers such as optimizer states.
-void refuse_foreign_weights(const std::filesystem::path& folder);
+void reject_unsupported_adapter_weights(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

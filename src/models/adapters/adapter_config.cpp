@@ -23,29 +23,29 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr std::array<std::string_view, 14> kSupportedKeys{"peft_type",
-                                                          "base_model_name_or_path",
-                                                          "r",
-                                                          "lora_alpha",
-                                                          "lora_dropout",
-                                                          "use_rslora",
-                                                          "use_dora",
-                                                          "bias",
-                                                          "target_modules",
-                                                          "modules_to_save",
-                                                          "rank_pattern",
-                                                          "alpha_pattern",
-                                                          "ensure_weight_tying",
-                                                          "init_lora_weights"};
+constexpr std::array<std::string_view, 14> kSupportedAdapterKeys{"peft_type",
+                                                                 "base_model_name_or_path",
+                                                                 "r",
+                                                                 "lora_alpha",
+                                                                 "lora_dropout",
+                                                                 "use_rslora",
+                                                                 "use_dora",
+                                                                 "bias",
+                                                                 "target_modules",
+                                                                 "modules_to_save",
+                                                                 "rank_pattern",
+                                                                 "alpha_pattern",
+                                                                 "ensure_weight_tying",
+                                                                 "init_lora_weights"};
 
 /// Keys of peft's LoraConfig (0.21.2) that change an adapter's computation or contents and are not
 /// supported.
-constexpr std::array<std::string_view, 12> kUnsupportedKeys{"layer_replication", "trainable_token_indices",
-                                                            "target_parameters", "alora_invocation_tokens",
-                                                            "lora_bias",         "use_qalora",
-                                                            "use_bdlora",        "arrow_config",
-                                                            "kasa_config",       "monteclora_config",
-                                                            "megatron_config",   "enable_lora"};
+constexpr std::array<std::string_view, 12> kUnsupportedAdapterKeys{"layer_replication", "trainable_token_indices",
+                                                                   "target_parameters", "alora_invocation_tokens",
+                                                                   "lora_bias",         "use_qalora",
+                                                                   "use_bdlora",        "arrow_config",
+                                                                   "kasa_config",       "monteclora_config",
+                                                                   "megatron_config",   "enable_lora"};
 
 constexpr std::string_view kInitializationOnlyReason =
     "initialization only; init_lora_weights decides whether it changed the base";
@@ -94,14 +94,14 @@ bool is_enabled(const nlohmann::json& value) {
   return !io::is_empty_value(value) && value != false && value != 0;
 }
 
-void refuse_unsupported_settings(const nlohmann::json& config, const std::string& source) {
-  const auto method = io::get<std::string>(config, "peft_type", source);
-  if (method != "LORA")
-    throw data_error("{}: peft_type {} is not supported; use an adapter with peft_type LORA", source, method);
+void reject_unsupported_adapter_settings(const nlohmann::json& config, const std::string& source) {
+  const auto peft_type = io::get<std::string>(config, "peft_type", source);
+  if (peft_type != "LORA")
+    throw data_error("{}: peft_type {} is not supported; use an adapter with peft_type LORA", source, peft_type);
   const auto bias = io::get_or<std::string>(config, "bias", "none", source);
   if (bias != "none")
     throw data_error("{}: trained biases (bias: {}) are not supported; train the adapter with bias none", source, bias);
-  for (const auto key : kUnsupportedKeys) {
+  for (const auto key : kUnsupportedAdapterKeys) {
     const auto it = config.find(key);
     if (it == config.end() || !is_enabled(*it)) continue;
     throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and use the result",
@@ -109,26 +109,26 @@ void refuse_unsupported_settings(const nlohmann::json& config, const std::string
   }
   // These initializations (PiSSA, OLoRA, …) change the base weights as well.
   const auto init = config.value("init_lora_weights", nlohmann::json());
-  constexpr std::array kAdapterOnlyInits{"gaussian", "orthogonal", "eva", "mica"};
-  if (init.is_string() && std::ranges::find(kAdapterOnlyInits, init) == kAdapterOnlyInits.end()) {
+  constexpr std::array kBasePreservingInits{"gaussian", "orthogonal", "eva", "mica"};
+  if (init.is_string() && std::ranges::find(kBasePreservingInits, init) == kBasePreservingInits.end()) {
     throw data_error("{}: init_lora_weights {} changes the base weights; convert the adapter to plain LoRA with peft",
                      source, io::make_json_excerpt(init));
   }
 }
 
 /// Warns once per process and file, since an adapter is read several times while a model is loaded.
-void warn_about_unread_keys(const nlohmann::json& config, const std::string& source) {
-  std::vector<std::string_view> known(kSupportedKeys.begin(), kSupportedKeys.end());
-  known.insert(known.end(), kUnsupportedKeys.begin(), kUnsupportedKeys.end());
-  const auto unread = io::find_unread_keys(config, known, kHarmlessAdapterKeys);
-  if (unread.empty()) return;
+void warn_about_unread_adapter_keys(const nlohmann::json& config, const std::string& source) {
+  std::vector<std::string_view> recognized_keys(kSupportedAdapterKeys.begin(), kSupportedAdapterKeys.end());
+  recognized_keys.insert(recognized_keys.end(), kUnsupportedAdapterKeys.begin(), kUnsupportedAdapterKeys.end());
+  const auto unread_keys = io::find_unread_keys(config, recognized_keys, kHarmlessAdapterKeys);
+  if (unread_keys.empty()) return;
   static std::mutex mutex;
   static std::set<std::string> warned_sources;
   const std::lock_guard lock(mutex);
   if (!warned_sources.insert(source).second) return;
   spdlog::warn("{}: {} ignored: {}; PEFT 0.21 does not have {} either, so check which program trained the adapter",
-               source, unread.size() == 1 ? "a key is" : "keys are", fmt::join(unread, ", "),
-               unread.size() == 1 ? "it" : "them");
+               source, unread_keys.size() == 1 ? "a key is" : "keys are", fmt::join(unread_keys, ", "),
+               unread_keys.size() == 1 ? "it" : "them");
 }
 
 std::vector<std::string> read_modules_to_save(const nlohmann::json& config, const std::string& source) {
@@ -138,7 +138,7 @@ std::vector<std::string> read_modules_to_save(const nlohmann::json& config, cons
   return io::get<std::vector<std::string>>(config, "modules_to_save", source);
 }
 
-nlohmann::json read_pattern(const nlohmann::json& config, const char* key, const std::string& source) {
+nlohmann::json read_patterns(const nlohmann::json& config, const char* key, const std::string& source) {
   const auto it = config.find(key);
   if (it == config.end() || io::is_empty_value(*it)) return nlohmann::json::object();
   if (!it->is_object()) {
@@ -173,11 +173,11 @@ std::vector<ModulePattern> parse_module_patterns(std::string_view key, const nlo
 /// `default_value`. The first matching pattern counts.
 void check_pattern_values(std::string_view key, const nlohmann::json& patterns, double default_value,
                           const std::vector<std::string>& paths, const std::string& source) {
-  const auto parsed = parse_module_patterns(key, patterns, source);
+  const auto module_patterns = parse_module_patterns(key, patterns, source);
   for (const auto& path : paths) {
-    const auto match =
-        std::ranges::find_if(parsed, [&](const ModulePattern& pattern) { return pattern.target.matches(path); });
-    if (match == parsed.end() || match->value == default_value) continue;
+    const auto match = std::ranges::find_if(module_patterns,
+                                            [&](const ModulePattern& pattern) { return pattern.target.matches(path); });
+    if (match == module_patterns.end() || match->value == default_value) continue;
     throw data_error(
         "{}: {} \"{}\" gives {} {}, and other modules have {}; such an adapter is not supported: merge it with peft, "
         "and use the result",
@@ -187,40 +187,42 @@ void check_pattern_values(std::string_view key, const nlohmann::json& patterns, 
 
 }  // namespace
 
-void AdapterConfig::check_targets(const std::vector<std::string>& adapted_paths, const AdapterModules* modules,
-                                  const std::string& source) const {
+void AdapterConfig::check_target_modules(const std::vector<std::string>& adapted_paths, const AdaptableModules* modules,
+                                         const std::string& source) const {
   if (!target_modules.is_array()) return;
   std::vector<std::string> problems;
   for (const auto& target : target_modules) {
     if (!target.is_string() || !is_single_module_path(target)) continue;
     const auto name = target.get<std::string>();
-    const std::string resolved = modules != nullptr ? modules->resolve(name) : name;
+    const std::string resolved_path = modules != nullptr ? modules->resolve_module_path(name) : name;
     const bool has_tensors = std::ranges::any_of(adapted_paths, [&](const std::string& path) {
-      return path == name || path == resolved || path.ends_with(fmt::format(".{}", name));
+      return path == name || path == resolved_path || path.ends_with(fmt::format(".{}", name));
     });
-    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraASuffix));
+    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterTensorPrefix, name, kLoraASuffix));
   }
   throw_if_problems(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName), problems);
   if (modules != nullptr) warn_about_partial_targets(adapted_paths, *modules, source);
 }
 
 void AdapterConfig::warn_about_partial_targets(const std::vector<std::string>& adapted_paths,
-                                               const AdapterModules& modules, const std::string& source) const {
-  std::vector<std::string> missing;
+                                               const AdaptableModules& modules, const std::string& source) const {
+  std::vector<std::string> linears_without_adapter;
   for (const std::string& linear : modules.linears()) {
     const bool is_target = std::ranges::any_of(target_modules, [&](const nlohmann::json& target) {
       return target.is_string() && linear.ends_with(fmt::format(".{}", target.get_ref<const std::string&>()));
     });
-    if (is_target && std::ranges::find(adapted_paths, linear) == adapted_paths.end()) missing.push_back(linear);
+    if (is_target && std::ranges::find(adapted_paths, linear) == adapted_paths.end())
+      linears_without_adapter.push_back(linear);
   }
-  if (missing.empty()) return;
+  if (linears_without_adapter.empty()) return;
   spdlog::warn(
       "{}: {} of the Linears in target_modules have no tensors in {} and keep the base weights, such as {}; check that "
       "the adapter was saved completely",
-      source, missing.size(), kAdapterWeightsName, missing.front());
+      source, linears_without_adapter.size(), kAdapterWeightsName, linears_without_adapter.front());
 }
 
-void AdapterConfig::check_patterns(const std::vector<std::string>& paths, const std::string& source) const {
+void AdapterConfig::check_rank_and_alpha_patterns(const std::vector<std::string>& paths,
+                                                  const std::string& source) const {
   check_pattern_values("rank_pattern", rank_pattern, static_cast<double>(rank), paths, source);
   check_pattern_values("alpha_pattern", alpha_pattern, alpha, paths, source);
 }
@@ -234,8 +236,8 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
     throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source);
   }
   const auto json = io::read_json(path);
-  refuse_unsupported_settings(json, source);
-  warn_about_unread_keys(json, source);
+  reject_unsupported_adapter_settings(json, source);
+  warn_about_unread_adapter_keys(json, source);
   AdapterConfig config{.rank = io::get<int64_t>(json, "r", source),
                        .alpha = io::get<double>(json, "lora_alpha", source),
                        .dropout = io::get_or<double>(json, "lora_dropout", 0.0, source),
@@ -244,8 +246,8 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
                        .modules_to_save = read_modules_to_save(json, source),
                        .ensure_weight_tying = io::get_or<bool>(json, "ensure_weight_tying", false, source),
                        .target_modules = json.value("target_modules", nlohmann::json()),
-                       .rank_pattern = read_pattern(json, "rank_pattern", source),
-                       .alpha_pattern = read_pattern(json, "alpha_pattern", source)};
+                       .rank_pattern = read_patterns(json, "rank_pattern", source),
+                       .alpha_pattern = read_patterns(json, "alpha_pattern", source)};
   check_size(config.rank, "r", kMaxLayerWidth, source);
   check_number(config.alpha, "lora_alpha", {.exclusive_min = 0, .max = 1e9}, source);
   if (!(config.dropout >= 0 && config.dropout < 1)) {
@@ -261,7 +263,7 @@ std::string to_absolute_path(const std::filesystem::path& base) {
   return std::filesystem::absolute(base).lexically_normal().string();
 }
 
-nlohmann::ordered_json make_json_number(double value) {
+nlohmann::ordered_json to_json_number(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<int64_t>(value);
   return value;
 }
@@ -284,7 +286,7 @@ std::string make_adapter_config(const VisionLanguageModel& model, const std::fil
                                       {"fan_in_fan_out", false},
                                       {"inference_mode", true},
                                       {"init_lora_weights", true},
-                                      {"lora_alpha", make_json_number(lora.alpha)},
+                                      {"lora_alpha", to_json_number(lora.alpha)},
                                       {"lora_dropout", lora.dropout},
                                       {"modules_to_save", modules},
                                       {"peft_type", "LORA"},
@@ -299,7 +301,7 @@ std::string make_adapter_config(const VisionLanguageModel& model, const std::fil
 LoadSettings make_base_load_settings(const nn::LoraSettings& lora) {
   // The base may lack modules that the adapter saves in full, or have them with another number of
   // rows.
-  return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
+  return {.allow_missing = lora.modules_to_save, .allow_embedding_resize = !lora.modules_to_save.empty()};
 }
 
 }  // namespace vlmtrain::models

@@ -29,15 +29,15 @@ struct AdapterConfig {
   /// tensors. `adapted_paths` are the paths of the modules with tensors. `modules` are the modules
   /// of the base, or null if it is unknown. `source` names adapter_config.json in messages, here
   /// and below.
-  void check_targets(const std::vector<std::string>& adapted_paths, const AdapterModules* modules,
-                     const std::string& source) const;
+  void check_target_modules(const std::vector<std::string>& adapted_paths, const AdaptableModules* modules,
+                            const std::string& source) const;
 
   /// Warns if target_modules names Linears of the base by suffix and some of these have no tensors.
-  void warn_about_partial_targets(const std::vector<std::string>& adapted_paths, const AdapterModules& modules,
+  void warn_about_partial_targets(const std::vector<std::string>& adapted_paths, const AdaptableModules& modules,
                                   const std::string& source) const;
 
   /// Throws UserError (kBadData) if a pattern gives a module of `paths` another rank or alpha.
-  void check_patterns(const std::vector<std::string>& paths, const std::string& source) const;
+  void check_rank_and_alpha_patterns(const std::vector<std::string>& paths, const std::string& source) const;
 };
 
 /// Reads `folder`/adapter_config.json. Ignores harmless keys. Warns about unknown keys, once per

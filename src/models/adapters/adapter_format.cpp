@@ -17,7 +17,7 @@ namespace {
 /// with the current prefixes, as in conversion_mapping.py of transformers 5.24. Up to 4.51, LLaVA,
 /// Gemma 3 and InternVL had the text model at the top level, and Qwen2-VL and Qwen2.5-VL used the
 /// names of the text model alone. Up to 5.0, vision towers had a `vision_model` component.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLegacyPrefixes{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLegacyModulePrefixes{{
     {"language_model.lm_head", "lm_head"},
     {"model.language_model.lm_head", "lm_head"},
     {"model.language_model.model.", "model.language_model."},
@@ -32,8 +32,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLegacyP
     {"model.", "model.text_model."},
 }};
 
-constexpr std::array<std::string_view, 4> kWrapperPrefixes{"module.", "_fsdp_wrapped_module.",
-                                                           "_checkpoint_wrapped_module.", "_orig_mod."};
+constexpr std::array<std::string_view, 4> kWrapperModulePrefixes{"module.", "_fsdp_wrapped_module.",
+                                                                 "_checkpoint_wrapped_module.", "_orig_mod."};
 
 /// Removes all occurrences of a component from a path.
 void remove_path_component(std::string& path, std::string_view name) {
@@ -76,13 +76,9 @@ std::string_view get_module_path(std::string_view path) {
   return path.substr(0, path.rfind('.'));
 }
 
-bool is_low_rank_tensor(std::string_view name) {
-  return name.ends_with(kLoraASuffix) || name.ends_with(kLoraBSuffix) || name.ends_with(kMagnitudeSuffix);
-}
-
 }  // namespace
 
-io::SafetensorsFile open_adapter(const std::filesystem::path& folder) {
+io::SafetensorsFile open_adapter_weights(const std::filesystem::path& folder) {
   const auto path = folder / kAdapterWeightsName;
   if (!std::filesystem::exists(path)) {
     if (std::filesystem::exists(folder / "adapter_model.bin")) {
@@ -96,53 +92,54 @@ io::SafetensorsFile open_adapter(const std::filesystem::path& folder) {
 }
 
 AdapterTensorName parse_adapter_tensor_name(std::string_view name) {
-  AdapterTensorName parsed{.path = std::string(name), .adapter_name = {}};
-  for (const auto wrapper : kWrapperPrefixes) remove_path_component(parsed.path, wrapper);
-  if (const size_t pos = parsed.path.find(kAdapterPrefix); pos != std::string::npos) {
-    parsed.path.erase(0, pos + kAdapterPrefix.size());
+  AdapterTensorName parsed_name{.path = std::string(name), .adapter_name = {}};
+  for (const auto wrapper : kWrapperModulePrefixes) remove_path_component(parsed_name.path, wrapper);
+  if (const size_t pos = parsed_name.path.find(kAdapterTensorPrefix); pos != std::string::npos) {
+    parsed_name.path.erase(0, pos + kAdapterTensorPrefix.size());
   }
   for (const auto* marker : {".lora_A.", ".lora_B.", ".lora_magnitude_vector.", ".modules_to_save."}) {
-    remove_adapter_name(parsed, marker);
+    remove_adapter_name(parsed_name, marker);
   }
-  return parsed;
+  return parsed_name;
 }
 
-AdapterModules::AdapterModules(const VisionLanguageModel& model, std::string_view output) {
+AdaptableModules::AdaptableModules(const VisionLanguageModel& model, std::string_view output) {
   for (const auto& parameter : model.parameters().all()) {
     if (parameter.is_adapter) continue;
     // modules_to_save may name any parent module.
     for (size_t end = parameter.name.rfind('.'); end != std::string::npos && end > 0;
          end = parameter.name.rfind('.', end - 1)) {
-      if (!modules_.insert(parameter.name.substr(0, end)).second) break;
+      if (!module_paths_.insert(parameter.name.substr(0, end)).second) break;
     }
-    modules_.insert(parameter.name);
+    module_paths_.insert(parameter.name);
   }
-  if (!output.empty()) modules_.emplace(output);
+  if (!output.empty()) module_paths_.emplace(output);
   for (const auto& linear : model.parameters().linears()) linears_.push_back(linear.path);
 }
 
-bool AdapterModules::contains(std::string_view path) const {
-  return modules_.contains(path) || modules_.contains(get_module_path(path));
+bool AdaptableModules::contains(std::string_view path) const {
+  return module_paths_.contains(path) || module_paths_.contains(get_module_path(path));
 }
 
-std::string AdapterModules::resolve(const std::string& path) const {
+std::string AdaptableModules::resolve_module_path(const std::string& path) const {
   if (contains(path)) return path;
-  for (const auto& [legacy, current] : kLegacyPrefixes) {
+  for (const auto& [legacy, current] : kLegacyModulePrefixes) {
     if (!path.starts_with(legacy)) continue;
-    std::string resolved = std::string(current) + path.substr(legacy.size());
-    if (contains(resolved)) return resolved;
+    std::string updated_path = std::string(current) + path.substr(legacy.size());
+    if (contains(updated_path)) return updated_path;
   }
   return path;
 }
 
-AdapterTensors::AdapterTensors(const std::filesystem::path& folder, const AdapterModules* modules)
-    : file_(open_adapter(folder)) {
-  refuse_empty_tensors();
+AdapterTensors::AdapterTensors(const std::filesystem::path& folder, const AdaptableModules* modules)
+    : file_(open_adapter_weights(folder)) {
+  reject_empty_tensors();
   std::set<std::string> adapters;
   for (const auto& stored_name : file_.names()) {
-    AdapterTensorName parsed = parse_adapter_tensor_name(stored_name);
-    if (!parsed.adapter_name.empty()) adapters.insert(parsed.adapter_name);
-    std::string name = modules != nullptr ? modules->resolve(parsed.path) : std::move(parsed.path);
+    AdapterTensorName parsed_name = parse_adapter_tensor_name(stored_name);
+    if (!parsed_name.adapter_name.empty()) adapters.insert(parsed_name.adapter_name);
+    std::string name =
+        modules != nullptr ? modules->resolve_module_path(parsed_name.path) : std::move(parsed_name.path);
     const auto [it, is_new] = stored_names_.emplace(name, stored_name);
     if (!is_new && adapters.size() <= 1) {
       throw data_error("{}: {} and {} are for the same parameter, {}; keep the one that was trained",
@@ -158,7 +155,7 @@ AdapterTensors::AdapterTensors(const std::filesystem::path& folder, const Adapte
   }
 }
 
-void AdapterTensors::refuse_empty_tensors() const {
+void AdapterTensors::reject_empty_tensors() const {
   std::vector<std::string> empty_tensors;
   for (const auto& name : file_.names()) {
     if (std::ranges::count(file_.info(name).shape, 0) > 0) empty_tensors.push_back(name);
@@ -171,20 +168,13 @@ void AdapterTensors::refuse_empty_tensors() const {
       file_.path().string(), empty_tensors.size(), file_.names().size(), empty_tensors.front());
 }
 
-std::vector<std::string> AdapterTensors::adapted_paths() const {
+std::vector<std::string> AdapterTensors::list_adapted_module_paths() const {
   const std::string end = fmt::format(".{}", kLoraASuffix);
   std::vector<std::string> paths;
   for (const auto& name : names_) {
     if (name.ends_with(end)) paths.push_back(name.substr(0, name.size() - end.size()));
   }
   return paths;
-}
-
-std::vector<std::string> AdapterTensors::full_tensor_names() const {
-  std::vector<std::string> full_names;
-  std::ranges::copy_if(names_, std::back_inserter(full_names),
-                       [](const std::string& name) { return !is_low_rank_tensor(name); });
-  return full_names;
 }
 
 }  // namespace vlmtrain::models

@@ -16,16 +16,16 @@ namespace vlmtrain::models {
 inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
 /// Prefix that peft adds to the path of a module.
-inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
+inline constexpr std::string_view kAdapterTensorPrefix = "base_model.model.";
 
 // Last components of the names of an adapter's parameters.
 inline constexpr std::string_view kLoraASuffix = "lora_A.weight";
 inline constexpr std::string_view kLoraBSuffix = "lora_B.weight";
-inline constexpr std::string_view kMagnitudeSuffix = "lora_magnitude_vector";  ///< of DoRA
+inline constexpr std::string_view kLoraMagnitudeSuffix = "lora_magnitude_vector";  ///< of DoRA
 
 /// Opens the tensors of an adapter. Throws UserError (kBadData) if adapter_model.safetensors does
 /// not exist.
-io::SafetensorsFile open_adapter(const std::filesystem::path& folder);
+io::SafetensorsFile open_adapter_weights(const std::filesystem::path& folder);
 
 /// The name of an adapter's tensor without the prefixes of wrappers.
 struct AdapterTensorName {
@@ -40,15 +40,15 @@ AdapterTensorName parse_adapter_tensor_name(std::string_view name);
 
 /// The paths of a model's modules. Maps the paths of older transformers releases to them. Does not
 /// refer to the model after construction. Immutable.
-class AdapterModules {
+class AdaptableModules {
  public:
   /// Collects the modules. `output` is the output projection's module if the model ties it to its
   /// embedding, else empty.
-  explicit AdapterModules(const VisionLanguageModel& model, std::string_view output = {});
+  explicit AdaptableModules(const VisionLanguageModel& model, std::string_view output = {});
 
   /// Returns the model's path of the parameter or module with the current or older name `path`;
   /// `path` itself if the model has no such module.
-  std::string resolve(const std::string& path) const;
+  std::string resolve_module_path(const std::string& path) const;
 
   /// Returns the paths of the model's Linears.
   const std::vector<std::string>& linears() const { return linears_; }
@@ -57,19 +57,19 @@ class AdapterModules {
   /// Returns whether the model has the module or a parameter or adapter of it.
   bool contains(std::string_view path) const;
 
-  std::set<std::string, std::less<>> modules_;
+  std::set<std::string, std::less<>> module_paths_;
   std::vector<std::string> linears_;
 };
 
 /// The tensors of an adapter's folder, by the paths of their parameters in the model
-/// (parse_adapter_tensor_name(), AdapterModules). Thread-safe.
+/// (parse_adapter_tensor_name(), AdaptableModules). Thread-safe.
 class AdapterTensors {
  public:
   /// Opens the tensors. `modules` are the modules of the adapter's model, needed during the call
   /// only; if null, names are not mapped to the model. Throws UserError (kBadData) as
-  /// open_adapter(), and if tensors are empty (shards of ZeRO-3), if two tensors belong to one
-  /// parameter, or if the file has several adapters.
-  explicit AdapterTensors(const std::filesystem::path& folder, const AdapterModules* modules = nullptr);
+  /// open_adapter_weights(), and if tensors are empty (shards of ZeRO-3), if two tensors belong to
+  /// one parameter, or if the file has several adapters.
+  explicit AdapterTensors(const std::filesystem::path& folder, const AdaptableModules* modules = nullptr);
 
   const std::filesystem::path& file() const { return file_.path(); }
   /// Returns the names, in the order of the file.
@@ -84,13 +84,10 @@ class AdapterTensors {
   void release(const std::string& name) const { file_.release(stored_name(name)); }
 
   /// Returns the paths of the modules with a lora_A.
-  std::vector<std::string> adapted_paths() const;
-  /// Returns the names of the tensors that are not parts of LoRA or DoRA: weights of
-  /// modules_to_save.
-  std::vector<std::string> full_tensor_names() const;
+  std::vector<std::string> list_adapted_module_paths() const;
 
  private:
-  void refuse_empty_tensors() const;
+  void reject_empty_tensors() const;
 
   io::SafetensorsFile file_;
   std::vector<std::string> names_;

@@ -26,7 +26,7 @@ const nn::Parameter* find_output_parameter(const VisionLanguageModel& model) {
 
 /// Returns the modules of a store's parameters outside of numbered blocks: `model.connector`,
 /// `lm_head`.
-std::vector<std::string> list_modules(const nn::ParameterStore& store) {
+std::vector<std::string> list_module_names(const nn::ParameterStore& store) {
   std::set<std::string> names;
   for (const auto& parameter : store.all()) {
     const bool is_numbered = parameter.name.find_first_of("0123456789") != std::string::npos;
@@ -40,19 +40,20 @@ std::vector<std::string> list_modules(const nn::ParameterStore& store) {
 /// can only be trained together.
 std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel& model,
                                                       const std::filesystem::path& folder) {
-  auto unknown = model.parameters().find_unmatched_modules_to_save();
+  auto unknown_modules = model.parameters().find_unmatched_modules_to_save();
   const nn::Parameter* const embedding = find_tied_embedding(model);
-  if (embedding == nullptr) return unknown;
+  if (embedding == nullptr) return unknown_modules;
   const std::string output = find_output_module(model);
-  const bool saves_output =
-      std::erase_if(unknown, [&](const std::string& module) { return nn::is_under_module(output, module); }) > 0;
+  const bool saves_output = std::erase_if(unknown_modules, [&](const std::string& module) {
+                              return nn::is_under_module(output, module);
+                            }) > 0;
   if (saves_output && !embedding->is_in_modules_to_save) {
     throw usage_error(
         "lora.modules_to_save: {} of {} is tied to its embedding (tie_word_embeddings), so both would be trained; give "
         "embed_tokens, which trains the tied weight",
         output, folder.string());
   }
-  return unknown;
+  return unknown_modules;
 }
 
 }  // namespace
@@ -74,23 +75,23 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
   const nn::ParameterStore& store = model.parameters();
   if (!store.lora()) return;
   const auto& lora = *store.lora();
-  if (const auto unknown = find_unknown_modules_to_save(model, folder); !unknown.empty()) {
+  if (const auto unknown_modules = find_unknown_modules_to_save(model, folder); !unknown_modules.empty()) {
     throw lora.adapter.empty()
         ? usage_error("lora.modules_to_save: {} has no module {}; its modules are {}", folder.string(),
-                      fmt::join(unknown, ", "), fmt::join(truncate_list(list_modules(store)), ", "))
+                      fmt::join(unknown_modules, ", "), fmt::join(truncate_list(list_module_names(store)), ", "))
         : data_error("{}: contains the modules {}, which {} does not have; is it an adapter for another model?",
-                     lora.adapter.string(), fmt::join(unknown, ", "), folder.string());
+                     lora.adapter.string(), fmt::join(unknown_modules, ", "), folder.string());
   }
-  const auto unmatched = store.find_unmatched_targets();
-  if (unmatched.empty()) return;
+  const auto unmatched_targets = store.find_unmatched_targets();
+  if (unmatched_targets.empty()) return;
   if (!lora.adapter.empty()) {
     throw data_error("{}: adapts {}, and {} has no such Linear; is it an adapter for another model?",
-                     lora.adapter.string(), fmt::join(truncate_list(unmatched), ", "), folder.string());
+                     lora.adapter.string(), fmt::join(truncate_list(unmatched_targets), ", "), folder.string());
   }
   std::set<std::string> linear_names;
   for (const auto& linear : store.linears()) linear_names.insert(linear.path.substr(linear.path.rfind('.') + 1));
   std::vector<std::string> problems;
-  for (const auto& target : unmatched) {
+  for (const auto& target : unmatched_targets) {
     const auto suggestion = find_nearest_word(target, {linear_names.begin(), linear_names.end()});
     problems.push_back(target +
                        (suggestion && *suggestion != target ? fmt::format(" (did you mean {}?)", *suggestion) : ""));
@@ -106,7 +107,7 @@ bool saves_tied_output(const VisionLanguageModel& model) {
 }
 
 std::string make_tied_output_name(const VisionLanguageModel& model) {
-  return fmt::format("{}{}.weight", kAdapterPrefix, find_output_module(model));
+  return fmt::format("{}{}.weight", kAdapterTensorPrefix, find_output_module(model));
 }
 
 }  // namespace vlmtrain::models

@@ -46,41 +46,45 @@ class LoraMerge {
   /// `adapter` must outlive this object.
   LoraMerge(const io::CheckpointTensors& base, const AdapterTensors& adapter, const std::string& path,
             std::string weight_name)
-      : base_(base), adapter_(adapter), weight_name_(std::move(weight_name)), module_(path + ".") {}
+      : base_tensors_(base),
+        adapter_tensors_(adapter),
+        weight_name_(std::move(weight_name)),
+        adapter_tensor_prefix_(path + ".") {}
 
   const std::string& weight_name() const { return weight_name_; }
 
   /// Returns W + scale · B A in `dtype` and adds the effect of rounding to `stats`. Throws
   /// UserError (kBadData) if values overflow.
   at::Tensor compute_merged_weight(const nn::LoraSettings& settings, at::ScalarType dtype, MergeStats& stats) const {
-    const at::Tensor weight = base_.tensor(weight_name_);
+    const at::Tensor weight = base_tensors_.tensor(weight_name_);
     at::Tensor merged_weight =
-        at::mm(load_fp32(kLoraBSuffix), load_fp32(kLoraASuffix)).mul_(settings.scale()).add_(weight);
+        at::mm(load_lora_tensor(kLoraBSuffix), load_lora_tensor(kLoraASuffix)).mul_(settings.scale()).add_(weight);
     // DoRA: m · V / ‖V‖ by rows, for V = W + scale · B A and the magnitudes m [rows].
     if (settings.use_dora)
-      merged_weight.mul_((load_fp32(kMagnitudeSuffix) / nn::compute_row_norms(merged_weight)).unsqueeze(1));
-    if (!describe_first_non_finite(merged_weight).empty()) {
+      merged_weight.mul_((load_lora_tensor(kLoraMagnitudeSuffix) / nn::compute_row_norms(merged_weight)).unsqueeze(1));
+    if (!describe_first_non_finite_value(merged_weight).empty()) {
       throw data_error(
           "{}: has non-finite values after merging the adapter; use an earlier checkpoint of the adapter, or check the "
           "base weights",
           weight_name_);
     }
     at::Tensor rounded_weight = cast_or_throw(merged_weight, dtype, weight_name_);
-    const at::Tensor is_changed = merged_weight.ne(weight);
-    stats.num_changed += is_changed.count_nonzero().item<int64_t>();
-    stats.num_rounded_away += rounded_weight.eq(weight).logical_and_(is_changed).count_nonzero().item<int64_t>();
+    const at::Tensor changed_mask = merged_weight.ne(weight);
+    stats.num_changed_elements += changed_mask.count_nonzero().item<int64_t>();
+    stats.num_rounded_away_elements +=
+        rounded_weight.eq(weight).logical_and_(changed_mask).count_nonzero().item<int64_t>();
     return rounded_weight;
   }
 
  private:
-  at::Tensor load_fp32(std::string_view tensor) const {
-    return adapter_.tensor(module_ + std::string(tensor)).to(at::kFloat);
+  at::Tensor load_lora_tensor(std::string_view tensor) const {
+    return adapter_tensors_.tensor(adapter_tensor_prefix_ + std::string(tensor)).to(at::kFloat);
   }
 
-  const io::CheckpointTensors& base_;
-  const AdapterTensors& adapter_;
+  const io::CheckpointTensors& base_tensors_;
+  const AdapterTensors& adapter_tensors_;
   std::string weight_name_;
-  std::string module_;  // prefix of the adapter's tensor names
+  std::string adapter_tensor_prefix_;  // prefix of the adapter's tensor names
 };
 
 /// A tensor that replaces a tensor of the base or is added to them.
@@ -100,26 +104,26 @@ std::map<std::string, ReplacementTensor> collect_replacements(const AdapterTenso
                                    std::function<at::Tensor()> read) {
     result.insert_or_assign(name, ReplacementTensor{.shape = std::move(shape), .read = std::move(read)});
   };
-  const auto read_from_adapter = [&adapter](const std::string& name) {
+  const auto make_adapter_reader = [&adapter](const std::string& name) {
     return [&adapter, name] { return adapter.tensor(name); };
   };
   for (const auto& parameter : model.parameters().all()) {
     if (!parameter.is_in_modules_to_save) continue;
-    add_replacement(model.get_checkpoint_name(parameter.name), parameter.sizes().vec(),
-                    read_from_adapter(parameter.name));
+    add_replacement(model.get_checkpoint_tensor_name(parameter.name), parameter.sizes().vec(),
+                    make_adapter_reader(parameter.name));
   }
-  const std::string output = model.get_checkpoint_name(find_output_module(model) + ".weight");
+  const std::string output = model.get_checkpoint_tensor_name(find_output_module(model) + ".weight");
   const nn::Parameter* const tied_embedding = find_tied_embedding(model);
   if (tied_embedding != nullptr && tied_embedding->is_in_modules_to_save && base.contains(output)) {
-    add_replacement(output, tied_embedding->sizes().vec(), read_from_adapter(tied_embedding->name));
+    add_replacement(output, tied_embedding->sizes().vec(), make_adapter_reader(tied_embedding->name));
   }
-  const bool lacks_output = !base.contains(output) && !result.contains(output);
-  if (model.parameters().lora()->unties_output && lacks_output) {
+  const bool lacks_output_weight = !base.contains(output) && !result.contains(output);
+  if (model.parameters().lora()->unties_output && lacks_output_weight) {
     const auto& all_parameters = model.parameters().all();
     const auto embedding = std::ranges::find_if(all_parameters, [](const nn::Parameter& parameter) {
       return parameter.is_embedding && parameter.component == nn::Component::kLanguageModel;
     });
-    const std::string name = model.get_checkpoint_name(embedding->name);
+    const std::string name = model.get_checkpoint_tensor_name(embedding->name);
     add_replacement(output, base.info(name).shape, [&base, name] { return base.tensor(name); });
   }
   return result;
@@ -131,7 +135,7 @@ void add_end_of_turn_token(const std::filesystem::path& base, const std::filesys
                            std::map<std::string, std::string>& files) {
   try {
     ProcessorSettings settings;
-    settings.template_folder = adapter;
+    settings.chat_template_folder = adapter;
     add_eos_token(load_processor(base, settings)->end_of_turn_id(), files);
   } catch (const UserError& error) {
     spdlog::warn("{}: cannot check that generation_config.json has the adapter's end-of-turn token: {}",
@@ -172,7 +176,7 @@ std::map<std::string, std::string> make_merged_files(const std::filesystem::path
   for (const auto* templates : {&adapter_templates, &base_templates}) {
     const auto default_template = templates->find("default");
     if (default_template == templates->end()) continue;
-    set_chat_template(default_template->second.jinja, files);
+    set_chat_template(default_template->second.jinja_source, files);
     break;
   }
   add_end_of_turn_token(base, adapter, files);
@@ -181,7 +185,7 @@ std::map<std::string, std::string> make_merged_files(const std::filesystem::path
 
 /// Logs the share of the adapter's changes that rounding removed.
 void log_rounding_loss(const MergeStats& stats, const std::filesystem::path& adapter, bool has_saved_modules) {
-  if (stats.num_changed == 0) {
+  if (stats.num_changed_elements == 0) {
     if (!has_saved_modules) {
       spdlog::warn(
           "{}: the adapter changes no weight (its lora_B are zero), so the result equals the base; check that "
@@ -191,17 +195,17 @@ void log_rounding_loss(const MergeStats& stats, const std::filesystem::path& ada
     return;
   }
   const double rounded_away_fraction =
-      static_cast<double>(stats.num_rounded_away) / static_cast<double>(stats.num_changed);
+      static_cast<double>(stats.num_rounded_away_elements) / static_cast<double>(stats.num_changed_elements);
   // Merging trained adapters in bf16 usually loses a fifth of the changes. If half of them are
   // lost, the merged model is likely to differ visibly from the adapted one. Not tuned.
   constexpr double kHighRoundedAwayFraction = 0.5;
   const std::string text = fmt::format(
       "{}: of {} weights that the adapter changes, {} ({:.1f} %) round to the base value in the output data type",
-      adapter.string(), format_rounded_count(stats.num_changed), format_rounded_count(stats.num_rounded_away),
-      100 * rounded_away_fraction);
+      adapter.string(), format_rounded_count(stats.num_changed_elements),
+      format_rounded_count(stats.num_rounded_away_elements), 100 * rounded_away_fraction);
   if (rounded_away_fraction > kHighRoundedAwayFraction) {
     spdlog::warn("{}; merge with --dtype float32 to keep the changes, or use the adapter without merging", text);
-  } else if (stats.num_rounded_away > 0) {
+  } else if (stats.num_rounded_away_elements > 0) {
     spdlog::info("{}", text);
   }
 }
@@ -213,19 +217,19 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   prepare_output_folder(out);
   const auto base = find_adapter_base(adapter, merge_settings.base);
   const auto settings = read_adapter_settings(adapter, base);
-  if (!warn_on_base_mismatch(adapter, base)) warn_if_named_base_differs(adapter, base);
+  if (!warn_on_base_fingerprint_mismatch(adapter, base)) warn_on_base_folder_mismatch(adapter, base);
   // Loading to the meta device reads names, shapes and dtypes, and detects all errors before
   // anything is written.
   const auto model = build_model(base, at::kMeta, at::kFloat, settings);
   load_base_weights(*model, base, make_base_load_settings(settings));
-  const AdapterModules modules(*model, find_output_module(*model));
+  const AdaptableModules modules(*model, find_output_module(*model));
   const AdapterTensors tensors(adapter, &modules);
   check_adapter_tensors(*model, tensors);
   check_adapter_values(*model, tensors);
   const io::CheckpointTensors weights(base);
   std::vector<LoraMerge> lora_merges;
   for (const auto& path : settings.target_modules) {
-    lora_merges.emplace_back(weights, tensors, path, model->get_checkpoint_name(path + ".weight"));
+    lora_merges.emplace_back(weights, tensors, path, model->get_checkpoint_tensor_name(path + ".weight"));
   }
   auto replacements = collect_replacements(tensors, weights, *model);
   std::string config = make_merged_config(base, *model, merge_settings.dtype);
@@ -270,7 +274,7 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   for (const auto& [name, content] : make_merged_files(adapter, base, std::move(config))) {
     write_auxiliary_file(folder.path(), name, content);
   }
-  io::write_checkpoint_tensors(folder.path(), merged_tensors, io::kDefaultShardBytes);
+  io::write_checkpoint_tensors(folder.path(), merged_tensors, io::kDefaultMaxShardBytes);
   folder.commit();
   log_rounding_loss(stats, adapter, /*has_saved_modules=*/!settings.modules_to_save.empty());
   return stats;

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "models/brain_llava/tower_source.h"
+#include "models/brain_llava/tower_checkpoint.h"
 #include "models/checkpoints/auxiliary_files.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/load_weights.h"
@@ -35,32 +35,34 @@ using nlohmann::ordered_json;
 
 // Prefixes of this model's parameter names, then of the names in supported checkpoints.
 constexpr std::string_view kTextModelPrefix = "language_model.model.", kOutputPrefix = "language_model.lm_head.";
-constexpr std::array<std::string_view, 3> kStoredModelPrefixes{"language_model.model.", "model.language_model.",
-                                                               "model."};
+constexpr std::array<std::string_view, 3> kStoredTextModelPrefixes{"language_model.model.", "model.language_model.",
+                                                                   "model."};
 constexpr std::array<std::string_view, 2> kStoredOutputPrefixes{"language_model.lm_head.", "lm_head."};
 
 /// Maps a supported `model_type` to that of its text model, if the text model's keys are at the top
 /// level of config.json. A LLaVA in its original layout has them there.
 const std::map<std::string, std::string>& get_text_model_types() {
-  static const std::map<std::string, std::string> types{{"llama", "llama"},       {"mistral", "mistral"},
-                                                        {"qwen2", "qwen2"},       {"llava", "llama"},
-                                                        {"llava_llama", "llama"}, {"llava_mistral", "mistral"}};
-  return types;
+  static const std::map<std::string, std::string> text_model_types{
+      {"llama", "llama"}, {"mistral", "mistral"},   {"qwen2", "qwen2"},
+      {"llava", "llama"}, {"llava_llama", "llama"}, {"llava_mistral", "mistral"}};
+  return text_model_types;
 }
 
 /// Returns true for keys of LLaVA's original config.json that do not belong to the text model.
-bool is_vision_key(const std::string& key) {
-  constexpr std::array<std::string_view, 6> kPrefixes{"mm_", "image_", "tune_", "freeze_", "use_mm_", "tokenizer_"};
-  constexpr std::array<std::string_view, 5> kKeys{"architectures", "auto_map", "vision_config", "torch_dtype", "dtype"};
-  return std::ranges::any_of(kPrefixes, [&](auto prefix) { return key.starts_with(prefix); }) ||
-         std::ranges::find(kKeys, key) != kKeys.end();
+bool is_non_text_key(const std::string& key) {
+  constexpr std::array<std::string_view, 6> kNonTextKeyPrefixes{"mm_",     "image_",  "tune_",
+                                                                "freeze_", "use_mm_", "tokenizer_"};
+  constexpr std::array<std::string_view, 5> kNonTextKeys{"architectures", "auto_map", "vision_config", "torch_dtype",
+                                                         "dtype"};
+  return std::ranges::any_of(kNonTextKeyPrefixes, [&](auto prefix) { return key.starts_with(prefix); }) ||
+         std::ranges::find(kNonTextKeys, key) != kNonTextKeys.end();
 }
 
 /// Sets tie_word_embeddings to false if the files contain an output projection whose values differ
 /// from the embedding's.
 void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& folder) {
   if (!text.value("tie_word_embeddings", false)) return;
-  const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
+  const auto tensors = find_output_tensor_names(io::read_checkpoint_tensor_names(folder));
   if (!tensors || are_output_tensors_equal(*tensors, folder)) return;
   spdlog::warn("{}: config.json ties {} to {} (tie_word_embeddings), but their values differ; both are used",
                folder.string(), tensors->output, tensors->embedding);
@@ -69,7 +71,7 @@ void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& fo
 
 ordered_json read_text_config(const std::filesystem::path& folder) {
   // read_model_config() throws if the folder is not a checkpoint.
-  refuse_quantized_weights(read_model_config(folder), folder);
+  reject_quantized_weights(read_model_config(folder), folder);
   const std::string file = (folder / "config.json").string();
   const auto config = io::read_ordered_json(folder / "config.json");
   const auto type = io::get_or<std::string>(config, "model_type", "", file);
@@ -88,7 +90,7 @@ ordered_json read_text_config(const std::filesystem::path& folder) {
   }
   ordered_json text = ordered_json::object();
   for (const auto& [key, value] : config.items()) {
-    if (!is_vision_key(key)) text[key] = value;
+    if (!is_non_text_key(key)) text[key] = value;
   }
   text["model_type"] = match->second;
   text.erase("quantization_config");
@@ -96,14 +98,15 @@ ordered_json read_text_config(const std::filesystem::path& folder) {
   return text;
 }
 
-TensorSourceMessages make_text_source_messages() {
-  return {.not_found = "is not a text model folder; give one with config.json, tokenizer.json and *.safetensors",
-          .choose_file = "give the folder of a checkpoint"};
+TensorSourceErrorMessages make_text_source_error_messages() {
+  return {
+      .not_found_message = "is not a text model folder; give one with config.json, tokenizer.json and *.safetensors",
+      .choose_file_hint = "give the folder of a checkpoint"};
 }
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
+constexpr int64_t kVocabSizeMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
 
 /// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
 /// empty, else the text model's. Throws UserError (kUsage) if both exist.
@@ -125,33 +128,38 @@ void add_text_model(const TextModelSource& text, const fs::path& tokenizer_overr
   const fs::path tokenizer = find_tokenizer_file(text, tokenizer_override);
   const auto token = io::get<std::string>(config, "image_token", "config.json");
   const auto added_token = text::add_token(io::read_file(tokenizer), token, tokenizer.string());
-  for (const auto& [name, content] : text.auxiliary_files()) io::write_file(folder / name, content);
+  for (const auto& [name, content] : text.load_auxiliary_files()) io::write_file(folder / name, content);
   io::write_file(folder / "tokenizer.json", added_token.json);
   config["text_config"] = text.config();
   config["image_token_id"] = added_token.id;
   config["tie_word_embeddings"] = text.config().value("tie_word_embeddings", false);
   if (added_token.id < text.vocab_size()) return;
-  const int64_t new_vocab_size = (added_token.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
+  const int64_t new_vocab_size = (added_token.id + kVocabSizeMultiple) / kVocabSizeMultiple * kVocabSizeMultiple;
   config["text_config"]["vocab_size"] = new_vocab_size;
   spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
                new_vocab_size);
 }
 
-AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextModelSource>& text,
-                             const std::optional<TowerSource>& tower, uint64_t seed, const fs::path& folder) {
+AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextModelSource>& text_source,
+                             const std::optional<TowerCheckpoint>& tower_checkpoint, uint64_t seed,
+                             const fs::path& folder) {
   const auto parameters = get_base_parameters(model);
-  if (text) text->check_weights(parameters);
-  if (tower) tower->check_weights(parameters);
-  const std::vector<WeightSource> sources{
-      [&](const nn::Parameter& parameter) { return tower ? tower->find_weight(parameter) : std::nullopt; },
-      [&](const nn::Parameter& parameter) { return text ? text->find_weight(parameter) : std::nullopt; }};
-  const auto combined_weights = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
+  if (text_source) text_source->check_weights(parameters);
+  if (tower_checkpoint) tower_checkpoint->check_weights(parameters);
+  const std::vector<FindWeightFunction> sources{
+      [&](const nn::Parameter& parameter) {
+        return tower_checkpoint ? tower_checkpoint->find_weight(parameter) : std::nullopt;
+      },
+      [&](const nn::Parameter& parameter) { return text_source ? text_source->find_weight(parameter) : std::nullopt; }};
+  const auto combined_weights = combine_weights(model, sources, text_source ? text_source->dtype() : at::kFloat, seed);
   const int64_t num_tower_tensors = combined_weights.num_tensors[0], num_text_tensors = combined_weights.num_tensors[1];
-  if (text) spdlog::info("text model: {} tensors of {}", num_text_tensors, text->folder().string());
-  if (tower) spdlog::info("volume tower: {} tensors of {}", num_tower_tensors, tower->path().string());
+  if (text_source) spdlog::info("text model: {} tensors of {}", num_text_tensors, text_source->folder().string());
+  if (tower_checkpoint)
+    spdlog::info("volume tower: {} tensors of {}", num_tower_tensors, tower_checkpoint->path().string());
   spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
-               fmt::join(combined_weights.random_modules, ", "), seed, format_bytes(combined_weights.bytes()));
-  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultShardBytes);
+               fmt::join(combined_weights.randomly_initialized_modules, ", "), seed,
+               format_bytes(combined_weights.bytes()));
+  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultMaxShardBytes);
   return {.num_text_tensors = num_text_tensors,
           .num_volume_tensors = num_tower_tensors,
           .num_random_tensors = combined_weights.num_random_tensors,
@@ -162,9 +170,9 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
 
 TextModelSource::TextModelSource(const std::filesystem::path& folder)
     : config_(read_text_config(folder)),
-      tensors_(folder, make_text_source_messages()),
+      tensors_(folder, make_text_source_error_messages()),
       text_config_(LlamaConfig::from_json(nlohmann::json(config_), (folder / "config.json").string())) {
-  for (const auto prefix : kStoredModelPrefixes) {
+  for (const auto prefix : kStoredTextModelPrefixes) {
     if (tensors_.find(std::string(prefix) + "embed_tokens.weight") == nullptr) continue;
     model_prefix_ = prefix;
     break;
@@ -178,7 +186,7 @@ TextModelSource::TextModelSource(const std::filesystem::path& folder)
   }
 }
 
-std::map<std::string, std::string> TextModelSource::auxiliary_files() const {
+std::map<std::string, std::string> TextModelSource::load_auxiliary_files() const {
   auto files = read_auxiliary_files(folder());
   for (const char* file : {"preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
                            "image_processor_config.json"}) {
@@ -191,7 +199,7 @@ at::ScalarType TextModelSource::dtype() const {
   return tensors_.find(model_prefix_ + "embed_tokens.weight")->dtype;
 }
 
-std::optional<std::string> TextModelSource::find_stored_name(const nn::Parameter& parameter) const {
+std::optional<std::string> TextModelSource::find_stored_tensor_name(const nn::Parameter& parameter) const {
   if (parameter.name.starts_with(kTextModelPrefix))
     return model_prefix_ + parameter.name.substr(kTextModelPrefix.size());
   if (parameter.name.starts_with(kOutputPrefix)) return output_prefix_ + parameter.name.substr(kOutputPrefix.size());
@@ -201,7 +209,7 @@ std::optional<std::string> TextModelSource::find_stored_name(const nn::Parameter
 void TextModelSource::check_weights(const std::vector<nn::Parameter>& parameters) const {
   std::vector<std::string> problems;
   for (nn::Parameter parameter : parameters) {
-    const auto name = find_stored_name(parameter);
+    const auto name = find_stored_tensor_name(parameter);
     if (!name) continue;
     parameter.name = *name;  // error messages name the stored tensor
     const StoredTensor* const tensor = tensors_.find(*name);
@@ -209,7 +217,7 @@ void TextModelSource::check_weights(const std::vector<nn::Parameter>& parameters
       problems.push_back("missing: " + *name);
       continue;
     }
-    if (auto problem = describe_dtype_mismatch(*name, tensor->dtype); !problem.empty())
+    if (auto problem = describe_unsupported_dtype(*name, tensor->dtype); !problem.empty())
       problems.push_back(std::move(problem));
     const bool is_vocabulary_weight = name->ends_with("embed_tokens.weight") || name->ends_with("lm_head.weight");
     if (is_vocabulary_weight && differs_only_in_rows(parameter, tensor->shape)) continue;
@@ -220,7 +228,7 @@ void TextModelSource::check_weights(const std::vector<nn::Parameter>& parameters
 }
 
 std::optional<io::LazyTensor> TextModelSource::find_weight(const nn::Parameter& parameter) const {
-  const auto name = find_stored_name(parameter);
+  const auto name = find_stored_tensor_name(parameter);
   const StoredTensor* const tensor = name ? tensors_.find(*name) : nullptr;
   if (tensor == nullptr) return std::nullopt;
   const bool has_all_rows = parameter.sizes() == at::IntArrayRef(tensor->shape);
@@ -229,7 +237,7 @@ std::optional<io::LazyTensor> TextModelSource::find_weight(const nn::Parameter& 
       .dtype = tensor->dtype,
       .shape = parameter.sizes().vec(),
       .materialize = [parameter, read = tensor->read,
-                      has_all_rows] { return has_all_rows ? read() : resize_rows(parameter, read()); },
+                      has_all_rows] { return has_all_rows ? read() : resize_table_rows(parameter, read()); },
       .on_written = tensor->release};
 }
 
@@ -238,18 +246,18 @@ AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const fs::pat
     throw usage_error("--mask-model: {} predicts no masks; omit the option, or use a prs-med preset", options.preset);
   }
   ordered_json config = load_preset_config(options.preset);
-  std::optional<TextModelSource> text;
-  if (!options.text_model.empty()) text.emplace(options.text_model);
-  std::optional<TowerSource> tower;
+  std::optional<TextModelSource> text_source;
+  if (!options.text_model.empty()) text_source.emplace(options.text_model);
+  std::optional<TowerCheckpoint> tower_checkpoint;
   if (!options.volume_tower.empty()) {
-    tower.emplace(options.volume_tower);
-    config["vision_config"] = tower->config(std::move(config["vision_config"]),
-                                            {.heads = options.tower_heads, .volume_size = options.volume_size});
+    tower_checkpoint.emplace(options.volume_tower);
+    config["vision_config"] = tower_checkpoint->config(
+        std::move(config["vision_config"]), {.num_heads = options.num_tower_heads, .volume_size = options.volume_size});
   }
   prepare_output_folder(out);
   io::AtomicDirectory folder(out);
-  if (text) {
-    add_text_model(*text, options.tokenizer, config, folder.path());
+  if (text_source) {
+    add_text_model(*text_source, options.tokenizer, config, folder.path());
   } else {
     write_preset_files(options.preset, options.tokenizer, folder.path());
     config.erase("torch_dtype");
@@ -258,7 +266,7 @@ AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const fs::pat
   io::write_file(folder.path() / "config.json", io::to_json_string(config, 2) + "\n");
   load_processor(folder.path(), {});  // checks that tokenizer and config.json agree
   const auto model = build_model(folder.path(), at::kMeta, at::kFloat);
-  const AssemblyResult result = write_weights(*model, text, tower, options.seed, folder.path());
+  const AssemblyResult result = write_weights(*model, text_source, tower_checkpoint, options.seed, folder.path());
   folder.commit();
   return result;
 }

@@ -30,7 +30,7 @@ class TextModelSource {
   const nlohmann::ordered_json& config() const { return config_; }
   int64_t vocab_size() const { return text_config_.vocab_size; }
   /// Reads the tokenizer and template files: file name → content. Image settings are omitted.
-  std::map<std::string, std::string> auxiliary_files() const;
+  std::map<std::string, std::string> load_auxiliary_files() const;
   /// Returns the stored dtype of the embedding, which new weights of the model get, too.
   at::ScalarType dtype() const;
   /// Compares the stored tensors with `parameters`, the parameters of the new model; ignores those
@@ -45,7 +45,7 @@ class TextModelSource {
 
  private:
   /// Returns the stored tensor's name; nothing for parameters outside of the text model.
-  std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
+  std::optional<std::string> find_stored_tensor_name(const nn::Parameter& parameter) const;
 
   nlohmann::ordered_json config_;
   TensorSource tensors_;
@@ -53,8 +53,8 @@ class TextModelSource {
   std::string model_prefix_, output_prefix_;  // prefixes of stored names of the model and of the output projection
 };
 
-/// Implements models::assemble_checkpoint() for presets with a volume tower. Throws as models::assemble_checkpoint(),
-/// and UserError (kUsage) if `options` has a mask model.
+/// Implements models::assemble_checkpoint() for presets with a volume tower. Throws as
+/// models::assemble_checkpoint(), and UserError (kUsage) if `options` has a mask model.
 AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::brain_llava

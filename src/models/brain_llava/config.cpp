@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kMaxVolumes = 4096;  // per sample; rejects only damaged configs
 
 /// Returns true if a volume of `size` voxels has at least one patch per token along each axis.
-bool has_enough_patches(const Config& config, const VolumeAxes& size) {
-  const VolumeAxes grid = config.vision.compute_grid(size);
+bool has_enough_patches(const Config& config, const VolumeShape& size) {
+  const VolumeShape grid = config.vision.compute_grid(size);
   for (size_t axis = 0; axis < grid.size(); ++axis) {
     if (grid[axis] < config.tokens[axis]) return false;
   }
@@ -39,7 +39,7 @@ Config Config::from_json(const nlohmann::json& json, const std::filesystem::path
   config.vision = VolumeTransformerConfig::from_json(vision, source + " (vision_config)");
   if (const auto projector = get_section(json, "projector_config", source); !projector.is_null()) {
     const std::string projector_source = source + " (projector_config)";
-    config.tokens = read_axes(projector, "tokens", config.tokens, kMaxImageSide, projector_source);
+    config.tokens = read_volume_shape(projector, "tokens", config.tokens, kMaxImageSide, projector_source);
     config.projector_activation = parse_activation(
         io::get_or<std::string>(projector, "hidden_act", "gelu", projector_source), "hidden_act", projector_source);
   }
@@ -53,24 +53,27 @@ Config Config::from_json(const nlohmann::json& json, const std::filesystem::path
   if (json.contains("max_volumes")) config.max_volumes = read_size(json, "max_volumes", 1, kMaxVolumes, source);
   if (!has_enough_patches(config, config.vision.image_size)) {
     throw data_error("{}: projector_config.tokens {} exceeds the {} patches of a volume of image_size {}", source,
-                     format_axes(config.tokens), format_axes(config.vision.compute_grid(config.vision.image_size)),
-                     format_axes(config.vision.image_size));
+                     format_volume_shape(config.tokens),
+                     format_volume_shape(config.vision.compute_grid(config.vision.image_size)),
+                     format_volume_shape(config.vision.image_size));
   }
   return config;
 }
 
-data::PixelRow Config::make_pixel_row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const {
-  const VolumeAxes size = resolve_volume_size(requested);
+data::PixelRowShape Config::make_pixel_row_shape(const std::optional<VolumeShape>& requested,
+                                                 at::ScalarType dtype) const {
+  const VolumeShape size = resolve_volume_size(requested);
   return {.dtype = dtype, .channels = vision.channels, .depth = size[0], .height = size[1], .width = size[2]};
 }
 
-VolumeAxes Config::resolve_volume_size(const std::optional<VolumeAxes>& requested) const {
-  const VolumeAxes size = vision.resolve_volume_size(requested);
+VolumeShape Config::resolve_volume_size(const std::optional<VolumeShape>& requested) const {
+  const VolumeShape size = vision.resolve_volume_size(requested);
   if (!has_enough_patches(*this, size)) {
     throw usage_error(
         "data.volume.size: {} gives {} patches, fewer than the projector's {} tokens per volume; give at least {}",
-        format_axes(size), format_axes(vision.compute_grid(size)), format_axes(tokens),
-        format_axes({tokens[0] * vision.patch_size, tokens[1] * vision.patch_size, tokens[2] * vision.patch_size}));
+        format_volume_shape(size), format_volume_shape(vision.compute_grid(size)), format_volume_shape(tokens),
+        format_volume_shape(
+            {tokens[0] * vision.patch_size, tokens[1] * vision.patch_size, tokens[2] * vision.patch_size}));
   }
   return size;
 }

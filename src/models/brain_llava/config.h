@@ -30,7 +30,7 @@ inline constexpr std::string_view kTowerType = "vit_3d";
 /// - `max_volumes`: maximum number of volumes per sample, optional.
 struct Config {
   VolumeTransformerConfig vision;
-  VolumeAxes tokens{4, 4, 4};  ///< tokens of a volume along each axis
+  VolumeShape tokens{4, 4, 4};  ///< tokens of a volume along each axis
   Activation projector_activation = Activation::kGelu;
   LlamaConfig text;
   int64_t image_token_id = 0;
@@ -42,10 +42,10 @@ struct Config {
 
   /// Returns the volume size in voxels along each axis: `requested` (data.volume.size) if given,
   /// else image_size of the config. Throws UserError (kUsage) for an unsupported size.
-  VolumeAxes resolve_volume_size(const std::optional<VolumeAxes>& requested) const;
-  /// Returns the shape and dtype of the tower's input for a volume of resolve_volume_size(requested).
-  /// Throws as resolve_volume_size().
-  data::PixelRow make_pixel_row(const std::optional<VolumeAxes>& requested, at::ScalarType dtype) const;
+  VolumeShape resolve_volume_size(const std::optional<VolumeShape>& requested) const;
+  /// Returns the shape and dtype of the tower's input for a volume of
+  /// resolve_volume_size(requested). Throws as resolve_volume_size().
+  data::PixelRowShape make_pixel_row_shape(const std::optional<VolumeShape>& requested, at::ScalarType dtype) const;
   int64_t tokens_per_volume() const { return tokens[0] * tokens[1] * tokens[2]; }
 };
 

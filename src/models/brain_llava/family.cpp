@@ -23,7 +23,7 @@ namespace vlmtrain::models::brain_llava {
 namespace {
 
 image::VolumeSettings make_volume_settings(const Config& config, const data::VolumeOptions& options) {
-  if (options.use == data::VolumeUse::kSlices) {
+  if (options.input_form == data::VolumeInputForm::kSlices) {
     throw usage_error(
         "data.volume.as: slices are images, and brain_llava supports only volumes; set volume, or use a model of a "
         "family that supports images");
@@ -68,14 +68,14 @@ Processor::Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplat
                      const ProcessorSettings& settings)
     : ConversationProcessor(
           std::move(tokenizer), std::move(chat_template), settings,
-          {config.make_pixel_row(settings.volume.size, settings.volume.dtype), config.tokens_per_volume()}),
+          {config.make_pixel_row_shape(settings.volume.size, settings.volume.dtype), config.tokens_per_volume()}),
       config_(std::move(config)),
       volume_settings_(make_volume_settings(config_, settings.volume)) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
-  const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);
-  if (image_token != config_.image_token_id) {
+  const int64_t placeholder_token_id = find_token_id(this->tokenizer(), text::kImagePlaceholder);
+  if (placeholder_token_id != config_.image_token_id) {
     throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",
-                     config_.image_token_id, text::kImagePlaceholder, image_token);
+                     config_.image_token_id, text::kImagePlaceholder, placeholder_token_id);
   }
 }
 
@@ -89,7 +89,7 @@ at::Tensor Processor::preprocess_image(const at::Tensor& /*image*/, std::optiona
 
 MediaLayout Processor::lay_out_volume(const image::VolumeInfo& info) const {
   MediaLayout layout{.text = {}, .pixel_rows = image::count_volumes(info, volume_settings_)};
-  layout.decode_bytes = image::estimate_reading_bytes(info, volume_settings_);
+  layout.decode_bytes = image::estimate_volume_reading_memory(info, volume_settings_);
   for (int64_t i = 0; i < layout.pixel_rows * config_.tokens_per_volume(); ++i) layout.text += text::kImagePlaceholder;
   return layout;
 }
@@ -111,7 +111,7 @@ int64_t Processor::find_modality_id(const std::string& modality) const {
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
   return encode_with_media(tokenizer(), chat, images, config_.image_token_id,
-                           /*add_special_tokens=*/!chat_template().writes_bos());
+                           /*add_special_tokens=*/!chat_template().writes_bos_token());
 }
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
@@ -130,13 +130,13 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
 }
 
 data::SampleShape compute_volume_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                              std::optional<VolumeAxes> size, at::ScalarType dtype) {
+                                              std::optional<VolumeShape> size, at::ScalarType dtype) {
   const Config config = Config::from_json(config_json, folder);
   return {.tokens = config.tokens_per_volume(),
           .image_tokens = config.tokens_per_volume(),
           .num_media = 1,
           .pixel_rows = 1,
-          .row = config.make_pixel_row(size, dtype),
+          .row = config.make_pixel_row_shape(size, dtype),
           .num_volumes = 1};
 }
 

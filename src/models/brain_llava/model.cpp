@@ -18,24 +18,26 @@ namespace {
 /// ceil((t + 1) · patches / tokens). The matrix is created on the features' device, which avoids a
 /// copy.
 at::Tensor make_axis_pooling_matrix(int64_t tokens, int64_t patches, const at::TensorOptions& options) {
-  constexpr std::string_view kFloor = "floor";
-  const auto int_options = options.dtype(at::kLong);
-  const at::Tensor token = at::arange(tokens, int_options).unsqueeze(1), patch = at::arange(patches, int_options);
-  const at::Tensor first = at::div(token * patches, tokens, kFloor);
-  const at::Tensor end = at::div((token + 1) * patches + (tokens - 1), tokens, kFloor);
-  return patch.ge(first).to(at::kFloat) * patch.lt(end).to(at::kFloat) / (end - first);
+  constexpr std::string_view kFloorRoundingMode = "floor";
+  const auto index_options = options.dtype(at::kLong);
+  const at::Tensor token_indices = at::arange(tokens, index_options).unsqueeze(1),
+                   patch_indices = at::arange(patches, index_options);
+  const at::Tensor first = at::div(token_indices * patches, tokens, kFloorRoundingMode);
+  const at::Tensor end = at::div((token_indices + 1) * patches + (tokens - 1), tokens, kFloorRoundingMode);
+  return patch_indices.ge(first).to(at::kFloat) * patch_indices.lt(end).to(at::kFloat) / (end - first);
 }
 
 using nn::Component;
 using nn::ParameterScope;
 
-ParameterScope make_scope(nn::ParameterStore& store, Component component, const char* name) {
+ParameterScope make_parameter_scope(nn::ParameterStore& store, Component component, const char* name) {
   return {store, component, name};
 }
 
 }  // namespace
 
-at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options) {
+at::Tensor make_pooling_matrix(const VolumeShape& tokens, const VolumeShape& patches,
+                               const at::TensorOptions& options) {
   const auto make_axis_matrix = [&](size_t axis) {
     return make_axis_pooling_matrix(tokens[axis], patches[axis], options);
   };
@@ -46,7 +48,7 @@ at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patch
   return (x * y * z).flatten(3, 5).flatten(0, 2).to(options.dtype());
 }
 
-at::Tensor pool_patches(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches) {
+at::Tensor pool_patches(const at::Tensor& features, const VolumeShape& tokens, const VolumeShape& patches) {
   const int64_t num_patches = patches[0] * patches[1] * patches[2];
   VLMTRAIN_CHECK(features.size(0) % num_patches == 0, "{} features for volumes of {} patches", features.size(0),
                  num_patches);
@@ -58,25 +60,25 @@ at::Tensor pool_patches(const at::Tensor& features, const VolumeAxes& tokens, co
 Model::Model(const Config& config, const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),
       config_(config),
-      tower_(make_scope(parameters(), Component::kVisionTower, "vision_tower"), config.vision),
-      projector_(make_scope(parameters(), Component::kProjector, "multi_modal_projector.linear_1"),
-                 make_scope(parameters(), Component::kProjector, "multi_modal_projector.linear_2"),
-                 {.vision = config.vision.blocks.hidden_size,
+      tower_(make_parameter_scope(parameters(), Component::kVisionTower, "vision_tower"), config.vision),
+      projector_(make_parameter_scope(parameters(), Component::kProjector, "multi_modal_projector.linear_1"),
+                 make_parameter_scope(parameters(), Component::kProjector, "multi_modal_projector.linear_2"),
+                 {.vision = config.vision.block_config.hidden_size,
                   .text = config.text.hidden_size,
                   .activation = config.projector_activation}),
-      text_(make_scope(parameters(), Component::kLanguageModel, "language_model.model"), config.text,
-            make_scope(parameters(), Component::kLanguageModel, "language_model.lm_head")) {}
+      text_(make_parameter_scope(parameters(), Component::kLanguageModel, "language_model.model"), config.text,
+            make_parameter_scope(parameters(), Component::kLanguageModel, "language_model.lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
   const at::Tensor volumes = vision.pixel_values.to(parameters().options().dtype().toScalarType());
-  const at::Tensor dense = tower_(volumes, vision.modalities, recompute_blocks().vision);
-  return {.features = projector_(pool_patches(dense, config_.tokens, tower_.compute_grid(volumes))),
-          .dense_features = with_dense_features ? dense : at::Tensor()};
+  const at::Tensor patch_features = tower_(volumes, vision.modalities, recompute_block_counts().vision);
+  return {.features = projector_(pool_patches(patch_features, config_.tokens, tower_.compute_grid(volumes))),
+          .patch_features = with_patch_features ? patch_features : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 
 }  // namespace vlmtrain::models::brain_llava

@@ -14,11 +14,11 @@ namespace vlmtrain::models::brain_llava {
 /// adaptive_avg_pool3d, with dtype and device of `options`. The product has a fixed summation
 /// order, unlike the backward pass of adaptive_avg_pool3d. `tokens` and `patches` are numbers along
 /// each axis. REQUIRES: at most as many tokens as patches along each axis.
-at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options);
+at::Tensor make_pooling_matrix(const VolumeShape& tokens, const VolumeShape& patches, const at::TensorOptions& options);
 
 /// Averages the patches of each volume: `features` [volumes · patches, hidden] → [volumes · tokens,
 /// hidden], with tokens and patches per volume.
-at::Tensor pool_patches(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches);
+at::Tensor pool_patches(const at::Tensor& features, const VolumeShape& tokens, const VolumeShape& patches);
 
 /// Model of a volume tower, pooling of its patches, LLaVA's projector and a text model. Its pixel
 /// values are float or half [volumes, channels, x, y, z]; they are normalized when a volume is
@@ -27,7 +27,7 @@ class Model final : public VisionLanguageModel {
  public:
   Model(const Config& config, const nn::ParameterSettings& settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }

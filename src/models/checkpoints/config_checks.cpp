@@ -67,19 +67,19 @@ void check_parameter_count(double num_parameters, const std::filesystem::path& f
   }
   // Tolerates weights that model.allow_missing and resize_embeddings add, and the large relative
   // error of the estimate for small models. Not tuned.
-  constexpr double kMaxParameterRatio = 10;
+  constexpr double kMaxDescribedToStoredRatio = 10;
   constexpr double kMaxUncheckedParameters = 1e8;  // such a model fits into memory even if the config is wrong
   if (num_parameters <= kMaxUncheckedParameters) return;
-  const auto num_stored = count_stored_parameters(folder);
-  if (num_stored && num_parameters > kMaxParameterRatio * *num_stored) {
+  const auto num_stored_parameters = count_stored_parameters(folder);
+  if (num_stored_parameters && num_parameters > kMaxDescribedToStoredRatio * *num_stored_parameters) {
     throw data_error(
         "{}: describes a model of {:.3g} parameters, but the weights next to it have {:.3g}; use the config.json that "
         "belongs to them",
-        config, num_parameters, *num_stored);
+        config, num_parameters, *num_stored_parameters);
   }
 }
 
-void refuse_attention_dropout(const nlohmann::json& config, const std::string& source) {
+void reject_attention_dropout(const nlohmann::json& config, const std::string& source) {
   const auto it = config.find("attention_dropout");
   if (it == config.end() || it->is_null() || (it->is_number() && it->get<double>() == 0)) return;
   throw data_error("{}: attention_dropout is {}: attention dropout is not supported; set it to 0.0", source,

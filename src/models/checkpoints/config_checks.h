@@ -54,6 +54,6 @@ void check_parameter_count(double num_parameters, const std::filesystem::path& f
 
 /// Throws UserError (kBadData) if `config`, of a text model or a tower, has an attention_dropout
 /// other than 0. It is not implemented, since no published model uses it.
-void refuse_attention_dropout(const nlohmann::json& config, const std::string& source);
+void reject_attention_dropout(const nlohmann::json& config, const std::string& source);
 
 }  // namespace vlmtrain::models

@@ -109,7 +109,7 @@ constexpr std::array<std::string_view, 18> kRopeKeys{"attention_factor",
 constexpr std::string_view kProvenanceReason = "metadata on the origin of the file";
 constexpr std::string_view kGenerationReason =
     "a generation setting, which transformers 5 reads from generation_config.json";
-constexpr std::string_view kOutputsReason = "controls the outputs of transformers' forward pass";
+constexpr std::string_view kIgnoredOutputSettingReason = "controls the outputs of transformers' forward pass";
 constexpr std::string_view kTrainingReason = "a training setting; this run has its own";
 constexpr std::string_view kInitializationReason = "standard deviation of the random initialization";
 constexpr std::string_view kComputationReason = "affects how transformers computes, not the result";
@@ -175,9 +175,9 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"num_beam_groups", kGenerationReason},
     HarmlessKey{"num_beams", kGenerationReason},
     HarmlessKey{"num_return_sequences", kGenerationReason},
-    HarmlessKey{"output_attentions", kOutputsReason},
-    HarmlessKey{"output_hidden_states", kOutputsReason},
-    HarmlessKey{"output_scores", kOutputsReason},
+    HarmlessKey{"output_attentions", kIgnoredOutputSettingReason},
+    HarmlessKey{"output_hidden_states", kIgnoredOutputSettingReason},
+    HarmlessKey{"output_scores", kIgnoredOutputSettingReason},
     HarmlessKey{"pad_token_id", "the tokenizer's files are read instead"},
     HarmlessKey{"perceiver_config", "for Idefics2; transformers' class of Idefics3 ignores it"},
     HarmlessKey{"pixel_shuffle_factor", "scale_factor at the top level replaces it"},
@@ -189,8 +189,8 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"pruned_heads", kUnusedReason},
     HarmlessKey{"remove_invalid_values", kGenerationReason},
     HarmlessKey{"repetition_penalty", kGenerationReason},
-    HarmlessKey{"return_dict", kOutputsReason},
-    HarmlessKey{"return_dict_in_generate", kOutputsReason},
+    HarmlessKey{"return_dict", kIgnoredOutputSettingReason},
+    HarmlessKey{"return_dict_in_generate", kIgnoredOutputSettingReason},
     HarmlessKey{"sep_token_id", kOtherTasksReason},
     HarmlessKey{"suppress_tokens", kGenerationReason},
     HarmlessKey{"task_specific_params", kOtherTasksReason},
@@ -220,62 +220,62 @@ constexpr std::array kHarmlessConfigKeys{
 };
 
 /// A key of a setting that changes the computation.
-struct ComputationKey {
+struct UnsupportedSetting {
   std::string_view name;
   double neutral_value;  ///< number that disables the setting; 0 always does
 };
 
-/// Keys that refuse_unsupported_keys() rejects unless they have the neutral value.
-constexpr std::array kComputationKeys{ComputationKey{"alibi", 0},
-                                      ComputationKey{"attention_chunk_size", 0},
-                                      ComputationKey{"attention_multiplier", 0},
-                                      ComputationKey{"attn_logit_softcapping", 0},
-                                      ComputationKey{"embedding_multiplier", 1},
-                                      ComputationKey{"final_logit_softcapping", 0},
-                                      ComputationKey{"logit_scale", 1},
-                                      ComputationKey{"logits_scaling", 1},
-                                      ComputationKey{"mm_resampler_type", 0},
-                                      ComputationKey{"no_rope_layers", 1},
-                                      ComputationKey{"num_kv_shared_layers", 0},
-                                      ComputationKey{"parallel_attn", 0},
-                                      ComputationKey{"partial_rotary_factor", 1},
-                                      ComputationKey{"qk_layer_norms", 0},
-                                      ComputationKey{"residual_multiplier", 1},
-                                      ComputationKey{"rope_interleaved", 0},
-                                      ComputationKey{"rotary_pct", 1},
-                                      ComputationKey{"transformers_weights", 0},
-                                      ComputationKey{"use_bidirectional_attention", 0},
-                                      ComputationKey{"use_qk_norm", 0},
-                                      ComputationKey{"use_resampler", 0}};
+/// Keys that reject_unsupported_keys() rejects unless they have the neutral value.
+constexpr std::array kUnsupportedSettings{UnsupportedSetting{"alibi", 0},
+                                          UnsupportedSetting{"attention_chunk_size", 0},
+                                          UnsupportedSetting{"attention_multiplier", 0},
+                                          UnsupportedSetting{"attn_logit_softcapping", 0},
+                                          UnsupportedSetting{"embedding_multiplier", 1},
+                                          UnsupportedSetting{"final_logit_softcapping", 0},
+                                          UnsupportedSetting{"logit_scale", 1},
+                                          UnsupportedSetting{"logits_scaling", 1},
+                                          UnsupportedSetting{"mm_resampler_type", 0},
+                                          UnsupportedSetting{"no_rope_layers", 1},
+                                          UnsupportedSetting{"num_kv_shared_layers", 0},
+                                          UnsupportedSetting{"parallel_attn", 0},
+                                          UnsupportedSetting{"partial_rotary_factor", 1},
+                                          UnsupportedSetting{"qk_layer_norms", 0},
+                                          UnsupportedSetting{"residual_multiplier", 1},
+                                          UnsupportedSetting{"rope_interleaved", 0},
+                                          UnsupportedSetting{"rotary_pct", 1},
+                                          UnsupportedSetting{"transformers_weights", 0},
+                                          UnsupportedSetting{"use_bidirectional_attention", 0},
+                                          UnsupportedSetting{"use_qk_norm", 0},
+                                          UnsupportedSetting{"use_resampler", 0}};
 
 /// Returns true for null, false, 0, empty values, `neutral_value`, and lists in which each item is
 /// `neutral_value`.
-bool is_neutral(const json& value, double neutral_value) {
+bool is_neutral_value(const json& value, double neutral_value) {
   if (io::is_empty_value(value) || value == false || value == 0) return true;
   if (value.is_number()) return value.get<double>() == neutral_value;
   return value.is_array() && std::ranges::all_of(value, [&](const json& item) { return item == neutral_value; });
 }
 
-/// Throws UserError (kBadData) if `section` has one of kComputationKeys with another value than the
-/// neutral one.
-void refuse_computation_keys(const json& section, const std::string& source) {
-  for (const auto& [name, neutral_value] : kComputationKeys) {
+/// Throws UserError (kBadData) if `section` has one of kUnsupportedSettings with another value than
+/// the neutral one.
+void reject_unsupported_settings(const json& section, const std::string& source) {
+  for (const auto& [name, neutral_value] : kUnsupportedSettings) {
     const auto it = section.find(name);
-    if (it == section.end() || is_neutral(*it, neutral_value)) continue;
+    if (it == section.end() || is_neutral_value(*it, neutral_value)) continue;
     throw data_error(
         "{}: {} is {}, which changes the model's results and is not supported; use a checkpoint without it", source,
         name, io::make_json_excerpt(*it));
   }
 }
 
-/// Appends the unknown keys of `section`, with `prefix`, to `unread`.
-void append_unread_keys(const json& section, std::span<const std::string_view> known_keys, const std::string& prefix,
-                        std::vector<std::string>& unread) {
-  for (const auto& key : io::find_unread_keys(section, known_keys, kHarmlessConfigKeys)) {
+/// Appends the unknown keys of `section`, with `prefix`, to `unread_keys`.
+void append_unread_keys(const json& section, std::span<const std::string_view> recognized_keys,
+                        const std::string& prefix, std::vector<std::string>& unread_keys) {
+  for (const auto& key : io::find_unread_keys(section, recognized_keys, kHarmlessConfigKeys)) {
     if (section[key] == false ||
-        std::ranges::find(kComputationKeys, key, &ComputationKey::name) != kComputationKeys.end())
+        std::ranges::find(kUnsupportedSettings, key, &UnsupportedSetting::name) != kUnsupportedSettings.end())
       continue;
-    unread.push_back(prefix + make_excerpt(key));
+    unread_keys.push_back(prefix + make_excerpt(key));
   }
 }
 
@@ -284,49 +284,49 @@ const json* find_section(const json& config, const char* key) {
   return it != config.end() && it->is_object() ? &*it : nullptr;
 }
 
-void append_unread_rope_keys(const json& text, const std::string& prefix, std::vector<std::string>& unread) {
+void append_unread_rope_keys(const json& text, const std::string& prefix, std::vector<std::string>& unread_keys) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* const rope = find_section(text, key);
     if (rope == nullptr) continue;
-    append_unread_keys(*rope, kRopeKeys, prefix + key + ".", unread);
+    append_unread_keys(*rope, kRopeKeys, prefix + key + ".", unread_keys);
   }
 }
 
 /// Returns whether config.json is nanoVLM's, which has no model_type and other keys than
 /// transformers.
-bool is_nanovlm(const json& config) {
+bool is_nanovlm_config(const json& config) {
   return config.contains("lm_hidden_dim");
 }
 
 }  // namespace
 
-void refuse_unsupported_keys(const json& config, const std::string& file) {
-  if (!config.is_object() || is_nanovlm(config)) return;
-  refuse_computation_keys(config, file);
+void reject_unsupported_keys(const json& config, const std::string& file) {
+  if (!config.is_object() || is_nanovlm_config(config)) return;
+  reject_unsupported_settings(config, file);
   if (const json* const text = find_section(config, "text_config"))
-    refuse_computation_keys(*text, file + " (text_config)");
+    reject_unsupported_settings(*text, file + " (text_config)");
 }
 
 std::vector<std::string> list_unread_config_keys(const json& config, const std::string& file) {
-  if (!config.is_object() || is_nanovlm(config)) return {};
-  std::vector<std::string> unread;
+  if (!config.is_object() || is_nanovlm_config(config)) return {};
+  std::vector<std::string> unread_keys;
   const json* const text = find_section(config, "text_config");
   std::vector<std::string_view> top_level_keys(kTopLevelKeys.begin(), kTopLevelKeys.end());
   // Files of older transformers also have the text model's keys at the top level.
   top_level_keys.insert(top_level_keys.end(), kTextKeys.begin(), kTextKeys.end());
-  append_unread_keys(config, top_level_keys, "", unread);
-  append_unread_rope_keys(config, "", unread);
+  append_unread_keys(config, top_level_keys, "", unread_keys);
+  append_unread_rope_keys(config, "", unread_keys);
   if (text != nullptr) {
-    append_unread_keys(*text, kTextKeys, "text_config.", unread);
-    append_unread_rope_keys(*text, "text_config.", unread);
+    append_unread_keys(*text, kTextKeys, "text_config.", unread_keys);
+    append_unread_rope_keys(*text, "text_config.", unread_keys);
   }
   if (const json* const vision = find_section(config, "vision_config")) {
-    append_unread_keys(*vision, kVisionKeys, "vision_config.", unread);
+    append_unread_keys(*vision, kVisionKeys, "vision_config.", unread_keys);
   }
-  if (unread.empty()) return {};
+  if (unread_keys.empty()) return {};
   return {fmt::format("{}: {} ignored: {}; check that the model does not depend on {}", file,
-                      unread.size() == 1 ? "one key is" : fmt::format("{} keys are", unread.size()),
-                      fmt::join(unread, ", "), unread.size() == 1 ? "it" : "them")};
+                      unread_keys.size() == 1 ? "one key is" : fmt::format("{} keys are", unread_keys.size()),
+                      fmt::join(unread_keys, ", "), unread_keys.size() == 1 ? "it" : "them")};
 }
 
 }  // namespace vlmtrain::models

@@ -49,9 +49,9 @@ std::string describe_missing_tensor(const std::string& name) {
   return fmt::format("missing: {}{}", name, hint);
 }
 
-std::string describe_dtype_mismatch(std::string_view name, at::ScalarType dtype) {
-  constexpr std::array kWeightDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
-  if (std::ranges::find(kWeightDtypes, dtype) != kWeightDtypes.end()) return "";
+std::string describe_unsupported_dtype(std::string_view name, at::ScalarType dtype) {
+  constexpr std::array kSupportedWeightDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  if (std::ranges::find(kSupportedWeightDtypes, dtype) != kSupportedWeightDtypes.end()) return "";
   return fmt::format("{} has dtype {}, which is not a weight dtype; use a checkpoint in F32, BF16 or F16", name,
                      io::to_safetensors_dtype(dtype));
 }
@@ -61,26 +61,26 @@ bool differs_only_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape)
   return sizes.size() == 2 && shape.size() == 2 && sizes[1] == shape[1] && shape[0] > 0;
 }
 
-void copy_rows(const nn::Parameter& parameter, const at::Tensor& table) {
+void copy_rows_to_parameter(const nn::Parameter& parameter, const at::Tensor& table) {
   const at::Tensor rows = parameter.tensor.detach();
-  const int64_t num_copied = std::min(rows.size(0), table.size(0));
-  rows.narrow(0, 0, num_copied).copy_(table.narrow(0, 0, num_copied));
-  if (num_copied < rows.size(0))
-    rows.narrow(0, num_copied, rows.size(0) - num_copied).copy_(table.mean(0, /*keepdim=*/true, at::kFloat));
+  const int64_t num_copied_rows = std::min(rows.size(0), table.size(0));
+  rows.narrow(0, 0, num_copied_rows).copy_(table.narrow(0, 0, num_copied_rows));
+  if (num_copied_rows < rows.size(0))
+    rows.narrow(0, num_copied_rows, rows.size(0) - num_copied_rows).copy_(table.mean(0, /*keepdim=*/true, at::kFloat));
 }
 
-at::Tensor resize_rows(const nn::Parameter& parameter, const at::Tensor& table) {
+at::Tensor resize_table_rows(const nn::Parameter& parameter, const at::Tensor& table) {
   const at::NoGradGuard no_gradients;
   nn::Parameter rows = parameter;
   rows.tensor = at::empty(parameter.sizes(), table.options());
-  copy_rows(rows, table);
+  copy_rows_to_parameter(rows, table);
   return rows.tensor;
 }
 
 void check_loaded_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
                          bool may_be_non_finite, const std::string& headline) {
   const std::string source = headline.substr(0, headline.find(": "));
-  if (const std::string non_finite = describe_first_non_finite(values); !non_finite.empty()) {
+  if (const std::string non_finite = describe_first_non_finite_value(values); !non_finite.empty()) {
     if (!may_be_non_finite && !parameter.is_embedding) {
       throw data_error("{}: {} has {}, an invalid weight; use an undamaged copy, or an earlier checkpoint", source,
                        name, non_finite);

@@ -24,7 +24,7 @@ std::string describe_missing_tensor(const std::string& name);
 /// Describes the problem if a tensor `name` of `dtype` cannot be a parameter's values; else returns
 /// an empty string. F64, F32, BF16 and F16 are allowed. Integers and 8-bit types would be quantized
 /// values without their scales.
-std::string describe_dtype_mismatch(std::string_view name, at::ScalarType dtype);
+std::string describe_unsupported_dtype(std::string_view name, at::ScalarType dtype);
 
 /// Returns whether a parameter and `shape` are matrices that differ only in the number of rows.
 bool differs_only_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape);
@@ -43,18 +43,18 @@ struct LoadTolerance {
 
 /// The differences that load_parameters() found and permitted.
 struct LoadDifferences {
-  std::vector<nn::Parameter> missing;  ///< parameters without a tensor; their values are unchanged
-  std::vector<nn::Parameter> resized;  ///< parameters loaded with another number of rows
-  std::vector<std::string> unused;     ///< names of tensors without a parameter
+  std::vector<nn::Parameter> missing_parameters;  ///< parameters without a tensor; their values are unchanged
+  std::vector<nn::Parameter> resized_parameters;  ///< parameters loaded with another number of rows
+  std::vector<std::string> unused_tensor_names;   ///< names of tensors without a parameter
 };
 
 /// Copies a table [rows, columns] to a parameter with another number of rows. Surplus rows are
 /// dropped. New rows are the mean of all rows of the table (Hewitt 2021,
 /// https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
-void copy_rows(const nn::Parameter& parameter, const at::Tensor& table);
+void copy_rows_to_parameter(const nn::Parameter& parameter, const at::Tensor& table);
 
-/// Returns the table resized as in copy_rows(), in the table's dtype.
-at::Tensor resize_rows(const nn::Parameter& parameter, const at::Tensor& table);
+/// Returns the table resized as in copy_rows_to_parameter(), in the table's dtype.
+at::Tensor resize_table_rows(const nn::Parameter& parameter, const at::Tensor& table);
 
 /// Throws UserError (kBadData) if values of the tensor `name` are not finite or overflow in the
 /// parameter's dtype. Non-finite values only cause a warning in an embedding, since its rows may be
@@ -86,7 +86,7 @@ LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, co
     expected.insert(name);
     if (!file.contains(name)) {
       if (tolerance.may_be_missing && tolerance.may_be_missing(name)) {
-        differences.missing.push_back(parameter);
+        differences.missing_parameters.push_back(parameter);
       } else {
         problems.push_back(describe_missing_tensor(name));
       }
@@ -94,12 +94,12 @@ LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, co
     }
     matched_parameters.push_back(&parameter);
     const auto& info = file.info(name);
-    if (auto problem = describe_dtype_mismatch(name, info.dtype); !problem.empty())
+    if (auto problem = describe_unsupported_dtype(name, info.dtype); !problem.empty())
       problems.push_back(std::move(problem));
     if (auto problem = describe_shape_mismatch(parameter, info.shape); !problem.empty()) {
       if (differs_only_in_rows(parameter, info.shape) && tolerance.may_resize_rows &&
           tolerance.may_resize_rows(parameter)) {
-        differences.resized.push_back(parameter);
+        differences.resized_parameters.push_back(parameter);
       } else {
         problems.push_back(std::move(problem));
       }
@@ -108,7 +108,7 @@ LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, co
   for (const auto& name : file.names()) {
     if (expected.contains(name)) continue;
     if (tolerance.may_be_unused && tolerance.may_be_unused(name)) {
-      differences.unused.push_back(name);
+      differences.unused_tensor_names.push_back(name);
     } else {
       problems.push_back("unexpected: " + name);
     }
@@ -121,7 +121,7 @@ LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, co
     if (parameter->sizes() == values.sizes()) {
       parameter->set_values(values);
     } else {
-      copy_rows(*parameter, values);
+      copy_rows_to_parameter(*parameter, values);
     }
     file.release(name);
   }

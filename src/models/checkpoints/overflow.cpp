@@ -23,22 +23,22 @@ constexpr int64_t kElementsPerTask = 1 << 18;
 /// Returns true if a value has all bits of the mask `exponent` set, that is, if it is infinite or
 /// NaN.
 template <class Bits>
-bool has_full_exponent(const at::Tensor& values, Bits exponent) {
+bool has_all_ones_exponent(const at::Tensor& values, Bits exponent) {
   const auto* const bits = static_cast<const Bits*>(values.const_data_ptr());
-  std::atomic<bool> has_any_full = false;
+  std::atomic<bool> has_match = false;
   at::parallel_for(0, values.numel(), kElementsPerTask, [&](int64_t begin, int64_t end) {
-    unsigned any_full = 0;
-    for (int64_t i = begin; i < end; ++i) any_full |= static_cast<unsigned>((bits[i] & exponent) == exponent);
-    if (any_full != 0) has_any_full = true;
+    unsigned has_task_match = 0;
+    for (int64_t i = begin; i < end; ++i) has_task_match |= static_cast<unsigned>((bits[i] & exponent) == exponent);
+    if (has_task_match != 0) has_match = true;
   });
-  return has_any_full;
+  return has_match;
 }
 
-bool has_non_finite(const at::Tensor& values) {
+bool has_non_finite_values(const at::Tensor& values) {
   const bool is_dense_cpu = values.is_cpu() && values.is_contiguous();
-  if (is_dense_cpu && values.scalar_type() == at::kBFloat16) return has_full_exponent<uint16_t>(values, 0x7F80);
-  if (is_dense_cpu && values.scalar_type() == at::kHalf) return has_full_exponent<uint16_t>(values, 0x7C00);
-  if (is_dense_cpu && values.scalar_type() == at::kFloat) return has_full_exponent<uint32_t>(values, 0x7F800000);
+  if (is_dense_cpu && values.scalar_type() == at::kBFloat16) return has_all_ones_exponent<uint16_t>(values, 0x7F80);
+  if (is_dense_cpu && values.scalar_type() == at::kHalf) return has_all_ones_exponent<uint16_t>(values, 0x7C00);
+  if (is_dense_cpu && values.scalar_type() == at::kFloat) return has_all_ones_exponent<uint32_t>(values, 0x7F800000);
   return !at::isfinite(values).all().item<bool>();
 }
 
@@ -80,9 +80,9 @@ at::Tensor make_overflow_mask(const at::Tensor& values, at::ScalarType dtype) {
 
 }  // namespace
 
-std::string describe_first_non_finite(const at::Tensor& values) {
+std::string describe_first_non_finite_value(const at::Tensor& values) {
   if (!c10::isFloatingType(values.scalar_type()) || values.numel() == 0 || values.is_meta()) return "";
-  if (!has_non_finite(values)) return "";
+  if (!has_non_finite_values(values)) return "";
   return describe_first_masked_value(values, at::isfinite(values).logical_not());
 }
 

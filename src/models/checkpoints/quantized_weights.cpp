@@ -60,7 +60,7 @@ constexpr std::array kQuantizationMarkers{
 };
 
 /// Config files of older quantization programs, with the method.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kQuantizationFiles{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kQuantizationConfigFiles{
     {{"quantize_config.json", "GPTQ"}, {"quant_config.json", "AWQ"}, {"hf_quant_config.json", "ModelOpt"}}};
 
 const QuantizationMarker* find_quantization_marker(std::string_view name) {
@@ -88,26 +88,26 @@ std::string describe_quantization_method(const json& section) {
 }
 
 /// Quantization method and the file that declares it.
-struct QuantizationMethod {
+struct DeclaredQuantization {
   std::string method;
   std::string source;
 };
 
-std::optional<QuantizationMethod> find_quantization_method(const json& config, const fs::path& folder) {
+std::optional<DeclaredQuantization> find_quantization_method(const json& config, const fs::path& folder) {
   if (const std::string source = find_quantization_config(config); !source.empty()) {
     const bool is_top_level = source == kQuantizationKey;
     const json& section = is_top_level ? config : config[source.substr(0, source.find('.'))];
-    return QuantizationMethod{describe_quantization_method(section[kQuantizationKey]), source + " in config.json"};
+    return DeclaredQuantization{describe_quantization_method(section[kQuantizationKey]), source + " in config.json"};
   }
-  for (const auto& [file, method] : kQuantizationFiles) {
+  for (const auto& [file, method] : kQuantizationConfigFiles) {
     std::error_code error;
-    if (fs::exists(folder / file, error)) return QuantizationMethod{std::string(method), std::string(file)};
+    if (fs::exists(folder / file, error)) return DeclaredQuantization{std::string(method), std::string(file)};
   }
   return std::nullopt;
 }
 
-[[noreturn]] void throw_quantized_error(const fs::path& folder, const std::string& method,
-                                        const std::string& evidence) {
+[[noreturn]] void throw_quantized_checkpoint_error(const fs::path& folder, const std::string& method,
+                                                   const std::string& evidence) {
   throw data_error(
       "{}: its weights are quantized with {} ({}), which is not supported; use the original checkpoint in BF16, F16 or "
       "F32, and set model.quantization=nf4 or int8 to train LoRA on quantized weights",
@@ -120,74 +120,76 @@ bool is_integer_buffer(std::string_view name) {
 }
 
 /// Evidence of quantization in the headers of the weights.
-struct QuantizationTraces {
-  bool is_unreadable = false;  ///< headers have dtypes that only quantized weights use
+struct QuantizationEvidence {
+  bool has_unreadable_dtypes = false;  ///< headers have dtypes that only quantized weights use
   /// Tensor that only quantized checkpoints have, with its methods; empty: no such tensor.
-  std::string quantized_tensor;
+  std::string quantized_tensor_name;
   std::string method;
-  std::string integer_tensor;  ///< integer tensor that may be a weight; empty: no such tensor
+  std::string integer_tensor_name;  ///< integer tensor that may be a weight; empty: no such tensor
 };
 
-QuantizationTraces find_quantization_traces(const fs::path& folder) {
-  QuantizationTraces traces;
+QuantizationEvidence find_quantization_evidence(const fs::path& folder) {
+  QuantizationEvidence evidence;
   try {
     const io::CheckpointTensors weights(folder);
     for (const auto& name : weights.names()) {
       const at::ScalarType dtype = weights.info(name).dtype;
       const QuantizationMarker* const marker = find_quantization_marker(name);
-      if (traces.quantized_tensor.empty() && (marker != nullptr || c10::isFloat8Type(dtype))) {
-        traces.quantized_tensor = name;
-        traces.method = marker != nullptr ? marker->method : io::to_safetensors_dtype(dtype);
+      if (evidence.quantized_tensor_name.empty() && (marker != nullptr || c10::isFloat8Type(dtype))) {
+        evidence.quantized_tensor_name = name;
+        evidence.method = marker != nullptr ? marker->method : io::to_safetensors_dtype(dtype);
       }
       const bool is_integer = !c10::isFloatingType(dtype) && !is_integer_buffer(name);
-      if (traces.integer_tensor.empty() && is_integer) traces.integer_tensor = name;
+      if (evidence.integer_tensor_name.empty() && is_integer) evidence.integer_tensor_name = name;
     }
   } catch (const UserError&) {
     const auto exists = [&](const char* file) { return fs::exists(folder / file); };
-    traces.is_unreadable = exists("model.safetensors") || exists("model.safetensors.index.json");
+    evidence.has_unreadable_dtypes = exists("model.safetensors") || exists("model.safetensors.index.json");
   }
-  return traces;
+  return evidence;
 }
 
 }  // namespace
 
 std::string find_quantization_config(const json& config) {
   if (!config.is_object()) return "";
-  const auto has_section = [](const json& section) {
+  const auto has_quantization_section = [](const json& section) {
     const auto it = section.find(kQuantizationKey);
     return it != section.end() && it->is_object() && !it->empty();
   };
-  if (has_section(config)) return kQuantizationKey;
+  if (has_quantization_section(config)) return kQuantizationKey;
   for (const auto& [key, section] : config.items()) {
-    if (section.is_object() && has_section(section)) return key + "." + kQuantizationKey;
+    if (section.is_object() && has_quantization_section(section)) return key + "." + kQuantizationKey;
   }
   return "";
 }
 
 bool erase_quantization_config(nlohmann::ordered_json& config) {
-  bool is_erased = config.is_object() && config.erase(kQuantizationKey) > 0;
+  bool was_erased = config.is_object() && config.erase(kQuantizationKey) > 0;
   for (auto& section : config) {
-    if (section.is_object() && section.erase(kQuantizationKey) > 0) is_erased = true;
+    if (section.is_object() && section.erase(kQuantizationKey) > 0) was_erased = true;
   }
-  return is_erased;
+  return was_erased;
 }
 
-void refuse_quantized_weights(const json& config, const fs::path& folder) {
-  static WeightFileCache<QuantizationTraces> cache;
+void reject_quantized_weights(const json& config, const fs::path& folder) {
+  static WeightFileCache<QuantizationEvidence> cache;
   const auto declared_method = find_quantization_method(config, folder);
-  const QuantizationTraces traces = cache.get_or_compute(folder, [&] { return find_quantization_traces(folder); });
+  const QuantizationEvidence evidence =
+      cache.get_or_compute(folder, [&] { return find_quantization_evidence(folder); });
   // Files that are unreadable for other reasons are reported when they are loaded.
-  if (traces.is_unreadable && declared_method)
-    throw_quantized_error(folder, declared_method->method, declared_method->source);
-  const std::string tensor =
-      !traces.quantized_tensor.empty() || !declared_method ? traces.quantized_tensor : traces.integer_tensor;
+  if (evidence.has_unreadable_dtypes && declared_method)
+    throw_quantized_checkpoint_error(folder, declared_method->method, declared_method->source);
+  const std::string tensor = !evidence.quantized_tensor_name.empty() || !declared_method
+                                 ? evidence.quantized_tensor_name
+                                 : evidence.integer_tensor_name;
   if (tensor.empty()) return;
-  throw_quantized_error(folder, declared_method ? declared_method->method : traces.method,
-                        declared_method ? fmt::format("{}, tensor {}", declared_method->source, tensor)
-                                        : fmt::format("tensor {}", tensor));
+  throw_quantized_checkpoint_error(folder, declared_method ? declared_method->method : evidence.method,
+                                   declared_method ? fmt::format("{}, tensor {}", declared_method->source, tensor)
+                                                   : fmt::format("tensor {}", tensor));
 }
 
-void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
+void reject_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
   if (model.parameters().quantization() == nn::Quantization::kNone) return;
   throw usage_error(
       "{}: the weights of the model are quantized (model.quantization), so they cannot be saved as a checkpoint; save "

@@ -14,7 +14,7 @@ namespace vlmtrain::models {
 /// quantization_config, by config files of quantization programs, and by names and dtypes of
 /// tensors. LoadSettings cannot permit them, since quantized values without their scales are not
 /// the weights. `config` is the content of `folder`/config.json.
-void refuse_quantized_weights(const nlohmann::json& config, const std::filesystem::path& folder);
+void reject_quantized_weights(const nlohmann::json& config, const std::filesystem::path& folder);
 
 /// Returns the key of a quantization_config in config.json: "quantization_config" or
 /// "text_config.quantization_config"; empty if the model is not quantized.
@@ -25,6 +25,6 @@ bool erase_quantization_config(nlohmann::ordered_json& config);
 
 /// Throws UserError (kUsage) if the weights of `model` are quantized, since they cannot be saved as
 /// a checkpoint. `out` is named in the message.
-void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out);
+void reject_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models

@@ -15,33 +15,33 @@ namespace vlmtrain::models {
 namespace {
 
 /// Sections of config.json that describe the text model, depending on the family.
-constexpr std::array kTextSections{"text_config", "llm_config", "language_config"};
-constexpr std::array kVocabKeys{"vocab_size", "lm_vocab_size"};
+constexpr std::array kTextSectionKeys{"text_config", "llm_config", "language_config"};
+constexpr std::array kVocabSizeKeys{"vocab_size", "lm_vocab_size"};
 
 /// Calls `function` with the top level of config.json and with each text model section.
 template <class Json, class Function>
 void for_each_config_level(Json& config, const Function& function) {
   if (!config.is_object()) return;
   function(config);
-  for (const char* name : kTextSections) {
+  for (const char* name : kTextSectionKeys) {
     const auto it = config.find(name);
     if (it != config.end() && it->is_object()) function(*it);
   }
 }
 
 template <class Json>
-void write_vocab_size(Json& config, int64_t rows) {
+void update_vocab_size_keys(Json& config, int64_t rows) {
   bool has_text_model = false;
   for_each_config_level(config, [&](Json& level) {
     const bool is_top_level = &level == &config;
     has_text_model |= !is_top_level;
-    for (const char* name : kVocabKeys) {
+    for (const char* name : kVocabSizeKeys) {
       if (level.contains(name)) level[name] = rows;
     }
     // Without the key, transformers would use the default of the section's model type.
-    if (!is_top_level) level[kVocabKeys.front()] = rows;
+    if (!is_top_level) level[kVocabSizeKeys.front()] = rows;
   });
-  if (!has_text_model && !config.contains(kVocabKeys.back())) config[kVocabKeys.front()] = rows;
+  if (!has_text_model && !config.contains(kVocabSizeKeys.back())) config[kVocabSizeKeys.front()] = rows;
 }
 
 const char* get_config_dtype_name(at::ScalarType dtype) {
@@ -60,10 +60,10 @@ const char* get_config_dtype_name(at::ScalarType dtype) {
 }  // namespace
 
 void set_vocab_size(nlohmann::json& config, int64_t rows) {
-  write_vocab_size(config, rows);
+  update_vocab_size_keys(config, rows);
 }
 void set_vocab_size(nlohmann::ordered_json& config, int64_t rows) {
-  write_vocab_size(config, rows);
+  update_vocab_size_keys(config, rows);
 }
 
 std::string make_saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
@@ -73,7 +73,7 @@ std::string make_saved_config(const VisionLanguageModel& model, const std::strin
   if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = get_config_dtype_name(*dtype);
   erase_quantization_config(config);
   set_tied_output(config, has_tied_output(model));
-  model.complete_config(config);
+  model.add_saved_settings(config);
   return io::to_json_string(config, 2) + "\n";
 }
 

@@ -18,8 +18,8 @@ void set_vocab_size(nlohmann::ordered_json& config, int64_t rows);
 
 /// Returns the content of config.json for the weights of `model`, made from `content`, the base's
 /// config.json. Sets the keys that tie the output projection, removes quantization_config, applies
-/// model.complete_config(), and sets the dtype if `dtype` is given. `source` names the base's file
-/// in errors.
+/// model.add_saved_settings(), and sets the dtype if `dtype` is given. `source` names the base's
+/// file in errors.
 std::string make_saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
                               std::optional<at::ScalarType> dtype);
 

@@ -29,7 +29,7 @@ bool has_name_with_prefix(std::span<const std::string> tensor_names, std::string
 
 /// Returns the suffixes of the name that start after a dot and have at least two components,
 /// longest first.
-std::vector<std::string_view> list_suffixes(std::string_view name) {
+std::vector<std::string_view> list_name_suffixes(std::string_view name) {
   std::vector<std::string_view> suffixes{name};
   for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
     const std::string_view suffix = name.substr(dot + 1);
@@ -38,7 +38,8 @@ std::vector<std::string_view> list_suffixes(std::string_view name) {
   return suffixes;
 }
 
-std::string format_examples(std::span<const std::string> names, const std::unordered_set<std::string_view>& excluded) {
+std::string format_example_names(std::span<const std::string> names,
+                                 const std::unordered_set<std::string_view>& excluded) {
   constexpr size_t kMaxExamples = 3;  // enough to show the pattern, short enough for one line
   std::vector<std::string> examples;
   size_t count = 0;
@@ -49,7 +50,7 @@ std::string format_examples(std::span<const std::string> names, const std::unord
   return fmt::format("{}{}", fmt::join(examples, ", "), count > kMaxExamples ? ", …" : "");
 }
 
-std::string describe_mapping(const PrefixMapping& mapping) {
+std::string describe_prefix_mapping(const PrefixMapping& mapping) {
   if (mapping.model_prefix.empty()) return fmt::format("without the prefix \"{}\"", mapping.file_prefix);
   if (mapping.file_prefix.empty()) return fmt::format("with the prefix \"{}\"", mapping.model_prefix);
   return fmt::format("with the prefix \"{}\" instead of \"{}\"", mapping.model_prefix, mapping.file_prefix);
@@ -57,53 +58,54 @@ std::string describe_mapping(const PrefixMapping& mapping) {
 
 /// Appends the RoPE bases in all sections: numbers whose key ends with "theta", and the keys of
 /// nanoVLM and Gemma 3.
-void collect_thetas(const nlohmann::json& config, std::vector<double>& thetas) {
+void collect_rope_thetas(const nlohmann::json& config, std::vector<double>& thetas) {
   for (const auto& [key, value] : config.items()) {
-    if (value.is_object()) collect_thetas(value, thetas);
-    const bool is_theta = key.ends_with("theta") || key == "lm_re_base" || key == "rope_local_base_freq";
-    if (is_theta && value.is_number()) thetas.push_back(value.get<double>());
+    if (value.is_object()) collect_rope_thetas(value, thetas);
+    const bool is_theta_key = key.ends_with("theta") || key == "lm_re_base" || key == "rope_local_base_freq";
+    if (is_theta_key && value.is_number()) thetas.push_back(value.get<double>());
   }
 }
 
 }  // namespace
 
-StateDictKeyMap StateDictKeyMap::detect(std::span<const KeyAliases> table, std::span<const std::string> tensors) {
-  StateDictKeyMap map;
+StateDictKeyMap StateDictKeyMap::detect(std::span<const PrefixAliases> table, std::span<const std::string> tensors) {
+  StateDictKeyMap key_map;
   for (const auto& [parameter, checkpoint_prefixes] : table) {
     const auto it =
         std::ranges::find_if(checkpoint_prefixes, [&](auto prefix) { return has_name_with_prefix(tensors, prefix); });
-    map.prefixes_.emplace_back(parameter, it == checkpoint_prefixes.end() ? checkpoint_prefixes.front() : *it);
+    key_map.prefix_pairs_.emplace_back(parameter, it == checkpoint_prefixes.end() ? checkpoint_prefixes.front() : *it);
   }
-  return map;
+  return key_map;
 }
 
 std::string StateDictKeyMap::to_checkpoint_key(const std::string& parameter) const {
-  for (const auto& [parameter_prefix, checkpoint_prefix] : prefixes_) {
+  for (const auto& [parameter_prefix, checkpoint_prefix] : prefix_pairs_) {
     if (parameter.starts_with(parameter_prefix))
       return std::string(checkpoint_prefix) + parameter.substr(parameter_prefix.size());
   }
   return parameter;
 }
 
-PrefixMapping find_prefix_mapping(std::span<const std::string> file_names, std::span<const std::string> module_names) {
-  std::unordered_map<std::string_view, std::vector<std::string_view>> names_by_suffix;
-  for (const std::string& name : module_names) {
-    for (const std::string_view suffix : list_suffixes(name)) names_by_suffix[suffix].push_back(name);
+PrefixMapping find_prefix_mapping(std::span<const std::string> file_tensor_names,
+                                  std::span<const std::string> model_tensor_names) {
+  std::unordered_map<std::string_view, std::vector<std::string_view>> model_names_by_suffix;
+  for (const std::string& name : model_tensor_names) {
+    for (const std::string_view suffix : list_name_suffixes(name)) model_names_by_suffix[suffix].push_back(name);
   }
-  std::map<std::pair<std::string_view, std::string_view>, size_t> votes;
-  for (const std::string& name : file_names) {
-    for (const std::string_view suffix : list_suffixes(name)) {
-      const auto it = names_by_suffix.find(suffix);
-      if (it == names_by_suffix.end()) continue;
+  std::map<std::pair<std::string_view, std::string_view>, size_t> prefix_match_counts;
+  for (const std::string& name : file_tensor_names) {
+    for (const std::string_view suffix : list_name_suffixes(name)) {
+      const auto it = model_names_by_suffix.find(suffix);
+      if (it == model_names_by_suffix.end()) continue;
       for (const std::string_view match : it->second) {
         const std::string_view prefix = std::string_view(name).substr(0, name.size() - suffix.size());
-        ++votes[{prefix, match.substr(0, match.size() - suffix.size())}];
+        ++prefix_match_counts[{prefix, match.substr(0, match.size() - suffix.size())}];
       }
       break;
     }
   }
   PrefixMapping best_mapping;
-  for (const auto& [mapping, tensors] : votes) {
+  for (const auto& [mapping, tensors] : prefix_match_counts) {
     if (mapping.first == mapping.second || tensors <= best_mapping.num_matches) continue;
     best_mapping = {
         .file_prefix = std::string(mapping.first), .model_prefix = std::string(mapping.second), .num_matches = tensors};
@@ -111,36 +113,36 @@ PrefixMapping find_prefix_mapping(std::span<const std::string> file_names, std::
   return best_mapping;
 }
 
-void refuse_mismatched_names(const std::string& folder, std::span<const std::string> expected,
-                             std::span<const std::string> module_names, std::span<const std::string> file_names,
-                             bool may_be_missing) {
-  const std::unordered_set<std::string_view> file_name_set(file_names.begin(), file_names.end()),
+void reject_mismatched_names(const std::string& folder, std::span<const std::string> expected,
+                             std::span<const std::string> model_tensor_names,
+                             std::span<const std::string> file_tensor_names, bool may_all_be_missing) {
+  const std::unordered_set<std::string_view> file_tensor_name_set(file_tensor_names.begin(), file_tensor_names.end()),
       expected_set(expected.begin(), expected.end());
-  const auto missing = static_cast<size_t>(
-      std::ranges::count_if(expected, [&](const std::string& name) { return !file_name_set.contains(name); }));
-  if (missing * 2 <= expected.size() || file_names.empty()) return;
-  PrefixMapping mapping = find_prefix_mapping(file_names, expected);
-  if (const PrefixMapping module_mapping = find_prefix_mapping(file_names, module_names);
+  const auto num_missing_names = static_cast<size_t>(
+      std::ranges::count_if(expected, [&](const std::string& name) { return !file_tensor_name_set.contains(name); }));
+  if (num_missing_names * 2 <= expected.size() || file_tensor_names.empty()) return;
+  PrefixMapping mapping = find_prefix_mapping(file_tensor_names, expected);
+  if (const PrefixMapping module_mapping = find_prefix_mapping(file_tensor_names, model_tensor_names);
       module_mapping.num_matches > mapping.num_matches) {
     mapping = module_mapping;
   }
   // One prefix may cover only one of several modules, so a third of the names suffices. Not tuned.
-  const bool is_likely_rename = mapping.num_matches * 3 >= missing;
-  if (may_be_missing && !is_likely_rename) return;
-  const size_t unexpected = static_cast<size_t>(
-      std::ranges::count_if(file_names, [&](const std::string& name) { return !expected_set.contains(name); }));
+  const bool is_likely_rename = mapping.num_matches * 3 >= num_missing_names;
+  if (may_all_be_missing && !is_likely_rename) return;
+  const size_t num_unexpected_names = static_cast<size_t>(
+      std::ranges::count_if(file_tensor_names, [&](const std::string& name) { return !expected_set.contains(name); }));
   throw data_error(
       "{}: the tensor names in the files differ from those of config.json's model ({} differences): {} of {} are "
       "missing, such as {}; the files have {}. {}",
-      folder, missing + unexpected, missing, expected.size(), format_examples(expected, file_name_set),
-      format_examples(file_names, expected_set),
+      folder, num_missing_names + num_unexpected_names, num_missing_names, expected.size(),
+      format_example_names(expected, file_tensor_name_set), format_example_names(file_tensor_names, expected_set),
       is_likely_rename
           ? fmt::format("{} of them match {}: rename the tensors, or save the checkpoint again with transformers",
-                        mapping.num_matches, describe_mapping(mapping))
+                        mapping.num_matches, describe_prefix_mapping(mapping))
           : "Use the config.json that belongs to them, or save the checkpoint again with transformers");
 }
 
-bool is_close(const at::Tensor& stored, const at::Tensor& computed) {
+bool are_close(const at::Tensor& stored, const at::Tensor& computed) {
   // Relative tolerances. In 16 bits they are one to two units in the last place; in fp32 they allow
   // for another order of operations. Not tuned.
   const double tolerance = stored.scalar_type() == at::kBFloat16 ? 1e-2
@@ -157,9 +159,11 @@ bool is_default_table(std::string_view name, const at::Tensor& table, const nloh
   }
   // 10000 is the default RoPE base of transformers' models.
   std::vector<double> thetas{10000};
-  if (config.is_object()) collect_thetas(config, thetas);
-  const at::Tensor exponents = at::arange(flat_table.numel(), at::kDouble) / static_cast<double>(-flat_table.numel());
-  return std::ranges::any_of(thetas, [&](double theta) { return is_close(flat_table, at::pow(theta, exponents)); });
+  if (config.is_object()) collect_rope_thetas(config, thetas);
+  const at::Tensor inv_freq_exponents =
+      at::arange(flat_table.numel(), at::kDouble) / static_cast<double>(-flat_table.numel());
+  return std::ranges::any_of(thetas,
+                             [&](double theta) { return are_close(flat_table, at::pow(theta, inv_freq_exponents)); });
 }
 
 }  // namespace vlmtrain::models

@@ -30,10 +30,10 @@ bool is_weight_file(const fs::path& file) {
 }
 
 /// Returns `path` if it is a file, else the weight file in the folder.
-fs::path find_weight_file(const fs::path& path, const TensorSourceMessages& messages) {
+fs::path find_weight_file(const fs::path& path, const TensorSourceErrorMessages& messages) {
   if (!fs::is_directory(path)) {
     if (is_weight_file(path)) return path;
-    throw data_error("{}: {}", path.string(), messages.not_found);
+    throw data_error("{}: {}", path.string(), messages.not_found_message);
   }
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(path)) {
@@ -46,12 +46,12 @@ fs::path find_weight_file(const fs::path& path, const TensorSourceMessages& mess
   std::ranges::sort(names);
   throw data_error("{}: has no config.json, and {} of weights instead of exactly one{}; {}", path.string(),
                    files.empty() ? "no file" : fmt::format("{} files", files.size()),
-                   files.empty() ? "" : fmt::format(" ({})", fmt::join(names, ", ")), messages.choose_file);
+                   files.empty() ? "" : fmt::format(" ({})", fmt::join(names, ", ")), messages.choose_file_hint);
 }
 
 io::LazyTensor make_random_weight(const VisionLanguageModel& model, const nn::Parameter& parameter,
                                   at::ScalarType dtype, uint64_t seed) {
-  return {.name = model.get_checkpoint_name(parameter.name),
+  return {.name = model.get_checkpoint_tensor_name(parameter.name),
           .dtype = dtype,
           .shape = parameter.sizes().vec(),
           .materialize = [parameter, dtype, seed] { return make_initial_values(parameter, seed).to(dtype); }};
@@ -87,7 +87,7 @@ void TensorSource::add_tensors(File file) {
   }
 }
 
-TensorSource::TensorSource(const fs::path& path, const TensorSourceMessages& messages) : path_(path) {
+TensorSource::TensorSource(const fs::path& path, const TensorSourceErrorMessages& messages) : path_(path) {
   if (fs::is_directory(path) && (fs::exists(path / "config.json") || fs::exists(path / "model.safetensors"))) {
     add_tensors(io::CheckpointTensors(path));
     return;
@@ -124,7 +124,7 @@ int64_t CombinedWeights::bytes() const {
   return bytes;
 }
 
-CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vector<WeightSource>& sources,
+CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vector<FindWeightFunction>& sources,
                                 at::ScalarType dtype, uint64_t seed) {
   CombinedWeights result{.weights = {}, .num_tensors = std::vector<int64_t>(sources.size())};
   for (const auto& parameter : get_base_parameters(model)) {
@@ -135,13 +135,13 @@ CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vec
     }
     if (!weight) {
       ++result.num_random_tensors;
-      result.random_modules.insert(parameter.name.substr(0, parameter.name.find('.')));
+      result.randomly_initialized_modules.insert(parameter.name.substr(0, parameter.name.find('.')));
       weight = make_random_weight(model, parameter, dtype, seed);
     }
     result.weights.push_back(*std::move(weight));
   }
   io::NamedTensors tables;
-  model.complete_weights(tables);
+  model.add_computed_tables(tables);
   for (auto& table : io::make_lazy_tensors(tables)) result.weights.push_back(std::move(table));
   return result;
 }

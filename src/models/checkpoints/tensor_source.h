@@ -51,9 +51,9 @@ struct StoredTensor {
 };
 
 /// The texts of errors about a path without weights.
-struct TensorSourceMessages {
-  std::string not_found;    ///< "is not a mask model; give …"
-  std::string choose_file;  ///< hint for a folder with several files: "give the file of SAM itself"
+struct TensorSourceErrorMessages {
+  std::string not_found_message;  ///< "is not a mask model; give …"
+  std::string choose_file_hint;   ///< hint for a folder with several files: "give the file of SAM itself"
 };
 
 /// The weights of a model to assemble from, by name. Weights of a .pt or .pth file are kept in
@@ -63,7 +63,7 @@ class TensorSource {
   /// Opens the weights. `path` is a folder with config.json and model.safetensors or its shards, a
   /// .safetensors, .pt or .pth file, or a folder with one such file. Throws UserError (kBadData)
   /// for other paths and damaged files.
-  TensorSource(const std::filesystem::path& path, const TensorSourceMessages& messages);
+  TensorSource(const std::filesystem::path& path, const TensorSourceErrorMessages& messages);
 
   const std::filesystem::path& path() const { return path_; }
   /// Returns path() if it is a folder, else its parent: the folder that may have a config.json.
@@ -84,14 +84,14 @@ class TensorSource {
 
 /// A function that returns the weight of a parameter from one source of an assembled model, named
 /// as in the assembled checkpoint; nothing if the source does not have it.
-using WeightSource = std::function<std::optional<io::LazyTensor>(const nn::Parameter& parameter)>;
+using FindWeightFunction = std::function<std::optional<io::LazyTensor>(const nn::Parameter& parameter)>;
 
 /// All weights of an assembled model.
 struct CombinedWeights {
-  io::LazyTensors weights;                 ///< tensors of its checkpoint, computed tables included
-  std::vector<int64_t> num_tensors;        ///< number of tensors from each source, in the order of the sources
-  int64_t num_random_tensors = 0;          ///< tensors without a source
-  std::set<std::string> random_modules{};  ///< first components of the names of these tensors
+  io::LazyTensors weights;           ///< tensors of its checkpoint, computed tables included
+  std::vector<int64_t> num_tensors;  ///< number of tensors from each source, in the order of the sources
+  int64_t num_random_tensors = 0;    ///< tensors without a source
+  std::set<std::string> randomly_initialized_modules{};  ///< first components of the names of these tensors
 
   int64_t bytes() const;  ///< total size of `weights`
 };
@@ -99,7 +99,7 @@ struct CombinedWeights {
 /// Returns the weights of `model`, which may be on the meta device: each from the first source that
 /// has it. Other weights are random with `seed`, in `dtype`. `sources` are called during the call
 /// only; their tensors are read when they are written.
-CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vector<WeightSource>& sources,
+CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vector<FindWeightFunction>& sources,
                                 at::ScalarType dtype, uint64_t seed);
 
 }  // namespace vlmtrain::models

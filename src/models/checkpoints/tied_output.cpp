@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 2> kOutputSuffixes{"lm_head.weight", "decoder.head.weight"};
 constexpr std::array<std::string_view, 2> kEmbeddingSuffixes{"embed_tokens.weight", "decoder.token_embedding.weight"};
 
-constexpr const char* kTieKey = "tie_word_embeddings";
-constexpr const char* kNanoVlmTieKey = "lm_tie_weights";
+constexpr const char* kTieEmbeddingsKey = "tie_word_embeddings";
+constexpr const char* kNanoVlmTieEmbeddingsKey = "lm_tie_weights";
 
-bool is_embedding(std::string_view name) {
+bool is_embedding_name(std::string_view name) {
   return std::ranges::any_of(kEmbeddingSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
@@ -31,8 +31,8 @@ bool is_embedding(std::string_view name) {
 /// copies of whole matrices.
 bool have_equal_values(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.dim() != 2) return false;
-  constexpr int64_t kBlockElements = 1 << 20;  // 4 MB in fp32; not tuned
-  const int64_t rows_per_block = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, a.size(1)));
+  constexpr int64_t kElementsPerBlock = 1 << 20;  // 4 MB in fp32; not tuned
+  const int64_t rows_per_block = std::max<int64_t>(1, kElementsPerBlock / std::max<int64_t>(1, a.size(1)));
   for (int64_t row = 0; row < a.size(0); row += rows_per_block) {
     const int64_t rows = std::min(rows_per_block, a.size(0) - row);
     const at::Tensor a_rows = a.narrow(0, row, rows), b_rows = b.narrow(0, row, rows);
@@ -43,7 +43,7 @@ bool have_equal_values(const at::Tensor& a, const at::Tensor& b) {
   return true;
 }
 
-bool compare_output_tensors(const OutputTensors& tensors, const fs::path& folder) {
+bool compare_stored_output_tensors(const OutputTensorNames& tensors, const fs::path& folder) {
   const io::CheckpointTensors weights(folder);
   const bool is_equal = have_equal_values(weights.tensor(tensors.embedding), weights.tensor(tensors.output));
   weights.release(tensors.embedding);
@@ -52,7 +52,7 @@ bool compare_output_tensors(const OutputTensors& tensors, const fs::path& folder
 }
 
 template <class Json>
-bool get_flag(const Json& config, const char* key, bool fallback) {
+bool get_config_flag(const Json& config, const char* key, bool fallback) {
   const auto it = config.find(key);
   return it == config.end() || !it->is_boolean() ? fallback : it->template get<bool>();
 }
@@ -62,28 +62,31 @@ bool get_flag(const Json& config, const char* key, bool fallback) {
 template <class Json>
 bool is_tied_in_transformers(const Json& config) {
   // InternVL has no default: without the key the weights decide, also in transformers.
-  constexpr std::array<std::string_view, 1> kTiedByDefaultTypes{"gemma3"};
+  constexpr std::array<std::string_view, 1> kModelTypesTiedByDefault{"gemma3"};
   // Model types whose transformers class ignores the key in text_config.
-  constexpr std::array<std::string_view, 4> kTopLevelKeyOnlyTypes{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
+  constexpr std::array<std::string_view, 4> kModelTypesIgnoringTextKey{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
   const std::string type = config.value("model_type", "");
-  const bool is_tied_by_default = std::ranges::find(kTiedByDefaultTypes, type) != kTiedByDefaultTypes.end();
-  if (get_flag(config, kTieKey, is_tied_by_default)) return true;
+  const bool is_tied_by_default = std::ranges::find(kModelTypesTiedByDefault, type) != kModelTypesTiedByDefault.end();
+  if (get_config_flag(config, kTieEmbeddingsKey, is_tied_by_default)) return true;
   const auto text = config.find("text_config");
-  const bool reads_text_section =
-      std::ranges::find(kTopLevelKeyOnlyTypes, type) == kTopLevelKeyOnlyTypes.end() && !is_tied_by_default;
-  return reads_text_section && text != config.end() && text->is_object() && get_flag(*text, kTieKey, false);
+  const bool reads_text_config =
+      std::ranges::find(kModelTypesIgnoringTextKey, type) == kModelTypesIgnoringTextKey.end() && !is_tied_by_default;
+  return reads_text_config && text != config.end() && text->is_object() &&
+         get_config_flag(*text, kTieEmbeddingsKey, false);
 }
 
 template <class Json>
-void set_tie_keys(Json& config, bool tied) {
+void set_tie_embeddings_keys(Json& config, bool tied) {
   // Only nanoVLM's config.json has this key.
   if (config.contains("lm_hidden_dim")) {
-    if (get_flag(config, kNanoVlmTieKey, true) != tied) config[kNanoVlmTieKey] = tied;
+    if (get_config_flag(config, kNanoVlmTieEmbeddingsKey, true) != tied) config[kNanoVlmTieEmbeddingsKey] = tied;
     return;
   }
   const auto text = config.find("text_config");
-  if (text != config.end() && text->is_object() && get_flag(*text, kTieKey, tied) != tied) (*text)[kTieKey] = tied;
-  if (get_flag(config, kTieKey, tied) != tied || is_tied_in_transformers(config) != tied) config[kTieKey] = tied;
+  if (text != config.end() && text->is_object() && get_config_flag(*text, kTieEmbeddingsKey, tied) != tied)
+    (*text)[kTieEmbeddingsKey] = tied;
+  if (get_config_flag(config, kTieEmbeddingsKey, tied) != tied || is_tied_in_transformers(config) != tied)
+    config[kTieEmbeddingsKey] = tied;
 }
 
 }  // namespace
@@ -92,16 +95,16 @@ bool is_output_projection(std::string_view name) {
   return std::ranges::any_of(kOutputSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-std::optional<OutputTensors> find_output_tensors(std::span<const std::string> names) {
+std::optional<OutputTensorNames> find_output_tensor_names(std::span<const std::string> names) {
   const auto output = std::ranges::find_if(names, is_output_projection);
-  const auto embedding = std::ranges::find_if(names, is_embedding);
+  const auto embedding = std::ranges::find_if(names, is_embedding_name);
   if (output == names.end() || embedding == names.end()) return std::nullopt;
-  return OutputTensors{.embedding = *embedding, .output = *output};
+  return OutputTensorNames{.embedding = *embedding, .output = *output};
 }
 
-bool are_output_tensors_equal(const OutputTensors& tensors, const fs::path& folder) {
+bool are_output_tensors_equal(const OutputTensorNames& tensors, const fs::path& folder) {
   static WeightFileCache<bool> cache;
-  return cache.get_or_compute(folder, [&] { return compare_output_tensors(tensors, folder); });
+  return cache.get_or_compute(folder, [&] { return compare_stored_output_tensors(tensors, folder); });
 }
 
 bool has_tied_output(const VisionLanguageModel& model) {
@@ -111,26 +114,27 @@ bool has_tied_output(const VisionLanguageModel& model) {
 
 bool may_tie_output(const nlohmann::json& config) {
   const auto text = config.find("text_config");
-  const bool is_tied_in_text = text != config.end() && text->is_object() && get_flag(*text, kTieKey, false);
+  const bool is_tied_in_text_config =
+      text != config.end() && text->is_object() && get_config_flag(*text, kTieEmbeddingsKey, false);
   // Some model types are tied without the key, so a missing key counts as tied.
-  return is_tied_in_text || get_flag(config, get_tie_key(config).data(), true);
+  return is_tied_in_text_config || get_config_flag(config, get_tie_config_key(config).data(), true);
 }
 
-std::string_view get_tie_key(const nlohmann::json& config) {
-  return config.contains("lm_hidden_dim") ? kNanoVlmTieKey : kTieKey;
+std::string_view get_tie_config_key(const nlohmann::json& config) {
+  return config.contains("lm_hidden_dim") ? kNanoVlmTieEmbeddingsKey : kTieEmbeddingsKey;
 }
 
 void set_tied_output(nlohmann::ordered_json& config, bool tied) {
-  set_tie_keys(config, tied);
+  set_tie_embeddings_keys(config, tied);
 }
 
 void set_tied_output(nlohmann::json& config, bool tied) {
-  set_tie_keys(config, tied);
+  set_tie_embeddings_keys(config, tied);
 }
 
-nlohmann::json reconcile_config(nlohmann::json config, const Family& family, const std::filesystem::path& folder) {
+nlohmann::json reconcile_tied_output(nlohmann::json config, const Family& family, const std::filesystem::path& folder) {
   if (!may_tie_output(config)) return config;
-  const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
+  const auto tensors = find_output_tensor_names(io::read_checkpoint_tensor_names(folder));
   if (!tensors) return config;
   // The family decides whether the model is tied, so a model is built, without memory for weights.
   const auto model = family.build(config, folder, {at::TensorOptions(at::kFloat).device(at::kMeta)});

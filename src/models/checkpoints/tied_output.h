@@ -14,7 +14,7 @@
 namespace vlmtrain::models {
 
 /// The names of the embedding and the output projection in a checkpoint that stores both.
-struct OutputTensors {
+struct OutputTensorNames {
   std::string embedding;  ///< [vocabulary, hidden]
   std::string output;     ///< [vocabulary, hidden]
 };
@@ -23,12 +23,12 @@ struct OutputTensors {
 bool is_output_projection(std::string_view name);
 
 /// Returns the two tensors among `names`; nothing if one of them is absent.
-std::optional<OutputTensors> find_output_tensors(std::span<const std::string> names);
+std::optional<OutputTensorNames> find_output_tensor_names(std::span<const std::string> names);
 
 /// Returns whether both tensors of the checkpoint in `folder` have equal values; transformers
 /// decides with this comparison (modeling_utils.py, tie_weights). Reads the files up to the first
 /// difference. The result is cached for the process.
-bool are_output_tensors_equal(const OutputTensors& tensors, const std::filesystem::path& folder);
+bool are_output_tensors_equal(const OutputTensorNames& tensors, const std::filesystem::path& folder);
 
 /// Returns whether the model has no output projection of its own.
 bool has_tied_output(const VisionLanguageModel& model);
@@ -38,7 +38,7 @@ bool has_tied_output(const VisionLanguageModel& model);
 bool may_tie_output(const nlohmann::json& config);
 
 /// Returns the key of config.json that ties the output projection: nanoVLM's or transformers'.
-std::string_view get_tie_key(const nlohmann::json& config);
+std::string_view get_tie_config_key(const nlohmann::json& config);
 
 /// Sets the keys that tie the output projection to `tied`, in the locations where transformers 5
 /// and nanoVLM read them. Leaves keys that already have this effect, by value or default.
@@ -48,6 +48,6 @@ void set_tied_output(nlohmann::json& config, bool tied);
 /// Returns `config` changed to match the weights in `folder`: unties an output projection whose
 /// stored values differ from the embedding, as transformers does. Reads tensors only if both are
 /// stored and `config` ties them.
-nlohmann::json reconcile_config(nlohmann::json config, const Family& family, const std::filesystem::path& folder);
+nlohmann::json reconcile_tied_output(nlohmann::json config, const Family& family, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

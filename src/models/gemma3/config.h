@@ -24,20 +24,20 @@ struct TextConfig {
   int64_t max_positions = 131'072;
   int64_t hidden_size = 2304;
   int64_t intermediate_size = 9216;
-  int64_t heads = 8;
-  int64_t key_value_heads = 4;
+  int64_t num_heads = 8;
+  int64_t num_key_value_heads = 4;
   int64_t head_dim = 256;
   double rms_norm_eps = 1e-6;
   double query_pre_attn_scalar = 256;            ///< attention scores are divided by its square root
   int64_t sliding_window = 4096;                 ///< tokens
-  std::vector<LayerType> blocks = {};            ///< layer type of each block
+  std::vector<LayerType> layer_types = {};       ///< layer type of each block
   RopeConfig full_rope = {}, sliding_rope = {};  ///< of blocks of each layer type
 
   /// Parses a `text_config`. `source` names file and section in errors. Throws UserError (kBadData)
   /// with the key for invalid and unsupported values.
   static TextConfig from_json(const nlohmann::json& json, const std::string& source);
 
-  int64_t layers() const { return std::ssize(blocks); }
+  int64_t num_layers() const { return std::ssize(layer_types); }
   /// Estimates the number of parameters: those of matrices. Counts the output projection
   /// separately, also if it is tied.
   double num_parameters() const;
@@ -51,14 +51,14 @@ struct Config {
   bool tie_word_embeddings = true;
   int64_t tokens_per_side = 16;  ///< side of the square that an image's patches are pooled to
   int64_t image_token_id = 262'144;
-  int64_t start_token_id = 255'999;  ///< before an image's tokens; the chat template's placeholder for an image
-  int64_t end_token_id = 256'000;    ///< after an image's tokens
+  int64_t image_start_token_id = 255'999;  ///< before an image's tokens; the chat template's placeholder for an image
+  int64_t image_end_token_id = 256'000;    ///< after an image's tokens
 
   /// Parses config.json. `source` names the file in errors. Throws UserError (kBadData) with the
   /// key.
   static Config from_json(const nlohmann::json& json, const std::string& source);
 
-  int64_t image_tokens() const { return tokens_per_side * tokens_per_side; }
+  int64_t tokens_per_image() const { return tokens_per_side * tokens_per_side; }
   double num_parameters() const { return vision.num_parameters() + text.num_parameters(); }
 };
 

@@ -39,40 +39,42 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
                                                   const ProcessorSettings& settings) {
   const Config config = read_config(config_json, folder);
   check_max_pixels(config, settings.image_max_pixels);
-  check_image_tokens(folder, "image_seq_length", config.image_tokens());
+  check_num_image_tokens(folder, "image_seq_length", config.tokens_per_image());
   const auto images = ImageProcessorSettings::read(config, folder);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   const std::string start_token(kStartOfImage);
-  text::ChatTemplate chat_template = load_chat_template(
-      folder, tokenizer, settings, {.fallback = "gemma3", .image = {.block = start_token, .token = start_token}});
+  text::ChatTemplate chat_template =
+      load_chat_template(folder, tokenizer, settings,
+                         {.fallback = "gemma3", .image_markup = {.block = start_token, .token = start_token}});
   return std::make_unique<Processor>(config, images, std::move(tokenizer), std::move(chat_template), settings);
 }
 
 /// Returns the number of tokens of format_image_text() without image tokens. Exact if `folder` has
 /// a tokenizer.json; otherwise counted as Gemma's tokenizer splits the text.
-int64_t count_marker_tokens(const Config& config, int64_t crops, const std::filesystem::path& folder) {
+int64_t count_marker_tokens(const Config& config, int64_t num_crops, const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {
     const text::Tokenizer tokenizer = text::read_tokenizer(folder);
-    return std::ssize(tokenizer.encode(format_image_text(config.image_tokens(), crops)).ids) -
-           (1 + crops) * config.image_tokens();
+    return std::ssize(tokenizer.encode(format_image_text(config.tokens_per_image(), num_crops)).ids) -
+           (1 + num_crops) * config.tokens_per_image();
   }
   // Per image or crop: two line breaks (one token), the start and end markers, two line breaks.
   // With crops: the words of the introduction, and the spaces between crops.
-  constexpr int64_t kMarkersPerImage = 4, kIntroTokens = 17, kSeparatorTokens = 1;
-  return (1 + crops) * kMarkersPerImage + (crops == 0 ? 0 : kIntroTokens + (crops - 1) * kSeparatorTokens);
+  constexpr int64_t kMarkerTokensPerImage = 4, kNumIntroTokens = 17, kNumSeparatorTokens = 1;
+  return (1 + num_crops) * kMarkerTokensPerImage +
+         (num_crops == 0 ? 0 : kNumIntroTokens + (num_crops - 1) * kNumSeparatorTokens);
 }
 
 data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                              image::ImageSize size, std::optional<int64_t> max_pixels) {
   const Config config = read_config(config_json, folder);
   check_max_pixels(config, max_pixels);
-  const auto crops = std::ssize(compute_crops(size, ImageProcessorSettings::read(config, folder).pan_and_scan));
-  const int64_t image_tokens = (1 + crops) * config.image_tokens();
-  return {.tokens = image_tokens + count_marker_tokens(config, crops, folder),
+  const auto num_crops = std::ssize(compute_crops(size, ImageProcessorSettings::read(config, folder).pan_and_scan));
+  const int64_t image_tokens = (1 + num_crops) * config.tokens_per_image();
+  return {.tokens = image_tokens + count_marker_tokens(config, num_crops, folder),
           .image_tokens = image_tokens,
           .num_media = 1,
-          .pixel_rows = 1 + crops,
+          .pixel_rows = 1 + num_crops,
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
@@ -96,11 +98,12 @@ Family make_family() {
           .compute_image_sample_shape = compute_image_sample_shape,
           .get_context_length = get_context_length,
           .num_parameters = num_parameters,
-          .unsupported_types = {{"gemma3_text",
-                                 "Gemma 3's text model without a vision tower (1B, 270M); use a checkpoint of 4B, 12B "
-                                 "or 27B, whose model_type is gemma3"},
-                                {"gemma3n", kDifferentModelReason},
-                                {"gemma4", kDifferentModelReason}}};
+          .unsupported_model_types = {
+              {"gemma3_text",
+               "Gemma 3's text model without a vision tower (1B, 270M); use a checkpoint of 4B, 12B "
+               "or 27B, whose model_type is gemma3"},
+              {"gemma3n", kDifferentModelReason},
+              {"gemma4", kDifferentModelReason}}};
 }
 
 }  // namespace vlmtrain::models::gemma3

@@ -40,13 +40,15 @@ double compute_rotary_scale(const TextConfig& config) {
 }  // namespace
 
 Block::Block(const nn::ParameterScope& scope, const TextConfig& config)
-    : heads_{.num_heads = config.heads, .num_key_value_heads = config.key_value_heads, .head_dim = config.head_dim},
+    : head_shape_{.num_heads = config.num_heads,
+                  .num_key_value_heads = config.num_key_value_heads,
+                  .head_dim = config.head_dim},
       qkv_(scope / "self_attn", {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
-           {heads_.num_heads * heads_.head_dim, heads_.num_key_value_heads * heads_.head_dim,
-            heads_.num_key_value_heads * heads_.head_dim},
+           {head_shape_.num_heads * head_shape_.head_dim, head_shape_.num_key_value_heads * head_shape_.head_dim,
+            head_shape_.num_key_value_heads * head_shape_.head_dim},
            /*bias=*/false),
-      out_proj_(scope / "self_attn" / "o_proj", config.heads * config.head_dim, config.hidden_size, /*bias=*/false),
-      head_norms_(scope / "self_attn", config.head_dim, config.rms_norm_eps, kNormGain),
+      out_proj_(scope / "self_attn" / "o_proj", config.num_heads * config.head_dim, config.hidden_size, /*bias=*/false),
+      qk_norm_(scope / "self_attn", config.head_dim, config.rms_norm_eps, kNormGain),
       gate_up_proj_(scope / "mlp", {"gate_proj", "up_proj"}, config.hidden_size,
                     {config.intermediate_size, config.intermediate_size}, /*bias=*/false),
       down_proj_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, /*bias=*/false),
@@ -56,76 +58,82 @@ Block::Block(const nn::ParameterScope& scope, const TextConfig& config)
       after_mlp_(scope / "post_feedforward_layernorm", config.hidden_size, config.rms_norm_eps, kNormGain) {}
 
 at::Tensor Block::attend(const at::Tensor& qkv, const BlockContext& context) const {
-  const auto [query, key, value] = head_norms_.split_and_rotate_heads(qkv, heads_, context.layer_type->rotary);
+  const auto [query, key, value] =
+      qk_norm_.split_and_rotate_heads(qkv, head_shape_, context.layer_type_context->rotary_table);
   nn::KeyValueCache* const cache = context.cache;
   if (cache != nullptr) cache->write(context.block, key, value);
   // Generated tokens are text, which attends causally, so the cache needs no image spans.
   const bool reads_cache = cache != nullptr && !cache->is_prefill();
-  return (reads_cache ? cache->attend(context.block, query, context.layer_type->window)
-                      : context.layer_type->attention(query, key, value))
+  return (reads_cache ? cache->attend(context.block, query, context.layer_type_context->window)
+                      : context.layer_type_context->attention(query, key, value))
       .flatten(1);
 }
 
 at::Tensor Block::operator()(const at::Tensor& x, const BlockContext& context) const {
-  nn::ResidualBranch branch = qkv_.forward_branch(before_attention_.make_linear_input(x));
-  const at::Tensor attended =
-      after_attention_.make_linear_input(out_proj_(attend(branch.take_value(), context))).add_residual(branch.stream);
-  const nn::ResidualBranch mlp = gate_up_proj_.forward_branch(before_mlp_.make_linear_input(attended));
-  return after_mlp_.make_linear_input(down_proj_(nn::geglu(mlp.value))).add_residual(mlp.stream);
+  nn::ResidualBranch attention_branch = qkv_.forward_branch(before_attention_.make_linear_input(x));
+  const at::Tensor attention_output =
+      after_attention_.make_linear_input(out_proj_(attend(attention_branch.take_value(), context)))
+          .add_residual(attention_branch.stream);
+  const nn::ResidualBranch mlp_branch = gate_up_proj_.forward_branch(before_mlp_.make_linear_input(attention_output));
+  return after_mlp_.make_linear_input(down_proj_(nn::geglu(mlp_branch.value))).add_residual(mlp_branch.stream);
 }
 
-TextModel::TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,
+TextModel::TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t tokens_per_image, bool is_tied,
                      const nn::ParameterScope& output)
     : config_(config),
-      image_tokens_(image_tokens),
+      tokens_per_image_(tokens_per_image),
       embedding_((scope / "embed_tokens")
                      .add_embedding("weight", {config.vocab_size, config.hidden_size},
                                     nn::InitialValues::kaiming(config.hidden_size))),
       full_frequencies_(config.full_rope.compute_frequencies(config.head_dim).to(embedding_.device())),
       sliding_frequencies_(config.sliding_rope.compute_frequencies(config.head_dim).to(embedding_.device())),
-      blocks_(scope / "layers", config.layers(), config, memory::Component::kLanguage),
+      blocks_(scope / "layers", config.num_layers(), config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps, kNormGain),
       output_weight_(is_tied ? embedding_
                              : output.add_parameter("weight", {config.vocab_size, config.hidden_size},
                                                     nn::InitialValues::kaiming(config.hidden_size))) {}
 
 at::Tensor TextModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
-  at::Tensor embedded = at::embedding(embedding_, batch.token_ids)
-                            .mul_(compute_embedding_scale(config_.hidden_size, embedding_.scalar_type()));
-  if (!image_features.defined()) return embedded;
-  VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
-                 image_features.size(0), batch.image_positions.numel());
-  return embedded.index_copy(0, batch.image_positions, image_features);
+  at::Tensor embeddings = at::embedding(embedding_, batch.token_ids)
+                              .mul_(compute_embedding_scale(config_.hidden_size, embedding_.scalar_type()));
+  if (!image_features.defined()) return embeddings;
+  VLMTRAIN_CHECK(image_features.size(0) == batch.image_token_positions.numel(), "{} image features for {} image tokens",
+                 image_features.size(0), batch.image_token_positions.numel());
+  return embeddings.index_copy(0, batch.image_token_positions, image_features);
 }
 
-std::shared_ptr<const LayerTypeContext> TextModel::make_context(LayerType layer_type,
-                                                                const data::MicroBatch& batch) const {
+std::shared_ptr<const LayerTypeContext> TextModel::make_layer_type_context(LayerType layer_type,
+                                                                           const data::MicroBatch& batch) const {
   const bool is_sliding = layer_type == LayerType::kSliding;
   const auto window = is_sliding ? std::optional(config_.sliding_window) : std::nullopt;
   nn::BidirectionalSpans images;
-  if (batch.image_positions.numel() > 0) images = {.rows = batch.image_positions, .length = image_tokens_};
+  if (batch.image_token_positions.numel() > 0)
+    images = {.rows = batch.image_token_positions, .span_length = tokens_per_image_};
   return std::make_shared<LayerTypeContext>(LayerTypeContext{
       .attention = nn::SpanAttention(batch.segments, window, images, embedding_.options()),
       .window = window,
-      .rotary = nn::RotaryTable::from_positions(
+      .rotary_table = nn::RotaryTable::from_positions(
           batch.position_ids, is_sliding ? sliding_frequencies_ : full_frequencies_, compute_rotary_scale(config_))});
 }
 
 ModelOutput TextModel::operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                  const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                                  const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
                                   nn::KeyValueCache* cache) const {
-  const at::Tensor embedded = embed(batch, image_features.features);
+  const at::Tensor embeddings = embed(batch, image_features.features);
   if (cache != nullptr) cache->begin_forward(batch.segments, /*window=*/std::nullopt);
-  const auto full = make_context(LayerType::kFull, batch), sliding = make_context(LayerType::kSliding, batch);
-  BlockOutputs outputs = blocks_.run_with_contexts(
-      embedded, recomputed_blocks,
+  const auto full_attention_context = make_layer_type_context(LayerType::kFull, batch),
+             sliding_attention_context = make_layer_type_context(LayerType::kSliding, batch);
+  BlockListOutputs outputs = blocks_.run_with_contexts(
+      embeddings, recomputed_blocks,
       [&](int64_t block) {
-        const bool is_sliding = config_.blocks[static_cast<size_t>(block)] == LayerType::kSliding;
-        return BlockContext{.layer_type = is_sliding ? sliding : full, .cache = cache, .block = block};
+        const bool is_sliding = config_.layer_types[static_cast<size_t>(block)] == LayerType::kSliding;
+        return BlockContext{.layer_type_context = is_sliding ? sliding_attention_context : full_attention_context,
+                            .cache = cache,
+                            .block = block};
       },
-      {.output_blocks = request.text_blocks});
-  return {.hidden = norm_(outputs.last_hidden_state.index_select(0, request.positions)),
-          .text_blocks = std::move(outputs.intermediates)};
+      {.output_block_indices = request.text_block_indices});
+  return {.hidden_states = norm_(outputs.last_hidden_state.index_select(0, request.positions)),
+          .text_block_outputs = std::move(outputs.intermediate_hidden_states)};
 }
 
 Projector::Projector(const ParameterScope& scope, const Config& config)
@@ -138,11 +146,11 @@ Projector::Projector(const ParameterScope& scope, const Config& config)
 
 at::Tensor Projector::operator()(const at::Tensor& patches) const {
   // [images, token row, y, token column, x, features]: averages the y and x of each token.
-  const at::Tensor pooled =
+  const at::Tensor pooled_patches =
       patches.view({-1, tokens_per_side_, patches_per_token_, tokens_per_side_, patches_per_token_, patches.size(1)})
           .mean({2, 4})
           .view({-1, patches.size(1)});
-  return nn::linear(norm_(pooled), weight_.t(), /*bias=*/{});
+  return nn::linear(norm_(pooled_patches), weight_.t(), /*bias=*/{});
 }
 
 Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normalization, nn::ParameterSettings settings)
@@ -153,17 +161,17 @@ Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normal
       tower_(ParameterScope(parameters(), Component::kVisionTower, "model.vision_tower"), config_.vision),
       projector_(ParameterScope(parameters(), Component::kProjector, "model.multi_modal_projector"), config_),
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
-            config_.image_tokens(), config_.tie_word_embeddings,
+            config_.tokens_per_image(), config_.tie_word_embeddings,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
-  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_blocks().vision);
-  return {.features = projector_(patches), .dense_features = with_dense_features ? patches : at::Tensor()};
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_block_counts().vision);
+  return {.features = projector_(patches), .patch_features = with_patch_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_(batch, image_features, request, recompute_blocks().language_recompute(), cache);
+  return text_(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 
 }  // namespace vlmtrain::models::gemma3

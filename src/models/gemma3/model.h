@@ -25,12 +25,12 @@ namespace vlmtrain::models::gemma3 {
 struct LayerTypeContext {
   nn::SpanAttention attention;    ///< with bidirectional spans for the tokens of each image
   std::optional<int64_t> window;  ///< sliding window, in tokens; nothing: full attention
-  nn::RotaryTable rotary;
+  nn::RotaryTable rotary_table;
 };
 
 /// Inputs of one block in a forward pass.
 struct BlockContext {
-  std::shared_ptr<const LayerTypeContext> layer_type;
+  std::shared_ptr<const LayerTypeContext> layer_type_context;
   nn::KeyValueCache* cache = nullptr;  ///< null except in generation
   int64_t block = 0;                   ///< index of the block in the cache
 };
@@ -46,10 +46,10 @@ class Block {
   /// Returns the heads' outputs [tokens, heads · head_dim] for qkv [tokens, query | key | value].
   at::Tensor attend(const at::Tensor& qkv, const BlockContext& context) const;
 
-  nn::HeadShape heads_;
+  nn::HeadShape head_shape_;
   nn::MergedLinear qkv_;
   nn::Linear out_proj_;
-  nn::QkNorm head_norms_;
+  nn::QkNorm qk_norm_;
   nn::MergedLinear gate_up_proj_;
   nn::Linear down_proj_;
   nn::RmsNorm before_attention_, after_attention_, before_mlp_, after_mlp_;
@@ -59,14 +59,14 @@ class Block {
 class TextModel {
  public:
   /// Builds the text model. `output` is the scope of the output projection; it is not used if
-  /// `is_tied`. `image_tokens` is the number of tokens per image or crop; they attend to each other
-  /// in both directions.
-  TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,
+  /// `is_tied`. `tokens_per_image` is the number of tokens per image or crop; they attend to each
+  /// other in both directions.
+  TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t tokens_per_image, bool is_tied,
             const nn::ParameterScope& output);
 
   /// Implements VisionLanguageModel::compute_hidden_states().
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                         const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                         const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
                          nn::KeyValueCache* cache) const;
 
   const at::Tensor& output_weight() const { return output_weight_; }
@@ -76,10 +76,10 @@ class TextModel {
   /// Returns the batch's embeddings [tokens, hidden], with those of image tokens replaced by
   /// `image_features`.
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
-  std::shared_ptr<const LayerTypeContext> make_context(LayerType type, const data::MicroBatch& batch) const;
+  std::shared_ptr<const LayerTypeContext> make_layer_type_context(LayerType type, const data::MicroBatch& batch) const;
 
   TextConfig config_;
-  int64_t image_tokens_;
+  int64_t tokens_per_image_;
   at::Tensor embedding_;                               // [vocabulary, hidden]
   at::Tensor full_frequencies_, sliding_frequencies_;  // [head_dim / 2]
   BlockList<Block> blocks_;
@@ -107,13 +107,13 @@ class Model final : public VisionLanguageModel {
   /// Builds the model. `key_map` maps parameter names to checkpoint keys (llava::make_key_map()).
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization, nn::ParameterSettings settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
-  std::string get_checkpoint_name(const std::string& parameter) const override {
+  std::string get_checkpoint_tensor_name(const std::string& parameter) const override {
     return key_map_.to_checkpoint_key(parameter);
   }
 

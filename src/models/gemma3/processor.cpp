@@ -22,9 +22,9 @@ using nlohmann::json;
 constexpr PreprocessorConfig::ChannelValues kDefaultMeanAndStd{0.5, 0.5, 0.5};
 
 int64_t read_image_side(const PreprocessorConfig& config) {
-  constexpr int64_t kDefaultSide = 224;
+  constexpr int64_t kDefaultImageSide = 224;
   const json* const size = config.find("size");
-  if (size == nullptr) return kDefaultSide;
+  if (size == nullptr) return kDefaultImageSide;
   const auto has_valid_side = [&](const char* key) {
     const auto it = size->find(key);
     return it != size->end() && it->is_number_integer() && *it > 0 && *it <= kMaxImageSide;
@@ -39,9 +39,9 @@ int64_t read_image_side(const PreprocessorConfig& config) {
 
 /// Reads the settings of pan and scan. The keys are null in published files; transformers' defaults
 /// apply then.
-std::optional<PanAndScan> read_pan_and_scan(const PreprocessorConfig& config) {
+std::optional<PanAndScanSettings> read_pan_and_scan_settings(const PreprocessorConfig& config) {
   if (!config.value("do_pan_and_scan", false)) return std::nullopt;
-  PanAndScan settings;
+  PanAndScanSettings settings;
   settings.min_crop_size = config.value("pan_and_scan_min_crop_size", settings.min_crop_size);
   settings.max_crops = config.value("pan_and_scan_max_num_crops", settings.max_crops);
   settings.min_aspect_ratio = config.value("pan_and_scan_min_ratio_to_activate", settings.min_aspect_ratio);
@@ -56,22 +56,22 @@ int64_t ceil_div(int64_t length, int64_t parts) {
   return (length + parts - 1) / parts;
 }
 
-void check_token(const text::Tokenizer& tokenizer, std::string_view token, int64_t id, const char* key) {
+void check_token_id(const text::Tokenizer& tokenizer, std::string_view token, int64_t id, const char* key) {
   const int64_t actual_id = find_token_id(tokenizer, token);
   if (actual_id == id) return;
   throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, actual_id);
 }
 
-std::string format_single_image(int64_t image_tokens) {
+std::string format_single_image_text(int64_t tokens_per_image) {
   std::string text = fmt::format("\n\n{}", kStartOfImage);
-  for (int64_t i = 0; i < image_tokens; ++i) text += kImageToken;
+  for (int64_t i = 0; i < tokens_per_image; ++i) text += kImageToken;
   return text += fmt::format("{}\n\n", kEndOfImage);
 }
 
 }  // namespace
 
 ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& config) {
-  config.type("Gemma3ImageProcessor", {"Gemma3ImageProcessor"});
+  config.get_processor_type("Gemma3ImageProcessor", {"Gemma3ImageProcessor"});
   config.reject_other_keys({// read here
                             "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale",
                             "do_normalize", "do_pan_and_scan", "pan_and_scan_min_crop_size",
@@ -81,11 +81,11 @@ ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& co
                             "do_convert_rgb", "processor_class", "return_tensors", "data_format", "input_data_format",
                             "device", "disable_grouping", "default_to_square", "_valid_processor_keys",
                             "_processor_class", "image_seq_length", "model_input_names"});
-  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
+  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.check_key_is_true(key);
   return {.side = read_image_side(config),
-          .filter = config.filter(2),
-          .normalization = config.normalization(kDefaultMeanAndStd, kDefaultMeanAndStd),
-          .pan_and_scan = read_pan_and_scan(config)};
+          .filter = config.get_resample_filter(2),
+          .normalization = config.get_normalization(kDefaultMeanAndStd, kDefaultMeanAndStd),
+          .pan_and_scan = read_pan_and_scan_settings(config)};
 }
 
 ImageProcessorSettings ImageProcessorSettings::read(const Config& config, const std::filesystem::path& folder) {
@@ -101,53 +101,53 @@ ImageProcessorSettings ImageProcessorSettings::read(const Config& config, const 
         "equal",
         file->name(), settings.side, config.vision.image_size);
   }
-  const auto tokens = file->value<int64_t>("image_seq_length", config.image_tokens());
-  if (tokens != config.image_tokens()) {
+  const auto tokens = file->value<int64_t>("image_seq_length", config.tokens_per_image());
+  if (tokens != config.tokens_per_image()) {
     throw data_error("{}: image_seq_length is {} and config.json's mm_tokens_per_image {}; they must be equal",
-                     file->name(), tokens, config.image_tokens());
+                     file->name(), tokens, config.tokens_per_image());
   }
   return settings;
 }
 
-std::vector<Crop> compute_crops(ImageSize size, const std::optional<PanAndScan>& settings) {
+std::vector<Crop> compute_crops(ImageSize size, const std::optional<PanAndScanSettings>& settings) {
   if (!settings) return {};
   const bool is_wide = size.width >= size.height;
-  const int64_t longer = std::max(size.width, size.height), shorter = std::min(size.width, size.height);
-  const double aspect_ratio = static_cast<double>(longer) / static_cast<double>(shorter);
+  const int64_t longer_side = std::max(size.width, size.height), shorter_side = std::min(size.width, size.height);
+  const double aspect_ratio = static_cast<double>(longer_side) / static_cast<double>(shorter_side);
   if (aspect_ratio < settings->min_aspect_ratio) return {};
   // As many crops as the rounded aspect ratio, but none shorter than min_crop_size.
   auto count = static_cast<int64_t>(std::floor(aspect_ratio + 0.5));
-  count = std::min(longer / settings->min_crop_size, count);
+  count = std::min(longer_side / settings->min_crop_size, count);
   count = std::min(settings->max_crops, std::max<int64_t>(2, count));
-  const int64_t length = ceil_div(longer, count);
-  if (std::min(length, shorter) < settings->min_crop_size) return {};
+  const int64_t length = ceil_div(longer_side, count);
+  if (std::min(length, shorter_side) < settings->min_crop_size) return {};
   std::vector<Crop> crops;
-  for (int64_t first = 0; first < std::min(count * length, longer); first += length) {
-    const int64_t crop_length = std::min(length, longer - first);
-    crops.push_back(is_wide ? Crop{.top = 0, .left = first, .height = shorter, .width = crop_length}
-                            : Crop{.top = first, .left = 0, .height = crop_length, .width = shorter});
+  for (int64_t first = 0; first < std::min(count * length, longer_side); first += length) {
+    const int64_t crop_length = std::min(length, longer_side - first);
+    crops.push_back(is_wide ? Crop{.top = 0, .left = first, .height = shorter_side, .width = crop_length}
+                            : Crop{.top = first, .left = 0, .height = crop_length, .width = shorter_side});
   }
   return crops;
 }
 
-at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
-  const auto resize_square = [&](const at::Tensor& region) {
-    return image::resize(region, settings.side, settings.side, settings.filter);
+at::Tensor resize_image_and_crops(const at::Tensor& image, const ImageProcessorSettings& settings) {
+  const auto resize_to_square = [&](const at::Tensor& region) {
+    return image::resize_image(region, settings.side, settings.side, settings.filter);
   };
   // The full image first, then its crops.
-  std::vector<at::Tensor> rows{resize_square(image)};
+  std::vector<at::Tensor> rows{resize_to_square(image)};
   for (const Crop& crop : compute_crops({image.size(1), image.size(2)}, settings.pan_and_scan)) {
-    rows.push_back(resize_square(image.narrow(1, crop.top, crop.height).narrow(2, crop.left, crop.width)));
+    rows.push_back(resize_to_square(image.narrow(1, crop.top, crop.height).narrow(2, crop.left, crop.width)));
   }
   return at::stack(rows);
 }
 
-std::string format_image_text(int64_t image_tokens, int64_t crops) {
-  std::string single_image = format_single_image(image_tokens);
-  if (crops == 0) return single_image;
+std::string format_image_text(int64_t tokens_per_image, int64_t num_crops) {
+  std::string single_image_text = format_single_image_text(tokens_per_image);
+  if (num_crops == 0) return single_image_text;
   std::string text =
-      fmt::format("Here is the original image {} and here are some crops to help you see better ", single_image);
-  for (int64_t crop = 0; crop < crops; ++crop) text += (crop == 0 ? "" : " ") + single_image;
+      fmt::format("Here is the original image {} and here are some crops to help you see better ", single_image_text);
+  for (int64_t crop = 0; crop < num_crops; ++crop) text += (crop == 0 ? "" : " ") + single_image_text;
   return text;
 }
 
@@ -155,22 +155,22 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
                      text::ChatTemplate chat_template, ProcessorSettings settings)
     : ConversationProcessor(
           std::move(tokenizer), std::move(chat_template), std::move(settings),
-          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens()}),
+          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.tokens_per_image()}),
       config_(std::move(config)),
       image_settings_(images) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
-  check_token(this->tokenizer(), kImageToken, config_.image_token_id, "image_token_index");
-  check_token(this->tokenizer(), kStartOfImage, config_.start_token_id, "boi_token_index");
-  check_token(this->tokenizer(), kEndOfImage, config_.end_token_id, "eoi_token_index");
+  check_token_id(this->tokenizer(), kImageToken, config_.image_token_id, "image_token_index");
+  check_token_id(this->tokenizer(), kStartOfImage, config_.image_start_token_id, "boi_token_index");
+  check_token_id(this->tokenizer(), kEndOfImage, config_.image_end_token_id, "eoi_token_index");
 }
 
 MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
-  const auto crops = std::ssize(compute_crops(size, image_settings_.pan_and_scan));
-  return {.text = format_image_text(config_.image_tokens(), crops), .pixel_rows = 1 + crops};
+  const auto num_crops = std::ssize(compute_crops(size, image_settings_.pan_and_scan));
+  return {.text = format_image_text(config_.tokens_per_image(), num_crops), .pixel_rows = 1 + num_crops};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
-  return prepare_image(image, image_settings_);
+  return resize_image_and_crops(image, image_settings_);
 }
 
 std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
@@ -182,7 +182,7 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
   return encode_with_media(tokenizer(), chat, images, config_.image_token_id,
-                           /*add_special_tokens=*/!chat_template().writes_bos());
+                           /*add_special_tokens=*/!chat_template().writes_bos_token());
 }
 
 }  // namespace vlmtrain::models::gemma3

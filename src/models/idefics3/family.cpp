@@ -12,7 +12,7 @@ namespace vlmtrain::models::idefics3 {
 
 namespace {
 
-ImageProcessorSettings load_image_settings(const std::filesystem::path& folder) {
+ImageProcessorSettings load_image_processor_settings(const std::filesystem::path& folder) {
   const auto config = PreprocessorConfig::find_for_images(folder);
   if (config) return read_image_processor_settings(*config);
   throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
@@ -25,7 +25,7 @@ Config read_config(const nlohmann::json& config, const std::filesystem::path& fo
 
 ImageProcessor make_image_processor(const Config& config, const std::filesystem::path& folder,
                                     std::optional<int64_t> max_pixels) {
-  const ImageProcessorSettings settings = load_image_settings(folder);
+  const ImageProcessorSettings settings = load_image_processor_settings(folder);
   if (settings.tile_size != config.vision.image_size) {
     throw data_error(
         "preprocessor_config.json makes tiles of {} pixels (max_image_size), but config.json's vision tower needs {} "
@@ -37,17 +37,18 @@ ImageProcessor make_image_processor(const Config& config, const std::filesystem:
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
-  return std::make_unique<Model>(read_config(config, folder), load_image_settings(folder).normalization, settings);
+  return std::make_unique<Model>(read_config(config, folder), load_image_processor_settings(folder).normalization,
+                                 settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings,
                                                   const std::optional<VideoSettings>& videos) {
   const Config model_config = read_config(config, folder);
-  check_image_tokens(folder, "image_seq_len", model_config.image_tokens_per_tile());
+  check_num_image_tokens(folder, "image_seq_len", model_config.image_tokens_per_tile());
   const ImageProcessor images = make_image_processor(model_config, folder, settings.image_max_pixels);
-  FamilyTemplate family{.fallback = "smolvlm"};
-  if (videos) family.video = {std::string(text::kVideoPlaceholder), std::string(text::kVideoPlaceholder)};
+  FamilyTemplateSettings family{.fallback = "smolvlm"};
+  if (videos) family.video_markup = {std::string(text::kVideoPlaceholder), std::string(text::kVideoPlaceholder)};
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template = load_chat_template(folder, tokenizer, settings, family);
   return std::make_unique<Processor>(model_config, images, videos, std::move(tokenizer), std::move(chat_template),
@@ -75,7 +76,7 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config, const
     throw usage_error(
         "a video of {} frames: this checkpoint supports no videos, since its processor file has no "
         "video_sampling; use SmolVLM2, another family with video support ({}), or images",
-        video.frames, list_video_families());
+        video.num_frames, format_video_model_types());
   }
   const VideoText text = make_video_text(*videos, video, model_config.image_tokens_per_tile());
   const int64_t side = model_config.vision.image_size;
@@ -100,65 +101,65 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config, const
           .row = {.height = side, .width = side}};
 }
 
-/// Adds data.image_max_pixels to `changes`. It limits the total pixels of an image's cells, but
+/// Adds data.image_max_pixels to `overrides`. It limits the total pixels of an image's cells, but
 /// transformers can limit only the longer side. Only a limit below two tiles, which permits one
 /// cell, can be saved; a larger one is listed as unsaved.
 void add_tile_limit(const ImageProcessorSettings& images, std::optional<int64_t> max_pixels,
-                    ProcessorChanges& changes) {
+                    ProcessorOverrides& overrides) {
   if (!max_pixels || !images.do_image_splitting) return;
-  const int64_t tile = images.tile_size, tile_pixels = tile * tile;
-  const int64_t tiles_per_side = (images.longest_edge + tile - 1) / tile;
+  const int64_t tile_size = images.tile_size, tile_pixels = tile_size * tile_size;
+  const int64_t tiles_per_side = (images.longest_edge + tile_size - 1) / tile_size;
   // Such a limit never applies.
   if (*max_pixels >= tiles_per_side * tiles_per_side * tile_pixels) return;
   if (*max_pixels >= 2 * tile_pixels) {
-    changes.unsaved_settings.push_back(
+    overrides.unsaved_settings.push_back(
         fmt::format("data.image_max_pixels={}: transformers' processor limits only the longer side of an image "
                     "(size.longest_edge), so it splits some images into more tiles than this run, up to {}",
                     *max_pixels, tiles_per_side * tiles_per_side + 1));
     return;
   }
-  changes.edit_images = [tile](auto& file) { file["size"] = {{"longest_edge", tile}}; };
+  overrides.edit_image_settings = [tile_size](auto& file) { file["size"] = {{"longest_edge", tile_size}}; };
 }
 
-ProcessorChanges make_processor_changes(const nlohmann::json& config, const std::filesystem::path& folder,
-                                        const ProcessorSettings& settings, bool /*has_videos*/) {
+ProcessorOverrides make_processor_overrides(const nlohmann::json& config, const std::filesystem::path& folder,
+                                            const ProcessorSettings& settings, bool /*has_videos*/) {
   const Config model_config = read_config(config, folder);
-  ProcessorChanges changes;
+  ProcessorOverrides overrides;
   add_tile_limit(make_image_processor(model_config, folder, settings.image_max_pixels).settings(),
-                 settings.image_max_pixels, changes);
-  return changes;
+                 settings.image_max_pixels, overrides);
+  return overrides;
 }
 
-void write_sampling_settings(nlohmann::ordered_json& file, const VideoSettings& videos) {
-  const bool has_section = file.contains("video_sampling") && file["video_sampling"].is_object();
-  nlohmann::ordered_json& sampling = has_section ? file["video_sampling"] : file;
+void write_video_sampling_settings(nlohmann::ordered_json& file, const VideoSettings& videos) {
+  const bool has_video_sampling_section = file.contains("video_sampling") && file["video_sampling"].is_object();
+  nlohmann::ordered_json& sampling = has_video_sampling_section ? file["video_sampling"] : file;
   sampling["fps"] = videos.fps;
-  sampling[has_section ? "max_frames" : "num_frames"] = videos.max_frames;
+  sampling[has_video_sampling_section ? "max_frames" : "num_frames"] = videos.max_frames;
 }
 
-ProcessorChanges make_video_processor_changes(const nlohmann::json& config, const std::filesystem::path& folder,
-                                              const ProcessorSettings& settings, bool has_videos) {
-  ProcessorChanges changes = make_processor_changes(config, folder, settings, has_videos);
-  changes.video_processor_type = "SmolVLMVideoProcessor";
+ProcessorOverrides make_video_processor_overrides(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings, bool has_videos) {
+  ProcessorOverrides overrides = make_processor_overrides(config, folder, settings, has_videos);
+  overrides.video_processor_type = "SmolVLMVideoProcessor";
   const auto videos = VideoSettings::find(folder, read_config(config, folder).vision.image_size, settings);
-  if (!videos) return changes;
-  const bool writes_sampling = has_videos || !has_default_sampling(settings);
+  if (!videos) return overrides;
+  const bool writes_video_sampling = has_videos || !has_default_video_sampling(settings);
   // If images and videos share one file, its image limits would also apply to frames.
-  changes.creates_video_file = writes_sampling || static_cast<bool>(changes.edit_images);
-  if (!changes.creates_video_file) return changes;
-  changes.edit_videos = [=](auto& file) {
-    if (!writes_sampling) return;
-    write_sampling_settings(file, *videos);
+  overrides.creates_video_file = writes_video_sampling || static_cast<bool>(overrides.edit_image_settings);
+  if (!overrides.creates_video_file) return overrides;
+  overrides.edit_video_settings = [=](auto& file) {
+    if (!writes_video_sampling) return;
+    write_video_sampling_settings(file, *videos);
     file["do_sample_frames"] = true;
   };
   // Older versions of transformers read video_sampling from the image processor's file.
-  changes.edit_images = [=, limit_images = changes.edit_images](auto& file) {
+  overrides.edit_image_settings = [=, limit_images = overrides.edit_image_settings](auto& file) {
     if (limit_images) limit_images(file);
-    if (writes_sampling && file.contains("video_sampling") && file["video_sampling"].is_object()) {
-      write_sampling_settings(file, *videos);
+    if (writes_video_sampling && file.contains("video_sampling") && file["video_sampling"].is_object()) {
+      write_video_sampling_settings(file, *videos);
     }
   };
-  return changes;
+  return overrides;
 }
 
 ContextLength get_context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
@@ -179,16 +180,16 @@ Family make_family() {
           .compute_image_sample_shape = compute_image_sample_shape,
           .get_context_length = get_context_length,
           .num_parameters = num_parameters,
-          .make_processor_changes = make_processor_changes};
+          .make_processor_overrides = make_processor_overrides};
 }
 
 Family make_smolvlm_family() {
-  Family smolvlm = make_family();
-  smolvlm.model_types = {"smolvlm"};
-  smolvlm.load_processor = load_video_processor;
-  smolvlm.compute_video_sample_shape = compute_video_sample_shape;
-  smolvlm.make_processor_changes = make_video_processor_changes;
-  return smolvlm;
+  Family family = make_family();
+  family.model_types = {"smolvlm"};
+  family.load_processor = load_video_processor;
+  family.compute_video_sample_shape = compute_video_sample_shape;
+  family.make_processor_overrides = make_video_processor_overrides;
+  return family;
 }
 
 }  // namespace vlmtrain::models::idefics3

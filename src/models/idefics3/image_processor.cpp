@@ -19,7 +19,7 @@ using image::ImageSize;
 using nlohmann::json;
 
 /// transformers' MAX_IMAGE_SIZE: no side exceeds it, whatever size.longest_edge is.
-constexpr int64_t kMaxSide = 4096;
+constexpr int64_t kMaxResizedSide = 4096;
 
 /// Rounds toward zero, as Python's int().
 int64_t truncate_to_int(double value) {
@@ -30,24 +30,26 @@ double compute_aspect_ratio(ImageSize size) {
   return static_cast<double>(size.width) / static_cast<double>(size.height);
 }
 
-/// _resize_output_size_rescale_to_max_len of transformers: the longer side becomes `longest`, the
-/// other one is scaled and made even.
-ImageSize scale_longest_edge(ImageSize size, int64_t longest) {
-  const auto round_even = [](double side) {
-    const int64_t truncated = truncate_to_int(side);
-    return std::max<int64_t>(truncated + truncated % 2, 1);
+/// _resize_output_size_rescale_to_max_len of transformers: the longer side becomes `longest_edge`,
+/// the other one is scaled and made even.
+ImageSize scale_longest_edge(ImageSize size, int64_t longest_edge) {
+  const auto round_up_to_even = [](double side) {
+    const int64_t truncated_side = truncate_to_int(side);
+    return std::max<int64_t>(truncated_side + truncated_side % 2, 1);
   };
-  const double ratio = compute_aspect_ratio(size);
-  if (size.width >= size.height) return {round_even(static_cast<double>(longest) / ratio), longest};
-  return {longest, round_even(static_cast<double>(longest) * ratio)};
+  const double aspect_ratio = compute_aspect_ratio(size);
+  if (size.width >= size.height)
+    return {round_up_to_even(static_cast<double>(longest_edge) / aspect_ratio), longest_edge};
+  return {longest_edge, round_up_to_even(static_cast<double>(longest_edge) * aspect_ratio)};
 }
 
 /// _resize_output_size_scale_below_upper_bound of transformers.
 ImageSize clamp_longest_side(ImageSize size) {
-  if (std::max(size.height, size.width) <= kMaxSide) return size;
-  const double ratio = compute_aspect_ratio(size);
-  if (size.width >= size.height) return {std::max<int64_t>(truncate_to_int(kMaxSide / ratio), 1), kMaxSide};
-  return {kMaxSide, std::max<int64_t>(truncate_to_int(kMaxSide * ratio), 1)};
+  if (std::max(size.height, size.width) <= kMaxResizedSide) return size;
+  const double aspect_ratio = compute_aspect_ratio(size);
+  if (size.width >= size.height)
+    return {std::max<int64_t>(truncate_to_int(kMaxResizedSide / aspect_ratio), 1), kMaxResizedSide};
+  return {kMaxResizedSide, std::max<int64_t>(truncate_to_int(kMaxResizedSide * aspect_ratio), 1)};
 }
 
 int64_t round_up_to_multiple(int64_t value, int64_t unit) {
@@ -56,14 +58,14 @@ int64_t round_up_to_multiple(int64_t value, int64_t unit) {
 
 /// resize_for_vision_encoder of transformers: the longer side is rounded up to whole tiles first,
 /// the shorter side is scaled with it and rounded up.
-ImageSize round_up_to_tiles(ImageSize size, int64_t tile) {
-  const double ratio = compute_aspect_ratio(size);
+ImageSize round_up_to_tiles(ImageSize size, int64_t tile_size) {
+  const double aspect_ratio = compute_aspect_ratio(size);
   if (size.width >= size.height) {
-    const int64_t width = round_up_to_multiple(size.width, tile);
-    return {round_up_to_multiple(truncate_to_int(static_cast<double>(width) / ratio), tile), width};
+    const int64_t width = round_up_to_multiple(size.width, tile_size);
+    return {round_up_to_multiple(truncate_to_int(static_cast<double>(width) / aspect_ratio), tile_size), width};
   }
-  const int64_t height = round_up_to_multiple(size.height, tile);
-  return {height, round_up_to_multiple(truncate_to_int(static_cast<double>(height) * ratio), tile)};
+  const int64_t height = round_up_to_multiple(size.height, tile_size);
+  return {height, round_up_to_multiple(truncate_to_int(static_cast<double>(height) * aspect_ratio), tile_size)};
 }
 
 /// Returns longest_edge of `value`, the value of `key` in the file; `fallback` if `value` is null.
@@ -90,13 +92,13 @@ int64_t read_tile_size(const PreprocessorConfig& config) {
 
 image::Normalization read_normalization(const PreprocessorConfig& config) {
   constexpr double kDefaultMeanAndStd = 0.5;
-  return config.normalization({kDefaultMeanAndStd, kDefaultMeanAndStd, kDefaultMeanAndStd},
-                              {kDefaultMeanAndStd, kDefaultMeanAndStd, kDefaultMeanAndStd});
+  return config.get_normalization({kDefaultMeanAndStd, kDefaultMeanAndStd, kDefaultMeanAndStd},
+                                  {kDefaultMeanAndStd, kDefaultMeanAndStd, kDefaultMeanAndStd});
 }
 
 /// Throws UserError for unsupported settings. `extra_keys`: supported keys of videos.
 void check_config(const PreprocessorConfig& config, const std::set<std::string_view>& extra_keys = {}) {
-  std::set<std::string_view> known_keys{
+  std::set<std::string_view> recognized_keys{
       // supported
       "do_image_splitting", "size", "max_image_size", "resample", "image_mean", "image_std", "rescale_factor",
       "image_processor_type", "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
@@ -104,34 +106,35 @@ void check_config(const PreprocessorConfig& config, const std::set<std::string_v
       "do_pad", "processor_class", "video_sampling", "return_tensors", "data_format", "input_data_format", "device",
       "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class", "image_seq_len",
       "image_seq_length", "pad_size", "crop_size", "return_row_col_info", "model_input_names"};
-  known_keys.insert(extra_keys.begin(), extra_keys.end());
-  config.reject_other_keys(known_keys);
+  recognized_keys.insert(extra_keys.begin(), extra_keys.end());
+  config.reject_other_keys(recognized_keys);
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"})
-    config.require_true(key);
+    config.check_key_is_true(key);
 }
 
 }  // namespace
 
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config) {
-  config.type("Idefics3ImageProcessor", {"Idefics3ImageProcessor", "SmolVLMImageProcessor"});
+  config.get_processor_type("Idefics3ImageProcessor", {"Idefics3ImageProcessor", "SmolVLMImageProcessor"});
   check_config(config);
   return {.do_image_splitting = config.value("do_image_splitting", true),
           .longest_edge = read_longest_edge(config, config.find("size"), "size", kDefaultLongestEdge),
           .tile_size = read_tile_size(config),
-          .filter = config.filter(1),
+          .filter = config.get_resample_filter(1),
           .normalization = read_normalization(config)};
 }
 
 ImageProcessorSettings read_frame_settings(const PreprocessorConfig& config) {
   check_config(config,
                {"video_processor_type", "num_frames", "fps", "do_sample_frames", "return_metadata", "video_metadata"});
-  const json* edge = config.find("size");
+  const json* size_json = config.find("size");
   const json* const sampling = config.find("video_sampling");
-  if (edge == nullptr && sampling != nullptr && sampling->contains("video_size")) edge = &sampling->at("video_size");
+  if (size_json == nullptr && sampling != nullptr && sampling->contains("video_size"))
+    size_json = &sampling->at("video_size");
   return {.do_image_splitting = false,
-          .longest_edge = read_longest_edge(config, edge, "size", kDefaultLongestEdge),
+          .longest_edge = read_longest_edge(config, size_json, "size", kDefaultLongestEdge),
           .tile_size = read_tile_size(config),
-          .filter = config.filter(1),
+          .filter = config.get_resample_filter(1),
           .normalization = read_normalization(config)};
 }
 
@@ -145,8 +148,8 @@ ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::opti
 }
 
 ImageProcessor::TilingSizes ImageProcessor::compute_tiling_sizes(ImageSize size, int64_t longest_edge) const {
-  const ImageSize resized = clamp_longest_side(scale_longest_edge(size, longest_edge));
-  return {resized, round_up_to_tiles(resized, settings_.tile_size)};
+  const ImageSize resized_size = clamp_longest_side(scale_longest_edge(size, longest_edge));
+  return {resized_size, round_up_to_tiles(resized_size, settings_.tile_size)};
 }
 
 ImageProcessor::TilingSizes ImageProcessor::limit_tiling_sizes(ImageSize size,
@@ -178,19 +181,19 @@ TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   const ImageSize size{image.size(1), image.size(2)};
   const TileGrid grid = compute_grid(size, max_pixels);
   const TilingSizes sizes = limit_tiling_sizes(size, max_pixels);
-  const int64_t tile = settings_.tile_size;
+  const int64_t tile_size = settings_.tile_size;
   const auto resize = [this](const at::Tensor& from, ImageSize to) {
-    return image::resize(from, to.height, to.width, settings_.filter);
+    return image::resize_image(from, to.height, to.width, settings_.filter);
   };
 
   at::Tensor resized = resize(image, sizes.resized);
   if (settings_.do_image_splitting) resized = resize(resized, sizes.tiled);
   // The overview has the size of one tile, regardless of the aspect ratio. An image of one cell
   // already has that size.
-  const at::Tensor overview = resize(resized, {tile, tile});
+  const at::Tensor overview = resize(resized, {tile_size, tile_size});
   if (!grid.is_split()) return {overview.unsqueeze(0), grid};
-  at::Tensor tiles = at::empty({grid.num_tiles(), 3, tile, tile}, at::kByte);
-  split_tiles(resized, tile, tiles.narrow(0, 0, grid.num_tiles() - 1));
+  at::Tensor tiles = at::empty({grid.num_tiles(), 3, tile_size, tile_size}, at::kByte);
+  split_tiles(resized, tile_size, tiles.narrow(0, 0, grid.num_tiles() - 1));
   tiles.select(0, grid.num_tiles() - 1).copy_(overview);
   return {tiles, grid};
 }

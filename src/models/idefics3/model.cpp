@@ -13,9 +13,9 @@ Config Config::from_json(const nlohmann::json& json, const std::string& source) 
     }
   }
   const auto& text = json["text_config"];
-  const auto text_type = io::get_or<std::string>(text, "model_type", "llama", source);
-  if (text_type != "llama") {
-    throw data_error("{}: text model {} is not supported in Idefics3; llama is", source, text_type);
+  const auto text_model_type = io::get_or<std::string>(text, "model_type", "llama", source);
+  if (text_model_type != "llama") {
+    throw data_error("{}: text model {} is not supported in Idefics3; llama is", source, text_model_type);
   }
   Config config;
   config.vision = read_idefics3_vision_config(json["vision_config"], source + " (vision_config)");
@@ -49,15 +49,15 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.text_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
-  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_blocks().vision);
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_block_counts().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
-          .dense_features = with_dense_features ? patches : at::Tensor()};
+          .patch_features = with_patch_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 
 }  // namespace vlmtrain::models::idefics3

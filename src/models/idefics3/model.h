@@ -34,7 +34,7 @@ class Model final : public VisionLanguageModel {
  public:
   Model(Config config, image::Normalization normalization, nn::ParameterSettings settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }

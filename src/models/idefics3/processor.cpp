@@ -29,15 +29,15 @@ std::string repeat_text(std::string_view text, int64_t times) {
   return result;
 }
 
-bool is_letter(char c) {
+bool is_ascii_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
 /// Returns the number of words, digits and punctuation marks. Spaces are part of the next piece.
-int64_t count_word_pieces(std::string_view text) {
+int64_t count_words_and_punctuation(std::string_view text) {
   int64_t num_pieces = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != ' ') num_pieces += i == 0 || !is_letter(text[i]) || !is_letter(text[i - 1]);
+    if (text[i] != ' ') num_pieces += i == 0 || !is_ascii_letter(text[i]) || !is_ascii_letter(text[i - 1]);
   }
   return num_pieces;
 }
@@ -54,13 +54,13 @@ int64_t count_tokens_without_tokenizer(std::string_view text, const std::optiona
     }
     if (text.front() != '<') {
       const std::string_view plain_text = text.substr(0, text.find_first_of("<\n"));
-      tokens += count_word_pieces(plain_text);
+      tokens += count_words_and_punctuation(plain_text);
       text.remove_prefix(plain_text.size());
       continue;
     }
     const std::string_view marker = text.substr(0, text.find('>') + 1);
     const bool is_added_token = !added_tokens || marker == text::kImagePlaceholder || added_tokens->contains(marker);
-    tokens += is_added_token ? 1 : count_word_pieces(marker);
+    tokens += is_added_token ? 1 : count_words_and_punctuation(marker);
     text.remove_prefix(marker.size());
   }
   return tokens;
@@ -69,16 +69,16 @@ int64_t count_tokens_without_tokenizer(std::string_view text, const std::optiona
 }  // namespace
 
 std::string format_image_text(TileGrid grid, int64_t image_tokens_per_tile) {
-  const std::string tile = repeat_text(text::kImagePlaceholder, image_tokens_per_tile);
+  const std::string tile_text = repeat_text(text::kImagePlaceholder, image_tokens_per_tile);
   std::string text;
   for (int64_t row = 1; row <= grid.rows; ++row) {
     for (int64_t column = 1; column <= grid.columns; ++column) {
-      text += fmt::format("{}<row_{}_col_{}>{}", kFakeImageToken, row, column, tile);
+      text += fmt::format("{}<row_{}_col_{}>{}", kFakeImageToken, row, column, tile_text);
     }
     text += '\n';
   }
   if (grid.is_split()) text += '\n';
-  return text + fmt::format("{}{}{}{}", kFakeImageToken, kGlobalImageToken, tile, kFakeImageToken);
+  return text + fmt::format("{}{}{}{}", kFakeImageToken, kGlobalImageToken, tile_text, kFakeImageToken);
 }
 
 int64_t count_tokens(std::string_view text, const std::filesystem::path& folder) {
@@ -105,10 +105,10 @@ Processor::Processor(Config config, ImageProcessor images, std::optional<VideoSe
       config_(std::move(config)),
       image_processor_(images),
       video_settings_(videos) {
-  const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);
-  if (image_token != config_.image_token_id) {
+  const int64_t image_token_id = find_token_id(this->tokenizer(), text::kImagePlaceholder);
+  if (image_token_id != config_.image_token_id) {
     throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",
-                     config_.image_token_id, text::kImagePlaceholder, image_token);
+                     config_.image_token_id, text::kImagePlaceholder, image_token_id);
   }
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
 }
@@ -147,7 +147,7 @@ std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/)
 }
 
 void Processor::check_video(const image::VideoInfo& /*info*/) const {
-  check_frame_normalization(image_processor_.settings().normalization, video_settings_->frame.normalization);
+  check_frame_normalization(image_processor_.settings().normalization, video_settings_->frame_settings.normalization);
 }
 
 MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
@@ -156,10 +156,10 @@ MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional
 }
 
 at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
-  const ImageProcessor frames(video_settings_->frame);
+  const ImageProcessor frame_processor(video_settings_->frame_settings);
   std::vector<at::Tensor> tiles;
-  video.read_frames(video_settings_->sample(video.info()),
-                    [&](const at::Tensor& frame) { tiles.push_back(frames.process(frame).tiles); });
+  video.read_frames(video_settings_->sample_frame_indices(video.info()),
+                    [&](const at::Tensor& frame) { tiles.push_back(frame_processor.process(frame).tiles); });
   return at::cat(tiles);
 }
 

@@ -63,16 +63,17 @@ constexpr std::array<std::string_view, 10> kTensWords{"",      "",      "twenty"
 
 std::string spell_below_hundred(size_t number) {
   if (number < kNumberWordsBelowTwenty.size()) return std::string(kNumberWordsBelowTwenty.at(number));
-  const std::string_view tens = kTensWords.at(number / 10), ones = kNumberWordsBelowTwenty.at(number % 10);
-  return ones.empty() ? std::string(tens) : fmt::format("{}-{}", tens, ones);
+  const std::string_view tens_word = kTensWords.at(number / 10), ones_word = kNumberWordsBelowTwenty.at(number % 10);
+  return ones_word.empty() ? std::string(tens_word) : fmt::format("{}-{}", tens_word, ones_word);
 }
 
 /// Returns Python's str(timedelta(seconds=…)).
 std::string format_timedelta(int64_t seconds) {
-  constexpr int64_t kHour = 3600, kDay = 24 * kHour;
-  const int64_t days = seconds / kDay;
+  constexpr int64_t kSecondsPerHour = 3600, kSecondsPerDay = 24 * kSecondsPerHour;
+  const int64_t days = seconds / kSecondsPerDay;
   const std::string day_text = days == 0 ? "" : fmt::format("{} day{}, ", days, days == 1 ? "" : "s");
-  return fmt::format("{}{}:{:02}:{:02}", day_text, seconds % kDay / kHour, seconds % kHour / 60, seconds % 60);
+  return fmt::format("{}{}:{:02}:{:02}", day_text, seconds % kSecondsPerDay / kSecondsPerHour,
+                     seconds % kSecondsPerHour / 60, seconds % 60);
 }
 
 }  // namespace
@@ -83,12 +84,12 @@ std::optional<VideoSettings> VideoSettings::find(const std::filesystem::path& fo
   if (!file) return std::nullopt;
   const auto sampling = read_frame_sampling(*file);
   if (!sampling) return std::nullopt;
-  VideoSettings result{.frame = read_frame_settings(*file)};
-  if (result.frame.tile_size != tile_size) {
+  VideoSettings result{.frame_settings = read_frame_settings(*file)};
+  if (result.frame_settings.tile_size != tile_size) {
     throw data_error(
         "{} makes frames of {} pixels (max_image_size), but config.json's vision tower needs {} (image_size); they "
         "must be equal",
-        file->name(), result.frame.tile_size, tile_size);
+        file->name(), result.frame_settings.tile_size, tile_size);
   }
   result.fps = std::min(sampling->fps, settings.video_fps);
   result.max_frames = std::min(sampling->max_frames, settings.video_max_frames);
@@ -97,26 +98,27 @@ std::optional<VideoSettings> VideoSettings::find(const std::filesystem::path& fo
   return result;
 }
 
-std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const {
+std::vector<int64_t> VideoSettings::sample_frame_indices(const image::VideoInfo& video) const {
   if (auto all_frames = list_preselected_frames(video, max_listed_frames)) return *std::move(all_frames);
-  if (video.is_frame_list) return linspace(0, video.frames - 1, max_listed_frames);
+  if (video.is_frame_list) return linspace(0, video.num_frames - 1, max_listed_frames);
   const double source_fps = get_fps(video);
-  const double duration = static_cast<double>(video.frames) / source_fps;
+  const double duration_seconds = static_cast<double>(video.num_frames) / source_fps;
   // Python's round() rounds half to even.
-  const double target_frames = std::min(std::nearbyint(fps * duration), static_cast<double>(max_frames));
-  const int64_t count = std::max<int64_t>(static_cast<int64_t>(target_frames), 1);
-  int64_t first = 0, last = video.frames - 1;
+  const double num_target_frames = std::min(std::nearbyint(fps * duration_seconds), static_cast<double>(max_frames));
+  const int64_t count = std::max<int64_t>(static_cast<int64_t>(num_target_frames), 1);
+  int64_t first = 0, last = video.num_frames - 1;
   // SmolVLM's processor skips the first and last second of long videos. It compares the duration
   // with max_frames · fps, which equals max_frames seconds at SmolVLM2's rate of one frame per
   // second.
-  constexpr double kSkippedSeconds = 1;
-  if (duration - 2 * kSkippedSeconds > static_cast<double>(max_frames) * fps) {
-    first = static_cast<int64_t>(kSkippedSeconds * source_fps);
-    last = std::min(static_cast<int64_t>(static_cast<double>(video.frames) - kSkippedSeconds * source_fps), last);
+  constexpr double kSkippedEdgeSeconds = 1;
+  if (duration_seconds - 2 * kSkippedEdgeSeconds > static_cast<double>(max_frames) * fps) {
+    first = static_cast<int64_t>(kSkippedEdgeSeconds * source_fps);
+    last =
+        std::min(static_cast<int64_t>(static_cast<double>(video.num_frames) - kSkippedEdgeSeconds * source_fps), last);
   }
   if (first >= last) {
     first = 0;
-    last = video.frames - 1;
+    last = video.num_frames - 1;
   }
   return linspace(first, last, count);
 }
@@ -129,10 +131,11 @@ std::string spell_number(int64_t number) {
   return remainder == 0 ? hundreds_text : fmt::format("{} and {}", hundreds_text, spell_below_hundred(remainder));
 }
 
-std::string format_video_text(std::span<const double> seconds, double duration, int64_t image_tokens_per_tile) {
+std::string format_video_text(std::span<const double> seconds, double duration_seconds, int64_t image_tokens_per_tile) {
   const std::string frame_text = format_image_text({}, image_tokens_per_tile);
-  std::string text = fmt::format("You are provided the following series of {} frames from a {} [H:MM:SS] video.\n",
-                                 spell_number(std::ssize(seconds)), format_timedelta(static_cast<int64_t>(duration)));
+  std::string text =
+      fmt::format("You are provided the following series of {} frames from a {} [H:MM:SS] video.\n",
+                  spell_number(std::ssize(seconds)), format_timedelta(static_cast<int64_t>(duration_seconds)));
   for (const double time : seconds) {
     const auto truncated = static_cast<int64_t>(time);
     text += fmt::format("\nFrame from {:02}:{:02}:{}", truncated / 60, truncated % 60, frame_text);
@@ -143,8 +146,8 @@ std::string format_video_text(std::span<const double> seconds, double duration, 
 VideoText make_video_text(const VideoSettings& settings, const image::VideoInfo& video, int64_t image_tokens_per_tile) {
   const double fps = settings.get_fps(video);
   std::vector<double> seconds;
-  for (const int64_t frame : settings.sample(video)) seconds.push_back(static_cast<double>(frame) / fps);
-  return {.text = format_video_text(seconds, static_cast<double>(video.frames) / fps, image_tokens_per_tile),
+  for (const int64_t frame : settings.sample_frame_indices(video)) seconds.push_back(static_cast<double>(frame) / fps);
+  return {.text = format_video_text(seconds, static_cast<double>(video.num_frames) / fps, image_tokens_per_tile),
           .frames = std::ssize(seconds)};
 }
 

@@ -29,19 +29,20 @@ int64_t read_square_side(const json& config, const char* key, int64_t fallback, 
 }
 
 /// Throws UserError for unsupported values, none of which a published checkpoint has.
-void refuse_unsupported_values(const json& vision, const std::string& source) {
-  const auto require_default = [&](const char* key, const json& supported) {
+void reject_unsupported_vision_settings(const json& vision, const std::string& source) {
+  const auto check_supported_value = [&](const char* key, const json& supported) {
     const json value = vision.value(key, supported);
     if (value != supported) {
       throw data_error("{}: {} is {}, which is not supported; {} is", source, key, io::make_json_excerpt(value),
                        supported.dump());
     }
   };
-  require_default("model_type", "internvl_vision");
-  require_default("num_channels", 3);
-  require_default("use_mask_token", false);
-  require_default("use_absolute_position_embeddings", true);
-  for (const char* key : {"hidden_dropout_prob", "attention_dropout", "projection_dropout"}) require_default(key, 0.0);
+  check_supported_value("model_type", "internvl_vision");
+  check_supported_value("num_channels", 3);
+  check_supported_value("use_mask_token", false);
+  check_supported_value("use_absolute_position_embeddings", true);
+  for (const char* key : {"hidden_dropout_prob", "attention_dropout", "projection_dropout"})
+    check_supported_value(key, 0.0);
 }
 
 NormType parse_norm_type(const json& vision, const std::string& source) {
@@ -51,13 +52,13 @@ NormType parse_norm_type(const json& vision, const std::string& source) {
   throw data_error("{}: norm_type {} is not supported; layer_norm and rms_norm are", source, name);
 }
 
-VisionConfig read_vision(const json& vision, const std::string& source) {
-  refuse_unsupported_values(vision, source);
+VisionConfig read_vision_config(const json& vision, const std::string& source) {
+  reject_unsupported_vision_settings(vision, source);
   VisionConfig config;
   config.hidden_size = read_size(vision, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
   config.intermediate_size = read_size(vision, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
-  config.layers = read_size(vision, "num_hidden_layers", config.layers, kMaxBlocks, source);
-  config.heads = read_size(vision, "num_attention_heads", config.heads, kMaxLayerWidth, source);
+  config.num_layers = read_size(vision, "num_hidden_layers", config.num_layers, kMaxBlocks, source);
+  config.num_heads = read_size(vision, "num_attention_heads", config.num_heads, kMaxLayerWidth, source);
   config.image_size = read_square_side(vision, "image_size", config.image_size, source);
   config.patch_size = read_square_side(vision, "patch_size", config.patch_size, source);
   config.norm_eps = read_number(vision, "layer_norm_eps", config.norm_eps, kNormEpsRange, source);
@@ -66,12 +67,12 @@ VisionConfig read_vision(const json& vision, const std::string& source) {
       parse_activation(io::get_or<std::string>(vision, "hidden_act", "gelu", source), "hidden_act", source);
   config.qkv_bias = io::get_or<bool>(vision, "attention_bias", false, source);
   config.qk_norm = io::get_or<bool>(vision, "use_qk_norm", false, source);
-  config.final_norm = !io::get_or<bool>(vision, "use_mean_pooling", true, source);
+  config.has_final_norm = !io::get_or<bool>(vision, "use_mean_pooling", true, source);
   config.layer_scale_init_value =
       io::get_or<double>(vision, "layer_scale_init_value", config.layer_scale_init_value, source);
-  if (config.hidden_size % config.heads != 0) {
+  if (config.hidden_size % config.num_heads != 0) {
     throw data_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
-                     config.heads);
+                     config.num_heads);
   }
   if (config.image_size < config.patch_size) {
     throw data_error("{}: image_size {} is smaller than patch_size {}", source, config.image_size, config.patch_size);
@@ -95,15 +96,15 @@ bool remove_dynamic_rope(json& text) {
   return is_removed;
 }
 
-void check_text_config(const json& text, const std::string& type, const std::string& source) {
+void reject_unsupported_text_model(const json& text, const std::string& type, const std::string& source) {
   if (type.find("moe") != std::string::npos || type == "gpt_oss") {
     throw data_error(
         "{}: text model {} is a mixture of experts, as in InternVL3_5-20B-A4B, -30B-A3B and -241B-A28B, which is not "
         "supported; use a dense one, such as InternVL3_5-8B-HF or -14B-HF",
         source, type);
   }
-  constexpr std::array<std::string_view, 3> kSupportedTextModels{"qwen2", "qwen3", "llama"};
-  if (std::ranges::find(kSupportedTextModels, type) == kSupportedTextModels.end()) {
+  constexpr std::array<std::string_view, 3> kSupportedTextModelTypes{"qwen2", "qwen3", "llama"};
+  if (std::ranges::find(kSupportedTextModelTypes, type) == kSupportedTextModelTypes.end()) {
     throw data_error("{}: text model {} is not supported in InternVL; qwen2, qwen3 and llama are", source, type);
   }
   for (const json& layer : text.value("layer_types", json::array())) {
@@ -123,21 +124,21 @@ bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const
   }
   const auto names = io::read_checkpoint_tensor_names(folder);
   if (names.empty()) return text.tie_word_embeddings;
-  if (const auto tensors = find_output_tensors(names)) return are_output_tensors_equal(*tensors, folder);
+  if (const auto tensors = find_output_tensor_names(names)) return are_output_tensors_equal(*tensors, folder);
   return std::ranges::none_of(names, is_output_projection);
 }
 
 /// Returns 1 / downsample_ratio. Throws UserError if it is not an integer.
 int64_t read_scale_factor(const json& config, const std::string& source) {
-  const double ratio = read_number(config, "downsample_ratio", 0.5, {.exclusive_min = 0, .max = 1}, source);
-  const auto scale_factor = static_cast<int64_t>(std::min(1 / ratio, static_cast<double>(kMaxImageSide)));
-  if (1.0 / static_cast<double>(scale_factor) != ratio) {
-    throw data_error("{}: downsample_ratio {} is not the inverse of an integer", source, ratio);
+  const double downsample_ratio = read_number(config, "downsample_ratio", 0.5, {.exclusive_min = 0, .max = 1}, source);
+  const auto scale_factor = static_cast<int64_t>(std::min(1 / downsample_ratio, static_cast<double>(kMaxImageSide)));
+  if (1.0 / static_cast<double>(scale_factor) != downsample_ratio) {
+    throw data_error("{}: downsample_ratio {} is not the inverse of an integer", source, downsample_ratio);
   }
   return scale_factor;
 }
 
-void check_feature_settings(const json& config, const std::string& source) {
+void check_vision_feature_settings(const json& config, const std::string& source) {
   const json feature_layer = config.value("vision_feature_layer", json(-1));
   if (feature_layer != -1) {
     throw data_error("{}: vision_feature_layer {} is not supported; -1, the last, is", source,
@@ -149,7 +150,7 @@ void check_feature_settings(const json& config, const std::string& source) {
   }
 }
 
-json read_section(const json& config, const char* key, const std::string& source) {
+json get_required_section(const json& config, const char* key, const std::string& source) {
   const json value = get_section(config, key, source);
   return value.is_null() ? json::object() : value;
 }
@@ -159,18 +160,19 @@ json read_section(const json& config, const char* key, const std::string& source
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
   Config config;
-  config.vision = read_vision(read_section(json_config, "vision_config", source), source + " (vision_config)");
+  config.vision =
+      read_vision_config(get_required_section(json_config, "vision_config", source), source + " (vision_config)");
 
   const std::string text_source = source + " (text_config)";
-  json text = read_section(json_config, "text_config", source);
+  json text = get_required_section(json_config, "text_config", source);
   const auto type = io::get_or<std::string>(text, "model_type", "qwen2", text_source);
   text["model_type"] = type;
-  check_text_config(text, type, text_source);
+  reject_unsupported_text_model(text, type, text_source);
   config.is_hard_limit = remove_dynamic_rope(text);
   config.text = LlamaConfig::from_json(text, text_source);
   config.text.tie_word_embeddings = read_tie_word_embeddings(json_config, config.text, folder);
 
-  check_feature_settings(json_config, source);
+  check_vision_feature_settings(json_config, source);
   config.scale_factor = read_scale_factor(json_config, source);
   if (config.vision.patches_per_side() % config.scale_factor != 0) {
     throw data_error("{}: {} patches per side are not a multiple of {}, the inverse of downsample_ratio", source,
@@ -188,12 +190,12 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
 
 double Config::num_parameters() const {
   const auto hidden = static_cast<double>(vision.hidden_size), width = static_cast<double>(text.hidden_size);
-  const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(vision.intermediate_size));
-  const double patch = 3.0 * static_cast<double>(vision.patch_size) * static_cast<double>(vision.patch_size);
-  const double tower =
-      static_cast<double>(vision.layers) * block + hidden * (patch + static_cast<double>(vision.rows_per_tile()));
-  const double shuffled_size = hidden * static_cast<double>(scale_factor) * static_cast<double>(scale_factor);
-  return tower + width * (shuffled_size + width) + text.num_parameters();
+  const double parameters_per_block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(vision.intermediate_size));
+  const double values_per_patch = 3.0 * static_cast<double>(vision.patch_size) * static_cast<double>(vision.patch_size);
+  const double num_tower_parameters = static_cast<double>(vision.num_layers) * parameters_per_block +
+                                      hidden * (values_per_patch + static_cast<double>(vision.num_positions()));
+  const double pixel_shuffled_width = hidden * static_cast<double>(scale_factor) * static_cast<double>(scale_factor);
+  return num_tower_parameters + width * (pixel_shuffled_width + width) + text.num_parameters();
 }
 
 }  // namespace vlmtrain::models::internvl

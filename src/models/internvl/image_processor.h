@@ -38,7 +38,7 @@ struct ImageProcessorSettings {
 /// for tiles of another size than image_size of `vision`.
 TileSettings read_tile_settings(const PreprocessorConfig& file, const VisionConfig& vision);
 /// Returns the keys that read_tile_settings() supports, and keys that do not affect pixels.
-const std::set<std::string_view>& get_tile_keys();
+const std::set<std::string_view>& get_tile_config_keys();
 
 /// Reads preprocessor_config.json in `folder`, or section image_processor of processor_config.json.
 /// Ignores `crop_to_patches`, since InternVLProcessor always splits images. Throws as
@@ -102,7 +102,7 @@ struct VideoSettings {
   /// InternVLVideoProcessor.sample_frames of transformers 5.23, but with all frames of a video that
   /// has too few. A video of unknown frame rate is assumed to have sampling_fps. Of a list of
   /// frames, returns all or max_frames evenly spaced ones.
-  std::vector<int64_t> sample(const image::VideoInfo& video) const;
+  std::vector<int64_t> sample_frame_indices(const image::VideoInfo& video) const;
 };
 
 }  // namespace vlmtrain::models::internvl

@@ -21,7 +21,7 @@ namespace {
 
 /// As in models/network/vision_transformer: random positions must be large compared to patches of
 /// variance 1. Also used for the class token.
-constexpr InitialValues kPositionInitialization{.mean = 0, .deviation = 0.5};
+constexpr InitialValues kPositionInitialValues{.mean = 0, .deviation = 0.5};
 
 /// transformers uses its default eps for the norms of queries and keys, regardless of
 /// layer_norm_eps.
@@ -30,7 +30,7 @@ constexpr double kQueryKeyNormEps = 1e-6;
 }  // namespace
 
 StateDictKeyMap make_key_map(std::span<const std::string> tensors) {
-  static const std::vector<KeyAliases> table{
+  static const std::vector<PrefixAliases> table{
       {"model.vision_tower.", {"vision_tower.", "model.vision_tower."}},
       {"model.multi_modal_projector.", {"multi_modal_projector.", "model.multi_modal_projector."}},
       {"model.language_model.", {"language_model.model.", "model.language_model."}},
@@ -51,11 +51,11 @@ nn::LinearInput Norm::make_linear_input(const at::Tensor& x) const {
 }
 
 Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
-    : heads_(config.heads),
+    : num_heads_(config.num_heads),
       qkv_(scope, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
            {config.hidden_size, config.hidden_size, config.hidden_size}, config.qkv_bias),
       out_proj_(scope / "projection_layer", config.hidden_size, config.hidden_size, true,
-                compute_residual_gain(config.layers)) {
+                compute_residual_gain(config.num_layers)) {
   if (!config.qk_norm) return;
   query_norm_.emplace(scope / "q_norm", config.hidden_size, kQueryKeyNormEps);
   key_norm_.emplace(scope / "k_norm", config.hidden_size, kQueryKeyNormEps);
@@ -69,11 +69,11 @@ nn::ResidualBranch Attention::operator()(const nn::LinearInput& x, const nn::Seg
   // head_dim].
   const auto select_heads = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
     const at::Tensor columns = outputs.narrow(1, index * hidden, hidden);
-    return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, heads_, -1});
+    return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, num_heads_, -1});
   };
-  const at::Tensor attended = nn::attention(select_heads(0, query_norm_), select_heads(1, key_norm_),
-                                            select_heads(2, std::nullopt), tiles, /*is_causal=*/false);
-  return {out_proj_(attended.flatten(1)), branch.stream};
+  const at::Tensor attention_output = nn::attention(select_heads(0, query_norm_), select_heads(1, key_norm_),
+                                                    select_heads(2, std::nullopt), tiles, /*is_causal=*/false);
+  return {out_proj_(attention_output.flatten(1)), branch.stream};
 }
 
 VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config)
@@ -81,7 +81,7 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
       attention_(scope / "attention", config),
       fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
       fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
-           compute_residual_gain(config.layers)),
+           compute_residual_gain(config.num_layers)),
       attention_norm_(scope / "layernorm_before", config),
       mlp_norm_(scope / "layernorm_after", config),
       attention_scale_(scope.add_parameter("lambda_1", {config.hidden_size},
@@ -91,39 +91,39 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
   nn::ResidualBranch branch = attention_(attention_norm_.make_linear_input(x), tiles);
-  const at::Tensor attended = at::addcmul(branch.stream, branch.take_value(), attention_scale_);
-  const nn::ResidualBranch mlp = fc1_.forward_branch(mlp_norm_.make_linear_input(attended));
-  return at::addcmul(mlp.stream, fc2_(nn::apply_activation(activation_, mlp.value)), mlp_scale_);
+  const at::Tensor hidden_states = at::addcmul(branch.stream, branch.take_value(), attention_scale_);
+  const nn::ResidualBranch mlp_branch = fc1_.forward_branch(mlp_norm_.make_linear_input(hidden_states));
+  return at::addcmul(mlp_branch.stream, fc2_(nn::apply_activation(activation_, mlp_branch.value)), mlp_scale_);
 }
 
 VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)
     : config_(config),
       class_token_(
-          (scope / "embeddings").add_parameter("cls_token", {1, 1, config.hidden_size}, kPositionInitialization)),
-      positions_((scope / "embeddings")
-                     .add_embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size},
-                                    kPositionInitialization)),
+          (scope / "embeddings").add_parameter("cls_token", {1, 1, config.hidden_size}, kPositionInitialValues)),
+      position_embeddings_((scope / "embeddings")
+                               .add_embedding("position_embeddings", {1, config.num_positions(), config.hidden_size},
+                                              kPositionInitialValues)),
       patch_weight_((scope / "embeddings" / "patch_embeddings" / "projection")
                         .add_parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
                                        InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
       patch_bias_((scope / "embeddings" / "patch_embeddings" / "projection")
                       .add_parameter("bias", {config.hidden_size}, InitialValues::zeros())),
-      blocks_(scope / "encoder" / "layer", config.layers, config, memory::Component::kVision) {
-  if (config.final_norm) final_norm_.emplace(scope / "layernorm", config.hidden_size, config.norm_eps);
+      blocks_(scope / "encoder" / "layer", config.num_layers, config, memory::Component::kVision) {
+  if (config.has_final_norm) final_norm_.emplace(scope / "layernorm", config.hidden_size, config.norm_eps);
 }
 
-at::Tensor VisionTower::embed(const image::BytePixels& pixels) const {
+at::Tensor VisionTower::embed(const image::ByteImages& pixels) const {
   const int64_t tiles = pixels.num_images();
   const at::Tensor patches = embed_patches(pixels, patch_weight_, patch_bias_);
   const at::Tensor rows =
-      at::cat({class_token_.expand({tiles, 1, -1}), patches.view({tiles, config_.patches(), -1})}, 1);
-  return (rows + positions_).flatten(0, 1);
+      at::cat({class_token_.expand({tiles, 1, -1}), patches.view({tiles, config_.num_patches(), -1})}, 1);
+  return (rows + position_embeddings_).flatten(0, 1);
 }
 
-at::Tensor VisionTower::operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const {
+at::Tensor VisionTower::operator()(const image::ByteImages& pixels, int64_t recomputed_blocks) const {
   VLMTRAIN_CHECK(pixels.bytes.size(2) == config_.image_size && pixels.bytes.size(3) == config_.image_size,
                  "tiles of {}×{} for a tower of {}", pixels.bytes.size(2), pixels.bytes.size(3), config_.image_size);
-  const int64_t tiles = pixels.num_images(), rows = config_.rows_per_tile();
+  const int64_t tiles = pixels.num_images(), rows = config_.num_positions();
   const auto segments = nn::Segments::uniform(tiles, rows, pixels.bytes.device());
   const at::Tensor outputs = blocks_.run(embed(pixels), recomputed_blocks, segments).last_hidden_state;
   // Drops the class token, the first row of each tile.
@@ -134,7 +134,7 @@ at::Tensor VisionTower::operator()(const image::BytePixels& pixels, int64_t reco
 namespace {
 
 /// Returns the number of features after the pixel shuffle.
-int64_t get_shuffled_size(const Config& config) {
+int64_t compute_shuffled_hidden_size(const Config& config) {
   return config.vision.hidden_size * config.scale_factor * config.scale_factor;
 }
 
@@ -143,16 +143,16 @@ constexpr double kProjectorNormEps = 1e-5;  // torch.nn.LayerNorm's default
 }  // namespace
 
 Projector::Projector(const ParameterScope& scope, const Config& config)
-    : side_(config.vision.patches_per_side()),
+    : patches_per_side_(config.vision.patches_per_side()),
       scale_factor_(config.scale_factor),
       activation_(config.projector_activation),
-      norm_(scope / "layer_norm", get_shuffled_size(config), kProjectorNormEps),
-      first_(scope / "linear_1", get_shuffled_size(config), config.text.hidden_size, /*bias=*/true),
-      second_(scope / "linear_2", config.text.hidden_size, config.text.hidden_size, /*bias=*/true) {}
+      norm_(scope / "layer_norm", compute_shuffled_hidden_size(config), kProjectorNormEps),
+      linear_1_(scope / "linear_1", compute_shuffled_hidden_size(config), config.text.hidden_size, /*bias=*/true),
+      linear_2_(scope / "linear_2", config.text.hidden_size, config.text.hidden_size, /*bias=*/true) {}
 
 at::Tensor Projector::operator()(const at::Tensor& patches) const {
-  const at::Tensor shuffled = pixel_shuffle(patches, side_, scale_factor_);
-  return second_(nn::apply_activation(activation_, first_(norm_.make_linear_input(shuffled))));
+  const at::Tensor shuffled_patches = pixel_shuffle(patches, patches_per_side_, scale_factor_);
+  return linear_2_(nn::apply_activation(activation_, linear_1_(norm_.make_linear_input(shuffled_patches))));
 }
 
 Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normalization,
@@ -166,14 +166,14 @@ Model::Model(Config config, StateDictKeyMap key_map, image::Normalization normal
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
-  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_blocks().vision);
-  return {.features = projector_(patches), .dense_features = with_dense_features ? patches : at::Tensor()};
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_block_counts().vision);
+  return {.features = projector_(patches), .patch_features = with_patch_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 
 }  // namespace vlmtrain::models::internvl

@@ -45,7 +45,7 @@ class Attention {
   nn::ResidualBranch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
 
  private:
-  int64_t heads_;
+  int64_t num_heads_;
   nn::MergedLinear qkv_;
   nn::Linear out_proj_;
   std::optional<nn::RmsNorm> query_norm_, key_norm_;
@@ -74,17 +74,17 @@ class VisionTower {
 
   /// Encodes pixels [tiles, 3, image_size, image_size] to [tiles · patches, hidden], without class
   /// tokens.
-  at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
+  at::Tensor operator()(const image::ByteImages& pixels, int64_t recomputed_blocks) const;
   int64_t num_blocks() const { return blocks_.size(); }
 
  private:
-  /// Returns the blocks' input [tiles · rows_per_tile, hidden]: class token and patches of each
+  /// Returns the blocks' input [tiles · num_positions, hidden]: class token and patches of each
   /// tile.
-  at::Tensor embed(const image::BytePixels& pixels) const;
+  at::Tensor embed(const image::ByteImages& pixels) const;
 
   VisionConfig config_;
   at::Tensor class_token_;                // [1, 1, hidden]
-  at::Tensor positions_;                  // [1, rows_per_tile, hidden]
+  at::Tensor position_embeddings_;        // [1, num_positions, hidden]
   at::Tensor patch_weight_, patch_bias_;  // of a convolution, [hidden, 3, patch, patch]
   BlockList<VisionBlock> blocks_;
   std::optional<nn::LayerNorm> final_norm_;
@@ -98,10 +98,10 @@ class Projector {
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
-  int64_t side_, scale_factor_;
+  int64_t patches_per_side_, scale_factor_;
   Activation activation_;
   nn::LayerNorm norm_;
-  nn::Linear first_, second_;
+  nn::Linear linear_1_, linear_2_;
 };
 
 /// InternViT, projector and a Qwen2, Qwen3 or Llama text model. Parameter names are those of
@@ -112,13 +112,13 @@ class Model final : public VisionLanguageModel {
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization,
         const nn::ParameterSettings& settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
-  std::string get_checkpoint_name(const std::string& parameter) const override {
+  std::string get_checkpoint_tensor_name(const std::string& parameter) const override {
     return key_map_.to_checkpoint_key(parameter);
   }
 

@@ -49,8 +49,8 @@ int64_t count_video_text_tokens(int64_t frames, int64_t image_tokens_per_tile, c
   if (std::filesystem::exists(tokenizer)) {
     return std::ssize(text::read_tokenizer(folder).encode(format_video_text(frames, image_tokens_per_tile)).ids);
   }
-  constexpr int64_t kFrameMarkerTokens = 5;  // "Frame", ":", " ", "<img>", "</img>"
-  int64_t tokens = frames * (kFrameMarkerTokens + image_tokens_per_tile) + frames - 1;
+  constexpr int64_t kNumFrameMarkerTokens = 5;  // "Frame", ":", " ", "<img>", "</img>"
+  int64_t tokens = frames * (kNumFrameMarkerTokens + image_tokens_per_tile) + frames - 1;
   for (int64_t i = 1; i <= frames; ++i) tokens += std::ssize(std::to_string(i));
   return tokens;
 }
@@ -89,8 +89,9 @@ std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, cons
 }
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  constexpr int64_t kMarkerTokens = 2;  // <img> and </img>
-  return image_processor_.compute_grid(size, max_pixels).num_tiles() * config_.image_tokens_per_tile() + kMarkerTokens;
+  constexpr int64_t kNumMarkerTokens = 2;  // <img> and </img>
+  return image_processor_.compute_grid(size, max_pixels).num_tiles() * config_.image_tokens_per_tile() +
+         kNumMarkerTokens;
 }
 
 std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/) const {
@@ -116,17 +117,17 @@ void Processor::check_video(const image::VideoInfo& /*info*/) const {
 }
 
 MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
-  const auto frames = std::ssize(video_settings_.sample(info));
+  const auto frames = std::ssize(video_settings_.sample_frame_indices(info));
   return {.text = format_video_text(frames, config_.image_tokens_per_tile()), .pixel_rows = frames, .frames = frames};
 }
 
 at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
-  const auto frames = video_settings_.sample(video.info());
+  const auto frames = video_settings_.sample_frame_indices(video.info());
   const int64_t side = video_settings_.tile.side;
   at::Tensor tiles = at::empty({std::ssize(frames), 3, side, side}, at::kByte);
-  int64_t next_tile = 0;
+  int64_t tile_index = 0;
   video.read_frames(frames, [&](const at::Tensor& frame) {
-    tiles.select(0, next_tile++).copy_(image::resize(frame, side, side, video_settings_.tile.filter));
+    tiles.select(0, tile_index++).copy_(image::resize_image(frame, side, side, video_settings_.tile.filter));
   });
   return tiles;
 }
@@ -136,17 +137,17 @@ int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optiona
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  EncodedChat encoded = encode_with_media(tokenizer(), chat, images, config_.image_token_id,
-                                          /*add_special_tokens=*/!chat_template().writes_bos());
-  const auto unknown_token =
-      std::ranges::find_if(encoded.token_ids, [&](int64_t id) { return id >= config_.text.vocab_size; });
-  if (unknown_token != encoded.token_ids.end()) {
+  EncodedChat encoded_chat = encode_with_media(tokenizer(), chat, images, config_.image_token_id,
+                                               /*add_special_tokens=*/!chat_template().writes_bos_token());
+  const auto unknown_token_it =
+      std::ranges::find_if(encoded_chat.token_ids, [&](int64_t id) { return id >= config_.text.vocab_size; });
+  if (unknown_token_it != encoded_chat.token_ids.end()) {
     throw data::SampleError("tokens without an embedding",
                             fmt::format("the text has the token {}, which is not a video placeholder here and is not "
                                         "in the model's vocabulary; remove it from the conversation",
-                                        tokenizer().id_to_token(*unknown_token)));
+                                        tokenizer().id_to_token(*unknown_token_it)));
   }
-  return encoded;
+  return encoded_chat;
 }
 
 }  // namespace vlmtrain::models::internvl

@@ -24,15 +24,15 @@ json make_clip_large_336_config() {
 
 /// Returns the number of blocks before entry `layer` of transformers' list of hidden states, whose
 /// entry 0 is the embeddings.
-int64_t count_feature_blocks(int64_t layer, int64_t layers, const char* key, const std::string& source) {
-  const int64_t blocks = layer < 0 ? layers + 1 + layer : layer;
-  if (blocks < 0 || blocks > layers) {
-    throw data_error("{}: {} {} exceeds the {} blocks of the vision tower", source, key, layer, layers);
+int64_t count_feature_blocks(int64_t layer, int64_t num_layers, const char* key, const std::string& source) {
+  const int64_t blocks = layer < 0 ? num_layers + 1 + layer : layer;
+  if (blocks < 0 || blocks > num_layers) {
+    throw data_error("{}: {} {} exceeds the {} blocks of the vision tower", source, key, layer, num_layers);
   }
   return blocks;
 }
 
-void read_tower(Config& config, const json& vision, const std::string& source) {
+void read_tower_config(Config& config, const json& vision, const std::string& source) {
   const auto type = io::get_or<std::string>(vision, "model_type", "clip_vision_model", source);
   const std::string vision_source = source + " (vision_config)";
   if (type == "clip_vision_model") {
@@ -61,21 +61,24 @@ int64_t read_feature_layer(const json& config, const char* key, const std::strin
 
 Config read_hugging_face_config(const json& json_config, const std::string& source) {
   Config config;
-  read_tower(config, json_config.value("vision_config", make_clip_large_336_config()), source);
+  read_tower_config(config, json_config.value("vision_config", make_clip_large_336_config()), source);
   config.text = LlamaConfig::from_json(json_config.value("text_config", json::object()), source + " (text_config)");
   config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
-  config.vision.feature_blocks = count_feature_blocks(read_feature_layer(json_config, "vision_feature_layer", source),
-                                                      config.vision.layers, "vision_feature_layer", source);
-  const auto strategy = io::get_or<std::string>(json_config, "vision_feature_select_strategy", "default", source);
-  if (strategy != "default" && strategy != "full") {
-    throw data_error("{}: vision_feature_select_strategy {} is not supported; default and full are", source, strategy);
+  config.vision.num_feature_blocks =
+      count_feature_blocks(read_feature_layer(json_config, "vision_feature_layer", source), config.vision.num_layers,
+                           "vision_feature_layer", source);
+  const auto feature_select_strategy =
+      io::get_or<std::string>(json_config, "vision_feature_select_strategy", "default", source);
+  if (feature_select_strategy != "default" && feature_select_strategy != "full") {
+    throw data_error("{}: vision_feature_select_strategy {} is not supported; default and full are", source,
+                     feature_select_strategy);
   }
-  config.drop_first_row = strategy == "default";
+  config.drops_first_feature = feature_select_strategy == "default";
   config.projector_activation = parse_activation(
       io::get_or<std::string>(json_config, "projector_hidden_act", "gelu", source), "projector_hidden_act", source);
   config.projector_bias = io::get_or<bool>(json_config, "multimodal_projector_bias", true, source);
-  const auto legacy_id = io::get_or<int64_t>(json_config, "image_token_index", 32000, source);
-  config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", legacy_id, source);
+  const auto legacy_image_token_id = io::get_or<int64_t>(json_config, "image_token_index", 32000, source);
+  config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", legacy_image_token_id, source);
   if (*config.image_token_id < 0 || *config.image_token_id >= config.text.vocab_size) {
     throw data_error("{}: image_token_index {} is not in the vocabulary of {}", source, *config.image_token_id,
                      config.text.vocab_size);
@@ -85,7 +88,7 @@ Config read_hugging_face_config(const json& json_config, const std::string& sour
 
 /// Returns the folder `name`, relative to the folder `checkpoint`; an empty path if it does not
 /// exist.
-std::filesystem::path resolve_folder(const std::string& name, const std::filesystem::path& checkpoint) {
+std::filesystem::path resolve_tower_folder(const std::string& name, const std::filesystem::path& checkpoint) {
   const auto path = checkpoint / name;
   return !name.empty() && std::filesystem::is_directory(path) ? path : std::filesystem::path();
 }
@@ -100,9 +103,9 @@ json find_tower_config(const json& config, const Config& parsed, const std::stri
   }
   if (parsed.tower_name == "openai/clip-vit-large-patch14-336") return make_clip_large_336_config();
   if (parsed.tower_name == "openai/clip-vit-large-patch14") {
-    json small_config = make_clip_large_336_config();
-    small_config["image_size"] = 224;
-    return small_config;
+    json clip_large_224_config = make_clip_large_336_config();
+    clip_large_224_config["image_size"] = 224;
+    return clip_large_224_config;
   }
   throw data_error(
       "{}: mm_vision_tower {} is neither a folder nor openai/clip-vit-large-patch14-336 or "
@@ -111,7 +114,7 @@ json find_tower_config(const json& config, const Config& parsed, const std::stri
       source, parsed.tower_name);
 }
 
-void require_value(const json& config, const char* key, const std::string& supported, const std::string& source) {
+void check_config_value(const json& config, const char* key, const std::string& supported, const std::string& source) {
   const auto value = io::get_or<std::string>(config, key, supported, source);
   if (value != supported) throw data_error("{}: {} {} is not supported; {} is", source, key, value, supported);
 }
@@ -120,21 +123,22 @@ Config read_original_config(const json& json_config, const std::filesystem::path
   Config config;
   config.checkpoint_format = CheckpointFormat::kOriginal;
   config.tower_name = io::get_or<std::string>(json_config, "mm_vision_tower", "", source);
-  config.tower_folder = resolve_folder(config.tower_name, folder);
-  read_tower(config, find_tower_config(json_config, config, source), source);
+  config.tower_folder = resolve_tower_folder(config.tower_name, folder);
+  read_tower_config(config, find_tower_config(json_config, config, source), source);
 
   json text = json_config;
   text["model_type"] = json_config["model_type"] == "llava_mistral" ? "mistral" : "llama";
   config.text = LlamaConfig::from_json(text, source);
-  config.vision.feature_blocks = count_feature_blocks(read_feature_layer(json_config, "mm_vision_select_layer", source),
-                                                      config.vision.layers, "mm_vision_select_layer", source);
-  const auto select_feature = io::get_or<std::string>(json_config, "mm_vision_select_feature", "patch", source);
-  if (select_feature != "patch" && select_feature != "cls_patch") {
+  config.vision.num_feature_blocks =
+      count_feature_blocks(read_feature_layer(json_config, "mm_vision_select_layer", source), config.vision.num_layers,
+                           "mm_vision_select_layer", source);
+  const auto feature_selection = io::get_or<std::string>(json_config, "mm_vision_select_feature", "patch", source);
+  if (feature_selection != "patch" && feature_selection != "cls_patch") {
     throw data_error("{}: mm_vision_select_feature {} is not supported; patch and cls_patch are", source,
-                     select_feature);
+                     feature_selection);
   }
-  config.drop_first_row = select_feature == "patch" && config.tower_type == VisionTowerType::kClip;
-  require_value(json_config, "mm_projector_type", "mlp2x_gelu", source);
+  config.drops_first_feature = feature_selection == "patch" && config.tower_type == VisionTowerType::kClip;
+  check_config_value(json_config, "mm_projector_type", "mlp2x_gelu", source);
   if (io::get_or<bool>(json_config, "mm_use_im_start_end", false, source)) {
     throw data_error("{}: mm_use_im_start_end is not supported", source);
   }
@@ -156,10 +160,10 @@ Config read_original_config(const json& json_config, const std::filesystem::path
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
   // LLaVA's original code also wrote model_type "llava" for its first models.
-  const bool is_original = json_config.contains("mm_vision_tower") || json_config["model_type"] != "llava";
-  Config config =
-      is_original ? read_original_config(json_config, folder, source) : read_hugging_face_config(json_config, source);
-  if (config.drop_first_row && config.vision.rows_per_tile() < 2) {
+  const bool is_original_format = json_config.contains("mm_vision_tower") || json_config["model_type"] != "llava";
+  Config config = is_original_format ? read_original_config(json_config, folder, source)
+                                     : read_hugging_face_config(json_config, source);
+  if (config.drops_first_feature && config.vision.num_positions() < 2) {
     throw data_error("{}: the vision tower has only one feature per image, the class token, which is dropped", source);
   }
   return config;

@@ -28,7 +28,7 @@ struct Config {
   VisionTowerType tower_type = VisionTowerType::kClip;
   VisionTransformerConfig vision;
   LlamaConfig text;
-  bool drop_first_row = true;  ///< drop the first feature of each tile, CLIP's class token
+  bool drops_first_feature = true;  ///< drop the first feature of each tile, CLIP's class token
   Activation projector_activation = Activation::kGelu;
   bool projector_bias = true;
   std::optional<int64_t> image_token_id;  ///< nothing in the original format, whose tokenizer has no image token
@@ -42,7 +42,7 @@ struct Config {
   /// (kBadData) with the key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
   /// Returns the number of tokens per image.
-  int64_t image_tokens() const { return vision.rows_per_tile() - (drop_first_row ? 1 : 0); }
+  int64_t tokens_per_image() const { return vision.num_positions() - (drops_first_feature ? 1 : 0); }
 };
 
 }  // namespace vlmtrain::models::llava

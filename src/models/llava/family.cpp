@@ -25,19 +25,19 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;
   const auto processor = io::read_json(path);
-  const auto patch = io::get_or<int64_t>(processor, "patch_size", config.vision.patch_size, path.string());
-  const auto strategy = io::get_or<std::string>(processor, "vision_feature_select_strategy",
-                                                config.drop_first_row ? "default" : "full", path.string());
+  const auto patch_size = io::get_or<int64_t>(processor, "patch_size", config.vision.patch_size, path.string());
+  const auto feature_select_strategy = io::get_or<std::string>(
+      processor, "vision_feature_select_strategy", config.drops_first_feature ? "default" : "full", path.string());
   // Files without this key are older than it; the number is then that of the tower's class tokens.
-  const auto additional_tokens = io::get_or<int32_t>(processor, "num_additional_image_tokens",
-                                                     config.vision.has_class_token ? 1 : 0, path.string());
-  const int64_t side = config.vision.image_size / std::max<int64_t>(patch, 1);
-  const int64_t tokens = side * side + int64_t{additional_tokens} - (strategy == "default" ? 1 : 0);
-  if (tokens != config.image_tokens()) {
+  const auto num_additional_tokens = io::get_or<int32_t>(processor, "num_additional_image_tokens",
+                                                         config.vision.has_class_token ? 1 : 0, path.string());
+  const int64_t side = config.vision.image_size / std::max<int64_t>(patch_size, 1);
+  const int64_t tokens = side * side + int64_t{num_additional_tokens} - (feature_select_strategy == "default" ? 1 : 0);
+  if (tokens != config.tokens_per_image()) {
     throw data_error(
         "{}: patch_size {}, num_additional_image_tokens {} and vision_feature_select_strategy {} give {} tokens per "
         "image, but the vision tower of config.json produces {} features",
-        path.string(), patch, additional_tokens, strategy, tokens, config.image_tokens());
+        path.string(), patch_size, num_additional_tokens, feature_select_strategy, tokens, config.tokens_per_image());
   }
 }
 
@@ -75,14 +75,14 @@ std::string_view choose_fallback_template(const LlamaConfig& text) {
 
 std::unique_ptr<models::Processor> load_processor(
     const nlohmann::json& config_json, const std::filesystem::path& folder, const ProcessorSettings& settings,
-    const std::function<MaskInput(const text::Tokenizer&)>& make_mask_input) {
+    const std::function<MaskInputSettings(const text::Tokenizer&)>& make_mask_input) {
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   check_max_pixels(config, settings.image_max_pixels);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings, {.fallback = choose_fallback_template(config.text)});
-  std::optional<MaskInput> mask_input;
+  std::optional<MaskInputSettings> mask_input;
   if (make_mask_input) mask_input = make_mask_input(tokenizer);
   return std::make_unique<Processor>(config, load_image_processor_settings(config, folder), std::move(tokenizer),
                                      std::move(chat_template), settings, std::move(mask_input));
@@ -94,8 +94,8 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
   check_processor_config(config, folder);
   check_max_pixels(config, max_pixels);
   load_image_processor_settings(config, folder);
-  return {.tokens = config.image_tokens(),
-          .image_tokens = config.image_tokens(),
+  return {.tokens = config.tokens_per_image(),
+          .image_tokens = config.tokens_per_image(),
           .num_media = 1,
           .pixel_rows = 1,
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};

@@ -19,7 +19,7 @@ namespace vlmtrain::models::llava {
 /// missing or mismatching files.
 std::unique_ptr<models::Processor> load_processor(
     const nlohmann::json& config_json, const std::filesystem::path& folder, const ProcessorSettings& settings,
-    const std::function<MaskInput(const text::Tokenizer&)>& make_mask_input);
+    const std::function<MaskInputSettings(const text::Tokenizer&)>& make_mask_input);
 /// Returns the token numbers and the input shape of an image with its markers. They do not depend
 /// on `size`. `max_pixels` is data.image_max_pixels. Throws as load_processor().
 data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,

@@ -11,8 +11,8 @@ namespace vlmtrain::models::llava {
 
 namespace {
 
-const std::vector<KeyAliases>& get_hugging_face_aliases() {
-  static const std::vector<KeyAliases> table{
+const std::vector<PrefixAliases>& get_hugging_face_key_aliases() {
+  static const std::vector<PrefixAliases> table{
       {"model.vision_tower.",
        {"vision_tower.vision_model.", "model.vision_tower.vision_model.", "vision_tower.", "model.vision_tower."}},
       {"model.multi_modal_projector.", {"multi_modal_projector.", "model.multi_modal_projector."}},
@@ -35,7 +35,7 @@ const ModuleNames& get_module_names(CheckpointFormat checkpoint_format) {
 StateDictKeyMap make_key_map(CheckpointFormat checkpoint_format, std::span<const std::string> tensors) {
   return checkpoint_format == CheckpointFormat::kOriginal
              ? StateDictKeyMap()
-             : StateDictKeyMap::detect(get_hugging_face_aliases(), tensors);
+             : StateDictKeyMap::detect(get_hugging_face_key_aliases(), tensors);
 }
 
 using nn::Component;
@@ -43,7 +43,7 @@ using nn::ParameterScope;
 
 namespace {
 
-ParameterScope make_scope(nn::ParameterStore& store, Component component, std::string_view name) {
+ParameterScope make_parameter_scope(nn::ParameterStore& store, Component component, std::string_view name) {
   return {store, component, std::string(name)};
 }
 
@@ -51,11 +51,11 @@ ParameterScope make_scope(nn::ParameterStore& store, Component component, std::s
 
 Projector::Projector(const ParameterScope& first, const ParameterScope& second, const ProjectorConfig& config)
     : activation_(config.activation),
-      first_(first, config.vision, config.text, config.bias),
-      second_(second, config.text, config.text, config.bias) {}
+      linear_1_(first, config.vision, config.text, config.bias),
+      linear_2_(second, config.text, config.text, config.bias) {}
 
 at::Tensor Projector::operator()(const at::Tensor& x) const {
-  return second_(activate(activation_, first_(x)));
+  return linear_2_(activate(activation_, linear_1_(x)));
 }
 
 ModelSpec ModelSpec::read(const nlohmann::json& config_json, const std::filesystem::path& folder) {
@@ -74,34 +74,36 @@ ModelSpec ModelSpec::read(const nlohmann::json& config_json, const std::filesyst
 Model::Model(ModelSpec spec, const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),
       spec_(std::move(spec)),
-      tower_(
-          make_scope(parameters(), Component::kVisionTower, get_module_names(config().checkpoint_format).vision_tower),
-          config().vision),
-      projector_(
-          make_scope(parameters(), Component::kProjector, get_module_names(config().checkpoint_format).projector_1),
-          make_scope(parameters(), Component::kProjector, get_module_names(config().checkpoint_format).projector_2),
-          {.vision = config().vision.hidden_size,
-           .text = config().text.hidden_size,
-           .activation = config().projector_activation,
-           .bias = config().projector_bias}),
-      text_(make_scope(parameters(), Component::kLanguageModel,
-                       get_module_names(config().checkpoint_format).language_model),
+      tower_(make_parameter_scope(parameters(), Component::kVisionTower,
+                                  get_module_names(config().checkpoint_format).vision_tower),
+             config().vision),
+      projector_(make_parameter_scope(parameters(), Component::kProjector,
+                                      get_module_names(config().checkpoint_format).projector_1),
+                 make_parameter_scope(parameters(), Component::kProjector,
+                                      get_module_names(config().checkpoint_format).projector_2),
+                 {.vision = config().vision.hidden_size,
+                  .text = config().text.hidden_size,
+                  .activation = config().projector_activation,
+                  .bias = config().projector_bias}),
+      text_(make_parameter_scope(parameters(), Component::kLanguageModel,
+                                 get_module_names(config().checkpoint_format).language_model),
             config().text,
-            make_scope(parameters(), Component::kLanguageModel, get_module_names(config().checkpoint_format).output)) {}
+            make_parameter_scope(parameters(), Component::kLanguageModel,
+                                 get_module_names(config().checkpoint_format).output)) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
   at::Tensor features = tower_({vision.pixel_values, spec_.normalization}, count_recomputed_tower_blocks());
-  if (config().drop_first_row) {
+  if (config().drops_first_feature) {
     // [tiles · rows, hidden] → [tiles · (rows − 1), hidden]
-    const int64_t rows = config().vision.rows_per_tile();
+    const int64_t rows = config().vision.num_positions();
     features = features.view({-1, rows, features.size(1)}).narrow(1, 1, rows - 1).flatten(0, 1);
   }
-  return {.features = projector_(features), .dense_features = with_dense_features ? features : at::Tensor()};
+  return {.features = projector_(features), .patch_features = with_patch_features ? features : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 
 std::optional<ExternalWeight> Model::find_external_weight(const std::string& parameter) const {
@@ -116,7 +118,7 @@ std::optional<ExternalWeight> Model::find_external_weight(const std::string& par
   return ExternalWeight{config().tower_folder, "vision_model." + parameter.substr(prefix.size())};
 }
 
-void Model::complete_config(nlohmann::ordered_json& json) const {
+void Model::add_saved_settings(nlohmann::ordered_json& json) const {
   // Saved weights include the tower, so its sizes are saved, too.
   if (config().checkpoint_format == CheckpointFormat::kOriginal && !json.contains("vision_config")) {
     json["vision_config"] = config().vision_config;

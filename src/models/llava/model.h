@@ -43,7 +43,7 @@ class Projector {
 
  private:
   Activation activation_;
-  nn::Linear first_, second_;
+  nn::Linear linear_1_, linear_2_;
 };
 
 /// Model description read from a checkpoint's folder.
@@ -64,23 +64,23 @@ class Model : public VisionLanguageModel {
  public:
   Model(ModelSpec spec, const nn::ParameterSettings& settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
-  std::string get_checkpoint_name(const std::string& parameter) const override {
+  std::string get_checkpoint_tensor_name(const std::string& parameter) const override {
     return spec_.key_map.to_checkpoint_key(parameter);
   }
   std::optional<ExternalWeight> find_external_weight(const std::string& parameter) const override;
-  void complete_config(nlohmann::ordered_json& config) const override;
+  void add_saved_settings(nlohmann::ordered_json& config) const override;
 
  protected:
   const Config& config() const { return spec_.config; }
-  /// Returns how many of the recompute_blocks().vision recomputed blocks belong to the vision tower.
-  /// Subclasses with another encoder override it.
-  virtual int64_t count_recomputed_tower_blocks() const { return recompute_blocks().vision; }
+  /// Returns how many of the recompute_block_counts().vision recomputed blocks belong to the vision
+  /// tower. Subclasses with another encoder override it.
+  virtual int64_t count_recomputed_tower_blocks() const { return recompute_block_counts().vision; }
 
  private:
   ModelSpec spec_;

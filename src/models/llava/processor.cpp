@@ -20,7 +20,7 @@ using ChannelValues = PreprocessorConfig::ChannelValues;
 
 constexpr ChannelValues kSiglipMeanAndStd{0.5, 0.5, 0.5};
 
-[[noreturn]] void throw_size_error(const PreprocessorConfig& config, const char* key, const json& value) {
+[[noreturn]] void throw_invalid_size_error(const PreprocessorConfig& config, const char* key, const json& value) {
   throw data_error(
       "{}: {} is {}; supported are a number of pixels, {{\"shortest_edge\": PIXELS}} and {{\"height\": PIXELS, "
       "\"width\": PIXELS}}",
@@ -36,7 +36,7 @@ ImageSize read_size(const PreprocessorConfig& config, const char* key, const jso
   if (is_valid_side(value)) return {value.get<int64_t>(), value.get<int64_t>()};
   const bool is_valid = value.is_object() && value.size() == 2 && value.contains("height") && value.contains("width") &&
                         is_valid_side(value["height"]) && is_valid_side(value["width"]);
-  if (!is_valid) throw_size_error(config, key, value);
+  if (!is_valid) throw_invalid_size_error(config, key, value);
   return {value["height"].get<int64_t>(), value["width"].get<int64_t>()};
 }
 
@@ -49,7 +49,7 @@ void read_resize_settings(const PreprocessorConfig& config, ImageProcessorSettin
   if (!config.value("default_to_square", false) && is_valid_side(*size)) {
     settings.shortest_edge = size->get<int64_t>();
   } else if (size->is_object() && size->size() == 1 && size->contains("shortest_edge")) {
-    if (!is_valid_side((*size)["shortest_edge"])) throw_size_error(config, "size", *size);
+    if (!is_valid_side((*size)["shortest_edge"])) throw_invalid_size_error(config, "size", *size);
     settings.shortest_edge = (*size)["shortest_edge"].get<int64_t>();
   } else {
     settings.resized_size = read_size(config, "size", *size);
@@ -61,29 +61,29 @@ void read_resize_settings(const PreprocessorConfig& config, ImageProcessorSettin
 at::Tensor pad_image_to_square(const at::Tensor& image, const ChannelValues& mean) {
   const int64_t height = image.size(1), width = image.size(2), side = std::max(height, width);
   if (height == width) return image;
-  at::Tensor square = at::empty({3, side, side}, at::kByte);
+  at::Tensor padded_image = at::empty({3, side, side}, at::kByte);
   for (int64_t channel = 0; channel < 3; ++channel) {
-    square.select(0, channel).fill_(static_cast<int64_t>(mean[static_cast<size_t>(channel)] * 255));
+    padded_image.select(0, channel).fill_(static_cast<int64_t>(mean[static_cast<size_t>(channel)] * 255));
   }
-  square.narrow(1, (side - height) / 2, height).narrow(2, (side - width) / 2, width).copy_(image);
-  return square;
+  padded_image.narrow(1, (side - height) / 2, height).narrow(2, (side - width) / 2, width).copy_(image);
+  return padded_image;
 }
 
 ImageSize scale_shortest_edge(ImageSize size, int64_t edge) {
   // Python's int(edge * long / short).
-  const auto scale_edge = [edge](int64_t longer, int64_t shorter) {
-    return static_cast<int64_t>(static_cast<double>(edge * longer) / static_cast<double>(shorter));
+  const auto scale_longer_edge = [edge](int64_t longer_side, int64_t shorter_side) {
+    return static_cast<int64_t>(static_cast<double>(edge * longer_side) / static_cast<double>(shorter_side));
   };
-  if (size.width <= size.height) return {scale_edge(size.height, size.width), edge};
-  return {edge, scale_edge(size.width, size.height)};
+  if (size.width <= size.height) return {scale_longer_edge(size.height, size.width), edge};
+  return {edge, scale_longer_edge(size.width, size.height)};
 }
 
 /// Throws UserError if the enlarged size exceeds image::kMaxImagePixels. An image that is one pixel
 /// wide would be enlarged thousands of times.
-void check_enlargement(ImageSize size, ImageSize enlarged, const char* action) {
-  if (enlarged.height <= image::kMaxImagePixels / std::max<int64_t>(enlarged.width, 1)) return;
+void check_enlarged_size(ImageSize size, ImageSize enlarged_size, const char* action) {
+  if (enlarged_size.height <= image::kMaxImagePixels / std::max<int64_t>(enlarged_size.width, 1)) return;
   throw data_error("{} x {} pixels are {} to {} x {}, above the limit of {} pixels; crop the image", size.width,
-                   size.height, action, enlarged.width, enlarged.height, image::kMaxImagePixels);
+                   size.height, action, enlarged_size.width, enlarged_size.height, image::kMaxImagePixels);
 }
 
 /// Overlap of an image with its center crop along one dimension, in pixels: `length` pixels are
@@ -92,22 +92,22 @@ struct CropOverlap {
   int64_t source_offset, target_offset, length;
 };
 
-CropOverlap compute_center_overlap(int64_t image_size, int64_t crop) {
-  if (image_size >= crop) return {(image_size - crop) / 2, 0, crop};
-  return {0, (crop - image_size) / 2, image_size};
+CropOverlap compute_center_overlap(int64_t image_size, int64_t crop_size) {
+  if (image_size >= crop_size) return {(image_size - crop_size) / 2, 0, crop_size};
+  return {0, (crop_size - image_size) / 2, image_size};
 }
 
-at::Tensor center_crop(const at::Tensor& image, ImageSize crop) {
-  const CropOverlap rows = compute_center_overlap(image.size(1), crop.height);
-  const CropOverlap columns = compute_center_overlap(image.size(2), crop.width);
-  at::Tensor cropped = at::zeros({3, crop.height, crop.width}, at::kByte);
+at::Tensor center_crop(const at::Tensor& image, ImageSize crop_size) {
+  const CropOverlap rows = compute_center_overlap(image.size(1), crop_size.height);
+  const CropOverlap columns = compute_center_overlap(image.size(2), crop_size.width);
+  at::Tensor cropped = at::zeros({3, crop_size.height, crop_size.width}, at::kByte);
   cropped.narrow(1, rows.target_offset, rows.length)
       .narrow(2, columns.target_offset, columns.length)
       .copy_(image.narrow(1, rows.source_offset, rows.length).narrow(2, columns.source_offset, columns.length));
   return cropped;
 }
 
-std::string repeat(std::string_view text, int64_t times) {
+std::string repeat_text(std::string_view text, int64_t times) {
   std::string result;
   for (int64_t i = 0; i < times; ++i) result += text;
   return result;
@@ -115,15 +115,15 @@ std::string repeat(std::string_view text, int64_t times) {
 
 }  // namespace
 
-std::optional<ImageSize> ImageProcessorSettings::get_fixed_size() const {
-  if (crop) return crop;
+std::optional<ImageSize> ImageProcessorSettings::get_fixed_output_size() const {
+  if (crop_size) return crop_size;
   if (!shortest_edge) return resized_size;
   return pad_to_square ? std::optional<ImageSize>({*shortest_edge, *shortest_edge}) : std::nullopt;
 }
 
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config) {
-  const auto type = config.type("CLIPImageProcessor", {"CLIPImageProcessor", "CLIPFeatureExtractor",
-                                                       "LlavaImageProcessor", "SiglipImageProcessor"});
+  const auto type = config.get_processor_type("CLIPImageProcessor", {"CLIPImageProcessor", "CLIPFeatureExtractor",
+                                                                     "LlavaImageProcessor", "SiglipImageProcessor"});
   config.reject_other_keys({// read here
                             "size", "default_to_square", "crop_size", "resample", "image_mean", "image_std",
                             "rescale_factor", "do_center_crop", "do_pad", "image_processor_type",
@@ -132,21 +132,21 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
                             "processor_class", "return_tensors", "data_format", "input_data_format", "device",
                             "disable_grouping", "_valid_processor_keys", "_processor_class", "image_seq_length",
                             "pad_size", "model_input_names", "aspect_ratio_setting"});
-  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
+  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.check_key_is_true(key);
 
   ImageProcessorSettings settings;
-  settings.filter = config.filter(3);
+  settings.filter = config.get_resample_filter(3);
   if (type == "SiglipImageProcessor") {
     settings.resized_size = {224, 224};
     read_resize_settings(config, settings);
-    settings.normalization = config.normalization(kSiglipMeanAndStd, kSiglipMeanAndStd);
+    settings.normalization = config.get_normalization(kSiglipMeanAndStd, kSiglipMeanAndStd);
   } else {
     settings.shortest_edge = 224;
     read_resize_settings(config, settings);
-    settings.normalization = config.normalization(kClipMean, kClipStd);
+    settings.normalization = config.get_normalization(kClipMean, kClipStd);
     if (config.value("do_center_crop", true)) {
-      const json* crop = config.find("crop_size");
-      settings.crop = crop == nullptr ? ImageSize{224, 224} : read_size(config, "crop_size", *crop);
+      const json* crop_size = config.find("crop_size");
+      settings.crop_size = crop_size == nullptr ? ImageSize{224, 224} : read_size(config, "crop_size", *crop_size);
     }
   }
   if (config.value("do_pad", false)) {
@@ -164,7 +164,7 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
   ImageProcessorSettings settings;
   if (const auto file = PreprocessorConfig::find_for_images(folder)) {
     settings = read_image_processor_settings(*file);
-    const auto size = settings.get_fixed_size();
+    const auto size = settings.get_fixed_output_size();
     if (!size || *size != ImageSize{side, side}) {
       const auto description =
           size ? fmt::format("{} x {} pixels", size->width, size->height) : "images of various sizes";
@@ -176,7 +176,7 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
                      folder.string());
   } else if (config.tower_type == VisionTowerType::kClip) {
     settings.shortest_edge = side;
-    settings.crop = ImageSize{side, side};
+    settings.crop_size = ImageSize{side, side};
     settings.normalization = {kClipMean, kClipStd, 1.0 / 255.0};
   } else {
     settings.resized_size = {side, side};
@@ -187,27 +187,30 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
 }
 
 void check_image_size(ImageSize size, const ImageProcessorSettings& settings) {
-  const int64_t longer = std::max(size.height, size.width);
-  const ImageSize padded = settings.pad_to_square ? ImageSize{longer, longer} : size;
-  check_enlargement(size, padded, "padded");
-  if (settings.shortest_edge) check_enlargement(size, scale_shortest_edge(padded, *settings.shortest_edge), "resized");
+  const int64_t longer_side = std::max(size.height, size.width);
+  const ImageSize padded_size = settings.pad_to_square ? ImageSize{longer_side, longer_side} : size;
+  check_enlarged_size(size, padded_size, "padded");
+  if (settings.shortest_edge)
+    check_enlarged_size(size, scale_shortest_edge(padded_size, *settings.shortest_edge), "resized");
 }
 
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
   check_image_size({image.size(1), image.size(2)}, settings);
-  const at::Tensor padded = settings.pad_to_square ? pad_image_to_square(image, settings.normalization.mean) : image;
-  const ImageSize size = settings.shortest_edge
-                             ? scale_shortest_edge({padded.size(1), padded.size(2)}, *settings.shortest_edge)
-                             : settings.resized_size;
-  const at::Tensor resized = image::resize(padded, size.height, size.width, settings.filter);
-  return settings.crop ? center_crop(resized, *settings.crop) : resized;
+  const at::Tensor padded_image =
+      settings.pad_to_square ? pad_image_to_square(image, settings.normalization.mean) : image;
+  const ImageSize size = settings.shortest_edge ? scale_shortest_edge({padded_image.size(1), padded_image.size(2)},
+                                                                      *settings.shortest_edge)
+                                                : settings.resized_size;
+  const at::Tensor resized = image::resize_image(padded_image, size.height, size.width, settings.filter);
+  return settings.crop_size ? center_crop(resized, *settings.crop_size) : resized;
 }
 
 Processor::Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer,
-                     text::ChatTemplate chat_template, ProcessorSettings settings, std::optional<MaskInput> masks)
+                     text::ChatTemplate chat_template, ProcessorSettings settings,
+                     std::optional<MaskInputSettings> masks)
     : ConversationProcessor(
           std::move(tokenizer), std::move(chat_template), std::move(settings),
-          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens()},
+          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.tokens_per_image()},
           std::move(masks)),
       config_(std::move(config)),
       image_settings_(images) {
@@ -222,7 +225,7 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
 
 MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
   check_image_size(size, image_settings_);
-  return {repeat(text::kImagePlaceholder, config_.image_tokens()), 1};
+  return {repeat_text(text::kImagePlaceholder, config_.tokens_per_image()), 1};
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
@@ -232,33 +235,35 @@ at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<in
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
   if (config_.checkpoint_format == CheckpointFormat::kOriginal) return encode_text_segments(chat, images.size());
   return encode_with_media(tokenizer(), chat, images, *config_.image_token_id,
-                           /*add_special_tokens=*/!chat_template().writes_bos());
+                           /*add_special_tokens=*/!chat_template().writes_bos_token());
 }
 
 EncodedChat Processor::encode_text_segments(const text::RenderedChat& chat, size_t images) const {
   constexpr int64_t kPlaceholderTokenId = 0;  // any id is valid: an image feature replaces its embedding
   // As tokenizer_image_token of LLaVA's original code: texts are tokenized separately, and only the
   // first one gets the tokenizer's special tokens.
-  text::Encoding encoding;
-  EncodedChat encoded;
+  text::Encoding joined_encoding;
+  EncodedChat encoded_chat;
   size_t begin = 0;
   for (size_t image = 0;; ++image) {
     const size_t end = image < images ? chat.media.at(image).span.begin : chat.text.size();
-    const bool add_special_tokens = image == 0 && !chat_template().writes_bos();
-    const auto segment = tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin), add_special_tokens);
-    encoding.ids.insert(encoding.ids.end(), segment.ids.begin(), segment.ids.end());
-    for (const uint32_t start : segment.starts) encoding.starts.push_back(start + static_cast<uint32_t>(begin));
+    const bool add_special_tokens = image == 0 && !chat_template().writes_bos_token();
+    const auto segment_encoding =
+        tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin), add_special_tokens);
+    joined_encoding.ids.insert(joined_encoding.ids.end(), segment_encoding.ids.begin(), segment_encoding.ids.end());
+    for (const uint32_t start : segment_encoding.starts)
+      joined_encoding.starts.push_back(start + static_cast<uint32_t>(begin));
     if (image == images) break;
-    for (int64_t i = 0; i < config_.image_tokens(); ++i) {
-      encoded.image_token_positions.push_back(std::ssize(encoding.ids));
-      encoding.ids.push_back(kPlaceholderTokenId);
-      encoding.starts.push_back(static_cast<uint32_t>(end));
+    for (int64_t i = 0; i < config_.tokens_per_image(); ++i) {
+      encoded_chat.image_token_positions.push_back(std::ssize(joined_encoding.ids));
+      joined_encoding.ids.push_back(kPlaceholderTokenId);
+      joined_encoding.starts.push_back(static_cast<uint32_t>(end));
     }
     begin = chat.media[image].span.end;
   }
-  encoded.is_label = text::compute_label_mask(encoding, chat.text, chat.answers);
-  encoded.token_ids = std::move(encoding.ids);
-  return encoded;
+  encoded_chat.label_mask = text::compute_label_mask(joined_encoding, chat.text, chat.answers);
+  encoded_chat.token_ids = std::move(joined_encoding.ids);
+  return encoded_chat;
 }
 
 }  // namespace vlmtrain::models::llava

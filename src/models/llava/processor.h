@@ -19,16 +19,16 @@ namespace vlmtrain::models::llava {
 /// resized, cropped and normalized, in this order.
 struct ImageProcessorSettings {
   bool pad_to_square = false;  ///< pad to a centered square with the color of normalization.mean
-  /// Length in pixels that the shorter side is scaled to; nothing: images are resized to `resized_size`,
-  /// regardless of the aspect ratio.
+  /// Length in pixels that the shorter side is scaled to; nothing: images are resized to
+  /// `resized_size`, regardless of the aspect ratio.
   std::optional<int64_t> shortest_edge;
-  image::ImageSize resized_size{};       ///< used without shortest_edge
-  std::optional<image::ImageSize> crop;  ///< center crop; a smaller image is padded with black
+  image::ImageSize resized_size{};            ///< used without shortest_edge
+  std::optional<image::ImageSize> crop_size;  ///< center crop; a smaller image is padded with black
   image::ResampleFilter filter = image::ResampleFilter::kBicubic;
   image::Normalization normalization{};
 
   /// Returns the size of all outputs of prepare_image(); nothing if it depends on the image.
-  std::optional<image::ImageSize> get_fixed_size() const;
+  std::optional<image::ImageSize> get_fixed_output_size() const;
 };
 
 /// Reads the settings of a CLIPImageProcessor, LlavaImageProcessor or SiglipImageProcessor. Missing
@@ -48,8 +48,8 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
 void check_image_size(image::ImageSize size, const ImageProcessorSettings& settings);
 
 /// Returns the tower's input for an image: uint8 [3, height, width] as from image::decode_image() →
-/// uint8 [3, height, width] of settings.get_fixed_size(). Bitwise equal to transformers 5.23 with
-/// torchvision 0.29. Throws as check_image_size(). Thread-safe.
+/// uint8 [3, height, width] of settings.get_fixed_output_size(). Bitwise equal to transformers 5.23
+/// with torchvision 0.29. Throws as check_image_size(). Thread-safe.
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings);
 
 /// Processor of LLaVA (transformers' LlavaProcessor). Each image is one tile and a fixed number of
@@ -60,7 +60,7 @@ class Processor final : public ConversationProcessor {
   /// Creates the processor. `masks` is set for a model that predicts masks. Throws UserError
   /// (kBadData) if the tokenizer does not match `config`.
   Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-            ProcessorSettings settings, std::optional<MaskInput> masks);
+            ProcessorSettings settings, std::optional<MaskInputSettings> masks);
 
  private:
   MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;

@@ -25,9 +25,9 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings,
                          {.fallback = model_config.puts_images_before_text() ? "question_answer" : "chatml",
-                          .text_after_image = "",
+                          .text_after_leading_image = "",
                           .config_template = model_config.puts_images_before_text() ? "" : model_config.chat_template,
-                          .config_key = "lm_chat_template"});
+                          .config_template_key = "lm_chat_template"});
   return std::make_unique<Processor>(model_config, ImageProcessor(model_config, settings.image_max_pixels),
                                      std::move(tokenizer), std::move(chat_template), settings);
 }
@@ -44,21 +44,21 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config, const
           .row = {.height = side, .width = side}};
 }
 
-ProcessorChanges make_processor_changes(const nlohmann::json& config, const std::filesystem::path& folder,
-                                        const ProcessorSettings& settings, bool /*has_videos*/) {
+ProcessorOverrides make_processor_overrides(const nlohmann::json& config, const std::filesystem::path& folder,
+                                            const ProcessorSettings& settings, bool /*has_videos*/) {
   const Config model_config = read_config(config, folder);
-  ProcessorChanges changes;
-  if (!settings.image_max_pixels || !model_config.max_image_size) return changes;
+  ProcessorOverrides overrides;
+  if (!settings.image_max_pixels || !model_config.max_image_side) return overrides;
   const int64_t tiles_per_side =
-      (*model_config.max_image_size + model_config.vision.image_size - 1) / model_config.vision.image_size;
+      (*model_config.max_image_side + model_config.vision.image_size - 1) / model_config.vision.image_size;
   if (*settings.image_max_pixels >=
       tiles_per_side * tiles_per_side * model_config.vision.image_size * model_config.vision.image_size)
-    return changes;
-  changes.unsaved_settings.push_back(
+    return overrides;
+  overrides.unsaved_settings.push_back(
       fmt::format("data.image_max_pixels={}: nanoVLM's original code limits only the longer side of an image "
                   "(max_img_size in config.json), so it splits some images into more tiles than this run",
                   *settings.image_max_pixels));
-  return changes;
+  return overrides;
 }
 
 ContextLength get_context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
@@ -82,7 +82,7 @@ Family make_family() {
           .num_parameters = num_parameters,
           .matches_config = matches_config,
           .config_description = "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)",
-          .make_processor_changes = make_processor_changes};
+          .make_processor_overrides = make_processor_overrides};
 }
 
 }  // namespace vlmtrain::models::nanovlm

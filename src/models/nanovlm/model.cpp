@@ -22,23 +22,23 @@ using nn::ParameterScope;
 
 namespace {
 
-constexpr VisionTransformerNames kVisionNames{.patch_embedding = "patch_embedding.conv",
-                                              .position_embedding = "patch_embedding.position_embedding",
-                                              .blocks = "blocks",
-                                              .norm1 = "ln1",
-                                              .norm2 = "ln2",
-                                              .attention = "attn",
-                                              .post_layernorm = "layer_norm"};
-constexpr LlamaNames kTextNames{.embedding = "token_embedding",
-                                .blocks = "blocks",
-                                .attention = "attn",
-                                .attention_output = "out_proj",
-                                .input_norm = "norm1",
-                                .post_attention_norm = "norm2"};
+constexpr VisionTransformerModuleNames kVisionModuleNames{.patch_embedding = "patch_embedding.conv",
+                                                          .position_embedding = "patch_embedding.position_embedding",
+                                                          .blocks = "blocks",
+                                                          .norm1 = "ln1",
+                                                          .norm2 = "ln2",
+                                                          .attention = "attn",
+                                                          .post_layernorm = "layer_norm"};
+constexpr LlamaModuleNames kTextModuleNames{.embedding = "token_embedding",
+                                            .blocks = "blocks",
+                                            .attention = "attn",
+                                            .attention_output = "out_proj",
+                                            .input_norm = "norm1",
+                                            .post_attention_norm = "norm2"};
 
 /// Returns all keys of VLMConfig in nanoVLM's releases, which reject other keys, and the keys that
 /// transformers adds.
-const std::set<std::string_view>& get_known_keys() {
+const std::set<std::string_view>& get_supported_config_keys() {
   static const std::set<std::string_view> keys{
       // supported
       "vit_hidden_dim", "vit_inter_dim", "vit_patch_size", "vit_img_size", "vit_n_heads", "vit_dropout", "vit_n_blocks",
@@ -54,9 +54,9 @@ const std::set<std::string_view>& get_known_keys() {
   return keys;
 }
 
-void require_known_keys(const json& config, const std::string& source) {
+void check_config_keys(const json& config, const std::string& source) {
   for (const auto& [key, value] : config.items()) {
-    if (get_known_keys().contains(key)) continue;
+    if (get_supported_config_keys().contains(key)) continue;
     throw data_error("{}: {} is not a key of nanoVLM's config; remove it if the model does not depend on it", source,
                      key);
   }
@@ -64,26 +64,26 @@ void require_known_keys(const json& config, const std::string& source) {
 
 /// Throws UserError for an unsupported tower or text model. nanoVLM has no key for their types, so
 /// the type is searched for in the names of their original checkpoints.
-void require_model_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
-                        std::string_view hint, const std::string& source) {
+void check_model_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
+                      std::string_view hint, const std::string& source) {
   const auto name = io::get_or<std::string>(config, key, "", source);
-  std::string lower_name = name;
-  std::ranges::transform(lower_name, lower_name.begin(),
+  std::string lowercase_name = name;
+  std::ranges::transform(lowercase_name, lowercase_name.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto is_in_name = [&](std::string_view type) { return lower_name.find(type) != std::string::npos; };
-  if (name.empty() || std::ranges::any_of(supported, is_in_name)) return;
+  const auto name_contains = [&](std::string_view type) { return lowercase_name.find(type) != std::string::npos; };
+  if (name.empty() || std::ranges::any_of(supported, name_contains)) return;
   throw data_error("{}: {} {} is not supported; {}", source, key, name, hint);
 }
 
 /// Throws UserError if a key has a value other than null, false and 0.
-void require_disabled(const json& config, const char* key, const std::string& source) {
+void check_key_is_disabled(const json& config, const char* key, const std::string& source) {
   const auto it = config.find(key);
   if (it == config.end() || it->is_null() || *it == false || *it == 0) return;
   throw data_error("{}: {} is {}, which is not supported; nanoVLM's checkpoints have {}", source, key, it->dump(),
                    it->is_boolean() ? "false" : "0");
 }
 
-VisionTransformerConfig read_vision(const json& config, const std::string& source) {
+VisionTransformerConfig read_vision_config(const json& config, const std::string& source) {
   // Sizes have no defaults, since those of nanoVLM's releases differ.
   const json sizes{{"hidden_size", io::get<int64_t>(config, "vit_hidden_dim", source)},
                    {"intermediate_size", io::get<int64_t>(config, "vit_inter_dim", source)},
@@ -94,8 +94,8 @@ VisionTransformerConfig read_vision(const json& config, const std::string& sourc
                    {"layer_norm_eps", read_number(config, "vit_ln_eps", 1e-6, kNormEpsRange, source)}};
   VisionTransformerConfig defaults;
   defaults.has_fused_qkv = true;
-  defaults.has_batched_positions = true;
-  defaults.names = kVisionNames;
+  defaults.has_batched_position_embedding = true;
+  defaults.names = kVisionModuleNames;
   return VisionTransformerConfig::from_json(sizes, defaults, source + " (vit_*)");
 }
 
@@ -116,11 +116,11 @@ LlamaConfig read_text_config(const json& config, const std::string& source) {
                    {"tie_word_embeddings", io::get_or<bool>(config, "lm_tie_weights", true, source)}};
   LlamaConfig text = LlamaConfig::from_json(sizes, source + " (lm_*)");
   text.rope.scale = read_number(config, "lm_attn_scaling", 1.0, {.exclusive_min = 0, .max = 1e6}, source);
-  text.names = kTextNames;
+  text.names = kTextModuleNames;
   return text;
 }
 
-void check_image_tokens(const Config& config, const json& json_config, const std::string& source) {
+void check_num_image_tokens(const Config& config, const json& json_config, const std::string& source) {
   const int64_t side = config.vision.patches_per_side();
   if (config.scale_factor < 1 || side % config.scale_factor != 0) {
     throw data_error("{}: {} patches per side are not a multiple of mp_pixel_shuffle_factor {}", source, side,
@@ -139,25 +139,25 @@ void check_image_tokens(const Config& config, const json& json_config, const std
 /// Throws UserError if vlm_extra_tokens lacks the image token or the token of a possible cell.
 void check_extra_tokens(const Config& config, const std::string& source) {
   if (config.puts_images_before_text()) {
-    if (!config.max_image_size) return;
+    if (!config.max_image_side) return;
     throw data_error("{}: has max_img_size but no vlm_extra_tokens, which mark the tiles", source);
   }
   if (!config.extra_tokens.contains("image_token")) {
     throw data_error("{}: vlm_extra_tokens has no image_token", source);
   }
-  if (!config.max_image_size) return;
+  if (!config.max_image_side) return;
   const int64_t tile = config.vision.image_size;
-  if (*config.max_image_size < tile || *config.max_image_size % tile != 0) {
+  if (*config.max_image_side < tile || *config.max_image_side % tile != 0) {
     throw data_error("{}: max_img_size {} is not a multiple of the tile's side, vit_img_size {}", source,
-                     *config.max_image_size, tile);
+                     *config.max_image_side, tile);
   }
-  const int64_t max_tiles = *config.max_image_size / tile;
+  const int64_t max_tiles = *config.max_image_side / tile;
   for (int64_t row = 1; row <= max_tiles; ++row) {
     for (int64_t column = 1; column <= max_tiles; ++column) {
       const auto token_name = fmt::format("r{}c{}", row, column);
       if ((max_tiles == 1 && config.has_global_image()) || config.extra_tokens.contains(token_name)) continue;
       throw data_error("{}: max_img_size {} gives up to {} x {} tiles, but vlm_extra_tokens has no {}", source,
-                       *config.max_image_size, max_tiles, max_tiles, token_name);
+                       *config.max_image_side, max_tiles, max_tiles, token_name);
     }
   }
 }
@@ -165,15 +165,15 @@ void check_extra_tokens(const Config& config, const std::string& source) {
 }  // namespace
 
 Config Config::from_json(const json& json_config, const std::string& source) {
-  require_known_keys(json_config, source);
-  require_model_type(json_config, "vit_model_type", {"siglip"}, "supported is a SigLIP without a class token", source);
-  require_model_type(json_config, "lm_model_type", {"smollm", "llama"}, "supported are SmolLM and other Llama models",
-                     source);
+  check_config_keys(json_config, source);
+  check_model_type(json_config, "vit_model_type", {"siglip"}, "supported is a SigLIP without a class token", source);
+  check_model_type(json_config, "lm_model_type", {"smollm", "llama"}, "supported are SmolLM and other Llama models",
+                   source);
   for (const char* key : {"vit_cls_flag", "vit_dropout", "lm_dropout", "lm_use_tokens"}) {
-    require_disabled(json_config, key, source);
+    check_key_is_disabled(json_config, key, source);
   }
   Config config;
-  config.vision = read_vision(json_config, source);
+  config.vision = read_vision_config(json_config, source);
   config.text = read_text_config(json_config, source);
   config.scale_factor = io::get<int64_t>(json_config, "mp_pixel_shuffle_factor", source);
   config.max_positions =
@@ -182,7 +182,7 @@ Config Config::from_json(const json& json_config, const std::string& source) {
   config.chat_template = io::get_or<std::string>(json_config, "lm_chat_template", "", source);
   config.resize_to_max_side = io::get_or<bool>(json_config, "resize_to_max_side_len", false, source);
   if (json_config.contains("max_img_size")) {
-    config.max_image_size = read_size(json_config, "max_img_size", 0, kMaxImageSide, source);
+    config.max_image_side = read_size(json_config, "max_img_size", 0, kMaxImageSide, source);
   }
   if (json_config.contains("vlm_extra_tokens")) {
     const json& tokens = json_config["vlm_extra_tokens"];
@@ -190,7 +190,7 @@ Config Config::from_json(const json& json_config, const std::string& source) {
       config.extra_tokens[token_name] = io::get<std::string>(tokens, token_name, source + " (vlm_extra_tokens)");
     }
   }
-  check_image_tokens(config, json_config, source);
+  check_num_image_tokens(config, json_config, source);
   check_extra_tokens(config, source);
   return config;
 }
@@ -209,8 +209,8 @@ std::vector<std::string> list_extra_tokens(const std::filesystem::path& folder) 
 
 namespace {
 
-constexpr const char* kEmbeddingName = "decoder.token_embedding.weight";
-constexpr const char* kOutputName = "decoder.head.weight";
+constexpr const char* kEmbeddingWeightName = "decoder.token_embedding.weight";
+constexpr const char* kOutputWeightName = "decoder.head.weight";
 
 /// torchvision's ToTensor, which nanoVLM uses without normalization: maps bytes to the range from 0
 /// to 1.
@@ -225,7 +225,7 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
       // save_model of safetensors, which nanoVLM calls, stores only one of several tensors that
       // share memory, the alphabetically first: decoder.head before decoder.token_embedding.
       stores_tied_weight_as_output_(config_.text.tie_word_embeddings &&
-                                    std::ranges::find(tensors, kEmbeddingName) == tensors.end()),
+                                    std::ranges::find(tensors, kEmbeddingWeightName) == tensors.end()),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "vision_encoder"), config_.vision),
       projection_(ParameterScope(parameters(), Component::kProjector, "MP.proj"),
                   config_.vision.hidden_size * config_.scale_factor * config_.scale_factor, config_.text.hidden_size,
@@ -233,28 +233,28 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
       text_(ParameterScope(parameters(), Component::kLanguageModel, "decoder"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "decoder.head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
-  const at::Tensor patches = tower_({vision.pixel_values, kUnitRangeNormalization}, recompute_blocks().vision);
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
+  const at::Tensor patches = tower_({vision.pixel_values, kUnitRangeNormalization}, recompute_block_counts().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
-          .dense_features = with_dense_features ? patches : at::Tensor()};
+          .patch_features = with_patch_features ? patches : at::Tensor()};
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 
-std::string Model::get_checkpoint_name(const std::string& parameter) const {
-  return stores_tied_weight_as_output_ && parameter == kEmbeddingName ? kOutputName : parameter;
+std::string Model::get_checkpoint_tensor_name(const std::string& parameter) const {
+  return stores_tied_weight_as_output_ && parameter == kEmbeddingWeightName ? kOutputWeightName : parameter;
 }
 
-void Model::complete_config(nlohmann::ordered_json& config) const {
+void Model::add_saved_settings(nlohmann::ordered_json& config) const {
   // nanoVLM's VLMConfig rejects unknown keys.
   config.erase("dtype");
   config.erase("torch_dtype");
 }
 
-void Model::complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const {
+void Model::add_computed_tables(std::vector<std::pair<std::string, at::Tensor>>& weights) const {
   // nanoVLM loads strictly, so it requires this buffer although it computes it.
   weights.emplace_back("decoder.rotary_embd.inv_freq", config_.text.rope.compute_frequencies(config_.text.head_dim));
 }

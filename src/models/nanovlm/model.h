@@ -28,8 +28,8 @@ struct Config {
   /// vlm_extra_tokens: role of a token ("image_token", "r1c1") → its text. Empty in release v0.1,
   /// which has no image token and inserts image features before the text.
   std::map<std::string, std::string> extra_tokens;
-  std::optional<int64_t> max_image_size;  ///< maximum of the longer side, in pixels; nothing: one tile per image
-  bool resize_to_max_side = false;        ///< enlarge smaller images to max_image_size
+  std::optional<int64_t> max_image_side;  ///< maximum of the longer side, in pixels; nothing: one tile per image
+  bool resize_to_max_side = false;        ///< enlarge smaller images to max_image_side
   std::string tokenizer_name;             ///< lm_tokenizer
   std::string chat_template;              ///< lm_chat_template, Jinja; may be empty
 
@@ -41,7 +41,7 @@ struct Config {
   bool has_global_image() const { return extra_tokens.contains("global_image_token"); }
   /// Returns the text of a token of vlm_extra_tokens. REQUIRES: it exists.
   const std::string& get_extra_token(const std::string& token_name) const { return extra_tokens.at(token_name); }
-  int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
+  int64_t image_tokens_per_tile() const { return vision.num_patches() / (scale_factor * scale_factor); }
 };
 
 /// Returns true if a config.json without `model_type` belongs to nanoVLM.
@@ -59,15 +59,15 @@ class Model final : public VisionLanguageModel {
   /// checkpoint.
   Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
-  std::string get_checkpoint_name(const std::string& parameter) const override;
-  void complete_config(nlohmann::ordered_json& config) const override;
-  void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const override;
+  std::string get_checkpoint_tensor_name(const std::string& parameter) const override;
+  void add_saved_settings(nlohmann::ordered_json& config) const override;
+  void add_computed_tables(std::vector<std::pair<std::string, at::Tensor>>& weights) const override;
 
  private:
   Config config_;

@@ -19,27 +19,27 @@ namespace {
 using image::ImageSize;
 using image::ResampleFilter;
 
-std::string repeat(std::string_view text, int64_t times) {
+std::string repeat_text(std::string_view text, int64_t times) {
   std::string result;
   for (int64_t i = 0; i < times; ++i) result += text;
   return result;
 }
 
-int64_t count_tiles(double side, int64_t tile) {
-  return static_cast<int64_t>(std::ceil(side / static_cast<double>(tile)));
+int64_t count_tiles_along_side(double side, int64_t tile_size) {
+  return static_cast<int64_t>(std::ceil(side / static_cast<double>(tile_size)));
 }
 
 /// Returns true if the text has tokens for the cells. If the global image has a token, it replaces
 /// a single cell.
 bool has_cell_tokens(const Config& config, TileGrid grid) {
-  return config.max_image_size && !(config.has_global_image() && grid.num_cells() == 1);
+  return config.max_image_side && !(config.has_global_image() && grid.num_cells() == 1);
 }
 
 }  // namespace
 
 ImageProcessor::ImageProcessor(const Config& config, std::optional<int64_t> max_pixels)
     : tile_size_(config.vision.image_size),
-      max_side_(config.max_image_size),
+      max_side_(config.max_image_side),
       resize_to_max_side_(config.resize_to_max_side),
       has_global_image_(config.has_global_image()),
       max_pixels_(max_pixels) {
@@ -51,28 +51,28 @@ ImageProcessor::ImageProcessor(const Config& config, std::optional<int64_t> max_
 
 /// As DynamicResize._get_new_hw of nanoVLM, in its order of operations, since rounding in float64
 /// can add a tile.
-ImageSize ImageProcessor::resize_longest_side(ImageSize size, int64_t longest) const {
-  const int64_t longer = std::max(size.height, size.width), shorter = std::min(size.height, size.width);
-  const int64_t tiled_longer = count_tiles(static_cast<double>(longer), tile_size_) * tile_size_;
-  const int64_t new_longer = resize_to_max_side_ ? longest : std::min(longest, tiled_longer);
-  const double scale = static_cast<double>(new_longer) / static_cast<double>(longer);
-  const int64_t new_shorter =
-      std::max<int64_t>(count_tiles(static_cast<double>(shorter) * scale, tile_size_), 1) * tile_size_;
-  if (size.width >= size.height) return {new_shorter, new_longer};
-  return {new_longer, new_shorter};
+ImageSize ImageProcessor::scale_to_longest_side(ImageSize size, int64_t longest_side) const {
+  const int64_t longer_side = std::max(size.height, size.width), shorter_side = std::min(size.height, size.width);
+  const int64_t tiled_longer_side = count_tiles_along_side(static_cast<double>(longer_side), tile_size_) * tile_size_;
+  const int64_t new_longer_side = resize_to_max_side_ ? longest_side : std::min(longest_side, tiled_longer_side);
+  const double scale = static_cast<double>(new_longer_side) / static_cast<double>(longer_side);
+  const int64_t new_shorter_side =
+      std::max<int64_t>(count_tiles_along_side(static_cast<double>(shorter_side) * scale, tile_size_), 1) * tile_size_;
+  if (size.width >= size.height) return {new_shorter_side, new_longer_side};
+  return {new_longer_side, new_shorter_side};
 }
 
 ImageSize ImageProcessor::compute_resized_size(ImageSize size, std::optional<int64_t> max_pixels) const {
   if (!max_side_) return {tile_size_, tile_size_};
   constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   const int64_t pixel_limit = std::min(max_pixels_.value_or(kNoLimit), max_pixels.value_or(kNoLimit));
-  int64_t longest = *max_side_;
-  ImageSize resized_size = resize_longest_side(size, longest);
+  int64_t longest_side = *max_side_;
+  ImageSize resized_size = scale_to_longest_side(size, longest_side);
   // Removes tiles along the longer side until the limit is met; the other side follows.
   while (resized_size.height * resized_size.width > pixel_limit) {
-    VLMTRAIN_CHECK(longest > tile_size_, "one tile is within the limit");
-    longest -= tile_size_;
-    resized_size = resize_longest_side(size, longest);
+    VLMTRAIN_CHECK(longest_side > tile_size_, "one tile is within the limit");
+    longest_side -= tile_size_;
+    resized_size = scale_to_longest_side(size, longest_side);
   }
   return resized_size;
 }
@@ -90,20 +90,21 @@ at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   const ImageSize size{image.size(1), image.size(2)};
   const ImageSize resized_size = compute_resized_size(size, max_pixels);
   const TileGrid grid = compute_grid(size, max_pixels);
-  const at::Tensor pixels = image::resize_pillow(image, resized_size.height, resized_size.width,
-                                                 max_side_ ? ResampleFilter::kBicubic : ResampleFilter::kBilinear);
+  const at::Tensor pixels = image::resize_like_pillow(image, resized_size.height, resized_size.width,
+                                                      max_side_ ? ResampleFilter::kBicubic : ResampleFilter::kBilinear);
   at::Tensor tiles = at::empty({grid.num_tiles(), 3, tile_size_, tile_size_}, at::kByte);
   split_tiles(pixels, tile_size_, tiles.narrow(0, grid.num_tiles() - grid.num_cells(), grid.num_cells()));
   if (grid.has_global_image) {
     // nanoVLM resizes the global image as a float tensor, hence not with Pillow's arithmetic.
-    tiles.select(0, 0).copy_(image::resize_float(pixels, tile_size_, tile_size_, ResampleFilter::kBilinear));
+    tiles.select(0, 0).copy_(
+        image::resize_in_floating_point(pixels, tile_size_, tile_size_, ResampleFilter::kBilinear));
   }
   return tiles;
 }
 
 std::string format_image_text(const Config& config, TileGrid grid) {
-  std::string tile = repeat(config.get_extra_token("image_token"), config.image_tokens_per_tile());
-  if (!config.max_image_size) return tile;
+  std::string tile = repeat_text(config.get_extra_token("image_token"), config.image_tokens_per_tile());
+  if (!config.max_image_side) return tile;
   std::string text;
   if (config.has_global_image()) text += config.get_extra_token("global_image_token") + tile;
   if (!has_cell_tokens(config, grid)) return text;
@@ -116,8 +117,8 @@ std::string format_image_text(const Config& config, TileGrid grid) {
 }
 
 int64_t count_image_text_tokens(const Config& config, TileGrid grid) {
-  const bool has_markers = config.max_image_size.has_value();
-  return grid.num_tiles() * (config.image_tokens_per_tile() + (has_markers ? 1 : 0));
+  const bool has_tile_markers = config.max_image_side.has_value();
+  return grid.num_tiles() * (config.image_tokens_per_tile() + (has_tile_markers ? 1 : 0));
 }
 
 text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path& folder) {
@@ -168,7 +169,7 @@ int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> ma
 }
 
 std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/) const {
-  if (!config_.max_image_size) return std::nullopt;
+  if (!config_.max_image_side) return std::nullopt;
   const int64_t tile_pixels = config_.vision.image_size * config_.vision.image_size;
   return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
 }
@@ -186,23 +187,23 @@ EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const Me
 
 EncodedChat Processor::encode_with_image_tokens(const text::RenderedChat& chat,
                                                 std::span<const MediaLayout> images) const {
-  std::vector<MediaLayout> numbered_images(images.begin(), images.end());
-  for (size_t i = 0; i < numbered_images.size() && numbered_images.size() > 1; ++i) {
-    numbered_images[i].text.insert(0, fmt::format("<image: {}>", i));
+  std::vector<MediaLayout> numbered_layouts(images.begin(), images.end());
+  for (size_t i = 0; i < numbered_layouts.size() && numbered_layouts.size() > 1; ++i) {
+    numbered_layouts[i].text.insert(0, fmt::format("<image: {}>", i));
   }
-  return encode_with_media(tokenizer(), chat, numbered_images, image_token_id_,
+  return encode_with_media(tokenizer(), chat, numbered_layouts, image_token_id_,
                            /*add_special_tokens=*/false);
 }
 
 EncodedChat Processor::encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
   constexpr int64_t kPlaceholderTokenId = 0;  // any id is valid: an image feature replaces its embedding
   EncodedChat text = encode_with_media(tokenizer(), chat, images, image_token_id_,
-                                       /*add_special_tokens=*/!chat_template().writes_bos());
-  int64_t num_features = 0;
-  for (const MediaLayout& image : images) num_features += image.pixel_rows * config_.image_tokens_per_tile();
-  text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(num_features), kPlaceholderTokenId);
-  text.is_label.insert(text.is_label.begin(), static_cast<size_t>(num_features), 0);
-  for (int64_t position = 0; position < num_features; ++position) text.image_token_positions.push_back(position);
+                                       /*add_special_tokens=*/!chat_template().writes_bos_token());
+  int64_t num_image_features = 0;
+  for (const MediaLayout& image : images) num_image_features += image.pixel_rows * config_.image_tokens_per_tile();
+  text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(num_image_features), kPlaceholderTokenId);
+  text.label_mask.insert(text.label_mask.begin(), static_cast<size_t>(num_image_features), 0);
+  for (int64_t position = 0; position < num_image_features; ++position) text.image_token_positions.push_back(position);
   return text;
 }
 

@@ -45,7 +45,7 @@ class ImageProcessor {
 
  private:
   image::ImageSize compute_resized_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
-  image::ImageSize resize_longest_side(image::ImageSize size, int64_t longest) const;
+  image::ImageSize scale_to_longest_side(image::ImageSize size, int64_t longest_side) const;
 
   int64_t tile_size_;
   std::optional<int64_t> max_side_;

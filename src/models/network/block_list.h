@@ -34,14 +34,14 @@ struct DeepstackAddition {
 
 /// The operations on hidden states between blocks.
 struct HiddenStateOptions {
-  std::vector<int64_t> output_blocks{};  ///< indices of blocks whose outputs are returned, before additions
-  std::vector<DeepstackAddition> additions{};
+  std::vector<int64_t> output_block_indices{};  ///< indices of blocks whose outputs are returned, before additions
+  std::vector<DeepstackAddition> deepstack_additions{};
 };
 
 /// The results of BlockList::run().
-struct BlockOutputs {
-  at::Tensor last_hidden_state{};           ///< output of the last block with its additions, [rows, hidden]
-  std::vector<at::Tensor> intermediates{};  ///< outputs [rows, hidden] of the blocks in HiddenStateOptions
+struct BlockListOutputs {
+  at::Tensor last_hidden_state{};  ///< output of the last block with its additions, [rows, hidden]
+  std::vector<at::Tensor> intermediate_hidden_states{};  ///< outputs [rows, hidden] of the blocks in HiddenStateOptions
 };
 
 /// The blocks of a tower. Applies activation checkpointing and unshards the weights of each block
@@ -57,51 +57,53 @@ class BlockList {
   BlockList(const nn::ParameterScope& scope, int64_t count, const Config& config, memory::Component component)
       : store_(&scope.store()), component_(component) {
     for (int64_t i = 0; i < count; ++i) {
-      const size_t first_parameter = scope.store().all().size();
+      const size_t first_parameter_index = scope.store().all().size();
       auto block = std::make_unique<Block>(scope / i, config);
-      auto parameters = scope.store().close_block(first_parameter);
-      entries_.push_back({std::move(block), std::move(parameters), first_parameter, scope.store().all().size()});
+      auto parameters = scope.store().finish_block(first_parameter_index);
+      entries_.push_back({std::move(block), std::move(parameters), first_parameter_index, scope.store().all().size()});
     }
   }
 
-  /// Runs all blocks on `hidden` [rows, hidden]. The first `recompute.count` blocks are recomputed
-  /// in the backward pass; the first `recompute.num_selective` of these keep their attention
-  /// outputs. `context` is the input that all blocks share, such as segments and RoPE tables. It is
-  /// copied into the nodes of the backward pass.
+  /// Runs all blocks on `hidden` [rows, hidden]. The first `recompute.num_recomputed_blocks` blocks
+  /// are recomputed in the backward pass; the first `recompute.num_selective_blocks` of these keep
+  /// their attention outputs. `context` is the input that all blocks share, such as segments and
+  /// RoPE tables. It is copied into the nodes of the backward pass.
   template <class Context>
-  BlockOutputs run(at::Tensor hidden, const TowerRecompute& recompute, const Context& context,
-                   const HiddenStateOptions& options = {}) const {
+  BlockListOutputs run(at::Tensor hidden, const TowerRecomputeCounts& recompute, const Context& context,
+                       const HiddenStateOptions& options = {}) const {
     return run_with_contexts(
         std::move(hidden), recompute, [&](int64_t) -> const Context& { return context; }, options);
   }
 
   /// Does the same with get_context(i) as the context of block i.
   template <class GetContext>
-  BlockOutputs run_with_contexts(at::Tensor hidden, const TowerRecompute& recompute, const GetContext& get_context,
-                                 const HiddenStateOptions& options = {}) const {
-    check_options(options);
-    BlockOutputs outputs{.intermediates = std::vector<at::Tensor>(options.output_blocks.size())};
+  BlockListOutputs run_with_contexts(at::Tensor hidden, const TowerRecomputeCounts& recompute,
+                                     const GetContext& get_context, const HiddenStateOptions& options = {}) const {
+    check_hidden_state_options(options);
+    BlockListOutputs outputs{.intermediate_hidden_states =
+                                 std::vector<at::Tensor>(options.output_block_indices.size())};
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];
-      store_->prepare_block_forward(entry.first_parameter, entry.end_parameter);
+      store_->prepare_block_forward(entry.first_parameter_index, entry.end_parameter);
       const auto run_block = [block = entry.block.get(), context = get_context(i), i,
                               component = component_](const at::Tensor& x) {
         const memory::BlockScope memory_scope(component, i);
         return (*block)(x, context);
       };
-      const bool is_recomputed = i < recompute.count && c10::GradMode::is_enabled();
+      const bool is_recomputed = i < recompute.num_recomputed_blocks && c10::GradMode::is_enabled();
       const auto checkpoint_mode =
-          i < recompute.num_selective ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
+          i < recompute.num_selective_blocks ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
       hidden = is_recomputed ? nn::run_checkpointed(run_block, hidden, entry.parameters, checkpoint_mode)
                              : run_block(hidden);
-      if (store_->has_block_unsharder() && hidden.requires_grad()) register_backward_use(hidden, entry);
-      for (size_t index = 0; index < options.output_blocks.size(); ++index) {
-        if (options.output_blocks[index] == i) outputs.intermediates[index] = hidden;
+      if (store_->has_block_unsharder() && hidden.requires_grad()) register_backward_hook(hidden, entry);
+      for (size_t index = 0; index < options.output_block_indices.size(); ++index) {
+        if (options.output_block_indices[index] == i) outputs.intermediate_hidden_states[index] = hidden;
       }
       // The view collects the gradients of the next block before that of the returned state is
       // added, so the summation order does not depend on recomputation.
-      if (std::ranges::find(options.output_blocks, i) != options.output_blocks.end()) hidden = hidden.view_as(hidden);
-      for (const auto& addition : options.additions) {
+      if (std::ranges::find(options.output_block_indices, i) != options.output_block_indices.end())
+        hidden = hidden.view_as(hidden);
+      for (const auto& addition : options.deepstack_additions) {
         if (addition.block == i) hidden = hidden.index_add(0, addition.rows, addition.features);
       }
     }
@@ -116,23 +118,23 @@ class BlockList {
 
   /// Unshards the block's weights in the backward pass, which reaches a block's output just before
   /// it reads the block's weights.
-  void register_backward_use(const at::Tensor& output, const Entry& entry) const {
-    output.register_hook([store = store_, first = entry.first_parameter](const at::Tensor& /*gradient*/) {
+  void register_backward_hook(const at::Tensor& output, const Entry& entry) const {
+    output.register_hook([store = store_, first = entry.first_parameter_index](const at::Tensor& /*gradient*/) {
       store->prepare_block_backward(first);
     });
   }
 
-  void check_options(const HiddenStateOptions& options) const {
+  void check_hidden_state_options(const HiddenStateOptions& options) const {
     const auto exists = [this](int64_t block) { return block >= 0 && block < size(); };
-    VLMTRAIN_CHECK(std::ranges::all_of(options.output_blocks, exists) &&
-                       std::ranges::all_of(options.additions, exists, &DeepstackAddition::block),
+    VLMTRAIN_CHECK(std::ranges::all_of(options.output_block_indices, exists) &&
+                       std::ranges::all_of(options.deepstack_additions, exists, &DeepstackAddition::block),
                    "hidden states of a block that does not exist: the model has {} blocks", size());
   }
 
   struct Entry {
     std::unique_ptr<Block> block;
     std::vector<at::Tensor> parameters;
-    size_t first_parameter, end_parameter;  // in the store
+    size_t first_parameter_index, end_parameter;  // in the store
   };
   const nn::ParameterStore* store_;
   memory::Component component_;

@@ -21,7 +21,7 @@ namespace {
 LlamaConfig get_transformers_defaults(const std::string& type, const std::string& source) {
   if (type == "llama") return {};
   if (type == "mistral")
-    return {.type = LlamaType::kMistral, .intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
+    return {.type = LlamaType::kMistral, .intermediate_size = 14336, .num_key_value_heads = 8, .sliding_window = 4096};
   if (type == "qwen2")
     return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .qkv_bias = true};
   if (type == "qwen3")
@@ -41,7 +41,7 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
   // Implausible values are errors even in unused keys.
   read_size(json, "sliding_window", 1, kMaxPositions, source);
   if ((type == "qwen2" || type == "qwen3") && io::get_or<bool>(json, "use_sliding_window", false, source) &&
-      io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.layers) {
+      io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.num_layers) {
     throw data_error("{}: use_sliding_window is not supported in a {} text model; set it to false", source, type);
   }
   return std::nullopt;
@@ -49,7 +49,7 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
 
 /// Throws UserError for layer_types with sliding attention, since transformers' Qwen classes apply
 /// a window to these blocks.
-void refuse_sliding_layers(const nlohmann::json& json, const std::string& type, const std::string& source) {
+void reject_sliding_window_layers(const nlohmann::json& json, const std::string& type, const std::string& source) {
   if (type != "qwen2" && type != "qwen3") return;
   for (const auto& layer : json.value("layer_types", nlohmann::json::array())) {
     if (layer == "full_attention") continue;
@@ -58,7 +58,7 @@ void refuse_sliding_layers(const nlohmann::json& json, const std::string& type, 
 }
 
 /// Throws UserError for mixture-of-experts keys; such feed-forward layers are not supported.
-void refuse_experts(const nlohmann::json& json, const std::string& source) {
+void reject_mixture_of_experts(const nlohmann::json& json, const std::string& source) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     const auto it = json.find(key);
     if (it == json.end() || !it->is_number_integer() || *it == 0) continue;
@@ -70,28 +70,29 @@ void refuse_experts(const nlohmann::json& json, const std::string& source) {
 }  // namespace
 
 LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string& source) {
-  refuse_experts(json, source);
-  refuse_attention_dropout(json, source);
+  reject_mixture_of_experts(json, source);
+  reject_attention_dropout(json, source);
   const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
   LlamaConfig config = get_transformers_defaults(type, source);
   config.vocab_size = read_size(json, "vocab_size", config.vocab_size, kMaxVocabSize, source);
   config.hidden_size = read_size(json, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
   config.intermediate_size = read_size(json, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
-  config.layers = read_size(json, "num_hidden_layers", config.layers, kMaxBlocks, source);
-  config.heads = read_size(json, "num_attention_heads", config.heads, kMaxLayerWidth, source);
+  config.num_layers = read_size(json, "num_hidden_layers", config.num_layers, kMaxBlocks, source);
+  config.num_heads = read_size(json, "num_attention_heads", config.num_heads, kMaxLayerWidth, source);
   // Null means the number of attention heads. A missing key means transformers' default, which is
   // the same for Llama.
-  const bool has_family_default = type != "llama" && !json.contains("num_key_value_heads");
-  config.key_value_heads = io::get_or<int64_t>(json, "num_key_value_heads",
-                                               has_family_default ? config.key_value_heads : config.heads, source);
-  if (config.key_value_heads < 1 || config.heads % config.key_value_heads != 0) {
-    throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.heads,
-                     config.key_value_heads);
+  const bool uses_default_key_value_heads = type != "llama" && !json.contains("num_key_value_heads");
+  config.num_key_value_heads =
+      io::get_or<int64_t>(json, "num_key_value_heads",
+                          uses_default_key_value_heads ? config.num_key_value_heads : config.num_heads, source);
+  if (config.num_key_value_heads < 1 || config.num_heads % config.num_key_value_heads != 0) {
+    throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.num_heads,
+                     config.num_key_value_heads);
   }
-  const int64_t default_head_dim = type == "qwen3" ? 128 : config.hidden_size / config.heads;
+  const int64_t default_head_dim = type == "qwen3" ? 128 : config.hidden_size / config.num_heads;
   config.head_dim = io::get_or<int64_t>(json, "head_dim", default_head_dim, source);
   check_size(config.head_dim, "head_dim", kMaxLayerWidth, source);
-  check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
+  check_size(config.num_heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
   if (config.head_dim % 2 != 0) {
     throw data_error("{}: head_dim {} is odd; RoPE requires an even number", source, config.head_dim);
   }
@@ -99,7 +100,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   config.max_positions = read_size(json, "max_position_embeddings", config.max_positions, kMaxPositions, source);
   config.rope = RopeConfig::from_json(json, source);
   config.sliding_window = read_sliding_window(json, type, config, source);
-  refuse_sliding_layers(json, type, source);
+  reject_sliding_window_layers(json, type, source);
   if (type == "llama" || type == "qwen3") {
     config.qkv_bias = config.attention_output_bias = io::get_or<bool>(json, "attention_bias", false, source);
   }
@@ -114,48 +115,53 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
 }
 
 double LlamaConfig::num_parameters() const {
-  // Query and output projections have `heads`, key and value projections `key_value_heads` heads.
+  // Query and output projections have `num_heads`, key and value projections
+  // `num_key_value_heads` heads.
   // The MLP has three matrices: gate, up and down.
-  const double attention = 2.0 * static_cast<double>(heads + key_value_heads) * static_cast<double>(head_dim);
-  const double block = static_cast<double>(hidden_size) * (attention + 3.0 * static_cast<double>(intermediate_size));
-  return static_cast<double>(layers) * block + 2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
+  const double attention = 2.0 * static_cast<double>(num_heads + num_key_value_heads) * static_cast<double>(head_dim);
+  const double parameters_per_block =
+      static_cast<double>(hidden_size) * (attention + 3.0 * static_cast<double>(intermediate_size));
+  return static_cast<double>(num_layers) * parameters_per_block +
+         2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
 }
 
 LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)
-    : head_shape_{.num_heads = config.heads,
-                  .num_key_value_heads = config.key_value_heads,
+    : head_shape_{.num_heads = config.num_heads,
+                  .num_key_value_heads = config.num_key_value_heads,
                   .head_dim = config.head_dim},
       qkv_(scope / config.names.attention, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
            {head_shape_.num_heads * head_shape_.head_dim, head_shape_.num_key_value_heads * head_shape_.head_dim,
             head_shape_.num_key_value_heads * head_shape_.head_dim},
            config.qkv_bias),
-      out_proj_(scope / config.names.attention / config.names.attention_output, config.heads * config.head_dim,
-                config.hidden_size, config.attention_output_bias, compute_residual_gain(config.layers)),
+      out_proj_(scope / config.names.attention / config.names.attention_output, config.num_heads * config.head_dim,
+                config.hidden_size, config.attention_output_bias, compute_residual_gain(config.num_layers)),
       gate_up_proj_(scope / "mlp", {"gate_proj", "up_proj"}, config.hidden_size,
                     {config.intermediate_size, config.intermediate_size}, config.mlp_bias),
       down_proj_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
-                 compute_residual_gain(config.layers)),
+                 compute_residual_gain(config.num_layers)),
       input_layernorm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
       post_attention_layernorm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {
   if (config.qk_norm) {
-    head_norms_.emplace(scope / config.names.attention, config.head_dim, config.rms_norm_eps);
+    qk_norm_.emplace(scope / config.names.attention, config.head_dim, config.rms_norm_eps);
   }
 }
 
-at::Tensor LlamaBlock::attend(const at::Tensor& qkv, const LlamaContext& context) const {
-  const auto [query, key, value] = head_norms_ ? head_norms_->split_and_rotate_heads(qkv, head_shape_, context.rotary)
-                                               : nn::split_and_rotate_heads(qkv, head_shape_, context.rotary);
-  const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
-                                                       : nn::attention(query, key, value, context.samples,
-                                                                       /*is_causal=*/true, context.sliding_window);
-  return attended.flatten(1);
+at::Tensor LlamaBlock::attend(const at::Tensor& qkv, const LlamaForwardContext& context) const {
+  const auto [query, key, value] = qk_norm_ ? qk_norm_->split_and_rotate_heads(qkv, head_shape_, context.rotary_table)
+                                            : nn::split_and_rotate_heads(qkv, head_shape_, context.rotary_table);
+  const at::Tensor attention_output = context.cache != nullptr
+                                          ? context.cache->attention(context.block, query, key, value)
+                                          : nn::attention(query, key, value, context.samples,
+                                                          /*is_causal=*/true, context.sliding_window);
+  return attention_output.flatten(1);
 }
 
-at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
+at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaForwardContext& context) const {
   nn::ResidualBranch branch = qkv_.forward_branch(input_layernorm_.make_linear_input(x));
-  const at::Tensor attended = out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream);
-  const nn::ResidualBranch mlp = gate_up_proj_.forward_branch(post_attention_layernorm_.make_linear_input(attended));
-  return down_proj_(nn::swiglu(mlp.value), /*residual=*/mlp.stream);
+  const at::Tensor hidden_states = out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream);
+  const nn::ResidualBranch mlp_branch =
+      gate_up_proj_.forward_branch(post_attention_layernorm_.make_linear_input(hidden_states));
+  return down_proj_(nn::swiglu(mlp_branch.value), /*residual=*/mlp_branch.stream);
 }
 
 LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)
@@ -165,15 +171,15 @@ LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& confi
                                     nn::InitialValues::kaiming(config.hidden_size))),
       rotary_frequencies_(config.rope.compute_frequencies(config.head_dim).to(embedding_.device())),
       rotary_axes_(config.rope.make_pair_axes().to(embedding_.device())),
-      blocks_(scope / config.names.blocks, config.layers, config, memory::Component::kLanguage),
+      blocks_(scope / config.names.blocks, config.num_layers, config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
 
 at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
-  at::Tensor embedded = at::embedding(embedding_, batch.token_ids);
-  if (!image_features.defined()) return embedded;
-  VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
-                 image_features.size(0), batch.image_positions.numel());
-  return embedded.index_copy(0, batch.image_positions, image_features);
+  at::Tensor embeddings = at::embedding(embedding_, batch.token_ids);
+  if (!image_features.defined()) return embeddings;
+  VLMTRAIN_CHECK(image_features.size(0) == batch.image_token_positions.numel(), "{} image features for {} image tokens",
+                 image_features.size(0), batch.image_token_positions.numel());
+  return embeddings.index_copy(0, batch.image_token_positions, image_features);
 }
 
 nn::RotaryTable LlamaModel::make_rotary_table(const at::Tensor& position_ids) const {
@@ -184,25 +190,26 @@ nn::RotaryTable LlamaModel::make_rotary_table(const at::Tensor& position_ids) co
 }
 
 ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                   const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                                   const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
                                    nn::KeyValueCache* cache) const {
-  const at::Tensor embedded = embed(batch, image_features.features);
-  const LlamaContext context{batch.segments, make_rotary_table(batch.position_ids), config_.sliding_window};
+  const at::Tensor embeddings = embed(batch, image_features.features);
+  const LlamaForwardContext context{batch.segments, make_rotary_table(batch.position_ids), config_.sliding_window};
   if (cache != nullptr) cache->begin_forward(batch.segments, config_.sliding_window);
   const auto make_context = [&](int64_t block) {
-    LlamaContext block_context = context;
+    LlamaForwardContext block_context = context;
     block_context.cache = cache;
     block_context.block = block;
     return block_context;
   };
-  HiddenStateOptions options{.output_blocks = request.text_blocks};
+  HiddenStateOptions options{.output_block_indices = request.text_block_indices};
   for (const auto& deepstack : image_features.deepstack_features) {
     // Feature level i is added after block i.
-    options.additions.push_back({std::ssize(options.additions), batch.image_positions, deepstack});
+    options.deepstack_additions.push_back(
+        {std::ssize(options.deepstack_additions), batch.image_token_positions, deepstack});
   }
-  BlockOutputs outputs = blocks_.run_with_contexts(embedded, recomputed_blocks, make_context, options);
-  return {.hidden = norm_(outputs.last_hidden_state.index_select(0, request.positions)),
-          .text_blocks = std::move(outputs.intermediates)};
+  BlockListOutputs outputs = blocks_.run_with_contexts(embeddings, recomputed_blocks, make_context, options);
+  return {.hidden_states = norm_(outputs.last_hidden_state.index_select(0, request.positions)),
+          .text_block_outputs = std::move(outputs.intermediate_hidden_states)};
 }
 
 CausalLlama::CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output)

@@ -25,7 +25,7 @@ namespace vlmtrain::models {
 enum class LlamaType { kLlama, kMistral, kQwen2, kQwen3 };
 
 /// The module names in a checkpoint; the defaults are transformers'.
-struct LlamaNames {
+struct LlamaModuleNames {
   std::string_view embedding = "embed_tokens";
   std::string_view blocks = "layers";
   std::string_view attention = "self_attn", attention_output = "o_proj";
@@ -42,9 +42,9 @@ struct LlamaConfig {
   int64_t max_positions = 2048;
   int64_t hidden_size = 4096;
   int64_t intermediate_size = 11008;
-  int64_t layers = 32;
-  int64_t heads = 32;
-  int64_t key_value_heads = 32;
+  int64_t num_layers = 32;
+  int64_t num_heads = 32;
+  int64_t num_key_value_heads = 32;
   int64_t head_dim = 128;
   double rms_norm_eps = 1e-6;
   RopeConfig rope = {};
@@ -54,7 +54,7 @@ struct LlamaConfig {
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
-  LlamaNames names = {};
+  LlamaModuleNames names = {};
 
   /// Reads a config with `model_type` llama (the default), mistral, qwen2 or qwen3, with
   /// transformers' defaults of that type. `source` names the file in errors.
@@ -66,9 +66,9 @@ struct LlamaConfig {
 };
 
 /// The inputs that all blocks of a forward pass share.
-struct LlamaContext {
+struct LlamaForwardContext {
   nn::Segments samples;                   ///< of the packed batch; a token attends to its own sample only
-  nn::RotaryTable rotary;                 ///< cosine and sine of each token
+  nn::RotaryTable rotary_table;           ///< cosine and sine of each token
   std::optional<int64_t> sliding_window;  ///< as in LlamaConfig
   nn::KeyValueCache* cache = nullptr;     ///< null except in generation
   int64_t block = 0;                      ///< index of the block in the cache
@@ -79,12 +79,12 @@ class LlamaBlock {
  public:
   LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config);
   /// Maps x [tokens, hidden] → [tokens, hidden]
-  at::Tensor operator()(const at::Tensor& x, const LlamaContext& context) const;
+  at::Tensor operator()(const at::Tensor& x, const LlamaForwardContext& context) const;
 
  private:
   /// Returns the outputs of the heads, [tokens, heads · head_dim]. `qkv` is [tokens, (heads + 2 ·
-  /// key_value_heads) · head_dim]: query, key and value heads in this order.
-  at::Tensor attend(const at::Tensor& qkv, const LlamaContext& context) const;
+  /// key-value heads) · head_dim]: query, key and value heads in this order.
+  at::Tensor attend(const at::Tensor& qkv, const LlamaForwardContext& context) const;
 
   nn::HeadShape head_shape_;
   nn::MergedLinear qkv_;
@@ -92,7 +92,7 @@ class LlamaBlock {
   nn::MergedLinear gate_up_proj_;
   nn::Linear down_proj_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
-  std::optional<nn::QkNorm> head_norms_;
+  std::optional<nn::QkNorm> qk_norm_;
 };
 
 /// The Llama decoder without output projection: embedding, blocks and final norm.
@@ -100,10 +100,10 @@ class LlamaModel {
  public:
   LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config);
 
-  /// Implements VisionLanguageModel::compute_hidden_states(). `batch.position_ids` may have several axes
-  /// only if config.rope has sections.
+  /// Implements VisionLanguageModel::compute_hidden_states(). `batch.position_ids` may have several
+  /// axes only if config.rope has sections.
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                         const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                         const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
                          nn::KeyValueCache* cache) const;
 
   const at::Tensor& embedding_weight() const { return embedding_; }
@@ -132,7 +132,7 @@ class CausalLlama {
 
   /// Implements VisionLanguageModel::compute_hidden_states().
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                    const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                                    const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
                                     nn::KeyValueCache* cache) const {
     return text_(batch, image_features, request, recomputed_blocks, cache);
   }

@@ -27,12 +27,12 @@ at::Tensor apply_linear(const nn::Linear& linear, const at::Tensor& x) {
 
 std::vector<TwoWayBlock> make_two_way_blocks(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config) {
   std::vector<TwoWayBlock> blocks;
-  for (int64_t i = 0; i < config.layers; ++i) blocks.emplace_back(scope / i, config, /*is_first=*/i == 0);
+  for (int64_t i = 0; i < config.num_layers; ++i) blocks.emplace_back(scope / i, config, /*is_first=*/i == 0);
   return blocks;
 }
 
 ProjectedAttention make_cross_attention(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config) {
-  return {scope, config.hidden_size, config.hidden_size / config.attention_downsample_rate, config.heads};
+  return {scope, config.hidden_size, config.hidden_size / config.attention_downsample_rate, config.num_heads};
 }
 
 using nn::Component;
@@ -43,9 +43,9 @@ constexpr double kUpscaleNormEpsilon = 1e-6;  // of SAM's LayerNorm2d, used here
 
 /// Random tokens must differ from each other, but be small compared to prompts, which have variance
 /// 1. Not tuned.
-constexpr InitialValues kTokenInitialization{.mean = 0, .deviation = 0.2};
+constexpr InitialValues kTokenInitialValues{.mean = 0, .deviation = 0.2};
 /// transformers' usual standard deviation of embeddings.
-constexpr InitialValues kNoMaskInitialization{.mean = 0, .deviation = 0.02};
+constexpr InitialValues kNoMaskInitialValues{.mean = 0, .deviation = 0.02};
 
 /// Small random mask weights keep the initial mask probabilities near one half. Not tuned.
 constexpr double kMaskWeightGain = 0.1;
@@ -60,8 +60,9 @@ ParameterScope make_first_mask_scope(const ParameterScope& scope) {
 
 }  // namespace
 
-ProjectedAttention::ProjectedAttention(const nn::ParameterScope& scope, int64_t hidden, int64_t inner, int64_t heads)
-    : heads_(heads),
+ProjectedAttention::ProjectedAttention(const nn::ParameterScope& scope, int64_t hidden, int64_t inner,
+                                       int64_t num_heads)
+    : num_heads_(num_heads),
       q_proj_(scope / "q_proj", hidden, inner, true),
       k_proj_(scope / "k_proj", hidden, inner, true),
       v_proj_(scope / "v_proj", hidden, inner, true),
@@ -71,7 +72,7 @@ at::Tensor ProjectedAttention::operator()(const at::Tensor& query, const at::Ten
                                           const at::Tensor& value) const {
   const auto split_heads = [this](const nn::Linear& linear, const at::Tensor& x) {
     const at::Tensor projected = apply_linear(linear, x);
-    return projected.view({x.size(0), x.size(1), heads_, projected.size(2) / heads_});
+    return projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});
   };
   return apply_linear(out_proj_, nn::batched_attention(split_heads(q_proj_, query), split_heads(k_proj_, key),
                                                        split_heads(v_proj_, value))
@@ -79,9 +80,9 @@ at::Tensor ProjectedAttention::operator()(const at::Tensor& query, const at::Ten
 }
 
 TwoWayBlock::TwoWayBlock(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config, bool is_first)
-    : is_first_(is_first),
+    : is_first_block_(is_first),
       activation_(config.activation),
-      self_attn_(scope / "self_attn", config.hidden_size, config.hidden_size, config.heads),
+      self_attn_(scope / "self_attn", config.hidden_size, config.hidden_size, config.num_heads),
       norm1_(scope / "layer_norm1", config.hidden_size, config.layer_norm_eps),
       cross_attn_token_to_image_(make_cross_attention(scope / "cross_attn_token_to_image", config)),
       norm2_(scope / "layer_norm2", config.hidden_size, config.layer_norm_eps),
@@ -94,17 +95,18 @@ TwoWayBlock::TwoWayBlock(const nn::ParameterScope& scope, const TwoWayTransforme
 TokensAndFeatures TwoWayBlock::operator()(const TokensAndFeatures& x, const at::Tensor& token_positions,
                                           const at::Tensor& feature_positions) const {
   at::Tensor tokens = x.tokens;
-  if (is_first_) {
+  if (is_first_block_) {
     tokens = norm1_(self_attn_(tokens, tokens, tokens));
   } else {
-    const at::Tensor positioned = tokens + token_positions;
-    tokens = norm1_(tokens + self_attn_(positioned, positioned, tokens));
+    const at::Tensor tokens_with_positions = tokens + token_positions;
+    tokens = norm1_(tokens + self_attn_(tokens_with_positions, tokens_with_positions, tokens));
   }
-  const at::Tensor positioned_features = x.features + feature_positions;
-  tokens = norm2_(tokens + cross_attn_token_to_image_(tokens + token_positions, positioned_features, x.features));
+  const at::Tensor features_with_positions = x.features + feature_positions;
+  tokens = norm2_(tokens + cross_attn_token_to_image_(tokens + token_positions, features_with_positions, x.features));
   tokens = norm3_(tokens + apply_linear(lin2_, activate(activation_, apply_linear(lin1_, tokens))));
-  const at::Tensor attended = cross_attn_image_to_token_(positioned_features, tokens + token_positions, tokens);
-  return {.tokens = tokens, .features = norm4_(x.features + attended)};
+  const at::Tensor attention_output =
+      cross_attn_image_to_token_(features_with_positions, tokens + token_positions, tokens);
+  return {.tokens = tokens, .features = norm4_(x.features + attention_output)};
 }
 
 TwoWayTransformer::TwoWayTransformer(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config)
@@ -116,26 +118,27 @@ TokensAndFeatures TwoWayTransformer::operator()(const TokensAndFeatures& x, cons
   TokensAndFeatures tokens_and_features = x;
   for (const TwoWayBlock& block : blocks_)
     tokens_and_features = block(tokens_and_features, x.tokens, feature_positions);
-  const at::Tensor attended =
+  const at::Tensor attention_output =
       final_attention_(tokens_and_features.tokens + x.tokens, tokens_and_features.features + feature_positions,
                        tokens_and_features.features);
-  return {.tokens = final_norm_(tokens_and_features.tokens + attended), .features = tokens_and_features.features};
+  return {.tokens = final_norm_(tokens_and_features.tokens + attention_output),
+          .features = tokens_and_features.features};
 }
 
 MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const std::string& source) {
   MaskDecoderConfig config;
-  auto& [hidden, mlp_dim, layers, heads, rate, eps, activation] = config.transformer;
+  auto& [hidden, mlp_dim, num_layers, num_heads, rate, eps, activation] = config.transformer;
   hidden = read_size(json, "hidden_size", hidden, kMaxLayerWidth, source);
   mlp_dim = read_size(json, "mlp_dim", mlp_dim, kMaxLayerWidth, source);
-  layers = read_size(json, "num_hidden_layers", layers, kMaxBlocks, source);
-  heads = read_size(json, "num_attention_heads", heads, kMaxLayerWidth, source);
+  num_layers = read_size(json, "num_hidden_layers", num_layers, kMaxBlocks, source);
+  num_heads = read_size(json, "num_attention_heads", num_heads, kMaxLayerWidth, source);
   rate = read_size(json, "attention_downsample_rate", rate, kMaxLayerWidth, source);
   config.num_mask_tokens = read_size(json, "num_multimask_outputs", config.num_mask_tokens - 1, kMaxBlocks, source) + 1;
   eps = read_number(json, "layer_norm_eps", eps, kNormEpsRange, source);
   activation = parse_activation(io::get_or<std::string>(json, "hidden_act", "relu", source), "hidden_act", source);
-  if (hidden % rate != 0 || hidden / rate % heads != 0) {
+  if (hidden % rate != 0 || hidden / rate % num_heads != 0) {
     throw data_error("{}: hidden_size {} is not divisible by attention_downsample_rate {} times num_attention_heads {}",
-                     source, hidden, rate, heads);
+                     source, hidden, rate, num_heads);
   }
   // The two upscaling steps divide the channels by 4 and by 2.
   if (hidden % 8 != 0) throw data_error("{}: hidden_size {} is not a multiple of 8", source, hidden);
@@ -144,11 +147,15 @@ MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const
 
 double MaskDecoderConfig::num_parameters() const {
   const auto hidden = static_cast<double>(transformer.hidden_size);
-  const double attention = 4.0 * hidden * hidden, mlp = 2.0 * hidden * static_cast<double>(transformer.mlp_dim);
-  const double narrow_attention = attention / static_cast<double>(transformer.attention_downsample_rate);
-  const double blocks = static_cast<double>(transformer.layers) * (attention + 2.0 * narrow_attention + mlp);
+  const double num_self_attention_parameters = 4.0 * hidden * hidden,
+               num_mlp_parameters = 2.0 * hidden * static_cast<double>(transformer.mlp_dim);
+  const double num_cross_attention_parameters =
+      num_self_attention_parameters / static_cast<double>(transformer.attention_downsample_rate);
+  const double num_block_parameters =
+      static_cast<double>(transformer.num_layers) *
+      (num_self_attention_parameters + 2.0 * num_cross_attention_parameters + num_mlp_parameters);
   // Upscaling and hypernetwork have 3.25 · hidden² parameters, rounded up to 4.
-  return blocks + narrow_attention + 4.0 * hidden * hidden;
+  return num_block_parameters + num_cross_attention_parameters + 4.0 * hidden * hidden;
 }
 
 ConvTranspose2x2::ConvTranspose2x2(const ParameterScope& scope, int64_t in_channels, int64_t out_channels)
@@ -162,15 +169,15 @@ at::Tensor ConvTranspose2x2::operator()(const at::Tensor& x) const {
 }
 
 MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& config)
-    : frequencies_(
-          (scope.with_component(Component::kConstant) / "shared_image_embedding")
+    : position_frequencies_(
+          (scope.with_component(Component::kBuffer) / "shared_image_embedding")
               .add_parameter("positional_embedding", {2, config.hidden_size() / 2}, {.mean = 0, .deviation = 1})),
-      no_mask_((scope.with_component(Component::kMaskDecoder) / "prompt_encoder" / "no_mask_embed")
-                   .add_parameter("weight", {1, config.hidden_size()}, kNoMaskInitialization)),
+      no_mask_embedding_((scope.with_component(Component::kMaskDecoder) / "prompt_encoder" / "no_mask_embed")
+                             .add_parameter("weight", {1, config.hidden_size()}, kNoMaskInitialValues)),
       iou_token_((make_decoder_scope(scope) / "iou_token")
-                     .add_parameter("weight", {1, config.hidden_size()}, kTokenInitialization)),
+                     .add_parameter("weight", {1, config.hidden_size()}, kTokenInitialValues)),
       mask_tokens_((make_decoder_scope(scope) / "mask_tokens")
-                       .add_parameter("weight", {config.num_mask_tokens, config.hidden_size()}, kTokenInitialization)),
+                       .add_parameter("weight", {config.num_mask_tokens, config.hidden_size()}, kTokenInitialValues)),
       transformer_(make_decoder_scope(scope) / "transformer", config.transformer),
       upscale1_(make_decoder_scope(scope) / "upscale_conv1", config.hidden_size(), config.hidden_size() / 4),
       upscale_norm_(make_decoder_scope(scope) / "upscale_layer_norm", config.hidden_size() / 4, kUpscaleNormEpsilon),
@@ -182,11 +189,12 @@ MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& c
 
 /// Returns sines and cosines of the features' positions (Tancik et al. 2020, arXiv 2006.10739),
 /// [side², hidden], computed in fp32 as in SAM.
-at::Tensor MaskDecoder::compute_positions(int64_t side, const at::TensorOptions& options) const {
-  const at::Tensor frequencies = frequencies_.to(at::kFloat);
+at::Tensor MaskDecoder::compute_position_encodings(int64_t side, const at::TensorOptions& options) const {
+  const at::Tensor frequencies = position_frequencies_.to(at::kFloat);
   // Centers of the features in an image that spans -1 to 1.
-  const at::Tensor centers = at::arange(side, frequencies.options()).add_(0.5).div_(side).mul_(2).sub_(1).unsqueeze(1);
-  const at::Tensor column_angles = centers * frequencies[0], row_angles = centers * frequencies[1];
+  const at::Tensor feature_centers =
+      at::arange(side, frequencies.options()).add_(0.5).div_(side).mul_(2).sub_(1).unsqueeze(1);
+  const at::Tensor column_angles = feature_centers * frequencies[0], row_angles = feature_centers * frequencies[1];
   const at::Tensor angles =
       (row_angles.unsqueeze(1) + column_angles.unsqueeze(0)).mul_(2 * std::numbers::pi).flatten(0, 1);
   return at::cat({angles.sin(), angles.cos()}, 1).to(options);
@@ -211,13 +219,13 @@ at::Tensor MaskDecoder::operator()(const at::Tensor& features, int64_t side, con
                  "{} prompts, {} mask images, {} features for images of {}²", masks, image_indices.size(0),
                  features.size(0), side);
   const at::Tensor output_tokens = at::cat({iou_token_, mask_tokens_}).unsqueeze(0).expand({masks, -1, -1});
-  const TokensAndFeatures attended =
-      transformer_({.tokens = at::cat({output_tokens, prompts.unsqueeze(1)}, 1),
-                    .features = (features + no_mask_).view({-1, side * side, hidden}).index_select(0, image_indices)},
-                   compute_positions(side, features.options()));
+  const TokensAndFeatures transformer_output = transformer_(
+      {.tokens = at::cat({output_tokens, prompts.unsqueeze(1)}, 1),
+       .features = (features + no_mask_embedding_).view({-1, side * side, hidden}).index_select(0, image_indices)},
+      compute_position_encodings(side, features.options()));
   // Token 0 is the IoU token, token 1 the first mask token.
-  const at::Tensor weights = compute_mask_weights(attended.tokens.select(1, 1).contiguous());
-  const at::Tensor pixels = upscale(attended.features.flatten(0, 1)).view({masks, -1, weights.size(1)});
+  const at::Tensor weights = compute_mask_weights(transformer_output.tokens.select(1, 1).contiguous());
+  const at::Tensor pixels = upscale(transformer_output.features.flatten(0, 1)).view({masks, -1, weights.size(1)});
   // Upscaling splits each feature into 2 × 2 pixels twice.
   return at::bmm(pixels, weights.unsqueeze(2))
       .to(at::kFloat)

@@ -18,8 +18,8 @@ namespace vlmtrain::models {
 struct TwoWayTransformerConfig {
   int64_t hidden_size = 256;
   int64_t mlp_dim = 2048;
-  int64_t layers = 2;
-  int64_t heads = 8;
+  int64_t num_layers = 2;
+  int64_t num_heads = 8;
   int64_t attention_downsample_rate = 2;  ///< hidden_size / width of cross-attention
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kRelu;
@@ -35,12 +35,12 @@ struct TokensAndFeatures {
 /// `inner` features.
 class ProjectedAttention {
  public:
-  ProjectedAttention(const nn::ParameterScope& scope, int64_t hidden, int64_t inner, int64_t heads);
+  ProjectedAttention(const nn::ParameterScope& scope, int64_t hidden, int64_t inner, int64_t num_heads);
   /// Maps query [masks, rows, hidden], key and value [masks, keys, hidden] → [masks, rows, hidden]
   at::Tensor operator()(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const;
 
  private:
-  int64_t heads_;
+  int64_t num_heads_;
   nn::Linear q_proj_, k_proj_, v_proj_, out_proj_;
 };
 
@@ -58,7 +58,7 @@ class TwoWayBlock {
                                const at::Tensor& feature_positions) const;
 
  private:
-  bool is_first_;
+  bool is_first_block_;
   Activation activation_;
   ProjectedAttention self_attn_;
   nn::LayerNorm norm1_;
@@ -119,21 +119,21 @@ class MaskDecoder {
   MaskDecoder(const nn::ParameterScope& scope, const MaskDecoderConfig& config);
 
   /// Returns mask logits, fp32 [masks, 4 · side, 4 · side]. `features` [images · side², hidden]
-  /// come from a MaskEncoder; `side` is the number of features along an image's side. `prompts` are
-  /// [masks, hidden]. `image_indices`, int64 [masks] on the device, select each mask's image.
-  /// REQUIRES: at least one mask.
+  /// come from a MaskImageEncoder; `side` is the number of features along an image's side.
+  /// `prompts` are [masks, hidden]. `image_indices`, int64 [masks] on the device, select each
+  /// mask's image. REQUIRES: at least one mask.
   at::Tensor operator()(const at::Tensor& features, int64_t side, const at::Tensor& prompts,
                         const at::Tensor& image_indices) const;
 
  private:
-  at::Tensor compute_positions(int64_t side, const at::TensorOptions& options) const;
+  at::Tensor compute_position_encodings(int64_t side, const at::TensorOptions& options) const;
   at::Tensor upscale(const at::Tensor& x) const;
   at::Tensor compute_mask_weights(const at::Tensor& x) const;
 
-  at::Tensor frequencies_;  // [2, hidden / 2]: columns, rows
-  at::Tensor no_mask_;      // [1, hidden]
-  at::Tensor iou_token_;    // [1, hidden]; mask tokens attend to it
-  at::Tensor mask_tokens_;  // [mask tokens, hidden]
+  at::Tensor position_frequencies_;  // [2, hidden / 2]: columns, rows
+  at::Tensor no_mask_embedding_;     // [1, hidden]
+  at::Tensor iou_token_;             // [1, hidden]; mask tokens attend to it
+  at::Tensor mask_tokens_;           // [mask tokens, hidden]
   TwoWayTransformer transformer_;
   ConvTranspose2x2 upscale1_;
   nn::LayerNorm upscale_norm_;

@@ -15,20 +15,20 @@
 namespace vlmtrain::models {
 
 /// The interface of image encoders for mask prediction.
-class MaskEncoder {
+class MaskImageEncoder {
  public:
   /// Pixels per feature along an image's side.
-  static constexpr int64_t kStride = 16;
+  static constexpr int64_t kFeatureStride = 16;
 
-  MaskEncoder() = default;
-  virtual ~MaskEncoder() = default;
-  MaskEncoder(const MaskEncoder&) = delete;
-  MaskEncoder& operator=(const MaskEncoder&) = delete;
+  MaskImageEncoder() = default;
+  virtual ~MaskImageEncoder() = default;
+  MaskImageEncoder(const MaskImageEncoder&) = delete;
+  MaskImageEncoder& operator=(const MaskImageEncoder&) = delete;
 
   /// Encodes normalized pixels [images, 3, side, side] of the model's dtype to features [images ·
-  /// (side / kStride)², channels], image by image and row by row. SamVit requires the configured
-  /// side; TinyVit takes any multiple of kStride. The first `recomputed_blocks` blocks save only
-  /// their input for the backward pass.
+  /// (side / kFeatureStride)², channels], image by image and row by row. SamVit requires the
+  /// configured side; TinyVit takes any multiple of kFeatureStride. The first `recomputed_blocks`
+  /// blocks save only their input for the backward pass.
   virtual at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const = 0;
   /// Returns the number of blocks that can be recomputed.
   virtual int64_t num_blocks() const = 0;

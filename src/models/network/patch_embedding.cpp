@@ -13,7 +13,7 @@ namespace {
 
 /// Returns the normalized pixels of each patch, [images · patches, 3 · patch.height · patch.width],
 /// ordered by channel, then row.
-at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
+at::Tensor extract_patch_rows(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype) {
   if (kernels::is_available(kernels::Kernel::kPatchify, pixels.bytes) && dtype != at::kDouble) {
     return kernels::patchify(pixels, patch, dtype);
   }
@@ -31,7 +31,7 @@ at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize 
 
 }  // namespace
 
-at::Tensor embed_patches(const image::BytePixels& pixels, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor embed_patches(const image::ByteImages& pixels, const at::Tensor& weight, const at::Tensor& bias) {
   const at::Tensor flat_weight = weight.flatten(1);
   // Frames stored one below the other form one patch of frames · patch height rows, so the height
   // follows from the number of weights.
@@ -39,16 +39,16 @@ at::Tensor embed_patches(const image::BytePixels& pixels, const at::Tensor& weig
   return nn::linear(extract_patch_rows(pixels, {height, width}, weight.scalar_type()), flat_weight, bias);
 }
 
-at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtype) {
+at::Tensor normalize_images(const image::ByteImages& pixels, at::ScalarType dtype) {
   const int64_t height = pixels.bytes.size(2), width = pixels.bytes.size(3);
   return extract_patch_rows(pixels, {height, width}, dtype).view({pixels.num_images(), 3, height, width});
 }
 
 at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale) {
   const int64_t features = patches.size(1);
-  const int64_t squares = side / scale;
+  const int64_t squares_per_side = side / scale;
   // [tiles, row of squares, row in square, column of squares, column in square · features]
-  return patches.view({-1, squares, scale, squares, scale * features})
+  return patches.view({-1, squares_per_side, scale, squares_per_side, scale * features})
       .transpose(2, 3)
       .reshape({-1, scale * scale * features});
 }

@@ -14,11 +14,11 @@ namespace vlmtrain::models {
 /// [hidden] or undefined. Pixels are rounded once from float32 to the weight's dtype and get no
 /// gradient. Pixels after the last full patch are dropped, as transformers does for 384 pixels and
 /// patches of 14.
-at::Tensor embed_patches(const image::BytePixels& pixels, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor embed_patches(const image::ByteImages& pixels, const at::Tensor& weight, const at::Tensor& bias);
 
 /// Returns the normalized pixels of full images, rounded once from float32 to `dtype`: [images, 3,
 /// height, width].
-at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtype);
+at::Tensor normalize_images(const image::ByteImages& pixels, at::ScalarType dtype);
 
 /// Concatenates the features of each scale × scale square of patches, row by row: [tiles · side²,
 /// features] → [tiles · (side / scale)², features · scale²]. `side` is the number of patches along

@@ -36,61 +36,63 @@ RopeType parse_rope_type(const std::string& name, const std::string& source, con
 
 /// Returns the scale of cosine and sine in YaRN (arXiv 2309.00071, section 3.4), as transformers
 /// computes it.
-double compute_yarn_scale(double factor, double weight) {
+double compute_yarn_mscale(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
 
 // Far beyond any useful value, so only damaged files are rejected.
 constexpr NumberRange kRopeFactorRange{0, 1e6};
 constexpr NumberRange kAttentionFactorRange{0, 1e6};
-constexpr NumberRange kBetaRange{0, 1e6};
+constexpr NumberRange kYarnBetaRange{0, 1e6};
 
-double read_yarn_scale(const nlohmann::json& rope, double factor, const std::string& source) {
-  const double numerator = io::get_or<double>(rope, "mscale", 0, source);
-  const double denominator = io::get_or<double>(rope, "mscale_all_dim", 0, source);
-  const double computed_scale = numerator != 0 && denominator != 0
-                                    ? compute_yarn_scale(factor, numerator) / compute_yarn_scale(factor, denominator)
-                                    : compute_yarn_scale(factor, 1);
-  return read_number(rope, "attention_factor", computed_scale, kAttentionFactorRange, source);
+double read_yarn_attention_factor(const nlohmann::json& rope, double factor, const std::string& source) {
+  const double mscale = io::get_or<double>(rope, "mscale", 0, source);
+  const double mscale_all_dim = io::get_or<double>(rope, "mscale_all_dim", 0, source);
+  const double default_attention_factor =
+      mscale != 0 && mscale_all_dim != 0
+          ? compute_yarn_mscale(factor, mscale) / compute_yarn_mscale(factor, mscale_all_dim)
+          : compute_yarn_mscale(factor, 1);
+  return read_number(rope, "attention_factor", default_attention_factor, kAttentionFactorRange, source);
 }
 
 /// Returns the scaled frequencies, with transformers' arithmetic (_compute_llama3_parameters in
 /// modeling_rope_utils.py).
 at::Tensor compute_llama3_frequencies(const at::Tensor& base_frequencies, const RopeConfig& rope) {
-  const double longest_wavelength = rope.original_max_positions / rope.low_freq_factor;
-  const double shortest_wavelength = rope.original_max_positions / rope.high_freq_factor;
-  const at::Tensor wavelength = 2 * std::numbers::pi / base_frequencies;
-  const at::Tensor scaled =
-      at::where(wavelength > longest_wavelength, base_frequencies / rope.factor, base_frequencies);
-  const at::Tensor smooth_factor = (rope.original_max_positions / wavelength - rope.low_freq_factor) /
-                                   (rope.high_freq_factor - rope.low_freq_factor);
-  const at::Tensor smoothed = (1 - smooth_factor) * scaled / rope.factor + smooth_factor * scaled;
-  return at::where((wavelength >= shortest_wavelength).logical_and_(wavelength <= longest_wavelength), smoothed,
-                   scaled);
+  const double low_freq_wavelen = rope.original_max_positions / rope.low_freq_factor;
+  const double high_freq_wavelen = rope.original_max_positions / rope.high_freq_factor;
+  const at::Tensor wavelen = 2 * std::numbers::pi / base_frequencies;
+  const at::Tensor scaled_frequencies =
+      at::where(wavelen > low_freq_wavelen, base_frequencies / rope.factor, base_frequencies);
+  const at::Tensor smooth_factor =
+      (rope.original_max_positions / wavelen - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  const at::Tensor smoothed_frequencies =
+      (1 - smooth_factor) * scaled_frequencies / rope.factor + smooth_factor * scaled_frequencies;
+  return at::where((wavelen >= high_freq_wavelen).logical_and_(wavelen <= low_freq_wavelen), smoothed_frequencies,
+                   scaled_frequencies);
 }
 
 /// Returns YaRN's frequencies, with transformers' arithmetic and names (_compute_yarn_parameters in
 /// modeling_rope_utils.py).
 at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
-  const auto dimensions = static_cast<double>(head_dim);
+  const auto rotary_dim = static_cast<double>(head_dim);
   /// Returns the index of the pair that makes `num_rotations` rotations over the context of
   /// pretraining.
   const auto find_correction_dim = [&](double num_rotations) {
-    return dimensions * std::log(rope.original_max_positions / (num_rotations * 2 * std::numbers::pi)) /
+    return rotary_dim * std::log(rope.original_max_positions / (num_rotations * 2 * std::numbers::pi)) /
            (2 * std::log(rope.theta));
   };
-  double first_dim = find_correction_dim(rope.beta_fast);
-  double last_dim = find_correction_dim(rope.beta_slow);
+  double low_dim = find_correction_dim(rope.beta_fast);
+  double high_dim = find_correction_dim(rope.beta_slow);
   if (rope.truncate) {
-    first_dim = std::floor(first_dim);
-    last_dim = std::ceil(last_dim);
+    low_dim = std::floor(low_dim);
+    high_dim = std::ceil(high_dim);
   }
-  first_dim = std::max(first_dim, 0.0);
-  last_dim = std::min(last_dim, dimensions - 1);
-  if (first_dim == last_dim) last_dim += 0.001;  // as in transformers; prevents a division by zero
-  const at::Tensor ramp = ((at::arange(head_dim / 2, at::kFloat) - first_dim) / (last_dim - first_dim)).clamp_(0, 1);
+  low_dim = std::max(low_dim, 0.0);
+  high_dim = std::min(high_dim, rotary_dim - 1);
+  if (low_dim == high_dim) high_dim += 0.001;  // as in transformers; prevents a division by zero
+  const at::Tensor ramp = ((at::arange(head_dim / 2, at::kFloat) - low_dim) / (high_dim - low_dim)).clamp_(0, 1);
   const at::Tensor extrapolation_factor = 1 - ramp;
-  const at::Tensor pos_freqs = at::pow(rope.theta, at::arange(0, head_dim, 2, at::kFloat).div_(dimensions));
+  const at::Tensor pos_freqs = at::pow(rope.theta, at::arange(0, head_dim, 2, at::kFloat).div_(rotary_dim));
   const at::Tensor inv_freq_interpolation = (rope.factor * pos_freqs).reciprocal_();
   return inv_freq_interpolation * (1 - extrapolation_factor) + pos_freqs.reciprocal() * extrapolation_factor;
 }
@@ -107,8 +109,8 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
   const nlohmann::json& rope = scaling.empty() ? parameters : scaling;
   if (rope.empty()) return result;
   result.theta = read_number(rope, "rope_theta", result.theta, kRopeThetaRange, fmt::format("{} ({})", source, key));
-  const auto legacy_type = io::get_or<std::string>(rope, "type", "default", source);
-  result.type = parse_rope_type(io::get_or<std::string>(rope, "rope_type", legacy_type, source), source, key);
+  const auto legacy_rope_type = io::get_or<std::string>(rope, "type", "default", source);
+  result.type = parse_rope_type(io::get_or<std::string>(rope, "rope_type", legacy_rope_type, source), source, key);
   if (io::get_or<double>(rope, "partial_rotary_factor", 1, source) != 1) {
     throw data_error("{}: {}.partial_rotary_factor other than 1 is not supported", source, key);
   }
@@ -136,10 +138,10 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
     }
     return result;
   }
-  result.beta_fast = read_number(rope, "beta_fast", result.beta_fast, kBetaRange, source);
-  result.beta_slow = read_number(rope, "beta_slow", result.beta_slow, kBetaRange, source);
+  result.beta_fast = read_number(rope, "beta_fast", result.beta_fast, kYarnBetaRange, source);
+  result.beta_slow = read_number(rope, "beta_slow", result.beta_slow, kYarnBetaRange, source);
   result.truncate = io::get_or<bool>(rope, "truncate", result.truncate, source);
-  result.scale = read_yarn_scale(rope, result.factor, source);
+  result.scale = read_yarn_attention_factor(rope, result.factor, source);
   return result;
 }
 
@@ -158,17 +160,17 @@ at::Tensor RopeConfig::compute_frequencies(int64_t head_dim) const {
 }
 
 at::Tensor RopeConfig::make_pair_axes() const {
-  if (is_interleaved) {
+  if (is_mrope_interleaved) {
     at::Tensor axes = at::zeros({std::accumulate(sections.begin(), sections.end(), int64_t{0})}, at::kLong);
     for (int64_t axis = 1; axis < std::ssize(sections); ++axis) {
-      const int64_t end = data::kPositionAxes * sections[static_cast<size_t>(axis)];
-      axes.slice(0, axis, end, data::kPositionAxes).fill_(axis);
+      const int64_t end = data::kNumPositionAxes * sections[static_cast<size_t>(axis)];
+      axes.slice(0, axis, end, data::kNumPositionAxes).fill_(axis);
     }
     return axes;
   }
   std::vector<at::Tensor> axes{at::empty({0}, at::kLong)};
   for (size_t i = 0; i < sections.size(); ++i) {
-    axes.push_back(at::full({sections[i]}, static_cast<int64_t>(i) % data::kPositionAxes, at::kLong));
+    axes.push_back(at::full({sections[i]}, static_cast<int64_t>(i) % data::kNumPositionAxes, at::kLong));
   }
   return at::cat(axes);
 }

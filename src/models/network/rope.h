@@ -36,7 +36,7 @@ struct RopeConfig {
   /// Interleaves the axes (Qwen3-VL, Bai et al. 2025, arXiv 2511.21631). Pairs 1, 4, 7, … rotate
   /// with height and pairs 2, 5, 8, … with width, as many as their sections specify. All other
   /// pairs rotate with time.
-  bool is_interleaved = false;
+  bool is_mrope_interleaved = false;
 
   /// Reads `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (transformers 4)
   /// of a text config. Throws UserError (kBadData) for other types, such as `dynamic`. `source`
@@ -46,8 +46,8 @@ struct RopeConfig {
   /// Returns the frequencies, fp32 [head_dim / 2] on the CPU, rounded as in transformers.
   at::Tensor compute_frequencies(int64_t head_dim) const;
 
-  /// Returns the axis of each pair, an index into data::kPositionAxes axes, as int64 [head_dim / 2]
-  /// on the CPU; empty without sections.
+  /// Returns the axis of each pair, an index into data::kNumPositionAxes axes, as int64 [head_dim /
+  /// 2] on the CPU; empty without sections.
   at::Tensor make_pair_axes() const;
 };
 

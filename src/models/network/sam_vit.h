@@ -20,8 +20,8 @@ namespace vlmtrain::models {
 struct SamVitConfig {
   int64_t hidden_size = 768;
   int64_t output_channels = 256;
-  int64_t layers = 12;
-  int64_t heads = 12;
+  int64_t num_layers = 12;
+  int64_t num_heads = 12;
   int64_t image_size = 1024;
   int64_t patch_size = 16;
   int64_t mlp_dim = 3072;
@@ -30,8 +30,8 @@ struct SamVitConfig {
   bool qkv_bias = true;
   bool uses_absolute_positions = true;
   bool uses_relative_positions = true;
-  int64_t window_size = 14;                            ///< side of the attention windows, in patches
-  std::vector<int64_t> global_blocks = {2, 5, 8, 11};  ///< blocks with attention over the full image
+  int64_t window_size = 14;                                      ///< side of the attention windows, in patches
+  std::vector<int64_t> global_attention_blocks = {2, 5, 8, 11};  ///< blocks with attention over the full image
 
   /// Reads transformers' SamVisionConfig. `source` names the file in errors.
   static SamVitConfig from_json(const nlohmann::json& config, const std::string& source);
@@ -40,7 +40,7 @@ struct SamVitConfig {
   double num_parameters() const;
 
   /// Returns the number of patches along an image's side.
-  int64_t side() const { return image_size / patch_size; }
+  int64_t patches_per_side() const { return image_size / patch_size; }
   /// Returns the window size of a block; 0: attention over the full image.
   int64_t get_window_size(int64_t block) const;
 };
@@ -55,13 +55,13 @@ class SamVitAttention {
   /// Maps x [squares · side², hidden] → the same shape, without the output projection
   at::Tensor operator()(const at::Tensor& x) const;
   /// Applies the output projection.
-  at::Tensor project(const at::Tensor& x) const { return proj_(x); }
+  at::Tensor apply_output_projection(const at::Tensor& x) const { return proj_(x); }
 
  private:
-  at::Tensor compute_relative_bias(const at::Tensor& query) const;
+  at::Tensor compute_relative_position_bias(const at::Tensor& query) const;
 
-  int64_t heads_;
-  int64_t side_;
+  int64_t num_heads_;
+  int64_t patches_per_side_;
   nn::Linear qkv_;
   nn::Linear proj_;
   at::Tensor rel_pos_h_, rel_pos_w_;  // [2 · side − 1, head_dim], by distance from −(side − 1) on; undefined: none
@@ -80,9 +80,9 @@ class SamVitBlock {
   at::Tensor window_partition(const at::Tensor& x) const;
   at::Tensor window_unpartition(const at::Tensor& x) const;
 
-  int64_t side_;         // of the image, in patches
-  int64_t window_;       // in patches; 0: full image
-  int64_t num_windows_;  // number of windows along an image's side, the last one padded
+  int64_t patches_per_side_;  // of the image, in patches
+  int64_t window_size_;       // in patches; 0: full image
+  int64_t windows_per_side_;  // number of windows along an image's side, the last one padded
   Activation activation_;
   nn::LayerNorm norm1_;
   SamVitAttention attention_;
@@ -93,7 +93,7 @@ class SamVitBlock {
 /// SAM's image encoder (Kirillov et al. 2023, arXiv 2304.02643): a vision transformer with windowed
 /// attention in most blocks, and a neck of two convolutions. Names are those of transformers'
 /// SamVisionEncoder.
-class SamVit : public MaskEncoder {
+class SamVit : public MaskImageEncoder {
  public:
   SamVit(const nn::ParameterScope& scope, const SamVitConfig& config);
 

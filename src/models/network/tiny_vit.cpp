@@ -18,40 +18,40 @@ constexpr int64_t kMaxWindowSize = 64;
 constexpr int64_t kMaxStages = 16;  // published models have 4
 
 /// A config key with one number per stage.
-struct StageKey {
+struct StageConfigKey {
   const char* key;
   int64_t TinyVitStage::*member;  ///< field that the numbers are stored in
   int64_t max;                    ///< largest valid number
 };
 
-constexpr StageKey kStageKeys[] = {{"embed_dims", &TinyVitStage::width, kMaxLayerWidth},
-                                   {"depths", &TinyVitStage::blocks, kMaxBlocks},
-                                   {"num_heads", &TinyVitStage::heads, kMaxLayerWidth},
-                                   {"window_sizes", &TinyVitStage::window, kMaxWindowSize}};
+constexpr StageConfigKey kStageConfigKeys[] = {{"embed_dims", &TinyVitStage::width, kMaxLayerWidth},
+                                               {"depths", &TinyVitStage::num_blocks, kMaxBlocks},
+                                               {"num_heads", &TinyVitStage::num_heads, kMaxLayerWidth},
+                                               {"window_sizes", &TinyVitStage::window, kMaxWindowSize}};
 
 std::vector<int64_t> collect_stage_values(const std::vector<TinyVitStage>& stages, int64_t TinyVitStage::*member) {
-  std::vector<int64_t> numbers;
-  numbers.reserve(stages.size());
-  for (const TinyVitStage& stage : stages) numbers.push_back(stage.*member);
-  return numbers;
+  std::vector<int64_t> values;
+  values.reserve(stages.size());
+  for (const TinyVitStage& stage : stages) values.push_back(stage.*member);
+  return values;
 }
 
 std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vector<TinyVitStage>& defaults,
                                       const std::string& source) {
   std::vector<TinyVitStage> stages;
-  for (const auto& [key, member, max] : kStageKeys) {
-    const auto numbers = io::get_or<std::vector<int64_t>>(json, key, collect_stage_values(defaults, member), source);
+  for (const auto& [key, member, max] : kStageConfigKeys) {
+    const auto values = io::get_or<std::vector<int64_t>>(json, key, collect_stage_values(defaults, member), source);
     if (stages.empty()) {
-      check_size(std::ssize(numbers), fmt::format("the length of {}", key), kMaxStages, source);
-      stages.resize(numbers.size());
+      check_size(std::ssize(values), fmt::format("the length of {}", key), kMaxStages, source);
+      stages.resize(values.size());
     }
-    if (numbers.size() != stages.size()) {
-      throw data_error("{}: {} has {} entries, but {} has {}: give one per stage", source, key, numbers.size(),
-                       kStageKeys[0].key, stages.size());
+    if (values.size() != stages.size()) {
+      throw data_error("{}: {} has {} entries, but {} has {}: give one per stage", source, key, values.size(),
+                       kStageConfigKeys[0].key, stages.size());
     }
     for (size_t i = 0; i < stages.size(); ++i) {
-      check_size(numbers[i], key, max, source);
-      stages[i].*member = numbers[i];
+      check_size(values[i], key, max, source);
+      stages[i].*member = values[i];
     }
   }
   return stages;
@@ -65,19 +65,20 @@ void check_stages(const TinyVitConfig& config, const std::string& source) {
   }
   for (size_t i = 1; i < config.stages.size(); ++i) {
     const TinyVitStage& stage = config.stages[i];
-    if (stage.width % stage.heads == 0) continue;
+    if (stage.width % stage.num_heads == 0) continue;
     throw data_error("{}: stage {} has {} in embed_dims, which is not a multiple of {} in num_heads", source, i,
-                     stage.width, stage.heads);
+                     stage.width, stage.num_heads);
   }
-  if (config.stride() != MaskEncoder::kStride) {
+  if (config.stride() != MaskImageEncoder::kFeatureStride) {
     throw data_error(
         "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}: use "
         "4 stages, the last of which keeps the size, or 3 stages",
-        source, config.stages.size(), config.last_merging_keeps_size, config.stride(), MaskEncoder::kStride);
+        source, config.stages.size(), config.last_merging_keeps_size, config.stride(),
+        MaskImageEncoder::kFeatureStride);
   }
 }
 
-void check_widths(const TinyVitConfig& config, const std::string& source) {
+void check_stage_widths(const TinyVitConfig& config, const std::string& source) {
   for (const TinyVitStage& stage : config.stages) {
     check_size(config.compute_mlp_width(stage.width), "embed_dims times mlp_ratio", kMaxLayerWidth, source);
     check_size(config.compute_expanded_channels(stage.width), "embed_dims times mbconv_expand_ratio", kMaxLayerWidth,
@@ -88,8 +89,8 @@ void check_widths(const TinyVitConfig& config, const std::string& source) {
 constexpr double kNeckNormEpsilon = 1e-6;  // of SAM's LayerNorm2d
 
 /// Returns the shape of a convolution that halves height and width.
-nn::ConvolutionShape make_embedding_shape(int64_t in_channels, int64_t out_channels) {
-  return {.in_channels = in_channels, .out_channels = out_channels, .kernel = 3, .stride = 2};
+nn::ConvolutionShape make_embedding_convolution_shape(int64_t in_channels, int64_t out_channels) {
+  return {.in_channels = in_channels, .out_channels = out_channels, .kernel_size = 3, .stride = 2};
 }
 
 void add_stage_blocks(RecomputedBlocks& blocks, const nn::ParameterScope& scope, const TinyVitConfig& config,
@@ -98,7 +99,7 @@ void add_stage_blocks(RecomputedBlocks& blocks, const nn::ParameterScope& scope,
   const bool is_convolutional = index == 0;
   const at::Tensor bias_indices =
       is_convolutional ? at::Tensor() : make_bias_indices(stage.window, scope.store().options().device());
-  for (int64_t i = 0; i < stage.blocks; ++i) {
+  for (int64_t i = 0; i < stage.num_blocks; ++i) {
     const nn::ParameterScope block_scope = scope / "blocks" / i;
     if (is_convolutional) {
       blocks.add_block(scope.store(),
@@ -135,15 +136,16 @@ TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::st
   config.last_merging_keeps_size =
       io::get_or<bool>(json, "last_merging_keeps_size", config.last_merging_keeps_size, source);
   config.out_channels = read_size(json, "out_channels", config.out_channels, kMaxLayerWidth, source);
-  if (config.image_size % MaskEncoder::kStride != 0) {
-    throw data_error("{}: image_size {} is not a multiple of {}", source, config.image_size, MaskEncoder::kStride);
+  if (config.image_size % MaskImageEncoder::kFeatureStride != 0) {
+    throw data_error("{}: image_size {} is not a multiple of {}", source, config.image_size,
+                     MaskImageEncoder::kFeatureStride);
   }
   if (config.local_conv_size % 2 == 0) {
     throw data_error("{}: local_conv_size is {}; it must be odd, to keep height and width", source,
                      config.local_conv_size);
   }
   check_stages(config, source);
-  check_widths(config, source);
+  check_stage_widths(config, source);
   return config;
 }
 
@@ -155,7 +157,7 @@ int64_t TinyVitConfig::stride() const {
 
 int64_t TinyVitConfig::num_blocks() const {
   int64_t blocks = 0;
-  for (const TinyVitStage& stage : stages) blocks += stage.blocks;
+  for (const TinyVitStage& stage : stages) blocks += stage.num_blocks;
   return blocks;
 }
 
@@ -169,42 +171,45 @@ double TinyVitConfig::num_parameters() const {
   double previous_width = 0;
   for (const TinyVitStage& stage : stages) {
     const auto width = static_cast<double>(stage.width);
-    const double block = previous_width == 0 ? 2 * mbconv_expand_ratio * width * width
-                                             : (4 + 2 * mlp_ratio) * width * width +
-                                                   static_cast<double>(stage.heads * stage.window * stage.window);
+    const double parameters_per_block =
+        previous_width == 0
+            ? 2 * mbconv_expand_ratio * width * width
+            : (4 + 2 * mlp_ratio) * width * width + static_cast<double>(stage.num_heads * stage.window * stage.window);
     count += width * (previous_width + (previous_width == 0 ? 4.5 * width : width)) +
-             static_cast<double>(stage.blocks) * block;
+             static_cast<double>(stage.num_blocks) * parameters_per_block;
     previous_width = width;
   }
   return count + previous_width * out;
 }
 
 TinyVit::TinyVit(const nn::ParameterScope& scope, const TinyVitConfig& config)
-    : embedding1_(scope / "patch_embed" / "seq" / 0, make_embedding_shape(3, config.stages.front().width / 2)),
-      embedding2_(scope / "patch_embed" / "seq" / 2,
-                  make_embedding_shape(config.stages.front().width / 2, config.stages.front().width)),
+    : embedding_conv1_(scope / "patch_embed" / "seq" / 0,
+                       make_embedding_convolution_shape(3, config.stages.front().width / 2)),
+      embedding_conv2_(scope / "patch_embed" / "seq" / 2,
+                       make_embedding_convolution_shape(config.stages.front().width / 2, config.stages.front().width)),
       blocks_(make_tiny_vit_blocks(scope / "layers", config)),
-      neck1_(scope / "neck" / 0, {.in_channels = config.stages.back().width, .out_channels = config.out_channels},
-             /*bias=*/false),
+      neck_conv1_(scope / "neck" / 0, {.in_channels = config.stages.back().width, .out_channels = config.out_channels},
+                  /*bias=*/false),
       neck_norm1_(scope / "neck" / 1, config.out_channels, kNeckNormEpsilon),
-      neck2_(scope / "neck" / 2, {.in_channels = config.out_channels, .out_channels = config.out_channels, .kernel = 3},
-             /*bias=*/false),
+      neck_conv2_(scope / "neck" / 2,
+                  {.in_channels = config.out_channels, .out_channels = config.out_channels, .kernel_size = 3},
+                  /*bias=*/false),
       neck_norm2_(scope / "neck" / 3, config.out_channels, kNeckNormEpsilon) {
-  VLMTRAIN_CHECK(config.stride() == kStride, "an encoder of stride {}", config.stride());
+  VLMTRAIN_CHECK(config.stride() == kFeatureStride, "an encoder of stride {}", config.stride());
 }
 
 at::Tensor TinyVit::embed(const at::Tensor& pixels) const {
-  return embedding2_(at::gelu(embedding1_(pixels)));
+  return embedding_conv2_(at::gelu(embedding_conv1_(pixels)));
 }
 
 at::Tensor TinyVit::apply_neck(const at::Tensor& x) const {
-  const at::Tensor projected = neck_norm1_(to_channels_last(neck1_(x)));
-  return neck_norm2_(to_channels_last(neck2_(to_channels_first(projected)))).flatten(0, 2);
+  const at::Tensor projected = neck_norm1_(to_channels_last(neck_conv1_(x)));
+  return neck_norm2_(to_channels_last(neck_conv2_(to_channels_first(projected)))).flatten(0, 2);
 }
 
 at::Tensor TinyVit::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
-  VLMTRAIN_CHECK(pixels.size(2) == pixels.size(3) && pixels.size(2) % kStride == 0,
-                 "images of {}×{} for a mask encoder of stride {}", pixels.size(2), pixels.size(3), kStride);
+  VLMTRAIN_CHECK(pixels.size(2) == pixels.size(3) && pixels.size(2) % kFeatureStride == 0,
+                 "images of {}×{} for a mask encoder of stride {}", pixels.size(2), pixels.size(3), kFeatureStride);
   return apply_neck(blocks_.run(embed(pixels), recomputed_blocks));
 }
 

@@ -18,8 +18,8 @@ namespace vlmtrain::models {
 /// windows.
 struct TinyVitStage {
   int64_t width = 0;  ///< channels
-  int64_t blocks = 0;
-  int64_t heads = 1;
+  int64_t num_blocks = 0;
+  int64_t num_heads = 1;
   int64_t window = 1;  ///< side of the attention windows, in positions
 };
 
@@ -38,7 +38,8 @@ struct TinyVitConfig {
   /// Reads the keys of the original code: image_size, embed_dims, depths, num_heads and
   /// window_sizes (one entry per stage), mlp_ratio, mbconv_expand_ratio, local_conv_size; also
   /// last_merging_keeps_size and out_channels. Throws UserError (kBadData) for invalid values and
-  /// if the stride of the encoder is not MaskEncoder::kStride. `source` names the file in errors.
+  /// if the stride of the encoder is not MaskImageEncoder::kFeatureStride. `source` names the file
+  /// in errors.
   static TinyVitConfig from_json(const nlohmann::json& json, const std::string& source);
 
   /// Returns whether the merging after a stage halves height and width. REQUIRES: it is not the
@@ -65,11 +66,11 @@ struct TinyVitConfig {
 /// Weights fit any image_size, since windows do not depend on it. MBConvs, mergings and
 /// TinyVitBlocks count as blocks for recomputation. DropPath is not implemented: MobileSAM's rate
 /// is 0.
-class TinyVit : public MaskEncoder {
+class TinyVit : public MaskImageEncoder {
  public:
   TinyVit(const nn::ParameterScope& scope, const TinyVitConfig& config);
 
-  /// Implements MaskEncoder with config.out_channels channels.
+  /// Implements MaskImageEncoder with config.out_channels channels.
   at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const override;
   int64_t num_blocks() const override { return blocks_.size(); }
 
@@ -77,11 +78,11 @@ class TinyVit : public MaskEncoder {
   at::Tensor embed(const at::Tensor& pixels) const;
   at::Tensor apply_neck(const at::Tensor& x) const;
 
-  nn::ConvBatchNorm embedding1_, embedding2_;
+  nn::ConvBatchNorm embedding_conv1_, embedding_conv2_;
   RecomputedBlocks blocks_;
-  nn::Convolution neck1_;
+  nn::Convolution neck_conv1_;
   nn::LayerNorm neck_norm1_;
-  nn::Convolution neck2_;
+  nn::Convolution neck_conv2_;
   nn::LayerNorm neck_norm2_;
 };
 

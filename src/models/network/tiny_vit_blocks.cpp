@@ -23,12 +23,12 @@ nn::ConvolutionShape make_pointwise_shape(int64_t in_channels, int64_t out_chann
 
 /// Returns the shape of a 3×3 convolution of each channel by itself.
 nn::ConvolutionShape make_depthwise_shape(int64_t channels, int64_t stride) {
-  return {.in_channels = channels, .out_channels = channels, .kernel = 3, .stride = stride, .groups = channels};
+  return {.in_channels = channels, .out_channels = channels, .kernel_size = 3, .stride = stride, .groups = channels};
 }
 
 constexpr double kAttentionNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default
 
-int64_t count_windows(int64_t side, int64_t window) {
+int64_t count_windows_along_side(int64_t side, int64_t window) {
   return (side + window - 1) / window;
 }
 
@@ -64,32 +64,35 @@ at::Tensor make_bias_indices(int64_t window, at::Device device) {
 
 WindowAttention::WindowAttention(const nn::ParameterScope& scope, const TinyVitStage& stage, at::Tensor bias_indices,
                                  double initial_gain)
-    : heads_(stage.heads),
+    : num_heads_(stage.num_heads),
       norm_(scope / "norm", stage.width, kAttentionNormEpsilon),
       qkv_(scope / "qkv", stage.width, 3 * stage.width, true),
       projection_(scope / "proj", stage.width, stage.width, true, initial_gain),
-      biases_(scope.add_parameter("attention_biases", {stage.heads, stage.window * stage.window},
-                                  nn::InitialValues::zeros())),
+      attention_biases_(scope.add_parameter("attention_biases", {stage.num_heads, stage.window * stage.window},
+                                            nn::InitialValues::zeros())),
       bias_indices_(std::move(bias_indices)) {}
 
 /// Returns the bias of all pairs of positions, [1, heads, positions, positions]. Gathers it in
 /// fp32, so that the gradient of an entry, a sum over hundreds of pairs, accumulates in fp32.
-at::Tensor WindowAttention::gather_bias(int64_t positions, at::ScalarType dtype) const {
-  return biases_.to(at::kFloat).index_select(1, bias_indices_).to(dtype).view({1, heads_, positions, positions});
+at::Tensor WindowAttention::gather_attention_bias(int64_t positions, at::ScalarType dtype) const {
+  return attention_biases_.to(at::kFloat)
+      .index_select(1, bias_indices_)
+      .to(dtype)
+      .view({1, num_heads_, positions, positions});
 }
 
 at::Tensor WindowAttention::operator()(const at::Tensor& x) const {
   const int64_t positions = x.size(1);
-  const at::Tensor projected = qkv_(norm_(x).flatten(0, 1)).view({x.size(0), positions, heads_, -1});
-  const std::vector<at::Tensor> qkv_parts = projected.chunk(3, /*dim=*/-1);
-  const at::Tensor attended =
-      nn::biased_attention(qkv_parts[0], qkv_parts[1], qkv_parts[2], gather_bias(positions, projected.scalar_type()));
-  return projection_(attended.reshape({x.size(0) * positions, x.size(2)})).view(x.sizes());
+  const at::Tensor projected = qkv_(norm_(x).flatten(0, 1)).view({x.size(0), positions, num_heads_, -1});
+  const std::vector<at::Tensor> qkv = projected.chunk(3, /*dim=*/-1);
+  const at::Tensor attention_output =
+      nn::biased_attention(qkv[0], qkv[1], qkv[2], gather_attention_bias(positions, projected.scalar_type()));
+  return projection_(attention_output.reshape({x.size(0) * positions, x.size(2)})).view(x.sizes());
 }
 
 at::Tensor window_partition(const at::Tensor& x, int64_t window) {
-  const int64_t rows = count_windows(x.size(1), window);
-  const int64_t columns = count_windows(x.size(2), window);
+  const int64_t rows = count_windows_along_side(x.size(1), window);
+  const int64_t columns = count_windows_along_side(x.size(2), window);
   const int64_t pad_bottom = rows * window - x.size(1);
   const int64_t pad_right = columns * window - x.size(2);
   const at::Tensor padded =
@@ -101,8 +104,8 @@ at::Tensor window_partition(const at::Tensor& x, int64_t window) {
 
 at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::IntArrayRef sizes) {
   VLMTRAIN_CHECK(sizes.size() == 4, "windows of {} dimensions", sizes.size());
-  const int64_t rows = count_windows(sizes[1], window);
-  const int64_t columns = count_windows(sizes[2], window);
+  const int64_t rows = count_windows_along_side(sizes[1], window);
+  const int64_t columns = count_windows_along_side(sizes[2], window);
   return windows.view({sizes[0], rows, columns, window, window, sizes[3]})
       .transpose(2, 3)
       .reshape({sizes[0], rows * window, columns * window, sizes[3]})
@@ -112,7 +115,7 @@ at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::Int
 
 TinyVitBlock::TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig& config, const TinyVitStage& stage,
                            const at::Tensor& bias_indices)
-    : window_(stage.window),
+    : window_size_(stage.window),
       attention_(scope / "attn", stage, bias_indices, compute_residual_gain(config.num_blocks())),
       norm_(scope / "mlp" / "norm", stage.width, kMlpNormEpsilon),
       fc1_(scope / "mlp" / "fc1", stage.width, config.compute_mlp_width(stage.width), true),
@@ -120,7 +123,7 @@ TinyVitBlock::TinyVitBlock(const nn::ParameterScope& scope, const TinyVitConfig&
            compute_residual_gain(config.num_blocks())),
       local_convolution_(scope / "local_conv", {.in_channels = stage.width,
                                                 .out_channels = stage.width,
-                                                .kernel = config.local_conv_size,
+                                                .kernel_size = config.local_conv_size,
                                                 .groups = stage.width}) {}
 
 at::Tensor TinyVitBlock::apply_mlp(const at::Tensor& x) const {
@@ -129,10 +132,10 @@ at::Tensor TinyVitBlock::apply_mlp(const at::Tensor& x) const {
 
 at::Tensor TinyVitBlock::operator()(const at::Tensor& x) const {
   const at::Tensor positions = to_channels_last(x);
-  const at::Tensor attended =
-      positions + window_unpartition(attention_(window_partition(positions, window_)), window_, positions.sizes());
-  const at::Tensor mixed = to_channels_last(local_convolution_(to_channels_first(attended)));
-  return to_channels_first(mixed + apply_mlp(mixed));
+  const at::Tensor hidden_states = positions + window_unpartition(attention_(window_partition(positions, window_size_)),
+                                                                  window_size_, positions.sizes());
+  const at::Tensor convolved = to_channels_last(local_convolution_(to_channels_first(hidden_states)));
+  return to_channels_first(convolved + apply_mlp(convolved));
 }
 
 }  // namespace vlmtrain::models

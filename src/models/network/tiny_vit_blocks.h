@@ -67,14 +67,14 @@ class WindowAttention {
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  at::Tensor gather_bias(int64_t positions, at::ScalarType dtype) const;
+  at::Tensor gather_attention_bias(int64_t positions, at::ScalarType dtype) const;
 
-  int64_t heads_;
+  int64_t num_heads_;
   nn::LayerNorm norm_;
   nn::Linear qkv_;  // per head: query, key and value
   nn::Linear projection_;
-  at::Tensor biases_;        // [heads, window²]
-  at::Tensor bias_indices_;  // int64 [window⁴]
+  at::Tensor attention_biases_;  // [heads, window²]
+  at::Tensor bias_indices_;      // int64 [window⁴]
 };
 
 /// Splits x [images, height, width, channels] into windows [images · rows · columns, window²,
@@ -99,7 +99,7 @@ class TinyVitBlock {
  private:
   at::Tensor apply_mlp(const at::Tensor& x) const;
 
-  int64_t window_;
+  int64_t window_size_;
   WindowAttention attention_;
   nn::LayerNorm norm_;
   nn::Linear fc1_, fc2_;

@@ -12,22 +12,22 @@
 namespace vlmtrain::models {
 
 /// The chat template settings of a family.
-struct FamilyTemplate {
+struct FamilyTemplateSettings {
   /// Name of the built-in template for a checkpoint without one, as in text::choose_template().
   std::string_view fallback;
-  text::MediaMarkup image{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
-  text::MediaMarkup video{};
-  std::string text_after_image = "\n";  ///< as text::TemplateSettings::text_after_image
-  std::string config_template{};        ///< template that config.json contains; empty: none
-  std::string config_key{};             ///< its key in config.json
+  text::MediaMarkup image_markup{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
+  text::MediaMarkup video_markup{};
+  std::string text_after_leading_image = "\n";  ///< as text::TemplateSettings::text_after_leading_image
+  std::string config_template{};                ///< template that config.json contains; empty: none
+  std::string config_template_key{};            ///< its key in config.json
 };
 
 /// Returns the chat template for the checkpoint in `folder`. Candidates are the templates of
-/// settings.template_folder, else those of `folder`; settings.chat_template selects one, as in
+/// settings.chat_template_folder, else those of `folder`; settings.chat_template selects one, as in
 /// text::choose_template(). Throws UserError: kUsage for an unknown selection, kBadData for invalid
 /// files.
 text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const text::Tokenizer& tokenizer,
-                                      const ProcessorSettings& settings, const FamilyTemplate& family);
+                                      const ProcessorSettings& settings, const FamilyTemplateSettings& family);
 
 /// Returns `chat` with its media placeholders replaced by `expansions`, in order, and the spans of
 /// media and answers moved accordingly. Placeholders after the last expansion are kept. REQUIRES:

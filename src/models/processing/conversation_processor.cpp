@@ -18,14 +18,14 @@
 namespace vlmtrain::models {
 
 ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-                                             ProcessorSettings settings, TowerInput input,
-                                             std::optional<MaskInput> masks)
+                                             ProcessorSettings settings, TowerInputFormat input,
+                                             std::optional<MaskInputSettings> masks)
     : tokenizer_(std::move(tokenizer)),
       settings_(std::move(settings)),
-      template_(std::move(chat_template)),
-      tower_input_(input),
+      chat_template_(std::move(chat_template)),
+      tower_input_format_(input),
       mask_input_(std::move(masks)),
-      end_of_turn_id_(find_token_id(tokenizer_, template_.end_of_turn())) {}
+      end_of_turn_id_(find_token_id(tokenizer_, chat_template_.end_of_turn_token())) {}
 
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
   return process_chat(record, index, render(record, /*as_prompt=*/false));
@@ -33,7 +33,7 @@ data::Sample ConversationProcessor::process(const io::Record& record, int64_t in
 
 data::Sample ConversationProcessor::process_augmented(const io::Record& record, int64_t index, uint64_t seed) const {
   return process_chat(record, index, render(record, /*as_prompt=*/false),
-                      image::draw_augmentation(settings_.augment, seed));
+                      image::sample_augmentation(settings_.augment, seed));
 }
 
 data::Sample ConversationProcessor::process_prompt(const io::Record& record, int64_t index) const {
@@ -48,9 +48,9 @@ text::RenderedChat ConversationProcessor::render(const io::Record& record, bool 
   const std::vector<text::Turn> all_turns = make_turns(record);
   std::span<const text::Turn> turns = all_turns;
   try {
-    if (!as_prompt) return template_.render(turns, /*add_generation_prompt=*/false);
+    if (!as_prompt) return chat_template_.render(turns, /*add_generation_prompt=*/false);
     if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
-    text::RenderedChat chat = template_.render(turns, /*add_generation_prompt=*/true);
+    text::RenderedChat chat = chat_template_.render(turns, /*add_generation_prompt=*/true);
     chat.answers.clear();
     chat.notices.clear();
     return chat;
@@ -68,8 +68,8 @@ data::Sample ConversationProcessor::process_chat(const io::Record& record, int64
                                                  const image::Augmentation& augmentation) const {
   std::vector<Medium> media = collect_media(record, chat);
   read_media_headers(record, media);
-  const SampleLayout layout = fit_layout(record, chat, media);
-  data::Sample sample = add_masks(make_sample(record, index, layout), record, media);
+  const SampleLayout layout = find_fitting_layout(record, chat, media);
+  data::Sample sample = add_empty_masks(make_sample(record, index, layout), record, media);
   sample.notices = chat.notices;
   add_frame_notices(media, layout, sample);
   return add_pixels(std::move(sample), record, media, layout.limits, augmentation);
@@ -79,8 +79,8 @@ data::Sample ConversationProcessor::process_headers(const io::Record& record, in
                                                     const text::RenderedChat& chat) const {
   std::vector<Medium> media = collect_media(record, chat);
   read_media_headers(record, media);
-  const SampleLayout layout = fit_layout(record, chat, media);
-  data::Sample sample = add_masks(make_sample(record, index, layout), record, media);
+  const SampleLayout layout = find_fitting_layout(record, chat, media);
+  data::Sample sample = add_empty_masks(make_sample(record, index, layout), record, media);
   sample.notices = chat.notices;
   add_frame_notices(media, layout, sample);
   return sample;
@@ -109,25 +109,25 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
     // Resizing allocates the resized image or frame and an intermediate result. Each is hardly
     // larger than the rows of pixels made from it.
     constexpr int64_t kNumResizeBuffers = 2;
-    const int64_t row_bytes = media_layout.pixel_rows * tower_input_.row.bytes();
+    const int64_t row_bytes = media_layout.pixel_rows * tower_input_format_.row.bytes();
     const int64_t frames = media_layout.grid ? media_layout.grid->frames : 1;
     sample.decode_bytes =
         std::max(sample.decode_bytes, media_layout.decode_bytes + row_bytes + kNumResizeBuffers * row_bytes / frames);
-    features += media_layout.image_tokens.value_or(media_layout.pixel_rows * tower_input_.image_tokens);
-    if (media_layout.grid) sample.grids.push_back(*media_layout.grid);
+    features += media_layout.image_tokens.value_or(media_layout.pixel_rows * tower_input_format_.image_tokens);
+    if (media_layout.grid) sample.patch_grids.push_back(*media_layout.grid);
     if (media_layout.kind == data::MediaKind::kVolume) {
       sample.modalities.insert(sample.modalities.end(), static_cast<size_t>(media_layout.pixel_rows),
                                media_layout.modality);
     }
-    sample.add_media(media_layout.kind, media_layout.frames);
+    sample.add_medium(media_layout.kind, media_layout.frames);
   }
   sample.index = index;
   sample.id = record.id;
   sample.task = record.task;
-  sample.is_label = layout.chat.is_label;
+  sample.label_mask = layout.chat.label_mask;
   sample.token_ids = layout.chat.token_ids;
   sample.image_token_positions = layout.chat.image_token_positions;
-  sample.shrunk = layout.shrunk;
+  sample.shrink_info = layout.shrink_info;
   if (std::ssize(sample.image_token_positions) != features) {
     throw data::SampleError(
         "image tokens in the text",
@@ -135,11 +135,11 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
                     "model's image token, from the conversation",
                     record.id, sample.image_token_positions.size(), features, text::kImagePlaceholder));
   }
-  check_sample_memory(sample, rows * tower_input_.row.bytes());
+  check_sample_memory(sample, rows * tower_input_format_.row.bytes());
   sample.position_ids = make_position_ids(layout.chat, layout.media_layouts);
   if (rows > 0) {
-    sample.pixel_values =
-        at::empty(tower_input_.row.sizes(rows), at::TensorOptions(tower_input_.row.dtype).device(at::kMeta));
+    sample.pixel_values = at::empty(tower_input_format_.row.sizes(rows),
+                                    at::TensorOptions(tower_input_format_.row.dtype).device(at::kMeta));
   }
   return sample;
 }
@@ -174,16 +174,16 @@ EncodedChat encode_with_media(const text::Tokenizer& tokenizer, const text::Rend
                               std::optional<int64_t> video_token_id) {
   std::vector<std::string> expansions;
   for (const auto& image : images) expansions.push_back(image.text);
-  const auto expanded = expand_media(chat, expansions);
-  auto encoding = tokenizer.encode(expanded.text, add_special_tokens);
-  EncodedChat encoded;
-  encoded.is_label = text::compute_label_mask(encoding, expanded.text, expanded.answers);
-  encoded.token_ids = std::move(encoding.ids);
-  for (int64_t position = 0; position < std::ssize(encoded.token_ids); ++position) {
-    const int64_t token = encoded.token_ids[static_cast<size_t>(position)];
-    if (token == image_token_id || token == video_token_id) encoded.image_token_positions.push_back(position);
+  const auto expanded_chat = expand_media(chat, expansions);
+  auto encoding = tokenizer.encode(expanded_chat.text, add_special_tokens);
+  EncodedChat encoded_chat;
+  encoded_chat.label_mask = text::compute_label_mask(encoding, expanded_chat.text, expanded_chat.answers);
+  encoded_chat.token_ids = std::move(encoding.ids);
+  for (int64_t position = 0; position < std::ssize(encoded_chat.token_ids); ++position) {
+    const int64_t token = encoded_chat.token_ids[static_cast<size_t>(position)];
+    if (token == image_token_id || token == video_token_id) encoded_chat.image_token_positions.push_back(position);
   }
-  return encoded;
+  return encoded_chat;
 }
 
 text::Tokenizer load_tokenizer(const std::filesystem::path& folder) {

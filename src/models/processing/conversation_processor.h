@@ -25,7 +25,7 @@ namespace vlmtrain::models {
 struct MediaLayout {
   std::string text;                       ///< replaces its placeholder in the rendered chat
   int64_t pixel_rows = 1;                 ///< rows in pixel_values
-  std::optional<int64_t> image_tokens{};  ///< nullopt: pixel_rows · TowerInput::image_tokens
+  std::optional<int64_t> image_tokens{};  ///< nullopt: pixel_rows · TowerInputFormat::image_tokens
   std::optional<data::PatchGrid> grid{};  ///< for towers that process images at native resolution
   float time_step = 1;                    ///< difference of time positions between two frames of a video
   data::MediaKind kind = data::MediaKind::kImage;
@@ -37,7 +37,7 @@ struct MediaLayout {
 /// A tokenized conversation.
 struct EncodedChat {
   std::vector<int64_t> token_ids;
-  std::vector<char> is_label;                  ///< for each token, whether it is in the loss
+  std::vector<char> label_mask;                ///< for each token, whether it is in the loss
   std::vector<int64_t> image_token_positions;  ///< ascending positions that image features replace
 };
 
@@ -56,8 +56,8 @@ struct PixelLimits {
 };
 
 /// Returns the memory in bytes for decoding an image, or the frames of a video one by one, of the
-/// given size. Throws UserError (kBadData) if it exceeds a quarter of `available_bytes`, the available
-/// memory, since several threads decode and the model needs the rest.
+/// given size. Throws UserError (kBadData) if it exceeds a quarter of `available_bytes`, the
+/// available memory, since several threads decode and the model needs the rest.
 int64_t check_decode_bytes(image::ImageSize size, data::MediaKind kind, int64_t available_bytes);
 
 /// The common base of all processors: renders the chat, reads the media, counts and checks tokens.
@@ -73,7 +73,7 @@ class ConversationProcessor : public Processor {
   data::Sample process_headers(const io::Record& record, int64_t index) const final;
   const text::Tokenizer& tokenizer() const final { return tokenizer_; }
   int64_t end_of_turn_id() const final { return end_of_turn_id_; }
-  const text::ChatTemplate& chat_template() const final { return template_; }
+  const text::ChatTemplate& chat_template() const final { return chat_template_; }
   text::RenderedChat render(const io::Record& record, bool as_prompt) const final;
   std::vector<MediaPreview> preview_media(const io::Record& record, const data::Sample& sample) const final;
   bool predicts_masks() const final { return mask_input_.has_value(); }
@@ -83,21 +83,21 @@ class ConversationProcessor : public Processor {
 
  protected:
   /// The rows of pixels that a family's tower takes.
-  struct TowerInput {
-    data::PixelRow row;
+  struct TowerInputFormat {
+    data::PixelRowShape row;
     int64_t image_tokens = 0;  ///< per row, unless MediaLayout::image_tokens is set
   };
 
   /// Creates the processor. `masks` is set for families that predict masks; other families ignore
   /// the masks of records.
   ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings,
-                        TowerInput input, std::optional<MaskInput> masks = std::nullopt);
+                        TowerInputFormat input, std::optional<MaskInputSettings> masks = std::nullopt);
 
   /// Returns the layout of an image. `max_pixels` is an additional limit that shrinks the images of
   /// too long samples; nullopt: only the settings limit the size.
   virtual MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
   /// Returns the rows of pixels of a decoded image, uint8 [3, height, width]. Shape and dtype are
-  /// those of TowerInput::row, the number of rows that of lay_out_image().
+  /// those of TowerInputFormat::row, the number of rows that of lay_out_image().
   virtual at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const = 0;
   /// Returns previews of `rows`, which preprocess_image() or preprocess_video() made from a medium.
   /// The default shows each row as an image.
@@ -158,7 +158,7 @@ class ConversationProcessor : public Processor {
     PixelLimits limits;
     std::vector<MediaLayout> media_layouts;
     EncodedChat chat;
-    std::optional<data::ShrinkInfo> shrunk{};  ///< set if media were shrunk
+    std::optional<data::ShrinkInfo> shrink_info{};  ///< set if media were shrunk
 
     int64_t tokens() const { return std::ssize(chat.token_ids); }
   };
@@ -182,8 +182,8 @@ class ConversationProcessor : public Processor {
                               const std::vector<Medium>& media, const PixelLimits& limits) const;
   /// Returns the layout that fits data.max_length and removes the fewest pixels. Shrinks images
   /// first, then video frames. Throws data::SampleTooLongError if none fits.
-  SampleLayout fit_layout(const io::Record& record, const text::RenderedChat& chat,
-                          const std::vector<Medium>& media) const;
+  SampleLayout find_fitting_layout(const io::Record& record, const text::RenderedChat& chat,
+                                   const std::vector<Medium>& media) const;
   /// Returns the lowest limits; nothing if there are no media or a medium cannot be shrunk.
   std::optional<PixelLimits> find_lowest_pixel_limits(const std::vector<Medium>& media) const;
   /// Returns the highest limits at which the media have at most `token_budget` tokens; nothing if
@@ -191,15 +191,16 @@ class ConversationProcessor : public Processor {
   std::optional<PixelLimits> find_highest_pixel_limits(const std::vector<Medium>& media,
                                                        const PixelLimits& lowest_limits, int64_t token_budget) const;
   /// Returns advice on shortening a record.
-  std::string describe_shortening(const io::Record& record) const;
+  std::string format_shortening_advice(const io::Record& record) const;
   /// Throws data::SampleTooLongError for a sample of `tokens` tokens. `min_tokens` is the
   /// number at the lowest limits, if its media can be shrunk.
-  [[noreturn]] void throw_too_long(const io::Record& record, int64_t tokens, std::optional<int64_t> min_tokens) const;
+  [[noreturn]] void throw_sample_too_long_error(const io::Record& record, int64_t tokens,
+                                                std::optional<int64_t> min_tokens) const;
   /// Returns the sample with pixel_values on the meta device. Throws data::SampleError if it
   /// exceeds the memory limit or if its text contains image tokens.
   data::Sample make_sample(const io::Record& record, int64_t index, const SampleLayout& layout) const;
   /// A volume whose slices are used as images.
-  struct SlicedVolume {
+  struct CachedVolume {
     const io::MediaRef* file = nullptr;
     std::vector<at::Tensor> slices{};
   };
@@ -212,28 +213,29 @@ class ConversationProcessor : public Processor {
   /// Decodes and preprocesses a medium. Reads the slices of a volume once into `cached_volume`.
   /// Appends notices about its pixels to `notices`.
   MediumPixels preprocess_medium(Medium& medium, const PixelLimits& limits, const image::Augmentation& augmentation,
-                                 bool needs_mask_image, SlicedVolume& cached_volume,
+                                 bool needs_mask_image, CachedVolume& cached_volume,
                                  std::vector<io::Notice>& notices) const;
   /// Adds notices about lists and folders of frames of which only some are used.
   static void add_frame_notices(const std::vector<Medium>& media, const SampleLayout& layout, data::Sample& sample);
   /// Returns the sizes of the images, without other media, in order.
   static std::vector<image::ImageSize> collect_image_sizes(const std::vector<Medium>& media);
   /// Adds masks without values to a sample of make_sample() if the family predicts masks.
-  data::Sample add_masks(data::Sample header_sample, const io::Record& record, const std::vector<Medium>& media) const;
+  data::Sample add_empty_masks(data::Sample header_sample, const io::Record& record,
+                               const std::vector<Medium>& media) const;
   /// Decodes the media and fills in the pixels and mask targets of a sample.
   data::Sample add_pixels(data::Sample header_sample, const io::Record& record, std::vector<Medium>& media,
                           const PixelLimits& limits, const image::Augmentation& augmentation) const;
   /// Throw data::SampleError for kinds and numbers of media that the family or the settings do not
   /// allow.
-  void check_media(const io::Record& record) const;
+  void check_supported_media(const io::Record& record) const;
   void check_volumes(const io::Record& record) const;
-  bool uses_slices() const { return settings_.volume.use == data::VolumeUse::kSlices; }
+  bool uses_volume_slices() const { return settings_.volume.input_form == data::VolumeInputForm::kSlices; }
   /// Returns the number of images that each image placeholder stands for: 1, or the number of
   /// slices of a volume.
   std::vector<int64_t> count_images_per_placeholder(const io::Record& record) const;
   /// Throws data::SampleError if a record has more images, slices included, than the settings
   /// allow.
-  void check_images(const io::Record& record, const std::vector<int64_t>& images_per_placeholder) const;
+  void check_num_images(const io::Record& record, const std::vector<int64_t>& images_per_placeholder) const;
   /// Returns the record's turns, with a placeholder for each slice of a volume.
   std::vector<text::Turn> make_turns(const io::Record& record) const;
   /// Reads the header of a volume or of a volume used as slices. Throws UserError if it exceeds the
@@ -241,7 +243,7 @@ class ConversationProcessor : public Processor {
   void read_volume_header(Medium& medium) const;
   /// Returns the medium's slice as an image, uint8 [3, height, width], from `cached_volume`, which
   /// it fills if it has another volume.
-  at::Tensor read_slice(const Medium& medium, SlicedVolume& cached_volume, std::vector<io::Notice>& notices) const;
+  at::Tensor read_slice(const Medium& medium, CachedVolume& cached_volume, std::vector<io::Notice>& notices) const;
   /// Returns a preview of each row, a preprocessed volume.
   static std::vector<MediaPreview> preview_volumes(const at::Tensor& rows);
   /// Throws data::SampleError if a sample with `pixel_bytes` of pixels needs more than its share of
@@ -250,9 +252,9 @@ class ConversationProcessor : public Processor {
 
   text::Tokenizer tokenizer_;
   ProcessorSettings settings_;
-  text::ChatTemplate template_;
-  TowerInput tower_input_;
-  std::optional<MaskInput> mask_input_;
+  text::ChatTemplate chat_template_;
+  TowerInputFormat tower_input_format_;
+  std::optional<MaskInputSettings> mask_input_;
   int64_t end_of_turn_id_;
 };
 

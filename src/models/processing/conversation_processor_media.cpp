@@ -46,7 +46,8 @@ std::vector<image::ImageSize> ConversationProcessor::collect_image_sizes(const s
 
 int64_t check_decode_bytes(image::ImageSize size, data::MediaKind kind, int64_t available_bytes) {
   const bool is_video = kind == data::MediaKind::kVideo;
-  const int64_t bytes = is_video ? image::estimate_frame_decoding_bytes(size) : image::estimate_decoding_bytes(size);
+  const int64_t bytes =
+      is_video ? image::estimate_frame_decoding_memory(size) : image::estimate_image_decoding_memory(size);
   if (bytes <= compute_max_sample_bytes(available_bytes)) return bytes;
   throw data_error(
       "{}{} x {} pixels take {} during decoding, beyond the limit of a quarter of the available {}; shrink the {}",
@@ -96,7 +97,7 @@ MediaLayout ConversationProcessor::lay_out_medium(const Medium& medium, const Pi
 ConversationProcessor::MediumPixels ConversationProcessor::preprocess_medium(Medium& medium, const PixelLimits& limits,
                                                                              const image::Augmentation& augmentation,
                                                                              bool needs_mask_image,
-                                                                             SlicedVolume& cached_volume,
+                                                                             CachedVolume& cached_volume,
                                                                              std::vector<io::Notice>& notices) const {
   if (medium.kind == data::MediaKind::kVolume) {
     at::Tensor volumes = preprocess_volume(*medium.file);
@@ -109,9 +110,9 @@ ConversationProcessor::MediumPixels ConversationProcessor::preprocess_medium(Med
     const at::Tensor stored =
         medium.slice ? read_slice(medium, cached_volume, notices) : image::decode_image(*medium.file);
     if (!medium.slice) add_notice(check_image_pixels(stored, medium.file->path), notices);
-    const at::Tensor augmented = image::augment_image(stored, augmentation);
-    return {.rows = preprocess_image(augmented, limits.image),
-            .mask_image = needs_mask_image ? make_mask_image(augmented, mask_input_->side) : at::Tensor()};
+    const at::Tensor augmented_image = image::augment_image(stored, augmentation);
+    return {.rows = preprocess_image(augmented_image, limits.image),
+            .mask_image = needs_mask_image ? make_mask_image(augmented_image, mask_input_->side) : at::Tensor()};
   }
   at::Tensor rows = preprocess_video(*medium.video, limits.frame);
   medium.video.reset();
@@ -146,17 +147,17 @@ data::Sample ConversationProcessor::add_pixels(data::Sample sample, const io::Re
                                                std::vector<Medium>& media, const PixelLimits& limits,
                                                const image::Augmentation& augmentation) const {
   if (!sample.pixel_values.defined()) return sample;
-  data::Masks& masks = sample.masks;
-  const auto masked_images = masks.empty() ? std::vector<int64_t>{} : find_images_with_masks(record);
+  data::SegmentationMasks& masks = sample.masks;
+  const auto masked_image_indices = masks.empty() ? std::vector<int64_t>{} : find_masked_image_indices(record);
   at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
   if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
   int64_t num_filled_rows = 0, image_index = 0;
-  SlicedVolume cached_volume;
+  CachedVolume cached_volume;
   std::vector<io::Notice> notices;  // about pixels, so headers do not have them
   for (Medium& medium : media) {
-    const auto mask_slot =
-        std::ranges::find(masked_images, medium.kind == data::MediaKind::kImage ? image_index++ : -1);
-    const bool needs_mask_image = mask_slot != masked_images.end();
+    const auto masked_image_it =
+        std::ranges::find(masked_image_indices, medium.kind == data::MediaKind::kImage ? image_index++ : -1);
+    const bool needs_mask_image = masked_image_it != masked_image_indices.end();
     const auto [rows, mask_pixels] = rethrow_medium_errors(record, medium.kind, [&] {
       return preprocess_medium(medium, limits, augmentation, needs_mask_image, cached_volume, notices);
     });
@@ -164,7 +165,7 @@ data::Sample ConversationProcessor::add_pixels(data::Sample sample, const io::Re
       throw make_changed_image_error(record);
     }
     pixels.narrow(0, num_filled_rows, rows.size(0)).copy_(rows);
-    if (needs_mask_image) masks.pixels.select(0, mask_slot - masked_images.begin()).copy_(mask_pixels);
+    if (needs_mask_image) masks.pixels.select(0, masked_image_it - masked_image_indices.begin()).copy_(mask_pixels);
     num_filled_rows += rows.size(0);
   }
   if (num_filled_rows != pixels.size(0)) throw make_changed_image_error(record);
@@ -181,12 +182,12 @@ void ConversationProcessor::add_frame_notices(const std::vector<Medium>& media, 
                                               data::Sample& sample) {
   for (size_t i = 0; i < media.size(); ++i) {
     const auto& video = media[i].video;
-    const bool has_chosen_frames = video && (video->info().is_frame_list || video->info().is_folder);
-    if (!has_chosen_frames || layout.media_layouts[i].frames >= video->info().frames) continue;
+    const bool has_preselected_frames = video && (video->info().is_frame_list || video->info().is_frame_folder);
+    if (!has_preselected_frames || layout.media_layouts[i].frames >= video->info().num_frames) continue;
     add_notice(io::Notice{.kind = "a list or folder of frames, not all of which are used (data.video_max_frames and "
                                   "the checkpoint's limits)",
                           .example = fmt::format("{} of {} frames, the first in {}", layout.media_layouts[i].frames,
-                                                 video->info().frames, media[i].file->path)},
+                                                 video->info().num_frames, media[i].file->path)},
                sample.notices);
   }
 }
@@ -198,7 +199,7 @@ std::vector<MediaPreview> ConversationProcessor::preview_media(const io::Record&
   const text::RenderedChat chat = render(record, /*as_prompt=*/false);
   std::vector<Medium> media = collect_media(record, chat);
   read_media_headers(record, media);
-  const SampleLayout layout = fit_layout(record, chat, media);
+  const SampleLayout layout = find_fitting_layout(record, chat, media);
   int64_t first = 0;
   for (size_t i = 0; i < media.size(); ++i) {
     const MediaLayout& media_layout = layout.media_layouts[i];
@@ -231,7 +232,7 @@ std::vector<MediaPreview> ConversationProcessor::preview_images(const at::Tensor
   return previews;
 }
 
-void ConversationProcessor::check_media(const io::Record& record) const {
+void ConversationProcessor::check_supported_media(const io::Record& record) const {
   if (!record.videos.empty() && !supports_videos()) {
     throw data::SampleError("unsupported video",
                             fmt::format("sample {} has a video ({}), which this model family does not support; drop "
@@ -241,8 +242,8 @@ void ConversationProcessor::check_media(const io::Record& record) const {
   check_volumes(record);
 }
 
-void ConversationProcessor::check_images(const io::Record& record,
-                                         const std::vector<int64_t>& images_per_placeholder) const {
+void ConversationProcessor::check_num_images(const io::Record& record,
+                                             const std::vector<int64_t>& images_per_placeholder) const {
   const auto limit = settings_.max_images_per_sample;
   const int64_t num_images = std::reduce(images_per_placeholder.begin(), images_per_placeholder.end());
   if (!limit || num_images <= *limit) return;
@@ -252,20 +253,20 @@ void ConversationProcessor::check_images(const io::Record& record,
 
 std::vector<ConversationProcessor::Medium> ConversationProcessor::collect_media(const io::Record& record,
                                                                                 const text::RenderedChat& chat) const {
-  check_media(record);
+  check_supported_media(record);
   std::vector<Medium> media;
   media.reserve(chat.media.size());
   const auto slices = count_images_per_placeholder(record);
-  check_images(record, slices);
-  size_t images = 0, videos = 0, slice = 0;
+  check_num_images(record, slices);
+  size_t image_index = 0, video_index = 0, slice = 0;
   for (const text::MediaSpan& placeholder : chat.media) {
     const auto& files = placeholder.is_video ? record.videos : record.images;
-    size_t& next_file_index = placeholder.is_video ? videos : images;
+    size_t& next_file_index = placeholder.is_video ? video_index : image_index;
     if (next_file_index == files.size()) break;  // a placeholder without a file; the token check reports it
     Medium& medium = media.emplace_back(Medium{.file = &files[next_file_index], .kind = data::MediaKind::kImage});
     if (placeholder.is_video) {
       medium.kind = data::MediaKind::kVideo;
-    } else if (files[next_file_index].is_volume && uses_slices()) {
+    } else if (files[next_file_index].is_volume && uses_volume_slices()) {
       medium.slice = slice++;
       if (std::ssize(slices) > static_cast<int64_t>(next_file_index) &&
           static_cast<int64_t>(slice) < slices[next_file_index])
@@ -276,12 +277,13 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::collect_media(
     }
     ++next_file_index;
   }
-  if (images < record.images.size() || videos < record.videos.size()) {
+  if (image_index < record.images.size() || video_index < record.videos.size()) {
     throw data::SampleError(
         "refused by the chat template",
         fmt::format("sample {}: {} writes {} of its {} images and videos; put them into user turns, or set another "
                     "data.chat_template",
-                    record.id, template_.source().name, media.size(), record.images.size() + record.videos.size()));
+                    record.id, chat_template_.source().name, media.size(),
+                    record.images.size() + record.videos.size()));
   }
   return media;
 }

@@ -15,16 +15,16 @@ namespace vlmtrain::models {
 namespace {
 
 /// Returns `text` with each image placeholder repeated as often as the next entry of `counts`.
-/// Advances `next_count`, the index of that entry.
-std::string repeat_placeholders(std::string_view text, std::span<const int64_t> counts, size_t& next_count) {
+/// Advances `next_count_index`, the index of that entry.
+std::string repeat_placeholders(std::string_view text, std::span<const int64_t> counts, size_t& next_count_index) {
   std::string result;
   for (size_t position = text.find(text::kImagePlaceholder);
-       position != std::string_view::npos && next_count < counts.size();
+       position != std::string_view::npos && next_count_index < counts.size();
        position = text.find(text::kImagePlaceholder)) {
     result += text.substr(0, position);
-    for (int64_t i = 0; i < counts[next_count]; ++i) result += text::kImagePlaceholder;
+    for (int64_t i = 0; i < counts[next_count_index]; ++i) result += text::kImagePlaceholder;
     text.remove_prefix(position + text::kImagePlaceholder.size());
-    ++next_count;
+    ++next_count_index;
   }
   return result += text;
 }
@@ -40,7 +40,7 @@ void ConversationProcessor::check_volumes(const io::Record& record) const {
                                         record.id));
   }
   if (volumes == 0) return;
-  if (!supports_volumes() && !uses_slices()) {
+  if (!supports_volumes() && !uses_volume_slices()) {
     throw data::SampleError(
         "unsupported volume",
         fmt::format("sample {} has a volume ({}), which this model family does not support; set data.volume.as=slices "
@@ -53,7 +53,7 @@ void ConversationProcessor::check_volumes(const io::Record& record) const {
                                         "config.json); drop the sample, or some of its volumes",
                                         record.id, pluralize(volumes, "volume"), *max_volumes()));
   }
-  if (uses_slices() && !record.masks.empty() && mask_input_) {
+  if (uses_volume_slices() && !record.masks.empty() && mask_input_) {
     throw data::SampleError("masks of a volume", fmt::format("sample {} has masks and a volume that is read as slices, "
                                                              "but masks are not assigned to slices; drop the sample",
                                                              record.id));
@@ -65,7 +65,7 @@ std::vector<int64_t> ConversationProcessor::count_images_per_placeholder(const i
   counts.reserve(record.images.size());
   for (const io::MediaRef& medium : record.images) {
     counts.push_back(1);
-    if (!medium.is_volume || !uses_slices()) continue;
+    if (!medium.is_volume || !uses_volume_slices()) continue;
     counts.back() = rethrow_medium_errors(record, data::MediaKind::kVolume, [&] {
       return image::count_slices(image::read_volume_info(medium), settings_.volume.make_slice_settings());
     });
@@ -74,12 +74,12 @@ std::vector<int64_t> ConversationProcessor::count_images_per_placeholder(const i
 }
 
 std::vector<text::Turn> ConversationProcessor::make_turns(const io::Record& record) const {
-  if (!uses_slices() || std::ranges::none_of(record.images, &io::MediaRef::is_volume)) return record.turns;
+  if (!uses_volume_slices() || std::ranges::none_of(record.images, &io::MediaRef::is_volume)) return record.turns;
   check_volumes(record);
   const auto counts = count_images_per_placeholder(record);
   std::vector<text::Turn> turns = record.turns;
-  size_t next_count = 0;
-  for (text::Turn& turn : turns) turn.text = repeat_placeholders(turn.text, counts, next_count);
+  size_t next_count_index = 0;
+  for (text::Turn& turn : turns) turn.text = repeat_placeholders(turn.text, counts, next_count_index);
   return turns;
 }
 
@@ -88,13 +88,13 @@ void ConversationProcessor::read_volume_header(Medium& medium) const {
   if (medium.slice) {
     medium.size = image::compute_slice_size(*medium.volume, settings_.volume.make_slice_settings());
     check_size(medium.size);
-    medium.decode_bytes = image::estimate_slice_reading_bytes(*medium.volume, settings_.volume.make_slice_settings());
+    medium.decode_bytes = image::estimate_slice_reading_memory(*medium.volume, settings_.volume.make_slice_settings());
   } else {
-    if (medium.volume->frames > 1 && settings_.volume.series == image::TimeSeriesMode::kRefused) {
+    if (medium.volume->num_frames > 1 && settings_.volume.time_series_mode == image::TimeSeriesMode::kRejected) {
       throw data_error(
           "a series of {} volumes (functional or diffusion MRI), but one is expected; set data.volume.series=mean, or "
           "data.volume.series=frames to use several, or save the volume you need as a separate file",
-          medium.volume->frames);
+          medium.volume->num_frames);
     }
     medium.decode_bytes = lay_out_volume(*medium.volume).decode_bytes;
   }
@@ -114,14 +114,14 @@ at::Tensor ConversationProcessor::preprocess_volume(const io::MediaRef& /*file*/
   throw InternalError("volume pixels in a family without volumes");
 }
 
-at::Tensor ConversationProcessor::read_slice(const Medium& medium, SlicedVolume& cached_volume,
+at::Tensor ConversationProcessor::read_slice(const Medium& medium, CachedVolume& cached_volume,
                                              std::vector<io::Notice>& notices) const {
   if (cached_volume.file != medium.file) {
     cached_volume = {.file = medium.file,
                      .slices = image::read_slices(*medium.file, settings_.volume.make_slice_settings())};
     // Slices outside the body are black, so only a scan with a single color in all slices is
     // reported.
-    add_notice(check_slices(cached_volume.slices, medium.file->path), notices);
+    add_notice(check_volume_slices(cached_volume.slices, medium.file->path), notices);
   }
   if (*medium.slice >= cached_volume.slices.size())
     throw data_error("has fewer slices than when its header was read; do not change data during a run");
@@ -137,7 +137,7 @@ std::vector<MediaPreview> ConversationProcessor::preview_volumes(const at::Tenso
                         .frame_index = row,
                         .tile_height = slices.size(1),
                         .tile_width = slices.size(2),
-                        .voxels = {rows.size(2), rows.size(3), rows.size(4)}});
+                        .volume_size = {rows.size(2), rows.size(3), rows.size(4)}});
   }
   return previews;
 }

@@ -15,8 +15,8 @@ namespace vlmtrain::models {
 /// selected, so they are not sampled again, as in transformers with do_sample_frames=False. Returns
 /// nothing for other videos, and for lists of more than `max_frames` (data.video_max_frames).
 inline std::optional<std::vector<int64_t>> list_preselected_frames(const image::VideoInfo& video, int64_t max_frames) {
-  if (!video.is_frame_list || video.frames > max_frames) return std::nullopt;
-  std::vector<int64_t> all(static_cast<size_t>(video.frames));
+  if (!video.is_frame_list || video.num_frames > max_frames) return std::nullopt;
+  std::vector<int64_t> all(static_cast<size_t>(video.num_frames));
   std::iota(all.begin(), all.end(), int64_t{0});
   return all;
 }

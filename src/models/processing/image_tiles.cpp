@@ -2,18 +2,19 @@
 
 namespace vlmtrain::models {
 
-void split_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells) {
-  const int64_t rows = image.size(1) / tile, columns = image.size(2) / tile;
+void split_tiles(const at::Tensor& image, int64_t tile_size, const at::Tensor& cells) {
+  const int64_t rows = image.size(1) / tile_size, columns = image.size(2) / tile_size;
   // [3, row, y, column, x] → [row, column, 3, y, x]
-  cells.view({rows, columns, 3, tile, tile}).copy_(image.view({3, rows, tile, columns, tile}).permute({1, 3, 0, 2, 4}));
+  cells.view({rows, columns, 3, tile_size, tile_size})
+      .copy_(image.view({3, rows, tile_size, columns, tile_size}).permute({1, 3, 0, 2, 4}));
 }
 
 MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t columns) {
   const int64_t height = cells.size(2), width = cells.size(3);
-  const at::Tensor merged = cells.view({rows, columns, 3, height, width})
-                                .permute({2, 0, 3, 1, 4})
-                                .reshape({3, rows * height, columns * width});
-  return {.pixels = merged, .tile_height = height, .tile_width = width};
+  const at::Tensor tiled_image = cells.view({rows, columns, 3, height, width})
+                                     .permute({2, 0, 3, 1, 4})
+                                     .reshape({3, rows * height, columns * width});
+  return {.pixels = tiled_image, .tile_height = height, .tile_width = width};
 }
 
 MediaPreview make_overview_preview(const at::Tensor& tile) {

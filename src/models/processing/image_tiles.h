@@ -8,9 +8,9 @@
 
 namespace vlmtrain::models {
 
-/// Splits `image` [3, rows · tile, columns · tile] into square tiles of side `tile`, and copies
-/// them row by row to `cells` [rows · columns, 3, tile, tile].
-void split_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells);
+/// Splits `image` [3, rows · tile_size, columns · tile_size] into square tiles, and copies
+/// them row by row to `cells` [rows · columns, 3, tile_size, tile_size].
+void split_tiles(const at::Tensor& image, int64_t tile_size, const at::Tensor& cells);
 
 /// Returns a preview that joins the tiles of split_tiles(), `cells` [rows · columns, 3, height,
 /// width], to one image.

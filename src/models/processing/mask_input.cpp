@@ -17,10 +17,10 @@ namespace {
 
 /// Padding color: SAM's pixel mean (123.675, 116.28, 103.53), rounded, so that normalized padding
 /// is close to zero.
-constexpr std::array<int64_t, 3> kPaddingColor{124, 116, 104};
+constexpr std::array<int64_t, 3> kMaskPaddingColor{124, 116, 104};
 
 /// Reads the size of a mask from its RLE or its file's header.
-image::ImageSize read_source_size(const io::MaskSource& source) {
+image::ImageSize read_mask_source_size(const io::MaskSource& source) {
   if (!source.rle) return image::read_mask_size(source.file, source.value);
   return {.height = source.rle->height, .width = source.rle->width};
 }
@@ -46,71 +46,71 @@ auto rethrow_mask_error(const io::Record& record, size_t index, const Read& read
 }
 
 image::ImageSize get_image_size(const io::MaskSource& mask, std::span<const image::ImageSize> image_sizes) {
-  return image_sizes[static_cast<size_t>(mask.image)];
+  return image_sizes[static_cast<size_t>(mask.image_index)];
 }
 
-std::vector<int64_t> find_mask_tokens(const data::Sample& sample, int64_t token_id) {
+std::vector<int64_t> find_mask_token_positions(const data::Sample& sample, int64_t token_id) {
   std::vector<int64_t> positions;
   for (int64_t position = 0; position < sample.tokens(); ++position) {
     const auto index = static_cast<size_t>(position);
-    if (sample.token_ids[index] == token_id && sample.is_label[index] != 0) positions.push_back(position);
+    if (sample.token_ids[index] == token_id && sample.label_mask[index] != 0) positions.push_back(position);
   }
   return positions;
 }
 
 }  // namespace
 
-data::ValidRegion compute_filled_region(image::ImageSize size, int64_t side) {
-  const int64_t longer = std::max(size.height, size.width);
+data::ValidRegion compute_valid_region(image::ImageSize size, int64_t side) {
+  const int64_t longer_side = std::max(size.height, size.width);
   const auto scale_length = [&](int64_t length) {
-    return std::max<int64_t>(1, (2 * length * side + longer) / (2 * longer));  // rounds half up
+    return std::max<int64_t>(1, (2 * length * side + longer_side) / (2 * longer_side));  // rounds half up
   };
   return {.rows = scale_length(size.height), .columns = scale_length(size.width)};
 }
 
 at::Tensor make_mask_image(const at::Tensor& image, int64_t side) {
-  const data::ValidRegion filled = compute_filled_region({.height = image.size(1), .width = image.size(2)}, side);
-  at::Tensor square = at::empty({3, side, side}, at::kByte);
+  const data::ValidRegion valid_region = compute_valid_region({.height = image.size(1), .width = image.size(2)}, side);
+  at::Tensor padded_image = at::empty({3, side, side}, at::kByte);
   for (int64_t channel = 0; channel < 3; ++channel) {
-    square.select(0, channel).fill_(kPaddingColor[static_cast<size_t>(channel)]);
+    padded_image.select(0, channel).fill_(kMaskPaddingColor[static_cast<size_t>(channel)]);
   }
-  square.narrow(1, 0, filled.rows)
-      .narrow(2, 0, filled.columns)
-      .copy_(image::resize(image, filled.rows, filled.columns, image::ResampleFilter::kBilinear));
-  return square;
+  padded_image.narrow(1, 0, valid_region.rows)
+      .narrow(2, 0, valid_region.columns)
+      .copy_(image::resize_image(image, valid_region.rows, valid_region.columns, image::ResampleFilter::kBilinear));
+  return padded_image;
 }
 
 at::Tensor make_square_mask(const at::Tensor& mask, int64_t side) {
-  const data::ValidRegion filled = compute_filled_region({.height = mask.size(0), .width = mask.size(1)}, side);
-  at::Tensor square = at::zeros({side, side}, at::kByte);
-  square.narrow(0, 0, filled.rows)
-      .narrow(1, 0, filled.columns)
-      .copy_(image::resize_mask(mask, filled.rows, filled.columns));
-  return square;
+  const data::ValidRegion valid_region = compute_valid_region({.height = mask.size(0), .width = mask.size(1)}, side);
+  at::Tensor padded_mask = at::zeros({side, side}, at::kByte);
+  padded_mask.narrow(0, 0, valid_region.rows)
+      .narrow(1, 0, valid_region.columns)
+      .copy_(image::resize_mask(mask, valid_region.rows, valid_region.columns));
+  return padded_mask;
 }
 
 image::DecodedMask read_mask(const io::MaskSource& source, image::ImageSize image_size) {
-  auto decoded = source.rle ? image::DecodedMask{.mask = image::decode_rle(*source.rle), .notice = {}}
-                            : image::decode_mask_with_notice(source.file, source.value);
-  check_mask_size({.height = decoded.mask.size(0), .width = decoded.mask.size(1)}, image_size);
-  return decoded;
+  auto decoded_mask = source.rle ? image::DecodedMask{.mask = image::decode_rle(*source.rle), .notice = {}}
+                                 : image::decode_mask_with_notice(source.file, source.value);
+  check_mask_size({.height = decoded_mask.mask.size(0), .width = decoded_mask.mask.size(1)}, image_size);
+  return decoded_mask;
 }
 
-std::vector<int64_t> find_images_with_masks(const io::Record& record) {
+std::vector<int64_t> find_masked_image_indices(const io::Record& record) {
   std::vector<int64_t> images;
-  for (const io::MaskSource& mask : record.masks) images.push_back(mask.image);
+  for (const io::MaskSource& mask : record.masks) images.push_back(mask.image_index);
   std::ranges::sort(images);
   images.erase(std::unique(images.begin(), images.end()), images.end());
   return images;
 }
 
-data::Masks make_meta_masks(const io::Record& record, const data::Sample& sample,
-                            std::span<const image::ImageSize> image_sizes, const MaskInput& input) {
+data::SegmentationMasks make_meta_masks(const io::Record& record, const data::Sample& sample,
+                                        std::span<const image::ImageSize> image_sizes, const MaskInputSettings& input) {
   if (!record.mask_problem.empty()) {
     throw data::SampleError("unusable mask", fmt::format("sample {}: {}", record.id, record.mask_problem));
   }
-  data::Masks masks;
-  masks.token_positions = find_mask_tokens(sample, input.token_id);
+  data::SegmentationMasks masks;
+  masks.token_positions = find_mask_token_positions(sample, input.token_id);
   if (masks.token_positions.size() != record.masks.size()) {
     throw data::SampleError(
         "masks without tokens",
@@ -119,17 +119,18 @@ data::Masks make_meta_masks(const io::Record& record, const data::Sample& sample
             record.id, record.masks.size(), masks.token_positions.size(), input.token));
   }
   if (masks.empty()) return masks;
-  const std::vector<int64_t> masked_images = find_images_with_masks(record);
+  const std::vector<int64_t> masked_image_indices = find_masked_image_indices(record);
   for (size_t index = 0; index < record.masks.size(); ++index) {
     const io::MaskSource& mask = record.masks[index];
     const image::ImageSize image_size = get_image_size(mask, image_sizes);
-    rethrow_mask_error(record, index, [&] { check_mask_size(read_source_size(mask), image_size); });
-    masks.image_indices.push_back(std::ranges::find(masked_images, mask.image) - masked_images.begin());
-    masks.valid_regions.push_back(compute_filled_region(image_size, input.side));
-    masks.structures.push_back(mask.structure);
+    rethrow_mask_error(record, index, [&] { check_mask_size(read_mask_source_size(mask), image_size); });
+    masks.image_indices.push_back(std::ranges::find(masked_image_indices, mask.image_index) -
+                                  masked_image_indices.begin());
+    masks.valid_regions.push_back(compute_valid_region(image_size, input.side));
+    masks.structure_names.push_back(mask.structure);
   }
   const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
-  masks.pixels = at::empty({std::ssize(masked_images), 3, input.side, input.side}, bytes);
+  masks.pixels = at::empty({std::ssize(masked_image_indices), 3, input.side, input.side}, bytes);
   masks.targets = at::empty({masks.count(), input.side, input.side}, bytes);
   return masks;
 }

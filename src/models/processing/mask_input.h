@@ -16,7 +16,7 @@
 namespace vlmtrain::models {
 
 /// The input size of a mask encoder, and the token that stands for a mask.
-struct MaskInput {
+struct MaskInputSettings {
   int64_t side = 1024;   ///< side of the mask encoder's square input, in pixels
   int64_t token_id = 0;  ///< id of `token`
   std::string token{};   ///< token in answers that stands for a mask, such as "<SEG>"
@@ -25,7 +25,7 @@ struct MaskInput {
 /// Returns the region that a resized image fills in a square of side `side`. The longer side of the
 /// image is resized to `side`; the rest of the square, at the right or bottom, is padding (Kirillov
 /// et al. 2023, arXiv 2304.02643; SamImageProcessor of transformers).
-data::ValidRegion compute_filled_region(image::ImageSize size, int64_t side);
+data::ValidRegion compute_valid_region(image::ImageSize size, int64_t side);
 
 /// Returns the mask encoder's input, uint8 [3, side, side], for an image, uint8 [3, height, width].
 /// Resizes bilinearly with antialiasing and pads with the color that the encoder normalizes to
@@ -43,16 +43,16 @@ image::DecodedMask read_mask(const io::MaskSource& source, image::ImageSize imag
 /// Returns the masks of a sample without values: `pixels` and `targets` are on the meta device.
 /// `image_sizes` are the sizes of the record's images. Throws data::SampleError if the record does
 /// not have one mask per mask token of its answers, or if a mask and its image differ in size.
-data::Masks make_meta_masks(const io::Record& record, const data::Sample& sample,
-                            std::span<const image::ImageSize> image_sizes, const MaskInput& input);
+data::SegmentationMasks make_meta_masks(const io::Record& record, const data::Sample& sample,
+                                        std::span<const image::ImageSize> image_sizes, const MaskInputSettings& input);
 
-/// Returns the indices of the record's images that have masks, ascending. Row i of Masks::pixels
-/// belongs to the i-th of them.
-std::vector<int64_t> find_images_with_masks(const io::Record& record);
+/// Returns the indices of the record's images that have masks, ascending. Row i of
+/// SegmentationMasks::pixels belongs to the i-th of them.
+std::vector<int64_t> find_masked_image_indices(const io::Record& record);
 
-/// Returns the values of Masks::targets, uint8 [masks, side, side] of 0 and 1. `augmentation` must
-/// be the augmentation of the record's images. Appends notices about the files to `notices`, at
-/// most one per kind. Throws data::SampleError for an invalid mask.
+/// Returns the values of SegmentationMasks::targets, uint8 [masks, side, side] of 0 and 1.
+/// `augmentation` must be the augmentation of the record's images. Appends notices about the files
+/// to `notices`, at most one per kind. Throws data::SampleError for an invalid mask.
 at::Tensor load_mask_targets(const io::Record& record, std::span<const image::ImageSize> image_sizes,
                              const image::Augmentation& augmentation, int64_t side, std::vector<io::Notice>& notices);
 

@@ -10,7 +10,7 @@ namespace vlmtrain::models {
 namespace {
 
 /// 1/16 of 256 values: the range that 12-bit data in 16-bit files has after conversion to 8 bits.
-constexpr int kNarrowRange = 16;
+constexpr int kMinPixelValueRange = 16;
 
 }  // namespace
 
@@ -21,22 +21,22 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
   bool is_one_color = true;
   for (int64_t channel = 0; channel < 3; ++channel) {
     const uint8_t* const plane = values + channel * pixels;
-    uint8_t channel_low = 255, channel_high = 0;
+    uint8_t channel_min = 255, channel_max = 0;
     constexpr int64_t kChunkPixels =
         4096;  // pixels between two checks, so that the inner loop is vectorized; not tuned
     for (int64_t begin = 0; begin < pixels; begin += kChunkPixels) {
       for (int64_t i = begin; i < std::min(begin + kChunkPixels, pixels); ++i) {
-        channel_low = std::min(channel_low, plane[i]);
-        channel_high = std::max(channel_high, plane[i]);
+        channel_min = std::min(channel_min, plane[i]);
+        channel_max = std::max(channel_max, plane[i]);
       }
-      if (channel_high - channel_low >= kNarrowRange) return std::nullopt;  // usually in the first chunk
+      if (channel_max - channel_min >= kMinPixelValueRange) return std::nullopt;  // usually in the first chunk
     }
-    is_one_color = is_one_color && channel_low == channel_high;
-    low = std::min(low, channel_low);
-    high = std::max(high, channel_high);
+    is_one_color = is_one_color && channel_min == channel_max;
+    low = std::min(low, channel_min);
+    high = std::max(high, channel_max);
   }
   if (is_one_color) return io::Notice{.kind = "an image has a single color", .example = name};
-  if (high - low >= kNarrowRange) return std::nullopt;
+  if (high - low >= kMinPixelValueRange) return std::nullopt;
   return io::Notice{.kind =
                         "an image is nearly black: it uses less than a sixteenth of its value range, such as 12 bits "
                         "in a 16-bit file; scale its values to the full range and save it again",
@@ -54,16 +54,16 @@ std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std:
                     .example = name};
 }
 
-std::optional<io::Notice> check_slices(const std::vector<at::Tensor>& slices, const std::string& name) {
+std::optional<io::Notice> check_volume_slices(const std::vector<at::Tensor>& slices, const std::string& name) {
   if (slices.empty()) return std::nullopt;
   const at::Tensor& first = slices.front();
-  const auto get_value = [](const at::Tensor& slice, int64_t channel) {
+  const auto get_first_value = [](const at::Tensor& slice, int64_t channel) {
     return *slice[channel].const_data_ptr<uint8_t>();
   };
   for (const at::Tensor& slice : slices) {
     for (int64_t channel = 0; channel < slice.size(0); ++channel) {
-      const bool is_same = get_value(slice, channel) == get_value(first, channel);
-      if (!is_same || !check_scan_values(slice[channel], name)) return std::nullopt;
+      const bool is_same_value = get_first_value(slice, channel) == get_first_value(first, channel);
+      if (!is_same_value || !check_scan_values(slice[channel], name)) return std::nullopt;
     }
   }
   return check_scan_values(first[0], name);
@@ -71,9 +71,9 @@ std::optional<io::Notice> check_slices(const std::vector<at::Tensor>& slices, co
 
 void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notices) {
   if (!notice) return;
-  const bool has_kind =
+  const bool has_notice_of_kind =
       std::ranges::any_of(notices, [&](const io::Notice& existing) { return existing.kind == notice->kind; });
-  if (!has_kind) notices.push_back(*std::move(notice));
+  if (!has_notice_of_kind) notices.push_back(*std::move(notice));
 }
 
 }  // namespace vlmtrain::models

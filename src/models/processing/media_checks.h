@@ -25,7 +25,7 @@ std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std:
 
 /// Returns a notice if all slices of a scan, contiguous uint8 [3, height, width], have the same
 /// single color; else nothing.
-std::optional<io::Notice> check_slices(const std::vector<at::Tensor>& slices, const std::string& name);
+std::optional<io::Notice> check_volume_slices(const std::vector<at::Tensor>& slices, const std::string& name);
 
 /// Adds a notice, if any, unless `notices` has one of its kind.
 void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notices);

@@ -22,17 +22,17 @@ PreprocessorConfig::PreprocessorConfig(nlohmann::json config, std::string name)
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_for_images(const std::filesystem::path& folder) {
-  const auto copies = find_settings_copies(folder, MediaRole::kImages);
-  if (copies.empty()) return std::nullopt;
-  warn_about_conflicting_copies(copies);
-  return PreprocessorConfig(copies.front().settings, copies.front().name);
+  const auto settings_copies = find_settings_copies(folder, MediaRole::kImages);
+  if (settings_copies.empty()) return std::nullopt;
+  warn_about_conflicting_copies(settings_copies);
+  return PreprocessorConfig(settings_copies.front().settings, settings_copies.front().name);
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_for_videos(const std::filesystem::path& folder) {
-  const auto copies = find_settings_copies(folder, MediaRole::kVideos);
-  if (copies.empty()) return find_for_images(folder);
-  warn_about_conflicting_copies(copies);
-  return PreprocessorConfig(copies.front().settings, copies.front().name);
+  const auto settings_copies = find_settings_copies(folder, MediaRole::kVideos);
+  if (settings_copies.empty()) return find_for_images(folder);
+  warn_about_conflicting_copies(settings_copies);
+  return PreprocessorConfig(settings_copies.front().settings, settings_copies.front().name);
 }
 
 bool PreprocessorConfig::is_null(std::string_view key) const {
@@ -45,7 +45,8 @@ const nlohmann::json* PreprocessorConfig::find(std::string_view key) const {
   return it == config_.end() || it->is_null() ? nullptr : &*it;
 }
 
-std::string PreprocessorConfig::type(std::string_view fallback, const std::vector<std::string_view>& allowed) const {
+std::string PreprocessorConfig::get_processor_type(std::string_view fallback,
+                                                   const std::vector<std::string_view>& allowed) const {
   std::string result(fallback);
   for (const std::string_view key : {"feature_extractor_type", "image_processor_type"}) {
     if (find(key) == nullptr) continue;
@@ -60,9 +61,9 @@ std::string PreprocessorConfig::type(std::string_view fallback, const std::vecto
   return result;
 }
 
-image::ResampleFilter PreprocessorConfig::filter(int64_t fallback) const {
-  const auto resample = value<int64_t>("resample", fallback);
-  switch (resample) {
+image::ResampleFilter PreprocessorConfig::get_resample_filter(int64_t fallback) const {
+  const auto pil_resample = value<int64_t>("resample", fallback);
+  switch (pil_resample) {
     case 1:
       return image::ResampleFilter::kLanczos;
     case 2:
@@ -70,30 +71,34 @@ image::ResampleFilter PreprocessorConfig::filter(int64_t fallback) const {
     case 3:
       return image::ResampleFilter::kBicubic;
     default:
-      throw data_error("{}: resample is {}; supported are 1 (Lanczos), 2 (bilinear) and 3 (bicubic)", name_, resample);
+      throw data_error("{}: resample is {}; supported are 1 (Lanczos), 2 (bilinear) and 3 (bicubic)", name_,
+                       pil_resample);
   }
 }
 
-image::Normalization PreprocessorConfig::normalization(const ChannelValues& mean, const ChannelValues& std) const {
+image::Normalization PreprocessorConfig::get_normalization(const ChannelValues& mean, const ChannelValues& std) const {
   const image::Normalization result{.mean = value("image_mean", mean),
                                     .std = value("image_std", std),
                                     .rescale_factor = value("rescale_factor", 1.0 / 255.0)};
   // Means and standard deviations of pixels are below 256. 1e6 rejects only damaged files.
-  constexpr double kMaxValue = 1e6;
-  const auto is_valid_scale = [](double value) { return value > 1 / kMaxValue && value <= kMaxValue; };
-  const auto is_valid_shift = [](double value) { return std::abs(value) <= kMaxValue; };
+  constexpr double kMaxNormalizationValue = 1e6;
+  const auto is_valid_scale = [](double value) {
+    return value > 1 / kMaxNormalizationValue && value <= kMaxNormalizationValue;
+  };
+  const auto is_valid_shift = [](double value) { return std::abs(value) <= kMaxNormalizationValue; };
   const bool is_plausible = std::ranges::all_of(result.std, is_valid_scale) && is_valid_scale(result.rescale_factor) &&
                             std::ranges::all_of(result.mean, is_valid_shift);
   if (!is_plausible) {
     throw data_error(
         "{}: image_mean is [{}], image_std [{}], rescale_factor {}; the last two must be above 0, and all at most "
         "{:g}: use the checkpoint's own file",
-        name_, fmt::join(result.mean, ", "), fmt::join(result.std, ", "), result.rescale_factor, kMaxValue);
+        name_, fmt::join(result.mean, ", "), fmt::join(result.std, ", "), result.rescale_factor,
+        kMaxNormalizationValue);
   }
   return result;
 }
 
-void PreprocessorConfig::require_true(std::string_view key) const {
+void PreprocessorConfig::check_key_is_true(std::string_view key) const {
   if (!value<bool>(key, true)) throw data_error("{}: {} is false, which is not supported; set it to true", name_, key);
 }
 
@@ -105,7 +110,7 @@ void PreprocessorConfig::reject_other_keys(const std::set<std::string_view>& all
   }
 }
 
-void check_image_tokens(const std::filesystem::path& folder, const std::string& key, int64_t features) {
+void check_num_image_tokens(const std::filesystem::path& folder, const std::string& key, int64_t features) {
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;
   const auto tokens = io::get_or<int64_t>(io::read_json(path), key, features, path.string());

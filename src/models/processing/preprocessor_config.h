@@ -52,12 +52,12 @@ class PreprocessorConfig {
     const nlohmann::json* it = find(key);
     if (it == nullptr) return fallback;
     // nlohmann::json silently converts fractions and numbers beyond 63 bits to integers.
-    bool has_type = !std::integral<T> || std::same_as<T, bool> || it->is_number_integer();
+    bool has_requested_type = !std::integral<T> || std::same_as<T, bool> || it->is_number_integer();
     // It also converts a list with too many numbers to an array without an error.
     if constexpr (std::same_as<T, ChannelValues>)
-      has_type = it->is_array() && it->size() == std::tuple_size_v<ChannelValues>;
+      has_requested_type = it->is_array() && it->size() == std::tuple_size_v<ChannelValues>;
     try {
-      if (has_type) return it->get<T>();
+      if (has_requested_type) return it->get<T>();
     } catch (const nlohmann::json::exception&) {
     }
     throw data_error("{}: {} is {}, which has the wrong type; use the checkpoint's own file", name_, key,
@@ -66,18 +66,18 @@ class PreprocessorConfig {
 
   /// Returns `image_processor_type` (formerly `feature_extractor_type`) without a "Fast" suffix;
   /// `fallback` if absent. Throws UserError (kBadData) if it is not in `allowed`.
-  std::string type(std::string_view fallback, const std::vector<std::string_view>& allowed) const;
+  std::string get_processor_type(std::string_view fallback, const std::vector<std::string_view>& allowed) const;
 
   /// Returns the filter that `resample` selects by Pillow's number: 1 Lanczos, 2 bilinear, 3
   /// bicubic. `fallback` is the number if it is absent.
-  image::ResampleFilter filter(int64_t fallback) const;
+  image::ResampleFilter get_resample_filter(int64_t fallback) const;
 
   /// Returns image_mean, image_std and rescale_factor, with the defaults `mean`, `std` and 1/255.
   /// Throws for implausible values.
-  image::Normalization normalization(const ChannelValues& mean, const ChannelValues& std) const;
+  image::Normalization get_normalization(const ChannelValues& mean, const ChannelValues& std) const;
 
   /// Throws UserError (kBadData) if `key` is false.
-  void require_true(std::string_view key) const;
+  void check_key_is_true(std::string_view key) const;
   /// Throws UserError (kBadData) if a key that is not in `allowed` has another value than null or
   /// false.
   void reject_other_keys(const std::set<std::string_view>& allowed) const;
@@ -97,7 +97,7 @@ inline constexpr PreprocessorConfig::ChannelValues kClipStd{0.26862954, 0.261302
 /// Throws UserError (kBadData) if the number of image tokens under `key` of
 /// `folder`/processor_config.json differs from `features`, the model's number of features per
 /// image. Does nothing if the file or the key is missing.
-void check_image_tokens(const std::filesystem::path& folder, const std::string& key, int64_t features);
+void check_num_image_tokens(const std::filesystem::path& folder, const std::string& key, int64_t features);
 
 /// Warns, once per file and process, if the video processor's `fps` in `folder` differs from `fps`,
 /// the value of data.video_fps. Does nothing if `fps` is not the default, since the user has chosen

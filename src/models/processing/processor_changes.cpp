@@ -18,13 +18,14 @@ namespace {
 
 using nlohmann::json;
 
-std::optional<ProcessorSettingsCopy> read_shared_section(const std::filesystem::path& folder, const char* section) {
-  constexpr const char* kSharedFile = "processor_config.json";
-  const auto path = folder / kSharedFile;
+std::optional<ProcessorSettingsCopy> read_processor_config_section(const std::filesystem::path& folder,
+                                                                   const char* section) {
+  constexpr const char* kProcessorConfigFile = "processor_config.json";
+  const auto path = folder / kProcessorConfigFile;
   if (!std::filesystem::exists(path)) return std::nullopt;
   const json config = io::read_json(path);
   if (!config.is_object() || !config.contains(section) || config[section].is_null()) return std::nullopt;
-  return ProcessorSettingsCopy{.file = kSharedFile,
+  return ProcessorSettingsCopy{.file = kProcessorConfigFile,
                                .section = section,
                                .name = fmt::format("{} ({})", path.string(), section),
                                .settings = config[section]};
@@ -36,12 +37,12 @@ std::optional<ProcessorSettingsCopy> read_settings_file(const std::filesystem::p
   return ProcessorSettingsCopy{.file = file, .section = "", .name = path.string(), .settings = io::read_json(path)};
 }
 
-bool is_class_key(std::string_view key) {
-  constexpr std::array<std::string_view, 7> kClassKeys{"image_processor_type",   "video_processor_type",
-                                                       "feature_extractor_type", "processor_class",
-                                                       "_processor_class",       "auto_map",
-                                                       "_valid_processor_keys"};
-  return std::ranges::find(kClassKeys, key) != kClassKeys.end();
+bool is_class_name_key(std::string_view key) {
+  constexpr std::array<std::string_view, 7> kClassNameKeys{"image_processor_type",   "video_processor_type",
+                                                           "feature_extractor_type", "processor_class",
+                                                           "_processor_class",       "auto_map",
+                                                           "_valid_processor_keys"};
+  return std::ranges::find(kClassNameKeys, key) != kClassNameKeys.end();
 }
 
 /// Returns whether two values may be compared. Sizes may have the keys {"min_pixels", "max_pixels"}
@@ -59,7 +60,7 @@ std::vector<ProcessorSettingsCopy> find_settings_copies(const std::filesystem::p
   const auto add = [&](std::optional<ProcessorSettingsCopy> copy) {
     if (copy) copies.push_back(*std::move(copy));
   };
-  add(read_shared_section(folder, is_video ? "video_processor" : "image_processor"));
+  add(read_processor_config_section(folder, is_video ? "video_processor" : "image_processor"));
   add(read_settings_file(folder, is_video ? "video_preprocessor_config.json" : "preprocessor_config.json"));
   if (is_video && copies.empty()) add(read_settings_file(folder, "preprocessor_config.json"));
   return copies;
@@ -70,7 +71,7 @@ std::vector<std::string> find_differing_keys(const json& a, const json& b) {
   if (!a.is_object() || !b.is_object()) return keys;
   for (const auto& [key, value] : a.items()) {
     const auto it = b.find(key);
-    if (it == b.end() || is_class_key(key) || *it == value || !have_same_keys(value, *it)) continue;
+    if (it == b.end() || is_class_name_key(key) || *it == value || !have_same_keys(value, *it)) continue;
     keys.push_back(key);
   }
   return keys;

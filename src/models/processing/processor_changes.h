@@ -12,20 +12,20 @@
 namespace vlmtrain::models {
 
 /// The changes to a family's processor files for a model that was trained with other settings.
-struct ProcessorChanges {
+struct ProcessorOverrides {
   using EditFunction = std::function<void(nlohmann::ordered_json& settings)>;
 
-  EditFunction edit_images = {};  ///< edits each copy of the image processor's settings; empty: no change
-  EditFunction edit_videos = {};  ///< edits each copy of the video processor's settings; empty: no change
-  /// Whether `edit_videos` is applied even if the folder has no file for videos. The video settings are
-  /// then copied from the image processor's file to a file of their own.
+  EditFunction edit_image_settings = {};  ///< edits each copy of the image processor's settings; empty: no change
+  EditFunction edit_video_settings = {};  ///< edits each copy of the video processor's settings; empty: no change
+  /// Whether `edit_video_settings` is applied even if the folder has no file for videos. The video
+  /// settings are then copied from the image processor's file to a file of their own.
   bool creates_video_file = false;
   std::string video_processor_type = {};           ///< class of transformers, written to that file
   std::vector<std::string> unsaved_settings = {};  ///< as ProcessorFiles::unsaved_settings
 };
 
 /// Returns whether `settings` sample videos as by default.
-inline bool has_default_sampling(const ProcessorSettings& settings) {
+inline bool has_default_video_sampling(const ProcessorSettings& settings) {
   const ProcessorSettings defaults;
   return settings.video_fps == defaults.video_fps && settings.video_max_frames == defaults.video_max_frames;
 }

@@ -38,12 +38,12 @@ namespace fs = std::filesystem;
 /// other families.
 std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
   const auto config = read_model_config(folder);
-  const auto supported_types = llava::make_family().model_types;
+  const auto supported_model_types = llava::make_family().model_types;
   const auto types = find_family(config, folder).model_types;
-  if (types != supported_types) {
+  if (types != supported_model_types) {
     throw usage_error("--text-model {}: is not a LLaVA (model_type {}); supported are {}", folder.string(),
                       config.value("model_type", types.empty() ? std::string("none") : std::string(types.front())),
-                      fmt::join(supported_types, ", "));
+                      fmt::join(supported_model_types, ", "));
   }
   return build_model(folder, at::kMeta, at::kFloat);
 }
@@ -56,7 +56,7 @@ std::string get_mask_token(const ordered_json& mask_config) {
   return io::get<std::string>(mask_config, "mask_token", "mask_config");
 }
 
-void write_config(const fs::path& folder, const ordered_json& config) {
+void write_config_json(const fs::path& folder, const ordered_json& config) {
   io::write_file(folder / "config.json", io::to_json_string(config, 2) + "\n");
 }
 
@@ -79,7 +79,7 @@ void write_model_files(const LlavaSource& text, const ordered_json& mask_config,
                        const fs::path& folder) {
   const fs::path tokenizer = find_tokenizer_file(text, tokenizer_override);
   const auto added_token = text::add_token(io::read_file(tokenizer), get_mask_token(mask_config), tokenizer.string());
-  for (const auto& [name, content] : text.auxiliary_files()) io::write_file(folder / name, content);
+  for (const auto& [name, content] : text.load_auxiliary_files()) io::write_file(folder / name, content);
   io::write_file(folder / "tokenizer.json", added_token.json);
 
   ordered_json config = text.config();
@@ -89,11 +89,11 @@ void write_model_files(const LlavaSource& text, const ordered_json& mask_config,
   config["mask_config"] = mask_config;
   const int64_t new_vocab_size = (added_token.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
   if (added_token.id >= text.vocab_size()) {
-    config[text.get_vocab_size_path()] = new_vocab_size;
+    config[text.get_vocab_size_pointer()] = new_vocab_size;
     spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
                  new_vocab_size);
   }
-  write_config(folder, config);
+  write_config_json(folder, config);
 }
 
 /// Writes the preset's files to `folder`, with `mask_config` in config.json.
@@ -102,14 +102,14 @@ void write_model_files(const AssemblyOptions& options, const ordered_json& mask_
   auto config = io::read_ordered_json(folder / "config.json");
   config["mask_config"] = mask_config;
   config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = "float32";
-  write_config(folder, config);
+  write_config_json(folder, config);
 }
 
 /// Writes the weights of the model in `folder`.
 AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<LlavaSource>& text,
                              const std::optional<MaskSource>& mask_source, uint64_t seed, const fs::path& folder) {
   if (mask_source) mask_source->check_weights(get_base_parameters(model));
-  const std::vector<WeightSource> sources{
+  const std::vector<FindWeightFunction> sources{
       [&](const nn::Parameter& parameter) { return mask_source ? mask_source->find_weight(parameter) : std::nullopt; },
       [&](const nn::Parameter& parameter) { return text ? text->find_weight(parameter) : std::nullopt; }};
   const auto combined_weights = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
@@ -120,8 +120,9 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
                  mask_source->format());
   }
   spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
-               fmt::join(combined_weights.random_modules, ", "), seed, format_bytes(combined_weights.bytes()));
-  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultShardBytes);
+               fmt::join(combined_weights.randomly_initialized_modules, ", "), seed,
+               format_bytes(combined_weights.bytes()));
+  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultMaxShardBytes);
   return {.num_text_tensors = num_text_tensors,
           .num_mask_tensors = num_mask_tensors,
           .num_random_tensors = combined_weights.num_random_tensors,
@@ -130,9 +131,9 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
 
 }  // namespace
 
-LlavaSource::LlavaSource(const fs::path& folder) : model_(build_llava_model(folder)), base_(folder) {
+LlavaSource::LlavaSource(const fs::path& folder) : model_(build_llava_model(folder)), base_weights_(folder) {
   config_ = io::read_ordered_json(folder / "config.json");
-  model_->complete_config(config_);
+  model_->add_saved_settings(config_);
   check_weights();
 }
 
@@ -140,49 +141,50 @@ void LlavaSource::check_weights() const {
   std::vector<std::string> problems;
   std::set<std::string> expected;
   for (const auto& parameter : get_base_parameters(*model_)) {
-    const std::string name = model_->get_checkpoint_name(parameter.name);
+    const std::string name = model_->get_checkpoint_tensor_name(parameter.name);
     expected.insert(name);
-    const BaseWeights::BaseTensor* const entry = base_.find(parameter);
+    const BaseWeights::BaseTensor* const entry = base_weights_.find_base_tensor(parameter);
     if (entry == nullptr) {
       problems.push_back("missing: " + name);
       continue;
     }
     for (std::string problem :
-         {describe_dtype_mismatch(name, entry->info.dtype), describe_shape_mismatch(parameter, entry->info.shape)}) {
+         {describe_unsupported_dtype(name, entry->info.dtype), describe_shape_mismatch(parameter, entry->info.shape)}) {
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
   throw_if_problems(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
-  std::vector<std::string> unexpected = io::read_checkpoint_tensor_names(folder());
-  std::erase_if(unexpected, [&](const std::string& name) { return expected.contains(name) || may_be_unused(name); });
-  if (unexpected.empty()) return;
-  const size_t count = unexpected.size();
+  std::vector<std::string> unexpected_names = io::read_checkpoint_tensor_names(folder());
+  std::erase_if(unexpected_names,
+                [&](const std::string& name) { return expected.contains(name) || may_be_unused(name); });
+  if (unexpected_names.empty()) return;
+  const size_t count = unexpected_names.size();
   spdlog::warn("{}: {} tensors are not part of a LLaVA and are skipped: {}", folder().string(), count,
-               fmt::join(truncate_list(std::move(unexpected)), ", "));
+               fmt::join(truncate_list(std::move(unexpected_names)), ", "));
 }
 
-nlohmann::ordered_json::json_pointer LlavaSource::get_vocab_size_path() const {
+nlohmann::ordered_json::json_pointer LlavaSource::get_vocab_size_pointer() const {
   const bool is_top_level =
       llava::Config::from_json(config_, folder()).checkpoint_format == llava::CheckpointFormat::kOriginal;
   return nlohmann::ordered_json::json_pointer(is_top_level ? "/vocab_size" : "/text_config/vocab_size");
 }
 
-std::map<std::string, std::string> LlavaSource::auxiliary_files() const {
-  auto files = base_.files();
+std::map<std::string, std::string> LlavaSource::load_auxiliary_files() const {
+  auto files = base_weights_.files();
   files.erase("config.json");
   return files;
 }
 
 std::optional<io::LazyTensor> LlavaSource::find_weight(const nn::Parameter& parameter) const {
-  const BaseWeights::BaseTensor* const entry = base_.find(parameter);
+  const BaseWeights::BaseTensor* const entry = base_weights_.find_base_tensor(parameter);
   if (entry == nullptr) return std::nullopt;
   const bool has_all_rows = parameter.sizes() == at::IntArrayRef(entry->info.shape);
   return io::LazyTensor{
-      .name = model_->get_checkpoint_name(parameter.name),
+      .name = model_->get_checkpoint_tensor_name(parameter.name),
       .dtype = entry->info.dtype,
       .shape = parameter.sizes().vec(),
       .materialize = [parameter, read = entry->read,
-                      has_all_rows] { return has_all_rows ? read() : resize_rows(parameter, read()); },
+                      has_all_rows] { return has_all_rows ? read() : resize_table_rows(parameter, read()); },
       .on_written = entry->release};
 }
 

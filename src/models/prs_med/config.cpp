@@ -12,13 +12,13 @@ namespace {
 
 using nlohmann::json;
 
-std::variant<TinyVitConfig, SamVitConfig> read_encoder(const json& encoder, int64_t image_size,
-                                                       const std::string& source) {
+std::variant<TinyVitConfig, SamVitConfig> read_encoder_config(const json& encoder, int64_t image_size,
+                                                              const std::string& source) {
   const auto type = io::get<std::string>(encoder, "model_type", source);
-  json sized_config = encoder;
-  sized_config["image_size"] = image_size;
-  if (type == "tiny_vit") return TinyVitConfig::from_json(sized_config, source);
-  if (type == "sam_vision_model") return SamVitConfig::from_json(sized_config, source);
+  json encoder_config = encoder;
+  encoder_config["image_size"] = image_size;
+  if (type == "tiny_vit") return TinyVitConfig::from_json(encoder_config, source);
+  if (type == "sam_vision_model") return SamVitConfig::from_json(encoder_config, source);
   throw data_error("{}: mask encoder {} is not supported; tiny_vit and sam_vision_model are", source, type);
 }
 
@@ -48,8 +48,8 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   config.text_hidden_size = llava::Config::from_json(config.llava_config, folder).text.hidden_size;
   config.image_size = read_size(*mask_config, "image_size", config.image_size, kMaxImageSide, source);
   config.mask_token = io::get_or<std::string>(*mask_config, "mask_token", config.mask_token, source);
-  config.encoder = read_encoder(mask_config->value("vision_encoder", json{{"model_type", "tiny_vit"}}),
-                                config.image_size, source + ", vision_encoder");
+  config.encoder = read_encoder_config(mask_config->value("vision_encoder", json{{"model_type", "tiny_vit"}}),
+                                       config.image_size, source + ", vision_encoder");
   config.decoder =
       MaskDecoderConfig::from_json(mask_config->value("mask_decoder", json::object()), source + ", mask_decoder");
   if (get_output_channels(config.encoder) != config.channels()) {
@@ -66,9 +66,9 @@ int64_t Config::channels() const {
 
 int64_t Config::side(std::optional<int64_t> requested_side) const {
   const int64_t side = requested_side.value_or(image_size);
-  if (side % MaskEncoder::kStride != 0) {
+  if (side % MaskImageEncoder::kFeatureStride != 0) {
     throw usage_error("data.mask_image_size: is {}, but a mask encoder needs multiples of {}", side,
-                      MaskEncoder::kStride);
+                      MaskImageEncoder::kFeatureStride);
   }
   if (side != image_size && std::holds_alternative<SamVitConfig>(encoder)) {
     throw usage_error(

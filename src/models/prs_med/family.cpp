@@ -28,7 +28,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
           "{}: the tokenizer has no token {}, the mask_token of config.json; vlmtrain init --text-model adds it",
           (folder / "tokenizer.json").string(), config.mask_token);
     }
-    return MaskInput{.side = config.side(settings.mask_image_size), .token_id = *token, .token = config.mask_token};
+    return MaskInputSettings{
+        .side = config.side(settings.mask_image_size), .token_id = *token, .token = config.mask_token};
   });
 }
 

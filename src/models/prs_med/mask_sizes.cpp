@@ -21,22 +21,23 @@ using nlohmann::ordered_json;
 
 // Keys of transformers' SamVisionConfig and SamMaskDecoderConfig that SamVitConfig and
 // MaskDecoderConfig read.
-constexpr const char* kVisionKeys[] = {
+constexpr const char* kVisionConfigKeys[] = {
     "hidden_size", "output_channels", "num_hidden_layers", "num_attention_heads", "patch_size",
     "mlp_dim",     "mlp_ratio",       "hidden_act",        "layer_norm_eps",      "qkv_bias",
     "use_abs_pos", "use_rel_pos",     "window_size",       "global_attn_indexes", "num_channels"};
-constexpr const char* kDecoderKeys[] = {
+constexpr const char* kDecoderConfigKeys[] = {
     "hidden_size",           "mlp_dim",    "num_hidden_layers", "num_attention_heads", "attention_downsample_rate",
     "num_multimask_outputs", "hidden_act", "layer_norm_eps"};
 
 // torch.nn.LayerNorm's default, which SAM's code uses in the decoder; transformers' default is
 // 1e-6.
-constexpr double kOriginalDecoderEpsilon = 1e-5;
+constexpr double kOriginalDecoderNormEpsilon = 1e-5;
 
 /// Shapes of the tensors of one module of a mask model. `module` is the prefix of their names.
-class TensorShapes {
+class ModuleTensorShapes {
  public:
-  TensorShapes(const TensorSource& tensors, std::string module) : tensors_(&tensors), module_(std::move(module)) {}
+  ModuleTensorShapes(const TensorSource& tensors, std::string module)
+      : tensors_(&tensors), module_(std::move(module)) {}
 
   bool contains(const std::string& name) const { return tensors_->find(module_ + name) != nullptr; }
 
@@ -61,7 +62,7 @@ class TensorShapes {
 };
 
 /// Returns the entries of `config` with these keys, except null ones.
-ordered_json select_keys(const nlohmann::json& config, const auto& keys) {
+ordered_json select_config_entries(const nlohmann::json& config, const auto& keys) {
   ordered_json result = ordered_json::object();
   for (const char* key : keys) {
     if (config.contains(key) && !config[key].is_null()) result[key] = config[key];
@@ -90,31 +91,32 @@ ordered_json read_config_sizes(const TensorSource& tensors) {
   };
   const auto vision = section("vision_config");
   ordered_json encoder{{"model_type", "sam_vision_model"}};
-  encoder.update(select_keys(vision, kVisionKeys));
+  encoder.update(select_config_entries(vision, kVisionConfigKeys));
   const auto side = io::get_or<int64_t>(vision, "image_size", SamVitConfig().image_size, file.string());
   return {{"image_size", side},
           {"vision_encoder", encoder},
-          {"mask_decoder", select_keys(section("mask_decoder_config"), kDecoderKeys)}};
+          {"mask_decoder", select_config_entries(section("mask_decoder_config"), kDecoderConfigKeys)}};
 }
 
 /// Returns the config of SAM's encoder. A block stores a table of 2 · n − 1 relative distances; n
 /// is the window's side, or `side`, the grid's, in blocks with global attention.
-ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
+ordered_json make_sam_vit_config(const ModuleTensorShapes& shapes, int64_t side) {
   const SamVitConfig defaults;
-  const auto make_block_key = [](int64_t number, const char* name) {
+  const auto make_block_tensor_name = [](int64_t number, const char* name) {
     return fmt::format("blocks.{}.{}", number, name);
   };
   const int64_t width = shapes.size("pos_embed", 3, defaults.hidden_size);
-  const int64_t head_dim = shapes.size(make_block_key(0, "attn.rel_pos_h"), 1, width / defaults.heads);
+  const int64_t head_dim = shapes.size(make_block_tensor_name(0, "attn.rel_pos_h"), 1, width / defaults.num_heads);
   int64_t window = defaults.window_size;
-  std::vector<int64_t> global_blocks;
-  const int64_t blocks = shapes.count("blocks.", defaults.layers);
+  std::vector<int64_t> global_attention_blocks;
+  const int64_t blocks = shapes.count("blocks.", defaults.num_layers);
   for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t block_window = (shapes.size(make_block_key(i, "attn.rel_pos_h"), 0, 2 * window - 1) + 1) / 2;
-    if (block_window == side) {
-      global_blocks.push_back(i);
+    const int64_t block_window_size =
+        (shapes.size(make_block_tensor_name(i, "attn.rel_pos_h"), 0, 2 * window - 1) + 1) / 2;
+    if (block_window_size == side) {
+      global_attention_blocks.push_back(i);
     } else {
-      window = block_window;
+      window = block_window_size;
     }
   }
   return {{"model_type", "sam_vision_model"},
@@ -122,19 +124,19 @@ ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
           {"output_channels", shapes.size("neck.0.weight", 0, defaults.output_channels)},
           {"num_hidden_layers", blocks},
           {"num_attention_heads", std::max<int64_t>(1, width / std::max<int64_t>(1, head_dim))},
-          {"patch_size", MaskEncoder::kStride},
-          {"mlp_dim", shapes.size(make_block_key(0, "mlp.lin1.weight"), 0, 4 * width)},
+          {"patch_size", MaskImageEncoder::kFeatureStride},
+          {"mlp_dim", shapes.size(make_block_tensor_name(0, "mlp.lin1.weight"), 0, 4 * width)},
           {"layer_norm_eps", defaults.layer_norm_eps},
-          {"qkv_bias", shapes.contains(make_block_key(0, "attn.qkv.bias"))},
+          {"qkv_bias", shapes.contains(make_block_tensor_name(0, "attn.qkv.bias"))},
           {"use_abs_pos", true},
           {"use_rel_pos", true},
           {"window_size", window},
-          {"global_attn_indexes", global_blocks}};
+          {"global_attn_indexes", global_attention_blocks}};
 }
 
 /// Returns the config of TinyViT. Stage 0 has convolutions only; its attention sizes keep the
 /// defaults.
-ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
+ordered_json make_tiny_vit_config(const ModuleTensorShapes& shapes) {
   const TinyVitConfig defaults;
   const int64_t stages = shapes.count("layers.", std::ssize(defaults.stages));
   std::vector<int64_t> widths, depths, heads, windows;
@@ -145,11 +147,11 @@ ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
     const std::string first_block = fmt::format("layers.{}.blocks.0.", i);
     const int64_t width = i == 0 ? shapes.size("patch_embed.seq.2.c.weight", 0, stage.width)
                                  : shapes.size(first_block + "attn.norm.weight", 0, stage.width);
-    const int64_t area = shapes.size(first_block + "attn.attention_biases", 1, stage.window * stage.window);
+    const int64_t window_area = shapes.size(first_block + "attn.attention_biases", 1, stage.window * stage.window);
     widths.push_back(width);
-    depths.push_back(shapes.count(fmt::format("layers.{}.blocks.", i), stage.blocks));
-    heads.push_back(shapes.size(first_block + "attn.attention_biases", 0, stage.heads));
-    windows.push_back(std::llround(std::sqrt(static_cast<double>(area))));
+    depths.push_back(shapes.count(fmt::format("layers.{}.blocks.", i), stage.num_blocks));
+    heads.push_back(shapes.size(first_block + "attn.attention_biases", 0, stage.num_heads));
+    windows.push_back(std::llround(std::sqrt(static_cast<double>(window_area))));
     if (i == 0) continue;
     mlp_ratio =
         static_cast<double>(shapes.size(first_block + "mlp.fc1.weight", 0, 4 * width)) / static_cast<double>(width);
@@ -172,34 +174,34 @@ ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
 /// Returns the config of the decoder. Shapes do not depend on the number of heads, which is 8 in
 /// all published decoders.
 ordered_json make_decoder_config(const TensorSource& tensors) {
-  const TensorShapes shapes(tensors, "mask_decoder.");
+  const ModuleTensorShapes shapes(tensors, "mask_decoder.");
   const TwoWayTransformerConfig defaults;
   const std::string layers = "transformer.layers.";
   const int64_t hidden = shapes.size("iou_token.weight", 1, defaults.hidden_size);
-  const int64_t inner_size =
+  const int64_t cross_attention_width =
       shapes.size(layers + "0.cross_attn_token_to_image.q_proj.weight", 0, hidden / defaults.attention_downsample_rate);
   return {{"hidden_size", hidden},
           {"mlp_dim", shapes.size(layers + "0.mlp.lin1.weight", 0, defaults.mlp_dim)},
-          {"num_hidden_layers", shapes.count(layers, defaults.layers)},
-          {"num_attention_heads", defaults.heads},
-          {"attention_downsample_rate", std::max<int64_t>(1, hidden / std::max<int64_t>(1, inner_size))},
+          {"num_hidden_layers", shapes.count(layers, defaults.num_layers)},
+          {"num_attention_heads", defaults.num_heads},
+          {"attention_downsample_rate", std::max<int64_t>(1, hidden / std::max<int64_t>(1, cross_attention_width))},
           {"num_multimask_outputs", shapes.size("mask_tokens.weight", 0, MaskDecoderConfig().num_mask_tokens) - 1},
-          {"layer_norm_eps", kOriginalDecoderEpsilon}};
+          {"layer_norm_eps", kOriginalDecoderNormEpsilon}};
 }
 
 }  // namespace
 
 ordered_json read_mask_sizes(const TensorSource& tensors, MaskCheckpointFormat format, int64_t side) {
   if (format == MaskCheckpointFormat::kTransformers) return read_config_sizes(tensors);
-  const TensorShapes encoder(tensors, "image_encoder.");
+  const ModuleTensorShapes encoder_shapes(tensors, "image_encoder.");
   if (format == MaskCheckpointFormat::kMobileSam) {
     return {{"image_size", side},
-            {"vision_encoder", make_tiny_vit_config(encoder)},
+            {"vision_encoder", make_tiny_vit_config(encoder_shapes)},
             {"mask_decoder", make_decoder_config(tensors)}};
   }
-  const int64_t features = encoder.size("pos_embed", 1, SamVitConfig().side());
-  return {{"image_size", features * MaskEncoder::kStride},
-          {"vision_encoder", make_sam_vit_config(encoder, features)},
+  const int64_t features = encoder_shapes.size("pos_embed", 1, SamVitConfig().patches_per_side());
+  return {{"image_size", features * MaskImageEncoder::kFeatureStride},
+          {"vision_encoder", make_sam_vit_config(encoder_shapes, features)},
           {"mask_decoder", make_decoder_config(tensors)}};
 }
 

@@ -19,37 +19,37 @@ namespace vlmtrain::models {
 namespace {
 
 /// Prefix of a name in transformers' SamModel, and the prefix in SAM's code that replaces it.
-struct SamRenaming {
-  std::string_view name;
-  std::string_view original;
+struct SamPrefixRenaming {
+  std::string_view transformers_prefix;
+  std::string_view original_prefix;
 };
 
 /// Renamings of tensor names; the first match applies.
 constexpr std::array kSamPrefixRenamings{
-    SamRenaming{"shared_image_embedding.positional_embedding",
-                "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"},
-    SamRenaming{"mask_decoder.upscale_conv1.", "mask_decoder.output_upscaling.0."},
-    SamRenaming{"mask_decoder.upscale_layer_norm.", "mask_decoder.output_upscaling.1."},
-    SamRenaming{"mask_decoder.upscale_conv2.", "mask_decoder.output_upscaling.3."},
-    SamRenaming{"mask_decoder.transformer.layer_norm_final_attn.", "mask_decoder.transformer.norm_final_attn."},
-    SamRenaming{"vision_encoder.patch_embed.projection.", "image_encoder.patch_embed.proj."},
-    SamRenaming{"vision_encoder.neck.conv1.", "image_encoder.neck.0."},
-    SamRenaming{"vision_encoder.neck.layer_norm1.", "image_encoder.neck.1."},
-    SamRenaming{"vision_encoder.neck.conv2.", "image_encoder.neck.2."},
-    SamRenaming{"vision_encoder.neck.layer_norm2.", "image_encoder.neck.3."},
-    SamRenaming{"vision_encoder.", "image_encoder."},
+    SamPrefixRenaming{"shared_image_embedding.positional_embedding",
+                      "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"},
+    SamPrefixRenaming{"mask_decoder.upscale_conv1.", "mask_decoder.output_upscaling.0."},
+    SamPrefixRenaming{"mask_decoder.upscale_layer_norm.", "mask_decoder.output_upscaling.1."},
+    SamPrefixRenaming{"mask_decoder.upscale_conv2.", "mask_decoder.output_upscaling.3."},
+    SamPrefixRenaming{"mask_decoder.transformer.layer_norm_final_attn.", "mask_decoder.transformer.norm_final_attn."},
+    SamPrefixRenaming{"vision_encoder.patch_embed.projection.", "image_encoder.patch_embed.proj."},
+    SamPrefixRenaming{"vision_encoder.neck.conv1.", "image_encoder.neck.0."},
+    SamPrefixRenaming{"vision_encoder.neck.layer_norm1.", "image_encoder.neck.1."},
+    SamPrefixRenaming{"vision_encoder.neck.conv2.", "image_encoder.neck.2."},
+    SamPrefixRenaming{"vision_encoder.neck.layer_norm2.", "image_encoder.neck.3."},
+    SamPrefixRenaming{"vision_encoder.", "image_encoder."},
 };
 
 /// Renamings of names after `mask_decoder.output_hypernetworks_mlps.N.`.
 constexpr std::array kSamHypernetworkRenamings{
-    SamRenaming{"proj_in.", "layers.0."},
-    SamRenaming{"layers.0.", "layers.1."},
-    SamRenaming{"proj_out.", "layers.2."},
+    SamPrefixRenaming{"proj_in.", "layers.0."},
+    SamPrefixRenaming{"layers.0.", "layers.1."},
+    SamPrefixRenaming{"proj_out.", "layers.2."},
 };
 
 template <size_t n>
-std::string replace_prefix(std::string_view text, const std::array<SamRenaming, n>& mapping) {
-  for (const auto& [from, to] : mapping) {
+std::string replace_prefix(std::string_view text, const std::array<SamPrefixRenaming, n>& renamings) {
+  for (const auto& [from, to] : renamings) {
     if (text.starts_with(from)) return fmt::format("{}{}", to, text.substr(from.size()));
   }
   return std::string(text);
@@ -72,9 +72,10 @@ std::optional<NumberedName> parse_numbered_name(std::string_view name, std::stri
 
 /// Replaces the prefix layer_norm by norm: layer_norm1 → norm1.
 std::string shorten_norm_name(std::string_view name) {
-  constexpr std::string_view kLayerNorm = "layer_norm";
-  return std::string(name.starts_with(kLayerNorm) ? name.substr(kLayerNorm.size() - std::string_view("norm").size())
-                                                  : name);
+  constexpr std::string_view kLayerNormPrefix = "layer_norm";
+  return std::string(name.starts_with(kLayerNormPrefix)
+                         ? name.substr(kLayerNormPrefix.size() - std::string_view("norm").size())
+                         : name);
 }
 
 }  // namespace
@@ -121,11 +122,11 @@ constexpr std::array<std::string_view, 2> kUnusedBufferSuffixes{".num_batches_tr
 
 constexpr std::string_view kMaskModelPrefix = "mask_model.";
 
-TensorSourceMessages make_mask_source_messages() {
-  return {.not_found =
+TensorSourceErrorMessages make_mask_source_messages() {
+  return {.not_found_message =
               "is not a mask model; give a folder with transformers' SamModel, or a .pt, .pth or .safetensors file of "
               "SAM or MobileSAM",
-          .choose_file = "give the file of SAM or MobileSAM itself"};
+          .choose_file_hint = "give the file of SAM or MobileSAM itself"};
 }
 
 }  // namespace
@@ -170,7 +171,7 @@ nlohmann::ordered_json MaskSource::make_mask_config(nlohmann::ordered_json prese
   return preset;
 }
 
-std::optional<std::string> MaskSource::find_stored_name(const nn::Parameter& parameter) const {
+std::optional<std::string> MaskSource::find_stored_tensor_name(const nn::Parameter& parameter) const {
   if (!parameter.name.starts_with(kMaskModelPrefix)) return std::nullopt;
   return to_checkpoint_key(format_, parameter.name.substr(kMaskModelPrefix.size()));
 }
@@ -179,7 +180,7 @@ void MaskSource::check_weights(const std::vector<nn::Parameter>& parameters) con
   std::vector<std::string> problems;
   std::set<std::string> expected;
   for (nn::Parameter parameter : parameters) {
-    const auto name = find_stored_name(parameter);
+    const auto name = find_stored_tensor_name(parameter);
     if (!name) continue;
     expected.insert(*name);
     parameter.name = *name;  // error messages name the stored tensor
@@ -189,25 +190,25 @@ void MaskSource::check_weights(const std::vector<nn::Parameter>& parameters) con
       continue;
     }
     for (std::string problem :
-         {describe_dtype_mismatch(*name, tensor->dtype), describe_shape_mismatch(parameter, tensor->shape)}) {
+         {describe_unsupported_dtype(*name, tensor->dtype), describe_shape_mismatch(parameter, tensor->shape)}) {
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
   throw_if_problems(fmt::format("{}: is an incomplete mask model in the layout of {}; download it again",
                                 tensors_.path().string(), format()),
                     problems);
-  std::vector<std::string> unexpected;
+  std::vector<std::string> unexpected_names;
   for (const auto& [name, tensor] : tensors_.all()) {
-    if (!expected.contains(name) && !is_unused_tensor(name)) unexpected.push_back(name);
+    if (!expected.contains(name) && !is_unused_tensor(name)) unexpected_names.push_back(name);
   }
-  if (unexpected.empty()) return;
-  const size_t count = unexpected.size();
+  if (unexpected_names.empty()) return;
+  const size_t count = unexpected_names.size();
   spdlog::warn("{}: {} tensors are not part of a mask model and are skipped: {}", tensors_.path().string(), count,
-               fmt::join(truncate_list(std::move(unexpected)), ", "));
+               fmt::join(truncate_list(std::move(unexpected_names)), ", "));
 }
 
 std::optional<io::LazyTensor> MaskSource::find_weight(const nn::Parameter& parameter) const {
-  const auto name = find_stored_name(parameter);
+  const auto name = find_stored_tensor_name(parameter);
   if (!name) return std::nullopt;
   const StoredTensor* const tensor = tensors_.find(*name);
   VLMTRAIN_CHECK(tensor != nullptr, "{} has no {}", tensors_.path().string(), *name);

@@ -70,7 +70,7 @@ class MaskSource {
 
  private:
   /// Returns the stored tensor's name; nothing for parameters that no mask model has.
-  std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
+  std::optional<std::string> find_stored_tensor_name(const nn::Parameter& parameter) const;
 
   TensorSource tensors_;
   MaskCheckpointFormat format_;

@@ -21,11 +21,11 @@ using nn::ParameterScope;
 /// ImageNet's mean and deviation, with which SAM and MobileSAM were trained.
 const image::Normalization kSamNormalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0};
 
-ParameterScope make_mask_scope(nn::ParameterStore& store, Component component) {
+ParameterScope make_mask_model_scope(nn::ParameterStore& store, Component component) {
   return {store, component, "mask_model"};
 }
 
-std::unique_ptr<MaskEncoder> make_encoder(const ParameterScope& scope, const Config& config) {
+std::unique_ptr<MaskImageEncoder> make_mask_image_encoder(const ParameterScope& scope, const Config& config) {
   if (const auto* tiny_vit = std::get_if<TinyVitConfig>(&config.encoder))
     return std::make_unique<TinyVit>(scope, *tiny_vit);
   return std::make_unique<SamVit>(scope, std::get<SamVitConfig>(config.encoder));
@@ -34,22 +34,24 @@ std::unique_ptr<MaskEncoder> make_encoder(const ParameterScope& scope, const Con
 }  // namespace
 
 MaskPromptProjector::MaskPromptProjector(const ParameterScope& scope, int64_t hidden_size, int64_t channels)
-    : first_(scope / "linear_1", hidden_size, hidden_size, /*bias=*/true),
-      second_(scope / "linear_2", hidden_size, channels, /*bias=*/true) {}
+    : linear_1_(scope / "linear_1", hidden_size, hidden_size, /*bias=*/true),
+      linear_2_(scope / "linear_2", hidden_size, channels, /*bias=*/true) {}
 
 at::Tensor MaskPromptProjector::operator()(const at::Tensor& hidden) const {
-  return second_(activate(Activation::kRelu, first_(hidden)));
+  return linear_2_(activate(Activation::kRelu, linear_1_(hidden)));
 }
 
 Model::Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSettings& settings)
     : llava::Model(std::move(llava), settings),
-      encoder_(make_encoder(make_mask_scope(parameters(), Component::kMaskEncoder) / "vision_encoder", config)),
-      decoder_(make_mask_scope(parameters(), Component::kMaskDecoder), config.decoder),
+      encoder_(make_mask_image_encoder(make_mask_model_scope(parameters(), Component::kMaskEncoder) / "vision_encoder",
+                                       config)),
+      decoder_(make_mask_model_scope(parameters(), Component::kMaskDecoder), config.decoder),
       prompt_projector_(ParameterScope(parameters(), Component::kMaskDecoder, "mask_prompt"), config.text_hidden_size,
                         config.channels()) {}
 
 int64_t Model::count_recomputed_tower_blocks() const {
-  return std::max<int64_t>(0, recompute_blocks().vision - encoder_->num_blocks());  // the encoder's blocks come first
+  return std::max<int64_t>(
+      0, recompute_block_counts().vision - encoder_->num_blocks());  // the encoder's blocks come first
 }
 
 at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) const {
@@ -57,9 +59,9 @@ at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) cons
   const int64_t batch_size = images_per_pass == 0 ? images : std::min(images_per_pass, images);
   std::vector<at::Tensor> features;
   for (int64_t first = 0; first < images; first += batch_size) {
-    const image::BytePixels batch{pixels.narrow(0, first, std::min(batch_size, images - first)), kSamNormalization};
-    features.push_back(
-        (*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()), recompute_blocks().vision));
+    const image::ByteImages batch{pixels.narrow(0, first, std::min(batch_size, images - first)), kSamNormalization};
+    features.push_back((*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()),
+                                   recompute_block_counts().vision));
   }
   return features.size() == 1 ? features.front() : at::cat(features);
 }
@@ -68,7 +70,7 @@ at::Tensor Model::compute_mask_logits(const data::MaskBatch& masks, const at::Te
                                       int64_t images_per_pass) const {
   parameters().prepare_non_block_parameters();
   const memory::ComponentScope memory_scope(memory::Component::kMasks);
-  return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / MaskEncoder::kStride,
+  return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / MaskImageEncoder::kFeatureStride,
                   prompt_projector_(hidden), masks.image_indices);
 }
 

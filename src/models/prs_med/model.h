@@ -18,7 +18,7 @@ class MaskPromptProjector {
   at::Tensor operator()(const at::Tensor& hidden) const;
 
  private:
-  nn::Linear first_, second_;
+  nn::Linear linear_1_, linear_2_;
 };
 
 /// PRS-Med: LLaVA with a mask encoder of the image and SAM's mask decoder, which fuses the
@@ -40,7 +40,7 @@ class Model final : public llava::Model {
   /// all).
   at::Tensor encode(const at::Tensor& pixels, int64_t images_per_pass) const;
 
-  std::unique_ptr<MaskEncoder> encoder_;
+  std::unique_ptr<MaskImageEncoder> encoder_;
   MaskDecoder decoder_;
   MaskPromptProjector prompt_projector_;
 };

@@ -21,20 +21,20 @@ struct VisionConfig {
   bool uses_qwen2_5_layers = true;  ///< RMSNorm and gated MLP of Qwen2.5-VL, else LayerNorm and an MLP of two Linears
   int64_t hidden_size = 1280;
   int64_t intermediate_size = 3420;
-  int64_t blocks = 32;
-  int64_t heads = 16;
+  int64_t num_blocks = 32;
+  int64_t num_heads = 16;
   int64_t patch_size = 14;          ///< side of a patch, in pixels
   int64_t temporal_patch_size = 2;  ///< frames per patch
   int64_t merge_size = 2;           ///< a token covers a square of merge_size² patches
-  int64_t output_size = 3584;       ///< features of the merger's output
+  int64_t out_hidden_size = 3584;   ///< features of the merger's output
   // The next three are settings of an MLP that is not gated.
   Activation activation = Activation::kQuickGelu;
   const char* first_linear_name = "fc1";   ///< checkpoint name of the first Linear
   const char* second_linear_name = "fc2";  ///< checkpoint name of the second Linear
   bool has_patch_bias = false;             ///< the patch embedding has a bias
   double rope_theta = 10000;
-  std::optional<int64_t> window_tokens;     ///< tokens per side of a window; nothing: no block has windows
-  std::set<int64_t> full_attention_blocks;  ///< indices of the blocks without windows
+  std::optional<int64_t> tokens_per_window_side;  ///< tokens per side of a window; nothing: no block has windows
+  std::set<int64_t> full_attention_blocks;        ///< indices of the blocks without windows
 
   int64_t patches_per_token() const { return merge_size * merge_size; }
   /// Returns the number of pixels along a side of a token. Sides of resized images are multiples of
@@ -42,12 +42,12 @@ struct VisionConfig {
   int64_t pixels_per_token_side() const { return patch_size * merge_size; }
   /// Estimates the number of parameters: those of matrices, merger included.
   double num_parameters() const;
-  bool has_windows(int64_t block) const { return window_tokens && !full_attention_blocks.contains(block); }
+  bool has_windows(int64_t block) const { return tokens_per_window_side && !full_attention_blocks.contains(block); }
 };
 
 /// Reads the keys of a vision_config that all Qwen-VL models share. `source` names the file in
 /// errors, here and below. Throws UserError (kBadData) with the key.
-VisionConfig read_common_vision(const nlohmann::json& vision, const std::string& source);
+VisionConfig read_common_vision_config(const nlohmann::json& vision, const std::string& source);
 /// Throws UserError (kBadData) for sizes outside of the limits of config_checks.h, and for heads
 /// that cannot have a 2D RoPE.
 void check_vision_sizes(const VisionConfig& vision, const std::string& source);

@@ -35,13 +35,14 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   const auto videos = VideoSettings::read(folder, config.vision, settings.image_max_pixels);
   warn_if_frame_rate_differs(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
-  text::ChatTemplate chat_template = load_chat_template(
-      folder, tokenizer, settings,
-      {.fallback = "qwen2_vl", .image = make_media_markup(kImagePad), .video = make_media_markup(kVideoPad)});
+  text::ChatTemplate chat_template = load_chat_template(folder, tokenizer, settings,
+                                                        {.fallback = "qwen2_vl",
+                                                         .image_markup = make_media_markup(kImagePad),
+                                                         .video_markup = make_media_markup(kVideoPad)});
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-data::SampleShape make_shape_with_markers(const data::PatchGrid& grid, const VisionConfig& vision) {
+data::SampleShape make_sample_shape_with_markers(const data::PatchGrid& grid, const VisionConfig& vision) {
   data::SampleShape shape = make_sample_shape(grid, vision);
   shape.tokens += 2;  // kVisionStart and kVisionEnd
   return shape;
@@ -51,7 +52,7 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
                                              image::ImageSize size, std::optional<int64_t> max_pixels) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const image::ImageSize resized = compute_resized_size(size, read_image_settings(folder, vision, max_pixels), vision);
-  return make_shape_with_markers(compute_grid(1, resized, vision), vision);
+  return make_sample_shape_with_markers(compute_grid(1, resized, vision), vision);
 }
 
 data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
@@ -62,30 +63,30 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, 
   const auto frames = std::ssize(videos.select_frames(video, settings.video_fps, vision));
   const image::ImageSize resized =
       compute_resized_size(video.size, videos.compute_frame_settings(frames, vision), vision);
-  auto shape = make_shape_with_markers(compute_grid(frames, resized, vision), vision);
+  auto shape = make_sample_shape_with_markers(compute_grid(frames, resized, vision), vision);
   shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;
 }
 
-ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                        const ProcessorSettings& settings, bool has_videos) {
+ProcessorOverrides make_processor_overrides(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                            const ProcessorSettings& settings, bool has_videos) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
-  const bool has_limit = settings.image_max_pixels.has_value();
-  const bool has_sampling = has_videos || !has_default_sampling(settings);
-  ProcessorChanges changes{.creates_video_file = has_sampling, .video_processor_type = "Qwen2VLVideoProcessor"};
-  if (has_limit) {
-    changes.edit_images = [budget = read_image_settings(folder, vision, settings.image_max_pixels).budget](auto& file) {
-      write_pixel_budget(file, budget);
-    };
+  const bool has_pixel_limit = settings.image_max_pixels.has_value();
+  const bool saves_video_sampling = has_videos || !has_default_video_sampling(settings);
+  ProcessorOverrides overrides{.creates_video_file = saves_video_sampling,
+                               .video_processor_type = "Qwen2VLVideoProcessor"};
+  if (has_pixel_limit) {
+    overrides.edit_image_settings = [budget = read_image_settings(folder, vision, settings.image_max_pixels).budget](
+                                        auto& file) { write_pixel_budget(file, budget); };
   }
-  if (!has_limit && !has_sampling) return changes;
+  if (!has_pixel_limit && !saves_video_sampling) return overrides;
   const auto videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
-  changes.edit_videos = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
-    if (has_limit) write_pixel_budget(file, videos.pixels.budget);
-    if (has_sampling) write_sampling(file, videos.limits, fps, max_frames);
+  overrides.edit_video_settings = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
+    if (has_pixel_limit) write_pixel_budget(file, videos.pixels.budget);
+    if (saves_video_sampling) write_frame_sampling(file, videos.limits, fps, max_frames);
   };
-  return changes;
+  return overrides;
 }
 
 ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
@@ -107,7 +108,7 @@ Family make_family() {
           .get_context_length = get_context_length,
           .num_parameters = num_parameters,
           .compute_video_sample_shape = compute_video_sample_shape,
-          .make_processor_changes = make_processor_changes};
+          .make_processor_overrides = make_processor_overrides};
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

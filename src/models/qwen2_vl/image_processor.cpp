@@ -20,10 +20,10 @@ using nlohmann::json;
 
 /// Default of Qwen2VLImageProcessor, which Qwen3-VL also uses. All published checkpoints set their
 /// own.
-constexpr PixelBudget kImageBudget{int64_t{56} * 56, int64_t{28} * 28 * 1280};
+constexpr PixelBudget kDefaultImagePixelBudget{int64_t{56} * 56, int64_t{28} * 28 * 1280};
 
 /// Returns size.shortest_edge or size.longest_edge. Throws UserError if it is missing.
-int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* key) {
+int64_t read_size_edge(const PreprocessorConfig& file, const json& size, const char* key) {
   const auto it = size.find(key);
   if (it == size.end() || !it->is_number_integer()) {
     throw data_error(
@@ -38,9 +38,9 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
 PixelBudget read_pixel_budget(const PreprocessorConfig& file, PixelBudget budget) {
   if (const json* size = file.find("size")) {
     // min_pixels and max_pixels override the edges, which some files have as well.
-    const bool is_overridden = file.find("min_pixels") != nullptr && file.find("max_pixels") != nullptr;
-    if (!is_overridden) {
-      budget = {read_edge(file, *size, "shortest_edge"), read_edge(file, *size, "longest_edge")};
+    const bool are_edges_overridden = file.find("min_pixels") != nullptr && file.find("max_pixels") != nullptr;
+    if (!are_edges_overridden) {
+      budget = {read_size_edge(file, *size, "shortest_edge"), read_size_edge(file, *size, "longest_edge")};
     }
   }
   budget.min_pixels = file.value<int64_t>("min_pixels", budget.min_pixels);
@@ -72,8 +72,9 @@ image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget
   const auto unit = static_cast<double>(factor);
   const auto to_multiple = [factor](double multiples) { return static_cast<int64_t>(multiples) * factor; };
   // Python rounds half to even, as nearbyint does.
-  const image::ImageSize rounded{to_multiple(std::nearbyint(height / unit)), to_multiple(std::nearbyint(width / unit))};
-  const int64_t pixels = rounded.height * rounded.width;
+  const image::ImageSize rounded_size{to_multiple(std::nearbyint(height / unit)),
+                                      to_multiple(std::nearbyint(width / unit))};
+  const int64_t pixels = rounded_size.height * rounded_size.width;
   if (pixels > budget.max_pixels) {
     const double shrink_factor = std::sqrt(height * width / static_cast<double>(budget.max_pixels));
     return {std::max(factor, to_multiple(std::floor(height / shrink_factor / unit))),
@@ -84,10 +85,10 @@ image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget
     return {to_multiple(std::ceil(height * growth_factor / unit)),
             to_multiple(std::ceil(width * growth_factor / unit))};
   }
-  return rounded;
+  return rounded_size;
 }
 
-const std::set<std::string_view>& get_pixel_keys() {
+const std::set<std::string_view>& get_pixel_config_keys() {
   static const std::set<std::string_view> keys{
       // supported
       "size", "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size", "resample", "image_mean",
@@ -102,20 +103,20 @@ const std::set<std::string_view>& get_pixel_keys() {
 PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
                                   const PreprocessorConfig::ChannelValues& mean,
                                   const PreprocessorConfig::ChannelValues& deviation) {
-  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) file.require_true(key);
-  const auto require_equal = [&](std::string_view key, int64_t expected) {
+  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) file.check_key_is_true(key);
+  const auto check_config_value = [&](std::string_view key, int64_t expected) {
     const auto actual = file.value<int64_t>(key, expected);
     if (actual != expected) {
       throw data_error("{}: {} is {}, but config.json's vision tower has {}; they must be equal", file.name(), key,
                        actual, expected);
     }
   };
-  require_equal("patch_size", vision.patch_size);
-  require_equal("temporal_patch_size", vision.temporal_patch_size);
-  require_equal("merge_size", vision.merge_size);
+  check_config_value("patch_size", vision.patch_size);
+  check_config_value("temporal_patch_size", vision.temporal_patch_size);
+  check_config_value("merge_size", vision.merge_size);
   return {.budget = read_pixel_budget(file, budget),
-          .filter = file.filter(3),
-          .normalization = file.normalization(mean, deviation)};
+          .filter = file.get_resample_filter(3),
+          .normalization = file.get_normalization(mean, deviation)};
 }
 
 PixelBudget limit_pixel_budget(PixelBudget budget, std::optional<int64_t> max_pixels) {
@@ -130,30 +131,30 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
     throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
   }
-  file->type("Qwen2VLImageProcessor", {"Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"});
-  file->reject_other_keys(get_pixel_keys());
-  PixelSettings settings = read_pixel_settings(*file, kImageBudget, vision);
+  file->get_processor_type("Qwen2VLImageProcessor", {"Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"});
+  file->reject_other_keys(get_pixel_config_keys());
+  PixelSettings settings = read_pixel_settings(*file, kDefaultImagePixelBudget, vision);
   settings.budget = limit_pixel_budget(settings.budget, max_pixels);
   return settings;
 }
 
 void write_pixel_budget(nlohmann::ordered_json& settings, PixelBudget budget) {
   const bool has_size = settings.contains("size") && settings["size"].is_object();
-  const bool has_edges = has_size && settings["size"].contains("shortest_edge");
+  const bool has_edge_keys = has_size && settings["size"].contains("shortest_edge");
   // Sets the keys that the file has; size with both edges if it has none of them.
   const std::pair<const char*, int64_t> pixel_limits[]{{"min_pixels", budget.min_pixels},
                                                        {"max_pixels", budget.max_pixels}};
-  bool has_pixels = true;
+  bool has_pixel_keys = true;
   for (const auto& [key, value] : pixel_limits) {
     if (has_size && settings["size"].contains(key)) settings["size"][key] = value;
     const bool is_set = settings.contains(key) && !settings[key].is_null();
-    has_pixels = has_pixels && is_set;
+    has_pixel_keys = has_pixel_keys && is_set;
     if (is_set) settings[key] = value;
   }
-  if (has_edges) {
+  if (has_edge_keys) {
     settings["size"]["shortest_edge"] = budget.min_pixels;
     settings["size"]["longest_edge"] = budget.max_pixels;
-  } else if (!has_pixels) {
+  } else if (!has_pixel_keys) {
     settings["size"] = {{"shortest_edge", budget.min_pixels}, {"longest_edge", budget.max_pixels}};
   }
 }
@@ -180,7 +181,7 @@ data::SampleShape make_sample_shape(const data::PatchGrid& grid, const VisionCon
           .num_media = 1,
           .pixel_rows = grid.patches(),
           .row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size},
-          .grids = {grid}};
+          .patch_grids = {grid}};
 }
 
 PatchWriter::PatchWriter(int64_t frames, ImageSize size, image::ResampleFilter filter, const VisionConfig& vision)
@@ -192,7 +193,7 @@ PatchWriter::PatchWriter(int64_t frames, ImageSize size, image::ResampleFilter f
       patches_(at::empty({grid_.patches(), 3, frames_per_patch_ * patch_size_, patch_size_}, at::kByte)) {}
 
 void PatchWriter::add(const at::Tensor& frame) {
-  last_frame_ = image::resize(frame, grid_.rows * patch_size_, grid_.columns * patch_size_, filter_);
+  last_frame_ = image::resize_image(frame, grid_.rows * patch_size_, grid_.columns * patch_size_, filter_);
   write(last_frame_);
 }
 
@@ -217,10 +218,10 @@ void PatchWriter::write(const at::Tensor& resized) {
       // merge² · merged_columns patches and a patch row within it starts at a multiple of merge.
       const int64_t first = (row / merge_size_ * merged_columns * merge_size_ + row % merge_size_) * merge_size_;
       for (int64_t y = 0; y < patch_size_; ++y) {
-        uint8_t* const in_patch = frame + channel * channel_bytes + y * patch_size_;
+        uint8_t* const target_row = frame + channel * channel_bytes + y * patch_size_;
         for (int64_t column = 0; column < grid_.columns; ++column, source_row += patch_size_) {
           const int64_t patch = first + column / merge_size_ * merge_size_ * merge_size_ + column % merge_size_;
-          std::memcpy(in_patch + patch * patch_bytes, source_row, patch_size_);
+          std::memcpy(target_row + patch * patch_bytes, source_row, patch_size_);
         }
       }
     }

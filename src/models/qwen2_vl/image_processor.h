@@ -61,7 +61,7 @@ PixelBudget limit_pixel_budget(PixelBudget budget, std::optional<int64_t> max_pi
 void write_pixel_budget(nlohmann::ordered_json& settings, PixelBudget budget);
 
 /// Returns the keys that read_pixel_settings() supports, and keys that do not affect pixels.
-const std::set<std::string_view>& get_pixel_keys();
+const std::set<std::string_view>& get_pixel_config_keys();
 
 /// Returns the size that an image of this size is resized to; its sides are whole tokens. Throws as
 /// check_aspect_ratio().

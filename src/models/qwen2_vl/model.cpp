@@ -13,21 +13,21 @@ namespace vlmtrain::models::qwen2_vl {
 namespace {
 
 /// Prefixes of parameter names and of the published checkpoints' keys.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPublishedPrefixes{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kCheckpointKeyPrefixes{
     {{"model.visual.", "visual."}, {"model.language_model.", "model."}}};
 
 }  // namespace
 
 QwenKeyMap QwenKeyMap::detect(std::span<const std::string> tensors) {
   QwenKeyMap key_map;
-  key_map.uses_published_names_ = std::ranges::none_of(
-      tensors, [](const std::string& name) { return name.starts_with(kPublishedPrefixes.back().first); });
+  key_map.uses_published_keys_ = std::ranges::none_of(
+      tensors, [](const std::string& name) { return name.starts_with(kCheckpointKeyPrefixes.back().first); });
   return key_map;
 }
 
 std::string QwenKeyMap::to_checkpoint_key(const std::string& parameter) const {
-  if (!uses_published_names_) return parameter;
-  for (const auto& [module_prefix, checkpoint_prefix] : kPublishedPrefixes) {
+  if (!uses_published_keys_) return parameter;
+  for (const auto& [module_prefix, checkpoint_prefix] : kCheckpointKeyPrefixes) {
     if (parameter.starts_with(module_prefix))
       return std::string(checkpoint_prefix) + parameter.substr(module_prefix.size());
   }
@@ -48,32 +48,33 @@ Model::Model(Config config, QwenKeyMap key_map, image::Normalization normalizati
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense_features) const {
-  const auto layout = PatchLayout::make(vision.grids, config_.vision);
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
+  const auto layout = PatchLayout::make(vision.patch_grids, config_.vision);
   VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0),
                  "the grids have {} patches, but there are {} rows of pixels", layout.positions.size() / 2,
                  vision.pixel_values.size(0));
   const auto device = vision.pixel_values.device();
   // In the tower, the patches of a window are adjacent; its output is put back into input order.
   const bool has_windows = !layout.patch_order.empty();
-  const at::Tensor window_order = has_windows ? memory::copy_to_device(layout.patch_order, device) : at::Tensor();
-  const at::Tensor embedded = tower_.embed({vision.pixel_values, normalization_, window_order});
-  at::Tensor patches = tower_(embedded, layout, recompute_blocks().vision).last_hidden_state;
+  const at::Tensor device_patch_order = has_windows ? memory::copy_to_device(layout.patch_order, device) : at::Tensor();
+  const at::Tensor embeddings = tower_.embed({vision.pixel_values, normalization_, device_patch_order});
+  at::Tensor patches = tower_(embeddings, layout, recompute_block_counts().vision).last_hidden_state;
   const at::Tensor features = merger_(patches);  // [tokens, text hidden]
-  if (!with_dense_features) patches.reset();
-  const auto restore_order = [&](const at::Tensor& token_rows) {
+  if (!with_patch_features) patches.reset();
+  const auto restore_token_order = [&](const at::Tensor& token_rows) {
     return has_windows ? token_rows.index_select(0, memory::copy_to_device(layout.inverse_token_order, device))
                        : token_rows;
   };
-  ImageFeatures result{.features = restore_order(features)};
+  ImageFeatures result{.features = restore_token_order(features)};
   // Dense features are per patch; a row of the view has the patches of one token.
-  if (with_dense_features) result.dense_features = restore_order(patches.view({features.size(0), -1})).view_as(patches);
+  if (with_patch_features)
+    result.patch_features = restore_token_order(patches.view({features.size(0), -1})).view_as(patches);
   return result;
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.compute_hidden_states(batch, image_features, request, recompute_blocks().language_recompute(), cache);
+  return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -22,7 +22,7 @@ class QwenKeyMap {
   std::string to_checkpoint_key(const std::string& parameter) const;
 
  private:
-  bool uses_published_names_ = true;  // keys are as published
+  bool uses_published_keys_ = true;  // keys are as published
 };
 
 /// Qwen2-VL and Qwen2.5-VL: vision tower for images of any resolution, patch merger and a Qwen2
@@ -33,13 +33,13 @@ class Model final : public VisionLanguageModel {
   /// Builds the model. `key_map` maps parameter names to checkpoint keys.
   Model(Config config, QwenKeyMap key_map, image::Normalization normalization, const nn::ParameterSettings& settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
-  std::string get_checkpoint_name(const std::string& parameter) const override {
+  std::string get_checkpoint_tensor_name(const std::string& parameter) const override {
     return key_map_.to_checkpoint_key(parameter);
   }
 

@@ -23,12 +23,13 @@ struct VisionSpan {
 
 /// Returns data::Sample::position_ids of a sample with `tokens` tokens. Text advances all axes
 /// together. The position of an image token is that of the span's start plus its time, row and
-/// column. With data::VideoLayout::kReleased, text after a span continues after its largest
-/// position on any axis. With kTransformers5, it continues after the larger of height and width, so
-/// late frames of a video can exceed the positions of the following text (transformers'
+/// column. With data::VideoTokenLayout::kReleasedCode, text after a span continues after its
+/// largest position on any axis. With kTransformers5, it continues after the larger of height and
+/// width, so late frames of a video can exceed the positions of the following text (transformers'
 /// get_rope_index from 5.3; issue 45381 there). Returns no ids without spans, since all axes are
 /// equal then. REQUIRES: `spans` are in ascending order.
-std::vector<int64_t> make_position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout);
+std::vector<int64_t> make_position_ids(int64_t tokens, std::span<const VisionSpan> spans,
+                                       data::VideoTokenLayout layout);
 
 inline constexpr std::string_view kImagePad = "<|image_pad|>";
 inline constexpr std::string_view kVideoPad = "<|video_pad|>";
@@ -49,7 +50,7 @@ class GridProcessor : public ConversationProcessor {
   };
 
   /// Throws UserError (kBadData) if the tokenizer does not match `tokens`.
-  GridProcessor(const VisionConfig& vision, const VocabularyInfo& tokens, PixelSettings images,
+  GridProcessor(const VisionConfig& vision_config, const VocabularyInfo& tokens, PixelSettings images,
                 text::Tokenizer tokenizer, text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
   /// Returns the ascending indices of the frames to use, at least one.
@@ -61,7 +62,7 @@ class GridProcessor : public ConversationProcessor {
 
   /// Returns the layout of an image or video with this grid of patches. Its text has one `pad` per
   /// token.
-  MediaLayout make_layout(const data::PatchGrid& grid, std::string_view pad) const;
+  MediaLayout make_media_layout(const data::PatchGrid& grid, std::string_view pad) const;
   /// Returns the grid of patches of a video.
   data::PatchGrid compute_video_grid(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   /// Returns the video's frame rate; for a video without one, the sampling rate.
@@ -69,7 +70,7 @@ class GridProcessor : public ConversationProcessor {
   /// Returns data.video_fps.
   double sampling_fps() const { return sampling_fps_; }
   const image::Normalization& image_normalization() const { return image_settings_.normalization; }
-  const VisionConfig& vision() const { return vision_; }
+  const VisionConfig& vision_config() const { return vision_config_; }
 
  private:
   MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
@@ -88,8 +89,8 @@ class GridProcessor : public ConversationProcessor {
   virtual int64_t min_frame_pixels() const = 0;
   virtual image::ResampleFilter frame_filter() const = 0;
 
-  VisionConfig vision_;
-  VocabularyInfo tokens_;
+  VisionConfig vision_config_;
+  VocabularyInfo vocabulary_info_;
   PixelSettings image_settings_;
   double sampling_fps_;
 };
@@ -115,7 +116,7 @@ class Processor final : public GridProcessor {
 
   std::optional<int64_t> tokens_per_second_;
   VideoSettings video_settings_;
-  data::VideoLayout video_layout_;
+  data::VideoTokenLayout video_layout_;
 };
 
 }  // namespace vlmtrain::models::qwen2_vl

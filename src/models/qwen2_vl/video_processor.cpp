@@ -18,17 +18,17 @@ namespace {
 
 constexpr int64_t kMaxFrames = 1 << 20;  // published files have at most 768; rejects only damaged files
 /// Default of Qwen2VLVideoProcessor per frame: 128 to 768 squares of 28 x 28 pixels.
-constexpr PixelBudget kVideoBudget{int64_t{128} * 28 * 28, int64_t{28} * 28 * 768};
+constexpr PixelBudget kDefaultVideoPixelBudget{int64_t{128} * 28 * 28, int64_t{28} * 28 * 768};
 
 /// Divides `frames` frames into `count` equal parts and returns the index of the first frame of
 /// each.
-std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
+std::vector<int64_t> sample_frames_evenly(int64_t frames, int64_t count) {
   std::vector<int64_t> all_indices(static_cast<size_t>(frames));
   std::iota(all_indices.begin(), all_indices.end(), int64_t{0});
   if (count == frames) return all_indices;
   // torch.arange in fp32, as in transformers, for equal rounding.
-  const double interval = static_cast<double>(frames) / static_cast<double>(count);
-  const at::Tensor indices = at::arange(0, frames, interval, at::kFloat).to(at::kLong).clamp_max_(frames - 1);
+  const double sampling_interval = static_cast<double>(frames) / static_cast<double>(count);
+  const at::Tensor indices = at::arange(0, frames, sampling_interval, at::kFloat).to(at::kLong).clamp_max_(frames - 1);
   return {indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel()};
 }
 
@@ -44,17 +44,17 @@ PreprocessorConfig find_video_config(const std::filesystem::path& folder) {
 
 PreprocessorConfig load_video_config(const std::filesystem::path& folder, std::string_view type) {
   PreprocessorConfig file = find_video_config(folder);
-  auto file_type = file.value<std::string>("video_processor_type", std::string(type));
-  if (file_type.ends_with("Fast")) file_type.resize(file_type.size() - 4);
-  if (file_type != type) {
+  auto processor_type = file.value<std::string>("video_processor_type", std::string(type));
+  if (processor_type.ends_with("Fast")) processor_type.resize(processor_type.size() - 4);
+  if (processor_type != type) {
     throw data_error("{}: video_processor_type is {}, but this model needs {}; use the checkpoint's own file",
-                     file.name(), make_excerpt(file_type), type);
+                     file.name(), make_excerpt(processor_type), type);
   }
   return file;
 }
 
-std::set<std::string_view> get_video_keys() {
-  std::set<std::string_view> keys = get_pixel_keys();
+std::set<std::string_view> get_video_config_keys() {
+  std::set<std::string_view> keys = get_pixel_config_keys();
   keys.insert({// read here
                "min_frames", "max_frames", "cap_pixels_per_frame", "max_video_tokens", "num_frames", "fps",
                "video_processor_type",
@@ -63,7 +63,7 @@ std::set<std::string_view> get_video_keys() {
   return keys;
 }
 
-void check_frame_limits(const FrameLimits& limits) {
+void reject_fps_conflict(const FrameLimits& limits) {
   if (!limits.has_fps_conflict) return;
   throw data_error(
       "the checkpoint's processor file has both num_frames ({}) and fps for videos, but transformers supports only "
@@ -71,7 +71,7 @@ void check_frame_limits(const FrameLimits& limits) {
       limits.num_frames.value_or(0));
 }
 
-void write_sampling(nlohmann::ordered_json& settings, const FrameLimits& limits, double fps, int64_t max_frames) {
+void write_frame_sampling(nlohmann::ordered_json& settings, const FrameLimits& limits, double fps, int64_t max_frames) {
   settings["do_sample_frames"] = true;
   settings["max_frames"] = std::min(limits.max_frames, max_frames);
   if (limits.num_frames) {
@@ -85,7 +85,7 @@ FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits
                               bool has_fps) {
   limits.min_frames = file.value("min_frames", limits.min_frames);
   limits.max_frames = file.value("max_frames", limits.max_frames);
-  limits.cap_pixels_per_frame = file.value("cap_pixels_per_frame", limits.cap_pixels_per_frame);
+  limits.limits_pixels_per_frame = file.value("cap_pixels_per_frame", limits.limits_pixels_per_frame);
   limits.max_video_tokens = file.value("max_video_tokens", limits.max_video_tokens);
   check_size(limits.max_frames, "max_frames", kMaxFrames, file.name());
   check_size(limits.min_frames, "min_frames", kMaxFrames, file.name());
@@ -105,9 +105,9 @@ FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits
 VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
   const PreprocessorConfig file = load_video_config(folder, "Qwen2VLVideoProcessor");
-  file.reject_other_keys(get_video_keys());
+  file.reject_other_keys(get_video_config_keys());
   VideoSettings settings;
-  settings.pixels = read_pixel_settings(file, kVideoBudget, vision);
+  settings.pixels = read_pixel_settings(file, kDefaultVideoPixelBudget, vision);
   settings.pixels.budget = limit_pixel_budget(settings.pixels.budget, max_pixels);
   settings.limits = read_frame_limits(file, settings.limits, vision, /*has_fps=*/false);
   return settings;
@@ -115,12 +115,12 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
 
 PixelSettings VideoSettings::compute_frame_settings(int64_t frames, const VisionConfig& vision) const {
   PixelSettings settings = pixels;
-  if (!limits.cap_pixels_per_frame) return settings;
+  if (!limits.limits_pixels_per_frame) return settings;
   const int64_t side = vision.pixels_per_token_side();
   // As fetch_video of qwen-vl-utils: frames share 0.9 of the tokens' pixels (VIDEO_TOTAL_PIXELS).
-  constexpr double kVideoPixelShare = 0.9;
+  constexpr double kVideoPixelFraction = 0.9;
   const auto max_total_pixels =
-      static_cast<int64_t>(static_cast<double>(limits.max_video_tokens * side * side) * kVideoPixelShare);
+      static_cast<int64_t>(static_cast<double>(limits.max_video_tokens * side * side) * kVideoPixelFraction);
   const int64_t max_frame_pixels = max_total_pixels * vision.temporal_patch_size / frames;
   const auto min_frame_pixels = static_cast<int64_t>(static_cast<double>(settings.budget.min_pixels) * kMinPixelMargin);
   settings.budget.max_pixels = std::max(std::min(settings.budget.max_pixels, max_frame_pixels), min_frame_pixels);
@@ -132,32 +132,33 @@ std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video,
   if (auto all_frames = list_preselected_frames(video, limits.max_listed_frames)) return *std::move(all_frames);
   if (video.is_frame_list) {
     const int64_t patches = limits.max_listed_frames / vision.temporal_patch_size;
-    return sample_evenly(video.frames, std::max<int64_t>(patches * vision.temporal_patch_size, 1));
+    return sample_frames_evenly(video.num_frames, std::max<int64_t>(patches * vision.temporal_patch_size, 1));
   }
-  check_frame_limits(limits);
+  reject_fps_conflict(limits);
   if (!limits.num_frames) {
-    return sample(video.frames, video.fps > 0 ? video.fps : sampling_fps, sampling_fps, vision);
+    return sample_frame_indices(video.num_frames, video.fps > 0 ? video.fps : sampling_fps, sampling_fps, vision);
   }
   // Python's round() rounds half to even, as nearbyint does. transformers rejects videos with fewer
   // frames than num_frames; here all of their frames are used.
   const auto patches = static_cast<int64_t>(
       std::nearbyint(static_cast<double>(*limits.num_frames) / static_cast<double>(vision.temporal_patch_size)));
   const int64_t count =
-      std::clamp<int64_t>(patches * vision.temporal_patch_size, 1, std::min(limits.max_frames, video.frames));
-  return sample_evenly(video.frames, count);
+      std::clamp<int64_t>(patches * vision.temporal_patch_size, 1, std::min(limits.max_frames, video.num_frames));
+  return sample_frames_evenly(video.num_frames, count);
 }
 
-std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, double sampling_fps,
-                                           const VisionConfig& vision) const {
+std::vector<int64_t> VideoSettings::sample_frame_indices(int64_t frames, double video_fps, double sampling_fps,
+                                                         const VisionConfig& vision) const {
   const int64_t frames_per_patch = vision.temporal_patch_size;
-  const auto floor_to_patches = [frames_per_patch](double count) {
+  const auto floor_to_temporal_patches = [frames_per_patch](double count) {
     return static_cast<int64_t>(std::floor(count / static_cast<double>(frames_per_patch))) * frames_per_patch;
   };
   const auto total = static_cast<double>(frames);
-  const auto max_count = static_cast<double>(floor_to_patches(std::min(static_cast<double>(limits.max_frames), total)));
-  const double target_count = std::max(total / video_fps * sampling_fps, static_cast<double>(limits.min_frames));
-  const int64_t count = floor_to_patches(std::min({target_count, max_count, total}));
-  return sample_evenly(frames, count == 0 ? frames : count);
+  const auto max_sampled_frames =
+      static_cast<double>(floor_to_temporal_patches(std::min(static_cast<double>(limits.max_frames), total)));
+  const double num_target_frames = std::max(total / video_fps * sampling_fps, static_cast<double>(limits.min_frames));
+  const int64_t count = floor_to_temporal_patches(std::min({num_target_frames, max_sampled_frames, total}));
+  return sample_frames_evenly(frames, count == 0 ? frames : count);
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -23,26 +23,26 @@ inline constexpr double kMinPixelMargin = 1.05;
 PreprocessorConfig load_video_config(const std::filesystem::path& folder, std::string_view type);
 
 /// Returns the supported keys of a video processor's settings, and keys that have no effect.
-std::set<std::string_view> get_video_keys();
+std::set<std::string_view> get_video_config_keys();
 
 /// Limits of the frames and tokens of a video.
 struct FrameLimits {
-  int64_t min_frames = 4;               ///< per video file, unless it has fewer
-  int64_t max_frames = 768;             ///< per video file
-  bool cap_pixels_per_frame = false;    ///< max_video_tokens applies
-  int64_t max_video_tokens = 0;         ///< set by each family, which defines it
-  std::optional<int64_t> num_frames{};  ///< per video, instead of a frame rate; nothing: data.video_fps decides
-  int64_t max_listed_frames = 128;      ///< maximum per list of frames: data.video_max_frames
-  bool has_fps_conflict = false;        ///< num_frames and fps are both set; transformers rejects all videos then
+  int64_t min_frames = 4;                ///< per video file, unless it has fewer
+  int64_t max_frames = 768;              ///< per video file
+  bool limits_pixels_per_frame = false;  ///< max_video_tokens applies
+  int64_t max_video_tokens = 0;          ///< set by each family, which defines it
+  std::optional<int64_t> num_frames{};   ///< per video, instead of a frame rate; nothing: data.video_fps decides
+  int64_t max_listed_frames = 128;       ///< maximum per list of frames: data.video_max_frames
+  bool has_fps_conflict = false;         ///< num_frames and fps are both set; transformers rejects all videos then
 };
 
 /// Throws UserError (kBadData) if limits.has_fps_conflict.
-void check_frame_limits(const FrameLimits& limits);
+void reject_fps_conflict(const FrameLimits& limits);
 
 /// Writes the sampling of a run into the settings of a video processor: at most `max_frames` frames
 /// per video and, unless the file has num_frames, `fps` frames per second. `limits` are those of
 /// the file.
-void write_sampling(nlohmann::ordered_json& settings, const FrameLimits& limits, double fps, int64_t max_frames);
+void write_frame_sampling(nlohmann::ordered_json& settings, const FrameLimits& limits, double fps, int64_t max_frames);
 
 /// Reads the limits of a file; missing keys have the values of `limits`. `has_fps` is true if
 /// transformers' class has a default fps, which a file with num_frames must set to null. Throws
@@ -65,8 +65,8 @@ struct VideoSettings {
 
   /// Returns the ascending indices of the frames to use, at least one. Of a list of frames: all, or
   /// up to max_listed_frames evenly spaced ones. Of a video file: num_frames if the settings have
-  /// it, else those of sample() with `sampling_fps` (data.video_fps). A file of unknown frame rate
-  /// is assumed to have `sampling_fps`. Throws as check_frame_limits().
+  /// it, else those of sample_frame_indices() with `sampling_fps` (data.video_fps). A file of
+  /// unknown frame rate is assumed to have `sampling_fps`. Throws as reject_fps_conflict().
   std::vector<int64_t> select_frames(const image::VideoInfo& video, double sampling_fps,
                                      const VisionConfig& vision) const;
 
@@ -74,7 +74,8 @@ struct VideoSettings {
   /// `video_fps` frames per second, sampled at `sampling_fps` frames per second. Their number is
   /// rounded down to whole temporal patches. Returns all frames of a video shorter than one
   /// temporal patch.
-  std::vector<int64_t> sample(int64_t frames, double video_fps, double sampling_fps, const VisionConfig& vision) const;
+  std::vector<int64_t> sample_frame_indices(int64_t frames, double video_fps, double sampling_fps,
+                                            const VisionConfig& vision) const;
 };
 
 }  // namespace vlmtrain::models::qwen2_vl

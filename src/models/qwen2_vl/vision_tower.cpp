@@ -27,13 +27,13 @@ class FrameLayoutBuilder {
         columns_(grid.columns / config.merge_size) {}
 
   /// Adds all tokens row by row, for a tower without windows.
-  void add_row_major() {
-    for (int64_t row = 0; row < rows_; ++row) add_row_segment(row, 0, columns_);
+  void add_tokens_by_row() {
+    for (int64_t row = 0; row < rows_; ++row) add_tokens_in_row(row, 0, columns_);
   }
 
   /// Adds all tokens window by window. `first_token` is the index of the frame's first token.
-  void add_windows(int64_t first_token) {
-    const int64_t side = *config_.window_tokens;
+  void add_tokens_by_window(int64_t first_token) {
+    const int64_t side = *config_.tokens_per_window_side;
     for (int64_t top = 0; top < rows_; top += side) {
       for (int64_t left = 0; left < columns_; left += side) {
         const int64_t height = std::min(side, rows_ - top), width = std::min(side, columns_ - left);
@@ -41,7 +41,7 @@ class FrameLayoutBuilder {
           for (int64_t column = left; column < left + width; ++column) {
             layout_.token_order.push_back(first_token + row * columns_ + column);
           }
-          add_row_segment(row, left, width);
+          add_tokens_in_row(row, left, width);
         }
         layout_.window_patch_counts.push_back(height * width * config_.patches_per_token());
       }
@@ -52,7 +52,7 @@ class FrameLayoutBuilder {
 
  private:
   /// Appends the positions of the patches of `count` adjacent tokens in a row.
-  void add_row_segment(int64_t row, int64_t first_column, int64_t count) {
+  void add_tokens_in_row(int64_t row, int64_t first_column, int64_t count) {
     const int64_t merge = config_.merge_size;
     for (int64_t column = first_column; column < first_column + count; ++column) {
       for (int64_t y = 0; y < merge; ++y) {
@@ -72,12 +72,12 @@ class FrameLayoutBuilder {
 /// Returns [row, column, row, column …] → all rows, then all columns.
 std::vector<int64_t> deinterleave_axes(const std::vector<int64_t>& pairs) {
   const size_t count = pairs.size() / 2;
-  std::vector<int64_t> axes(pairs.size());
+  std::vector<int64_t> deinterleaved(pairs.size());
   for (size_t i = 0; i < count; ++i) {
-    axes[i] = pairs[2 * i];
-    axes[count + i] = pairs[2 * i + 1];
+    deinterleaved[i] = pairs[2 * i];
+    deinterleaved[count + i] = pairs[2 * i + 1];
   }
-  return axes;
+  return deinterleaved;
 }
 
 constexpr double kNormEpsilon = 1e-6;  // a constant in transformers' code, not a config key
@@ -87,7 +87,7 @@ std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& sco
   return nn::LayerNorm(scope, config.hidden_size, kNormEpsilon);
 }
 
-nn::MergedLinear make_first_linears(const nn::ParameterScope& scope, const VisionConfig& config) {
+nn::MergedLinear make_input_projection(const nn::ParameterScope& scope, const VisionConfig& config) {
   const int64_t features = config.intermediate_size;
   if (config.uses_qwen2_5_layers)
     return {scope, {"gate_proj", "up_proj"}, config.hidden_size, {features, features}, true};
@@ -105,7 +105,7 @@ PatchLayout PatchLayout::make(std::span<const data::PatchGrid> grids, const Visi
                    config.merge_size, config.merge_size);
     FrameLayoutBuilder builder(layout, grid, config);
     for (int64_t i = 0; i < grid.frames; ++i) {
-      config.window_tokens ? builder.add_windows(first_token) : builder.add_row_major();
+      config.tokens_per_window_side ? builder.add_tokens_by_window(first_token) : builder.add_tokens_by_row();
       layout.frame_patch_counts.push_back(grid.patches_per_frame());
       first_token += builder.tokens();
     }
@@ -128,39 +128,38 @@ nn::LinearInput Norm::make_linear_input(const at::Tensor& x) const {
   return std::visit([&](const auto& norm) { return norm.make_linear_input(x); }, norm_);
 }
 
-FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& config)
+VisionMlp::VisionMlp(const nn::ParameterScope& scope, const VisionConfig& config)
     : is_gated_(config.uses_qwen2_5_layers),
       activation_(config.activation),
-      gate_up_proj_(make_first_linears(scope, config)),
+      gate_up_proj_(make_input_projection(scope, config)),
       down_proj_(scope / (config.uses_qwen2_5_layers ? "down_proj" : config.second_linear_name),
-                 config.intermediate_size, config.hidden_size, true, compute_residual_gain(config.blocks)) {}
+                 config.intermediate_size, config.hidden_size, true, compute_residual_gain(config.num_blocks)) {}
 
-at::Tensor FeedForward::operator()(const nn::LinearInput& x) const {
+at::Tensor VisionMlp::operator()(const nn::LinearInput& x) const {
   const nn::ResidualBranch branch = gate_up_proj_.forward_branch(x);
   return down_proj_(is_gated_ ? nn::swiglu(branch.value) : nn::apply_activation(activation_, branch.value),
                     /*residual=*/branch.stream);
 }
 
 VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config)
-    : heads_{.num_heads = config.heads,
-             .num_key_value_heads = config.heads,
-             .head_dim = config.hidden_size / config.heads},
+    : head_shape_{.num_heads = config.num_heads,
+                  .num_key_value_heads = config.num_heads,
+                  .head_dim = config.hidden_size / config.num_heads},
       norm1_(scope / "norm1", config),
       norm2_(scope / "norm2", config),
       qkv_(scope / "attn" / "qkv", config.hidden_size, 3 * config.hidden_size, true),
       out_proj_(scope / "attn" / "proj", config.hidden_size, config.hidden_size, true,
-                compute_residual_gain(config.blocks)),
-      feed_forward_(scope / "mlp", config) {}
+                compute_residual_gain(config.num_blocks)),
+      mlp_(scope / "mlp", config) {}
 
 at::Tensor VisionBlock::attend(const at::Tensor& qkv, const VisionContext& context) const {
-  const auto [query, key, value] = nn::split_and_rotate_heads(qkv, heads_, context.rotary);
+  const auto [query, key, value] = nn::split_and_rotate_heads(qkv, head_shape_, context.rotary_table);
   return nn::attention(query, key, value, context.segments, /*is_causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const VisionContext& context) const {
   nn::ResidualBranch branch = qkv_.forward_branch(norm1_.make_linear_input(x));
-  return feed_forward_(
-      norm2_.make_linear_input(out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream)));
+  return mlp_(norm2_.make_linear_input(out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream)));
 }
 
 VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)
@@ -174,9 +173,9 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
           config.has_patch_bias
               ? (scope / "patch_embed" / "proj").add_parameter("bias", {config.hidden_size}, nn::InitialValues::zeros())
               : at::Tensor()),
-      blocks_(scope / "blocks", config.blocks, config, memory::Component::kVision) {
+      blocks_(scope / "blocks", config.num_blocks, config, memory::Component::kVision) {
   // A head has head_dim / 2 pairs, half of them for each of two axes.
-  const int64_t pairs_per_axis = config.hidden_size / config.heads / 4;
+  const int64_t pairs_per_axis = config.hidden_size / config.num_heads / 4;
   const at::Tensor frequencies = nn::compute_inv_freq(2 * pairs_per_axis, config.rope_theta);
   const auto indices = at::TensorOptions(at::kLong);
   rotary_frequencies_ = at::cat({frequencies, frequencies}).to(patch_weight_.device());
@@ -184,31 +183,31 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
       at::cat({at::zeros({pairs_per_axis}, indices), at::ones({pairs_per_axis}, indices)}).to(patch_weight_.device());
 }
 
-at::Tensor VisionTower::embed(const image::BytePixels& pixels) const {
+at::Tensor VisionTower::embed(const image::ByteImages& pixels) const {
   return embed_patches(pixels, patch_weight_, patch_bias_);
 }
 
-BlockOutputs VisionTower::operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
-                                     const HiddenStateOptions& options) const {
-  const auto device = embedded.device();
+BlockListOutputs VisionTower::operator()(const at::Tensor& embeddings, const PatchLayout& layout,
+                                         int64_t recomputed_blocks, const HiddenStateOptions& options) const {
+  const auto device = embeddings.device();
   const at::Tensor positions = memory::copy_to_device(layout.positions, device).view({2, -1});
-  const auto rotary = nn::RotaryTable::from_axes(positions, rotary_axes_, rotary_frequencies_);
-  const VisionContext frame_context{nn::Segments::from_lengths(layout.frame_patch_counts, device), rotary};
-  const VisionContext window_context{nn::Segments::from_lengths(layout.window_patch_counts, device), rotary};
+  const auto rotary_table = nn::RotaryTable::from_axes(positions, rotary_axes_, rotary_frequencies_);
+  const VisionContext frame_context{nn::Segments::from_lengths(layout.frame_patch_counts, device), rotary_table};
+  const VisionContext window_context{nn::Segments::from_lengths(layout.window_patch_counts, device), rotary_table};
   const auto get_context = [&](int64_t block) -> const VisionContext& {
     return config_.has_windows(block) ? window_context : frame_context;
   };
-  return blocks_.run_with_contexts(embedded, recomputed_blocks, get_context, options);
+  return blocks_.run_with_contexts(embeddings, recomputed_blocks, get_context, options);
 }
 
 PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config)
-    : merged_size_(config.hidden_size * config.patches_per_token()),
+    : merged_hidden_size_(config.hidden_size * config.patches_per_token()),
       norm_(scope / "ln_q", config),
-      first_(scope / "mlp" / "0", merged_size_, merged_size_, true),
-      second_(scope / "mlp" / "2", merged_size_, config.output_size, true) {}
+      fc1_(scope / "mlp" / "0", merged_hidden_size_, merged_hidden_size_, true),
+      fc2_(scope / "mlp" / "2", merged_hidden_size_, config.out_hidden_size, true) {}
 
 at::Tensor PatchMerger::operator()(const at::Tensor& x) const {
-  return second_(nn::apply_activation(Activation::kGelu, first_(norm_(x).view({-1, merged_size_}))));
+  return fc2_(nn::apply_activation(Activation::kGelu, fc1_(norm_(x).view({-1, merged_hidden_size_}))));
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -53,9 +53,9 @@ class Norm {
 };
 
 /// MLP of a block: two Linears with an activation between them, or gated (SwiGLU).
-class FeedForward {
+class VisionMlp {
  public:
-  FeedForward(const nn::ParameterScope& scope, const VisionConfig& config);
+  VisionMlp(const nn::ParameterScope& scope, const VisionConfig& config);
   /// Returns the sum of the MLP's output and the residual stream, [patches, hidden]. `x` is a norm
   /// of the residual stream.
   at::Tensor operator()(const nn::LinearInput& x) const;
@@ -70,7 +70,7 @@ class FeedForward {
 /// Positions and attention segments of a block's input.
 struct VisionContext {
   nn::Segments segments;  ///< frames or windows
-  nn::RotaryTable rotary;
+  nn::RotaryTable rotary_table;
 };
 
 /// A pre-norm transformer block.
@@ -84,10 +84,10 @@ class VisionBlock {
   /// Returns the heads' outputs: [patches, query | key | value] → [patches, hidden].
   at::Tensor attend(const at::Tensor& qkv, const VisionContext& context) const;
 
-  nn::HeadShape heads_;
+  nn::HeadShape head_shape_;
   Norm norm1_, norm2_;
   nn::Linear qkv_, out_proj_;
-  FeedForward feed_forward_;
+  VisionMlp mlp_;
 };
 
 /// Vision tower of Qwen2-VL and Qwen2.5-VL, without the merger. Frames attend to themselves only.
@@ -97,11 +97,11 @@ class VisionTower {
 
   /// Embeds patches: pixels [patches, 3, temporal_patch_size · patch_size, patch_size] in input
   /// order → [patches, hidden] in the tower's order (pixels.image_indices).
-  at::Tensor embed(const image::BytePixels& pixels) const;
+  at::Tensor embed(const image::ByteImages& pixels) const;
   /// Runs the blocks on the output of embed(). `layout` is that of its patches. `recomputed_blocks`
   /// blocks are recomputed in the backward pass. `options` selects further hidden states to return.
-  BlockOutputs operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
-                          const HiddenStateOptions& options = {}) const;
+  BlockListOutputs operator()(const at::Tensor& embeddings, const PatchLayout& layout, int64_t recomputed_blocks,
+                              const HiddenStateOptions& options = {}) const;
   int64_t num_blocks() const { return blocks_.size(); }
 
  private:
@@ -116,13 +116,13 @@ class VisionTower {
 class PatchMerger {
  public:
   PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Maps patches [patches, hidden] → tokens [patches / merge_size², output_size].
+  /// Maps patches [patches, hidden] → tokens [patches / merge_size², out_hidden_size].
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  int64_t merged_size_;
+  int64_t merged_hidden_size_;
   Norm norm_;
-  nn::Linear first_, second_;
+  nn::Linear fc1_, fc2_;
 };
 
 }  // namespace vlmtrain::models::qwen2_vl

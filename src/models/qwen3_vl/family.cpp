@@ -23,9 +23,10 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
 /// Returns the markup of a video in the chat template. In the layout that the checkpoints were
 /// trained with, time stamps and frames replace the whole block. In that of transformers 5, they
 /// replace only the token within the block.
-text::MediaMarkup make_video_block(data::VideoLayout layout) {
+text::MediaMarkup make_video_markup(data::VideoTokenLayout layout) {
   const std::string block = qwen2_vl::format_vision_block(qwen2_vl::kVideoPad);
-  return {.block = block, .token = layout == data::VideoLayout::kReleased ? block : std::string(qwen2_vl::kVideoPad)};
+  return {.block = block,
+          .token = layout == data::VideoTokenLayout::kReleasedCode ? block : std::string(qwen2_vl::kVideoPad)};
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
@@ -39,13 +40,13 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings,
                          {.fallback = "chatml",
-                          .image = {.block = qwen2_vl::format_vision_block(qwen2_vl::kImagePad),
-                                    .token = std::string(qwen2_vl::kImagePad)},
-                          .video = make_video_block(settings.video_layout)});
+                          .image_markup = {.block = qwen2_vl::format_vision_block(qwen2_vl::kImagePad),
+                                           .token = std::string(qwen2_vl::kImagePad)},
+                          .video_markup = make_video_markup(settings.video_layout)});
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-constexpr int64_t kMarkerTokens = 2;  // <|vision_start|> and <|vision_end|>
+constexpr int64_t kNumMarkerTokens = 2;  // <|vision_start|> and <|vision_end|>
 
 data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                              image::ImageSize size, std::optional<int64_t> max_pixels) {
@@ -53,7 +54,7 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
   const auto settings = qwen2_vl::read_image_settings(folder, vision, max_pixels);
   auto shape =
       make_sample_shape(qwen2_vl::compute_grid(1, compute_resized_size(size, settings, vision), vision), vision);
-  shape.tokens += kMarkerTokens;
+  shape.tokens += kNumMarkerTokens;
   return shape;
 }
 
@@ -68,7 +69,7 @@ int64_t count_timestamp_tokens(const std::vector<std::string>& timestamps, const
   }
   int64_t tokens = 0;
   for (const std::string& timestamp : timestamps)
-    tokens += std::ssize(timestamp) - std::ssize(kSecondsSuffix) + 1 + kMarkerTokens;
+    tokens += std::ssize(timestamp) - std::ssize(kSecondsSuffix) + 1 + kNumMarkerTokens;
   return tokens;
 }
 
@@ -83,37 +84,38 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, 
   const auto resized = videos.compute_frame_size(frames, video.size, std::nullopt, vision);
   auto shape = make_sample_shape(qwen2_vl::compute_grid(frames, resized, vision), vision);
   shape.tokens += count_timestamp_tokens(make_timestamps(frame_indices, fps, vision.temporal_patch_size), folder);
-  if (settings.video_layout == data::VideoLayout::kTransformers5) shape.tokens += kMarkerTokens;
+  if (settings.video_layout == data::VideoTokenLayout::kTransformers5) shape.tokens += kNumMarkerTokens;
   shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;
 }
 
-ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                        const ProcessorSettings& settings, bool has_videos) {
+ProcessorOverrides make_processor_overrides(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                            const ProcessorSettings& settings, bool has_videos) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const auto& max_pixels = settings.image_max_pixels;
-  const bool has_sampling = has_videos || !has_default_sampling(settings);
-  ProcessorChanges changes{.creates_video_file = has_sampling, .video_processor_type = "Qwen3VLVideoProcessor"};
+  const bool saves_video_sampling = has_videos || !has_default_video_sampling(settings);
+  ProcessorOverrides overrides{.creates_video_file = saves_video_sampling,
+                               .video_processor_type = "Qwen3VLVideoProcessor"};
   if (max_pixels) {
-    changes.edit_images = [budget = qwen2_vl::read_image_settings(folder, vision, max_pixels).budget](auto& file) {
-      qwen2_vl::write_pixel_budget(file, budget);
-    };
+    overrides.edit_image_settings = [budget = qwen2_vl::read_image_settings(folder, vision, max_pixels).budget](
+                                        auto& file) { qwen2_vl::write_pixel_budget(file, budget); };
   }
-  if (!max_pixels && !has_sampling) return changes;
+  if (!max_pixels && !saves_video_sampling) return overrides;
   const auto videos = VideoSettings::read(folder, vision, max_pixels);
   const nlohmann::ordered_json empty = nlohmann::ordered_json::object();
-  if (nlohmann::ordered_json probe = empty; max_pixels && has_videos && !write_frame_limit(probe, videos, vision)) {
-    changes.unsaved_settings.push_back(
+  if (nlohmann::ordered_json probe = empty;
+      max_pixels && has_videos && !write_frame_pixel_limit(probe, videos, vision)) {
+    overrides.unsaved_settings.push_back(
         fmt::format("data.image_max_pixels={}: for video frames, transformers' Qwen3VLVideoProcessor supports only "
                     "multiples of {} pixels, at least 1.05 times size.shortest_edge",
                     *max_pixels, vision.pixels_per_token_side() * vision.pixels_per_token_side()));
   }
-  changes.edit_videos = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
-    if (max_pixels) write_frame_limit(file, videos, vision);
-    if (has_sampling) qwen2_vl::write_sampling(file, videos.limits, fps, max_frames);
+  overrides.edit_video_settings = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
+    if (max_pixels) write_frame_pixel_limit(file, videos, vision);
+    if (saves_video_sampling) qwen2_vl::write_frame_sampling(file, videos.limits, fps, max_frames);
   };
-  return changes;
+  return overrides;
 }
 
 ContextLength get_context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
@@ -128,15 +130,16 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 }  // namespace
 
 Family make_family() {
-  return {.model_types = {"qwen3_vl"},
-          .build = build,
-          .load_processor = load_processor,
-          .compute_image_sample_shape = compute_image_sample_shape,
-          .get_context_length = get_context_length,
-          .num_parameters = num_parameters,
-          .compute_video_sample_shape = compute_video_sample_shape,
-          .make_processor_changes = make_processor_changes,
-          .unsupported_types = {{"qwen3_vl_moe", "a mixture of experts; the dense Qwen3-VL are 2B, 4B, 8B and 32B"}}};
+  return {
+      .model_types = {"qwen3_vl"},
+      .build = build,
+      .load_processor = load_processor,
+      .compute_image_sample_shape = compute_image_sample_shape,
+      .get_context_length = get_context_length,
+      .num_parameters = num_parameters,
+      .compute_video_sample_shape = compute_video_sample_shape,
+      .make_processor_overrides = make_processor_overrides,
+      .unsupported_model_types = {{"qwen3_vl_moe", "a mixture of experts; the dense Qwen3-VL are 2B, 4B, 8B and 32B"}}};
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

@@ -22,10 +22,10 @@ namespace vlmtrain::models::qwen3_vl {
 /// Qwen2-VL with other parameter names, a bias of the patch embedding, learned positions in
 /// addition to RoPE, and DeepStack.
 struct VisionConfig : qwen2_vl::VisionConfig {
-  int64_t position_side = 48;  ///< side of the square table of positions, which is interpolated to each frame
+  int64_t position_table_side = 48;  ///< side of the square table of positions, which is interpolated to each frame
   /// Ascending indices of the tower blocks whose merged output is added to the text model: that of
   /// the i-th listed block to the output of text block i.
-  std::vector<int64_t> deepstack_blocks = {8, 16, 24};
+  std::vector<int64_t> deepstack_block_indices = {8, 16, 24};
 
   /// Estimates the number of parameters: those of matrices, mergers and position table included.
   double num_parameters() const;
@@ -56,7 +56,7 @@ struct PositionInterpolation {
   static PositionInterpolation make(std::span<const data::PatchGrid> grids, int64_t side, int64_t merge);
 };
 
-inline constexpr int64_t kInterpolationPoints = 4;  ///< table entries per patch
+inline constexpr int64_t kNumInterpolationPoints = 4;  ///< table entries per patch
 
 /// Vision tower of Qwen3-VL, without the mergers.
 class VisionTower {
@@ -65,16 +65,16 @@ class VisionTower {
 
   /// Embeds pixels as qwen2_vl::VisionTower::embed(), adds the interpolated positions and runs the
   /// blocks. Returns hidden states [patches, hidden] after the last block and after each of
-  /// VisionConfig::deepstack_blocks. `recomputed_blocks` blocks are recomputed in the backward
-  /// pass.
-  BlockOutputs operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
-                          const PositionInterpolation& interpolation, int64_t recomputed_blocks) const;
+  /// VisionConfig::deepstack_block_indices. `recomputed_blocks` blocks are recomputed in the
+  /// backward pass.
+  BlockListOutputs operator()(const image::ByteImages& pixels, const qwen2_vl::PatchLayout& layout,
+                              const PositionInterpolation& interpolation, int64_t recomputed_blocks) const;
   int64_t num_blocks() const { return transformer_.num_blocks(); }
 
  private:
   qwen2_vl::VisionTower transformer_;
-  at::Tensor positions_;  // [position_side², hidden]
-  std::vector<int64_t> deepstack_blocks_;
+  at::Tensor position_embeddings_;  // [position_table_side², hidden]
+  std::vector<int64_t> deepstack_block_indices_;
 };
 
 /// Projector: merges merge_size² patches into one token by a LayerNorm and two Linears.
@@ -83,14 +83,14 @@ class PatchMerger {
   /// Builds the merger. With `use_postshuffle_norm`, the LayerNorm covers the features of all
   /// patches of a token together, else those of each patch.
   PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool use_postshuffle_norm);
-  /// Maps patches [patches, hidden] → tokens [patches / merge_size², output_size].
+  /// Maps patches [patches, hidden] → tokens [patches / merge_size², out_hidden_size].
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
-  int64_t merged_size_;
+  int64_t merged_hidden_size_;
   bool use_postshuffle_norm_;
   nn::LayerNorm norm_;
-  nn::Linear first_, second_;
+  nn::Linear fc1_, fc2_;
 };
 
 /// Qwen3-VL: vision tower for images of any resolution, patch mergers and a Qwen3 text model with
@@ -101,7 +101,7 @@ class Model final : public VisionLanguageModel {
  public:
   Model(Config config, image::Normalization normalization, const nn::ParameterSettings& settings);
 
-  ImageFeatures get_image_features(const VisionInput& vision, bool with_dense_features) const override;
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }

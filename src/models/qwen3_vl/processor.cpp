@@ -15,7 +15,7 @@ namespace {
 using image::ImageSize;
 
 /// Default of Qwen3VLVideoProcessor per video: 128 to 768 squares of 32 x 32 pixels.
-constexpr qwen2_vl::PixelBudget kVideoBudget{int64_t{128} * 32 * 32, int64_t{32} * 32 * 768};
+constexpr qwen2_vl::PixelBudget kDefaultVideoPixelBudget{int64_t{128} * 32 * 32, int64_t{32} * 32 * 768};
 
 /// Returns the pixels of `frames` frames of `pixels` pixels each, at most kMaxBudgetPixels.
 int64_t scale_pixel_budget(int64_t pixels, int64_t frames) {
@@ -23,7 +23,7 @@ int64_t scale_pixel_budget(int64_t pixels, int64_t frames) {
 }
 
 /// Returns `count` evenly spaced indices from the first to the last of `frames` frames.
-std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
+std::vector<int64_t> sample_frames_evenly(int64_t frames, int64_t count) {
   std::vector<int64_t> frame_indices;
   frame_indices.reserve(static_cast<size_t>(count));
   // numpy.linspace, whose last value is exact, then rounding half to even, as llrint does.
@@ -47,10 +47,11 @@ ImageSize enlarge_to_token_side(ImageSize size, int64_t side) {
 VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
   const PreprocessorConfig file = qwen2_vl::load_video_config(folder, "Qwen3VLVideoProcessor");
-  file.reject_other_keys(qwen2_vl::get_video_keys());
+  file.reject_other_keys(qwen2_vl::get_video_config_keys());
   VideoSettings settings;
   constexpr PreprocessorConfig::ChannelValues kDefaultMeanAndStd{0.5, 0.5, 0.5};
-  settings.pixels = qwen2_vl::read_pixel_settings(file, kVideoBudget, vision, kDefaultMeanAndStd, kDefaultMeanAndStd);
+  settings.pixels =
+      qwen2_vl::read_pixel_settings(file, kDefaultVideoPixelBudget, vision, kDefaultMeanAndStd, kDefaultMeanAndStd);
   settings.max_frame_pixels = max_pixels;
   settings.limits = qwen2_vl::read_frame_limits(file, settings.limits, vision, /*has_fps=*/true);
   return settings;
@@ -58,18 +59,18 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
 
 std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video, double sampling_fps) const {
   if (auto all_frames = list_preselected_frames(video, limits.max_listed_frames)) return *std::move(all_frames);
-  if (video.is_frame_list) return sample_evenly(video.frames, limits.max_listed_frames);
-  qwen2_vl::check_frame_limits(limits);
-  if (limits.num_frames) return sample_evenly(video.frames, std::min(*limits.num_frames, limits.max_frames));
-  return sample(video.frames, video.fps > 0 ? video.fps : sampling_fps, sampling_fps);
+  if (video.is_frame_list) return sample_frames_evenly(video.num_frames, limits.max_listed_frames);
+  qwen2_vl::reject_fps_conflict(limits);
+  if (limits.num_frames) return sample_frames_evenly(video.num_frames, std::min(*limits.num_frames, limits.max_frames));
+  return sample_frame_indices(video.num_frames, video.fps > 0 ? video.fps : sampling_fps, sampling_fps);
 }
 
-std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, double sampling_fps) const {
-  const double target_count = std::floor(static_cast<double>(frames) / video_fps * sampling_fps);
-  const double max_count = static_cast<double>(std::min(limits.max_frames, frames));
-  const auto count =
-      static_cast<int64_t>(std::min(std::max(target_count, static_cast<double>(limits.min_frames)), max_count));
-  return sample_evenly(frames, count);
+std::vector<int64_t> VideoSettings::sample_frame_indices(int64_t frames, double video_fps, double sampling_fps) const {
+  const double num_target_frames = std::floor(static_cast<double>(frames) / video_fps * sampling_fps);
+  const double max_sampled_frames = static_cast<double>(std::min(limits.max_frames, frames));
+  const auto count = static_cast<int64_t>(
+      std::min(std::max(num_target_frames, static_cast<double>(limits.min_frames)), max_sampled_frames));
+  return sample_frames_evenly(frames, count);
 }
 
 ImageSize VideoSettings::compute_frame_size(int64_t frames, ImageSize size, std::optional<int64_t> max_pixels,
@@ -78,7 +79,7 @@ ImageSize VideoSettings::compute_frame_size(int64_t frames, ImageSize size, std:
   // transformers rejects a video shorter than a temporal patch; here its last frame is repeated.
   frames = std::max(frames, frames_per_patch);
   qwen2_vl::PixelBudget budget = pixels.budget;
-  if (limits.cap_pixels_per_frame) {
+  if (limits.limits_pixels_per_frame) {
     const int64_t pixels_per_frame = std::min(limits.max_video_tokens * side * side, budget.max_pixels / frames);
     budget.max_pixels = scale_pixel_budget(
         std::max(pixels_per_frame,
@@ -88,15 +89,15 @@ ImageSize VideoSettings::compute_frame_size(int64_t frames, ImageSize size, std:
   for (const auto& limit : {max_frame_pixels, max_pixels}) {
     if (limit) budget = qwen2_vl::limit_pixel_budget(budget, scale_pixel_budget(*limit, frames));
   }
-  const ImageSize enlarged = enlarge_to_token_side(size, side);
-  qwen2_vl::check_aspect_ratio(enlarged);
+  const ImageSize enlarged_size = enlarge_to_token_side(size, side);
+  qwen2_vl::check_aspect_ratio(enlarged_size);
   const auto round_to_multiple = [](double value, int64_t unit) {
     return static_cast<int64_t>(std::nearbyint(value / static_cast<double>(unit))) * unit;
   };
-  const double height = static_cast<double>(enlarged.height), width = static_cast<double>(enlarged.width);
-  const ImageSize rounded{round_to_multiple(height, side), round_to_multiple(width, side)};
+  const double height = static_cast<double>(enlarged_size.height), width = static_cast<double>(enlarged_size.width);
+  const ImageSize rounded_size{round_to_multiple(height, side), round_to_multiple(width, side)};
   const int64_t total_pixels =
-      round_to_multiple(static_cast<double>(frames), frames_per_patch) * rounded.height * rounded.width;
+      round_to_multiple(static_cast<double>(frames), frames_per_patch) * rounded_size.height * rounded_size.width;
   const auto unit = static_cast<double>(side);
   if (total_pixels > budget.max_pixels) {
     const double shrink_factor =
@@ -110,10 +111,10 @@ ImageSize VideoSettings::compute_frame_size(int64_t frames, ImageSize size, std:
     return {static_cast<int64_t>(std::ceil(height * growth_factor / unit)) * side,
             static_cast<int64_t>(std::ceil(width * growth_factor / unit)) * side};
   }
-  return rounded;
+  return rounded_size;
 }
 
-bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision) {
+bool write_frame_pixel_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision) {
   const int64_t side = vision.pixels_per_token_side(), token_pixels = side * side;
   const int64_t frame_limit = settings.max_frame_pixels.value();
   // A video has at least the frames of one temporal patch, which share the budget. A limit above
@@ -124,7 +125,7 @@ bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settin
   if (frame_limit % token_pixels != 0 || frame_limit < min_frame_pixels) return false;
   const int64_t tokens = frame_limit / token_pixels;
   file["max_video_tokens"] =
-      settings.limits.cap_pixels_per_frame ? std::min(tokens, settings.limits.max_video_tokens) : tokens;
+      settings.limits.limits_pixels_per_frame ? std::min(tokens, settings.limits.max_video_tokens) : tokens;
   file["cap_pixels_per_frame"] = true;
   return true;
 }
@@ -135,18 +136,18 @@ std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indic
   const auto step = static_cast<size_t>(frames_per_patch);
   for (size_t first = 0; first < frame_indices.size(); first += step) {
     const size_t last = std::min(first + step, frame_indices.size()) - 1;
-    const double first_seconds = static_cast<double>(frame_indices[first]) / video_fps,
-                 last_seconds = static_cast<double>(frame_indices[last]) / video_fps;
-    timestamps.push_back(fmt::format("<{:.1f} seconds>", (first_seconds + last_seconds) / 2));
+    const double first_frame_seconds = static_cast<double>(frame_indices[first]) / video_fps,
+                 last_frame_seconds = static_cast<double>(frame_indices[last]) / video_fps;
+    timestamps.push_back(fmt::format("<{:.1f} seconds>", (first_frame_seconds + last_frame_seconds) / 2));
   }
   return timestamps;
 }
 
 std::string format_video_text(const std::vector<std::string>& timestamps, int64_t tokens_per_timestamp) {
-  std::string pads;
-  for (int64_t i = 0; i < tokens_per_timestamp; ++i) pads += qwen2_vl::kVideoPad;
+  std::string video_pads;
+  for (int64_t i = 0; i < tokens_per_timestamp; ++i) video_pads += qwen2_vl::kVideoPad;
   std::string text;
-  for (const std::string& timestamp : timestamps) text += timestamp + qwen2_vl::format_vision_block(pads);
+  for (const std::string& timestamp : timestamps) text += timestamp + qwen2_vl::format_vision_block(video_pads);
   return text;
 }
 
@@ -154,7 +155,7 @@ Processor::Processor(const Config& config, qwen2_vl::PixelSettings images, Video
                      text::Tokenizer tokenizer, text::ChatTemplate chat_template, const ProcessorSettings& settings)
     : GridProcessor(config.vision, {config.image_token_id, config.video_token_id, config.text.vocab_size}, images,
                     std::move(tokenizer), std::move(chat_template), settings),
-      vision_(config.vision),
+      vision_config_(config.vision),
       video_settings_(videos) {
   video_settings_.limits.max_frames = std::min(video_settings_.limits.max_frames, settings.video_max_frames);
   video_settings_.limits.max_listed_frames = settings.video_max_frames;
@@ -166,21 +167,21 @@ std::vector<int64_t> Processor::select_frames(const image::VideoInfo& info) cons
 
 image::ImageSize Processor::compute_frame_size(int64_t frames, image::ImageSize size,
                                                std::optional<int64_t> max_pixels) const {
-  return video_settings_.compute_frame_size(frames, size, max_pixels, vision_);
+  return video_settings_.compute_frame_size(frames, size, max_pixels, vision_config_);
 }
 
 void Processor::check_video(const image::VideoInfo& info) const {
   check_frame_normalization(image_normalization(), video_settings_.pixels.normalization);
-  if (!info.is_frame_list) qwen2_vl::check_frame_limits(video_settings_.limits);
+  if (!info.is_frame_list) qwen2_vl::reject_fps_conflict(video_settings_.limits);
 }
 
 MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
   const auto frames = select_frames(info);
   const data::PatchGrid grid = compute_video_grid(info, max_pixels);
-  const auto timestamps = make_timestamps(frames, get_fps(info), vision_.temporal_patch_size);
-  return {.text = format_video_text(timestamps, compute_token_grid(grid, vision_).patches_per_frame()),
+  const auto timestamps = make_timestamps(frames, get_fps(info), vision_config_.temporal_patch_size);
+  return {.text = format_video_text(timestamps, compute_token_grid(grid, vision_config_).patches_per_frame()),
           .pixel_rows = grid.patches(),
-          .image_tokens = compute_token_grid(grid, vision_).patches(),
+          .image_tokens = compute_token_grid(grid, vision_config_).patches(),
           .grid = grid,
           .kind = data::MediaKind::kVideo,
           .frames = std::ssize(frames)};
@@ -194,14 +195,14 @@ std::vector<int64_t> Processor::make_position_ids(const EncodedChat& chat, std::
   std::vector<qwen2_vl::VisionSpan> spans;
   size_t first = 0;
   for (const MediaLayout& image : images) {
-    const data::PatchGrid tokens = compute_token_grid(*image.grid, vision_);
+    const data::PatchGrid tokens = compute_token_grid(*image.grid, vision_config_);
     // Time stamps separate the temporal patches, so each one is positioned as an image.
     for (int64_t frame = 0; frame < tokens.frames; ++frame) {
       spans.push_back({chat.image_token_positions.at(first), {1, tokens.rows, tokens.columns}});
       first += static_cast<size_t>(tokens.patches_per_frame());
     }
   }
-  return qwen2_vl::make_position_ids(std::ssize(chat.token_ids), spans, data::VideoLayout::kReleased);
+  return qwen2_vl::make_position_ids(std::ssize(chat.token_ids), spans, data::VideoTokenLayout::kReleasedCode);
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

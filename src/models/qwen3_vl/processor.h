@@ -26,14 +26,14 @@ struct VideoSettings {
 
   /// Returns the ascending indices of the frames to use, at least one. Of a list of frames: all, or
   /// max_listed_frames evenly spaced ones. Of a video file: num_frames if the settings have it (a
-  /// shorter video repeats frames), else those of sample() with `sampling_fps` (data.video_fps). A
-  /// file of unknown frame rate is assumed to have `sampling_fps`. Throws as
-  /// qwen2_vl::check_frame_limits().
+  /// shorter video repeats frames), else those of sample_frame_indices() with `sampling_fps`
+  /// (data.video_fps). A file of unknown frame rate is assumed to have `sampling_fps`. Throws as
+  /// qwen2_vl::reject_fps_conflict().
   std::vector<int64_t> select_frames(const image::VideoInfo& video, double sampling_fps) const;
 
   /// Returns evenly spaced indices, from the first to the last frame, of a video that has `frames`
   /// frames and `video_fps` frames per second, sampled at `sampling_fps` frames per second.
-  std::vector<int64_t> sample(int64_t frames, double video_fps, double sampling_fps) const;
+  std::vector<int64_t> sample_frame_indices(int64_t frames, double video_fps, double sampling_fps) const;
 
   /// Returns the size that frames of `size` are resized to if `frames` frames are used.
   /// `max_pixels` is an additional limit per frame; nothing: no such limit. Throws UserError
@@ -46,7 +46,7 @@ struct VideoSettings {
 /// limit of the tokens per frame. Returns false and writes nothing if that is impossible, because
 /// the limit is not a multiple of a token's pixels or is less than 1.05 times the minimum pixels of
 /// a video. `settings` are those of the file. REQUIRES: settings.max_frame_pixels is set.
-bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision);
+bool write_frame_pixel_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision);
 
 /// Returns the text before each temporal patch, such as `<1.5 seconds>`: the mean time of its first
 /// and last frame. `frame_indices` are those of VideoSettings::select_frames(); the last one is
@@ -75,7 +75,7 @@ class Processor final : public qwen2_vl::GridProcessor {
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   std::vector<int64_t> make_position_ids(const EncodedChat& chat, std::span<const MediaLayout> images) const override;
 
-  VisionConfig vision_;
+  VisionConfig vision_config_;
   VideoSettings video_settings_;
 };
 

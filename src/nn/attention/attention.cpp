@@ -35,8 +35,8 @@ bool has_flash_kernel(const at::Tensor& query) {
 }
 
 /// Runs the CPU's flash kernel on `count` segments of equal length.
-at::Tensor run_cpu_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t count,
-                         bool is_causal) {
+at::Tensor run_cpu_flash_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                   int64_t count, bool is_causal) {
   const auto split_segments = [count](const at::Tensor& x) {
     return x.view({count, x.size(0) / count, x.size(1), x.size(2)}).transpose(1, 2);
   };
@@ -49,14 +49,14 @@ at::Tensor run_cpu_flash(const at::Tensor& query, const at::Tensor& key, const a
 at::Tensor run_cpu_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                              const Segments& segments, bool is_causal) {
   if (segments.is_uniform()) {
-    return run_cpu_flash(query, key, value, static_cast<int64_t>(segments.lengths.size()), is_causal);
+    return run_cpu_flash_attention(query, key, value, static_cast<int64_t>(segments.lengths.size()), is_causal);
   }
   const auto queries = query.split_with_sizes(segments.lengths);
   const auto keys = key.split_with_sizes(segments.lengths);
   const auto values = value.split_with_sizes(segments.lengths);
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < queries.size(); ++i)
-    outputs.push_back(run_cpu_flash(queries[i], keys[i], values[i], 1, is_causal));
+    outputs.push_back(run_cpu_flash_attention(queries[i], keys[i], values[i], 1, is_causal));
   return at::cat(outputs);
 }
 
@@ -64,19 +64,19 @@ VarlenArgs make_varlen_args(const Segments& segments, bool is_causal, std::optio
   return {.offsets = segments.offsets, .max_length = segments.max_length, .is_causal = is_causal, .window = window};
 }
 
-at::Tensor run_cuda_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const Segments& segments, bool is_causal, std::optional<int64_t> window) {
+at::Tensor run_cuda_flash_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                    const Segments& segments, bool is_causal, std::optional<int64_t> window) {
   return attend(make_cuda_flash_kernel(make_varlen_args(segments, is_causal, window)), query, key, value);
 }
 
-at::Tensor run_cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                     const Segments& segments, bool is_causal) {
+at::Tensor run_cuda_memory_efficient_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                               const Segments& segments, bool is_causal) {
   const int64_t heads_per_group = query.size(1) / key.size(1);
-  const auto expand = [heads_per_group](const at::Tensor& x) {
+  const auto expand_heads = [heads_per_group](const at::Tensor& x) {
     return (heads_per_group == 1 ? x : at::repeat_interleave(x, heads_per_group, 1)).unsqueeze(0);
   };
   return attend(make_cuda_memory_efficient_kernel(make_varlen_args(segments, is_causal)), query.unsqueeze(0),
-                expand(key), expand(value))
+                expand_heads(key), expand_heads(value))
       .squeeze(0);
 }
 
@@ -94,14 +94,15 @@ at::Tensor windowed_segment_attention(const at::Tensor& query, const at::Tensor&
     const at::Tensor is_visible = at::ones({count, keys}, query.options().dtype(at::kBool))
                                       .tril_(first - first_key)
                                       .triu_(first - first_key - window + 1);
-    const at::Tensor heads_first = query.narrow(0, first, count)
-                                       .view({count, key_value_heads, heads_per_group, -1})
-                                       .permute({1, 2, 0, 3});  // [key_value_heads, heads_per_group, count, head_dim]
+    const at::Tensor queries_by_head =
+        query.narrow(0, first, count)
+            .view({count, key_value_heads, heads_per_group, -1})
+            .permute({1, 2, 0, 3});  // [key_value_heads, heads_per_group, count, head_dim]
     const auto expand_keys = [&](const at::Tensor& x) {
       return x.narrow(0, first_key, keys).permute({1, 0, 2}).unsqueeze(1);
     };
     const at::Tensor scores =
-        at::matmul(heads_first, expand_keys(key).transpose(-1, -2)) * compute_attention_scale(query);
+        at::matmul(queries_by_head, expand_keys(key).transpose(-1, -2)) * compute_attention_scale(query);
     const at::Tensor weights =
         at::softmax(scores.masked_fill(is_visible.logical_not(), -std::numeric_limits<double>::infinity()), -1,
                     at::toOpMathType(query.scalar_type()));
@@ -160,28 +161,28 @@ at::Tensor run_cuda_memory_efficient_decode(const at::Tensor& query, const at::T
   const at::Tensor grouped_query = query.view({-1, key_value_heads, heads_per_group, head_dim})
                                        .transpose(1, 2)
                                        .reshape({1, -1, key_value_heads, head_dim});
-  constexpr int64_t kNoMask = 0;
+  constexpr int64_t kNoCustomMask = 0;
   const auto output = std::get<0>(at::_efficient_attention_forward(
       grouped_query, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.cu_seqlens_q * heads_per_group,
       slots.device_starts,
-      /*max_seqlen_q=*/heads_per_group, slots.max_length, /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/false,
-      compute_attention_scale(query), /*seqlen_k=*/slots.device_lengths));
+      /*max_seqlen_q=*/heads_per_group, slots.max_length, /*dropout_p=*/0.0, kNoCustomMask,
+      /*compute_log_sumexp=*/false, compute_attention_scale(query), /*seqlen_k=*/slots.device_lengths));
   return output.view({-1, heads_per_group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
 }
 
 /// Returns `bias` with rows that start at multiples of 16 elements, which the memory-efficient
 /// kernel requires. The padding is hidden by a view.
-at::Tensor align_rows(const at::Tensor& bias) {
-  constexpr int64_t kAlignment = 16;
+at::Tensor align_bias_rows(const at::Tensor& bias) {
+  constexpr int64_t kRowAlignment = 16;
   const int64_t keys = bias.size(-1);
-  const int64_t padding = (kAlignment - keys % kAlignment) % kAlignment;
+  const int64_t padding = (kRowAlignment - keys % kRowAlignment) % kRowAlignment;
   if (padding == 0) return bias.contiguous();
   return at::constant_pad_nd(bias, {0, padding}).narrow(-1, 0, keys);
 }
 
 at::Tensor memory_efficient_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                       const std::optional<at::Tensor>& bias, double scale) {
-  constexpr int64_t kNoMask = 0;  // CustomMaskType of ATen's kernel
+  constexpr int64_t kNoCustomMask = 0;  // CustomMaskType of ATen's kernel
   if (query.size(0) > kMaxSegmentsPerLaunch) {
     std::vector<at::Tensor> outputs;
     for (int64_t first = 0; first < query.size(0); first += kMaxSegmentsPerLaunch) {
@@ -192,9 +193,9 @@ at::Tensor memory_efficient_attention(const at::Tensor& query, const at::Tensor&
     }
     return at::cat(outputs);
   }
-  return std::get<0>(at::_efficient_attention_forward(query, key, value, bias, /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
-                                                      query.size(1), key.size(1),
-                                                      /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));
+  return std::get<0>(at::_efficient_attention_forward(
+      query, key, value, bias, /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{}, query.size(1), key.size(1),
+      /*dropout_p=*/0.0, kNoCustomMask, /*compute_log_sumexp=*/true, scale));
 }
 
 /// Computes biased_attention() with plain products.
@@ -242,7 +243,8 @@ Segments Segments::to(at::Device device) const {
   return result;
 }
 
-CacheSlots CacheSlots::make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
+CacheSlots CacheSlots::from_starts_and_lengths(std::vector<int64_t> starts, std::vector<int64_t> lengths,
+                                               at::Device device) {
   VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "got {} starts and {} lengths of cache slots",
                  starts.size(), lengths.size());
   CacheSlots slots;
@@ -275,13 +277,13 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   VLMTRAIN_CHECK(!window || (is_causal && *window > 0),
                  "a sliding window requires causal attention and at least one row");
   if (window && segments.max_length <= *window) window.reset();
-  const bool has_flash = query.is_cuda() && has_flash_kernel(query);
-  if (window && !has_flash) return windowed_attention(query, key, value, segments, *window);
+  const bool uses_flash_kernel = query.is_cuda() && has_flash_kernel(query);
+  if (window && !uses_flash_kernel) return windowed_attention(query, key, value, segments, *window);
   if (query.is_cuda()) {
     return attend_chunked(query, key, value, segments, kMaxSegmentsPerLaunch,
                           [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Segments& chunk) {
-                            return has_flash ? run_cuda_flash(q, k, v, chunk, is_causal, window)
-                                             : run_cuda_memory_efficient(q, k, v, chunk, is_causal);
+                            return uses_flash_kernel ? run_cuda_flash_attention(q, k, v, chunk, is_causal, window)
+                                                     : run_cuda_memory_efficient_attention(q, k, v, chunk, is_causal);
                           });
   }
   return run_cpu_attention(query, key, value, segments, is_causal);
@@ -295,7 +297,8 @@ at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, cons
                  key.size(1));
   const double scale = compute_attention_scale(query);
   if (!query.is_cuda()) return composite_attention(query, key, value, bias, scale);
-  return memory_efficient_attention(query, key, value, align_rows(bias).expand({query.size(0), -1, -1, -1}), scale);
+  return memory_efficient_attention(query, key, value, align_bias_rows(bias).expand({query.size(0), -1, -1, -1}),
+                                    scale);
 }
 
 at::Tensor batched_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {

@@ -29,65 +29,67 @@ constexpr double kNoDropout = 0;
 
 class CudaFlashAttention : public AttentionKernel {
  public:
-  explicit CudaFlashAttention(VarlenArgs args) : args_(std::move(args)) {
-    if (!args_.window) return;
-    rows_before_ = *args_.window - 1;
+  explicit CudaFlashAttention(VarlenArgs args) : varlen_args_(std::move(args)) {
+    if (!varlen_args_.window) return;
+    rows_before_ = *varlen_args_.window - 1;
     rows_after_ = 0;
   }
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
     auto [output, logsumexp, random_state, unused, mask] = at::_flash_attention_forward(
-        query, key, value, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout,
-        args_.is_causal,
+        query, key, value, varlen_args_.offsets, varlen_args_.offsets, varlen_args_.max_length, varlen_args_.max_length,
+        kNoDropout, varlen_args_.is_causal,
         /*return_debug_mask=*/false, compute_attention_scale(query), rows_before_, rows_after_);
     return {output, logsumexp, random_state, unused};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
-    auto [dq, dk, dv] =
-        at::_flash_attention_backward(gradient, query, key, value, outputs[0], outputs[1], args_.offsets, args_.offsets,
-                                      args_.max_length, args_.max_length, kNoDropout, args_.is_causal, outputs[2],
-                                      outputs[3], compute_attention_scale(query), rows_before_, rows_after_);
+    auto [dq, dk, dv] = at::_flash_attention_backward(
+        gradient, query, key, value, outputs[0], outputs[1], varlen_args_.offsets, varlen_args_.offsets,
+        varlen_args_.max_length, varlen_args_.max_length, kNoDropout, varlen_args_.is_causal, outputs[2], outputs[3],
+        compute_attention_scale(query), rows_before_, rows_after_);
     return {dq, dk, dv};
   }
 
  private:
-  VarlenArgs args_;
+  VarlenArgs varlen_args_;
   std::optional<int64_t> rows_before_, rows_after_;
 };
 
 class CudaMemoryEfficientAttention : public AttentionKernel {
  public:
-  explicit CudaMemoryEfficientAttention(VarlenArgs args) : args_(std::move(args)) {}
+  explicit CudaMemoryEfficientAttention(VarlenArgs args) : varlen_args_(std::move(args)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
     auto [output, logsumexp, seed, offset, rows, keys] = at::_efficient_attention_forward(
-        query, key, value, /*bias=*/{}, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout,
-        mask_type(), /*compute_log_sumexp=*/true, compute_attention_scale(query));
+        query, key, value, /*bias=*/{}, varlen_args_.offsets, varlen_args_.offsets, varlen_args_.max_length,
+        varlen_args_.max_length, kNoDropout, get_custom_mask_type(), /*compute_log_sumexp=*/true,
+        compute_attention_scale(query));
     return {output, logsumexp, seed, offset};
   }
 
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
-    auto [dq, dk, dv, dbias] = at::_efficient_attention_backward(
-        gradient, query, key, value, /*bias=*/{}, outputs[0], args_.offsets, args_.offsets, args_.max_length,
-        args_.max_length, outputs[1], kNoDropout, outputs[2], outputs[3], mask_type(), /*bias_requires_grad=*/false,
-        compute_attention_scale(query));
+    auto [dq, dk, dv, dbias] =
+        at::_efficient_attention_backward(gradient, query, key, value, /*bias=*/{}, outputs[0], varlen_args_.offsets,
+                                          varlen_args_.offsets, varlen_args_.max_length, varlen_args_.max_length,
+                                          outputs[1], kNoDropout, outputs[2], outputs[3], get_custom_mask_type(),
+                                          /*bias_requires_grad=*/false, compute_attention_scale(query));
     return {dq, dk, dv};
   }
 
  private:
-  int64_t mask_type() const {
+  int64_t get_custom_mask_type() const {
     // Values of CustomMaskType of ATen's kernel.
-    constexpr int64_t kNoMask = 0;
+    constexpr int64_t kNoCustomMask = 0;
     constexpr int64_t kCausalFromTopLeft = 1;
-    return args_.is_causal ? kCausalFromTopLeft : kNoMask;
+    return varlen_args_.is_causal ? kCausalFromTopLeft : kNoCustomMask;
   }
 
-  VarlenArgs args_;
+  VarlenArgs varlen_args_;
 };
 
 class CudaMaskedAttention : public AttentionKernel {
@@ -98,7 +100,7 @@ class CudaMaskedAttention : public AttentionKernel {
                                   const at::Tensor& value) const override {
     auto [output, logsumexp, seed, offset, rows, keys] = at::_efficient_attention_forward(
         query, key, value, expand_bias(query), /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{}, query.size(1), key.size(1),
-        kNoDropout, kNoBuiltinMask, /*compute_log_sumexp=*/true, compute_attention_scale(query));
+        kNoDropout, kNoCustomMask, /*compute_log_sumexp=*/true, compute_attention_scale(query));
     return {output, logsumexp, seed, offset};
   }
 
@@ -106,13 +108,13 @@ class CudaMaskedAttention : public AttentionKernel {
                      const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
     auto [dq, dk, dv, dbias] = at::_efficient_attention_backward(
         gradient, query, key, value, expand_bias(query), outputs[0], /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
-        query.size(1), key.size(1), outputs[1], kNoDropout, outputs[2], outputs[3], kNoBuiltinMask,
+        query.size(1), key.size(1), outputs[1], kNoDropout, outputs[2], outputs[3], kNoCustomMask,
         /*bias_requires_grad=*/false, compute_attention_scale(query));
     return {dq, dk, dv};
   }
 
  private:
-  static constexpr int64_t kNoBuiltinMask = 0;
+  static constexpr int64_t kNoCustomMask = 0;
 
   at::Tensor expand_bias(const at::Tensor& query) const { return mask_.expand({1, query.size(2), -1, -1}); }
 
@@ -145,18 +147,18 @@ class CpuFlashAttention : public AttentionKernel {
 };
 
 /// Indices into the outputs of a kernel.
-constexpr int64_t kOutput = 0, kLogSumExp = 1, kKernelState = 2;
+constexpr int64_t kOutputIndex = 0, kLogSumExpIndex = 1, kFirstStateIndex = 2;
 
 /// Reshapes [heads, rows] to [rows, heads, 1], which broadcasts over [rows, heads, head_dim].
 at::Tensor to_row_factors(const at::Tensor& by_head) {
   return by_head.t().unsqueeze(-1);
 }
 
-class JoinedKernel : public AttentionKernel {
+class CombinedAttention : public AttentionKernel {
  public:
-  JoinedKernel(std::shared_ptr<const AttentionKernel> first, std::shared_ptr<const AttentionKernel> second,
-               ExtraKeys extra)
-      : first_(std::move(first)), second_(std::move(second)), extra_keys_(std::move(extra)) {}
+  CombinedAttention(std::shared_ptr<const AttentionKernel> first, std::shared_ptr<const AttentionKernel> second,
+                    ExtraKeys extra_keys)
+      : first_kernel_(std::move(first)), second_kernel_(std::move(second)), extra_keys_(std::move(extra_keys)) {}
 
   bool has_autograd_formula() const override { return false; }
 
@@ -164,12 +166,14 @@ class JoinedKernel : public AttentionKernel {
   /// the second.
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
-    auto outputs = first_->forward(query, key, value);
-    const auto extra = second_->forward(select_query_rows(query), select_key_rows(key), select_key_rows(value));
-    VLMTRAIN_CHECK(outputs.size() == extra.size(), "cannot join attention kernels that save {} and {} tensors",
-                   outputs.size(), extra.size());
-    merge(outputs[kOutput], outputs[kLogSumExp], extra[kOutput], extra[kLogSumExp]);
-    outputs.insert(outputs.end(), extra.begin() + kKernelState, extra.end());
+    auto outputs = first_kernel_->forward(query, key, value);
+    const auto second_outputs =
+        second_kernel_->forward(select_query_rows(query), select_key_rows(key), select_key_rows(value));
+    VLMTRAIN_CHECK(outputs.size() == second_outputs.size(), "cannot join attention kernels that save {} and {} tensors",
+                   outputs.size(), second_outputs.size());
+    merge(outputs[kOutputIndex], outputs[kLogSumExpIndex], second_outputs[kOutputIndex],
+          second_outputs[kLogSumExpIndex]);
+    outputs.insert(outputs.end(), second_outputs.begin() + kFirstStateIndex, second_outputs.end());
     return outputs;
   }
 
@@ -177,16 +181,17 @@ class JoinedKernel : public AttentionKernel {
   /// returns the part of the gradients that belongs to its keys.
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
-    const auto second_state = outputs.begin() + kKernelState + (std::ssize(outputs) - kKernelState) / 2;
-    Gradients gradients = first_->backward(gradient, query, key, value, {outputs.begin(), second_state});
-    std::vector<at::Tensor> second_outputs{select_query_rows(outputs[kOutput]),
-                                           outputs[kLogSumExp].index_select(1, extra_keys_.query_rows)};
-    second_outputs.insert(second_outputs.end(), second_state, outputs.end());
-    const Gradients extra = second_->backward(select_query_rows(gradient), select_query_rows(query),
-                                              select_key_rows(key), select_key_rows(value), second_outputs);
-    gradients.query.index_add_(0, extra_keys_.query_rows, extra.query);
-    gradients.key.index_add_(0, extra_keys_.key_rows, extra.key);
-    gradients.value.index_add_(0, extra_keys_.key_rows, extra.value);
+    const auto second_state_begin = outputs.begin() + kFirstStateIndex + (std::ssize(outputs) - kFirstStateIndex) / 2;
+    Gradients gradients = first_kernel_->backward(gradient, query, key, value, {outputs.begin(), second_state_begin});
+    std::vector<at::Tensor> second_outputs{select_query_rows(outputs[kOutputIndex]),
+                                           outputs[kLogSumExpIndex].index_select(1, extra_keys_.query_rows)};
+    second_outputs.insert(second_outputs.end(), second_state_begin, outputs.end());
+    const Gradients second_gradients =
+        second_kernel_->backward(select_query_rows(gradient), select_query_rows(query), select_key_rows(key),
+                                 select_key_rows(value), second_outputs);
+    gradients.query.index_add_(0, extra_keys_.query_rows, second_gradients.query);
+    gradients.key.index_add_(0, extra_keys_.key_rows, second_gradients.key);
+    gradients.value.index_add_(0, extra_keys_.key_rows, second_gradients.value);
     return gradients;
   }
 
@@ -196,17 +201,17 @@ class JoinedKernel : public AttentionKernel {
 
   /// Merges the outputs o₁ and o₂ with the log-sum-exps a and b into (e^a o₁ + e^b o₂) / (e^a +
   /// e^b) for the selected rows, in fp32 with one rounding.
-  void merge(at::Tensor& output, at::Tensor& logsumexp, const at::Tensor& extra,
-             const at::Tensor& extra_logsumexp) const {
-    const at::Tensor base_logsumexp = logsumexp.index_select(1, extra_keys_.query_rows);
-    const at::Tensor extra_share = at::sigmoid(extra_logsumexp - base_logsumexp);  // weight of the second kernel
-    at::Tensor merged = at::mul(select_query_rows(output), to_row_factors(1 - extra_share));
-    merged.addcmul_(extra, to_row_factors(extra_share));
+  void merge(at::Tensor& output, at::Tensor& logsumexp, const at::Tensor& second_output,
+             const at::Tensor& second_logsumexp) const {
+    const at::Tensor first_logsumexp = logsumexp.index_select(1, extra_keys_.query_rows);
+    const at::Tensor second_weight = at::sigmoid(second_logsumexp - first_logsumexp);  // weight of the second kernel
+    at::Tensor merged = at::mul(select_query_rows(output), to_row_factors(1 - second_weight));
+    merged.addcmul_(second_output, to_row_factors(second_weight));
     output.index_copy_(0, extra_keys_.query_rows, merged.to(output.scalar_type()));
-    logsumexp.index_copy_(1, extra_keys_.query_rows, at::logaddexp(base_logsumexp, extra_logsumexp));
+    logsumexp.index_copy_(1, extra_keys_.query_rows, at::logaddexp(first_logsumexp, second_logsumexp));
   }
 
-  std::shared_ptr<const AttentionKernel> first_, second_;
+  std::shared_ptr<const AttentionKernel> first_kernel_, second_kernel_;
   ExtraKeys extra_keys_;
 };
 
@@ -225,8 +230,8 @@ Segments slice_segments(const Segments& segments, int64_t first, int64_t count, 
 
 bool has_flash_kernel(at::ScalarType dtype, at::Device device) {
   // FlashAttention-2 is compiled for sm_80 and newer.
-  constexpr int kMinArchitecture = 80;
-  return dtype != at::kFloat && memory::get_architecture(device) >= kMinArchitecture;
+  constexpr int kMinFlashArchitecture = 80;
+  return dtype != at::kFloat && memory::get_architecture(device) >= kMinFlashArchitecture;
 }
 
 std::shared_ptr<const AttentionKernel> make_cuda_flash_kernel(VarlenArgs args) {
@@ -250,19 +255,19 @@ std::shared_ptr<const AttentionKernel> make_cuda_masked_kernel(at::Tensor mask) 
 }
 
 ExtraKeys make_future_keys(const BidirectionalSpans& spans) {
-  const at::Tensor reversed = spans.rows.view({-1, spans.length}).flip(1);
-  return {.query_rows = reversed.narrow(1, 1, spans.length - 1).flatten(),
-          .key_rows = reversed.narrow(1, 0, spans.length - 1).flatten()};
+  const at::Tensor reversed_rows = spans.rows.view({-1, spans.span_length}).flip(1);
+  return {.query_rows = reversed_rows.narrow(1, 1, spans.span_length - 1).flatten(),
+          .key_rows = reversed_rows.narrow(1, 0, spans.span_length - 1).flatten()};
 }
 
-std::shared_ptr<const AttentionKernel> make_joined_kernel(std::shared_ptr<const AttentionKernel> first,
-                                                          std::shared_ptr<const AttentionKernel> second,
-                                                          ExtraKeys extra) {
-  return std::make_shared<JoinedKernel>(std::move(first), std::move(second), std::move(extra));
+std::shared_ptr<const AttentionKernel> make_combined_kernel(std::shared_ptr<const AttentionKernel> first,
+                                                            std::shared_ptr<const AttentionKernel> second,
+                                                            ExtraKeys extra_keys) {
+  return std::make_shared<CombinedAttention>(std::move(first), std::move(second), std::move(extra_keys));
 }
 
 at::Tensor attend_chunked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const Segments& segments, int64_t max_segments, const SegmentAttention& attend) {
+                          const Segments& segments, int64_t max_segments, const SegmentAttentionFunction& attend) {
   const int64_t count = std::ssize(segments.lengths);
   if (count <= max_segments) return attend(query, key, value, segments);
   std::vector<at::Tensor> outputs;

@@ -77,7 +77,8 @@ std::shared_ptr<const AttentionKernel> make_cpu_masked_kernel(const at::Tensor& 
 /// head_dim]. REQUIRES: the row stride of the mask is a multiple of 16 elements.
 std::shared_ptr<const AttentionKernel> make_cuda_masked_kernel(at::Tensor mask);
 
-/// Rows of a stream that attend to more keys than the first kernel of make_joined_kernel() covers.
+/// Rows of a stream that attend to more keys than the first kernel of make_combined_kernel()
+/// covers.
 struct ExtraKeys {
   at::Tensor query_rows;  ///< int64 [n], rows whose queries attend to more keys, without repetition
   at::Tensor key_rows;    ///< int64 [n], rows of those keys and values, without repetition
@@ -89,11 +90,11 @@ struct ExtraKeys {
 ExtraKeys make_future_keys(const BidirectionalSpans& spans);
 
 /// Returns a kernel that merges attention to two disjoint sets of keys. `first` runs over all rows,
-/// `second` over the rows of `extra`. Both kernels take and return [rows, heads, head_dim], return
-/// the log-sum-exps [heads, rows] as their second output, and save equally many tensors.
-std::shared_ptr<const AttentionKernel> make_joined_kernel(std::shared_ptr<const AttentionKernel> first,
-                                                          std::shared_ptr<const AttentionKernel> second,
-                                                          ExtraKeys extra);
+/// `second` over the rows of `extra_keys`. Both kernels take and return [rows, heads, head_dim],
+/// return the log-sum-exps [heads, rows] as their second output, and save equally many tensors.
+std::shared_ptr<const AttentionKernel> make_combined_kernel(std::shared_ptr<const AttentionKernel> first,
+                                                            std::shared_ptr<const AttentionKernel> second,
+                                                            ExtraKeys extra_keys);
 
 /// The maximum number of segments per launch. ATen's kernels map segments, or the batch, to the y
 /// or z dimension of CUDA's grid, which is limited to 65535.
@@ -101,11 +102,11 @@ inline constexpr int64_t kMaxSegmentsPerLaunch = 65535;
 
 /// A function that computes attention within some of the segments, given their rows of query, key
 /// and value.
-using SegmentAttention =
+using SegmentAttentionFunction =
     std::function<at::Tensor(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments&)>;
 
 /// Returns the concatenated results of `attend` for chunks of at most `max_segments` segments.
 at::Tensor attend_chunked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const Segments& segments, int64_t max_segments, const SegmentAttention& attend);
+                          const Segments& segments, int64_t max_segments, const SegmentAttentionFunction& attend);
 
 }  // namespace vlmtrain::nn

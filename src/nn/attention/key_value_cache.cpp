@@ -21,19 +21,19 @@ KeyValueCache::KeyValueCache(std::span<const int64_t> capacities, at::Device dev
 void KeyValueCache::begin_forward(const Segments& rows, std::optional<int64_t> window) {
   VLMTRAIN_CHECK(rows.lengths.size() == slots_.size(), "got {} segments for {} cached sequences", rows.lengths.size(),
                  slots_.size());
-  is_prefill_ = slots_.front().used == 0;
+  is_prefill_ = slots_.front().num_written_rows == 0;
   VLMTRAIN_CHECK(is_prefill_ || rows.max_length == 1, "expected one row per sequence after the prefill, got {}",
                  rows.max_length);
   const at::Tensor row_indices = at::empty({rows.rows}, at::kLong);
-  auto* row_index = row_indices.mutable_data_ptr<int64_t>();
+  auto* next_row_index = row_indices.mutable_data_ptr<int64_t>();
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     const int64_t count = rows.lengths[i];
-    VLMTRAIN_CHECK(slot.used + count <= slot.capacity, "{} rows exceed the cache capacity of {}", slot.used + count,
-                   slot.capacity);
-    std::iota(row_index, row_index + count, slot.start + slot.used);
-    row_index += count;
-    slot.used += count;
+    VLMTRAIN_CHECK(slot.num_written_rows + count <= slot.capacity, "{} rows exceed the cache capacity of {}",
+                   slot.num_written_rows + count, slot.capacity);
+    std::iota(next_row_index, next_row_index + count, slot.start + slot.num_written_rows);
+    next_row_index += count;
+    slot.num_written_rows += count;
   }
   row_indices_ = memory::copy_to_device(row_indices, device_);
   segments_ = rows;
@@ -41,16 +41,17 @@ void KeyValueCache::begin_forward(const Segments& rows, std::optional<int64_t> w
   slots_by_window_.clear();
 }
 
-const CacheSlots& KeyValueCache::find_slots(std::optional<int64_t> window) {
+const CacheSlots& KeyValueCache::find_visible_slots(std::optional<int64_t> window) {
   const auto it = std::ranges::find(slots_by_window_, window, &WindowSlots::window);
   if (it != slots_by_window_.end()) return it->slots;
   std::vector<int64_t> starts, lengths;
   for (const Slot& slot : slots_) {
-    const int64_t visible = std::min(slot.used, window.value_or(slot.used));
-    starts.push_back(slot.start + slot.used - visible);
-    lengths.push_back(visible);
+    const int64_t num_visible_rows = std::min(slot.num_written_rows, window.value_or(slot.num_written_rows));
+    starts.push_back(slot.start + slot.num_written_rows - num_visible_rows);
+    lengths.push_back(num_visible_rows);
   }
-  slots_by_window_.push_back({window, CacheSlots::make(std::move(starts), std::move(lengths), device_)});
+  slots_by_window_.push_back(
+      {window, CacheSlots::from_starts_and_lengths(std::move(starts), std::move(lengths), device_)});
   return slots_by_window_.back().slots;
 }
 
@@ -69,7 +70,7 @@ void KeyValueCache::write(int64_t block, const at::Tensor& key, const at::Tensor
 at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window) {
   VLMTRAIN_CHECK(!is_prefill_, "cached attention is not available during the prefill");
   const BlockCache& block_cache = blocks_.at(static_cast<size_t>(block));
-  return decode_attention(query, block_cache.keys, block_cache.values, find_slots(window));
+  return decode_attention(query, block_cache.keys, block_cache.values, find_visible_slots(window));
 }
 
 at::Tensor KeyValueCache::attention(int64_t block, const at::Tensor& query, const at::Tensor& key,
@@ -80,9 +81,9 @@ at::Tensor KeyValueCache::attention(int64_t block, const at::Tensor& query, cons
 }
 
 void KeyValueCache::batch_select_indices(std::span<const size_t> indices) {
-  std::vector<Slot> selected;
-  for (const size_t index : indices) selected.push_back(slots_.at(index));
-  slots_ = std::move(selected);
+  std::vector<Slot> selected_slots;
+  for (const size_t index : indices) selected_slots.push_back(slots_.at(index));
+  slots_ = std::move(selected_slots);
 }
 
 int64_t KeyValueCache::bytes() const {

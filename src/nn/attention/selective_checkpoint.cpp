@@ -27,7 +27,7 @@ struct AttentionCall {
 using AttentionCallCapsule = ValueCapsule<AttentionCall>;
 
 /// Attention whose forward() has already run; backward() of the kernel computes the gradients.
-struct SavedAttention : torch::autograd::Function<SavedAttention> {
+struct PrecomputedAttention : torch::autograd::Function<PrecomputedAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const c10::intrusive_ptr<AttentionCallCapsule>& call) {
     variable_list tensors{query, key, value};
@@ -41,10 +41,11 @@ struct SavedAttention : torch::autograd::Function<SavedAttention> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto call = c10::static_intrusive_pointer_cast<AttentionCallCapsule>(context->saved_data["call"].toCapsule());
-    const variable_list saved = context->get_saved_variables();
+    const variable_list saved_tensors = context->get_saved_variables();
     constexpr int64_t kNumInputs = 3;  // query, key, value
-    const auto kernel_gradients = call->value.kernel->backward(gradients[0], saved[0], saved[1], saved[2],
-                                                               {saved.begin() + kNumInputs, saved.end()});
+    const auto kernel_gradients =
+        call->value.kernel->backward(gradients[0], saved_tensors[0], saved_tensors[1], saved_tensors[2],
+                                     {saved_tensors.begin() + kNumInputs, saved_tensors.end()});
     return {kernel_gradients.query, kernel_gradients.key, kernel_gradients.value, at::Tensor()};
   }
 };
@@ -58,10 +59,11 @@ std::vector<at::Tensor> run_kernel(const AttentionKernel& kernel, const at::Tens
 }  // namespace
 
 SelectiveCheckpoint::Scope::Scope(SelectiveCheckpoint* checkpoint, Mode mode)
-    : outer_(std::exchange(current_checkpoint, checkpoint)), outer_mode_(std::exchange(current_mode, mode)) {}
+    : outer_checkpoint_(std::exchange(current_checkpoint, checkpoint)),
+      outer_mode_(std::exchange(current_mode, mode)) {}
 
 SelectiveCheckpoint::Scope::~Scope() {
-  current_checkpoint = outer_;
+  current_checkpoint = outer_checkpoint_;
   current_mode = outer_mode_;
 }
 
@@ -71,20 +73,21 @@ at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at
   if (checkpoint == nullptr) {
     if (kernel->has_autograd_formula() || !at::GradMode::is_enabled())
       return kernel->forward(query, key, value).front();
-    return SavedAttention::apply(
+    return PrecomputedAttention::apply(
         query, key, value,
         c10::make_intrusive<AttentionCallCapsule>(AttentionCall{kernel, run_kernel(*kernel, query, key, value)}));
   }
   if (current_mode == SelectiveCheckpoint::Mode::kRecord) {
-    checkpoint->outputs_.push_back(kernel->forward(query, key, value));
-    return checkpoint->outputs_.back().front();
+    checkpoint->recorded_outputs_.push_back(kernel->forward(query, key, value));
+    return checkpoint->recorded_outputs_.back().front();
   }
-  VLMTRAIN_CHECK(checkpoint->next_call_ < checkpoint->outputs_.size(),
+  VLMTRAIN_CHECK(checkpoint->next_call_index_ < checkpoint->recorded_outputs_.size(),
                  "the recomputed block calls attention {} times, more often than its first forward pass",
-                 checkpoint->next_call_ + 1);
-  return SavedAttention::apply(query, key, value,
-                               c10::make_intrusive<AttentionCallCapsule>(
-                                   AttentionCall{kernel, std::move(checkpoint->outputs_[checkpoint->next_call_++])}));
+                 checkpoint->next_call_index_ + 1);
+  return PrecomputedAttention::apply(
+      query, key, value,
+      c10::make_intrusive<AttentionCallCapsule>(
+          AttentionCall{kernel, std::move(checkpoint->recorded_outputs_[checkpoint->next_call_index_++])}));
 }
 
 }  // namespace vlmtrain::nn

@@ -28,7 +28,7 @@ class SelectiveCheckpoint {
     Scope& operator=(const Scope&) = delete;
 
    private:
-    SelectiveCheckpoint* outer_;
+    SelectiveCheckpoint* outer_checkpoint_;
     Mode outer_mode_;
   };
 
@@ -36,8 +36,8 @@ class SelectiveCheckpoint {
   friend at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at::Tensor& query,
                            const at::Tensor& key, const at::Tensor& value);
 
-  std::vector<std::vector<at::Tensor>> outputs_;  // AttentionKernel::forward() of each call
-  size_t next_call_ = 0;                          // next call to replay
+  std::vector<std::vector<at::Tensor>> recorded_outputs_;  // AttentionKernel::forward() of each call
+  size_t next_call_index_ = 0;                             // next call to replay
 };
 
 /// Returns the output of `kernel`, run or replayed according to the thread's

@@ -24,11 +24,13 @@ namespace {
 constexpr int64_t kMaskAlignment = 16;
 
 /// Returns the masks [queries, keys] of the segments: 0 where a key is visible, else −∞.
-std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64_t> window,
-                                   const BidirectionalSpans& spans, const at::TensorOptions& options) {
+std::vector<at::Tensor> make_attention_masks(const Segments& segments, std::optional<int64_t> window,
+                                             const BidirectionalSpans& spans, const at::TensorOptions& options) {
   const auto index_options = options.dtype(at::kLong);
-  const at::Tensor span_ids =
-      at::arange(spans.rows.numel() / spans.length, index_options).unsqueeze(1).expand({-1, spans.length}).flatten();
+  const at::Tensor span_ids = at::arange(spans.rows.numel() / spans.span_length, index_options)
+                                  .unsqueeze(1)
+                                  .expand({-1, spans.span_length})
+                                  .flatten();
   const at::Tensor row_span_ids = at::full({segments.rows}, -1, index_options).index_copy_(0, spans.rows, span_ids);
   std::vector<at::Tensor> masks;
   int64_t first = 0;
@@ -36,16 +38,17 @@ std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64
     const at::Tensor position = at::arange(length, index_options);
     const at::Tensor distance =
         position.unsqueeze(0) - position.unsqueeze(1);  // position of the key minus position of the query
-    const at::Tensor span_id = row_span_ids.narrow(0, first, length);
+    const at::Tensor segment_span_ids = row_span_ids.narrow(0, first, length);
     // Bitwise operators, because the meta device, which dry runs on the host use, has no logical
     // ones.
-    const at::Tensor is_in_same_span = (span_id.unsqueeze(0) == span_id.unsqueeze(1)) & (span_id.unsqueeze(0) >= 0);
-    at::Tensor visible = (distance <= 0) | is_in_same_span;
-    if (window) visible = visible & (distance > -*window);
+    const at::Tensor is_in_same_span =
+        (segment_span_ids.unsqueeze(0) == segment_span_ids.unsqueeze(1)) & (segment_span_ids.unsqueeze(0) >= 0);
+    at::Tensor is_visible = (distance <= 0) | is_in_same_span;
+    if (window) is_visible = is_visible & (distance > -*window);
     const at::Tensor mask =
         at::zeros({length, (length + kMaskAlignment - 1) / kMaskAlignment * kMaskAlignment}, options);
     masks.push_back(mask.narrow(1, 0, length));
-    masks.back().masked_fill_(visible.bitwise_not(), -std::numeric_limits<double>::infinity());
+    masks.back().masked_fill_(is_visible.bitwise_not(), -std::numeric_limits<double>::infinity());
     first += length;
   }
   return masks;
@@ -56,11 +59,11 @@ at::Tensor attend_masked(const at::Tensor& query, const at::Tensor& key, const a
                          const at::Tensor& mask) {
   if (query.is_cuda()) {
     const int64_t group = query.size(1) / key.size(1);  // the kernel does not support grouped queries
-    const auto expand = [group](const at::Tensor& x) { return at::repeat_interleave(x, group, 1).unsqueeze(0); };
-    return attend(make_cuda_masked_kernel(mask), query.unsqueeze(0), expand(key), expand(value)).squeeze(0);
+    const auto expand_heads = [group](const at::Tensor& x) { return at::repeat_interleave(x, group, 1).unsqueeze(0); };
+    return attend(make_cuda_masked_kernel(mask), query.unsqueeze(0), expand_heads(key), expand_heads(value)).squeeze(0);
   }
-  const auto heads_first = [](const at::Tensor& x) { return x.unsqueeze(0).transpose(1, 2); };
-  return attend(make_cpu_masked_kernel(mask), heads_first(query), heads_first(key), heads_first(value))
+  const auto move_heads_first = [](const at::Tensor& x) { return x.unsqueeze(0).transpose(1, 2); };
+  return attend(make_cpu_masked_kernel(mask), move_heads_first(query), move_heads_first(key), move_heads_first(value))
       .transpose(1, 2)
       .squeeze(0);
 }
@@ -69,22 +72,23 @@ at::Tensor attend_masked(const at::Tensor& query, const at::Tensor& key, const a
 
 SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, const BidirectionalSpans& spans,
                              const at::TensorOptions& options)
-    : segments_(std::move(segments)), window_(window), has_spans_(spans.rows.defined() && spans.length > 1) {
+    : segments_(std::move(segments)), window_(window), has_spans_(spans.rows.defined() && spans.span_length > 1) {
   if (window_ && segments_.max_length <= *window_) window_.reset();
   if (!has_spans_) return;
-  VLMTRAIN_CHECK(spans.rows.numel() % spans.length == 0, "{} rows are not divisible into spans of {}",
-                 spans.rows.numel(), spans.length);
+  VLMTRAIN_CHECK(spans.rows.numel() % spans.span_length == 0, "{} rows are not divisible into spans of {}",
+                 spans.rows.numel(), spans.span_length);
   if (options.device().is_cuda() && has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), options.device())) {
-    ExtraKeys extra = make_future_keys(spans);
-    query_rows_ = std::move(extra.query_rows);
-    key_rows_ = std::move(extra.key_rows);
-    future_segments_ = Segments::uniform(spans.rows.numel() / spans.length, spans.length - 1, options.device());
+    ExtraKeys future_keys = make_future_keys(spans);
+    query_rows_ = std::move(future_keys.query_rows);
+    key_rows_ = std::move(future_keys.key_rows);
+    future_segments_ =
+        Segments::uniform(spans.rows.numel() / spans.span_length, spans.span_length - 1, options.device());
     VLMTRAIN_CHECK(std::ssize(segments_.lengths) <= kMaxSegmentsPerLaunch &&
                        std::ssize(future_segments_.lengths) <= kMaxSegmentsPerLaunch,
                    "{} samples with {} images exceed the limit of {} per launch", segments_.lengths.size(),
                    future_segments_.lengths.size(), kMaxSegmentsPerLaunch);
   } else {
-    masks_ = make_masks(segments_, window_, spans, options);
+    segment_masks_ = make_attention_masks(segments_, window_, spans, options);
   }
 }
 
@@ -94,8 +98,8 @@ at::Tensor SpanAttention::attend_with_masks(const at::Tensor& query, const at::T
   const auto keys = key.split_with_sizes(segments_.lengths);
   const auto values = value.split_with_sizes(segments_.lengths);
   std::vector<at::Tensor> outputs;
-  for (size_t i = 0; i < masks_.size(); ++i)
-    outputs.push_back(attend_masked(queries[i], keys[i], values[i], masks_[i]));
+  for (size_t i = 0; i < segment_masks_.size(); ++i)
+    outputs.push_back(attend_masked(queries[i], keys[i], values[i], segment_masks_[i]));
   return at::cat(outputs);
 }
 
@@ -104,8 +108,8 @@ at::Tensor SpanAttention::operator()(const at::Tensor& query, const at::Tensor& 
   VLMTRAIN_CHECK(query.size(0) == segments_.rows && query.size(1) % key.size(1) == 0,
                  "attention got {} rows for segments of {} rows and {} heads for {} key-value heads", query.size(0),
                  segments_.rows, query.size(1), key.size(1));
-  if (!masks_.empty()) return attend_with_masks(query, key, value);
-  const auto kernel = make_joined_kernel(
+  if (!segment_masks_.empty()) return attend_with_masks(query, key, value);
+  const auto kernel = make_combined_kernel(
       make_cuda_flash_kernel(
           {.offsets = segments_.offsets, .max_length = segments_.max_length, .is_causal = true, .window = window_}),
       make_cuda_flash_kernel(

@@ -123,7 +123,7 @@ class GatedPrologue : public FusedPrologue {
       return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernelActivation)};
     const auto halves = inputs[0].chunk(2, -1);
     if (!for_backward) return {.value = GateFunction::forward(halves[0]).mul_(halves[1])};
-    const at::Tensor scratch = activate_gate_half(inputs[0]);
+    const at::Tensor scratch = activate_gate_columns(inputs[0]);
     return {.value = scratch.chunk(2, -1)[0] * halves[1], .scratch = scratch};
   }
 
@@ -134,11 +134,11 @@ class GatedPrologue : public FusedPrologue {
       return {kernels::gated_activation_backward(gradient, inputs[0], GateFunction::kKernelActivation)};
     }
     const auto halves = inputs[0].chunk(2, -1);
-    at::Tensor result = output.scratch.defined() ? output.scratch : activate_gate_half(inputs[0]);
-    auto half_gradients = result.chunk(2, -1);
-    at::mul_out(half_gradients[1], gradient, half_gradients[0]);
-    at::mul_out(half_gradients[0], gradient, halves[1]);
-    GateFunction::backward_out(half_gradients[0], half_gradients[0], halves[0]);
+    at::Tensor result = output.scratch.defined() ? output.scratch : activate_gate_columns(inputs[0]);
+    auto gate_up_gradients = result.chunk(2, -1);
+    at::mul_out(gate_up_gradients[1], gradient, gate_up_gradients[0]);
+    at::mul_out(gate_up_gradients[0], gradient, halves[1]);
+    GateFunction::backward_out(gate_up_gradients[0], gate_up_gradients[0], halves[0]);
     return {result};
   }
 
@@ -149,10 +149,10 @@ class GatedPrologue : public FusedPrologue {
 
   /// Returns a tensor of x's size. Its gate half holds the activation; its up half is
   /// uninitialized.
-  static at::Tensor activate_gate_half(const at::Tensor& x) {
+  static at::Tensor activate_gate_columns(const at::Tensor& x) {
     at::Tensor result = at::empty_like(x);
-    at::Tensor gate_output = result.chunk(2, -1)[0];
-    GateFunction::forward_out(gate_output, x.chunk(2, -1)[0]);
+    at::Tensor activated_gate = result.chunk(2, -1)[0];
+    GateFunction::forward_out(activated_gate, x.chunk(2, -1)[0]);
     return result;
   }
 };

@@ -28,28 +28,28 @@ using torch::autograd::variable_list;
 thread_local DropoutSegments current_segments;
 
 /// Returns a copy of the device's default generator, so that draws do not change the global state.
-at::Generator make_generator(at::Device device) {
-  at::Generator shared = at::globalContext().defaultGenerator(device.is_cuda() ? device : at::kCPU);
-  const std::lock_guard<std::mutex> lock(shared.mutex());
-  return shared.clone();
+at::Generator clone_default_generator(at::Device device) {
+  at::Generator shared_generator = at::globalContext().defaultGenerator(device.is_cuda() ? device : at::kCPU);
+  const std::lock_guard<std::mutex> lock(shared_generator.mutex());
+  return shared_generator.clone();
 }
 
 /// Returns the random streams of the scope's segments for a stream of `rows` rows.
-std::vector<kernels::DropoutStream> make_streams(int64_t rows, uint64_t layer) {
+std::vector<kernels::DropoutStream> make_dropout_streams(int64_t rows, uint64_t layer) {
   VLMTRAIN_CHECK(current_segments && !current_segments->empty(), "dropout requires a DropoutScope");
   const auto& segments = *current_segments;
-  const int64_t total_shares =
+  const int64_t total_row_weight =
       std::accumulate(segments.begin(), segments.end(), int64_t{0},
-                      [](int64_t sum, const DropoutSegment& segment) { return sum + segment.row_share; });
+                      [](int64_t sum, const DropoutSegment& segment) { return sum + segment.row_weight; });
   std::vector<kernels::DropoutStream> streams;
   streams.reserve(segments.size());
   int64_t first = 0;
   for (const DropoutSegment& segment : segments) {
-    VLMTRAIN_CHECK(segment.row_share * rows % total_shares == 0,
-                   "{} rows are not divisible: a dropout segment has {} of {} shares", rows, segment.row_share,
-                   total_shares);
+    VLMTRAIN_CHECK(segment.row_weight * rows % total_row_weight == 0,
+                   "{} rows are not divisible: a dropout segment has {} of total row weight {}", rows,
+                   segment.row_weight, total_row_weight);
     streams.push_back({.key = derive_stream_seed(segment.seed, "dropout", {layer}), .first_row = first});
-    first += segment.row_share * rows / total_shares;
+    first += segment.row_weight * rows / total_row_weight;
   }
   return streams;
 }
@@ -63,7 +63,7 @@ at::Tensor sample_masks(const at::Tensor& x, int64_t consumers, const kernels::D
   // splits such tensors by position, which would change the mask.
   const bool fits_one_launch =
       args.streams.size() == 1 || consumers == 1 || masks.numel() <= std::numeric_limits<int32_t>::max();
-  at::Generator generator = make_generator(x.device());
+  at::Generator generator = clone_default_generator(x.device());
   for (size_t i = 0; i < args.streams.size(); ++i) {
     const auto [key, first] = args.streams[i];
     const int64_t end = i + 1 < args.streams.size() ? args.streams[i + 1].first_row : rows;
@@ -80,13 +80,13 @@ at::Tensor sample_masks(const at::Tensor& x, int64_t consumers, const kernels::D
 }
 
 /// Dropout for a single consumer. Saves the mask, or the arguments to recompute it.
-struct SegmentDropout : torch::autograd::Function<SegmentDropout> {
+struct SegmentDropoutFunction : torch::autograd::Function<SegmentDropoutFunction> {
   using DropoutCapsule = ValueCapsule<IndependentDropouts>;
 
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const c10::intrusive_ptr<DropoutCapsule>& capsule) {
     at::Tensor result = apply_dropout(capsule->value, x);
-    context->save_for_backward({capsule->value.release_masks()});
+    context->save_for_backward({capsule->value.take_masks()});
     context->saved_data["dropout"] = c10::IValue::make_capsule(capsule);
     return result;
   }
@@ -111,10 +111,11 @@ struct SegmentDropout : torch::autograd::Function<SegmentDropout> {
 DropoutScope::DropoutScope(std::vector<DropoutSegment> segments)
     : DropoutScope(std::make_shared<const std::vector<DropoutSegment>>(std::move(segments))) {}
 
-DropoutScope::DropoutScope(DropoutSegments segments) : outer_(std::exchange(current_segments, std::move(segments))) {}
+DropoutScope::DropoutScope(DropoutSegments segments)
+    : outer_segments_(std::exchange(current_segments, std::move(segments))) {}
 
 DropoutScope::~DropoutScope() {
-  current_segments = std::move(outer_);
+  current_segments = std::move(outer_segments_);
 }
 
 const DropoutSegments& DropoutScope::current() {
@@ -122,8 +123,8 @@ const DropoutSegments& DropoutScope::current() {
 }
 
 IndependentDropouts::IndependentDropouts(const at::Tensor& x, int64_t consumers, double probability, uint64_t layer)
-    : num_consumers_(consumers), probability_(probability), streams_(make_streams(x.size(0), layer)) {
-  if (!kernels::is_available(kernels::Kernel::kDropout, x)) masks_ = sample_masks(x, consumers, make_kernel_args());
+    : num_consumers_(consumers), probability_(probability), dropout_streams_(make_dropout_streams(x.size(0), layer)) {
+  if (!kernels::is_available(kernels::Kernel::kDropout, x)) masks_ = sample_masks(x, consumers, make_dropout_params());
 }
 
 void IndependentDropouts::apply(const at::Tensor& x,
@@ -134,7 +135,7 @@ void IndependentDropouts::apply(const at::Tensor& x,
     // views as results are restricted.
     const at::Tensor all = num_consumers_ == 1 ? at::empty(x.sizes(), x.options())
                                                : at::empty({num_consumers_, x.size(0), x.size(1)}, x.options());
-    kernels::dropout(all, x.contiguous(), make_kernel_args());
+    kernels::dropout(all, x.contiguous(), make_dropout_params());
     for (int64_t i = 0; i < num_consumers_; ++i) consume(i, num_consumers_ == 1 ? all : all[i]);
     return;
   }
@@ -143,21 +144,21 @@ void IndependentDropouts::apply(const at::Tensor& x,
   }
 }
 
-void IndependentDropouts::add_gradients(
+void IndependentDropouts::add_consumer_gradients(
     const at::Tensor& sum,
     const std::function<at::Tensor(int64_t consumer, const at::Tensor& out)>& compute_gradient) const {
   const at::NoGradGuard no_gradients;
   if (regenerates_masks()) {
     const at::Tensor gradients = at::empty({num_consumers_, sum.size(0), sum.size(1)}, sum.options());
     for (int64_t i = 0; i < num_consumers_; ++i) compute_gradient(i, gradients[i]);
-    kernels::dropout_backward(sum, gradients, make_kernel_args());
+    kernels::dropout_backward(sum, gradients, make_dropout_params());
     return;
   }
   for (int64_t i = 0; i < num_consumers_; ++i) sum.addcmul_(compute_gradient(i, {}), masks_[i], 1 / (1 - probability_));
 }
 
 at::Tensor segment_dropout(const at::Tensor& x, double probability, uint64_t layer) {
-  return SegmentDropout::apply(
+  return SegmentDropoutFunction::apply(
       x, c10::make_intrusive<ValueCapsule<IndependentDropouts>>(IndependentDropouts(x, 1, probability, layer)));
 }
 

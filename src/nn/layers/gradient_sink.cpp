@@ -20,7 +20,7 @@ GradientSink* find_sink(const at::Tensor& parameter) {
 
 /// Adds a · bᵀ to `sum` with cuBLAS, or writes it if `has_sum` is false. 16-bit factors have an
 /// fp32 result.
-void accumulate_cublas(at::Tensor sum, bool has_sum, const at::Tensor& a, const at::Tensor& b) {
+void add_product_cublas(at::Tensor sum, bool has_sum, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor factor = b.t();
   if (a.scalar_type() == at::kFloat) {
     has_sum ? at::addmm_out(sum, sum, a, factor) : at::mm_out(sum, a, factor);
@@ -31,7 +31,7 @@ void accumulate_cublas(at::Tensor sum, bool has_sum, const at::Tensor& a, const 
 
 }  // namespace
 
-bool add_product_to_sums(const std::vector<at::Tensor>& parameters, const at::Tensor& a, const at::Tensor& b) {
+bool add_product_to_gradient_sums(const std::vector<at::Tensor>& parameters, const at::Tensor& a, const at::Tensor& b) {
   std::vector<GradientSink*> sinks;
   std::vector<at::Tensor> sums;
   for (const at::Tensor& parameter : parameters) {
@@ -41,12 +41,12 @@ bool add_product_to_sums(const std::vector<at::Tensor>& parameters, const at::Te
     sums.push_back(sink->sum());
     if (!sums.back().defined() || sink->has_sum() != sinks.front()->has_sum()) return false;
   }
-  const at::Tensor sum = cat_view(sums);
+  const at::Tensor sum = view_adjacent_tensors(sums);
   if (!sum.defined()) return false;
   const at::NoGradGuard no_gradients;
   const bool has_sum = sinks.front()->has_sum();
   if (sum.is_cuda()) {
-    accumulate_cublas(sum, has_sum, a, b);
+    add_product_cublas(sum, has_sum, a, b);
   } else {
     const at::Tensor product = matmul_transposed(a, b);
     has_sum ? sum.add_(product) : sum.copy_(product);

@@ -67,7 +67,7 @@ struct PrologueFunction : torch::autograd::Function<PrologueFunction> {
 };
 
 /// Computes at::linear() on the CPU with matmul_transposed().
-struct CpuLinear : torch::autograd::Function<CpuLinear> {
+struct CpuLinearFunction : torch::autograd::Function<CpuLinearFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias) {
     // Only the gradient of the weight needs x.
@@ -79,9 +79,9 @@ struct CpuLinear : torch::autograd::Function<CpuLinear> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor& x = saved[0];
-    const at::Tensor& weight = saved[1];
+    const auto saved_tensors = context->get_saved_variables();
+    const at::Tensor& x = saved_tensors[0];
+    const at::Tensor& weight = saved_tensors[1];
     const at::Tensor gradient = gradients[0].contiguous();
     variable_list result(3);
     if (context->needs_input_grad(0)) result[0] = matmul_transposed(gradient, weight.t());
@@ -95,7 +95,7 @@ using WeightCapsule = ValueCapsule<std::shared_ptr<const QuantizedWeight>>;
 
 /// A Linear with a frozen quantized weight. Saves neither x, which only the gradient of a trained
 /// weight would need, nor the dequantized weight.
-struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
+struct QuantizedLinearFunction : torch::autograd::Function<QuantizedLinearFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const c10::intrusive_ptr<WeightCapsule>& weight, const std::optional<at::Tensor>& bias) {
     context->saved_data["weight"] = c10::IValue::make_capsule(weight);
@@ -115,7 +115,7 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
   }
 };
 
-std::vector<ParameterScope> make_scopes(const ParameterScope& scope, const std::vector<const char*>& names) {
+std::vector<ParameterScope> make_linear_scopes(const ParameterScope& scope, const std::vector<const char*>& names) {
   std::vector<ParameterScope> scopes;
   scopes.reserve(names.size());
   for (const char* name : names) scopes.push_back(scope / name);
@@ -125,19 +125,19 @@ std::vector<ParameterScope> make_scopes(const ParameterScope& scope, const std::
 /// Returns adjacent storage for the weights if all of them or none are quantized; else empty
 /// entries, for separate storage. Quantized weights with DoRA get separate storage, too: each is
 /// dequantized alone, which takes fewer launches if its own tensors are adjacent.
-std::vector<WeightStorage> allocate_weights(const std::vector<ParameterScope>& scopes, int64_t in_features,
-                                            const std::vector<int64_t>& out_features, bool uses_dora) {
-  std::vector<WeightStorage> storages(scopes.size());
+std::vector<WeightStorage> allocate_weight_storages(const std::vector<ParameterScope>& scopes, int64_t in_features,
+                                                    const std::vector<int64_t>& out_features, bool uses_dora) {
+  std::vector<WeightStorage> weight_storages(scopes.size());
   const ParameterStore& store = scopes.front().store();
-  if (std::ranges::all_of(scopes, &ParameterScope::quantizes_linear_weight)) {
-    if (uses_dora) return storages;
-    const auto quantized = store.allocate_quantized(out_features, in_features);
-    for (size_t i = 0; i < storages.size(); ++i) storages[i].quantized_weight = quantized[i];
-  } else if (std::ranges::none_of(scopes, &ParameterScope::quantizes_linear_weight)) {
-    const auto tensors = allocate_adjacent(out_features, {in_features}, store.options());
-    for (size_t i = 0; i < storages.size(); ++i) storages[i].tensor = tensors[i];
+  if (std::ranges::all_of(scopes, &ParameterScope::should_quantize_linear_weight)) {
+    if (uses_dora) return weight_storages;
+    const auto quantized_weights = store.allocate_quantized_weights(out_features, in_features);
+    for (size_t i = 0; i < weight_storages.size(); ++i) weight_storages[i].quantized_weight = quantized_weights[i];
+  } else if (std::ranges::none_of(scopes, &ParameterScope::should_quantize_linear_weight)) {
+    const auto tensors = allocate_adjacent_tensors(out_features, {in_features}, store.options());
+    for (size_t i = 0; i < weight_storages.size(); ++i) weight_storages[i].tensor = tensors[i];
   }
-  return storages;
+  return weight_storages;
 }
 
 }  // namespace
@@ -150,10 +150,9 @@ FusedPrologue::Output FusedPrologue::forward_add_residual(const std::vector<at::
   return output;
 }
 
-std::vector<at::Tensor> FusedPrologue::backward_add_stream_gradient(const std::vector<at::Tensor>& inputs,
-                                                                    const Output& output, const at::Tensor& gradient,
-                                                                    const std::vector<bool>& needs_grad,
-                                                                    const at::Tensor& residual_stream_gradient) const {
+std::vector<at::Tensor> FusedPrologue::backward_add_residual_gradient(
+    const std::vector<at::Tensor>& inputs, const Output& output, const at::Tensor& gradient,
+    const std::vector<bool>& needs_grad, const at::Tensor& residual_stream_gradient) const {
   auto gradients = backward(inputs, output, gradient, needs_grad);
   gradients.front().add_(residual_stream_gradient);
   return gradients;
@@ -175,13 +174,13 @@ at::Tensor LinearInput::add_residual(const at::Tensor& residual) const {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (x.is_cuda()) return at::linear(x, weight, bias);
-  return CpuLinear::apply(x, weight, bias.defined() ? std::optional{bias} : std::nullopt);
+  return CpuLinearFunction::apply(x, weight, bias.defined() ? std::optional{bias} : std::nullopt);
 }
 
 at::Tensor linear(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) {
   if (!weight.is_quantized()) return linear(x, weight.values(), bias);
-  return QuantizedLinear::apply(x, c10::make_intrusive<WeightCapsule>(weight.quantized_weight()),
-                                bias.defined() ? std::optional{bias} : std::nullopt);
+  return QuantizedLinearFunction::apply(x, c10::make_intrusive<WeightCapsule>(weight.quantized_weight()),
+                                        bias.defined() ? std::optional{bias} : std::nullopt);
 }
 
 MergedLinear::MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in_features,
@@ -193,12 +192,12 @@ MergedLinear::MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in
   std::vector<at::Tensor> biases(scopes.size());
   const bool uses_dora =
       std::ranges::any_of(settings, [](const LoraSettings* lora) { return lora != nullptr && lora->use_dora; });
-  const auto weights = allocate_weights(scopes, in_features, out_features, uses_dora);
-  if (bias) biases = allocate_adjacent(out_features, {}, options);
+  const auto weights = allocate_weight_storages(scopes, in_features, out_features, uses_dora);
+  if (bias) biases = allocate_adjacent_tensors(out_features, {}, options);
   std::vector<int64_t> ranks;
   ranks.reserve(settings.size());
   for (const LoraSettings* lora : settings) ranks.push_back(lora != nullptr ? lora->rank : 0);
-  const auto a_storages = allocate_adjacent(ranks, {in_features}, options);
+  const auto lora_a_storages = allocate_adjacent_tensors(ranks, {in_features}, options);
 
   auto group = std::make_shared<LinearGroup>();
   int64_t first_column = 0;
@@ -213,22 +212,22 @@ MergedLinear::MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in
         .first_column = first_column,
         .columns = columns};
     if (bias) member.bias = scope.add_parameter("bias", {columns}, InitialValues::zeros(), biases[i]);
-    if (settings[i] != nullptr) member.adapter.emplace(scope, *settings[i], a_storages[i], in_features, columns);
+    if (settings[i] != nullptr) member.adapter.emplace(scope, *settings[i], lora_a_storages[i], in_features, columns);
     group->members.push_back(std::move(member));
     first_column += columns;
   }
-  group_ = std::move(group);
+  linear_group_ = std::move(group);
 }
 
 MergedLinear::MergedLinear(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
                            const std::vector<int64_t>& out_features, bool bias)
-    : MergedLinear(make_scopes(scope, names), in_features, out_features, bias) {}
+    : MergedLinear(make_linear_scopes(scope, names), in_features, out_features, bias) {}
 
 at::Tensor MergedLinear::operator()(const LinearInput& x, const at::Tensor& residual) const {
-  if (!group_->has_dora()) return apply_linear_group(group_, x, residual);
+  if (!linear_group_->has_dora()) return apply_linear_group(linear_group_, x, residual);
   const at::Tensor value = x.value();
   std::vector<at::Tensor> columns;
-  for (const auto& member : group_->members) {
+  for (const auto& member : linear_group_->members) {
     columns.push_back(member.adapter ? member.adapter->forward_dora(value, member.weight, member.bias)
                                      : linear(value, member.weight, member.bias));
   }
@@ -240,8 +239,8 @@ ResidualBranch MergedLinear::forward_branch(const LinearInput& x) const {
   const at::Tensor& stream = x.inputs().front();
   // If nothing can be fused (no gradient, no prologue, or DoRA), autograd adds the gradients of the
   // stream.
-  if (!stream.requires_grad() || !x.prologue() || group_->has_dora()) return {(*this)(x), stream};
-  return apply_linear_branch(group_, x);
+  if (!stream.requires_grad() || !x.prologue() || linear_group_->has_dora()) return {(*this)(x), stream};
+  return apply_linear_branch(linear_group_, x);
 }
 
 }  // namespace vlmtrain::nn

@@ -34,7 +34,7 @@ std::vector<at::Tensor> collect_lora_a(const std::vector<const LoraAdapter*>& ad
 void LinearSavedState::save(AutogradContext* context) {
   variable_list all;
   std::vector<int64_t> counts;
-  variable_list masks{dropout.release_masks()};
+  variable_list masks{dropout.take_masks()};
   for (const variable_list* list : {&inputs, &statistics, &lora_hidden, &masks}) {
     counts.push_back(std::ssize(*list));
     all.insert(all.end(), list->begin(), list->end());
@@ -70,8 +70,8 @@ int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters) {
   return ranks;
 }
 
-at::Tensor view_merged_a(const std::vector<const LoraAdapter*>& adapters) {
-  return cat_view(collect_lora_a(adapters));
+at::Tensor view_merged_lora_a(const std::vector<const LoraAdapter*>& adapters) {
+  return view_adjacent_tensors(collect_lora_a(adapters));
 }
 
 variable_list split_by_adapter(const at::Tensor& all, int64_t dimension,
@@ -83,19 +83,19 @@ variable_list split_by_adapter(const at::Tensor& all, int64_t dimension,
 
 LinearBackward::LinearBackward(const LinearGroup& group, const FusedPrologue* prologue, LinearSavedState saved,
                                const at::Tensor& gradient, std::vector<bool> needs_grad)
-    : group_(group),
+    : linear_group_(group),
       prologue_(prologue),
-      saved_(std::move(saved)),
+      saved_state_(std::move(saved)),
       gradient_(gradient.contiguous()),
       needs_grad_(std::move(needs_grad)),
-      adapters_(group_.adapters()) {
+      adapters_(linear_group_.adapters()) {
   if (needs_input_value()) {
-    prologue_output_ = prologue_ != nullptr ? prologue_->forward(saved_.inputs, /*for_backward=*/true)
-                                            : FusedPrologue::Output{.value = saved_.inputs.front()};
+    prologue_output_ = prologue_ != nullptr ? prologue_->forward(saved_state_.inputs, /*for_backward=*/true)
+                                            : FusedPrologue::Output{.value = saved_state_.inputs.front()};
   } else {
-    prologue_output_.statistics = saved_.statistics;
+    prologue_output_.statistics = saved_state_.statistics;
   }
-  if (!adapters_.empty()) project_gradient();
+  if (!adapters_.empty()) compute_projected_gradients();
 }
 
 variable_list LinearBackward::compute_gradients(bool has_residual, const at::Tensor& residual_stream_gradient) {
@@ -108,80 +108,81 @@ variable_list LinearBackward::compute_gradients(bool has_residual, const at::Ten
 }
 
 bool LinearBackward::needs_input_value() const {
-  return std::ranges::any_of(group_.members, &Member::trains_weight) ||
+  return std::ranges::any_of(linear_group_.members, &Member::trains_weight) ||
          std::ranges::any_of(adapters_, [](const LoraAdapter* adapter) { return adapter->a().requires_grad(); });
 }
 
-void LinearBackward::project_gradient() {
-  all_projected_gradients_ = at::empty({gradient_.size(0), compute_total_rank(adapters_)}, gradient_.options());
-  projected_gradients_ = split_by_adapter(all_projected_gradients_, 1, adapters_);
+void LinearBackward::compute_projected_gradients() {
+  merged_projected_gradients_ = at::empty({gradient_.size(0), compute_total_rank(adapters_)}, gradient_.options());
+  projected_gradients_ = split_by_adapter(merged_projected_gradients_, 1, adapters_);
   auto next = projected_gradients_.begin();
-  for (const Member& member : group_.members) {
+  for (const Member& member : linear_group_.members) {
     if (!member.adapter) continue;
-    store_product(*next++, member.slice(gradient_), member.adapter->b().t(), member.adapter->scale());
+    matmul_transposed_out(*next++, member.slice_columns(gradient_), member.adapter->b().t(), member.adapter->scale());
   }
 }
 
 variable_list LinearBackward::compute_parameter_gradients() const {
   const auto weight_gradients = compute_weight_gradients();
   const at::Tensor bias_gradient =
-      std::ranges::any_of(group_.members, &Member::trains_bias) ? gradient_.sum(0) : at::Tensor();
-  const auto a_gradients = compute_a_gradients();
+      std::ranges::any_of(linear_group_.members, &Member::trains_bias) ? gradient_.sum(0) : at::Tensor();
+  const auto lora_a_gradients = compute_lora_a_gradients();
   variable_list result;
   size_t adapter_index = 0;
-  for (size_t i = 0; i < group_.members.size(); ++i) {
-    const Member& member = group_.members[i];
+  for (size_t i = 0; i < linear_group_.members.size(); ++i) {
+    const Member& member = linear_group_.members[i];
     if (member.trains_weight()) result.push_back(weight_gradients[i]);
     if (member.trains_bias()) result.push_back(bias_gradient.narrow(0, member.first_column, member.columns));
     if (!member.adapter) continue;
-    if (member.adapter->a().requires_grad()) result.push_back(a_gradients[adapter_index]);
+    if (member.adapter->a().requires_grad()) result.push_back(lora_a_gradients[adapter_index]);
     if (member.adapter->b().requires_grad()) {
-      result.push_back(accumulate_or_multiply({member.adapter->b()}, make_dense(member.slice(gradient_).t()),
-                                              make_dense(saved_.lora_hidden[adapter_index].t())));
+      result.push_back(accumulate_or_return_gradient({member.adapter->b()},
+                                                     make_dense(member.slice_columns(gradient_).t()),
+                                                     make_dense(saved_state_.lora_hidden[adapter_index].t())));
     }
     ++adapter_index;
   }
   return result;
 }
 
-at::Tensor LinearBackward::accumulate_or_multiply(const variable_list& parameters, const at::Tensor& a,
-                                                  const at::Tensor& b) {
-  return add_product_to_sums(parameters, a, b) ? at::Tensor() : matmul_transposed(a, b);
+at::Tensor LinearBackward::accumulate_or_return_gradient(const variable_list& parameters, const at::Tensor& a,
+                                                         const at::Tensor& b) {
+  return add_product_to_gradient_sums(parameters, a, b) ? at::Tensor() : matmul_transposed(a, b);
 }
 
 variable_list LinearBackward::compute_weight_gradients() const {
-  variable_list result(group_.members.size());
-  if (std::ranges::all_of(group_.members, &Member::trains_weight)) {
-    variable_list weights(group_.members.size());
-    std::ranges::transform(group_.members, weights.begin(),
+  variable_list result(linear_group_.members.size());
+  if (std::ranges::all_of(linear_group_.members, &Member::trains_weight)) {
+    variable_list weights(linear_group_.members.size());
+    std::ranges::transform(linear_group_.members, weights.begin(),
                            [](const Member& member) { return member.weight.values(); });
-    const at::Tensor all = accumulate_or_multiply(weights, gradient_.t(), prologue_output_.value.t());
+    const at::Tensor all = accumulate_or_return_gradient(weights, gradient_.t(), prologue_output_.value.t());
     for (size_t i = 0; all.defined() && i < result.size(); ++i) {
-      result[i] = all.narrow(0, group_.members[i].first_column, group_.members[i].columns);
+      result[i] = all.narrow(0, linear_group_.members[i].first_column, linear_group_.members[i].columns);
     }
     return result;
   }
   for (size_t i = 0; i < result.size(); ++i) {
-    const Member& member = group_.members[i];
+    const Member& member = linear_group_.members[i];
     if (!member.trains_weight()) continue;
-    result[i] = accumulate_or_multiply({member.weight.values()}, make_dense(member.slice(gradient_).t()),
-                                       prologue_output_.value.t());
+    result[i] = accumulate_or_return_gradient({member.weight.values()}, make_dense(member.slice_columns(gradient_).t()),
+                                              prologue_output_.value.t());
   }
   return result;
 }
 
-variable_list LinearBackward::compute_a_gradients() const {
+variable_list LinearBackward::compute_lora_a_gradients() const {
   variable_list result;
   if (adapters_.empty() || !prologue_output_.value.defined()) return result;
-  if (!saved_.dropout.is_active()) {
-    const at::Tensor product =
-        accumulate_or_multiply(collect_lora_a(adapters_), all_projected_gradients_.t(), prologue_output_.value.t());
+  if (!saved_state_.dropout.is_active()) {
+    const at::Tensor product = accumulate_or_return_gradient(collect_lora_a(adapters_), merged_projected_gradients_.t(),
+                                                             prologue_output_.value.t());
     return product.defined() ? split_by_adapter(product, 0, adapters_) : variable_list(adapters_.size());
   }
-  saved_.dropout.apply(prologue_output_.value, [&](int64_t consumer, const at::Tensor& consumer_input) {
+  saved_state_.dropout.apply(prologue_output_.value, [&](int64_t consumer, const at::Tensor& consumer_input) {
     const auto i = static_cast<size_t>(consumer);
-    result.push_back(
-        accumulate_or_multiply({adapters_[i]->a()}, make_dense(projected_gradients_[i].t()), consumer_input.t()));
+    result.push_back(accumulate_or_return_gradient({adapters_[i]->a()}, make_dense(projected_gradients_[i].t()),
+                                                   consumer_input.t()));
   });
   return result;
 }
@@ -191,47 +192,47 @@ variable_list LinearBackward::compute_input_gradients(const at::Tensor& residual
   const at::Tensor value_gradient = compute_input_value_gradient();
   if (prologue_ == nullptr) return {value_gradient};
   if (residual_stream_gradient.defined() && needs_grad_.front())
-    return prologue_->backward_add_stream_gradient(saved_.inputs, prologue_output_, value_gradient, needs_grad_,
-                                                   residual_stream_gradient);
-  return prologue_->backward(saved_.inputs, prologue_output_, value_gradient, needs_grad_);
+    return prologue_->backward_add_residual_gradient(saved_state_.inputs, prologue_output_, value_gradient, needs_grad_,
+                                                     residual_stream_gradient);
+  return prologue_->backward(saved_state_.inputs, prologue_output_, value_gradient, needs_grad_);
 }
 
-at::Tensor LinearBackward::multiply_weight() const {
-  const auto weights = group_.weights();
-  const at::Tensor weight = cat_view(weights);
+at::Tensor LinearBackward::multiply_gradient_by_weight() const {
+  const auto weights = linear_group_.weights();
+  const at::Tensor weight = view_adjacent_tensors(weights);
   if (weight.defined()) return matmul_transposed(gradient_, weight.t());
   at::Tensor result;
-  for (size_t i = 0; i < group_.members.size(); ++i) {
-    const Member& member = group_.members[i];
+  for (size_t i = 0; i < linear_group_.members.size(); ++i) {
+    const Member& member = linear_group_.members[i];
     const at::Tensor values = weights.empty() ? member.weight.values().detach() : weights[i];
     if (i == 0) {
-      result = matmul_transposed(make_dense(member.slice(gradient_)), values.t());
+      result = matmul_transposed(make_dense(member.slice_columns(gradient_)), values.t());
     } else {
-      add_product(result, member.slice(gradient_), values);
+      addmm_in_place(result, member.slice_columns(gradient_), values);
     }
   }
   return result;
 }
 
 at::Tensor LinearBackward::compute_input_value_gradient() const {
-  at::Tensor result = multiply_weight();
+  at::Tensor result = multiply_gradient_by_weight();
   if (adapters_.empty()) return result;
-  if (saved_.dropout.is_active()) {
-    saved_.dropout.add_gradients(result, [&](int64_t consumer, const at::Tensor& output) {
+  if (saved_state_.dropout.is_active()) {
+    saved_state_.dropout.add_consumer_gradients(result, [&](int64_t consumer, const at::Tensor& output) {
       const auto i = static_cast<size_t>(consumer);
       const at::Tensor a = adapters_[i]->a().t();
       if (!output.defined()) return matmul_transposed(make_dense(projected_gradients_[i]), a);
-      store_product(output, projected_gradients_[i], a);
+      matmul_transposed_out(output, projected_gradients_[i], a);
       return output;
     });
     return result;
   }
-  const at::Tensor a = view_merged_a(adapters_);
+  const at::Tensor a = view_merged_lora_a(adapters_);
   if (a.defined()) {
-    add_product(result, all_projected_gradients_, a);
+    addmm_in_place(result, merged_projected_gradients_, a);
     return result;
   }
-  for (size_t i = 0; i < adapters_.size(); ++i) add_product(result, projected_gradients_[i], adapters_[i]->a());
+  for (size_t i = 0; i < adapters_.size(); ++i) addmm_in_place(result, projected_gradients_[i], adapters_[i]->a());
   return result;
 }
 

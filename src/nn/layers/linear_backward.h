@@ -31,7 +31,7 @@ int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters);
 
 /// Returns the A of all adapters as one view [sum of ranks, in]; undefined unless they are adjacent
 /// in memory.
-at::Tensor view_merged_a(const std::vector<const LoraAdapter*>& adapters);
+at::Tensor view_merged_lora_a(const std::vector<const LoraAdapter*>& adapters);
 
 /// Splits `all` along `dimension`, whose size is the sum of the ranks, into one view per adapter.
 std::vector<at::Tensor> split_by_adapter(const at::Tensor& all, int64_t dimension,
@@ -49,8 +49,8 @@ class LinearBackward {
 
   /// Returns the gradients of the inputs, the residual and the trained tensors, in the order of the
   /// forward call. An entry is undefined if it is not needed or was added to a GradientSink. Adds
-  /// `residual_stream_gradient`, if defined, to the gradient of the first input. May be called once: it
-  /// releases the prologue's value.
+  /// `residual_stream_gradient`, if defined, to the gradient of the first input. May be called
+  /// once: it releases the prologue's value.
   std::vector<at::Tensor> compute_gradients(bool has_residual, const at::Tensor& residual_stream_gradient);
 
  private:
@@ -58,41 +58,41 @@ class LinearBackward {
   bool needs_input_value() const;
 
   /// Sets projected_gradients_ to scale · gradient · B of each adapter, [rows, rank].
-  void project_gradient();
+  void compute_projected_gradients();
 
   /// Returns the gradients of the trained tensors of all members: weight, bias, A, B.
   std::vector<at::Tensor> compute_parameter_gradients() const;
 
   /// Returns a · bᵀ, whose consecutive rows are the gradients of `parameters`. If the product was
   /// added to their gradient sinks, returns an undefined tensor.
-  static at::Tensor accumulate_or_multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& a,
-                                           const at::Tensor& b);
+  static at::Tensor accumulate_or_return_gradient(const std::vector<at::Tensor>& parameters, const at::Tensor& a,
+                                                  const at::Tensor& b);
 
   /// Returns one gradient per member; undefined if not trained or added to a sink.
   std::vector<at::Tensor> compute_weight_gradients() const;
 
   /// Returns the gradient of A per adapter; undefined if added to a sink. Returns an empty vector
   /// if no A is trained.
-  std::vector<at::Tensor> compute_a_gradients() const;
+  std::vector<at::Tensor> compute_lora_a_gradients() const;
 
   /// Returns one gradient per input of the LinearInput; undefined if not needed.
   std::vector<at::Tensor> compute_input_gradients(const at::Tensor& residual_stream_gradient) const;
 
   /// Returns gradient · W, [rows, in]. Dequantized weights are freed on return.
-  at::Tensor multiply_weight() const;
+  at::Tensor multiply_gradient_by_weight() const;
 
   /// Returns the gradient of the LinearInput's value, [rows, in], adapters included.
   at::Tensor compute_input_value_gradient() const;
 
-  const LinearGroup& group_;
+  const LinearGroup& linear_group_;
   const FusedPrologue* prologue_;
-  LinearSavedState saved_;
+  LinearSavedState saved_state_;
   at::Tensor gradient_;           // [rows, out]
   std::vector<bool> needs_grad_;  // per input
   std::vector<const LoraAdapter*> adapters_;
   FusedPrologue::Output prologue_output_;
-  at::Tensor all_projected_gradients_;           // scale · gradient · B of all adapters, [rows, sum of ranks]
-  std::vector<at::Tensor> projected_gradients_;  // views of all_projected_gradients_, one per adapter
+  at::Tensor merged_projected_gradients_;        // scale · gradient · B of all adapters, [rows, sum of ranks]
+  std::vector<at::Tensor> projected_gradients_;  // views of merged_projected_gradients_, one per adapter
 };
 
 }  // namespace vlmtrain::nn

@@ -28,7 +28,7 @@ using Member = LinearGroup::Member;
 struct LinearCall {
   std::shared_ptr<const LinearGroup> group;
   std::shared_ptr<const FusedPrologue> prologue;  // null: the input is a plain tensor
-  size_t inputs = 0;                              // number of tensors of the LinearInput
+  size_t num_inputs = 0;                          // number of tensors of the LinearInput
   bool has_residual = false;
   bool returns_residual_stream = false;  // whether the first input is also returned, as the second result
   bool has_dropout = false;              // whether the adapters apply dropout to their inputs
@@ -37,25 +37,25 @@ using LinearCallCapsule = ValueCapsule<LinearCall>;
 
 /// Computes x Wᵀ member by member. Writes it to y [rows, out] if defined, else to a new tensor.
 /// `weights`: the weights of all members; if empty, each member's weight is dequantized in turn.
-at::Tensor multiply_members(const LinearGroup& group, const std::vector<at::Tensor>& weights, const at::Tensor& x,
-                            at::Tensor y) {
+at::Tensor apply_member_weights(const LinearGroup& group, const std::vector<at::Tensor>& weights, const at::Tensor& x,
+                                at::Tensor y) {
   if (!y.defined()) y = at::empty({x.size(0), group.columns()}, x.options());
   for (size_t i = 0; i < group.members.size(); ++i) {
     const Member& member = group.members[i];
-    store_product(member.slice(y), x, weights.empty() ? member.weight.values() : weights[i]);
+    matmul_transposed_out(member.slice_columns(y), x, weights.empty() ? member.weight.values() : weights[i]);
   }
   return y;
 }
 
 /// Returns x Wᵀ (+ b) (+ residual), [rows, out].
-at::Tensor multiply_group(const LinearGroup& group, const at::Tensor& x, const at::Tensor& residual) {
+at::Tensor apply_group_weights(const LinearGroup& group, const at::Tensor& x, const at::Tensor& residual) {
   at::Tensor y;
   // Allocated before the dequantized weights. Allocated after them, a saved y would leave a gap of
   // their size when they are freed.
   if (x.is_cuda()) y = at::empty({x.size(0), group.columns()}, x.options());
   const auto weights = group.weights();
-  const at::Tensor weight = cat_view(weights);
-  const at::Tensor bias = group.merged_bias();
+  const at::Tensor weight = view_adjacent_tensors(weights);
+  const at::Tensor bias = group.make_merged_bias();
   // cuBLAS adds a bias or residual in its epilogue, which is cheaper than another pass over y.
   if (x.is_cuda() && weight.defined() && bias.defined()) {
     at::addmm_out(y, bias, x, weight.t());
@@ -65,40 +65,40 @@ at::Tensor multiply_group(const LinearGroup& group, const at::Tensor& x, const a
     if (weight.defined()) {
       y = x.is_cuda() ? at::mm_out(y, x, weight.t()) : matmul_transposed(x, weight);
     } else {
-      y = multiply_members(group, weights, x, y);
+      y = apply_member_weights(group, weights, x, y);
     }
     if (bias.defined()) y.add_(bias);
   }
   if (group.has_bias() && !bias.defined()) {
-    for (const Member& member : group.members) member.slice(y).add_(member.bias);
+    for (const Member& member : group.members) member.slice_columns(y).add_(member.bias);
   }
   return residual.defined() ? y.add_(residual) : y;
 }
 
 /// Adds the outputs of the adapters for x [rows, in] to y [rows, out]. Sets lora_hidden and dropout
 /// of `saved`.
-void add_adapters(const LinearGroup& group, bool has_dropout, const at::Tensor& x, const at::Tensor& y,
-                  LinearSavedState& saved) {
+void add_adapter_outputs(const LinearGroup& group, bool has_dropout, const at::Tensor& x, const at::Tensor& y,
+                         LinearSavedState& saved) {
   const auto adapters = group.adapters();
   if (adapters.empty()) return;
   const at::Tensor lora_hidden = at::empty({x.size(0), compute_total_rank(adapters)}, x.options());
   saved.lora_hidden = split_by_adapter(lora_hidden, 1, adapters);
-  const at::Tensor a = view_merged_a(adapters);
+  const at::Tensor a = view_merged_lora_a(adapters);
   const auto project_down = [&](int64_t consumer, const at::Tensor& consumer_input) {
     const auto i = static_cast<size_t>(consumer);
-    store_product(saved.lora_hidden[i], consumer_input, adapters[i]->a(), adapters[i]->scale());
+    matmul_transposed_out(saved.lora_hidden[i], consumer_input, adapters[i]->a(), adapters[i]->scale());
   };
   if (has_dropout) {
-    saved.dropout = adapters.front()->make_dropout(x, std::ssize(adapters));
+    saved.dropout = adapters.front()->make_dropouts(x, std::ssize(adapters));
     saved.dropout.apply(x, project_down);
   } else if (a.defined()) {
-    store_product(lora_hidden, x, a, adapters.front()->scale());
+    matmul_transposed_out(lora_hidden, x, a, adapters.front()->scale());
   } else {
     for (int64_t i = 0; i < std::ssize(adapters); ++i) project_down(i, x);
   }
   auto next = saved.lora_hidden.begin();
   for (const Member& member : group.members) {
-    if (member.adapter) add_product(member.slice(y), *next++, member.adapter->b().t());
+    if (member.adapter) addmm_in_place(member.slice_columns(y), *next++, member.adapter->b().t());
   }
 }
 
@@ -109,13 +109,13 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
                                at::TensorList tensors) {
     const LinearCall& call = capsule->value;
     LinearSavedState saved{
-        .inputs = tensors.slice(0, call.inputs).vec(), .statistics = {}, .lora_hidden = {}, .dropout = {}};
+        .inputs = tensors.slice(0, call.num_inputs).vec(), .statistics = {}, .lora_hidden = {}, .dropout = {}};
     FusedPrologue::Output prologue_output = call.prologue ? call.prologue->forward(saved.inputs, /*for_backward=*/false)
                                                           : FusedPrologue::Output{.value = saved.inputs.front()};
     saved.statistics = std::move(prologue_output.statistics);
-    at::Tensor y =
-        multiply_group(*call.group, prologue_output.value, call.has_residual ? tensors[call.inputs] : at::Tensor());
-    add_adapters(*call.group, call.has_dropout, prologue_output.value, y, saved);
+    at::Tensor y = apply_group_weights(*call.group, prologue_output.value,
+                                       call.has_residual ? tensors[call.num_inputs] : at::Tensor());
+    add_adapter_outputs(*call.group, call.has_dropout, prologue_output.value, y, saved);
     saved.save(context);
     context->saved_data["call"] = c10::IValue::make_capsule(capsule);
     context->saved_data["tensors"] = static_cast<int64_t>(tensors.size());
@@ -128,7 +128,7 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
     const auto capsule = c10::static_intrusive_pointer_cast<LinearCallCapsule>(context->saved_data["call"].toCapsule());
     const LinearCall& call = capsule->value;
     std::vector<bool> needs_grad;
-    for (size_t i = 0; i < call.inputs; ++i) needs_grad.push_back(context->needs_input_grad(i));
+    for (size_t i = 0; i < call.num_inputs; ++i) needs_grad.push_back(context->needs_input_grad(i));
     const at::Tensor residual_stream_gradient = call.returns_residual_stream ? gradients[1] : at::Tensor();
     if (!gradients[0].defined()) return make_residual_stream_gradients(context, residual_stream_gradient);
     LinearBackward linear_backward(*call.group, call.prologue.get(), LinearSavedState::load(context), gradients[0],
@@ -143,9 +143,9 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
   static variable_list make_residual_stream_gradients(AutogradContext* context,
                                                       const at::Tensor& residual_stream_gradient) {
     // The gradient at index 0 belongs to the argument `capsule`, the next to the first tensor.
-    constexpr size_t kFirstTensorGradient = 1;
-    variable_list result(kFirstTensorGradient + static_cast<size_t>(context->saved_data["tensors"].toInt()));
-    result[kFirstTensorGradient] = residual_stream_gradient;
+    constexpr size_t kFirstTensorGradientIndex = 1;
+    variable_list result(kFirstTensorGradientIndex + static_cast<size_t>(context->saved_data["tensors"].toInt()));
+    result[kFirstTensorGradientIndex] = residual_stream_gradient;
     return result;
   }
 };
@@ -167,23 +167,23 @@ void append_trained_tensors(const LinearGroup& group, std::vector<at::Tensor>& t
 std::vector<at::Tensor> LinearGroup::weights() const {
   if (members.size() == 1) return {members.front().weight.values().detach()};
   std::vector<at::Tensor> tensors;
-  std::vector<std::shared_ptr<const QuantizedWeight>> quantized;
+  std::vector<std::shared_ptr<const QuantizedWeight>> quantized_weights;
   for (const Member& member : members) {
     if (member.weight.is_quantized()) {
-      quantized.push_back(member.weight.quantized_weight());
+      quantized_weights.push_back(member.weight.quantized_weight());
     } else {
       tensors.push_back(member.weight.values().detach());
     }
   }
-  if (quantized.empty()) return tensors;
-  return tensors.empty() ? dequantize_group(quantized) : std::vector<at::Tensor>();
+  if (quantized_weights.empty()) return tensors;
+  return tensors.empty() ? dequantize_group(quantized_weights) : std::vector<at::Tensor>();
 }
 
-at::Tensor LinearGroup::merged_bias() const {
+at::Tensor LinearGroup::make_merged_bias() const {
   if (!has_bias()) return {};
   std::vector<at::Tensor> biases;
   for (const Member& member : members) biases.push_back(member.bias);
-  return cat_view(biases);
+  return view_adjacent_tensors(biases);
 }
 
 std::vector<const LoraAdapter*> LinearGroup::adapters() const {
@@ -208,7 +208,7 @@ variable_list apply_linear_group(const std::shared_ptr<const LinearGroup>& group
   // Dropout is determined here because gradients are disabled inside the autograd Function.
   const LinearCall call{.group = group,
                         .prologue = x.prologue(),
-                        .inputs = x.inputs().size(),
+                        .num_inputs = x.inputs().size(),
                         .has_residual = residual.defined(),
                         .returns_residual_stream = returns_residual_stream,
                         .has_dropout = std::ranges::any_of(group->adapters(), &LoraAdapter::is_dropout_active)};

@@ -27,7 +27,7 @@ struct LinearGroup {
     /// Returns whether the bias needs a gradient.
     bool trains_bias() const { return bias.defined() && bias.requires_grad(); }
     /// Returns the member's columns of a result or gradient: a view [rows, columns] of [rows, out].
-    at::Tensor slice(const at::Tensor& rows) const { return rows.narrow(1, first_column, columns); }
+    at::Tensor slice_columns(const at::Tensor& rows) const { return rows.narrow(1, first_column, columns); }
   };
 
   std::vector<Member> members;
@@ -42,7 +42,7 @@ struct LinearGroup {
   std::vector<at::Tensor> weights() const;
   /// Returns the biases of all members as one view [out], without gradients; undefined if there are
   /// none or they are not adjacent.
-  at::Tensor merged_bias() const;
+  at::Tensor make_merged_bias() const;
   /// Returns whether any adapter uses DoRA.
   bool has_dora() const;
   /// Returns the adapters of the members that have one, in order.
@@ -53,8 +53,8 @@ struct LinearGroup {
 at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
                               const at::Tensor& residual);
 
-/// Implements MergedLinear::forward_branch() for a group without DoRA and an input with a prologue whose first
-/// input needs a gradient.
+/// Implements MergedLinear::forward_branch() for a group without DoRA and an input with a prologue
+/// whose first input needs a gradient.
 ResidualBranch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x);
 
 }  // namespace vlmtrain::nn

@@ -21,23 +21,23 @@ LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settin
                                      a_storage)),
       b_(scope.add_adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros())),
       scale_(settings.scale()),
-      dropout_(settings.dropout),
-      dropout_layer_(derive_stream_seed(0, scope.path())) {
+      dropout_probability_(settings.dropout),
+      dropout_layer_id_(derive_stream_seed(0, scope.path())) {
   if (settings.use_dora) {
     magnitude_ = scope.add_adapter_parameter("lora_magnitude_vector", {out_features}, InitialValues::ones());
   }
 }
 
 bool LoraAdapter::is_dropout_active() const {
-  return dropout_ > 0 && is_grad_needed();
+  return dropout_probability_ > 0 && is_grad_needed();
 }
 
-IndependentDropouts LoraAdapter::make_dropout(const at::Tensor& x, int64_t count) const {
-  return {x, count, dropout_, dropout_layer_};
+IndependentDropouts LoraAdapter::make_dropouts(const at::Tensor& x, int64_t count) const {
+  return {x, count, dropout_probability_, dropout_layer_id_};
 }
 
 at::Tensor LoraAdapter::forward_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {
-  const at::Tensor input = is_dropout_active() ? segment_dropout(x, dropout_, dropout_layer_) : x;
+  const at::Tensor input = is_dropout_active() ? segment_dropout(x, dropout_probability_, dropout_layer_id_) : x;
   // addmm_ adds B A in place within the matrix product, so neither pass allocates another tensor
   // [rows, out].
   const at::Tensor merged_output =

@@ -38,7 +38,7 @@ bool defers_division(const at::Tensor& hidden) {
 /// The gradient of the output weight, summed over the rows of a chunk, could exceed the largest
 /// fp16 number. The hidden states are therefore divided by this number before the product, and the
 /// product is multiplied by it in fp32. A power of two, so that the division is exact; not tuned.
-constexpr double kFp16Headroom = 64;
+constexpr double kFp16GradientDivisor = 64;
 
 /// Computes log softmax of logits fp32 [rows, vocabulary] in place. This is safe because ATen's
 /// kernel reads a row entirely before it writes the row.
@@ -54,7 +54,7 @@ at::Tensor scale_scores(const at::Tensor& hidden, const at::Tensor& scores, cons
 }
 
 /// The arguments of one chunk of rows.
-struct ChunkArgs {
+struct ChunkLossArgs {
   at::Tensor labels;       ///< int64 [rows, 1]
   at::Tensor row_weights;  ///< fp32 [rows, 1], or undefined
   double divisor;          ///< of the gradient
@@ -70,7 +70,7 @@ struct ChunkLoss {
   at::Tensor logits_gradient;
 };
 
-ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkArgs& args) {
+ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkLossArgs& args) {
   const at::Tensor scores = logits.to(at::kFloat);
   log_softmax_in_place(scores);
   ChunkLoss loss;
@@ -87,17 +87,17 @@ ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkArgs& arg
   return loss;
 }
 
-ChunkLoss compute_chunk_loss_fused(const at::Tensor& logits, const ChunkArgs& args) {
+ChunkLoss compute_chunk_loss_fused(const at::Tensor& logits, const ChunkLossArgs& args) {
   auto rows = kernels::cross_entropy(logits, args.labels, 1 / args.divisor, args.row_weights, args.needs_gradient);
   return {rows.cross_entropy, rows.is_correct, logits};
 }
 
 /// The part of a PerTaskLoss that belongs to one chunk of rows. The PerTaskLoss must outlive the
 /// object.
-class PerTaskChunk {
+class PerTaskLossChunk {
  public:
-  PerTaskChunk(const PerTaskLoss& per_task, int64_t first, int64_t rows)
-      : per_task_(per_task), task_one_hot_(per_task.task_one_hot.narrow(1, first, rows)) {
+  PerTaskLossChunk(const PerTaskLoss& per_task, int64_t first, int64_t rows)
+      : per_task_loss_(per_task), task_one_hot_(per_task.task_one_hot.narrow(1, first, rows)) {
     if (per_task.weights.defined()) weights_ = per_task.weights.narrow(0, first, rows).unsqueeze(1);
   }
 
@@ -106,27 +106,27 @@ class PerTaskChunk {
 
   /// Adds the results of the chunk, both fp32 [rows, 1], to the sums.
   void add(const at::Tensor& cross_entropy, const at::Tensor& is_correct) const {
-    per_task_.sums.add_(matmul_transposed(task_one_hot_, at::cat({cross_entropy, is_correct}, 1).t()));
+    per_task_loss_.sums.add_(matmul_transposed(task_one_hot_, at::cat({cross_entropy, is_correct}, 1).t()));
   }
 
-  /// Adds `gradient` · `hidden` / `divisor`, summed by task, to scale_gradients; both [rows,
-  /// features].
+  /// Adds `gradient` · `hidden` / `divisor`, summed by task, to feature_scale_gradients; both
+  /// [rows, features].
   void add_scale_gradients(const at::Tensor& hidden, const at::Tensor& gradient, double divisor) const {
-    per_task_.scale_gradients.add_(matmul_transposed(task_one_hot_, gradient.to(at::kFloat).mul(hidden).t()),
-                                   1.0 / divisor);
+    per_task_loss_.feature_scale_gradients.add_(
+        matmul_transposed(task_one_hot_, gradient.to(at::kFloat).mul(hidden).t()), 1.0 / divisor);
   }
 
  private:
-  const PerTaskLoss& per_task_;
+  const PerTaskLoss& per_task_loss_;
   at::Tensor task_one_hot_;  // [tasks, rows]
   at::Tensor weights_;
 };
 
-struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& labels, double normalizer, int64_t chunk_rows,
                             const PerTaskLoss* per_task) {
-    const bool needs_scale_gradients = per_task != nullptr && per_task->scale_gradients.defined();
+    const bool needs_scale_gradients = per_task != nullptr && per_task->feature_scale_gradients.defined();
     const bool needs_hidden_gradient = hidden.requires_grad() || needs_scale_gradients;
     const bool needs_weight_gradient = weight.requires_grad();
     const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
@@ -141,13 +141,13 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const int64_t rows = std::min(chunk_rows, hidden.size(0) - first);
       const at::Tensor chunk = hidden.narrow(0, first, rows);
       const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
-      std::optional<PerTaskChunk> tasks;
+      std::optional<PerTaskLossChunk> tasks;
       if (per_task != nullptr) tasks.emplace(*per_task, first, rows);
-      const ChunkArgs args{.labels = chunk_labels,
-                           .row_weights = tasks ? tasks->weights() : at::Tensor(),
-                           .divisor = divisor,
-                           .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
-                           .needs_accuracy = tasks.has_value()};
+      const ChunkLossArgs args{.labels = chunk_labels,
+                               .row_weights = tasks ? tasks->weights() : at::Tensor(),
+                               .divisor = divisor,
+                               .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
+                               .needs_accuracy = tasks.has_value()};
       const at::Tensor logits = matmul_transposed(chunk, weight);
       const auto [cross_entropy, is_correct, logits_gradient] =
           kernels::is_available(kernels::Kernel::kCrossEntropy, logits) ? compute_chunk_loss_fused(logits, args)
@@ -164,7 +164,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       }
       if (!needs_weight_gradient) continue;
       if (is_division_deferred) {
-        weight_gradient.add_(matmul_transposed(logits_gradient.t(), (chunk / kFp16Headroom).t()), kFp16Headroom);
+        weight_gradient.add_(matmul_transposed(logits_gradient.t(), (chunk / kFp16GradientDivisor).t()),
+                             kFp16GradientDivisor);
       } else {
         weight_gradient += matmul_transposed(logits_gradient.t(), chunk.t());
       }
@@ -183,7 +184,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const double deferred_divisor = context->saved_data["late_divisor"].toDouble();
     const at::Tensor factor = deferred_divisor > 0 ? gradients[0] / deferred_divisor : gradients[0];
     // Works in place, so the saved gradients are erased and a second backward pass fails.
-    const auto get_scaled = [&](const char* name) {
+    const auto scale_saved_gradient = [&](const char* name) {
       at::Tensor gradient = context->saved_data[name].toTensor();
       context->saved_data.erase(name);
       if (!gradient.defined()) return gradient;
@@ -192,7 +193,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       if (deferred_divisor > 0) return gradient.to(at::kFloat).mul_(factor).to(at::kHalf);
       return gradient.mul_(factor);
     };
-    return {get_scaled("hidden_gradient"), get_scaled("weight_gradient"), {}, {}, {}, {}};
+    return {scale_saved_gradient("hidden_gradient"), scale_saved_gradient("weight_gradient"), {}, {}, {}, {}};
   }
 };
 
@@ -202,7 +203,7 @@ at::Tensor compute_linear_cross_entropy(const at::Tensor& hidden, const at::Tens
                  "linear_cross_entropy: got {} hidden states for {} labels", hidden.size(0), labels.size(0));
   VLMTRAIN_CHECK(per_task == nullptr || per_task->task_one_hot.size(1) == labels.size(0),
                  "expected task_one_hot for {1} labels, got {0}", per_task->task_one_hot.size(1), labels.size(0));
-  return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows, per_task);
+  return LinearCrossEntropyFunction::apply(hidden, weight, labels, normalizer, chunk_rows, per_task);
 }
 
 constexpr double kDiceSmoothing = 1e-5;  // MONAI's smooth_nr and smooth_dr

@@ -21,10 +21,10 @@ namespace vlmtrain::nn {
 
 namespace {
 
-using Scalars = c10::List<std::optional<at::Scalar>>;
+using ScalarList = c10::List<std::optional<at::Scalar>>;
 /// The signature of mkldnn::_linear_pointwise.
-using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                                   std::string_view, Scalars, std::optional<std::string_view>);
+using LinearPointwiseSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                                            std::string_view, ScalarList, std::optional<std::string_view>);
 
 /// The layout of the operands: whether each is a transposed view.
 struct TransposedOperands {
@@ -34,29 +34,30 @@ struct TransposedOperands {
 
 /// Rows, columns and depth of the autotuned product. ATen's own 16-bit loops reach 1 GFLOP/s, so a
 /// round takes 4 ms; larger sizes would delay the first step.
-constexpr int64_t kTuneSize = 128;
+constexpr int64_t kAutotuneMatrixSize = 128;
 /// Enough rounds for at least one that other processes do not disturb.
-constexpr int kTuneRounds = 8;
+constexpr int kNumAutotuneRounds = 8;
 /// The minimum speedup of fp32 over LibTorch's 16-bit product. Processors without 16-bit
 /// instructions are far above it and others are below, so all processes on a machine choose the
 /// same backend.
 constexpr double kMinSpeedup = 3;
 /// ATen's product is no longer timed if it is this many times slower than fp32 in all of the first
-/// kMinTuneRounds rounds. A single slow round may be caused by other processes. Not tuned.
-constexpr double kGiveUpRatio = 8;
-constexpr int kMinTuneRounds = 4;
+/// kMinAutotuneRounds rounds. A single slow round may be caused by other processes. Not tuned.
+constexpr double kMaxSlowdown = 8;
+constexpr int kMinAutotuneRounds = 4;
 
 at::Tensor multiply_fp32(const at::Tensor& a, const at::Tensor& b) {
   return onednn_matmul(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
 }
 
-at::Tensor make_operand(bool is_transposed, at::ScalarType dtype) {
-  const at::Tensor operand = at::full({kTuneSize, kTuneSize}, 0.5, at::TensorOptions(at::kCPU).dtype(dtype));
+at::Tensor make_autotune_operand(bool is_transposed, at::ScalarType dtype) {
+  const at::Tensor operand =
+      at::full({kAutotuneMatrixSize, kAutotuneMatrixSize}, 0.5, at::TensorOptions(at::kCPU).dtype(dtype));
   return is_transposed ? operand.t() : operand;
 }
 
 template <typename Product>
-void record_shortest_time(const Product& run, double& shortest_seconds) {
+void update_shortest_time(const Product& run, double& shortest_seconds) {
   const auto start = std::chrono::steady_clock::now();
   static_cast<void>(run());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
@@ -66,21 +67,21 @@ void record_shortest_time(const Product& run, double& shortest_seconds) {
 /// Returns the faster 16-bit backend. Compares the shortest of several times and alternates between
 /// the backends, because other processes slow down both. The first call of each is not timed:
 /// oneDNN compiles its kernel then, which takes a hundred times as long.
-MatmulBackend autotune(TransposedOperands transposed, at::ScalarType dtype) {
+MatmulBackend autotune_matmul(TransposedOperands transposed, at::ScalarType dtype) {
   const at::NoGradGuard no_gradients;
-  const memory::ScopedDisableTracking untracked;
+  const memory::ScopedDisableTracking disable_tracking;
   const at::DisableRecordFunctionGuard no_record_functions;
-  const at::Tensor a = make_operand(transposed.is_a_transposed, dtype),
-                   b = make_operand(transposed.is_b_transposed, dtype);
+  const at::Tensor a = make_autotune_operand(transposed.is_a_transposed, dtype),
+                   b = make_autotune_operand(transposed.is_b_transposed, dtype);
   double native_seconds = std::numeric_limits<double>::infinity(), fp32_seconds = native_seconds;
   const auto compute_native_product = [&] { return at::mm(a, b.t()); };
   const auto compute_fp32_product = [&] { return multiply_fp32(a, b); };
   static_cast<void>(compute_native_product());
   static_cast<void>(compute_fp32_product());
-  for (int round = 0; round < kTuneRounds; ++round) {
-    if (round < kMinTuneRounds || native_seconds < kGiveUpRatio * fp32_seconds)
-      record_shortest_time(compute_native_product, native_seconds);
-    record_shortest_time(compute_fp32_product, fp32_seconds);
+  for (int round = 0; round < kNumAutotuneRounds; ++round) {
+    if (round < kMinAutotuneRounds || native_seconds < kMaxSlowdown * fp32_seconds)
+      update_shortest_time(compute_native_product, native_seconds);
+    update_shortest_time(compute_fp32_product, fp32_seconds);
   }
   return fp32_seconds * kMinSpeedup < native_seconds ? MatmulBackend::kFp32 : MatmulBackend::kAten;
 }
@@ -88,8 +89,9 @@ MatmulBackend autotune(TransposedOperands transposed, at::ScalarType dtype) {
 /// Returns the autotuned backend, determined once per process.
 template <at::ScalarType dtype>
 MatmulBackend get_tuned_backend(TransposedOperands transposed) {
-  static const std::array<MatmulBackend, 4> backends{autotune({false, false}, dtype), autotune({false, true}, dtype),
-                                                     autotune({true, false}, dtype), autotune({true, true}, dtype)};
+  static const std::array<MatmulBackend, 4> backends{
+      autotune_matmul({false, false}, dtype), autotune_matmul({false, true}, dtype),
+      autotune_matmul({true, false}, dtype), autotune_matmul({true, true}, dtype)};
   return backends[(transposed.is_a_transposed ? 2U : 0U) + (transposed.is_b_transposed ? 1U : 0U)];
 }
 
@@ -118,9 +120,9 @@ MatmulBackend select_matmul_backend(const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor onednn_matmul(const at::Tensor& a, const at::Tensor& b) {
-  static const auto operation =
-      c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<LinearPointwise>();
-  return operation.call(a, b, /*bias=*/std::nullopt, /*attr=*/"none", Scalars(), /*algorithm=*/std::nullopt);
+  static const auto linear_pointwise =
+      c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<LinearPointwiseSignature>();
+  return linear_pointwise.call(a, b, /*bias=*/std::nullopt, /*attr=*/"none", ScalarList(), /*algorithm=*/std::nullopt);
 }
 
 at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b) {
@@ -141,7 +143,7 @@ at::Tensor make_dense(const at::Tensor& matrix) {
   return matrix.is_cuda() || matrix.is_non_overlapping_and_dense() ? matrix : matrix.contiguous();
 }
 
-void store_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double scale) {
+void matmul_transposed_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double scale) {
   if (out.is_cuda()) {
     at::addmm_out(out, out, a, b.t(), /*beta=*/0, /*alpha=*/scale);
     return;
@@ -150,7 +152,7 @@ void store_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, dou
   if (scale != 1) out.mul_(scale);
 }
 
-void add_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
+void addmm_in_place(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
   if (y.is_cuda() || y.scalar_type() == at::kFloat) {
     y.addmm_(a, b);
   } else {

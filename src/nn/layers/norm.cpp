@@ -31,8 +31,8 @@ std::optional<at::Tensor> to_optional(const at::Tensor& tensor) {
 /// Computes at::_fused_rms_norm, which has only a CUDA kernel, with other operations.
 RmsNormResult rms_norm_composite(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const auto accumulate_type = at::toOpMathType(x.scalar_type());
-  const at::Tensor length = at::linalg_vector_norm(x, 2, /*dim=*/-1, /*keepdim=*/true, accumulate_type);
-  const at::Tensor rstd = length.square().div_(static_cast<double>(x.size(-1))).add_(eps).rsqrt_();
+  const at::Tensor l2_norm = at::linalg_vector_norm(x, 2, /*dim=*/-1, /*keepdim=*/true, accumulate_type);
+  const at::Tensor rstd = l2_norm.square().div_(static_cast<double>(x.size(-1))).add_(eps).rsqrt_();
   at::Tensor value = x * rstd;
   if (weight.defined()) value.mul_(weight);
   return {value.to(x.scalar_type()), rstd};
@@ -45,12 +45,12 @@ RmsNormGradients rms_norm_backward_composite(const at::Tensor& gradient, const a
   const at::Tensor normalized = x * rstd;
   RmsNormGradients gradients;
   if (needs_dweight) {
-    gradients.weight = (normalized * gradient).view({-1, x.size(-1)}).sum(0).to(weight.scalar_type());
+    gradients.dweight = (normalized * gradient).view({-1, x.size(-1)}).sum(0).to(weight.scalar_type());
   }
   if (needs_dx) {
-    at::Tensor weighted = (weight.defined() ? gradient * weight : gradient).to(normalized.scalar_type());
-    const at::Tensor mean = (weighted * normalized).mean(-1, /*keepdim=*/true);
-    gradients.x = weighted.addcmul(normalized, mean, -1).mul_(rstd).to(x.scalar_type());
+    at::Tensor weighted_gradient = (weight.defined() ? gradient * weight : gradient).to(normalized.scalar_type());
+    const at::Tensor mean = (weighted_gradient * normalized).mean(-1, /*keepdim=*/true);
+    gradients.dx = weighted_gradient.addcmul(normalized, mean, -1).mul_(rstd).to(x.scalar_type());
   }
   return gradients;
 }
@@ -66,7 +66,7 @@ class NormPrologue : public FusedPrologue {
 
   Output forward_add_residual(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const final {
     const at::NoGradGuard no_gradients;
-    const kernels::Norm norm = make_kernel_norm(inputs);
+    const kernels::NormParams norm = make_kernel_norm(inputs);
     if (kernels::can_run_norm(inputs[0], norm)) {
       auto [value, statistics] = kernels::norm(inputs[0], norm, residual);
       if (!norm.is_centered) return {.value = value, .statistics = {statistics.rstd}};
@@ -79,13 +79,14 @@ class NormPrologue : public FusedPrologue {
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
                                    const at::Tensor& gradient, const std::vector<bool>& needs_grad) const final {
-    return backward_add_stream_gradient(inputs, output, gradient, needs_grad, {});
+    return backward_add_residual_gradient(inputs, output, gradient, needs_grad, {});
   }
 
-  std::vector<at::Tensor> backward_add_stream_gradient(const std::vector<at::Tensor>& inputs, const Output& output,
-                                                       const at::Tensor& gradient, const std::vector<bool>& needs_grad,
-                                                       const at::Tensor& residual_stream_gradient) const final {
-    const kernels::Norm norm = make_kernel_norm(inputs);
+  std::vector<at::Tensor> backward_add_residual_gradient(const std::vector<at::Tensor>& inputs, const Output& output,
+                                                         const at::Tensor& gradient,
+                                                         const std::vector<bool>& needs_grad,
+                                                         const at::Tensor& residual_stream_gradient) const final {
+    const kernels::NormParams norm = make_kernel_norm(inputs);
     if (!kernels::can_run_norm(inputs[0], norm)) {
       auto gradients = backward_aten(inputs, output, gradient, needs_grad);
       if (residual_stream_gradient.defined()) gradients[0].add_(residual_stream_gradient);
@@ -114,10 +115,10 @@ class NormPrologue : public FusedPrologue {
                                                 const at::Tensor& gradient,
                                                 const std::vector<bool>& needs_grad) const = 0;
 
-  kernels::Norm make_kernel_norm(const std::vector<at::Tensor>& inputs) const {
+  kernels::NormParams make_kernel_norm(const std::vector<at::Tensor>& inputs) const {
     return {.weight = inputs[1],
             .bias = inputs.size() > 2 ? inputs[2] : at::Tensor(),
-            .gain = gain_ == NormGain::kWeight ? kernels::Gain::kWeight : kernels::Gain::kOnePlusWeight,
+            .gain = gain_ == NormGain::kWeight ? kernels::NormGain::kWeight : kernels::NormGain::kOnePlusWeight,
             .is_centered = is_centered_,
             .eps = eps_};
   }
@@ -166,7 +167,7 @@ class RmsNormPrologue final : public NormPrologue {
                                         const std::vector<bool>& needs_grad) const override {
     const RmsNormGradients gradients =
         rms_norm_backward(gradient, inputs[0], output.statistics[0], inputs[1], needs_grad[0], needs_grad[1]);
-    return {gradients.x, gradients.weight};
+    return {gradients.dx, gradients.dweight};
   }
 };
 
@@ -188,11 +189,11 @@ class OnePlusRmsNormPrologue final : public NormPrologue {
                                         const std::vector<bool>& needs_grad) const override {
     at::Tensor dx, dweight;
     if (needs_grad[1]) {
-      dweight = rms_norm_backward(gradient, inputs[0], output.statistics[0], inputs[1], false, true).weight;
+      dweight = rms_norm_backward(gradient, inputs[0], output.statistics[0], inputs[1], false, true).dweight;
     }
     if (needs_grad[0]) {
       const at::Tensor dnormed = at::addcmul(gradient, gradient, inputs[1]);
-      dx = rms_norm_backward(dnormed, inputs[0], output.statistics[0], {}, true, false).x;
+      dx = rms_norm_backward(dnormed, inputs[0], output.statistics[0], {}, true, false).dx;
     }
     return {std::move(dx), std::move(dweight)};
   }
@@ -218,7 +219,7 @@ void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain
   }
 }
 
-InitialValues make_unit_gain(NormGain gain) {
+InitialValues make_unit_gain_values(NormGain gain) {
   return gain == NormGain::kWeight ? InitialValues::ones() : InitialValues::zeros();
 }
 
@@ -240,7 +241,7 @@ LinearInput LayerNorm::make_linear_input(const at::Tensor& x) const {
 }
 
 RmsNorm::RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
-    : weight_(scope.add_parameter("weight", {features}, make_unit_gain(gain))), eps_(eps), gain_(gain) {}
+    : weight_(scope.add_parameter("weight", {features}, make_unit_gain_values(gain))), eps_(eps), gain_(gain) {}
 
 LinearInput RmsNorm::make_linear_input(const at::Tensor& x) const {
   if (gain_ == NormGain::kOnePlusWeight) return {std::make_shared<OnePlusRmsNormPrologue>(eps_), {x, weight_}};

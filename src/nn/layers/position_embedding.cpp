@@ -27,9 +27,9 @@ namespace {
 /// `direction`: 1, or −1 for the inverse rotation, which is also the gradient.
 void apply_rope(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                 double direction) {
-  const int64_t half = x.size(-1) / 2;
-  const at::Tensor halves = x.unflatten(-1, {2, half});
-  const at::Tensor rotated_halves = rotated.unflatten(-1, {2, half});
+  const int64_t half_dim = x.size(-1) / 2;
+  const at::Tensor halves = x.unflatten(-1, {2, half_dim});
+  const at::Tensor rotated_halves = rotated.unflatten(-1, {2, half_dim});
   at::Tensor all = rotated_halves;
   at::mul_out(all, halves, cos.unsqueeze(2));
   rotated_halves.select(2, 0).addcmul_(halves.select(2, 1), sin, -direction);
@@ -43,7 +43,7 @@ at::Tensor view_heads(const at::Tensor& x, int64_t first, int64_t count, int64_t
 }
 
 /// Returns views of query, key and value in x [rows, query | key | value].
-kernels::Heads split_heads(const at::Tensor& x, int64_t query_heads, int64_t key_value_heads, int64_t features) {
+kernels::QkvHeads split_heads(const at::Tensor& x, int64_t query_heads, int64_t key_value_heads, int64_t features) {
   return {view_heads(x, 0, query_heads, features), view_heads(x, query_heads, key_value_heads, features),
           view_heads(x, query_heads + key_value_heads, key_value_heads, features)};
 }
@@ -62,7 +62,7 @@ void init_trig_kernels() {
   static const at::Tensor warmup = at::ones({1}, at::kFloat).cos().sin();
 }
 
-RotaryTable make_table(const at::Tensor& angles, double scale) {
+RotaryTable make_rotary_table(const at::Tensor& angles, double scale) {
   init_trig_kernels();
   if (scale == 1) return {angles.cos(), angles.sin()};
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
@@ -114,8 +114,9 @@ at::Tensor expand_head_weights(const at::Tensor& query, const at::Tensor& key, i
   return at::cat({query.expand({query_heads, -1}), key.expand({key_value_heads, -1})});
 }
 
-kernels::Gain to_kernel_gain(int64_t gain) {
-  return static_cast<NormGain>(gain) == NormGain::kWeight ? kernels::Gain::kWeight : kernels::Gain::kOnePlusWeight;
+kernels::NormGain to_kernel_gain(int64_t gain) {
+  return static_cast<NormGain>(gain) == NormGain::kWeight ? kernels::NormGain::kWeight
+                                                          : kernels::NormGain::kOnePlusWeight;
 }
 
 /// Normalizes queries and keys without their weights, which then multiply the rounded result, as
@@ -131,7 +132,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
       const at::Tensor rotated = at::empty({x.size(0), num_normed_heads, features}, x.options());
       const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
       const auto parts = split_heads(x.detach(), query_heads, key_value_heads, features);
-      const kernels::HeadNorm norm{query_weight, key_weight, to_kernel_gain(gain), eps};
+      const kernels::QkNormParams norm{query_weight, key_weight, to_kernel_gain(gain), eps};
       const at::Tensor rstd = kernels::qk_norm_rope({query, key, {}}, parts, norm, cos, sin);
       context->save_for_backward({x, rstd, query_weight, key_weight, cos, sin});
       context->saved_data["eps"] = eps;
@@ -168,9 +169,9 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
     at::Tensor dquery_weight, dkey_weight;
     if (context->needs_input_grad(1) || context->needs_input_grad(2)) {
       const at::Tensor normed = rms_norm(heads, {}, context->saved_data["eps"].toDouble()).value;
-      const at::Tensor by_head = (normed * dnormed).sum(0, /*keepdim=*/false, saved[1].scalar_type());
-      dquery_weight = by_head.narrow(0, 0, query_heads).sum(0).to(query_weight.scalar_type());
-      dkey_weight = by_head.narrow(0, query_heads, key_value_heads).sum(0).to(key_weight.scalar_type());
+      const at::Tensor dweight_by_head = (normed * dnormed).sum(0, /*keepdim=*/false, saved[1].scalar_type());
+      dquery_weight = dweight_by_head.narrow(0, 0, query_heads).sum(0).to(query_weight.scalar_type());
+      dkey_weight = dweight_by_head.narrow(0, query_heads, key_value_heads).sum(0).to(key_weight.scalar_type());
     }
     at::Tensor dx;
     if (context->needs_input_grad(0)) {
@@ -178,7 +179,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
                        static_cast<NormGain>(context->saved_data["gain"].toInt()));
       dx = at::empty({rows, (query_heads + 2 * key_value_heads) * features}, heads.options());
       view_heads(dx, 0, query_heads + key_value_heads, features)
-          .copy_(rms_norm_backward(dnormed, heads, saved[1], {}, true, false).x);
+          .copy_(rms_norm_backward(dnormed, heads, saved[1], {}, true, false).dx);
       view_heads(dx, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
     }
     return {dx, dquery_weight, dkey_weight, {}, {}, {}, {}, {}, {}, {}};
@@ -193,8 +194,8 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
     const auto parts = [&](const at::Tensor& whole) {
       return split_heads(whole, query_heads, key_value_heads, features);
     };
-    const kernels::HeadNorm norm{saved[2], saved[3], to_kernel_gain(context->saved_data["gain"].toInt()),
-                                 context->saved_data["eps"].toDouble()};
+    const kernels::QkNormParams norm{saved[2], saved[3], to_kernel_gain(context->saved_data["gain"].toInt()),
+                                     context->saved_data["eps"].toDouble()};
     const bool needs_weight_gradients = context->needs_input_grad(1) || context->needs_input_grad(2);
     const at::Tensor dx = at::empty_like(x);
     auto weight_gradients = kernels::qk_norm_rope_backward(
@@ -206,7 +207,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
 };
 
 /// Implements sum_weighted_rows().
-struct WeightedRowSum : torch::autograd::Function<WeightedRowSum> {
+struct WeightedRowSumFunction : torch::autograd::Function<WeightedRowSumFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& table,
                             const at::Tensor& indices, const at::Tensor& weights) {
     context->save_for_backward({indices, weights});
@@ -239,13 +240,13 @@ struct WeightedRowSum : torch::autograd::Function<WeightedRowSum> {
 }  // namespace
 
 RotaryTable RotaryTable::from_positions(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale) {
-  return make_table(position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies, scale);
+  return make_rotary_table(position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies, scale);
 }
 
-RotaryTable RotaryTable::from_axes(const at::Tensor& position_ids, const at::Tensor& axes_of_pairs,
+RotaryTable RotaryTable::from_axes(const at::Tensor& position_ids, const at::Tensor& pair_axes,
                                    const at::Tensor& frequencies, double scale) {
-  const at::Tensor positions = position_ids.to(at::kFloat).t().index_select(1, axes_of_pairs);  // [rows, pairs]
-  return make_table(positions.unsqueeze(1) * frequencies, scale);
+  const at::Tensor positions = position_ids.to(at::kFloat).t().index_select(1, pair_axes);  // [rows, pairs]
+  return make_rotary_table(positions.unsqueeze(1) * frequencies, scale);
 }
 
 at::Tensor compute_inv_freq(int64_t head_dim, double theta) {
@@ -259,8 +260,8 @@ QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads
 }
 
 QkNorm::QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
-    : query_weight_((scope / "q_norm").add_parameter("weight", {features}, make_unit_gain(gain))),
-      key_weight_((scope / "k_norm").add_parameter("weight", {features}, make_unit_gain(gain))),
+    : query_weight_((scope / "q_norm").add_parameter("weight", {features}, make_unit_gain_values(gain))),
+      key_weight_((scope / "k_norm").add_parameter("weight", {features}, make_unit_gain_values(gain))),
       eps_(eps),
       gain_(gain) {}
 
@@ -272,7 +273,7 @@ QueryKeyValue QkNorm::split_and_rotate_heads(const at::Tensor& x, const HeadShap
 }
 
 at::Tensor sum_weighted_rows(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights) {
-  return WeightedRowSum::apply(table, indices, weights);
+  return WeightedRowSumFunction::apply(table, indices, weights);
 }
 
 }  // namespace vlmtrain::nn

@@ -37,13 +37,14 @@ thread_local bool in_first_forward = false;
 /// they are not recorded.
 class FirstForwardGuard {
  public:
-  explicit FirstForwardGuard(bool needs_gradients) : outer_(std::exchange(in_first_forward, needs_gradients)) {}
-  ~FirstForwardGuard() { in_first_forward = outer_; }
+  explicit FirstForwardGuard(bool needs_gradients)
+      : was_in_first_forward_(std::exchange(in_first_forward, needs_gradients)) {}
+  ~FirstForwardGuard() { in_first_forward = was_in_first_forward_; }
   FirstForwardGuard(const FirstForwardGuard&) = delete;
   FirstForwardGuard& operator=(const FirstForwardGuard&) = delete;
 
  private:
-  bool outer_;
+  bool was_in_first_forward_;
 };
 
 /// A block with the state of its first run.
@@ -70,15 +71,16 @@ bool requires_gradient(const at::Tensor& tensor) {
 }
 
 /// A check that a block captured no tensor that requires gradients. Create it before the block
-/// runs. If a path of the graph does not end in `grad_inputs`, it ends in another leaf or reaches a
-/// node that is older than this object; both are captured tensors.
-class CaptureCheck {
+/// runs. If a path of the graph does not end in `differentiable_inputs`, it ends in another leaf or
+/// reaches a node that is older than this object; both are captured tensors.
+class CapturedTensorCheck {
  public:
-  /// Throws InternalError if `output` depends on a tensor with gradients other than `grad_inputs`.
-  void operator()(const at::Tensor& output, const variable_list& grad_inputs) const {
+  /// Throws InternalError if `output` depends on a tensor with gradients other than
+  /// `differentiable_inputs`.
+  void operator()(const at::Tensor& output, const variable_list& differentiable_inputs) const {
     std::unordered_set<Edge> ends;
-    for (const auto& tensor : grad_inputs) ends.insert(torch::autograd::impl::gradient_edge(tensor));
-    std::unordered_set<const Node*> seen;
+    for (const auto& tensor : differentiable_inputs) ends.insert(torch::autograd::impl::gradient_edge(tensor));
+    std::unordered_set<const Node*> visited_nodes;
     std::vector<Edge> pending_edges{torch::autograd::impl::gradient_edge(output)};
     while (!pending_edges.empty()) {
       const Edge edge = std::move(pending_edges.back());
@@ -89,7 +91,7 @@ class CaptureCheck {
         throw_capture_error(fmt::format("a tensor [{}]", fmt::join(leaf->variable.sizes(), ", ")));
       }
       if (is_older(node)) throw_capture_error(fmt::format("a result of {}", node.name()));
-      if (seen.insert(&node).second) {
+      if (visited_nodes.insert(&node).second) {
         pending_edges.insert(pending_edges.end(), node.next_edges().begin(), node.next_edges().end());
       }
     }
@@ -98,10 +100,12 @@ class CaptureCheck {
  private:
   /// Returns whether the node is older than this object. Sequence numbers are per thread. Nodes of
   /// other threads are older, because the backward pass on a GPU has its own thread.
-  bool is_older(const Node& node) const { return node.thread_id() != thread_ || node.sequence_nr() < first_node_; }
+  bool is_older(const Node& node) const {
+    return node.thread_id() != thread_id_ || node.sequence_nr() < first_sequence_nr_;
+  }
 
-  uint64_t thread_ = at::RecordFunction::currentThreadId();
-  uint64_t first_node_ = at::sequence_number::peek();
+  uint64_t thread_id_ = at::RecordFunction::currentThreadId();
+  uint64_t first_sequence_nr_ = at::sequence_number::peek();
 };
 
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
@@ -122,7 +126,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     const bool input_needs_gradient = inputs[0].requires_grad();
     inputs[0] = inputs[0].detach().set_requires_grad(input_needs_gradient);
 
-    const CaptureCheck check_captured;
+    const CapturedTensorCheck captured_tensor_check;
     at::Tensor output;
     {
       const at::AutoGradMode enable_grad(true);
@@ -131,11 +135,11 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
                                                     SelectiveCheckpoint::Mode::kReplay);
       output = block->run(inputs[0]);
     }
-    variable_list grad_inputs;
-    std::ranges::copy_if(inputs, std::back_inserter(grad_inputs), requires_gradient);
-    check_captured(output, grad_inputs);
+    variable_list differentiable_inputs;
+    std::ranges::copy_if(inputs, std::back_inserter(differentiable_inputs), requires_gradient);
+    captured_tensor_check(output, differentiable_inputs);
     const variable_list input_gradients =
-        torch::autograd::grad({output}, grad_inputs, output_gradients, /*retain_graph=*/false,
+        torch::autograd::grad({output}, differentiable_inputs, output_gradients, /*retain_graph=*/false,
                               /*create_graph=*/false, /*allow_unused=*/true);
     variable_list gradients{at::Tensor()};  // for the block
     auto next = input_gradients.begin();
@@ -150,7 +154,7 @@ at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& 
                             const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
   VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
                  "the parameters of a recomputed block must be leaf tensors");
-  const FirstForwardGuard first_forward(is_grad_needed());
+  const FirstForwardGuard first_forward_guard(is_grad_needed());
   if (!requires_gradient(input) && std::ranges::none_of(parameters, requires_gradient)) {
     // No backward pass follows that could detect captured tensors.
     at::Tensor output = block(input);

@@ -34,7 +34,7 @@ class PathPattern {
 
  private:
   struct CompiledPattern;
-  std::shared_ptr<const CompiledPattern> compiled_;
+  std::shared_ptr<const CompiledPattern> compiled_pattern_;
 };
 
 struct PathPattern::CompiledPattern {
@@ -59,44 +59,44 @@ PathPattern::PathPattern(const std::string& key, const std::string& expression) 
   constexpr uint32_t kMaxMatchSteps = 100'000;
   // PCRE2 backtracks on the heap. The step limit is reached before 64 MiB are used.
   constexpr uint32_t kMaxHeapKib = 64 * 1024;
-  auto compiled = std::make_shared<CompiledPattern>();
-  compiled->key = key;
-  compiled->expression = expression;
+  auto compiled_pattern = std::make_shared<CompiledPattern>();
+  compiled_pattern->key = key;
+  compiled_pattern->expression = expression;
   int code = 0;
   PCRE2_SIZE offset = 0;
-  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                                 PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &offset, nullptr);
-  if (compiled->code == nullptr) {
+  compiled_pattern->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                                         PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &offset, nullptr);
+  if (compiled_pattern->code == nullptr) {
     throw usage_error(
         "{}: {} is an invalid regular expression ({} at character {}); correct it, or list names of Linears", key,
         expression, get_pcre_message(code), offset);
   }
-  compiled->match_limits = pcre2_match_context_create(nullptr);
-  VLMTRAIN_CHECK(compiled->match_limits != nullptr, "PCRE2 cannot allocate memory for a match");
-  pcre2_set_match_limit(compiled->match_limits, kMaxMatchSteps);
-  pcre2_set_depth_limit(compiled->match_limits, kMaxMatchSteps);
-  pcre2_set_heap_limit(compiled->match_limits, kMaxHeapKib);
-  compiled_ = std::move(compiled);
+  compiled_pattern->match_limits = pcre2_match_context_create(nullptr);
+  VLMTRAIN_CHECK(compiled_pattern->match_limits != nullptr, "PCRE2 cannot allocate memory for a match");
+  pcre2_set_match_limit(compiled_pattern->match_limits, kMaxMatchSteps);
+  pcre2_set_depth_limit(compiled_pattern->match_limits, kMaxMatchSteps);
+  pcre2_set_heap_limit(compiled_pattern->match_limits, kMaxHeapKib);
+  compiled_pattern_ = std::move(compiled_pattern);
 }
 
 bool PathPattern::matches(const std::string& path) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match_data(
-      pcre2_match_data_create_from_pattern(compiled_->code, nullptr), &pcre2_match_data_free);
+      pcre2_match_data_create_from_pattern(compiled_pattern_->code, nullptr), &pcre2_match_data_free);
   VLMTRAIN_CHECK(match_data != nullptr, "PCRE2 cannot allocate memory for a match");
-  const int result = pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(path.data()), path.size(), 0, 0,
-                                 match_data.get(), compiled_->match_limits);
+  const int result = pcre2_match(compiled_pattern_->code, reinterpret_cast<PCRE2_SPTR>(path.data()), path.size(), 0, 0,
+                                 match_data.get(), compiled_pattern_->match_limits);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
-    throw usage_error("{}: {} takes too long on {} ({}); simplify it, or list names of Linears", compiled_->key,
-                      compiled_->expression, path, get_pcre_message(result));
+    throw usage_error("{}: {} takes too long on {} ({}); simplify it, or list names of Linears", compiled_pattern_->key,
+                      compiled_pattern_->expression, path, get_pcre_message(result));
   }
   return true;
 }
 
-/// Returns whether the last components of `path` are `names`.
-bool has_path_suffix(const std::string& path, const std::string& names) {
-  if (!path.ends_with(names)) return false;
-  const size_t prefix_size = path.size() - names.size();
+/// Returns whether the last components of `path` are `suffix`.
+bool has_path_suffix(const std::string& path, const std::string& suffix) {
+  if (!path.ends_with(suffix)) return false;
+  const size_t prefix_size = path.size() - suffix.size();
   return prefix_size == 0 || path[prefix_size - 1] == '.';
 }
 
@@ -107,7 +107,7 @@ double LoraSettings::scale() const {
   return alpha / (use_rslora ? std::sqrt(rank_value) : rank_value);
 }
 
-bool LoraSettings::is_module_to_save(std::string_view parameter) const {
+bool LoraSettings::matches_modules_to_save(std::string_view parameter) const {
   return std::ranges::any_of(modules_to_save,
                              [&](const std::string& module) { return is_under_module(parameter, module); });
 }
@@ -122,14 +122,14 @@ bool is_under_module(std::string_view path, std::string_view module) {
   return false;
 }
 
-LoraTarget::LoraTarget(std::string text) : text_(std::move(text)) {
-  if (text_ == "all-linear") {
+LoraTarget::LoraTarget(std::string pattern) : pattern_(std::move(pattern)) {
+  if (pattern_ == "all-linear") {
     matches_ = [](const std::string&) { return true; };
-  } else if (text_.find_first_of("*+?()[]{}|\\^$") == std::string::npos) {
-    matches_ = [names = text_](const std::string& path) { return has_path_suffix(path, names); };
+  } else if (pattern_.find_first_of("*+?()[]{}|\\^$") == std::string::npos) {
+    matches_ = [suffix = pattern_](const std::string& path) { return has_path_suffix(path, suffix); };
   } else {
-    matches_ = [pattern = PathPattern("lora.target_modules", text_)](const std::string& path) {
-      return pattern.matches(path);
+    matches_ = [path_pattern = PathPattern("lora.target_modules", pattern_)](const std::string& path) {
+      return path_pattern.matches(path);
     };
   }
 }

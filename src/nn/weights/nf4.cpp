@@ -28,7 +28,7 @@ constexpr int64_t kNestedBlockSize = 256;  // absmax per nested absmax, as in bi
 constexpr int64_t kSuperBlockSize = kBlockSize * kNestedBlockSize;
 /// Values quantized per chunk: 8.4 million, 34 MB in fp32. Quantization runs on the CPU while
 /// weights are loaded; the chunk size hardly matters for speed there.
-constexpr int64_t kNf4ChunkElements = 512 * kSuperBlockSize;
+constexpr int64_t kMaxNf4ChunkElements = 512 * kSuperBlockSize;
 /// Maximum number of superblocks dequantized per chunk: 26.2 million values, with 131 MB of fp32
 /// values and indices. This is a little more than half of an MLP weight of a 7B model, or its q, k
 /// and v together. Smaller chunks need more launches, larger ones more memory.
@@ -39,7 +39,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }
 
 /// Returns pairs of neighboring bytes as int32 indices, [n] → [n / 2]; ATen has no smaller indices.
-at::Tensor to_byte_pairs(const at::Tensor& bytes) {
+at::Tensor to_byte_pair_indices(const at::Tensor& bytes) {
   return bytes.view(at::kUInt16).to(at::kInt);
 }
 
@@ -50,19 +50,19 @@ at::Tensor look_up_pairs(const at::Tensor& table, const at::Tensor& pairs) {
 }
 
 /// Returns the fp32 values of single bytes, [256], from a table of byte pairs.
-at::Tensor select_low_byte_codes(const at::Tensor& pair_table) {
+at::Tensor extract_single_byte_table(const at::Tensor& pair_table) {
   return pair_table.view(at::kFloat).view({-1, 2}).select(1, 0).narrow(0, 0, 256);
 }
 
 /// Expands a table of single bytes [256, n] to one of byte pairs [65536, 2 n].
-at::Tensor expand_to_byte_pairs(const at::Tensor& byte_table) {
+at::Tensor expand_to_byte_pair_table(const at::Tensor& byte_table) {
   const int64_t bytes = byte_table.size(0);
   return at::cat({byte_table.repeat({bytes, 1}), byte_table.repeat_interleave(bytes, 0)}, 1).view(-1);
 }
 
 /// Packs two 4-bit indices per byte, the first in the high bits. Pads an odd number of indices with
 /// 7, the index of the value 0.
-at::Tensor pack_pairs(const at::Tensor& indices) {
+at::Tensor pack_4bit_indices(const at::Tensor& indices) {
   const at::Tensor padded = indices.size(0) % 2 == 0 ? indices : at::constant_pad_nd(indices, {0, 1}, 7);
   const at::Tensor pairs = padded.view({-1, 2});
   return pairs.select(1, 0) * 16 + pairs.select(1, 1);
@@ -72,21 +72,21 @@ at::Tensor pack_pairs(const at::Tensor& indices) {
 
 Nf4Tables make_nf4_tables(at::Device device) {
   const at::Tensor values = make_nf4_codebook();
-  const at::Tensor byte_values = at::stack({values.repeat_interleave(16), values.repeat({16})}, 1);
-  return {expand_to_byte_pairs(byte_values).view(at::kComplexDouble).to(device),
-          expand_to_byte_pairs(make_dynamic_codebook().unsqueeze(1)).view(at::kLong).to(device)};
+  const at::Tensor byte_value_table = at::stack({values.repeat_interleave(16), values.repeat({16})}, 1);
+  return {expand_to_byte_pair_table(byte_value_table).view(at::kComplexDouble).to(device),
+          expand_to_byte_pair_table(make_dynamic_codebook().unsqueeze(1)).view(at::kLong).to(device)};
 }
 
 std::vector<std::shared_ptr<Nf4Weight>> make_nf4_weights(const std::vector<int64_t>& out_features, int64_t in_features,
                                                          const at::TensorOptions& options, const Nf4Tables& tables) {
   const size_t count = out_features.size();
-  std::vector<int64_t> super_blocks, bytes;
-  for (const int64_t out : out_features) super_blocks.push_back(ceil_div(out * in_features, kSuperBlockSize));
-  for (const int64_t num_blocks : super_blocks) bytes.push_back(num_blocks * kNestedBlockSize);
-  for (const int64_t num_blocks : super_blocks) bytes.push_back(num_blocks * kSuperBlockSize / 2);
-  const auto storage = allocate_adjacent(bytes, {}, options.dtype(at::kByte));
-  const auto nested_absmax = allocate_adjacent(super_blocks, {}, options.dtype(at::kFloat));
-  const auto nested_offset = allocate_adjacent(std::vector<int64_t>(count, 1), {}, options.dtype(at::kFloat));
+  std::vector<int64_t> super_block_counts, bytes;
+  for (const int64_t out : out_features) super_block_counts.push_back(ceil_div(out * in_features, kSuperBlockSize));
+  for (const int64_t num_blocks : super_block_counts) bytes.push_back(num_blocks * kNestedBlockSize);
+  for (const int64_t num_blocks : super_block_counts) bytes.push_back(num_blocks * kSuperBlockSize / 2);
+  const auto storage = allocate_adjacent_tensors(bytes, {}, options.dtype(at::kByte));
+  const auto nested_absmax = allocate_adjacent_tensors(super_block_counts, {}, options.dtype(at::kFloat));
+  const auto nested_offset = allocate_adjacent_tensors(std::vector<int64_t>(count, 1), {}, options.dtype(at::kFloat));
   std::vector<std::shared_ptr<Nf4Weight>> weights;
   for (size_t i = 0; i < count; ++i) {
     weights.push_back(std::make_shared<Nf4Weight>(
@@ -104,17 +104,17 @@ void Nf4Weight::quantize(const at::Tensor& weight) {
   const at::Tensor values = weight.detach().to(at::kCPU).contiguous().view(-1);
   const at::Tensor codebook = make_nf4_codebook();
   std::vector<at::Tensor> absmax;
-  for (int64_t first = 0; first < elements(); first += kNf4ChunkElements) {
-    const int64_t count = std::min(kNf4ChunkElements, elements() - first);
-    const auto quantized = quantize_blocks(values.narrow(0, first, count).to(at::kFloat), kBlockSize, codebook);
-    tensors_.packed.narrow(0, first / 2, ceil_div(count, 2)).copy_(pack_pairs(quantized.indices));
-    absmax.push_back(quantized.absmax);
+  for (int64_t first = 0; first < elements(); first += kMaxNf4ChunkElements) {
+    const int64_t count = std::min(kMaxNf4ChunkElements, elements() - first);
+    const auto quantized_blocks = quantize_blocks(values.narrow(0, first, count).to(at::kFloat), kBlockSize, codebook);
+    tensors_.packed.narrow(0, first / 2, ceil_div(count, 2)).copy_(pack_4bit_indices(quantized_blocks.indices));
+    absmax.push_back(quantized_blocks.absmax);
   }
-  const at::Tensor all = at::cat(absmax);
-  const at::Tensor offset = all.mean();
-  const auto nested = quantize_blocks(all - offset, kNestedBlockSize, make_dynamic_codebook());
-  tensors_.absmax.narrow(0, 0, ceil_div(elements(), kBlockSize)).copy_(nested.indices);
-  tensors_.nested_absmax.copy_(nested.absmax);
+  const at::Tensor all_absmax = at::cat(absmax);
+  const at::Tensor offset = all_absmax.mean();
+  const auto nested_blocks = quantize_blocks(all_absmax - offset, kNestedBlockSize, make_dynamic_codebook());
+  tensors_.absmax.narrow(0, 0, ceil_div(elements(), kBlockSize)).copy_(nested_blocks.indices);
+  tensors_.nested_absmax.copy_(nested_blocks.absmax);
   tensors_.nested_offset.fill_(offset.item<float>());
 }
 
@@ -130,10 +130,10 @@ class Nf4Weight::AdjacentWeights {
       nested_absmax.push_back(weight->tensors_.nested_absmax);
       nested_offset.push_back(weight->tensors_.nested_offset);
     }
-    absmax_ = cat_view(absmax);
-    packed_ = cat_view(packed);
-    nested_absmax_ = cat_view(nested_absmax);
-    nested_offset_ = cat_view(nested_offset);
+    absmax_ = view_adjacent_tensors(absmax);
+    packed_ = view_adjacent_tensors(packed);
+    nested_absmax_ = view_adjacent_tensors(nested_absmax);
+    nested_offset_ = view_adjacent_tensors(nested_offset);
   }
 
   /// Returns whether the weights are adjacent in memory.
@@ -146,13 +146,13 @@ class Nf4Weight::AdjacentWeights {
   std::vector<at::Tensor> values() const {
     const bool uses_custom_kernel = kernels::is_available(kernels::Kernel::kNf4, packed_) &&
                                     weights_.front()->dtype_ != at::kDouble &&
-                                    std::ssize(weights_) <= kernels::kMaxNf4Weights;
+                                    std::ssize(weights_) <= kernels::kMaxNf4WeightsPerLaunch;
     const at::Tensor all = uses_custom_kernel ? dequantize_fused() : dequantize_chunked();
     std::vector<at::Tensor> result;
     int64_t first = 0;
     for (const Nf4Weight* weight : weights_) {
       result.push_back(all.narrow(0, first, weight->elements()).view(weight->sizes()));
-      first += weight->super_blocks() * kSuperBlockSize;
+      first += weight->num_super_blocks() * kSuperBlockSize;
     }
     return result;
   }
@@ -160,19 +160,20 @@ class Nf4Weight::AdjacentWeights {
  private:
   at::Tensor dequantize_fused() const {
     static const at::Tensor values = make_nf4_codebook();
-    kernels::Nf4Blocks blocks{.packed = packed_,
-                              .absmax = absmax_,
-                              .nested_absmax = nested_absmax_,
-                              .nested_offset = nested_offset_,
-                              .absmax_codes = select_low_byte_codes(weights_.front()->tables_.absmax),
-                              .values = values,
-                              .first_super_blocks = {}};
-    int64_t super_blocks = 0;
+    kernels::Nf4Weights blocks{.packed_indices = packed_,
+                               .absmax = absmax_,
+                               .nested_absmax = nested_absmax_,
+                               .nested_offset = nested_offset_,
+                               .absmax_codebook = extract_single_byte_table(weights_.front()->tables_.absmax),
+                               .values = values,
+                               .first_super_blocks = {}};
+    int64_t num_super_blocks = 0;
     for (const Nf4Weight* weight : weights_) {
-      blocks.first_super_blocks.push_back(super_blocks);
-      super_blocks += weight->super_blocks();
+      blocks.first_super_blocks.push_back(num_super_blocks);
+      num_super_blocks += weight->num_super_blocks();
     }
-    at::Tensor result = at::empty({super_blocks * kSuperBlockSize}, packed_.options().dtype(weights_.front()->dtype_));
+    at::Tensor result =
+        at::empty({num_super_blocks * kSuperBlockSize}, packed_.options().dtype(weights_.front()->dtype_));
     kernels::nf4_dequantize(result, blocks);
     return result;
   }
@@ -180,29 +181,31 @@ class Nf4Weight::AdjacentWeights {
   /// Dequantizes with ATen in chunks of about equal size.
   at::Tensor dequantize_chunked() const {
     const at::Tensor& table = weights_.front()->tables_.values;
-    const int64_t super_blocks = nested_absmax_.numel();
-    at::Tensor result = at::empty({super_blocks * kSuperBlockSize}, packed_.options().dtype(weights_.front()->dtype_));
-    const int64_t num_chunks = ceil_div(super_blocks, kMaxChunkSuperBlocks);
-    const int64_t chunk_blocks = ceil_div(super_blocks, num_chunks) * kNestedBlockSize;
-    const int64_t all_blocks = super_blocks * kNestedBlockSize;
+    const int64_t num_super_blocks = nested_absmax_.numel();
+    at::Tensor result =
+        at::empty({num_super_blocks * kSuperBlockSize}, packed_.options().dtype(weights_.front()->dtype_));
+    const int64_t num_chunks = ceil_div(num_super_blocks, kMaxChunkSuperBlocks);
+    const int64_t max_chunk_blocks = ceil_div(num_super_blocks, num_chunks) * kNestedBlockSize;
+    const int64_t num_blocks = num_super_blocks * kNestedBlockSize;
     // If the absmax of the whole group directly precede its packed values (make_nf4_weights()), the
     // first chunk converts both to indices at once, which saves launches.
-    const at::Tensor bytes = cat_view({absmax_, packed_});
+    const at::Tensor bytes = view_adjacent_tensors({absmax_, packed_});
     at::Tensor absmax;
-    if (!bytes.defined()) absmax = decode_absmax(to_byte_pairs(absmax_));
-    for (int64_t first = 0; first < all_blocks; first += chunk_blocks) {
-      const int64_t blocks = std::min(chunk_blocks, all_blocks - first);
-      const int64_t packed_bytes = blocks * kBlockSize / 2;
+    if (!bytes.defined()) absmax = decode_absmax(to_byte_pair_indices(absmax_));
+    for (int64_t first = 0; first < num_blocks; first += max_chunk_blocks) {
+      const int64_t num_chunk_blocks = std::min(max_chunk_blocks, num_blocks - first);
+      const int64_t packed_bytes = num_chunk_blocks * kBlockSize / 2;
       at::Tensor pairs;
       if (absmax.defined()) {
-        pairs = to_byte_pairs(packed_.narrow(0, first * kBlockSize / 2, packed_bytes));
+        pairs = to_byte_pair_indices(packed_.narrow(0, first * kBlockSize / 2, packed_bytes));
       } else {
-        const at::Tensor all_pairs = to_byte_pairs(bytes.narrow(0, 0, all_blocks + packed_bytes));
-        absmax = decode_absmax(all_pairs.narrow(0, 0, all_blocks / 2));
-        pairs = all_pairs.narrow(0, all_blocks / 2, packed_bytes / 2);
+        const at::Tensor byte_pairs = to_byte_pair_indices(bytes.narrow(0, 0, num_blocks + packed_bytes));
+        absmax = decode_absmax(byte_pairs.narrow(0, 0, num_blocks / 2));
+        pairs = byte_pairs.narrow(0, num_blocks / 2, packed_bytes / 2);
       }
-      at::Tensor values = result.narrow(0, first * kBlockSize, blocks * kBlockSize).view({-1, kBlockSize});
-      at::mul_out(values, look_up_pairs(table, pairs).view({-1, kBlockSize}), absmax.narrow(0, first, blocks));
+      at::Tensor values = result.narrow(0, first * kBlockSize, num_chunk_blocks * kBlockSize).view({-1, kBlockSize});
+      at::mul_out(values, look_up_pairs(table, pairs).view({-1, kBlockSize}),
+                  absmax.narrow(0, first, num_chunk_blocks));
     }
     return result;
   }
@@ -210,13 +213,14 @@ class Nf4Weight::AdjacentWeights {
   /// Returns the absmax of all blocks, fp32 [blocks, 1], given their codes as byte pairs.
   /// Consecutive weights of equal size share one addition of their offsets.
   at::Tensor decode_absmax(const at::Tensor& pairs) const {
-    const at::Tensor relative = look_up_pairs(weights_.front()->tables_.absmax, pairs).view({-1, kNestedBlockSize});
-    const at::Tensor absmax = relative.mul_(nested_absmax_.unsqueeze(1));
+    const at::Tensor relative_absmax =
+        look_up_pairs(weights_.front()->tables_.absmax, pairs).view({-1, kNestedBlockSize});
+    const at::Tensor absmax = relative_absmax.mul_(nested_absmax_.unsqueeze(1));
     int64_t first = 0, first_weight = 0;
     while (first < absmax.size(0)) {
-      const int64_t size = weights_[first_weight]->super_blocks();
+      const int64_t size = weights_[first_weight]->num_super_blocks();
       int64_t count = 1;
-      while (first_weight + count < std::ssize(weights_) && weights_[first_weight + count]->super_blocks() == size)
+      while (first_weight + count < std::ssize(weights_) && weights_[first_weight + count]->num_super_blocks() == size)
         ++count;
       absmax.narrow(0, first, count * size)
           .view({count, size * kNestedBlockSize})
@@ -236,10 +240,10 @@ class Nf4Weight::AdjacentWeights {
 
 at::Tensor Nf4Weight::dequantize() const {
   const at::NoGradGuard no_gradients;
-  const std::vector<const Nf4Weight*> self{this};
-  const AdjacentWeights single(self);
-  VLMTRAIN_CHECK(single.are_adjacent(), "the blocks of an NF4 weight must be adjacent");
-  return single.values().front();
+  const std::vector<const Nf4Weight*> weights{this};
+  const AdjacentWeights adjacent_weights(weights);
+  VLMTRAIN_CHECK(adjacent_weights.are_adjacent(), "the blocks of an NF4 weight must be adjacent");
+  return adjacent_weights.values().front();
 }
 
 std::vector<at::Tensor> Nf4Weight::dequantize_group(const std::vector<const Nf4Weight*>& weights) {

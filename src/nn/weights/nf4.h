@@ -45,7 +45,7 @@ class Nf4Weight : public QuantizedWeight {
   class AdjacentWeights;
 
   int64_t elements() const { return c10::multiply_integers(sizes()); }
-  int64_t super_blocks() const { return tensors_.nested_absmax.numel(); }
+  int64_t num_super_blocks() const { return tensors_.nested_absmax.numel(); }
 
   at::ScalarType dtype_;
   Nf4Tensors tensors_;

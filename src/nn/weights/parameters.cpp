@@ -37,39 +37,40 @@ ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move
     quantizer_.emplace(settings_.quantization, settings_.options);
   }
   if (!settings_.lora) return;
-  for (const auto& text : settings_.lora->target_modules) targets_.emplace_back(text);
+  for (const auto& text : settings_.lora->target_modules) lora_targets_.emplace_back(text);
 }
 
-at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
-                               bool is_adapter, const at::Tensor& storage) {
+at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes,
+                               InitialValues initial_values, bool is_adapter, const at::Tensor& storage) {
   const bool is_trainable = nn::is_trainable(component);
-  const bool is_module_to_save =
-      is_trainable && !is_adapter && settings_.lora && settings_.lora->is_module_to_save(name);
-  const bool is_trained = is_trainable && (is_adapter || is_module_to_save || !settings_.lora);
+  const bool is_in_modules_to_save =
+      is_trainable && !is_adapter && settings_.lora && settings_.lora->matches_modules_to_save(name);
+  const bool is_trained = is_trainable && (is_adapter || is_in_modules_to_save || !settings_.lora);
   at::Tensor tensor = storage.defined() ? storage : at::empty(sizes, settings_.options);
   tensor.set_requires_grad(is_trained);
-  parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_module_to_save});
+  parameters_.push_back({std::move(name), component, tensor, initial_values, is_adapter, is_in_modules_to_save});
   return tensor;
 }
 
 at::Tensor ParameterStore::add_embedding(std::string name, Component component, at::IntArrayRef sizes,
-                                         InitialValues initial) {
-  at::Tensor tensor = add(std::move(name), component, sizes, initial);
+                                         InitialValues initial_values) {
+  at::Tensor tensor = add(std::move(name), component, sizes, initial_values);
   parameters_.back().is_embedding = true;
   return tensor;
 }
 
-bool ParameterStore::quantizes(const std::string& name) const {
-  return quantizer_ && !settings_.lora->is_module_to_save(name);
+bool ParameterStore::should_quantize(const std::string& name) const {
+  return quantizer_ && !settings_.lora->matches_modules_to_save(name);
 }
 
 LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
-                                               InitialValues initial, const WeightStorage& storage) {
-  if (!quantizes(name)) {
-    return LinearWeight(add(std::move(name), component, sizes, initial, /*is_adapter=*/false, storage.tensor));
+                                               InitialValues initial_values, const WeightStorage& storage) {
+  if (!should_quantize(name)) {
+    return LinearWeight(add(std::move(name), component, sizes, initial_values, /*is_adapter=*/false, storage.tensor));
   }
-  auto weight = storage.quantized_weight ? storage.quantized_weight : quantizer_->make(sizes);
-  parameters_.push_back({std::move(name), component, weight->state().front().second, initial, /*is_adapter=*/false,
+  auto weight = storage.quantized_weight ? storage.quantized_weight : quantizer_->make_weight(sizes);
+  parameters_.push_back({std::move(name), component, weight->state().front().second, initial_values,
+                         /*is_adapter=*/false,
                          /*is_in_modules_to_save=*/false, weight});
   return LinearWeight(std::move(weight));
 }
@@ -77,42 +78,42 @@ LinearWeight ParameterStore::add_linear_weight(std::string name, Component compo
 const LoraSettings* ParameterStore::register_linear(const std::string& path, Component component) {
   LinearInfo linear{path, component, /*has_adapter=*/false};
   linear.has_adapter =
-      std::ranges::any_of(targets_, [&](const LoraTarget& target) { return matches_target(target, linear); });
+      std::ranges::any_of(lora_targets_, [&](const LoraTarget& target) { return matches_target(target, linear); });
   linears_.push_back(linear);
   return linear.has_adapter ? &*settings_.lora : nullptr;
 }
 
 bool ParameterStore::matches_target(const LoraTarget& target, const LinearInfo& linear) const {
-  const auto& excluded = settings_.lora->excluded_components;
+  const auto& excluded_components = settings_.lora->excluded_components;
   // PEFT also adapts modules that never run. An adapter that was loaded from PEFT keeps their
   // adapters.
-  const bool can_adapt = linear.component != Component::kUnused || !settings_.lora->adapter.empty();
-  return can_adapt && std::ranges::find(excluded, linear.component) == excluded.end() &&
-         !settings_.lora->is_module_to_save(linear.path) && target.matches(linear.path);
+  const bool can_have_adapter = linear.component != Component::kUnused || !settings_.lora->adapter.empty();
+  return can_have_adapter && std::ranges::find(excluded_components, linear.component) == excluded_components.end() &&
+         !settings_.lora->matches_modules_to_save(linear.path) && target.matches(linear.path);
 }
 
 std::vector<std::string> ParameterStore::find_unmatched_targets() const {
-  std::vector<std::string> unmatched;
-  for (const auto& target : targets_) {
+  std::vector<std::string> unmatched_targets;
+  for (const auto& target : lora_targets_) {
     const auto is_match = [&](const LinearInfo& linear) { return matches_target(target, linear); };
-    if (std::ranges::none_of(linears_, is_match)) unmatched.push_back(target.text());
+    if (std::ranges::none_of(linears_, is_match)) unmatched_targets.push_back(target.pattern());
   }
-  return unmatched;
+  return unmatched_targets;
 }
 
 std::vector<std::string> ParameterStore::find_unmatched_modules_to_save() const {
-  std::vector<std::string> unmatched;
-  if (!settings_.lora) return unmatched;
+  std::vector<std::string> unmatched_modules;
+  if (!settings_.lora) return unmatched_modules;
   for (const auto& module : settings_.lora->modules_to_save) {
     const auto is_in_module = [&](const Parameter& parameter) {
       return parameter.is_in_modules_to_save && is_under_module(parameter.name, module);
     };
-    if (std::ranges::none_of(parameters_, is_in_module)) unmatched.push_back(module);
+    if (std::ranges::none_of(parameters_, is_in_module)) unmatched_modules.push_back(module);
   }
-  return unmatched;
+  return unmatched_modules;
 }
 
-std::vector<at::Tensor> ParameterStore::close_block(size_t first) {
+std::vector<at::Tensor> ParameterStore::finish_block(size_t first) {
   blocks_.push_back({.first = first, .end = parameters_.size()});
   if (!settings_.shard.covers_all()) shard_block(blocks_.back());
   std::vector<at::Tensor> tensors;
@@ -129,7 +130,8 @@ void ParameterStore::shard_block(BlockRange& block) {
   for (size_t i = block.first; i < block.end; ++i) {
     const Parameter& parameter = parameters_[i];
     if (parameter.is_adapter) continue;
-    const auto kind = parameter.tensor.requires_grad() ? ShardedBlock::Kind::kTrained : ShardedBlock::Kind::kFrozen;
+    const auto kind =
+        parameter.tensor.requires_grad() ? ShardedBlock::SectionKind::kTrained : ShardedBlock::SectionKind::kFrozen;
     weights.push_back({.kind = kind, .tensor = parameter.tensor, .quantized_weight = parameter.quantized_weight});
     members.push_back(i);
   }
@@ -143,7 +145,7 @@ void ParameterStore::shard_block(BlockRange& block) {
   }
 }
 
-at::Tensor ParameterStore::full_values(const Parameter& parameter) const {
+at::Tensor ParameterStore::unshard_values(const Parameter& parameter) const {
   if (!parameter.sharded_block || parameter.sharded_block->is_unsharded()) return parameter.values();
   VLMTRAIN_CHECK(block_unsharder_ != nullptr, "cannot unshard {}: no unsharder is set", parameter.name);
   const auto block = std::ranges::find(blocks_, parameter.sharded_block, &BlockRange::sharded_block);
@@ -158,7 +160,7 @@ void ParameterStore::prepare_non_block_parameters() const {
   }
 }
 
-int64_t ParameterStore::total_elements() const {
+int64_t ParameterStore::count_elements() const {
   int64_t total = 0;
   for (const auto& parameter : parameters_) total += parameter.elements();
   return total;
@@ -168,27 +170,30 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
   return {*store_, component_, fmt::format("{}.{}", prefix_, name)};
 }
 
-at::Tensor ParameterScope::add_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+at::Tensor ParameterScope::add_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial_values,
                                          const at::Tensor& storage) const {
-  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/false, storage);
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial_values, /*is_adapter=*/false,
+                     storage);
 }
 
-at::Tensor ParameterScope::add_embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
-  return store_->add_embedding(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
+at::Tensor ParameterScope::add_embedding(std::string_view name, at::IntArrayRef sizes,
+                                         InitialValues initial_values) const {
+  return store_->add_embedding(fmt::format("{}.{}", prefix_, name), component_, sizes, initial_values);
 }
 
-LinearWeight ParameterScope::add_linear_weight(at::IntArrayRef sizes, InitialValues initial,
+LinearWeight ParameterScope::add_linear_weight(at::IntArrayRef sizes, InitialValues initial_values,
                                                const WeightStorage& storage) const {
-  return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial, storage);
+  return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial_values, storage);
 }
 
-bool ParameterScope::quantizes_linear_weight() const {
-  return store_->quantizes(fmt::format("{}.weight", prefix_));
+bool ParameterScope::should_quantize_linear_weight() const {
+  return store_->should_quantize(fmt::format("{}.weight", prefix_));
 }
 
-at::Tensor ParameterScope::add_adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
-                                                 const at::Tensor& storage) const {
-  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true, storage);
+at::Tensor ParameterScope::add_adapter_parameter(std::string_view name, at::IntArrayRef sizes,
+                                                 InitialValues initial_values, const at::Tensor& storage) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial_values, /*is_adapter=*/true,
+                     storage);
 }
 
 }  // namespace vlmtrain::nn

@@ -40,17 +40,17 @@ at::Tensor linspace_fma(float first, float last, int64_t count) {
 /// The largest absolute value of an int8 code; −128 is not used, as in bitsandbytes.
 constexpr double kMaxInt8Code = 127;
 /// 1 / 127 with the digits of bitsandbytes (functional.py, int8_vectorwise_dequant).
-constexpr double kDequantizeScale = 7.874015718698502e-3;
+constexpr double kInt8DequantizeScale = 7.874015718698502e-3;
 /// Maximum values per chunk of whole rows: half of an MLP weight of a 7B model (4096 · 11008 / 2),
 /// whose fp32 copy takes 90 MB. Smaller chunks need more launches, larger ones more memory.
-constexpr int64_t kInt8ChunkElements = 22'544'384;
+constexpr int64_t kMaxInt8ChunkElements = 22'544'384;
 
 /// Returns the first row and the number of rows of each chunk of a matrix.
-std::vector<std::pair<int64_t, int64_t>> split_rows(at::IntArrayRef sizes) {
-  const int64_t max_rows = std::max<int64_t>(1, kInt8ChunkElements / sizes[1]);
+std::vector<std::pair<int64_t, int64_t>> split_into_row_chunks(at::IntArrayRef sizes) {
+  const int64_t max_chunk_rows = std::max<int64_t>(1, kMaxInt8ChunkElements / sizes[1]);
   std::vector<std::pair<int64_t, int64_t>> chunks;
-  for (int64_t first = 0; first < sizes[0]; first += max_rows) {
-    chunks.emplace_back(first, std::min(max_rows, sizes[0] - first));
+  for (int64_t first = 0; first < sizes[0]; first += max_chunk_rows) {
+    chunks.emplace_back(first, std::min(max_chunk_rows, sizes[0] - first));
   }
   return chunks;
 }
@@ -81,7 +81,7 @@ Int8Weight::Int8Weight(at::IntArrayRef sizes, const at::TensorOptions& options)
 void Int8Weight::quantize(const at::Tensor& weight) {
   const at::NoGradGuard no_gradients;
   const at::Tensor values = weight.detach().to(at::kCPU);
-  for (const auto& [first, count] : split_rows(sizes())) {
+  for (const auto& [first, count] : split_into_row_chunks(sizes())) {
     const at::Tensor rows = values.narrow(0, first, count).to(at::kHalf).to(at::kFloat);
     const at::Tensor absmax = at::amax(rows.abs(), {1});
     // Rounds twice, as Python's 127.0 / absmax does. Rows of zeros are divided by 1.
@@ -93,16 +93,16 @@ void Int8Weight::quantize(const at::Tensor& weight) {
 
 at::Tensor Int8Weight::dequantize() const {
   const at::NoGradGuard no_gradients;
-  const at::Tensor step = c10::scalar_to_tensor(kDequantizeScale);
+  const at::Tensor step = c10::scalar_to_tensor(kInt8DequantizeScale);
   at::Tensor result = at::empty(sizes(), values_.options().dtype(dtype_));
   if (kernels::is_available(kernels::Kernel::kInt8, values_) && dtype_ != at::kDouble) {
-    kernels::int8_dequantize(result, values_, row_absmax_, kDequantizeScale);
+    kernels::int8_dequantize(result, values_, row_absmax_, kInt8DequantizeScale);
     return result;
   }
-  for (const auto& [first, count] : split_rows(sizes())) {
-    const at::Tensor scaled = values_.narrow(0, first, count) * row_absmax_.narrow(0, first, count).unsqueeze(1);
+  for (const auto& [first, count] : split_into_row_chunks(sizes())) {
+    const at::Tensor scaled_values = values_.narrow(0, first, count) * row_absmax_.narrow(0, first, count).unsqueeze(1);
     at::Tensor chunk = result.narrow(0, first, count);
-    at::mul_out(chunk, scaled, step);
+    at::mul_out(chunk, scaled_values, step);
   }
   return result;
 }
@@ -118,8 +118,8 @@ std::vector<at::Tensor> Int8Weight::tensors() const {
 }  // namespace
 
 at::Tensor compute_midpoints(const at::Tensor& ascending) {
-  const int64_t num_gaps = ascending.size(0) - 1;
-  return (ascending.narrow(0, 0, num_gaps) + ascending.narrow(0, 1, num_gaps)) / 2;
+  const int64_t num_midpoints = ascending.size(0) - 1;
+  return (ascending.narrow(0, 0, num_midpoints) + ascending.narrow(0, 1, num_midpoints)) / 2;
 }
 
 at::Tensor make_nf4_codebook() {
@@ -131,14 +131,14 @@ at::Tensor make_nf4_codebook() {
 
 at::Tensor make_dynamic_codebook(Signedness signedness) {
   // Number of decades that the code covers, 1e-7 to 1, as in bitsandbytes.
-  constexpr int kExponents = 7;
+  constexpr int kNumDecades = 7;
   std::vector<at::Tensor> parts{at::tensor({0.0F, 1.0F})};
-  for (int i = 0; i < kExponents; ++i) {
+  for (int i = 0; i < kNumDecades; ++i) {
     const int64_t count = signedness == Signedness::kSigned ? int64_t{1} << i : int64_t{2} << i;
     const at::Tensor fractions = compute_midpoints(linspace_fma(0.1F, 1.0F, count + 1));
-    const at::Tensor positive = std::pow(10.0, i - (kExponents - 1)) * fractions;
-    parts.push_back(positive);
-    if (signedness == Signedness::kSigned) parts.push_back(-positive);
+    const at::Tensor positive_values = std::pow(10.0, i - (kNumDecades - 1)) * fractions;
+    parts.push_back(positive_values);
+    if (signedness == Signedness::kSigned) parts.push_back(-positive_values);
   }
   return std::get<0>(at::cat(parts).sort());
 }
@@ -146,17 +146,18 @@ at::Tensor make_dynamic_codebook(Signedness signedness) {
 QuantizedBlocks quantize_blocks(const at::Tensor& values, int64_t block_size, const at::Tensor& codebook) {
   constexpr double kMinAbsmax = 1e-38;  // avoids 0 / 0 in blocks of zeros; positive in fp32
   const at::Tensor bounds = compute_midpoints(codebook);
-  const int64_t whole = values.size(0) / block_size * block_size;
-  const at::Tensor blocks = values.narrow(0, 0, whole).view({whole / block_size, block_size});
+  const int64_t num_full_block_values = values.size(0) / block_size * block_size;
+  const at::Tensor blocks =
+      values.narrow(0, 0, num_full_block_values).view({num_full_block_values / block_size, block_size});
   at::Tensor absmax = at::amax(blocks.abs(), {1});
-  at::Tensor scaled = (blocks * (1.0 / absmax.clamp_min(kMinAbsmax)).unsqueeze(1)).view(-1);
-  if (whole < values.size(0)) {
-    const at::Tensor tail = values.narrow(0, whole, values.size(0) - whole);
-    const at::Tensor largest = at::amax(tail.abs(), {0}, /*keepdim=*/true).clamp_min(kMinAbsmax);
+  at::Tensor scaled_values = (blocks * (1.0 / absmax.clamp_min(kMinAbsmax)).unsqueeze(1)).view(-1);
+  if (num_full_block_values < values.size(0)) {
+    const at::Tensor tail_values = values.narrow(0, num_full_block_values, values.size(0) - num_full_block_values);
+    const at::Tensor largest = at::amax(tail_values.abs(), {0}, /*keepdim=*/true).clamp_min(kMinAbsmax);
     absmax = at::cat({absmax, largest});
-    scaled = at::cat({scaled, tail / largest});
+    scaled_values = at::cat({scaled_values, tail_values / largest});
   }
-  return {at::bucketize(scaled.clamp_(-1, 1), bounds, /*out_int32=*/true).to(at::kByte), absmax};
+  return {at::bucketize(scaled_values.clamp_(-1, 1), bounds, /*out_int32=*/true).to(at::kByte), absmax};
 }
 
 Quantizer::Quantizer(Quantization quantization, const at::TensorOptions& options)
@@ -167,12 +168,12 @@ Quantizer::Quantizer(Quantization quantization, const at::TensorOptions& options
   nf4_absmax_table_ = tables.absmax;
 }
 
-std::shared_ptr<QuantizedWeight> Quantizer::make(at::IntArrayRef sizes) const {
-  return make_group({sizes[0]}, sizes[1]).front();
+std::shared_ptr<QuantizedWeight> Quantizer::make_weight(at::IntArrayRef sizes) const {
+  return make_weight_group({sizes[0]}, sizes[1]).front();
 }
 
-std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_group(const std::vector<int64_t>& out_features,
-                                                                    int64_t in_features) const {
+std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_weight_group(const std::vector<int64_t>& out_features,
+                                                                           int64_t in_features) const {
   std::vector<std::shared_ptr<QuantizedWeight>> weights;
   switch (quantization_) {
     case Quantization::kNf4:
@@ -195,9 +196,9 @@ std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_group(const std::v
 std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {
   std::vector<const Nf4Weight*> all;
   for (const auto& weight : weights) {
-    const auto* const nf4 = dynamic_cast<const Nf4Weight*>(weight.get());
-    if (nf4 == nullptr) return {};
-    all.push_back(nf4);
+    const auto* const nf4_weight = dynamic_cast<const Nf4Weight*>(weight.get());
+    if (nf4_weight == nullptr) return {};
+    all.push_back(nf4_weight);
   }
   return Nf4Weight::dequantize_group(all);
 }

@@ -43,27 +43,27 @@ std::optional<std::string> read_line(std::FILE* file) {
   return std::string(line, static_cast<size_t>(length));
 }
 
-void write_line(std::FILE* file, const nlohmann::json& json) {
+void write_json_line(std::FILE* file, const nlohmann::json& json) {
   std::fputs((io::to_json_string(json) + "\n").c_str(), file);
   std::fflush(file);
 }
 
 ChildProcess::ChildProcess(const VirtualGpu& gpu, size_t num_workers) {
-  require_address_space();
+  check_address_space();
   const auto inherited_child = take_inherited_child();
   const SpawnedChild child = inherited_child ? *inherited_child : spawn_child("/proc/self/exe", num_workers);
-  process_ = child.pid;
-  for (const int connection : child.connections) connections_.emplace_back(fdopen(connection, "r"), std::fclose);
+  child_pid_ = child.pid;
+  for (const int connection : child.worker_fds) connections_.emplace_back(fdopen(connection, "r"), std::fclose);
   send({{"gpu", make_gpu_environment(gpu)}});
 }
 
 ChildProcess::~ChildProcess() {
   terminate();
-  waitpid(process_, nullptr, 0);
+  waitpid(child_pid_, nullptr, 0);
 }
 
 void ChildProcess::terminate() {
-  kill(process_, SIGKILL);
+  kill(child_pid_, SIGKILL);
 }
 
 void ChildProcess::send(const nlohmann::json& message, size_t worker) {
@@ -80,7 +80,7 @@ void ChildProcess::send(const nlohmann::json& message, size_t worker) {
 nlohmann::json ChildProcess::receive() {
   if (auto answer = try_receive(0)) return *std::move(answer);
   throw InternalError(
-      fmt::format("the dry-run process {} without an answer; see its messages above", describe_exit(process_)));
+      fmt::format("the dry-run process {} without an answer; see its messages above", describe_exit(child_pid_)));
 }
 
 std::optional<nlohmann::json> ChildProcess::try_receive(size_t worker) {
@@ -107,44 +107,44 @@ namespace {
 
 /// Interval of the checks for the parent and the memory limit. Shorter intervals cost CPU time,
 /// longer ones allow the process to exceed its limit by more. Not tuned.
-constexpr int kPollMilliseconds = 100;
+constexpr int kPollIntervalMilliseconds = 100;
 
-void exit_if_orphaned(pid_t parent) {
-  if (parent != 0 && getppid() != parent) _exit(static_cast<int>(ExitCode::kFailed));
+void exit_if_orphaned(pid_t parent_pid) {
+  if (parent_pid != 0 && getppid() != parent_pid) _exit(static_cast<int>(ExitCode::kFailed));
 }
 
-void exit_out_of_memory(int64_t bytes, int64_t max_bytes) {
+void exit_with_memory_error(int64_t bytes, int64_t max_bytes) {
   const std::string message = fmt::format(
       "the dry run takes {} of this machine's memory, more than its limit of {}; check the model's configuration",
       format_bytes(bytes), format_bytes(max_bytes));
   flockfile(stdout);  // never unlocked: nothing may follow this answer
-  write_line(stdout, {{"error", {{"code", static_cast<int>(ExitCode::kFailed)}, {"message", message}}}});
+  write_json_line(stdout, {{"error", {{"code", static_cast<int>(ExitCode::kFailed)}, {"message", message}}}});
   _exit(static_cast<int>(ExitCode::kFailed));
 }
 
-[[noreturn]] void run_watch_loop(const ParentWatch& watch) {
+[[noreturn]] void run_termination_watch_loop(const TerminationConditions& conditions) {
   for (;;) {
     pollfd poll_descriptor{.fd = STDIN_FILENO, .events = 0, .revents = 0};  // no events: POLLHUP is always reported
-    poll(&poll_descriptor, 1, kPollMilliseconds);
+    poll(&poll_descriptor, 1, kPollIntervalMilliseconds);
     if ((poll_descriptor.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) _exit(static_cast<int>(ExitCode::kSuccess));
-    exit_if_orphaned(watch.parent);
+    exit_if_orphaned(conditions.parent_pid);
     const int64_t bytes = memory::get_resident_bytes();
-    if (bytes > watch.max_host_bytes) exit_out_of_memory(bytes, watch.max_host_bytes);
+    if (bytes > conditions.max_host_bytes) exit_with_memory_error(bytes, conditions.max_host_bytes);
   }
 }
 
 }  // namespace
 
-void set_parent_death_signal(pid_t parent) {
-  if (parent == 0) return;
+void set_parent_death_signal(pid_t parent_pid) {
+  if (parent_pid == 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  exit_if_orphaned(parent);  // the parent may have died before prctl()
+  exit_if_orphaned(parent_pid);  // the parent may have died before prctl()
 }
 
-void watch_parent(const ParentWatch& watch) {
-  set_parent_death_signal(watch.parent);
+void watch_parent(const TerminationConditions& conditions) {
+  set_parent_death_signal(conditions.parent_pid);
   std::ofstream("/proc/self/oom_score_adj") << 1000;  // the maximum (proc(5))
-  std::thread([watch] { run_watch_loop(watch); }).detach();
+  std::thread([conditions] { run_termination_watch_loop(conditions); }).detach();
 }
 
 }  // namespace vlmtrain::planner

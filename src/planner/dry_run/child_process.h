@@ -24,7 +24,7 @@ class ChildProcess {
   /// Starts a child with this many workers, or takes the child that this process inherited
   /// (spawned_child.h), which may have another number. Returns before the child is ready. Throws
   /// UserError (kFailed) if the child cannot be started, and the exceptions of
-  /// require_address_space().
+  /// check_address_space().
   explicit ChildProcess(const VirtualGpu& gpu, size_t num_workers = 1);
   /// Kills the child and waits for its end.
   ~ChildProcess();
@@ -51,36 +51,36 @@ class ChildProcess {
   void terminate();
 
  private:
-  using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+  using FileHandle = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-  pid_t process_ = -1;
-  std::vector<File> connections_;
+  pid_t child_pid_ = -1;
+  std::vector<FileHandle> connections_;
 };
 
 /// Returns the next line with its line break. Returns nullopt at the end of the file, also if the
 /// last line has no line break.
 std::optional<std::string> read_line(std::FILE* file);
 /// Writes JSON as one line and flushes.
-void write_line(std::FILE* file, const nlohmann::json& json);
+void write_json_line(std::FILE* file, const nlohmann::json& json);
 
 /// The conditions that end a dry-run process from outside.
-struct ParentWatch {
+struct TerminationConditions {
   /// The process whose main thread started this one. This process dies with it. 0 if another thread
   /// started this process.
-  pid_t parent = 0;
+  pid_t parent_pid = 0;
   /// Limit of this process's resident host memory, in bytes. RLIMIT_AS cannot be used, since the
   /// stub libraries reserve 16 TiB of address space without backing memory.
   int64_t max_host_bytes = 0;
 };
 
 /// Lets the kernel kill this process when the thread that started it ends. Ends this process if
-/// `parent` is already dead. Does nothing for 0.
-void set_parent_death_signal(pid_t parent);
+/// `parent_pid` is already dead. Does nothing for 0.
+void set_parent_death_signal(pid_t parent_pid);
 
 /// Starts a thread that ends this process in two cases: stdin is closed, which happens when the
 /// parent dies, or the memory of this process exceeds the limit, which it reports as an answer on
 /// stdout (protocol.h). Makes this process the first choice of the kernel's OOM killer. Calls
 /// set_parent_death_signal(). REQUIRES: called once, at the start of the process.
-void watch_parent(const ParentWatch& watch);
+void watch_parent(const TerminationConditions& conditions);
 
 }  // namespace vlmtrain::planner

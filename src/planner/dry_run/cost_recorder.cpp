@@ -30,49 +30,52 @@ namespace {
 constexpr double kMatmulEfficiency = 0.66;
 constexpr double kHalfRateMatmulEfficiency = 0.92;
 /// A peak of at most this multiple of the fp32 peak means tensor cores at half rate.
-constexpr double kHalfRateFactor = 2;
+constexpr double kMaxHalfRateTensorCoreSpeedup = 2;
 constexpr double kAttentionEfficiency = 0.45;
 constexpr double kHopperAttentionEfficiency = 0.20;
 /// Factor for matmuls with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS
 /// has only A100 kernels for them, which read 4 bytes at a time.
-constexpr double kHopperMisalignedEfficiency = 0.36;
+constexpr double kHopperMisalignedMatmulFactor = 0.36;
 constexpr int64_t kAlignmentBytes = 16;
 /// FlashAttention-2 pads head sizes to multiples of this number.
 constexpr double kHeadSizeMultiple = 32;
 constexpr double kMemoryBandwidthEfficiency = 0.8;
 /// Time from the start of an empty kernel to the start of the next one. Not tested, since large
 /// micro-batches hide it.
-constexpr double kSecondsPerLaunch = 4e-6;
+constexpr double kSecondsPerKernelLaunch = 4e-6;
 /// A causal mask halves the number of query-key pairs.
-constexpr double kCausalShare = 0.5;
+constexpr double kCausalMaskFlopsFraction = 0.5;
 /// FLOPs of the backward pass relative to the forward pass: five matmuls instead of two.
 constexpr double kBackwardAttentionFactor = 2.5;
 
 /// FLOPs and bytes per second at the assumed efficiencies.
 struct Throughputs {
-  double matmul_flops = 0;
-  double misaligned_matmul_flops = 0;
-  double attention_flops = 0;
-  double bytes = 0;
+  double matmul_flops_per_second = 0;
+  double misaligned_matmul_flops_per_second = 0;
+  double attention_flops_per_second = 0;
+  double memory_bytes_per_second = 0;
 };
 
 Throughputs compute_throughputs(const memory::GpuSpec& gpu, at::ScalarType dtype) {
   double peak = gpu.fp32_flops;
   if (dtype == at::kBFloat16 && gpu.bf16_flops > 0) peak = gpu.bf16_flops;
   if (dtype == at::kHalf && gpu.fp16_flops > 0) peak = gpu.fp16_flops;
-  const bool is_half_rate = peak > gpu.fp32_flops && peak <= gpu.fp32_flops * kHalfRateFactor;
+  const bool has_half_rate_tensor_cores =
+      peak > gpu.fp32_flops && peak <= gpu.fp32_flops * kMaxHalfRateTensorCoreSpeedup;
   // Data-center GPUs with matrix instructions of their own generation. The B200 is assumed to
   // behave like the H200.
   const bool is_hopper = gpu.architecture >= 90 && gpu.architecture < 120;
-  const double matmul_flops_per_second = peak * (is_half_rate ? kHalfRateMatmulEfficiency : kMatmulEfficiency);
-  return {.matmul_flops = matmul_flops_per_second,
-          .misaligned_matmul_flops = matmul_flops_per_second * (is_hopper ? kHopperMisalignedEfficiency : 1),
-          .attention_flops = peak * (is_hopper ? kHopperAttentionEfficiency : kAttentionEfficiency),
-          .bytes = gpu.memory_bandwidth * kMemoryBandwidthEfficiency};
+  const double matmul_flops_per_second =
+      peak * (has_half_rate_tensor_cores ? kHalfRateMatmulEfficiency : kMatmulEfficiency);
+  return {
+      .matmul_flops_per_second = matmul_flops_per_second,
+      .misaligned_matmul_flops_per_second = matmul_flops_per_second * (is_hopper ? kHopperMisalignedMatmulFactor : 1),
+      .attention_flops_per_second = peak * (is_hopper ? kHopperAttentionEfficiency : kAttentionEfficiency),
+      .memory_bytes_per_second = gpu.memory_bandwidth * kMemoryBandwidthEfficiency};
 }
 
 /// Returns the bytes of the CUDA tensors in an argument.
-double count_bytes(const c10::IValue& value) {
+double count_tensor_bytes(const c10::IValue& value) {
   const auto tensor_bytes = [](const at::Tensor& tensor) {
     return tensor.defined() && tensor.is_cuda() ? static_cast<double>(tensor.nbytes()) : 0.0;
   };
@@ -89,8 +92,8 @@ double count_bytes(const c10::IValue& value) {
 struct AttentionOperator {
   std::string_view name;
   size_t query_index;
-  size_t max_segment_index;  // index of the argument max_q or max_seqlen_q
-  size_t causal_index;       // index of the argument is_causal or custom_mask_type
+  size_t max_seqlen_index;  // index of the argument max_q or max_seqlen_q
+  size_t causal_index;      // index of the argument is_causal or custom_mask_type
   double flops_factor;
 };
 
@@ -117,11 +120,11 @@ AttentionFlops count_attention_flops(const at::RecordFunction& function) {
   const at::Tensor& query_tensor = inputs[entry->query_index].toTensor();  // [..., rows, heads, head size]
   const auto rows = static_cast<double>(query_tensor.size(-3));
   const auto heads = static_cast<double>(query_tensor.size(-2)), head_size = static_cast<double>(query_tensor.size(-1));
-  const auto max_segment = static_cast<double>(inputs[entry->max_segment_index].toInt());
+  const auto max_seqlen = static_cast<double>(inputs[entry->max_seqlen_index].toInt());
   const c10::IValue& causal_argument = inputs[entry->causal_index];
   const bool is_causal = causal_argument.isBool() ? causal_argument.toBool() : causal_argument.toInt() != 0;
   const double flops_per_feature =
-      entry->flops_factor * 4.0 * rows * max_segment * heads * (is_causal ? kCausalShare : 1.0);
+      entry->flops_factor * 4.0 * rows * max_seqlen * heads * (is_causal ? kCausalMaskFlopsFraction : 1.0);
   return {flops_per_feature * head_size,
           flops_per_feature * std::ceil(head_size / kHeadSizeMultiple) * kHeadSizeMultiple};
 }
@@ -148,13 +151,13 @@ bool are_all_aligned(const Values& values) {
 
 /// Counters of the process since its start.
 struct CounterSnapshot {
-  uint64_t kernel_launches = 0;
+  uint64_t num_kernel_launches = 0;
   uint64_t matmul_flops = 0;
 
   static CounterSnapshot take() {
-    vgpu::Counters counters;
+    vgpu::GpuCounters counters;
     vgpu::find_virtual_gpu_interface()->read_counters(&counters);
-    return {counters.launches + counters.matmuls, counters.matmul_flops};
+    return {counters.num_launches + counters.num_matmuls, counters.matmul_flops};
   }
 };
 
@@ -171,8 +174,8 @@ class CostTotals {
   /// Adds an operation: its kernel launches and matmul FLOPs in `work`, the bytes of its inputs and
   /// outputs, and whether all its matrices are aligned.
   void add(const CounterSnapshot& work, const AttentionFlops& attention, double bytes, bool is_aligned) {
-    Cost cost;
-    cost.kernel_launches = static_cast<int64_t>(work.kernel_launches);
+    OperationCost cost;
+    cost.num_kernel_launches = static_cast<int64_t>(work.num_kernel_launches);
     cost.matmul_flops = static_cast<double>(work.matmul_flops);
     cost.attention_flops = attention.flops;
     const memory::MemoryTag tag = memory::get_current_memory_tag();
@@ -182,10 +185,11 @@ class CostTotals {
     const bool has_flops = cost.matmul_flops > 0 || cost.attention_flops > 0;
     if (!has_flops) cost.bytes_moved = bytes;
     const double matmul_flops_per_second =
-        is_aligned ? throughputs_.matmul_flops : throughputs_.misaligned_matmul_flops;
-    cost.seconds =
-        std::max({cost.matmul_flops / matmul_flops_per_second, attention.padded_flops / throughputs_.attention_flops,
-                  bytes / throughputs_.bytes, static_cast<double>(cost.kernel_launches) * kSecondsPerLaunch});
+        is_aligned ? throughputs_.matmul_flops_per_second : throughputs_.misaligned_matmul_flops_per_second;
+    cost.seconds = std::max({cost.matmul_flops / matmul_flops_per_second,
+                             attention.padded_flops / throughputs_.attention_flops_per_second,
+                             bytes / throughputs_.memory_bytes_per_second,
+                             static_cast<double>(cost.num_kernel_launches) * kSecondsPerKernelLaunch});
     costs_.total += cost;
     if (tag.component == memory::Component::kOptimizer) costs_.optimizer += cost;
     if (!forward || tag.block < 0) return;
@@ -212,20 +216,20 @@ CostTotals& get_cost_totals() {
   return instance;
 }
 
-/// A running operation. The work of operations that it calls is counted in `callee_work` and
+/// A running operation. The work of operations that it calls is counted in `callee_counts` and
 /// subtracted.
 struct OperationFrame : at::ObserverContext {
   CounterSnapshot start;
-  CounterSnapshot callee_work;
+  CounterSnapshot callee_counts;
   AttentionFlops attention;
   double bytes = 0;
   bool is_aligned = true;
-  OperationFrame* caller = nullptr;
+  OperationFrame* caller_frame = nullptr;
 };
 
 thread_local OperationFrame* current_frame = nullptr;
 
-bool is_written(const c10::AliasInfo* alias) {
+bool is_written_argument(const c10::AliasInfo* alias) {
   return alias != nullptr &&
          (alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite));
 }
@@ -240,15 +244,15 @@ double count_bytes_written_in_place(const at::RecordFunction& function) {
   const auto inputs = function.inputs();
   double bytes = 0;
   for (size_t i = 0; i < std::min(inputs.size(), schema->arguments().size()); ++i) {
-    if (is_written(schema->arguments()[i].alias_info())) bytes += count_bytes(inputs[i]);
+    if (is_written_argument(schema->arguments()[i].alias_info())) bytes += count_tensor_bytes(inputs[i]);
   }
   return bytes;
 }
 
 template <class Values>
-double count_all_bytes(const Values& values) {
+double sum_tensor_bytes(const Values& values) {
   double bytes = 0;
-  for (const auto& value : values) bytes += count_bytes(value);
+  for (const auto& value : values) bytes += count_tensor_bytes(value);
   return bytes;
 }
 
@@ -256,38 +260,38 @@ std::unique_ptr<at::ObserverContext> on_operation_start(const at::RecordFunction
   auto frame = std::make_unique<OperationFrame>();
   // Inputs are available in this callback only.
   frame->attention = count_attention_flops(function);
-  frame->bytes = count_all_bytes(function.inputs()) + count_bytes_written_in_place(function);
+  frame->bytes = sum_tensor_bytes(function.inputs()) + count_bytes_written_in_place(function);
   frame->is_aligned = are_all_aligned(function.inputs());
   frame->start = CounterSnapshot::take();
-  frame->caller = std::exchange(current_frame, frame.get());
+  frame->caller_frame = std::exchange(current_frame, frame.get());
   return frame;
 }
 
 void on_operation_end(const at::RecordFunction& function, at::ObserverContext* context) {
   auto* const frame = static_cast<OperationFrame*>(context);
-  current_frame = frame->caller;
+  current_frame = frame->caller_frame;
   const CounterSnapshot end_snapshot = CounterSnapshot::take();
-  const CounterSnapshot total_work{end_snapshot.kernel_launches - frame->start.kernel_launches,
-                                   end_snapshot.matmul_flops - frame->start.matmul_flops};
+  const CounterSnapshot total_counts{end_snapshot.num_kernel_launches - frame->start.num_kernel_launches,
+                                     end_snapshot.matmul_flops - frame->start.matmul_flops};
   if (current_frame != nullptr) {
-    current_frame->callee_work.kernel_launches += total_work.kernel_launches;
-    current_frame->callee_work.matmul_flops += total_work.matmul_flops;
+    current_frame->callee_counts.num_kernel_launches += total_counts.num_kernel_launches;
+    current_frame->callee_counts.matmul_flops += total_counts.matmul_flops;
   }
-  const CounterSnapshot own_work{total_work.kernel_launches - frame->callee_work.kernel_launches,
-                                 total_work.matmul_flops - frame->callee_work.matmul_flops};
-  if (own_work.kernel_launches == 0) return;  // views and operations that only call others
+  const CounterSnapshot self_counts{total_counts.num_kernel_launches - frame->callee_counts.num_kernel_launches,
+                                    total_counts.matmul_flops - frame->callee_counts.matmul_flops};
+  if (self_counts.num_kernel_launches == 0) return;  // views and operations that only call others
   const auto& outputs = function.outputs();
-  get_cost_totals().add(own_work, frame->attention, frame->bytes + count_all_bytes(outputs),
+  get_cost_totals().add(self_counts, frame->attention, frame->bytes + sum_tensor_bytes(outputs),
                         frame->is_aligned && are_all_aligned(outputs));
 }
 
 }  // namespace
 
-Cost& Cost::operator+=(const Cost& other) {
+OperationCost& OperationCost::operator+=(const OperationCost& other) {
   matmul_flops += other.matmul_flops;
   attention_flops += other.attention_flops;
   bytes_moved += other.bytes_moved;
-  kernel_launches += other.kernel_launches;
+  num_kernel_launches += other.num_kernel_launches;
   seconds += other.seconds;
   return *this;
 }
@@ -295,14 +299,14 @@ Cost& Cost::operator+=(const Cost& other) {
 CostRecorder::CostRecorder(const memory::GpuSpec& gpu, at::ScalarType dtype) {
   VLMTRAIN_CHECK(vgpu::find_virtual_gpu_interface() != nullptr, "operations are counted only on a virtual GPU");
   get_cost_totals().reset(compute_throughputs(gpu, dtype));
-  handle_ = at::addGlobalCallback(at::RecordFunctionCallback(on_operation_start, on_operation_end)
-                                      .needsInputs(true)
-                                      .needsOutputs(true)
-                                      .scopes({at::RecordScope::FUNCTION}));
+  callback_handle_ = at::addGlobalCallback(at::RecordFunctionCallback(on_operation_start, on_operation_end)
+                                               .needsInputs(true)
+                                               .needsOutputs(true)
+                                               .scopes({at::RecordScope::FUNCTION}));
 }
 
 CostRecorder::~CostRecorder() {
-  at::removeCallback(handle_);
+  at::removeCallback(callback_handle_);
 }
 
 StepCosts CostRecorder::costs() const {

@@ -37,7 +37,7 @@ class CostRecorder {
   StepCosts costs() const;
 
  private:
-  at::CallbackHandle handle_;
+  at::CallbackHandle callback_handle_;
 };
 
 }  // namespace vlmtrain::planner

@@ -37,37 +37,38 @@ bool contains(std::string_view name, std::span<const std::string_view> names) {
 std::unique_ptr<TemporaryCopies> make_promoted_copies(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() == b.scalar_type()) return nullptr;
   const at::ScalarType common_dtype = at::result_type(a, b);
-  auto temporaries = std::make_unique<TemporaryCopies>();
+  auto temporary_copies = std::make_unique<TemporaryCopies>();
   for (const at::Tensor& tensor : {a, b}) {
     if (tensor.scalar_type() != common_dtype) {
-      temporaries->copies.push_back(at::empty(tensor.sizes(), tensor.options().dtype(common_dtype)));
+      temporary_copies->copies.push_back(at::empty(tensor.sizes(), tensor.options().dtype(common_dtype)));
     }
   }
-  return temporaries;
+  return temporary_copies;
 }
 
 /// Returns the operands that the matmul's library repacks, the second one first.
 std::unique_ptr<TemporaryCopies> make_packed_copies(const at::Tensor& a, const at::Tensor& b) {
-  const int64_t count = num_packed_operands(a.scalar_type());
+  const int64_t count = get_num_packed_operands(a.scalar_type());
   if (a.scalar_type() == at::kFloat || count == 0)
-    return nullptr;  // MKL computes fp32; its memory is in CpuMemoryLimit::libraries_bytes
-  auto temporaries = std::make_unique<TemporaryCopies>();
-  temporaries->copies.push_back(at::empty(b.sizes(), b.options()));
-  if (count > 1) temporaries->copies.push_back(at::empty(a.sizes(), a.options()));
-  return temporaries;
+    return nullptr;  // MKL computes fp32; its memory is in HostMemoryLimit::library_bytes
+  auto temporary_copies = std::make_unique<TemporaryCopies>();
+  temporary_copies->copies.push_back(at::empty(b.sizes(), b.options()));
+  if (count > 1) temporary_copies->copies.push_back(at::empty(a.sizes(), a.options()));
+  return temporary_copies;
 }
 
 /// Allocates the temporary copies that the CPU kernel of an operation makes. RecordFunction frees
 /// them at the end of the operation.
-std::unique_ptr<at::ObserverContext> copy_inputs(const at::RecordFunction& function) {
+std::unique_ptr<at::ObserverContext> make_temporary_copies(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   const bool is_matmul = contains(name, kMatmulOperations);
   if (!is_matmul && !contains(name, kTypePromotingOperations)) return nullptr;
   const auto inputs = function.inputs();
-  const size_t first_operand = name == "aten::addmm" ? 1 : 0;  // after the addend
-  if (inputs.size() < first_operand + 2 || !inputs[first_operand].isTensor() || !inputs[first_operand + 1].isTensor())
+  const size_t first_operand_index = name == "aten::addmm" ? 1 : 0;  // after the addend
+  if (inputs.size() < first_operand_index + 2 || !inputs[first_operand_index].isTensor() ||
+      !inputs[first_operand_index + 1].isTensor())
     return nullptr;
-  const at::Tensor a = inputs[first_operand].toTensor(), b = inputs[first_operand + 1].toTensor();
+  const at::Tensor a = inputs[first_operand_index].toTensor(), b = inputs[first_operand_index + 1].toTensor();
   if (!a.is_meta()) return nullptr;
   return is_matmul ? make_packed_copies(a, b) : make_promoted_copies(a, b);
 }
@@ -76,19 +77,19 @@ std::unique_ptr<at::ObserverContext> copy_inputs(const at::RecordFunction& funct
 class ScopedCopyCounting {
  public:
   ScopedCopyCounting()
-      : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(copy_inputs).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {}
-  ~ScopedCopyCounting() { at::removeCallback(handle_); }
+      : callback_handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(make_temporary_copies).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {}
+  ~ScopedCopyCounting() { at::removeCallback(callback_handle_); }
   ScopedCopyCounting(const ScopedCopyCounting&) = delete;
   ScopedCopyCounting& operator=(const ScopedCopyCounting&) = delete;
 
  private:
-  at::CallbackHandle handle_;
+  at::CallbackHandle callback_handle_;
 };
 
 /// Registers the meta kernels, which building the model needs, and returns `job`. A function, so
 /// that it runs before DryRunSession's constructor.
-const Job& register_kernels(const Job& job) {
+const Job& register_meta_kernels(const Job& job) {
   register_cpu_meta_kernels();
   return job;
 }
@@ -97,16 +98,16 @@ const Job& register_kernels(const Job& job) {
 
 CpuDryRun::CpuDryRun(const Job& job, Detail detail, bool with_training)
     : trace_(detail == Detail::kNone ? nullptr : std::make_unique<memory::AllocationTrace>(at::kMeta)),
-      session_(register_kernels(job), at::kMeta, with_training) {}
+      session_(register_meta_kernels(job), at::kMeta, with_training) {}
 
 StepPeaks CpuDryRun::evaluate(const EvaluationBatch& batch) {
   memory_.reset_peak();
-  const int64_t small_live_bytes = memory_.small_live_bytes();
+  const int64_t small_tensor_live_bytes = memory_.small_tensor_live_bytes();
   {
     const ScopedCopyCounting copy_counting;
     session_.evaluate(batch);
   }
-  return {memory_.peak_bytes(), memory_.peak_bytes() + memory_.small_peak_bytes() - small_live_bytes};
+  return {memory_.peak_bytes(), memory_.peak_bytes() + memory_.small_tensor_peak_bytes() - small_tensor_live_bytes};
 }
 
 DryRunResult CpuDryRun::step(const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
@@ -117,20 +118,20 @@ DryRunResult CpuDryRun::step(const engine::StepLayout& layout, const std::vector
   const auto start = std::chrono::steady_clock::now();
   const size_t first_event = trace_ ? trace_->events().size() : 0;
   memory_.reset_peak();
-  const int64_t small_live_bytes = memory_.small_live_bytes();
+  const int64_t small_tensor_live_bytes = memory_.small_tensor_live_bytes();
   {
     const ScopedCopyCounting copy_counting;
     session_.step(samples, layout);
   }
   DryRunResult result;
-  const int64_t malloc_cached_bytes = memory_.small_peak_bytes() - small_live_bytes;
+  const int64_t malloc_cached_bytes = memory_.small_tensor_peak_bytes() - small_tensor_live_bytes;
   result.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes() + malloc_cached_bytes});
   result.detail =
       DryRunDetail{.peak = trace_ ? memory::find_memory_peak(trace_->events(), first_event) : memory::MemoryPeak{},
-                   .vision_blocks = session_.model().num_vision_blocks(),
-                   .language_blocks = session_.model().num_language_blocks(),
-                   .num_parameters = session_.model().parameters().total_elements(),
-                   .num_trainable_parameters = session_.training().optimizer.count_trained_elements(),
+                   .num_vision_blocks = session_.model().num_vision_blocks(),
+                   .num_language_blocks = session_.model().num_language_blocks(),
+                   .num_parameters = session_.model().parameters().count_elements(),
+                   .num_trainable_parameters = session_.training_state().optimizer.count_trained_elements(),
                    .timeline = {}};
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

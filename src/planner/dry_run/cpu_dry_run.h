@@ -54,6 +54,6 @@ void register_cpu_meta_kernels();
 /// Returns how many operands of a matmul oneDNN or MKL copies into another layout during the
 /// matmul. The number depends on the CPU's instruction set. The first call measures it by running a
 /// matmul. Returns 0 for types other than fp32 and bf16. Thread-safe.
-int64_t num_packed_operands(at::ScalarType dtype);
+int64_t get_num_packed_operands(at::ScalarType dtype);
 
 }  // namespace vlmtrain::planner

@@ -37,7 +37,8 @@ at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std:
                             std::optional<std::string_view> /*algorithm*/) {
   const at::Tensor rows = a.contiguous();
   at::Tensor result = at::empty({a.size(0), b.size(0)}, a.options());
-  const at::Tensor packed_weight = num_packed_operands(a.scalar_type()) > 0 ? make_empty_contiguous(b) : at::Tensor();
+  const at::Tensor packed_weight =
+      get_num_packed_operands(a.scalar_type()) > 0 ? make_empty_contiguous(b) : at::Tensor();
   return result;
 }
 // NOLINTEND(performance-unnecessary-value-param)
@@ -161,22 +162,22 @@ at::Tensor native_dropout_backward(const at::Tensor& dy, const at::Tensor& /*mas
 
 /// The numbers of queries and keys that a thread of the flash attention kernels processes at a time
 /// (LibTorch's FlashAttentionKernel.cpp).
-struct FlashBlock {
+struct FlashBlockSize {
   int64_t queries, keys;
 };
 
-FlashBlock make_flash_block(const at::Tensor& query, const at::Tensor& key) {
+FlashBlockSize choose_flash_block_size(const at::Tensor& query, const at::Tensor& key) {
   // Sizes and thresholds are those of the same source.
-  constexpr int64_t kKeyBlockRows = 512;
+  constexpr int64_t kMaxBlockKeys = 512;
   const int64_t rows = query.size(2);
-  const int64_t max_queries = rows >= 768 ? 256 : rows >= 192 ? 64 : 32;
-  return {.queries = std::min(max_queries, rows), .keys = std::min(kKeyBlockRows, key.size(2))};
+  const int64_t max_block_queries = rows >= 768 ? 256 : rows >= 192 ? 64 : 32;
+  return {.queries = std::min(max_block_queries, rows), .keys = std::min(kMaxBlockKeys, key.size(2))};
 }
 
 /// Returns the buffers of all threads: [threads, elements], fp32. Each thread has
 /// `num_score_blocks` blocks of scores and `accumulator_elements` for running sums. 16-bit inputs
 /// also need each block of scores in 16 bits.
-at::Tensor allocate_flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t num_score_blocks,
+at::Tensor allocate_flash_buffers(const at::Tensor& query, const FlashBlockSize& block, int64_t num_score_blocks,
                                   int64_t accumulator_elements) {
   const int64_t block_elements = block.queries * block.keys;
   const int64_t reduced_precision_elements = query.element_size() < 4 ? block_elements / 2 : 0;
@@ -194,7 +195,7 @@ std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, cons
   const int64_t batch = query.size(0), heads = query.size(1), rows = query.size(2);
   const at::Tensor output = at::empty({batch, rows, heads, query.size(3)}, query.options());
   const at::Tensor logsumexp = at::empty({batch, rows, heads}, query.options().dtype(at::kFloat));
-  const FlashBlock block = make_flash_block(query, key);
+  const FlashBlockSize block = choose_flash_block_size(query, key);
   const at::Tensor buffers =
       allocate_flash_buffers(query, block, /*num_score_blocks=*/1, block.queries * (query.size(3) + 2));
   return {output.transpose(1, 2), logsumexp.transpose(1, 2)};
@@ -204,12 +205,13 @@ TensorTriple flash_attention_backward(const at::Tensor& /*gradient*/, const at::
                                       const at::Tensor& value, const at::Tensor& /*output*/,
                                       const at::Tensor& /*logsumexp*/, double /*dropout*/, bool /*causal*/,
                                       const std::optional<at::Tensor>& /*mask*/, std::optional<double> /*scale*/) {
-  const auto make_empty_rows_first = [](const at::Tensor& x) {
+  const auto make_empty_sequence_major = [](const at::Tensor& x) {
     return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   };
-  TensorTriple result{make_empty_rows_first(query), make_empty_rows_first(key), make_empty_rows_first(value)};
-  const at::Tensor buffers =
-      allocate_flash_buffers(query, make_flash_block(query, key), /*num_score_blocks=*/2, /*accumulator_elements=*/0);
+  TensorTriple result{make_empty_sequence_major(query), make_empty_sequence_major(key),
+                      make_empty_sequence_major(value)};
+  const at::Tensor buffers = allocate_flash_buffers(query, choose_flash_block_size(query, key), /*num_score_blocks=*/2,
+                                                    /*accumulator_elements=*/0);
   return result;
 }
 
@@ -229,8 +231,8 @@ class MetaKernelRegistry {
 
   template <class Function>
   void add(const std::string& name, Function* function, const std::string& overload = "") {
-    const auto operation = c10::Dispatcher::singleton().findSchema({op_namespace_ + "::" + name, overload});
-    if (!operation || operation->hasKernelForDispatchKey(c10::DispatchKey::Meta)) return;
+    const auto op_handle = c10::Dispatcher::singleton().findSchema({op_namespace_ + "::" + name, overload});
+    if (!op_handle || op_handle->hasKernelForDispatchKey(c10::DispatchKey::Meta)) return;
     library_.impl((overload.empty() ? name : name + "." + overload).c_str(), function);
   }
 
@@ -241,20 +243,20 @@ class MetaKernelRegistry {
 
 /// Returns the number of matrices that a matmul of square matrices allocates, except for its
 /// result.
-int64_t measure_packed_operands(at::ScalarType dtype) {
+int64_t measure_num_packed_operands(at::ScalarType dtype) {
   // Large enough for the library to use its packed kernels.
   constexpr int64_t kMatrixSize = 64;
   const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, dtype);
-  memory::AllocationFaultInjector allocations;  // only counts; no allocation is made to fail
+  memory::AllocationFaultInjector allocation_counter;  // only counts; no allocation is made to fail
   const at::Tensor product = nn::matmul_transposed(matrix, matrix);
-  return allocations.peak_bytes() / static_cast<int64_t>(product.nbytes()) - 1;
+  return allocation_counter.peak_bytes() / static_cast<int64_t>(product.nbytes()) - 1;
 }
 
 }  // namespace
 
-int64_t num_packed_operands(at::ScalarType dtype) {
-  static const std::map<at::ScalarType, int64_t> counts{{at::kFloat, measure_packed_operands(at::kFloat)},
-                                                        {at::kBFloat16, measure_packed_operands(at::kBFloat16)}};
+int64_t get_num_packed_operands(at::ScalarType dtype) {
+  static const std::map<at::ScalarType, int64_t> counts{{at::kFloat, measure_num_packed_operands(at::kFloat)},
+                                                        {at::kBFloat16, measure_num_packed_operands(at::kBFloat16)}};
   const auto entry = counts.find(dtype);
   return entry == counts.end() ? 0 : entry->second;
 }
@@ -264,24 +266,24 @@ void register_cpu_meta_kernels() {
     auto* const kernels = new std::array<MetaKernelRegistry, 2>{
         MetaKernelRegistry("aten"),
         MetaKernelRegistry("mkldnn")};  // never freed: the dispatcher outlives static objects
-    MetaKernelRegistry& aten = kernels->front();
-    aten.add("index_select", index_select);
-    aten.add("index_select", index_select_out, "out");
-    aten.add("where", where, "self");
-    aten.add("where", where_out, "self_out");
-    aten.add("bucketize", bucketize_out, "Tensor_out");
-    aten.add("abs", elementwise_out, "out");
-    aten.add("logical_not", elementwise_out, "out");
-    aten.add("native_layer_norm", native_layer_norm);
-    aten.add("native_layer_norm_backward", native_layer_norm_backward);
-    aten.add("embedding_dense_backward", embedding_dense_backward);
-    aten.add("native_dropout_backward", native_dropout_backward);
-    aten.add("_scaled_dot_product_flash_attention_for_cpu", flash_attention);
-    aten.add("_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward);
-    aten.add("_fused_adamw_", fused_adamw);
-    aten.add("log_sigmoid_forward", log_sigmoid_forward);
-    aten.add("convolution_overrideable", convolution);
-    aten.add("convolution_backward_overrideable", convolution_backward);
+    MetaKernelRegistry& aten_registry = kernels->front();
+    aten_registry.add("index_select", index_select);
+    aten_registry.add("index_select", index_select_out, "out");
+    aten_registry.add("where", where, "self");
+    aten_registry.add("where", where_out, "self_out");
+    aten_registry.add("bucketize", bucketize_out, "Tensor_out");
+    aten_registry.add("abs", elementwise_out, "out");
+    aten_registry.add("logical_not", elementwise_out, "out");
+    aten_registry.add("native_layer_norm", native_layer_norm);
+    aten_registry.add("native_layer_norm_backward", native_layer_norm_backward);
+    aten_registry.add("embedding_dense_backward", embedding_dense_backward);
+    aten_registry.add("native_dropout_backward", native_dropout_backward);
+    aten_registry.add("_scaled_dot_product_flash_attention_for_cpu", flash_attention);
+    aten_registry.add("_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward);
+    aten_registry.add("_fused_adamw_", fused_adamw);
+    aten_registry.add("log_sigmoid_forward", log_sigmoid_forward);
+    aten_registry.add("convolution_overrideable", convolution);
+    aten_registry.add("convolution_backward_overrideable", convolution_backward);
     kernels->back().add("_linear_pointwise", linear_pointwise);
     return kernels;
   }();

@@ -20,8 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Returns a point for each event from index `first` on. Earlier events only determine the initial
 /// state.
-std::vector<TimelinePoint> make_timeline(const std::vector<memory::AllocationEvent>& events, size_t first) {
-  std::vector<TimelinePoint> timeline;
+std::vector<MemoryTimelinePoint> make_timeline(const std::vector<memory::AllocationEvent>& events, size_t first) {
+  std::vector<MemoryTimelinePoint> timeline;
   memory::AllocationReplay replay;
   for (size_t i = 0; i < events.size(); ++i) {
     const auto& event = events[i];
@@ -41,45 +41,45 @@ class DryRunner {
   DryRunResult run() {
     memory::set_expandable_segments(request_.step_config.expandable_segments);
     memory::reset_peak_memory_stats(device_);
-    initial_retries_ = memory::get_num_alloc_retries(device_);
+    num_alloc_retries_at_start_ = memory::get_num_alloc_retries(device_);
     if (request_.with_detail || request_.with_timeline) trace_.emplace(device_);
     try {
       dry_run();
     } catch (const engine::StepOutOfMemory&) {
-      result_.out_of_memory = true;
+      result_.ran_out_of_memory = true;
     } catch (const std::exception& error) {
       const auto out_of_memory = memory::detect_out_of_memory(error);
       if (!out_of_memory) throw;
       if (out_of_memory->kind == memory::MemoryKind::kHost) throw make_out_of_host_memory_error(out_of_memory->reason);
-      result_.out_of_memory = true;
+      result_.ran_out_of_memory = true;
     }
-    result_.allocation_retries = memory::get_num_alloc_retries(device_) - initial_retries_;
+    result_.num_allocation_retries = memory::get_num_alloc_retries(device_) - num_alloc_retries_at_start_;
     return std::move(result_);
   }
 
  private:
   void dry_run() {
     DryRunSession session(job_, device_, request_.with_training);
-    const size_t first_step_event = trace_ ? trace_->events().size() : 0;
-    size_t last_step_event = first_step_event;
-    VLMTRAIN_CHECK(request_.splits.empty() || request_.splits.size() == request_.steps.size(),
-                   "{} micro-batch splits for {} steps", request_.splits.size(), request_.steps.size());
+    const size_t first_step_event_index = trace_ ? trace_->events().size() : 0;
+    size_t last_step_event_index = first_step_event_index;
+    VLMTRAIN_CHECK(request_.micro_batch_splits.empty() || request_.micro_batch_splits.size() == request_.steps.size(),
+                   "{} micro-batch splits for {} steps", request_.micro_batch_splits.size(), request_.steps.size());
     for (size_t i = 0; i < request_.steps.size(); ++i) {
       const auto& samples = request_.steps[i];
       const bool is_last = i + 1 == request_.steps.size();
-      if (trace_) last_step_event = trace_->events().size();
+      if (trace_) last_step_event_index = trace_->events().size();
       if (request_.empty_cache_each_step) {
-        memory::release_unused_memory(device_);
+        memory::empty_cache(device_);
         memory::reset_peak_memory_stats(device_);
       }
       std::optional<CostRecorder> recorder;
       if (request_.with_step_seconds || (request_.with_costs && is_last)) {
-        const memory::GpuSpec& gpu = *memory::find_gpu(vgpu::find_virtual_gpu_interface()->gpu_name());
-        recorder.emplace(memory::scale_multiprocessors(gpu, memory::describe_device(device_).multiprocessors),
+        const memory::GpuSpec& gpu = *memory::find_gpu_spec(vgpu::find_virtual_gpu_interface()->gpu_name());
+        recorder.emplace(memory::scale_multiprocessors(gpu, memory::get_device_properties(device_).num_multiprocessors),
                          engine::to_dtype(job_.precision));
       }
       engine::StepLayout layout = make_step_layout(request_.step_config, expand_groups(samples));
-      if (!request_.splits.empty()) layout.split = request_.splits[i];
+      if (!request_.micro_batch_splits.empty()) layout.split = request_.micro_batch_splits[i];
       session.step(samples, layout);
       if (recorder && is_last && request_.with_costs) result_.costs = recorder->costs();
       if (request_.with_step_seconds) result_.step_seconds.push_back(recorder->costs().total.seconds);
@@ -88,37 +88,38 @@ class DryRunner {
       memory::reset_peak_memory_stats(device_);
     }
     result_.collectives = session.step_collectives();
-    for (const auto& batch : request_.evaluations) {
-      memory::release_unused_memory(device_);
+    for (const auto& batch : request_.evaluation_batches) {
+      memory::empty_cache(device_);
       memory::reset_peak_memory_stats(device_);
       session.evaluate(batch);
       const auto memory = memory::get_device_memory_stats(device_);
-      result_.evaluations.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
+      result_.evaluation_peaks.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
     }
     if (!trace_) return;
     // Everything except gradients that was allocated since the first step and still exists is a
     // workspace of a library.
-    trace_->tag_workspaces(first_step_event);
-    result_.detail = DryRunDetail{.peak = memory::find_memory_peak(trace_->events()),
-                                  .vision_blocks = session.model().num_vision_blocks(),
-                                  .language_blocks = session.model().num_language_blocks(),
-                                  .num_parameters = session.model().parameters().total_elements(),
-                                  .num_trainable_parameters = session.training().optimizer.count_trained_elements(),
-                                  .timeline = {}};
-    if (request_.with_timeline) result_.detail->timeline = make_timeline(trace_->events(), last_step_event);
+    trace_->tag_workspaces(first_step_event_index);
+    result_.detail =
+        DryRunDetail{.peak = memory::find_memory_peak(trace_->events()),
+                     .num_vision_blocks = session.model().num_vision_blocks(),
+                     .num_language_blocks = session.model().num_language_blocks(),
+                     .num_parameters = session.model().parameters().count_elements(),
+                     .num_trainable_parameters = session.training_state().optimizer.count_trained_elements(),
+                     .timeline = {}};
+    if (request_.with_timeline) result_.detail->timeline = make_timeline(trace_->events(), last_step_event_index);
   }
 
   const Job& job_;
   const DryRunRequest& request_;
   at::Device device_;
-  int64_t initial_retries_ = 0;
+  int64_t num_alloc_retries_at_start_ = 0;
   std::optional<memory::AllocationTrace> trace_;
   DryRunResult result_;
 };
 
 }  // namespace
 
-StepPeaks DryRunResult::peaks() const {
+StepPeaks DryRunResult::compute_max_peaks() const {
   StepPeaks max_peaks;
   for (const auto& step : steps) {
     max_peaks.allocated_bytes = std::max(max_peaks.allocated_bytes, step.allocated_bytes);
@@ -149,8 +150,8 @@ std::vector<data::SampleShape> expand_groups(const std::vector<SampleGroup>& gro
 
 engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<const data::SampleShape> shapes,
                                     const engine::SplitConstraint& constraint) {
-  return {.split = step_config.memory_costs
-                       ? split_by_memory(shapes, *step_config.memory_costs, constraint)
+  return {.split = step_config.memory_cost_table
+                       ? split_by_memory(shapes, *step_config.memory_cost_table, constraint)
                        : engine::split_evenly(std::ssize(shapes), step_config.micro_batch_size, constraint),
           .recompute = step_config.recompute,
           .vision_tiles_per_pass = step_config.vision_tiles_per_pass,
@@ -161,7 +162,7 @@ engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<con
 DryRunResult dry_run(const Job& job, const DryRunRequest& request, at::Device device) {
   VLMTRAIN_CHECK(vgpu::find_virtual_gpu_interface() != nullptr, "a dry run needs a virtual GPU");
   const auto start = Clock::now();
-  memory::release_unused_memory(device);
+  memory::empty_cache(device);
   DryRunResult result = DryRunner(job, request, device).run();
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;

@@ -30,17 +30,17 @@ std::chrono::duration<double> get_look_ahead_delay() {
 }
 
 /// Sends an error to the parent as the answer to its request.
-void write_error(const UserError& error) {
-  write_line(stdout, {{"error", {{"code", static_cast<int>(error.code())}, {"message", error.what()}}}});
+void send_error(const UserError& error) {
+  write_json_line(stdout, {{"error", {{"code", static_cast<int>(error.code())}, {"message", error.what()}}}});
 }
 
-/// Forks one worker process for each connection in `spawn_info`, which becomes its stdin and
+/// Forks one worker process for each connection in `spawn_params`, which becomes its stdin and
 /// stdout. Returns, in each process, the process that it has to die with: the first worker for
 /// forked workers, the planner's process for the first worker. REQUIRES: no dry run yet, since
 /// autograd's threads do not survive a fork.
-pid_t fork_workers(const SpawnInfo& spawn_info) {
-  const pid_t main_worker = getpid();
-  for (const int connection : spawn_info.connections) {
+pid_t fork_workers(const SpawnParams& spawn_params) {
+  const pid_t main_worker_pid = getpid();
+  for (const int connection : spawn_params.worker_fds) {
     const pid_t child = fork();
     if (child == 0) {
       dup2(connection, STDIN_FILENO);
@@ -48,13 +48,13 @@ pid_t fork_workers(const SpawnInfo& spawn_info) {
       __fpurge(stdin);  // discard what the first worker has read ahead
     }
     if (child <= 0) {
-      for (const int worker_connection : spawn_info.connections) close(worker_connection);
+      for (const int worker_connection : spawn_params.worker_fds) close(worker_connection);
       // If fork() failed, closing the connection tells the parent that this worker does not exist.
-      return child == 0 ? main_worker : spawn_info.parent;
+      return child == 0 ? main_worker_pid : spawn_params.parent_pid;
     }
   }
-  for (const int connection : spawn_info.connections) close(connection);
-  return spawn_info.parent;
+  for (const int connection : spawn_params.worker_fds) close(connection);
+  return spawn_params.parent_pid;
 }
 
 /// Opens the virtual GPU that the parent's first line describes (spawn_child()).
@@ -69,7 +69,7 @@ at::Device open_virtual_gpu(const std::string& line) {
 void serve_requests(at::Device device) {
   Job job;
   std::optional<LookAheadDryRun> look_ahead;
-  const auto delay = get_look_ahead_delay();
+  const auto look_ahead_delay = get_look_ahead_delay();
   while (const auto line = read_line(stdin)) {
     const auto message = nlohmann::json::parse(*line);
     if (message.contains("job")) {
@@ -85,78 +85,80 @@ void serve_requests(at::Device device) {
       if (message.contains("look_ahead_step")) {
         if (!look_ahead) break;  // creating it failed; the error was the previous answer
         const auto forecast = look_ahead->dry_run(message["look_ahead_step"].get<LookAheadStep>());
-        std::this_thread::sleep_for(delay);
-        write_line(stdout, forecast);
+        std::this_thread::sleep_for(look_ahead_delay);
+        write_json_line(stdout, forecast);
         continue;
       }
-      write_line(stdout, dry_run(job, message.at("request").get<DryRunRequest>(), device));
+      write_json_line(stdout, dry_run(job, message.at("request").get<DryRunRequest>(), device));
     } catch (const UserError& error) {
-      write_error(error);
+      send_error(error);
     }
   }
 }
 
-constexpr size_t kMainWorker = 0;
-constexpr size_t kPrefetchWorker = 1;
+constexpr size_t kMainWorkerIndex = 0;
+constexpr size_t kPrefetchWorkerIndex = 1;
 
 }  // namespace
 
 struct DryRunProcess::PrefetchState {
-  nlohmann::json request;   // the last request; null if there is none or its job has changed
-  bool is_running = false;  // the answer to the last request has not been read
-  bool has_worker = true;   // false: the second worker does not exist or is dead; the first does all dry runs
+  nlohmann::json request;           // the last request; null if there is none or its job has changed
+  bool has_pending_answer = false;  // the answer to the last request has not been read
+  bool has_prefetch_worker = true;  // false: the second worker does not exist or is dead; the first does all dry runs
 };
 
 DryRunProcess::DryRunProcess(const Job& job, const VirtualGpu& gpu)
-    : child_(std::make_unique<ChildProcess>(gpu, num_useful_workers())), prefetch_(std::make_unique<PrefetchState>()) {
-  prefetch_->has_worker = child_->num_workers() > 1;
+    : child_process_(std::make_unique<ChildProcess>(gpu, choose_num_workers())),
+      prefetch_state_(std::make_unique<PrefetchState>()) {
+  prefetch_state_->has_prefetch_worker = child_process_->num_workers() > 1;
   set_job(job);
 }
 
 DryRunProcess::~DryRunProcess() = default;
 
 void DryRunProcess::set_job(const Job& job) {
-  for (size_t worker = 0; worker < child_->num_workers(); ++worker) child_->send({{"job", job}}, worker);
-  prefetch_->request = nullptr;
+  for (size_t worker = 0; worker < child_process_->num_workers(); ++worker)
+    child_process_->send({{"job", job}}, worker);
+  prefetch_state_->request = nullptr;
 }
 
 DryRunResult DryRunProcess::dry_run(const DryRunRequest& request) {
   const nlohmann::json request_json = request;
-  if (prefetch_->is_running && prefetch_->request == request_json) {
-    prefetch_->is_running = false;
-    if (const auto answer = child_->try_receive(kPrefetchWorker)) return answer->get<DryRunResult>();
-    prefetch_->has_worker = false;
+  if (prefetch_state_->has_pending_answer && prefetch_state_->request == request_json) {
+    prefetch_state_->has_pending_answer = false;
+    if (const auto answer = child_process_->try_receive(kPrefetchWorkerIndex)) return answer->get<DryRunResult>();
+    prefetch_state_->has_prefetch_worker = false;
   }
-  child_->send({{"request", request_json}}, kMainWorker);
-  return child_->receive().get<DryRunResult>();
+  child_process_->send({{"request", request_json}}, kMainWorkerIndex);
+  return child_process_->receive().get<DryRunResult>();
 }
 
 void DryRunProcess::prefetch(const DryRunRequest& request) {
-  if (prefetch_->is_running) {
-    if (!child_->has_answered(kPrefetchWorker)) return;
-    prefetch_->has_worker = child_->discard_answer(kPrefetchWorker);
+  if (prefetch_state_->has_pending_answer) {
+    if (!child_process_->has_answered(kPrefetchWorkerIndex)) return;
+    prefetch_state_->has_prefetch_worker = child_process_->discard_answer(kPrefetchWorkerIndex);
   }
-  prefetch_->is_running = prefetch_->has_worker;
-  if (!prefetch_->has_worker) return;
-  prefetch_->request = request;
-  child_->send({{"request", prefetch_->request}}, kPrefetchWorker);
+  prefetch_state_->has_pending_answer = prefetch_state_->has_prefetch_worker;
+  if (!prefetch_state_->has_prefetch_worker) return;
+  prefetch_state_->request = request;
+  child_process_->send({{"request", prefetch_state_->request}}, kPrefetchWorkerIndex);
 }
 
 void serve_dry_runs() {
-  const SpawnInfo spawn_info = read_spawn_info();
-  set_parent_death_signal(spawn_info.parent);
+  const SpawnParams spawn_params = read_spawn_params();
+  set_parent_death_signal(spawn_params.parent_pid);
   const auto line = read_line(stdin);
   if (!line) return;
   std::optional<at::Device> device;
-  std::optional<UserError> open_error;  // each worker reports it after the fork
+  std::optional<UserError> virtual_gpu_error;  // each worker reports it after the fork
   try {
     device = open_virtual_gpu(*line);
   } catch (const UserError& error) {
-    open_error = error;
+    virtual_gpu_error = error;
   }
-  watch_parent({.parent = fork_workers(spawn_info), .max_host_bytes = kMaxHostBytes});
-  if (open_error) {
-    write_error(*open_error);
+  watch_parent({.parent_pid = fork_workers(spawn_params), .max_host_bytes = kMaxHostBytes});
+  if (virtual_gpu_error) {
+    send_error(*virtual_gpu_error);
   } else {
     serve_requests(*device);
   }

@@ -30,24 +30,24 @@ class DryRunSession {
   /// memory. Generation reserves memory for max_new_tokens tokens per sample.
   void evaluate(const EvaluationBatch& batch) const;
   /// Frees the gradients of a failed step. REQUIRES: constructed with_training.
-  void drop_gradients() { training_->gradient_buckets.reset(); }
+  void free_gradients() { training_state_->gradient_buckets.reset(); }
 
   const models::VisionLanguageModel& model() const { return *model_; }
   /// REQUIRES: constructed with_training.
-  const engine::TrainingState& training() const { return *training_; }
+  const engine::TrainingState& training_state() const { return *training_state_; }
   /// Returns the collectives of the last step.
   const StepCollectives& step_collectives() const { return step_collectives_; }
 
  private:
-  void split_block_collectives();
+  void move_block_reductions();
 
   at::Device device_;
   std::unique_ptr<const engine::Objective> objective_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::TrainingState> training_;
+  std::unique_ptr<engine::TrainingState> training_state_;
   StepCollectives step_collectives_;
   std::unique_ptr<const engine::Consensus> consensus_;
-  std::optional<engine::AsyncScalars> scalars_;  // of the last step; kept until the next one, as in the trainer
+  std::optional<engine::AsyncScalarCopy> step_scalars_;  // of the last step; kept until the next one, as in the trainer
 };
 
 /// Returns the error (kFailed) of a dry run that exhausts the host's memory. `reason` describes the
@@ -73,8 +73,8 @@ class LookAheadDryRun {
 
   at::Device device_;
   DryRunSession session_;
-  int64_t failed_micro_batch_ = -1;  // of the last attempt; -1: none, or the optimizer ran out of memory
-  int64_t num_retries_ = 0;          // retries of the allocator in the last attempt
+  int64_t failed_micro_batch_index_ = -1;  // of the last attempt; -1: none, or the optimizer ran out of memory
+  int64_t num_alloc_retries_ = 0;          // retries of the allocator in the last attempt
 };
 
 }  // namespace vlmtrain::planner

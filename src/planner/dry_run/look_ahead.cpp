@@ -16,13 +16,14 @@ namespace vlmtrain::planner {
 
 class LookAhead::Impl {
  public:
-  Impl(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu) : child_(gpu) {
-    thread_ = std::jthread([this, job, step_config](const std::stop_token& stop) { run(job, step_config, stop); });
+  Impl(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu) : child_process_(gpu) {
+    worker_thread_ =
+        std::jthread([this, job, step_config](const std::stop_token& stop) { run(job, step_config, stop); });
   }
 
   ~Impl() {
-    thread_.request_stop();
-    child_.terminate();  // unblocks receive() in the thread
+    worker_thread_.request_stop();
+    child_process_.terminate();  // unblocks receive() in the thread
   }
 
   Impl(const Impl&) = delete;
@@ -30,7 +31,7 @@ class LookAhead::Impl {
 
   void submit(LookAheadStep step) {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(step));
+    pending_steps_.push_back(std::move(step));
     state_changed_.notify_all();
   }
 
@@ -42,7 +43,7 @@ class LookAhead::Impl {
     return forecast == forecasts_.end() ? std::nullopt : std::optional{forecast->second};
   }
 
-  std::optional<std::string> failure() const {
+  std::optional<std::string> failure_message() const {
     const std::lock_guard lock(mutex_);
     return failure_;
   }
@@ -51,11 +52,11 @@ class LookAhead::Impl {
   /// The thread: sends the steps to the child one by one and stores its forecasts.
   void run(const Job& job, const StepConfig& step_config, const std::stop_token& stop) {
     try {
-      child_.send({{"job", job}});
-      child_.send({{"look_ahead", step_config}});
+      child_process_.send({{"job", job}});
+      child_process_.send({{"look_ahead", step_config}});
       while (const auto step = wait_for_next_step(stop)) {
-        child_.send({{"look_ahead_step", *step}});
-        auto forecast = child_.receive().get<MemoryForecast>();
+        child_process_.send({{"look_ahead_step", *step}});
+        auto forecast = child_process_.receive().get<MemoryForecast>();
         const std::lock_guard lock(mutex_);
         forecasts_.insert_or_assign(forecast.step, std::move(forecast));
         state_changed_.notify_all();
@@ -70,19 +71,19 @@ class LookAhead::Impl {
   /// Waits for a submitted step and returns it. Returns nullopt if the thread should stop.
   std::optional<LookAheadStep> wait_for_next_step(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    if (!state_changed_.wait(lock, stop, [this] { return !queue_.empty(); })) return std::nullopt;
-    LookAheadStep step = std::move(queue_.front());
-    queue_.pop_front();
+    if (!state_changed_.wait(lock, stop, [this] { return !pending_steps_.empty(); })) return std::nullopt;
+    LookAheadStep step = std::move(pending_steps_.front());
+    pending_steps_.pop_front();
     return step;
   }
 
-  ChildProcess child_;
+  ChildProcess child_process_;
   mutable std::mutex mutex_;  // guards the following members
   std::condition_variable_any state_changed_;
-  std::deque<LookAheadStep> queue_;
+  std::deque<LookAheadStep> pending_steps_;
   std::map<int64_t, MemoryForecast> forecasts_;
   std::optional<std::string> failure_;
-  std::jthread thread_;  // last member: joined before the others are destroyed
+  std::jthread worker_thread_;  // last member: joined before the others are destroyed
 };
 
 LookAhead::LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu)
@@ -98,8 +99,8 @@ std::optional<MemoryForecast> LookAhead::wait_for_forecast(int64_t step, std::ch
   return impl_->wait_for_forecast(step, timeout);
 }
 
-std::optional<std::string> LookAhead::failure() const {
-  return impl_->failure();
+std::optional<std::string> LookAhead::failure_message() const {
+  return impl_->failure_message();
 }
 
 }  // namespace vlmtrain::planner

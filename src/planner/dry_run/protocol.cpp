@@ -18,9 +18,10 @@ namespace vlmtrain {
 
 namespace data {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRow, dtype, channels, depth, height, width)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, num_media, pixel_rows, row, grids,
-                                   num_videos, video_frames, num_volumes, masks, mask_images, mask_side)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRowShape, dtype, channels, depth, height, width)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, num_media, pixel_rows, row,
+                                   patch_grids, num_videos, video_frames, num_volumes, masks, num_images_with_masks,
+                                   mask_image_size)
 }  // namespace data
 
 namespace memory {
@@ -30,19 +31,20 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event_index, allocated_bytes, byt
 
 namespace models {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, language_model, mask_encoder)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language, language_selective)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlockCounts, vision, language, language_selective)
 }  // namespace models
 
 namespace engine {
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskSettings, count, weights, gradient_norms, resolve_conflicts, seed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskSettings, num_tasks, weights, measure_gradient_norms, resolve_gradient_conflicts,
+                                   seed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationLayout, vision_tiles_per_pass, loss_chunk_rows)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MaskLossWeights, text, bce, dice)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TextAndMaskLossWeights, text, bce, dice)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectiveSettings, tasks, masks)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSettings, initial, dynamic, growth_steps)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MicroBatchSplit, order, sizes, unit)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSettings, init_scale, dynamic, growth_interval)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MicroBatchSplit, order, sizes, unit_size)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, split, recompute, vision_tiles_per_pass, loss_chunk_rows, copies_ahead)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdamWSettings, beta1, beta2, epsilon, weight_decay, max_grad_norm, loss_scale,
-                                   states, seed)
+                                   state_dtype, seed)
 }  // namespace engine
 
 namespace nn {
@@ -55,7 +57,7 @@ void to_json(nlohmann::json& json, const Kernel& kernel) {
   json = to_string(kernel);
 }
 void from_json(const nlohmann::json& json, Kernel& kernel) {
-  kernel = find_kernel(json.get<std::string>());
+  kernel = get_kernel(json.get<std::string>());
 }
 }  // namespace kernels
 
@@ -98,7 +100,7 @@ void to_json(nlohmann::json& json, const StepConfig& step_config) {
           {"loss_chunk_rows", step_config.loss_chunk_rows},
           {"expandable_segments", step_config.expandable_segments},
           {"copies_ahead", step_config.copies_ahead},
-          {"costs", step_config.memory_costs}};
+          {"costs", step_config.memory_cost_table}};
 }
 
 void from_json(const nlohmann::json& json, StepConfig& step_config) {
@@ -108,35 +110,30 @@ void from_json(const nlohmann::json& json, StepConfig& step_config) {
   json.at("loss_chunk_rows").get_to(step_config.loss_chunk_rows);
   json.at("expandable_segments").get_to(step_config.expandable_segments);
   json.at("copies_ahead").get_to(step_config.copies_ahead);
-  json.at("costs").get_to(step_config.memory_costs);
+  json.at("costs").get_to(step_config.memory_cost_table);
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationBatch, samples, layout, max_new_tokens)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cost, matmul_flops, attention_flops, bytes_moved, kernel_launches, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OperationCost, matmul_flops, attention_flops, bytes_moved, num_kernel_launches,
+                                   seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward,
                                    language_attention_forward, optimizer)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCall, bytes, ring_phases, group)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, reductions, overlapped_reductions, all_gathers, block_all_gathers,
-                                   block_reduce_scatters, micro_batches)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCall, bytes, num_ring_phases, group)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, gradient_reductions, num_overlapped_reductions, weight_all_gathers,
+                                   block_all_gathers, block_reduce_scatters, num_micro_batches)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, bytes_by_component, reserved_bytes, tag, is_backward)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, vision_blocks, language_blocks, num_parameters,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTimelinePoint, bytes_by_component, reserved_bytes, tag, is_backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, num_vision_blocks, num_language_blocks, num_parameters,
                                    num_trainable_parameters, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {{"model", encode_path(job.model)},
-          {"precision", job.precision},
-          {"frozen", job.frozen_parts},
-          {"lora", job.lora},
-          {"quantization", job.quantization},
-          {"disabled_kernels", job.disabled_kernels},
-          {"optimizer", job.optimizer},
-          {"objective", job.objective},
-          {"world_size", job.world_size},
-          {"rank", job.rank},
-          {"nodes", job.nodes},
-          {"sharding", job.sharding}};
+  json = {{"model", encode_path(job.model)},  {"precision", job.precision},
+          {"frozen", job.frozen_parts},       {"lora", job.lora},
+          {"quantization", job.quantization}, {"disabled_kernels", job.disabled_kernels},
+          {"optimizer", job.optimizer},       {"objective", job.objective},
+          {"world_size", job.world_size},     {"rank", job.rank},
+          {"nodes", job.num_nodes},           {"sharding", job.sharding}};
   // Replaces the path that nlohmann's own conversion wrote, which may not be UTF-8.
   if (job.lora) json["lora"]["adapter"] = encode_path(job.lora->adapter);
 }
@@ -153,60 +150,65 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("objective").get_to(job.objective);
   json.at("world_size").get_to(job.world_size);
   json.at("rank").get_to(job.rank);
-  json.at("nodes").get_to(job.nodes);
+  json.at("nodes").get_to(job.num_nodes);
   json.at("sharding").get_to(job.sharding);
 }
 
 void to_json(nlohmann::json& json, const DryRunRequest& request) {
-  json = {{"choices", request.step_config},     {"steps", request.steps},
-          {"splits", request.splits},           {"each_from_empty_cache", request.empty_cache_each_step},
-          {"with_costs", request.with_costs},   {"with_step_seconds", request.with_step_seconds},
-          {"with_detail", request.with_detail}, {"with_timeline", request.with_timeline},
-          {"evaluations", request.evaluations}, {"trains", request.with_training}};
+  json = {{"choices", request.step_config},
+          {"steps", request.steps},
+          {"splits", request.micro_batch_splits},
+          {"each_from_empty_cache", request.empty_cache_each_step},
+          {"with_costs", request.with_costs},
+          {"with_step_seconds", request.with_step_seconds},
+          {"with_detail", request.with_detail},
+          {"with_timeline", request.with_timeline},
+          {"evaluations", request.evaluation_batches},
+          {"trains", request.with_training}};
 }
 
 void from_json(const nlohmann::json& json, DryRunRequest& request) {
   json.at("choices").get_to(request.step_config);
   json.at("steps").get_to(request.steps);
-  json.at("splits").get_to(request.splits);
+  json.at("splits").get_to(request.micro_batch_splits);
   json.at("each_from_empty_cache").get_to(request.empty_cache_each_step);
   json.at("with_costs").get_to(request.with_costs);
   json.at("with_step_seconds").get_to(request.with_step_seconds);
   json.at("with_detail").get_to(request.with_detail);
   json.at("with_timeline").get_to(request.with_timeline);
-  json.at("evaluations").get_to(request.evaluations);
+  json.at("evaluations").get_to(request.evaluation_batches);
   json.at("trains").get_to(request.with_training);
 }
 
 void to_json(nlohmann::json& json, const DryRunResult& result) {
-  json = {{"out_of_memory", result.out_of_memory},
+  json = {{"out_of_memory", result.ran_out_of_memory},
           {"steps", result.steps},
           {"step_seconds", result.step_seconds},
-          {"allocation_retries", result.allocation_retries},
+          {"allocation_retries", result.num_allocation_retries},
           {"sums", result.collectives},
           {"costs", result.costs},
           {"detail", result.detail},
           {"seconds", result.seconds},
-          {"evaluations", result.evaluations}};
+          {"evaluations", result.evaluation_peaks}};
 }
 
 void from_json(const nlohmann::json& json, DryRunResult& result) {
-  json.at("out_of_memory").get_to(result.out_of_memory);
+  json.at("out_of_memory").get_to(result.ran_out_of_memory);
   json.at("steps").get_to(result.steps);
   json.at("step_seconds").get_to(result.step_seconds);
-  json.at("allocation_retries").get_to(result.allocation_retries);
+  json.at("allocation_retries").get_to(result.num_allocation_retries);
   json.at("sums").get_to(result.collectives);
   json.at("costs").get_to(result.costs);
   json.at("detail").get_to(result.detail);
   json.at("seconds").get_to(result.seconds);
-  json.at("evaluations").get_to(result.evaluations);
+  json.at("evaluations").get_to(result.evaluation_peaks);
 }
 
 void to_json(nlohmann::json& json, const LookAheadStep& step) {
   json = {{"step", step.step},
           {"samples", step.samples},
           {"layout", step.layout},
-          {"empty_cache_first", step.empty_cache_first},
+          {"empty_cache_first", step.empty_cache_at_start},
           {"limit_bytes", step.limit_bytes}};
 }
 
@@ -214,31 +216,31 @@ void from_json(const nlohmann::json& json, LookAheadStep& step) {
   json.at("step").get_to(step.step);
   json.at("samples").get_to(step.samples);
   json.at("layout").get_to(step.layout);
-  json.at("empty_cache_first").get_to(step.empty_cache_first);
+  json.at("empty_cache_first").get_to(step.empty_cache_at_start);
   json.at("limit_bytes").get_to(step.limit_bytes);
 }
 
 void to_json(nlohmann::json& json, const MemoryForecast& forecast) {
   json = {{"step", forecast.step},
           {"fits", forecast.fits},
-          {"done", forecast.completed},
-          {"failed_micro_batch", forecast.failed_micro_batch},
+          {"done", forecast.is_complete},
+          {"failed_micro_batch", forecast.failed_micro_batch_index},
           {"layout", forecast.layout},
-          {"empty_cache_first", forecast.empty_cache_first},
+          {"empty_cache_first", forecast.empty_cache_at_start},
           {"peaks", forecast.peaks},
-          {"attempts", forecast.attempts},
+          {"attempts", forecast.num_attempts},
           {"cpu_seconds", forecast.cpu_seconds}};
 }
 
 void from_json(const nlohmann::json& json, MemoryForecast& forecast) {
   json.at("step").get_to(forecast.step);
   json.at("fits").get_to(forecast.fits);
-  json.at("done").get_to(forecast.completed);
-  json.at("failed_micro_batch").get_to(forecast.failed_micro_batch);
+  json.at("done").get_to(forecast.is_complete);
+  json.at("failed_micro_batch").get_to(forecast.failed_micro_batch_index);
   json.at("layout").get_to(forecast.layout);
-  json.at("empty_cache_first").get_to(forecast.empty_cache_first);
+  json.at("empty_cache_first").get_to(forecast.empty_cache_at_start);
   json.at("peaks").get_to(forecast.peaks);
-  json.at("attempts").get_to(forecast.attempts);
+  json.at("attempts").get_to(forecast.num_attempts);
   json.at("cpu_seconds").get_to(forecast.cpu_seconds);
 }
 

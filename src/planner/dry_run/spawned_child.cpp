@@ -26,15 +26,15 @@ namespace vlmtrain::planner {
 
 namespace {
 
-// Environment variables of the child: the fields of SpawnInfo.
-constexpr const char* kParentVariable = "VLMTRAIN_DRY_RUN_PARENT";
-constexpr const char* kWorkersVariable = "VLMTRAIN_DRY_RUN_WORKERS";
+// Environment variables of the child: the fields of SpawnParams.
+constexpr const char* kParentPidVariable = "VLMTRAIN_DRY_RUN_PARENT";
+constexpr const char* kWorkerFdsVariable = "VLMTRAIN_DRY_RUN_WORKERS";
 /// Environment variable of a program that inherits a child: its process id and connections.
 constexpr const char* kInheritedChildVariable = "VLMTRAIN_DRY_RUN_STARTED";
 
 struct SocketPair {
-  int parent_end;
-  int child_end;
+  int parent_fd;
+  int child_fd;
 };
 
 /// Returns connected sockets with close-on-exec, so that other children do not inherit them.
@@ -52,48 +52,48 @@ SocketPair make_socket_pair() {
 class SpawnAttributes {
  public:
   SpawnAttributes() {
-    sigset_t stop_signals;
+    sigset_t blocked_signals;
     sigset_t broken_pipe_signals;
-    sigemptyset(&stop_signals);
+    sigemptyset(&blocked_signals);
     sigemptyset(&broken_pipe_signals);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&stop_signals, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&blocked_signals, signal);
     sigaddset(&broken_pipe_signals, SIGPIPE);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attributes_, &stop_signals);
-    posix_spawnattr_setsigdefault(&attributes_, &broken_pipe_signals);
+    posix_spawnattr_init(&spawn_attributes_);
+    posix_spawnattr_setflags(&spawn_attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(&spawn_attributes_, &blocked_signals);
+    posix_spawnattr_setsigdefault(&spawn_attributes_, &broken_pipe_signals);
   }
-  ~SpawnAttributes() { posix_spawnattr_destroy(&attributes_); }
+  ~SpawnAttributes() { posix_spawnattr_destroy(&spawn_attributes_); }
   SpawnAttributes(const SpawnAttributes&) = delete;
   SpawnAttributes& operator=(const SpawnAttributes&) = delete;
 
-  const posix_spawnattr_t* get() const { return &attributes_; }
+  const posix_spawnattr_t* get() const { return &spawn_attributes_; }
 
  private:
-  posix_spawnattr_t attributes_{};
+  posix_spawnattr_t spawn_attributes_{};
 };
 
 /// The file descriptors that the child inherits.
 class SpawnFileActions {
  public:
-  SpawnFileActions() { posix_spawn_file_actions_init(&actions_); }
-  ~SpawnFileActions() { posix_spawn_file_actions_destroy(&actions_); }
+  SpawnFileActions() { posix_spawn_file_actions_init(&file_actions_); }
+  ~SpawnFileActions() { posix_spawn_file_actions_destroy(&file_actions_); }
   SpawnFileActions(const SpawnFileActions&) = delete;
   SpawnFileActions& operator=(const SpawnFileActions&) = delete;
 
-  void duplicate_descriptor(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
+  void duplicate_descriptor(int from, int to) { posix_spawn_file_actions_adddup2(&file_actions_, from, to); }
   /// Keeps the descriptor open in the child: posix_spawn clears close-on-exec if source and target
   /// are equal.
   void inherit_descriptor(int descriptor) { duplicate_descriptor(descriptor, descriptor); }
-  const posix_spawn_file_actions_t* get() const { return &actions_; }
+  const posix_spawn_file_actions_t* get() const { return &file_actions_; }
 
  private:
-  posix_spawn_file_actions_t actions_{};
+  posix_spawn_file_actions_t file_actions_{};
 };
 
 /// Returns this process if the main thread calls, otherwise 0. The kernel kills a child when the
 /// thread that spawned it ends (PR_SET_PDEATHSIG), which may be too early for other threads.
-pid_t get_parent_process_id() {
+pid_t get_pid_on_main_thread() {
   return gettid() == getpid() ? getpid() : 0;
 }
 
@@ -113,7 +113,7 @@ bool is_child(pid_t pid) {
 
 }  // namespace
 
-size_t num_useful_workers() {
+size_t choose_num_workers() {
   return std::thread::hardware_concurrency() > 1 ? 2 : 1;
 }
 
@@ -121,33 +121,33 @@ SpawnedChild spawn_child(const std::filesystem::path& program, size_t num_worker
   const auto preload_variables = make_preload_environment();
   std::map<std::string, std::string> environment_variables(preload_variables.begin(), preload_variables.end());
   SpawnedChild child;
-  std::vector<int> child_ends;
+  std::vector<int> child_fds;
   for (size_t i = 0; i < num_workers; ++i) {
     const SocketPair sockets = make_socket_pair();
-    child.connections.push_back(sockets.parent_end);
-    child_ends.push_back(sockets.child_end);
+    child.worker_fds.push_back(sockets.parent_fd);
+    child_fds.push_back(sockets.child_fd);
   }
-  SpawnFileActions actions;
-  const std::vector<int> worker_ends(child_ends.begin() + 1, child_ends.end());
-  for (const int connection : worker_ends) actions.inherit_descriptor(connection);
-  actions.duplicate_descriptor(child_ends.front(), STDIN_FILENO);
-  actions.duplicate_descriptor(child_ends.front(), STDOUT_FILENO);
-  environment_variables[kParentVariable] = std::to_string(get_parent_process_id());
-  environment_variables[kWorkersVariable] = fmt::format("{}", fmt::join(worker_ends, " "));
+  SpawnFileActions file_actions;
+  const std::vector<int> inherited_fds(child_fds.begin() + 1, child_fds.end());
+  for (const int connection : inherited_fds) file_actions.inherit_descriptor(connection);
+  file_actions.duplicate_descriptor(child_fds.front(), STDIN_FILENO);
+  file_actions.duplicate_descriptor(child_fds.front(), STDOUT_FILENO);
+  environment_variables[kParentPidVariable] = std::to_string(get_pid_on_main_thread());
+  environment_variables[kWorkerFdsVariable] = fmt::format("{}", fmt::join(inherited_fds, " "));
   std::vector<std::string> arguments{"vlmtrain", "dry-run"};
   std::vector<std::string> environment = make_environment(environment_variables, is_passed_to_dry_runs);
   const int error =
-      posix_spawn(&child.pid, program.c_str(), actions.get(), SpawnAttributes().get(),
+      posix_spawn(&child.pid, program.c_str(), file_actions.get(), SpawnAttributes().get(),
                   make_null_terminated_array(arguments).data(), make_null_terminated_array(environment).data());
-  for (const int connection : child_ends) close(connection);
+  for (const int connection : child_fds) close(connection);
   if (error == 0) return child;
-  for (const int connection : child.connections) close(connection);
+  for (const int connection : child.worker_fds) close(connection);
   throw run_error("cannot start the dry-run process: {}", std::strerror(error));
 }
 
 void pass_child_through_exec(const SpawnedChild& child) {
-  for (const int connection : child.connections) fcntl(connection, F_SETFD, 0);
-  setenv(kInheritedChildVariable, fmt::format("{} {}", child.pid, fmt::join(child.connections, " ")).c_str(),
+  for (const int connection : child.worker_fds) fcntl(connection, F_SETFD, 0);
+  setenv(kInheritedChildVariable, fmt::format("{} {}", child.pid, fmt::join(child.worker_fds, " ")).c_str(),
          /*overwrite=*/1);
 }
 
@@ -155,19 +155,19 @@ std::optional<SpawnedChild> take_inherited_child() {
   const auto values = parse_ints(std::getenv(kInheritedChildVariable));
   unsetenv(kInheritedChildVariable);
   if (values.size() < 2 || !is_child(values.front())) return std::nullopt;
-  SpawnedChild child{.pid = values.front(), .connections = {values.begin() + 1, values.end()}};
-  for (const int connection : child.connections) fcntl(connection, F_SETFD, FD_CLOEXEC);
+  SpawnedChild child{.pid = values.front(), .worker_fds = {values.begin() + 1, values.end()}};
+  for (const int connection : child.worker_fds) fcntl(connection, F_SETFD, FD_CLOEXEC);
   return child;
 }
 
-SpawnInfo read_spawn_info() {
-  const auto parent = parse_ints(std::getenv(kParentVariable));
-  return {.parent = parent.empty() ? 0 : parent.front(), .connections = parse_ints(std::getenv(kWorkersVariable))};
+SpawnParams read_spawn_params() {
+  const auto parent = parse_ints(std::getenv(kParentPidVariable));
+  return {.parent_pid = parent.empty() ? 0 : parent.front(), .worker_fds = parse_ints(std::getenv(kWorkerFdsVariable))};
 }
 
 void prestart_dry_run_process(const std::filesystem::path& program) {
   try {
-    pass_child_through_exec(spawn_child(program, num_useful_workers()));
+    pass_child_through_exec(spawn_child(program, choose_num_workers()));
   } catch (const UserError&) {  // `program` runs into the same error and reports it
   }
 }

@@ -17,7 +17,7 @@ namespace {
 /// each step is split and some are dry-run. Chosen without measurement.
 constexpr int64_t kMaxSampledSteps = 48;
 constexpr int64_t kMinSampledSteps = 4;
-constexpr int64_t kMaxSampledSamples = 4096;
+constexpr int64_t kMaxSamplesInSampledSteps = 4096;
 
 int64_t count_tokens(const std::vector<data::SampleShape>& samples) {
   int64_t tokens = 0;
@@ -28,10 +28,10 @@ int64_t count_tokens(const std::vector<data::SampleShape>& samples) {
 }  // namespace
 
 int64_t Workload::samples_per_rank() const {
-  const int64_t units_per_rank = global_batch_size / world_size;
-  if (!packing) return units_per_rank;
+  const int64_t batch_items_per_rank = global_batch_size / world_size;
+  if (!packing) return batch_items_per_rank;
   const int64_t samples =
-      std::max<int64_t>(1, std::llround(packing->samples_per_pack * static_cast<double>(units_per_rank)));
+      std::max<int64_t>(1, std::llround(packing->mean_samples_per_pack * static_cast<double>(batch_items_per_rank)));
   // Rounds to a multiple of a power of two, so that many micro-batch sizes divide the result. The
   // power is an eighth to a quarter of the samples.
   constexpr int64_t kMicroBatchesPerStep = 4;
@@ -44,14 +44,14 @@ int64_t Workload::samples_per_rank() const {
 
 int64_t compute_num_sampled_steps(int64_t samples_per_step) {
   VLMTRAIN_CHECK(samples_per_step > 0, "expected a positive number of samples per step, got {}", samples_per_step);
-  return std::clamp(kMaxSampledSamples / samples_per_step, kMinSampledSteps, kMaxSampledSteps);
+  return std::clamp(kMaxSamplesInSampledSteps / samples_per_step, kMinSampledSteps, kMaxSampledSteps);
 }
 
 std::vector<std::vector<data::SampleShape>> find_heaviest_rank_steps(const Workload& workload) {
   std::vector<std::vector<data::SampleShape>> steps;
   steps.reserve(workload.sampled_steps.size());
-  for (const auto& rank_steps : workload.sampled_steps)
-    steps.push_back(*std::ranges::max_element(rank_steps, {}, count_tokens));
+  for (const auto& shapes_by_rank : workload.sampled_steps)
+    steps.push_back(*std::ranges::max_element(shapes_by_rank, {}, count_tokens));
   return steps;
 }
 
@@ -62,11 +62,11 @@ int64_t SampledRankStep::tokens() const {
 std::vector<SampledRankStep> find_largest_rank_steps(const Workload& workload) {
   std::vector<SampledRankStep> largest;
   for (int64_t step = 0; step < std::ssize(workload.sampled_steps); ++step) {
-    const auto& rank_steps = workload.sampled_steps[static_cast<size_t>(step)];
-    largest.resize(std::max(largest.size(), rank_steps.size()));
-    for (size_t rank = 0; rank < rank_steps.size(); ++rank) {
-      if (count_tokens(rank_steps[rank]) <= count_tokens(largest[rank].samples)) continue;
-      largest[rank] = {.rank = static_cast<int64_t>(rank), .step = step, .samples = rank_steps[rank]};
+    const auto& shapes_by_rank = workload.sampled_steps[static_cast<size_t>(step)];
+    largest.resize(std::max(largest.size(), shapes_by_rank.size()));
+    for (size_t rank = 0; rank < shapes_by_rank.size(); ++rank) {
+      if (count_tokens(shapes_by_rank[rank]) <= count_tokens(largest[rank].samples)) continue;
+      largest[rank] = {.rank = static_cast<int64_t>(rank), .step = step, .samples = shapes_by_rank[rank]};
     }
   }
   std::erase_if(largest, [](const SampledRankStep& rank_step) { return rank_step.samples.empty(); });
@@ -83,7 +83,7 @@ std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& wor
 }
 
 std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size) {
-  VLMTRAIN_CHECK(samples.shapes.num_known() > 0, "no samples");
+  VLMTRAIN_CHECK(samples.shapes.num_known_shapes() > 0, "no samples");
   std::vector<SampleBatch> batches;
   for (const auto& size :
        {data::get_token_sort_key, data::get_pixel_sort_key, data::get_label_sort_key, data::get_mask_sort_key}) {
@@ -97,7 +97,7 @@ std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, in
   return batches;
 }
 
-std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
+std::vector<int64_t> distribute_proportionally(std::span<const double> shares, int64_t count) {
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   VLMTRAIN_CHECK(sum > 0, "expected shares with a positive sum");
   std::vector<int64_t> counts;
@@ -105,9 +105,9 @@ std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
   counts.reserve(shares.size());
   remainders.reserve(shares.size());
   for (const double share : shares) {
-    const double exact_count = share / sum * static_cast<double>(count);
-    counts.push_back(static_cast<int64_t>(std::floor(exact_count)));
-    remainders.push_back(exact_count - std::floor(exact_count));
+    const double unrounded_count = share / sum * static_cast<double>(count);
+    counts.push_back(static_cast<int64_t>(std::floor(unrounded_count)));
+    remainders.push_back(unrounded_count - std::floor(unrounded_count));
   }
   std::vector<size_t> order(shares.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -121,36 +121,38 @@ std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
 
 std::vector<size_t> interleave_evenly(std::span<const int64_t> counts) {
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  std::vector<int64_t> num_used(counts.size());
+  std::vector<int64_t> num_placed_items(counts.size());
   std::vector<size_t> sequence;
   sequence.reserve(static_cast<size_t>(total));
   for (int64_t position = 1; position <= total; ++position) {
     // How far kind `index` is below its share of the sequence so far, in units of 1 / total, so
     // that the comparison is exact.
-    const auto compute_deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
+    const auto compute_deficit = [&](size_t index) {
+      return counts[index] * position - num_placed_items[index] * total;
+    };
     size_t next = 0;
     for (size_t index = 1; index < counts.size(); ++index) {
       if (compute_deficit(index) > compute_deficit(next)) next = index;
     }
-    ++num_used[next];
+    ++num_placed_items[next];
     sequence.push_back(next);
   }
   return sequence;
 }
 
 engine::Shard Job::shard() const {
-  if (sharding == engine::Sharding::kNone) return {};
-  const int64_t count = sharding == engine::Sharding::kHybrid ? world_size / nodes : world_size;
+  if (sharding == engine::ShardingStrategy::kNone) return {};
+  const int64_t count = sharding == engine::ShardingStrategy::kHybrid ? world_size / num_nodes : world_size;
   return {.rank = rank % count, .count = count};
 }
 
-std::vector<engine::Sharding> list_possible_shardings(const Job& job) {
-  std::vector shardings{engine::Sharding::kNone};
-  if (job.world_size == 1 || job.objective.tasks.resolve_conflicts) return shardings;
-  shardings.push_back(engine::Sharding::kOptimizer);
+std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job) {
+  std::vector shardings{engine::ShardingStrategy::kNone};
+  if (job.world_size == 1 || job.objective.tasks.resolve_gradient_conflicts) return shardings;
+  shardings.push_back(engine::ShardingStrategy::kOptimizer);
   if (job.lora && job.lora->use_dora) return shardings;
-  if (job.nodes > 1 && job.nodes < job.world_size) shardings.push_back(engine::Sharding::kHybrid);
-  shardings.push_back(engine::Sharding::kFull);
+  if (job.num_nodes > 1 && job.num_nodes < job.world_size) shardings.push_back(engine::ShardingStrategy::kHybrid);
+  shardings.push_back(engine::ShardingStrategy::kFull);
   return shardings;
 }
 
@@ -167,7 +169,7 @@ Job make_job_with_precision(Job job, engine::Precision precision) {
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
   auto model = models::build_model(job.model, device, engine::to_dtype(job.precision), job.lora, job.quantization,
                                    job.block_shard());
-  models::freeze(*model, job.frozen_parts);
+  models::freeze_parts(*model, job.frozen_parts);
   return model;
 }
 

@@ -21,20 +21,22 @@ std::string to_string(MemoryMode mode) {
   throw InternalError("unknown memory mode");
 }
 
-models::RecomputeBlocks RecomputeOption::resolve_blocks(const models::RecomputeBlocks& all_blocks) const {
+models::RecomputeBlockCounts RecomputeOption::resolve_block_counts(
+    const models::RecomputeBlockCounts& total_block_counts) const {
   VLMTRAIN_CHECK(!is_auto(), "recompute: auto must be resolved by the planner");
   if (text == "none") return {};
-  if (text == "all") return all_blocks;
-  const size_t plus = text.find('+'), slash = text.find('/');
+  if (text == "all") return total_block_counts;
+  const size_t plus_position = text.find('+'), slash_position = text.find('/');
   // N, V+L or V+L/A: stoll() stops at the separator.
   const int64_t first = std::stoll(text);
-  const int64_t second = plus == std::string::npos ? first : std::stoll(text.substr(plus + 1));
-  const int64_t selective_blocks = slash == std::string::npos ? 0 : std::stoll(text.substr(slash + 1));
-  return models::clamp_blocks({.vision = first, .language = second, .language_selective = selective_blocks},
-                              all_blocks);
+  const int64_t second = plus_position == std::string::npos ? first : std::stoll(text.substr(plus_position + 1));
+  const int64_t num_selective_blocks =
+      slash_position == std::string::npos ? 0 : std::stoll(text.substr(slash_position + 1));
+  return models::clamp_recompute_counts(
+      {.vision = first, .language = second, .language_selective = num_selective_blocks}, total_block_counts);
 }
 
-RecomputeOption RecomputeOption::from_blocks(const models::RecomputeBlocks& blocks) {
+RecomputeOption RecomputeOption::from_block_counts(const models::RecomputeBlockCounts& blocks) {
   RecomputeOption recompute_option{fmt::format("{}+{}", blocks.vision, blocks.language)};
   if (blocks.language_selective > 0) recompute_option.text += fmt::format("/{}", blocks.language_selective);
   return recompute_option;
@@ -46,7 +48,7 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
   const ValueCheck<double> gigabytes_check{
       fmt::format("greater than 0, at most {}", kMaxGigabytes),
       [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};
-  table.describe_section(
+  table.set_section_description(
       "memory",
       "Memory limit and ways to save memory. The planner sets the values that are `auto` (docs/planner.md, for the CPU "
       "docs/memory.md). None of them changes loss or gradients beyond rounding.");
@@ -57,7 +59,7 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
             std::optional{allow_auto(gigabytes_check)});
   table.add_enum("memory.mode", options.mode, list_memory_modes(),
                  "Share of that memory that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
-  const auto is_valid_recompute = [](const std::string& text) {
+  const auto is_valid_recompute_option = [](const std::string& text) {
     static const std::regex block_counts_pattern("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
     return text == "auto" || text == "none" || text == "all" || std::regex_match(text, block_counts_pattern);
   };
@@ -68,7 +70,7 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
       "`V+L/A`: A of the L blocks keep their attention outputs, which are not recomputed. `auto`: the fastest setting "
       "that fits.",
       std::optional{ValueCheck<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A",
-                                            is_valid_recompute}});
+                                            is_valid_recompute_option}});
   table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
             "Maximum number of tiles that the vision tower processes at a time. 0: all tiles of a micro-batch. `auto`: "
             "all, or fewer if nothing else fits.",
@@ -87,7 +89,7 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
             "If true, on a GPU a child process dry-runs the run's own micro-batches a few steps ahead. Micro-batches "
             "that would not fit are split before they fail (docs/memory.md).");
   table.add_alias("memory.twin", "memory.look_ahead");
-  table.add("memory.empty_cache_above", options.empty_cache_above,
+  table.add("memory.empty_cache_above", options.empty_cache_threshold,
             "On a GPU: share of the reserved memory that may be unallocated at the step's peak. Above it, the "
             "allocator's cache is emptied before the next step. 1: never.",
             std::optional{between(0.0, 1.0)});

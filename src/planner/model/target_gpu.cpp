@@ -24,7 +24,7 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kPageBytes = 2 * kMiB;  // allocation unit of NVIDIA's driver
 /// Fraction of a GPU's nominal size that drivers report (make_target_gpu()).
-constexpr double kReportedMemoryShare = 0.98;
+constexpr double kReportedMemoryFraction = 0.98;
 
 /// Memory in use before the first allocation counts as this process's context if it is at most this
 /// multiple of the table's context size. Chosen without measurement.
@@ -37,24 +37,24 @@ constexpr int64_t kLazyLoadedKernelBytes = 208 * kMiB;
 // LL, LL128 and Simple (NCCL's init.cc). A rank has two peers in a ring. The number of channels
 // depends on the links; 16 is common within a machine. Not measured.
 constexpr int64_t kNcclBytesPerChannelAndPeer = 9'650'000;
-constexpr int64_t kNcclChannels = 16;
-constexpr int64_t kRingPeers = 2;
+constexpr int64_t kNumNcclChannels = 16;
+constexpr int64_t kNumRingPeers = 2;
 
 /// The GPU that represents all GPUs up to a nominal size in GiB.
-struct SizeClass {
+struct GpuSizeClass {
   double max_gib;
   const char* gpu;  // name in the GPU table
 };
 
 /// A common GPU of each size, for architecture and FLOPS. The sizes ascend.
-constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx5090"}, SizeClass{40, "a100-40"},
-                                  SizeClass{48, "a6000"},   SizeClass{80, "h100"},    SizeClass{141, "h200"},
-                                  SizeClass{1024, "b200"}};
+constexpr std::array kGpuSizeClasses{
+    GpuSizeClass{24, "rtx4090"}, GpuSizeClass{32, "rtx5090"}, GpuSizeClass{40, "a100-40"}, GpuSizeClass{48, "a6000"},
+    GpuSizeClass{80, "h100"},    GpuSizeClass{141, "h200"},   GpuSizeClass{1024, "b200"}};
 
 /// Returns the words of a GPU's name in lower case, without brands: "NVIDIA GeForce RTX 4090"
 /// becomes rtx, 4090.
 std::vector<std::string> split_gpu_name(std::string_view name) {
-  constexpr std::array<std::string_view, 4> kBrands{"nvidia", "geforce", "tesla", "gpu"};
+  constexpr std::array<std::string_view, 4> kGpuBrands{"nvidia", "geforce", "tesla", "gpu"};
   std::vector<std::string> words(1);
   for (const unsigned char character : name) {
     if (std::isalnum(character) != 0) {
@@ -65,7 +65,7 @@ std::vector<std::string> split_gpu_name(std::string_view name) {
   }
   std::ranges::replace(words, "mobile", "laptop");
   std::erase_if(words, [&](const std::string& word) {
-    return word.empty() || std::ranges::find(kBrands, word) != kBrands.end();
+    return word.empty() || std::ranges::find(kGpuBrands, word) != kGpuBrands.end();
   });
   return words;
 }
@@ -81,10 +81,10 @@ std::vector<const memory::GpuSpec*> find_gpus_by_words(const std::vector<std::st
     const std::string name = fmt::format("{}", fmt::join(gpu_words, ""));
     return joined_words == name || "rtx" + joined_words == name;
   };
-  for (const auto& gpu : memory::list_gpus()) {
-    const auto device_words = split_gpu_name(gpu.device_name);
-    if (matches_name(split_gpu_name(gpu.name)) || matches_name(device_words)) exact_matches.push_back(&gpu);
-    if (std::ranges::mismatch(words, device_words).in1 == words.end()) prefix_matches.push_back(&gpu);
+  for (const auto& gpu : memory::list_gpu_specs()) {
+    const auto device_name_words = split_gpu_name(gpu.device_name);
+    if (matches_name(split_gpu_name(gpu.name)) || matches_name(device_name_words)) exact_matches.push_back(&gpu);
+    if (std::ranges::mismatch(words, device_name_words).in1 == words.end()) prefix_matches.push_back(&gpu);
   }
   return exact_matches.empty() ? prefix_matches : exact_matches;
 }
@@ -99,13 +99,13 @@ bool has_nominal_size(const memory::GpuSpec& gpu, int64_t nominal_gib) {
 /// Returns the GPUs that a name may refer to. Accepts names of the table and names as users and
 /// drivers write them: "RTX 4090", "4090", "H100 80GB", "3060 12 GB", "4080 mobile".
 std::vector<const memory::GpuSpec*> find_matching_gpus(const std::string& name) {
-  if (const auto* const gpu = memory::find_gpu(name)) return {gpu};
+  if (const auto* const gpu = memory::find_gpu_spec(name)) return {gpu};
   auto words = split_gpu_name(name);
   auto matches = find_gpus_by_words(words);
   if (matches.empty() && !words.empty()) {
     if (words.back() == "gb") words.pop_back();
     if (words.empty()) return {};
-    const auto size = parse_suffix_int("", words.back().substr(0, words.back().find("gb")));
+    const auto size = parse_int_after_prefix("", words.back().substr(0, words.back().find("gb")));
     if (!size) return {};
     words.pop_back();
     matches = find_gpus_by_words(words);
@@ -129,7 +129,7 @@ std::vector<const memory::GpuSpec*> find_matching_gpus(const std::string& name) 
     const auto names = get_sorted_names(matches, [](const memory::GpuSpec* gpu) { return gpu->name; });
     throw usage_error("gpu {}: ambiguous; choose one of {}", name, join_names(names));
   }
-  const auto gpu_names = get_sorted_names(memory::list_gpus(), &memory::GpuSpec::name);
+  const auto gpu_names = get_sorted_names(memory::list_gpu_specs(), &memory::GpuSpec::name);
   const auto mig_names = get_sorted_names(memory::list_mig_slices(), &memory::GpuSpec::name);
   std::vector<std::string> all_names;
   std::ranges::set_union(gpu_names, mig_names, std::back_inserter(all_names));
@@ -142,16 +142,17 @@ std::vector<const memory::GpuSpec*> find_matching_gpus(const std::string& name) 
   }
   // The nearest GPUs, or all if none is near.
   constexpr size_t kMaxListedGpus = 10;
-  std::vector<std::string> candidates = gpu_names;
-  std::vector<std::string> nearest;
-  while (nearest.size() < kMaxListedGpus) {
-    const auto next = find_nearest_word(name, candidates);
+  std::vector<std::string> remaining_names = gpu_names;
+  std::vector<std::string> nearest_names;
+  while (nearest_names.size() < kMaxListedGpus) {
+    const auto next = find_nearest_word(name, remaining_names);
     if (!next) break;
-    nearest.push_back(*next);
-    std::erase(candidates, *next);
+    nearest_names.push_back(*next);
+    std::erase(remaining_names, *next);
   }
   throw usage_error("gpu {}: unknown; {}for another GPU, set --gpu-gb GB; the {} GPUs are {}", name, hint,
-                    nearest.empty() ? "known" : "nearest known", join_names(nearest.empty() ? gpu_names : nearest));
+                    nearest_names.empty() ? "known" : "nearest known",
+                    join_names(nearest_names.empty() ? gpu_names : nearest_names));
 }
 
 std::string format_gigabytes(int64_t bytes) {
@@ -180,18 +181,18 @@ TargetGpu find_target_gpu(const std::string& name) {
 
 TargetGpu make_target_gpu(double nominal_gib) {
   // Outside of these sizes the value is a typing error, such as bytes.
-  constexpr double kMinGib = 1;
-  constexpr double kMaxGib = 1024;
-  if (!(nominal_gib >= kMinGib && nominal_gib <= kMaxGib)) {
-    throw usage_error("--gpu-gb {}: must be the GPU's memory size in gigabytes, from {} to {}", nominal_gib, kMinGib,
-                      kMaxGib);
+  constexpr double kMinNominalGib = 1;
+  constexpr double kMaxNominalGib = 1024;
+  if (!(nominal_gib >= kMinNominalGib && nominal_gib <= kMaxNominalGib)) {
+    throw usage_error("--gpu-gb {}: must be the GPU's memory size in gigabytes, from {} to {}", nominal_gib,
+                      kMinNominalGib, kMaxNominalGib);
   }
   const auto* const size_class =
-      std::find_if(kSizeClasses.begin(), kSizeClasses.end(),
-                   [&](const SizeClass& candidate) { return nominal_gib <= candidate.max_gib; });
-  const memory::GpuSpec* const gpu = memory::find_gpu(size_class->gpu);
-  const auto pages = static_cast<int64_t>(std::floor(nominal_gib * kGiB * kReportedMemoryShare / kPageBytes));
-  const int64_t bytes = pages * kPageBytes;
+      std::find_if(kGpuSizeClasses.begin(), kGpuSizeClasses.end(),
+                   [&](const GpuSizeClass& candidate) { return nominal_gib <= candidate.max_gib; });
+  const memory::GpuSpec* const gpu = memory::find_gpu_spec(size_class->gpu);
+  const auto num_pages = static_cast<int64_t>(std::floor(nominal_gib * kGiB * kReportedMemoryFraction / kPageBytes));
+  const int64_t bytes = num_pages * kPageBytes;
   return {gpu, bytes, gpu->context_bytes, gpu->is_context_measured,
           fmt::format("a GPU with {:g} GB (its driver reports about {}; architecture and speed of an {})", nominal_gib,
                       format_gigabytes(bytes), gpu->device_name)};
@@ -201,7 +202,7 @@ bool supports_precision(const memory::GpuSpec& gpu, engine::Precision precision)
   return precision != engine::Precision::kBf16 || gpu.bf16_flops > 0;
 }
 
-TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
+TargetGpu make_target_gpu(const memory::DeviceProperties& device) {
   if (!memory::has_kernel_code(device.architecture)) {
     throw run_error("{}: LibTorch for CUDA 13 has no code for compute capability {}.{}; use another GPU", device.name,
                     device.architecture / 10, device.architecture % 10);
@@ -213,10 +214,10 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   const auto compute_dissimilarity = [&](const memory::GpuSpec& gpu) {
     return std::tuple(gpu.device_name != device.name, gpu.device_name != parent_gpu_name,
                       gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
-                      std::abs(gpu.multiprocessors - device.multiprocessors));
+                      std::abs(gpu.num_multiprocessors - device.num_multiprocessors));
   };
   std::vector<const memory::GpuSpec*> gpus;
-  for (const auto& gpu : memory::list_gpus()) gpus.push_back(&gpu);
+  for (const auto& gpu : memory::list_gpu_specs()) gpus.push_back(&gpu);
   for (const auto& gpu : memory::list_mig_slices()) {
     if (gpu.device_name == device.name) gpus.push_back(&gpu);
   }
@@ -226,21 +227,21 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   std::string description = fmt::format("{} ({})", device.name, format_gigabytes(device.total_bytes));
   if (nearest_gpu->device_name != device.name) {
     description +=
-        fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.multiprocessors);
+        fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.num_multiprocessors);
   }
   // The driver does not report which process uses the memory. Kernels are loaded on first use, so
   // that the context grows by kLazyLoadedKernelBytes later.
   const int64_t used_bytes = device.total_bytes - device.free_bytes;
-  const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyLoadedKernelBytes);
+  const int64_t loaded_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyLoadedKernelBytes);
   const int64_t table_context_bytes = nearest_gpu->context_bytes;
   const bool is_only_process = used_bytes <= kMaxContextMultiple * table_context_bytes;
   return {.gpu = nearest_gpu,
           .memory_bytes = device.total_bytes,
-          .context_bytes = is_only_process ? std::max(final_context_bytes, table_context_bytes) : table_context_bytes,
-          .is_context_measured = is_only_process && final_context_bytes >= table_context_bytes && !is_on_virtual_gpu(),
+          .context_bytes = is_only_process ? std::max(loaded_context_bytes, table_context_bytes) : table_context_bytes,
+          .is_context_measured = is_only_process && loaded_context_bytes >= table_context_bytes && !is_on_virtual_gpu(),
           .description = std::move(description),
           .other_process_bytes = is_only_process ? 0 : used_bytes - table_context_bytes,
-          .multiprocessors = device.multiprocessors,
+          .num_multiprocessors = device.num_multiprocessors,
           .device_name = device.name};
 }
 
@@ -260,14 +261,15 @@ double get_margin_percent(MemoryMode mode) {
 MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::optional<double> limit_gigabytes,
                                  int64_t world_size) {
   MemoryLimit limit;
-  limit.gpu_bytes = std::max<int64_t>(0, target.memory_bytes - target.other_process_bytes);
-  if (limit_gigabytes) limit.gpu_bytes = std::min(limit.gpu_bytes, static_cast<int64_t>(*limit_gigabytes * 1e9));
+  limit.allowed_gpu_bytes = std::max<int64_t>(0, target.memory_bytes - target.other_process_bytes);
+  if (limit_gigabytes)
+    limit.allowed_gpu_bytes = std::min(limit.allowed_gpu_bytes, static_cast<int64_t>(*limit_gigabytes * 1e9));
   limit.context_bytes = target.context_bytes;
-  if (world_size > 1) limit.communication_bytes = kNcclBytesPerChannelAndPeer * kNcclChannels * kRingPeers;
+  if (world_size > 1) limit.communication_bytes = kNcclBytesPerChannelAndPeer * kNumNcclChannels * kNumRingPeers;
   limit.margin_percent = get_margin_percent(mode);
-  limit.margin_bytes = std::llround(static_cast<double>(limit.gpu_bytes) * limit.margin_percent / 100);
-  limit.limit_bytes =
-      std::max<int64_t>(0, limit.gpu_bytes - limit.context_bytes - limit.communication_bytes - limit.margin_bytes);
+  limit.margin_bytes = std::llround(static_cast<double>(limit.allowed_gpu_bytes) * limit.margin_percent / 100);
+  limit.limit_bytes = std::max<int64_t>(
+      0, limit.allowed_gpu_bytes - limit.context_bytes - limit.communication_bytes - limit.margin_bytes);
   return limit;
 }
 
@@ -275,7 +277,7 @@ VirtualGpu make_virtual_gpu(const TargetGpu& target) {
   return {.gpu = std::string(target.gpu->name),
           .memory_bytes = kUnlimitedBytes,
           .reported_bytes = target.memory_bytes,
-          .multiprocessors = target.multiprocessors};
+          .num_multiprocessors = target.num_multiprocessors};
 }
 
 }  // namespace vlmtrain::planner

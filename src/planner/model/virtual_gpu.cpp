@@ -38,33 +38,35 @@ constexpr const char* kCoreLibrary = "libvlmtrain_vgpu.so";
 std::optional<std::string> find_missing_library(const std::filesystem::path& folder) {
   std::vector<std::string> files(kStubLibraries.begin(), kStubLibraries.end());
   files.emplace_back(kCoreLibrary);
-  const auto missing =
+  const auto missing_file =
       std::ranges::find_if(files, [&](const auto& file) { return !std::filesystem::exists(folder / file); });
-  return missing == files.end() ? std::nullopt : std::optional{*missing};
+  return missing_file == files.end() ? std::nullopt : std::optional{*missing_file};
 }
 
 /// Returns the folder of the stub libraries: next to the program in a build, or in lib/ of an
 /// installation. Throws UserError (kFailed) if there is none.
-std::filesystem::path find_stub_folder() {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const std::array candidates{program / "vgpu", program.parent_path() / "vgpu",
-                              program.parent_path() / "lib" / "vlmtrain" / "vgpu"};
-  for (const auto& folder : candidates) {
+std::filesystem::path find_stub_library_folder() {
+  const auto program_folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::array candidate_folders{program_folder / "vgpu", program_folder.parent_path() / "vgpu",
+                                     program_folder.parent_path() / "lib" / "vlmtrain" / "vgpu"};
+  for (const auto& folder : candidate_folders) {
     if (!find_missing_library(folder)) return folder;
   }
   const auto* const existing_folder =
-      std::ranges::find_if(candidates, [](const auto& folder) { return std::filesystem::is_directory(folder); });
-  const auto& best_folder = existing_folder == candidates.end() ? candidates.front() : *existing_folder;
+      std::ranges::find_if(candidate_folders, [](const auto& folder) { return std::filesystem::is_directory(folder); });
+  const auto& stub_library_folder =
+      existing_folder == candidate_folders.end() ? candidate_folders.front() : *existing_folder;
   throw run_error(
       "the stub CUDA libraries are missing: no {} in {} (nor in {}); build them with the program (cmake --build "
       "--preset release), or copy the folder vgpu next to it",
-      find_missing_library(best_folder).value_or(kCoreLibrary), best_folder.string(), candidates.back().string());
+      find_missing_library(stub_library_folder).value_or(kCoreLibrary), stub_library_folder.string(),
+      candidate_folders.back().string());
 }
 
 /// Returns whether a preloaded library belongs to CUDA, such as a driver, a profiler, or a library
 /// that shares a GPU among containers. These libraries would act on a GPU that this process does
 /// not use.
-bool references_cuda(const std::string& library) {
+bool is_cuda_library(const std::string& library) {
   // Without a slash, the loader searches several folders, so that only the name can be checked.
   std::string text = library;
   if (library.find('/') != std::string::npos) {
@@ -78,7 +80,7 @@ bool references_cuda(const std::string& library) {
 /// Returns whether the folder's path has a space, which separates entries of LD_PRELOAD. The
 /// libraries are then found by name through LD_LIBRARY_PATH. Throws UserError (kFailed) for a colon
 /// or semicolon, which separate entries of LD_LIBRARY_PATH.
-bool contains_space(const std::filesystem::path& folder) {
+bool needs_ld_library_path(const std::filesystem::path& folder) {
   if (folder.string().find_first_of(":;") != std::string::npos) {
     throw run_error(
         "{}: dry runs cannot load libraries from a folder with a colon or semicolon in its name; move the program",
@@ -89,64 +91,65 @@ bool contains_space(const std::filesystem::path& folder) {
 
 /// Returns the value of LD_PRELOAD: the user's libraries except for those of CUDA, then the stub
 /// libraries. The user's come first, since a sanitizer's runtime must be the first library.
-std::string make_preload_list(const std::filesystem::path& folder) {
-  std::vector<std::string> libraries;
-  const char* const previous_value = std::getenv("LD_PRELOAD");
+std::string make_ld_preload_value(const std::filesystem::path& folder) {
+  std::vector<std::string> preload_libraries;
+  const char* const previous_ld_preload = std::getenv("LD_PRELOAD");
   std::string word;
-  for (const char character : std::string(previous_value != nullptr ? previous_value : "") + ":") {
+  for (const char character : std::string(previous_ld_preload != nullptr ? previous_ld_preload : "") + ":") {
     if (character != ':' && character != ' ') {
       word += character;
       continue;
     }
     const bool is_stub = std::filesystem::path(word).parent_path() == folder;
-    if (!word.empty() && !is_stub && !references_cuda(word)) libraries.push_back(word);
+    if (!word.empty() && !is_stub && !is_cuda_library(word)) preload_libraries.push_back(word);
     word.clear();
   }
   for (const char* const name : kStubLibraries)
-    libraries.push_back(contains_space(folder) ? name : (folder / name).string());
-  return fmt::format("{}", fmt::join(libraries, ":"));
+    preload_libraries.push_back(needs_ld_library_path(folder) ? name : (folder / name).string());
+  return fmt::format("{}", fmt::join(preload_libraries, ":"));
 }
 
 }  // namespace
 
 EnvironmentVariables make_preload_environment() {
-  const auto folder = find_stub_folder();
-  EnvironmentVariables variables{{"LD_PRELOAD", make_preload_list(folder)}, {kVirtualGpuVariable, "1"}};
-  if (contains_space(folder)) {
-    const char* const previous_value = std::getenv("LD_LIBRARY_PATH");
-    variables.emplace_back("LD_LIBRARY_PATH", previous_value != nullptr
-                                                  ? fmt::format("{}:{}", folder.string(), previous_value)
+  const auto folder = find_stub_library_folder();
+  EnvironmentVariables variables{{"LD_PRELOAD", make_ld_preload_value(folder)}, {kVirtualGpuVariable, "1"}};
+  if (needs_ld_library_path(folder)) {
+    const char* const previous_ld_library_path = std::getenv("LD_LIBRARY_PATH");
+    variables.emplace_back("LD_LIBRARY_PATH", previous_ld_library_path != nullptr
+                                                  ? fmt::format("{}:{}", folder.string(), previous_ld_library_path)
                                                   : folder.string());
   }
   return variables;
 }
 
 EnvironmentVariables make_gpu_environment(const VirtualGpu& gpu) {
-  return {{"VLMTRAIN_VGPU_NAME", gpu.gpu},
-          {"VLMTRAIN_VGPU_BYTES", gpu.memory_bytes ? std::to_string(*gpu.memory_bytes) : ""},
-          {"VLMTRAIN_VGPU_REPORTED_BYTES", gpu.reported_bytes ? std::to_string(*gpu.reported_bytes) : ""},
-          {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(gpu.used_bytes)},
-          {"VLMTRAIN_VGPU_MULTIPROCESSORS", gpu.multiprocessors > 0 ? std::to_string(gpu.multiprocessors) : ""}};
+  return {
+      {"VLMTRAIN_VGPU_NAME", gpu.gpu},
+      {"VLMTRAIN_VGPU_BYTES", gpu.memory_bytes ? std::to_string(*gpu.memory_bytes) : ""},
+      {"VLMTRAIN_VGPU_REPORTED_BYTES", gpu.reported_bytes ? std::to_string(*gpu.reported_bytes) : ""},
+      {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(gpu.initial_used_bytes)},
+      {"VLMTRAIN_VGPU_MULTIPROCESSORS", gpu.num_multiprocessors > 0 ? std::to_string(gpu.num_multiprocessors) : ""}};
 }
 
 bool is_passed_to_dry_runs(std::string_view variable) {
   // Settings of LibTorch, the CUDA libraries, the driver and its tools do not apply to a virtual
   // GPU.
-  constexpr std::array kPrefixes{"PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_",        "NCCL_",
-                                 "NVIDIA_",  "NVBIT_", "NSYS_", "NVLOG_", "VLMTRAIN_VGPU_"};
+  constexpr std::array kExcludedPrefixes{"PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_",        "NCCL_",
+                                         "NVIDIA_",  "NVBIT_", "NSYS_", "NVLOG_", "VLMTRAIN_VGPU_"};
   return !memory::is_libtorch_env_setting(variable) && variable != "LD_AUDIT" &&
          variable != memory::kReservedLimitVariable &&
-         std::ranges::none_of(kPrefixes, [&](const char* prefix) { return variable.starts_with(prefix); });
+         std::ranges::none_of(kExcludedPrefixes, [&](const char* prefix) { return variable.starts_with(prefix); });
 }
 
-void require_address_space() {
+void check_address_space() {
   // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB. The rest is an allowance for the CUDA
   // libraries. Not measured.
-  constexpr size_t kAddressSpaceBytes = (size_t{16} << 40) + (size_t{16} << 30);
+  constexpr size_t kRequiredAddressSpaceBytes = (size_t{16} << 40) + (size_t{16} << 30);
   void* const address_space =
-      mmap(nullptr, kAddressSpaceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      mmap(nullptr, kRequiredAddressSpaceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address_space != MAP_FAILED) {
-    munmap(address_space, kAddressSpaceBytes);
+    munmap(address_space, kRequiredAddressSpaceBytes);
     return;
   }
   throw run_error(
@@ -160,7 +163,7 @@ bool is_on_virtual_gpu() {
 }
 
 void restart_on_virtual_gpu(const VirtualGpu& gpu) {
-  require_address_space();
+  check_address_space();
   memory::ignore_libtorch_env_settings();
   for (const auto& variables : {make_preload_environment(), make_gpu_environment(gpu)}) {
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
@@ -169,7 +172,7 @@ void restart_on_virtual_gpu(const VirtualGpu& gpu) {
   throw run_error("cannot restart this program on a virtual GPU: {}", std::strerror(errno));
 }
 
-void reject_stub_libraries() {
+void check_no_stub_libraries() {
   if (is_on_virtual_gpu() && std::getenv(kVirtualGpuVariable) == nullptr) {
     throw usage_error(
         "the stub CUDA libraries are preloaded, so this process has no real GPU; remove them from LD_PRELOAD, or "

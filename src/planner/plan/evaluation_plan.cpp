@@ -14,7 +14,7 @@ namespace vlmtrain::planner {
 namespace {
 
 /// A function that dry-runs batches and returns the peaks of each.
-using DryRunFunction = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
+using DryRunBatchesFunction = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
 
 /// Returns the first samples of each of the request's candidates, as many as the plan's batch size.
 std::vector<EvaluationBatch> make_evaluation_batches(const EvaluationRequest& request, const EvaluationPlan& plan) {
@@ -32,19 +32,20 @@ std::vector<EvaluationBatch> make_evaluation_batches(const EvaluationRequest& re
 /// Returns plans without peaks, in the order in which they are tried.
 std::vector<EvaluationPlan> list_candidate_plans(const EvaluationRequest& request) {
   const int64_t samples = std::ssize(request.worst_batches.front().shapes);
-  std::vector<EvaluationPlan> plans;
+  std::vector<EvaluationPlan> candidate_plans;
   if (request.batch_size) {
-    plans.push_back({.batch_size = *request.batch_size});
+    candidate_plans.push_back({.batch_size = *request.batch_size});
   } else {
     // Larger batches would have the same samples.
-    const auto max_useful_size = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(samples)));
-    for (int64_t size = std::min(request.max_batch_size, max_useful_size); size >= 1; size /= 2) {
-      plans.push_back({.batch_size = size});
+    const auto max_useful_batch_size = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(samples)));
+    for (int64_t size = std::min(request.max_batch_size, max_useful_batch_size); size >= 1; size /= 2) {
+      candidate_plans.push_back({.batch_size = size});
     }
   }
   // A layout with less memory is slower, so that it is the last resort.
-  plans.push_back({.batch_size = plans.back().batch_size, .layout = engine::kMinMemoryEvaluationLayout});
-  return plans;
+  candidate_plans.push_back(
+      {.batch_size = candidate_plans.back().batch_size, .layout = engine::kMinMemoryEvaluationLayout});
+  return candidate_plans;
 }
 
 StepPeaks compute_max_peaks(const std::vector<StepPeaks>& all_peaks) {
@@ -60,13 +61,14 @@ using Clock = std::chrono::steady_clock;
 
 /// Returns the first plan that is accepted, or the last one. Dry-runs the plans one by one.
 EvaluationPlan find_evaluation_plan(const EvaluationRequest& request, Clock::time_point start,
-                                    const DryRunFunction& dry_run) {
+                                    const DryRunBatchesFunction& dry_run) {
   std::optional<EvaluationPlan> best_plan;
   for (EvaluationPlan plan : list_candidate_plans(request)) {
     plan.peaks = compute_max_peaks(dry_run(make_evaluation_batches(request, plan)));
     plan.fits = plan.peaks.reserved_bytes <= request.limit_bytes;
-    const bool is_smallest = plan.batch_size == 1 || request.batch_size;
-    const bool is_accepted = plan.peaks.reserved_bytes <= request.target_bytes || (is_smallest && plan.fits);
+    const bool is_smallest_batch_size = plan.batch_size == 1 || request.batch_size;
+    const bool is_accepted =
+        plan.peaks.reserved_bytes <= request.target_reserved_bytes || (is_smallest_batch_size && plan.fits);
     best_plan = plan;
     if (is_accepted) break;
   }
@@ -88,21 +90,21 @@ nlohmann::ordered_json EvaluationPlan::to_json() const {
 EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGpu& gpu) {
   const auto start = Clock::now();
   DryRunProcess process(request.job, gpu);
-  DryRunRequest dry_run_request{.step_config = request.training.value_or(StepConfig{}),
+  DryRunRequest dry_run_request{.step_config = request.training_step_config.value_or(StepConfig{}),
                                 .steps = {},
-                                .with_training = request.training.has_value()};
+                                .with_training = request.training_step_config.has_value()};
   // Two steps, since the second one needs more memory than the first.
-  if (request.training) dry_run_request.steps.assign(2, request.training_samples);
+  if (request.training_step_config) dry_run_request.steps.assign(2, request.training_samples);
   // All plans are in one request, since building the model and the training steps take longer than
   // the evaluations. `find_evaluation_plan` then reads the peaks in the same order.
-  const auto plans = list_candidate_plans(request);
-  std::vector<EvaluationBatch> all_batches;
-  for (const auto& plan : plans) {
+  const auto candidate_plans = list_candidate_plans(request);
+  std::vector<EvaluationBatch> candidate_batches;
+  for (const auto& plan : candidate_plans) {
     auto batches = make_evaluation_batches(request, plan);
-    all_batches.insert(all_batches.end(), batches.begin(), batches.end());
+    candidate_batches.insert(candidate_batches.end(), batches.begin(), batches.end());
   }
-  dry_run_request.evaluations = all_batches;
-  const auto peaks = process.dry_run(dry_run_request).evaluations;
+  dry_run_request.evaluation_batches = candidate_batches;
+  const auto peaks = process.dry_run(dry_run_request).evaluation_peaks;
   size_t next = 0;
   return find_evaluation_plan(request, start, [&](const std::vector<EvaluationBatch>& batches) {
     const auto first = peaks.begin() + static_cast<std::ptrdiff_t>(next);
@@ -113,8 +115,8 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGp
 
 EvaluationPlan plan_cpu_evaluation(const EvaluationRequest& request) {
   const auto start = Clock::now();
-  CpuDryRun dry_run(request.job, CpuDryRun::Detail::kNone, request.training.has_value());
-  if (request.training) dry_run.step(*request.training, request.training_samples);
+  CpuDryRun dry_run(request.job, CpuDryRun::Detail::kNone, request.training_step_config.has_value());
+  if (request.training_step_config) dry_run.step(*request.training_step_config, request.training_samples);
   return find_evaluation_plan(request, start, [&](const std::vector<EvaluationBatch>& batches) {
     std::vector<StepPeaks> peaks;
     peaks.reserve(batches.size());

@@ -21,8 +21,8 @@ namespace vlmtrain::planner {
 namespace {
 
 /// Throws UserError (kUsage) if the request cannot be planned.
-void check_request(const Job& job, const TargetGpu& target, const Workload& workload,
-                   const StepConstraints& constraints) {
+void check_plan_request(const Job& job, const TargetGpu& target, const Workload& workload,
+                        const StepConstraints& constraints) {
   if (!supports_precision(*target.gpu, job.precision)) {
     throw usage_error("{} does not support {}; choose training.precision=fp32 or fp16, or another GPU",
                       target.gpu->device_name, engine::to_string(job.precision));
@@ -45,15 +45,15 @@ void check_request(const Job& job, const TargetGpu& target, const Workload& work
 /// Returns the candidate whose first sample needs the most memory. The search begins with it.
 const SampleBatch& find_heaviest_batch(PlanEvaluator& evaluator, const std::vector<SampleBatch>& candidates,
                                        const StepConfig& step_config) {
-  size_t heaviest_index = 0;
+  size_t heaviest_batch_index = 0;
   int64_t max_bytes = 0;
   for (size_t i = 0; candidates.size() > 1 && i < candidates.size(); ++i) {
     if (i + 1 < candidates.size()) evaluator.prefetch_probe(step_config, candidates[i + 1]);
-    const int64_t bytes = evaluator.probe(step_config, candidates[i]).peaks().reserved_bytes;
-    if (bytes > max_bytes) heaviest_index = i;
+    const int64_t bytes = evaluator.probe(step_config, candidates[i]).compute_max_peaks().reserved_bytes;
+    if (bytes > max_bytes) heaviest_batch_index = i;
     max_bytes = std::max(max_bytes, bytes);
   }
-  return candidates[heaviest_index];
+  return candidates[heaviest_batch_index];
 }
 
 /// A candidate that needs more memory than the plan's worst batch.
@@ -62,16 +62,16 @@ struct WorseBatch {
   int64_t reserved_bytes = 0;          ///< reserved peak of the worst candidate
 };
 
-/// Returns the candidate that needs the most memory with the StepConfig of `best_estimate`, if it needs more
-/// than `best_estimate`.
+/// Returns the candidate that needs the most memory with the StepConfig of `best_estimate`, if it
+/// needs more than `best_estimate`.
 WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, const StepEstimate& best_estimate) {
-  WorseBatch worse{.reserved_bytes = best_estimate.peaks.reserved_bytes};
+  WorseBatch worse_batch{.reserved_bytes = best_estimate.peaks.reserved_bytes};
   for (const auto& candidate : workload.worst_batches) {
     if (candidate.shapes == evaluator.first_worst_case().shapes) continue;
     const int64_t bytes = evaluator.measure_reserved_bytes(best_estimate.step_config, candidate);
-    if (bytes > worse.reserved_bytes) worse = {&candidate, bytes};
+    if (bytes > worse_batch.reserved_bytes) worse_batch = {&candidate, bytes};
   }
-  return worse;
+  return worse_batch;
 }
 
 /// Adds a worst batch to the evaluator and dry-runs the plan's StepConfig with it.
@@ -83,46 +83,46 @@ void replace_worst_batch(Plan& plan, PlanEvaluator& evaluator, const SampleBatch
   }
 }
 
-/// Dry-runs the largest sampled step of each rank (Plan::rank_steps).
-std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) {
+/// Dry-runs the largest sampled step of each rank (Plan::rank_step_peaks).
+std::vector<RankStepPeaks> dry_run_largest_rank_steps(const Plan& plan, PlanEvaluator& evaluator) {
   // Bound the number of ranks and micro-batches that are dry-run, and thus the time. Not tuned.
-  constexpr size_t kMaxRanks = 64;
-  constexpr int64_t kMaxMicroBatches = 400;
+  constexpr size_t kMaxDryRunRanks = 64;
+  constexpr int64_t kMaxRankMicroBatches = 400;
   auto rank_steps = find_largest_rank_steps(plan.workload);
   std::ranges::stable_sort(rank_steps, std::greater{}, &SampledRankStep::tokens);
-  if (rank_steps.size() > kMaxRanks) rank_steps.resize(kMaxRanks);
+  if (rank_steps.size() > kMaxDryRunRanks) rank_steps.resize(kMaxDryRunRanks);
   StepConfig step_config = plan.best_estimate.step_config;
-  if (plan.split) step_config.memory_costs = plan.split->table;
+  if (plan.split) step_config.memory_cost_table = plan.split->table;
   DryRunRequest request{.step_config = step_config, .steps = {}, .empty_cache_each_step = true};
   const auto add = [&](const SampledRankStep& rank_step) {
     request.steps.push_back(group_samples(rank_step.samples));
-    request.splits.push_back(make_step_layout(step_config, rank_step.samples).split);
+    request.micro_batch_splits.push_back(make_step_layout(step_config, rank_step.samples).split);
   };
   if (rank_steps.empty()) return {};
   add(rank_steps.front());  // the first step allocates the optimizer state
   int64_t num_micro_batches = 0;
   for (const auto& rank_step : rank_steps) {
-    if (num_micro_batches > kMaxMicroBatches) break;
+    if (num_micro_batches > kMaxRankMicroBatches) break;
     add(rank_step);
-    num_micro_batches += request.splits.back().micro_batches();
+    num_micro_batches += request.micro_batch_splits.back().num_micro_batches();
   }
   const DryRunResult result = evaluator.run_request(request);
-  std::vector<RankStep> steps;
+  std::vector<RankStepPeaks> steps;
   for (size_t i = 1; i < result.steps.size(); ++i) {
     steps.push_back(
         {.rank = rank_steps[i - 1].rank, .sampled_step_index = rank_steps[i - 1].step, .peaks = result.steps[i]});
   }
-  std::ranges::sort(steps, {}, &RankStep::rank);
+  std::ranges::sort(steps, {}, &RankStepPeaks::rank);
   return steps;
 }
 
 /// Returns the plan for the sharding in request.job (make_plan()).
-Plan plan_with_sharding(const PlanRequest& original_request) {
+Plan make_plan_with_fixed_sharding(const PlanRequest& original_request) {
   const auto start = std::chrono::steady_clock::now();
   PlanRequest request = original_request;
   apply_fixed_micro_batch_size(request.constraints, request.workload);
   request.job.world_size = request.workload.world_size;
-  check_request(request.job, request.target, request.workload, request.constraints);
+  check_plan_request(request.job, request.target, request.workload, request.constraints);
   Plan plan;
   plan.model = request.model;
   plan.job = request.job;
@@ -143,18 +143,18 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
     search.emplace(evaluator, request.workload, request.constraints, plan.limit.limit_bytes);
     const auto estimate = search->find();
     plan.fits = estimate.has_value();
-    plan.best_estimate = estimate ? *estimate : search->find_min_memory();
-    plan.alternatives = search->alternatives();
+    plan.best_estimate = estimate ? *estimate : search->find_min_memory_estimate();
+    plan.alternatives = search->list_alternatives();
     if (num_batches == request.workload.worst_batches.size()) break;
-    const WorseBatch worse = find_worse_batch(evaluator, request.workload, plan.best_estimate);
-    if (worse.batch == nullptr) break;
-    if (plan.fits && worse.reserved_bytes <= plan.limit.limit_bytes) {
-      replace_worst_batch(plan, evaluator, *worse.batch);
+    const WorseBatch worse_batch = find_worse_batch(evaluator, request.workload, plan.best_estimate);
+    if (worse_batch.batch == nullptr) break;
+    if (plan.fits && worse_batch.reserved_bytes <= plan.limit.limit_bytes) {
+      replace_worst_batch(plan, evaluator, *worse_batch.batch);
       break;
     }
-    evaluator.add_worst_case(*worse.batch);
+    evaluator.add_worst_case(*worse_batch.batch);
   }
-  if (plan.fits && request.with_split) {
+  if (plan.fits && request.with_split_plan) {
     plan.detail = *evaluator.get_dry_run_result(plan.best_estimate.step_config, /*with_timeline=*/false).detail;
     plan_split(plan, evaluator, search->cost_model());
   }
@@ -162,17 +162,18 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
   plan.worst_batch = evaluator.get_worst_case(plan.best_estimate.step_config);
   plan.detail = *result.detail;
   plan.costs = *result.costs;
-  if (!request.workload.average_step.empty()) {
-    plan.average_step = evaluator.dry_run_average_step(plan.best_estimate.step_config, request.workload.average_step);
+  if (!request.workload.average_step_shapes.empty()) {
+    plan.average_step_estimate =
+        evaluator.dry_run_average_step(plan.best_estimate.step_config, request.workload.average_step_shapes);
   }
   if (request.workload.world_size > 1) {
-    plan.communication = evaluator.predict_communication(plan.best_estimate.step_config);
-    if (plan.fits) plan.rank_steps = dry_run_ranks(plan, evaluator);
+    plan.communication_estimate = evaluator.predict_communication(plan.best_estimate.step_config);
+    if (plan.fits) plan.rank_step_peaks = dry_run_largest_rank_steps(plan, evaluator);
   }
   if (plan.fits) {
-    plan.suggestions = suggest_faster(plan, search->cost_model());
+    plan.suggestions = suggest_faster_settings(plan, search->cost_model());
   } else if (request.with_suggestions) {
-    plan.suggestions = suggest_changes_that_fit(request, plan, evaluator);
+    plan.suggestions = suggest_fitting_changes(request, plan, evaluator);
   }
   plan.planning_stats = evaluator.planning_stats();
   plan.planning_stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -192,23 +193,23 @@ bool is_better_plan(const Plan& plan, const Plan& other) {
 /// for lack of memory, or if there are several nodes, where hybrid sharding lowers the network
 /// traffic.
 bool is_full_sharding_worthwhile(const Plan& plan) {
-  return !plan.fits || plan.workload.nodes > 1 ||
-         !(plan.best_estimate.step_config.recompute == models::RecomputeBlocks{});
+  return !plan.fits || plan.workload.num_nodes > 1 ||
+         !(plan.best_estimate.step_config.recompute == models::RecomputeBlockCounts{});
 }
 
 }  // namespace
 
 Plan make_plan(const PlanRequest& original_request) {
-  if (!original_request.chooses_sharding || original_request.workload.world_size == 1)
-    return plan_with_sharding(original_request);
+  if (!original_request.auto_sharding || original_request.workload.world_size == 1)
+    return make_plan_with_fixed_sharding(original_request);
   PlanRequest request = original_request;
   request.job.world_size = request.workload.world_size;
   request.with_suggestions = false;  // suggestions are needed for the best sharding only
   std::optional<Plan> best_plan;
   PlanningStats planning_stats;
-  const auto make_plan_with_sharding = [&](engine::Sharding sharding) {
+  const auto make_plan_with_sharding = [&](engine::ShardingStrategy sharding) {
     request.job.sharding = sharding;
-    Plan plan = plan_with_sharding(request);
+    Plan plan = make_plan_with_fixed_sharding(request);
     planning_stats.seconds += plan.planning_stats.seconds;
     planning_stats.num_dry_runs += plan.planning_stats.num_dry_runs;
     planning_stats.dry_run_seconds += plan.planning_stats.dry_run_seconds;
@@ -233,7 +234,7 @@ nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, const Pl
   nlohmann::ordered_json json{
       {"micro_batch_size", estimate.step_config.micro_batch_size},
       {"gradient_accumulation_steps", plan.workload.samples_per_rank() / estimate.step_config.micro_batch_size},
-      {"recompute", make_blocks_json(estimate.step_config.recompute)},
+      {"recompute", make_recompute_blocks_json(estimate.step_config.recompute)},
       {"vision_tiles_per_pass", estimate.step_config.vision_tiles_per_pass},
       {"loss_chunk_rows", estimate.step_config.loss_chunk_rows},
       {"copies_ahead", estimate.step_config.copies_ahead},
@@ -268,17 +269,17 @@ nlohmann::ordered_json make_peak_json(const memory::MemoryPeak& peak) {
           {"pass", peak.is_backward ? "backward" : "forward"}};
 }
 
-nlohmann::ordered_json make_cost_json(const Cost& cost) {
+nlohmann::ordered_json make_cost_json(const OperationCost& cost) {
   nlohmann::ordered_json json{{"matmul_operations", cost.matmul_flops},
                               {"attention_operations", cost.attention_flops},
                               {"bytes_moved", cost.bytes_moved},
-                              {"launches", cost.kernel_launches},
+                              {"launches", cost.num_kernel_launches},
                               {"seconds", cost.seconds}};
   io::add_field_aliases(json, {{"matmul_operations", "product_operations"}});
   return json;
 }
 
-nlohmann::ordered_json make_average_step_json(const AverageStep& average, const Plan& plan) {
+nlohmann::ordered_json make_average_step_json(const AverageStepEstimate& average, const Plan& plan) {
   auto samples = nlohmann::ordered_json::array();
   int64_t tokens = 0;
   for (const auto& [shape, count] : average.samples) {
@@ -299,9 +300,9 @@ nlohmann::ordered_json make_average_step_json(const AverageStep& average, const 
 
 /// Returns the object `ranks` of plan.json, the rank with the highest peak first; null if it is
 /// empty.
-nlohmann::ordered_json make_rank_steps_json(std::vector<RankStep> steps) {
+nlohmann::ordered_json make_rank_steps_json(std::vector<RankStepPeaks> steps) {
   if (steps.empty()) return nullptr;
-  std::ranges::stable_sort(steps, std::greater{}, [](const RankStep& step) { return step.peaks.reserved_bytes; });
+  std::ranges::stable_sort(steps, std::greater{}, [](const RankStepPeaks& step) { return step.peaks.reserved_bytes; });
   auto json = nlohmann::ordered_json::array();
   for (const auto& step : steps) {
     nlohmann::ordered_json step_json{{"rank", step.rank},
@@ -342,7 +343,7 @@ nlohmann::ordered_json Plan::to_json() const {
       {{"expandable_segments", best_estimate.step_config.expandable_segments},
        {"copies_ahead", best_estimate.step_config.copies_ahead},
        {"gpu", target.description},
-       {"gpu_bytes", limit.gpu_bytes},
+       {"gpu_bytes", limit.allowed_gpu_bytes},
        {"other_processes_bytes", target.other_process_bytes},
        {"margin_bytes", limit.margin_bytes},
        {"margin_percent", limit.margin_percent},
@@ -361,9 +362,9 @@ nlohmann::ordered_json Plan::to_json() const {
                                {"other_processes_bytes", "others_bytes"},
                                {"dry_run_step_cost", "rehearsed_step_cost"},
                                {"split", "cut"}});
-  if (average_step) json["average"] = make_average_step_json(*average_step, *this);
-  json["communication"] = communication ? communication->to_json() : nullptr;
-  json["ranks"] = make_rank_steps_json(rank_steps);
+  if (average_step_estimate) json["average"] = make_average_step_json(*average_step_estimate, *this);
+  json["communication"] = communication_estimate ? communication_estimate->to_json() : nullptr;
+  json["ranks"] = make_rank_steps_json(rank_step_peaks);
   return json;
 }
 

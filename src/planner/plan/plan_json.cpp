@@ -20,7 +20,7 @@ nlohmann::ordered_json make_suggestions_json(const std::vector<Suggestion>& sugg
 
 }  // namespace
 
-nlohmann::ordered_json make_blocks_json(const models::RecomputeBlocks& blocks) {
+nlohmann::ordered_json make_recompute_blocks_json(const models::RecomputeBlockCounts& blocks) {
   nlohmann::ordered_json json{{"language_blocks", blocks.language},
                               {"selective_language_blocks", blocks.language_selective},
                               {"vision_blocks", blocks.vision}};
@@ -55,17 +55,17 @@ nlohmann::ordered_json make_plan_summary_json(const PlanSummary& summary) {
       {"fits", summary.fits},
       {"model", summary.model},
       {"precision", engine::to_string(summary.job.precision)},
-      {"optimizer_states", engine::to_string(summary.job.optimizer.states)},
+      {"optimizer_states", engine::to_string(summary.job.optimizer.state_dtype)},
       {"finetune", summary.job.lora ? "lora" : "full"},
       {"quantization", nn::to_string(summary.job.quantization)},
       {"micro_batch_size", summary.step_config.micro_batch_size},
       {"gradient_accumulation_steps", summary.workload.samples_per_rank() / summary.step_config.micro_batch_size},
       {"global_batch_size", summary.workload.global_batch_size},
-      {"samples_per_pack", packed ? nlohmann::ordered_json(packed->samples_per_pack) : nullptr},
+      {"samples_per_pack", packed ? nlohmann::ordered_json(packed->mean_samples_per_pack) : nullptr},
       {"world_size", summary.workload.world_size},
       {"sharding", engine::to_string(summary.job.sharding)},
-      {"recompute", make_blocks_json(summary.step_config.recompute)},
-      {"blocks", make_blocks_json({summary.detail.vision_blocks, summary.detail.language_blocks})},
+      {"recompute", make_recompute_blocks_json(summary.step_config.recompute)},
+      {"blocks", make_recompute_blocks_json({summary.detail.num_vision_blocks, summary.detail.num_language_blocks})},
       {"vision_tiles_per_pass", summary.step_config.vision_tiles_per_pass},
       {"loss_chunk_rows", summary.step_config.loss_chunk_rows},
       {"tokens_per_sample", largest.tokens},

@@ -29,6 +29,6 @@ nlohmann::ordered_json make_plan_summary_json(const PlanSummary& summary);
 nlohmann::ordered_json make_peak_bytes_json(const memory::MemoryPeak& peak);
 
 /// Returns {"language_blocks", "selective_language_blocks", "vision_blocks"}.
-nlohmann::ordered_json make_blocks_json(const models::RecomputeBlocks& blocks);
+nlohmann::ordered_json make_recompute_blocks_json(const models::RecomputeBlockCounts& blocks);
 
 }  // namespace vlmtrain::planner

@@ -16,14 +16,14 @@ namespace {
 /// The request of the current row. Each row applies one more saving.
 struct SavingsState {
   PlanRequest request;
-  bool with_recomputation = false;
+  bool uses_recomputation = false;
 
   /// Returns SavingsRow::arguments.
   std::vector<std::string> arguments() const {
     const Job& job = request.job;
     return {"training.precision=" + engine::to_string(job.precision),
-            fmt::format("memory.recompute={}", with_recomputation ? "auto" : "none"),
-            "training.optimizer_states=" + engine::to_string(job.optimizer.states),
+            fmt::format("memory.recompute={}", uses_recomputation ? "auto" : "none"),
+            "training.optimizer_states=" + engine::to_string(job.optimizer.state_dtype),
             "--finetune",
             job.lora ? "lora" : "full",
             "model.quantization=" + nn::to_string(job.quantization)};
@@ -37,14 +37,14 @@ using ApplySavingFunction = std::string (*)(SavingsState& state, const PlanReque
 std::string remove_all_savings(SavingsState& state, const PlanRequest& /*request*/) {
   Job& job = state.request.job;
   job = make_job_with_precision(std::move(job), engine::Precision::kFp32);
-  job.optimizer.states = engine::OptimizerStates::kFp32;
+  job.optimizer.state_dtype = engine::OptimizerStateDtype::kFp32;
   job.lora.reset();
   job.quantization = nn::Quantization::kNone;
   state.request.constraints.recompute.text = "none";
   return {};
 }
 
-std::string use_16_bits(SavingsState& state, const PlanRequest& request) {
+std::string enable_16_bit_precision(SavingsState& state, const PlanRequest& request) {
   const bool has_bf16 = supports_precision(*request.target.gpu, engine::Precision::kBf16);
   Job& job = state.request.job;
   job = make_job_with_precision(std::move(job), has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
@@ -52,13 +52,13 @@ std::string use_16_bits(SavingsState& state, const PlanRequest& request) {
 }
 
 std::string enable_recomputation(SavingsState& state, const PlanRequest& /*request*/) {
-  state.with_recomputation = true;
+  state.uses_recomputation = true;
   state.request.constraints.recompute = {};
   return {};
 }
 
-std::string use_8_bit_states(SavingsState& state, const PlanRequest& /*request*/) {
-  state.request.job.optimizer.states = engine::OptimizerStates::k8Bit;
+std::string enable_8_bit_optimizer_state(SavingsState& state, const PlanRequest& /*request*/) {
+  state.request.job.optimizer.state_dtype = engine::OptimizerStateDtype::k8Bit;
   return {};
 }
 
@@ -67,7 +67,7 @@ std::string use_lora(SavingsState& state, const PlanRequest& request) {
     state.request.job.lora = request.job.lora;
     return {};
   }
-  if (!can_have_adapters(request.job.frozen_parts)) return "no trained component can have adapters";
+  if (!can_use_lora(request.job.frozen_parts)) return "no trained component can have adapters";
   state.request.job.lora = make_lora_settings(request.job, request.flags.lora_rank);
   return {};
 }
@@ -79,16 +79,20 @@ std::string use_nf4(SavingsState& state, const PlanRequest& /*request*/) {
 }
 
 /// The rows in order: name and function.
-constexpr std::pair<const char*, ApplySavingFunction> kSavings[] = {
-    {"none", remove_all_savings},       {"16 bits", use_16_bits}, {"recomputation", enable_recomputation},
-    {"8-bit states", use_8_bit_states}, {"LoRA", use_lora},       {"NF4", use_nf4}};
+constexpr std::pair<const char*, ApplySavingFunction> kSavingsRows[] = {{"none", remove_all_savings},
+                                                                        {"16 bits", enable_16_bit_precision},
+                                                                        {"recomputation", enable_recomputation},
+                                                                        {"8-bit states", enable_8_bit_optimizer_state},
+                                                                        {"LoRA", use_lora},
+                                                                        {"NF4", use_nf4}};
 
 /// Returns the StepConfig of SavingsRow::single_sample_estimate.
 StepConfig make_single_sample_config(const SavingsState& state, const DryRunDetail& detail) {
   const StepConstraints& constraints = state.request.constraints;
-  const models::RecomputeBlocks all_blocks{.vision = detail.vision_blocks, .language = detail.language_blocks};
+  const models::RecomputeBlockCounts total_block_counts{.vision = detail.num_vision_blocks,
+                                                        .language = detail.num_language_blocks};
   StepConfig step_config{.micro_batch_size = constraints.micro_batch_size.value_or(1),
-                         .recompute = state.with_recomputation ? all_blocks : models::RecomputeBlocks{},
+                         .recompute = state.uses_recomputation ? total_block_counts : models::RecomputeBlockCounts{},
                          .expandable_segments = constraints.expandable_segments};
   step_config.vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(step_config.vision_tiles_per_pass);
   step_config.loss_chunk_rows = constraints.loss_chunk_rows.value_or(step_config.loss_chunk_rows);
@@ -96,12 +100,12 @@ StepConfig make_single_sample_config(const SavingsState& state, const DryRunDeta
 }
 
 /// Computes the estimates of a row. `full_plan` is the plan of the original request.
-void fill_row(const SavingsState& state, const Plan& full_plan, SavingsRow& row) {
+void fill_savings_row(const SavingsState& state, const Plan& full_plan, SavingsRow& row) {
   const Plan plan = make_plan(state.request);
   row.detail = plan.detail;
   if (plan.fits) {
     row.best_estimate = plan.best_estimate;
-    row.best_bytes = plan.total_bytes();
+    row.best_total_bytes = plan.total_bytes();
   }
   PlanEvaluator evaluator(state.request.job, state.request.target, state.request.workload, plan.limit.limit_bytes);
   for (const auto& candidate : state.request.workload.worst_batches) evaluator.add_worst_case(candidate);
@@ -111,7 +115,7 @@ void fill_row(const SavingsState& state, const Plan& full_plan, SavingsRow& row)
 
 nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, int64_t total_bytes) {
   return {{"micro_batch_size", estimate.step_config.micro_batch_size},
-          {"recompute", make_blocks_json(estimate.step_config.recompute)},
+          {"recompute", make_recompute_blocks_json(estimate.step_config.recompute)},
           {"total_bytes", total_bytes},
           {"step_seconds", estimate.step_seconds},
           {"tokens_per_second", estimate.tokens_per_second},
@@ -123,17 +127,17 @@ nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, int64_t 
 std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Plan& plan) {
   SavingsState state{.request = request};
   state.request.with_suggestions = state.request.with_timeline = false;
-  state.request.workload.average_step.clear();
+  state.request.workload.average_step_shapes.clear();
   std::vector<SavingsRow> rows;
-  rows.reserve(std::size(kSavings));
-  for (const auto& [name, apply] : kSavings) {
+  rows.reserve(std::size(kSavingsRows));
+  for (const auto& [name, apply] : kSavingsRows) {
     const SavingsState previous_state = state;
     SavingsRow row{
         .name = name, .arguments = {}, .unavailable_reason = apply(state, request), .single_sample_estimate = {}};
     if (row.unavailable_reason.empty()) {
       row.arguments = state.arguments();
       try {
-        fill_row(state, plan, row);
+        fill_savings_row(state, plan, row);
       } catch (const UserError& error) {
         // The model cannot be built (kUsage, kBadData), or a sample needs more memory than any GPU
         // has (kDoesNotFit). kFailed is an error of the dry-run process, not of the row.
@@ -157,7 +161,7 @@ nlohmann::ordered_json make_savings_json(const std::vector<SavingsRow>& rows) {
     json["single"] = is_available ? make_estimate_json(row.single_sample_estimate, row.single_sample_bytes)
                                   : nlohmann::ordered_json();
     json["planned"] =
-        row.best_estimate ? make_estimate_json(*row.best_estimate, row.best_bytes) : nlohmann::ordered_json();
+        row.best_estimate ? make_estimate_json(*row.best_estimate, row.best_total_bytes) : nlohmann::ordered_json();
     list.push_back(std::move(json));
   }
   return list;

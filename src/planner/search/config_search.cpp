@@ -11,7 +11,7 @@ namespace vlmtrain::planner {
 namespace {
 
 /// Maximum number of guesses that the search dry-runs. Not tuned.
-constexpr int64_t kMaxGuesses = 16;
+constexpr int64_t kMaxDryRunGuesses = 16;
 /// Rows of the smaller loss chunks to try. Very small chunks launch many kernels, so that they are
 /// the last resort. Not tuned.
 constexpr int64_t kSmallLossChunkRows = 128;
@@ -21,9 +21,9 @@ constexpr int64_t kMaxVisionPasses = 8;
 /// If the predicted memory of the next larger micro-batch exceeds this multiple of the limit, it is
 /// not dry-run. The prediction starts from a dry run. Not tuned.
 constexpr double kMaxDryRunMemoryRatio = 1.1;
-/// The same for full recomputation, whose prediction has a larger error (find_untried_min_memory_config()).
-/// Not tuned.
-constexpr double kMaxEstimatedMemoryRatio = 1.3;
+/// The same for full recomputation, whose prediction has a larger error
+/// (find_untried_min_memory_config()). Not tuned.
+constexpr double kMaxFullRecomputeMemoryRatio = 1.3;
 /// Maximum number of micro-batch sizes among the alternatives that do not fit even with full
 /// recomputation.
 constexpr int64_t kMaxTooLargeAlternatives = 2;
@@ -54,49 +54,50 @@ ConfigSearch::ConfigSearch(PlanEvaluator& evaluator, const Workload& workload, c
 
 std::optional<StepEstimate> ConfigSearch::find() {
   run_probes();
-  std::optional<StepEstimate> fastest;
-  for (int64_t num_guesses = 0; num_guesses < kMaxGuesses; ++num_guesses) {
-    auto guess = find_fastest_guess();
-    if (!guess) guess = find_untried_min_memory_config();
-    if (!guess) break;
-    if (const auto larger = find_next_larger_config(*guess)) evaluator_.prefetch(*larger);
-    const StepEstimate estimate = dry_run(*guess);
+  std::optional<StepEstimate> fastest_estimate;
+  for (int64_t num_guesses = 0; num_guesses < kMaxDryRunGuesses; ++num_guesses) {
+    auto guessed_config = find_fastest_estimated_config();
+    if (!guessed_config) guessed_config = find_untried_min_memory_config();
+    if (!guessed_config) break;
+    if (const auto larger_config = find_next_larger_config(*guessed_config)) evaluator_.prefetch(*larger_config);
+    const StepEstimate estimate = dry_run(*guessed_config);
     if (!estimate.fits) continue;
-    if (!fastest || estimate.step_seconds < fastest->step_seconds) fastest = estimate;
-    if (find_fastest_guess() == guess) break;
+    if (!fastest_estimate || estimate.step_seconds < fastest_estimate->step_seconds) fastest_estimate = estimate;
+    if (find_fastest_estimated_config() == guessed_config) break;
   }
-  if (!fastest) return find_with_smaller_passes();
-  while (const auto larger = find_next_larger_config(fastest->step_config)) {
-    const StepEstimate estimate = dry_run(*larger);
+  if (!fastest_estimate) return find_smaller_pass_estimate();
+  while (const auto larger_config = find_next_larger_config(fastest_estimate->step_config)) {
+    const StepEstimate estimate = dry_run(*larger_config);
     if (!estimate.fits) break;
-    fastest = estimate;
+    fastest_estimate = estimate;
   }
-  return fastest;
+  return fastest_estimate;
 }
 
-StepEstimate ConfigSearch::find_min_memory() {
-  if (min_memory_) return *min_memory_;
+StepEstimate ConfigSearch::find_min_memory_estimate() {
+  if (min_memory_estimate_) return *min_memory_estimate_;
   // The first of equal configs wins. The default loss chunks and vision passes come first, since
   // smaller ones are slower.
   evaluator_.dry_run(make_smallest_config(1, make_default_step_config().loss_chunk_rows));
-  for (const StepConfig& step_config : make_min_memory_configs(constraints_, workload_, all_blocks_)) {
+  for (const StepConfig& step_config : make_min_memory_configs(constraints_, workload_, total_block_counts_)) {
     evaluator_.dry_run(step_config);
-    const memory::Component largest_component =
+    const memory::Component peak_component =
         evaluator_.get_dry_run_result(step_config, /*with_timeline=*/false).detail->peak.tag.component;
     // The backward pass of a tower's last block directly follows its forward pass. Keeping the
     // activations of this block may take less memory than keeping its input and recomputing them.
-    if (constraints_.recompute.is_auto()) dry_run_without_last_block(step_config, largest_component);
+    if (constraints_.recompute.is_auto()) dry_run_without_last_block(step_config, peak_component);
     // If the peak is not in the vision tower, smaller vision passes affect only fragmentation.
     const data::SampleShape& worst_shape = evaluator_.first_worst_case().shapes.front();
-    if (largest_component != memory::Component::kVision &&
+    if (peak_component != memory::Component::kVision &&
         worst_shape.num_media + worst_shape.video_frames > kMaxImagesForVisionPasses)
       break;
   }
-  for (const StepEstimate* estimate : evaluator_.all_estimates()) {
+  for (const StepEstimate* estimate : evaluator_.list_estimates()) {
     if (!is_allowed(estimate->step_config)) continue;
-    if (!min_memory_ || estimate->peaks.reserved_bytes < min_memory_->peaks.reserved_bytes) min_memory_ = *estimate;
+    if (!min_memory_estimate_ || estimate->peaks.reserved_bytes < min_memory_estimate_->peaks.reserved_bytes)
+      min_memory_estimate_ = *estimate;
   }
-  return *min_memory_;
+  return *min_memory_estimate_;
 }
 
 void ConfigSearch::dry_run_without_last_block(StepConfig step_config, memory::Component component) {
@@ -117,15 +118,15 @@ bool ConfigSearch::is_allowed(const StepConfig& step_config) const {
          is_compatible(constraints_.vision_tiles_per_pass, step_config.vision_tiles_per_pass) &&
          is_compatible(constraints_.loss_chunk_rows, step_config.loss_chunk_rows) &&
          (constraints_.recompute.is_auto() ||
-          constraints_.recompute.resolve_blocks(all_blocks_) == step_config.recompute);
+          constraints_.recompute.resolve_block_counts(total_block_counts_) == step_config.recompute);
 }
 
-std::vector<StepEstimate> ConfigSearch::alternatives() const {
+std::vector<StepEstimate> ConfigSearch::list_alternatives() const {
   std::vector<StepEstimate> estimates;
-  int64_t num_too_large = 0;
+  int64_t num_too_large_sizes = 0;
   for (const int64_t size : micro_batch_sizes_) {
-    if (estimate_bytes(make_step_config(size, recompute_order_.size() - 1)) > limit_bytes_ &&
-        ++num_too_large > kMaxTooLargeAlternatives)
+    if (estimate_reserved_bytes(make_step_config(size, recompute_order_.size() - 1)) > limit_bytes_ &&
+        ++num_too_large_sizes > kMaxTooLargeAlternatives)
       break;
     std::set<size_t> recompute_levels{0, recompute_order_.size() - 1};
     if (const auto recompute_level = find_min_recompute_level(size)) recompute_levels.insert(*recompute_level);
@@ -138,44 +139,48 @@ std::vector<StepEstimate> ConfigSearch::alternatives() const {
 void ConfigSearch::run_probes() {
   using ProbeDetail = PlanEvaluator::ProbeDetail;
   const StepConfig base_config = make_default_step_config();
-  const auto make_probe_config = [&](int64_t size, models::RecomputeBlocks blocks) {
+  const auto make_probe_config = [&](int64_t size, models::RecomputeBlockCounts blocks) {
     StepConfig step_config = base_config;
     step_config.micro_batch_size = size;
     step_config.recompute = blocks;
     return step_config;
   };
-  const bool has_two_samples = workload_.samples_per_rank() > 1;
-  ProbeResults probes;
-  if (has_two_samples) evaluator_.prefetch_probe(make_probe_config(2, {}), ProbeDetail::kWithCosts);
-  probes.one_sample = evaluator_.probe(base_config, ProbeDetail::kWithCostsAndDetail);
-  const DryRunDetail& detail = *probes.one_sample.detail;
+  const bool has_multiple_samples = workload_.samples_per_rank() > 1;
+  ProbeResults probe_results;
+  if (has_multiple_samples) evaluator_.prefetch_probe(make_probe_config(2, {}), ProbeDetail::kWithCosts);
+  probe_results.one_sample_result = evaluator_.probe(base_config, ProbeDetail::kWithCostsAndDetail);
+  const DryRunDetail& detail = *probe_results.one_sample_result.detail;
   for (const auto component :
        {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
     persistent_bytes_ += detail.peak.bytes_by_component[static_cast<size_t>(component)];
   }
   // If one sample exceeds half of the virtual GPU's memory, two samples fit on no GPU and are not
   // dry-run.
-  const bool exceeds_all_gpus = probes.one_sample.peaks().reserved_bytes > kUnlimitedBytes / 2;
+  const bool exceeds_all_gpus =
+      probe_results.one_sample_result.compute_max_peaks().reserved_bytes > kUnlimitedBytes / 2;
   if (exceeds_all_gpus && !constraints_.micro_batch_size) micro_batch_sizes_.resize(1);
-  if (has_two_samples && !exceeds_all_gpus)
-    probes.two_samples = evaluator_.probe(make_probe_config(2, {}), ProbeDetail::kWithCosts);
-  all_blocks_ = {.vision = detail.vision_blocks, .language = detail.language_blocks};
+  if (has_multiple_samples && !exceeds_all_gpus)
+    probe_results.two_samples = evaluator_.probe(make_probe_config(2, {}), ProbeDetail::kWithCosts);
+  total_block_counts_ = {.vision = detail.num_vision_blocks, .language = detail.num_language_blocks};
   const bool has_pixel_rows = evaluator_.first_worst_case().shapes.front().pixel_rows > 0;
-  if (all_blocks_.language > 0)
-    evaluator_.prefetch_probe(make_probe_config(1, {0, all_blocks_.language}), ProbeDetail::kPeaksOnly);
-  if (has_pixel_rows && all_blocks_.vision > 0)
-    probes.vision = evaluator_.probe(make_probe_config(1, {all_blocks_.vision, 0}), ProbeDetail::kPeaksOnly);
-  if (all_blocks_.language > 0)
-    probes.language = evaluator_.probe(make_probe_config(1, {0, all_blocks_.language}), ProbeDetail::kPeaksOnly);
-  if (probes.language && constraints_.recompute.is_auto() && is_attention_worth_keeping(*probes.one_sample.costs)) {
-    probes.language_without_attention =
-        evaluator_.probe(make_probe_config(1, {0, all_blocks_.language, /*language_selective=*/all_blocks_.language}),
-                         ProbeDetail::kPeaksOnly);
+  if (total_block_counts_.language > 0)
+    evaluator_.prefetch_probe(make_probe_config(1, {0, total_block_counts_.language}), ProbeDetail::kPeaksOnly);
+  if (has_pixel_rows && total_block_counts_.vision > 0)
+    probe_results.vision =
+        evaluator_.probe(make_probe_config(1, {total_block_counts_.vision, 0}), ProbeDetail::kPeaksOnly);
+  if (total_block_counts_.language > 0)
+    probe_results.language =
+        evaluator_.probe(make_probe_config(1, {0, total_block_counts_.language}), ProbeDetail::kPeaksOnly);
+  if (probe_results.language && constraints_.recompute.is_auto() &&
+      is_selective_checkpointing_worthwhile(*probe_results.one_sample_result.costs)) {
+    probe_results.language_selective = evaluator_.probe(
+        make_probe_config(1, {0, total_block_counts_.language, /*language_selective=*/total_block_counts_.language}),
+        ProbeDetail::kPeaksOnly);
   }
-  cost_model_.emplace(probes);
+  cost_model_.emplace(probe_results);
   recompute_order_ = cost_model_->make_recompute_order();
   if (!constraints_.recompute.is_auto()) {
-    recompute_order_ = {constraints_.recompute.resolve_blocks(all_blocks_)};
+    recompute_order_ = {constraints_.recompute.resolve_block_counts(total_block_counts_)};
   }
 }
 
@@ -194,7 +199,7 @@ StepConfig ConfigSearch::make_step_config(int64_t size, size_t recompute_level) 
   return step_config;
 }
 
-int64_t ConfigSearch::estimate_bytes(const StepConfig& step_config) const {
+int64_t ConfigSearch::estimate_reserved_bytes(const StepConfig& step_config) const {
   if (const StepEstimate* estimate = evaluator_.find(step_config)) return estimate->peaks.reserved_bytes;
   return cost_model_->predict_reserved_bytes(step_config.micro_batch_size, step_config.recompute);
 }
@@ -203,12 +208,12 @@ int64_t ConfigSearch::estimate_bytes(const StepConfig& step_config) const {
 /// micro-batch size is expected to fit; nullopt if no level is expected to fit.
 std::optional<size_t> ConfigSearch::find_min_recompute_level(int64_t size) const {
   for (size_t recompute_level = 0; recompute_level < recompute_order_.size(); ++recompute_level) {
-    if (estimate_bytes(make_step_config(size, recompute_level)) <= limit_bytes_) return recompute_level;
+    if (estimate_reserved_bytes(make_step_config(size, recompute_level)) <= limit_bytes_) return recompute_level;
   }
   return std::nullopt;
 }
 
-double ConfigSearch::estimate_seconds(const StepConfig& step_config) const {
+double ConfigSearch::estimate_step_seconds(const StepConfig& step_config) const {
   if (const StepEstimate* estimate = evaluator_.find(step_config)) return estimate->step_seconds;
   const int64_t num_micro_batches = workload_.samples_per_rank() / step_config.micro_batch_size;
   const auto micro_batches = static_cast<double>(num_micro_batches);
@@ -219,20 +224,20 @@ double ConfigSearch::estimate_seconds(const StepConfig& step_config) const {
 }
 
 /// Returns the StepConfig with the lowest estimated time among those that are expected to fit.
-std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
-  std::optional<StepConfig> fastest;
+std::optional<StepConfig> ConfigSearch::find_fastest_estimated_config() const {
+  std::optional<StepConfig> fastest_config;
   double min_seconds = std::numeric_limits<double>::infinity();
   for (const int64_t size : micro_batch_sizes_) {
     const auto recompute_level = find_min_recompute_level(size);
     if (!recompute_level) continue;
     const StepConfig step_config = make_step_config(size, *recompute_level);
-    const double seconds = estimate_seconds(step_config);
+    const double seconds = estimate_step_seconds(step_config);
     if (seconds < min_seconds) {
       min_seconds = seconds;
-      fastest = step_config;
+      fastest_config = step_config;
     }
   }
-  return fastest;
+  return fastest_config;
 }
 
 /// Returns the smallest micro-batch with full recomputation, unless it has been dry-run or is far
@@ -240,9 +245,10 @@ std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
 /// high if temporaries are large.
 std::optional<StepConfig> ConfigSearch::find_untried_min_memory_config() const {
   const StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
-  const bool is_hopeless =
-      static_cast<double>(estimate_bytes(step_config)) > kMaxEstimatedMemoryRatio * static_cast<double>(limit_bytes_);
-  if (is_hopeless || persistent_bytes_ > limit_bytes_ || evaluator_.find(step_config) != nullptr) return std::nullopt;
+  const bool is_far_above_limit = static_cast<double>(estimate_reserved_bytes(step_config)) >
+                                  kMaxFullRecomputeMemoryRatio * static_cast<double>(limit_bytes_);
+  if (is_far_above_limit || persistent_bytes_ > limit_bytes_ || evaluator_.find(step_config) != nullptr)
+    return std::nullopt;
   return step_config;
 }
 
@@ -257,38 +263,39 @@ std::optional<StepConfig> ConfigSearch::find_next_larger_config(const StepConfig
   const auto next =
       std::upper_bound(micro_batch_sizes_.begin(), micro_batch_sizes_.end(), step_config.micro_batch_size);
   if (next == micro_batch_sizes_.end()) return std::nullopt;
-  StepConfig larger = step_config;
-  larger.micro_batch_size = *next;
-  const bool is_hopeless =
-      static_cast<double>(estimate_bytes(larger)) > kMaxDryRunMemoryRatio * static_cast<double>(limit_bytes_);
-  return is_hopeless ? std::nullopt : std::optional{larger};
+  StepConfig larger_config = step_config;
+  larger_config.micro_batch_size = *next;
+  const bool is_far_above_limit = static_cast<double>(estimate_reserved_bytes(larger_config)) >
+                                  kMaxDryRunMemoryRatio * static_cast<double>(limit_bytes_);
+  return is_far_above_limit ? std::nullopt : std::optional{larger_config};
 }
 
 /// Tries smaller and smaller vision passes and loss chunks, which are slower, and returns the first
 /// StepConfig that fits. Returns nullopt if the one with the least memory does not fit.
-std::optional<StepEstimate> ConfigSearch::find_with_smaller_passes() {
-  const StepEstimate min_memory = find_min_memory();
-  if (!min_memory.fits) return std::nullopt;
+std::optional<StepEstimate> ConfigSearch::find_smaller_pass_estimate() {
+  const StepEstimate min_memory_estimate = find_min_memory_estimate();
+  if (!min_memory_estimate.fits) return std::nullopt;
   for (const StepConfig& step_config : list_smaller_pass_configs()) {
     const StepEstimate estimate = evaluator_.dry_run(step_config);
     if (estimate.fits) return estimate;
   }
-  return min_memory;
+  return min_memory_estimate;
 }
 
 std::vector<StepConfig> ConfigSearch::list_smaller_pass_configs() const {
   std::vector<StepConfig> step_configs{make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1)};
   const int64_t tiles = evaluator_.first_worst_case().shapes.front().pixel_rows * micro_batch_sizes_.front();
-  const int64_t max_passes = constraints_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMaxVisionPasses);
-  for (int64_t passes = 1; passes <= max_passes; passes *= 2)
+  const int64_t max_vision_passes =
+      constraints_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMaxVisionPasses);
+  for (int64_t passes = 1; passes <= max_vision_passes; passes *= 2)
     step_configs.push_back(make_smallest_config(passes, kSmallLossChunkRows));
-  step_configs.push_back(make_smallest_config(max_passes, kVerySmallLossChunkRows));
+  step_configs.push_back(make_smallest_config(max_vision_passes, kVerySmallLossChunkRows));
   return step_configs;
 }
 
 StepConfig ConfigSearch::make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const {
   StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
-  if (constraints_.recompute.is_auto()) step_config.recompute = all_blocks_;
+  if (constraints_.recompute.is_auto()) step_config.recompute = total_block_counts_;
   const int64_t tiles = evaluator_.first_worst_case().shapes.front().pixel_rows * step_config.micro_batch_size;
   if (!constraints_.vision_tiles_per_pass && vision_passes > 1) {
     step_config.vision_tiles_per_pass = (tiles + vision_passes - 1) / vision_passes;
@@ -300,10 +307,12 @@ StepConfig ConfigSearch::make_smallest_config(int64_t vision_passes, int64_t los
 StepEstimate ConfigSearch::get_or_make_estimate(const StepConfig& step_config) const {
   if (const StepEstimate* estimate = evaluator_.find(step_config)) return *estimate;
   // An interpolated config cannot need less than the measured minimum.
-  const int64_t bytes = std::max(estimate_bytes(step_config), min_memory_ ? min_memory_->peaks.reserved_bytes : 0);
+  const int64_t bytes = std::max(estimate_reserved_bytes(step_config),
+                                 min_memory_estimate_ ? min_memory_estimate_->peaks.reserved_bytes : 0);
   StepEstimate estimate{.step_config = step_config, .peaks = {0, bytes}};
-  estimate.step_seconds = estimate_seconds(step_config);
-  estimate.tokens_per_second = evaluator_.tokens_per_step(evaluator_.first_worst_case()) / estimate.step_seconds;
+  estimate.step_seconds = estimate_step_seconds(step_config);
+  estimate.tokens_per_second =
+      evaluator_.compute_tokens_per_step(evaluator_.first_worst_case()) / estimate.step_seconds;
   estimate.fits = estimate.peaks.reserved_bytes <= limit_bytes_;
   return estimate;
 }

@@ -27,12 +27,12 @@ class ConfigSearch {
 
   /// Returns the StepConfig that needs the least memory within the constraints, dry-run in full.
   /// REQUIRES: find() was called.
-  StepEstimate find_min_memory();
+  StepEstimate find_min_memory_estimate();
 
   /// Returns up to three estimates for each micro-batch size: without recomputation, with as few
   /// recomputed blocks as fit, and with full recomputation. Omits sizes that are far too large.
   /// REQUIRES: find() was called.
-  std::vector<StepEstimate> alternatives() const;
+  std::vector<StepEstimate> list_alternatives() const;
 
   /// REQUIRES: find() was called.
   const CostModel& cost_model() const { return *cost_model_; }
@@ -47,14 +47,14 @@ class ConfigSearch {
   /// constraints set.
   StepConfig make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const;
   /// Returns the measured value of a StepConfig that has been dry-run, otherwise a prediction.
-  int64_t estimate_bytes(const StepConfig& step_config) const;
-  double estimate_seconds(const StepConfig& step_config) const;
+  int64_t estimate_reserved_bytes(const StepConfig& step_config) const;
+  double estimate_step_seconds(const StepConfig& step_config) const;
   std::optional<size_t> find_min_recompute_level(int64_t size) const;
-  std::optional<StepConfig> find_fastest_guess() const;
+  std::optional<StepConfig> find_fastest_estimated_config() const;
   std::optional<StepConfig> find_untried_min_memory_config() const;
   StepEstimate dry_run(const StepConfig& step_config);
   std::optional<StepConfig> find_next_larger_config(const StepConfig& step_config) const;
-  std::optional<StepEstimate> find_with_smaller_passes();
+  std::optional<StepEstimate> find_smaller_pass_estimate();
   std::vector<StepConfig> list_smaller_pass_configs() const;
   bool is_allowed(const StepConfig& step_config) const;
   void dry_run_without_last_block(StepConfig step_config, memory::Component component);
@@ -64,11 +64,11 @@ class ConfigSearch {
   const Workload& workload_;
   StepConstraints constraints_;
   int64_t limit_bytes_;
-  int64_t persistent_bytes_ = 0;                          // weights, gradients, optimizer state
-  std::vector<int64_t> micro_batch_sizes_;                // in ascending order
-  models::RecomputeBlocks all_blocks_;                    // of the model
-  std::vector<models::RecomputeBlocks> recompute_order_;  // from no block to all blocks
-  std::optional<StepEstimate> min_memory_;                // set if nothing fits without smaller passes
+  int64_t persistent_bytes_ = 0;                               // weights, gradients, optimizer state
+  std::vector<int64_t> micro_batch_sizes_;                     // in ascending order
+  models::RecomputeBlockCounts total_block_counts_;            // of the model
+  std::vector<models::RecomputeBlockCounts> recompute_order_;  // from no block to all blocks
+  std::optional<StepEstimate> min_memory_estimate_;            // set if nothing fits without smaller passes
   std::optional<CostModel> cost_model_;
 };
 

@@ -11,9 +11,9 @@ namespace vlmtrain::planner {
 /// A StepConfig of a CPU run, and its memory with the worst batch.
 struct CpuStepEstimate {
   StepConfig step_config;
-  int64_t tensor_bytes = 0;  ///< peak of live tensors
-  int64_t peak_bytes = 0;    ///< the same with malloc's free blocks (CpuDryRun::step())
-  size_t batch_index = 0;    ///< index of the worst batch in Workload::candidates
+  int64_t peak_tensor_bytes = 0;  ///< peak of live tensors
+  int64_t peak_bytes = 0;         ///< the same with malloc's free blocks (CpuDryRun::step())
+  size_t worst_batch_index = 0;   ///< index of the worst batch in Workload::worst_batches
 };
 
 /// The search for the StepConfig of a CPU run, for one job and one workload. REQUIRES: one instance
@@ -26,8 +26,8 @@ class CpuConfigSearch {
     int64_t max_micro_batch_size = 1;  ///< the largest size to try unless the constraints set one
   };
 
-  /// Builds the model. Adds the number and duration of dry runs to `planning_stats`. Throws the exceptions
-  /// of build_model(). `workload` and `planning_stats` must outlive the search.
+  /// Builds the model. Adds the number and duration of dry runs to `planning_stats`. Throws the
+  /// exceptions of build_model(). `workload` and `planning_stats` must outlive the search.
   CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningStats& planning_stats);
 
   /// Returns the first StepConfig that fits, in the order of make_cpu_plan(); nullopt if none fits.
@@ -35,24 +35,24 @@ class CpuConfigSearch {
 
   /// Returns the StepConfig with the least memory within the constraints. Stops early at the first
   /// one that fits.
-  CpuStepEstimate find_min_memory();
+  CpuStepEstimate find_min_memory_estimate();
 
   /// Dry-runs a StepConfig with all batches of the workload and returns the result of the worst
   /// one. Results are cached.
   CpuStepEstimate dry_run(const StepConfig& step_config);
 
   /// Dry-runs the StepConfig of `estimate` again and returns the detail of its peak.
-  DryRunDetail compute_detail(const CpuStepEstimate& estimate);
+  DryRunDetail compute_dry_run_detail(const CpuStepEstimate& estimate);
 
  private:
-  std::optional<CpuStepEstimate> find_largest_fitting(const models::RecomputeBlocks& recompute);
-  std::optional<CpuStepEstimate> find_with_recomputation();
-  std::optional<CpuStepEstimate> find_with_smaller_passes();
+  std::optional<CpuStepEstimate> find_largest_fitting_micro_batch(const models::RecomputeBlockCounts& recompute);
+  std::optional<CpuStepEstimate> find_estimate_with_recomputation();
+  std::optional<CpuStepEstimate> find_smaller_pass_estimate();
   StepConfig make_config_with_recomputation(int64_t blocks) const;
-  StepConfig make_step_config(int64_t size, const models::RecomputeBlocks& recompute) const;
+  StepConfig make_step_config(int64_t size, const models::RecomputeBlockCounts& recompute) const;
   std::vector<int64_t> list_micro_batch_sizes() const;
   int64_t find_max_pixel_rows() const;
-  int64_t num_blocks() const { return all_blocks_.vision + all_blocks_.language; }
+  int64_t num_blocks() const { return total_block_counts_.vision + total_block_counts_.language; }
   bool fits(const CpuStepEstimate& estimate) const { return estimate.peak_bytes <= settings_.limit_bytes; }
 
   Job job_;
@@ -61,7 +61,7 @@ class CpuConfigSearch {
   PlanningStats& planning_stats_;
   std::optional<CpuDryRun> dry_run_;
   std::vector<CpuStepEstimate> estimates_;
-  models::RecomputeBlocks all_blocks_;  // of the model
+  models::RecomputeBlockCounts total_block_counts_;  // of the model
 };
 
 }  // namespace vlmtrain::planner

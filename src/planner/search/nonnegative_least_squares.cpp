@@ -13,12 +13,13 @@ namespace {
 /// Maximum number of sweeps over all columns. Not tuned.
 constexpr int64_t kMaxSweeps = 20'000;
 /// Change of a coefficient, relative to the largest one, below which the iteration ends. Not tuned.
-constexpr double kTolerance = 1e-10;
+constexpr double kCoefficientTolerance = 1e-10;
 
 }  // namespace
 
-std::vector<double> nonnegative_least_squares(const std::vector<std::vector<double>>& rows,
-                                              const std::vector<double>& values, const std::vector<double>& weights) {
+std::vector<double> solve_nonnegative_least_squares(const std::vector<std::vector<double>>& rows,
+                                                    const std::vector<double>& values,
+                                                    const std::vector<double>& weights) {
   VLMTRAIN_CHECK(!rows.empty() && rows.size() == values.size() && rows.size() == weights.size(),
                  "{} rows, {} values, {} weights", rows.size(), values.size(), weights.size());
   const size_t num_columns = rows.front().size();
@@ -27,7 +28,8 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
     for (size_t column = 0; column < num_columns; ++column)
       scale[column] = std::max(scale[column], std::abs(row[column]));
   }
-  // Normal equations of the scaled columns: gradient = gram · x − rowsᵀ · weights · values, for x = 0.
+  // Normal equations of the scaled columns: gradient = gram · x − rowsᵀ · weights · values, for x =
+  // 0.
   std::vector<std::vector<double>> gram_matrix(num_columns, std::vector<double>(num_columns, 0));
   std::vector<double> gradient(num_columns, 0);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -54,7 +56,7 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
       max_change = std::max(max_change, std::abs(step));
       max_coefficient = std::max(max_coefficient, new_coefficient);
     }
-    if (max_change <= kTolerance * max_coefficient) break;
+    if (max_change <= kCoefficientTolerance * max_coefficient) break;
   }
   for (size_t column = 0; column < num_columns; ++column) {
     if (scale[column] > 0) x[column] /= scale[column];

@@ -12,39 +12,39 @@ namespace vlmtrain::planner {
 namespace {
 
 /// Sizes of the smaller batches before the two worst ones, as fractions of the worst. Not tuned.
-constexpr double kMediumBatchShare = 0.6;
-constexpr double kSmallBatchShare = 0.3;
+constexpr double kMediumBatchFraction = 0.6;
+constexpr double kSmallBatchFraction = 0.3;
 /// Maximum number of micro-batches in a dry-run step. Further ones repeat the second one.
-constexpr int64_t kMaxMicroBatches = 2;
+constexpr int64_t kMaxDryRunStepMicroBatches = 2;
 /// The same for an average step, whose micro-batches differ. Not tuned.
 constexpr int64_t kMaxAverageStepMicroBatches = 32;
 
 /// Returns the error for samples that exceed the memory of the virtual GPU.
-UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig& step_config) {
+UserError make_samples_too_large_error(const SampleBatch& batch, const StepConfig& step_config) {
   const data::SampleShape& shape = batch.shapes.front();
-  const bool is_single = step_config.micro_batch_size == 1;
+  const bool is_single_sample = step_config.micro_batch_size == 1;
   return UserError(
       ExitCode::kDoesNotFit,
       fmt::format(
           "{} ({}, {} in {}{}) needs more than {} GB, more than any GPU has; use fewer or smaller "
           "images{}",
-          is_single ? "a sample" : fmt::format("a micro-batch of {} such samples", step_config.micro_batch_size),
+          is_single_sample ? "a sample" : fmt::format("a micro-batch of {} such samples", step_config.micro_batch_size),
           pluralize(shape.tokens, "token"), data::describe_media(shape), pluralize(shape.pixel_rows, "tile"),
           batch.first_sample_id.empty() ? "" : ", " + batch.first_sample_id, kUnlimitedBytes / 1'000'000'000,
-          is_single ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
+          is_single_sample ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
 }
 
 /// Returns the first `count` samples of a batch. The last one is repeated as needed.
 std::vector<SampleGroup> take_samples(const SampleBatch& batch, int64_t count) {
-  const int64_t num_distinct = std::min(count, std::ssize(batch.shapes));
-  auto groups = group_samples(std::span(batch.shapes).first(static_cast<size_t>(num_distinct)));
-  groups.back().count += count - num_distinct;
+  const int64_t num_distinct_samples = std::min(count, std::ssize(batch.shapes));
+  auto groups = group_samples(std::span(batch.shapes).first(static_cast<size_t>(num_distinct_samples)));
+  groups.back().count += count - num_distinct_samples;
   return groups;
 }
 
 /// Returns the samples with `share` of their pixels and text tokens, 0 < share ≤ 1. The shapes
 /// remain valid for data::make_meta_sample().
-std::vector<SampleGroup> scale_samples(std::vector<SampleGroup> groups, double share) {
+std::vector<SampleGroup> scale_sample_sizes(std::vector<SampleGroup> groups, double share) {
   const auto scale = [share](int64_t number, int64_t min) {
     return std::clamp(std::llround(static_cast<double>(number) * share), static_cast<long long>(std::min(min, number)),
                       static_cast<long long>(number));
@@ -54,7 +54,7 @@ std::vector<SampleGroup> scale_samples(std::vector<SampleGroup> groups, double s
     const int64_t text = scale(shape.tokens - shape.image_tokens, 2);
     shape.label_tokens = std::min<int64_t>(scale(shape.label_tokens, 1), text - 1);
     shape.masks = std::min(shape.masks, shape.label_tokens);
-    shape.mask_images = std::min(shape.mask_images, shape.masks);
+    shape.num_images_with_masks = std::min(shape.num_images_with_masks, shape.masks);
     shape.tokens = shape.image_tokens + text;
   }
   return groups;
@@ -65,7 +65,7 @@ std::vector<SampleGroup> scale_samples(std::vector<SampleGroup> groups, double s
 PlanEvaluator::PlanEvaluator(const Job& job, const TargetGpu& target, const Workload& workload, int64_t limit_bytes)
     : job_(job),
       workload_(workload),
-      interconnect_(make_interconnect(*target.gpu, workload.world_size, workload.nodes, workload.network_gbit)),
+      interconnect_(make_interconnect(*target.gpu, workload.world_size, workload.num_nodes, workload.network_gbit)),
       limit_bytes_(limit_bytes),
       process_(job, make_virtual_gpu(target)) {}
 
@@ -78,21 +78,21 @@ DryRunResult PlanEvaluator::run_request(const DryRunRequest& request) {
   DryRunResult result = process_.dry_run(request);
   ++planning_stats_.num_dry_runs;
   planning_stats_.dry_run_seconds += result.seconds;
-  if (!result.collectives.reductions.empty()) collectives_ = result.collectives;
+  if (!result.collectives.gradient_reductions.empty()) collectives_ = result.collectives;
   return result;
 }
 
-int64_t PlanEvaluator::num_dry_run_micro_batches(const StepConfig& step_config) const {
-  return std::min(kMaxMicroBatches, workload_.samples_per_rank() / step_config.micro_batch_size);
+int64_t PlanEvaluator::compute_num_dry_run_micro_batches(const StepConfig& step_config) const {
+  return std::min(kMaxDryRunStepMicroBatches, workload_.samples_per_rank() / step_config.micro_batch_size);
 }
 
 DryRunRequest PlanEvaluator::make_full_request(const StepConfig& step_config, const SampleBatch& batch) const {
-  const int64_t samples = num_dry_run_micro_batches(step_config) * step_config.micro_batch_size;
-  const auto worst = take_samples(batch, samples);
+  const int64_t samples = compute_num_dry_run_micro_batches(step_config) * step_config.micro_batch_size;
+  const auto worst_samples = take_samples(batch, samples);
   const auto micro_batch = take_samples(batch, step_config.micro_batch_size);
   return {.step_config = step_config,
-          .steps = {scale_samples(micro_batch, kMediumBatchShare), worst, scale_samples(micro_batch, kSmallBatchShare),
-                    worst},
+          .steps = {scale_sample_sizes(micro_batch, kMediumBatchFraction), worst_samples,
+                    scale_sample_sizes(micro_batch, kSmallBatchFraction), worst_samples},
           .with_costs = true,
           .with_detail = true};
 }
@@ -100,17 +100,18 @@ DryRunRequest PlanEvaluator::make_full_request(const StepConfig& step_config, co
 double PlanEvaluator::compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const {
   const int64_t num_micro_batches = workload_.samples_per_rank() / step_config.micro_batch_size;
   const auto micro_batches = static_cast<double>(num_micro_batches);
-  const double micro_batch_seconds =
-      (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(num_dry_run_micro_batches(step_config));
+  const double micro_batch_seconds = (costs.total.seconds - costs.optimizer.seconds) /
+                                     static_cast<double>(compute_num_dry_run_micro_batches(step_config));
   return micro_batches * micro_batch_seconds + costs.optimizer.seconds +
          predict_communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
 }
 
-Communication PlanEvaluator::predict_communication(double micro_batch_seconds, int64_t num_micro_batches) const {
+CommunicationEstimate PlanEvaluator::predict_communication(double micro_batch_seconds,
+                                                           int64_t num_micro_batches) const {
   return estimate_communication(interconnect_, collectives_, micro_batch_seconds, num_micro_batches);
 }
 
-double PlanEvaluator::tokens_per_step(const SampleBatch& batch) const {
+double PlanEvaluator::compute_tokens_per_step(const SampleBatch& batch) const {
   double tokens = 0;
   for (const auto& group : take_samples(batch, workload_.samples_per_rank())) {
     tokens += static_cast<double>(group.shape.tokens * group.count);
@@ -118,11 +119,11 @@ double PlanEvaluator::tokens_per_step(const SampleBatch& batch) const {
   return tokens * static_cast<double>(workload_.world_size);
 }
 
-Communication PlanEvaluator::predict_communication(const StepConfig& step_config) const {
+CommunicationEstimate PlanEvaluator::predict_communication(const StepConfig& step_config) const {
   const StepCosts& costs = *find_evaluated_config(step_config)->result.costs;
-  return predict_communication(
-      (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(num_dry_run_micro_batches(step_config)),
-      workload_.samples_per_rank() / step_config.micro_batch_size);
+  return predict_communication((costs.total.seconds - costs.optimizer.seconds) /
+                                   static_cast<double>(compute_num_dry_run_micro_batches(step_config)),
+                               workload_.samples_per_rank() / step_config.micro_batch_size);
 }
 
 std::vector<PlanEvaluator::EvaluatedConfig>::const_iterator PlanEvaluator::find_evaluated_config(
@@ -136,7 +137,7 @@ const StepEstimate* PlanEvaluator::find(const StepConfig& step_config) const {
   return entry == evaluated_configs_.end() ? nullptr : &entry->estimate;
 }
 
-std::vector<const StepEstimate*> PlanEvaluator::all_estimates() const {
+std::vector<const StepEstimate*> PlanEvaluator::list_estimates() const {
   std::vector<const StepEstimate*> estimates;
   for (const auto& entry : evaluated_configs_) estimates.push_back(&entry.estimate);
   return estimates;
@@ -148,11 +149,11 @@ StepEstimate PlanEvaluator::dry_run(const StepConfig& step_config) {
   for (size_t i = 0; i < worst_cases_.size(); ++i) {
     if (i + 1 < worst_cases_.size()) process_.prefetch(make_full_request(step_config, worst_cases_[i + 1]));
     DryRunResult result = run_request(make_full_request(step_config, worst_cases_[i]));
-    if (result.out_of_memory) throw make_exceeds_all_gpus_error(worst_cases_[i], step_config);
-    if (largest && result.peaks().reserved_bytes <= largest->estimate.peaks.reserved_bytes) continue;
-    StepEstimate estimate{.step_config = step_config, .peaks = result.peaks()};
+    if (result.ran_out_of_memory) throw make_samples_too_large_error(worst_cases_[i], step_config);
+    if (largest && result.compute_max_peaks().reserved_bytes <= largest->estimate.peaks.reserved_bytes) continue;
+    StepEstimate estimate{.step_config = step_config, .peaks = result.compute_max_peaks()};
     estimate.step_seconds = compute_step_seconds(step_config, *result.costs);
-    estimate.tokens_per_second = tokens_per_step(worst_cases_[i]) / estimate.step_seconds;
+    estimate.tokens_per_second = compute_tokens_per_step(worst_cases_[i]) / estimate.step_seconds;
     estimate.fits = estimate.peaks.reserved_bytes <= limit_bytes_;
     estimate.is_from_dry_run = true;
     largest = EvaluatedConfig{estimate, std::move(result), i};
@@ -184,7 +185,7 @@ DryRunRequest PlanEvaluator::make_probe_request(const StepConfig& step_config, c
 
 DryRunResult PlanEvaluator::probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) {
   DryRunResult result = run_request(make_probe_request(step_config, batch, detail));
-  if (result.out_of_memory) throw make_exceeds_all_gpus_error(batch, step_config);
+  if (result.ran_out_of_memory) throw make_samples_too_large_error(batch, step_config);
   return result;
 }
 
@@ -220,43 +221,45 @@ const SampleBatch& PlanEvaluator::get_worst_case(const StepConfig& step_config) 
 int64_t PlanEvaluator::measure_reserved_bytes(const StepConfig& step_config, const SampleBatch& batch) {
   DryRunRequest request = make_full_request(step_config, batch);
   request.with_costs = request.with_detail = false;
-  return run_request(request).peaks().reserved_bytes;
+  return run_request(request).compute_max_peaks().reserved_bytes;
 }
 
-AverageStep PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
-                                                const std::vector<data::SampleShape>& samples) {
-  AverageStep average_step;
-  std::vector<SampleGroup> dry_run_samples;
+AverageStepEstimate PlanEvaluator::dry_run_average_step(const StepConfig& step_config,
+                                                        const std::vector<data::SampleShape>& samples) {
+  AverageStepEstimate average_step_estimate;
+  std::vector<SampleGroup> dry_run_sample_groups;
   double tokens = 0;
   const int64_t max_samples = kMaxAverageStepMicroBatches * step_config.micro_batch_size;
   for (size_t i = 0; i < samples.size(); ++i) {
     tokens += static_cast<double>(samples[i].tokens);
-    if (static_cast<int64_t>(i) < max_samples) add_sample(dry_run_samples, samples[i]);
-    const auto group = std::ranges::find(average_step.samples, samples[i], &SampleGroup::shape);
-    if (group == average_step.samples.end()) {
-      average_step.samples.push_back({samples[i], 1});
+    if (static_cast<int64_t>(i) < max_samples) add_sample(dry_run_sample_groups, samples[i]);
+    const auto group = std::ranges::find(average_step_estimate.samples, samples[i], &SampleGroup::shape);
+    if (group == average_step_estimate.samples.end()) {
+      average_step_estimate.samples.push_back({samples[i], 1});
     } else {
       ++group->count;
     }
   }
-  const DryRunResult result =
-      run_request({.step_config = step_config, .steps = {dry_run_samples, dry_run_samples}, .with_costs = true});
-  if (result.out_of_memory) throw make_exceeds_all_gpus_error({.shapes = samples, .first_sample_id = {}}, step_config);
-  average_step.peaks = result.peaks();
+  const DryRunResult result = run_request(
+      {.step_config = step_config, .steps = {dry_run_sample_groups, dry_run_sample_groups}, .with_costs = true});
+  if (result.ran_out_of_memory)
+    throw make_samples_too_large_error({.shapes = samples, .first_sample_id = {}}, step_config);
+  average_step_estimate.peaks = result.compute_max_peaks();
   const auto num_samples = static_cast<double>(samples.size());
-  const double num_repeats = std::max(1.0, num_samples / static_cast<double>(max_samples));
+  const double extrapolation_factor = std::max(1.0, num_samples / static_cast<double>(max_samples));
   const double optimizer_seconds = result.costs->optimizer.seconds;
-  const double pass_seconds = result.costs->total.seconds - optimizer_seconds;
-  const double micro_batch_seconds = pass_seconds * static_cast<double>(step_config.micro_batch_size) /
+  const double forward_backward_seconds = result.costs->total.seconds - optimizer_seconds;
+  const double micro_batch_seconds = forward_backward_seconds * static_cast<double>(step_config.micro_batch_size) /
                                      std::min(num_samples, static_cast<double>(max_samples));
-  average_step.step_seconds =
-      num_repeats * pass_seconds + optimizer_seconds +
-      predict_communication(micro_batch_seconds, std::llround(num_repeats * pass_seconds / micro_batch_seconds))
+  average_step_estimate.step_seconds =
+      extrapolation_factor * forward_backward_seconds + optimizer_seconds +
+      predict_communication(micro_batch_seconds,
+                            std::llround(extrapolation_factor * forward_backward_seconds / micro_batch_seconds))
           .exposed_seconds;
   const auto num_ranks = static_cast<double>(workload_.world_size);
-  average_step.tokens_per_second = num_ranks * tokens / average_step.step_seconds;
-  average_step.samples_per_second = num_ranks * num_samples / average_step.step_seconds;
-  return average_step;
+  average_step_estimate.tokens_per_second = num_ranks * tokens / average_step_estimate.step_seconds;
+  average_step_estimate.samples_per_second = num_ranks * num_samples / average_step_estimate.step_seconds;
+  return average_step_estimate;
 }
 
 std::optional<int64_t> PlanEvaluator::measure_reserved_bytes(const Job& job, const StepConfig& step_config,
@@ -267,11 +270,11 @@ std::optional<int64_t> PlanEvaluator::measure_reserved_bytes(const Job& job, con
     DryRunRequest request = make_full_request(step_config, candidate);
     request.with_costs = request.with_detail = false;
     const DryRunResult result = run_request(request);
-    if (result.out_of_memory) {
+    if (result.ran_out_of_memory) {
       max_bytes.reset();
       break;
     }
-    max_bytes = std::max(*max_bytes, result.peaks().reserved_bytes);
+    max_bytes = std::max(*max_bytes, result.compute_max_peaks().reserved_bytes);
   }
   process_.set_job(job_);
   return max_bytes;
@@ -282,18 +285,19 @@ int64_t get_min_micro_batch_size(const StepConstraints& constraints) {
 }
 
 std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
-                                                const models::RecomputeBlocks& blocks) {
+                                                const models::RecomputeBlockCounts& blocks) {
   StepConfig step_config{
       .micro_batch_size = get_min_micro_batch_size(constraints),
-      .recompute = constraints.recompute.is_auto() ? blocks : constraints.recompute.resolve_blocks(blocks),
+      .recompute = constraints.recompute.is_auto() ? blocks : constraints.recompute.resolve_block_counts(blocks),
       .vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(0),
       .loss_chunk_rows = constraints.loss_chunk_rows.value_or(1),
       .expandable_segments = constraints.expandable_segments,
       .copies_ahead = false};
   std::vector<StepConfig> min_memory_configs{step_config};
-  const bool has_tiles = std::any_of(workload.worst_batches.begin(), workload.worst_batches.end(),
-                                     [](const SampleBatch& batch) { return batch.shapes.front().pixel_rows > 0; });
-  if (has_tiles && !constraints.vision_tiles_per_pass) {
+  const bool has_vision_tiles =
+      std::any_of(workload.worst_batches.begin(), workload.worst_batches.end(),
+                  [](const SampleBatch& batch) { return batch.shapes.front().pixel_rows > 0; });
+  if (has_vision_tiles && !constraints.vision_tiles_per_pass) {
     step_config.vision_tiles_per_pass = 1;
     min_memory_configs.push_back(step_config);
   }

@@ -38,8 +38,8 @@ class PlanEvaluator {
     kWithCosts,           ///< costs
     kWithCostsAndDetail,  ///< costs and detail
   };
-  /// Dry-runs a probe: one step of one micro-batch of first_worst_case(). Returns the earlier result of an
-  /// equal probe.
+  /// Dry-runs a probe: one step of one micro-batch of first_worst_case(). Returns the earlier
+  /// result of an equal probe.
   DryRunResult probe(const StepConfig& step_config, ProbeDetail detail);
   /// Dry-runs a probe with another batch, without a cache.
   DryRunResult probe(const StepConfig& step_config, const SampleBatch& batch,
@@ -58,7 +58,7 @@ class PlanEvaluator {
 
   /// Returns the estimates of all dry-run StepConfigs. Valid until the next call of dry_run() or
   /// add_worst_case().
-  std::vector<const StepEstimate*> all_estimates() const;
+  std::vector<const StepEstimate*> list_estimates() const;
 
   /// Returns the result of a StepConfig with the worst case that has the highest peak. If
   /// `with_timeline` and it has no timeline, dry-runs it again. Valid until the next call of
@@ -73,27 +73,28 @@ class PlanEvaluator {
   /// incomplete peak.
   int64_t measure_reserved_bytes(const StepConfig& step_config, const SampleBatch& batch);
 
-  /// Does the same for another job with each of `worst_batches` and returns the highest reserved peak,
-  /// or nullopt if it exceeds the memory of any GPU.
+  /// Does the same for another job with each of `worst_batches` and returns the highest reserved
+  /// peak, or nullopt if it exceeds the memory of any GPU.
   std::optional<int64_t> measure_reserved_bytes(const Job& job, const StepConfig& step_config,
                                                 const std::vector<SampleBatch>& worst_batches);
 
   /// Dry-runs two steps of `samples`, an average step of one rank, and returns the second one's
   /// costs and the peaks of both. If a step has more than 32 micro-batches, the first 32 represent
   /// all.
-  AverageStep dry_run_average_step(const StepConfig& step_config, const std::vector<data::SampleShape>& samples);
+  AverageStepEstimate dry_run_average_step(const StepConfig& step_config,
+                                           const std::vector<data::SampleShape>& samples);
 
-  /// Dry-runs any request with the evaluator's job and counts it in planning_stats(). Does not throw if the
-  /// GPU's memory is exhausted.
+  /// Dry-runs any request with the evaluator's job and counts it in planning_stats(). Does not
+  /// throw if the GPU's memory is exhausted.
   DryRunResult run_request(const DryRunRequest& request);
 
   /// Returns the number of tokens of all ranks together in a step of `batch`.
-  double tokens_per_step(const SampleBatch& batch) const;
+  double compute_tokens_per_step(const SampleBatch& batch) const;
   /// Returns the communication of a step with this many micro-batches of this duration. Uses the
   /// collectives of the last dry run.
-  Communication predict_communication(double micro_batch_seconds, int64_t num_micro_batches) const;
+  CommunicationEstimate predict_communication(double micro_batch_seconds, int64_t num_micro_batches) const;
   /// Returns the communication of a StepConfig. REQUIRES: it has been dry-run.
-  Communication predict_communication(const StepConfig& step_config) const;
+  CommunicationEstimate predict_communication(const StepConfig& step_config) const;
   /// Returns the number and duration of dry runs so far; PlanningStats::seconds is 0.
   const PlanningStats& planning_stats() const { return planning_stats_; }
 
@@ -115,7 +116,7 @@ class PlanEvaluator {
   DryRunRequest make_full_request(const StepConfig& step_config, const SampleBatch& batch) const;
   static DryRunRequest make_probe_request(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail);
   std::vector<Probe>::const_iterator find_probe(const StepConfig& step_config, ProbeDetail detail) const;
-  int64_t num_dry_run_micro_batches(const StepConfig& step_config) const;
+  int64_t compute_num_dry_run_micro_batches(const StepConfig& step_config) const;
   double compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const;
   std::vector<EvaluatedConfig>::const_iterator find_evaluated_config(const StepConfig& step_config) const;
 
@@ -136,7 +137,7 @@ class PlanEvaluator {
 /// there are two: all tiles in one vision pass, and one tile per pass. Small passes may increase
 /// fragmentation by more than they save. `blocks` is the number of blocks of the model.
 std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
-                                                const models::RecomputeBlocks& blocks);
+                                                const models::RecomputeBlockCounts& blocks);
 
 /// Dry-runs a job with the configs, in order, and returns the lowest reserved peak. Stops at the
 /// first config within `limit_bytes`. Also stops if the lowest peak so far exceeds `give_up_bytes`,

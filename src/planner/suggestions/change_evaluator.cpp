@@ -13,11 +13,12 @@ namespace {
 
 /// Adds LoRA to a job without it. Returns false if the job has it or trains nothing that supports
 /// adapters.
-bool add_lora(const ChangeEvaluator::Problem& problem, JobChange& change) {
-  if (change.job.lora || !can_have_adapters(change.job.frozen_parts)) return false;
-  change.job.lora = make_lora_settings(problem.job, problem.flags.lora_rank);
-  change.arguments = format_arguments(problem.flags.lora_argument, problem.flags.lora_rank);
-  change.description = fmt::format("trains LoRA adapters of rank {} instead of all weights", problem.flags.lora_rank);
+bool enable_lora(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
+  if (change.job.lora || !can_use_lora(change.job.frozen_parts)) return false;
+  change.job.lora = make_lora_settings(plan_inputs.job, plan_inputs.flags.lora_rank);
+  change.arguments = format_arguments(plan_inputs.flags.lora_argument_format, plan_inputs.flags.lora_rank);
+  change.description =
+      fmt::format("trains LoRA adapters of rank {} instead of all weights", plan_inputs.flags.lora_rank);
   return true;
 }
 
@@ -33,16 +34,16 @@ bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
   return true;
 }
 
-bool use_16_bit_precision(const ChangeEvaluator::Problem& problem, JobChange& change) {
+bool use_16_bit_precision(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
   if (change.job.precision != engine::Precision::kFp32) return false;
   change.job = make_job_with_precision(std::move(change.job),
-                                       problem.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
+                                       plan_inputs.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
   change.arguments.push_back("training.precision=" + engine::to_string(change.job.precision));
   change.description = "computes in 16 bits";
   return true;
 }
 
-bool add_sharding(engine::Sharding sharding, const char* description, JobChange& change) {
+bool add_sharding(engine::ShardingStrategy sharding, const char* description, JobChange& change) {
   Job& job = change.job;
   const auto shardings = list_possible_shardings(job);
   if (job.sharding >= sharding || std::ranges::find(shardings, sharding) == shardings.end()) return false;
@@ -53,27 +54,28 @@ bool add_sharding(engine::Sharding sharding, const char* description, JobChange&
 }
 
 bool shard_optimizer_state(JobChange& change) {
-  return add_sharding(engine::Sharding::kOptimizer, "shards the optimizer state over the ranks", change);
+  return add_sharding(engine::ShardingStrategy::kOptimizer, "shards the optimizer state over the ranks", change);
 }
 
 bool shard_weights(JobChange& change) {
-  return add_sharding(engine::Sharding::kFull, "shards weights, gradients and optimizer state over the ranks", change);
+  return add_sharding(engine::ShardingStrategy::kFull, "shards weights, gradients and optimizer state over the ranks",
+                      change);
 }
 
 bool use_8_bit_optimizer_state(JobChange& change) {
-  engine::OptimizerStates& states = change.job.optimizer.states;
-  if (states == engine::OptimizerStates::k8Bit) return false;
-  states = engine::OptimizerStates::k8Bit;
+  engine::OptimizerStateDtype& states = change.job.optimizer.state_dtype;
+  if (states == engine::OptimizerStateDtype::k8Bit) return false;
+  states = engine::OptimizerStateDtype::k8Bit;
   change.arguments.push_back("training.optimizer_states=" + engine::to_string(states));
   change.description = "stores the optimizer's moments in 8 bits";
   return true;
 }
 
 bool freeze_vision_tower(JobChange& change) {
-  auto& frozen = change.job.frozen_parts;
+  auto& frozen_parts = change.job.frozen_parts;
   // A part of the model has to be trained.
-  if (frozen.vision_tower || frozen.language_model) return false;
-  frozen.vision_tower = true;
+  if (frozen_parts.vision_tower || frozen_parts.language_model) return false;
+  frozen_parts.vision_tower = true;
   if (change.job.lora && change.job.lora->adapter.empty()) {
     change.job.lora->excluded_components.push_back(nn::Component::kVisionTower);
   }
@@ -84,10 +86,11 @@ bool freeze_vision_tower(JobChange& change) {
 
 /// Applies each function to a copy of the job, and returns the changes that apply.
 template <class... Functions>
-std::vector<JobChange> list_changes(const ChangeEvaluator::Problem& problem, const Functions&... functions) {
+std::vector<JobChange> list_applicable_changes(const ChangeEvaluator::PlanInputs& plan_inputs,
+                                               const Functions&... functions) {
   std::vector<JobChange> list;
   const auto add = [&](const auto& apply_change) {
-    JobChange change{.arguments = {}, .description = {}, .job = problem.job};
+    JobChange change{.arguments = {}, .description = {}, .job = plan_inputs.job};
     if (apply_change(change)) list.push_back(std::move(change));
   };
   (add(functions), ...);
@@ -96,38 +99,40 @@ std::vector<JobChange> list_changes(const ChangeEvaluator::Problem& problem, con
 
 }  // namespace
 
-bool can_have_adapters(const models::FrozenParts& frozen) {
-  return !(frozen.vision_tower && frozen.projector && frozen.language_model);
+bool can_use_lora(const models::FrozenParts& frozen_parts) {
+  return !(frozen_parts.vision_tower && frozen_parts.projector && frozen_parts.language_model);
 }
 
 nn::LoraSettings make_lora_settings(const Job& job, int64_t rank) {
-  const models::FrozenParts& frozen = job.frozen_parts;
-  nn::LoraSettings settings{.rank = rank, .modules_to_save = models::get_default_modules_to_save(job.model, frozen)};
-  if (frozen.vision_tower) settings.excluded_components.push_back(nn::Component::kVisionTower);
-  if (frozen.projector) settings.excluded_components.push_back(nn::Component::kProjector);
-  if (frozen.language_model) settings.excluded_components.push_back(nn::Component::kLanguageModel);
-  if (frozen.mask_encoder) settings.excluded_components.push_back(nn::Component::kMaskEncoder);
+  const models::FrozenParts& frozen_parts = job.frozen_parts;
+  nn::LoraSettings settings{.rank = rank,
+                            .modules_to_save = models::get_default_modules_to_save(job.model, frozen_parts)};
+  if (frozen_parts.vision_tower) settings.excluded_components.push_back(nn::Component::kVisionTower);
+  if (frozen_parts.projector) settings.excluded_components.push_back(nn::Component::kProjector);
+  if (frozen_parts.language_model) settings.excluded_components.push_back(nn::Component::kLanguageModel);
+  if (frozen_parts.mask_encoder) settings.excluded_components.push_back(nn::Component::kMaskEncoder);
   return settings;
 }
 
-std::vector<JobChange> list_numeric_changes(const ChangeEvaluator::Problem& problem) {
-  return list_changes(
-      problem, shard_optimizer_state, shard_weights,
-      [&](JobChange& change) { return use_16_bit_precision(problem, change); }, use_8_bit_optimizer_state,
+std::vector<JobChange> list_same_parameter_changes(const ChangeEvaluator::PlanInputs& plan_inputs) {
+  return list_applicable_changes(
+      plan_inputs, shard_optimizer_state, shard_weights,
+      [&](JobChange& change) { return use_16_bit_precision(plan_inputs, change); }, use_8_bit_optimizer_state,
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kNf4, change); });
 }
 
-std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& problem) {
-  return list_changes(problem, freeze_vision_tower, [&](JobChange& change) { return add_lora(problem, change); });
+std::vector<JobChange> list_fewer_parameter_changes(const ChangeEvaluator::PlanInputs& plan_inputs) {
+  return list_applicable_changes(plan_inputs, freeze_vision_tower,
+                                 [&](JobChange& change) { return enable_lora(plan_inputs, change); });
 }
 
-std::vector<JobChange> list_changes_to_smallest_job(const ChangeEvaluator::Problem& problem) {
-  return list_changes(problem, [&](JobChange& change) {
+std::vector<JobChange> list_changes_to_smallest_job(const ChangeEvaluator::PlanInputs& plan_inputs) {
+  return list_applicable_changes(plan_inputs, [&](JobChange& change) {
     // No short-circuit: both are applied.
-    const bool added_lora = add_lora(problem, change);
-    const bool quantized = quantize_frozen_weights(nn::Quantization::kNf4, change);
-    return added_lora || quantized;
+    const bool has_added_lora = enable_lora(plan_inputs, change);
+    const bool has_quantized_weights = quantize_frozen_weights(nn::Quantization::kNf4, change);
+    return has_added_lora || has_quantized_weights;
   });
 }
 

@@ -19,7 +19,7 @@ class ChangeEvaluator {
  public:
   /// The parts of the planning request that suggestions depend on. All references must outlive the
   /// evaluator.
-  struct Problem {
+  struct PlanInputs {
     const Job& job;
     const Workload& workload;
     const StepConstraints& constraints;
@@ -28,12 +28,12 @@ class ChangeEvaluator {
     bool has_bf16 = true;  ///< the device supports bf16; otherwise suggestions propose fp16
   };
 
-  explicit ChangeEvaluator(const Problem& problem) : problem_(problem) {}
+  explicit ChangeEvaluator(const PlanInputs& plan_inputs) : plan_inputs_(plan_inputs) {}
   virtual ~ChangeEvaluator() = default;
   ChangeEvaluator(const ChangeEvaluator&) = delete;
   ChangeEvaluator& operator=(const ChangeEvaluator&) = delete;
 
-  const Problem& problem() const { return problem_; }
+  const PlanInputs& plan_inputs() const { return plan_inputs_; }
 
   /// Dry-runs a job with the samples of `workload` and returns the least memory within the
   /// constraints, in the bytes of limit_bytes(). Stops at the first StepConfig that fits. Returns
@@ -62,7 +62,7 @@ class ChangeEvaluator {
   bool fits(std::optional<int64_t> bytes) const { return bytes && *bytes <= limit_bytes(); }
 
  private:
-  Problem problem_;
+  PlanInputs plan_inputs_;
 };
 
 /// A change of a job's settings, for the same model and samples.
@@ -77,26 +77,27 @@ struct JobChange {
 nn::LoraSettings make_lora_settings(const Job& job, int64_t rank);
 
 /// Returns whether any trained part of the model supports adapters. The mask decoder does not.
-bool can_have_adapters(const models::FrozenParts& frozen);
+bool can_use_lora(const models::FrozenParts& frozen_parts);
 
 /// Returns the applicable changes that train the same parameters: sharding, 16-bit precision, data
 /// type of the optimizer state, quantization of frozen weights.
-std::vector<JobChange> list_numeric_changes(const ChangeEvaluator::Problem& problem);
+std::vector<JobChange> list_same_parameter_changes(const ChangeEvaluator::PlanInputs& plan_inputs);
 /// Returns the applicable changes that train fewer parameters, but at least one part of the model.
-std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& problem);
+std::vector<JobChange> list_fewer_parameter_changes(const ChangeEvaluator::PlanInputs& plan_inputs);
 /// Returns at most one change, which minimizes memory but still trains adapters in every part: LoRA
 /// and NF4. Empty if the job has both already.
-std::vector<JobChange> list_changes_to_smallest_job(const ChangeEvaluator::Problem& problem);
+std::vector<JobChange> list_changes_to_smallest_job(const ChangeEvaluator::PlanInputs& plan_inputs);
 
 /// Returns the lowest value of memory.limit_gb above `gigabytes` for which `is_sufficient(value)`
 /// returns true. Tries multiples of 0.01 up to 10 GB and of 0.1 above. Returns nullopt if none up
 /// to `max_gigabytes` is sufficient.
 template <class IsSufficient>
-std::optional<double> find_min_limit(double gigabytes, double max_gigabytes, const IsSufficient& is_sufficient) {
+std::optional<double> find_min_sufficient_limit(double gigabytes, double max_gigabytes,
+                                                const IsSufficient& is_sufficient) {
   constexpr int64_t kHundredthsPerGigabyte = 100, kHundredthsPerTenth = 10,
-                    kCoarseThreshold = 10 * kHundredthsPerGigabyte;
+                    kCoarseStepThreshold = 10 * kHundredthsPerGigabyte;
   for (auto hundredths = static_cast<int64_t>(gigabytes * kHundredthsPerGigabyte) + 1;; ++hundredths) {
-    if (hundredths > kCoarseThreshold)
+    if (hundredths > kCoarseStepThreshold)
       hundredths = (hundredths + kHundredthsPerTenth - 1) / kHundredthsPerTenth * kHundredthsPerTenth;
     const double limit = static_cast<double>(hundredths) / kHundredthsPerGigabyte;
     if (limit > max_gigabytes) return std::nullopt;

@@ -18,7 +18,7 @@ namespace {
 
 /// Smaller vision passes are assumed to save at most this multiple of the ratio that they save in
 /// this plan. Not tuned.
-constexpr double kPassSavingsMargin = 1.2;
+constexpr double kVisionPassSavingsMargin = 1.2;
 
 }  // namespace
 
@@ -33,24 +33,25 @@ GpuChangeEvaluator::GpuChangeEvaluator(const PlanRequest& request, const Plan& p
       plan_(plan),
       evaluator_(evaluator) {}
 
-double GpuChangeEvaluator::compute_give_up_limit_ratio() const {
-  double max_ratio = 1;
-  for (const auto& estimate : evaluator_.all_estimates()) {
+double GpuChangeEvaluator::compute_abort_limit_ratio() const {
+  double max_peak_ratio = 1;
+  for (const auto& estimate : evaluator_.list_estimates()) {
     if (estimate->step_config.micro_batch_size != plan_.best_estimate.step_config.micro_batch_size ||
         estimate->step_config.recompute != plan_.best_estimate.step_config.recompute) {
       continue;
     }
-    max_ratio =
-        std::max(max_ratio, static_cast<double>(estimate->peaks.reserved_bytes) / static_cast<double>(needed_bytes()));
+    max_peak_ratio = std::max(
+        max_peak_ratio, static_cast<double>(estimate->peaks.reserved_bytes) / static_cast<double>(needed_bytes()));
   }
-  return kPassSavingsMargin * max_ratio;
+  return kVisionPassSavingsMargin * max_peak_ratio;
 }
 
 std::optional<int64_t> GpuChangeEvaluator::measure_min_bytes(const Job& job, const Workload& workload,
                                                              const StepConstraints& constraints) {
-  const models::RecomputeBlocks blocks{.vision = plan_.detail.vision_blocks, .language = plan_.detail.language_blocks};
+  const models::RecomputeBlockCounts blocks{.vision = plan_.detail.num_vision_blocks,
+                                            .language = plan_.detail.num_language_blocks};
   return find_min_reserved_bytes(evaluator_, job, workload, make_min_memory_configs(constraints, workload, blocks),
-                                 limit_bytes(), compute_give_up_limit_ratio() * static_cast<double>(limit_bytes()));
+                                 limit_bytes(), compute_abort_limit_ratio() * static_cast<double>(limit_bytes()));
 }
 
 std::optional<ChangeEvaluator::RelaxedPlan> GpuChangeEvaluator::replan(const StepConstraints& constraints) {
@@ -78,11 +79,12 @@ std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
   }
   if (!request_.limit_gigabytes) return list;
   const double max_gigabytes = to_gigabytes(request_.target.memory_bytes);
-  const auto gigabytes = find_min_limit(*request_.limit_gigabytes, max_gigabytes, [&](double candidate_gigabytes) {
-    return needed_bytes() <= compute_limit(request_.mode, candidate_gigabytes).limit_bytes;
-  });
-  if (gigabytes) {
-    add(fmt::format("memory.limit_gb={:g}", *gigabytes), "allows the run more of the GPU's memory");
+  const auto sufficient_gigabytes =
+      find_min_sufficient_limit(*request_.limit_gigabytes, max_gigabytes, [&](double candidate_gigabytes) {
+        return needed_bytes() <= compute_limit(request_.mode, candidate_gigabytes).limit_bytes;
+      });
+  if (sufficient_gigabytes) {
+    add(fmt::format("memory.limit_gb={:g}", *sufficient_gigabytes), "allows the run more of the GPU's memory");
   } else if (needed_bytes() <= compute_limit(request_.mode, std::nullopt).limit_bytes) {
     add("memory.limit_gb=auto", "allows the run all of the GPU's memory");
   }
@@ -98,24 +100,24 @@ std::optional<Suggestion> GpuChangeEvaluator::suggest_larger_gpu() const {
 namespace {
 
 /// Nominal sizes of GPUs in GiB, in ascending order.
-constexpr std::array kGpuSizes{4.0,  6.0,  8.0,  10.0, 11.0, 12.0, 16.0, 20.0, 22.0,  24.0,  32.0,
-                               40.0, 44.0, 48.0, 64.0, 72.0, 80.0, 94.0, 96.0, 141.0, 180.0, 192.0};
+constexpr std::array kGpuSizesGib{4.0,  6.0,  8.0,  10.0, 11.0, 12.0, 16.0, 20.0, 22.0,  24.0,  32.0,
+                                  40.0, 44.0, 48.0, 64.0, 72.0, 80.0, 94.0, 96.0, 141.0, 180.0, 192.0};
 /// Maximum number of GPUs that are dry-run. The job may need slightly more memory on another
 /// architecture, so that it may not fit on the first GPU that seems large enough. Not tuned.
-constexpr int kMaxDryRuns = 3;
+constexpr int kMaxGpuDryRuns = 3;
 
 struct GpuCandidate {
-  std::string name;  ///< value for FlagSyntax::gpu
+  std::string name;  ///< value for FlagSyntax::gpu_flag_format
   TargetGpu target;
 };
 
 /// Returns the GPUs that the flag of the request can select, in increasing order of memory.
 std::vector<GpuCandidate> list_gpu_candidates(const PlanRequest& request) {
   std::vector<GpuCandidate> list;
-  if (request.flags.selects_gpu_by_size || request.flags.gpu.empty()) {
-    for (const double size : kGpuSizes) list.push_back({fmt::format("{:g}", size), make_target_gpu(size)});
+  if (request.flags.selects_gpu_by_size || request.flags.gpu_flag_format.empty()) {
+    for (const double size : kGpuSizesGib) list.push_back({fmt::format("{:g}", size), make_target_gpu(size)});
   } else {
-    for (const auto& gpu : memory::list_gpus()) {
+    for (const auto& gpu : memory::list_gpu_specs()) {
       // Laptop GPUs are not sold separately.
       if (supports_precision(gpu, request.job.precision) && !gpu.name.ends_with("-laptop")) {
         list.push_back({std::string(gpu.name), find_target_gpu(std::string(gpu.name))});
@@ -129,13 +131,14 @@ std::vector<GpuCandidate> list_gpu_candidates(const PlanRequest& request) {
 }
 
 /// Returns the least reserved memory of the request's job on another GPU.
-int64_t dry_run_min_bytes(const TargetGpu& target, const PlanRequest& request, const Plan& plan, int64_t limit_bytes) {
+int64_t measure_min_reserved_bytes(const TargetGpu& target, const PlanRequest& request, const Plan& plan,
+                                   int64_t limit_bytes) {
   const DryRunDetail& detail = plan.detail;
   PlanEvaluator evaluator(request.job, target, request.workload, limit_bytes);
-  const auto configs =
-      make_min_memory_configs(request.constraints, request.workload, {detail.vision_blocks, detail.language_blocks});
-  const auto min_bytes = find_min_reserved_bytes(evaluator, request.job, request.workload, configs, limit_bytes,
-                                                 std::numeric_limits<double>::infinity());
+  const auto min_memory_configs = make_min_memory_configs(request.constraints, request.workload,
+                                                          {detail.num_vision_blocks, detail.num_language_blocks});
+  const auto min_bytes = find_min_reserved_bytes(evaluator, request.job, request.workload, min_memory_configs,
+                                                 limit_bytes, std::numeric_limits<double>::infinity());
   return min_bytes.value_or(std::numeric_limits<int64_t>::max());
 }
 
@@ -146,11 +149,11 @@ Suggestion make_gpu_suggestion(const GpuCandidate& candidate, int64_t reserved_b
                         .note = "a larger GPU",
                         .makes_plan_fit = true,
                         .total_bytes = reserved_bytes + limit.context_bytes + limit.communication_bytes};
-  if (flags.gpu.empty()) {
+  if (flags.gpu_flag_format.empty()) {
     suggestion.note = fmt::format("a GPU with {} GB or more", candidate.name);
     if (request.limit_gigabytes) suggestion.note += ", with memory.limit_gb=auto";
   } else {
-    suggestion.arguments = format_arguments(flags.gpu, candidate.name);
+    suggestion.arguments = format_arguments(flags.gpu_flag_format, candidate.name);
     if (request.limit_gigabytes) suggestion.arguments.emplace_back("memory.limit_gb=auto");
   }
   return suggestion;
@@ -167,9 +170,9 @@ std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const P
         !supports_precision(*candidate.target.gpu, request.job.precision)) {
       continue;
     }
-    const int64_t bytes = dry_run_min_bytes(candidate.target, request, plan, limit.limit_bytes);
+    const int64_t bytes = measure_min_reserved_bytes(candidate.target, request, plan, limit.limit_bytes);
     if (bytes <= limit.limit_bytes) return make_gpu_suggestion(candidate, bytes, limit, request);
-    if (++num_dry_runs == kMaxDryRuns) break;
+    if (++num_dry_runs == kMaxGpuDryRuns) break;
   }
   return std::nullopt;
 }
@@ -182,7 +185,7 @@ std::string format_memory_size(int64_t bytes) {
 
 }  // namespace
 
-std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_model) {
+std::vector<Suggestion> suggest_faster_settings(const Plan& plan, const CostModel& cost_model) {
   std::vector<Suggestion> suggestions;
   const auto add = [&](std::string note) {
     suggestions.push_back({.arguments = {}, .note = std::move(note), .makes_plan_fit = true});
@@ -207,12 +210,12 @@ std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_m
   return suggestions;
 }
 
-std::vector<Suggestion> suggest_changes_that_fit(const PlanRequest& request, const Plan& plan,
-                                                 PlanEvaluator& evaluator) {
+std::vector<Suggestion> suggest_fitting_changes(const PlanRequest& request, const Plan& plan,
+                                                PlanEvaluator& evaluator) {
   GpuChangeEvaluator change_evaluator(request, plan, evaluator);
   auto suggestions = make_suggestions(change_evaluator, plan.best_estimate.peaks.reserved_bytes, plan.detail);
   if (auto suggestion = change_evaluator.suggest_larger_gpu()) suggestions.push_back(std::move(*suggestion));
-  append_required_bytes(suggestions);
+  append_required_memory(suggestions);
   if (suggestions.empty()) {
     suggestions.push_back(
         {.arguments = {},

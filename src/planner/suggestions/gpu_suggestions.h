@@ -12,13 +12,12 @@ namespace vlmtrain::planner {
 
 /// Returns notes on how a plan that fits could become faster, with predictions of `cost_model`.
 /// Without arguments, since they need a larger GPU or batch.
-std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_model);
+std::vector<Suggestion> suggest_faster_settings(const Plan& plan, const CostModel& cost_model);
 
 /// Returns changes with which a plan fits that does not fit otherwise, verified by dry runs, the
 /// smallest change first. If there are none, returns a note that suggests a smaller model. `plan`
 /// is the plan of `request`, and `evaluator` has its dry runs.
-std::vector<Suggestion> suggest_changes_that_fit(const PlanRequest& request, const Plan& plan,
-                                                 PlanEvaluator& evaluator);
+std::vector<Suggestion> suggest_fitting_changes(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator);
 
 /// Evaluates changes of a GPU plan with dry runs. Bytes are reserved bytes.
 class GpuChangeEvaluator final : public ChangeEvaluator {
@@ -40,7 +39,7 @@ class GpuChangeEvaluator final : public ChangeEvaluator {
  private:
   /// Returns the multiple of the limit above which a job does not fit even with smaller vision
   /// passes.
-  double compute_give_up_limit_ratio() const;
+  double compute_abort_limit_ratio() const;
   MemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const;
   int64_t needed_bytes() const { return plan_.best_estimate.peaks.reserved_bytes; }
 

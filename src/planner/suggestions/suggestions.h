@@ -14,7 +14,7 @@ namespace vlmtrain::planner {
 std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min_bytes, const DryRunDetail& detail);
 
 /// Appends "; requires X GB" to each note, from Suggestion::total_bytes.
-void append_required_bytes(std::vector<Suggestion>& suggestions);
+void append_required_memory(std::vector<Suggestion>& suggestions);
 
 /// Returns the suggestion to lower a limit to the highest value with which the job fits, as found
 /// by a few dry runs. Returns nullopt if the lowest value does not fit or drops more samples than

@@ -48,22 +48,22 @@ std::string escape_script_json(const nlohmann::json& value) {
   return escaped;
 }
 
-std::string fill_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values) {
+std::string fill_page_template(std::string_view name, const std::map<std::string, std::string, std::less<>>& values) {
   const auto resource = resources().find(name);
   VLMTRAIN_CHECK(resource != resources().end(), "page {} does not exist", name);
   std::string_view remaining = resource->second;
   std::string page;
   while (true) {
-    const size_t open = remaining.find("{{");
-    page += remaining.substr(0, open);
-    if (open == std::string_view::npos) return page;
-    const size_t close = remaining.find("}}", open);
-    VLMTRAIN_CHECK(close != std::string_view::npos, "{}: a key has no closing braces", name);
-    const std::string_view key = remaining.substr(open + 2, close - open - 2);
+    const size_t placeholder_begin = remaining.find("{{");
+    page += remaining.substr(0, placeholder_begin);
+    if (placeholder_begin == std::string_view::npos) return page;
+    const size_t placeholder_end = remaining.find("}}", placeholder_begin);
+    VLMTRAIN_CHECK(placeholder_end != std::string_view::npos, "{}: a key has no closing braces", name);
+    const std::string_view key = remaining.substr(placeholder_begin + 2, placeholder_end - placeholder_begin - 2);
     const auto value = values.find(key);
     VLMTRAIN_CHECK(value != values.end(), "{}: no value for {}", name, key);
     page += value->second;
-    remaining.remove_prefix(close + 2);
+    remaining.remove_prefix(placeholder_end + 2);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace vlmtrain::report {
 
 /// Returns the files of src/report/pages by name.
-const io::Resources& resources();
+const io::EmbeddedResources& resources();
 
 /// Returns the text escaped for HTML elements and quoted attributes. Control characters other than
 /// line breaks become visible escapes (to_printable_lines()).
@@ -23,7 +23,7 @@ std::string escape_script_json(const nlohmann::json& value);
 
 /// Returns the page `name` with each {{key}} replaced by its value. Values are not searched for
 /// keys. Throws InternalError if the page does not exist or a key has no value.
-std::string fill_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values);
+std::string fill_page_template(std::string_view name, const std::map<std::string, std::string, std::less<>>& values);
 
 /// Returns the bytes in base64 with padding (RFC 4648, section 4).
 std::string base64_encode(std::string_view bytes);

@@ -8,23 +8,23 @@ namespace vlmtrain::report {
 
 namespace {
 
-struct Glyphs {
+struct BarGlyphs {
   const char* full;
   const char* left_half;
   const char* right_half;
 };
 
 /// Replaces a bar that is shorter than half a column.
-constexpr const char* kStroke = "▏";
+constexpr const char* kThinBar = "▏";
 
-Glyphs select_glyphs(BarFill fill, bool unicode) {
+BarGlyphs select_bar_glyphs(BarFill fill, bool unicode) {
   switch (fill) {
     case BarFill::kSolid:
-      return unicode ? Glyphs{"█", "▌", "▐"} : Glyphs{"#", "#", "#"};
+      return unicode ? BarGlyphs{"█", "▌", "▐"} : BarGlyphs{"#", "#", "#"};
     case BarFill::kLight:
-      return unicode ? Glyphs{"░", "░", " "} : Glyphs{".", ".", "."};
+      return unicode ? BarGlyphs{"░", "░", " "} : BarGlyphs{".", ".", "."};
     case BarFill::kMedium:
-      return unicode ? Glyphs{"▒", "▒", " "} : Glyphs{"-", "-", "-"};
+      return unicode ? BarGlyphs{"▒", "▒", " "} : BarGlyphs{"-", "-", "-"};
   }
   return {};
 }
@@ -34,23 +34,27 @@ Glyphs select_glyphs(BarFill fill, bool unicode) {
 std::string draw_bar(int64_t offset, int64_t bytes, BarFill fill, const BarScale& scale) {
   // Without block characters, ends are rounded to whole columns.
   const auto to_half_column = [&](int64_t byte_offset) {
-    const double cells = static_cast<double>(byte_offset) / static_cast<double>(std::max<int64_t>(1, scale.bytes)) *
-                         (scale.unicode ? 2 : 1) * scale.columns;
-    return static_cast<int>(std::lround(cells)) * (scale.unicode ? 1 : 2);  // in half columns
+    const double half_columns = static_cast<double>(byte_offset) /
+                                static_cast<double>(std::max<int64_t>(1, scale.max_value)) * (scale.unicode ? 2 : 1) *
+                                scale.columns;
+    return static_cast<int>(std::lround(half_columns)) * (scale.unicode ? 1 : 2);  // in half columns
   };
   const int first = to_half_column(offset);
   const int end = to_half_column(offset + bytes);
-  const Glyphs glyphs = select_glyphs(fill, scale.unicode);
-  const bool is_stroke = bytes > 0 && first == end;
-  const int stroke_column = std::min(first / 2, scale.columns - 1);
+  const BarGlyphs glyphs = select_bar_glyphs(fill, scale.unicode);
+  const bool is_thin_bar = bytes > 0 && first == end;
+  const int thin_bar_column = std::min(first / 2, scale.columns - 1);
   std::string bar;
   for (int column = 0; column < scale.columns; ++column) {
-    const bool left = first <= 2 * column && 2 * column < end;
-    const bool right = first <= 2 * column + 1 && 2 * column + 1 < end;
-    if (is_stroke && column == stroke_column) {
-      bar += scale.unicode ? kStroke : "|";
+    const bool covers_left_half = first <= 2 * column && 2 * column < end;
+    const bool covers_right_half = first <= 2 * column + 1 && 2 * column + 1 < end;
+    if (is_thin_bar && column == thin_bar_column) {
+      bar += scale.unicode ? kThinBar : "|";
     } else {
-      bar += left && right ? glyphs.full : left ? glyphs.left_half : right ? glyphs.right_half : " ";
+      bar += covers_left_half && covers_right_half ? glyphs.full
+             : covers_left_half                    ? glyphs.left_half
+             : covers_right_half                   ? glyphs.right_half
+                                                   : " ";
     }
   }
   return bar;
@@ -80,7 +84,7 @@ std::string take_columns(std::string& text, int columns) {
 
 std::string wrap_text(const std::string& prefix, const std::string& text, int columns) {
   const int indent = count_columns(prefix);
-  const int line_columns = std::max(1, columns - indent);
+  const int columns_per_line = std::max(1, columns - indent);
   std::string lines = prefix;
   int used_columns = 0;
   const auto break_line = [&] {
@@ -90,13 +94,13 @@ std::string wrap_text(const std::string& prefix, const std::string& text, int co
   };
   std::istringstream words(text);
   for (std::string word; words >> word;) {
-    if (used_columns > 0 && used_columns + 1 + count_columns(word) > line_columns) break_line();
+    if (used_columns > 0 && used_columns + 1 + count_columns(word) > columns_per_line) break_line();
     if (used_columns > 0) {
       lines += ' ';
       ++used_columns;
     }
-    while (count_columns(word) > line_columns) {
-      lines += take_columns(word, line_columns);
+    while (count_columns(word) > columns_per_line) {
+      lines += take_columns(word, columns_per_line);
       break_line();
     }
     lines += word;

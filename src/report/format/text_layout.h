@@ -7,9 +7,9 @@ namespace vlmtrain::report {
 
 /// The scale of the bars of a chart.
 struct BarScale {
-  int64_t bytes = 1;    ///< value of a bar over all columns: bytes or another quantity
-  int columns = 40;     ///< width of the chart
-  bool unicode = true;  ///< draw block characters; otherwise ASCII
+  int64_t max_value = 1;  ///< value of a bar over all columns: bytes or another quantity
+  int columns = 40;       ///< width of the chart
+  bool unicode = true;    ///< draw block characters; otherwise ASCII
 };
 
 /// The characters that a bar is drawn with.

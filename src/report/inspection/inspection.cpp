@@ -39,7 +39,7 @@ ordered_json make_json(const std::vector<data::MissingFile>& files) {
   for (const auto& file : files) {
     list.push_back({{"file", file.path},
                     {"reason", file.reason},
-                    {"first_index", file.first_record},
+                    {"first_index", file.first_record_index},
                     {"samples", file.num_records}});
   }
   return list;
@@ -47,16 +47,16 @@ ordered_json make_json(const std::vector<data::MissingFile>& files) {
 
 ordered_json make_sources_json(const Inspection& inspection) {
   auto sources = ordered_json::array();
-  const auto value_or_null = [](const auto& number) { return number ? ordered_json(*number) : ordered_json(); };
+  const auto optional_to_json = [](const auto& number) { return number ? ordered_json(*number) : ordered_json(); };
   for (const auto& source : inspection.sources) {
     sources.push_back({{"path", source.source.path},
-                       {"weight", value_or_null(source.source.weight)},
-                       {"repeat", value_or_null(source.source.repeat)},
+                       {"weight", optional_to_json(source.source.weight)},
+                       {"repeat", optional_to_json(source.source.repeat)},
                        {"task", source.source.task},
                        {"samples", source.num_records},
-                       {"usable", source.num_usable},
-                       {"shrunk", source.num_shrunk},
-                       {"without_media", source.without_media}});
+                       {"usable", source.num_usable_samples},
+                       {"shrunk", source.num_shrunk_samples},
+                       {"without_media", source.num_samples_without_media}});
   }
   return sources;
 }
@@ -66,7 +66,7 @@ ordered_json make_mixture_json(const Inspection& inspection) {
   for (const auto& source : inspection.mixture_sources) {
     mixture_json.push_back({{"name", source.name},
                             {"share", source.share},
-                            {"usable", source.num_usable},
+                            {"usable", source.num_usable_samples},
                             {"repeat", source.repeat},
                             {"epochs", source.epochs}});
   }
@@ -95,19 +95,20 @@ ordered_json make_largest_samples_json(const Inspection& inspection) {
 /// Returns the statistics of packs; null without packing.
 ordered_json make_packs_json(const Inspection& inspection) {
   if (!inspection.pack_limits) return {};
-  const data::PackStatistics& packs = inspection.packs;
-  return {{"packs", packs.fill.packs},
-          {"max_tokens", inspection.pack_limits->tokens},
-          {"max_images", inspection.pack_limits->num_media},
-          {"max_tiles", inspection.pack_limits->tiles ? ordered_json(*inspection.pack_limits->tiles) : ordered_json()},
-          {"tokens_filled", packs.fill.tokens},
-          {"images_filled", packs.fill.num_media},
+  const data::PackStatistics& packs = inspection.pack_statistics;
+  return {{"packs", packs.fill.num_packs},
+          {"max_tokens", inspection.pack_limits->max_tokens},
+          {"max_images", inspection.pack_limits->max_media},
+          {"max_tiles",
+           inspection.pack_limits->max_tiles ? ordered_json(*inspection.pack_limits->max_tiles) : ordered_json()},
+          {"tokens_filled", packs.fill.token_fill},
+          {"images_filled", packs.fill.media_fill},
           {"bound_by",
-           {{"tokens", packs.num_limited_by_tokens()},
-            {"images", packs.num_limited_by_images},
-            {"tiles", packs.num_limited_by_tiles}}},
+           {{"tokens", packs.num_token_limited_packs()},
+            {"images", packs.num_packs_at_media_limit},
+            {"tiles", packs.num_packs_at_tile_limit}}},
           {"most_tiles", packs.fill.max_tiles},
-          {"most_tiles_ids", inspection.largest_pack_ids}};
+          {"most_tiles_ids", inspection.largest_pack_sample_ids}};
 }
 
 /// Returns the content of data.eval; null without one.
@@ -115,10 +116,10 @@ ordered_json make_evaluation_json(const Inspection& inspection) {
   if (!inspection.evaluation) return {};
   const InspectedEvaluation& evaluation = *inspection.evaluation;
   auto duplicates_json = ordered_json::array();
-  for (const auto& [id, train_id] : evaluation.train_duplicates)
+  for (const auto& [id, train_id] : evaluation.duplicate_id_pairs)
     duplicates_json.push_back({{"id", id}, {"trained_id", train_id}});
   ordered_json json{{"ledger", evaluation.ledger.to_json()},
-                    {"without_media", evaluation.without_media},
+                    {"without_media", evaluation.num_samples_without_media},
                     {"missing_files", make_json(evaluation.missing_files)},
                     {"train_duplicates", std::move(duplicates_json)},
                     {"with_trained_media", evaluation.ids_with_train_media},
@@ -129,8 +130,8 @@ ordered_json make_evaluation_json(const Inspection& inspection) {
 }
 
 /// Returns the GPU for which memory was predicted; null if none was.
-ordered_json make_prediction_target_json(const Inspection& inspection) {
-  const auto& target = inspection.prediction_target;
+ordered_json make_memory_prediction_target_json(const Inspection& inspection) {
+  const auto& target = inspection.memory_prediction_target;
   if (!target) return {};
   ordered_json json{{"gpu", target->gpu}, {"fits", target->fits}, {"plan", target->plan_headline}};
   io::add_field_aliases(json, {{"gpu", "card"}});
@@ -139,9 +140,9 @@ ordered_json make_prediction_target_json(const Inspection& inspection) {
 
 ordered_json make_samples_json(const Inspection& inspection) {
   auto samples_json = ordered_json::array();
-  for (const auto& sample : inspection.shown_samples) {
+  for (const auto& sample : inspection.sample_previews) {
     auto spans = ordered_json::array();
-    for (const text::Span& answer : sample.chat.answers) spans.push_back({answer.begin, answer.end});
+    for (const text::TextSpan& answer : sample.rendered_chat.answers) spans.push_back({answer.begin, answer.end});
     auto media_json = ordered_json::array();
     for (const auto& preview : sample.media_previews) {
       media_json.push_back({{"medium", preview.media_index},
@@ -152,12 +153,12 @@ ordered_json make_samples_json(const Inspection& inspection) {
                             {"tile_width", preview.tile_width},
                             {"is_overview", preview.is_overview}});
       if (!preview.is_volume()) continue;
-      media_json.back()["voxels"] = preview.voxels;
+      media_json.back()["voxels"] = preview.volume_size;
       media_json.back()["name"] = preview.name;
     }
     ordered_json entry{{"index", sample.index}, {"id", sample.id}, {"task", sample.task}, {"problem", sample.problem}};
     entry.update(make_json(sample.shape));
-    entry["text"] = sample.chat.text;
+    entry["text"] = sample.rendered_chat.text;
     entry["label_spans"] = std::move(spans);
     entry["label_text"] = sample.label_text;
     entry["media"] = std::move(media_json);
@@ -169,7 +170,7 @@ ordered_json make_samples_json(const Inspection& inspection) {
 
 }  // namespace
 
-int64_t Inspection::num_duplicates() const {
+int64_t Inspection::count_duplicate_samples() const {
   int64_t samples = 0;
   for (const auto& group : duplicate_samples) samples += std::ssize(group) - 1;
   return samples;
@@ -182,12 +183,12 @@ ordered_json Inspection::to_json() const {
   ordered_json json{{"dataset", dataset},
                     {"model", model},
                     {"chat_template", chat_template},
-                    {"samples", ledger.samples()},
-                    {"usable", num_usable()},
-                    {"without_media", without_media},
+                    {"samples", ledger.num_samples()},
+                    {"usable", num_usable_samples()},
+                    {"without_media", num_samples_without_media},
                     {"without_effect", remarks},
                     {"stops_run", stops_training},
-                    {"no_order", order_error},
+                    {"no_order", sample_order_error},
                     {"steps", steps},
                     {"global_batch_size", global_batch_size},
                     {"epochs", epochs},
@@ -204,11 +205,11 @@ ordered_json Inspection::to_json() const {
                     {"tiles_are", pixel_row_name()},
                     {"ledger", ledger.to_json()},
                     {"largest", make_largest_samples_json(*this)},
-                    {"predicted_for", make_prediction_target_json(*this)},
-                    {"media", num_media},
+                    {"predicted_for", make_memory_prediction_target_json(*this)},
+                    {"media", num_distinct_media},
                     {"decoded", has_decoded_media},
                     {"missing_files", std::move(missing_files_json)},
-                    {"same_samples", {{"repeated", num_duplicates()}, {"groups", duplicate_samples}}},
+                    {"same_samples", {{"repeated", count_duplicate_samples()}, {"groups", duplicate_samples}}},
                     {"same_files", duplicate_files},
                     {"repeated_ids", {{"ids", num_repeated_ids}, {"first", first_repeated_id}}},
                     {"evaluation", make_evaluation_json(*this)},

@@ -33,7 +33,7 @@ double to_percent(double share) {
 }  // namespace
 
 const char* get_pixel_row_title(const Inspection& inspection) {
-  return inspection.has_patches ? "Patches" : inspection.has_grids ? "Grids" : "Tiles";
+  return inspection.has_patch_rows ? "Patches" : inspection.has_grid_rows ? "Grids" : "Tiles";
 }
 
 std::vector<NamedHistogram> list_histograms(const Inspection& inspection) {
@@ -56,8 +56,8 @@ std::string format_bin(const data::Histogram::Bin& bin) {
                                : fmt::format("{} - {}", format_with_commas(bin.first), format_with_commas(bin.last));
 }
 
-std::string format_run_length(const Inspection& inspection) {
-  if (!inspection.order_error.empty()) return "none: " + inspection.order_error;
+std::string format_training_length(const Inspection& inspection) {
+  if (!inspection.sample_order_error.empty()) return "none: " + inspection.sample_order_error;
   std::string text = fmt::format("{} of {}", pluralize(inspection.steps, "step"),
                                  pluralize(inspection.global_batch_size, inspection.pack_limits ? "pack" : "sample"));
   if (inspection.epochs > 0)
@@ -68,9 +68,9 @@ std::string format_run_length(const Inspection& inspection) {
 std::string format_inspection_headline(const Inspection& inspection) {
   std::string text = format_usable_samples(inspection.ledger);
   if (inspection.num_bad_samples() > 0) text += fmt::format("; {}", format_bad_samples(inspection));
-  if (!inspection.order_error.empty() && inspection.num_usable() > 0)
-    text += fmt::format("; {}", inspection.order_error);
-  if (inspection.has_no_media()) text += "; none of them has an image, video or volume";
+  if (!inspection.sample_order_error.empty() && inspection.num_usable_samples() > 0)
+    text += fmt::format("; {}", inspection.sample_order_error);
+  if (inspection.is_text_only()) text += "; none of them has an image, video or volume";
   return text;
 }
 
@@ -88,30 +88,32 @@ std::vector<NoticeRow> make_notice_rows(const data::Ledger& ledger) {
 }
 
 std::string format_bad_samples(const Inspection& inspection) {
-  const int64_t failed = inspection.ledger.count(data::SampleStatus::kFailed);
-  const int64_t dropped = inspection.ledger.count(data::SampleStatus::kDropped);
-  if (failed == 0) return dropped == 1 ? "1 is dropped" : fmt::format("{} are dropped", format_with_commas(dropped));
-  std::string text = fmt::format("{} would stop training (data.on_bad_sample=fail)", format_with_commas(failed));
-  return dropped > 0 ? text + fmt::format(", {} are dropped", format_with_commas(dropped)) : text;
+  const int64_t num_failed = inspection.ledger.count(data::SampleStatus::kFailed);
+  const int64_t num_dropped = inspection.ledger.count(data::SampleStatus::kDropped);
+  if (num_failed == 0)
+    return num_dropped == 1 ? "1 is dropped" : fmt::format("{} are dropped", format_with_commas(num_dropped));
+  std::string text = fmt::format("{} would stop training (data.on_bad_sample=fail)", format_with_commas(num_failed));
+  return num_dropped > 0 ? text + fmt::format(", {} are dropped", format_with_commas(num_dropped)) : text;
 }
 
 std::string describe_largest_samples(const Inspection& inspection) {
-  if (!inspection.prediction_target) {
+  if (!inspection.memory_prediction_target) {
     return "Ranked by size: one of these needs the most memory; --gpu NAME or --gpu-gb GB predicts how much.";
   }
   return fmt::format(
       "Memory: a step with that sample alone on {}, with the plan's recomputation and the CUDA context; from a dry run "
       "on a virtual GPU, not measured. Plan of the run: {}.",
-      inspection.prediction_target->gpu, inspection.prediction_target->plan_headline);
+      inspection.memory_prediction_target->gpu, inspection.memory_prediction_target->plan_headline);
 }
 
 std::string format_usable_samples(const data::Ledger& ledger) {
   const int64_t num_bad_samples =
       ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed);
-  return fmt::format("{}, {} of which can be used", pluralize(ledger.samples(), "sample"),
-                     num_bad_samples == 0                  ? "all"
-                     : num_bad_samples == ledger.samples() ? "none"
-                                                           : format_with_commas(ledger.samples() - num_bad_samples));
+  return fmt::format("{}, {} of which can be used", pluralize(ledger.num_samples(), "sample"),
+                     num_bad_samples == 0 ? "all"
+                     : num_bad_samples == ledger.num_samples()
+                         ? "none"
+                         : format_with_commas(ledger.num_samples() - num_bad_samples));
 }
 
 std::string format_source_options(const data::Source& source) {
@@ -123,24 +125,24 @@ std::string format_source_options(const data::Source& source) {
 }
 
 std::string format_media(const data::SampleShape& shape, const Inspection& inspection) {
-  if (shape.num_media == 0) return inspection.has_grids ? "no volume" : "no image";
-  if (inspection.has_grids) return data::describe_media(shape);
+  if (shape.num_media == 0) return inspection.has_grid_rows ? "no volume" : "no image";
+  if (inspection.has_grid_rows) return data::describe_media(shape);
   return fmt::format("{}, {} {}", data::describe_media(shape), format_with_commas(shape.pixel_rows),
                      inspection.pixel_row_name());
 }
 
 std::string format_packs(const Inspection& inspection) {
-  const auto& packs = inspection.packs;
+  const auto& packs = inspection.pack_statistics;
   const auto& limits = *inspection.pack_limits;
   std::string text = fmt::format(
       "{} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} {} are used. Packs limited by "
       "tokens: {}, by {}: {}",
-      pluralize(packs.fill.packs, "pack"), to_percent(packs.fill.tokens), format_with_commas(limits.tokens),
-      to_percent(packs.fill.num_media), limits.num_media, inspection.media_name(),
-      format_with_commas(packs.num_limited_by_tokens()), inspection.media_name(),
-      format_with_commas(packs.num_limited_by_images));
-  if (limits.tiles)
-    text += fmt::format(", by {}: {}", inspection.pixel_row_name(), format_with_commas(packs.num_limited_by_tiles));
+      pluralize(packs.fill.num_packs, "pack"), to_percent(packs.fill.token_fill), format_with_commas(limits.max_tokens),
+      to_percent(packs.fill.media_fill), limits.max_media, inspection.media_name(),
+      format_with_commas(packs.num_token_limited_packs()), inspection.media_name(),
+      format_with_commas(packs.num_packs_at_media_limit));
+  if (limits.max_tiles)
+    text += fmt::format(", by {}: {}", inspection.pixel_row_name(), format_with_commas(packs.num_packs_at_tile_limit));
   return text + fmt::format(". Most {} in one pack: {}", inspection.pixel_row_name(),
                             format_with_commas(packs.fill.max_tiles));
 }
@@ -185,32 +187,32 @@ std::string render_histogram_svg(const data::Histogram& histogram) {
   const auto& bins = histogram.bins;
   int64_t max_count = 1;
   for (const auto& bin : bins) max_count = std::max(max_count, bin.count);
-  const double bin_width = std::min(kMaxBarWidth, kChartWidth / static_cast<double>(std::max<size_t>(bins.size(), 1)));
-  const double baseline = kChartHeight - kBottomMargin, max_bar_height = baseline - kTopMargin;
+  const double bar_width = std::min(kMaxBarWidth, kChartWidth / static_cast<double>(std::max<size_t>(bins.size(), 1)));
+  const double baseline_y = kChartHeight - kBottomMargin, max_bar_height = baseline_y - kTopMargin;
   // With more bins, neighboring labels would overlap: only every second one is drawn.
-  const bool is_crowded = bins.size() > 9;
+  const bool omits_every_second_label = bins.size() > 9;
   for (size_t i = 0; i < bins.size(); ++i) {
     const auto& bin = bins[i];
     const double fraction = static_cast<double>(bin.count) / static_cast<double>(max_count);
     const double height = bin.count > 0 ? std::max(1.0, fraction * max_bar_height) : 0;
-    const double bar_left = static_cast<double>(i) * bin_width, bar_center = bar_left + bin_width / 2;
+    const double bar_left = static_cast<double>(i) * bar_width, bar_center = bar_left + bar_width / 2;
     // The last bin may be wider (data::Histogram).
-    const bool is_tail = i > 0 && bin.last - bin.first > bins.front().last - bins.front().first;
+    const bool is_tail_bin = i > 0 && bin.last - bin.first > bins.front().last - bins.front().first;
     svg += fmt::format(R"(<g><title>{}: {}</title><rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{}"/>)",
-                       format_bin(bin), pluralize(bin.count, "sample"), bar_left, bin_width, kChartHeight);
+                       format_bin(bin), pluralize(bin.count, "sample"), bar_left, bar_width, kChartHeight);
     svg += fmt::format(R"(<rect class="bar{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>)",
-                       is_tail ? " tail" : "", bar_left + 1, baseline - height, bin_width - 2, height);
+                       is_tail_bin ? " tail" : "", bar_left + 1, baseline_y - height, bar_width - 2, height);
     if (bin.count > 0) {
-      svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{}</text>)", bar_center, baseline - height - 4,
+      svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{}</text>)", bar_center, baseline_y - height - 4,
                          abbreviate_number(bin.count));
     }
-    if (!is_crowded || i % 2 == 0 || is_tail) {
+    if (!omits_every_second_label || i % 2 == 0 || is_tail_bin) {
       svg += fmt::format(R"(<text class="axis" x="{:.1f}" y="{}">{}{}</text>)", bar_center, kChartHeight - 4,
-                         is_tail ? "≥ " : "", abbreviate_number(bin.first));
+                         is_tail_bin ? "≥ " : "", abbreviate_number(bin.first));
     }
     svg += "</g>";
   }
-  return svg + fmt::format(R"(<path class="floor" d="M0 {0}H{1}"/></svg>)", baseline, kChartWidth);
+  return svg + fmt::format(R"(<path class="floor" d="M0 {0}H{1}"/></svg>)", baseline_y, kChartWidth);
 }
 
 namespace {
@@ -231,7 +233,7 @@ std::string render_tile_lines(const models::MediaPreview& preview) {
 }
 
 std::string format_volume_caption(const models::MediaPreview& preview, int64_t num_frames) {
-  const auto& [right, front, top] = preview.voxels;
+  const auto& [right, front, top] = preview.volume_size;
   std::string text = fmt::format("volume {}: {} × {} × {}", preview.media_index + 1, right, front, top);
   if (num_frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, num_frames);
   if (!preview.name.empty()) text += fmt::format(", {}", escape_html(to_printable(preview.name)));
@@ -250,7 +252,7 @@ std::string format_caption(const models::MediaPreview& preview, int64_t num_fram
   return text;
 }
 
-std::string render_figure(const models::MediaPreview& preview, int64_t num_frames) {
+std::string render_media_figure(const models::MediaPreview& preview, int64_t num_frames) {
   const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
   return fmt::format(
       R"(<figure{}><svg viewBox="0 0 {} {}"><image width="{}" height="{}" href="data:image/png;base64,{}"/>{}</svg>)"
@@ -269,9 +271,9 @@ std::string render_media_previews(const std::vector<models::MediaPreview>& previ
         std::find_if(first, previews.end(), [&](const auto& other) { return other.media_index != first->media_index; });
     const auto is_frame = [](const models::MediaPreview& preview) { return preview.frame_index > 0; };
     const int64_t num_frames = std::any_of(first, end, is_frame) ? end - first : 1;
-    const int64_t num_shown = num_frames > 1 ? std::min(num_frames, kMaxShownFrames) : end - first;
-    for (int64_t i = 0; i < num_shown; ++i)
-      html += render_figure(first[num_frames > 1 ? i * num_frames / num_shown : i], num_frames);
+    const int64_t num_shown_previews = num_frames > 1 ? std::min(num_frames, kMaxShownFrames) : end - first;
+    for (int64_t i = 0; i < num_shown_previews; ++i)
+      html += render_media_figure(first[num_frames > 1 ? i * num_frames / num_shown_previews : i], num_frames);
     first = end;
   }
   return html;

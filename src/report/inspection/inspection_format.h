@@ -38,7 +38,7 @@ std::vector<NamedHistogram> list_histograms(const Inspection& inspection);
 std::string format_bin(const data::Histogram::Bin& bin);
 
 /// Returns "575 steps of 16 samples, 3.0 epochs".
-std::string format_run_length(const Inspection& inspection);
+std::string format_training_length(const Inspection& inspection);
 
 /// Returns the handling of bad samples: "4 would stop training", "3 are dropped".
 std::string format_bad_samples(const Inspection& inspection);
@@ -50,12 +50,12 @@ std::string describe_largest_samples(const Inspection& inspection);
 std::string format_usable_samples(const data::Ledger& ledger);
 
 /// Returns the verb after a number: "is" or "are".
-inline const char* get_be(int64_t number) {
+inline const char* get_is_or_are(int64_t number) {
   return number == 1 ? "is" : "are";
 }
 
 /// Returns the verb after a number: "has" or "have".
-inline const char* get_have(int64_t number) {
+inline const char* get_has_or_have(int64_t number) {
   return number == 1 ? "has" : "have";
 }
 

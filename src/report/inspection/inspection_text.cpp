@@ -61,7 +61,7 @@ class InspectionTextBuilder {
     add_fact("data", inspection_.dataset);
     add_fact("model", inspection_.model);
     add_fact("chat", inspection_.chat_template);
-    add_fact("run", format_run_length(inspection_));
+    add_fact("run", format_training_length(inspection_));
     add_sources();
     add_mixture();
     add_tasks();
@@ -75,7 +75,7 @@ class InspectionTextBuilder {
     add_largest_samples();
     add_duplicates();
     add_evaluation();
-    add_samples();
+    add_sample_previews();
     text_ += "\n";
     add_faint_text("", fmt::format("Found in {}; {}.", format_seconds(inspection_.seconds),
                                    inspection_.has_decoded_media
@@ -104,12 +104,12 @@ class InspectionTextBuilder {
     text_ += wrap_text(fmt::format("  {:<6} ", name), to_printable(text), columns_);
   }
   /// Adds the number of entries that are not listed, of `num_entries` entries.
-  void add_hidden_count(size_t num_entries) {
+  void add_num_hidden_entries(size_t num_entries) {
     if (num_entries > kMaxListedEntries)
       add_faint_text("  ", fmt::format("and {} more: --json, --html",
                                        format_with_commas(static_cast<int64_t>(num_entries - kMaxListedEntries))));
   }
-  void add_row_header(std::string text) {
+  void add_table_header(std::string text) {
     text.erase(text.find_last_not_of(" \n") + 1);
     text_ += colorize("2", text) + '\n';
   }
@@ -117,14 +117,15 @@ class InspectionTextBuilder {
   void add_sources() {
     if (inspection_.sources.size() == 1 && format_source_options(inspection_.sources.front().source).empty()) return;
     add_heading("Sources");
-    add_row_header(
+    add_table_header(
         fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kMaxNameCharacters, "samples", "usable", "shrunk"));
     for (const auto& source : inspection_.sources) {
-      const bool has_no_media = source.num_usable > 0 && source.without_media == source.num_usable;
+      const bool is_text_only =
+          source.num_usable_samples > 0 && source.num_samples_without_media == source.num_usable_samples;
       text_ +=
           fmt::format("  {} {:>10} {:>10} {:>9}  {}{}", pad_text(shorten_path(source.source.path), kMaxNameCharacters),
-                      format_with_commas(source.num_records), format_with_commas(source.num_usable),
-                      format_with_commas(source.num_shrunk), has_no_media ? "no media " : "",
+                      format_with_commas(source.num_records), format_with_commas(source.num_usable_samples),
+                      format_with_commas(source.num_shrunk_samples), is_text_only ? "no media " : "",
                       to_printable(format_source_options(source.source)));
       end_line();
     }
@@ -133,17 +134,18 @@ class InspectionTextBuilder {
   void add_mixture() {
     if (inspection_.mixture_sources.empty()) return;
     add_heading("Drawn by shares");
-    add_row_header(fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kMaxNameCharacters, "share", "usable", "epochs"));
+    add_table_header(
+        fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kMaxNameCharacters, "share", "usable", "epochs"));
     for (const auto& source : inspection_.mixture_sources) {
       text_ += fmt::format("  {} {:>8.1f} % {:>10} {:>9.3g}\n", pad_text(shorten_name(source.name), kMaxNameCharacters),
-                           100 * source.share, format_with_commas(source.num_usable), source.epochs);
+                           100 * source.share, format_with_commas(source.num_usable_samples), source.epochs);
     }
   }
 
   void add_tasks() {
     if (inspection_.tasks.size() < 2) return;
     add_heading("Tasks");
-    add_row_header(
+    add_table_header(
         fmt::format("  {:<{}} {:>10} {:>13} {:>13}\n", "", kMaxNameCharacters, "samples", "tokens", "label tokens"));
     for (const auto& task : inspection_.tasks) {
       text_ += fmt::format("  {} {:>10} {:>13} {:>13}\n", pad_text(shorten_name(task.name), kMaxNameCharacters),
@@ -158,8 +160,8 @@ class InspectionTextBuilder {
     if (bins.size() == 1) return;
     // Columns for the bin, the count and spaces; one column remains free at the end.
     constexpr int kLabelColumns = 32;
-    BarScale scale{.bytes = 1, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
-    for (const auto& bin : bins) scale.bytes = std::max(scale.bytes, bin.count);
+    BarScale scale{.max_value = 1, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
+    for (const auto& bin : bins) scale.max_value = std::max(scale.max_value, bin.count);
     for (const auto& bin : bins) {
       std::string bar = draw_bar(0, bin.count, BarFill::kSolid, scale);
       bar.erase(bar.find_last_not_of(' ') + 1);
@@ -181,12 +183,12 @@ class InspectionTextBuilder {
     for (const auto& [reason, count] : ledger["reasons"].items()) {
       text_ += fmt::format("  {:>8}  {}\n", format_with_commas(count.get<int64_t>()), to_printable(reason));
     }
-    size_t listed = 0;
+    size_t num_listed = 0;
     for (const auto& problem : ledger["problems"]) {
-      if (listed++ == kMaxListedEntries) break;
+      if (num_listed++ == kMaxListedEntries) break;
       add_faint_text("            ", make_excerpt(problem["message"].get<std::string>(), kMaxMessageCharacters));
     }
-    add_hidden_count(ledger["problems"].size());
+    add_num_hidden_entries(ledger["problems"].size());
   }
 
   void add_notices(const data::Ledger& ledger, const char* title) {
@@ -222,7 +224,7 @@ class InspectionTextBuilder {
                                      file.num_records > 1 ? fmt::format(" and {} more", file.num_records - 1) : ""),
                          columns_);
     }
-    add_hidden_count(inspection_.missing_files.size());
+    add_num_hidden_entries(inspection_.missing_files.size());
   }
 
   void add_shrunk_samples() {
@@ -239,15 +241,15 @@ class InspectionTextBuilder {
                                      format_pixels(sample["pixels"][1].get<int64_t>())),
                          columns_);
     }
-    add_hidden_count(shrunk_samples.size());
+    add_num_hidden_entries(shrunk_samples.size());
   }
 
   void add_largest_samples() {
     if (inspection_.largest_samples.empty()) return;
-    add_heading(inspection_.prediction_target ? "Most memory" : "Largest samples");
-    add_row_header(fmt::format("  {:<{}} {:>8} {:>8} {:>7} {:>8} {:>9}\n", "", kMaxNameCharacters, "tokens", "labels",
-                               inspection_.media_name(), inspection_.pixel_row_name(),
-                               inspection_.prediction_target ? "memory" : ""));
+    add_heading(inspection_.memory_prediction_target ? "Most memory" : "Largest samples");
+    add_table_header(fmt::format("  {:<{}} {:>8} {:>8} {:>7} {:>8} {:>9}\n", "", kMaxNameCharacters, "tokens", "labels",
+                                 inspection_.media_name(), inspection_.pixel_row_name(),
+                                 inspection_.memory_prediction_target ? "memory" : ""));
     for (size_t i = 0; i < std::min(kMaxListedEntries, inspection_.largest_samples.size()); ++i) {
       const auto& sample = inspection_.largest_samples[i];
       text_ += fmt::format("  {} {:>8} {:>8} {:>7} {:>8}", pad_text(shorten_name(sample.id), kMaxNameCharacters),
@@ -262,20 +264,20 @@ class InspectionTextBuilder {
   void add_duplicates() {
     if (!inspection_.duplicate_samples.empty()) {
       add_heading(fmt::format("Duplicates: {} the text and images of an earlier one",
-                              inspection_.num_duplicates() == 1
+                              inspection_.count_duplicate_samples() == 1
                                   ? "1 sample has"
-                                  : format_with_commas(inspection_.num_duplicates()) + " samples have"));
-      add_groups(inspection_.duplicate_samples);
+                                  : format_with_commas(inspection_.count_duplicate_samples()) + " samples have"));
+      add_duplicate_groups(inspection_.duplicate_samples);
     }
     if (!inspection_.duplicate_files.empty()) {
       add_heading(fmt::format("Files with the same content under different names: {}",
                               pluralize(std::ssize(inspection_.duplicate_files), "group")));
-      add_groups(inspection_.duplicate_files);
+      add_duplicate_groups(inspection_.duplicate_files);
     }
     if (inspection_.num_repeated_ids > 0) add_heading(format_repeated_ids(inspection_));
   }
 
-  void add_groups(const DuplicateGroups<std::string>& all_groups) {
+  void add_duplicate_groups(const DuplicateGroups<std::string>& all_groups) {
     // Limits a group to one or two lines.
     constexpr size_t kMaxNamesPerGroup = 6;
     for (size_t i = 0; i < std::min(kMaxListedEntries, all_groups.size()); ++i) {
@@ -287,7 +289,7 @@ class InspectionTextBuilder {
         names.push_back(fmt::format("and {} more", all_groups[i].size() - kMaxNamesPerGroup));
       text_ += wrap_text("  ", fmt::format("{}", fmt::join(names, ", ")), columns_);
     }
-    add_hidden_count(all_groups.size());
+    add_num_hidden_entries(all_groups.size());
   }
 
   void add_evaluation() {
@@ -295,7 +297,7 @@ class InspectionTextBuilder {
     const InspectedEvaluation& evaluation = *inspection_.evaluation;
     add_heading(fmt::format("Evaluation (data.eval={}): {}", to_printable(evaluation.name),
                             format_usable_samples(evaluation.ledger)));
-    const auto add_line = [&](size_t count, const std::string& text, const auto& get_id) {
+    const auto add_overlap_line = [&](size_t count, const std::string& text, const auto& get_id) {
       std::vector<std::string> ids;
       for (size_t i = 0; i < std::min(kMaxListedEntries, count); ++i) ids.push_back(to_printable(get_id(i)));
       const std::string names =
@@ -303,43 +305,45 @@ class InspectionTextBuilder {
       text_ +=
           wrap_text(fmt::format("  {:>8}  ", format_with_commas(static_cast<int64_t>(count))), text + names, columns_);
     };
-    if (evaluation.without_media > 0) {
-      text_ += wrap_text(fmt::format("  {:>8}  ", format_with_commas(evaluation.without_media)),
-                         fmt::format("{} no image, video or volume", get_have(evaluation.without_media)), columns_);
+    if (evaluation.num_samples_without_media > 0) {
+      text_ += wrap_text(
+          fmt::format("  {:>8}  ", format_with_commas(evaluation.num_samples_without_media)),
+          fmt::format("{} no image, video or volume", get_has_or_have(evaluation.num_samples_without_media)), columns_);
     }
-    add_line(evaluation.train_duplicates.size(),
-             fmt::format("{} also in the training data, with the same text and images",
-                         get_be(std::ssize(evaluation.train_duplicates))),
-             [&](size_t i) { return evaluation.train_duplicates[i].first; });
-    add_line(evaluation.ids_with_train_media.size(),
-             fmt::format("{} {} from the training data", get_have(std::ssize(evaluation.ids_with_train_media)),
-                         inspection_.has_grids ? "a volume" : "an image or video"),
-             [&](size_t i) { return evaluation.ids_with_train_media[i]; });
-    if (evaluation.has_subjects) add_subjects(evaluation, add_line);
+    add_overlap_line(evaluation.duplicate_id_pairs.size(),
+                     fmt::format("{} also in the training data, with the same text and images",
+                                 get_is_or_are(std::ssize(evaluation.duplicate_id_pairs))),
+                     [&](size_t i) { return evaluation.duplicate_id_pairs[i].first; });
+    add_overlap_line(
+        evaluation.ids_with_train_media.size(),
+        fmt::format("{} {} from the training data", get_has_or_have(std::ssize(evaluation.ids_with_train_media)),
+                    inspection_.has_grid_rows ? "a volume" : "an image or video"),
+        [&](size_t i) { return evaluation.ids_with_train_media[i]; });
+    if (evaluation.has_subjects) add_shared_subjects(evaluation, add_overlap_line);
     add_notices(evaluation.ledger, "Notices of data.eval");
   }
 
   template <class AddLine>
-  void add_subjects(const InspectedEvaluation& evaluation, const AddLine& add_line) {
-    add_line(
-        evaluation.ids_with_train_subjects.size(),
-        fmt::format("{} of a subject in the training data", get_be(std::ssize(evaluation.ids_with_train_subjects))),
-        [&](size_t i) { return evaluation.ids_with_train_subjects[i]; });
+  void add_shared_subjects(const InspectedEvaluation& evaluation, const AddLine& add_overlap_line) {
+    add_overlap_line(evaluation.ids_with_train_subjects.size(),
+                     fmt::format("{} of a subject in the training data",
+                                 get_is_or_are(std::ssize(evaluation.ids_with_train_subjects))),
+                     [&](size_t i) { return evaluation.ids_with_train_subjects[i]; });
     if (evaluation.train_subjects.empty()) return;
-    add_line(evaluation.train_subjects.size(),
-             fmt::format("of the subjects {} in both", get_be(std::ssize(evaluation.train_subjects))),
-             [&](size_t i) { return evaluation.train_subjects[i]; });
+    add_overlap_line(evaluation.train_subjects.size(),
+                     fmt::format("of the subjects {} in both", get_is_or_are(std::ssize(evaluation.train_subjects))),
+                     [&](size_t i) { return evaluation.train_subjects[i]; });
   }
 
-  void add_samples() {
-    for (const auto& sample : inspection_.shown_samples) {
+  void add_sample_previews() {
+    for (const auto& sample : inspection_.sample_previews) {
       add_heading(fmt::format("Sample {}{}", to_printable(sample.id),
                               sample.task.empty() ? "" : fmt::format(" ({})", to_printable(sample.task))));
       if (!sample.problem.empty()) {
         text_ += wrap_text("  ", to_printable(sample.problem), columns_);
         continue;
       }
-      text_ += to_printable_lines(mark_answers(sample.chat));
+      text_ += to_printable_lines(highlight_answers(sample.rendered_chat));
       if (!text_.ends_with('\n')) text_ += "\n";
       add_faint_text(
           "", fmt::format("{} tokens: {} media tokens, {} label tokens (between ⟦ and ⟧); {}",
@@ -366,15 +370,15 @@ std::string format_inspection(const Inspection& inspection, const TextStyle& sty
   return InspectionTextBuilder(inspection, style).text();
 }
 
-std::string mark_answers(const text::RenderedChat& chat, std::string_view open, std::string_view close,
-                         std::string (*escape)(std::string_view)) {
+std::string highlight_answers(const text::RenderedChat& chat, std::string_view open, std::string_view close,
+                              std::string (*escape)(std::string_view)) {
   std::string text;
   const auto add = [&](size_t begin, size_t end) {
     const std::string_view piece = std::string_view(chat.text).substr(begin, end - begin);
     text += escape == nullptr ? std::string(piece) : escape(piece);
   };
   size_t position = 0;
-  for (const text::Span& answer : chat.answers) {
+  for (const text::TextSpan& answer : chat.answers) {
     add(position, answer.begin);
     text += open;
     add(answer.begin, answer.end);

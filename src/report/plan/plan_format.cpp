@@ -19,35 +19,38 @@ namespace {
 using memory::Component;
 
 /// Returns "vision all" or "vision 9".
-std::string format_recomputed_tower(const char* tower, int64_t recomputed, int64_t blocks) {
-  return recomputed == blocks ? fmt::format("{} all", tower) : fmt::format("{} {}", tower, recomputed);
+std::string format_recomputed_tower(const char* tower, int64_t num_recomputed_blocks, int64_t num_blocks) {
+  return num_recomputed_blocks == num_blocks ? fmt::format("{} all", tower)
+                                             : fmt::format("{} {}", tower, num_recomputed_blocks);
 }
 
 std::string format_model(const planner::Plan& plan) {
   const auto& detail = plan.detail;
-  std::vector<std::string> frozen;
-  if (plan.job.frozen_parts.vision_tower) frozen.emplace_back("vision tower");
-  if (plan.job.frozen_parts.projector) frozen.emplace_back("projector");
-  if (plan.job.frozen_parts.language_model) frozen.emplace_back("language model");
-  const std::string trained_text =
+  std::vector<std::string> frozen_parts;
+  if (plan.job.frozen_parts.vision_tower) frozen_parts.emplace_back("vision tower");
+  if (plan.job.frozen_parts.projector) frozen_parts.emplace_back("projector");
+  if (plan.job.frozen_parts.language_model) frozen_parts.emplace_back("language model");
+  const std::string trained_parameters_text =
       detail.num_trainable_parameters == detail.num_parameters
           ? "all trained"
           : fmt::format("{} trained", format_rounded_count(detail.num_trainable_parameters));
-  const bool quantized = plan.job.quantization != nn::Quantization::kNone;
-  const engine::OptimizerStates states = plan.job.optimizer.states;
-  return fmt::format(
-      "{}, {} parameters, {}{}, {}{}{}", to_printable(plan.model), format_rounded_count(detail.num_parameters),
-      trained_text, frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
-      engine::to_string(plan.job.precision),
-      quantized ? fmt::format(", frozen Linears in {}", nn::to_string(plan.job.quantization)) : "",
-      states == engine::OptimizerStates::kFp32 ? ""
-                                               : fmt::format(", optimizer states in {}", engine::to_string(states)));
+  const bool is_quantized = plan.job.quantization != nn::Quantization::kNone;
+  const engine::OptimizerStateDtype states = plan.job.optimizer.state_dtype;
+  return fmt::format("{}, {} parameters, {}{}, {}{}{}", to_printable(plan.model),
+                     format_rounded_count(detail.num_parameters), trained_parameters_text,
+                     frozen_parts.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen_parts, ", ")),
+                     engine::to_string(plan.job.precision),
+                     is_quantized ? fmt::format(", frozen Linears in {}", nn::to_string(plan.job.quantization)) : "",
+                     states == engine::OptimizerStateDtype::kFp32
+                         ? ""
+                         : fmt::format(", optimizer states in {}", engine::to_string(states)));
 }
 
-std::string format_worst_sample(const planner::SampleBatch& worst) {
-  const data::SampleShape& shape = worst.shapes.front();
-  std::string text =
-      worst.first_sample_id.empty() ? "" : fmt::format("worst is {}: ", to_printable(worst.first_sample_id));
+std::string format_worst_sample(const planner::SampleBatch& worst_batch) {
+  const data::SampleShape& shape = worst_batch.shapes.front();
+  std::string text = worst_batch.first_sample_id.empty()
+                         ? ""
+                         : fmt::format("worst is {}: ", to_printable(worst_batch.first_sample_id));
   text += pluralize(shape.tokens, "token");
   if (shape.num_media > 0) {
     const char* const media = shape.num_volumes == shape.num_media  ? "volumes"
@@ -58,9 +61,10 @@ std::string format_worst_sample(const planner::SampleBatch& worst) {
   }
   text += fmt::format(", {} label tokens; {}", format_with_commas(shape.label_tokens), data::describe_media(shape));
   if (shape.num_media > 0 && shape.row.depth == 0) {  // for volumes, describe_media() includes it
-    text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", pluralize(shape.pixel_rows, "tile"),
-                                                                    shape.row.width, shape.row.height)
-                                                      : format_with_commas(shape.pixel_rows) + " patches");
+    text += fmt::format(" in {}", shape.patch_grids.empty()
+                                      ? fmt::format("{} of {}x{}", pluralize(shape.pixel_rows, "tile"), shape.row.width,
+                                                    shape.row.height)
+                                      : format_with_commas(shape.pixel_rows) + " patches");
   }
   return text;
 }
@@ -70,8 +74,8 @@ std::string format_gpu(const planner::Plan& plan) {
   if (plan.target.other_process_bytes > 0) {
     text += fmt::format(", of which other processes use {}", format_gigabytes(plan.target.other_process_bytes));
   }
-  if (plan.limit.gpu_bytes < plan.target.memory_bytes - plan.target.other_process_bytes) {
-    text += fmt::format(", of which {} are allowed (memory.limit_gb)", format_gigabytes(plan.limit.gpu_bytes));
+  if (plan.limit.allowed_gpu_bytes < plan.target.memory_bytes - plan.target.other_process_bytes) {
+    text += fmt::format(", of which {} are allowed (memory.limit_gb)", format_gigabytes(plan.limit.allowed_gpu_bytes));
   }
   return text;
 }
@@ -92,20 +96,22 @@ std::string format_cuda_context(const planner::Plan& plan) {
 
 /// Returns the predicted communication, and the rank that needs the most memory.
 std::string format_communication(const planner::Plan& plan) {
-  const planner::Communication& communication = *plan.communication;
-  std::string text = fmt::format("{}{} over {}; a step reduces {}{} in {}: predicted {}, of which {} not overlapped",
-                                 pluralize(plan.workload.world_size, "rank"),
-                                 plan.workload.nodes > 1 ? fmt::format(" on {} nodes", plan.workload.nodes) : "",
-                                 communication.interconnect.to_string(),
-                                 communication.collectives.all_gathers.empty() ? "" : "and gathers ",
-                                 format_bytes(communication.bytes()), pluralize(communication.num_calls(), "call"),
-                                 format_seconds(communication.seconds), format_seconds(communication.exposed_seconds));
-  if (plan.rank_steps.empty()) return text;
-  const auto max_rank_step = std::ranges::max_element(
-      plan.rank_steps, {}, [](const planner::RankStep& step) { return step.peaks.reserved_bytes; });
-  return text + fmt::format(
-                    "; in the sampled steps rank {} needs the most memory, {} (the worst step fits on every rank)",
-                    max_rank_step->rank, format_gigabytes(max_rank_step->peaks.reserved_bytes + plan.overhead_bytes()));
+  const planner::CommunicationEstimate& communication = *plan.communication_estimate;
+  std::string text =
+      fmt::format("{}{} over {}; a step reduces {}{} in {}: predicted {}, of which {} not overlapped",
+                  pluralize(plan.workload.world_size, "rank"),
+                  plan.workload.num_nodes > 1 ? fmt::format(" on {} nodes", plan.workload.num_nodes) : "",
+                  communication.interconnect.to_string(),
+                  communication.collectives.weight_all_gathers.empty() ? "" : "and gathers ",
+                  format_bytes(communication.bytes()), pluralize(communication.count_collectives(), "call"),
+                  format_seconds(communication.seconds), format_seconds(communication.exposed_seconds));
+  if (plan.rank_step_peaks.empty()) return text;
+  const auto peak_rank_step = std::ranges::max_element(
+      plan.rank_step_peaks, {}, [](const planner::RankStepPeaks& step) { return step.peaks.reserved_bytes; });
+  return text +
+         fmt::format("; in the sampled steps rank {} needs the most memory, {} (the worst step fits on every rank)",
+                     peak_rank_step->rank,
+                     format_gigabytes(peak_rank_step->peaks.reserved_bytes + plan.overhead_bytes()));
 }
 
 std::string format_step_config(const planner::Plan& plan) {
@@ -115,7 +121,7 @@ std::string format_step_config(const planner::Plan& plan) {
                      step_config.expandable_segments ? ", expandable segments" : "");
 }
 
-std::string format_component(const memory::MemoryTag& tag) {
+std::string format_memory_component(const memory::MemoryTag& tag) {
   switch (tag.component) {
     case Component::kVision:
       return tag.block < 0 ? "vision tower outside its blocks" : fmt::format("vision block {}", tag.block);
@@ -131,7 +137,7 @@ std::string format_component(const memory::MemoryTag& tag) {
   }
 }
 
-std::string format_average_step(const planner::AverageStep& average) {
+std::string format_average_step(const planner::AverageStepEstimate& average) {
   std::vector<std::string> sample_groups;
   sample_groups.reserve(average.samples.size());
   for (const auto& [shape, count] : average.samples) {
@@ -157,14 +163,14 @@ std::string format_seconds(double seconds) {
   return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : seconds < 100 ? 1 : 0);
 }
 
-std::string format_recompute(const models::RecomputeBlocks& blocks, const planner::DryRunDetail& detail) {
-  if (blocks == models::RecomputeBlocks{}) return "none";
-  if (blocks == models::RecomputeBlocks{detail.vision_blocks, detail.language_blocks}) return "all";
+std::string format_recompute(const models::RecomputeBlockCounts& blocks, const planner::DryRunDetail& detail) {
+  if (blocks == models::RecomputeBlockCounts{}) return "none";
+  if (blocks == models::RecomputeBlockCounts{detail.num_vision_blocks, detail.num_language_blocks}) return "all";
   std::vector<std::string> recomputed_towers;
   if (blocks.vision > 0)
-    recomputed_towers.push_back(format_recomputed_tower("vision", blocks.vision, detail.vision_blocks));
+    recomputed_towers.push_back(format_recomputed_tower("vision", blocks.vision, detail.num_vision_blocks));
   if (blocks.language > 0)
-    recomputed_towers.push_back(format_recomputed_tower("language", blocks.language, detail.language_blocks));
+    recomputed_towers.push_back(format_recomputed_tower("language", blocks.language, detail.num_language_blocks));
   if (blocks.language_selective > 0) recomputed_towers.back() += fmt::format("/{}", blocks.language_selective);
   return fmt::format("{}", fmt::join(recomputed_towers, ", "));
 }
@@ -172,12 +178,12 @@ std::string format_recompute(const models::RecomputeBlocks& blocks, const planne
 std::string format_vision_pass(const planner::Plan& plan) {
   const int64_t tiles = plan.best_estimate.step_config.vision_tiles_per_pass;
   const data::SampleShape& shape = plan.worst_batch.shapes.front();
-  if (shape.grids.empty()) {
+  if (shape.patch_grids.empty()) {
     return tiles == 0 ? "all tiles in one vision pass" : fmt::format("{} per vision pass", pluralize(tiles, "tile"));
   }
   if (tiles == 0) return "all patches in one vision pass";
   const bool is_one_image_per_pass =
-      std::all_of(shape.grids.begin(), shape.grids.end(),
+      std::all_of(shape.patch_grids.begin(), shape.patch_grids.end(),
                   [tiles](const data::PatchGrid& grid) { return grid.patches_per_frame() >= tiles; });
   return is_one_image_per_pass ? "one image per vision pass"
                                : fmt::format("{} patches per vision pass", format_with_commas(tiles));
@@ -185,27 +191,28 @@ std::string format_vision_pass(const planner::Plan& plan) {
 
 std::string format_training_method(const planner::Plan& plan) {
   if (plan.job.lora) return fmt::format("LoRA of rank {}", plan.job.lora->rank);
-  const auto& frozen = plan.job.frozen_parts;
-  return frozen.vision_tower || frozen.projector || frozen.language_model || frozen.mask_encoder ? "partial fine-tuning"
-                                                                                                 : "full fine-tuning";
+  const auto& frozen_parts = plan.job.frozen_parts;
+  return frozen_parts.vision_tower || frozen_parts.projector || frozen_parts.language_model || frozen_parts.mask_encoder
+             ? "partial fine-tuning"
+             : "full fine-tuning";
 }
 
 std::string format_memory_tag(const memory::MemoryTag& tag, bool backward) {
-  const bool is_in_pass = tag.component == Component::kVision || tag.component == Component::kLanguage ||
-                          tag.component == Component::kMasks || tag.component == Component::kLoss;
-  std::string text = format_component(tag);
+  const bool is_pass_component = tag.component == Component::kVision || tag.component == Component::kLanguage ||
+                                 tag.component == Component::kMasks || tag.component == Component::kLoss;
+  std::string text = format_memory_component(tag);
   if (backward) return text + ", backward pass";
-  return is_in_pass ? text + ", forward pass" : text;
+  return is_pass_component ? text + ", forward pass" : text;
 }
 
 std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
   std::vector<PlanFact> facts{{"model", format_model(plan)}, {"sample", format_worst_sample(plan.worst_batch)}};
-  if (plan.average_step) facts.push_back({"average", format_average_step(*plan.average_step)});
+  if (plan.average_step_estimate) facts.push_back({"average", format_average_step(*plan.average_step_estimate)});
   facts.insert(facts.end(), {{"GPU", format_gpu(plan)},
                              {"margin", format_memory_margin(plan)},
                              {"context", format_cuda_context(plan)},
                              {"step", format_step_config(plan)}});
-  if (plan.communication) facts.push_back({"ranks", format_communication(plan)});
+  if (plan.communication_estimate) facts.push_back({"ranks", format_communication(plan)});
   return facts;
 }
 
@@ -217,12 +224,12 @@ struct AlternativeCells {
 };
 
 /// Columns of a row with tokens per second, which narrower tables omit.
-constexpr int kMinColumnsForSpeed = 74;
+constexpr int kMinColumnsWithSpeed = 74;
 
 std::string format_alternative_row(const AlternativeCells& cells, int columns) {
-  const std::string speed = columns < kMinColumnsForSpeed ? "" : fmt::format(" {:>9}", cells.tokens_per_second);
+  const std::string speed_cell = columns < kMinColumnsWithSpeed ? "" : fmt::format(" {:>9}", cells.tokens_per_second);
   return fmt::format("{:1} {:<11} {:<24} {:>9} {:>8}{}  {}", cells.mark, cells.micro_batch, cells.recomputed,
-                     cells.memory, cells.step, speed, cells.fits);
+                     cells.memory, cells.step, speed_cell, cells.fits);
 }
 
 /// Returns the plan's alternatives, with the best estimate inserted by micro-batch size if it is
@@ -242,9 +249,9 @@ std::vector<planner::StepEstimate> list_alternatives(const planner::Plan& plan) 
 
 /// Returns the indices of the rows to show, in ascending order: the best config, then those with
 /// the closest micro-batch sizes by ratio.
-std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estimates,
-                                const planner::StepConfig& best_config, size_t max_rows) {
-  const auto compute_distance = [&](size_t index) {
+std::vector<size_t> select_alternative_rows(const std::vector<planner::StepEstimate>& estimates,
+                                            const planner::StepConfig& best_config, size_t max_rows) {
+  const auto compute_config_distance = [&](size_t index) {
     const auto& step_config = estimates[index].step_config;
     const auto ratio =
         static_cast<double>(step_config.micro_batch_size) / static_cast<double>(best_config.micro_batch_size);
@@ -252,8 +259,9 @@ std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estima
   };
   std::vector<size_t> indices(estimates.size());
   std::iota(indices.begin(), indices.end(), size_t{0});
-  std::stable_sort(indices.begin(), indices.end(),
-                   [&](size_t left, size_t right) { return compute_distance(left) < compute_distance(right); });
+  std::stable_sort(indices.begin(), indices.end(), [&](size_t left, size_t right) {
+    return compute_config_distance(left) < compute_config_distance(right);
+  });
   indices.resize(std::min(indices.size(), max_rows));
   std::sort(indices.begin(), indices.end());
   return indices;
@@ -273,7 +281,8 @@ AlternativeCells make_alternative_cells(const planner::StepEstimate& estimate, c
 }
 
 /// Returns the passes of the best config if any estimate has others; empty if all are equal.
-std::string describe_smaller_passes(const std::vector<planner::StepEstimate>& estimates, const planner::Plan& plan) {
+std::string describe_best_config_passes(const std::vector<planner::StepEstimate>& estimates,
+                                        const planner::Plan& plan) {
   const planner::StepConfig& best_config = plan.best_estimate.step_config;
   const auto has_other_passes = [&](const planner::StepEstimate& estimate) {
     return estimate.step_config.vision_tiles_per_pass != best_config.vision_tiles_per_pass ||
@@ -292,8 +301,8 @@ AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_
   AlternativesTable table{.header = format_alternative_row(header, columns),
                           .lines = {},
                           .num_hidden_alternatives = 0,
-                          .best_config_passes = describe_smaller_passes(estimates, plan)};
-  for (const size_t index : select_rows(estimates, plan.best_estimate.step_config, max_rows)) {
+                          .best_config_passes = describe_best_config_passes(estimates, plan)};
+  for (const size_t index : select_alternative_rows(estimates, plan.best_estimate.step_config, max_rows)) {
     const planner::StepEstimate& estimate = estimates[index];
     table.lines.push_back({format_alternative_row(make_alternative_cells(estimate, plan), columns),
                            estimate.step_config == plan.best_estimate.step_config, estimate.fits,
@@ -320,14 +329,14 @@ std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {
   rows.push_back({"fragmentation", plan.best_estimate.peaks.reserved_bytes - allocated});
   rows.push_back({plan.target.is_context_measured ? "context" : "context (not measured)", plan.limit.context_bytes});
   if (plan.limit.communication_bytes > 0) rows.push_back({"NCCL (estimated)", plan.limit.communication_bytes});
-  const int64_t free_bytes = plan.limit.gpu_bytes - plan.total_bytes() - plan.limit.margin_bytes;
+  const int64_t free_bytes = plan.limit.allowed_gpu_bytes - plan.total_bytes() - plan.limit.margin_bytes;
   if (free_bytes >= 0) rows.push_back({"free", free_bytes, Kind::kFree});
   rows.push_back({fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes, Kind::kMargin});
   return rows;
 }
 
-int64_t compute_missing_bytes(const planner::Plan& plan) {
-  return std::max<int64_t>(0, plan.total_bytes() + plan.limit.margin_bytes - plan.limit.gpu_bytes);
+int64_t compute_shortfall_bytes(const planner::Plan& plan) {
+  return std::max<int64_t>(0, plan.total_bytes() + plan.limit.margin_bytes - plan.limit.allowed_gpu_bytes);
 }
 
 }  // namespace vlmtrain::report

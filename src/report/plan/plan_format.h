@@ -17,7 +17,7 @@ std::string format_seconds(double seconds);
 
 /// Returns "none", "all", "vision 9" or "vision all, language 12". "all" means all blocks of the
 /// model. "language 12/4": 4 of the 12 blocks keep their attention outputs.
-std::string format_recompute(const models::RecomputeBlocks& blocks, const planner::DryRunDetail& detail);
+std::string format_recompute(const models::RecomputeBlockCounts& blocks, const planner::DryRunDetail& detail);
 
 /// Returns "all tiles in one vision pass" or "4 tiles per vision pass". Patches of one image or
 /// frame are never split: "one image per vision pass", "2,048 patches per vision pass".
@@ -76,6 +76,6 @@ struct MemoryRow {
 std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan);
 
 /// Returns the memory that the GPU lacks, the margin included; 0 if the plan fits.
-int64_t compute_missing_bytes(const planner::Plan& plan);
+int64_t compute_shortfall_bytes(const planner::Plan& plan);
 
 }  // namespace vlmtrain::report

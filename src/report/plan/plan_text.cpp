@@ -16,7 +16,7 @@ namespace vlmtrain::report {
 namespace {
 
 /// Rows of the table of alternatives, so that it stays short; --json has all rows.
-constexpr size_t kMaxAlternatives = 15;
+constexpr size_t kMaxAlternativeRows = 15;
 /// Tables need 64 columns. Text wider than 100 is hard to read.
 constexpr int kMinPlanColumns = 64;
 constexpr int kMaxPlanColumns = 100;
@@ -39,7 +39,7 @@ class PlanTextBuilder {
   std::string text() {
     text_ = colorize(plan_.fits ? kBoldGreen : kBoldRed, wrap_text("", format_plan_headline(plan_), columns_));
     add_facts();
-    add_memory();
+    add_memory_chart();
     add_alternatives();
     add_suggestions();
     add_planning_stats();
@@ -67,15 +67,15 @@ class PlanTextBuilder {
     }
   }
 
-  void add_memory() {
+  void add_memory_chart() {
     // Columns before the bars (kBarIndent), and one that remains free at the end.
     constexpr int kLabelColumns = 36;
     const auto& peak = plan_.detail.peak;
     add_heading(fmt::format("Memory at the peak: {}", format_memory_tag(peak.tag, peak.is_backward)));
     const auto rows = make_memory_rows(plan_);
-    BarScale scale{.bytes = 0, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
-    for (const auto& row : rows) scale.bytes += row.bytes;
-    add_gpu_mark(scale);
+    BarScale scale{.max_value = 0, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
+    for (const auto& row : rows) scale.max_value += row.bytes;
+    add_gpu_size_marker(scale);
     int64_t offset = 0;
     int color_index = 0;
     for (const auto& row : rows) {
@@ -89,13 +89,14 @@ class PlanTextBuilder {
 
   /// Adds the mark above the bars at the end of the GPU's memory. Bars continue after it if the
   /// plan does not fit.
-  void add_gpu_mark(const BarScale& scale) {
-    const int end =
-        static_cast<int>(static_cast<double>(plan_.limit.gpu_bytes) / static_cast<double>(scale.bytes) * scale.columns);
-    std::string gpu_mark = fmt::format("GPU {} |", format_gigabytes(plan_.limit.gpu_bytes));
-    if (end < count_columns(gpu_mark)) gpu_mark = fmt::format("| GPU {}", format_gigabytes(plan_.limit.gpu_bytes));
-    const int indent = gpu_mark.front() == '|' ? std::max(0, end - 1) : end - count_columns(gpu_mark);
-    text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, gpu_mark));
+  void add_gpu_size_marker(const BarScale& scale) {
+    const int end = static_cast<int>(static_cast<double>(plan_.limit.allowed_gpu_bytes) /
+                                     static_cast<double>(scale.max_value) * scale.columns);
+    std::string gpu_size_marker = fmt::format("GPU {} |", format_gigabytes(plan_.limit.allowed_gpu_bytes));
+    if (end < count_columns(gpu_size_marker))
+      gpu_size_marker = fmt::format("| GPU {}", format_gigabytes(plan_.limit.allowed_gpu_bytes));
+    const int indent = gpu_size_marker.front() == '|' ? std::max(0, end - 1) : end - count_columns(gpu_size_marker);
+    text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, gpu_size_marker));
   }
 
   void add_memory_row(const MemoryRow& row, int64_t offset, const char* color, const BarScale& scale) {
@@ -114,9 +115,9 @@ class PlanTextBuilder {
   }
 
   void add_alternatives() {
-    const auto table = make_alternatives_table(plan_, kMaxAlternatives, columns_);
+    const auto table = make_alternatives_table(plan_, kMaxAlternativeRows, columns_);
     add_heading(fmt::format("Alternatives (micro-batch x accumulation; {} vision and {} language blocks)",
-                            plan_.detail.vision_blocks, plan_.detail.language_blocks));
+                            plan_.detail.num_vision_blocks, plan_.detail.num_language_blocks));
     text_ += colorize(kFaint, fmt::format("{}\n", table.header));
     bool has_interpolated_lines = false;
     for (const auto& line : table.lines) {
@@ -141,8 +142,8 @@ class PlanTextBuilder {
     for (const auto& suggestion : plan_.suggestions) {
       const char* const color = plan_.fits ? kPlain : suggestion.makes_plan_fit ? kGreen : kRed;
       if (suggestion.arguments.empty()) {
-        const char* const mark = suggestion.makes_plan_fit ? "  + " : "  - ";
-        text_ += colorize(color, wrap_text(mark, to_printable(suggestion.note), columns_));
+        const char* const bullet = suggestion.makes_plan_fit ? "  + " : "  - ";
+        text_ += colorize(color, wrap_text(bullet, to_printable(suggestion.note), columns_));
       } else {
         // A line of its own without breaks, so that the user can copy it.
         text_ += colorize(color,
@@ -189,17 +190,18 @@ namespace {
 std::string format_recompute_clause(const planner::Plan& plan) {
   const auto& blocks = plan.best_estimate.step_config.recompute;
   const auto& detail = plan.detail;
-  if (blocks == models::RecomputeBlocks{}) return {};
-  if (blocks == models::RecomputeBlocks{detail.vision_blocks, detail.language_blocks}) return "recomputing all blocks";
-  std::vector<std::string> towers;
+  if (blocks == models::RecomputeBlockCounts{}) return {};
+  if (blocks == models::RecomputeBlockCounts{detail.num_vision_blocks, detail.num_language_blocks})
+    return "recomputing all blocks";
+  std::vector<std::string> recomputed_towers;
   const auto add = [&](const char* tower, int64_t recomputed, int64_t total) {
     if (recomputed == 0) return;
-    towers.push_back(recomputed == total ? fmt::format("all {}", tower)
-                                         : fmt::format("{} of {} {}", recomputed, total, tower));
+    recomputed_towers.push_back(recomputed == total ? fmt::format("all {}", tower)
+                                                    : fmt::format("{} of {} {}", recomputed, total, tower));
   };
-  add("vision", blocks.vision, detail.vision_blocks);
-  add("language", blocks.language, detail.language_blocks);
-  std::string text = fmt::format("recomputing {} blocks", fmt::join(towers, " and "));
+  add("vision", blocks.vision, detail.num_vision_blocks);
+  add("language", blocks.language, detail.num_language_blocks);
+  std::string text = fmt::format("recomputing {} blocks", fmt::join(recomputed_towers, " and "));
   if (blocks.language_selective == blocks.language && blocks.language > 0) return text + " except attention outputs";
   if (blocks.language_selective > 0) {
     text += fmt::format(" (attention outputs kept in {})", blocks.language_selective);
@@ -232,28 +234,28 @@ std::string format_min_memory_config(const planner::Plan& plan) {
 
 /// Returns the headline of a plan that does not fit.
 std::string format_unfit_headline(const planner::Plan& plan) {
-  const int64_t usable = plan.limit.gpu_bytes - plan.limit.margin_bytes;
-  const std::string other_processes =
+  const int64_t usable_bytes = plan.limit.allowed_gpu_bytes - plan.limit.margin_bytes;
+  const std::string other_processes_clause =
       plan.target.other_process_bytes > 0
           ? fmt::format(" (other processes use {} of it)", format_gigabytes(plan.target.other_process_bytes))
           : "";
   return fmt::format(
       "does not fit: {} of {} needs at least {}{} ({}), the GPU has {} after its margin{}; {} are missing",
       format_training_method(plan), to_printable(plan.model), format_gigabytes(plan.total_bytes()),
-      format_constraints(plan.constraints), format_min_memory_config(plan), format_gigabytes(usable), other_processes,
-      format_gigabytes(compute_missing_bytes(plan)));
+      format_constraints(plan.constraints), format_min_memory_config(plan), format_gigabytes(usable_bytes),
+      other_processes_clause, format_gigabytes(compute_shortfall_bytes(plan)));
 }
 
 /// Returns an addition to the number of ranks.
-const char* format_sharding(engine::Sharding sharding) {
+const char* format_sharding_suffix(engine::ShardingStrategy sharding) {
   switch (sharding) {
-    case engine::Sharding::kNone:
+    case engine::ShardingStrategy::kNone:
       return "";
-    case engine::Sharding::kOptimizer:
+    case engine::ShardingStrategy::kOptimizer:
       return " with sharded optimizer state";
-    case engine::Sharding::kFull:
+    case engine::ShardingStrategy::kFull:
       return " with sharded weights, gradients and optimizer state";
-    case engine::Sharding::kHybrid:
+    case engine::ShardingStrategy::kHybrid:
       return " with sharded weights, gradients and optimizer state within each node";
   }
   return "";
@@ -265,7 +267,7 @@ std::string format_plan_headline(const planner::Plan& plan) {
   if (!plan.fits) return format_unfit_headline(plan);
   std::string ranks;
   if (plan.workload.world_size > 1) {
-    ranks = fmt::format(" x {} ranks{}", plan.workload.world_size, format_sharding(plan.job.sharding));
+    ranks = fmt::format(" x {} ranks{}", plan.workload.world_size, format_sharding_suffix(plan.job.sharding));
   }
   const planner::Workload& workload = plan.workload;
   const std::string batch =
@@ -274,11 +276,11 @@ std::string format_plan_headline(const planner::Plan& plan) {
                        : fmt::format("global batch {}", workload.global_batch_size);
   std::string text =
       fmt::format("fits: {:.1f} of {:.1f} GB, micro-batch {} x accumulation {}{} = {}",
-                  to_gigabytes(plan.total_bytes()), to_gigabytes(plan.limit.gpu_bytes),
-                  plan.best_estimate.step_config.micro_batch_size, plan.accumulation_steps(), ranks, batch);
+                  to_gigabytes(plan.total_bytes()), to_gigabytes(plan.limit.allowed_gpu_bytes),
+                  plan.best_estimate.step_config.micro_batch_size, plan.gradient_accumulation_steps(), ranks, batch);
   if (plan.split)
     text += fmt::format(" for the largest samples, {:.1f} micro-batches per step on average",
-                        plan.split->micro_batches_per_step);
+                        plan.split->mean_micro_batches_per_step);
   if (const std::string blocks = format_recompute_clause(plan); !blocks.empty()) text += ", " + blocks;
   return text + ", " + format_training_method(plan);
 }
@@ -298,9 +300,9 @@ namespace {
 std::string format_best_plan(const planner::SavingsRow& row) {
   if (!row.best_estimate) return "does not fit";
   const auto& step_config = row.best_estimate->step_config;
-  return fmt::format("micro-batch {}, {}, {}{}", step_config.micro_batch_size, format_gigabytes(row.best_bytes),
+  return fmt::format("micro-batch {}, {}, {}{}", step_config.micro_batch_size, format_gigabytes(row.best_total_bytes),
                      format_seconds(row.best_estimate->step_seconds),
-                     step_config.recompute == models::RecomputeBlocks{}
+                     step_config.recompute == models::RecomputeBlockCounts{}
                          ? ""
                          : fmt::format(", recompute {}", format_recompute(step_config.recompute, row.detail)));
 }

@@ -43,14 +43,14 @@ std::string escape_text(std::string_view text) {
   return escape_html(to_printable(text));
 }
 
-int64_t get_component_bytes(const planner::TimelinePoint& point, const ChartSeries& series) {
+int64_t get_component_bytes(const planner::MemoryTimelinePoint& point, const ChartSeries& series) {
   return point.bytes_by_component[static_cast<size_t>(series.component)];
 }
 
 /// A table of strings, numbered in the order of first use.
 class StringTable {
  public:
-  size_t get_index(const std::string& name) {
+  size_t find_or_add(const std::string& name) {
     const auto [entry, is_new] = indices_.try_emplace(name, strings_.size());
     if (is_new) strings_.push_back(name);
     return entry->second;
@@ -64,51 +64,53 @@ class StringTable {
 
 /// Returns rows in the format of data.points in plan_timeline.js: differences from the previous
 /// row, which keeps the file small.
-nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_t>& events, StringTable& tags) {
+nlohmann::json make_point_rows(const MemoryTimeline& timeline, const std::vector<size_t>& event_indices,
+                               StringTable& tags) {
   auto rows = nlohmann::json::array();
-  planner::TimelinePoint previous;
-  size_t previous_event = 0;
-  for (const size_t event : events) {
+  planner::MemoryTimelinePoint previous_point;
+  size_t previous_event_index = 0;
+  for (const size_t event : event_indices) {
     const auto& point = timeline[event];
     auto row = nlohmann::json::array(
-        {event - previous_event, tags.get_index(format_memory_tag(point.tag, point.is_backward))});
+        {event - previous_event_index, tags.find_or_add(format_memory_tag(point.tag, point.is_backward))});
     for (size_t i = 0; i < kAllChartSeries.size(); ++i) {
       const int64_t change =
-          get_component_bytes(point, kAllChartSeries[i]) - get_component_bytes(previous, kAllChartSeries[i]);
+          get_component_bytes(point, kAllChartSeries[i]) - get_component_bytes(previous_point, kAllChartSeries[i]);
       if (change != 0) row.insert(row.end(), {i, change});
     }
-    const int64_t change = point.reserved_bytes - previous.reserved_bytes;
+    const int64_t change = point.reserved_bytes - previous_point.reserved_bytes;
     if (change != 0) row.insert(row.end(), {kAllChartSeries.size(), change});
     rows.push_back(std::move(row));
-    previous = point;
-    previous_event = event;
+    previous_point = point;
+    previous_event_index = event;
   }
   return rows;
 }
 
 /// Returns the data that plan_timeline.js reads.
-nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<size_t>& events) {
-  const Timeline& timeline = plan.detail.timeline;
+nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<size_t>& event_indices) {
+  const MemoryTimeline& timeline = plan.detail.timeline;
   auto components = nlohmann::json::array();
   for (const auto& series : kAllChartSeries) components.push_back({{"key", series.key}});
-  auto phases = nlohmann::json::array();
-  for (const auto& phase : find_phases(timeline)) phases.push_back({phase.first_event, phase.micro_batch, phase.pass});
+  auto phase_rows = nlohmann::json::array();
+  for (const auto& phase : find_step_phases(timeline))
+    phase_rows.push_back({phase.first_event_index, phase.micro_batch_number, phase.pass_name});
   StringTable tags;
-  auto points = make_point_rows(timeline, events, tags);
+  auto point_rows = make_point_rows(timeline, event_indices, tags);
   const int64_t overhead_bytes = plan.limit.context_bytes + plan.limit.communication_bytes;
   return {{"components", components},
-          {"phases", phases},
-          {"points", std::move(points)},
+          {"phases", phase_rows},
+          {"points", std::move(point_rows)},
           {"places", tags.strings()},
           {"events", timeline.size()},
-          {"peak_event", find_peak_event(timeline)},
+          {"peak_event", find_peak_event_index(timeline)},
           {"limit_bytes", plan.limit.limit_bytes},
-          {"gpu_bytes", plan.limit.gpu_bytes - overhead_bytes}};
+          {"gpu_bytes", plan.limit.allowed_gpu_bytes - overhead_bytes}};
 }
 
 /// Returns table rows: the bytes of each component at the peak, in the order of the layers from top
 /// to bottom.
-std::string make_component_rows(const planner::TimelinePoint& peak) {
+std::string make_component_rows(const planner::MemoryTimelinePoint& peak) {
   const int64_t allocated = sum_allocated_bytes(peak);
   std::string rows;
   for (size_t i = kAllChartSeries.size(); i-- > 0;) {
@@ -138,17 +140,17 @@ std::string make_gpu_rows(const planner::Plan& plan) {
                         escape_html(format_gigabytes(bytes)));
   };
   add("", "reserved by PyTorch", plan.best_estimate.peaks.reserved_bytes);
-  const std::string measured = plan.target.is_context_measured ? "" : " (not measured)";
-  add("", fmt::format("CUDA context{}", measured), plan.limit.context_bytes);
+  const std::string not_measured_note = plan.target.is_context_measured ? "" : " (not measured)";
+  add("", fmt::format("CUDA context{}", not_measured_note), plan.limit.context_bytes);
   if (plan.limit.communication_bytes > 0) add("", "NCCL (estimated)", plan.limit.communication_bytes);
   add(" class=\"total\"", "in use", plan.total_bytes());
   add("", fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes);
   if (plan.fits) {
-    add("", "free", plan.limit.gpu_bytes - plan.limit.margin_bytes - plan.total_bytes());
+    add("", "free", plan.limit.allowed_gpu_bytes - plan.limit.margin_bytes - plan.total_bytes());
   } else {
-    add("", "missing", compute_missing_bytes(plan));
+    add("", "missing", compute_shortfall_bytes(plan));
   }
-  add(" class=\"total\"", "GPU", plan.limit.gpu_bytes);
+  add(" class=\"total\"", "GPU", plan.limit.allowed_gpu_bytes);
   return rows;
 }
 
@@ -161,21 +163,22 @@ std::string make_fact_rows(const planner::Plan& plan) {
 }
 
 /// Returns a note if an earlier step of the dry run had a higher peak than the step of the chart.
-std::string format_peak_note(const planner::Plan& plan, const planner::TimelinePoint& peak) {
+std::string format_peak_note(const planner::Plan& plan, const planner::MemoryTimelinePoint& peak) {
   if (sum_allocated_bytes(peak) == plan.detail.peak.allocated_bytes) return {};
   return fmt::format(" An earlier step had a higher peak, {}: {}.", format_gigabytes(plan.detail.peak.allocated_bytes),
                      format_memory_tag(plan.detail.peak.tag, plan.detail.peak.is_backward));
 }
 
-std::string format_notes(const planner::Plan& plan, size_t num_shown) {
-  const Timeline& timeline = plan.detail.timeline;
+std::string format_chart_notes(const planner::Plan& plan, size_t num_shown) {
+  const MemoryTimeline& timeline = plan.detail.timeline;
   int num_micro_batches = 0;
-  for (const auto& phase : find_phases(timeline)) num_micro_batches = std::max(num_micro_batches, phase.micro_batch);
+  for (const auto& phase : find_step_phases(timeline))
+    num_micro_batches = std::max(num_micro_batches, phase.micro_batch_number);
   std::string text = fmt::format("The last step of the dry run on a virtual GPU: {} allocations and frees.",
                                  format_with_commas(std::ssize(timeline)));
-  if (num_micro_batches < plan.accumulation_steps()) {
+  if (num_micro_batches < plan.gradient_accumulation_steps()) {
     text += fmt::format(" It has {} of the {} micro-batches; the others repeat the last of these.", num_micro_batches,
-                        plan.accumulation_steps());
+                        plan.gradient_accumulation_steps());
   }
   if (num_shown < timeline.size()) {
     text += fmt::format(
@@ -188,35 +191,36 @@ std::string format_notes(const planner::Plan& plan, size_t num_shown) {
 }  // namespace
 
 std::string render_plan_timeline(const planner::Plan& plan) {
-  const Timeline& timeline = plan.detail.timeline;
+  const MemoryTimeline& timeline = plan.detail.timeline;
   VLMTRAIN_CHECK(!timeline.empty(), "the plan has no timeline");
-  const auto events = downsample_timeline(timeline, kMaxTimelinePoints);
-  const auto& peak = timeline[find_peak_event(timeline)];
-  return fill_page("plan_timeline.html", {{"title", escape_text(fmt::format("{}: memory of a step", plan.model))},
-                                          {"style", std::string(resources().at("common.css")) +
-                                                        std::string(resources().at("plan_timeline.css"))},
-                                          {"answer_class", plan.fits ? "fits" : "fails"},
-                                          {"headline", escape_text(format_plan_headline(plan))},
-                                          {"components", make_component_rows(peak)},
-                                          {"peak_place", escape_text(format_memory_tag(peak.tag, peak.is_backward))},
-                                          {"peak_note", escape_html(format_peak_note(plan, peak))},
-                                          {"gpu", make_gpu_rows(plan)},
-                                          {"facts", make_fact_rows(plan)},
-                                          {"notes", escape_html(format_notes(plan, events.size()))},
-                                          {"data", escape_script_json(make_timeline_data(plan, events))},
-                                          {"script", std::string(resources().at("plan_timeline.js"))}});
+  const auto event_indices = downsample_timeline(timeline, kMaxTimelinePoints);
+  const auto& peak = timeline[find_peak_event_index(timeline)];
+  return fill_page_template(
+      "plan_timeline.html",
+      {{"title", escape_text(fmt::format("{}: memory of a step", plan.model))},
+       {"style", std::string(resources().at("common.css")) + std::string(resources().at("plan_timeline.css"))},
+       {"answer_class", plan.fits ? "fits" : "fails"},
+       {"headline", escape_text(format_plan_headline(plan))},
+       {"components", make_component_rows(peak)},
+       {"peak_place", escape_text(format_memory_tag(peak.tag, peak.is_backward))},
+       {"peak_note", escape_html(format_peak_note(plan, peak))},
+       {"gpu", make_gpu_rows(plan)},
+       {"facts", make_fact_rows(plan)},
+       {"notes", escape_html(format_chart_notes(plan, event_indices.size()))},
+       {"data", escape_script_json(make_timeline_data(plan, event_indices))},
+       {"script", std::string(resources().at("plan_timeline.js"))}});
 }
 
 namespace {
 
 using memory::Component;
 
-bool has_less_allocated(const planner::TimelinePoint& left, const planner::TimelinePoint& right) {
+bool has_fewer_allocated_bytes(const planner::MemoryTimelinePoint& left, const planner::MemoryTimelinePoint& right) {
   return sum_allocated_bytes(left) < sum_allocated_bytes(right);
 }
 
 /// Returns whether the event begins a forward pass if it follows a backward pass.
-bool is_forward_start(const planner::TimelinePoint& point) {
+bool is_forward_start(const planner::MemoryTimelinePoint& point) {
   const Component component = point.tag.component;
   return !point.is_backward &&
          (component == Component::kInput || component == Component::kVision || component == Component::kLanguage ||
@@ -225,31 +229,32 @@ bool is_forward_start(const planner::TimelinePoint& point) {
 
 }  // namespace
 
-int64_t sum_allocated_bytes(const planner::TimelinePoint& point) {
+int64_t sum_allocated_bytes(const planner::MemoryTimelinePoint& point) {
   return std::accumulate(point.bytes_by_component.begin(), point.bytes_by_component.end(), int64_t{0});
 }
 
-size_t find_peak_event(const Timeline& timeline) {
-  return static_cast<size_t>(std::max_element(timeline.begin(), timeline.end(), has_less_allocated) - timeline.begin());
+size_t find_peak_event_index(const MemoryTimeline& timeline) {
+  return static_cast<size_t>(std::max_element(timeline.begin(), timeline.end(), has_fewer_allocated_bytes) -
+                             timeline.begin());
 }
 
-std::vector<Phase> find_phases(const Timeline& timeline) {
-  std::vector<Phase> phases{{0, 1, "forward"}};
+std::vector<StepPhase> find_step_phases(const MemoryTimeline& timeline) {
+  std::vector<StepPhase> phases{{0, 1, "forward"}};
   for (size_t event = 0; event < timeline.size(); ++event) {
     const auto& point = timeline[event];
-    const Phase& current_phase = phases.back();
+    const StepPhase& current_phase = phases.back();
     if (point.is_backward) {
-      if (current_phase.pass == "forward") phases.push_back({event, current_phase.micro_batch, "backward"});
+      if (current_phase.pass_name == "forward") phases.push_back({event, current_phase.micro_batch_number, "backward"});
     } else if (point.tag.component == Component::kOptimizer) {
-      if (current_phase.pass != "optimizer") phases.push_back({event, 0, "optimizer"});
-    } else if (is_forward_start(point) && current_phase.pass == "backward") {
-      phases.push_back({event, current_phase.micro_batch + 1, "forward"});
+      if (current_phase.pass_name != "optimizer") phases.push_back({event, 0, "optimizer"});
+    } else if (is_forward_start(point) && current_phase.pass_name == "backward") {
+      phases.push_back({event, current_phase.micro_batch_number + 1, "forward"});
     }
   }
   return phases;
 }
 
-std::vector<size_t> downsample_timeline(const Timeline& timeline, size_t max_points) {
+std::vector<size_t> downsample_timeline(const MemoryTimeline& timeline, size_t max_points) {
   const size_t count = timeline.size();
   std::vector<size_t> indices;
   if (count <= max_points) {
@@ -263,8 +268,8 @@ std::vector<size_t> downsample_timeline(const Timeline& timeline, size_t max_poi
   for (size_t i = 0; i < num_ranges; ++i) {
     const auto first = timeline.begin() + static_cast<std::ptrdiff_t>(i * count / num_ranges);
     const auto end = timeline.begin() + static_cast<std::ptrdiff_t>((i + 1) * count / num_ranges);
-    const auto min_point = std::min_element(first, end, has_less_allocated);
-    const auto max_point = std::max_element(first, end, has_less_allocated);
+    const auto min_point = std::min_element(first, end, has_fewer_allocated_bytes);
+    const auto max_point = std::max_element(first, end, has_fewer_allocated_bytes);
     const auto [earlier, later] = std::minmax(min_point, max_point);
     indices.push_back(static_cast<size_t>(earlier - timeline.begin()));
     indices.push_back(static_cast<size_t>(later - timeline.begin()));

@@ -31,10 +31,10 @@ std::string read_content(const std::filesystem::path& path) {
 }
 
 GpuDescription describe_gpu(at::Device device) {
-  const auto device_description = memory::describe_device(device);
-  return {.name = device_description.name,
-          .architecture = device_description.architecture,
-          .total_bytes = device_description.total_bytes,
+  const auto device_properties = memory::get_device_properties(device);
+  return {.name = device_properties.name,
+          .architecture = device_properties.architecture,
+          .total_bytes = device_properties.total_bytes,
           .driver = memory::read_kernel_module_version()};
 }
 
@@ -62,26 +62,26 @@ std::string Environment::get_program_commit() {
 }
 
 Environment Environment::collect(at::Device device) {
-  utsname system{};
-  uname(&system);
+  utsname kernel_info{};
+  uname(&kernel_info);
   const int64_t memory_bytes = memory::get_machine_memory_bytes();
   const int64_t limit_bytes = memory::get_host_limit_bytes();
   const memory::CpuInfo processor = memory::read_cpu_info();
-  Environment environment{.host = system.nodename,
-                          .kernel = std::string(system.sysname) + " " + system.release,
-                          .cpu = processor.model,
-                          .cpu_cores = processor.usable_cores,
+  Environment environment{.host = kernel_info.nodename,
+                          .os_kernel = std::string(kernel_info.sysname) + " " + kernel_info.release,
+                          .cpu_model = processor.model,
+                          .num_cpu_cores = processor.num_usable_cores,
                           .memory_bytes = memory_bytes,
                           .memory_limit_bytes = limit_bytes < memory_bytes ? std::optional{limit_bytes} : std::nullopt,
                           .gpu = {},
-                          .libtorch = TORCH_VERSION,
-                          .vlmtrain = VLMTRAIN_VERSION,
+                          .libtorch_version = TORCH_VERSION,
+                          .vlmtrain_version = VLMTRAIN_VERSION,
                           .commit = kBuildCommit,
                           .command = get_command_line(),
                           .start_time = get_unix_seconds(),
                           .slurm_job_id = get_environment_variable("SLURM_JOB_ID"),
                           .disabled_kernels = {}};
-  for (const auto kernel : kernels::disabled_kernels())
+  for (const auto kernel : kernels::get_disabled_kernels())
     environment.disabled_kernels.emplace_back(kernels::to_string(kernel));
   if (!device.is_cpu()) environment.gpu = describe_gpu(device);
   return environment;
@@ -89,14 +89,14 @@ Environment Environment::collect(at::Device device) {
 
 std::string Environment::to_json() const {
   nlohmann::ordered_json json{{"host", host},
-                              {"kernel", kernel},
-                              {"cpu", cpu},
-                              {"cpu_cores", cpu_cores},
+                              {"kernel", os_kernel},
+                              {"cpu", cpu_model},
+                              {"cpu_cores", num_cpu_cores},
                               {"memory_bytes", memory_bytes},
-                              {"memory_limit_bytes", value_or_null(memory_limit_bytes)},
+                              {"memory_limit_bytes", optional_to_json(memory_limit_bytes)},
                               {"gpu", gpu ? gpu_to_json(*gpu) : nlohmann::ordered_json()},
-                              {"libtorch", libtorch},
-                              {"vlmtrain", vlmtrain},
+                              {"libtorch", libtorch_version},
+                              {"vlmtrain", vlmtrain_version},
                               {"commit", commit},
                               {"command", command},
                               {"start_time", start_time},

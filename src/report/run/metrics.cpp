@@ -12,7 +12,7 @@ namespace vlmtrain::report {
 namespace {
 
 /// Returns the lines of a file whose step is at most `last_step`, without truncated lines.
-std::string filter_lines(const std::filesystem::path& path, int64_t last_step) {
+std::string read_lines_until_step(const std::filesystem::path& path, int64_t last_step) {
   std::ifstream file(path);
   std::string lines;
   for (std::string line; std::getline(file, line);) {
@@ -31,7 +31,7 @@ nlohmann::ordered_json tasks_to_json(const std::map<std::string, TaskMetrics>& t
                   {"label_tokens", task.label_tokens},
                   {"samples", task.samples},
                   {"weight", task.weight},
-                  {"accuracy", value_or_null(task.accuracy)}};
+                  {"accuracy", optional_to_json(task.accuracy)}};
   }
   return json;
 }
@@ -40,7 +40,7 @@ nlohmann::ordered_json score_to_json(const EvaluationScore& score) {
   nlohmann::ordered_json json{{"loss", score.loss},
                               {"label_tokens", score.label_tokens},
                               {"samples", score.samples},
-                              {"exact_match", value_or_null(score.exact_match)}};
+                              {"exact_match", optional_to_json(score.exact_match)}};
   if (score.masks) json["masks"] = score.masks->to_json();
   return json;
 }
@@ -58,12 +58,12 @@ nlohmann::ordered_json evaluation_to_json(const EvaluationMetrics& evaluation) {
   auto json = score_to_json(evaluation.total);
   json["seconds"] = evaluation.seconds;
   json["batch_size"] = evaluation.batch_size;
-  json["oom_splits"] = evaluation.oom_splits;
+  json["oom_splits"] = evaluation.num_oom_splits;
   json["is_best"] = evaluation.is_best;
   auto tasks = nlohmann::ordered_json::object();
   for (const auto& [name, score] : evaluation.tasks) tasks[name] = score_to_json(score);
   json["tasks"] = tasks;
-  for (const auto& [name, masks] : evaluation.structures) json["structures"][name] = masks.to_json();
+  for (const auto& [name, masks] : evaluation.mask_metrics_by_structure) json["structures"][name] = masks.to_json();
   return json;
 }
 
@@ -73,9 +73,9 @@ nlohmann::ordered_json MaskMetrics::to_json() const {
   nlohmann::ordered_json json{{"masks", masks},
                               {"dice", dice},
                               {"iou", iou},
-                              {"hausdorff95", value_or_null(hausdorff95)},
-                              {"empty_truths", empty_truths},
-                              {"empty_predictions", empty_predictions}};
+                              {"hausdorff95", optional_to_json(hausdorff95)},
+                              {"empty_truths", num_empty_truths},
+                              {"empty_predictions", num_empty_predictions}};
   io::add_field_aliases(json, {{"empty_predictions", "empty_drawn"}});
   return json;
 }
@@ -91,12 +91,12 @@ std::string StepMetrics::to_json_line() const {
                               {"epoch", epoch},
                               {"loss", loss},
                               {"learning_rate", learning_rate},
-                              {"vision_learning_rate", value_or_null(vision_learning_rate)},
-                              {"projector_learning_rate", value_or_null(projector_learning_rate)},
+                              {"vision_learning_rate", optional_to_json(vision_learning_rate)},
+                              {"projector_learning_rate", optional_to_json(projector_learning_rate)},
                               {"grad_norm", grad_norm},
                               {"skipped", skipped},
-                              {"skipped_steps", skipped_steps},
-                              {"loss_scale", value_or_null(loss_scale)},
+                              {"skipped_steps", num_skipped_steps},
+                              {"loss_scale", optional_to_json(loss_scale)},
                               {"tokens", tokens},
                               {"label_tokens", label_tokens},
                               {"images", num_media},
@@ -104,18 +104,18 @@ std::string StepMetrics::to_json_line() const {
                               {"step_seconds", step_seconds},
                               {"data_wait_seconds", data_wait_seconds},
                               {"tokens_per_second", tokens_per_second()},
-                              {"micro_batches", micro_batches},
+                              {"micro_batches", num_micro_batches},
                               {"micro_batch_sizes", micro_batch_sizes},
-                              {"forecast_splits", forecast_splits},
-                              {"oom_splits", oom_splits},
-                              {"predicted_allocated_peak_bytes", value_or_null(predicted_allocated_peak_bytes)},
-                              {"predicted_peak_bytes", value_or_null(predicted_reserved_peak_bytes)},
+                              {"forecast_splits", num_look_ahead_splits},
+                              {"oom_splits", num_oom_splits},
+                              {"predicted_allocated_peak_bytes", optional_to_json(predicted_allocated_peak_bytes)},
+                              {"predicted_peak_bytes", optional_to_json(predicted_reserved_peak_bytes)},
                               {"allocated_peak_bytes", allocated_peak_bytes},
                               {"reserved_peak_bytes", reserved_peak_bytes},
                               {"allocated_bytes", allocated_bytes},
                               {"reserved_bytes", reserved_bytes},
                               {"fragmentation_bytes", fragmentation_bytes()},
-                              {"device_free_bytes", value_or_null(device_free_bytes)},
+                              {"device_free_bytes", optional_to_json(device_free_bytes)},
                               {"host_bytes", host_bytes},
                               {"host_peak_bytes", host_peak_bytes},
                               {"tasks", tasks_to_json(tasks)}};
@@ -132,11 +132,11 @@ std::string StepMetrics::to_json_line() const {
 }
 
 StepLog::StepLog(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {
-  io::write_file(path_, std::filesystem::exists(path_) ? filter_lines(path_, resumed_step) : "");
+  io::write_file(path_, std::filesystem::exists(path_) ? read_lines_until_step(path_, resumed_step) : "");
   file_.open(path_, std::ios::app);
 }
 
-void StepLog::amend_line(int64_t step, const std::string& key, const std::string& json) {
+void StepLog::set_line_field(int64_t step, const std::string& key, const std::string& json) {
   file_.close();
   io::write_file(path_, transform_lines(path_, [&](const std::string& line) {
                    auto entry = nlohmann::ordered_json::parse(line);
@@ -156,7 +156,7 @@ const char* to_string(EventKind kind) {
   switch (kind) {
     case EventKind::kOomSplit:
       return "oom_split";
-    case EventKind::kForecastSplit:
+    case EventKind::kLookAheadSplit:
       return "foreseen_split";
     case EventKind::kAnomaly:
       return "anomaly";
@@ -172,7 +172,7 @@ const char* to_string(EventKind kind) {
       return "twin";
     case EventKind::kResumed:
       return "resumed";
-    case EventKind::kChanged:
+    case EventKind::kSettingsChanged:
       return "changed";
     case EventKind::kFewerPredictions:
       return "fewer_answers";
@@ -190,7 +190,7 @@ double get_unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string Event::to_json_line() const {
+std::string RunEvent::to_json_line() const {
   return io::to_json_string(nlohmann::ordered_json{
       {"step", step}, {"time", time}, {"kind", to_string(kind)}, {"message", message}, {"ids", ids}});
 }

@@ -19,12 +19,12 @@ namespace vlmtrain::report {
 namespace {
 
 /// JPEG quality of thumbnails, whose details are not examined. Not tuned.
-constexpr int kThumbnailQuality = 85;
+constexpr int kThumbnailJpegQuality = 85;
 /// JPEG quality of overlays, so that contours of one pixel stay visible. Not tuned.
-constexpr int kOverlayQuality = 92;
+constexpr int kOverlayJpegQuality = 92;
 
 /// Returns the size, scaled down so that the longest side has at most `max_side` pixels.
-image::ImageSize limit_size(image::ImageSize size, int64_t max_side) {
+image::ImageSize limit_image_size(image::ImageSize size, int64_t max_side) {
   const int64_t longest_side = std::max(size.height, size.width);
   if (longest_side <= max_side) return size;
   const auto scale_side = [&](int64_t side) {
@@ -33,42 +33,50 @@ image::ImageSize limit_size(image::ImageSize size, int64_t max_side) {
   return {.height = scale_side(size.height), .width = scale_side(size.width)};
 }
 
-at::Tensor shrink(const at::Tensor& image, image::ImageSize size) {
+at::Tensor shrink_image(const at::Tensor& image, image::ImageSize size) {
   if (image.size(1) == size.height && image.size(2) == size.width) return image;
-  return image::resize(image, size.height, size.width, image::ResampleFilter::kBilinear);
+  return image::resize_image(image, size.height, size.width, image::ResampleFilter::kBilinear);
 }
 
-std::string make_data_uri(const at::Tensor& image, int quality) {
+std::string make_jpeg_data_uri(const at::Tensor& image, int quality) {
   return "data:image/jpeg;base64," + base64_encode(image::encode_jpeg(image, quality));
 }
 
 }  // namespace
 
 std::string Prediction::to_json_line() const {
-  nlohmann::ordered_json json{{"step", step},         {"id", id},         {"task", task},    {"question", question},
-                              {"expected", expected}, {"answer", answer}, {"images", images}};
+  nlohmann::ordered_json json{{"step", step},
+                              {"id", id},
+                              {"task", task},
+                              {"question", question},
+                              {"expected", expected_answer},
+                              {"answer", answer},
+                              {"images", thumbnail_uris}};
   io::add_field_aliases(json, {{"answer", "given"}});
-  if (!captions.empty()) json["captions"] = captions;
+  if (!volume_captions.empty()) json["captions"] = volume_captions;
   for (const auto& mask : masks) {
-    json["masks"].push_back({{"structure", mask.structure}, {"dice", mask.dice}, {"overlay", mask.overlay}});
+    json["masks"].push_back({{"structure", mask.structure}, {"dice", mask.dice}, {"overlay", mask.overlay_uri}});
   }
   return io::to_json_string(json);
 }
 
 std::string make_thumbnail_uri(const at::Tensor& image) {
-  return make_data_uri(shrink(image, limit_size({image.size(1), image.size(2)}, kThumbnailPixels)), kThumbnailQuality);
+  return make_jpeg_data_uri(shrink_image(image, limit_image_size({image.size(1), image.size(2)}, kMaxThumbnailSide)),
+                            kThumbnailJpegQuality);
 }
 
 std::string make_thumbnail_uri(const io::MediaRef& image) {
-  if (image.is_volume) return make_data_uri(image::render_scan_slices(image, kThumbnailPixels), kThumbnailQuality);
+  if (image.is_volume)
+    return make_jpeg_data_uri(image::render_scan_slices(image, kMaxThumbnailSide), kThumbnailJpegQuality);
   return make_thumbnail_uri(image::decode_image(image));
 }
 
 std::string make_overlay_uri(const at::Tensor& image, const at::Tensor& predicted, const at::Tensor& truth) {
-  const image::ImageSize size = limit_size({image.size(1), image.size(2)}, kOverlayPixels);
+  const image::ImageSize size = limit_image_size({image.size(1), image.size(2)}, kMaxOverlaySide);
   const auto resize = [&](const at::Tensor& mask) { return image::resize_mask(mask, size.height, size.width); };
-  return make_data_uri(image::draw_mask_comparison(shrink(image, size), {resize(predicted)}, {resize(truth)}),
-                       kOverlayQuality);
+  return make_jpeg_data_uri(
+      image::draw_mask_comparison(shrink_image(image, size), {resize(predicted)}, {resize(truth)}),
+      kOverlayJpegQuality);
 }
 
 }  // namespace vlmtrain::report

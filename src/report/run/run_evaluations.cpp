@@ -23,7 +23,7 @@ constexpr size_t kMaxEvaluationCurves = 12;
 
 /// Returns the value with five significant digits, which keeps pages with thousands of points
 /// small; null if it is not finite.
-nlohmann::json round_value(double value) {
+nlohmann::json round_to_significant_digits(double value) {
   if (!std::isfinite(value) || value == 0) return std::isfinite(value) ? nlohmann::json(0) : nlohmann::json();
   const double unit = std::pow(10.0, 4 - std::floor(std::log10(std::abs(value))));
   return std::isfinite(unit) && unit > 0 ? std::round(value * unit) / unit : value;
@@ -31,32 +31,32 @@ nlohmann::json round_value(double value) {
 
 }  // namespace
 
-RunEvaluations::Score RunEvaluations::parse_score(const nlohmann::json& values) {
-  return {get_number(values, "loss"), get_number(values, "exact_match"), parse_masks(values).dice};
+RunEvaluations::Scores RunEvaluations::parse_scores(const nlohmann::json& values) {
+  return {get_number_or_nan(values, "loss"), get_number_or_nan(values, "exact_match"), parse_mask_summary(values).dice};
 }
 
-RunEvaluations::MaskSummary RunEvaluations::parse_masks(const nlohmann::json& values) {
+RunEvaluations::MaskSummary RunEvaluations::parse_mask_summary(const nlohmann::json& values) {
   const auto entry = values.find("masks");
   if (entry == values.end() || !entry->is_object()) return {};
-  return {get_integer(*entry, "masks"),
-          get_number(*entry, "dice"),
-          get_number(*entry, "iou"),
-          get_number(*entry, "hausdorff95"),
-          get_integer(*entry, "empty_truths"),
-          get_integer(*entry, io::find_field_name(*entry, {"empty_predictions", "empty_drawn"}))};
+  return {get_integer_or_zero(*entry, "masks"),
+          get_number_or_nan(*entry, "dice"),
+          get_number_or_nan(*entry, "iou"),
+          get_number_or_nan(*entry, "hausdorff95"),
+          get_integer_or_zero(*entry, "empty_truths"),
+          get_integer_or_zero(*entry, io::find_field_name(*entry, {"empty_predictions", "empty_drawn"}))};
 }
 
-nlohmann::json RunEvaluations::masks_to_json(const MaskSummary& masks) {
-  return {{"masks", masks.masks},
+nlohmann::json RunEvaluations::mask_summary_to_json(const MaskSummary& masks) {
+  return {{"masks", masks.num_masks},
           {"dice", masks.dice},
           {"iou", masks.iou},
           {"hausdorff95", masks.hausdorff95},
-          {"empty_truths", masks.empty_truths},
-          {"empty_predictions", masks.empty_predictions}};
+          {"empty_truths", masks.num_empty_truths},
+          {"empty_predictions", masks.num_empty_predictions}};
 }
 
-void RunEvaluations::add_structures(const nlohmann::json& evaluation, EvaluationPoint& point) {
-  for (auto& structure : structures_) structure.newest = {};
+void RunEvaluations::add_structure_scores(const nlohmann::json& evaluation, EvaluationPoint& point) {
+  for (auto& structure : structures_) structure.newest_summary = {};
   const auto entry = evaluation.find("structures");
   if (entry == evaluation.end() || !entry->is_object()) return;
   for (const auto& [full_name, values] : entry->items()) {
@@ -67,11 +67,11 @@ void RunEvaluations::add_structures(const nlohmann::json& evaluation, Evaluation
       if (structures_.size() == kMaxStructures) continue;
       structure = structures_.insert(structure, Structure{.name = name});
     }
-    structure->newest = parse_masks(nlohmann::json{{"masks", values}});
+    structure->newest_summary = parse_mask_summary(nlohmann::json{{"masks", values}});
     const auto index = static_cast<size_t>(structure - structures_.begin());
-    point.structures_dice.resize(std::max(point.structures_dice.size(), index + 1),
-                                 std::numeric_limits<double>::quiet_NaN());
-    point.structures_dice[index] = structure->newest.dice;
+    point.dice_by_structure.resize(std::max(point.dice_by_structure.size(), index + 1),
+                                   std::numeric_limits<double>::quiet_NaN());
+    point.dice_by_structure[index] = structure->newest_summary.dice;
   }
 }
 
@@ -90,39 +90,40 @@ void RunEvaluations::add(int64_t step, const nlohmann::json& line) {
   const auto entry = line.find("evaluation");
   if (entry == line.end() || !entry->is_object()) return;
   const auto& evaluation = *entry;
-  EvaluationPoint point{.step = step, .number = num_evaluations_++, .total = parse_score(evaluation)};
+  EvaluationPoint point{.step = step, .number = num_evaluations_++, .total = parse_scores(evaluation)};
   if (const auto tasks = evaluation.find("tasks"); tasks != evaluation.end() && tasks->is_object()) {
     for (const auto& [name, values] : tasks->items()) {
       if (!values.is_object()) continue;
       const size_t index = find_or_add_task(name);
       if (index == tasks_.size()) continue;
       point.tasks.resize(std::max(point.tasks.size(), index + 1));
-      point.tasks[index] = parse_score(values);
-      tasks_[index].label_tokens = get_integer(values, "label_tokens");
+      point.tasks[index] = parse_scores(values);
+      tasks_[index].label_tokens = get_integer_or_zero(values, "label_tokens");
     }
   }
-  newest_masks_ = parse_masks(evaluation);
-  add_structures(evaluation, point);
-  const double seconds = get_number(evaluation, "seconds");
-  if (std::isfinite(seconds)) seconds_ += seconds;
-  oom_splits_ += get_integer(evaluation, "oom_splits");
-  newest_seconds_ = seconds;
-  newest_batch_size_ = get_integer(evaluation, "batch_size");
-  newest_samples_ = get_integer(evaluation, "samples");
+  newest_mask_summary_ = parse_mask_summary(evaluation);
+  add_structure_scores(evaluation, point);
+  const double seconds = get_number_or_nan(evaluation, "seconds");
+  if (std::isfinite(seconds)) total_evaluation_seconds_ += seconds;
+  num_oom_splits_ += get_integer_or_zero(evaluation, "oom_splits");
+  newest_evaluation_seconds_ = seconds;
+  newest_batch_size_ = get_integer_or_zero(evaluation, "batch_size");
+  newest_num_samples_ = get_integer_or_zero(evaluation, "samples");
   const auto is_best = evaluation.find("is_best");
   if (is_best != evaluation.end() && is_best->is_boolean() && is_best->get<bool>()) best_point_ = point;
   newest_point_ = point;
-  if (point.number % stride_ != 0) return;
-  points_.push_back(std::move(point));
-  if (points_.size() <= kMaxEvaluationPoints) return;
-  stride_ *= 2;
-  std::erase_if(points_, [this](const EvaluationPoint& other) { return other.number % stride_ != 0; });
+  if (point.number % evaluation_stride_ != 0) return;
+  evaluation_points_.push_back(std::move(point));
+  if (evaluation_points_.size() <= kMaxEvaluationPoints) return;
+  evaluation_stride_ *= 2;
+  std::erase_if(evaluation_points_,
+                [this](const EvaluationPoint& other) { return other.number % evaluation_stride_ != 0; });
 }
 
 /// Returns the kept points, the best and the newest in ascending order of their steps.
-std::vector<const RunEvaluations::EvaluationPoint*> RunEvaluations::list_points() const {
+std::vector<const RunEvaluations::EvaluationPoint*> RunEvaluations::list_evaluation_points() const {
   std::vector<const EvaluationPoint*> points;
-  for (const auto& point : points_) points.push_back(&point);
+  for (const auto& point : evaluation_points_) points.push_back(&point);
   for (const auto* extra_point : {&best_point_, &newest_point_}) {
     if (!*extra_point) continue;
     const auto index = std::ranges::lower_bound(points, (*extra_point)->step, {}, &EvaluationPoint::step);
@@ -132,31 +133,32 @@ std::vector<const RunEvaluations::EvaluationPoint*> RunEvaluations::list_points(
 }
 
 /// Adds the values of masks to the result of to_json(). Does nothing without masks.
-void RunEvaluations::append_masks(nlohmann::json& json) const {
-  const auto points = list_points();
+void RunEvaluations::append_masks_json(nlohmann::json& json) const {
+  const auto points = list_evaluation_points();
   const auto make_list = [&](const auto& get_value) {
     auto values = nlohmann::json::array();
-    for (const auto* point : points) values.push_back(round_value(get_value(*point)));
+    for (const auto* point : points) values.push_back(round_to_significant_digits(get_value(*point)));
     return values;
   };
   if (std::ranges::none_of(points, [](const EvaluationPoint* point) { return std::isfinite(point->total.dice); }))
     return;
   json["dice"] = make_list([](const EvaluationPoint& point) { return point.total.dice; });
-  json["masks"] = masks_to_json(newest_masks_);
+  json["masks"] = mask_summary_to_json(newest_mask_summary_);
   json["newest"]["dice"] = newest_point_->total.dice;
   if (best_point_) json["best"]["dice"] = best_point_->total.dice;
 
   std::vector<size_t> order(structures_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::ranges::stable_sort(order, std::greater<>(), [this](size_t index) { return structures_[index].newest.masks; });
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [this](size_t index) { return structures_[index].newest_summary.num_masks; });
   auto& structures = json["structures"] = nlohmann::json::array();
   for (const size_t index : order) {
-    auto structure = masks_to_json(structures_[index].newest);
+    auto structure = mask_summary_to_json(structures_[index].newest_summary);
     structure["name"] = structures_[index].name;
     if (structures.size() < kMaxEvaluationCurves) {
       structure["dice_curve"] = make_list([index](const EvaluationPoint& point) {
-        return index < point.structures_dice.size() ? point.structures_dice[index]
-                                                    : std::numeric_limits<double>::quiet_NaN();
+        return index < point.dice_by_structure.size() ? point.dice_by_structure[index]
+                                                      : std::numeric_limits<double>::quiet_NaN();
       });
     }
     structures.push_back(std::move(structure));
@@ -165,19 +167,19 @@ void RunEvaluations::append_masks(nlohmann::json& json) const {
 
 nlohmann::json RunEvaluations::to_json() const {
   if (!newest_point_) return {};
-  const auto points = list_points();
+  const auto points = list_evaluation_points();
   const auto make_list = [&](const auto& get_value) {
     auto values = nlohmann::json::array();
-    for (const auto* point : points) values.push_back(round_value(get_value(*point)));
+    for (const auto* point : points) values.push_back(round_to_significant_digits(get_value(*point)));
     return values;
   };
-  const auto make_headline = [](const EvaluationPoint& point) {
+  const auto make_headline_json = [](const EvaluationPoint& point) {
     return nlohmann::json{{"step", point.step}, {"loss", point.total.loss}, {"exact_match", point.total.exact_match}};
   };
-  auto newest = make_headline(*newest_point_);
-  newest["seconds"] = newest_seconds_;
-  newest["batch_size"] = newest_batch_size_;
-  newest["samples"] = newest_samples_;
+  auto newest_json = make_headline_json(*newest_point_);
+  newest_json["seconds"] = newest_evaluation_seconds_;
+  newest_json["batch_size"] = newest_batch_size_;
+  newest_json["samples"] = newest_num_samples_;
   auto steps = nlohmann::json::array();
   for (const auto* point : points) steps.push_back(point->step);
 
@@ -187,7 +189,7 @@ nlohmann::json RunEvaluations::to_json() const {
   auto tasks = nlohmann::json::array();
   for (const size_t index : order) {
     const auto get_task_score = [index](const EvaluationPoint& point) {
-      return index < point.tasks.size() ? point.tasks[index] : Score();
+      return index < point.tasks.size() ? point.tasks[index] : Scores();
     };
     nlohmann::json task{{"name", tasks_[index].name},
                         {"newest_loss", get_task_score(*newest_point_).loss},
@@ -199,15 +201,15 @@ nlohmann::json RunEvaluations::to_json() const {
     tasks.push_back(std::move(task));
   }
   nlohmann::json json{{"count", num_evaluations_},
-                      {"seconds", seconds_},
-                      {"oom_splits", oom_splits_},
-                      {"best", best_point_ ? make_headline(*best_point_) : nlohmann::json()},
-                      {"newest", std::move(newest)},
+                      {"seconds", total_evaluation_seconds_},
+                      {"oom_splits", num_oom_splits_},
+                      {"best", best_point_ ? make_headline_json(*best_point_) : nlohmann::json()},
+                      {"newest", std::move(newest_json)},
                       {"steps", std::move(steps)},
                       {"loss", make_list([](const EvaluationPoint& point) { return point.total.loss; })},
                       {"exact_match", make_list([](const EvaluationPoint& point) { return point.total.exact_match; })},
                       {"tasks", std::move(tasks)}};
-  append_masks(json);
+  append_masks_json(json);
   return json;
 }
 

@@ -31,27 +31,27 @@ class RunEvaluations {
 
  private:
   /// The scores of a task or of all samples; NaN if unknown.
-  struct Score {
+  struct Scores {
     double loss = std::numeric_limits<double>::quiet_NaN();
     double exact_match = std::numeric_limits<double>::quiet_NaN();
     double dice = std::numeric_limits<double>::quiet_NaN();
   };
   /// The scores of masks; NaN if unknown.
   struct MaskSummary {
-    int64_t masks = 0;  // 0 without masks
+    int64_t num_masks = 0;  // 0 without masks
     double dice = std::numeric_limits<double>::quiet_NaN();
     double iou = std::numeric_limits<double>::quiet_NaN();
     double hausdorff95 = std::numeric_limits<double>::quiet_NaN();
-    int64_t empty_truths = 0;
-    int64_t empty_predictions = 0;
+    int64_t num_empty_truths = 0;
+    int64_t num_empty_predictions = 0;
   };
   /// The scores of one evaluation.
   struct EvaluationPoint {
     int64_t step = 0;
     int64_t number = 0;  // from 0, over all evaluations
-    Score total{};
-    std::vector<Score> tasks{};             // in the order of tasks_; later tasks are missing
-    std::vector<double> structures_dice{};  // in the order of structures_; later structures are missing
+    Scores total{};
+    std::vector<Scores> tasks{};              // in the order of tasks_; later tasks are missing
+    std::vector<double> dice_by_structure{};  // in the order of structures_; later structures are missing
   };
   struct Task {
     std::string name;
@@ -60,31 +60,31 @@ class RunEvaluations {
 
   struct Structure {
     std::string name;
-    MaskSummary newest{};  // of the newest evaluation
+    MaskSummary newest_summary{};  // of the newest evaluation
   };
 
-  static Score parse_score(const nlohmann::json& values);
-  static MaskSummary parse_masks(const nlohmann::json& values);
-  static nlohmann::json masks_to_json(const MaskSummary& masks);
-  void add_structures(const nlohmann::json& evaluation, EvaluationPoint& point);
-  void append_masks(nlohmann::json& json) const;
+  static Scores parse_scores(const nlohmann::json& values);
+  static MaskSummary parse_mask_summary(const nlohmann::json& values);
+  static nlohmann::json mask_summary_to_json(const MaskSummary& masks);
+  void add_structure_scores(const nlohmann::json& evaluation, EvaluationPoint& point);
+  void append_masks_json(nlohmann::json& json) const;
   size_t find_or_add_task(const std::string& task);
-  std::vector<const EvaluationPoint*> list_points() const;
+  std::vector<const EvaluationPoint*> list_evaluation_points() const;
 
   std::vector<Task> tasks_;
   std::vector<Structure> structures_;
-  MaskSummary newest_masks_;
-  std::vector<EvaluationPoint> points_;
-  int64_t stride_ = 1;  // points_ has the evaluations whose number is a multiple of it
+  MaskSummary newest_mask_summary_;
+  std::vector<EvaluationPoint> evaluation_points_;
+  int64_t evaluation_stride_ = 1;  // evaluation_points_ has the evaluations whose number is a multiple of it
   std::optional<EvaluationPoint> best_point_;
   std::optional<EvaluationPoint> newest_point_;
   // Of all evaluations.
   int64_t num_evaluations_ = 0;
-  double seconds_ = 0;
-  int64_t oom_splits_ = 0;
-  double newest_seconds_ = 0;
+  double total_evaluation_seconds_ = 0;
+  int64_t num_oom_splits_ = 0;
+  double newest_evaluation_seconds_ = 0;
   int64_t newest_batch_size_ = 0;
-  int64_t newest_samples_ = 0;
+  int64_t newest_num_samples_ = 0;
 };
 
 }  // namespace vlmtrain::report

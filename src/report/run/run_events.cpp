@@ -19,12 +19,12 @@ constexpr size_t kMaxMessageBytes = 600;
 }  // namespace
 
 void RunEvents::add(const nlohmann::json& line) {
-  const std::string kind = get_string(line, "kind");
+  const std::string kind = get_string_or_empty(line, "kind");
   if (kind.empty()) return;
-  const int64_t step = get_integer(line, "step");
-  const double time = get_number(line, "time");
+  const int64_t step = get_integer_or_zero(line, "step");
+  const double time = get_number_or_nan(line, "time");
   if (time > last_event_time_) last_event_time_ = time;
-  const std::string message = truncate_utf8(get_string(line, "message"), kMaxMessageBytes);
+  const std::string message = truncate_utf8(get_string_or_empty(line, "message"), kMaxMessageBytes);
   if (kind == "stopped" || kind == "failed") {
     end_state_ = kind;
     end_step_ = step;
@@ -32,8 +32,8 @@ void RunEvents::add(const nlohmann::json& line) {
   } else if (kind == "resumed") {
     end_state_.clear();
   }
-  if (counts_.size() >= kMaxEventKinds && !counts_.contains(kind)) return;
-  ++counts_[kind];
+  if (event_counts_.size() >= kMaxEventKinds && !event_counts_.contains(kind)) return;
+  ++event_counts_[kind];
 
   auto ids = nlohmann::json::array();
   size_t num_hidden_ids = 0;
@@ -44,7 +44,7 @@ void RunEvents::add(const nlohmann::json& line) {
     }
     num_hidden_ids = ids_entry->size() - ids.size();
   }
-  auto& events = newest_[kind];
+  auto& events = newest_events_[kind];
   events.push_back({{"number", next_event_number_++},
                     {"step", step},
                     {"time", time},
@@ -57,13 +57,13 @@ void RunEvents::add(const nlohmann::json& line) {
 
 nlohmann::json RunEvents::to_json() const {
   std::vector<const nlohmann::json*> events;
-  for (const auto& [kind, newest] : newest_) {
+  for (const auto& [kind, newest] : newest_events_) {
     for (const auto& event : newest) events.push_back(&event);
   }
   std::sort(events.begin(), events.end(), [](const auto* a, const auto* b) { return (*a)["number"] > (*b)["number"]; });
   auto shown_events = nlohmann::json::array();
   for (const auto* event : events) shown_events.push_back(*event);
-  return {{"counts", counts_}, {"shown", std::move(shown_events)}};
+  return {{"counts", event_counts_}, {"shown", std::move(shown_events)}};
 }
 
 namespace {
@@ -71,37 +71,37 @@ namespace {
 /// Limits that keep the page small. Not tuned.
 constexpr size_t kMaxPredictedSamples = 24;
 /// Answers kept per sample: the first, which shows the state before training, and the newest.
-constexpr size_t kMaxAnswers = 4;
-constexpr size_t kMaxImages = 6;
+constexpr size_t kMaxAnswersPerSample = 4;
+constexpr size_t kMaxImagesPerSample = 6;
 /// Maximum length of a data URI, about ten times the length of a thumbnail with 160 pixels.
-constexpr size_t kMaxImageBytes = 200'000;
+constexpr size_t kMaxImageUriBytes = 200'000;
 constexpr size_t kMaxTextBytes = 2000;
 
-std::string get_short_text(const nlohmann::json& line, const char* key) {
-  return truncate_utf8(get_string(line, key), kMaxTextBytes);
+std::string get_truncated_string(const nlohmann::json& line, const char* key) {
+  return truncate_utf8(get_string_or_empty(line, key), kMaxTextBytes);
 }
 
 /// Returns whether the URI contains a small image, so that the page loads nothing from elsewhere.
 bool is_image_uri(const std::string& uri) {
-  constexpr std::string_view kPrefixes[] = {"data:image/jpeg;base64,", "data:image/png;base64,"};
-  for (const auto prefix : kPrefixes) {
-    if (uri.starts_with(prefix)) return uri.size() <= kMaxImageBytes;
+  constexpr std::string_view kImageUriPrefixes[] = {"data:image/jpeg;base64,", "data:image/png;base64,"};
+  for (const auto prefix : kImageUriPrefixes) {
+    if (uri.starts_with(prefix)) return uri.size() <= kMaxImageUriBytes;
   }
   return false;
 }
 
 /// Returns the valid masks as {"structure", "dice", "overlay"}; null without masks.
-nlohmann::json parse_mask_list(const nlohmann::json& line) {
+nlohmann::json make_valid_masks_json(const nlohmann::json& line) {
   nlohmann::json masks_json;
   const auto masks = line.find("masks");
   if (masks == line.end() || !masks->is_array()) return masks_json;
   for (const auto& mask : *masks) {
-    if (masks_json.size() == kMaxImages) break;
-    auto overlay = get_string(mask, "overlay");
-    if (!is_image_uri(overlay)) continue;
-    masks_json.push_back({{"structure", get_short_text(mask, "structure")},
-                          {"dice", get_number(mask, "dice")},
-                          {"overlay", std::move(overlay)}});
+    if (masks_json.size() == kMaxImagesPerSample) break;
+    auto overlay_uri = get_string_or_empty(mask, "overlay");
+    if (!is_image_uri(overlay_uri)) continue;
+    masks_json.push_back({{"structure", get_truncated_string(mask, "structure")},
+                          {"dice", get_number_or_nan(mask, "dice")},
+                          {"overlay", std::move(overlay_uri)}});
   }
   return masks_json;
 }
@@ -109,23 +109,24 @@ nlohmann::json parse_mask_list(const nlohmann::json& line) {
 }  // namespace
 
 void RunPredictions::add(const nlohmann::json& line) {
-  const std::string id = get_string(line, "id");
-  const std::string question = get_short_text(line, "question");
-  const Answer answer{get_integer(line, "step"), get_short_text(line, io::find_field_name(line, {"answer", "given"})),
-                      parse_mask_list(line)};
+  const std::string id = get_string_or_empty(line, "id");
+  const std::string question = get_truncated_string(line, "question");
+  const Answer answer{get_integer_or_zero(line, "step"),
+                      get_truncated_string(line, io::find_field_name(line, {"answer", "given"})),
+                      make_valid_masks_json(line)};
   const auto sample_entry = std::find_if(samples_.begin(), samples_.end(), [&](const PredictedSample& sample) {
     return sample.id == id && sample.question == question;
   });
   if (sample_entry != samples_.end()) {
     auto& answers = sample_entry->answers;
     answers.push_back(answer);
-    if (answers.size() > kMaxAnswers) answers.erase(answers.begin() + 1);
+    if (answers.size() > kMaxAnswersPerSample) answers.erase(answers.begin() + 1);
     return;
   }
   PredictedSample sample{.id = id,
-                         .task = get_short_text(line, "task"),
+                         .task = get_truncated_string(line, "task"),
                          .question = question,
-                         .expected = get_short_text(line, "expected"),
+                         .expected = get_truncated_string(line, "expected"),
                          .images = {},
                          .captions = {},
                          .answers = {answer}};
@@ -137,7 +138,7 @@ void RunPredictions::add(const nlohmann::json& line) {
         std::min_element(samples_.begin(), samples_.end(), [](const PredictedSample& a, const PredictedSample& b) {
           return a.answers.back().step < b.answers.back().step;
         }));
-    ++num_hidden_;
+    ++num_hidden_samples_;
   }
 }
 
@@ -146,7 +147,7 @@ void RunPredictions::add_images(const nlohmann::json& line, PredictedSample& sam
   if (images == line.end() || !images->is_array()) return;
   const auto captions = line.find("captions");
   const bool has_captions = captions != line.end() && captions->is_array() && captions->size() == images->size();
-  for (size_t i = 0; i < images->size() && sample.images.size() < kMaxImages; ++i) {
+  for (size_t i = 0; i < images->size() && sample.images.size() < kMaxImagesPerSample; ++i) {
     const auto& image = (*images)[i];
     if (!image.is_string() || !is_image_uri(image.get_ref<const std::string&>())) continue;
     sample.images.push_back(image);
@@ -172,7 +173,7 @@ nlohmann::json RunPredictions::to_json() const {
                        {"answers", std::move(answers)}});
     if (!sample.captions.empty()) samples.back()["captions"] = sample.captions;
   }
-  return {{"samples", std::move(samples)}, {"hidden", num_hidden_}};
+  return {{"samples", std::move(samples)}, {"hidden", num_hidden_samples_}};
 }
 
 }  // namespace vlmtrain::report

@@ -30,9 +30,10 @@ class RunEvents {
   nlohmann::json to_json() const;
 
  private:
-  std::map<std::string, int64_t> counts_;
-  std::map<std::string, std::deque<nlohmann::json>> newest_;  // by kind, so that frequent kinds do not hide rare ones
-  int64_t next_event_number_ = 0;                             // events so far; numbers the next one
+  std::map<std::string, int64_t> event_counts_;
+  std::map<std::string, std::deque<nlohmann::json>>
+      newest_events_;              // by kind, so that frequent kinds do not hide rare ones
+  int64_t next_event_number_ = 0;  // events so far; numbers the next one
   std::string end_state_;
   std::string end_message_;
   int64_t end_step_ = 0;
@@ -72,7 +73,7 @@ class RunPredictions {
   static void add_images(const nlohmann::json& line, PredictedSample& sample);
 
   std::deque<PredictedSample> samples_;  // in the order of their first answer
-  int64_t num_hidden_ = 0;
+  int64_t num_hidden_samples_ = 0;
 };
 
 }  // namespace vlmtrain::report

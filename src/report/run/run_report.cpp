@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Limits that keep the page small; the files of the run have the complete data. Not tuned.
-constexpr size_t kMaxProblems = 50;
+constexpr size_t kMaxLedgerProblems = 50;
 constexpr size_t kMaxEpochRows = 100;
 constexpr size_t kMaxConfigBytes = 100'000;
 /// Keys of plan.json that the page needs. The alternatives, which are long, are omitted.
@@ -66,51 +66,51 @@ double get_modified_time(const fs::path& path) {
 /// A parsed file that is read again when its modification time changes.
 class CachedFile {
  public:
-  using Parser = nlohmann::json (*)(const std::string& content);
-  CachedFile(fs::path path, Parser parse) : path_(std::move(path)), parser_(parse) {}
+  using ParseFunction = nlohmann::json (*)(const std::string& content);
+  CachedFile(fs::path path, ParseFunction parse) : path_(std::move(path)), parse_function_(parse) {}
 
   const nlohmann::json& value() {
     const double time = get_modified_time(path_);
-    if (time != modified_time_) value_ = time > 0 ? parser_(io::read_file(path_)) : nlohmann::json();
+    if (time != modified_time_) parsed_content_ = time > 0 ? parse_function_(io::read_file(path_)) : nlohmann::json();
     modified_time_ = time;
-    return value_;
+    return parsed_content_;
   }
 
  private:
   fs::path path_;
-  Parser parser_;
+  ParseFunction parse_function_;
   double modified_time_ = 0;
-  nlohmann::json value_;
+  nlohmann::json parsed_content_;
 };
 
 /// Returns the content as JSON; null if it is not an object.
-nlohmann::json parse_object(const std::string& content) {
+nlohmann::json parse_json_object(const std::string& content) {
   const auto json = io::try_parse_json(content).value_or(nlohmann::json());
   return json.is_object() ? json : nlohmann::json();
 }
 
 nlohmann::json parse_plan(const std::string& content) {
-  const auto plan = parse_object(content);
+  const auto plan = parse_json_object(content);
   if (plan.is_null()) return plan;
-  nlohmann::json selected;
+  nlohmann::json selected_fields;
   for (const char* const key : kPlanKeys) {
-    if (const auto entry = plan.find(key); entry != plan.end()) selected[key] = *entry;
+    if (const auto entry = plan.find(key); entry != plan.end()) selected_fields[key] = *entry;
   }
   for (const io::FieldAlias field : kRenamedPlanKeys) {
     if (const auto entry = plan.find(io::find_field_name(plan, field)); entry != plan.end()) {
-      selected[field.name] = *entry;
+      selected_fields[field.name] = *entry;
     }
   }
-  return selected;
+  return selected_fields;
 }
 
 nlohmann::json parse_ledger(const std::string& content) {
-  auto ledger = parse_object(content);
+  auto ledger = parse_json_object(content);
   if (ledger.is_null()) return ledger;
   auto& problems = ledger["problems"];
   const size_t count = problems.is_array() ? problems.size() : 0;
-  if (count > kMaxProblems) problems.erase(problems.begin() + kMaxProblems, problems.end());
-  ledger["more_problems"] = count - std::min(count, kMaxProblems);
+  if (count > kMaxLedgerProblems) problems.erase(problems.begin() + kMaxLedgerProblems, problems.end());
+  ledger["more_problems"] = count - std::min(count, kMaxLedgerProblems);
   return ledger;
 }
 
@@ -121,11 +121,11 @@ nlohmann::json remove_tasks(nlohmann::json row) {
   return row;
 }
 
-nlohmann::json parse_config(const std::string& content) {
+nlohmann::json truncate_config(const std::string& content) {
   return truncate_utf8(content, kMaxConfigBytes);
 }
 
-fs::path make_absolute(const fs::path& run_dir) {
+fs::path make_absolute_path(const fs::path& run_dir) {
   const fs::path path = fs::absolute(run_dir).lexically_normal();
   return path.has_filename() ? path : path.parent_path();
 }
@@ -134,20 +134,20 @@ fs::path make_absolute(const fs::path& run_dir) {
 
 struct RunReport::State {
   explicit State(const fs::path& run_dir)
-      : folder(make_absolute(run_dir)),
-        step_lines(folder / "metrics.jsonl"),
-        event_lines(folder / "events.jsonl"),
-        prediction_lines(folder / "predictions.jsonl"),
+      : folder(make_absolute_path(run_dir)),
+        step_follower(folder / "metrics.jsonl"),
+        event_follower(folder / "events.jsonl"),
+        prediction_follower(folder / "predictions.jsonl"),
         plan(folder / "plan.json", parse_plan),
         ledger(folder / "ledger.json", parse_ledger),
-        environment(folder / "environment.json", parse_object),
-        config(folder / "config.yaml", parse_config) {}
+        environment(folder / "environment.json", parse_json_object),
+        config(folder / "config.yaml", truncate_config) {}
 
   void read() {
     // A run that resumes drops the lines after its checkpoint by replacing the file.
-    if (step_lines.was_replaced() || event_lines.was_replaced() || prediction_lines.was_replaced())
+    if (step_follower.was_replaced() || event_follower.was_replaced() || prediction_follower.was_replaced())
       *this = State(folder);
-    step_lines.read([this](const auto& line) {
+    step_follower.read([this](const auto& line) {
       steps.add(line);
       for (const auto& row : epochs.add(line)) {
         epoch_rows.push_back(remove_tasks(row));
@@ -155,8 +155,8 @@ struct RunReport::State {
         ++num_complete_epochs;
       }
     });
-    event_lines.read([this](const auto& line) { events.add(line); });
-    prediction_lines.read([this](const auto& line) { predictions.add(line); });
+    event_follower.read([this](const auto& line) { events.add(line); });
+    prediction_follower.read([this](const auto& line) { predictions.add(line); });
   }
 
   /// Returns the names of the parent folder and the folder, since many runs are called "run".
@@ -164,7 +164,7 @@ struct RunReport::State {
 
   /// Returns "stopped", "failed", "finished" or "running". A killed run counts as "running"; the
   /// page compares the time of its last update with the clock.
-  std::string find_state() const {
+  std::string find_run_state() const {
     if (!events.end_state().empty() && events.end_step() >= steps.last_step()) return events.end_state();
     return steps.total_steps() > 0 && steps.last_step() >= steps.total_steps() ? "finished" : "running";
   }
@@ -178,16 +178,16 @@ struct RunReport::State {
   }
 
   std::string make_page_data() {
-    const std::string state = find_state();
+    const std::string state = find_run_state();
     const nlohmann::json json{
         {"name", name()},
         {"state", state},
         {"message", state == "stopped" || state == "failed" ? events.end_message() : std::string()},
         {"updated", std::max(events.last_event_time(), get_modified_time(folder / "metrics.jsonl"))},
         {"written", get_unix_seconds()},
-        {"summary", steps.summary()},
-        {"tasks", steps.tasks()},
-        {"evaluations", steps.evaluations()},
+        {"summary", steps.make_summary_json()},
+        {"tasks", steps.tasks_to_json()},
+        {"evaluations", steps.evaluations_to_json()},
         {"epochs", epochs_to_json()},
         {"events", events.to_json()},
         {"predictions", predictions.to_json()},
@@ -201,9 +201,9 @@ struct RunReport::State {
   }
 
   fs::path folder;
-  JsonLinesFollower step_lines;
-  JsonLinesFollower event_lines;
-  JsonLinesFollower prediction_lines;
+  JsonLinesFollower step_follower;
+  JsonLinesFollower event_follower;
+  JsonLinesFollower prediction_follower;
   RunSteps steps;
   EpochSummaries epochs;
   std::deque<nlohmann::json> epoch_rows;
@@ -221,35 +221,35 @@ RunReport::RunReport(RunReport&&) noexcept = default;
 RunReport& RunReport::operator=(RunReport&&) noexcept = default;
 RunReport::~RunReport() = default;
 
-std::string RunReport::html() {
+std::string RunReport::render_html() {
   state_->read();
   const auto read_resource = [](std::string_view name) { return std::string(resources().at(std::string(name))); };
-  return fill_page("run_report.html",
-                   {{"title", escape_html(state_->name())},
-                    {"style", read_resource("common.css") + read_resource("run_report.css")},
-                    {"data", state_->make_page_data()},
-                    {"script", read_resource("elements.js") + read_resource("line_chart.js") +
-                                   read_resource("run_sections.js") + read_resource("run_report.js")}});
+  return fill_page_template("run_report.html",
+                            {{"title", escape_html(state_->name())},
+                             {"style", read_resource("common.css") + read_resource("run_report.css")},
+                             {"data", state_->make_page_data()},
+                             {"script", read_resource("elements.js") + read_resource("line_chart.js") +
+                                            read_resource("run_sections.js") + read_resource("run_report.js")}});
 }
 
 void RunReport::write() {
-  io::write_file(state_->folder / "report.html", html());
+  io::write_file(state_->folder / "report.html", render_html());
 }
 
 std::string render_run_report(const fs::path& run_dir) {
   if (!fs::is_directory(run_dir)) {
     throw usage_error("{}: is not a folder; pass the output.dir of a run", run_dir.string());
   }
-  constexpr const char* kRunFiles[] = {"config.yaml", "metrics.jsonl", "environment.json", "plan.json"};
-  if (std::none_of(std::begin(kRunFiles), std::end(kRunFiles),
+  constexpr const char* kRunFileNames[] = {"config.yaml", "metrics.jsonl", "environment.json", "plan.json"};
+  if (std::none_of(std::begin(kRunFileNames), std::end(kRunFileNames),
                    [&](const char* file) { return fs::exists(run_dir / file); })) {
     throw usage_error("{}: has no config.yaml or metrics.jsonl; pass the output.dir of a run", run_dir.string());
   }
-  return RunReport(run_dir).html();
+  return RunReport(run_dir).render_html();
 }
 
 void write_run_report(const fs::path& run_dir) {
-  io::write_file(make_absolute(run_dir) / "report.html", render_run_report(run_dir));
+  io::write_file(make_absolute_path(run_dir) / "report.html", render_run_report(run_dir));
 }
 
 }  // namespace vlmtrain::report

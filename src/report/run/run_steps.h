@@ -57,11 +57,11 @@ class RunSteps {
   int64_t total_steps() const { return total_steps_; }
 
   /// Returns totals of the run and means of its last steps, for the headline.
-  nlohmann::json summary() const;
+  nlohmann::json make_summary_json() const;
   /// Returns the rows of the tasks by decreasing label tokens: {"name", "samples", "label_tokens",
   /// "loss" and "accuracy" of the last steps, "weight"}. The curves have the same order.
-  nlohmann::json tasks() const;
-  nlohmann::json evaluations() const { return evaluations_.to_json(); }
+  nlohmann::json tasks_to_json() const;
+  nlohmann::json evaluations_to_json() const { return evaluations_.to_json(); }
   /// Returns the curves as JSON: {"width": steps per bin, "first": first step of the first bin,
   /// "bins": number of bins, "loss": {…}, …, "task_loss": [{…}, …], "task_accuracy": [{…}, …], and
   /// "task_weight": [{…}, …] if weights change}.
@@ -77,8 +77,8 @@ class RunSteps {
     int64_t label_tokens = 0;
     double weight = 1;
     bool has_weight_changes = false;
-    std::deque<double> recent_loss{};
-    std::deque<double> recent_accuracy{};
+    std::deque<double> recent_losses{};
+    std::deque<double> recent_accuracies{};
   };
   /// The values of a recent step; NaN if the line has none.
   struct RecentStep {
@@ -90,10 +90,10 @@ class RunSteps {
   enum DerivedCurve : uint8_t { kMicroBatchSize, kDataWaitShare, kSkippedSteps, kNumDerivedCurves };
   static constexpr size_t kMaxCurveFields = 32;
 
-  size_t find_bin(int64_t step);
+  size_t assign_bin_index(int64_t step);
   void set_rank_wait_seconds(const nlohmann::json& line);
-  void add_task(size_t bin, const std::string& name, const nlohmann::json& values);
-  std::vector<const std::pair<const std::string, Task>*> sort_tasks() const;
+  void add_task_values(size_t bin, const std::string& name, const nlohmann::json& values);
+  std::vector<const std::pair<const std::string, Task>*> list_tasks_by_label_tokens() const;
 
   int64_t steps_per_bin_ = 1;
   std::array<Curve, kMaxCurveFields> curves_;
@@ -105,22 +105,22 @@ class RunSteps {
   int64_t last_step_ = 0;
   int64_t total_steps_ = 0;
   double epoch_ = 0;
-  int64_t steps_ = 0;
-  int64_t tokens_ = 0;
-  int64_t label_tokens_ = 0;
-  int64_t samples_ = 0;
-  int64_t images_ = 0;
-  int64_t volumes_ = 0;
-  int64_t oom_splits_ = 0;
-  int64_t forecast_splits_ = 0;
-  int64_t skipped_steps_ = 0;
-  double seconds_ = 0;
+  int64_t num_recorded_steps_ = 0;
+  int64_t num_tokens_ = 0;
+  int64_t num_label_tokens_ = 0;
+  int64_t num_samples_ = 0;
+  int64_t num_images_ = 0;
+  int64_t num_volumes_ = 0;
+  int64_t num_oom_splits_ = 0;
+  int64_t num_look_ahead_splits_ = 0;
+  int64_t num_skipped_steps_ = 0;
+  double total_step_seconds_ = 0;
   std::vector<double> rank_wait_seconds_;  // of the newest line
-  int64_t allocated_peak_ = 0;
-  int64_t reserved_peak_ = 0;
-  int64_t predicted_allocated_peak_ = 0;
-  int64_t predicted_reserved_peak_ = 0;
-  int64_t host_peak_ = 0;
+  int64_t allocated_peak_bytes_ = 0;
+  int64_t reserved_peak_bytes_ = 0;
+  int64_t predicted_allocated_peak_bytes_ = 0;
+  int64_t predicted_reserved_peak_bytes_ = 0;
+  int64_t host_peak_bytes_ = 0;
   std::deque<RecentStep> recent_steps_;
 };
 

@@ -56,7 +56,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, int64_
 }
 
 void TensorBoardWriter::append(const std::string& event) {
-  const std::string record = frame_record(event);
+  const std::string record = make_framed_event(event);
   file_.write(record.data(), std::ssize(record)).flush();
   if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
 }
@@ -75,19 +75,20 @@ void TensorBoardWriter::add_image(int64_t step, std::string_view tag, std::strin
 
 void TensorBoardWriter::add_step(const StepMetrics& metrics) {
   const auto to_gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
-  std::map<std::string, double> values{{"train/loss", metrics.loss},
-                                       {"train/learning_rate", metrics.learning_rate},
-                                       {"train/grad_norm", metrics.grad_norm},
-                                       {"train/epoch", metrics.epoch},
-                                       {"speed/tokens_per_second", metrics.tokens_per_second()},
-                                       {"speed/step_seconds", metrics.step_seconds},
-                                       {"speed/data_wait_seconds", metrics.data_wait_seconds},
-                                       {"memory/host_gb", to_gigabytes(metrics.host_bytes)},
-                                       {"memory/host_peak_gb", to_gigabytes(metrics.host_peak_bytes)},
-                                       {"incidents/oom_splits", static_cast<double>(metrics.oom_splits)},
-                                       {"incidents/forecast_splits", static_cast<double>(metrics.forecast_splits)},
-                                       {"incidents/skipped_steps", static_cast<double>(metrics.skipped_steps)},
-                                       {"incidents/micro_batches", static_cast<double>(metrics.micro_batches)}};
+  std::map<std::string, double> values{
+      {"train/loss", metrics.loss},
+      {"train/learning_rate", metrics.learning_rate},
+      {"train/grad_norm", metrics.grad_norm},
+      {"train/epoch", metrics.epoch},
+      {"speed/tokens_per_second", metrics.tokens_per_second()},
+      {"speed/step_seconds", metrics.step_seconds},
+      {"speed/data_wait_seconds", metrics.data_wait_seconds},
+      {"memory/host_gb", to_gigabytes(metrics.host_bytes)},
+      {"memory/host_peak_gb", to_gigabytes(metrics.host_peak_bytes)},
+      {"incidents/oom_splits", static_cast<double>(metrics.num_oom_splits)},
+      {"incidents/forecast_splits", static_cast<double>(metrics.num_look_ahead_splits)},
+      {"incidents/skipped_steps", static_cast<double>(metrics.num_skipped_steps)},
+      {"incidents/micro_batches", static_cast<double>(metrics.num_micro_batches)}};
   if (metrics.vision_learning_rate) values["train/vision_learning_rate"] = *metrics.vision_learning_rate;
   if (metrics.projector_learning_rate) values["train/projector_learning_rate"] = *metrics.projector_learning_rate;
   if (metrics.mask_learning_rate) values["train/mask_learning_rate"] = *metrics.mask_learning_rate;
@@ -130,7 +131,8 @@ void TensorBoardWriter::add_evaluation(int64_t step, const EvaluationMetrics& ev
   };
   add("eval/", evaluation.total);
   for (const auto& [name, score] : evaluation.tasks) add("eval/tasks/" + name + "/", score);
-  for (const auto& [name, masks] : evaluation.structures) values["eval/structures/" + name + "/dice"] = masks.dice;
+  for (const auto& [name, masks] : evaluation.mask_metrics_by_structure)
+    values["eval/structures/" + name + "/dice"] = masks.dice;
   add_scalars(step, values);
   if (!evaluation.is_best) return;
   StepMetrics metrics;
@@ -143,20 +145,20 @@ void TensorBoardWriter::add_prediction(const Prediction& prediction) {
   const std::string tag = "answers/" + prediction.id;
   add_text(prediction.step, tag,
            fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n",
-                       format_block_quote(prediction.question), format_block_quote(prediction.expected),
+                       format_block_quote(prediction.question), format_block_quote(prediction.expected_answer),
                        format_block_quote(prediction.answer)));
-  const auto add_thumbnail = [&](const std::string& uri, const char* label, size_t number,
-                                 const std::string& caption = {}) {
+  const auto add_jpeg_image = [&](const std::string& uri, const char* label, size_t number,
+                                  const std::string& caption = {}) {
     const std::string bytes = base64_decode(uri.substr(uri.find(',') + 1));
     const at::Tensor image_tensor = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
     add_image(prediction.step, fmt::format("{}/{} {}{}", tag, label, number, caption), bytes,
               {image_tensor.size(1), image_tensor.size(2)});
   };
-  for (size_t i = 0; i < prediction.images.size(); ++i) {
-    const std::string caption = i < prediction.captions.size() ? prediction.captions[i] : "";
-    add_thumbnail(prediction.images[i], "image", i + 1, caption.empty() ? "" : fmt::format(" ({})", caption));
+  for (size_t i = 0; i < prediction.thumbnail_uris.size(); ++i) {
+    const std::string caption = i < prediction.volume_captions.size() ? prediction.volume_captions[i] : "";
+    add_jpeg_image(prediction.thumbnail_uris[i], "image", i + 1, caption.empty() ? "" : fmt::format(" ({})", caption));
   }
-  for (size_t i = 0; i < prediction.masks.size(); ++i) add_thumbnail(prediction.masks[i].overlay, "mask", i + 1);
+  for (size_t i = 0; i < prediction.masks.size(); ++i) add_jpeg_image(prediction.masks[i].overlay_uri, "mask", i + 1);
 }
 
 namespace {
@@ -175,22 +177,22 @@ std::string to_little_endian(T value) {
 class ProtoMessage {
  public:
   ProtoMessage& add_varint(int field, uint64_t value) {
-    write_key(field, WireType::kVarint);
+    write_field_key(field, WireType::kVarint);
     write_varint(value);
     return *this;
   }
   ProtoMessage& add_double(int field, double value) {
-    write_key(field, WireType::kFixed64);
+    write_field_key(field, WireType::kFixed64);
     bytes_ += to_little_endian(std::bit_cast<uint64_t>(value));
     return *this;
   }
   ProtoMessage& add_double(int field, float value) {
-    write_key(field, WireType::kFixed32);
+    write_field_key(field, WireType::kFixed32);
     bytes_ += to_little_endian(std::bit_cast<uint32_t>(value));
     return *this;
   }
   ProtoMessage& add_text(int field, std::string_view value) {
-    write_key(field, WireType::kBytes);
+    write_field_key(field, WireType::kBytes);
     write_varint(value.size());
     bytes_ += value;
     return *this;
@@ -200,7 +202,7 @@ class ProtoMessage {
   const std::string& bytes() const { return bytes_; }
 
  private:
-  void write_key(int field, WireType type) {
+  void write_field_key(int field, WireType type) {
     write_varint(static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(type));
   }
   void write_varint(uint64_t value) {
@@ -212,24 +214,24 @@ class ProtoMessage {
 };
 
 // event.proto, message Event
-constexpr int kWallTime = 1;
-constexpr int kStep = 2;
-constexpr int kFileVersion = 3;
-constexpr int kSummary = 5;
-constexpr int kSessionLog = 7;
+constexpr int kWallTimeField = 1;
+constexpr int kStepField = 2;
+constexpr int kFileVersionField = 3;
+constexpr int kSummaryField = 5;
+constexpr int kSessionLogField = 7;
 // summary.proto, messages Summary and Summary.Value
-constexpr int kValue = 1;
-constexpr int kTag = 1;
-constexpr int kSimpleValue = 2;
-constexpr int kImage = 4;
-constexpr int kTensor = 8;
-constexpr int kMetadata = 9;
+constexpr int kValueField = 1;
+constexpr int kTagField = 1;
+constexpr int kSimpleValueField = 2;
+constexpr int kImageField = 4;
+constexpr int kTensorField = 8;
+constexpr int kMetadataField = 9;
 
 /// Returns an event without content. A step of 0 is omitted, as protocol buffers omit zeros.
-ProtoMessage make_event(double time, int64_t step) {
+ProtoMessage make_empty_event(double time, int64_t step) {
   ProtoMessage event;
-  event.add_double(kWallTime, time);
-  if (step != 0) event.add_varint(kStep, static_cast<uint64_t>(step));
+  event.add_double(kWallTimeField, time);
+  if (step != 0) event.add_varint(kStepField, static_cast<uint64_t>(step));
   return event;
 }
 
@@ -243,54 +245,63 @@ uint32_t compute_masked_crc(std::string_view bytes) {
 }  // namespace
 
 std::string make_version_event(double time) {
-  return make_event(time, 0).add_text(kFileVersion, "brain.Event:2").bytes();
+  return make_empty_event(time, 0).add_text(kFileVersionField, "brain.Event:2").bytes();
 }
 
 std::string make_session_start_event(double time, int64_t step) {
-  constexpr int kStatus = 1;
-  constexpr uint64_t kStart = 1;
-  return make_event(time, step).add_message(kSessionLog, ProtoMessage().add_varint(kStatus, kStart)).bytes();
+  constexpr int kStatusField = 1;
+  constexpr uint64_t kSessionStart = 1;
+  return make_empty_event(time, step)
+      .add_message(kSessionLogField, ProtoMessage().add_varint(kStatusField, kSessionStart))
+      .bytes();
 }
 
 std::string make_scalars_event(double time, int64_t step, const std::map<std::string, double>& values_by_tag) {
   ProtoMessage summary;
   for (const auto& [tag, value] : values_by_tag) {
     summary.add_message(
-        kValue, ProtoMessage().add_text(kTag, to_printable(tag)).add_double(kSimpleValue, static_cast<float>(value)));
+        kValueField,
+        ProtoMessage().add_text(kTagField, to_printable(tag)).add_double(kSimpleValueField, static_cast<float>(value)));
   }
-  return make_event(time, step).add_message(kSummary, summary).bytes();
+  return make_empty_event(time, step).add_message(kSummaryField, summary).bytes();
 }
 
 std::string make_text_event(double time, int64_t step, std::string_view tag, std::string_view markdown) {
   // A TensorProto of one string, for the text plugin that the metadata names
   // (SummaryMetadata.plugin_data.plugin_name).
-  constexpr uint64_t kString = 7;
+  constexpr uint64_t kStringDtype = 7;
   // tensor.proto: dtype = 1 (DT_STRING = 7), tensor_shape = 2, string_val = 8. tensor_shape.proto:
   // dim = 2, Dim.size = 1. summary.proto: SummaryMetadata.plugin_data = 1, PluginData.plugin_name =
   // 1.
   const ProtoMessage shape = ProtoMessage().add_message(2, ProtoMessage().add_varint(1, 1));
   const ProtoMessage tensor =
-      ProtoMessage().add_varint(1, kString).add_message(2, shape).add_text(8, to_printable_lines(markdown));
+      ProtoMessage().add_varint(1, kStringDtype).add_message(2, shape).add_text(8, to_printable_lines(markdown));
   const ProtoMessage metadata = ProtoMessage().add_message(1, ProtoMessage().add_text(1, "text"));
-  const ProtoMessage value =
-      ProtoMessage().add_text(kTag, to_printable(tag)).add_message(kTensor, tensor).add_message(kMetadata, metadata);
-  return make_event(time, step).add_message(kSummary, ProtoMessage().add_message(kValue, value)).bytes();
+  const ProtoMessage value = ProtoMessage()
+                                 .add_text(kTagField, to_printable(tag))
+                                 .add_message(kTensorField, tensor)
+                                 .add_message(kMetadataField, metadata);
+  return make_empty_event(time, step)
+      .add_message(kSummaryField, ProtoMessage().add_message(kValueField, value))
+      .bytes();
 }
 
 std::string make_image_event(double time, int64_t step, std::string_view tag, std::string_view bytes,
                              image::ImageSize size) {
   // summary.proto, message Summary.Image: height, width, colorspace, encoded_image_string.
-  constexpr uint64_t kRgb = 3;
+  constexpr uint64_t kRgbColorspace = 3;
   const ProtoMessage image = ProtoMessage()
                                  .add_varint(1, static_cast<uint64_t>(size.height))
                                  .add_varint(2, static_cast<uint64_t>(size.width))
-                                 .add_varint(3, kRgb)
+                                 .add_varint(3, kRgbColorspace)
                                  .add_text(4, bytes);
-  const ProtoMessage value = ProtoMessage().add_text(kTag, to_printable(tag)).add_message(kImage, image);
-  return make_event(time, step).add_message(kSummary, ProtoMessage().add_message(kValue, value)).bytes();
+  const ProtoMessage value = ProtoMessage().add_text(kTagField, to_printable(tag)).add_message(kImageField, image);
+  return make_empty_event(time, step)
+      .add_message(kSummaryField, ProtoMessage().add_message(kValueField, value))
+      .bytes();
 }
 
-std::string frame_record(std::string_view event) {
+std::string make_framed_event(std::string_view event) {
   const std::string length = to_little_endian(static_cast<uint64_t>(event.size()));
   return length + to_little_endian(compute_masked_crc(length)) + std::string(event) +
          to_little_endian(compute_masked_crc(event));
@@ -298,14 +309,14 @@ std::string frame_record(std::string_view event) {
 
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1EDC6F41 with its bits reversed
+constexpr uint32_t kReversedPolynomial = 0x82f63b78;  // 0x1EDC6F41 with its bits reversed
 
 /// CRCs of the 256 bytes, for computing a CRC byte by byte.
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
   std::array<uint32_t, 256> table{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t remainder = byte;
-    for (int bit = 0; bit < 8; ++bit) remainder = remainder >> 1 ^ (remainder & 1 ? kPolynomial : 0);
+    for (int bit = 0; bit < 8; ++bit) remainder = remainder >> 1 ^ (remainder & 1 ? kReversedPolynomial : 0);
     table[byte] = remainder;
   }
   return table;

@@ -21,14 +21,14 @@ Evaluator::~Evaluator() {
 }
 
 TrackedText Evaluator::render(const std::vector<std::pair<std::string, Value>>& variables) {
-  auto globals = std::make_shared<Scope>(nullptr);
+  auto global_scope = std::make_shared<Scope>(nullptr);
   for (const auto& [name, value] : variables) {
-    const auto name_index = tree_.name_indices.find(name);
-    if (name_index != tree_.name_indices.end()) globals->set(name_index->second, value);
+    const auto name_entry = tree_.name_indices.find(name);
+    if (name_entry != tree_.name_indices.end()) global_scope->set(name_entry->second, value);
   }
   TrackedText out;
   output_ = &out;
-  const ScopeGuard scope_guard(*this, std::move(globals));
+  const ScopeGuard scope_guard(*this, std::move(global_scope));
   execute(tree_.body);
   return out;
 }
@@ -44,8 +44,8 @@ Value Evaluator::evaluate(const Expression& expression) {
 
 Evaluator::ControlFlow Evaluator::execute(const Block& block) {
   for (const Statement& statement : block) {
-    const ControlFlow flow = execute(statement);
-    if (flow != ControlFlow::kNormal) return flow;
+    const ControlFlow control_flow = execute(statement);
+    if (control_flow != ControlFlow::kNormal) return control_flow;
   }
   return ControlFlow::kNormal;
 }
@@ -59,12 +59,12 @@ Evaluator::ControlFlow Evaluator::execute(const Statement& statement) {
   }
 }
 
-TrackedText Evaluator::render_block(const Block& block, ControlFlow& flow) {
+TrackedText Evaluator::render_block(const Block& block, ControlFlow& control_flow) {
   TrackedText output;
   TrackedText* outer_output = std::exchange(output_, &output);
   try {
     const ScopeGuard scope_guard(*this);
-    flow = execute(block);
+    control_flow = execute(block);
   } catch (...) {
     output_ = outer_output;
     throw;
@@ -78,14 +78,14 @@ Value Evaluator::evaluate_node(const Literal& node) {
   return node.value;
 }
 
-Value Evaluator::make_undefined_variable(size_t name) const {
+Value Evaluator::make_undefined_value(size_t name) const {
   return Value::undefined(fmt::format("'{}' is undefined", tree_.names[name]));
 }
 
 Value Evaluator::evaluate_node(const NameReference& node) {
-  if (const Value* variable = scope_->find(node.name)) return *variable;
-  const Value& function = tree_.global_functions[node.name];
-  return function.is_undefined() ? make_undefined_variable(node.name) : function;
+  if (const Value* variable = current_scope_->find(node.name)) return *variable;
+  const Value& function = tree_.global_functions_by_name[node.name];
+  return function.is_undefined() ? make_undefined_value(node.name) : function;
 }
 
 Value Evaluator::evaluate_node(const ListLiteral& node) {
@@ -136,7 +136,7 @@ Value Evaluator::evaluate_node(const ComparisonChain& node) {
   Value left = evaluate(*node.first_operand);
   for (const auto& [comparison, expression] : node.comparisons) {
     Value right = evaluate(*expression);
-    if (!compare(comparison, left, right, context_.budget)) return Value(false);
+    if (!apply_comparison_operator(comparison, left, right, context_.budget)) return Value(false);
     left = std::move(right);
   }
   return Value(true);
@@ -160,12 +160,12 @@ Value Evaluator::evaluate_node(const ItemAccess& node) {
 
 Value Evaluator::evaluate_node(const SliceAccess& node) {
   const Value object = evaluate(*node.object);
-  const auto evaluate_bound = [&](const ExpressionPtr& expression) {
+  const auto evaluate_or_none = [&](const ExpressionPtr& expression) {
     return expression ? evaluate(*expression) : Value::none();
   };
-  const Value begin = evaluate_bound(node.begin);
-  const Value end = evaluate_bound(node.end);
-  return get_slice(object, begin, end, evaluate_bound(node.step), context_.budget);
+  const Value begin = evaluate_or_none(node.begin);
+  const Value end = evaluate_or_none(node.end);
+  return get_slice(object, begin, end, evaluate_or_none(node.step), context_.budget);
 }
 
 Arguments Evaluator::evaluate_arguments(const CallArguments& call_arguments) {
@@ -208,13 +208,13 @@ Value Evaluator::evaluate_node(const Call& node) {
 Value Evaluator::evaluate_node(const FilterCall& node) {
   if (node.filter == nullptr) throw evaluation_error("no filter named \"{}\"", node.name);
   const Value input = node.operand ? evaluate(*node.operand) : *filter_block_input_;
-  return apply_builtin(context_, *node.filter, input, evaluate_arguments(node.arguments));
+  return call_builtin(context_, *node.filter, input, evaluate_arguments(node.arguments));
 }
 
 Value Evaluator::evaluate_node(const TestCall& node) {
   if (node.test == nullptr) throw evaluation_error("no test named \"{}\"", node.name);
-  const Value test_input = evaluate(*node.operand);
-  return apply_builtin(context_, *node.test, test_input, evaluate_arguments(node.arguments));
+  const Value tested_value = evaluate(*node.operand);
+  return call_builtin(context_, *node.test, tested_value, evaluate_arguments(node.arguments));
 }
 
 }  // namespace vlmtrain::text::jinja

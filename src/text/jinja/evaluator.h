@@ -67,8 +67,9 @@ class Evaluator {
   Value evaluate(const Expression& expression);
   ControlFlow execute(const Block& block);
   ControlFlow execute(const Statement& statement);
-  /// Returns the output of a block, executed in a new scope. Sets `flow` to how the block ended.
-  TrackedText render_block(const Block& block, ControlFlow& flow);
+  /// Returns the output of a block, executed in a new scope. Sets `control_flow` to how the block
+  /// ended.
+  TrackedText render_block(const Block& block, ControlFlow& control_flow);
 
   Value evaluate_node(const Literal& node);
   Value evaluate_node(const NameReference& node);
@@ -109,18 +110,18 @@ class Evaluator {
   /// block.
   Value apply_filter(const Expression& filter, TrackedText text);
   /// Assigns `value` to `target` in the current scope. Unpacks it if `target` is a tuple.
-  void assign(const AssignmentTarget& target, const Value& value);
+  void assign_to_target(const AssignmentTarget& target, const Value& value);
   /// Appends str(value) to the output.
-  void print(const Value& value);
+  void append_to_output(const Value& value);
   /// Returns the undefined value of a name without a value.
-  Value make_undefined_variable(size_t name) const;
+  Value make_undefined_value(size_t name) const;
   Value make_macro_value(const MacroDefinition& macro);
   /// Returns the items of a for statement that satisfy its condition.
   std::vector<Value> evaluate_loop_items(const ForStatement& node);
 
   const SyntaxTree& tree_;
   RenderContext context_;
-  std::shared_ptr<Scope> scope_;
+  std::shared_ptr<Scope> current_scope_;
   std::vector<std::shared_ptr<Scope>> retained_scopes_;  // scopes that macros refer to
   TrackedText* output_ = nullptr;                        // output of the innermost block or macro
   const Value* filter_block_input_ = nullptr;            // input of the innermost filter block
@@ -131,17 +132,17 @@ class Evaluator {
 class Evaluator::ScopeGuard {
  public:
   ScopeGuard(Evaluator& evaluator, std::shared_ptr<Scope> parent)
-      : evaluator_(evaluator), outer_scope_(evaluator.scope_) {
-    evaluator_.scope_ = std::make_shared<Scope>(std::move(parent));
+      : evaluator_(evaluator), outer_scope_(evaluator.current_scope_) {
+    evaluator_.current_scope_ = std::make_shared<Scope>(std::move(parent));
   }
-  explicit ScopeGuard(Evaluator& evaluator) : ScopeGuard(evaluator, evaluator.scope_) {}
+  explicit ScopeGuard(Evaluator& evaluator) : ScopeGuard(evaluator, evaluator.current_scope_) {}
   ScopeGuard(const ScopeGuard&) = delete;
   ScopeGuard& operator=(const ScopeGuard&) = delete;
   ~ScopeGuard() {
     // A macro that is defined in the scope refers to it: a reference cycle, which ~Evaluator
     // breaks.
-    if (evaluator_.scope_.use_count() > 1) evaluator_.retained_scopes_.push_back(evaluator_.scope_);
-    evaluator_.scope_ = std::move(outer_scope_);
+    if (evaluator_.current_scope_.use_count() > 1) evaluator_.retained_scopes_.push_back(evaluator_.current_scope_);
+    evaluator_.current_scope_ = std::move(outer_scope_);
   }
 
  private:

@@ -28,12 +28,12 @@ class TemplateParser {
   }
 
  private:
-  using EndNames = std::initializer_list<std::string_view>;
+  using EndTagNames = std::initializer_list<std::string_view>;
   using DepthGuard = ExpressionParser::DepthGuard;
 
-  /// Parses statements up to a tag that begins with one of `end_names`, and moves past its `{%`.
-  /// Without `end_names`, parses to the end of the template.
-  Block parse_block(EndNames end_names) {
+  /// Parses statements up to a tag that begins with one of `end_tag_names`, and moves past its
+  /// `{%`. Without `end_tag_names`, parses to the end of the template.
+  Block parse_block(EndTagNames end_tag_names) {
     Block block;
     while (true) {
       const int line = tokens_.line();
@@ -43,108 +43,109 @@ class TemplateParser {
           break;
         case Token::Kind::kVariableBegin: {
           tokens_.next();
-          PrintStatement print;
-          print.values.push_back(expression_parser_.parse_tuple());
+          PrintStatement print_statement;
+          print_statement.values.push_back(expression_parser_.parse_tuple());
           tokens_.expect_kind(Token::Kind::kVariableEnd, "}}");
-          block.push_back({line, std::move(print)});
+          block.push_back({line, std::move(print_statement)});
           break;
         }
         case Token::Kind::kBlockBegin: {
           tokens_.next();
-          const bool is_end_tag = std::any_of(end_names.begin(), end_names.end(),
-                                              [&](std::string_view end_name) { return tokens_.is_name(end_name); });
+          const bool is_end_tag =
+              std::any_of(end_tag_names.begin(), end_tag_names.end(),
+                          [&](std::string_view end_tag_name) { return tokens_.is_at_name(end_tag_name); });
           if (is_end_tag) return block;
-          block.push_back(parse_statement(end_names));
+          block.push_back(parse_statement(end_tag_names));
           tokens_.expect_kind(Token::Kind::kBlockEnd, "%}");
           break;
         }
         default:
-          if (end_names.size() != 0) {
-            tokens_.fail(fmt::format("the block of line {} lacks its end, {{% {} %}}", open_block_lines_.back(),
-                                     *(end_names.end() - 1)));
+          if (end_tag_names.size() != 0) {
+            tokens_.throw_error(fmt::format("the block of line {} lacks its end, {{% {} %}}",
+                                            enclosing_block_lines_.back(), *(end_tag_names.end() - 1)));
           }
           return block;
       }
     }
   }
 
-  /// Parses the %} of a statement and its body. Moves past the name `end_name` of the tag that ends the
-  /// body.
-  Block parse_body(std::string_view end_name) {
-    Block body = parse_body_before_end_tag({end_name});
+  /// Parses the %} of a statement and its body. Moves past the name `end_tag_name` of the tag that
+  /// ends the body.
+  Block parse_body(std::string_view end_tag_name) {
+    Block body = parse_body_before_end_tag({end_tag_name});
     tokens_.next();
     return body;
   }
 
   /// Parses the %} of a statement and its body. Stops at the name of the tag that ends the body,
-  /// one of `end_names`.
-  Block parse_body_before_end_tag(EndNames end_names) {
+  /// one of `end_tag_names`.
+  Block parse_body_before_end_tag(EndTagNames end_tag_names) {
     const DepthGuard depth_guard(expression_parser_);
-    open_block_lines_.push_back(tokens_.line());
+    enclosing_block_lines_.push_back(tokens_.line());
     tokens_.expect_kind(Token::Kind::kBlockEnd, "%}");
-    Block body = parse_block(end_names);
-    open_block_lines_.pop_back();
+    Block body = parse_block(end_tag_names);
+    enclosing_block_lines_.pop_back();
     return body;
   }
 
-  /// Parses a statement without the %} at its end. `end_names`, for messages: names that could end
-  /// the enclosing block.
-  Statement parse_statement(EndNames end_names) {
+  /// Parses a statement without the %} at its end. `end_tag_names`, for messages: names that could
+  /// end the enclosing block.
+  Statement parse_statement(EndTagNames end_tag_names) {
     const int line = tokens_.line();
     const std::string name = tokens_.expect_name("a statement name");
     /// The name of a statement and its parse function.
-    struct StatementParser {
+    struct StatementParserEntry {
       const char* name;
       Statement (TemplateParser::*parse_function)(int line);
     };
     constexpr std::array kStatementParsers = {
-        StatementParser{"for", &TemplateParser::parse_for_loop},
-        StatementParser{"if", &TemplateParser::parse_if},
-        StatementParser{"set", &TemplateParser::parse_set},
-        StatementParser{"macro", &TemplateParser::parse_macro},
-        StatementParser{"call", &TemplateParser::parse_call_block},
-        StatementParser{"filter", &TemplateParser::parse_filter_block},
-        StatementParser{"with", &TemplateParser::parse_with_block},
-        StatementParser{"generation", &TemplateParser::parse_generation},
-        StatementParser{"break", &TemplateParser::parse_break},
-        StatementParser{"continue", &TemplateParser::parse_continue},
-        StatementParser{"print", &TemplateParser::parse_print},
+        StatementParserEntry{"for", &TemplateParser::parse_for_loop},
+        StatementParserEntry{"if", &TemplateParser::parse_if},
+        StatementParserEntry{"set", &TemplateParser::parse_set},
+        StatementParserEntry{"macro", &TemplateParser::parse_macro},
+        StatementParserEntry{"call", &TemplateParser::parse_call_block},
+        StatementParserEntry{"filter", &TemplateParser::parse_filter_block},
+        StatementParserEntry{"with", &TemplateParser::parse_with_block},
+        StatementParserEntry{"generation", &TemplateParser::parse_generation_block},
+        StatementParserEntry{"break", &TemplateParser::parse_break},
+        StatementParserEntry{"continue", &TemplateParser::parse_continue},
+        StatementParserEntry{"print", &TemplateParser::parse_print},
     };
-    for (const StatementParser& statement : kStatementParsers) {
+    for (const StatementParserEntry& statement : kStatementParsers) {
       if (name == statement.name) return (this->*statement.parse_function)(line);
     }
     if (name.starts_with("end") || name == "else" || name == "elif") {
       std::string expected_names;
-      for (const std::string_view end_name : end_names)
-        expected_names.append(expected_names.empty() ? "" : " or ").append(end_name);
-      tokens_.fail_on_line(line, expected_names.empty()
-                                     ? fmt::format("unexpected \"{}\" outside of a block", name)
-                                     : fmt::format("unexpected \"{}\"; expected {}", name, expected_names));
+      for (const std::string_view end_tag_name : end_tag_names)
+        expected_names.append(expected_names.empty() ? "" : " or ").append(end_tag_name);
+      tokens_.throw_error_at_line(line, expected_names.empty()
+                                            ? fmt::format("unexpected \"{}\" outside of a block", name)
+                                            : fmt::format("unexpected \"{}\"; expected {}", name, expected_names));
     }
-    tokens_.fail_on_line(
+    tokens_.throw_error_at_line(
         line, fmt::format("no statement named \"{}\"; docs/chat-templates.md lists the supported ones", name));
   }
 
   Statement parse_for_loop(int line) {
-    const size_t first_access_index = expression_parser_.name_accesses().size();
+    const size_t first_name_access_index = expression_parser_.name_accesses().size();
     ForStatement loop;
-    loop.target = expression_parser_.parse_target(false, "in");
-    if (!tokens_.skip_name("in")) tokens_.fail("a loop lacks its \"in\"");
+    loop.target = expression_parser_.parse_assignment_target(false, "in");
+    if (!tokens_.skip_if_name("in")) tokens_.throw_error("a loop lacks its \"in\"");
     loop.items = expression_parser_.parse_tuple(false, "recursive");
-    if (tokens_.skip_name("if")) loop.condition = expression_parser_.parse();
-    if (tokens_.is_name("recursive")) tokens_.fail("recursive loops are not supported; use a macro");
+    if (tokens_.skip_if_name("if")) loop.condition = expression_parser_.parse();
+    if (tokens_.is_at_name("recursive")) tokens_.throw_error("recursive loops are not supported; use a macro");
     ++loop_depth_;
     loop.body = parse_body_before_end_tag({"else", "endfor"});
     --loop_depth_;
-    if (tokens_.skip_name("else")) {
+    if (tokens_.skip_if_name("else")) {
       loop.else_body = parse_body("endfor");
     } else {
       tokens_.next();
     }
-    for (size_t i = first_access_index; i < expression_parser_.name_accesses().size(); ++i) {
-      const NameAccess& access = expression_parser_.name_accesses()[i];
-      if (access.is_assignment && access.name == kLoopNameIndex)
-        tokens_.fail_on_line(access.line, "cannot assign to \"loop\" in a loop");
+    for (size_t i = first_name_access_index; i < expression_parser_.name_accesses().size(); ++i) {
+      const NameAccess& name_access = expression_parser_.name_accesses()[i];
+      if (name_access.is_assignment && name_access.name == kLoopNameIndex)
+        tokens_.throw_error_at_line(name_access.line, "cannot assign to \"loop\" in a loop");
     }
     return {line, std::move(loop)};
   }
@@ -155,8 +156,8 @@ class TemplateParser {
     while (true) {
       ExpressionPtr condition = expression_parser_.parse_tuple(false);
       if_statement.branches.emplace_back(std::move(condition), parse_body_before_end_tag({"elif", "else", "endif"}));
-      if (tokens_.skip_name("elif")) continue;
-      if (tokens_.skip_name("else")) {
+      if (tokens_.skip_if_name("elif")) continue;
+      if (tokens_.skip_if_name("else")) {
         if_statement.else_body = parse_body("endif");
       } else {
         tokens_.next();
@@ -166,8 +167,8 @@ class TemplateParser {
   }
 
   Statement parse_set(int line) {
-    AssignmentTarget target = expression_parser_.parse_target(true);
-    if (tokens_.skip_operator("=")) return {line, SetStatement{std::move(target), expression_parser_.parse_tuple()}};
+    AssignmentTarget target = expression_parser_.parse_assignment_target(true);
+    if (tokens_.skip_if_operator("=")) return {line, SetStatement{std::move(target), expression_parser_.parse_tuple()}};
     ExpressionPtr filter = expression_parser_.parse_filter_chain(false);
     return {line, SetBlock{std::move(target), std::move(filter), parse_body("endset")}};
   }
@@ -176,15 +177,15 @@ class TemplateParser {
   MacroSignature parse_signature() {
     MacroSignature signature;
     tokens_.expect_operator("(");
-    while (!tokens_.is_operator(")")) {
+    while (!tokens_.is_at_operator(")")) {
       if (!signature.parameters.empty()) tokens_.expect_operator(",");
       const AssignmentTarget parameter = expression_parser_.parse_name_target();
       expression_parser_.record_assignment(parameter.name);
       signature.parameters.push_back(parameter.name);
-      if (tokens_.skip_operator("=")) {
+      if (tokens_.skip_if_operator("=")) {
         signature.default_values.push_back(expression_parser_.parse());
       } else if (!signature.default_values.empty()) {
-        tokens_.fail("a parameter without a default follows one with a default");
+        tokens_.throw_error("a parameter without a default follows one with a default");
       }
     }
     tokens_.expect_operator(")");
@@ -194,13 +195,13 @@ class TemplateParser {
   /// Parses the body of a macro or call block, in which `break` and `continue` cannot refer to an
   /// outer loop. Sets the takes_… fields of `signature`: as in Jinja2, a body accepts additional
   /// arguments only if it reads `caller`, `varargs` or `kwargs`.
-  Block parse_callable_body(std::string_view end_name, MacroSignature& signature) {
-    const size_t first_access_index = expression_parser_.name_accesses().size();
+  Block parse_callable_body(std::string_view end_tag_name, MacroSignature& signature) {
+    const size_t first_name_access_index = expression_parser_.name_accesses().size();
     const int outer_loop_depth = std::exchange(loop_depth_, 0);
-    Block body = parse_body(end_name);
+    Block body = parse_body(end_tag_name);
     loop_depth_ = outer_loop_depth;
     const auto reads_name = [&](size_t name) {
-      for (size_t i = first_access_index; i < expression_parser_.name_accesses().size(); ++i) {
+      for (size_t i = first_name_access_index; i < expression_parser_.name_accesses().size(); ++i) {
         if (expression_parser_.name_accesses()[i].name == name)
           return !expression_parser_.name_accesses()[i].is_assignment;
       }
@@ -217,7 +218,7 @@ class TemplateParser {
                                         static_cast<size_t>(std::find(signature.parameters.begin(),
                                                                       signature.parameters.end(), kCallerNameIndex) -
                                                             signature.parameters.begin())) {
-        tokens_.fail("the parameter \"caller\" needs a default; add one or remove it");
+        tokens_.throw_error("the parameter \"caller\" needs a default; add one or remove it");
       }
       signature.takes_caller = false;
     }
@@ -234,9 +235,9 @@ class TemplateParser {
 
   Statement parse_call_block(int line) {
     CallBlock block{nullptr, {kCallerNameIndex, {}, {}}};
-    if (tokens_.is_operator("(")) block.caller.signature = parse_signature();
+    if (tokens_.is_at_operator("(")) block.caller.signature = parse_signature();
     block.call = expression_parser_.parse();
-    if (!std::holds_alternative<Call>(block.call->node)) tokens_.fail_on_line(line, "a call block needs a call");
+    if (!std::holds_alternative<Call>(block.call->node)) tokens_.throw_error_at_line(line, "a call block needs a call");
     block.caller.body = parse_callable_body("endcall", block.caller.signature);
     return {line, std::move(block)};
   }
@@ -247,57 +248,57 @@ class TemplateParser {
   }
 
   Statement parse_with_block(int line) {
-    WithStatement with_block;
-    while (!tokens_.is_kind(Token::Kind::kBlockEnd)) {
-      if (!with_block.assignments.empty()) tokens_.expect_operator(",");
+    WithStatement with_statement;
+    while (!tokens_.is_at_kind(Token::Kind::kBlockEnd)) {
+      if (!with_statement.assignments.empty()) tokens_.expect_operator(",");
       AssignmentTarget target = expression_parser_.parse_name_target();
       expression_parser_.record_assignment(target.name);
       tokens_.expect_operator("=");
-      with_block.assignments.emplace_back(std::move(target), expression_parser_.parse());
+      with_statement.assignments.emplace_back(std::move(target), expression_parser_.parse());
     }
-    with_block.body = parse_body("endwith");
-    return {line, std::move(with_block)};
+    with_statement.body = parse_body("endwith");
+    return {line, std::move(with_statement)};
   }
 
-  Statement parse_generation(int line) {
+  Statement parse_generation_block(int line) {
     MacroSignature unused_signature;
     return {line, GenerationBlock{parse_callable_body("endgeneration", unused_signature)}};
   }
 
   Statement parse_break(int line) {
-    require_loop(line, "break");
+    check_inside_loop(line, "break");
     return {line, BreakStatement{}};
   }
 
   Statement parse_continue(int line) {
-    require_loop(line, "continue");
+    check_inside_loop(line, "continue");
     return {line, ContinueStatement{}};
   }
 
-  void require_loop(int line, const char* name) const {
-    if (loop_depth_ == 0) tokens_.fail_on_line(line, fmt::format("\"{}\" is used outside of a loop", name));
+  void check_inside_loop(int line, const char* name) const {
+    if (loop_depth_ == 0) tokens_.throw_error_at_line(line, fmt::format("\"{}\" is used outside of a loop", name));
   }
 
   Statement parse_print(int line) {
-    PrintStatement print;
-    while (!tokens_.is_kind(Token::Kind::kBlockEnd)) {
-      if (!print.values.empty()) tokens_.expect_operator(",");
-      print.values.push_back(expression_parser_.parse());
+    PrintStatement print_statement;
+    while (!tokens_.is_at_kind(Token::Kind::kBlockEnd)) {
+      if (!print_statement.values.empty()) tokens_.expect_operator(",");
+      print_statement.values.push_back(expression_parser_.parse());
     }
-    return {line, std::move(print)};
+    return {line, std::move(print_statement)};
   }
 
   TokenStream tokens_;
   std::shared_ptr<SyntaxTree> tree_;
   ExpressionParser expression_parser_{tokens_, *tree_};
-  std::vector<int> open_block_lines_;  // first lines of the enclosing blocks
+  std::vector<int> enclosing_block_lines_;  // first lines of the enclosing blocks
   int loop_depth_ = 0;
 };
 
 /// Parses a template. Throws UserError (bad data) if it is too large or malformed.
 std::shared_ptr<const SyntaxTree> parse_template(std::string_view source, std::string source_name) {
-  if (source.size() > kMaxSourceBytes)
-    throw data_error("{}: the template exceeds {} MiB", source_name, kMaxSourceBytes >> 20U);
+  if (source.size() > kMaxTemplateSourceBytes)
+    throw data_error("{}: the template exceeds {} MiB", source_name, kMaxTemplateSourceBytes >> 20U);
   return TemplateParser(source, std::move(source_name)).parse();
 }
 
@@ -312,8 +313,8 @@ Template Template::parse(std::string_view source, std::string source_name) {
   return Template(parse_template(source, std::move(source_name)));
 }
 
-Rendering Template::render(const std::vector<std::pair<std::string, Value>>& variables,
-                           const RenderSettings& settings) const {
+RenderedText Template::render(const std::vector<std::pair<std::string, Value>>& variables,
+                              const RenderSettings& settings) const {
   const TrackedText text = Evaluator(*tree_, settings).render(variables);
   return {text.bytes(),
           {text.origin_spans().begin(), text.origin_spans().end()},

@@ -16,7 +16,7 @@ namespace vlmtrain::text::jinja {
 struct SyntaxTree;
 
 /// The output of a template, with the origin of its bytes. All spans are byte ranges of `text`.
-struct Rendering {
+struct RenderedText {
   std::string text;
   /// The bytes that come from input texts with an origin, in order and without overlap. The
   /// template itself wrote all other bytes. An empty span marks the position of an empty text,
@@ -50,7 +50,8 @@ class Template {
 
   /// Renders the template with these variables. Variables that it does not use are ignored. Throws
   /// TemplateError.
-  Rendering render(const std::vector<std::pair<std::string, Value>>& variables, const RenderSettings& settings) const;
+  RenderedText render(const std::vector<std::pair<std::string, Value>>& variables,
+                      const RenderSettings& settings) const;
 
  private:
   explicit Template(std::shared_ptr<const SyntaxTree> tree) : tree_(std::move(tree)) {}

@@ -30,23 +30,23 @@ const char* get_role_name(Role role) {
 }
 
 /// Returns the value of `type`, with the origin kBlockTypeOrigin.
-jinja::Value make_block_type(const char* type) {
+jinja::Value make_block_type_value(const char* type) {
   return jinja::Value::text(type, kBlockTypeOrigin);
 }
 
 /// Returns a block that has only a type.
 jinja::Value make_media_block(const char* type) {
-  return jinja::Value::dict({{"type", make_block_type(type)}});
+  return jinja::Value::dict({{"type", make_block_type_value(type)}});
 }
 
 /// Returns a block of text whose characters have the origin `origin`.
 jinja::Value make_text_block(std::string_view text, int origin) {
   return jinja::Value::dict(
-      {{"type", make_block_type("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
+      {{"type", make_block_type_value("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
 }
 
 /// Returns the content of `turn` as a list of blocks. The list is never empty.
-jinja::Value make_block_list(const Turn& turn, int origin) {
+jinja::Value make_content_blocks(const Turn& turn, int origin) {
   std::vector<jinja::Value> blocks;
   for (const TurnPiece& piece : split_at_placeholders(turn)) {
     switch (piece.kind) {
@@ -69,16 +69,16 @@ jinja::Value make_block_list(const Turn& turn, int origin) {
 /// placeholders.
 jinja::Value make_string_content(const Turn& turn, int origin, const TemplateSettings& settings) {
   std::string text;
-  bool is_at_start = true;
+  bool is_at_turn_start = true;
   for (const TurnPiece& piece : split_at_placeholders(turn)) {
     if (piece.kind == TurnPiece::Kind::kText) {
       text += piece.text;
-      is_at_start = false;
+      is_at_turn_start = false;
       continue;
     }
     const bool is_image = piece.kind == TurnPiece::Kind::kImage;
-    text += is_image ? settings.image.block : settings.video.block;
-    if (is_at_start) text += settings.text_after_image;
+    text += is_image ? settings.image_markup.block : settings.video_markup.block;
+    if (is_at_turn_start) text += settings.text_after_leading_image;
   }
   return jinja::Value::text(std::move(text), origin);
 }
@@ -88,26 +88,26 @@ jinja::Value make_string_content(const Turn& turn, int origin, const TemplateSet
 std::vector<TurnPiece> split_at_placeholders(const Turn& turn) {
   const std::string_view text = turn.text;
   std::vector<TurnPiece> pieces;
-  bool is_at_start = true;
+  bool is_at_turn_start = true;
   size_t pos = 0;
   const auto add_text_piece = [&](size_t end) {
     if (end <= pos) return;
     pieces.push_back({TurnPiece::Kind::kText, text.substr(pos, end - pos)});
-    is_at_start = false;
+    is_at_turn_start = false;
   };
   for (const io::MediaPlaceholder& placeholder : io::find_placeholders(turn)) {
     add_text_piece(placeholder.begin);
     pieces.push_back({placeholder.is_video ? TurnPiece::Kind::kVideo : TurnPiece::Kind::kImage});
     pos = placeholder.begin + kImagePlaceholder.size();
-    if (is_at_start) pos += count_line_break_bytes(text.substr(pos));
+    if (is_at_turn_start) pos += count_line_break_bytes(text.substr(pos));
   }
   add_text_piece(text.size());
   return pieces;
 }
 
-bool ContentFormat::uses_blocks(Role role) const {
-  if (role == Role::kSystem) return system_as_blocks;
-  return role == Role::kUser ? user_as_blocks : assistant_as_blocks;
+bool ContentFormat::uses_content_blocks(Role role) const {
+  if (role == Role::kSystem) return system_uses_blocks;
+  return role == Role::kUser ? user_uses_blocks : assistant_uses_blocks;
 }
 
 jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
@@ -118,8 +118,8 @@ jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& con
     const Turn& turn = turns[i];
     messages.push_back(jinja::Value::dict(
         {{"role", jinja::Value::text(get_role_name(turn.role))},
-         {"content", content_format.uses_blocks(turn.role) ? make_block_list(turn, origin)
-                                                           : make_string_content(turn, origin, settings)}}));
+         {"content", content_format.uses_content_blocks(turn.role) ? make_content_blocks(turn, origin)
+                                                                   : make_string_content(turn, origin, settings)}}));
   }
   return jinja::Value::list(std::move(messages));
 }

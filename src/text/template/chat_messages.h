@@ -27,12 +27,12 @@ std::vector<TurnPiece> split_at_placeholders(const Turn& turn);
 /// The form in which a template expects the content of messages, by role: a list of blocks such as
 /// {"type": "text", "text": …}, or one string.
 struct ContentFormat {
-  bool system_as_blocks = true;  ///< true: a list of blocks; false: a string
-  bool user_as_blocks = true;
-  bool assistant_as_blocks = true;
+  bool system_uses_blocks = true;  ///< true: a list of blocks; false: a string
+  bool user_uses_blocks = true;
+  bool assistant_uses_blocks = true;
 
   /// Returns whether the content of messages of `role` is a list of blocks.
-  bool uses_blocks(Role role) const;
+  bool uses_content_blocks(Role role) const;
 };
 
 /// The origin number of the `type` strings of blocks ("text", "image"). If it occurs in the output,

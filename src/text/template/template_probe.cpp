@@ -21,24 +21,24 @@ const std::array kTwoRoundConversation{
 /// A probe that renders small conversations and compares the results.
 class TemplateProbe {
  public:
-  TemplateProbe(const jinja::Template& jinja, const TemplateSource& source, const TemplateSettings& settings,
+  TemplateProbe(const jinja::Template& jinja_template, const TemplateSource& source, const TemplateSettings& settings,
                 const Tokenizer& tokenizer)
-      : jinja_(jinja), source_(source), settings_(settings), tokenizer_(tokenizer) {}
+      : jinja_template_(jinja_template), source_(source), settings_(settings), tokenizer_(tokenizer) {}
 
   TemplateTraits detect_traits() {
     detect_content_format();
     detect_system_format();
-    detect_answer_leading_space();
+    detect_text_before_answer();
     detect_end_of_turn();
-    const std::string start_token = find_start_token();
-    traits_.writes_bos =
-        !start_token.empty() && render({kTwoRoundConversation.data(), 2}).text.starts_with(start_token);
+    const std::string bos_token = find_bos_token();
+    traits_.writes_bos_token =
+        !bos_token.empty() && render({kTwoRoundConversation.data(), 2}).text.starts_with(bos_token);
     return std::move(traits_);
   }
 
  private:
-  jinja::Rendering render(std::span<const Turn> turns, bool add_generation_prompt = false) const {
-    return render_messages(jinja_, turns, traits_.content_format, settings_, add_generation_prompt);
+  jinja::RenderedText render(std::span<const Turn> turns, bool add_generation_prompt = false) const {
+    return render_messages(jinja_template_, turns, traits_.content_format, settings_, add_generation_prompt);
   }
 
   /// Tries lists of blocks for all roles first, as vision-language models use them, then strings.
@@ -49,8 +49,8 @@ class TemplateProbe {
     for (const ContentFormat& content_format : kContentFormats) {
       traits_.content_format = content_format;
       try {
-        const jinja::Rendering rendering = render(kTwoRoundConversation);
-        if (contains_all_turns(rendering, kTwoRoundConversation.size()) && !prints_blocks(rendering)) return;
+        const jinja::RenderedText rendering = render(kTwoRoundConversation);
+        if (contains_all_turns(rendering, kTwoRoundConversation.size()) && !prints_content_blocks(rendering)) return;
       } catch (const UserError&) {
         // The last format is strings, which every template supports, so its error is relevant.
         render_error = std::current_exception();
@@ -63,8 +63,8 @@ class TemplateProbe {
         source_.name);
   }
 
-  static bool contains_all_turns(const jinja::Rendering& rendering, size_t turns) {
-    for (size_t i = 0; i < turns; ++i) {
+  static bool contains_all_turns(const jinja::RenderedText& rendering, size_t num_turns) {
+    for (size_t i = 0; i < num_turns; ++i) {
       const auto spans = find_origin_spans(rendering, static_cast<int>(i));
       if (spans.empty() || spans.back().end == spans.front().begin) return false;
     }
@@ -72,74 +72,76 @@ class TemplateProbe {
   }
 
   /// Returns whether the template printed lists of blocks, as templates for strings do.
-  static bool prints_blocks(const jinja::Rendering& rendering) {
+  static bool prints_content_blocks(const jinja::RenderedText& rendering) {
     return !find_origin_spans(rendering, kBlockTypeOrigin).empty();
   }
 
-  /// Sets system_as_blocks, and adds a note if the template omits system messages.
+  /// Sets system_uses_blocks, and adds a note if the template omits system messages.
   void detect_system_format() {
     const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRoundConversation[0], kTwoRoundConversation[1]};
     // Templates that do not support a system turn raise an error. It is reported only if a
     // conversation has such a turn.
-    bool is_rejected = false;
-    for (const bool as_blocks : {traits_.content_format.user_as_blocks, false}) {
-      traits_.content_format.system_as_blocks = as_blocks;
-      is_rejected = false;
+    bool is_system_turn_rejected = false;
+    for (const bool as_blocks : {traits_.content_format.user_uses_blocks, false}) {
+      traits_.content_format.system_uses_blocks = as_blocks;
+      is_system_turn_rejected = false;
       try {
-        const jinja::Rendering rendering = render(turns);
-        if (contains_all_turns(rendering, turns.size()) && !prints_blocks(rendering)) return;
+        const jinja::RenderedText rendering = render(turns);
+        if (contains_all_turns(rendering, turns.size()) && !prints_content_blocks(rendering)) return;
       } catch (const UserError&) {
-        is_rejected = true;
+        is_system_turn_rejected = true;
       }
     }
-    if (!is_rejected) traits_.notes.emplace_back("it omits system messages");
+    if (!is_system_turn_rejected) traits_.notes.emplace_back("it omits system messages");
   }
 
-  /// Sets generation_prompt and answer_leading_space, and adds notes if training text and prompt differ.
-  void detect_answer_leading_space() {
+  /// Sets generation_prompt and answer_leading_space, and adds notes if training text and prompt
+  /// differ.
+  void detect_text_before_answer() {
     const std::string prompt = render({kTwoRoundConversation.data(), 1}, /*add_generation_prompt=*/true).text;
     if (const std::string rendered_question = render({kTwoRoundConversation.data(), 1}).text;
         prompt.starts_with(rendered_question)) {
       traits_.generation_prompt = prompt.substr(rendered_question.size());
     }
-    const jinja::Rendering rendering = render({kTwoRoundConversation.data(), 2});
-    const std::string answer_prefix = rendering.text.substr(0, find_origin_spans(rendering, 1).front().begin);
-    if (!answer_prefix.starts_with(prompt)) {
+    const jinja::RenderedText rendering = render({kTwoRoundConversation.data(), 2});
+    const std::string text_before_answer = rendering.text.substr(0, find_origin_spans(rendering, 1).front().begin);
+    if (!text_before_answer.starts_with(prompt)) {
       traits_.notes.push_back(fmt::format("its generation prompt ends with \"{}\", but answers follow \"{}\"",
-                                          make_end_excerpt(prompt), make_end_excerpt(answer_prefix)));
+                                          make_tail_excerpt(prompt), make_tail_excerpt(text_before_answer)));
       return;
     }
-    const auto prompt_ids = tokenizer_.encode(prompt).ids, trained_ids = tokenizer_.encode(rendering.text).ids;
-    if (prompt_ids.size() > trained_ids.size() ||
-        !std::equal(prompt_ids.begin(), prompt_ids.end(), trained_ids.begin())) {
+    const auto prompt_token_ids = tokenizer_.encode(prompt).ids,
+               training_token_ids = tokenizer_.encode(rendering.text).ids;
+    if (prompt_token_ids.size() > training_token_ids.size() ||
+        !std::equal(prompt_token_ids.begin(), prompt_token_ids.end(), training_token_ids.begin())) {
       traits_.notes.emplace_back(
           "its generation prompt ends within a token of the training text, so generation and training use different "
           "tokens");
     }
-    const std::string text_after_prompt = answer_prefix.substr(prompt.size());
+    const std::string text_after_prompt = text_before_answer.substr(prompt.size());
     if (count_leading_white_space(text_after_prompt) == text_after_prompt.size()) {
       traits_.answer_leading_space = text_after_prompt;
-    } else if (!is_generated(rendering, {prompt.size(), answer_prefix.size()})) {
+    } else if (!is_generated(rendering, {prompt.size(), text_before_answer.size()})) {
       traits_.notes.push_back(fmt::format("it writes \"{}\" between its prompt and an answer, which is not learned",
                                           make_excerpt(text_after_prompt)));
     }
   }
 
-  static bool is_generated(const jinja::Rendering& rendering, const Span& span) {
+  static bool is_generated(const jinja::RenderedText& rendering, const TextSpan& span) {
     return std::ranges::any_of(rendering.generated_spans, [&span](const jinja::GeneratedSpan& generated_span) {
       return generated_span.begin <= span.begin && span.end <= generated_span.end;
     });
   }
 
-  static std::string make_end_excerpt(const std::string& text) {
+  static std::string make_tail_excerpt(const std::string& text) {
     constexpr size_t kMaxExcerptBytes = 40;  // longer than the generation prompts of common templates
     return make_excerpt(text.size() > kMaxExcerptBytes ? text.substr(text.size() - kMaxExcerptBytes) : text);
   }
 
-  /// Sets end_of_turn, endings and lacks_end_of_turn. Throws UserError (bad data) if no token can
-  /// end a turn.
+  /// Sets end_of_turn_token, answer_endings and omits_last_end_of_turn. Throws UserError (bad data)
+  /// if no token can end a turn.
   void detect_end_of_turn() {
-    const jinja::Rendering rendering = render(kTwoRoundConversation);
+    const jinja::RenderedText rendering = render(kTwoRoundConversation);
     reject_repeated_answers(rendering);
     const auto get_text_after_answer = [&](int turn, size_t next_turn_begin) {
       const size_t end = find_origin_spans(rendering, turn).back().end;
@@ -149,22 +151,22 @@ class TemplateProbe {
                            text_after_earlier_answer =
                                get_text_after_answer(1, find_origin_spans(rendering, 2).front().begin);
     if (const auto token = find_special_token(text_after_last_answer)) {
-      traits_.end_of_turn = token->text;
-      traits_.endings.emplace_back(text_after_last_answer.substr(0, token->end));
+      traits_.end_of_turn_token = token->text;
+      traits_.answer_endings.emplace_back(text_after_last_answer.substr(0, token->end));
     }
-    if (!source_.end_of_turn.empty()) {
-      traits_.end_of_turn = source_.end_of_turn;
-      require_token(traits_.end_of_turn);
+    if (!source_.end_of_turn_token.empty()) {
+      traits_.end_of_turn_token = source_.end_of_turn_token;
+      check_token_exists(traits_.end_of_turn_token);
     }
-    if (const auto token = find_earlier_end_of_turn(text_after_earlier_answer)) {
-      traits_.endings.emplace_back(text_after_earlier_answer.substr(0, token->end));
-      if (traits_.end_of_turn.empty()) traits_.end_of_turn = token->text;
+    if (const auto token = find_turn_end_token(text_after_earlier_answer)) {
+      traits_.answer_endings.emplace_back(text_after_earlier_answer.substr(0, token->end));
+      if (traits_.end_of_turn_token.empty()) traits_.end_of_turn_token = token->text;
     }
-    traits_.lacks_end_of_turn = !find_special_token(text_after_last_answer);
-    if (traits_.end_of_turn.empty()) traits_.end_of_turn = find_likeliest_end_token();
+    traits_.omits_last_end_of_turn = !find_special_token(text_after_last_answer);
+    if (traits_.end_of_turn_token.empty()) traits_.end_of_turn_token = select_eos_token();
   }
 
-  void reject_repeated_answers(const jinja::Rendering& rendering) const {
+  void reject_repeated_answers(const jinja::RenderedText& rendering) const {
     for (const int turn : {1, 3}) {
       if (!is_text_repeated(rendering, turn, kTwoRoundConversation[static_cast<size_t>(turn)].text)) continue;
       throw data_error(
@@ -174,8 +176,8 @@ class TemplateProbe {
     }
   }
 
-  std::string find_likeliest_end_token() const {
-    for (const std::string& token : settings_.end_tokens) {
+  std::string select_eos_token() const {
+    for (const std::string& token : settings_.eos_tokens) {
       if (tokenizer_.token_to_id(token)) return token;
     }
     throw data_error(
@@ -184,7 +186,7 @@ class TemplateProbe {
         source_.name);
   }
 
-  void require_token(std::string_view token) const {
+  void check_token_exists(std::string_view token) const {
     if (tokenizer_.token_to_id(token)) return;
     throw data_error("the tokenizer has no token {}, which the chat template {} needs; set another data.chat_template",
                      token, source_.name);
@@ -196,12 +198,12 @@ class TemplateProbe {
     size_t end;  // offset in the searched text
   };
 
-  /// Returns the first token of `text` that is special or one of `end_tokens`, or nothing.
+  /// Returns the first token of `text` that is special or one of `eos_tokens`, or nothing.
   std::optional<TokenMatch> find_special_token(std::string_view text) const {
     const Encoding encoding = tokenizer_.encode(text);
     for (size_t i = 0; i < encoding.ids.size(); ++i) {
       const std::string token(tokenizer_.id_to_token(encoding.ids[i]));
-      if (!tokenizer_.is_special(encoding.ids[i]) && std::ranges::count(settings_.end_tokens, token) == 0) continue;
+      if (!tokenizer_.is_special(encoding.ids[i]) && std::ranges::count(settings_.eos_tokens, token) == 0) continue;
       const size_t begin = text.find(token, encoding.starts[i]);
       if (begin != std::string_view::npos) return TokenMatch{token, begin + token.size()};
     }
@@ -211,23 +213,23 @@ class TemplateProbe {
   /// Returns the token that ends the turn in `text`, the text between an answer and the next turn,
   /// or nothing. A token that is not an end token counts only if another special token follows,
   /// because it may otherwise begin the next turn.
-  std::optional<TokenMatch> find_earlier_end_of_turn(std::string_view text) const {
+  std::optional<TokenMatch> find_turn_end_token(std::string_view text) const {
     const auto token = find_special_token(text);
     if (!token || token->end != count_leading_white_space(text) + token->text.size()) return std::nullopt;
-    const bool is_end_token =
-        token->text == traits_.end_of_turn || std::ranges::count(settings_.end_tokens, token->text) > 0;
-    return is_end_token || find_special_token(text.substr(token->end)) ? token : std::nullopt;
+    const bool ends_turn =
+        token->text == traits_.end_of_turn_token || std::ranges::count(settings_.eos_tokens, token->text) > 0;
+    return ends_turn || find_special_token(text.substr(token->end)) ? token : std::nullopt;
   }
 
-  std::string find_start_token() const {
-    for (const auto& [name, token] : settings_.special_tokens) {
+  std::string find_bos_token() const {
+    for (const auto& [name, token] : settings_.special_tokens_map) {
       if (name == "bos_token") return token;
     }
     const Encoding bos_encoding = tokenizer_.encode("", /*add_special_tokens=*/true);
     return bos_encoding.ids.empty() ? "" : std::string(tokenizer_.id_to_token(bos_encoding.ids.front()));
   }
 
-  const jinja::Template& jinja_;
+  const jinja::Template& jinja_template_;
   const TemplateSource& source_;
   const TemplateSettings& settings_;
   const Tokenizer& tokenizer_;
@@ -236,38 +238,38 @@ class TemplateProbe {
 
 }  // namespace
 
-jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const Turn> turns,
-                                 const ContentFormat& content_format, const TemplateSettings& settings,
-                                 bool add_generation_prompt) {
+jinja::RenderedText render_messages(const jinja::Template& jinja_template, std::span<const Turn> turns,
+                                    const ContentFormat& content_format, const TemplateSettings& settings,
+                                    bool add_generation_prompt) {
   std::vector<std::pair<std::string, jinja::Value>> variables{
       {"messages", make_messages(turns, content_format, settings)},
       {"tools", jinja::Value::none()},
       {"documents", jinja::Value::none()},
       {"add_generation_prompt", jinja::Value(add_generation_prompt)}};
-  for (const auto& [name, token] : settings.special_tokens) variables.emplace_back(name, jinja::Value::text(token));
-  return jinja.render(variables, {.now = settings.now});
+  for (const auto& [name, token] : settings.special_tokens_map) variables.emplace_back(name, jinja::Value::text(token));
+  return jinja_template.render(variables, {.current_time = settings.current_time});
 }
 
-TemplateTraits probe_template(const jinja::Template& jinja, const TemplateSource& source,
+TemplateTraits probe_template(const jinja::Template& jinja_template, const TemplateSource& source,
                               const TemplateSettings& settings, const Tokenizer& tokenizer) {
-  return TemplateProbe(jinja, source, settings, tokenizer).detect_traits();
+  return TemplateProbe(jinja_template, source, settings, tokenizer).detect_traits();
 }
 
-std::vector<Span> find_origin_spans(const jinja::Rendering& rendering, int origin) {
-  std::vector<Span> spans;
+std::vector<TextSpan> find_origin_spans(const jinja::RenderedText& rendering, int origin) {
+  std::vector<TextSpan> spans;
   for (const jinja::OriginSpan& origin_span : rendering.origin_spans) {
     if (origin_span.origin == origin) spans.push_back({origin_span.begin, origin_span.end});
   }
   // A part that the template removed may leave an empty span, which is dropped unless all spans are
   // empty.
-  const auto is_empty = [](const Span& span) { return span.begin == span.end; };
+  const auto is_empty = [](const TextSpan& span) { return span.begin == span.end; };
   if (!std::ranges::all_of(spans, is_empty)) std::erase_if(spans, is_empty);
   return spans;
 }
 
-bool is_text_repeated(const jinja::Rendering& rendering, int origin, std::string_view text) {
+bool is_text_repeated(const jinja::RenderedText& rendering, int origin, std::string_view text) {
   size_t num_bytes = 0;
-  for (const Span& span : find_origin_spans(rendering, origin)) num_bytes += span.end - span.begin;
+  for (const TextSpan& span : find_origin_spans(rendering, origin)) num_bytes += span.end - span.begin;
   // A part of the text may be missing or repeated; only a full second copy makes it ambiguous.
   return !text.empty() && num_bytes >= 2 * text.size();
 }

@@ -15,14 +15,14 @@
 namespace vlmtrain::text {
 
 /// Returns the files of configs/chat_templates, embedded by cmake/EmbedResources.cmake.
-const io::Resources& resources();
+const io::EmbeddedResources& resources();
 
 namespace {
 
 /// An entry of the table of built-in templates.
 struct BuiltinTemplate {
   std::string_view name;
-  std::string_view end_of_turn;  // empty if the template does not write one
+  std::string_view end_of_turn_token;  // empty if the template does not write one
 };
 
 /// The built-in templates in alphabetical order. Comments name the sources.
@@ -42,35 +42,35 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDefaultTemplateName = "default";
 constexpr const char* kTemplateKey = "chat_template";
-constexpr const char* kJsonTemplateFile = "chat_template.json";
-constexpr const char* kJinjaTemplateFile = "chat_template.jinja";
-constexpr const char* kAdditionalTemplatesFolder = "additional_chat_templates";
+constexpr const char* kJsonTemplateFileName = "chat_template.json";
+constexpr const char* kJinjaTemplateFileName = "chat_template.jinja";
+constexpr const char* kAdditionalTemplatesFolderName = "additional_chat_templates";
 
 /// Returns a template that is not a built-in one.
-TemplateSource make_template_source(std::string jinja, std::string name) {
-  return {.jinja = std::move(jinja), .name = std::move(name)};
+TemplateSource make_template_source(std::string jinja_source, std::string name) {
+  return {.jinja_source = std::move(jinja_source), .name = std::move(name)};
 }
 
 using TemplateMap = std::map<std::string, TemplateSource>;
 
 /// Returns chat_template.jinja and the files of additional_chat_templates.
-TemplateMap read_folder_templates(const fs::path& folder) {
+TemplateMap read_jinja_templates(const fs::path& folder) {
   TemplateMap templates;
   const auto add_template = [&templates](const std::string& name, const fs::path& file) {
     templates.insert_or_assign(name, make_template_source(io::read_file(file), file.string()));
   };
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder / kAdditionalTemplatesFolder, error)) {
+  for (const auto& entry : fs::directory_iterator(folder / kAdditionalTemplatesFolderName, error)) {
     if (entry.path().extension() == ".jinja" && is_file(entry.path()))
       add_template(entry.path().stem().string(), entry.path());
   }
-  if (is_file(folder / kJinjaTemplateFile)) add_template(kDefaultTemplateName, folder / kJinjaTemplateFile);
+  if (is_file(folder / kJinjaTemplateFileName)) add_template(kDefaultTemplateName, folder / kJinjaTemplateFileName);
   return templates;
 }
 
 /// Returns the templates of the key chat_template: a string, a list of {name, template}, or an
 /// object of names and templates.
-std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json, const fs::path& path) {
+std::map<std::string, TemplateSource> parse_json_templates(const nlohmann::json& json, const fs::path& path) {
   std::map<std::string, TemplateSource> templates;
   const std::string source = path.string();
   if (!json.is_object()) throw data_error("{}: is {}, not an object", source, io::make_json_excerpt(json));
@@ -94,8 +94,8 @@ std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json
 }
 
 /// Returns the templates of a JSON file; none if the file does not exist.
-TemplateMap read_template_file(const fs::path& file) {
-  return is_file(file) ? parse_templates(io::read_json(file), file) : TemplateMap();
+TemplateMap read_json_templates(const fs::path& file) {
+  return is_file(file) ? parse_json_templates(io::read_json(file), file) : TemplateMap();
 }
 
 /// Logs a warning for each default template in `template_maps` that differs from the selected one.
@@ -104,7 +104,8 @@ void warn_about_unused_templates(const TemplateMap& selected_templates, const st
   if (default_template == selected_templates.end()) return;
   for (const TemplateMap& template_map : template_maps) {
     const auto unused_template = template_map.find(kDefaultTemplateName);
-    if (unused_template == template_map.end() || default_template->second.jinja == unused_template->second.jinja)
+    if (unused_template == template_map.end() ||
+        default_template->second.jinja_source == unused_template->second.jinja_source)
       continue;
     warn_once(fmt::format(
         "{}: differs from the chat template in {}, which is used, as in transformers' processors; remove one of them",
@@ -123,7 +124,7 @@ std::vector<int64_t> parse_eos_ids_or_empty(const nlohmann::json& config, const 
 }
 
 /// Appends the tokens of eos_token_id in `file`, at the top level and in text_config, to `tokens`.
-void add_end_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vector<std::string>& tokens) {
+void add_eos_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vector<std::string>& tokens) {
   if (!is_file(file)) return;
   const auto json = io::read_json(file);
   for (const auto* config :
@@ -145,15 +146,15 @@ std::vector<std::string_view> get_builtin_template_names() {
   return names;
 }
 
-TemplateSource find_builtin_template(std::string_view name) {
+TemplateSource get_builtin_template(std::string_view name) {
   const auto entry = std::ranges::find(kBuiltinTemplates, name, &BuiltinTemplate::name);
   if (entry == kBuiltinTemplates.end()) {
     throw usage_error("Unknown chat template \"{}\"; available are {}", name,
                       fmt::join(get_builtin_template_names(), ", "));
   }
-  return {.jinja = std::string(resources().at(std::string(name) + ".jinja")),
+  return {.jinja_source = std::string(resources().at(std::string(name) + ".jinja")),
           .name = std::string(name),
-          .end_of_turn = entry->end_of_turn};
+          .end_of_turn_token = entry->end_of_turn_token};
 }
 
 std::vector<int64_t> parse_eos_token_ids(const nlohmann::json& config, const std::string& source) {
@@ -168,27 +169,27 @@ std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& 
   // The order of ProcessorMixin.get_processor_dict in transformers 5.24. Checkpoints without a
   // processor have only the third source and tokenizer_config.json.
   std::vector<TemplateMap> template_maps;
-  template_maps.push_back(read_template_file(folder / "processor_config.json"));
-  template_maps.push_back(read_template_file(folder / kJsonTemplateFile));
-  if (template_maps.back().empty() && is_file(folder / kJsonTemplateFile)) {
-    throw data_error("{}: has no {}; download the file again", (folder / kJsonTemplateFile).string(), kTemplateKey);
+  template_maps.push_back(read_json_templates(folder / "processor_config.json"));
+  template_maps.push_back(read_json_templates(folder / kJsonTemplateFileName));
+  if (template_maps.back().empty() && is_file(folder / kJsonTemplateFileName)) {
+    throw data_error("{}: has no {}; download the file again", (folder / kJsonTemplateFileName).string(), kTemplateKey);
   }
-  template_maps.push_back(read_folder_templates(folder));
-  const auto first_template_map =
+  template_maps.push_back(read_jinja_templates(folder));
+  const auto first_nonempty_template_map =
       std::ranges::find_if(template_maps, [](const TemplateMap& template_map) { return !template_map.empty(); });
-  TemplateMap templates = first_template_map != template_maps.end()
-                              ? *first_template_map
-                              : read_template_file(folder / "tokenizer_config.json");
+  TemplateMap templates = first_nonempty_template_map != template_maps.end()
+                              ? *first_nonempty_template_map
+                              : read_json_templates(folder / "tokenizer_config.json");
   warn_about_unused_templates(templates, template_maps);
-  if (first_template_map != template_maps.end()) {
+  if (first_nonempty_template_map != template_maps.end()) {
     // data.chat_template can select templates of all sources by name.
     for (const TemplateMap& template_map : template_maps) templates.insert(template_map.begin(), template_map.end());
   }
   // A single template is the default, whatever its name.
   if (templates.size() == 1 && !templates.contains(kDefaultTemplateName)) {
-    auto single_template = templates.extract(templates.begin());
-    single_template.key() = kDefaultTemplateName;
-    templates.insert(std::move(single_template));
+    auto single_template_node = templates.extract(templates.begin());
+    single_template_node.key() = kDefaultTemplateName;
+    templates.insert(std::move(single_template_node));
   }
   if (const auto default_template = templates.find(kDefaultTemplateName); default_template != templates.end())
     default_template->second.is_checkpoint_default = true;
@@ -201,7 +202,7 @@ TemplateSource choose_template(const std::string& name,
   const auto checkpoint_template = checkpoint_templates.find(name == "auto" ? kDefaultTemplateName : name);
   if (checkpoint_template != checkpoint_templates.end()) return checkpoint_template->second;
   if (name == "auto") {
-    if (checkpoint_templates.empty()) return find_builtin_template(fallback);
+    if (checkpoint_templates.empty()) return get_builtin_template(fallback);
     std::vector<std::string> names;
     names.reserve(checkpoint_templates.size());
     for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);
@@ -213,7 +214,7 @@ TemplateSource choose_template(const std::string& name,
     return make_template_source(io::read_file(name), name);
   }
   const auto builtin_names = get_builtin_template_names();
-  if (std::ranges::find(builtin_names, name) != builtin_names.end()) return find_builtin_template(name);
+  if (std::ranges::find(builtin_names, name) != builtin_names.end()) return get_builtin_template(name);
   std::vector<std::string> names(builtin_names.begin(), builtin_names.end());
   for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);
   throw usage_error(
@@ -223,12 +224,12 @@ TemplateSource choose_template(const std::string& name,
 }
 
 void read_special_tokens(const fs::path& folder, const Tokenizer& tokenizer, TemplateSettings& settings) {
-  settings.special_tokens = read_external_tokens(folder).named_tokens;
-  for (const auto& [name, token] : settings.special_tokens) {
-    if (name == "eos_token") settings.end_tokens.push_back(token);
+  settings.special_tokens_map = read_external_tokens(folder).named_tokens;
+  for (const auto& [name, token] : settings.special_tokens_map) {
+    if (name == "eos_token") settings.eos_tokens.push_back(token);
   }
   for (const char* name : {"generation_config.json", "config.json"}) {
-    add_end_tokens(folder / name, tokenizer, settings.end_tokens);
+    add_eos_tokens(folder / name, tokenizer, settings.eos_tokens);
   }
 }
 

@@ -12,10 +12,10 @@ namespace {
 
 /// Limit of ids. Tables are indexed by id, so a huge id in a damaged file would exhaust memory;
 /// vocabularies have some 10^5 tokens.
-constexpr int64_t kMaxTokenIds = int64_t{1} << 26U;
+constexpr int64_t kAddedTokenIdLimit = int64_t{1} << 26U;
 
 /// Returns whether a word character precedes or follows `match`.
-bool is_within_word(std::string_view text, Range match) {
+bool is_next_to_word_character(std::string_view text, ByteRange match) {
   const bool has_word_before =
       match.begin > 0 && is_word_character(read_utf8(text, find_previous_character(text, match.begin)).code_point);
   const bool has_word_after = match.end < text.size() && is_word_character(read_utf8(text, match.end).code_point);
@@ -45,7 +45,7 @@ size_t find_white_space_end(std::string_view text, size_t end) {
 /// Returns `content` after `normalizer`, or unchanged if `normalizer` is null.
 std::string normalize_content(const std::string& content, const Normalizer* normalizer) {
   if (normalizer == nullptr) return content;
-  AlignedText text = AlignedText::from_original(content, 0);
+  AlignedText text = AlignedText::from_original_text(content, 0);
   normalizer->normalize(text);
   return text.bytes;
 }
@@ -61,9 +61,9 @@ AddedToken parse_added_token(const JsonNode& node, const Vocabulary& vocabulary,
                    node.get_bool("rstrip", false),
                    node.get_bool("normalized", true),
                    node.get_bool("special", false)};
-  token.spelling = token.normalized ? normalize_content(token.content, normalizer) : token.content;
+  token.matched_text = token.normalized ? normalize_content(token.content, normalizer) : token.content;
   const int64_t id = node.at("id").integer();
-  if (id < 0 || id >= kMaxTokenIds) throw node.error("has the invalid id {}", id);
+  if (id < 0 || id >= kAddedTokenIdLimit) throw node.error("has the invalid id {}", id);
   token.id = static_cast<uint32_t>(id);
   const auto vocabulary_id = vocabulary.find(token.content);
   if (vocabulary_id && *vocabulary_id != token.id) {
@@ -77,7 +77,7 @@ AddedToken parse_added_token(const JsonNode& node, const Vocabulary& vocabulary,
 
 void TokenTrie::insert(const AddedToken& token) {
   uint32_t node = 0;
-  for (const char c : token.spelling) {
+  for (const char c : token.matched_text) {
     const auto byte = static_cast<unsigned char>(c);
     uint32_t next = find_child(node, byte);
     if (next == 0) {
@@ -100,21 +100,21 @@ uint32_t TokenTrie::find_child(uint32_t node, unsigned char byte) const {
 }
 
 std::optional<TokenTrie::Match> TokenTrie::find_longest_token(std::string_view text, size_t pos) const {
-  std::optional<Match> longest;
+  std::optional<Match> longest_match;
   uint32_t node = 0;
   for (size_t i = pos; i < text.size(); ++i) {
     node = find_child(node, static_cast<unsigned char>(text[i]));
     if (node == 0) break;
-    if (nodes_[node].token != nullptr) longest = Match{i + 1 - pos, nodes_[node].token};
+    if (nodes_[node].token != nullptr) longest_match = Match{i + 1 - pos, nodes_[node].token};
   }
-  return longest;
+  return longest_match;
 }
 
 AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
                          std::span<const ExternalToken> external_tokens)
     : next_id_(vocabulary.num_tokens()) {
   if (root.has_key("added_tokens")) {
-    for (const JsonNode& node : root.get_list("added_tokens")) add_file_token(node, vocabulary, normalizer);
+    for (const JsonNode& node : root.get_list("added_tokens")) add_tokenizer_json_token(node, vocabulary, normalizer);
   }
   for (const ExternalToken& token : external_tokens) add_external_token(token, vocabulary, normalizer);
   for (const auto& [id, token] : tokens_by_id_) {
@@ -122,7 +122,8 @@ AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, con
   }
 }
 
-void AddedTokens::add_file_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+void AddedTokens::add_tokenizer_json_token(const JsonNode& node, const Vocabulary& vocabulary,
+                                           const Normalizer* normalizer) {
   AddedToken token = parse_added_token(node, vocabulary, normalizer);
   if (token.content.empty()) return;
   if (const AddedToken* const existing_token = find(int64_t{token.id})) {
@@ -148,7 +149,7 @@ void AddedTokens::add_file_token(const JsonNode& node, const Vocabulary& vocabul
 void AddedTokens::add_external_token(const ExternalToken& external_token, const Vocabulary& vocabulary,
                                      const Normalizer* normalizer) {
   if (external_token.content.empty()) return;
-  const auto compute_spelling = [&] {
+  const auto compute_matched_text = [&] {
     return external_token.normalized ? normalize_content(external_token.content, normalizer) : external_token.content;
   };
   if (const AddedToken* const existing_token = find(external_token.content)) {
@@ -161,7 +162,7 @@ void AddedTokens::add_external_token(const ExternalToken& external_token, const 
     if (!external_token.overrides_tokenizer_json) return;
     // The id stays; only the other properties change.
     AddedToken& token = tokens_by_id_.at(existing_token->id);
-    token.spelling = compute_spelling();
+    token.matched_text = compute_matched_text();
     token.single_word = external_token.single_word;
     token.lstrip = external_token.lstrip;
     token.rstrip = external_token.rstrip;
@@ -188,7 +189,7 @@ void AddedTokens::add_external_token(const ExternalToken& external_token, const 
     ++next_id_;
   }
   add({.content = external_token.content,
-       .spelling = compute_spelling(),
+       .matched_text = compute_matched_text(),
        .id = static_cast<uint32_t>(id),
        .single_word = external_token.single_word,
        .lstrip = external_token.lstrip,
@@ -212,10 +213,10 @@ std::vector<AddedTokens::Segment> AddedTokens::split_at_tokens(std::string_view 
       ++pos;
       continue;
     }
-    Range match{pos, pos + token_match->num_bytes};
+    ByteRange match{pos, pos + token_match->num_bytes};
     pos = match.end;
     // A rejected match is skipped as a whole, as in `tokenizers`.
-    if (token_match->token->single_word && is_within_word(text, match)) continue;
+    if (token_match->token->single_word && is_next_to_word_character(text, match)) continue;
     if (token_match->token->lstrip) match.begin = find_white_space_begin(text, match.begin, segment_begin);
     if (token_match->token->rstrip) match.end = find_white_space_end(text, match.end);
     if (match.begin > segment_begin) segments.push_back({{segment_begin, match.begin}, nullptr});
@@ -239,7 +240,7 @@ const AddedToken* AddedTokens::find(std::string_view content) const {
 }
 
 const AddedToken* AddedTokens::find(int64_t id) const {
-  if (id < 0 || id >= kMaxTokenIds) return nullptr;
+  if (id < 0 || id >= kAddedTokenIdLimit) return nullptr;
   const auto entry = tokens_by_id_.find(static_cast<uint32_t>(id));
   return entry == tokens_by_id_.end() ? nullptr : &entry->second;
 }

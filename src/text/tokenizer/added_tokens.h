@@ -21,7 +21,7 @@ namespace vlmtrain::text {
 /// names and meanings of `added_tokens` in tokenizer.json.
 struct AddedToken {
   std::string content;
-  std::string spelling;  ///< text to match and decode: `content`, normalized if `normalized` is set
+  std::string matched_text;  ///< text to match and decode: `content`, normalized if `normalized` is set
   uint32_t id;
   bool single_word;  ///< does not match inside a word
   bool lstrip;       ///< the match includes white space before it
@@ -35,11 +35,11 @@ class TokenTrie {
  public:
   /// A token found in a text.
   struct Match {
-    size_t num_bytes;  ///< length of its spelling
+    size_t num_bytes;  ///< length of its matched_text
     const AddedToken* token;
   };
 
-  /// Adds the spelling of `token`, which must outlive the trie.
+  /// Adds the matched_text of `token`, which must outlive the trie.
   void insert(const AddedToken& token);
   /// Returns the longest token that begins at byte `pos`, or nothing.
   std::optional<Match> find_longest_token(std::string_view text, size_t pos) const;
@@ -63,7 +63,7 @@ class AddedTokens {
  public:
   /// A part of a text: an added token, or text between added tokens (`token` is null).
   struct Segment {
-    Range range;
+    ByteRange range;
     const AddedToken* token;
   };
 
@@ -77,9 +77,13 @@ class AddedTokens {
 
   /// Splits an original text at the tokens that are not `normalized`. Segments are in order and
   /// cover the text; none is empty.
-  std::vector<Segment> split_original(std::string_view text) const { return split_at_tokens(text, original_trie_); }
+  std::vector<Segment> split_original_text(std::string_view text) const {
+    return split_at_tokens(text, original_trie_);
+  }
   /// Splits a normalized text at the tokens that are `normalized`.
-  std::vector<Segment> split_normalized(std::string_view text) const { return split_at_tokens(text, normalized_trie_); }
+  std::vector<Segment> split_normalized_text(std::string_view text) const {
+    return split_at_tokens(text, normalized_trie_);
+  }
 
   /// Each returns the token with this content or id, or null. Valid as long as this object.
   const AddedToken* find(std::string_view content) const;
@@ -87,13 +91,13 @@ class AddedTokens {
   /// Returns the contents of all tokens by ascending id. Valid as long as this object.
   std::vector<std::string_view> contents() const;
   /// Returns the highest id plus one, or 0 if there are no tokens.
-  int64_t num_ids() const { return tokens_by_id_.empty() ? 0 : int64_t{tokens_by_id_.rbegin()->first} + 1; }
+  int64_t max_id_plus_one() const { return tokens_by_id_.empty() ? 0 : int64_t{tokens_by_id_.rbegin()->first} + 1; }
 
  private:
   /// Adds a token unless another token has the same id.
   void add(AddedToken token);
   /// Adds an entry of `added_tokens`.
-  void add_file_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  void add_tokenizer_json_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer);
   void add_external_token(const ExternalToken& token, const Vocabulary& vocabulary, const Normalizer* normalizer);
   /// Splits `text` at the longest tokens of `trie`, from left to right.
   static std::vector<Segment> split_at_tokens(std::string_view text, const TokenTrie& trie);

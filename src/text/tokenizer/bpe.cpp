@@ -15,19 +15,19 @@ namespace {
 
 /// Limit of ids. Tables are indexed by id, so a huge id in a damaged file would exhaust memory;
 /// vocabularies have some 10^5 tokens. MergeTable needs ids below 2^32 - 1.
-constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;
+constexpr int64_t kVocabularyIdLimit = int64_t{1} << 26U;
 
 /// Returns the id of `token`. Throws UserError (bad data) unless it is an integer in [0,
-/// kMaxVocabularyIds).
+/// kVocabularyIdLimit).
 int64_t parse_vocabulary_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
-  const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxVocabularyIds;
+  const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kVocabularyIdLimit;
   if (!is_valid)
     throw node.error("gives the token \"{}\" the invalid id {}", make_excerpt(token), io::make_json_excerpt(id));
   return id.get<int64_t>();
 }
 
 /// Number of code points of the basic multilingual plane.
-constexpr size_t kBasicPlaneSize = 0x10000;
+constexpr size_t kNumBasicPlaneCodePoints = 0x10000;
 
 /// Throws UserError (kBadData) for models other than BPE and unsupported options.
 void reject_unsupported_options(const JsonNode& node) {
@@ -71,19 +71,20 @@ Vocabulary::Vocabulary(const JsonNode& node) {
   int64_t max_id = -1;
   for (const auto& [token, id] : entries.items()) max_id = std::max(max_id, parse_vocabulary_id(token, id, node));
   tokens_.resize(static_cast<size_t>(max_id + 1));
-  ids_.reserve(entries.size());
+  ids_by_token_.reserve(entries.size());
   for (const auto& [token, id] : entries.items()) {
     if (token.empty()) continue;
     std::string& token_slot = tokens_[id.get<size_t>()];
     if (!token_slot.empty())
       throw node.error("gives the id {} to \"{}\" and to \"{}\"", id.get<size_t>(), token_slot, token);
     token_slot = token;
-    ids_.emplace(token_slot, id.get<uint32_t>());
+    ids_by_token_.emplace(token_slot, id.get<uint32_t>());
   }
 }
 
 Bpe::Bpe(const JsonNode& node)
-    : vocabulary_((reject_unsupported_options(node), node.at("vocab"))), merges_(node.at("merges").value().size()) {
+    : vocabulary_((reject_unsupported_options(node), node.at("vocab"))),
+      merge_table_(node.at("merges").value().size()) {
   ignore_merges_ = node.get_bool("ignore_merges", false);
   byte_fallback_ = node.get_bool("byte_fallback", false);
   fuse_unk_ = node.get_bool("fuse_unk", false);
@@ -93,75 +94,76 @@ Bpe::Bpe(const JsonNode& node)
       throw node.at("unk_token").error("is \"{}\", which model.vocab lacks", node.get_string("unk_token"));
   }
   read_merges(node);
-  index_characters();
-  for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
-    byte_ids_[byte] = vocabulary_.find(fmt::format("<0x{:02X}>", byte)).value_or(kNoId);
+  fill_character_token_ids();
+  for (size_t byte = 0; byte < byte_token_ids_.size(); ++byte) {
+    byte_token_ids_[byte] = vocabulary_.find(fmt::format("<0x{:02X}>", byte)).value_or(kNoTokenId);
   }
 }
 
 void Bpe::read_merges(const JsonNode& node) {
-  const JsonNode merges = node.at("merges");
-  if (!merges.value().is_array()) throw merges.error("must be a list");
+  const JsonNode merges_node = node.at("merges");
+  if (!merges_node.value().is_array()) throw merges_node.error("must be a list");
   uint32_t rank = 0;
-  for (const nlohmann::json& item : merges.value()) {
+  for (const nlohmann::json& item : merges_node.value()) {
     const auto merge_pair = parse_merge(item);
     if (!merge_pair)
-      throw merges.error("has {} at index {}; a merge must be \"a b\" or [\"a\", \"b\"]", io::make_json_excerpt(item),
-                         rank);
-    const auto find_id = [&](const std::string& token) {
+      throw merges_node.error("has {} at index {}; a merge must be \"a b\" or [\"a\", \"b\"]",
+                              io::make_json_excerpt(item), rank);
+    const auto get_token_id = [&](const std::string& token) {
       const auto id = vocabulary_.find(token);
       if (!id) {
-        throw merges.error(
+        throw merges_node.error(
             "has a merge at index {} with the token \"{}\", which model.vocab lacks; download the file again", rank,
             token);
       }
       return *id;
     };
     const auto& [left, right] = *merge_pair;
-    merges_.insert(find_id(left), find_id(right), {rank, find_id(left + right)});
+    merge_table_.insert(get_token_id(left), get_token_id(right), {rank, get_token_id(left + right)});
     ++rank;
   }
 }
 
-void Bpe::index_characters() {
-  character_ids_.assign(kBasicPlaneSize, kNoId);
+void Bpe::fill_character_token_ids() {
+  character_token_ids_.assign(kNumBasicPlaneCodePoints, kNoTokenId);
   for (size_t id = 0; id < vocabulary_.tokens().size(); ++id) {
     const std::string& token = vocabulary_.tokens()[id];
     if (token.empty()) continue;
     const Utf8Character utf8_character = read_utf8(token, 0);
-    if (utf8_character.num_bytes == token.size() && utf8_character.code_point < kBasicPlaneSize) {
-      character_ids_[utf8_character.code_point] = static_cast<uint32_t>(id);
+    if (utf8_character.num_bytes == token.size() && utf8_character.code_point < kNumBasicPlaneCodePoints) {
+      character_token_ids_[utf8_character.code_point] = static_cast<uint32_t>(id);
     }
   }
 }
 
-uint32_t Bpe::find_character_id(char32_t code_point, std::string_view character) const {
-  return code_point < kBasicPlaneSize ? character_ids_[code_point] : vocabulary_.find(character).value_or(kNoId);
+uint32_t Bpe::find_character_token_id(char32_t code_point, std::string_view character) const {
+  return code_point < kNumBasicPlaneCodePoints ? character_token_ids_[code_point]
+                                               : vocabulary_.find(character).value_or(kNoTokenId);
 }
 
-void Bpe::append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const {
-  const auto get_byte_id = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
-  const auto has_byte_token = [&](char byte) { return get_byte_id(byte) != kNoId; };
+void Bpe::append_fallback_tokens(std::string_view character, uint32_t begin, Workspace& workspace) const {
+  const auto get_byte_token_id = [this](char byte) { return byte_token_ids_[static_cast<unsigned char>(byte)]; };
+  const auto has_byte_token = [&](char byte) { return get_byte_token_id(byte) != kNoTokenId; };
   if (byte_fallback_ && std::all_of(character.begin(), character.end(), has_byte_token)) {
-    for (const char byte : character) workspace.symbols_.push_back({get_byte_id(byte), begin++, 0, 0, false});
-    workspace.is_last_unknown_ = false;
-  } else if (unk_token_id_ && !(fuse_unk_ && workspace.is_last_unknown_)) {
+    for (const char byte : character) workspace.symbols_.push_back({get_byte_token_id(byte), begin++, 0, 0, false});
+    workspace.is_last_symbol_unk_ = false;
+  } else if (unk_token_id_ && !(fuse_unk_ && workspace.is_last_symbol_unk_)) {
     workspace.symbols_.push_back({*unk_token_id_, begin, 0, 0, false});
-    workspace.is_last_unknown_ = true;
+    workspace.is_last_symbol_unk_ = true;
   }
 }
 
 void Bpe::split_into_characters(std::string_view piece, Workspace& workspace) const {
   workspace.symbols_.clear();
-  workspace.is_last_unknown_ = false;
+  workspace.is_last_symbol_unk_ = false;
   for (uint32_t pos = 0; pos < piece.size();) {
     const Utf8Character utf8_character = read_utf8(piece, pos);
     const std::string_view character = piece.substr(pos, utf8_character.num_bytes);
-    if (const uint32_t id = find_character_id(utf8_character.code_point, character); id != kNoId) {
+    if (const uint32_t id = find_character_token_id(utf8_character.code_point, character); id != kNoTokenId) {
       workspace.symbols_.push_back({id, pos, 0, 0, false});
-      workspace.is_last_unknown_ = false;
+      workspace.is_last_symbol_unk_ = false;
     } else {
-      append_unk(character, pos, workspace);
+      append_fallback_tokens(character, pos, workspace);
     }
     pos += static_cast<uint32_t>(utf8_character.num_bytes);
   }
@@ -176,7 +178,7 @@ void Bpe::push_merge_candidate(int32_t left, Workspace& workspace) const {
   if (left < 0) return;
   const Symbol& symbol = workspace.symbols_[static_cast<size_t>(left)];
   if (symbol.next < 0) return;
-  const Merge* merge = merges_.find(symbol.id, workspace.symbols_[static_cast<size_t>(symbol.next)].id);
+  const Merge* merge = merge_table_.find(symbol.id, workspace.symbols_[static_cast<size_t>(symbol.next)].id);
   if (merge == nullptr) return;
   workspace.candidate_heap_.push_back({*merge, left});
   std::push_heap(workspace.candidate_heap_.begin(), workspace.candidate_heap_.end(),
@@ -201,7 +203,7 @@ void Bpe::merge_symbols(Workspace& workspace) const {
     if (left.is_merged || left.next < 0) continue;
     Symbol& right = symbols[static_cast<size_t>(left.next)];
     // A symbol may have merged with another neighbor after the candidate was pushed.
-    const Merge* merge = merges_.find(left.id, right.id);
+    const Merge* merge = merge_table_.find(left.id, right.id);
     if (merge == nullptr || merge->id != candidate.merge.id) continue;
     left.id = candidate.merge.id;
     right.is_merged = true;

@@ -21,11 +21,11 @@ std::string concatenate_tokens(const std::vector<std::string>& tokens) {
 
 /// Returns `text` with `content` in place of each match of `pattern`.
 std::string replace_all(const std::string& text, const Pattern& pattern, std::string_view content) {
-  std::vector<Range> matches;
+  std::vector<ByteRange> matches;
   pattern.find_all_matches(text, matches);
   std::string out;
   size_t copied_end = 0;
-  for (const Range& match : matches) {
+  for (const ByteRange& match : matches) {
     out.append(text, copied_end, match.begin - copied_end).append(content);
     copied_end = match.end;
   }
@@ -109,21 +109,23 @@ class ReplaceDecoder : public Decoder {
 class StripDecoder : public Decoder {
  public:
   StripDecoder(std::string content, int64_t start, int64_t stop)
-      : content_(std::move(content)), start_(start), stop_(stop) {}
+      : content_(std::move(content)), max_leading_copies_(start), max_trailing_copies_(stop) {}
 
   void decode_tokens(std::vector<std::string>& tokens) const override {
     for (std::string& token : tokens) {
-      std::string_view stripped = token;
-      for (int64_t i = 0; i < start_ && stripped.starts_with(content_); ++i) stripped.remove_prefix(content_.size());
-      for (int64_t i = 0; i < stop_ && stripped.ends_with(content_); ++i) stripped.remove_suffix(content_.size());
-      token = std::string(stripped);
+      std::string_view stripped_token = token;
+      for (int64_t i = 0; i < max_leading_copies_ && stripped_token.starts_with(content_); ++i)
+        stripped_token.remove_prefix(content_.size());
+      for (int64_t i = 0; i < max_trailing_copies_ && stripped_token.ends_with(content_); ++i)
+        stripped_token.remove_suffix(content_.size());
+      token = std::string(stripped_token);
     }
   }
 
  private:
   std::string content_;
-  int64_t start_;
-  int64_t stop_;
+  int64_t max_leading_copies_;
+  int64_t max_trailing_copies_;
 };
 
 /// The decoder Metaspace, which replaces the visible space character with spaces.
@@ -158,7 +160,7 @@ class DecoderSequence : public Decoder {
 };
 
 template <class DecoderType>
-std::unique_ptr<Decoder> make_default_decoder(const JsonNode&) {
+std::unique_ptr<Decoder> make_decoder_without_options(const JsonNode&) {
   return std::make_unique<DecoderType>();
 }
 
@@ -183,9 +185,9 @@ std::unique_ptr<Decoder> make_decoder_sequence(const JsonNode& node) {
 }
 
 constexpr std::array<ComponentFactory<Decoder>, 7> kDecoderFactories{{
-    {"ByteFallback", make_default_decoder<ByteFallbackDecoder>},
-    {"ByteLevel", make_default_decoder<ByteLevelDecoder>},
-    {"Fuse", make_default_decoder<FuseDecoder>},
+    {"ByteFallback", make_decoder_without_options<ByteFallbackDecoder>},
+    {"ByteLevel", make_decoder_without_options<ByteLevelDecoder>},
+    {"Fuse", make_decoder_without_options<FuseDecoder>},
     {"Metaspace", make_metaspace_decoder},
     {"Replace", make_replace_decoder},
     {"Strip", make_strip_decoder},

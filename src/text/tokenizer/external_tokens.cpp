@@ -27,8 +27,8 @@ using Json = nlohmann::json;
 constexpr std::array kStandardTokenNames{"bos_token", "eos_token", "unk_token", "sep_token",
                                          "pad_token", "cls_token", "mask_token"};
 constexpr const char* kAddedTokensDecoderKey = "added_tokens_decoder";
-constexpr const char* kExtraTokensKey = "extra_special_tokens";
-constexpr const char* kAdditionalTokensKey = "additional_special_tokens";
+constexpr const char* kExtraSpecialTokensKey = "extra_special_tokens";
+constexpr const char* kAdditionalSpecialTokensKey = "additional_special_tokens";
 
 /// Returns whether `key` is one of kStandardTokenNames.
 bool is_standard_token_name(std::string_view key) {
@@ -69,7 +69,7 @@ int64_t parse_token_id(const std::string& key, const std::string& source) {
 /// A JSON file that holds an object. `json` does not preserve the order of keys, because parsing
 /// into nlohmann::ordered_json is slow for thousands of tokens. list_keys_in_file_order() recovers
 /// the order from `text` where it matters.
-struct JsonFile {
+struct JsonObjectFile {
   std::string text;
   Json json = Json::object();
 
@@ -88,8 +88,8 @@ struct JsonFile {
 
 /// Reads a file that must hold a JSON object. Returns an empty object if the file does not exist.
 /// Throws UserError (bad data) for other content.
-JsonFile read_json_object_file(const fs::path& file) {
-  JsonFile json_file;
+JsonObjectFile read_json_object_file(const fs::path& file) {
+  JsonObjectFile json_file;
   if (!is_file(file)) return json_file;
   json_file.text = io::read_file(file);
   json_file.json = io::parse_json(json_file.text, file.string());
@@ -132,14 +132,14 @@ class ExternalTokenReader {
  public:
   explicit ExternalTokenReader(const fs::path& folder)
       : folder_(folder),
-        config_file_(read_json_object_file(folder / kConfigFileName)),
+        tokenizer_config_file_(read_json_object_file(folder / kTokenizerConfigFileName)),
         special_tokens_map_file_(read_json_object_file(folder / kSpecialTokensMapFileName)),
-        config_(config_file_.json),
+        tokenizer_config_(tokenizer_config_file_.json),
         special_tokens_map_(special_tokens_map_file_.json) {}
 
   ExternalTokens read_tokens() {
     external_tokens_.has_added_tokens_decoder =
-        config_.contains(kAddedTokensDecoderKey) && !config_[kAddedTokensDecoderKey].is_null();
+        tokenizer_config_.contains(kAddedTokensDecoderKey) && !tokenizer_config_[kAddedTokensDecoderKey].is_null();
     read_added_tokens();
     read_named_tokens();
     read_token_lists();
@@ -147,18 +147,19 @@ class ExternalTokenReader {
   }
 
  private:
-  static constexpr const char* kConfigFileName = "tokenizer_config.json";
+  static constexpr const char* kTokenizerConfigFileName = "tokenizer_config.json";
   static constexpr const char* kSpecialTokensMapFileName = "special_tokens_map.json";
 
-  std::string format_source(const char* file, const std::string& key) const {
+  std::string format_token_source(const char* file, const std::string& key) const {
     return fmt::format("{}: {}", (folder_ / file).string(), key);
   }
 
   /// Reads added_tokens_decoder, and added_tokens.json, which is ignored if the key exists.
   void read_added_tokens() {
     if (external_tokens_.has_added_tokens_decoder)
-      external_tokens_.tokens = parse_added_tokens_decoder(config_[kAddedTokensDecoderKey],
-                                                           format_source(kConfigFileName, kAddedTokensDecoderKey));
+      external_tokens_.tokens =
+          parse_added_tokens_decoder(tokenizer_config_[kAddedTokensDecoderKey],
+                                     format_token_source(kTokenizerConfigFileName, kAddedTokensDecoderKey));
     const fs::path file = folder_ / "added_tokens.json";
     if (!is_file(file)) return;
     const Json ids = io::read_json(file);
@@ -183,10 +184,10 @@ class ExternalTokenReader {
       const auto token = parse_external_token(value, "");
       return token && token->content == content;
     };
-    for (const Json* json : {&config_, &special_tokens_map_}) {
+    for (const Json* json : {&tokenizer_config_, &special_tokens_map_}) {
       for (const auto& [key, value] : json->items()) {
         if (is_standard_token_name(key) && has_content(value)) return true;
-        if ((key == kExtraTokensKey || key == kAdditionalTokensKey) && value.is_array() &&
+        if ((key == kExtraSpecialTokensKey || key == kAdditionalSpecialTokensKey) && value.is_array() &&
             std::ranges::any_of(value, has_content))
           return true;
       }
@@ -194,10 +195,10 @@ class ExternalTokenReader {
     return false;
   }
 
-  /// Sets the named token `key` if `value` is a token. A later file replaces the value of an earlier
-  /// one, but the position of the first remains.
-  void add_named_token(const std::string& key, const Json& value, const char* file) {
-    const auto token = parse_external_token(value, format_source(file, key));
+  /// Sets the named token `key` if `value` is a token. A later file replaces the value of an
+  /// earlier one, but the position of the first remains.
+  void set_named_token(const std::string& key, const Json& value, const char* file) {
+    const auto token = parse_external_token(value, format_token_source(file, key));
     if (!token || token->content.empty()) return;
     const auto existing_token = std::ranges::find(named_tokens_, key, &std::pair<std::string, ExternalToken>::first);
     if (existing_token == named_tokens_.end()) {
@@ -208,36 +209,37 @@ class ExternalTokenReader {
   }
 
   /// Adds the tokens with model-specific names, such as image_token.
-  void add_model_tokens(const JsonFile& json_file, const char* file) {
-    Json model_tokens = Json::object();
+  void add_model_specific_tokens(const JsonObjectFile& json_file, const char* file) {
+    Json model_specific_tokens = Json::object();
     for (const auto& [key, value] : json_file.json.items()) {
-      if (!is_standard_token_name(key) && key.ends_with("_token") && value.is_string()) model_tokens[key] = value;
+      if (!is_standard_token_name(key) && key.ends_with("_token") && value.is_string())
+        model_specific_tokens[key] = value;
     }
-    for (const std::string& key : json_file.list_keys_in_file_order(model_tokens))
-      add_named_token(key, model_tokens[key], file);
+    for (const std::string& key : json_file.list_keys_in_file_order(model_specific_tokens))
+      set_named_token(key, model_specific_tokens[key], file);
   }
 
   /// Adds the named tokens of extra_special_tokens if it is an object.
-  void add_extra_tokens(const JsonFile& json_file, const char* file) {
-    const auto extra_tokens = json_file.json.find(kExtraTokensKey);
+  void add_extra_special_tokens(const JsonObjectFile& json_file, const char* file) {
+    const auto extra_tokens = json_file.json.find(kExtraSpecialTokensKey);
     if (extra_tokens == json_file.json.end() || !extra_tokens->is_object()) return;
     for (const std::string& key : json_file.list_keys_in_file_order(*extra_tokens))
-      add_named_token(key, (*extra_tokens)[key], file);
+      set_named_token(key, (*extra_tokens)[key], file);
   }
 
   /// Reads the named tokens: the standard names, model-specific names, then extra_special_tokens.
   void read_named_tokens() {
     for (const char* const key : kStandardTokenNames) {
-      if (config_.contains(key)) add_named_token(key, config_[key], kConfigFileName);
+      if (tokenizer_config_.contains(key)) set_named_token(key, tokenizer_config_[key], kTokenizerConfigFileName);
       if (!external_tokens_.has_added_tokens_decoder && special_tokens_map_.contains(key))
-        add_named_token(key, special_tokens_map_[key], kSpecialTokensMapFileName);
+        set_named_token(key, special_tokens_map_[key], kSpecialTokensMapFileName);
     }
-    add_model_tokens(config_file_, kConfigFileName);
+    add_model_specific_tokens(tokenizer_config_file_, kTokenizerConfigFileName);
     if (!external_tokens_.has_added_tokens_decoder)
-      add_model_tokens(special_tokens_map_file_, kSpecialTokensMapFileName);
-    add_extra_tokens(config_file_, kConfigFileName);
+      add_model_specific_tokens(special_tokens_map_file_, kSpecialTokensMapFileName);
+    add_extra_special_tokens(tokenizer_config_file_, kTokenizerConfigFileName);
     if (!external_tokens_.has_added_tokens_decoder)
-      add_extra_tokens(special_tokens_map_file_, kSpecialTokensMapFileName);
+      add_extra_special_tokens(special_tokens_map_file_, kSpecialTokensMapFileName);
     for (auto& [key, token] : named_tokens_) {
       external_tokens_.named_tokens.emplace_back(key, token.content);
       token.special = true;
@@ -247,45 +249,49 @@ class ExternalTokenReader {
     for (const char* const key : kStandardTokenNames) {
       const auto token =
           special_tokens_map_.contains(key)
-              ? parse_external_token(special_tokens_map_[key], format_source(kSpecialTokensMapFileName, key))
+              ? parse_external_token(special_tokens_map_[key], format_token_source(kSpecialTokensMapFileName, key))
               : std::nullopt;
       if (token && !token->content.empty()) external_tokens_.ignored_tokens.push_back(*token);
     }
   }
 
-  std::vector<ExternalToken> read_token_list(const Json& json, const char* key, const char* file) const {
+  std::vector<ExternalToken> parse_optional_token_list(const Json& json, const char* key, const char* file) const {
     if (!json.contains(key) || !json[key].is_array()) return {};
-    return parse_token_list(json[key], format_source(file, key));
+    return parse_token_list(json[key], format_token_source(file, key));
   }
 
   /// Reads the lists extra_special_tokens and additional_special_tokens of both files.
   void read_token_lists() {
-    auto extra_tokens = read_token_list(config_, kExtraTokensKey, kConfigFileName),
-         additional_tokens = read_token_list(config_, kAdditionalTokensKey, kConfigFileName);
+    auto extra_tokens = parse_optional_token_list(tokenizer_config_, kExtraSpecialTokensKey, kTokenizerConfigFileName),
+         additional_tokens =
+             parse_optional_token_list(tokenizer_config_, kAdditionalSpecialTokensKey, kTokenizerConfigFileName);
     if (extra_tokens.empty()) {
       extra_tokens = std::move(additional_tokens);
       additional_tokens.clear();
     }
-    auto map_extra_tokens = read_token_list(special_tokens_map_, kExtraTokensKey, kSpecialTokensMapFileName),
-         map_additional_tokens = read_token_list(special_tokens_map_, kAdditionalTokensKey, kSpecialTokensMapFileName);
+    auto special_map_extra_tokens =
+             parse_optional_token_list(special_tokens_map_, kExtraSpecialTokensKey, kSpecialTokensMapFileName),
+         special_map_additional_tokens =
+             parse_optional_token_list(special_tokens_map_, kAdditionalSpecialTokensKey, kSpecialTokensMapFileName);
     const auto append_tokens = [](std::vector<ExternalToken>& destination, std::vector<ExternalToken>& tokens) {
       destination.insert(destination.end(), tokens.begin(), tokens.end());
     };
     append_tokens(external_tokens_.ignored_tokens, additional_tokens);
     if (external_tokens_.has_added_tokens_decoder) {
-      append_tokens(external_tokens_.ignored_tokens, map_extra_tokens);
-      append_tokens(external_tokens_.ignored_tokens, map_additional_tokens);
+      append_tokens(external_tokens_.ignored_tokens, special_map_extra_tokens);
+      append_tokens(external_tokens_.ignored_tokens, special_map_additional_tokens);
     } else {
-      append_tokens(extra_tokens, map_extra_tokens);
-      append_tokens(extra_tokens.empty() ? extra_tokens : external_tokens_.ignored_tokens, map_additional_tokens);
+      append_tokens(extra_tokens, special_map_extra_tokens);
+      append_tokens(extra_tokens.empty() ? extra_tokens : external_tokens_.ignored_tokens,
+                    special_map_additional_tokens);
     }
     append_tokens(external_tokens_.tokens, extra_tokens);
   }
 
   const fs::path& folder_;
-  const JsonFile config_file_;
-  const JsonFile special_tokens_map_file_;
-  const Json& config_;
+  const JsonObjectFile tokenizer_config_file_;
+  const JsonObjectFile special_tokens_map_file_;
+  const Json& tokenizer_config_;
   const Json& special_tokens_map_;
   std::vector<std::pair<std::string, ExternalToken>> named_tokens_;
   ExternalTokens external_tokens_;

@@ -93,13 +93,13 @@ template <class Component>
 std::unique_ptr<Component> make_component(const JsonNode& node,
                                           std::span<const ComponentFactory<Component>> factories) {
   const std::string type = node.get_string("type");
-  std::string supported_types;
+  std::string supported_type_names;
   for (const auto& factory : factories) {
     if (factory.type == type) return factory.make(node);
-    supported_types += (supported_types.empty() ? "" : ", ") + std::string(factory.type);
+    supported_type_names += (supported_type_names.empty() ? "" : ", ") + std::string(factory.type);
   }
   throw node.error("has the type \"{}\", which is not supported; supported are {}", make_excerpt(type),
-                   supported_types);
+                   supported_type_names);
 }
 
 /// Returns the component `key` of `root`, or null if it is missing or null.

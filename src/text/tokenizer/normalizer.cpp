@@ -46,9 +46,10 @@ CodePointList decompose(char32_t code_point) {
 std::vector<utf8proc_int32_t> find_composing_starters() {
   std::vector<utf8proc_int32_t> starters;
   for (char32_t code_point = kFirstCombiningCharacter; code_point <= kLastCodePoint; ++code_point) {
-    const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
-    const bool is_decomposable = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
-    if (!is_decomposable || property->comp_exclusion) continue;
+    const auto* unicode_properties = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
+    const bool is_decomposable =
+        unicode_properties->decomp_seqindex != UINT16_MAX && unicode_properties->decomp_type == 0;
+    if (!is_decomposable || unicode_properties->comp_exclusion) continue;
     const CodePointList decomposition = decompose(code_point);
     if (decomposition.size() > 1 && utf8proc_get_property(decomposition.back())->combining_class == 0)
       starters.push_back(decomposition.back());
@@ -60,15 +61,16 @@ std::vector<utf8proc_int32_t> find_composing_starters() {
 
 /// Returns whether the text before `code_point` and the text that begins with it can be normalized
 /// separately.
-bool starts_chunk(char32_t code_point) {
+bool starts_nfc_chunk(char32_t code_point) {
   static const std::vector<utf8proc_int32_t> composing_starters = find_composing_starters();
   if (code_point < kFirstCombiningCharacter) return true;
-  const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
-  if (property->combining_class != 0) return false;
+  const auto* unicode_properties = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
+  if (unicode_properties->combining_class != 0) return false;
   // Vowels and final consonants (Jamo), which compose by formula, not by the table.
   const bool is_hangul_vowel_or_tail = code_point >= 0x1160 && code_point <= 0x11FF;
   if (is_hangul_vowel_or_tail) return false;
-  const bool is_decomposable = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
+  const bool is_decomposable =
+      unicode_properties->decomp_seqindex != UINT16_MAX && unicode_properties->decomp_type == 0;
   const utf8proc_int32_t first_code_point =
       is_decomposable ? decompose(code_point).front() : static_cast<utf8proc_int32_t>(code_point);
   return utf8proc_get_property(first_code_point)->combining_class == 0 &&
@@ -76,7 +78,7 @@ bool starts_chunk(char32_t code_point) {
 }
 
 /// Returns `chunk` in normalization form C.
-std::string compose(std::string_view chunk) {
+std::string normalize_nfc_chunk(std::string_view chunk) {
   CodePointList code_points = decompose(chunk);
   const auto count =
       utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), kComposeOption);
@@ -88,11 +90,11 @@ std::string compose(std::string_view chunk) {
 }
 
 /// Returns the end of the shortest chunk that begins at `begin` and can be normalized separately.
-size_t find_chunk_end(std::string_view text, size_t begin) {
+size_t find_nfc_chunk_end(std::string_view text, size_t begin) {
   size_t end = begin + read_utf8(text, begin).num_bytes;
   while (end < text.size()) {
     const Utf8Character utf8_character = read_utf8(text, end);
-    if (starts_chunk(utf8_character.code_point)) break;
+    if (starts_nfc_chunk(utf8_character.code_point)) break;
     end += utf8_character.num_bytes;
   }
   return end;
@@ -104,16 +106,16 @@ AlignedText to_nfc(const AlignedText& text) {
   AlignedText out;
   out.reserve(text.bytes.size());
   for (size_t begin = 0; begin < text.bytes.size();) {
-    const size_t end = find_chunk_end(text.bytes, begin);
+    const size_t end = find_nfc_chunk_end(text.bytes, begin);
     const std::string_view chunk = std::string_view(text.bytes).substr(begin, end - begin);
     // A fast path: such a chunk is already normalized.
     const bool is_single_base_character = chunk.size() <= 2 && read_utf8(chunk, 0).num_bytes == chunk.size() &&
                                           read_utf8(chunk, 0).code_point < kFirstCombiningCharacter;
-    const std::string composed_chunk = is_single_base_character ? std::string() : compose(chunk);
-    if (is_single_base_character || composed_chunk == chunk) {
+    const std::string normalized_chunk = is_single_base_character ? std::string() : normalize_nfc_chunk(chunk);
+    if (is_single_base_character || normalized_chunk == chunk) {
       out.append(text, begin, end);
     } else {
-      out.append(composed_chunk, text.original_offsets[begin]);
+      out.append(normalized_chunk, text.original_offsets[begin]);
     }
     begin = end;
   }
@@ -148,12 +150,12 @@ class ReplaceNormalizer : public Normalizer {
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
   void normalize(AlignedText& text) const override {
-    std::vector<Range> matches;
+    std::vector<ByteRange> matches;
     pattern_->find_all_matches(text.bytes, matches);
     AlignedText out;
     out.reserve(text.bytes.size() + matches.size() * content_.size());
     size_t copied_end = 0;
-    for (const Range& match : matches) {
+    for (const ByteRange& match : matches) {
       out.append(text, copied_end, match.begin);
       out.append(content_, text.original_offsets[match.begin]);
       copied_end = match.end;

@@ -18,7 +18,7 @@ struct AlignedText {
   std::vector<uint32_t> original_offsets;
 
   /// Returns the text of `original_part`, which begins at byte `begin` of the original text.
-  static AlignedText from_original(std::string_view original_part, uint32_t begin) {
+  static AlignedText from_original_text(std::string_view original_part, uint32_t begin) {
     AlignedText text;
     text.bytes = original_part;
     text.original_offsets.resize(original_part.size());

@@ -15,7 +15,7 @@ class LiteralPattern : public Pattern {
  public:
   explicit LiteralPattern(std::string literal) : literal_(std::move(literal)) {}
 
-  void find_all_matches(std::string_view text, std::vector<Range>& matches) const override {
+  void find_all_matches(std::string_view text, std::vector<ByteRange>& matches) const override {
     for (size_t pos = text.find(literal_); pos != std::string_view::npos;
          pos = text.find(literal_, pos + literal_.size())) {
       matches.push_back({pos, pos + literal_.size()});
@@ -29,7 +29,7 @@ class LiteralPattern : public Pattern {
 /// A pattern that matches each numeric character.
 class NumericPattern : public Pattern {
  public:
-  void find_all_matches(std::string_view text, std::vector<Range>& matches) const override {
+  void find_all_matches(std::string_view text, std::vector<ByteRange>& matches) const override {
     for (size_t pos = 0; pos < text.size();) {
       const Utf8Character utf8_character = read_utf8(text, pos);
       if (is_numeric(utf8_character.code_point)) matches.push_back({pos, pos + utf8_character.num_bytes});
@@ -39,7 +39,7 @@ class NumericPattern : public Pattern {
 };
 
 /// Returns the text of an error code of PCRE2.
-std::string get_pcre2_message(int error_code) {
+std::string get_pcre2_error_message(int error_code) {
   PCRE2_UCHAR buffer[256];
   pcre2_get_error_message(error_code, buffer, sizeof(buffer));
   return reinterpret_cast<const char*>(buffer);
@@ -59,7 +59,7 @@ struct MatchContextDeleter {
 
 /// Returns limits of time and memory for a match. PCRE2's defaults depend on its build (20 GB of
 /// heap in the usual one), but hostile expressions must fail on every machine.
-pcre2_match_context* get_match_limits() {
+pcre2_match_context* get_limited_match_context() {
   static const std::unique_ptr<pcre2_match_context, MatchContextDeleter> match_limits = [] {
     // PCRE2's default; an exponential expression fails within seconds.
     constexpr uint32_t kMaxMatchSteps = 10'000'000;
@@ -84,22 +84,22 @@ class RegexPattern : public Pattern {
                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error_code, &offset, nullptr));
     if (!regex_code_) {
       throw node.error("has the regular expression \"{}\", which does not compile: {} at offset {}",
-                       make_excerpt(expression), get_pcre2_message(error_code), offset);
+                       make_excerpt(expression), get_pcre2_error_message(error_code), offset);
     }
     // An error is ignored: without the JIT, matching is slower but gives the same result.
     pcre2_jit_compile(regex_code_.get(), PCRE2_JIT_COMPLETE);
   }
 
-  void find_all_matches(std::string_view text, std::vector<Range>& matches) const override {
+  void find_all_matches(std::string_view text, std::vector<ByteRange>& matches) const override {
     const MatchDataPtr match_data(pcre2_match_data_create_from_pattern(regex_code_.get(), nullptr));
     VLMTRAIN_CHECK(match_data != nullptr, "PCRE2 cannot allocate memory");
-    const PCRE2_SIZE* match_bounds = pcre2_get_ovector_pointer(match_data.get());
+    const PCRE2_SIZE* match_offsets = pcre2_get_ovector_pointer(match_data.get());
     for (size_t begin = 0; begin < text.size() && find_match(text, begin, match_data.get());) {
-      if (match_bounds[1] > match_bounds[0]) {
-        matches.push_back({match_bounds[0], match_bounds[1]});
-        begin = match_bounds[1];
-      } else if (match_bounds[1] < text.size()) {  // an empty match is skipped
-        begin = match_bounds[1] + read_utf8(text, match_bounds[1]).num_bytes;
+      if (match_offsets[1] > match_offsets[0]) {
+        matches.push_back({match_offsets[0], match_offsets[1]});
+        begin = match_offsets[1];
+      } else if (match_offsets[1] < text.size()) {  // an empty match is skipped
+        begin = match_offsets[1] + read_utf8(text, match_offsets[1]).num_bytes;
       } else {
         break;
       }
@@ -112,16 +112,16 @@ class RegexPattern : public Pattern {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     // Without PCRE2_NO_UTF_CHECK, PCRE2 would validate the whole text for each match, in quadratic
     // time. encode() has already validated it.
-    int match_result =
-        pcre2_match(regex_code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, match_data, get_match_limits());
-    if (match_result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter uses the heap instead
-      match_result = pcre2_match(regex_code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                                 match_data, get_match_limits());
+    int match_status = pcre2_match(regex_code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, match_data,
+                                   get_limited_match_context());
+    if (match_status == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter uses the heap instead
+      match_status = pcre2_match(regex_code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                                 match_data, get_limited_match_context());
     }
-    if (match_result == PCRE2_ERROR_NOMATCH) return false;
-    if (match_result < 0) {
+    if (match_status == PCRE2_ERROR_NOMATCH) return false;
+    if (match_status < 0) {
       throw data_error("The tokenizer's regular expression failed on a text of {} bytes: {}; shorten or drop this text",
-                       text.size(), get_pcre2_message(match_result));
+                       text.size(), get_pcre2_error_message(match_status));
     }
     return true;
   }

@@ -11,7 +11,7 @@
 namespace vlmtrain::text {
 
 /// A range of bytes [begin, end) of a text.
-struct Range {
+struct ByteRange {
   size_t begin;
   size_t end;
 };
@@ -26,7 +26,7 @@ class Pattern {
 
   /// Appends all matches to `matches` from left to right. No match is empty, and none overlap.
   /// REQUIRES valid UTF-8.
-  virtual void find_all_matches(std::string_view text, std::vector<Range>& matches) const = 0;
+  virtual void find_all_matches(std::string_view text, std::vector<ByteRange>& matches) const = 0;
 };
 
 /// Returns a pattern that matches `literal`. REQUIRES that `literal` is not empty.
@@ -34,8 +34,8 @@ std::unique_ptr<Pattern> make_literal_pattern(std::string literal);
 /// Returns a pattern that matches single numeric characters, see is_numeric().
 std::unique_ptr<Pattern> make_numeric_pattern();
 /// Returns a pattern that matches a regular expression in PCRE2's syntax, with Unicode classes.
-/// Throws UserError (kBadData) about `node` if the expression does not compile. find_all_matches() of the
-/// result throws UserError (bad data) if a match exceeds the limits of time and memory.
+/// Throws UserError (kBadData) about `node` if the expression does not compile. find_all_matches()
+/// of the result throws UserError (bad data) if a match exceeds the limits of time and memory.
 std::unique_ptr<Pattern> make_regex_pattern(const std::string& expression, const JsonNode& node);
 
 /// Returns the pattern of the key `pattern` of `node`: {"String": …} or {"Regex": …}. Throws

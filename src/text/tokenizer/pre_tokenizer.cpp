@@ -10,8 +10,8 @@ namespace vlmtrain::text {
 namespace {
 
 constexpr int kNumByteValues = 256;
-constexpr char32_t kFirstSubstitute = 0x100;  // code point for the first byte that is not printable
-constexpr int kNumSubstitutes = 68;           // number of bytes that are not printable in Latin-1
+constexpr char32_t kFirstSubstituteCodePoint = 0x100;  // code point for the first byte that is not printable
+constexpr int kNumSubstituteCodePoints = 68;           // number of bytes that are not printable in Latin-1
 
 /// Returns whether the byte represents itself in GPT-2's bytes_to_unicode().
 constexpr bool is_printable_latin1(int byte) {
@@ -21,18 +21,18 @@ constexpr bool is_printable_latin1(int byte) {
 /// Returns the table of get_byte_alphabet().
 std::array<std::string, kNumByteValues> make_byte_alphabet() {
   std::array<std::string, kNumByteValues> alphabet;
-  char32_t substitute = kFirstSubstitute;
+  char32_t substitute_code_point = kFirstSubstituteCodePoint;
   for (int byte = 0; byte < kNumByteValues; ++byte) {
     append_utf8(alphabet[static_cast<size_t>(byte)],
-                is_printable_latin1(byte) ? static_cast<char32_t>(byte) : substitute++);
+                is_printable_latin1(byte) ? static_cast<char32_t>(byte) : substitute_code_point++);
   }
   return alphabet;
 }
 
 /// Returns the inverse of get_byte_alphabet(): the byte by code point, or -1 if no byte has this
 /// character.
-std::array<int, kFirstSubstitute + kNumSubstitutes> make_inverse_byte_alphabet() {
-  std::array<int, kFirstSubstitute + kNumSubstitutes> inverse_alphabet{};
+std::array<int, kFirstSubstituteCodePoint + kNumSubstituteCodePoints> make_inverse_byte_alphabet() {
+  std::array<int, kFirstSubstituteCodePoint + kNumSubstituteCodePoints> inverse_alphabet{};
   inverse_alphabet.fill(-1);
   for (int byte = 0; byte < kNumByteValues; ++byte) {
     inverse_alphabet[read_utf8(get_byte_alphabet()[static_cast<size_t>(byte)], 0).code_point] = byte;
@@ -62,20 +62,21 @@ enum class SplitBehavior {
 
 /// A match, or the text between two matches.
 struct TextSegment {
-  Range range;
+  ByteRange range;
   bool is_match;
 };
 
 /// Splits [0, size) into matches and the text between them. With `invert`, the text between matches
 /// counts as a match, and matches do not.
-void split_at_matches(const std::vector<Range>& matches, size_t size, bool invert, std::vector<TextSegment>& segments) {
-  size_t covered_end = 0;
-  for (const Range& match : matches) {
-    if (match.begin > covered_end) segments.push_back({{covered_end, match.begin}, invert});
+void split_at_matches(const std::vector<ByteRange>& matches, size_t size, bool invert,
+                      std::vector<TextSegment>& segments) {
+  size_t previous_match_end = 0;
+  for (const ByteRange& match : matches) {
+    if (match.begin > previous_match_end) segments.push_back({{previous_match_end, match.begin}, invert});
     segments.push_back({match, !invert});
-    covered_end = match.end;
+    previous_match_end = match.end;
   }
-  if (size > covered_end) segments.push_back({{covered_end, size}, invert});
+  if (size > previous_match_end) segments.push_back({{previous_match_end, size}, invert});
 }
 
 /// Removes the matches.
@@ -83,30 +84,30 @@ void remove_matches(std::vector<TextSegment>& segments) {
   std::erase_if(segments, [](const TextSegment& segment) { return segment.is_match; });
 }
 
-/// Merges each segment with the one before it if should_join(is_previous_match, is_match).
+/// Merges each segment with the one before it if should_merge(is_previous_segment_match, is_match).
 template <class Predicate>
-void merge_segments(std::vector<TextSegment>& segments, Predicate should_join) {
+void merge_segments(std::vector<TextSegment>& segments, Predicate should_merge) {
   std::vector<TextSegment> merged_segments;
-  bool is_previous_match = false;
+  bool is_previous_segment_match = false;
   for (const TextSegment& segment : segments) {
-    if (!merged_segments.empty() && should_join(is_previous_match, segment.is_match)) {
+    if (!merged_segments.empty() && should_merge(is_previous_segment_match, segment.is_match)) {
       merged_segments.back().range.end = segment.range.end;
     } else {
       merged_segments.push_back(segment);
     }
-    is_previous_match = segment.is_match;
+    is_previous_segment_match = segment.is_match;
   }
   segments = std::move(merged_segments);
 }
 
 /// Merges each match with the text after it. Of several adjacent matches, only the last one is
 /// merged.
-void merge_matches_forward(std::vector<TextSegment>& segments) {
+void merge_matches_with_next(std::vector<TextSegment>& segments) {
   std::vector<TextSegment> merged_segments;
   for (size_t i = 0; i < segments.size(); ++i) {
     TextSegment segment = segments[i];
-    const bool is_next_gap = i + 1 < segments.size() && !segments[i + 1].is_match;
-    if (segment.is_match && is_next_gap) segment.range.end = segments[++i].range.end;
+    const bool is_next_segment_gap = i + 1 < segments.size() && !segments[i + 1].is_match;
+    if (segment.is_match && is_next_segment_gap) segment.range.end = segments[++i].range.end;
     merged_segments.push_back(segment);
   }
   segments = std::move(merged_segments);
@@ -121,20 +122,24 @@ void apply_split_behavior(std::vector<TextSegment>& segments, SplitBehavior beha
     case SplitBehavior::kIsolated:
       break;
     case SplitBehavior::kMergedWithPrevious:
-      merge_segments(segments, [](bool is_previous_match, bool is_match) { return is_match && !is_previous_match; });
+      merge_segments(segments, [](bool is_previous_segment_match, bool is_match) {
+        return is_match && !is_previous_segment_match;
+      });
       break;
     case SplitBehavior::kMergedWithNext:
-      merge_matches_forward(segments);
+      merge_matches_with_next(segments);
       break;
     case SplitBehavior::kContiguous:
-      merge_segments(segments, [](bool is_previous_match, bool is_match) { return is_match == is_previous_match; });
+      merge_segments(segments, [](bool is_previous_segment_match, bool is_match) {
+        return is_match == is_previous_segment_match;
+      });
       break;
   }
 }
 
 /// Parses `behavior` of Split. Throws UserError (bad data) for unknown names.
 SplitBehavior parse_split_behavior(const JsonNode& node) {
-  static constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> kBehaviorNames{{
+  static constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> kSplitBehaviorNames{{
       {"Removed", SplitBehavior::kRemoved},
       {"Isolated", SplitBehavior::kIsolated},
       {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
@@ -142,7 +147,7 @@ SplitBehavior parse_split_behavior(const JsonNode& node) {
       {"Contiguous", SplitBehavior::kContiguous},
   }};
   const std::string name = node.string();
-  for (const auto& [behavior_name, behavior] : kBehaviorNames) {
+  for (const auto& [behavior_name, behavior] : kSplitBehaviorNames) {
     if (name == behavior_name) return behavior;
   }
   throw node.error(
@@ -151,14 +156,14 @@ SplitBehavior parse_split_behavior(const JsonNode& node) {
       name);
 }
 
-/// Splits each piece of `pre_tokenized` at the matches of `pattern`; with `invert`, at the text between
-/// matches.
+/// Splits each piece of `pre_tokenized` at the matches of `pattern`; with `invert`, at the text
+/// between matches.
 void split_pieces(PreTokenizedText& pre_tokenized, const Pattern& pattern, SplitBehavior behavior,
                   bool invert = false) {
-  std::vector<Range> pieces;
-  std::vector<Range> matches;
+  std::vector<ByteRange> pieces;
+  std::vector<ByteRange> matches;
   std::vector<TextSegment> segments;
-  for (const Range& piece : pre_tokenized.pieces) {
+  for (const ByteRange& piece : pre_tokenized.pieces) {
     matches.clear();
     segments.clear();
     const size_t size = piece.end - piece.begin;
@@ -181,7 +186,7 @@ template <class Predicate>
 void prepend_to_pieces(PreTokenizedText& pre_tokenized, std::string_view prefix, Predicate needs_prefix) {
   PreTokenizedText out;
   out.text.reserve(pre_tokenized.text.bytes.size() + pre_tokenized.pieces.size() * prefix.size());
-  for (const Range& piece : pre_tokenized.pieces) {
+  for (const ByteRange& piece : pre_tokenized.pieces) {
     const size_t begin = out.text.bytes.size();
     const uint32_t original_offset = pre_tokenized.text.original_offsets[piece.begin];
     const auto bytes = std::string_view(pre_tokenized.text.bytes).substr(piece.begin, piece.end - piece.begin);
@@ -196,23 +201,23 @@ void prepend_to_pieces(PreTokenizedText& pre_tokenized, std::string_view prefix,
 /// bytes by printable characters.
 class ByteLevelPreTokenizer : public PreTokenizer {
  public:
-  ByteLevelPreTokenizer(bool add_prefix_space, std::unique_ptr<Pattern> regex)
-      : add_prefix_space_(add_prefix_space), regex_(std::move(regex)) {}
+  ByteLevelPreTokenizer(bool add_prefix_space, std::unique_ptr<Pattern> regex_pattern)
+      : add_prefix_space_(add_prefix_space), regex_pattern_(std::move(regex_pattern)) {}
 
   void pre_tokenize(PreTokenizedText& pre_tokenized) const override {
     if (add_prefix_space_) {
       prepend_to_pieces(pre_tokenized, " ", [](std::string_view bytes, uint32_t) { return !bytes.starts_with(' '); });
     }
-    if (regex_) split_pieces(pre_tokenized, *regex_, SplitBehavior::kIsolated);
-    encode_bytes(pre_tokenized);
+    if (regex_pattern_) split_pieces(pre_tokenized, *regex_pattern_, SplitBehavior::kIsolated);
+    replace_bytes(pre_tokenized);
   }
 
  private:
-  static void encode_bytes(PreTokenizedText& pre_tokenized) {
+  static void replace_bytes(PreTokenizedText& pre_tokenized) {
     const auto& alphabet = get_byte_alphabet();
     AlignedText out;
     out.reserve(pre_tokenized.text.bytes.size() * 2);
-    for (Range& piece : pre_tokenized.pieces) {
+    for (ByteRange& piece : pre_tokenized.pieces) {
       const size_t begin = out.bytes.size();
       for (size_t i = piece.begin; i < piece.end; ++i) {
         out.append(alphabet[static_cast<unsigned char>(pre_tokenized.text.bytes[i])],
@@ -224,7 +229,7 @@ class ByteLevelPreTokenizer : public PreTokenizer {
   }
 
   bool add_prefix_space_;
-  std::unique_ptr<Pattern> regex_;  // null: pieces are not split
+  std::unique_ptr<Pattern> regex_pattern_;  // null: pieces are not split
 };
 
 /// The pre-tokenizer Split, which splits at the matches of a pattern.
@@ -267,7 +272,7 @@ class MetaspacePreTokenizer : public PreTokenizer {
   void replace_spaces(PreTokenizedText& pre_tokenized) const {
     AlignedText out;
     out.reserve(pre_tokenized.text.bytes.size() * 2);
-    for (Range& piece : pre_tokenized.pieces) {
+    for (ByteRange& piece : pre_tokenized.pieces) {
       const size_t begin = out.bytes.size();
       for (size_t i = piece.begin; i < piece.end; ++i) {
         const bool is_space = pre_tokenized.text.bytes[i] == ' ';
@@ -299,8 +304,8 @@ class PreTokenizerSequence : public PreTokenizer {
 };
 
 std::unique_ptr<PreTokenizer> make_byte_level_pre_tokenizer(const JsonNode& node) {
-  auto regex = node.get_bool("use_regex", true) ? make_regex_pattern(kGpt2Regex, node) : nullptr;
-  return std::make_unique<ByteLevelPreTokenizer>(node.get_bool("add_prefix_space", true), std::move(regex));
+  auto regex_pattern = node.get_bool("use_regex", true) ? make_regex_pattern(kGpt2Regex, node) : nullptr;
+  return std::make_unique<ByteLevelPreTokenizer>(node.get_bool("add_prefix_space", true), std::move(regex_pattern));
 }
 
 std::unique_ptr<PreTokenizer> make_digits_pre_tokenizer(const JsonNode& node) {

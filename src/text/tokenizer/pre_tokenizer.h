@@ -39,7 +39,7 @@ struct MetaspaceOptions {
 /// A text split into pieces that the model encodes one by one. Bytes between pieces are dropped.
 struct PreTokenizedText {
   AlignedText text;
-  std::vector<Range> pieces;  ///< ranges of text.bytes, in order, none empty
+  std::vector<ByteRange> pieces;  ///< ranges of text.bytes, in order, none empty
 };
 
 /// A pre-tokenizer of tokenizer.json, which splits and rewrites pieces. Immutable and thread-safe.

@@ -29,47 +29,48 @@ constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
 
 /// Keys of tokenizer_config.json that read_tokenizer.cpp, external_tokens.cpp and
 /// template_source.cpp read. They also read all keys that end with _token.
-constexpr std::array<std::string_view, 7> kSupportedKeys{"chat_template",
-                                                         "added_tokens_decoder",
-                                                         "extra_special_tokens",
-                                                         "additional_special_tokens",
-                                                         "split_special_tokens",
-                                                         "add_prefix_space",
-                                                         "auto_map"};
+constexpr std::array<std::string_view, 7> kSupportedTokenizerConfigKeys{"chat_template",
+                                                                        "added_tokens_decoder",
+                                                                        "extra_special_tokens",
+                                                                        "additional_special_tokens",
+                                                                        "split_special_tokens",
+                                                                        "add_prefix_space",
+                                                                        "auto_map"};
 
 // Reasons why keys of tokenizer_config.json can be ignored.
 constexpr std::string_view kPostProcessorReason = "transformers uses tokenizer.json's post-processor instead";
-constexpr std::string_view kOnlyNamesReason = "names a class or a file";
+constexpr std::string_view kClassOrFileNameReason = "names a class or a file";
 constexpr std::string_view kNeverTruncatedReason = "samples are never truncated";
 constexpr std::string_view kNeverPaddedReason = "samples are never padded";
-constexpr std::string_view kOnlyDecodingReason = "changes decoded text only; transformers ignores it for BPE";
-constexpr std::string_view kOtherTokenizersReason = "for vocabularies in other files, which tokenizer.json replaces";
+constexpr std::string_view kDecodingOnlyReason = "changes decoded text only; transformers ignores it for BPE";
+constexpr std::string_view kOtherVocabularyFilesReason =
+    "for vocabularies in other files, which tokenizer.json replaces";
 constexpr std::string_view kReadFromConfigReason = "read from config.json";
 constexpr std::string_view kOtherTasksReason = "for tasks other than training";
 
 constexpr std::array kHarmlessKeys{
     HarmlessKey{"add_bos_token", kPostProcessorReason},
     HarmlessKey{"add_eos_token", kPostProcessorReason},
-    HarmlessKey{"tokenizer_class", kOnlyNamesReason},
-    HarmlessKey{"processor_class", kOnlyNamesReason},
-    HarmlessKey{"name_or_path", kOnlyNamesReason},
-    HarmlessKey{"_name_or_path", kOnlyNamesReason},
-    HarmlessKey{"tokenizer_file", kOnlyNamesReason},
-    HarmlessKey{"vocab_file", kOnlyNamesReason},
-    HarmlessKey{"merges_file", kOnlyNamesReason},
-    HarmlessKey{"tokenizer_type", kOnlyNamesReason},
-    HarmlessKey{"special_tokens_map_file", kOnlyNamesReason},
-    HarmlessKey{"backend", kOnlyNamesReason},
-    HarmlessKey{"is_local", kOnlyNamesReason},
-    HarmlessKey{"local_files_only", kOnlyNamesReason},
-    HarmlessKey{"use_fast", kOnlyNamesReason},
-    HarmlessKey{"from_slow", kOnlyNamesReason},
-    HarmlessKey{"trust_remote_code", kOnlyNamesReason},
-    HarmlessKey{"device_map", kOnlyNamesReason},
-    HarmlessKey{"torch_dtype", kOnlyNamesReason},
-    HarmlessKey{"dtype", kOnlyNamesReason},
-    HarmlessKey{"transformers_version", kOnlyNamesReason},
-    HarmlessKey{"_commit_hash", kOnlyNamesReason},
+    HarmlessKey{"tokenizer_class", kClassOrFileNameReason},
+    HarmlessKey{"processor_class", kClassOrFileNameReason},
+    HarmlessKey{"name_or_path", kClassOrFileNameReason},
+    HarmlessKey{"_name_or_path", kClassOrFileNameReason},
+    HarmlessKey{"tokenizer_file", kClassOrFileNameReason},
+    HarmlessKey{"vocab_file", kClassOrFileNameReason},
+    HarmlessKey{"merges_file", kClassOrFileNameReason},
+    HarmlessKey{"tokenizer_type", kClassOrFileNameReason},
+    HarmlessKey{"special_tokens_map_file", kClassOrFileNameReason},
+    HarmlessKey{"backend", kClassOrFileNameReason},
+    HarmlessKey{"is_local", kClassOrFileNameReason},
+    HarmlessKey{"local_files_only", kClassOrFileNameReason},
+    HarmlessKey{"use_fast", kClassOrFileNameReason},
+    HarmlessKey{"from_slow", kClassOrFileNameReason},
+    HarmlessKey{"trust_remote_code", kClassOrFileNameReason},
+    HarmlessKey{"device_map", kClassOrFileNameReason},
+    HarmlessKey{"torch_dtype", kClassOrFileNameReason},
+    HarmlessKey{"dtype", kClassOrFileNameReason},
+    HarmlessKey{"transformers_version", kClassOrFileNameReason},
+    HarmlessKey{"_commit_hash", kClassOrFileNameReason},
     HarmlessKey{"model_max_length", kNeverTruncatedReason},
     HarmlessKey{"max_len", kNeverTruncatedReason},
     HarmlessKey{"max_length", kNeverTruncatedReason},
@@ -81,20 +82,20 @@ constexpr std::array kHarmlessKeys{
     HarmlessKey{"padding_side", kNeverPaddedReason},
     HarmlessKey{"pad_to_multiple_of", kNeverPaddedReason},
     HarmlessKey{"pad_token_type_id", kNeverPaddedReason},
-    HarmlessKey{"clean_up_tokenization_spaces", kOnlyDecodingReason},
-    HarmlessKey{"clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", kOnlyDecodingReason},
-    HarmlessKey{"spaces_between_special_tokens", kOnlyDecodingReason},
-    HarmlessKey{"skip_special_tokens", kOnlyDecodingReason},
-    HarmlessKey{"errors", kOnlyDecodingReason},
-    HarmlessKey{"legacy", kOtherTokenizersReason},
-    HarmlessKey{"sp_model_kwargs", kOtherTokenizersReason},
-    HarmlessKey{"use_default_system_prompt", kOtherTokenizersReason},
-    HarmlessKey{"do_lower_case", kOtherTokenizersReason},
-    HarmlessKey{"strip_accents", kOtherTokenizersReason},
-    HarmlessKey{"tokenize_chinese_chars", kOtherTokenizersReason},
-    HarmlessKey{"remove_space", kOtherTokenizersReason},
-    HarmlessKey{"keep_accents", kOtherTokenizersReason},
-    HarmlessKey{"extra_ids", kOtherTokenizersReason},
+    HarmlessKey{"clean_up_tokenization_spaces", kDecodingOnlyReason},
+    HarmlessKey{"clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", kDecodingOnlyReason},
+    HarmlessKey{"spaces_between_special_tokens", kDecodingOnlyReason},
+    HarmlessKey{"skip_special_tokens", kDecodingOnlyReason},
+    HarmlessKey{"errors", kDecodingOnlyReason},
+    HarmlessKey{"legacy", kOtherVocabularyFilesReason},
+    HarmlessKey{"sp_model_kwargs", kOtherVocabularyFilesReason},
+    HarmlessKey{"use_default_system_prompt", kOtherVocabularyFilesReason},
+    HarmlessKey{"do_lower_case", kOtherVocabularyFilesReason},
+    HarmlessKey{"strip_accents", kOtherVocabularyFilesReason},
+    HarmlessKey{"tokenize_chinese_chars", kOtherVocabularyFilesReason},
+    HarmlessKey{"remove_space", kOtherVocabularyFilesReason},
+    HarmlessKey{"keep_accents", kOtherVocabularyFilesReason},
+    HarmlessKey{"extra_ids", kOtherVocabularyFilesReason},
     HarmlessKey{"bos_token_id", kReadFromConfigReason},
     HarmlessKey{"eos_token_id", kReadFromConfigReason},
     HarmlessKey{"pad_token_id", kReadFromConfigReason},
@@ -111,7 +112,7 @@ constexpr std::array kHarmlessKeys{
 
 /// Logs a warning about keys that are not supported and may change tokens.
 void warn_about_unread_keys(const nlohmann::json& config, const std::string& source) {
-  std::vector<std::string> unread_keys = io::find_unread_keys(config, kSupportedKeys, kHarmlessKeys);
+  std::vector<std::string> unread_keys = io::find_unread_keys(config, kSupportedTokenizerConfigKeys, kHarmlessKeys);
   // false and 0 mean the same as a missing key.
   std::erase_if(unread_keys, [&config](const std::string& key) {
     return key.ends_with("_token") || config[key] == false || config[key] == 0;
@@ -129,27 +130,30 @@ bool adds_prefix_space(const Tokenizer& tokenizer) {
 
 /// Logs a warning if add_prefix_space contradicts tokenizer.json.
 void warn_about_prefix_space(const nlohmann::json& config, const Tokenizer& tokenizer, const std::string& source) {
-  const auto setting = config.find("add_prefix_space");
-  if (setting == config.end() || !setting->is_boolean() || *setting == adds_prefix_space(tokenizer)) return;
+  const auto prefix_space_setting = config.find("add_prefix_space");
+  if (prefix_space_setting == config.end() || !prefix_space_setting->is_boolean() ||
+      *prefix_space_setting == adds_prefix_space(tokenizer))
+    return;
   warn_once(fmt::format(
       "{}: add_prefix_space is {}, but tokenizer.json does the opposite and takes precedence; some tokenizers "
       "of transformers use add_prefix_space; make both files agree",
-      source, io::to_json_string(*setting)));
+      source, io::to_json_string(*prefix_space_setting)));
 }
 
 /// Logs a warning if added_tokens_decoder lacks tokens of tokenizer.json. Tokenizer classes of
 /// transformers that read only added_tokens_decoder would split these tokens.
-void warn_about_incomplete_added_tokens_decoder(const nlohmann::json& config, const Tokenizer& tokenizer,
-                                                const ExternalTokens& external_tokens, const std::string& source) {
+void warn_about_undeclared_added_tokens(const nlohmann::json& config, const Tokenizer& tokenizer,
+                                        const ExternalTokens& external_tokens, const std::string& source) {
   const auto tokenizer_class = config.find("tokenizer_class");
   if (!external_tokens.has_added_tokens_decoder || tokenizer_class == config.end() || !tokenizer_class->is_string())
     return;
   const auto& class_name = tokenizer_class->get_ref<const std::string&>();
   if (class_name == "PreTrainedTokenizerFast" || class_name == "TokenizersBackend") return;
-  std::set<std::string_view> known_tokens;
-  for (const ExternalToken& token : external_tokens.tokens) known_tokens.insert(token.content);
+  std::set<std::string_view> external_token_contents;
+  for (const ExternalToken& token : external_tokens.tokens) external_token_contents.insert(token.content);
   std::vector<std::string_view> missing_tokens = tokenizer.added_tokens();
-  std::erase_if(missing_tokens, [&known_tokens](std::string_view token) { return known_tokens.contains(token); });
+  std::erase_if(missing_tokens,
+                [&external_token_contents](std::string_view token) { return external_token_contents.contains(token); });
   if (missing_tokens.empty()) return;
   warn_once(
       fmt::format("{}: added_tokens_decoder lacks {} of tokenizer.json, such as \"{}\"; transformers' {} reads only "
@@ -190,14 +194,14 @@ void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer
         fmt::format("{}: auto_map names code in the checkpoint, which is not run; tokenizer.json is used", source));
   }
   warn_about_prefix_space(config, tokenizer, source);
-  warn_about_incomplete_added_tokens_decoder(config, tokenizer, external_tokens, source);
+  warn_about_undeclared_added_tokens(config, tokenizer, external_tokens, source);
   warn_about_unread_keys(config, source);
 }
 
 constexpr std::string_view kJsonWhiteSpace = " \t\r\n";
 
-/// Returns the offset after the string whose opening quote is at `quote_pos`. This and the following
-/// functions REQUIRE valid JSON.
+/// Returns the offset after the string whose opening quote is at `quote_pos`. This and the
+/// following functions REQUIRE valid JSON.
 size_t find_json_string_end(std::string_view json, size_t quote_pos) {
   size_t pos = quote_pos + 1;
   while (json[pos] != '"') pos += json[pos] == '\\' ? 2 : 1;
@@ -205,7 +209,7 @@ size_t find_json_string_end(std::string_view json, size_t quote_pos) {
 }
 
 /// Returns the offset of the value of `key` in the outermost object, or nothing.
-std::optional<size_t> find_value_offset(std::string_view json, std::string_view key) {
+std::optional<size_t> find_json_value_offset(std::string_view json, std::string_view key) {
   const std::string quoted_key = '"' + std::string(key) + '"';
   int64_t depth = 0;
   for (size_t pos = 0; pos < json.size();) {
@@ -252,14 +256,13 @@ std::string make_added_token_entry(const std::string& token, int64_t id) {
 /// precedes its first entry. Edits the text, because writing the parsed document again would change
 /// the rest of the file.
 std::string insert_added_token_entry(std::string json, const std::string& entry) {
-  const auto list_begin = find_value_offset(json, "added_tokens");
+  const auto list_begin = find_json_value_offset(json, "added_tokens");
   if (!list_begin) return json.insert(json.find('{') + 1, "\"added_tokens\":[" + entry + "],");
-  // `first_byte` is the first byte of the first entry, `last_byte` the last byte of the last entry.
-  const size_t first_byte = json.find_first_not_of(kJsonWhiteSpace, *list_begin + 1);
-  if (json[first_byte] == ']') return json.insert(first_byte, entry);
-  const std::string separator = json.substr(*list_begin + 1, first_byte - *list_begin - 1);
-  const size_t last_byte = json.find_last_not_of(kJsonWhiteSpace, find_closing_bracket(json, *list_begin) - 1);
-  return json.insert(last_byte + 1, "," + separator + entry);
+  const size_t first_entry_begin = json.find_first_not_of(kJsonWhiteSpace, *list_begin + 1);
+  if (json[first_entry_begin] == ']') return json.insert(first_entry_begin, entry);
+  const std::string separator = json.substr(*list_begin + 1, first_entry_begin - *list_begin - 1);
+  const size_t last_entry_end = json.find_last_not_of(kJsonWhiteSpace, find_closing_bracket(json, *list_begin) - 1) + 1;
+  return json.insert(last_entry_end, "," + separator + entry);
 }
 
 }  // namespace
@@ -284,7 +287,7 @@ Tokenizer read_tokenizer(const std::filesystem::path& folder, std::span<const st
   for (const std::string& token : extra_special_tokens) {
     external_tokens.tokens.push_back({.content = token, .source = (folder / "config.json").string()});
   }
-  Tokenizer tokenizer = Tokenizer::from_json_with_tokens(content, file.string(), external_tokens.tokens);
+  Tokenizer tokenizer = Tokenizer::from_json_with_external_tokens(content, file.string(), external_tokens.tokens);
   check_tokenizer_settings(folder, tokenizer, external_tokens);
   return tokenizer;
 }

@@ -50,21 +50,21 @@ class ByteLevelPostProcessor : public PostProcessor {
 /// The post-processor TemplateProcessing with its template for a single text (not for pairs).
 class TemplateProcessing : public PostProcessor {
  public:
-  TemplateProcessing(std::vector<int64_t> prefix_ids, std::vector<int64_t> suffix_ids)
-      : prefix_ids_(std::move(prefix_ids)), suffix_ids_(std::move(suffix_ids)) {}
+  TemplateProcessing(std::vector<int64_t> prefix_token_ids, std::vector<int64_t> suffix_token_ids)
+      : prefix_token_ids_(std::move(prefix_token_ids)), suffix_token_ids_(std::move(suffix_token_ids)) {}
 
   void post_process(Encoding& encoding) const override {
-    const uint32_t first_start = encoding.starts.empty() ? 0 : encoding.starts.front();
-    const uint32_t last_start = encoding.starts.empty() ? 0 : encoding.starts.back();
-    encoding.ids.insert(encoding.ids.begin(), prefix_ids_.begin(), prefix_ids_.end());
-    encoding.ids.insert(encoding.ids.end(), suffix_ids_.begin(), suffix_ids_.end());
-    encoding.starts.insert(encoding.starts.begin(), prefix_ids_.size(), first_start);
-    encoding.starts.insert(encoding.starts.end(), suffix_ids_.size(), last_start);
+    const uint32_t first_token_start = encoding.starts.empty() ? 0 : encoding.starts.front();
+    const uint32_t last_token_start = encoding.starts.empty() ? 0 : encoding.starts.back();
+    encoding.ids.insert(encoding.ids.begin(), prefix_token_ids_.begin(), prefix_token_ids_.end());
+    encoding.ids.insert(encoding.ids.end(), suffix_token_ids_.begin(), suffix_token_ids_.end());
+    encoding.starts.insert(encoding.starts.begin(), prefix_token_ids_.size(), first_token_start);
+    encoding.starts.insert(encoding.starts.end(), suffix_token_ids_.size(), last_token_start);
   }
 
  private:
-  std::vector<int64_t> prefix_ids_;
-  std::vector<int64_t> suffix_ids_;
+  std::vector<int64_t> prefix_token_ids_;
+  std::vector<int64_t> suffix_token_ids_;
 };
 
 /// The post-processor Sequence, which applies several post-processors in order.
@@ -86,8 +86,8 @@ std::unique_ptr<PostProcessor> make_byte_level_post_processor(const JsonNode&) {
 }
 
 std::unique_ptr<PostProcessor> make_template_processing(const JsonNode& node) {
-  std::vector<int64_t> prefix_ids;
-  std::vector<int64_t> suffix_ids;
+  std::vector<int64_t> prefix_token_ids;
+  std::vector<int64_t> suffix_token_ids;
   size_t num_sequences = 0;
   for (const JsonNode& item : node.get_list("single")) {
     if (item.has_key("Sequence")) {
@@ -97,10 +97,10 @@ std::unique_ptr<PostProcessor> make_template_processing(const JsonNode& node) {
     const JsonNode special_token = item.at("SpecialToken");
     const JsonNode token = node.at("special_tokens").at(special_token.get_string("id"));
     for (const JsonNode& id : token.get_list("ids"))
-      (num_sequences == 0 ? prefix_ids : suffix_ids).push_back(id.integer());
+      (num_sequences == 0 ? prefix_token_ids : suffix_token_ids).push_back(id.integer());
   }
   if (num_sequences != 1) throw node.at("single").error("must have one Sequence, but has {}", num_sequences);
-  return std::make_unique<TemplateProcessing>(std::move(prefix_ids), std::move(suffix_ids));
+  return std::make_unique<TemplateProcessing>(std::move(prefix_token_ids), std::move(suffix_token_ids));
 }
 
 std::unique_ptr<PostProcessor> make_post_processor_sequence(const JsonNode& node) {
@@ -142,7 +142,7 @@ struct Tokenizer::Impl {
   /// The result and the buffers of one call of encode().
   struct EncodeState {
     Encoding out;
-    Bpe::Workspace workspace;
+    Bpe::Workspace bpe_workspace;
     std::vector<BpeToken> tokens;
   };
 
@@ -152,14 +152,14 @@ struct Tokenizer::Impl {
   }
 
   /// Appends the tokens of `text`, which is normalized and has no added tokens.
-  void encode_normalized(AlignedText text, EncodeState& encode_state) const {
+  void encode_normalized_text(AlignedText text, EncodeState& encode_state) const {
     PreTokenizedText pre_tokenized{std::move(text), {}};
     pre_tokenized.pieces.push_back({0, pre_tokenized.text.bytes.size()});
     if (pre_tokenizer) pre_tokenizer->pre_tokenize(pre_tokenized);
-    for (const Range& piece : pre_tokenized.pieces) {
+    for (const ByteRange& piece : pre_tokenized.pieces) {
       encode_state.tokens.clear();
       model.encode(std::string_view(pre_tokenized.text.bytes).substr(piece.begin, piece.end - piece.begin),
-                   encode_state.workspace, encode_state.tokens);
+                   encode_state.bpe_workspace, encode_state.tokens);
       for (const BpeToken& token : encode_state.tokens) {
         append_token(encode_state, token.id, pre_tokenized.text.original_offsets[piece.begin + token.begin]);
       }
@@ -168,16 +168,16 @@ struct Tokenizer::Impl {
 
   /// Encodes original text between added tokens. `begin` is its offset in the original text.
   void encode_segment(std::string_view segment, uint32_t begin, EncodeState& encode_state) const {
-    AlignedText text = AlignedText::from_original(segment, begin);
+    AlignedText text = AlignedText::from_original_text(segment, begin);
     if (normalizer) normalizer->normalize(text);
-    for (const auto& [range, token] : added_tokens.split_normalized(text.bytes)) {
+    for (const auto& [range, token] : added_tokens.split_normalized_text(text.bytes)) {
       if (token != nullptr) {
         append_token(encode_state, token->id, text.original_offsets[range.begin]);
         continue;
       }
       AlignedText piece_text;
       piece_text.append(text, range.begin, range.end);
-      encode_normalized(std::move(piece_text), encode_state);
+      encode_normalized_text(std::move(piece_text), encode_state);
     }
   }
 
@@ -204,11 +204,11 @@ Tokenizer Tokenizer::from_json(std::string_view json_text, const std::string& so
   std::vector<ExternalToken> external_tokens;
   for (const std::string& token : extra_special_tokens)
     external_tokens.push_back({.content = token, .source = source_name});
-  return from_json_with_tokens(json_text, source_name, external_tokens);
+  return from_json_with_external_tokens(json_text, source_name, external_tokens);
 }
 
-Tokenizer Tokenizer::from_json_with_tokens(std::string_view json_text, const std::string& source_name,
-                                           std::span<const ExternalToken> external_tokens) {
+Tokenizer Tokenizer::from_json_with_external_tokens(std::string_view json_text, const std::string& source_name,
+                                                    std::span<const ExternalToken> external_tokens) {
   const nlohmann::json document = io::parse_json(json_text, source_name);
   return Tokenizer(std::make_unique<const Impl>(JsonNode(document, source_name), external_tokens));
 }
@@ -217,7 +217,7 @@ Encoding Tokenizer::encode(std::string_view text, bool add_special_tokens) const
   VLMTRAIN_CHECK(text.size() < std::numeric_limits<uint32_t>::max(), "texts of 4 GiB and more are not supported");
   check_utf8(text);
   Impl::EncodeState encode_state;
-  for (const auto& [range, token] : impl_->added_tokens.split_original(text)) {
+  for (const auto& [range, token] : impl_->added_tokens.split_original_text(text)) {
     const auto begin = static_cast<uint32_t>(range.begin);
     if (token != nullptr) {
       Impl::append_token(encode_state, token->id, begin);
@@ -234,7 +234,8 @@ std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special_to
   for (const int64_t id : ids) {
     const AddedToken* added_token = impl_->added_tokens.find(id);
     if (added_token != nullptr && added_token->special && skip_special_tokens) continue;
-    const std::string_view token = added_token != nullptr ? added_token->spelling : impl_->model.vocabulary().token(id);
+    const std::string_view token =
+        added_token != nullptr ? added_token->matched_text : impl_->model.vocabulary().token(id);
     if (!token.empty()) tokens.emplace_back(token);
   }
   if (impl_->decoder) impl_->decoder->decode_tokens(tokens);
@@ -266,7 +267,7 @@ std::vector<std::string_view> Tokenizer::added_tokens() const {
 }
 
 int64_t Tokenizer::vocab_size() const {
-  return std::max(impl_->model.vocabulary().num_ids(), impl_->added_tokens.num_ids());
+  return std::max(impl_->model.vocabulary().max_id_plus_one(), impl_->added_tokens.max_id_plus_one());
 }
 
 }  // namespace vlmtrain::text

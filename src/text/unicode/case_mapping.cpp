@@ -178,7 +178,7 @@ constexpr std::array<SpecialCasing, 48> kSpecialTitlecase = {{
 }};
 
 /// Appends the special form of `character` to `out`. Returns whether `special_casings` has one.
-bool append_special_casing(std::span<const SpecialCasing> special_casings, char32_t character, std::string& out) {
+bool try_append_special_casing(std::span<const SpecialCasing> special_casings, char32_t character, std::string& out) {
   const auto match = std::ranges::lower_bound(special_casings, character, {}, &SpecialCasing::character);
   if (match == special_casings.end() || match->character != character) return false;
   for (const char32_t code_point : match->replacement) append_utf8(out, code_point);
@@ -207,7 +207,7 @@ bool is_final_sigma(std::string_view text, size_t pos) {
 
 void append_uppercase(std::string_view text, size_t pos, std::string& out) {
   const char32_t character = read_utf8(text, pos).code_point;
-  if (!append_special_casing(kSpecialUppercase, character, out)) {
+  if (!try_append_special_casing(kSpecialUppercase, character, out)) {
     append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(character))));
   }
 }
@@ -225,7 +225,7 @@ void append_lowercase(std::string_view text, size_t pos, std::string& out) {
 
 void append_titlecase(std::string_view text, size_t pos, std::string& out) {
   const char32_t character = read_utf8(text, pos).code_point;
-  if (!append_special_casing(kSpecialTitlecase, character, out)) {
+  if (!try_append_special_casing(kSpecialTitlecase, character, out)) {
     append_utf8(out, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(character))));
   }
 }

@@ -29,14 +29,15 @@ bool is_word_character(char32_t code_point) {
       code_point == 0x200C || code_point == 0x200D) {
     return true;
   }
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC;
+  const auto general_category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return (general_category >= UTF8PROC_CATEGORY_LU && general_category <= UTF8PROC_CATEGORY_NL) ||
+         general_category == UTF8PROC_CATEGORY_PC;
 }
 
 bool is_numeric(char32_t code_point) {
   if (code_point < 0x80) return code_point >= '0' && code_point <= '9';
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-  return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
+  const auto general_category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return general_category >= UTF8PROC_CATEGORY_ND && general_category <= UTF8PROC_CATEGORY_NO;
 }
 
 bool is_python_space(char32_t character) {
@@ -61,8 +62,8 @@ bool is_printable(char32_t character) {
 }
 
 bool is_letter(char32_t character) {
-  const utf8proc_category_t character_category = get_general_category(character);
-  return character_category >= UTF8PROC_CATEGORY_LU && character_category <= UTF8PROC_CATEGORY_LO;
+  const utf8proc_category_t general_category = get_general_category(character);
+  return general_category >= UTF8PROC_CATEGORY_LU && general_category <= UTF8PROC_CATEGORY_LO;
 }
 
 bool is_decimal(char32_t character) {
@@ -89,15 +90,15 @@ bool is_titlecase(char32_t character) {
   return get_general_category(character) == UTF8PROC_CATEGORY_LT;
 }
 
-std::string_view strip_whitespace(std::string_view text) {
+std::string_view strip_white_space(std::string_view text) {
   size_t begin = 0;
   while (begin < text.size() && is_python_space(read_utf8(text, begin).code_point))
     begin = find_next_character(text, begin);
   size_t end = text.size();
   while (end > begin) {
-    const size_t last_pos = find_previous_character(text, end);
-    if (!is_python_space(read_utf8(text, last_pos).code_point)) break;
-    end = last_pos;
+    const size_t last_character_pos = find_previous_character(text, end);
+    if (!is_python_space(read_utf8(text, last_character_pos).code_point)) break;
+    end = last_character_pos;
   }
   return text.substr(begin, end - begin);
 }

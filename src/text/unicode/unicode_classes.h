@@ -45,9 +45,9 @@ bool is_uppercase(char32_t character);
 bool is_lowercase(char32_t character);
 bool is_titlecase(char32_t character);
 
-/// Returns `text` without white space (is_python_space()) at both ends, as Python's str.strip(). REQUIRES
-/// valid UTF-8.
-std::string_view strip_whitespace(std::string_view text);
+/// Returns `text` without white space (is_python_space()) at both ends, as Python's str.strip().
+/// REQUIRES valid UTF-8.
+std::string_view strip_white_space(std::string_view text);
 
 /// ASCII white space, which chat templates trim and insert.
 inline constexpr std::string_view kWhiteSpace = " \t\n\v\f\r";
@@ -71,10 +71,10 @@ inline size_t count_visible_bytes(std::string_view text) {
 /// Returns `text` without ASCII white space. Templates change only white space when they trim and
 /// join texts, so this is the part that they keep.
 inline std::string remove_white_space(std::string_view text) {
-  std::string visible_bytes;
-  visible_bytes.reserve(text.size());
-  std::ranges::copy_if(text, std::back_inserter(visible_bytes), is_visible);
-  return visible_bytes;
+  std::string visible_chars;
+  visible_chars.reserve(text.size());
+  std::ranges::copy_if(text, std::back_inserter(visible_chars), is_visible);
+  return visible_chars;
 }
 
 }  // namespace vlmtrain::text

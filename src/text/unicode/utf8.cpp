@@ -10,7 +10,7 @@ namespace {
 constexpr char32_t kReplacementCharacter = 0xFFFD;
 
 /// Returns the byte at `pos` as an unsigned value.
-unsigned char get_byte(std::string_view text, size_t pos) {
+unsigned char get_unsigned_byte(std::string_view text, size_t pos) {
   return static_cast<unsigned char>(text[pos]);
 }
 
@@ -37,7 +37,7 @@ std::optional<Utf8SequenceLayout> find_utf8_sequence_layout(unsigned char lead_b
 }  // namespace
 
 Utf8Character read_utf8(std::string_view text, size_t pos) {
-  const unsigned char lead_byte = get_byte(text, pos);
+  const unsigned char lead_byte = get_unsigned_byte(text, pos);
   if (lead_byte < 0x80) return {lead_byte, 1, true};
   const auto layout = find_utf8_sequence_layout(lead_byte);
   if (!layout) return {kReplacementCharacter, 1, false};
@@ -45,10 +45,11 @@ Utf8Character read_utf8(std::string_view text, size_t pos) {
   for (size_t i = 1; i < layout->num_bytes; ++i) {
     const unsigned char min_byte = i == 1 ? layout->min_second_byte : 0x80;
     const unsigned char max_byte = i == 1 ? layout->max_second_byte : 0xBF;
-    if (pos + i >= text.size() || get_byte(text, pos + i) < min_byte || get_byte(text, pos + i) > max_byte) {
+    if (pos + i >= text.size() || get_unsigned_byte(text, pos + i) < min_byte ||
+        get_unsigned_byte(text, pos + i) > max_byte) {
       return {kReplacementCharacter, i, false};
     }
-    code_point = code_point << 6U | (get_byte(text, pos + i) & 0x3FU);
+    code_point = code_point << 6U | (get_unsigned_byte(text, pos + i) & 0x3FU);
   }
   return {code_point, layout->num_bytes, true};
 }

@@ -23,24 +23,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kAlgorithm = "XXH64";
+constexpr const char* kChecksumAlgorithm = "XXH64";
 constexpr const char* kChecksumsFile = "trainer_state/checksums.json";
 
 bool is_weight_file(const std::string& name) {
   return name.ends_with(".safetensors");
 }
 
-bool is_in_scope(const std::string& name, VerifiedFiles scope) {
-  if (scope == VerifiedFiles::kAll) return true;
-  return scope == VerifiedFiles::kSmallFiles ? !is_weight_file(name)
-                                             : is_weight_file(name) && name.find('/') == std::string::npos;
+bool should_verify_content(const std::string& name, ChecksumVerificationScope scope) {
+  if (scope == ChecksumVerificationScope::kAllFiles) return true;
+  return scope == ChecksumVerificationScope::kSmallFiles ? !is_weight_file(name)
+                                                         : is_weight_file(name) && name.find('/') == std::string::npos;
 }
 
 std::string to_hex(uint64_t number) {
   return fmt::format("{:016x}", number);
 }
 
-uint64_t parse_hex(const std::string& digits) {
+uint64_t parse_hex_digest(const std::string& digits) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, /*base=*/16);
   if (error != std::errc() || end != digits.data() + digits.size()) throw std::invalid_argument(digits);
@@ -54,7 +54,7 @@ UserError make_checksum_error(const fs::path& file, const std::string& problem) 
       file.string(), problem, kChecksumsFile);
 }
 
-void verify_size(const fs::path& file, const io::Checksum& saved) {
+void verify_file_size(const fs::path& file, const io::Checksum& saved) {
   std::error_code error;
   const auto bytes = fs::file_size(file, error);
   if (error) throw make_checksum_error(file, "is missing");
@@ -66,7 +66,7 @@ void verify_size(const fs::path& file, const io::Checksum& saved) {
 /// Returns whether the file is missing or has another size, with a warning. Another program has
 /// replaced or removed it then: damage by a disk or a copy keeps the size or truncates the file,
 /// which its reader reports.
-bool was_rewritten(const fs::path& file, const io::Checksum& saved) {
+bool warn_if_rewritten(const fs::path& file, const io::Checksum& saved) {
   std::error_code error;
   const auto bytes = fs::file_size(file, error);
   if (!error && std::cmp_equal(bytes, saved.bytes)) return false;
@@ -76,7 +76,7 @@ bool was_rewritten(const fs::path& file, const io::Checksum& saved) {
   return true;
 }
 
-void verify_content(const fs::path& file, const io::Checksum& saved) {
+void verify_file_content(const fs::path& file, const io::Checksum& saved) {
   const io::Checksum actual = io::compute_checksum(file);
   if (actual == saved) return;
   throw make_checksum_error(file, fmt::format("its checksum (XXH64) is {} and was {} when it was saved",
@@ -87,27 +87,28 @@ void verify_content(const fs::path& file, const io::Checksum& saved) {
 
 CheckpointChecksums collect_checksums(const fs::path& folder, const io::ChecksumRecorder& recorder) {
   CheckpointChecksums checksums;
-  for (const auto& [path, checksum] : recorder.files()) {
+  for (const auto& [path, checksum] : recorder.checksums()) {
     const std::string name = path.lexically_relative(folder).generic_string();
     if (!name.empty() && !name.starts_with("..")) checksums.emplace(name, checksum);
   }
   return checksums;
 }
 
-std::string to_json_text(const CheckpointChecksums& checksums) {
+std::string format_checksums(const CheckpointChecksums& checksums) {
   auto files = nlohmann::ordered_json::object();
   for (const auto& [name, checksum] : checksums) {
     files[name] = {{"bytes", checksum.bytes}, {"xxh64", to_hex(checksum.xxh64)}};
   }
-  return io::to_json_string(nlohmann::ordered_json{{"algorithm", kAlgorithm}, {"files", std::move(files)}}, 2) + "\n";
+  return io::to_json_string(nlohmann::ordered_json{{"algorithm", kChecksumAlgorithm}, {"files", std::move(files)}}, 2) +
+         "\n";
 }
 
 CheckpointChecksums parse_checksums(const std::string& text, const std::string& source) try {
   const auto json = nlohmann::ordered_json::parse(text);
-  if (json.at("algorithm") != kAlgorithm) throw std::invalid_argument("algorithm");
+  if (json.at("algorithm") != kChecksumAlgorithm) throw std::invalid_argument("algorithm");
   CheckpointChecksums checksums;
   for (const auto& [name, file] : json.at("files").items()) {
-    checksums[name] = {.bytes = file.at("bytes"), .xxh64 = parse_hex(file.at("xxh64"))};
+    checksums[name] = {.bytes = file.at("bytes"), .xxh64 = parse_hex_digest(file.at("xxh64"))};
   }
   return checksums;
 } catch (const std::exception&) {
@@ -115,7 +116,7 @@ CheckpointChecksums parse_checksums(const std::string& text, const std::string& 
 }
 
 void write_checksums(const fs::path& checkpoint, const CheckpointChecksums& checksums) {
-  io::write_file(checkpoint / kChecksumsFile, to_json_text(checksums));
+  io::write_file(checkpoint / kChecksumsFile, format_checksums(checksums));
 }
 
 std::optional<CheckpointChecksums> read_checksums(const fs::path& checkpoint) {
@@ -125,7 +126,7 @@ std::optional<CheckpointChecksums> read_checksums(const fs::path& checkpoint) {
   return parse_checksums(io::read_file(file), file.string());
 }
 
-bool verify_checksums(const fs::path& checkpoint, VerifiedFiles scope) {
+bool verify_checksums(const fs::path& checkpoint, ChecksumVerificationScope scope) {
   const auto checksums = read_checksums(checkpoint);
   if (!checksums) return false;
   std::vector<std::future<void>> pending_reads;
@@ -136,34 +137,34 @@ bool verify_checksums(const fs::path& checkpoint, VerifiedFiles scope) {
   getrlimit(RLIMIT_AS, &address_space);
   const bool can_use_threads = address_space.rlim_cur == RLIM_INFINITY;
   // Chosen without measurement: a few readers keep a disk busy, and each holds a buffer.
-  constexpr size_t kMaxReaders = 4;
+  constexpr size_t kMaxConcurrentReads = 4;
   // Waits, in order, until at most `max_pending` reads remain. Rethrows their errors.
-  const auto limit_pending_reads = [&pending_reads](size_t max_pending) {
+  const auto wait_for_pending_reads = [&pending_reads](size_t max_pending) {
     for (size_t i = 0; i + max_pending < pending_reads.size(); ++i) {
       if (pending_reads[i].valid()) pending_reads[i].get();
     }
   };
   for (const auto& [name, saved] : *checksums) {
-    if (scope != VerifiedFiles::kModelWeights) verify_size(checkpoint / name, saved);
-    if (!is_in_scope(name, scope)) continue;
-    if (scope == VerifiedFiles::kModelWeights && was_rewritten(checkpoint / name, saved)) continue;
+    if (scope != ChecksumVerificationScope::kModelWeights) verify_file_size(checkpoint / name, saved);
+    if (!should_verify_content(name, scope)) continue;
+    if (scope == ChecksumVerificationScope::kModelWeights && warn_if_rewritten(checkpoint / name, saved)) continue;
     if (!is_weight_file(name)) {
-      verify_content(checkpoint / name, saved);
+      verify_file_content(checkpoint / name, saved);
       continue;
     }
-    limit_pending_reads(kMaxReaders - 1);
-    const auto verify = [file = checkpoint / name, saved = saved] { verify_content(file, saved); };
+    wait_for_pending_reads(kMaxConcurrentReads - 1);
+    const auto verify_file = [file = checkpoint / name, saved = saved] { verify_file_content(file, saved); };
     if (!can_use_threads) {
-      verify();
+      verify_file();
       continue;
     }
     try {
-      pending_reads.push_back(std::async(std::launch::async, verify));
+      pending_reads.push_back(std::async(std::launch::async, verify_file));
     } catch (const std::system_error&) {  // no thread can be started
-      verify();
+      verify_file();
     }
   }
-  limit_pending_reads(0);
+  wait_for_pending_reads(0);
   return true;
 }
 

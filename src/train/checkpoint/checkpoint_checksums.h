@@ -18,9 +18,10 @@ CheckpointChecksums collect_checksums(const std::filesystem::path& folder, const
 
 /// Returns the text of trainer_state/checksums.json: {"algorithm": "XXH64", "files": {path:
 /// {"bytes": size, "xxh64": 16 hexadecimal digits}}}.
-std::string to_json_text(const CheckpointChecksums& checksums);
+std::string format_checksums(const CheckpointChecksums& checksums);
 
-/// Parses the output of to_json_text(). Throws UserError (kBadData), with `source`, for other text.
+/// Parses the output of format_checksums(). Throws UserError (kBadData), with `source`, for other
+/// text.
 CheckpointChecksums parse_checksums(const std::string& text, const std::string& source);
 
 /// Writes trainer_state/checksums.json of `checkpoint`.
@@ -31,9 +32,9 @@ void write_checksums(const std::filesystem::path& checkpoint, const CheckpointCh
 std::optional<CheckpointChecksums> read_checksums(const std::filesystem::path& checkpoint);
 
 /// The files whose contents are compared with their checksums.
-enum class VerifiedFiles {
+enum class ChecksumVerificationScope {
   kSmallFiles,  ///< the sizes of all files, and the contents of small ones: JSON, templates
-  kAll,         ///< all contents; reads every file once, several at a time
+  kAllFiles,    ///< all contents; reads every file once, several at a time
   /// The contents of the model's or adapter's *.safetensors files. A missing file or one of another
   /// size is only a warning, because another program has replaced or removed it.
   kModelWeights,
@@ -41,6 +42,6 @@ enum class VerifiedFiles {
 
 /// Throws UserError (kBadData), with file and advice, if a file is missing or differs from its
 /// checksum. Returns whether the checkpoint has checksums.
-bool verify_checksums(const std::filesystem::path& checkpoint, VerifiedFiles scope);
+bool verify_checksums(const std::filesystem::path& checkpoint, ChecksumVerificationScope scope);
 
 }  // namespace vlmtrain::train

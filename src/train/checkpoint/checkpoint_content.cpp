@@ -23,34 +23,35 @@ namespace {
 class HostCopyCache {
  public:
   const at::Tensor& get(const at::Tensor& tensor) {
-    auto& [original, copy] = copies_[tensor.unsafeGetTensorImpl()];
-    if (!copy.defined()) {
+    auto& [original, host_copy] = host_copies_[tensor.unsafeGetTensorImpl()];
+    if (!host_copy.defined()) {
       original = tensor;
-      copy = tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+      host_copy = tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     }
-    return copy;
+    return host_copy;
   }
 
  private:
   struct Entry {
-    at::Tensor original, copy;  // the original is kept so that its address stays unique
+    at::Tensor original, host_copy;  // the original is kept so that its address stays unique
   };
-  std::map<const at::TensorImpl*, Entry> copies_;
+  std::map<const at::TensorImpl*, Entry> host_copies_;
 };
 
 /// Returns `tensors`, the optimizer's state, together with the fp32 values of the weights whose
-/// model file has another data type, unless the state has them. `masters`: the fp32 values by
-/// parameter, whole or shards (engine/saved_pieces.h).
+/// model file has another data type, unless the state has them. `master_weights`: the fp32 values
+/// by parameter, whole or shards (engine/saved_pieces.h).
 io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model, io::NamedTensors tensors,
-                                        const io::NamedTensors& masters, const models::SaveOptions& save_settings) {
+                                        const io::NamedTensors& master_weights,
+                                        const models::CheckpointSaveOptions& save_options) {
   std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) names.insert(name);
   std::map<std::string, const nn::Parameter*> parameters;
   for (const auto& parameter : model.parameters().all()) parameters.emplace(parameter.name, &parameter);
-  for (const auto& [name, values] : masters) {
+  for (const auto& [name, values] : master_weights) {
     const auto piece = engine::parse_shard_name(name);
     const nn::Parameter& parameter = *parameters.at(piece ? piece->first : name);
-    if (names.contains("master." + name) || models::choose_save_dtype(parameter, save_settings) == at::kFloat) continue;
+    if (names.contains("master." + name) || models::choose_save_dtype(parameter, save_options) == at::kFloat) continue;
     tensors.emplace_back("master." + name, values);
   }
   return tensors;
@@ -61,35 +62,36 @@ io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model
 CheckpointContent make_checkpoint_content(const RunState& state, const models::VisionLanguageModel& model,
                                           const engine::AdamW& optimizer, const data::Ledger& ledger,
                                           const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
-                                          ValueStorage values) {
+                                          ParameterValueStorage values) {
   const at::NoGradGuard no_gradients;
-  auto masters = optimizer.masters();
+  auto master_weights = optimizer.master_weights();
   auto tensors = optimizer.state();
-  if (values == ValueStorage::kCopied) {
+  if (values == ParameterValueStorage::kCopied) {
     HostCopyCache copies;
-    for (auto* list : {&masters, &tensors}) {
+    for (auto* list : {&master_weights, &tensors}) {
       for (auto& [name, tensor] : *list) tensor = copies.get(tensor);
     }
   }
-  models::SaveOptions save_settings{.base = &base, .dtype = dtype, .master_weights = {}};
+  models::CheckpointSaveOptions save_options{.base = &base, .dtype = dtype, .master_weights = {}};
   // With a sharded optimizer, a rank has only a part of the master weights. The saved weights then
   // come from the weights that it computes with.
-  if (optimizer.shard().covers_all()) save_settings.master_weights = {masters.begin(), masters.end()};
+  if (optimizer.shard().covers_all()) save_options.master_weights = {master_weights.begin(), master_weights.end()};
   CheckpointContent content;
   content.step = state.step;
   content.best_step = state.evaluation.best_step;
-  content.model = model.parameters().lora() ? models::make_adapter_contents(model, save_settings)
-                                            : models::make_checkpoint_contents(model, save_settings, base.folder());
-  content.model.base_fingerprint = get_setting_text(state.fingerprint, kBaseWeightsKey);
-  content.optimizer = io::make_lazy_tensors(make_optimizer_tensors(model, std::move(tensors), masters, save_settings));
+  content.model = model.parameters().lora() ? models::make_adapter_contents(model, save_options)
+                                            : models::make_checkpoint_contents(model, save_options, base.folder());
+  content.model.base_fingerprint = format_setting_value(state.fingerprint, kBaseWeightsKey);
+  content.optimizer =
+      io::make_lazy_tensors(make_optimizer_tensors(model, std::move(tensors), master_weights, save_options));
   content.ledger = io::to_json_string(ledger.to_json(), 2) + "\n";
   content.state = format_run_state(state);
   return content;
 }
 
-int64_t compute_copy_bytes(const engine::AdamW& optimizer) {
+int64_t compute_host_copy_bytes(const engine::AdamW& optimizer) {
   std::map<const at::TensorImpl*, int64_t> bytes;
-  for (const auto& tensors : {optimizer.masters(), optimizer.state()}) {
+  for (const auto& tensors : {optimizer.master_weights(), optimizer.state()}) {
     for (const auto& [name, tensor] : tensors) {
       bytes[tensor.unsafeGetTensorImpl()] = static_cast<int64_t>(tensor.nbytes());
     }
@@ -114,7 +116,7 @@ constexpr const char* kShardKey = "part";
 constexpr const char* kStepKey = "step";
 
 /// Returns "?" for a missing key, for messages.
-std::string get_metadata(const io::SafetensorsFile& file, const char* key) {
+std::string get_metadata_value(const io::SafetensorsFile& file, const char* key) {
   const auto it = file.metadata().find(key);
   return it == file.metadata().end() ? "?" : it->second;
 }
@@ -167,15 +169,15 @@ std::vector<io::SafetensorsFile> open_optimizer_files(const std::filesystem::pat
   std::vector<io::SafetensorsFile> files;
   for (const auto& path : find_optimizer_files(trainer_state)) files.emplace_back(path);
   if (files.size() == 1) return files;
-  const std::string step = get_metadata(files.front(), kStepKey);
+  const std::string step = get_metadata_value(files.front(), kStepKey);
   for (size_t i = 0; i < files.size(); ++i) {
-    if (get_metadata(files[i], kShardKey) != std::to_string(i + 1)) {
+    if (get_metadata_value(files[i], kShardKey) != std::to_string(i + 1)) {
       throw data_error("{}: contains shard {} of the optimizer state; copy the checkpoint again",
-                       files[i].path().string(), get_metadata(files[i], kShardKey));
+                       files[i].path().string(), get_metadata_value(files[i], kShardKey));
     }
-    if (get_metadata(files[i], kStepKey) != step) {
+    if (get_metadata_value(files[i], kStepKey) != step) {
       throw data_error("{}: is from step {}, but {} is from step {}; copy the checkpoint again",
-                       files[i].path().string(), get_metadata(files[i], kStepKey),
+                       files[i].path().string(), get_metadata_value(files[i], kStepKey),
                        files.front().path().filename().string(), step);
     }
   }

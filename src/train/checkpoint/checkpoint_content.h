@@ -19,8 +19,8 @@
 
 namespace vlmtrain::train {
 
-/// The content of a checkpoint. It can be written only once (RunCheckpoints::write), because each
-/// tensor is released as soon as it is written.
+/// The content of a checkpoint. It can be written only once (CheckpointManager::write), because
+/// each tensor is released as soon as it is written.
 struct CheckpointContent {
   int64_t step = 0;
   std::optional<int64_t> best_step;  ///< step of the best evaluation until `step`
@@ -30,7 +30,7 @@ struct CheckpointContent {
 };
 
 /// The memory that holds the values of trained parameters.
-enum class ValueStorage {
+enum class ParameterValueStorage {
   kInPlace,  ///< the parameters themselves; they must be written before the next step
   kCopied,   ///< copies in host memory, which another thread can write during training
 };
@@ -39,15 +39,15 @@ enum class ValueStorage {
 /// types of the base checkpoint (models/weights_to_save.h). For weights that are saved with fewer
 /// than 32 bits, trainer_state has the fp32 values, so that a resumed run is exact. `base` must
 /// outlive the result, and with kInPlace `model` and `optimizer` as well. kCopied takes
-/// compute_copy_bytes() of host memory, and throws LibTorch's error if the allocation fails.
+/// compute_host_copy_bytes() of host memory, and throws LibTorch's error if the allocation fails.
 CheckpointContent make_checkpoint_content(const RunState& state, const models::VisionLanguageModel& model,
                                           const engine::AdamW& optimizer, const data::Ledger& ledger,
                                           const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
-                                          ValueStorage values);
+                                          ParameterValueStorage values);
 
-/// Returns the host memory of ValueStorage::kCopied in bytes: master weights and optimizer state,
-/// each tensor counted once.
-int64_t compute_copy_bytes(const engine::AdamW& optimizer);
+/// Returns the host memory of ParameterValueStorage::kCopied in bytes: master weights and optimizer
+/// state, each tensor counted once.
+int64_t compute_host_copy_bytes(const engine::AdamW& optimizer);
 
 /// Returns the maximum bytes that writing takes in addition to the copies: the largest parameter in
 /// fp32.

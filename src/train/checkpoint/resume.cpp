@@ -10,13 +10,13 @@ namespace vlmtrain::train {
 
 ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
                               const nlohmann::ordered_json& fingerprint) {
-  if (config.resume == ResumePolicy::kNever) {
+  if (config.resume_policy == ResumePolicy::kNever) {
     throw usage_error("output.dir: {} already contains a run ({}) and training.resume is never; choose another folder",
                       checkpoint.parent_path().parent_path().string(), checkpoint.filename().string());
   }
   ResumePoint resume_point{.state = load_run_state(checkpoint), .changes = {}};
-  resume_point.changes = find_changes(resume_point.state.fingerprint, fingerprint);
-  check_changes(resume_point.changes, config.resume, checkpoint);
+  resume_point.changes = find_setting_changes(resume_point.state.fingerprint, fingerprint);
+  check_setting_changes(resume_point.changes, config.resume_policy, checkpoint);
   return resume_point;
 }
 
@@ -51,18 +51,19 @@ std::vector<nn::Parameter> find_trainable_parameters(const models::VisionLanguag
 }  // namespace
 
 std::vector<std::string> resume_freezing(const Config& config, const nlohmann::ordered_json& old_fingerprint,
-                                         const std::vector<std::string>& frozen_after_training,
+                                         const std::vector<std::string>& keys_frozen_after_training,
                                          const std::filesystem::path& checkpoint,
                                          const models::BaseWeights* checkpoint_weights, models::BaseWeights& base,
                                          models::VisionLanguageModel& model) {
-  const models::FrozenParts frozen = make_frozen_parts(config.model);
+  const models::FrozenParts frozen = get_frozen_parts(config.model);
   models::FrozenParts previously_frozen_parts;
   std::vector<std::string> still_frozen_keys;
   for (const auto& [key, component, is_frozen] : kFreezableParts) {
-    previously_frozen_parts.*is_frozen = get_setting_text(old_fingerprint, key) == "true";
+    previously_frozen_parts.*is_frozen = format_setting_value(old_fingerprint, key) == "true";
     const auto parameters = find_trainable_parameters(model, component);
     const bool is_newly_frozen = frozen.*is_frozen && !(previously_frozen_parts.*is_frozen);
-    const bool was_frozen_after_training = std::ranges::find(frozen_after_training, key) != frozen_after_training.end();
+    const bool was_frozen_after_training =
+        std::ranges::find(keys_frozen_after_training, key) != keys_frozen_after_training.end();
     if (is_newly_frozen || was_frozen_after_training) base.override_tensors(*checkpoint_weights, parameters);
     if (frozen.*is_frozen && (is_newly_frozen || was_frozen_after_training)) still_frozen_keys.emplace_back(key);
     if (!(frozen.*is_frozen) && previously_frozen_parts.*is_frozen && parameters.empty()) {
@@ -75,9 +76,9 @@ std::vector<std::string> resume_freezing(const Config& config, const nlohmann::o
   if (model.parameters().lora()) return still_frozen_keys;
   // A part that is no longer frozen starts with the values of the base, like parts that remain
   // frozen. Both were frozen when the checkpoint was written.
-  models::freeze(model, previously_frozen_parts);
+  models::freeze_parts(model, previously_frozen_parts);
   models::restore_frozen_weights(model, checkpoint, base, static_cast<uint64_t>(config.training.seed));
-  models::freeze(model, frozen);
+  models::freeze_parts(model, frozen);
   return still_frozen_keys;
 }
 

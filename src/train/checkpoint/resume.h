@@ -28,15 +28,15 @@ ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Con
 
 /// Restores the frozen weights of a resumed run. Most have the values of `base`. Parts that were
 /// trained before they were frozen have the values of the newest checkpoint, which `base` then
-/// takes from `checkpoint_weights`. `frozen_after_training`: the keys (model.freeze_…) of these
-/// parts before this start. `old_fingerprint`: the settings in `checkpoint`. `checkpoint_weights`
-/// may be null if there are no such parts; otherwise it must outlive `base`.
+/// takes from `checkpoint_weights`. `keys_frozen_after_training`: the keys (model.freeze_…) of
+/// these parts before this start. `old_fingerprint`: the settings in `checkpoint`.
+/// `checkpoint_weights` may be null if there are no such parts; otherwise it must outlive `base`.
 ///
-/// Returns the updated frozen_after_training. Throws UserError (kUsage) if a part is no longer
+/// Returns the updated keys_frozen_after_training. Throws UserError (kUsage) if a part is no longer
 /// frozen but has no trainable parameters. REQUIRES: `model` has the weights of `checkpoint`, and
 /// its frozen parts are those of `config`.
 std::vector<std::string> resume_freezing(const Config& config, const nlohmann::ordered_json& old_fingerprint,
-                                         const std::vector<std::string>& frozen_after_training,
+                                         const std::vector<std::string>& keys_frozen_after_training,
                                          const std::filesystem::path& checkpoint,
                                          const models::BaseWeights* checkpoint_weights, models::BaseWeights& base,
                                          models::VisionLanguageModel& model);

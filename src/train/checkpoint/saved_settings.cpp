@@ -19,26 +19,26 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Returns the settings of kMediaKeys in `values`, each as key=value.
-std::vector<std::string> extract_media_settings(const nlohmann::ordered_json& values) {
+/// Returns the settings of kMediaSettingKeys in `values`, each as key=value.
+std::vector<std::string> collect_media_settings(const nlohmann::ordered_json& values) {
   std::vector<std::string> settings;
-  for (const std::string_view key : kMediaKeys) {
+  for (const std::string_view key : kMediaSettingKeys) {
     if (const std::string name(key); values.contains(name)) {
-      settings.push_back(fmt::format("{}={}", name, get_setting_text(values, name)));
+      settings.push_back(fmt::format("{}={}", name, format_setting_value(values, name)));
     }
   }
   return settings;
 }
 
-/// Calls `callback` with each key of kMediaKeys, its value in `options` and its default value, as
-/// text.
+/// Calls `callback` with each key of kMediaSettingKeys, its value in `options` and its default
+/// value, as text.
 template <class Callback>
-void compare_with_defaults(const data::DataOptions& options, const Callback& callback) {
+void for_each_media_setting(const data::DataOptions& options, const Callback& callback) {
   data::DataOptions current = options, defaults;
   OptionTable current_table, default_table;
   data::declare_options(current_table, current);
   data::declare_options(default_table, defaults);
-  for (const std::string_view key : kMediaKeys)
+  for (const std::string_view key : kMediaSettingKeys)
     callback(key, current_table.format_value(key), default_table.format_value(key));
 }
 
@@ -46,7 +46,7 @@ void compare_with_defaults(const data::DataOptions& options, const Callback& cal
 
 std::string format_media_settings(const data::DataOptions& options) {
   nlohmann::ordered_json non_default_values;
-  compare_with_defaults(options, [&](std::string_view key, const std::string& current, const std::string& defaults) {
+  for_each_media_setting(options, [&](std::string_view key, const std::string& current, const std::string& defaults) {
     if (current != defaults) non_default_values[std::string(key)] = current;
   });
   return non_default_values.empty() ? "" : io::to_json_string(non_default_values, 2) + "\n";
@@ -58,17 +58,17 @@ std::vector<std::string> load_media_settings(const std::filesystem::path& checkp
   if (std::filesystem::exists(file, error)) {
     const nlohmann::ordered_json values = io::read_json(file);
     if (!values.is_object()) throw data_error("{}: is not a JSON object of settings; copy it again", file.string());
-    return extract_media_settings(values);
+    return collect_media_settings(values);
   }
   if (!std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) return {};
-  return extract_media_settings(load_run_state(checkpoint).fingerprint);
+  return collect_media_settings(load_run_state(checkpoint).fingerprint);
 }
 
 std::vector<std::string> apply_saved_media_settings(const std::filesystem::path& checkpoint, data::DataOptions& options,
                                                     const std::vector<std::string>& explicit_keys) {
   const auto saved_settings = load_media_settings(checkpoint);
   std::vector<std::string> applied_settings;
-  compare_with_defaults(options, [&](std::string_view key, const std::string& current, const std::string& defaults) {
+  for_each_media_setting(options, [&](std::string_view key, const std::string& current, const std::string& defaults) {
     const std::string prefix = fmt::format("{}=", key);
     const auto saved =
         std::ranges::find_if(saved_settings, [&](const std::string& setting) { return setting.starts_with(prefix); });
@@ -87,9 +87,9 @@ ParsedMediaSettings parse_media_settings(const std::vector<std::string>& setting
   std::vector<std::string> media_settings;
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('='));
-    const bool is_media_setting = std::ranges::find(kMediaKeys, key) != std::end(kMediaKeys);
+    const bool is_media_setting = std::ranges::find(kMediaSettingKeys, key) != std::end(kMediaSettingKeys);
     (is_media_setting ? media_settings : result.other_settings).push_back(setting);
-    if (is_media_setting) result.keys.push_back(key);
+    if (is_media_setting) result.media_keys.push_back(key);
   }
   OptionTable table;
   data::declare_options(table, options);
@@ -102,10 +102,11 @@ namespace {
 constexpr std::string_view kVolumeKeyPrefix = "data.volume.";
 
 /// Returns the settings of data.volume in `values`, each as key=value.
-std::vector<std::string> extract_volume_settings(const nlohmann::ordered_json& values) {
+std::vector<std::string> collect_volume_settings(const nlohmann::ordered_json& values) {
   std::vector<std::string> settings;
   for (const auto& [key, value] : values.items()) {
-    if (key.starts_with(kVolumeKeyPrefix)) settings.push_back(fmt::format("{}={}", key, get_setting_text(values, key)));
+    if (key.starts_with(kVolumeKeyPrefix))
+      settings.push_back(fmt::format("{}={}", key, format_setting_value(values, key)));
   }
   return settings;
 }
@@ -118,10 +119,10 @@ std::vector<std::string> load_volume_settings(const std::filesystem::path& check
   if (std::filesystem::exists(file, error)) {
     const nlohmann::ordered_json values = io::read_json(file);
     if (!values.is_object()) throw data_error("{}: is not a JSON object of settings; copy it again", file.string());
-    return extract_volume_settings(values);
+    return collect_volume_settings(values);
   }
   if (!std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) return {};
-  return extract_volume_settings(load_run_state(checkpoint).fingerprint);
+  return collect_volume_settings(load_run_state(checkpoint).fingerprint);
 }
 
 }  // namespace
@@ -132,7 +133,7 @@ std::string format_volume_settings(const data::VolumeOptions& options) {
   data::declare_options(current_table, current);
   data::declare_options(default_table, defaults);
   nlohmann::ordered_json non_default_values;
-  for (const auto policy : {ChangePolicy::kIfRequested, ChangePolicy::kAllowed}) {
+  for (const auto policy : {SettingChangePolicy::kIfRequested, SettingChangePolicy::kAllowed}) {
     for (const std::string_view key : get_keys_with_policy(policy)) {
       if (!key.starts_with(kVolumeKeyPrefix) || current_table.format_value(key) == default_table.format_value(key))
         continue;
@@ -142,8 +143,8 @@ std::string format_volume_settings(const data::VolumeOptions& options) {
   return non_default_values.empty() ? "" : io::to_json_string(non_default_values, 2) + "\n";
 }
 
-data::VolumeOptions load_volume_options(const std::filesystem::path& checkpoint,
-                                        const std::vector<std::string>& overrides) {
+data::VolumeOptions resolve_volume_options(const std::filesystem::path& checkpoint,
+                                           const std::vector<std::string>& overrides) {
   data::VolumeOptions options;
   OptionTable table;
   data::declare_options(table, options);
@@ -157,9 +158,10 @@ namespace {
 
 /// Returns whether `setting` (key=value) determines how records are read.
 bool is_record_setting(std::string_view setting) {
-  constexpr std::array kPrefixes =
+  constexpr std::array kRecordSettingPrefixes =
       std::to_array<std::string_view>({"data.columns=", "data.columns.", "data.ignore_keys=", "data.image_root="});
-  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return setting.starts_with(prefix); });
+  return std::ranges::any_of(kRecordSettingPrefixes,
+                             [&](std::string_view prefix) { return setting.starts_with(prefix); });
 }
 
 }  // namespace
@@ -179,7 +181,7 @@ io::RecordSettings load_record_settings(const std::filesystem::path& checkpoint,
     const nlohmann::ordered_json fingerprint = load_run_state(checkpoint).fingerprint;
     const std::string key = "data.ignore_keys";
     if (fingerprint.contains(key))
-      all_settings.push_back(fmt::format("{}={}", key, get_setting_text(fingerprint, key)));
+      all_settings.push_back(fmt::format("{}={}", key, format_setting_value(fingerprint, key)));
   }
   all_settings.insert(all_settings.end(), settings.begin(), settings.end());
   data::DataOptions options;
@@ -198,7 +200,7 @@ void resolve_chat_template_date(data::DataOptions& data, const std::optional<fs:
     data.chat_template_date = get_current_date();
     return;
   }
-  const std::string date = get_setting_text(load_run_state(*checkpoint).fingerprint, "data.chat_template_date");
+  const std::string date = format_setting_value(load_run_state(*checkpoint).fingerprint, "data.chat_template_date");
   if (!date.empty()) data.chat_template_date = date;
 }
 

@@ -35,16 +35,16 @@ namespace fs = std::filesystem;
 
 fs::path get_shared_index_file(const std::string& dataset, int64_t samples) {
   // Checking fewer samples takes about a second.
-  constexpr int64_t kMinCachedSamples = 10'000;
+  constexpr int64_t kMinSamplesToCache = 10'000;
   const fs::path cache = io::get_user_cache_folder();
   std::error_code error;
   const fs::path current_folder = fs::current_path(error);
-  if (samples < kMinCachedSamples || cache.empty() || error) return {};
+  if (samples < kMinSamplesToCache || cache.empty() || error) return {};
   const fs::path folder = cache / "outlines";  // this name keeps existing caches valid
   fs::create_directories(folder, error);
   if (error) return {};
   io::clean_up_abandoned_temp_files(folder);
-  return folder / (ContentHash().add((current_folder / dataset).native()).hex() + ".jsonl");
+  return folder / (ContentHash().add((current_folder / dataset).native()).to_hex() + ".jsonl");
 }
 
 void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
@@ -67,25 +67,25 @@ namespace {
 
 /// Number of samples that are checked for a plan with data.check_at_start=false. More would delay
 /// the start of a run; fewer would miss more of the large samples. Not tuned.
-constexpr int64_t kNumPlanSamples = 512;
+constexpr int64_t kNumPlanningSamples = 512;
 
 /// Returns the key of cached checks: a hash of the model's files, the settings, and size and
 /// modification time of this program, since another version may make other samples from the same
 /// files.
-std::string make_cache_key(const std::filesystem::path& model, const models::ProcessorSettings& settings) {
-  ContentHash program;
+std::string make_data_check_cache_key(const std::filesystem::path& model, const models::ProcessorSettings& settings) {
+  ContentHash program_hash;
   std::error_code error;
   const std::filesystem::path file = "/proc/self/exe";
-  program.add(static_cast<uint64_t>(std::filesystem::file_size(file, error)));
-  program.add(static_cast<uint64_t>(std::filesystem::last_write_time(file, error).time_since_epoch().count()));
-  return models::compute_sample_key(model, settings) + program.hex();
+  program_hash.add(static_cast<uint64_t>(std::filesystem::file_size(file, error)));
+  program_hash.add(static_cast<uint64_t>(std::filesystem::last_write_time(file, error).time_since_epoch().count()));
+  return models::compute_sample_shape_key(model, settings) + program_hash.to_hex();
 }
 
 /// Checks samples with a progress bar, on all cores.
 data::SampleIndex index_samples_with_progress(const io::Records& records, const models::Processor& processor,
                                               const Config& config, data::SampleIndexSettings settings) {
-  report::CountProgress progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
-  settings.workers = std::max<int64_t>(config.data.num_workers, memory::get_default_num_threads());
+  report::CountProgressBar progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
+  settings.num_workers = std::max<int64_t>(config.data.num_workers, memory::compute_default_num_threads());
   settings.on_progress = [&progress](int64_t completed) { progress.show(completed); };
   return data::index_samples(records, processor, settings);
 }
@@ -98,13 +98,14 @@ data::SampleIndex check_all_samples(const io::Records& records, const models::Pr
   const auto start = std::chrono::steady_clock::now();
   if (!index_settings.cache.empty()) {
     const auto settings = make_processor_settings(config.data, config.model.adapter);
-    index_settings.processor = make_cache_key(config.model.path, settings);
+    index_settings.processor_key = make_data_check_cache_key(config.model.path, settings);
     index_settings.keep_fingerprints = config.evaluation.is_enabled();
   }
   data::SampleIndex sample_index = index_samples_with_progress(records, processor, config, std::move(index_settings));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   spdlog::info("data {}: {} checked in {:.1f} s, {} of them unchanged; {} cannot be used", file.string(),
-               pluralize(records.size(), "sample"), seconds, sample_index.num_from_cache, sample_index.problems.size());
+               pluralize(records.size(), "sample"), seconds, sample_index.num_cached_shapes,
+               sample_index.problems.size());
   return sample_index;
 }
 
@@ -114,30 +115,30 @@ data::SampleIndex check_data(const io::Records& records, const models::Processor
                              const std::filesystem::path& file, const std::filesystem::path& cache) {
   if (!config.data.check_at_start) {
     spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
-    return index_samples_with_progress(records, processor, config, {.max_samples = kNumPlanSamples});
+    return index_samples_with_progress(records, processor, config, {.max_samples = kNumPlanningSamples});
   }
-  const auto shared_cache = get_shared_index_file(file.string(), records.size());
-  if (cache.empty() || shared_cache.empty()) {
-    return check_all_samples(records, processor, config, file, {.cache = cache.empty() ? shared_cache : cache});
+  const auto shared_index_file = get_shared_index_file(file.string(), records.size());
+  if (cache.empty() || shared_index_file.empty()) {
+    return check_all_samples(records, processor, config, file, {.cache = cache.empty() ? shared_index_file : cache});
   }
   std::error_code error;
   // Copying anything but a regular file, such as a pipe, would block.
-  const bool has_shared_cache = std::filesystem::is_regular_file(shared_cache, error);
-  if (has_shared_cache && !std::filesystem::exists(cache, error)) copy_index_file(shared_cache, cache);
+  const bool has_shared_cache = std::filesystem::is_regular_file(shared_index_file, error);
+  if (has_shared_cache && !std::filesystem::exists(cache, error)) copy_index_file(shared_index_file, cache);
   auto sample_index = check_all_samples(records, processor, config, file, {.cache = cache});
-  const bool has_new_results = sample_index.num_from_cache < sample_index.num_usable() || !has_shared_cache;
-  if (has_new_results && std::filesystem::is_regular_file(cache, error)) copy_index_file(cache, shared_cache);
+  const bool has_new_results = sample_index.num_cached_shapes < sample_index.num_usable_samples() || !has_shared_cache;
+  if (has_new_results && std::filesystem::is_regular_file(cache, error)) copy_index_file(cache, shared_index_file);
   return sample_index;
 }
 
 data::SampleIndex check_data_for_inspection(const io::Records& records, const models::Processor& processor,
                                             const Config& config, const std::filesystem::path& file,
                                             const std::filesystem::path& cache) {
-  const auto shared_cache = get_shared_index_file(file.string(), records.size());
+  const auto shared_index_file = get_shared_index_file(file.string(), records.size());
   std::error_code error;
-  const bool uses_shared_cache = !shared_cache.empty() && !std::filesystem::exists(cache, error);
+  const bool uses_shared_cache = !shared_index_file.empty() && !std::filesystem::exists(cache, error);
   return check_all_samples(records, processor, config, file,
-                           {.cache = uses_shared_cache ? shared_cache : cache, .write_cache = false});
+                           {.cache = uses_shared_cache ? shared_index_file : cache, .write_cache = false});
 }
 
 void check_no_bad_samples(const io::Records& records, const models::Processor& processor, const Config& config,
@@ -170,11 +171,12 @@ void warn_about_ignored_keys(const data::SampleIndex& sample_index, const Config
 }  // namespace
 
 void handle_bad_samples(const data::SampleIndex& sample_index, const Config& config, const io::Records& records,
-                        data::Ledger& ledger, const std::filesystem::path& ledger_file, bool has_begun_ignoring_keys) {
+                        data::Ledger& ledger, const std::filesystem::path& ledger_file,
+                        bool earlier_version_ignored_keys) {
   try {
-    if (has_begun_ignoring_keys) warn_about_ignored_keys(sample_index, config, ledger);
+    if (earlier_version_ignored_keys) warn_about_ignored_keys(sample_index, config, ledger);
     data::report_problems(sample_index.problems, sample_index.ids, ledger, config.data.on_bad_sample, records);
-    if (ledger.count(data::SampleStatus::kDropped) == ledger.samples()) {
+    if (ledger.count(data::SampleStatus::kDropped) == ledger.num_samples()) {
       throw data_error(
           "{}: none of the {} samples can be used; the first: {}", config.data.train.name(), records.size(),
           sample_index.problems.empty() ? "it was dropped before" : sample_index.problems.begin()->second.message);
@@ -190,9 +192,9 @@ namespace {
 constexpr const char* kMedia = "an image, video or volume";
 
 /// Warns if no usable sample has media. `key` and `dataset`: key and name of the data set.
-void warn_if_no_media(const char* key, const std::string& dataset, const data::MediaCounts& media_counts,
+void warn_if_no_media(const char* key, const std::string& dataset, const data::SampleCountsByMediaKind& media_counts,
                       const data::SampleIndex& sample_index) {
-  if (!media_counts.has_no_media()) return;
+  if (!media_counts.is_text_only()) return;
   spdlog::warn(
       "{} {}: none of the {}{} has {}, so the model gets text only; if the records have media, set their keys in "
       "data.columns (docs/data.md), and check a sample with vlmtrain inspect",
@@ -212,14 +214,14 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
                                const data::SampleIndex& sample_index) {
   const std::string name = config.data.train.name();
   if (sample_index.is_complete) data::log_notices(sample_index.notices, name, records.size());
-  const auto media_counts = data::count_media(sample_index.shapes);
+  const auto media_counts = data::count_samples_by_media_kind(sample_index.shapes);
   warn_if_no_media("data.train", name, media_counts, sample_index);
   const size_t num_sources =
-      media_counts.has_no_media() || records.sources().size() == 1 ? 0 : records.sources().size();
+      media_counts.is_text_only() || records.sources().size() == 1 ? 0 : records.sources().size();
   for (size_t source = 0; source < num_sources; ++source) {
     const auto [begin, end] = records.record_range(source);
-    const auto source_media_counts = data::count_media(sample_index.shapes, begin, end);
-    if (!source_media_counts.has_no_media()) continue;
+    const auto source_media_counts = data::count_samples_by_media_kind(sample_index.shapes, begin, end);
+    if (!source_media_counts.is_text_only()) continue;
     spdlog::info("data {}: none of the {} of this source has {}", to_printable(records.sources()[source].source.path),
                  pluralize(source_media_counts.samples, "sample"), kMedia);
   }
@@ -228,48 +230,48 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
   }
 }
 
-void log_pack_fill(const data::SampleOrder& order) {
-  const auto& limits = order.settings().packs;
+void log_pack_utilization(const data::SampleOrder& order) {
+  const auto& limits = order.settings().pack_limits;
   if (!limits) return;
-  const data::Packs packs = data::collect_first_epoch_packs(order);
-  const data::PackFill fill = data::compute_pack_statistics(packs, order.sizes(), *limits).fill;
+  const data::PackedSamples packs = data::collect_first_epoch_packs(order);
+  const data::PackFill fill = data::compute_pack_statistics(packs, order.sample_sizes(), *limits).fill;
   spdlog::info(
       "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are used; {} are full "
       "because of their images{}",
-      fill.packs, pluralize(std::ssize(packs.samples), "sample"), 100 * fill.tokens, limits->tokens,
-      100 * fill.num_media, limits->num_media, fill.num_limited_by_media, limits->tiles ? " or tiles" : "");
+      fill.num_packs, pluralize(std::ssize(packs.samples), "sample"), 100 * fill.token_fill, limits->max_tokens,
+      100 * fill.media_fill, limits->max_media, fill.num_media_limited_packs, limits->max_tiles ? " or tiles" : "");
 }
 
 void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& sample_index) {
   if (sample_index.is_complete) data::log_notices(sample_index.notices, config.data.eval, sample_index.shapes.size());
   // A few held-out samples may lack media by chance. The remarks on data.train cover them.
   if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
-  warn_if_no_media("data.eval", config.data.eval, data::count_media(sample_index.shapes), sample_index);
+  warn_if_no_media("data.eval", config.data.eval, data::count_samples_by_media_kind(sample_index.shapes), sample_index);
 }
 
 void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_index, data::SampleIndex& train_index) {
   const std::string& name = config.data.eval;
   if (eval_index.fingerprints.content_hashes.empty() || train_index.fingerprints.content_hashes.empty()) {
-    const auto is_eval_file = [&](const data::Source& source) { return is_same_file(source.path, name); };
-    if (std::ranges::any_of(config.data.train.all(), is_eval_file)) {
+    const auto is_eval_source = [&](const data::Source& source) { return is_same_file(source.path, name); };
+    if (std::ranges::any_of(config.data.train.sources(), is_eval_source)) {
       spdlog::warn("data.eval: {} is also in data.train, so evaluations measure memorization", to_printable(name));
     }
     return;
   }
   const auto overlap = data::find_shared_content(eval_index.fingerprints, train_index.fingerprints);
-  const auto usable = eval_index.num_usable();
+  const auto num_usable_samples = eval_index.num_usable_samples();
   const auto get_printable_id = [&](int64_t index) { return to_printable(eval_index.ids[index]); };
   if (!overlap.samples.empty()) {
     spdlog::warn(
         "data.eval: {} of {} {} also in data.train with the same text and media, such as {}: evaluations measure "
         "memorization; vlmtrain inspect lists them",
-        format_with_commas(std::ssize(overlap.samples)), pluralize(usable, "sample"),
+        format_with_commas(std::ssize(overlap.samples)), pluralize(num_usable_samples, "sample"),
         overlap.samples.size() == 1 ? "is" : "are", get_printable_id(overlap.samples.front()));
   }
   if (!overlap.samples_with_shared_files.empty()) {
     spdlog::info(
         "data.eval: {} of {} {} an image, video or volume that is also in data.train with other text, such as {}",
-        format_with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(usable, "sample"),
+        format_with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(num_usable_samples, "sample"),
         overlap.samples_with_shared_files.size() == 1 ? "has" : "have",
         get_printable_id(overlap.samples_with_shared_files.front()));
   }
@@ -288,32 +290,32 @@ int64_t compute_row_group_size(const io::RowGroupInfo& group) {
 
 }  // namespace
 
-void check_row_groups(std::optional<double> limit_gb) {
-  const auto memory = io::get_row_group_memory();
-  if (!memory.largest_group) return;
+void check_row_group_memory(std::optional<double> limit_gb) {
+  const auto memory = io::get_row_group_memory_stats();
+  if (!memory.largest_row_group) return;
   constexpr double kBytesPerGigabyte = 1e9;
-  memory::AvailableHostMemory available = memory::get_available_host_memory();
-  if (limit_gb && *limit_gb * kBytesPerGigabyte < static_cast<double>(available.bytes)) {
-    available = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = "memory.limit_gb"};
+  memory::AvailableHostMemory available_memory = memory::get_available_host_memory();
+  if (limit_gb && *limit_gb * kBytesPerGigabyte < static_cast<double>(available_memory.bytes)) {
+    available_memory = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = "memory.limit_gb"};
   }
-  const io::RowGroupInfo& group = *memory.largest_group;
+  const io::RowGroupInfo& group = *memory.largest_row_group;
   const int64_t process_bytes = memory::get_resident_bytes();
   // Reading a row group takes up to twice its size.
-  if (process_bytes + 2 * group.bytes <= available.bytes) return;
+  if (process_bytes + 2 * group.bytes <= available_memory.bytes) return;
   throw UserError(
       ExitCode::kDoesNotFit,
       fmt::format("{}: row group {} has {} of {:.2f} GB, which needs twice as much while it is read, but this process "
                   "uses {:.2f} GB and may use {:.2f} GB ({}); rewrite the file with smaller row groups, such as "
                   "pyarrow.parquet.write_table(table, file, row_group_size={}), or provide more memory",
                   group.file.string(), group.group, pluralize(group.rows, "row"), to_gigabytes(group.bytes),
-                  to_gigabytes(process_bytes), to_gigabytes(available.bytes), available.limit_source,
+                  to_gigabytes(process_bytes), to_gigabytes(available_memory.bytes), available_memory.limit_source,
                   compute_row_group_size(group)));
 }
 
 std::string suggest_row_group_size() {
-  const auto memory = io::get_row_group_memory();
-  if (!memory.largest_group || memory.largest_group->bytes <= kTargetRowGroupBytes) return {};
-  const io::RowGroupInfo& group = *memory.largest_group;
+  const auto memory = io::get_row_group_memory_stats();
+  if (!memory.largest_row_group || memory.largest_row_group->bytes <= kTargetRowGroupBytes) return {};
+  const io::RowGroupInfo& group = *memory.largest_row_group;
   return fmt::format(
       "{} has row groups of up to {:.2f} GB, each of which is read at once: rewrite it with row_group_size={}",
       group.file.string(), to_gigabytes(group.bytes), compute_row_group_size(group));

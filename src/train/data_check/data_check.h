@@ -32,12 +32,12 @@ data::SampleIndex check_data_for_inspection(const io::Records& records, const mo
 
 /// Records the bad samples in `ledger`, as failed or dropped according to data.on_bad_sample.
 /// Throws UserError (kBadData), with the first bad sample, for data.on_bad_sample=fail and if no
-/// sample is usable; writes the ledger to `ledger_file` before. `has_begun_ignoring_keys`: the run was
-/// started by an older version, which ignored record keys that are errors now; then a warning names
-/// the setting that ignores them again.
+/// sample is usable; writes the ledger to `ledger_file` before. `earlier_version_ignored_keys`: the
+/// run was started by an older version, which ignored record keys that are errors now; then a
+/// warning names the setting that ignores them again.
 void handle_bad_samples(const data::SampleIndex& sample_index, const Config& config, const io::Records& records,
                         data::Ledger& ledger, const std::filesystem::path& ledger_file,
-                        bool has_begun_ignoring_keys = false);
+                        bool earlier_version_ignored_keys = false);
 
 /// Logs remarks on data.train before the first step: notices of its samples if all were checked,
 /// sources without images, videos or volumes, and settings that have no effect on the data.
@@ -45,7 +45,7 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
                                const data::SampleIndex& sample_index);
 
 /// Logs the fill of the packs in the first epoch. Does nothing if samples are not packed.
-void log_pack_fill(const data::SampleOrder& order);
+void log_pack_utilization(const data::SampleOrder& order);
 
 /// Logs notices and media of data.eval.
 void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& sample_index);
@@ -59,7 +59,7 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
 /// Throws UserError (kDoesNotFit) if reading the largest row group of the open Parquet files would
 /// take more memory than the process may use. `limit_gb`: memory.limit_gb, in units of 10⁹ bytes.
 /// Reads only metadata, because the kernel might kill the process while it reads a row group.
-void check_row_groups(std::optional<double> limit_gb);
+void check_row_group_memory(std::optional<double> limit_gb);
 
 /// Returns a clause for messages about memory that suggests rewriting the Parquet file with the
 /// largest row group; empty if no row group exceeds 64 MB.

@@ -25,44 +25,45 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr const char* kHeldOutFile = "held_out.json";
+constexpr const char* kHoldOutStateFile = "held_out.json";
 /// Number of held-out records whose content hashes held_out.json stores with
 /// data.check_at_start=false. Each record has to be read, so more would slow the start down. Not
 /// tuned.
-constexpr int64_t kMaxUncheckedContentHashes = 256;
+constexpr int64_t kMaxStoredContentHashes = 256;
 
-int64_t get_num_workers(const Config& config) {
-  return std::max<int64_t>(config.data.num_workers, memory::get_default_num_threads());
+int64_t compute_num_hash_workers(const Config& config) {
+  return std::max<int64_t>(config.data.num_workers, memory::compute_default_num_threads());
 }
 
 // Field names are kept for compatibility: "places" are indices, "contents" are content hashes.
-nlohmann::ordered_json to_json(const data::HoldOutState& source_state) {
+nlohmann::ordered_json to_json(const data::HoldOutState& hold_out_state) {
   auto contents = nlohmann::ordered_json::array();
-  for (const auto& [index, content] : source_state.content_hashes) contents.push_back({index, content});
-  return {{"path", source_state.path},          {"share", source_state.share},    {"samples", source_state.samples},
-          {"stamp", source_state.version_hash}, {"places", source_state.indices}, {"contents", std::move(contents)}};
+  for (const auto& [index, content] : hold_out_state.content_hashes) contents.push_back({index, content});
+  return {{"path", hold_out_state.path},       {"share", hold_out_state.hold_out_share},
+          {"samples", hold_out_state.samples}, {"stamp", hold_out_state.version_hash},
+          {"places", hold_out_state.indices},  {"contents", std::move(contents)}};
 }
 
 /// Returns whether share and indices are valid. Edited ones could hold out other samples.
-bool is_valid_hold_out_state(const data::HoldOutState& source_state) {
-  const auto is_valid_index = [&](int64_t index) { return index >= 0 && index < source_state.samples; };
-  const auto is_valid_entry = [&](const auto& entry) { return is_valid_index(entry.first); };
+bool is_valid_hold_out_state(const data::HoldOutState& hold_out_state) {
+  const auto is_valid_index = [&](int64_t index) { return index >= 0 && index < hold_out_state.samples; };
+  const auto is_valid_content_hash = [&](const auto& entry) { return is_valid_index(entry.first); };
   const bool is_ascending =
-      std::ranges::adjacent_find(source_state.indices, std::ranges::greater_equal()) == source_state.indices.end();
-  return source_state.share > 0 && source_state.share < 1 && is_ascending &&
-         std::ranges::all_of(source_state.indices, is_valid_index) &&
-         std::ranges::all_of(source_state.content_hashes, is_valid_entry);
+      std::ranges::adjacent_find(hold_out_state.indices, std::ranges::greater_equal()) == hold_out_state.indices.end();
+  return hold_out_state.hold_out_share > 0 && hold_out_state.hold_out_share < 1 && is_ascending &&
+         std::ranges::all_of(hold_out_state.indices, is_valid_index) &&
+         std::ranges::all_of(hold_out_state.content_hashes, is_valid_content_hash);
 }
 
 data::HoldOutState parse_hold_out_state(const nlohmann::json& json) {
-  data::HoldOutState source_state{.path = json.at("path"),
-                                  .share = json.at("share"),
-                                  .samples = json.at("samples"),
-                                  .version_hash = json.at("stamp"),
-                                  .indices = json.at("places"),
-                                  .content_hashes = {}};
-  for (const auto& entry : json.at("contents")) source_state.content_hashes.emplace_back(entry.at(0), entry.at(1));
-  return source_state;
+  data::HoldOutState hold_out_state{.path = json.at("path"),
+                                    .hold_out_share = json.at("share"),
+                                    .samples = json.at("samples"),
+                                    .version_hash = json.at("stamp"),
+                                    .indices = json.at("places"),
+                                    .content_hashes = {}};
+  for (const auto& entry : json.at("contents")) hold_out_state.content_hashes.emplace_back(entry.at(0), entry.at(1));
+  return hold_out_state;
 }
 
 /// Returns the entries of held_out.json; empty if the file does not exist. Throws UserError
@@ -70,11 +71,11 @@ data::HoldOutState parse_hold_out_state(const nlohmann::json& json) {
 std::vector<data::HoldOutState> load_hold_out_states(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return {};
-  std::vector<data::HoldOutState> source_states;
+  std::vector<data::HoldOutState> hold_out_states;
   try {
     const auto json = io::read_json(file);
-    for (const auto& source : json.at("sources")) source_states.push_back(parse_hold_out_state(source));
-    if (std::ranges::all_of(source_states, is_valid_hold_out_state)) return source_states;
+    for (const auto& source : json.at("sources")) hold_out_states.push_back(parse_hold_out_state(source));
+    if (std::ranges::all_of(hold_out_states, is_valid_hold_out_state)) return hold_out_states;
   } catch (const nlohmann::json::exception&) {
   }
   throw data_error(
@@ -85,9 +86,9 @@ std::vector<data::HoldOutState> load_hold_out_states(const std::filesystem::path
 /// Returns the saved state of the source with this path in output.dir.
 std::optional<data::HoldOutState> find_hold_out_state(const Config& config, const std::string& path) {
   if (config.output.dir.empty()) return std::nullopt;
-  auto source_states = load_hold_out_states(std::filesystem::path(config.output.dir) / kHeldOutFile);
-  for (auto& source_state : source_states) {
-    if (source_state.path == path) return std::move(source_state);
+  auto hold_out_states = load_hold_out_states(std::filesystem::path(config.output.dir) / kHoldOutStateFile);
+  for (auto& hold_out_state : hold_out_states) {
+    if (hold_out_state.path == path) return std::move(hold_out_state);
   }
   return std::nullopt;
 }
@@ -96,49 +97,50 @@ std::optional<data::HoldOutState> find_hold_out_state(const Config& config, cons
 
 data::HoldOutSplit split_source(const Config& config, const data::Source& source, const io::Records& records,
                                 bool log_changes) {
-  const double share = data::parse_hold_out_share(config.data).value_or(0);
+  const double hold_out_share = data::parse_hold_out_share(config.data).value_or(0);
   const auto seed = static_cast<uint64_t>(config.training.seed);
-  const auto source_state = find_hold_out_state(config, source.path);
-  if (source_state && source_state->share == share) {
-    auto restored = data::restore_hold_out(*source_state, records, seed, get_num_workers(config));
+  const auto hold_out_state = find_hold_out_state(config, source.path);
+  if (hold_out_state && hold_out_state->hold_out_share == hold_out_share) {
+    auto restored = data::restore_hold_out(*hold_out_state, records, seed, compute_num_hash_workers(config));
     if (log_changes && !restored.change_description.empty())
       spdlog::info("data {}: {}", source.path, restored.change_description);
     return std::move(restored.split);
   }
-  if (source_state && log_changes && share > source_state->share) {
+  if (hold_out_state && log_changes && hold_out_share > hold_out_state->hold_out_share) {
     spdlog::warn("data {}: data.eval was {} and is {}, so the run may have trained on some held-out samples",
-                 source.path, source_state->share, share);
+                 source.path, hold_out_state->hold_out_share, hold_out_share);
   }
-  return data::hold_out(records.size(), share, seed);
+  return data::draw_hold_out_split(records.size(), hold_out_share, seed);
 }
 
-void save_held_out_splits(const Config& config, const std::vector<SourceSplit>& sources) {
-  const auto file = get_run_folder(config) / kHeldOutFile;
-  const double share = data::parse_hold_out_share(config.data).value_or(0);
+void save_held_out_splits(const Config& config, const std::vector<HoldOutSource>& sources) {
+  const auto file = get_run_folder(config) / kHoldOutStateFile;
+  const double hold_out_share = data::parse_hold_out_share(config.data).value_or(0);
   auto json = nlohmann::ordered_json::array();
-  bool has_changed = false;
+  bool has_changed_split = false;
   for (const auto& [path, records, indices] : sources) {
     const auto previous = find_hold_out_state(config, path);
     data::HoldOutState current{.path = path,
-                               .share = share,
+                               .hold_out_share = hold_out_share,
                                .samples = records->size(),
                                .version_hash = records->version_hash(),
                                .indices = indices,
                                .content_hashes = {}};
-    const bool is_same = previous && previous->share == share && previous->samples == current.samples &&
-                         previous->version_hash == current.version_hash && previous->indices == current.indices &&
+    const bool is_same = previous && previous->hold_out_share == hold_out_share &&
+                         previous->samples == current.samples && previous->version_hash == current.version_hash &&
+                         previous->indices == current.indices &&
                          (previous->has_all_content_hashes() || !config.data.check_at_start);
     if (is_same) {
       current.content_hashes = previous->content_hashes;
     } else {
       const int64_t max_hashed_records =
-          config.data.check_at_start ? std::numeric_limits<int64_t>::max() : kMaxUncheckedContentHashes;
-      data::store_content_hashes(current, *records, max_hashed_records, get_num_workers(config));
-      has_changed = true;
+          config.data.check_at_start ? std::numeric_limits<int64_t>::max() : kMaxStoredContentHashes;
+      data::compute_content_hashes(current, *records, max_hashed_records, compute_num_hash_workers(config));
+      has_changed_split = true;
     }
     json.push_back(to_json(current));
   }
-  if (has_changed)
+  if (has_changed_split)
     io::write_file(file, io::to_json_string(nlohmann::ordered_json{{"sources", std::move(json)}}) + "\n");
 }
 
@@ -146,7 +148,7 @@ EvaluationSet::EvaluationSet(const Config& config, const models::Processor& proc
                              const std::filesystem::path& cache)
     : name_(config.data.eval), records_(open_evaluation_records(config)) {
   if (config.evaluation.samples) {
-    auto indices = sample_records_evenly(*records_, *config.evaluation.samples);
+    auto indices = select_evenly_spaced_indices(*records_, *config.evaluation.samples);
     records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(indices));
   }
   check_samples(config, processor, cache);
@@ -170,13 +172,14 @@ void EvaluationSet::check_samples(const Config& config, const models::Processor&
         sample_index_.problems.empty() ? "it has no records" : sample_index_.problems.begin()->second.message);
   }
   if (config.evaluation.is_enabled() && config.evaluation.best_metric == BestMetric::kDice)
-    require_masks(usable_indices);
-  if (num_dropped() > 0) records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(usable_indices));
+    check_has_masks(usable_indices);
+  if (num_bad_samples() > 0)
+    records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(usable_indices));
 }
 
 /// Throws UserError (kUsage) if no usable sample has a mask. Samples that were not checked may have
 /// masks.
-void EvaluationSet::require_masks(const std::vector<int64_t>& usable_indices) const {
+void EvaluationSet::check_has_masks(const std::vector<int64_t>& usable_indices) const {
   const auto may_have_masks = [this](int64_t index) {
     const auto shape = sample_index_.shapes[index];
     return !shape || shape->masks > 0;
@@ -188,7 +191,7 @@ void EvaluationSet::require_masks(const std::vector<int64_t>& usable_indices) co
       usable_indices.size());
 }
 
-void EvaluationSet::merge_notices(const data::NoticeCounts& notices) {
+void EvaluationSet::add_missing_notices(const data::NoticeCounts& notices) {
   if (sample_index_.is_complete) sample_index_.notices.add_missing_kinds(notices);
   if (sample_index_.is_complete || sample_index_.notices == notices) return;
   data::log_notices(notices, name_, records_->size());
@@ -205,7 +208,7 @@ int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& ba
     const data::SampleShape& shape = batch.shapes.front();
     // Token id, label flag and position of the image feature take 32 bytes per token. Models with
     // grids add three positions.
-    const int64_t bytes_per_token = shape.grids.empty() ? 32 : 48;
+    const int64_t bytes_per_token = shape.patch_grids.empty() ? 32 : 48;
     max_bytes =
         std::max(max_bytes, shape.pixel_rows * shape.row.bytes() + bytes_per_token * shape.tokens + shape.mask_bytes());
   }
@@ -222,7 +225,7 @@ planner::EvaluationRequest make_evaluation_request(const Config& config, const E
           .max_batch_size = kMaxGpuEvalBatchSize};
 }
 
-std::vector<int64_t> sample_records_evenly(const io::Records& records, int64_t count) {
+std::vector<int64_t> select_evenly_spaced_indices(const io::Records& records, int64_t count) {
   std::vector<int64_t> indices;
   const int64_t num_samples = std::min(count, records.size());
   // Independent of training.seed, so that all runs select the same records.
@@ -231,7 +234,7 @@ std::vector<int64_t> sample_records_evenly(const io::Records& records, int64_t c
     const int64_t first = i * records.size() / num_samples;
     const int64_t next = (i + 1) * records.size() / num_samples;
     const auto index = first + static_cast<int64_t>(random.uniform(static_cast<uint64_t>(next - first)));
-    if (records.at_without_bytes(index).problem.empty()) indices.push_back(index);
+    if (records.at_without_media_bytes(index).problem.empty()) indices.push_back(index);
   }
   return indices;
 }

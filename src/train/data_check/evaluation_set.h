@@ -21,14 +21,14 @@ namespace vlmtrain::train {
 /// share. Restores the split in held_out.json of the run in output.dir, if it exists; otherwise
 /// draws the held-out records at random by training.seed. With `log_changes`, logs differences from
 /// the saved split. Throws UserError (kBadData) for an invalid held_out.json, and the errors of
-/// data::hold_out() and data::restore_hold_out().
+/// data::draw_hold_out_split() and data::restore_hold_out().
 data::HoldOutSplit split_source(const Config& config, const data::Source& source, const io::Records& records,
                                 bool log_changes);
 
 /// Writes held_out.json into the run's folder for its next start, unless the file has this split.
 /// Reads the held-out records to store hashes of their contents; with data.check_at_start=false,
 /// only some.
-void save_held_out_splits(const Config& config, const std::vector<SourceSplit>& sources);
+void save_held_out_splits(const Config& config, const std::vector<HoldOutSource>& sources);
 
 /// The samples of a run's evaluations: all records of data.eval, or a selection of
 /// training.eval_samples records, without known bad samples. Not thread-safe.
@@ -41,7 +41,7 @@ class EvaluationSet {
 
   const std::shared_ptr<const io::Records>& records() const { return records_; }
   /// Returns the number of bad samples, which are not among the records.
-  int64_t num_dropped() const { return std::ssize(sample_index_.problems); }
+  int64_t num_bad_samples() const { return std::ssize(sample_index_.problems); }
   /// Returns the batches of up to `batch_size` samples that may need the most memory.
   std::vector<planner::SampleBatch> find_worst_batches(int64_t batch_size) const;
   /// Returns SampleIndex::decode_bytes, the memory that decoding one sample takes.
@@ -55,10 +55,10 @@ class EvaluationSet {
   /// Merges the notices of an evaluation. If all samples were checked, adds only notices of kinds
   /// that are new, which need decoded pixels. Otherwise replaces the notices, and logs them if they
   /// changed.
-  void merge_notices(const data::NoticeCounts& notices);
+  void add_missing_notices(const data::NoticeCounts& notices);
 
  private:
-  void require_masks(const std::vector<int64_t>& usable_indices) const;
+  void check_has_masks(const std::vector<int64_t>& usable_indices) const;
   void check_samples(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
   std::string name_;
@@ -83,6 +83,6 @@ planner::EvaluationRequest make_evaluation_request(const Config& config, const E
 /// Returns the indices of up to `count` records, one drawn at random from each of `count` equal
 /// ranges, the same in every run. Types of questions often alternate, so records at equal distances
 /// could all have the same type. Skips records that cannot be parsed.
-std::vector<int64_t> sample_records_evenly(const io::Records& records, int64_t count);
+std::vector<int64_t> select_evenly_spaced_indices(const io::Records& records, int64_t count);
 
 }  // namespace vlmtrain::train

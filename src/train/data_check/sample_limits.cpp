@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kPrefetchedSamplesPerWorker = 16;
 /// If not all samples are measured: number of global batches of the largest samples by each size.
 /// Not tuned.
-constexpr int64_t kMeasuredBatches = 4;
+constexpr int64_t kNumMeasuredBatches = 4;
 /// Smallest useful number of tokens per image: a grid of 4 by 4 tokens. Not tuned.
 constexpr int64_t kMinImageTokens = 16;
 
@@ -40,11 +40,11 @@ int64_t find_max_size(const planner::Workload& workload, const Size& get_size) {
 /// images.
 int64_t compute_max_pixels_per_image(const data::SampleShape& shape) {
   if (shape.num_media == 0) return 0;
-  if (shape.grids.empty()) {
+  if (shape.patch_grids.empty()) {
     return (shape.pixel_rows + shape.num_media - 1) / shape.num_media * shape.row.height * shape.row.width;
   }
   int64_t patches = 0;
-  for (const auto& grid : shape.grids) patches = std::max(patches, grid.patches_per_frame());
+  for (const auto& grid : shape.patch_grids) patches = std::max(patches, grid.patches_per_frame());
   return patches * shape.row.width * shape.row.width;
 }
 
@@ -65,9 +65,9 @@ void for_each_shape(const data::SampleIndex& samples, const Action& action) {
 
 /// Measures the shapes of the records with changed settings. The shapes with the run's own settings
 /// are the baseline, which is measured once, on first use.
-class LimitEvaluator {
+class SampleLimitEvaluator {
  public:
-  LimitEvaluator(const io::Records& records, const Config& config, const planner::Workload& workload)
+  SampleLimitEvaluator(const io::Records& records, const Config& config, const planner::Workload& workload)
       : records_(records), config_(config), baseline_workload_(workload) {}
 
   /// Returns the median size of the samples.
@@ -87,25 +87,25 @@ class LimitEvaluator {
     measure_baseline();
     data::SampleIndex remaining = baseline_index_;
     for_each_shape(baseline_index_, [&](int64_t index, const data::SampleShape& shape) {
-      if (get_size(shape) > max_size) remaining.shapes.remove(index);
+      if (get_size(shape) > max_size) remaining.shapes.mark_unknown(index);
     });
     return make_limited_samples(remaining);
   }
 
   /// Returns the samples with changed options. Measures all of them or only the largest ones of the
   /// baseline. Returns nullopt if no sample is usable or the processor rejects the options.
-  std::optional<planner::LimitedSamples> measure(const data::DataOptions& options, bool all) {
+  std::optional<planner::LimitedSamples> measure_limited_samples(const data::DataOptions& options, bool all) {
     measure_baseline();
-    data::SampleIndex measured;
+    data::SampleIndex measured_samples;
     try {
       // Not only usable samples of the baseline: with the limit, samples may fit that were too
       // long.
-      measured = measure(options, all ? list_all_indices() : find_largest_indices());
+      measured_samples = measure_samples(options, all ? list_all_indices() : find_largest_sample_indices());
     } catch (const UserError& error) {
       if (error.code() == ExitCode::kUsage) return std::nullopt;  // the processor rejects the number
       throw;
     }
-    auto samples = make_limited_samples(measured);
+    auto samples = make_limited_samples(measured_samples);
     if (samples && !all) samples->num_dropped = 0;  // unknown, since only the largest samples were measured
     return samples;
   }
@@ -113,19 +113,22 @@ class LimitEvaluator {
  private:
   /// Throws UserError (kBadData) if no sample is usable.
   void measure_baseline() {
-    if (baseline_index_.shapes.num_known() == 0) baseline_index_ = measure(config_.data, list_all_indices());
-    if (baseline_index_.shapes.num_known() == 0)
+    if (baseline_index_.shapes.num_known_shapes() == 0)
+      baseline_index_ = measure_samples(config_.data, list_all_indices());
+    if (baseline_index_.shapes.num_known_shapes() == 0)
       throw data_error("{}: none of its samples can be used", config_.data.train.name());
   }
 
   std::optional<planner::LimitedSamples> make_limited_samples(const data::SampleIndex& remaining) const {
-    if (remaining.shapes.num_known() == 0) return std::nullopt;
-    const int64_t num_dropped = std::max<int64_t>(0, baseline_index_.shapes.num_known() - remaining.shapes.num_known());
+    if (remaining.shapes.num_known_shapes() == 0) return std::nullopt;
+    const int64_t num_dropped =
+        std::max<int64_t>(0, baseline_index_.shapes.num_known_shapes() - remaining.shapes.num_known_shapes());
     planner::Workload workload{.worst_batches = planner::find_worst_batches(remaining, samples_per_step()),
                                .global_batch_size = baseline_workload_.global_batch_size,
                                .packing = baseline_workload_.packing};
-    return planner::LimitedSamples{
-        .workload = std::move(workload), .num_dropped = num_dropped, .num_samples = baseline_index_.shapes.num_known()};
+    return planner::LimitedSamples{.workload = std::move(workload),
+                                   .num_dropped = num_dropped,
+                                   .num_samples = baseline_index_.shapes.num_known_shapes()};
   }
 
   int64_t samples_per_step() const { return baseline_workload_.samples_per_rank() * baseline_workload_.world_size; }
@@ -138,12 +141,12 @@ class LimitEvaluator {
 
   /// Returns the indices of the largest samples by tokens, tiles, label tokens, images and text
   /// tokens. Any of them may be the largest with a limit.
-  const std::vector<int64_t>& find_largest_indices() {
-    if (!largest_indices_.empty()) return largest_indices_;
+  const std::vector<int64_t>& find_largest_sample_indices() {
+    if (!largest_sample_indices_.empty()) return largest_sample_indices_;
     std::set<int64_t> indices;
     const auto add = [&](const auto& size) {
       const auto largest =
-          data::find_largest_samples(baseline_index_.shapes, size, kMeasuredBatches * samples_per_step());
+          data::find_largest_samples(baseline_index_.shapes, size, kNumMeasuredBatches * samples_per_step());
       indices.insert(largest.begin(), largest.end());
     };
     add([](const data::SampleShape& shape) { return shape.tokens; });
@@ -151,8 +154,8 @@ class LimitEvaluator {
     add([](const data::SampleShape& shape) { return shape.label_tokens; });
     add([](const data::SampleShape& shape) { return shape.num_media; });
     add([](const data::SampleShape& shape) { return shape.tokens - shape.image_tokens; });
-    largest_indices_.assign(indices.begin(), indices.end());
-    return largest_indices_;
+    largest_sample_indices_.assign(indices.begin(), indices.end());
+    return largest_sample_indices_;
   }
 
   /// Rethrows errors that a bad sample does not cause, such as out of memory.
@@ -165,71 +168,72 @@ class LimitEvaluator {
   }
 
   /// Returns the shapes and ids of the usable samples among `indices`.
-  data::SampleIndex measure(const data::DataOptions& options, const std::vector<int64_t>& indices) const {
+  data::SampleIndex measure_samples(const data::DataOptions& options, const std::vector<int64_t>& indices) const {
     const auto processor =
         models::load_processor(config_.model.path, make_processor_settings(options, config_.model.adapter));
-    data::SampleIndex measured{.shapes = data::SampleShapes(records_.size()), .ids = TextColumn(records_.size())};
+    data::SampleIndex measured_samples{.shapes = data::SampleShapes(records_.size()),
+                                       .ids = TextColumn(records_.size())};
     data::SampleStream stream(
         [&indices, next = size_t{0}]() mutable -> std::optional<int64_t> {
           return next < indices.size() ? std::optional{indices[next++]} : std::nullopt;
         },
         [&](int64_t index) { return data::make_header_sample(*processor, records_.at(index), index); },
-        {.workers = config_.data.num_workers,
-         .prefetch_samples = kPrefetchedSamplesPerWorker * config_.data.num_workers});
+        {.num_workers = config_.data.num_workers,
+         .max_prefetch_samples = kPrefetchedSamplesPerWorker * config_.data.num_workers});
     while (const auto item = stream.next()) {
       if (item->error) {
         rethrow_unless_bad_sample(item->error);
       } else {
-        measured.ids.set(item->sample.index, item->sample.id);
-        measured.shapes.set(item->sample.index, data::get_shape(item->sample));
+        measured_samples.ids.set(item->sample.index, item->sample.id);
+        measured_samples.shapes.set(item->sample.index, data::get_sample_shape(item->sample));
       }
     }
-    return measured;
+    return measured_samples;
   }
 
   const io::Records& records_;
   const Config& config_;
   planner::Workload baseline_workload_;
   data::SampleIndex baseline_index_;  // without changed settings; only shapes and ids
-  std::vector<int64_t> largest_indices_;
+  std::vector<int64_t> largest_sample_indices_;
 };
 
 }  // namespace
 
-int64_t compute_max_pixels(const planner::Workload& workload) {
+int64_t compute_max_image_pixels(const planner::Workload& workload) {
   return find_max_size(workload, compute_max_pixels_per_image);
 }
 
 int64_t compute_pixel_granularity(const planner::Workload& workload) {
   return find_max_size(workload, [](const data::SampleShape& shape) {
-    if (shape.grids.empty()) return shape.row.height * shape.row.width;
+    if (shape.patch_grids.empty()) return shape.row.height * shape.row.width;
     const int64_t patches_per_token = shape.image_tokens > 0 ? shape.pixel_rows / shape.image_tokens : 1;
     return patches_per_token * shape.row.width * shape.row.width;
   });
 }
 
-int64_t compute_min_pixels(const planner::Workload& workload) {
+int64_t compute_min_suggested_image_pixels(const planner::Workload& workload) {
   const bool has_grids =
-      find_max_size(workload, [](const data::SampleShape& shape) { return std::ssize(shape.grids); }) > 0;
+      find_max_size(workload, [](const data::SampleShape& shape) { return std::ssize(shape.patch_grids); }) > 0;
   return compute_pixel_granularity(workload) * (has_grids ? kMinImageTokens : 1);
 }
 
 std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records, const Config& config,
                                                      const planner::Workload& workload) {
-  const auto evaluator = std::make_shared<LimitEvaluator>(records, config, workload);
+  const auto evaluator = std::make_shared<SampleLimitEvaluator>(records, config, workload);
   std::vector<planner::SampleLimit> limits;
   const auto add = [&](planner::SampleLimit limit, auto data::DataOptions::*option) {
     limit.measure = [evaluator, &config, option](int64_t value, bool all) {
       data::DataOptions options = config.data;
       options.*option = value;
-      return evaluator->measure(options, all);
+      return evaluator->measure_limited_samples(options, all);
     };
     limits.push_back(std::move(limit));
   };
-  if (const int64_t pixels = compute_max_pixels(workload); pixels > 0) {
+  if (const int64_t pixels = compute_max_image_pixels(workload); pixels > 0) {
     add({.argument_format = "data.image_max_pixels={}",
-         .current_value = pixels,
-         .find_min = [pixels = compute_min_pixels(workload)] { return pixels; },
+         .max_useful_value = pixels,
+         .find_min = [pixels = compute_min_suggested_image_pixels(workload)] { return pixels; },
          .granularity = compute_pixel_granularity(workload),
          .description = "downscales larger images",
          .measure = {}},
@@ -240,7 +244,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
   };
   if (const int64_t max_frames = find_max_size(workload, frames); max_frames > 0) {
     add({.argument_format = "data.video_max_frames={}",
-         .current_value = max_frames,
+         .max_useful_value = max_frames,
          .find_min = [] { return kMinSuggestedFrames; },
          .granularity = kFramesPerTemporalPatch,
          .description = "uses fewer frames per video",
@@ -255,7 +259,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
   };
   if (images > 1) {
     add_drop_limit({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
-                    .current_value = images,
+                    .max_useful_value = images,
                     .find_min = {},
                     .granularity = 1,
                     .description = "drops samples with more images",
@@ -264,7 +268,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
   }
   const bool shrinks_samples = config.data.on_too_long == data::LongSamplePolicy::kShrink;
   add_drop_limit({.argument_format = "data.max_length={} data.on_bad_sample=skip",
-                  .current_value = find_max_size(workload, count_tokens),
+                  .max_useful_value = find_max_size(workload, count_tokens),
                   .find_min = {},
                   .granularity = 1,
                   .description = shrinks_samples ? "downscales the images of longer samples" : "drops longer samples",
@@ -274,7 +278,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
     limits.back().measure = [evaluator, &config](int64_t value, bool all) {
       data::DataOptions options = config.data;
       options.max_length = value;
-      return evaluator->measure(options, all);
+      return evaluator->measure_limited_samples(options, all);
     };
   }
   return limits;

@@ -18,8 +18,8 @@ namespace vlmtrain::train {
 
 /// Returns the indices of the first `count` samples that a run draws, without repetitions and
 /// without samples in `problems`. Returns fewer if most samples are bad.
-std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
-                                        const std::map<int64_t, data::SampleProblem>& problems, int64_t count);
+std::vector<int64_t> find_first_sample_indices(const data::SampleOrder& order,
+                                               const std::map<int64_t, data::SampleProblem>& problems, int64_t count);
 
 /// Sets the number of steps and epochs of a run in `inspection`. Adds an entry with share and
 /// epochs for each source if there are several. `ledger` marks bad samples as dropped or failed.
@@ -36,12 +36,14 @@ std::vector<report::LargeSample> find_largest_samples(const data::SampleIndex& s
 /// their predicted_bytes, and sorts them by it in descending order. `model`: name of the model in
 /// the result, as the user gave it. Throws the errors of planner::make_plan() and
 /// planner::DryRunProcess.
-report::PredictionTarget predict_memory(const data::SampleIndex& sample_index, const data::SampleOrder& order,
-                                        const Config& config, const std::string& model,
-                                        const planner::TargetGpu& target, std::vector<report::LargeSample>& largest);
+report::MemoryPredictionTarget predict_memory(const data::SampleIndex& sample_index, const data::SampleOrder& order,
+                                              const Config& config, const std::string& model,
+                                              const planner::TargetGpu& target,
+                                              std::vector<report::LargeSample>& largest);
 
 /// Returns the sample as a run would train on it, or with the reason if it cannot be used. Decodes
 /// its media. Throws only errors that are not UserError (kBadData), such as out of memory.
-report::SamplePreview render_sample(const io::Records& records, const models::Processor& processor, int64_t index);
+report::SamplePreview make_sample_preview(const io::Records& records, const models::Processor& processor,
+                                          int64_t index);
 
 }  // namespace vlmtrain::train

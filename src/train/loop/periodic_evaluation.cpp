@@ -12,8 +12,9 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Returns the settings that must be equal for results to be comparable (EvaluationState::comparison_basis).
-nlohmann::ordered_json make_comparison_basis(const Config& config, const EvaluationSet& evaluation_set) {
+/// Returns the settings that must be equal for results to be comparable
+/// (EvaluationState::comparison_settings).
+nlohmann::ordered_json make_comparison_settings(const Config& config, const EvaluationSet& evaluation_set) {
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
   return {{"data.eval", error ? config.data.eval : file.string()},
@@ -40,7 +41,7 @@ std::optional<double> get_metric_value(BestMetric metric, const report::Evaluati
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
-std::string format_metric(BestMetric metric, double value) {
+std::string format_metric_value(BestMetric metric, double value) {
   switch (metric) {
     case BestMetric::kExactMatch:
       return fmt::format("exact match {:.1f} %", 100 * value);
@@ -56,81 +57,85 @@ std::string format_metric(BestMetric metric, double value) {
 
 PeriodicEvaluation::PeriodicEvaluation(const Config& config, const EvaluationSet& evaluation_set,
                                        const models::VisionLanguageModel& model, const models::Processor& processor,
-                                       evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state)
+                                       evaluation::EvaluationSettings settings, bool computes_values,
+                                       EvaluationState& state)
     : options_(config.evaluation),
       evaluation_set_(evaluation_set),
       model_(model),
       processor_(processor),
       settings_(std::move(settings)),
-      has_values_(has_values),
+      computes_values_(computes_values),
       state_(state) {
-  auto basis = make_comparison_basis(config, evaluation_set);
-  if (state_.comparison_basis == basis) return;
+  auto current_comparison_settings = make_comparison_settings(config, evaluation_set);
+  if (state_.comparison_settings == current_comparison_settings) return;
   if (state_.best_step) {
     spdlog::warn(
         "data.eval, training.eval_samples or training.best_metric changed: the best evaluation is reset, and "
         "checkpoints/step-{} is no longer kept as the best; copy it if you need it",
         *state_.best_step);
   }
-  state_ = {.comparison_basis = std::move(basis),
+  state_ = {.comparison_settings = std::move(current_comparison_settings),
             .best_step = {},
-            .best_value = {},
-            .best_loss = {},
-            .evaluations_without_improvement = 0,
+            .best_metric_value = {},
+            .best_step_loss = {},
+            .num_evaluations_without_improvement = 0,
             .is_due = state_.is_due};
 }
 
 bool PeriodicEvaluation::is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const {
-  constexpr double kRounding = 1e-9;  // rounding error of the epochs at the end of an epoch
-  if (is_last || std::floor(epochs_after + kRounding) > std::floor(epochs_before + kRounding)) return true;
+  constexpr double kEpochRoundingError = 1e-9;  // rounding error of the epochs at the end of an epoch
+  if (is_last || std::floor(epochs_after + kEpochRoundingError) > std::floor(epochs_before + kEpochRoundingError))
+    return true;
   return options_.steps && step % *options_.steps == 0;
 }
 
 std::optional<report::EvaluationMetrics> PeriodicEvaluation::evaluate(int64_t step) {
   state_.is_due = true;
-  const evaluation::Evaluation evaluation =
+  const evaluation::EvaluationResult evaluation =
       evaluation::evaluate(model_, processor_, *evaluation_set_.records(), settings_, /*on_answer=*/{});
   settings_.batch_size = evaluation.batch_size;  // stays lower after out of memory
   if (!evaluation.is_complete) return std::nullopt;
   state_.is_due = false;
   notices_ = evaluation.notices;
-  last_metrics_ = evaluation.metrics(has_values_);
-  last_metrics_->is_best = has_values_ && update_best(step, last_metrics_->total);
+  last_metrics_ = evaluation.make_metrics(computes_values_);
+  last_metrics_->is_best = computes_values_ && update_best_metric(step, last_metrics_->total);
   return last_metrics_;
 }
 
-bool PeriodicEvaluation::update_best(int64_t step, const report::EvaluationScore& score) {
+bool PeriodicEvaluation::update_best_metric(int64_t step, const report::EvaluationScore& score) {
   const auto value = get_metric_value(options_.best_metric, score);
   const bool is_loss_metric = options_.best_metric == BestMetric::kLoss;
   const auto is_better = [&] {
-    if (!value || !state_.best_value) return value.has_value();
-    if (*value != *state_.best_value) return is_loss_metric ? *value < *state_.best_value : *value > *state_.best_value;
-    return !is_loss_metric && state_.best_loss && score.loss < *state_.best_loss;
+    if (!value || !state_.best_metric_value) return value.has_value();
+    if (*value != *state_.best_metric_value)
+      return is_loss_metric ? *value < *state_.best_metric_value : *value > *state_.best_metric_value;
+    return !is_loss_metric && state_.best_step_loss && score.loss < *state_.best_step_loss;
   };
   if (!is_better()) {
-    ++state_.evaluations_without_improvement;
+    ++state_.num_evaluations_without_improvement;
     return false;
   }
   state_.best_step = step;
-  state_.best_value = value;
-  state_.best_loss = score.loss;
-  state_.evaluations_without_improvement = 0;
+  state_.best_metric_value = value;
+  state_.best_step_loss = score.loss;
+  state_.num_evaluations_without_improvement = 0;
   return true;
 }
 
 bool PeriodicEvaluation::should_stop_early() const {
-  return options_.patience > 0 && state_.evaluations_without_improvement >= options_.patience;
+  return options_.early_stopping_patience > 0 &&
+         state_.num_evaluations_without_improvement >= options_.early_stopping_patience;
 }
 
 std::string PeriodicEvaluation::describe_early_stop() const {
   return fmt::format(
       "{} in a row without improvement (training.early_stopping_patience){}",
-      pluralize(state_.evaluations_without_improvement, "evaluation"),
-      state_.best_step ? fmt::format("; the best was {} at step {}", describe_best(), *state_.best_step) : "");
+      pluralize(state_.num_evaluations_without_improvement, "evaluation"),
+      state_.best_step ? fmt::format("; the best was {} at step {}", format_best_metric(), *state_.best_step) : "");
 }
 
-std::string PeriodicEvaluation::describe_best() const {
-  return state_.best_value ? format_metric(options_.best_metric, *state_.best_value) : "";
+std::string PeriodicEvaluation::format_best_metric() const {
+  return state_.best_metric_value ? format_metric_value(options_.best_metric, *state_.best_metric_value) : "";
 }
 
 evaluation::EvaluationSettings make_evaluation_settings(const Config& config, const RunSetup& run, at::Device device) {
@@ -152,8 +157,8 @@ void reset_missing_best_evaluation(const std::filesystem::path& run_dir, Evaluat
   spdlog::warn("the best checkpoint so far, step-{}, does not exist anymore; the best evaluation is reset",
                *evaluation.best_step);
   evaluation.best_step.reset();
-  evaluation.best_value.reset();
-  evaluation.best_loss.reset();
+  evaluation.best_metric_value.reset();
+  evaluation.best_step_loss.reset();
 }
 
 }  // namespace vlmtrain::train

@@ -26,12 +26,12 @@ class PeriodicEvaluation {
   using EventHandler = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
 
   /// All arguments passed by reference must outlive the object. `settings`: how batches are
-  /// computed (make_evaluation_settings). `has_values`: false on a virtual GPU, which computes no
-  /// results. `state`: updated by each evaluation; reset, with a warning, if it is from another
+  /// computed (make_evaluation_settings). `computes_values`: false on a virtual GPU, which computes
+  /// no results. `state`: updated by each evaluation; reset, with a warning, if it is from another
   /// data set or metric.
   PeriodicEvaluation(const Config& config, const EvaluationSet& evaluation_set,
                      const models::VisionLanguageModel& model, const models::Processor& processor,
-                     evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state);
+                     evaluation::EvaluationSettings settings, bool computes_values, EvaluationState& state);
 
   /// Returns whether an evaluation follows the completed step, which raised the epochs from
   /// `epochs_before` to `epochs_after`. `is_last`: it is the run's last step.
@@ -48,7 +48,7 @@ class PeriodicEvaluation {
   std::string describe_early_stop() const;
 
   /// Returns the best result so far, for example "loss 0.1234"; empty if there is none.
-  std::string describe_best() const;
+  std::string format_best_metric() const;
   /// Returns the newest evaluation of this process; nullopt if it has completed none.
   const std::optional<report::EvaluationMetrics>& last_metrics() const { return last_metrics_; }
   /// Returns the notices of the newest complete evaluation.
@@ -56,14 +56,14 @@ class PeriodicEvaluation {
 
  private:
   /// Returns whether the score is the best so far, and updates the state.
-  bool update_best(int64_t step, const report::EvaluationScore& score);
+  bool update_best_metric(int64_t step, const report::EvaluationScore& score);
 
   const EvaluationOptions& options_;
   const EvaluationSet& evaluation_set_;
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
   evaluation::EvaluationSettings settings_;
-  bool has_values_;
+  bool computes_values_;
   EvaluationState& state_;
   std::optional<report::EvaluationMetrics> last_metrics_;  // of this process
   data::NoticeCounts notices_;

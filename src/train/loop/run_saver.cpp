@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "train/run/run_folder.h"
+#include "train/run/scoped_stopwatch.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
@@ -22,28 +23,28 @@
 
 namespace vlmtrain::train {
 
-memory::AvailableHostMemory compute_async_save_budget(const AsyncSaveInputs& inputs, double margin_percent) {
+memory::AvailableHostMemory compute_async_save_budget(const AsyncSaveBudgetInputs& inputs, double margin_percent) {
   const auto margin_bytes = std::llround(static_cast<double>(inputs.available.bytes) * margin_percent / 100);
   // Memory that the planned steps of all ranks will still allocate.
-  const int64_t growth_bytes = inputs.ranks * std::max<int64_t>(0, inputs.planned_bytes - inputs.process_bytes);
-  const int64_t free_bytes = inputs.available.bytes - inputs.process_bytes - margin_bytes - growth_bytes;
+  const int64_t planned_growth_bytes = inputs.ranks * std::max<int64_t>(0, inputs.planned_bytes - inputs.process_bytes);
+  const int64_t free_bytes = inputs.available.bytes - inputs.process_bytes - margin_bytes - planned_growth_bytes;
   memory::AvailableHostMemory budget;
-  budget.bytes = std::max<int64_t>(0, std::min(free_bytes, inputs.plan_remaining_bytes));
+  budget.bytes = std::max<int64_t>(0, std::min(free_bytes, inputs.unused_limit_bytes));
   budget.limit_source =
-      free_bytes <= inputs.plan_remaining_bytes ? inputs.available.limit_source : "the run's limit (plan.json)";
+      free_bytes <= inputs.unused_limit_bytes ? inputs.available.limit_source : "the run's limit (plan.json)";
   return budget;
 }
 
 memory::AvailableHostMemory compute_async_save_budget(const HostRunPlan* host_plan, planner::MemoryMode mode,
                                                       int64_t ranks) {
-  AsyncSaveInputs inputs;
+  AsyncSaveBudgetInputs inputs;
   inputs.available = memory::get_available_host_memory();
   inputs.process_bytes = memory::get_resident_bytes();
   inputs.ranks = ranks;
-  inputs.plan_remaining_bytes = std::numeric_limits<int64_t>::max();
+  inputs.unused_limit_bytes = std::numeric_limits<int64_t>::max();
   if (host_plan != nullptr) {
     inputs.planned_bytes = host_plan->planned_bytes();
-    inputs.plan_remaining_bytes = host_plan->remaining_bytes();
+    inputs.unused_limit_bytes = host_plan->compute_unused_limit_bytes();
   }
   return compute_async_save_budget(inputs, planner::get_margin_percent(mode));
 }
@@ -58,26 +59,9 @@ std::string find_unsafe_save_reason(const std::exception& error, const RunErrorS
   return {};
 }
 
-namespace {
-
-/// Adds the time between its construction and destruction to `seconds`.
-class ScopedTimer {
- public:
-  explicit ScopedTimer(double& seconds) : seconds_(seconds) {}
-  ~ScopedTimer() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  ScopedTimer(const ScopedTimer&) = delete;
-  ScopedTimer& operator=(const ScopedTimer&) = delete;
-
- private:
-  double& seconds_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-}  // namespace
-
 RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, CheckpointHandler on_checkpoint)
     : RunSaver(config, run, ranks, std::move(on_checkpoint), [&config, &run, &ranks] {
-        return compute_async_save_budget(run.host_plan.get(), config.memory.mode, ranks.ranks_on_this_node());
+        return compute_async_save_budget(run.host_plan.get(), config.memory.mode, ranks.local_world_size());
       }) {}
 
 RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, CheckpointHandler on_checkpoint,
@@ -86,7 +70,7 @@ RunSaver::RunSaver(const Config& config, RunSetup& run, const RankGroup& ranks, 
       run_(run),
       ranks_(ranks),
       on_checkpoint_(std::move(on_checkpoint)),
-      get_budget_(std::move(budget)),
+      get_memory_budget_(std::move(budget)),
       saved_step_(run_.is_resumed ? run_.state.step : -1) {}
 
 RunSaver::~RunSaver() = default;
@@ -105,8 +89,8 @@ void RunSaver::save_synchronously() {
   const auto lock = ranks_.lock_checkpoint();
   is_saving_ = true;
   const SavedCheckpoint saved = [this] {
-    const ScopedTimer timer(seconds_);
-    return write(make_content(ValueStorage::kInPlace), format_ledger());
+    const ScopedStopwatch timer(save_seconds_);
+    return write(make_content(ParameterValueStorage::kInPlace), format_ledger());
   }();
   is_saving_ = false;
   saved_step_ = run_.state.step;
@@ -121,11 +105,11 @@ void RunSaver::save_sharded() {
   run_.training->optimizer_sync->wait_for_weights();
   is_saving_ = true;
   const auto folder = [this] {
-    const ScopedTimer timer(seconds_);
-    if (config_.output.async_save == AsyncSave::kTrue) {
-      log_sync_reason("the ranks write the sharded optimizer state together");
+    const ScopedStopwatch timer(save_seconds_);
+    if (config_.output.async_save == AsyncSaveMode::kAlways) {
+      log_synchronous_save_reason("the ranks write the sharded optimizer state together");
     }
-    const auto content = make_content(ValueStorage::kInPlace);
+    const auto content = make_content(ParameterValueStorage::kInPlace);
     const engine::Shard& shard = run_.training->optimizer.shard();
     return run_.checkpoints.write_sharded(
         content,
@@ -142,14 +126,15 @@ void RunSaver::save_sharded() {
 }
 
 bool RunSaver::save_async() {
-  const ScopedTimer timer(seconds_);
+  const ScopedStopwatch timer(save_seconds_);
   if (!can_save_async()) return false;
   is_saving_ = true;
   try {
     pending_write_ = std::async(
         std::launch::async,
         [this, copies = make_copied_content(), lock = ranks_.lock_checkpoint(), ledger = format_ledger()]() mutable {
-          // The lock and the copies are released, even after an exception, before the future is ready.
+          // The lock and the copies are released, even after an exception, before the future is
+          // ready.
           const CheckpointLock::Guard held_lock = std::move(lock);
           const CheckpointContent content = std::move(copies);
           memory::use_single_aten_thread();
@@ -157,47 +142,48 @@ bool RunSaver::save_async() {
           return write(content, ledger);
         });
   } catch (const std::system_error& error) {
-    log_sync_reason(fmt::format("cannot start a thread ({})", error.code().message()));
+    log_synchronous_save_reason(fmt::format("cannot start a thread ({})", error.code().message()));
     return false;
   } catch (const std::exception& error) {
     const auto out_of_memory = memory::detect_out_of_memory(error);
     if (!out_of_memory) throw;
-    log_sync_reason(fmt::format("out of memory for copies ({})", out_of_memory->reason));
+    log_synchronous_save_reason(fmt::format("out of memory for copies ({})", out_of_memory->reason));
     return false;
   }
-  if (run_.host_plan) run_.host_plan->record_copy_bytes(compute_async_save_bytes());
+  if (run_.host_plan) run_.host_plan->record_checkpoint_copy_bytes(compute_async_save_bytes());
   return true;
 }
 
 int64_t RunSaver::compute_async_save_bytes() const {
-  return compute_copy_bytes(run_.training->optimizer) + compute_write_buffer_bytes(*run_.model);
+  return compute_host_copy_bytes(run_.training->optimizer) + compute_write_buffer_bytes(*run_.model);
 }
 
 bool RunSaver::can_save_async() {
-  if (config_.output.async_save != AsyncSave::kAuto) return config_.output.async_save == AsyncSave::kTrue;
+  if (config_.output.async_save != AsyncSaveMode::kAuto) return config_.output.async_save == AsyncSaveMode::kAlways;
   const int64_t required_bytes = compute_async_save_bytes();
-  const memory::AvailableHostMemory budget = get_budget_();
+  const memory::AvailableHostMemory budget = get_memory_budget_();
   if (required_bytes <= budget.bytes) return true;
-  log_sync_reason(fmt::format("copies need {} of host memory, and {} are available within {}",
-                              format_bytes(required_bytes), format_bytes(budget.bytes), budget.limit_source));
+  log_synchronous_save_reason(fmt::format("copies need {} of host memory, and {} are available within {}",
+                                          format_bytes(required_bytes), format_bytes(budget.bytes),
+                                          budget.limit_source));
   return false;
 }
 
-void RunSaver::log_sync_reason(const std::string& reason) {
+void RunSaver::log_synchronous_save_reason(const std::string& reason) {
   if (std::exchange(has_logged_sync_reason_, true)) return;
   spdlog::info("checkpoint of step {}: training waits until it is written: {}", run_.state.step, reason);
 }
 
-CheckpointContent RunSaver::make_content(ValueStorage values) const {
-  run_.state.task_balance = run_.tasks->state();
+CheckpointContent RunSaver::make_content(ParameterValueStorage values) const {
+  run_.state.task_balance_state = run_.task_balancer->state();
   return make_checkpoint_content(run_.state, *run_.model, run_.training->optimizer, run_.ledger, *run_.base,
                                  get_save_dtype(config_.output), values);
 }
 
 CheckpointContent RunSaver::make_copied_content() const {
-  if (!run_.host_plan) return make_content(ValueStorage::kCopied);
-  const auto accounting_pause = run_.host_plan->pause_accounting();
-  return make_content(ValueStorage::kCopied);
+  if (!run_.host_plan) return make_content(ParameterValueStorage::kCopied);
+  const auto accounting_pause = run_.host_plan->pause_budget_accounting();
+  return make_content(ParameterValueStorage::kCopied);
 }
 
 std::string RunSaver::format_ledger() const {
@@ -220,7 +206,7 @@ void RunSaver::poll() {
 void RunSaver::finish() {
   if (!pending_write_.valid()) return;
   const SavedCheckpoint saved = [this] {
-    const ScopedTimer timer(seconds_);
+    const ScopedStopwatch timer(save_seconds_);
     return pending_write_.get();
   }();
   is_saving_ = false;
@@ -232,7 +218,7 @@ void RunSaver::write_ledger() const {
   io::write_file(run_.folder / "ledger.json", format_ledger());
 }
 
-void RunSaver::finish_after_error() {
+void RunSaver::finish_write_after_error() {
   if (!pending_write_.valid()) return;
   try {
     finish();
@@ -242,8 +228,9 @@ void RunSaver::finish_after_error() {
 }
 
 void RunSaver::emergency_save(const std::exception& error, const std::function<bool()>& are_metrics_lost) {
-  finish_after_error();
-  if (is_dry_run() || !ranks_.is_main_process() || run_.state.step == 0 || (is_saved() && !is_saving_)) return;
+  finish_write_after_error();
+  if (is_dry_run() || !ranks_.is_main_process() || run_.state.step == 0 || (is_current_step_saved() && !is_saving_))
+    return;
   if (is_state_sharded()) {
     spdlog::warn("the steps since the last checkpoint are not saved: the optimizer state is sharded across ranks");
     return;
@@ -265,9 +252,9 @@ void RunSaver::emergency_save(const std::exception& error, const std::function<b
   } catch (const std::exception& second_error) {
     spdlog::warn("saving step {} failed: {}", run_.state.step, second_error.what());
   }
-  if (is_saved()) {
+  if (is_current_step_saved()) {
     spdlog::warn("step {} is saved ({}); the same command resumes from it", run_.state.step,
-                 run_.checkpoints.newest()->string());
+                 run_.checkpoints.find_newest()->string());
   } else {
     spdlog::warn("the steps since the last checkpoint could not be saved");
   }

@@ -26,16 +26,16 @@ memory::AvailableHostMemory compute_async_save_budget(const HostRunPlan* host_pl
                                                       int64_t ranks);
 
 /// The inputs of compute_async_save_budget().
-struct AsyncSaveInputs {
+struct AsyncSaveBudgetInputs {
   memory::AvailableHostMemory available{};  ///< memory that the process may use, including its own
   int64_t process_bytes = 0;                ///< memory that the process uses now
   int64_t planned_bytes = 0;                ///< planned maximum of the process; 0 without a plan
-  int64_t plan_remaining_bytes = 0;         ///< part of the plan's limit that the plan does not use
+  int64_t unused_limit_bytes = 0;           ///< part of the plan's limit that the plan does not use
   int64_t ranks = 1;                        ///< ranks on this machine, which all grow alike
 };
 
 /// Returns the budget for these inputs. `margin_percent` of the available memory stays free.
-memory::AvailableHostMemory compute_async_save_budget(const AsyncSaveInputs& inputs, double margin_percent);
+memory::AvailableHostMemory compute_async_save_budget(const AsyncSaveBudgetInputs& inputs, double margin_percent);
 
 /// The state of a run at the time of an error.
 struct RunErrorState {
@@ -79,7 +79,7 @@ class RunSaver {
   /// Returns whether all ranks write a checkpoint together, so that all have to call save().
   bool is_state_sharded() const;
   /// Returns whether the newest checkpoint has the run's current step.
-  bool is_saved() const { return saved_step_ == run_.state.step; }
+  bool is_current_step_saved() const { return saved_step_ == run_.state.step; }
 
   /// Reports a checkpoint that was completed since the last call; does not wait. Called between
   /// steps.
@@ -88,7 +88,7 @@ class RunSaver {
   void finish();
 
   /// Returns the seconds that steps waited for checkpoints.
-  double seconds() const { return seconds_; }
+  double save_seconds() const { return save_seconds_; }
 
   /// Writes ledger.json into the run's folder.
   void write_ledger() const;
@@ -111,23 +111,23 @@ class RunSaver {
   bool save_async();
   bool can_save_async();
   int64_t compute_async_save_bytes() const;
-  void log_sync_reason(const std::string& reason);
-  CheckpointContent make_content(ValueStorage values) const;
+  void log_synchronous_save_reason(const std::string& reason);
+  CheckpointContent make_content(ParameterValueStorage values) const;
   CheckpointContent make_copied_content() const;
   std::string format_ledger() const;
   /// Writes checkpoint and ledger. May run on any thread.
   SavedCheckpoint write(const CheckpointContent& content, const std::string& ledger) const;
-  void finish_after_error();
+  void finish_write_after_error();
 
   const Config& config_;
   RunSetup& run_;
   const RankGroup& ranks_;
   CheckpointHandler on_checkpoint_;
-  MemoryBudgetFunction get_budget_;
+  MemoryBudgetFunction get_memory_budget_;
   int64_t saved_step_;      // step of the newest checkpoint; -1 without one
   bool is_saving_ = false;  // stays true after a failure
   bool has_logged_sync_reason_ = false;
-  double seconds_ = 0;
+  double save_seconds_ = 0;
   std::future<SavedCheckpoint>
       pending_write_;  // declared last: its destructor waits before the other members are destroyed
 };

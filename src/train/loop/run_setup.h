@@ -32,27 +32,27 @@ struct RunSetup {
   /// object. Throws UserError.
   RunSetup(const Config& config, at::Device device, const RankGroup& ranks);
 
-  std::filesystem::path folder;            ///< get_run_folder()
-  std::vector<SourceSplit> source_splits;  ///< cleared once held_out.json is written
+  std::filesystem::path folder;                 ///< get_run_folder()
+  std::vector<HoldOutSource> hold_out_sources;  ///< cleared once held_out.json is written
   std::shared_ptr<const data::DataSet> records;
   std::optional<data::SampleOrder> order;  ///< set after the data check
   std::unique_ptr<models::Processor> processor;
   std::optional<EvaluationSet> evaluation_set;  ///< set if the run has evaluations
-  RunCheckpoints checkpoints;
+  CheckpointManager checkpoints;
   RunState state;
   bool is_resumed = false;             ///< the run has a checkpoint
   std::vector<SettingChange> changes;  ///< changed settings, which training.resume=changed allowed
   data::Ledger ledger;                 ///< has the known bad samples
   /// The run was started by an older version, which ignored record keys that are errors now.
-  bool has_begun_ignoring_keys = false;
-  bool has_media = true;             ///< some training sample may have an image, video or volume
-  std::optional<TaskBalance> tasks;  ///< set after the data check
+  bool earlier_version_ignored_keys = false;
+  bool has_media = true;                      ///< some training sample may have an image, video or volume
+  std::optional<TaskBalancer> task_balancer;  ///< set after the data check
   int64_t total_steps = 1;
-  engine::LearningRateSchedule schedule;    ///< starts at state.schedule_start
-  std::optional<GpuRunPlan> plan;           ///< set on a GPU
-  std::unique_ptr<HostRunPlan> host_plan;   ///< set on the CPU
-  planner::EvaluationPlan evaluation_plan;  ///< default-constructed without evaluations
-  planner::StepConfig step_config;          ///< of the plan, or of minimum memory if planning failed
+  engine::LearningRateSchedule learning_rate_schedule;  ///< starts at state.schedule_start
+  std::optional<GpuRunPlan> plan;                       ///< set on a GPU
+  std::unique_ptr<HostRunPlan> host_plan;               ///< set on the CPU
+  planner::EvaluationPlan evaluation_plan;              ///< default-constructed without evaluations
+  planner::StepConfig step_config;                      ///< of the plan, or of minimum memory if planning failed
   std::unique_ptr<models::VisionLanguageModel> model;
   std::unique_ptr<engine::TrainingState> training;
   std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual GPU
@@ -62,19 +62,19 @@ struct RunSetup {
   nlohmann::ordered_json make_ledger_json() const;
   /// Returns the factor of the learning rate schedule for the next step. Skipped steps do not
   /// advance the schedule.
-  double schedule_factor() const;
+  double compute_schedule_factor() const;
   /// Describes the split of steps into micro-batches for the log.
-  std::string describe_split(const Config& config) const;
+  std::string describe_batch_split(const Config& config) const;
   /// Describes the changed settings, and the state that they keep and reset, for the log; empty
   /// without changes.
-  std::string describe_changes(const Config& config) const;
+  std::string describe_setting_changes(const Config& config) const;
 
  private:
   /// Sets `state`, `changes` and `base`.
-  void find_checkpoint(const Config& config);
+  void load_checkpoint_state(const Config& config);
   /// Warns about a data set that was modified between two starts.
   void warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const;
-  void make_order(const Config& config, data::SampleIndex& sample_index);
+  void init_sample_order(const Config& config, data::SampleIndex& sample_index);
   void restore_ledger(const Config& config);
   void set_total_steps(const Config& config);
   /// Returns the file name of the ledger before a change of the data set.
@@ -87,8 +87,8 @@ struct RunSetup {
   void make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
                   int64_t decode_bytes);
   template <class MakePlan>
-  engine::Sharding find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const;
-  engine::Sharding all_reduce_max_sharding(engine::Sharding local_sharding) const;
+  engine::ShardingStrategy find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const;
+  engine::ShardingStrategy all_reduce_max_sharding(engine::ShardingStrategy local_sharding) const;
   void make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
                  int64_t decode_bytes, const std::optional<SavedPlan>& saved_plan);
   std::optional<SavedPlan> load_saved_plan(at::Device device) const;
@@ -96,10 +96,10 @@ struct RunSetup {
   void load(const Config& config, at::Device device, const planner::Job& job);
 
   const RankGroup& ranks_;
-  nlohmann::ordered_json old_fingerprint_;  // of the checkpoint
-  engine::MigratedState migrated_state_;    // empty without changed settings
-  bool keeps_task_weights_ = true;          // GradNorm's weights come from the checkpoint
-  bool has_videos_ = false;                 // some checked sample has a video
+  nlohmann::ordered_json checkpoint_fingerprint_;  // of the checkpoint
+  engine::StateMigrationResult migration_result_;  // empty without changed settings
+  bool restores_task_weights_ = true;              // GradNorm's weights come from the checkpoint
+  bool has_videos_ = false;                        // some checked sample has a video
 };
 
 }  // namespace vlmtrain::train

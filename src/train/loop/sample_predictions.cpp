@@ -21,23 +21,23 @@ namespace {
 /// the share of time. Not tuned.
 constexpr int64_t kMaxNewTokens = 64;
 /// Maximum number of masks per answer in the report. Not tuned.
-constexpr size_t kMaxMasks = 6;
+constexpr size_t kMaxMasksPerAnswer = 6;
 
-std::vector<report::PredictedMask> make_overlays(const io::Record& record,
-                                                 const std::vector<evaluation::MaskPrediction>& masks) {
-  std::vector<report::PredictedMask> overlays;
+std::vector<report::PredictedMask> make_mask_overlays(const io::Record& record,
+                                                      const std::vector<evaluation::MaskPrediction>& masks) {
+  std::vector<report::PredictedMask> mask_overlays;
   for (const auto& mask : masks) {
-    if (overlays.size() == kMaxMasks) break;
+    if (mask_overlays.size() == kMaxMasksPerAnswer) break;
     try {
-      const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(mask.image)));
-      overlays.push_back({.structure = mask.structure,
-                          .dice = mask.dice,
-                          .overlay = report::make_overlay_uri(image, mask.predicted, mask.truth)});
+      const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(mask.image_index)));
+      mask_overlays.push_back({.structure = mask.structure,
+                               .dice = mask.dice,
+                               .overlay_uri = report::make_overlay_uri(image, mask.predicted_mask, mask.true_mask)});
     } catch (const std::exception&) {
       continue;  // the report shows no mask then
     }
   }
-  return overlays;
+  return mask_overlays;
 }
 
 }  // namespace
@@ -46,8 +46,8 @@ SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
                                      const models::VisionLanguageModel& model, const models::Processor& processor,
                                      at::Device device, double time_share, const std::filesystem::path& run_folder,
                                      CallbackList& callbacks)
-    : model_(model), processor_(processor), time_share_(time_share), callbacks_(callbacks) {
-  for (const int64_t index : sample_records_evenly(records, count)) records_.push_back(records.at(index));
+    : model_(model), processor_(processor), max_time_share_(time_share), callbacks_(callbacks) {
+  for (const int64_t index : select_evenly_spaced_indices(records, count)) records_.push_back(records.at(index));
   settings_.device = device;
   settings_.batch_size = 1;  // for minimum memory
   settings_.max_new_tokens = kMaxNewTokens;
@@ -58,82 +58,83 @@ SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
     const auto id = line.find("id");
     if (id == line.end() || !id->is_string()) return;
     const auto it = std::ranges::find(records_, id->get_ref<const std::string&>(), &io::Record::id);
-    if (it != records_.end()) next_record_ = static_cast<size_t>(it - records_.begin()) + 1;
-    answered_step_ = std::max(answered_step_, line.value("step", int64_t{-1}));
+    if (it != records_.end()) next_record_index_ = static_cast<size_t>(it - records_.begin()) + 1;
+    last_prediction_step_ = std::max(last_prediction_step_, line.value("step", int64_t{-1}));
   });
 }
 
-void SamplePredictions::add_past_step(const nlohmann::json& line) {
+void SamplePredictions::add_logged_step(const nlohmann::json& line) {
   const auto seconds = line.find("step_seconds");
-  if (seconds == line.end() || !seconds->is_number() || line.value("step", int64_t{0}) <= answered_step_) return;
-  past_seconds_ += seconds->get<double>();
+  if (seconds == line.end() || !seconds->is_number() || line.value("step", int64_t{0}) <= last_prediction_step_) return;
+  earlier_process_seconds_ += seconds->get<double>();
 }
 
-void SamplePredictions::answer_loaded_checkpoint(int64_t step) {
-  if (answered_step_ < step) answer_records(step);
+void SamplePredictions::predict_with_loaded_checkpoint(int64_t step) {
+  if (last_prediction_step_ < step) predict_records(step);
 }
 
 void SamplePredictions::start_clock() {
-  first_step_ = Clock::now();
+  first_step_time_ = Clock::now();
 }
 
 void SamplePredictions::on_checkpoint_saved(int64_t step) {
   saved_step_ = step;
   // After a late evaluation the same step is saved again, but not answered again.
-  if (answered_step_ < step) answer_records(step);
+  if (last_prediction_step_ < step) predict_records(step);
 }
 
 void SamplePredictions::finish() {
-  if (answered_step_ < saved_step_ && !records_.empty()) answer_next_record(saved_step_);
+  if (last_prediction_step_ < saved_step_ && !records_.empty()) predict_next_record(saved_step_);
 }
 
 double SamplePredictions::get_elapsed_seconds() const {
-  if (!first_step_) return past_seconds_ + answer_seconds_;
-  return past_seconds_ + std::chrono::duration<double>(Clock::now() - *first_step_).count();
+  if (!first_step_time_) return earlier_process_seconds_ + prediction_seconds_;
+  return earlier_process_seconds_ + std::chrono::duration<double>(Clock::now() - *first_step_time_).count();
 }
 
 bool SamplePredictions::has_remaining_time() const {
-  if (time_share_ >= 1) return true;
-  if (num_answers_ == 0) return time_share_ > 0;  // the duration of an answer is unknown
+  if (max_time_share_ >= 1) return true;
+  if (num_predictions_ == 0) return max_time_share_ > 0;  // the duration of an answer is unknown
   // Assumes that the next answer takes the mean duration.
-  return answer_seconds_ * static_cast<double>(num_answers_ + 1) / static_cast<double>(num_answers_) <=
-         time_share_ * get_elapsed_seconds();
+  return prediction_seconds_ * static_cast<double>(num_predictions_ + 1) / static_cast<double>(num_predictions_) <=
+         max_time_share_ * get_elapsed_seconds();
 }
 
-void SamplePredictions::answer_records(int64_t step) {
+void SamplePredictions::predict_records(int64_t step) {
   const size_t num_records = records_.size();
-  for (size_t num_answered = 0; num_answered < num_records && !records_.empty(); ++num_answered) {
+  for (size_t num_predicted = 0; num_predicted < num_records && !records_.empty(); ++num_predicted) {
     if (!has_remaining_time()) {
-      report_fewer_answers(step, num_answered);
+      report_fewer_predictions(step, num_predicted);
       return;
     }
-    if (!answer_next_record(step)) return;
+    if (!predict_next_record(step)) return;
   }
 }
 
-bool SamplePredictions::answer_next_record(int64_t step) {
-  next_record_ %= records_.size();
-  const io::Record& record = records_[next_record_];
-  const auto on_answer = [&](const evaluation::Answer& answer) {
+bool SamplePredictions::predict_next_record(int64_t step) {
+  next_record_index_ %= records_.size();
+  const io::Record& record = records_[next_record_index_];
+  const auto on_answer = [&](const evaluation::EvaluatedAnswer& answer) {
     callbacks_.on_prediction({.step = step,
                               .id = answer.id,
                               .task = answer.task,
                               .question = answer.question,
-                              .expected = answer.expected,
+                              .expected_answer = answer.expected,
                               .answer = answer.prediction,
-                              .images = get_thumbnails(record).images,
-                              .captions = get_thumbnails(record).captions,
-                              .masks = make_overlays(record, answer.masks)});
+                              .thumbnail_uris = get_or_make_thumbnails(record).images,
+                              .volume_captions = get_or_make_thumbnails(record).captions,
+                              .masks = make_mask_overlays(record, answer.masks)});
   };
-  answered_step_ = step;
+  last_prediction_step_ = step;
   const auto start = Clock::now();
   try {
-    if (evaluation::evaluate(model_, processor_, io::InMemoryRecords({record}), settings_, on_answer).num_dropped > 0)
+    if (evaluation::evaluate(model_, processor_, io::InMemoryRecords({record}), settings_, on_answer)
+            .num_dropped_samples > 0)
       return false;
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kBadData) throw;
     // The evaluation has logged the reason.
-    records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_record_));
+    records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_record_index_));
     return true;
   } catch (const std::exception& error) {
     const auto out_of_memory = memory::detect_out_of_memory(error);
@@ -141,31 +142,31 @@ bool SamplePredictions::answer_next_record(int64_t step) {
     report_out_of_memory(out_of_memory->reason);
     return false;
   }
-  answer_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
-  ++num_answers_;
-  ++next_record_;
+  prediction_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  ++num_predictions_;
+  ++next_record_index_;
   return true;
 }
 
 void SamplePredictions::report_out_of_memory(const std::string& reason) {
-  callbacks_.on_event({.step = answered_step_,
+  callbacks_.on_event({.step = last_prediction_step_,
                        .kind = report::EventKind::kAnomaly,
                        .message = fmt::format("step {}: out of memory for the sample answers of this checkpoint ({})",
-                                              answered_step_, reason)});
+                                              last_prediction_step_, reason)});
 }
 
-void SamplePredictions::report_fewer_answers(int64_t step, size_t num_answered) {
-  if (std::exchange(has_reported_fewer_answers_, true)) return;
+void SamplePredictions::report_fewer_predictions(int64_t step, size_t num_predicted) {
+  if (std::exchange(has_reported_fewer_predictions_, true)) return;
   callbacks_.on_event(
       {.step = step,
        .kind = report::EventKind::kFewerPredictions,
        .message = fmt::format(
            "step {}: {} of the {} sample answers are generated at this checkpoint, since they took {:.1f} s of {:.1f} "
            "s so far (output.sample_predictions_share is {}); the samples take turns from now on",
-           step, num_answered, records_.size(), answer_seconds_, get_elapsed_seconds(), time_share_)});
+           step, num_predicted, records_.size(), prediction_seconds_, get_elapsed_seconds(), max_time_share_)});
 }
 
-const SamplePredictions::Thumbnails& SamplePredictions::get_thumbnails(const io::Record& record) {
+const SamplePredictions::Thumbnails& SamplePredictions::get_or_make_thumbnails(const io::Record& record) {
   const auto [entry, added] = thumbnails_.try_emplace(record.id);
   Thumbnails& result = entry->second;
   if (!added) return result;

@@ -27,10 +27,10 @@ class SamplePredictions {
                     const std::filesystem::path& run_folder, CallbackList& callbacks);
 
   /// Adds the duration of a step of an earlier process, a line of metrics.jsonl.
-  void add_past_step(const nlohmann::json& line);
+  void add_logged_step(const nlohmann::json& line);
   /// Answers after `step`, the step of the loaded checkpoint, unless an earlier process has
   /// answered.
-  void answer_loaded_checkpoint(int64_t step);
+  void predict_with_loaded_checkpoint(int64_t step);
   /// Starts the clock for `time_share`. Called before the first step of this process.
   void start_clock();
   /// Answers records after the checkpoint of `step`. REQUIRES: all completed steps were reported.
@@ -40,7 +40,7 @@ class SamplePredictions {
   void finish();
 
   /// Returns the seconds that answers of this process took.
-  double seconds() const { return answer_seconds_; }
+  double prediction_seconds() const { return prediction_seconds_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -50,33 +50,33 @@ class SamplePredictions {
   };
 
   /// Answers the next records of the rotation while there is time.
-  void answer_records(int64_t step);
+  void predict_records(int64_t step);
   /// Answers the next record. Returns false if memory runs out.
-  bool answer_next_record(int64_t step);
+  bool predict_next_record(int64_t step);
   /// Returns the seconds of this process's steps and of earlier steps without answers.
   double get_elapsed_seconds() const;
   bool has_remaining_time() const;
   void report_out_of_memory(const std::string& reason);
-  void report_fewer_answers(int64_t step, size_t num_answered);
+  void report_fewer_predictions(int64_t step, size_t num_predicted);
   /// Returns the thumbnails of a record, which are made once.
-  const Thumbnails& get_thumbnails(const io::Record& record);
+  const Thumbnails& get_or_make_thumbnails(const io::Record& record);
 
   std::vector<io::Record> records_;
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
-  double time_share_;
+  double max_time_share_;
   evaluation::EvaluationSettings settings_;
   CallbackList& callbacks_;                                 // receives answers and events
   std::unordered_map<std::string, Thumbnails> thumbnails_;  // by record id
 
-  size_t next_record_ = 0;      // index of the next record to answer
-  int64_t answered_step_ = -1;  // step of the newest answer
-  int64_t saved_step_ = -1;     // step of the newest checkpoint of this process
-  std::optional<Clock::time_point> first_step_;
-  double past_seconds_ = 0;    // of steps of earlier processes after the newest answer
-  double answer_seconds_ = 0;  // of all answers of this process
-  int64_t num_answers_ = 0;    // number of answers of this process
-  bool has_reported_fewer_answers_ = false;
+  size_t next_record_index_ = 0;       // index of the next record to answer
+  int64_t last_prediction_step_ = -1;  // step of the newest answer
+  int64_t saved_step_ = -1;            // step of the newest checkpoint of this process
+  std::optional<Clock::time_point> first_step_time_;
+  double earlier_process_seconds_ = 0;  // of steps of earlier processes after the newest answer
+  double prediction_seconds_ = 0;       // of all answers of this process
+  int64_t num_predictions_ = 0;         // number of answers of this process
+  bool has_reported_fewer_predictions_ = false;
 };
 
 }  // namespace vlmtrain::train

@@ -13,33 +13,34 @@ namespace {
 
 /// Number of steps that are drawn in advance, so that the look-ahead dry-runs one while another
 /// runs.
-constexpr int64_t kPrefetchSteps = 2;
+constexpr int64_t kNumPrefetchedSteps = 2;
 
 /// Replaces the look-ahead's plan with the layout by the run's plan.
 void discard_look_ahead_plan(PlannedStep& step) {
-  step.plan = {.layout = step.layout, .empty_cache_first = step.plan.empty_cache_first};
+  step.plan = {.layout = step.layout, .empty_cache_at_start = step.plan.empty_cache_at_start};
 }
 
-std::vector<data::SampleShape> get_shapes(const data::GlobalBatch& batch) {
+std::vector<data::SampleShape> get_sample_shapes(const data::GlobalBatch& batch) {
   std::vector<data::SampleShape> shapes;
   shapes.reserve(batch.samples.size());
-  for (const auto& sample : batch.samples) shapes.push_back(data::get_shape(sample));
+  for (const auto& sample : batch.samples) shapes.push_back(data::get_sample_shape(sample));
   return shapes;
 }
 
 }  // namespace
 
-StepPrefetcher::StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config, const TaskBalance& tasks,
-                               LookAheadClient* look_ahead, int64_t first_step, int64_t last_step)
+StepPrefetcher::StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config,
+                               const TaskBalancer& task_balancer, LookAheadClient* look_ahead, int64_t first_step,
+                               int64_t last_step)
     : loader_(loader),
       step_config_(step_config),
-      tasks_(tasks),
+      task_balancer_(task_balancer),
       look_ahead_(look_ahead),
       next_step_(first_step),
       last_step_(last_step) {}
 
 PlannedStep StepPrefetcher::next(double step_seconds) {
-  const double wait_seconds = fill_queue();
+  const double wait_seconds = fill_prefetch_queue();
   PrefetchedStep prefetched_step = std::move(queue_.front());
   queue_.pop_front();
   if (prefetched_step.error) std::rethrow_exception(prefetched_step.error);
@@ -49,7 +50,7 @@ PlannedStep StepPrefetcher::next(double step_seconds) {
                    .plan = {.layout = std::move(prefetched_step.layout)},
                    .data_wait_seconds = wait_seconds};
   if (look_ahead_ == nullptr) return step;
-  step.plan = look_ahead_->await_plan(step.step, step.layout, step_seconds);
+  step.plan = look_ahead_->wait_for_plan(step.step, step.layout, step_seconds);
   if (step.step <= last_outdated_step_) discard_look_ahead_plan(step);
   return step;
 }
@@ -63,22 +64,22 @@ void StepPrefetcher::replace_samples(PlannedStep& step, const std::vector<int64_
   std::erase_if(step.batch.samples, is_dropped);
   std::erase_if(step.batch.remote_samples, is_dropped);
   loader_.refill(step.batch);
-  step.layout = make_layout(step.batch, get_shapes(step.batch));
+  step.layout = make_step_layout(step.batch, get_sample_shapes(step.batch));
   discard_look_ahead_plan(step);
   last_outdated_step_ = last_submitted_step_;
   if (look_ahead_ != nullptr) look_ahead_->mark_desynchronized();
 }
 
-engine::StepLayout StepPrefetcher::make_layout(data::GlobalBatch& batch,
-                                               const std::vector<data::SampleShape>& shapes) const {
-  tasks_.assign_tasks(batch.samples);
-  return planner::make_step_layout(step_config_, shapes, tasks_.make_split_constraint(batch.samples));
+engine::StepLayout StepPrefetcher::make_step_layout(data::GlobalBatch& batch,
+                                                    const std::vector<data::SampleShape>& shapes) const {
+  task_balancer_.assign_tasks(batch.samples);
+  return planner::make_step_layout(step_config_, shapes, task_balancer_.make_split_constraint(batch.samples));
 }
 
-double StepPrefetcher::fill_queue() {
+double StepPrefetcher::fill_prefetch_queue() {
   double wait_seconds = 0;
-  const int64_t queue_size = 1 + (look_ahead_ != nullptr ? kPrefetchSteps : 0);
-  while (std::ssize(queue_) < queue_size && next_step_ + std::ssize(queue_) <= last_step_) {
+  const int64_t target_queue_size = 1 + (look_ahead_ != nullptr ? kNumPrefetchedSteps : 0);
+  while (std::ssize(queue_) < target_queue_size && next_step_ + std::ssize(queue_) <= last_step_) {
     if (!queue_.empty() && queue_.back().error) break;  // thrown when its turn comes
     PrefetchedStep& prefetched_step = queue_.emplace_back();
     try {
@@ -88,8 +89,8 @@ double StepPrefetcher::fill_queue() {
       break;
     }
     wait_seconds += prefetched_step.batch.wait_seconds;
-    prefetched_step.shapes = get_shapes(prefetched_step.batch);
-    prefetched_step.layout = make_layout(prefetched_step.batch, prefetched_step.shapes);
+    prefetched_step.shapes = get_sample_shapes(prefetched_step.batch);
+    prefetched_step.layout = make_step_layout(prefetched_step.batch, prefetched_step.shapes);
     const int64_t step = next_step_ + std::ssize(queue_) - 1;
     if (look_ahead_ == nullptr || step <= last_submitted_step_) continue;
     look_ahead_->submit(step, prefetched_step.shapes, prefetched_step.layout);
@@ -102,18 +103,18 @@ namespace {
 
 /// Minimum number of steps between two emptyings of the cache. After each, a step has to allocate
 /// its memory again from the driver. Not tuned.
-constexpr int64_t kCacheEmptyInterval = 100;
+constexpr int64_t kEmptyCacheIntervalSteps = 100;
 
-data::LoaderSettings make_step_loader_settings(const Config& config, const RunSetup& run, const RankGroup& ranks) {
+data::LoaderSettings make_rank_loader_settings(const Config& config, const RunSetup& run, const RankGroup& ranks) {
   data::LoaderSettings settings = make_loader_settings(config);
   settings.shard = ranks.make_loader_shard();
-  settings.has_begun_ignoring_keys = run.has_begun_ignoring_keys;
+  settings.earlier_version_ignored_keys = run.earlier_version_ignored_keys;
   if (run.host_plan) settings.prefetch_bytes = run.host_plan->prefetch_bytes();
   return settings;
 }
 
-std::unique_ptr<LookAheadClient> make_look_ahead(const Config& config, const RunSetup& run, at::Device device,
-                                                 const StepRunner::EventHandler& on_event) {
+std::unique_ptr<LookAheadClient> make_look_ahead_client(const Config& config, const RunSetup& run, at::Device device,
+                                                        const StepRunner::EventHandler& on_event) {
   if (!run.plan || !config.memory.look_ahead) return nullptr;
   return std::make_unique<LookAheadClient>(
       run.plan->make_look_ahead_settings(), device,
@@ -129,40 +130,42 @@ StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, c
       device_(device),
       consensus_(ranks.consensus()),
       on_event_(std::move(on_event)),
-      loader_(*run.records, *run.processor, *run.order, make_step_loader_settings(config, run, ranks), run.state.cursor,
+      loader_(*run.records, *run.processor, *run.order, make_rank_loader_settings(config, run, ranks), run.state.cursor,
               run.ledger),
-      look_ahead_(make_look_ahead(config, run, device, on_event_)),
-      prefetcher_(loader_, run.step_config, *run.tasks, look_ahead_.get(), run.state.step + 1, run.total_steps),
-      guard_(*run.training, device, consensus_,
-             [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); }) {}
+      look_ahead_(make_look_ahead_client(config, run, device, on_event_)),
+      prefetcher_(loader_, run.step_config, *run.task_balancer, look_ahead_.get(), run.state.step + 1, run.total_steps),
+      oom_guard_(*run.training, device, consensus_, [this](const std::string& reason, const engine::StepLayout& next) {
+        on_out_of_memory(reason, next);
+      }) {}
 
 CompletedStep StepRunner::run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
                               const LearningRatesFunction& compute_step_learning_rates) {
   if (!step.plan.fits) warn_about_oversized_step(step);
-  if (step.plan.empty_cache_first) memory::release_unused_memory(device_);
+  if (step.plan.empty_cache_at_start) memory::empty_cache(device_);
   memory::reset_peak_memory_stats(device_);
-  const auto allocation_limit = run_.host_plan ? run_.host_plan->make_allocation_limit() : nullptr;
+  const auto allocation_limit = run_.host_plan ? run_.host_plan->make_training_allocation_limit() : nullptr;
   for (;;) {
     try {
-      CompletedStep completed =
-          guard_.step(objective, step.batch.samples, step.plan.layout, seed, compute_step_learning_rates);
-      completed.memory = memory::get_device_memory_stats(device_);
-      return completed;
+      CompletedStep completed_step =
+          oom_guard_.step(objective, step.batch.samples, step.plan.layout, seed, compute_step_learning_rates);
+      completed_step.memory = memory::get_device_memory_stats(device_);
+      return completed_step;
     } catch (const OversizedSampleError& error) {
       drop_sample(step, error);
     }
   }
 }
 
-void StepRunner::on_step_end(const PlannedStep& step, const CompletedStep& completed) {
+void StepRunner::on_step_end(const PlannedStep& step, const CompletedStep& completed_step) {
   if (look_ahead_)
-    look_ahead_->compare_with_measurement(step.step, step.plan, completed.memory, completed.failed_attempts == 0);
-  empty_fragmented_cache(step.step, completed.memory);
+    look_ahead_->compare_with_measurement(step.step, step.plan, completed_step.memory,
+                                          completed_step.num_failed_attempts == 0);
+  empty_fragmented_cache(step.step, completed_step.memory);
 }
 
 void StepRunner::release_device_memory() {
   if (device_.is_cpu()) return;
-  memory::release_unused_memory(device_);
+  memory::empty_cache(device_);
   if (look_ahead_) look_ahead_->mark_desynchronized();
 }
 
@@ -188,7 +191,7 @@ void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& erro
   if (error.position()) indices.push_back(step.batch.samples.at(static_cast<size_t>(*error.position())).index);
   const auto dropped = consensus_.union_over_ranks(indices);
   for (const int64_t index : dropped) {
-    const std::string id = run_.records->at_without_bytes(index).id;
+    const std::string id = run_.records->at_without_media_bytes(index).id;
     const std::string message =
         fmt::format("sample {}: does not fit into {}, even alone and with everything recomputed ({})", id,
                     memory::to_string(error.memory_kind()), error.what());
@@ -202,7 +205,7 @@ void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& erro
     on_event_(report::EventKind::kAnomaly, message + "; it is dropped, and the next sample in the order replaces it",
               {id});
   }
-  if (run_.ledger.count(data::SampleStatus::kDropped) == run_.ledger.samples()) {
+  if (run_.ledger.count(data::SampleStatus::kDropped) == run_.ledger.num_samples()) {
     throw UserError(ExitCode::kDoesNotFit, fmt::format("step {}: none of the samples fits into device memory; shrink "
                                                        "them (data.image_max_pixels, data.max_length)",
                                                        step.step));
@@ -210,12 +213,12 @@ void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& erro
   prefetcher_.replace_samples(step, dropped);
 }
 
-void StepRunner::on_failure(const std::string& reason, const engine::StepLayout& next) {
+void StepRunner::on_out_of_memory(const std::string& reason, const engine::StepLayout& next) {
   on_event_(report::EventKind::kOomSplit,
             fmt::format("step {}: out of memory ({}); the step is retried in {} micro-batches", run_.state.step + 1,
-                        reason, next.split.micro_batches()),
+                        reason, next.split.num_micro_batches()),
             {});
-  if (look_ahead_) look_ahead_->raise_margin();
+  if (look_ahead_) look_ahead_->increase_margin();
 }
 
 /// Empties the cache if a large share of the reserved memory was not allocated even at the peak,
@@ -223,9 +226,9 @@ void StepRunner::on_failure(const std::string& reason, const engine::StepLayout&
 void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemoryStats& memory) {
   const auto reserved_bytes = static_cast<double>(memory.reserved_peak_bytes);
   const auto unused_bytes = static_cast<double>(memory.reserved_peak_bytes - memory.allocated_peak_bytes);
-  if (unused_bytes <= config_.memory.empty_cache_above * reserved_bytes) return;
-  if (step < next_cache_empty_step_) return;
-  next_cache_empty_step_ = step + kCacheEmptyInterval;
+  if (unused_bytes <= config_.memory.empty_cache_threshold * reserved_bytes) return;
+  if (step < next_cache_emptying_step_) return;
+  next_cache_emptying_step_ = step + kEmptyCacheIntervalSteps;
   on_event_(report::EventKind::kCacheEmptied,
             fmt::format("step {}: {:.0f} % of the reserved memory was not allocated at its peak; the cache is emptied",
                         step, 100 * unused_bytes / reserved_bytes),
@@ -233,7 +236,7 @@ void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemory
   if (look_ahead_) {
     look_ahead_->request_cache_release();
   } else {
-    memory::release_unused_memory(device_);
+    memory::empty_cache(device_);
   }
 }
 

@@ -28,7 +28,7 @@ class StepPrefetcher {
  public:
   /// Prepares the steps from `first_step` to `last_step`, inclusive. `look_ahead` may be null.
   /// References and `look_ahead` must outlive the object.
-  StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config, const TaskBalance& tasks,
+  StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config, const TaskBalancer& task_balancer,
                  LookAheadClient* look_ahead, int64_t first_step, int64_t last_step);
 
   /// Returns the next step. `step_seconds`: duration of a recent step, which bounds the wait for
@@ -51,12 +51,12 @@ class StepPrefetcher {
   };
 
   /// Draws batches until the queue is full. Returns the seconds that it waited for the loader.
-  double fill_queue();
-  engine::StepLayout make_layout(data::GlobalBatch& batch, const std::vector<data::SampleShape>& shapes) const;
+  double fill_prefetch_queue();
+  engine::StepLayout make_step_layout(data::GlobalBatch& batch, const std::vector<data::SampleShape>& shapes) const;
 
   data::Loader& loader_;
   planner::StepConfig step_config_;
-  const TaskBalance& tasks_;
+  const TaskBalancer& task_balancer_;
   LookAheadClient* look_ahead_;
   int64_t next_step_;
   int64_t last_step_;
@@ -83,13 +83,14 @@ class StepRunner {
   /// Runs forward and backward passes and the optimizer. If memory runs out, repeats the step with
   /// smaller micro-batches (OomGuard). If a sample does not fit at all, replaces it in `step` or
   /// throws UserError (kDoesNotFit), as data.on_bad_sample says. `objective`: loss of the step.
-  /// `seed`: seed of its random stream. `compute_step_learning_rates`: called once the gradients are computed.
+  /// `seed`: seed of its random stream. `compute_step_learning_rates`: called once the gradients
+  /// are computed.
   CompletedStep run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
                     const LearningRatesFunction& compute_step_learning_rates);
 
   /// Compares the step's memory with the look-ahead's prediction, and empties a fragmented cache.
   /// Called after the run has recorded the step.
-  void on_step_end(const PlannedStep& step, const CompletedStep& completed);
+  void on_step_end(const PlannedStep& step, const CompletedStep& completed_step);
 
   /// Empties the allocator's cache. Called after evaluations and sample predictions, whose memory
   /// the look-ahead does not know. Does nothing on the CPU.
@@ -101,7 +102,7 @@ class StepRunner {
  private:
   void warn_about_oversized_step(const PlannedStep& step) const;
   void drop_sample(PlannedStep& step, const OversizedSampleError& error);
-  void on_failure(const std::string& reason, const engine::StepLayout& next);
+  void on_out_of_memory(const std::string& reason, const engine::StepLayout& next);
   void empty_fragmented_cache(int64_t step, const memory::DeviceMemoryStats& memory);
 
   const Config& config_;
@@ -112,8 +113,8 @@ class StepRunner {
   data::Loader loader_;
   std::unique_ptr<LookAheadClient> look_ahead_;  // null on the CPU and without memory.look_ahead
   StepPrefetcher prefetcher_;
-  OomGuard guard_;
-  int64_t next_cache_empty_step_ = 0;  // before it, a fragmented cache is not emptied again
+  OomGuard oom_guard_;
+  int64_t next_cache_emptying_step_ = 0;  // before it, a fragmented cache is not emptied again
 };
 
 }  // namespace vlmtrain::train

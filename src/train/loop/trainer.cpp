@@ -20,19 +20,19 @@ namespace vlmtrain::train {
 
 std::string TrainingSummary::to_json() const {
   nlohmann::ordered_json json{
-      {"stopped", was_stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", nullptr}};
+      {"stopped", was_stopped_by_signal}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", nullptr}};
   if (last_loss) json["last_loss"] = *last_loss;
-  if (checkpoint) json["checkpoint"] = checkpoint->string();
+  if (newest_checkpoint) json["checkpoint"] = newest_checkpoint->string();
   json["reserved_peak_bytes"] = reserved_peak_bytes;
   json["planned_peak_bytes"] = nullptr;
   if (planned_peak_bytes) json["planned_peak_bytes"] = *planned_peak_bytes;
-  json["skipped_steps"] = skipped_steps;
+  json["skipped_steps"] = num_skipped_steps;
   json["callback_seconds"] = callback_seconds;
   json["save_seconds"] = save_seconds;
   json["early_stopped"] = was_stopped_early;
   json["best_metric"] = best_metric.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(best_metric);
   json["best_step"] = best_step ? nlohmann::ordered_json(*best_step) : nlohmann::ordered_json();
-  json["best_value"] = best_value ? nlohmann::ordered_json(*best_value) : nlohmann::ordered_json();
+  json["best_value"] = best_metric_value ? nlohmann::ordered_json(*best_metric_value) : nlohmann::ordered_json();
   json["best_checkpoint"] = nullptr;
   if (best_checkpoint) json["best_checkpoint"] = best_checkpoint->string();
   json["last_evaluation"] = nullptr;
@@ -71,12 +71,12 @@ TrainingSummary train_as_rank(const Config& config, const std::string& resolved_
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
                       const std::optional<distributed::LaunchInfo>& launch) {
   check_config(config);
-  const RankGroup ranks(launch, std::chrono::seconds(config.distributed.rendezvous_seconds));
+  const RankGroup ranks(launch, std::chrono::seconds(config.distributed.rendezvous_timeout_seconds));
   TrainingSummary summary;
-  ranks.run_reporting_failures([&] {
+  ranks.run_and_report_failure([&] {
     check_world_size(config, ranks.world_size());
     ranks.check_equal_on_all_ranks("program", report::Environment::get_program_commit());
-    ranks.check_equal_on_all_ranks("configuration", ContentHash().add(resolved_yaml).hex());
+    ranks.check_equal_on_all_ranks("configuration", ContentHash().add(resolved_yaml).to_hex());
     summary = train_as_rank(config, resolved_yaml, device, ranks, quiet);
   });
   return summary;

@@ -42,7 +42,7 @@ std::string get_message_without_trace(const std::exception& error) {
 }  // namespace
 
 template <class Action>
-void TrainingLoop::run_predictions(const Action& action) {
+void TrainingLoop::apply_to_sample_predictions(const Action& action) {
   if (sample_predictions_) action(*sample_predictions_);
   run_.model->parameters().join_remaining_passes();
 }
@@ -55,20 +55,20 @@ TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGr
       epoch_progress_(run_.ledger, *run_.order) {
   ranks.check_equal_on_all_ranks("step to resume from (does each see output.dir?)", std::to_string(run_.state.step));
   if (const auto& shard = run_.training->optimizer.shard(); !shard.covers_all() && shard.count < ranks.world_size()) {
-    ranks.set_group_size(shard.count);
+    ranks.set_shard_group_size(shard.count);
   }
   ranks.connect(device);
-  if (!ranks.is_single_process()) run_.training->connect(consensus_);
+  if (!ranks.is_single_process()) run_.training->set_consensus(consensus_);
   check_samples_reach_trained_parts(config, run_.model->parameters(), run_.has_media);
   notice_logger_.mark_logged(run_.ledger.notices());
   if (ranks.is_main_process()) add_callbacks(quiet);
-  add_evaluations();
-  log_run();
+  add_periodic_evaluation();
+  log_run_start();
   if (run_.is_resumed) {
-    report_event(report::EventKind::kResumed,
-                 fmt::format("resuming after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
+    report_event(report::EventKind::kResumed, fmt::format("resuming after step {} from {}", run_.state.step,
+                                                          run_.checkpoints.find_newest()->string()));
   }
-  if (!run_.changes.empty()) report_event(report::EventKind::kChanged, run_.describe_changes(config));
+  if (!run_.changes.empty()) report_event(report::EventKind::kSettingsChanged, run_.describe_setting_changes(config));
 }
 
 TrainingSummary TrainingLoop::train() {
@@ -83,28 +83,30 @@ TrainingSummary TrainingLoop::train() {
   saver_.write_ledger();
   const bool is_stopped = is_stop_requested();
   if (run_.plan) {
-    run_.plan->report_measurements(device_peaks_.peak_memory(), device_peaks_.max_used_bytes(), run_.state.step,
-                                   look_ahead_summary_ ? &*look_ahead_summary_ : nullptr);
+    run_.plan->report_measurements(device_peak_tracker_.peak_memory(), device_peak_tracker_.compute_max_used_bytes(),
+                                   run_.state.step, look_ahead_summary_ ? &*look_ahead_summary_ : nullptr);
     // After a stop request, the dry runs of the measurements would delay the exit.
     if (!is_stopped && ranks_.is_main_process())
-      run_.plan->record_measurements(device_peaks_.max_context_bytes(), device_peaks_.peak_memory(), step_times_);
+      run_.plan->record_measurements(device_peak_tracker_.max_context_bytes(), device_peak_tracker_.peak_memory(),
+                                     step_time_recorder_);
   }
   if (run_.host_plan) run_.host_plan->report_measurements(run_.state.step);
-  if (const auto text = ranks_.describe_traffic(run_.state.step + 1 - first_step_); !text.empty()) {
-    spdlog::info("{}{}", text, ranks_.describe_waits());
+  if (const auto text = ranks_.describe_collective_traffic(run_.state.step + 1 - first_step_); !text.empty()) {
+    spdlog::info("{}{}", text, ranks_.describe_slowest_rank());
   }
-  run_predictions([](SamplePredictions& predictions) { predictions.finish(); });
+  apply_to_sample_predictions([](SamplePredictions& predictions) { predictions.finish(); });
   callbacks_.on_end(/*succeeded=*/true);
   TrainingSummary summary{
-      .was_stopped = is_stopped && (!is_finished() || run_.state.evaluation.is_due),
+      .was_stopped_by_signal = is_stopped && (!should_end_training() || run_.state.evaluation.is_due),
       .steps = run_.state.step,
       .last_loss = last_loss_,
-      .checkpoint = run_.checkpoints.newest(),
-      .reserved_peak_bytes = device_peaks_.peak_memory().reserved_peak_bytes,
+      .newest_checkpoint = run_.checkpoints.find_newest(),
+      .reserved_peak_bytes = device_peak_tracker_.peak_memory().reserved_peak_bytes,
       .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
-      .skipped_steps = run_.state.skipped_steps,
-      .callback_seconds = callbacks_.seconds() + (sample_predictions_ ? sample_predictions_->seconds() : 0),
-      .save_seconds = saver_.seconds()};
+      .num_skipped_steps = run_.state.num_skipped_steps,
+      .callback_seconds =
+          callbacks_.callback_seconds() + (sample_predictions_ ? sample_predictions_->prediction_seconds() : 0),
+      .save_seconds = saver_.save_seconds()};
   if (periodic_evaluation_) add_evaluation_summary(summary);
   return summary;
 }
@@ -113,12 +115,12 @@ void TrainingLoop::add_evaluation_summary(TrainingSummary& summary) const {
   summary.was_stopped_early = periodic_evaluation_->should_stop_early();
   summary.best_metric = to_string(config_.evaluation.best_metric);
   summary.best_step = run_.state.evaluation.best_step;
-  summary.best_value = run_.state.evaluation.best_value;
+  summary.best_metric_value = run_.state.evaluation.best_metric_value;
   if (config_.output.keep_best) summary.best_checkpoint = find_best_checkpoint(run_.folder);
   summary.last_evaluation = periodic_evaluation_->last_metrics();
 }
 
-void TrainingLoop::add_evaluations() {
+void TrainingLoop::add_periodic_evaluation() {
   if (!run_.evaluation_set) {
     // The best result is kept, because evaluations may be enabled again.
     run_.state.evaluation.is_due = false;
@@ -131,7 +133,7 @@ void TrainingLoop::add_evaluations() {
     report_event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
   };
   periodic_evaluation_.emplace(config_, *run_.evaluation_set, *run_.model, *run_.processor, std::move(settings),
-                               /*has_values=*/!is_dry_run(), run_.state.evaluation);
+                               /*computes_values=*/!is_dry_run(), run_.state.evaluation);
   if (ranks_.is_main_process()) run_.checkpoints.link_best_checkpoint(run_.state.evaluation.best_step);
 }
 
@@ -139,31 +141,31 @@ void TrainingLoop::add_callbacks(bool quiet) {
   add_run_callbacks(callbacks_, config_,
                     {.folder = run_.folder, .step = run_.state.step, .total_steps = run_.total_steps}, quiet);
   if (config_.output.num_sample_predictions > 0 && !is_dry_run()) {
-    const bool has_eval = !config_.data.eval.empty();
-    const auto records = has_eval ? open_evaluation_records(config_) : run_.records;
+    const bool has_eval_data = !config_.data.eval.empty();
+    const auto records = has_eval_data ? open_evaluation_records(config_) : run_.records;
     sample_predictions_.emplace(*records, config_.output.num_sample_predictions, *run_.model, *run_.processor, device_,
-                                config_.output.sample_predictions_time_share, run_.folder, callbacks_);
+                                config_.output.max_prediction_time_share, run_.folder, callbacks_);
   }
   if (!run_.is_resumed) return;
   report::read_json_lines(run_.folder / "metrics.jsonl", [this](const nlohmann::json& line) {
-    callbacks_.on_past_step(line);
-    if (sample_predictions_) sample_predictions_->add_past_step(line);
+    callbacks_.on_logged_step(line);
+    if (sample_predictions_) sample_predictions_->add_logged_step(line);
   });
 }
 
-void TrainingLoop::log_run() const {
+void TrainingLoop::log_run_start() const {
   const auto& training = config_.training;
   spdlog::info("model {}: {} parameters, {} trained, in {} on {}", config_.model.path,
-               format_rounded_count(run_.model->parameters().total_elements()),
+               format_rounded_count(run_.model->parameters().count_elements()),
                format_rounded_count(run_.training->optimizer.count_trained_elements()),
                engine::to_string(training.precision), device_.str());
   spdlog::info("data {}: {}; {} of {}{}, {}", config_.data.train.name(),
-               pluralize(run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), "usable sample"),
-               pluralize(run_.total_steps, "step"), training.balance.global_batch_tokens ? "at most " : "",
+               pluralize(run_.ledger.num_samples() - run_.ledger.count(data::SampleStatus::kDropped), "usable sample"),
+               pluralize(run_.total_steps, "step"), training.batch_and_tasks.global_batch_tokens ? "at most " : "",
                pluralize(training.global_batch_size, config_.data.packing ? "pack" : "sample"),
-               run_.describe_split(config_));
+               run_.describe_batch_split(config_));
   for (const auto& line :
-       {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks->description()}) {
+       {run_.processor->chat_template().describe(), describe_batch_scaling(training), run_.task_balancer->describe()}) {
     if (!line.empty()) spdlog::info("{}", line);
   }
 }
@@ -176,45 +178,47 @@ void TrainingLoop::run_steps() {
                        });
   const bool stops_at_start = is_stop_requested();
   if (run_.is_resumed && !stops_at_start) {
-    run_predictions([this](SamplePredictions& predictions) { predictions.answer_loaded_checkpoint(run_.state.step); });
+    apply_to_sample_predictions(
+        [this](SamplePredictions& predictions) { predictions.predict_with_loaded_checkpoint(run_.state.step); });
   }
   // Loading leaves blocks in the allocator's cache that steps do not need and the plan does not
   // count.
-  memory::release_unused_memory(device_);
+  memory::empty_cache(device_);
   run_missed_evaluation();
   if (sample_predictions_) sample_predictions_->start_clock();
-  while (!is_finished() && !is_stop_requested()) {
+  while (!should_end_training() && !is_stop_requested()) {
     // 1. Draw the samples of the step, exactly the global batch, and plan its micro-batches.
     const auto start = Clock::now();
-    PlannedStep step = step_runner_->next(step_seconds_);
+    PlannedStep step = step_runner_->next(last_step_seconds_);
     memory_watch_.on_step_start();
     // 2. Run forward and backward passes and the optimizer. If memory runs out, the guard repeats
     // them with smaller micro-batches.
     const uint64_t step_seed = derive_stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
-    const auto objective = run_.tasks->make_objective(step.step, step_seed);
-    const CompletedStep completed =
+    const auto objective = run_.task_balancer->make_objective(step.step, step_seed);
+    const CompletedStep completed_step =
         step_runner_->run(step, *objective, step_seed, [this, &step] { return compute_step_learning_rates(step); });
     // 3. Report. On a GPU the results arrive during the next step.
-    record_step(step, completed, objective);
-    step_runner_->on_step_end(step, completed);
+    record_step(step, completed_step, objective);
+    step_runner_->on_step_end(step, completed_step);
     const double seconds = compute_elapsed_seconds(start);
-    pending_report_->report.metrics.step_seconds = seconds;
+    pending_step_report_->report.metrics.step_seconds = seconds;
     // The first step also loads kernels.
-    if (step.step > first_step_) step_seconds_ = seconds;
-    if (run_.plan && step.step > first_step_) step_times_.record_step(step, completed, seconds);
+    if (step.step > first_step_) last_step_seconds_ = seconds;
+    if (run_.plan && step.step > first_step_) step_time_recorder_.record_step(step, completed_step, seconds);
     // 4. Evaluate.
-    if (run_.state.evaluation.is_due) pending_report_->report.metrics.evaluation = evaluate();
+    if (run_.state.evaluation.is_due) pending_step_report_->report.metrics.evaluation = evaluate();
     const bool is_best =
-        pending_report_->report.metrics.evaluation && pending_report_->report.metrics.evaluation->is_best;
+        pending_step_report_->report.metrics.evaluation && pending_step_report_->report.metrics.evaluation->is_best;
     const bool saves_checkpoint = should_save_on_all_ranks(is_save_step() || (is_best && config_.output.keep_best));
-    if (device_.is_cpu() || saves_checkpoint || pending_report_->report.metrics.evaluation) finish_pending_report();
+    if (device_.is_cpu() || saves_checkpoint || pending_step_report_->report.metrics.evaluation)
+      finish_pending_report();
     // 5. Report a completed checkpoint, and save.
     saver_.poll();
     if (saves_checkpoint) save();
   }
   finish_pending_report();
   const bool has_completed_steps = run_.state.step > 0;
-  if (has_completed_steps && !saver_.is_saved()) save(/*is_last=*/true);
+  if (has_completed_steps && !saver_.is_current_step_saved()) save(/*is_last=*/true);
   saver_.finish();
   if (is_stop_requested()) {
     report_event(
@@ -229,8 +233,8 @@ void TrainingLoop::run_steps() {
                                                           periodic_evaluation_->describe_early_stop()));
   }
   if (has_completed_steps && !is_dry_run()) {
-    check_run_trained(config_, run_.state, gradient_watch_, run_.is_resumed,
-                      periodic_evaluation_ && periodic_evaluation_->should_stop_early());
+    check_run_has_learned(config_, run_.state, gradient_watch_, run_.is_resumed,
+                          periodic_evaluation_ && periodic_evaluation_->should_stop_early());
   }
 }
 
@@ -240,82 +244,83 @@ void TrainingLoop::stop_prefetching() {
   step_runner_.reset();
 }
 
-bool TrainingLoop::has_finished_steps() {
-  constexpr double kRounding = 1e-9;  // rounding error of the epochs
+bool TrainingLoop::has_completed_all_steps() {
+  constexpr double kEpochRoundingError = 1e-9;  // rounding error of the epochs
   if (run_.state.step >= run_.total_steps) return true;
-  return !config_.training.max_steps && epoch_progress_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
+  return !config_.training.max_steps &&
+         epoch_progress_.at(run_.state.cursor) + kEpochRoundingError >= config_.training.epochs;
 }
 
 void TrainingLoop::run_missed_evaluation() {
   if (!run_.state.evaluation.is_due || is_stop_requested()) return;
   const auto evaluation = evaluate();
-  if (evaluation) callbacks_.on_late_evaluation(run_.state.step, *evaluation);
+  if (evaluation) callbacks_.on_deferred_evaluation(run_.state.step, *evaluation);
   if (should_save_on_all_ranks(evaluation.has_value())) save();
 }
 
-bool TrainingLoop::should_save_on_all_ranks(bool wants_save) const {
-  return saver_.is_state_sharded() ? consensus_.any_rank(wants_save && ranks_.is_main_process()) : wants_save;
+bool TrainingLoop::should_save_on_all_ranks(bool should_save) const {
+  return saver_.is_state_sharded() ? consensus_.any_rank(should_save && ranks_.is_main_process()) : should_save;
 }
 
 std::optional<report::EvaluationMetrics> TrainingLoop::evaluate() {
   // On the CPU, evaluations are planned without memory for the copies of a checkpoint.
   if (device_.is_cpu()) saver_.finish();
   // The plan of an evaluation does not count cached blocks of the step.
-  if (!device_.is_cpu()) memory::release_unused_memory(device_);
+  if (!device_.is_cpu()) memory::empty_cache(device_);
   memory::reset_peak_memory_stats(device_);
   auto evaluation = [&] {
-    const auto allocation_limit = run_.host_plan ? run_.host_plan->make_evaluation_limit() : nullptr;
+    const auto allocation_limit = run_.host_plan ? run_.host_plan->make_evaluation_allocation_limit() : nullptr;
     auto metrics = periodic_evaluation_->evaluate(run_.state.step);
-    run_.evaluation_set->merge_notices(periodic_evaluation_->notices());
+    run_.evaluation_set->add_missing_notices(periodic_evaluation_->notices());
     run_.model->parameters().join_remaining_passes();
     return metrics;
   }();
-  device_peaks_.update(memory::get_device_memory_stats(device_));
+  device_peak_tracker_.update(memory::get_device_memory_stats(device_));
   step_runner_->release_device_memory();
   return evaluation;
 }
 
-bool TrainingLoop::is_finished() {
-  return has_finished_steps() ||
+bool TrainingLoop::should_end_training() {
+  return has_completed_all_steps() ||
          (periodic_evaluation_ && consensus_.any_rank(periodic_evaluation_->should_stop_early()));
 }
 
 engine::LearningRates TrainingLoop::compute_step_learning_rates(const PlannedStep& step) {
   finish_pending_report();
   learning_rates_ = compute_learning_rates(
-      config_.training,
-      run_.schedule_factor() * compute_step_lr_factor(config_.training, count_batch_tokens(step.batch.samples)));
+      config_.training, run_.compute_schedule_factor() *
+                            compute_step_lr_factor(config_.training, count_batch_tokens(step.batch.samples)));
   return learning_rates_;
 }
 
-void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& completed,
+void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& completed_step,
                                const std::shared_ptr<const engine::Objective>& objective) {
   const double epochs_before = epoch_progress_.at(run_.state.cursor);
   ++run_.state.step;
   run_.state.cursor = step.batch.next;
-  pending_report_.emplace(step, completed, objective, device_);
+  pending_step_report_.emplace(step, completed_step, objective, device_);
   for (const auto& sample : step.batch.samples) {
     run_.ledger.mark_used(sample.index, sample.id, sample.notices);
-    if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, sample.id, *sample.shrunk);
+    if (sample.shrink_info) run_.ledger.mark_shrunk(sample.index, sample.id, *sample.shrink_info);
   }
   for (const auto& sample : step.batch.remote_samples) {
     if (!ranks_.is_main_process()) {
       run_.ledger.mark_used(sample.index);
       continue;
     }
-    const std::string id = run_.records->at_without_bytes(sample.index).id;
+    const std::string id = run_.records->at_without_media_bytes(sample.index).id;
     run_.ledger.mark_used(sample.index, id, sample.notices);
-    if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, id, *sample.shrunk);
-    pending_report_->report.sample_ids.push_back(id);
+    if (sample.shrink_info) run_.ledger.mark_shrunk(sample.index, id, *sample.shrink_info);
+    pending_step_report_->report.sample_ids.push_back(id);
   }
-  if (ranks_.is_main_process() && !run_.ledger.has_all_notices())
-    notice_logger_.log(run_.ledger.notices(), run_.ledger.dataset());
-  report::StepMetrics& metrics = pending_report_->report.metrics;
+  if (ranks_.is_main_process() && !run_.ledger.has_precounted_notices())
+    notice_logger_.log(run_.ledger.notices(), run_.ledger.dataset_name());
+  report::StepMetrics& metrics = pending_step_report_->report.metrics;
   metrics.total_steps = run_.total_steps;
   metrics.epoch = epoch_progress_.at(run_.state.cursor);
   run_.state.evaluation.is_due =
       periodic_evaluation_ &&
-      periodic_evaluation_->is_due(run_.state.step, epochs_before, metrics.epoch, has_finished_steps());
+      periodic_evaluation_->is_due(run_.state.step, epochs_before, metrics.epoch, has_completed_all_steps());
   metrics.learning_rate = learning_rates_.language_model;
   if (trains_vision_tower_) metrics.vision_learning_rate = learning_rates_.vision_tower;
   if (trains_projector_) metrics.projector_learning_rate = learning_rates_.projector;
@@ -325,18 +330,19 @@ void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& com
     metrics.predicted_allocated_peak_bytes = peaks.allocated_bytes;
     metrics.predicted_reserved_peak_bytes = peaks.reserved_bytes;
   }
-  device_peaks_.update(completed.memory);
+  device_peak_tracker_.update(completed_step.memory);
   if (const auto free = metrics.device_free_bytes) {
-    device_peaks_.update_free_bytes(*free, metrics.reserved_bytes);
+    device_peak_tracker_.update_free_bytes(*free, metrics.reserved_bytes);
   }
 }
 
 void TrainingLoop::finish_pending_report() {
-  if (!pending_report_) return;
-  pending_report_->complete();
-  run_.tasks->update(pending_report_->tasks, pending_report_->task_weights(), pending_report_->report.metrics);
-  StepReport report = std::move(pending_report_->report);
-  pending_report_.reset();
+  if (!pending_step_report_) return;
+  pending_step_report_->complete_report();
+  run_.task_balancer->update(pending_step_report_->tasks, pending_step_report_->task_weights(),
+                             pending_step_report_->report.metrics);
+  StepReport report = std::move(pending_step_report_->report);
+  pending_step_report_.reset();
   report::StepMetrics& metrics = report.metrics;
   if (is_dry_run()) {
     metrics.is_dry_run = true;
@@ -346,9 +352,9 @@ void TrainingLoop::finish_pending_report() {
   } else {
     last_loss_ = metrics.loss;
   }
-  if (metrics.skipped) ++run_.state.skipped_steps;
-  metrics.skipped_steps = run_.state.skipped_steps;
-  metrics.rank_wait_seconds = ranks_.wait_seconds();
+  if (metrics.skipped) ++run_.state.num_skipped_steps;
+  metrics.num_skipped_steps = run_.state.num_skipped_steps;
+  metrics.rank_wait_seconds = ranks_.rank_wait_seconds();
   callbacks_.on_step(report);
   memory_watch_.observe_step(report);
   gradient_watch_.observe_step(report);
@@ -360,8 +366,9 @@ bool TrainingLoop::is_save_step() const {
 }
 
 void TrainingLoop::save(bool is_last) {
-  saver_.save(/*continues=*/!is_last && !has_finished_steps());
-  run_predictions([this](SamplePredictions& predictions) { predictions.on_checkpoint_saved(run_.state.step); });
+  saver_.save(/*continues=*/!is_last && !has_completed_all_steps());
+  apply_to_sample_predictions(
+      [this](SamplePredictions& predictions) { predictions.on_checkpoint_saved(run_.state.step); });
   step_runner_->release_device_memory();  // of the predictions
 }
 
@@ -369,16 +376,16 @@ void TrainingLoop::report_event(report::EventKind kind, std::string message, std
   callbacks_.on_event({.step = run_.state.step, .kind = kind, .message = std::move(message), .ids = std::move(ids)});
 }
 
-bool TrainingLoop::are_metrics_lost() {
+bool TrainingLoop::try_finish_pending_report() {
   try {
     finish_pending_report();
   } catch (const std::exception&) {
   }
-  return pending_report_.has_value();
+  return !pending_step_report_;
 }
 
 void TrainingLoop::finish_after_error(const std::exception& error) {
-  saver_.emergency_save(error, [this] { return are_metrics_lost(); });
+  saver_.emergency_save(error, [this] { return !try_finish_pending_report(); });
   try {
     report_event(report::EventKind::kFailed, get_message_without_trace(error));
     saver_.write_ledger();

@@ -35,11 +35,11 @@ class TrainingLoop {
  private:
   void add_evaluation_summary(TrainingSummary& summary) const;
 
-  void add_evaluations();
+  void add_periodic_evaluation();
 
   void add_callbacks(bool quiet);
 
-  void log_run() const;
+  void log_run_start() const;
 
   /// Runs the steps to the end, with evaluations and checkpoints between them.
   void run_steps();
@@ -50,16 +50,16 @@ class TrainingLoop {
 
   /// Returns whether all steps are done. With training.epochs the run may end earlier: samples that
   /// turn out to be bad during the run shorten the epochs.
-  bool has_finished_steps();
+  bool has_completed_all_steps();
 
   /// Runs the evaluation that a stop of an earlier process prevented. Its step was reported and
   /// saved then.
   void run_missed_evaluation();
 
   /// Returns whether to save now. If all ranks write a checkpoint together, returns rank 0's
-  /// decision, because `wants_save` may differ between ranks: evaluation results differ by
+  /// decision, because `should_save` may differ between ranks: evaluation results differ by
   /// rounding, and a stop may reach only some ranks during an evaluation.
-  bool should_save_on_all_ranks(bool wants_save) const;
+  bool should_save_on_all_ranks(bool should_save) const;
 
   /// Evaluates the model. Returns nullopt if a stop was requested meanwhile.
   std::optional<report::EvaluationMetrics> evaluate();
@@ -67,21 +67,21 @@ class TrainingLoop {
   /// Calls `action` with the sample predictions on rank 0. Other ranks only take part in the
   /// all-gathers of sharded weights.
   template <class Action>
-  void run_predictions(const Action& action);
+  void apply_to_sample_predictions(const Action& action);
 
   /// Returns whether a stop was requested on any rank. A collective: all ranks must call it.
   bool is_stop_requested() const { return ranks_.any_rank_stops(get_stop_signal() != 0); }
 
   /// Returns whether the run ends after the newest step, the same on all ranks. Evaluation results
   /// differ between machines by rounding, so the early stop of one rank stops all.
-  bool is_finished();
+  bool should_end_training();
 
   /// Returns the learning rates of a step whose gradients are computed. First waits for the results
   /// of the previous step, since the schedule does not advance if that step was skipped.
   engine::LearningRates compute_step_learning_rates(const PlannedStep& step);
 
   /// Updates state, ledger and metrics after a step. Its loss is not known yet.
-  void record_step(const PlannedStep& step, const CompletedStep& completed,
+  void record_step(const PlannedStep& step, const CompletedStep& completed_step,
                    const std::shared_ptr<const engine::Objective>& objective);
 
   /// Waits for the results of the previous step and reports them.
@@ -94,9 +94,9 @@ class TrainingLoop {
 
   void report_event(report::EventKind kind, std::string message, std::vector<std::string> ids = {});
 
-  /// Tries to read the results of the last step. Returns whether they are lost. Ignores errors of
-  /// watches and callbacks, which do not affect what is saved.
-  bool are_metrics_lost();
+  /// Tries to read and report the results of the last step. Returns whether they are known. Ignores
+  /// errors of watches and callbacks, which do not affect what is saved.
+  bool try_finish_pending_report();
 
   /// Saves the completed steps if possible, and reports `error`. Only logs further errors, which
   /// may have the same cause, such as a full disk.
@@ -124,14 +124,14 @@ class TrainingLoop {
   const engine::Consensus& consensus_ = ranks_.consensus();
   std::optional<StepRunner> step_runner_;  // set while steps run
   std::optional<LookAheadSummary> look_ahead_summary_;
-  std::optional<PendingReport> pending_report_;  // of the newest step, until its results have arrived
+  std::optional<PendingStepReport> pending_step_report_;  // of the newest step, until its results have arrived
   const bool trains_vision_tower_ = is_component_trained(run_.model->parameters(), nn::Component::kVisionTower);
   const bool trains_projector_ = is_component_trained(run_.model->parameters(), nn::Component::kProjector);
   engine::LearningRates learning_rates_;  // of the newest step
   int64_t first_step_ = run_.state.step + 1;
-  double step_seconds_ = 0;  // duration of the newest step; 0 before the second
-  StepTimes step_times_;
-  DevicePeaks device_peaks_{device_};
+  double last_step_seconds_ = 0;  // duration of the newest step; 0 before the second
+  StepTimeRecorder step_time_recorder_;
+  DevicePeakMemoryTracker device_peak_tracker_{device_};
   std::optional<double> last_loss_;  // of the newest reported step
 };
 

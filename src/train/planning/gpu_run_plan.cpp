@@ -18,29 +18,28 @@ namespace {
 
 /// Number of steps whose durations are summed. Predicting each takes some tenths of a second at the
 /// end of the run; fewer steps would average less noise. Not tuned.
-constexpr size_t kTimedSteps = 6;
+constexpr size_t kMaxTimedSteps = 6;
 
 }  // namespace
 
-void StepTimes::record_step(const PlannedStep& step, const CompletedStep& completed, double seconds) {
-  if (completed.failed_attempts > 0 || completed.layout != step.layout) {
-    steps_.clear();  // the time of a repeated step cannot be attributed to one layout
+void StepTimeRecorder::record_step(const PlannedStep& step, const CompletedStep& completed_step, double seconds) {
+  if (completed_step.num_failed_attempts > 0 || completed_step.layout != step.layout) {
+    timed_steps_.clear();  // the time of a repeated step cannot be attributed to one layout
     return;
   }
   TimedStep timed_step{.samples = {}, .seconds = seconds - step.data_wait_seconds};
-  for (const auto& sample : step.batch.samples) planner::add_sample(timed_step.samples, data::get_shape(sample));
-  steps_.push_back(std::move(timed_step));
-  if (steps_.size() > kTimedSteps) steps_.pop_front();
+  for (const auto& sample : step.batch.samples) planner::add_sample(timed_step.samples, data::get_sample_shape(sample));
+  timed_steps_.push_back(std::move(timed_step));
+  if (timed_steps_.size() > kMaxTimedSteps) timed_steps_.pop_front();
 }
 
-std::optional<double> StepTimes::compute_measured_to_predicted_ratio(const planner::Job& job,
-                                                                     const planner::StepConfig& step_config,
-                                                                     const planner::VirtualGpu& virtual_gpu) const {
-  if (steps_.size() < kTimedSteps) return std::nullopt;
+std::optional<double> StepTimeRecorder::compute_measured_to_predicted_ratio(
+    const planner::Job& job, const planner::StepConfig& step_config, const planner::VirtualGpu& virtual_gpu) const {
+  if (timed_steps_.size() < kMaxTimedSteps) return std::nullopt;
   planner::DryRunProcess process(job, virtual_gpu);
   double measured_seconds = 0;
   double predicted_seconds = 0;
-  for (const auto& step : steps_) {
+  for (const auto& step : timed_steps_) {
     const auto dry_run_result =
         process.dry_run({.step_config = step_config, .steps = {step.samples}, .with_costs = true});
     if (!dry_run_result.costs) return std::nullopt;
@@ -68,9 +67,9 @@ planner::Plan make_plan_or_throw(const planner::PlanRequest& request) {
 
 /// Returns the measurements of past runs; nullopt on a virtual GPU, whose measurements are
 /// meaningless.
-std::optional<PastRuns> load_gpu_past_runs(const planner::TargetGpu& target) {
+std::optional<PastRunMeasurements> load_gpu_past_runs(const planner::TargetGpu& target) {
   if (planner::is_on_virtual_gpu()) return std::nullopt;
-  return load_past_runs(find_past_runs_file(), describe_gpu_environment(target.device_name));
+  return load_past_runs(find_past_runs_file(), get_gpu_run_environment(target.device_name));
 }
 
 /// Plans with the saved recomputation if it fits, and otherwise chooses it again. Slightly less
@@ -84,12 +83,12 @@ planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const 
         "the same micro-batches, and splits those that do not fit",
         to_gigabytes(saved_plan.limit_bytes), to_gigabytes(limit.limit_bytes));
   }
-  planner::PlanRequest saved_request = request;
-  saved_request.constraints = constrain_to_saved_config(request.constraints, saved_plan.step_config);
+  planner::PlanRequest constrained_request = request;
+  constrained_request.constraints = constrain_to_saved_config(request.constraints, saved_plan.step_config);
   // The split comes from the saved cost table, not from a fixed size.
-  saved_request.constraints.micro_batch_size = request.constraints.micro_batch_size;
-  saved_request.with_suggestions = false;
-  planner::Plan plan = make_plan_or_throw(saved_request);
+  constrained_request.constraints.micro_batch_size = request.constraints.micro_batch_size;
+  constrained_request.with_suggestions = false;
+  planner::Plan plan = make_plan_or_throw(constrained_request);
   plan.constraints = request.constraints;
   return plan.fits ? plan : make_plan_or_throw(request);
 }
@@ -98,33 +97,35 @@ planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const 
 
 GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workload workload,
                        std::vector<planner::SampleLimit> limits, const planner::Job& job, const RankGroup& ranks,
-                       std::filesystem::path run_folder, SplitSource split_source,
+                       std::filesystem::path run_folder, MicroBatchSplitSource split_source,
                        const std::optional<SavedPlan>& saved_plan)
-    : device_(device), run_folder_(std::move(run_folder)), is_writer_(ranks.is_main_process()) {
-  auto request =
-      build_plan_request(config, job, planner::make_target_gpu(memory::describe_device(device)), std::move(workload));
+    : device_(device), run_folder_(std::move(run_folder)), is_main_process_(ranks.is_main_process()) {
+  auto request = make_plan_request(config, job, planner::make_target_gpu(memory::get_device_properties(device)),
+                                   std::move(workload));
   request.sample_limits = std::move(limits);
   past_runs_ = load_gpu_past_runs(request.target);
-  if (past_runs_) calibrate(request.target, *past_runs_);
-  request.with_split = split_source == SplitSource::kPlanner;
+  if (past_runs_) calibrate_with_past_runs(request.target, *past_runs_);
+  request.with_split_plan = split_source == MicroBatchSplitSource::kPlanner;
   const auto make = [&saved_plan](const planner::PlanRequest& requested) {
     return saved_plan ? plan_with_saved_config(requested, *saved_plan) : make_plan_or_throw(requested);
   };
-  auto [plan, oversized_micro_batch] = make_plan_allowing_splits(std::move(request), config.memory.allow_splits, make);
+  auto [plan, oversized_micro_batch_size] =
+      make_plan_with_split_fallback(std::move(request), config.memory.allow_splits, make);
   plan_ = std::move(plan);
-  if (past_runs_) calibrate(plan_, *past_runs_);
+  if (past_runs_) calibrate_with_past_runs(plan_, *past_runs_);
   if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::format_plan_error(plan_));
-  if (oversized_micro_batch) {
+  if (oversized_micro_batch_size) {
     spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are split",
-                 *oversized_micro_batch);
-    plan_.best_estimate.step_config.micro_batch_size = *oversized_micro_batch;
+                 *oversized_micro_batch_size);
+    plan_.best_estimate.step_config.micro_batch_size = *oversized_micro_batch_size;
     has_oversized_micro_batch_ = true;
   }
   step_config_ = plan_.best_estimate.step_config;
   if (plan_.split) saved_plan_ = {.step_config = step_config_, .limit_bytes = plan_.limit.limit_bytes};
-  if (plan_.split) saved_plan_->step_config.memory_costs = plan_.split->table;
-  if (saved_plan && saved_plan->step_config.memory_costs && !config.training.micro_batch_size) saved_plan_ = saved_plan;
-  if (saved_plan_) step_config_.memory_costs = saved_plan_->step_config.memory_costs;
+  if (plan_.split) saved_plan_->step_config.memory_cost_table = plan_.split->table;
+  if (saved_plan && saved_plan->step_config.memory_cost_table && !config.training.micro_batch_size)
+    saved_plan_ = saved_plan;
+  if (saved_plan_) step_config_.memory_cost_table = saved_plan_->step_config.memory_cost_table;
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.planning_stats.seconds);
   memory::set_expandable_segments(step_config().expandable_segments);
@@ -132,13 +133,13 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
     // Otherwise the allocator would use the margin, which is for memory that no plan can predict.
     memory::limit_reserved_bytes(device, plan_.limit.limit_bytes);
   } else if (config.memory.limit_gb) {
-    memory::limit_reserved_bytes(device, plan_.limit.gpu_bytes - plan_.limit.context_bytes);
+    memory::limit_reserved_bytes(device, plan_.limit.allowed_gpu_bytes - plan_.limit.context_bytes);
   }
 }
 
 planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
   auto request = make_evaluation_request(config, evaluation_set, plan_.job);
-  request.training = step_config();
+  request.training_step_config = step_config();
   // Two micro-batches of the worst samples, so that gradients are accumulated. The last one is
   // repeated if there are fewer.
   for (int64_t i = 0; i < 2 * step_config().micro_batch_size; ++i) {
@@ -147,45 +148,46 @@ planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const 
   }
   request.limit_bytes = plan_.limit.limit_bytes;
   // Evaluations of at most the peak of training do not enlarge the allocator's pool.
-  request.target_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
+  request.target_reserved_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
   evaluation_plan_ = planner::plan_evaluation(request, planner::make_virtual_gpu(plan_.target));
   write();
   return *evaluation_plan_;
 }
 
 LookAheadSettings GpuRunPlan::make_look_ahead_settings() const {
-  return {.job = plan_.job,
-          .step_config = step_config(),
-          .target = planner::make_virtual_gpu(plan_.target),
-          .limit_bytes = plan_.limit.limit_bytes,
-          .is_lockstep = planner::is_on_virtual_gpu() && !vgpu::find_virtual_gpu_interface()->has_launch_latency()};
+  return {
+      .job = plan_.job,
+      .step_config = step_config(),
+      .target = planner::make_virtual_gpu(plan_.target),
+      .limit_bytes = plan_.limit.limit_bytes,
+      .waits_for_answers = planner::is_on_virtual_gpu() && !vgpu::find_virtual_gpu_interface()->has_launch_latency()};
 }
 
 void GpuRunPlan::report_measurements(const memory::DeviceMemoryStats& measured_memory, int64_t device_used_bytes,
                                      int64_t steps, const LookAheadSummary* look_ahead) const {
   const auto planned_peaks = plan_.peaks();
-  const int64_t retries = memory::get_num_alloc_retries(device_);
+  const int64_t num_alloc_retries = memory::get_num_alloc_retries(device_);
   spdlog::info(
       "peak device memory: {:.2f} GB allocated (planned: {:.2f}), {:.2f} GB reserved (planned: {:.2f}); {} allocations "
       "were retried",
       to_gigabytes(measured_memory.allocated_peak_bytes), to_gigabytes(planned_peaks.allocated_bytes),
-      to_gigabytes(measured_memory.reserved_peak_bytes), to_gigabytes(planned_peaks.reserved_bytes), retries);
+      to_gigabytes(measured_memory.reserved_peak_bytes), to_gigabytes(planned_peaks.reserved_bytes), num_alloc_retries);
   nlohmann::ordered_json json{{"allocated_peak_bytes", measured_memory.allocated_peak_bytes},
                               {"reserved_peak_bytes", measured_memory.reserved_peak_bytes},
-                              {"allocation_retries", retries},
+                              {"allocation_retries", num_alloc_retries},
                               {"device_used_bytes", device_used_bytes},
                               {"steps", steps}};
   if (look_ahead != nullptr) {
     spdlog::info(
         "look-ahead: {} of {} steps predicted, {} split before they failed; reserved memory within {:.2f} % of the "
         "prediction; {:.3f} CPU seconds per step",
-        look_ahead->steps, look_ahead->steps + look_ahead->late_steps, look_ahead->split_steps,
-        100 * look_ahead->max_relative_error,
-        look_ahead->cpu_seconds / static_cast<double>(std::max<int64_t>(1, look_ahead->steps)));
+        look_ahead->num_predicted_steps, look_ahead->num_predicted_steps + look_ahead->num_late_steps,
+        look_ahead->num_split_steps, 100 * look_ahead->max_relative_error,
+        look_ahead->cpu_seconds / static_cast<double>(std::max<int64_t>(1, look_ahead->num_predicted_steps)));
     nlohmann::ordered_json look_ahead_json{
-        {"forecast_steps", look_ahead->steps},           {"late_steps", look_ahead->late_steps},
-        {"split_steps", look_ahead->split_steps},        {"unfit_steps", look_ahead->unfit_steps},
-        {"worst_error", look_ahead->max_relative_error}, {"cpu_seconds", look_ahead->cpu_seconds},
+        {"forecast_steps", look_ahead->num_predicted_steps}, {"late_steps", look_ahead->num_late_steps},
+        {"split_steps", look_ahead->num_split_steps},        {"unfit_steps", look_ahead->num_oversized_steps},
+        {"worst_error", look_ahead->max_relative_error},     {"cpu_seconds", look_ahead->cpu_seconds},
         {"wait_seconds", look_ahead->wait_seconds}};
     // Aliases keep scripts working that read the fields of older versions.
     io::add_field_aliases(look_ahead_json, {{"forecast_steps", "foreseen_steps"},
@@ -199,32 +201,32 @@ void GpuRunPlan::report_measurements(const memory::DeviceMemoryStats& measured_m
 }
 
 void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::DeviceMemoryStats& measured_memory,
-                                     const StepTimes& times) const {
+                                     const StepTimeRecorder& times) const {
   if (planner::is_on_virtual_gpu()) return;
   const auto file = find_past_runs_file();
   if (file.empty()) return;
   constexpr int64_t kMaxContextRatio =
       2;  // a context this much larger than expected includes other processes; not tuned
-  PastRuns measured_runs{.num_runs = 1};
+  PastRunMeasurements measured_run{.num_runs = 1};
   if (plan_.target.other_process_bytes == 0 && context_bytes > 0 &&
       context_bytes <= kMaxContextRatio * plan_.target.gpu->context_bytes) {
-    measured_runs.context_bytes = context_bytes;
+    measured_run.context_bytes = context_bytes;
   }
   if (measured_memory.reserved_peak_bytes > 0) {
-    measured_runs.peak_ratio =
+    measured_run.peak_to_planned_memory_ratio =
         static_cast<double>(measured_memory.reserved_peak_bytes) / static_cast<double>(peaks().reserved_bytes);
   }
   try {
-    measured_runs.step_time_ratio =
+    measured_run.measured_to_predicted_step_time =
         times.compute_measured_to_predicted_ratio(plan_.job, step_config(), planner::make_virtual_gpu(plan_.target));
   } catch (const std::exception& error) {
     spdlog::info("step times are not saved for later plans: {}", error.what());
   }
-  record_run(file, describe_gpu_environment(plan_.target.device_name), measured_runs);
+  save_measured_run(file, get_gpu_run_environment(plan_.target.device_name), measured_run);
 }
 
 void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
-  if (!is_writer_) return;
+  if (!is_main_process_) return;
   nlohmann::ordered_json json = plan_.to_json();
   if (evaluation_plan_) json["evaluation"] = evaluation_plan_->to_json();
   if (past_runs_) json["past_runs"] = past_runs_->to_json();
@@ -232,8 +234,8 @@ void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
   io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");
 }
 
-void continue_without_plan(const Config& config, at::Device device, const PlanningError& failure,
-                           const RankGroup& ranks, const std::filesystem::path& run_folder) {
+void prepare_run_without_plan(const Config& config, at::Device device, const PlanningError& failure,
+                              const RankGroup& ranks, const std::filesystem::path& run_folder) {
   spdlog::warn(
       "the run has no plan, since planning failed: {}; it continues with the least memory: single samples, everything "
       "recomputed, except for what the configuration fixes (memory.recompute, training.micro_batch_size)",
@@ -242,10 +244,10 @@ void continue_without_plan(const Config& config, at::Device device, const Planni
   if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of an earlier start
   memory::set_expandable_segments(config.memory.expandable_segments);
   if (!config.memory.limit_gb) return;
-  const auto target = planner::make_target_gpu(memory::describe_device(device));
+  const auto target = planner::make_target_gpu(memory::get_device_properties(device));
   const auto limit =
       planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, ranks.world_size());
-  memory::limit_reserved_bytes(device, limit.gpu_bytes - limit.context_bytes);
+  memory::limit_reserved_bytes(device, limit.allowed_gpu_bytes - limit.context_bytes);
 }
 
 }  // namespace vlmtrain::train

@@ -26,11 +26,11 @@ namespace vlmtrain::train {
 
 /// Durations of the newest consecutive steps that ran as planned. Only their sum is meaningful,
 /// because on a GPU a step still runs when the next one starts on the host.
-class StepTimes {
+class StepTimeRecorder {
  public:
   /// Records a step. `seconds`: time from its start to the start of the next one, including the
   /// wait for data. A step that was repeated or split discards all recorded steps.
-  void record_step(const PlannedStep& step, const CompletedStep& completed, double seconds);
+  void record_step(const PlannedStep& step, const CompletedStep& completed_step, double seconds);
 
   /// Returns the measured seconds divided by the predicted seconds. Predicts by dry runs on
   /// `virtual_gpu` in a child process. Returns nullopt if fewer than 6 steps are recorded. Throws
@@ -45,7 +45,7 @@ class StepTimes {
     double seconds = 0;
   };
 
-  std::deque<TimedStep> steps_;
+  std::deque<TimedStep> timed_steps_;
 };
 
 /// An error of planning that the run does not cause: the process of the dry runs was killed, or the
@@ -56,7 +56,7 @@ class PlanningError : public std::runtime_error {
 };
 
 /// The source of a run's micro-batch split, unless training.micro_batch_size is a number.
-enum class SplitSource {
+enum class MicroBatchSplitSource {
   kPlanner,     ///< the planner chooses it
   kCheckpoint,  ///< the checkpoint's; equal micro-batches if the checkpoint has none
 };
@@ -72,7 +72,7 @@ class GpuRunPlan {
   /// Throws UserError (kDoesNotFit), with suggestions, if the run does not fit, and PlanningError.
   GpuRunPlan(const Config& config, at::Device device, planner::Workload workload,
              std::vector<planner::SampleLimit> limits, const planner::Job& job, const RankGroup& ranks,
-             std::filesystem::path run_folder, SplitSource split_source = SplitSource::kPlanner,
+             std::filesystem::path run_folder, MicroBatchSplitSource split_source = MicroBatchSplitSource::kPlanner,
              const std::optional<SavedPlan>& saved_plan = {});
 
   const planner::StepConfig& step_config() const { return step_config_; }
@@ -82,14 +82,14 @@ class GpuRunPlan {
   const std::optional<SavedPlan>& saved_plan() const { return saved_plan_; }
   /// Returns statistics of the planned splits of sampled steps; nullopt if the split comes from a
   /// checkpoint or is the same for all steps.
-  const std::optional<planner::SplitPlan>& split_plan() const { return plan_.split; }
+  const std::optional<planner::SplitPlan>& micro_batch_split_plan() const { return plan_.split; }
   /// Plans the batches of evaluations on `evaluation_set`, during which the training state stays
   /// allocated. Keeps their peak below that of training where possible. Adds the plan to plan.json.
   /// Throws the errors of planner::plan_evaluation().
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& evaluation_set);
 
   /// Returns the sharding of the plan, which the planner chooses for distributed.sharding=auto.
-  engine::Sharding sharding() const { return plan_.job.sharding; }
+  engine::ShardingStrategy sharding() const { return plan_.job.sharding; }
   /// Returns the settings of the run's look-ahead.
   LookAheadSettings make_look_ahead_settings() const;
 
@@ -104,17 +104,17 @@ class GpuRunPlan {
   /// Ignores context_bytes if they may include memory of other processes. Dry-runs steps, which
   /// takes seconds. Logs failures; throws nothing.
   void record_measurements(int64_t context_bytes, const memory::DeviceMemoryStats& measured_memory,
-                           const StepTimes& times) const;
+                           const StepTimeRecorder& times) const;
 
  private:
   void write(const nlohmann::ordered_json& measurements = nullptr) const;
 
   at::Device device_;
   std::filesystem::path run_folder_;
-  bool is_writer_;  // rank 0
+  bool is_main_process_;  // rank 0
   // The configured micro-batch does not fit with the largest samples; their steps are split.
   bool has_oversized_micro_batch_ = false;
-  std::optional<PastRuns> past_runs_;  // of this GPU
+  std::optional<PastRunMeasurements> past_runs_;  // of this GPU
   planner::Plan plan_;
   planner::StepConfig step_config_;
   std::optional<SavedPlan> saved_plan_;
@@ -122,8 +122,8 @@ class GpuRunPlan {
 };
 
 /// Warns that a run has no plan because of `failure`, and configures the allocator of `device`.
-/// Removes the plan.json of an earlier start. The run then uses make_min_memory_config().
-void continue_without_plan(const Config& config, at::Device device, const PlanningError& failure,
-                           const RankGroup& ranks, const std::filesystem::path& run_folder);
+/// Removes the plan.json of an earlier start. The run then uses make_min_memory_step_config().
+void prepare_run_without_plan(const Config& config, at::Device device, const PlanningError& failure,
+                              const RankGroup& ranks, const std::filesystem::path& run_folder);
 
 }  // namespace vlmtrain::train

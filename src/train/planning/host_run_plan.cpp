@@ -23,9 +23,9 @@ namespace vlmtrain::train {
 
 namespace {
 
-using planner::CpuMemoryLimit;
 using planner::CpuPlan;
 using planner::CpuPlanRequest;
+using planner::HostMemoryLimit;
 
 std::string format_gigabytes(int64_t bytes) {
   // Below 0.01 GB, two decimals of a GB would show 0.00.
@@ -34,13 +34,13 @@ std::string format_gigabytes(int64_t bytes) {
 }
 
 std::string describe_step_config(const planner::StepConfig& step_config, const CpuPlan& plan) {
-  std::string text = step_config.memory_costs ? "micro-batches split by memory"
-                                              : fmt::format("micro-batches of {}", step_config.micro_batch_size);
+  std::string text = step_config.memory_cost_table ? "micro-batches split by memory"
+                                                   : fmt::format("micro-batches of {}", step_config.micro_batch_size);
   const auto& blocks = step_config.recompute;
   if (blocks.vision > 0)
-    text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.vision_blocks);
+    text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.num_vision_blocks);
   if (blocks.language > 0) {
-    text += fmt::format(", {} of {} language blocks recomputed", blocks.language, plan.detail.language_blocks);
+    text += fmt::format(", {} of {} language blocks recomputed", blocks.language, plan.detail.num_language_blocks);
     if (blocks.language_selective > 0) {
       text += fmt::format(" (attention outputs kept in {})", blocks.language_selective);
     }
@@ -51,24 +51,24 @@ std::string describe_step_config(const planner::StepConfig& step_config, const C
 }
 
 /// Returns the step configuration as key=value arguments of a command.
-std::string format_step_settings(const planner::StepConfig& step_config) {
+std::string format_step_config_arguments(const planner::StepConfig& step_config) {
   return fmt::format(
       "training.micro_batch_size={} memory.recompute={} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
-      step_config.micro_batch_size, planner::RecomputeOption::from_blocks(step_config.recompute).text,
+      step_config.micro_batch_size, planner::RecomputeOption::from_block_counts(step_config.recompute).text,
       step_config.vision_tiles_per_pass, step_config.loss_chunk_rows);
 }
 
-std::string describe_limit(const CpuMemoryLimit& limit) {
-  return fmt::format("{} ({}), of which {:.0f} % are kept free", format_gigabytes(limit.available.bytes),
-                     limit.available.limit_source, limit.margin_percent);
+std::string describe_memory_limit(const HostMemoryLimit& limit) {
+  return fmt::format("{} ({}), of which {:.0f} % are kept free", format_gigabytes(limit.available_memory.bytes),
+                     limit.available_memory.limit_source, limit.margin_percent);
 }
 
 /// Rounds the memory of the process up. It differs by some pages between equal runs, which so get
 /// the same limit.
 int64_t round_up_resident_bytes(int64_t bytes) {
   // Larger than these differences, small compared with any model. Not tuned.
-  constexpr int64_t kRoundingBytes = int64_t{32} << 20;
-  return (bytes + kRoundingBytes - 1) / kRoundingBytes * kRoundingBytes;
+  constexpr int64_t kRoundingUnitBytes = int64_t{32} << 20;
+  return (bytes + kRoundingUnitBytes - 1) / kRoundingUnitBytes * kRoundingUnitBytes;
 }
 
 /// Returns an upper bound of the samples per step of this rank. A step of packs has twice the mean
@@ -86,7 +86,7 @@ std::string describe_largest_sample(const planner::SampleBatch& sample) {
 }
 
 /// Returns the error message for a run that does not fit, with suggestions.
-std::string format_does_not_fit_error(const CpuPlan& plan) {
+std::string format_insufficient_memory_error(const CpuPlan& plan) {
   const int64_t required_bytes =
       std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
   std::string text = fmt::format(
@@ -94,7 +94,7 @@ std::string format_does_not_fit_error(const CpuPlan& plan) {
       "addition), and this process may use {}",
       plan.model, format_gigabytes(plan.total_bytes()), describe_step_config(plan.step_config, plan),
       describe_largest_sample(plan.worst_batch), format_gigabytes(plan.peak_bytes),
-      format_gigabytes(plan.total_bytes() - plan.peak_bytes), describe_limit(plan.limit));
+      format_gigabytes(plan.total_bytes() - plan.peak_bytes), describe_memory_limit(plan.limit));
   if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
     return text + fmt::format("; request {} of memory, or use a smaller model", format_gigabytes(required_bytes));
@@ -105,11 +105,11 @@ std::string format_does_not_fit_error(const CpuPlan& plan) {
 
 /// Returns the part of one of `ranks` ranks on this machine: its own memory, and an equal part of
 /// the rest.
-memory::AvailableHostMemory divide_among_ranks(memory::AvailableHostMemory available, int64_t ranks) {
-  if (ranks == 1) return available;
+memory::AvailableHostMemory divide_memory_among_ranks(memory::AvailableHostMemory available_memory, int64_t ranks) {
+  if (ranks == 1) return available_memory;
   const int64_t process_bytes = memory::get_resident_bytes();
-  return {.bytes = process_bytes + (available.bytes - process_bytes) / ranks,
-          .limit_source = fmt::format("{}, shared by {} ranks", available.limit_source, ranks)};
+  return {.bytes = process_bytes + (available_memory.bytes - process_bytes) / ranks,
+          .limit_source = fmt::format("{}, shared by {} ranks", available_memory.limit_source, ranks)};
 }
 
 }  // namespace
@@ -117,31 +117,31 @@ memory::AvailableHostMemory divide_among_ranks(memory::AvailableHostMemory avail
 HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
                          int64_t decode_bytes, const planner::Job& job, const RankGroup& ranks,
                          std::filesystem::path run_folder, const std::optional<SavedPlan>& saved_plan)
-    : run_folder_(std::move(run_folder)), is_writer_(ranks.is_main_process()) {
+    : run_folder_(std::move(run_folder)), is_main_process_(ranks.is_main_process()) {
   memory::use_mmap_for_large_blocks();
   memory::enable_large_block_cache();
-  const planner::CpuMemoryNeeds needs{
-      .process_bytes =
-          round_up_resident_bytes(memory::get_resident_bytes() + io::get_row_group_memory().compute_additional_bytes()),
+  const planner::HostMemoryRequirements memory_requirements{
+      .process_bytes = round_up_resident_bytes(memory::get_resident_bytes() +
+                                               io::get_row_group_memory_stats().compute_max_additional_bytes()),
       .largest_sample_bytes = compute_largest_sample_bytes(workload.worst_batches),
       .decode_bytes = decode_bytes,
       .samples_per_step = compute_max_samples_per_step(workload),
       .world_size = ranks.world_size(),
-      .loader_threads = config.data.num_workers};
-  const memory::AvailableHostMemory available =
-      divide_among_ranks(memory::get_available_host_memory(), ranks.ranks_on_this_node());
-  const CpuMemoryLimit limit =
-      planner::compute_cpu_memory_limit(available, config.memory.limit_gb, config.memory.mode, needs);
+      .num_loader_threads = config.data.num_workers};
+  const memory::AvailableHostMemory available_memory =
+      divide_memory_among_ranks(memory::get_available_host_memory(), ranks.local_world_size());
+  const HostMemoryLimit limit = planner::compute_host_memory_limit(available_memory, config.memory.limit_gb,
+                                                                   config.memory.mode, memory_requirements);
   prefetch_bytes_ = limit.prefetch_bytes;
 
-  const planner::PlanRequest base_request = build_plan_request(config, job, /*target=*/{}, std::move(workload));
+  const planner::PlanRequest base_request = make_plan_request(config, job, /*target=*/{}, std::move(workload));
   const CpuPlanRequest request{
       .model = base_request.model,
       .job = base_request.job,
       .mode = base_request.mode,
-      .available = available,
+      .available_memory = available_memory,
       .limit_gigabytes = base_request.limit_gigabytes,
-      .memory_needs = needs,
+      .memory_requirements = memory_requirements,
       .workload = base_request.workload,
       .constraints = base_request.constraints,
       .max_micro_batch_size = compute_max_micro_batch_size(config, base_request.workload.world_size),
@@ -150,29 +150,30 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
   if (saved_plan) apply_saved_plan(request, config.memory.allow_splits, *saved_plan);
   if (!plan_) return;
   write();
-  if (const auto past_runs = load_past_runs(find_past_runs_file(), describe_cpu_environment())) {
-    spdlog::info("host memory: {}", past_runs->description());
+  if (const auto past_runs = load_past_runs(find_past_runs_file(), get_cpu_run_environment())) {
+    spdlog::info("host memory: {}", past_runs->describe());
   }
   spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", format_gigabytes(plan_->total_bytes()),
-               describe_limit(plan_->limit), describe_step_config(saved_plan_.step_config, *plan_),
+               describe_memory_limit(plan_->limit), describe_step_config(saved_plan_.step_config, *plan_),
                plan_->planning_stats.seconds);
 }
 
-void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const CpuMemoryLimit& limit,
+void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const HostMemoryLimit& limit,
                             const std::optional<SavedPlan>& saved_plan) {
-  saved_plan_.limit_bytes = enforced_limit_bytes_ = limit.tensor_bytes;
+  saved_plan_.limit_bytes = enforced_limit_bytes_ = limit.available_tensor_bytes;
   const bool is_split_by_memory = !request.constraints.micro_batch_size;
   if (saved_plan) request.constraints = constrain_to_saved_config(request.constraints, saved_plan->step_config);
-  request.with_suggestions = request.with_split = !saved_plan;
+  request.with_suggestions = request.with_split_plan = !saved_plan;
   try {
-    auto [plan, oversized_micro_batch] =
-        make_plan_allowing_splits(std::move(request), config.memory.allow_splits, planner::make_cpu_plan);
-    if (!plan.fits && !saved_plan) throw UserError(ExitCode::kDoesNotFit, format_does_not_fit_error(plan));
-    if (oversized_micro_batch) plan.step_config.micro_batch_size = *oversized_micro_batch;
+    auto [plan, oversized_micro_batch_size] =
+        make_plan_with_split_fallback(std::move(request), config.memory.allow_splits, planner::make_cpu_plan);
+    if (!plan.fits && !saved_plan) throw UserError(ExitCode::kDoesNotFit, format_insufficient_memory_error(plan));
+    if (oversized_micro_batch_size) plan.step_config.micro_batch_size = *oversized_micro_batch_size;
     saved_plan_.step_config = plan.step_config;
-    if (plan.split) saved_plan_.step_config.memory_costs = plan.split->table;
+    if (plan.split) saved_plan_.step_config.memory_cost_table = plan.split->table;
     split_plan_ = plan.split;
-    if (saved_plan && is_split_by_memory) saved_plan_.step_config.memory_costs = saved_plan->step_config.memory_costs;
+    if (saved_plan && is_split_by_memory)
+      saved_plan_.step_config.memory_cost_table = saved_plan->step_config.memory_cost_table;
     plan_ = std::move(plan);
     // The limit counts only tensors, but malloc keeps freed memory in addition. At least half of
     // the limit remains for tensors.
@@ -183,11 +184,11 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
     spdlog::warn(
         "host memory: planning failed ({}); the run continues with the least memory: single samples, everything "
         "recomputed, except for what the configuration fixes; steps above {} are split",
-        get_first_line(error.what()), format_gigabytes(limit.available.bytes));
+        get_first_line(error.what()), format_gigabytes(limit.available_memory.bytes));
     // More blocks than any model has, since the model is not built yet.
-    constexpr int64_t kAllBlocks = 1'000'000;
+    constexpr int64_t kMaxModelBlocks = 1'000'000;
     saved_plan_.step_config =
-        saved_plan ? saved_plan->step_config : make_min_memory_config(config, kAllBlocks, kAllBlocks);
+        saved_plan ? saved_plan->step_config : make_min_memory_step_config(config, kMaxModelBlocks, kMaxModelBlocks);
   }
 }
 
@@ -199,22 +200,23 @@ void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_spl
   saved_plan_.limit_bytes = saved_plan.limit_bytes;
   enforced_limit_bytes_ = std::min(enforced_limit_bytes_, saved_plan.limit_bytes);
   if (current_limit_bytes >= saved_plan.limit_bytes) return;
-  const std::string limit_text = plan_ ? fmt::format("this process may use {}", describe_limit(plan_->limit))
-                                       : fmt::format("its tensors may use {}", format_gigabytes(current_limit_bytes));
+  const std::string memory_limit_text =
+      plan_ ? fmt::format("this process may use {}", describe_memory_limit(plan_->limit))
+            : fmt::format("its tensors may use {}", format_gigabytes(current_limit_bytes));
   if (plan_ && plan_->needed_bytes() > current_limit_bytes && !allow_splits) {
     const CpuPlan smaller_plan = planner::make_cpu_plan(request);
-    if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_does_not_fit_error(smaller_plan));
+    if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_insufficient_memory_error(smaller_plan));
     throw UserError(
         ExitCode::kDoesNotFit,
         fmt::format("host memory: the run uses {}, which need {} in total, and {}; provide as much memory "
                     "again, or continue in smaller micro-batches, which changes rounding: {}",
                     describe_step_config(saved_plan_.step_config, *plan_), format_gigabytes(plan_->total_bytes()),
-                    limit_text, format_step_settings(smaller_plan.step_config)));
+                    memory_limit_text, format_step_config_arguments(smaller_plan.step_config)));
   }
   spdlog::warn(
       "host memory: the run was planned for tensors of {}, and {}, so tensors of {}; it continues with the same "
       "micro-batches, and splits steps that do not fit",
-      format_gigabytes(saved_plan.limit_bytes), limit_text, format_gigabytes(current_limit_bytes));
+      format_gigabytes(saved_plan.limit_bytes), memory_limit_text, format_gigabytes(current_limit_bytes));
 }
 
 planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
@@ -222,7 +224,7 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
   if (plan_) {
     auto request = make_evaluation_request(config, evaluation_set, plan_->job);
     request.max_batch_size = kMaxCpuEvalBatchSize;
-    request.training = saved_plan_.step_config;
+    request.training_step_config = saved_plan_.step_config;
     for (int64_t i = 0; i < saved_plan_.step_config.micro_batch_size; ++i) {
       const auto& shapes = plan_->worst_batch.shapes;
       planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
@@ -231,7 +233,7 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
     // Samples that workers decode, a batch that waits, and a batch that is evaluated.
     evaluation_samples_bytes_ = config.data.num_workers * (largest_sample_bytes + evaluation_set.decode_bytes()) +
                                 2 * request.batch_size.value_or(kMaxCpuEvalBatchSize) * largest_sample_bytes;
-    request.target_bytes = request.limit_bytes = enforced_limit_bytes_ - evaluation_samples_bytes_;
+    request.target_reserved_bytes = request.limit_bytes = enforced_limit_bytes_ - evaluation_samples_bytes_;
     plan = planner::plan_cpu_evaluation(request);
     evaluation_samples_bytes_ = config.data.num_workers * (largest_sample_bytes + evaluation_set.decode_bytes()) +
                                 2 * plan.batch_size * largest_sample_bytes;
@@ -242,44 +244,46 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
   return plan;
 }
 
-std::unique_ptr<memory::HostBudget::ScopedLimit> HostRunPlan::make_evaluation_limit() {
-  return std::make_unique<memory::HostBudget::ScopedLimit>(
+std::unique_ptr<memory::HostMemoryBudget::ScopedLimit> HostRunPlan::make_evaluation_allocation_limit() {
+  return std::make_unique<memory::HostMemoryBudget::ScopedLimit>(
       budget_, std::max<int64_t>(0, enforced_limit_bytes_ - evaluation_samples_bytes_));
 }
 
-std::unique_ptr<memory::HostBudget::ScopedLimit> HostRunPlan::make_allocation_limit() {
-  return std::make_unique<memory::HostBudget::ScopedLimit>(budget_, enforced_limit_bytes_);
+std::unique_ptr<memory::HostMemoryBudget::ScopedLimit> HostRunPlan::make_training_allocation_limit() {
+  return std::make_unique<memory::HostMemoryBudget::ScopedLimit>(budget_, enforced_limit_bytes_);
 }
 
-int64_t HostRunPlan::remaining_bytes() const {
+int64_t HostRunPlan::compute_unused_limit_bytes() const {
   if (!plan_) return 0;
-  return std::max<int64_t>(0, plan_->limit.available.bytes - plan_->limit.margin_bytes - plan_->total_bytes());
+  return std::max<int64_t>(0, plan_->limit.available_memory.bytes - plan_->limit.margin_bytes - plan_->total_bytes());
 }
 
 void HostRunPlan::report_measurements(int64_t steps) const {
-  const int64_t resident_bytes = memory::get_peak_resident_bytes();
+  const int64_t peak_resident_bytes = memory::get_peak_resident_bytes();
   std::string planned_tensors, planned_total;
   if (plan_) {
     planned_tensors = fmt::format(" (planned for the worst batch: {})", format_gigabytes(plan_->peak_bytes));
-    planned_total =
-        fmt::format(" (planned: {}{})", format_gigabytes(plan_->total_bytes()),
-                    copy_bytes_ > 0 ? ", and copies of checkpoints of " + format_gigabytes(copy_bytes_) : "");
+    planned_total = fmt::format(
+        " (planned: {}{})", format_gigabytes(plan_->total_bytes()),
+        checkpoint_copy_bytes_ > 0 ? ", and copies of checkpoints of " + format_gigabytes(checkpoint_copy_bytes_) : "");
   }
   spdlog::info("peak host memory: tensors of {}{}, {} resident{}; {} allocations would have exceeded the limit",
-               format_gigabytes(budget_.peak_bytes()), planned_tensors, format_gigabytes(resident_bytes), planned_total,
-               budget_.num_rejected_allocations());
+               format_gigabytes(budget_.peak_bytes()), planned_tensors, format_gigabytes(peak_resident_bytes),
+               planned_total, budget_.num_rejected_allocations());
   write({{"allocated_peak_bytes", budget_.peak_bytes()},
-         {"resident_peak_bytes", resident_bytes},
-         {"checkpoint_copies_bytes", copy_bytes_},
+         {"resident_peak_bytes", peak_resident_bytes},
+         {"checkpoint_copies_bytes", checkpoint_copy_bytes_},
          {"refused_allocations", budget_.num_rejected_allocations()},
          {"steps", steps}});
-  if (!plan_ || !is_writer_ || steps == 0) return;
-  const double ratio = static_cast<double>(resident_bytes) / static_cast<double>(plan_->total_bytes() + copy_bytes_);
-  record_run(find_past_runs_file(), describe_cpu_environment(), {.num_runs = 1, .peak_ratio = ratio});
+  if (!plan_ || !is_main_process_ || steps == 0) return;
+  const double ratio =
+      static_cast<double>(peak_resident_bytes) / static_cast<double>(plan_->total_bytes() + checkpoint_copy_bytes_);
+  save_measured_run(find_past_runs_file(), get_cpu_run_environment(),
+                    {.num_runs = 1, .peak_to_planned_memory_ratio = ratio});
 }
 
 void HostRunPlan::write(const nlohmann::ordered_json& measurements) const {
-  if (!plan_ || !is_writer_) return;
+  if (!plan_ || !is_main_process_) return;
   nlohmann::ordered_json json = plan_->to_json();
   if (evaluation_plan_) json["evaluation"] = evaluation_plan_->to_json();
   if (!measurements.is_null()) json["measured"] = measurements;

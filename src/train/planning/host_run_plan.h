@@ -38,7 +38,7 @@ class HostRunPlan {
 
   /// Returns statistics of the planned splits of sampled steps; nullopt if the split comes from a
   /// checkpoint or is the same for all steps.
-  const std::optional<planner::SplitPlan>& split_plan() const { return split_plan_; }
+  const std::optional<planner::SplitPlan>& micro_batch_split_plan() const { return split_plan_; }
 
   /// Plans the batches of evaluations on `evaluation_set`, during which the training state stays in
   /// memory. Returns batches of one sample if the run has no plan. Throws the errors of
@@ -53,45 +53,46 @@ class HostRunPlan {
 
   /// Returns a guard for training steps. While it exists, an allocation of a tensor that exceeds
   /// the limit fails as out of memory. Must not outlive this object.
-  std::unique_ptr<memory::HostBudget::ScopedLimit> make_allocation_limit();
+  std::unique_ptr<memory::HostMemoryBudget::ScopedLimit> make_training_allocation_limit();
   /// Returns such a guard for evaluations. Its limit is lower by the memory of decoded evaluation
   /// samples.
-  std::unique_ptr<memory::HostBudget::ScopedLimit> make_evaluation_limit();
+  std::unique_ptr<memory::HostMemoryBudget::ScopedLimit> make_evaluation_allocation_limit();
 
   /// Returns the planned maximum of the process in bytes; 0 if planning failed.
   int64_t planned_bytes() const { return plan_ ? plan_->total_bytes() : 0; }
   /// Returns the part of the limit that the plan does not use, in bytes; 0 if planning failed.
-  int64_t remaining_bytes() const;
+  int64_t compute_unused_limit_bytes() const;
   /// Returns a guard. While it exists, new tensors do not count towards the limit. For the copies
-  /// of a checkpoint, which take remaining_bytes() instead. Must not outlive this object.
-  std::unique_ptr<memory::HostBudget::ScopedPause> pause_accounting() {
-    return std::make_unique<memory::HostBudget::ScopedPause>(budget_);
+  /// of a checkpoint, which take compute_unused_limit_bytes() instead. Must not outlive this
+  /// object.
+  std::unique_ptr<memory::HostMemoryBudget::ScopedPause> pause_budget_accounting() {
+    return std::make_unique<memory::HostMemoryBudget::ScopedPause>(budget_);
   }
   /// Records the bytes of a checkpoint's copies, which the plan does not include.
-  void record_copy_bytes(int64_t bytes) { copy_bytes_ = std::max(copy_bytes_, bytes); }
+  void record_checkpoint_copy_bytes(int64_t bytes) { checkpoint_copy_bytes_ = std::max(checkpoint_copy_bytes_, bytes); }
 
   /// Logs the measured memory next to the planned memory, adds it to plan.json, and records it for
   /// later runs (train/past_runs.h). `steps`: completed steps of the run.
   void report_measurements(int64_t steps) const;
 
  private:
-  void make_plan(const Config& config, planner::CpuPlanRequest request, const planner::CpuMemoryLimit& limit,
+  void make_plan(const Config& config, planner::CpuPlanRequest request, const planner::HostMemoryLimit& limit,
                  const std::optional<SavedPlan>& saved_plan);
   void apply_saved_plan(const planner::CpuPlanRequest& request, bool allow_splits, const SavedPlan& saved_plan);
   void write(const nlohmann::ordered_json& measurements = nullptr) const;
 
   std::filesystem::path run_folder_;
-  bool is_writer_;                        // rank 0
+  bool is_main_process_;                  // rank 0
   std::optional<planner::CpuPlan> plan_;  // nullopt if planning failed
-  SavedPlan saved_plan_;                  // its limit_bytes is CpuMemoryLimit::tensor_bytes
+  SavedPlan saved_plan_;                  // its limit_bytes is HostMemoryLimit::available_tensor_bytes
   std::optional<planner::SplitPlan> split_plan_;
   int64_t enforced_limit_bytes_ = 0;  // limit on tensors, lowered to the available memory
   int64_t prefetch_bytes_ = 0;
   std::optional<planner::EvaluationPlan> evaluation_plan_;
   int64_t evaluation_prefetch_bytes_ = 0;
   int64_t evaluation_samples_bytes_ = 0;  // bytes of decoded evaluation samples until they are tensors of a batch
-  int64_t copy_bytes_ = 0;                // largest copies of a checkpoint
-  memory::HostBudget budget_;
+  int64_t checkpoint_copy_bytes_ = 0;     // largest copies of a checkpoint
+  memory::HostMemoryBudget budget_;
 };
 
 }  // namespace vlmtrain::train

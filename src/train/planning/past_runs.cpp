@@ -29,7 +29,7 @@ namespace vlmtrain::train {
 namespace {
 
 /// Version of the file format.
-constexpr int64_t kFileVersion = 1;
+constexpr int64_t kPastRunsFileVersion = 1;
 /// More combinations of machine, device and versions than a user has at a time. Bounds the file.
 constexpr size_t kMaxEnvironments = 64;
 /// Far above the size of kMaxEnvironments entries. A larger file is from another program.
@@ -37,18 +37,18 @@ constexpr uintmax_t kMaxFileBytes = 1 << 20;
 /// Maximum length of a device name, version or host name. Longer than any real one.
 constexpr size_t kMaxNameLength = 256;
 /// Far above the number of any user's runs.
-constexpr int64_t kMaxRuns = 1'000'000'000;
+constexpr int64_t kMaxRecordedRuns = 1'000'000'000;
 /// Far above the size of a CUDA context. A larger value includes memory of other processes.
 constexpr int64_t kMaxContextBytes = int64_t{64} << 30;
 /// Largest plausible ratio of measurement and plan.
-constexpr double kMaxRatio = 1000;
+constexpr double kMaxMeasuredToPlannedRatio = 1000;
 /// Longest wait for other processes, which hold the lock for milliseconds. Not tuned.
 constexpr std::chrono::milliseconds kLockTimeout{1000};
 
 /// An entry of the file.
-struct EnvironmentEntry {
+struct PastRunsEntry {
   RunEnvironment environment;
-  PastRuns past_runs;
+  PastRunMeasurements past_runs;
 };
 
 UserError make_invalid_file_error(const std::filesystem::path& file, const std::string& problem) {
@@ -57,9 +57,9 @@ UserError make_invalid_file_error(const std::filesystem::path& file, const std::
 
 /// Parses an entry. Throws UserError (kBadData) for numbers that no run can measure, since plans
 /// would be useless with them.
-EnvironmentEntry parse_entry(const nlohmann::json& json, const std::filesystem::path& file) {
+PastRunsEntry parse_past_runs_entry(const nlohmann::json& json, const std::filesystem::path& file) {
   const std::string source = file.string();
-  const auto get_name = [&](const char* key) {
+  const auto parse_name = [&](const char* key) {
     auto text = io::get<std::string>(json, key, source);
     if (text.size() > kMaxNameLength) throw make_invalid_file_error(file, fmt::format("{} is too long", key));
     return text;
@@ -72,17 +72,20 @@ EnvironmentEntry parse_entry(const nlohmann::json& json, const std::filesystem::
       throw make_invalid_file_error(file, fmt::format("{} is {}", key, value));
     return value;
   };
-  EnvironmentEntry entry{
-      .environment = {get_name("device"), get_name("driver"), get_name("libtorch"), get_name("host")}, .past_runs = {}};
-  entry.past_runs.num_runs = get_number("runs", int64_t{1}, kMaxRuns).value_or(1);
-  entry.past_runs.last_run_date = get_name("last");
+  PastRunsEntry entry{
+      .environment = {parse_name("device"), parse_name("driver"), parse_name("libtorch"), parse_name("host")},
+      .past_runs = {}};
+  entry.past_runs.num_runs = get_number("runs", int64_t{1}, kMaxRecordedRuns).value_or(1);
+  entry.past_runs.last_run_date = parse_name("last");
   entry.past_runs.context_bytes = get_number("context_bytes", int64_t{1}, kMaxContextBytes);
-  entry.past_runs.step_time_ratio = get_number("step_time_ratio", 1 / kMaxRatio, kMaxRatio);
-  entry.past_runs.peak_ratio = get_number("peak_ratio", 1 / kMaxRatio, kMaxRatio);
+  entry.past_runs.measured_to_predicted_step_time =
+      get_number("step_time_ratio", 1 / kMaxMeasuredToPlannedRatio, kMaxMeasuredToPlannedRatio);
+  entry.past_runs.peak_to_planned_memory_ratio =
+      get_number("peak_ratio", 1 / kMaxMeasuredToPlannedRatio, kMaxMeasuredToPlannedRatio);
   return entry;
 }
 
-std::vector<EnvironmentEntry> read_entries(const std::filesystem::path& file) {
+std::vector<PastRunsEntry> read_past_runs_entries(const std::filesystem::path& file) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status)) return {};
@@ -91,23 +94,23 @@ std::vector<EnvironmentEntry> read_entries(const std::filesystem::path& file) {
     throw make_invalid_file_error(file, "is larger than any file that runs write");
   const auto json = io::read_json(file);
   const std::string source = file.string();
-  if (const auto version = io::get<int64_t>(json, "version", source); version != kFileVersion) {
-    throw make_invalid_file_error(file,
-                                  fmt::format("has version {}, and this program supports {}", version, kFileVersion));
+  if (const auto version = io::get<int64_t>(json, "version", source); version != kPastRunsFileVersion) {
+    throw make_invalid_file_error(
+        file, fmt::format("has version {}, and this program supports {}", version, kPastRunsFileVersion));
   }
   if (!json.contains("places") || !json["places"].is_array() || json["places"].size() > kMaxEnvironments) {
     throw make_invalid_file_error(file, "places is not a list of at most 64 entries");
   }
-  std::vector<EnvironmentEntry> entries;
+  std::vector<PastRunsEntry> entries;
   entries.reserve(json["places"].size() + 1);
-  for (const auto& environment : json["places"]) entries.push_back(parse_entry(environment, file));
+  for (const auto& environment : json["places"]) entries.push_back(parse_past_runs_entry(environment, file));
   return entries;
 }
 
 /// Returns the entries; if the file is invalid, warns and returns no entries.
-std::vector<EnvironmentEntry> try_read_entries(const std::filesystem::path& file) {
+std::vector<PastRunsEntry> try_read_past_runs_entries(const std::filesystem::path& file) {
   try {
-    return read_entries(file);
+    return read_past_runs_entries(file);
   } catch (const std::exception& error) {
     spdlog::warn("measurements of earlier runs are not used: {}; VLMTRAIN_PAST_RUNS=off ignores the file",
                  to_printable(error.what()));
@@ -115,17 +118,18 @@ std::vector<EnvironmentEntry> try_read_entries(const std::filesystem::path& file
   }
 }
 
-std::string format_entries(const std::vector<EnvironmentEntry>& entries) {
+std::string format_past_runs_entries(const std::vector<PastRunsEntry>& entries) {
   auto environments = nlohmann::ordered_json::array();
   for (const auto& [environment, past_runs] : entries) {
     nlohmann::ordered_json json{{"device", environment.device},
-                                {"driver", environment.driver},
-                                {"libtorch", environment.libtorch},
-                                {"host", environment.host}};
+                                {"driver", environment.driver_version},
+                                {"libtorch", environment.libtorch_version},
+                                {"host", environment.host_name}};
     json.update(past_runs.to_json());
     environments.push_back(std::move(json));
   }
-  return io::to_json_string(nlohmann::ordered_json{{"version", kFileVersion}, {"places", environments}}, 2) + "\n";
+  return io::to_json_string(nlohmann::ordered_json{{"version", kPastRunsFileVersion}, {"places", environments}}, 2) +
+         "\n";
 }
 
 /// A lock on `file`.lock against other processes. It is released with the object, and by the
@@ -157,7 +161,7 @@ class FileLock {
 
 /// Returns the larger of two optional numbers; nullopt if both are missing.
 template <class Number>
-std::optional<Number> max_if_any(const std::optional<Number>& a, const std::optional<Number>& b) {
+std::optional<Number> compute_optional_max(const std::optional<Number>& a, const std::optional<Number>& b) {
   return a && b ? std::max(a, b) : a ? a : b;
 }
 
@@ -168,44 +172,48 @@ void scale_step_time(planner::StepEstimate& estimate, double ratio) {
 
 }  // namespace
 
-RunEnvironment describe_gpu_environment(const std::string& device_name) {
+RunEnvironment get_gpu_run_environment(const std::string& device_name) {
   return {.device = device_name,
-          .driver = memory::read_kernel_module_version(),
-          .libtorch = memory::describe_libtorch().compiled_version,
-          .host = get_host_name()};
+          .driver_version = memory::read_kernel_module_version(),
+          .libtorch_version = memory::get_libtorch_info().compiled_version,
+          .host_name = get_host_name()};
 }
 
-RunEnvironment describe_cpu_environment() {
+RunEnvironment get_cpu_run_environment() {
   return {.device = memory::read_cpu_info().model,
-          .driver = "",
-          .libtorch = memory::describe_libtorch().compiled_version,
-          .host = get_host_name()};
+          .driver_version = "",
+          .libtorch_version = memory::get_libtorch_info().compiled_version,
+          .host_name = get_host_name()};
 }
 
-PastRuns PastRuns::combine(const PastRuns& newer) const {
-  PastRuns combined{.num_runs = std::min(kMaxRuns, num_runs + newer.num_runs),
-                    .last_run_date = newer.last_run_date,
-                    .context_bytes = max_if_any(context_bytes, newer.context_bytes),
-                    .step_time_ratio = newer.step_time_ratio ? newer.step_time_ratio : step_time_ratio,
-                    .peak_ratio = max_if_any(peak_ratio, newer.peak_ratio)};
-  if (step_time_ratio && newer.step_time_ratio) {
-    combined.step_time_ratio = std::sqrt(*step_time_ratio * *newer.step_time_ratio);
+PastRunMeasurements PastRunMeasurements::merge_newer_runs(const PastRunMeasurements& newer) const {
+  PastRunMeasurements combined{
+      .num_runs = std::min(kMaxRecordedRuns, num_runs + newer.num_runs),
+      .last_run_date = newer.last_run_date,
+      .context_bytes = compute_optional_max(context_bytes, newer.context_bytes),
+      .measured_to_predicted_step_time = newer.measured_to_predicted_step_time ? newer.measured_to_predicted_step_time
+                                                                               : measured_to_predicted_step_time,
+      .peak_to_planned_memory_ratio =
+          compute_optional_max(peak_to_planned_memory_ratio, newer.peak_to_planned_memory_ratio)};
+  if (measured_to_predicted_step_time && newer.measured_to_predicted_step_time) {
+    combined.measured_to_predicted_step_time =
+        std::sqrt(*measured_to_predicted_step_time * *newer.measured_to_predicted_step_time);
   }
   return combined;
 }
 
-nlohmann::ordered_json PastRuns::to_json() const {
+nlohmann::ordered_json PastRunMeasurements::to_json() const {
   const auto to_json_or_null = [](const auto& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
   return {{"runs", num_runs},
           {"last", last_run_date},
           {"context_bytes", to_json_or_null(context_bytes)},
-          {"step_time_ratio", to_json_or_null(step_time_ratio)},
-          {"peak_ratio", to_json_or_null(peak_ratio)}};
+          {"step_time_ratio", to_json_or_null(measured_to_predicted_step_time)},
+          {"peak_ratio", to_json_or_null(peak_to_planned_memory_ratio)}};
 }
 
-std::string PastRuns::description() const {
+std::string PastRunMeasurements::describe() const {
   std::string text =
       fmt::format("{} on this machine, the last on {}",
                   num_runs == 1 ? "one run" : format_with_commas(num_runs) + " runs", to_printable(last_run_date));
@@ -213,12 +221,13 @@ std::string PastRuns::description() const {
     text += fmt::format("; CUDA used {:.2f} GB in addition to PyTorch's memory, which this plan includes",
                         to_gigabytes(*context_bytes));
   }
-  if (step_time_ratio) {
+  if (measured_to_predicted_step_time) {
     text += fmt::format(
         "; steps took {:.3g} times the estimate from operations and data sheets, and predictions are scaled by it",
-        *step_time_ratio);
+        *measured_to_predicted_step_time);
   }
-  if (peak_ratio) text += fmt::format("; memory peaked at {:.1f} % of the plan at most", 100 * *peak_ratio);
+  if (peak_to_planned_memory_ratio)
+    text += fmt::format("; memory peaked at {:.1f} % of the plan at most", 100 * *peak_to_planned_memory_ratio);
   return text;
 }
 
@@ -239,59 +248,61 @@ std::filesystem::path find_past_runs_file() {
   return {};
 }
 
-std::optional<PastRuns> load_past_runs(const std::filesystem::path& file, const RunEnvironment& environment) {
+std::optional<PastRunMeasurements> load_past_runs(const std::filesystem::path& file,
+                                                  const RunEnvironment& environment) {
   if (file.empty() || environment.device.empty()) return std::nullopt;
-  for (const auto& entry : try_read_entries(file)) {
+  for (const auto& entry : try_read_past_runs_entries(file)) {
     if (entry.environment == environment) return entry.past_runs;
   }
   return std::nullopt;
 }
 
-void record_run(const std::filesystem::path& file, const RunEnvironment& environment, const PastRuns& measured_run) {
+void save_measured_run(const std::filesystem::path& file, const RunEnvironment& environment,
+                       const PastRunMeasurements& measured_run) {
   if (file.empty() || environment.device.empty()) return;
   try {
     if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path());
     const FileLock lock(file);
     if (!lock.is_locked()) throw run_error("{} cannot be locked", file.string() + ".lock");
-    auto entries = try_read_entries(file);
-    EnvironmentEntry new_entry{environment, measured_run};
+    auto entries = try_read_past_runs_entries(file);
+    PastRunsEntry new_entry{environment, measured_run};
     new_entry.past_runs.last_run_date = get_current_date();
-    const auto existing = std::ranges::find(entries, environment, &EnvironmentEntry::environment);
-    if (existing != entries.end()) {
-      new_entry.past_runs = existing->past_runs.combine(new_entry.past_runs);
-      entries.erase(existing);
+    const auto existing_entry = std::ranges::find(entries, environment, &PastRunsEntry::environment);
+    if (existing_entry != entries.end()) {
+      new_entry.past_runs = existing_entry->past_runs.merge_newer_runs(new_entry.past_runs);
+      entries.erase(existing_entry);
     }
     if (entries.size() >= kMaxEnvironments) entries.erase(entries.begin());
     entries.push_back(std::move(new_entry));
-    io::write_file(file, format_entries(entries));
+    io::write_file(file, format_past_runs_entries(entries));
   } catch (const std::exception& error) {
     spdlog::info("measurements of this run are not saved for later plans: {}; VLMTRAIN_PAST_RUNS sets the file",
                  to_printable(error.what()));
   }
 }
 
-void calibrate(planner::TargetGpu& target, const PastRuns& past_runs) {
+void calibrate_with_past_runs(planner::TargetGpu& target, const PastRunMeasurements& past_runs) {
   if (!past_runs.context_bytes) return;
   target.context_bytes =
       target.is_context_measured ? std::max(target.context_bytes, *past_runs.context_bytes) : *past_runs.context_bytes;
   target.is_context_measured = true;
 }
 
-void calibrate(planner::Plan& plan, const PastRuns& past_runs) {
-  if (!past_runs.step_time_ratio) return;
-  scale_step_time(plan.best_estimate, *past_runs.step_time_ratio);
-  for (auto& estimate : plan.alternatives) scale_step_time(estimate, *past_runs.step_time_ratio);
-  if (!plan.average_step) return;
-  plan.average_step->step_seconds *= *past_runs.step_time_ratio;
-  plan.average_step->tokens_per_second /= *past_runs.step_time_ratio;
-  plan.average_step->samples_per_second /= *past_runs.step_time_ratio;
+void calibrate_with_past_runs(planner::Plan& plan, const PastRunMeasurements& past_runs) {
+  if (!past_runs.measured_to_predicted_step_time) return;
+  scale_step_time(plan.best_estimate, *past_runs.measured_to_predicted_step_time);
+  for (auto& estimate : plan.alternatives) scale_step_time(estimate, *past_runs.measured_to_predicted_step_time);
+  if (!plan.average_step_estimate) return;
+  plan.average_step_estimate->step_seconds *= *past_runs.measured_to_predicted_step_time;
+  plan.average_step_estimate->tokens_per_second /= *past_runs.measured_to_predicted_step_time;
+  plan.average_step_estimate->samples_per_second /= *past_runs.measured_to_predicted_step_time;
 }
 
-void calibrate(std::vector<planner::SavingsRow>& rows, const PastRuns& past_runs) {
-  if (!past_runs.step_time_ratio) return;
+void calibrate_with_past_runs(std::vector<planner::SavingsRow>& rows, const PastRunMeasurements& past_runs) {
+  if (!past_runs.measured_to_predicted_step_time) return;
   for (auto& row : rows) {
-    scale_step_time(row.single_sample_estimate, *past_runs.step_time_ratio);
-    if (row.best_estimate) scale_step_time(*row.best_estimate, *past_runs.step_time_ratio);
+    scale_step_time(row.single_sample_estimate, *past_runs.measured_to_predicted_step_time);
+    if (row.best_estimate) scale_step_time(*row.best_estimate, *past_runs.measured_to_predicted_step_time);
   }
 }
 

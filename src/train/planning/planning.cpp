@@ -24,7 +24,7 @@ namespace vlmtrain::train {
 namespace {
 
 /// Returns the mean number of samples per pack in the first epoch.
-double compute_samples_per_pack(const data::SampleOrder& order) {
+double compute_mean_samples_per_pack(const data::SampleOrder& order) {
   double samples = 0;
   double packs = 0;
   for (int64_t source = 0; source < order.num_sources(); ++source) {
@@ -37,29 +37,29 @@ double compute_samples_per_pack(const data::SampleOrder& order) {
 
 }  // namespace
 
-std::optional<engine::MaskLossWeights> get_mask_loss_weights(const Config& config) {
+std::optional<engine::TextAndMaskLossWeights> get_mask_loss_weights(const Config& config) {
   if (!models::predicts_masks(config.model.path)) return std::nullopt;
-  return config.training.mask_losses;
+  return config.training.mask_loss_weights;
 }
 
-planner::Job make_job(const Config& config, const engine::TaskSettings& tasks) {
+planner::Job make_training_job(const Config& config, const engine::TaskSettings& tasks) {
   return {.model = config.model.path,
           .precision = config.training.precision,
-          .frozen_parts = make_frozen_parts(config.model),
+          .frozen_parts = get_frozen_parts(config.model),
           .lora = make_lora_settings(config),
           .quantization = resolve_quantization(config),
           .disabled_kernels = find_disabled_kernels(config.training),
           .optimizer = make_adamw_settings(config.training),
           .objective = {.tasks = tasks, .masks = get_mask_loss_weights(config)},
-          .sharding = config.distributed.sharding.value_or(engine::Sharding::kNone)};
+          .sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone)};
 }
 
-planner::PlanRequest build_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
-                                        planner::Workload workload) {
+planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
+                                       planner::Workload workload) {
   return {.model = config.model.path,
           .job = std::move(job),
-          .chooses_sharding = !config.distributed.sharding &&
-                              config.training.balance.gradient_conflicts != engine::GradientConflictMethod::kPcGrad,
+          .auto_sharding = !config.distributed.sharding && config.training.batch_and_tasks.gradient_conflicts !=
+                                                               engine::GradientConflictMethod::kPcGrad,
           .target = std::move(target),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,
@@ -71,23 +71,24 @@ planner::PlanRequest build_plan_request(const Config& config, planner::Job job, 
                           .expandable_segments = config.memory.expandable_segments}};
 }
 
-data::SampleOrder make_draw_order(const data::DataSet& dataset, const Config& config, data::SampleIndex& sample_index) {
+data::SampleOrder make_run_sample_order(const data::DataSet& dataset, const Config& config,
+                                        data::SampleIndex& sample_index) {
   auto settings = data::make_order_settings(config.data, static_cast<uint64_t>(config.training.seed));
   settings.block_starts = dataset.block_starts();
-  if (settings.packs) data::reject_oversized_samples(*settings.packs, sample_index);
+  if (settings.pack_limits) data::reject_oversized_samples(*settings.pack_limits, sample_index);
   return data::make_sample_order(dataset, config.data.task_shares, sample_index, std::move(settings));
 }
 
 planner::Workload make_workload(const data::SampleIndex& sample_index, const data::SampleOrder& order,
                                 const Config& config, int64_t world_size) {
-  if (sample_index.shapes.num_known() == 0) {
+  if (sample_index.shapes.num_known_shapes() == 0) {
     throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train.name(),
                      sample_index.shapes.size(), sample_index.problems.begin()->second.message);
   }
   planner::Workload workload{
       .worst_batches = {}, .global_batch_size = config.training.global_batch_size, .world_size = world_size};
-  if (order.settings().packs) {
-    workload.packing = planner::PackedSamples{.samples_per_pack = compute_samples_per_pack(order),
+  if (order.settings().pack_limits) {
+    workload.packing = planner::PackingParams{.mean_samples_per_pack = compute_mean_samples_per_pack(order),
                                               .fixed_micro_batch_size = config.training.micro_batch_size.value_or(0)};
   }
   const int64_t samples = workload.samples_per_rank();
@@ -97,33 +98,34 @@ planner::Workload make_workload(const data::SampleIndex& sample_index, const dat
   return workload;
 }
 
-PlanningInputs prepare_planning_inputs(const data::DataSet& records, const models::Processor& processor,
-                                       const Config& config, int64_t world_size) {
+PlanningInputs make_planning_inputs(const data::DataSet& records, const models::Processor& processor,
+                                    const Config& config, int64_t world_size) {
   data::SampleIndex sample_index = check_data(records, processor, config, config.data.train.name(), /*cache=*/{});
   log_training_data_remarks(config, records, sample_index);
-  const data::SampleOrder order = make_draw_order(records, config, sample_index);
+  const data::SampleOrder order = make_run_sample_order(records, config, sample_index);
   if (!sample_index.problems.empty()) {
-    const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
+    const bool stops_run = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
     spdlog::warn("{}: {} of {} cannot be used and {} not planned for{}; the first: {}", config.data.train.name(),
                  sample_index.problems.size(), pluralize(records.size(), "sample"),
                  sample_index.problems.size() == 1 ? "is" : "are",
-                 stops ? ", and training stops at them (data.on_bad_sample=fail)" : "",
+                 stops_run ? ", and training stops at them (data.on_bad_sample=fail)" : "",
                  sample_index.problems.begin()->second.message);
   }
   return {.workload = make_workload(sample_index, order, config, world_size),
-          .tasks = make_task_settings(config.training.balance, data::Tasks(sample_index, records))};
+          .tasks = make_task_settings(config.training.batch_and_tasks, data::TaskTable(sample_index, records))};
 }
 
-planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
+planner::StepConfig make_min_memory_step_config(const Config& config, int64_t num_vision_blocks,
+                                                int64_t num_language_blocks) {
   // Rows of logits per loss chunk. Their memory is small compared with the activations of a layer;
   // smaller chunks would be slower.
-  constexpr int64_t kSmallLossChunk = 128;
-  const models::RecomputeBlocks all{.vision = vision_blocks, .language = language_blocks};
+  constexpr int64_t kMinMemoryLossChunkRows = 128;
+  const models::RecomputeBlockCounts all{.vision = num_vision_blocks, .language = num_language_blocks};
   const planner::RecomputeOption& recompute = config.memory.recompute;
   return {.micro_batch_size = config.training.micro_batch_size.value_or(1),
-          .recompute = recompute.is_auto() ? all : recompute.resolve_blocks(all),
+          .recompute = recompute.is_auto() ? all : recompute.resolve_block_counts(all),
           .vision_tiles_per_pass = config.memory.vision_tiles_per_pass.value_or(1),
-          .loss_chunk_rows = config.memory.loss_chunk_rows.value_or(kSmallLossChunk),
+          .loss_chunk_rows = config.memory.loss_chunk_rows.value_or(kMinMemoryLossChunkRows),
           .expandable_segments = config.memory.expandable_segments,
           .copies_ahead = false};
 }
@@ -145,36 +147,37 @@ planner::Job make_evaluation_job(const Config& config, const std::filesystem::pa
   return job;
 }
 
-std::vector<int64_t> find_end_tokens(const std::filesystem::path& checkpoint, const models::Processor& processor,
-                                     const std::filesystem::path& base) {
-  const auto folders = models::is_adapter(checkpoint) ? models::resolve_base_and_adapter(checkpoint, base)
-                                                      : models::BaseAndAdapter{.base = checkpoint, .adapter = {}};
+std::vector<int64_t> find_eos_token_ids(const std::filesystem::path& checkpoint, const models::Processor& processor,
+                                        const std::filesystem::path& base) {
+  const auto folders = models::is_adapter(checkpoint)
+                           ? models::resolve_base_and_adapter(checkpoint, base)
+                           : models::BaseAndAdapterFolders{.base = checkpoint, .adapter = {}};
   return models::load_eos_token_ids(folders.base, processor, folders.adapter);
 }
 
 planner::EvaluationPlan plan_gpu_evaluation(const Config& config, planner::EvaluationRequest request,
                                             at::Device device) {
   memory::set_expandable_segments(config.memory.expandable_segments);
-  const auto target = planner::make_target_gpu(memory::describe_device(device));
+  const auto target = planner::make_target_gpu(memory::get_device_properties(device));
   request.limit_bytes =
       planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, /*world_size=*/1).limit_bytes;
-  request.target_bytes = request.limit_bytes;
+  request.target_reserved_bytes = request.limit_bytes;
   return planner::plan_evaluation(request, planner::make_virtual_gpu(target));
 }
 
 planner::EvaluationPlan plan_host_evaluation(const Config& config, planner::EvaluationRequest request,
                                              int64_t decode_bytes) {
   request.max_batch_size = kMaxCpuEvalBatchSize;
-  const planner::CpuMemoryNeeds needs{
-      .process_bytes = memory::get_resident_bytes() + io::get_row_group_memory().compute_additional_bytes(),
+  const planner::HostMemoryRequirements memory_requirements{
+      .process_bytes = memory::get_resident_bytes() + io::get_row_group_memory_stats().compute_max_additional_bytes(),
       .largest_sample_bytes = compute_largest_sample_bytes(request.worst_batches),
       .decode_bytes = decode_bytes,
       .samples_per_step = request.batch_size.value_or(kMaxCpuEvalBatchSize),
-      .loader_threads = config.data.num_workers};
-  request.limit_bytes = planner::compute_cpu_memory_limit(memory::get_available_host_memory(), config.memory.limit_gb,
-                                                          config.memory.mode, needs)
-                            .tensor_bytes;
-  request.target_bytes = request.limit_bytes;
+      .num_loader_threads = config.data.num_workers};
+  request.limit_bytes = planner::compute_host_memory_limit(memory::get_available_host_memory(), config.memory.limit_gb,
+                                                           config.memory.mode, memory_requirements)
+                            .available_tensor_bytes;
+  request.target_reserved_bytes = request.limit_bytes;
   return planner::plan_cpu_evaluation(request);
 }
 
@@ -183,16 +186,16 @@ planner::EvaluationPlan plan_host_evaluation(const Config& config, planner::Eval
 PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,
                                   const models::Processor& processor, at::Device device,
                                   const std::filesystem::path& base) {
-  load_kernels(config.training, device);
+  load_custom_kernels(config.training, device);
   const EvaluationSet evaluation_set(config, processor, /*cache=*/{});
   PlannedEvaluation result{.records = evaluation_set.records(),
-                           .num_dropped = evaluation_set.num_dropped(),
-                           .are_notices_logged = evaluation_set.sample_index().is_complete,
+                           .num_bad_samples = evaluation_set.num_bad_samples(),
+                           .has_logged_notices = evaluation_set.sample_index().is_complete,
                            .settings = {.device = device,
                                         .num_workers = config.data.num_workers,
                                         .generate_answers = config.evaluation.generate_answers,
                                         .max_new_tokens = config.evaluation.max_new_tokens,
-                                        .eos_token_ids = find_end_tokens(checkpoint, processor, base),
+                                        .eos_token_ids = find_eos_token_ids(checkpoint, processor, base),
                                         .on_bad_sample = config.data.on_bad_sample}};
   result.settings.batch_size = config.evaluation.batch_size.value_or(result.settings.batch_size);
   try {

@@ -25,7 +25,7 @@ nlohmann::ordered_json SavedPlan::to_json(const char* limit_key) const {
     io::add_field_aliases(json, {kSelectiveBlocksField});
   }
   if (!step_config.copies_ahead) json["copies_ahead"] = false;
-  if (step_config.memory_costs) json["costs"] = step_config.memory_costs->to_json();
+  if (step_config.memory_cost_table) json["costs"] = step_config.memory_cost_table->to_json();
   return json;
 }
 
@@ -42,7 +42,7 @@ SavedPlan SavedPlan::from_json(const nlohmann::ordered_json& json, const char* l
   }
   if (json.contains("copies_ahead")) plan.step_config.copies_ahead = io::get<bool>(json, "copies_ahead", source);
   if (const auto costs = json.find("costs"); costs != json.end()) {
-    plan.step_config.memory_costs = planner::MemoryCostTable::from_json(*costs, source);
+    plan.step_config.memory_cost_table = planner::MemoryCostTable::from_json(*costs, source);
   }
   return plan;
 }
@@ -52,7 +52,7 @@ planner::StepConstraints constrain_to_saved_config(const planner::StepConstraint
   planner::StepConstraints fixed_constraints = requested;
   if (!fixed_constraints.micro_batch_size) fixed_constraints.micro_batch_size = saved.micro_batch_size;
   if (fixed_constraints.recompute.is_auto())
-    fixed_constraints.recompute = planner::RecomputeOption::from_blocks(saved.recompute);
+    fixed_constraints.recompute = planner::RecomputeOption::from_block_counts(saved.recompute);
   if (!fixed_constraints.vision_tiles_per_pass) fixed_constraints.vision_tiles_per_pass = saved.vision_tiles_per_pass;
   if (!fixed_constraints.loss_chunk_rows) fixed_constraints.loss_chunk_rows = saved.loss_chunk_rows;
   return fixed_constraints;

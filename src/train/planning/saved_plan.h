@@ -30,13 +30,13 @@ struct SavedPlan {
 planner::StepConstraints constrain_to_saved_config(const planner::StepConstraints& requested,
                                                    const planner::StepConfig& saved);
 
-/// The result of make_plan_allowing_splits(). Plan is planner::Plan or planner::CpuPlan.
+/// The result of make_plan_with_split_fallback(). Plan is planner::Plan or planner::CpuPlan.
 template <class Plan>
-struct PlanWithSplits {
+struct PlanWithSplitFallback {
   Plan plan;
   /// The configured micro-batch size, if it does not fit with the largest samples and `plan` is for
   /// micro-batches of one sample. Steps that do not fit are then split. Otherwise nullopt.
-  std::optional<int64_t> oversized_micro_batch;
+  std::optional<int64_t> oversized_micro_batch_size;
 };
 
 /// Returns the plan that `make_plan` returns for `request`. If `allow_splits`
@@ -44,17 +44,17 @@ struct PlanWithSplits {
 /// returns a plan for micro-batches of one sample instead. The plan may not fit in either case.
 /// Rethrows the errors of `make_plan`.
 template <class Request, class Make>
-auto make_plan_allowing_splits(Request request, bool allow_splits, const Make& make_plan)
-    -> PlanWithSplits<decltype(make_plan(std::as_const(request)))> {
+auto make_plan_with_split_fallback(Request request, bool allow_splits, const Make& make_plan)
+    -> PlanWithSplitFallback<decltype(make_plan(std::as_const(request)))> {
   const bool may_split = allow_splits && request.constraints.micro_batch_size;
   const bool with_suggestions = std::exchange(request.with_suggestions, request.with_suggestions && !may_split);
   auto plan = make_plan(std::as_const(request));
   if (plan.fits || !may_split) return {std::move(plan), std::nullopt};
-  const int64_t requested_size = *std::exchange(request.constraints.micro_batch_size, 1);
+  const int64_t requested_micro_batch_size = *std::exchange(request.constraints.micro_batch_size, 1);
   request.with_suggestions = with_suggestions;
   plan = make_plan(std::as_const(request));
   const bool fits = plan.fits;
-  return {std::move(plan), fits ? std::optional{requested_size} : std::nullopt};
+  return {std::move(plan), fits ? std::optional{requested_micro_batch_size} : std::nullopt};
 }
 
 }  // namespace vlmtrain::train

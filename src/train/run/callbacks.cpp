@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "train/run/run_folder.h"
+#include "train/run/scoped_stopwatch.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
@@ -14,123 +15,106 @@
 
 namespace vlmtrain::train {
 
-namespace {
-
-/// Adds the time between its construction and destruction to `seconds`.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double& seconds_;
-  Clock::time_point start_ = Clock::now();
-};
-
-}  // namespace
-
 template <class Call>
 void CallbackList::call_all_callbacks(const Call& call) {
-  const Stopwatch stopwatch(seconds_);
+  const ScopedStopwatch stopwatch(callback_seconds_);
   for (const auto& callback : callbacks_) call(*callback);
 }
 
-void CallbackList::on_past_step(const nlohmann::json& line) {
-  call_all_callbacks([&](Callback& callback) { callback.on_past_step(line); });
+void CallbackList::on_logged_step(const nlohmann::json& line) {
+  call_all_callbacks([&](TrainerCallback& callback) { callback.on_logged_step(line); });
 }
 
 void CallbackList::on_step(const StepReport& step) {
-  call_all_callbacks([&](Callback& callback) { callback.on_step(step); });
+  call_all_callbacks([&](TrainerCallback& callback) { callback.on_step(step); });
 }
 
-void CallbackList::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
-  call_all_callbacks([&](Callback& callback) { callback.on_late_evaluation(step, evaluation); });
+void CallbackList::on_deferred_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
+  call_all_callbacks([&](TrainerCallback& callback) { callback.on_deferred_evaluation(step, evaluation); });
 }
 
-void CallbackList::on_event(const report::Event& event) {
-  call_all_callbacks([&](Callback& callback) { callback.on_event(event); });
+void CallbackList::on_event(const report::RunEvent& event) {
+  call_all_callbacks([&](TrainerCallback& callback) { callback.on_event(event); });
 }
 
 void CallbackList::on_prediction(const report::Prediction& prediction) {
-  call_all_callbacks([&](Callback& callback) { callback.on_prediction(prediction); });
+  call_all_callbacks([&](TrainerCallback& callback) { callback.on_prediction(prediction); });
 }
 
 void CallbackList::on_end(bool succeeded) {
-  call_all_callbacks([succeeded](Callback& callback) { callback.on_end(succeeded); });
+  call_all_callbacks([succeeded](TrainerCallback& callback) { callback.on_end(succeeded); });
 }
 
 MetricsFileCallback::MetricsFileCallback(const std::filesystem::path& run_folder, int64_t resumed_step,
                                          bool log_samples)
-    : metrics_(run_folder / "metrics.jsonl", resumed_step),
-      events_(run_folder / "events.jsonl", resumed_step),
-      predictions_(run_folder / "predictions.jsonl", resumed_step) {
-  if (log_samples) samples_.emplace(run_folder / "samples.jsonl", resumed_step);
+    : metrics_log_(run_folder / "metrics.jsonl", resumed_step),
+      event_log_(run_folder / "events.jsonl", resumed_step),
+      prediction_log_(run_folder / "predictions.jsonl", resumed_step) {
+  if (log_samples) sample_log_.emplace(run_folder / "samples.jsonl", resumed_step);
 }
 
 void MetricsFileCallback::on_step(const StepReport& step) {
-  metrics_.append(step.metrics.to_json_line());
-  if (samples_) {
-    samples_->append(io::to_json_string(nlohmann::ordered_json{{"step", step.metrics.step}, {"ids", step.sample_ids}}));
+  metrics_log_.append(step.metrics.to_json_line());
+  if (sample_log_) {
+    sample_log_->append(
+        io::to_json_string(nlohmann::ordered_json{{"step", step.metrics.step}, {"ids", step.sample_ids}}));
   }
 }
 
-void MetricsFileCallback::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
-  metrics_.amend_line(step, "evaluation", evaluation.to_json());
+void MetricsFileCallback::on_deferred_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
+  metrics_log_.set_line_field(step, "evaluation", evaluation.to_json());
 }
 
-void MetricsFileCallback::on_event(const report::Event& event) {
-  events_.append(event.to_json_line());
+void MetricsFileCallback::on_event(const report::RunEvent& event) {
+  event_log_.append(event.to_json_line());
 }
 
 void MetricsFileCallback::on_prediction(const report::Prediction& prediction) {
-  predictions_.append(prediction.to_json_line());
+  prediction_log_.append(prediction.to_json_line());
 }
 
 namespace {
 
 /// Removes all lines of an existing file.
-constexpr int64_t kNoStep = -1;
+constexpr int64_t kBeforeFirstStep = -1;
 
 }  // namespace
 
 EpochsFileCallback::EpochsFileCallback(const std::filesystem::path& run_folder) : run_folder_(run_folder) {
-  truncate_file();
+  clear_epochs_file();
 }
 
 /// Replaces any existing file.
-void EpochsFileCallback::truncate_file() {
+void EpochsFileCallback::clear_epochs_file() {
   const auto path = run_folder_ / "epochs.jsonl";
   io::write_file(path, "");
-  rows_.emplace(path, kNoStep);
+  epoch_log_.emplace(path, kBeforeFirstStep);
 }
 
-void EpochsFileCallback::on_past_step(const nlohmann::json& line) {
-  for (const auto& row : epochs_.add(line)) rows_->append(io::to_json_string(row));
+void EpochsFileCallback::on_logged_step(const nlohmann::json& line) {
+  for (const auto& row : epoch_summaries_.add(line)) epoch_log_->append(io::to_json_string(row));
 }
 
 void EpochsFileCallback::on_step(const StepReport& step) {
   // Formats and parses the line of metrics.jsonl, so that a resumed run, which reads that line,
   // rebuilds exactly the same row.
-  on_past_step(nlohmann::json::parse(step.metrics.to_json_line()));
+  on_logged_step(nlohmann::json::parse(step.metrics.to_json_line()));
 }
 
-void EpochsFileCallback::on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
-  epochs_ = {};
-  truncate_file();
-  report::read_json_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_past_step(line); });
+void EpochsFileCallback::on_deferred_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
+  epoch_summaries_ = {};
+  clear_epochs_file();
+  report::read_json_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_logged_step(line); });
 }
 
 void EpochsFileCallback::on_end(bool /*succeeded*/) {
-  if (const auto row = epochs_.make_current_epoch_row()) rows_->append(io::to_json_string(*row));
+  if (const auto row = epoch_summaries_.make_current_epoch_row()) epoch_log_->append(io::to_json_string(*row));
 }
 
 namespace {
 
 /// Shortest time between two writes of report.html. Not tuned.
-constexpr std::chrono::seconds kReportInterval{10};
+constexpr std::chrono::seconds kMinReportInterval{10};
 /// Ratio of that time to the duration of a write: writing takes at most 0.5 % of the time.
 constexpr int kReportIntervalPerWriteTime = 200;
 
@@ -148,17 +132,17 @@ void HtmlReportCallback::on_end(bool /*succeeded*/) {
 void HtmlReportCallback::write() {
   const auto start = Clock::now();
   try {
-    report_.write();
-    has_failed_ = false;
+    run_report_.write();
+    has_write_failed_ = false;
   } catch (const UserError& error) {
-    if (!has_failed_) spdlog::warn("report.html is not up to date: {}", error.what());
-    has_failed_ = true;
+    if (!has_write_failed_) spdlog::warn("report.html is not up to date: {}", error.what());
+    has_write_failed_ = true;
   }
   const auto end = Clock::now();
-  next_write_time_ = end + std::max<Clock::duration>(kReportInterval, kReportIntervalPerWriteTime * (end - start));
+  next_write_time_ = end + std::max<Clock::duration>(kMinReportInterval, kReportIntervalPerWriteTime * (end - start));
 }
 
-void ProgressBarCallback::on_past_step(const nlohmann::json& line) {
+void ProgressBarCallback::on_logged_step(const nlohmann::json& line) {
   const auto evaluation = line.find("evaluation");
   if (evaluation == line.end() || !evaluation->is_object()) return;
   const auto get_number = [](const nlohmann::json& object, const char* key) -> std::optional<double> {
@@ -168,9 +152,9 @@ void ProgressBarCallback::on_past_step(const nlohmann::json& line) {
   const auto is_best = evaluation->find("is_best"), masks = evaluation->find("masks");
   const auto loss = get_number(*evaluation, "loss");
   if (is_best == evaluation->end() || *is_best != true || !loss) return;
-  best_ = {
+  best_evaluation_ = {
       .step = line.value("step", int64_t{0}), .loss = *loss, .exact_match = get_number(*evaluation, "exact_match")};
-  if (masks != evaluation->end() && masks->is_object()) best_->dice = get_number(*masks, "dice");
+  if (masks != evaluation->end() && masks->is_object()) best_evaluation_->dice = get_number(*masks, "dice");
 }
 
 void ProgressBarCallback::on_step(const StepReport& step) {
@@ -178,7 +162,7 @@ void ProgressBarCallback::on_step(const StepReport& step) {
   progress_.show(step.metrics);
 }
 
-void ProgressBarCallback::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
+void ProgressBarCallback::on_deferred_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
   report::StepMetrics metrics;
   metrics.step = step;
   metrics.evaluation = evaluation;
@@ -187,7 +171,7 @@ void ProgressBarCallback::on_late_evaluation(int64_t step, const report::Evaluat
 
 bool ProgressBarCallback::is_at_least_as_good(const report::EvaluationBaseline& current,
                                               const report::EvaluationBaseline& best) const {
-  switch (metric_) {
+  switch (best_metric_) {
     case report::BestMetric::kExactMatch:
       return current.exact_match >= best.exact_match;
     case report::BestMetric::kDice:
@@ -201,13 +185,14 @@ bool ProgressBarCallback::is_at_least_as_good(const report::EvaluationBaseline& 
 void ProgressBarCallback::log_evaluation(const report::StepMetrics& metrics) {
   const auto current = report::make_evaluation_baseline(metrics.step, metrics.evaluation->total);
   // The best result was of another data set or metric if a worse one is the best now.
-  if (metrics.evaluation->is_best && best_ && !is_at_least_as_good(current, *best_)) best_.reset();
+  if (metrics.evaluation->is_best && best_evaluation_ && !is_at_least_as_good(current, *best_evaluation_))
+    best_evaluation_.reset();
   progress_.clear();
-  spdlog::info("{}", report::format_evaluation_line(metrics, best_, metric_));
-  if (metrics.evaluation->is_best) best_ = current;
+  spdlog::info("{}", report::format_evaluation_line(metrics, best_evaluation_, best_metric_));
+  if (metrics.evaluation->is_best) best_evaluation_ = current;
 }
 
-void ProgressBarCallback::on_event(const report::Event& event) {
+void ProgressBarCallback::on_event(const report::RunEvent& event) {
   progress_.clear();
   switch (event.kind) {
     case report::EventKind::kCheckpoint:
@@ -215,8 +200,8 @@ void ProgressBarCallback::on_event(const report::Event& event) {
     case report::EventKind::kFailed:
       break;  // the command prints the error as its last line
     case report::EventKind::kResumed:
-    case report::EventKind::kChanged:
-    case report::EventKind::kForecastSplit:
+    case report::EventKind::kSettingsChanged:
+    case report::EventKind::kLookAheadSplit:
     case report::EventKind::kCacheEmptied:
     case report::EventKind::kFewerPredictions:
       spdlog::info("{}", event.message);

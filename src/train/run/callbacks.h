@@ -28,20 +28,20 @@ struct StepReport {
 
 /// An observer of a run. Callbacks must not change results, run the model or raise events. They are
 /// called on the run's thread, between steps. An exception ends the run.
-class Callback {
+class TrainerCallback {
  public:
-  virtual ~Callback() = default;
+  virtual ~TrainerCallback() = default;
 
   /// Called for each line of metrics.jsonl of earlier processes, in their order, before all other
   /// calls.
-  virtual void on_past_step(const nlohmann::json& /*line*/) {}
+  virtual void on_logged_step(const nlohmann::json& /*line*/) {}
   /// Called for each step, in order. On a GPU the next step is already running.
   virtual void on_step(const StepReport& /*step*/) {}
   /// Called with the result of an evaluation that a stop had prevented. Its step was already
   /// reported.
-  virtual void on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {}
+  virtual void on_deferred_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {}
   /// Called for each event of the run.
-  virtual void on_event(const report::Event& /*event*/) {}
+  virtual void on_event(const report::RunEvent& /*event*/) {}
   /// Called for each answer of the model at a checkpoint.
   virtual void on_prediction(const report::Prediction& /*prediction*/) {}
   /// Called once at the end of the run, after its files are written. `succeeded`: false if an error
@@ -52,73 +52,73 @@ class Callback {
 /// The callbacks of a run. Calls them in the order in which they were added. Not thread-safe.
 class CallbackList {
  public:
-  void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
+  void add(std::unique_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
 
   // Each function calls the function of the same name of all callbacks.
-  void on_past_step(const nlohmann::json& line);
+  void on_logged_step(const nlohmann::json& line);
   void on_step(const StepReport& step);
-  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);
-  void on_event(const report::Event& event);
+  void on_deferred_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);
+  void on_event(const report::RunEvent& event);
   void on_prediction(const report::Prediction& prediction);
   void on_end(bool succeeded);
 
   /// Returns the seconds spent in callbacks.
-  double seconds() const { return seconds_; }
+  double callback_seconds() const { return callback_seconds_; }
 
  private:
   template <class Call>
   void call_all_callbacks(const Call& call);
 
-  std::vector<std::unique_ptr<Callback>> callbacks_;
-  double seconds_ = 0;
+  std::vector<std::unique_ptr<TrainerCallback>> callbacks_;
+  double callback_seconds_ = 0;
 };
 
 /// The writer of metrics.jsonl (one line per step), events.jsonl (one per event), predictions.jsonl
 /// (one per answer) and, with `log_samples`, samples.jsonl (the sample ids of each step).
-class MetricsFileCallback final : public Callback {
+class MetricsFileCallback final : public TrainerCallback {
  public:
   /// Removes lines after `resumed_step`, the last completed step, from existing files. Throws
   /// UserError for files that cannot be written.
   MetricsFileCallback(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples);
 
   void on_step(const StepReport& step) override;
-  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
-  void on_event(const report::Event& event) override;
+  void on_deferred_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
+  void on_event(const report::RunEvent& event) override;
   void on_prediction(const report::Prediction& prediction) override;
 
  private:
-  report::StepLog metrics_;
-  report::StepLog events_;
-  report::StepLog predictions_;
-  std::optional<report::StepLog> samples_;
+  report::StepLog metrics_log_;
+  report::StepLog event_log_;
+  report::StepLog prediction_log_;
+  std::optional<report::StepLog> sample_log_;
 };
 
 /// The writer of epochs.jsonl: one line at the end of each epoch, and one for the incomplete epoch
 /// at the end of the run. A resumed run rebuilds the file from metrics.jsonl. Must be added after
 /// MetricsFileCallback, whose file it reads.
-class EpochsFileCallback final : public Callback {
+class EpochsFileCallback final : public TrainerCallback {
  public:
   explicit EpochsFileCallback(const std::filesystem::path& run_folder);
 
-  void on_past_step(const nlohmann::json& line) override;
+  void on_logged_step(const nlohmann::json& line) override;
   void on_step(const StepReport& step) override;
-  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
+  void on_deferred_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
   void on_end(bool succeeded) override;
 
  private:
   /// Empties the file.
-  void truncate_file();
+  void clear_epochs_file();
 
   std::filesystem::path run_folder_;
-  report::EpochSummaries epochs_;
-  std::optional<report::StepLog> rows_;
+  report::EpochSummaries epoch_summaries_;
+  std::optional<report::StepLog> epoch_log_;
 };
 
 /// The writer of report.html. It writes at most every ten seconds, and in at most 0.5 % of the
 /// run's time. Failures are only logged.
-class HtmlReportCallback final : public Callback {
+class HtmlReportCallback final : public TrainerCallback {
  public:
-  explicit HtmlReportCallback(const std::filesystem::path& run_folder) : report_(run_folder) {}
+  explicit HtmlReportCallback(const std::filesystem::path& run_folder) : run_report_(run_folder) {}
 
   void on_step(const StepReport& step) override;
   void on_end(bool succeeded) override;
@@ -128,38 +128,38 @@ class HtmlReportCallback final : public Callback {
 
   void write();
 
-  report::RunReport report_;
+  report::RunReport run_report_;
   Clock::time_point next_write_time_ = Clock::now();
-  bool has_failed_ = false;
+  bool has_write_failed_ = false;
 };
 
 /// The writer of TensorBoard's event files in the folder `tensorboard` of the run.
-class TensorBoardCallback final : public Callback {
+class TensorBoardCallback final : public TrainerCallback {
  public:
   TensorBoardCallback(const std::filesystem::path& run_folder, int64_t resumed_step)
-      : events_(run_folder / "tensorboard", resumed_step) {}
+      : event_log_(run_folder / "tensorboard", resumed_step) {}
 
-  void on_step(const StepReport& step) override { events_.add_step(step.metrics); }
-  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override {
-    events_.add_evaluation(step, evaluation);
+  void on_step(const StepReport& step) override { event_log_.add_step(step.metrics); }
+  void on_deferred_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override {
+    event_log_.add_evaluation(step, evaluation);
   }
-  void on_event(const report::Event& event) override { events_.add_text(event.step, "events", event.message); }
-  void on_prediction(const report::Prediction& prediction) override { events_.add_prediction(prediction); }
+  void on_event(const report::RunEvent& event) override { event_log_.add_text(event.step, "events", event.message); }
+  void on_prediction(const report::Prediction& prediction) override { event_log_.add_prediction(prediction); }
 
  private:
-  report::TensorBoardWriter events_;
+  report::TensorBoardWriter event_log_;
 };
 
 /// The progress bar on stderr. Evaluations and events are logged as lines above it.
-class ProgressBarCallback final : public Callback {
+class ProgressBarCallback final : public TrainerCallback {
  public:
   ProgressBarCallback(int64_t total_steps, bool quiet, report::BestMetric metric = report::BestMetric::kLoss)
-      : progress_(total_steps, quiet), metric_(metric) {}
+      : progress_(total_steps, quiet), best_metric_(metric) {}
 
-  void on_past_step(const nlohmann::json& line) override;
+  void on_logged_step(const nlohmann::json& line) override;
   void on_step(const StepReport& step) override;
-  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
-  void on_event(const report::Event& event) override;
+  void on_deferred_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
+  void on_event(const report::RunEvent& event) override;
   void on_end(bool /*succeeded*/) override { progress_.clear(); }
 
  private:
@@ -167,9 +167,9 @@ class ProgressBarCallback final : public Callback {
   bool is_at_least_as_good(const report::EvaluationBaseline& current, const report::EvaluationBaseline& best) const;
   void log_evaluation(const report::StepMetrics& metrics);
 
-  report::Progress progress_;
-  report::BestMetric metric_;
-  std::optional<report::EvaluationBaseline> best_;
+  report::ProgressBar progress_;
+  report::BestMetric best_metric_;
+  std::optional<report::EvaluationBaseline> best_evaluation_;
 };
 
 /// The progress of a run when this process starts or resumes it.

@@ -32,7 +32,7 @@ constexpr auto kMaxCheckpointWriteTime = std::chrono::minutes(5);
 /// Ends the process without unwinding the main thread, which may wait in NCCL or Gloo for a lost
 /// rank.
 [[noreturn]] void exit_with_failure(const distributed::RankFailure& failure) {
-  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
+  [[maybe_unused]] const auto cleanup_lock = io::lock_and_remove_temp_files();
   spdlog::error("{}; this rank exits too", failure.format_message());
   spdlog::shutdown();
   _exit(static_cast<int>(failure.code));
@@ -40,7 +40,7 @@ constexpr auto kMaxCheckpointWriteTime = std::chrono::minutes(5);
 
 /// First character of the message that ranks exchange in any_rank_stops().
 constexpr char kStopFlag = 's', kContinueFlag = 'g';
-constexpr const char* kRanksPerNodeVariable = "VLMTRAIN_RANKS_PER_NODE";
+constexpr const char* kRanksPerNodeEnvVar = "VLMTRAIN_RANKS_PER_NODE";
 
 }  // namespace
 
@@ -50,39 +50,40 @@ RankGroup::RankGroup(const std::optional<distributed::LaunchInfo>& launch,
     consensus_ = std::make_unique<engine::Consensus>();
     return;
   }
-  ranks_ = std::make_unique<distributed::DistributedContext>(
+  context_ = std::make_unique<distributed::DistributedContext>(
       *launch, distributed::DistributedContextOptions{.rendezvous_timeout = rendezvous_timeout,
                                                       .on_hang = [this](const distributed::RankFailure& failure) {
                                                         checkpoint_lock_.close(kMaxCheckpointWriteTime);
                                                         exit_with_failure(failure);
                                                       }});
-  consensus_ = std::make_unique<distributed::RankConsensus>(ranks_->collectives());
+  consensus_ = std::make_unique<distributed::RankConsensus>(context_->collectives());
   if (is_main_process()) {
-    spdlog::info("{} ranks, started by {}, rendezvous at {}:{}", launch->world_size, launch->launcher, launch->host,
-                 launch->port);
+    spdlog::info("{} ranks, started by {}, rendezvous at {}:{}", launch->world_size, launch->launcher,
+                 launch->master_address, launch->master_port);
   }
   const std::string hostname = get_host_name();
   hostnames_ = consensus_->all_gather_strings(hostname);
-  ranks_on_this_node_ = std::ranges::count(hostnames_, hostname);
+  local_world_size_ = std::ranges::count(hostnames_, hostname);
   num_nodes_ = std::ssize(std::set<std::string>(hostnames_.begin(), hostnames_.end()));
 }
 
-int64_t RankGroup::ranks_per_node() const {
+int64_t RankGroup::compute_ranks_per_node() const {
   if (is_single_process()) return 1;
-  if (const char* const value = std::getenv(kRanksPerNodeVariable)) {
-    const int64_t count = parse_suffix_int("", value).value_or(0);
+  if (const char* const value = std::getenv(kRanksPerNodeEnvVar)) {
+    const int64_t count = parse_int_after_prefix("", value).value_or(0);
     if (count > 0 && world_size() % count == 0) return count;
-    throw usage_error("{}={} does not divide {} ranks", kRanksPerNodeVariable, value, world_size());
+    throw usage_error("{}={} does not divide {} ranks", kRanksPerNodeEnvVar, value, world_size());
   }
   // The first node has the ranks before the first different host name.
   const int64_t count =
       std::ranges::find_if(hostnames_, [this](const auto& host) { return host != hostnames_.front(); }) -
       hostnames_.begin();
   for (int64_t rank = 0; rank < world_size(); ++rank) {
-    const auto& node_host = hostnames_[static_cast<size_t>(rank / count * count)];
-    const bool is_on_node = hostnames_[static_cast<size_t>(rank)] == node_host;
-    const bool starts_node = rank == 0 || rank % count != 0 || hostnames_[static_cast<size_t>(rank - 1)] != node_host;
-    if (is_on_node && starts_node && world_size() % count == 0) continue;
+    const auto& node_hostname = hostnames_[static_cast<size_t>(rank / count * count)];
+    const bool is_on_same_node = hostnames_[static_cast<size_t>(rank)] == node_hostname;
+    const bool starts_node =
+        rank == 0 || rank % count != 0 || hostnames_[static_cast<size_t>(rank - 1)] != node_hostname;
+    if (is_on_same_node && starts_node && world_size() % count == 0) continue;
     throw usage_error(
         "distributed.sharding=hybrid: shards the weights across the ranks of a node, so each node needs the same "
         "number of consecutive ranks; {} has {} of {} ranks, and rank {} is on {}; start the same number on each, or "
@@ -94,14 +95,24 @@ int64_t RankGroup::ranks_per_node() const {
   return count;
 }
 
-void RankGroup::set_group_size(int64_t count) const {
-  if (!is_single_process()) ranks_->set_group_size(count);
+int64_t RankGroup::compute_num_replicas(std::optional<engine::ShardingStrategy> sharding) const {
+  if (is_single_process() || (sharding && sharding != engine::ShardingStrategy::kHybrid)) return 1;
+  try {
+    return world_size() / compute_ranks_per_node();
+  } catch (const UserError&) {
+    if (sharding) throw;
+    return 1;  // `auto` does not choose `hybrid` then
+  }
+}
+
+void RankGroup::set_shard_group_size(int64_t count) const {
+  if (!is_single_process()) context_->set_shard_group_size(count);
 }
 
 data::LoaderShard RankGroup::make_loader_shard() const {
   if (is_single_process()) return {};
-  return {.rank = ranks_->rank(),
-          .world_size = ranks_->world_size(),
+  return {.rank = context_->rank(),
+          .world_size = context_->world_size(),
           .all_gather_strings = [this](const std::string& content) { return consensus_->all_gather_strings(content); }};
 }
 
@@ -118,7 +129,7 @@ void RankGroup::connect(at::Device device) const {
   if (device.is_cpu()) return;
   if (!planner::is_on_virtual_gpu())
     check_gpu_not_shared(fmt::format("{} of {}", memory::get_pci_bus_id(device), get_host_name()));
-  ranks_->connect_device(device);
+  context_->connect_device(device);
 }
 
 void RankGroup::check_gpu_not_shared(const std::string& gpu_name) const {
@@ -150,29 +161,30 @@ void RankGroup::check_equal_on_all_ranks(const std::string& name, const std::str
 bool RankGroup::any_rank_stops(bool stops) const {
   if (is_single_process()) return stops;
   const auto values = consensus_->all_gather_strings(
-      fmt::format("{}{}", stops ? kStopFlag : kContinueFlag, ranks_->collectives().wait_seconds()));
-  wait_seconds_.clear();
-  for (const auto& text : values) wait_seconds_.push_back(std::stod(text.substr(1)));
+      fmt::format("{}{}", stops ? kStopFlag : kContinueFlag, context_->collectives().compute_wait_seconds()));
+  rank_wait_seconds_.clear();
+  for (const auto& text : values) rank_wait_seconds_.push_back(std::stod(text.substr(1)));
   return std::ranges::any_of(values, [](const std::string& text) { return text.front() == kStopFlag; });
 }
 
-std::string RankGroup::describe_waits() const {
-  if (wait_seconds_.empty()) return {};
-  const auto [min_wait, max_wait] = std::ranges::minmax_element(wait_seconds_);
+std::string RankGroup::describe_slowest_rank() const {
+  if (rank_wait_seconds_.empty()) return {};
+  const auto [min_wait, max_wait] = std::ranges::minmax_element(rank_wait_seconds_);
   if (*max_wait == 0) return {};  // virtual GPUs do not wait
   return fmt::format("; rank {} was the slowest: it waited {:.1f} s for the others, rank {} {:.1f} s",
-                     min_wait - wait_seconds_.begin(), *min_wait, max_wait - wait_seconds_.begin(), *max_wait);
+                     min_wait - rank_wait_seconds_.begin(), *min_wait, max_wait - rank_wait_seconds_.begin(),
+                     *max_wait);
 }
 
-std::string RankGroup::describe_traffic(int64_t steps) const {
+std::string RankGroup::describe_collective_traffic(int64_t steps) const {
   if (is_single_process() || steps == 0) return {};
-  const auto format_per_step = [steps](const distributed::Traffic& traffic, const char* calls) {
+  const auto format_per_step = [steps](const distributed::CollectiveTraffic& traffic, const char* calls) {
     return fmt::format("{} in {:.1f} {} per step", format_bytes(traffic.bytes / steps),
-                       static_cast<double>(traffic.calls) / static_cast<double>(steps), calls);
+                       static_cast<double>(traffic.num_calls) / static_cast<double>(steps), calls);
   };
-  const auto& ranks = ranks_->collectives();
+  const auto& ranks = context_->collectives();
   std::string text = "ranks reduced " + format_per_step(ranks.all_reduce_traffic(), "all-reduces");
-  if (ranks.all_gather_traffic().calls > 0) {
+  if (ranks.all_gather_traffic().num_calls > 0) {
     text += fmt::format(", {}, and gathered weights of {}",
                         format_per_step(ranks.reduce_scatter_traffic(), "reduce-scatters"),
                         format_per_step(ranks.all_gather_traffic(), "all-gathers"));
@@ -183,24 +195,24 @@ std::string RankGroup::describe_traffic(int64_t steps) const {
 bool RankGroup::are_reductions_complete() const {
   // Long enough for ranks that are alive, which complete a reduction together. Not tuned.
   constexpr auto kReductionTimeout = std::chrono::seconds(2);
-  return is_single_process() || ranks_->collectives().are_reductions_complete(kReductionTimeout);
+  return is_single_process() || context_->collectives().poll_until_complete(kReductionTimeout);
 }
 
-void RankGroup::run_reporting_failures(const std::function<void()>& action) const {
+void RankGroup::run_and_report_failure(const std::function<void()>& action) const {
   if (is_single_process()) return action();
   try {
     action();
     consensus_->all_gather_strings("");  // waits for rank 0, which may still write files
   } catch (const UserError& error) {
-    ranks_->report_failure(error.code(), error.what());
+    context_->report_failure(error.code(), error.what());
     // Destroying the model would wait for the incomplete reduction on the device.
     if (!are_reductions_complete()) exit_with_failure({.rank = rank(), .code = error.code(), .reason = error.what()});
     if (is_main_process()) throw;
     spdlog::error("{}", error.what());
-    if (ranks_->has_lost_rank0()) throw;
+    if (context_->has_lost_rank0()) throw;
     throw AlreadyReportedError(error.code(), error.what());  // rank 0 ends with the same message
   } catch (const std::exception& error) {
-    ranks_->report_failure(ExitCode::kFailed, get_first_line(error.what()));
+    context_->report_failure(ExitCode::kFailed, get_first_line(error.what()));
     throw;
   }
 }

@@ -78,19 +78,22 @@ class RankGroup {
       const std::optional<distributed::LaunchInfo>& launch,
       std::chrono::milliseconds rendezvous_timeout = distributed::DistributedContextOptions().rendezvous_timeout);
 
-  bool is_single_process() const { return ranks_ == nullptr; }
+  bool is_single_process() const { return context_ == nullptr; }
   /// Returns whether this process writes the run's files.
-  bool is_main_process() const { return is_single_process() || ranks_->rank() == 0; }
-  int64_t rank() const { return is_single_process() ? 0 : ranks_->rank(); }
-  int64_t world_size() const { return is_single_process() ? 1 : ranks_->world_size(); }
+  bool is_main_process() const { return is_single_process() || context_->rank() == 0; }
+  int64_t rank() const { return is_single_process() ? 0 : context_->rank(); }
+  int64_t world_size() const { return is_single_process() ? 1 : context_->world_size(); }
   /// Returns the number of ranks with this host name.
-  int64_t ranks_on_this_node() const { return ranks_on_this_node_; }
+  int64_t local_world_size() const { return local_world_size_; }
   /// Returns the number of distinct host names.
   int64_t num_nodes() const { return num_nodes_; }
   /// Returns the number of ranks per node. Throws UserError (kUsage) unless each node has the same
   /// number of consecutive ranks. The environment variable VLMTRAIN_RANKS_PER_NODE overrides the
   /// result, so that tests can simulate nodes on one machine.
-  int64_t ranks_per_node() const;
+  int64_t compute_ranks_per_node() const;
+  /// Returns the number of nodes that each hold a complete training state: with kHybrid, and with
+  /// nullopt (`auto`) if kHybrid is possible, otherwise 1. Throws as compute_ranks_per_node().
+  int64_t compute_num_replicas(std::optional<engine::ShardingStrategy> sharding) const;
   const engine::Consensus& consensus() const { return *consensus_; }
   /// Returns this rank's part of each global batch for the loader. Must not outlive this object.
   data::LoaderShard make_loader_shard() const;
@@ -102,9 +105,10 @@ class RankGroup {
   /// from rank 0's. `name`: description of the value in the message. A collective.
   void check_equal_on_all_ranks(const std::string& name, const std::string& value) const;
 
-  /// Sets the number of ranks that hold one copy of the sharded state (distributed::DistributedContext). Does
-  /// nothing for a single process. REQUIRES: connect() was not called.
-  void set_group_size(int64_t count) const;
+  /// Sets the number of ranks that hold one copy of the sharded state
+  /// (distributed::DistributedContext). Does nothing for a single process. REQUIRES: connect() was
+  /// not called.
+  void set_shard_group_size(int64_t count) const;
 
   /// Sets up the collectives for tensors on `device`. Throws UserError (kUsage) on all ranks if
   /// their devices have different types or two ranks have the same GPU, and the errors of
@@ -120,32 +124,32 @@ class RankGroup {
   bool any_rank_stops(bool stops) const;
   /// Returns the seconds that each rank has waited for the others, by rank, as of the newest
   /// any_rank_stops(); empty for a single process.
-  const std::vector<double>& wait_seconds() const { return wait_seconds_; }
+  const std::vector<double>& rank_wait_seconds() const { return rank_wait_seconds_; }
   /// Returns a clause for the log about the slowest rank; empty for a single process.
-  std::string describe_waits() const;
+  std::string describe_slowest_rank() const;
 
   /// Returns a clause for the log about the communication volume of `steps` steps of this process;
   /// empty for a single process.
-  std::string describe_traffic(int64_t steps) const;
+  std::string describe_collective_traffic(int64_t steps) const;
 
   /// Returns whether the gradient reductions of all steps are complete. On a GPU they are not if a
   /// rank was lost during one. Waits up to two seconds.
   bool are_reductions_complete() const;
 
   /// Calls `action`. If it throws, reports the error to the other ranks and rethrows it. Throws
-  /// AlreadyReportedError instead on a rank other than 0 if rank 0 reports the same error. Exits the
-  /// process if a reduction of a lost rank would block the destruction of the model.
-  void run_reporting_failures(const std::function<void()>& action) const;
+  /// AlreadyReportedError instead on a rank other than 0 if rank 0 reports the same error. Exits
+  /// the process if a reduction of a lost rank would block the destruction of the model.
+  void run_and_report_failure(const std::function<void()>& action) const;
 
  private:
   void check_gpu_not_shared(const std::string& gpu_name) const;
 
   mutable CheckpointLock checkpoint_lock_;
-  std::unique_ptr<distributed::DistributedContext> ranks_;
+  std::unique_ptr<distributed::DistributedContext> context_;
   std::unique_ptr<engine::Consensus> consensus_;
-  mutable std::vector<double> wait_seconds_;  // by rank
-  std::vector<std::string> hostnames_;        // by rank
-  int64_t ranks_on_this_node_ = 1;
+  mutable std::vector<double> rank_wait_seconds_;  // by rank
+  std::vector<std::string> hostnames_;             // by rank
+  int64_t local_world_size_ = 1;
   int64_t num_nodes_ = 1;
 };
 

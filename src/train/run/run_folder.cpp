@@ -25,7 +25,7 @@ namespace {
 
 /// Maximum length of the line in run.lock: longer than describe_this_process() with the longest
 /// host name.
-constexpr size_t kMaxHolderBytes = 512;
+constexpr size_t kMaxLockHolderBytes = 512;
 
 std::string describe_this_process() {
   return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), get_host_name(),
@@ -34,7 +34,7 @@ std::string describe_this_process() {
 
 /// Returns the line that the holder of the lock wrote.
 std::string read_lock_holder(int descriptor) {
-  std::string text(kMaxHolderBytes, '\0');
+  std::string text(kMaxLockHolderBytes, '\0');
   const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
   text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
   text.resize(std::min(text.size(), text.find('\n')));
@@ -88,12 +88,12 @@ RunLock::RunLock(const std::filesystem::path& run_dir) {
   }
   const int error = io::lock_file(descriptor_);
   if (error == EAGAIN || error == EACCES) {
-    const std::string holder = read_lock_holder(descriptor_);
+    const std::string lock_holder = read_lock_holder(descriptor_);
     close(descriptor_);
     throw usage_error(
         "output.dir: {} is in use by another run: {}; wait for it or stop it, or choose another output.dir (if that "
         "process has certainly ended, remove {})",
-        run_dir.string(), holder, path.string());
+        run_dir.string(), lock_holder, path.string());
   }
   if (error != 0) {
     spdlog::warn("{}: the file system does not support locks ({}), so a second run could write to this folder",

@@ -15,52 +15,54 @@ namespace {
 
 /// Number of recent steps whose largest excess counts. It is large enough to include large batches,
 /// and small enough that changes of other processes on the GPU are forgotten. Not tuned.
-constexpr size_t kComparedSteps = 20;
+constexpr size_t kNumComparedSteps = 20;
 /// Smallest increase of the margin: a few segments of PyTorch's allocator. A smaller one would have
 /// no effect on a small GPU.
-constexpr int64_t kMinRaiseBytes = int64_t{64} << 20;
+constexpr int64_t kMinMarginIncreaseBytes = int64_t{64} << 20;
 /// An out-of-memory error that was not predicted lowers the limit by 1/50 = 2 %. With a smaller
 /// share steps failed again; a larger one splits steps that would fit (docs/memory.md).
-constexpr int64_t kRaiseDivisor = 50;
+constexpr int64_t kMarginIncreaseDivisor = 50;
 /// The margin that grows with errors is at most 1/4 of the limit, so that most of it remains
 /// usable. Not tuned.
 constexpr int64_t kMaxMarginDivisor = 4;
 /// Maximum number of successful steps before the margin halves: five doublings of 20. With more, a
 /// run would hardly ever use its full limit again.
-constexpr int64_t kMaxStepsUntilHalving = 640;
+constexpr int64_t kMaxStepsBeforeMarginHalving = 640;
 
 }  // namespace
 
-void LookAheadMargin::increase() {
+void LookAheadMemoryMargin::increase() {
   const int64_t max_bytes = limit_bytes_ / kMaxMarginDivisor;
-  raised_bytes_ = std::min(max_bytes, raised_bytes_ + std::max(kMinRaiseBytes, limit_bytes_ / kRaiseDivisor));
-  successful_steps_ = 0;
-  steps_until_halving_ = std::min(kMaxStepsUntilHalving, 2 * steps_until_halving_);
+  error_margin_bytes_ = std::min(
+      max_bytes, error_margin_bytes_ + std::max(kMinMarginIncreaseBytes, limit_bytes_ / kMarginIncreaseDivisor));
+  num_successful_steps_ = 0;
+  steps_before_margin_halving_ = std::min(kMaxStepsBeforeMarginHalving, 2 * steps_before_margin_halving_);
 }
 
-void LookAheadMargin::record_success(int64_t excess_bytes) {
+void LookAheadMemoryMargin::record_success(int64_t excess_bytes) {
   excess_bytes_.push_back(excess_bytes);
-  if (excess_bytes_.size() > kComparedSteps) excess_bytes_.pop_front();
-  if (raised_bytes_ == 0 || ++successful_steps_ < steps_until_halving_) return;
-  successful_steps_ = 0;
-  raised_bytes_ = raised_bytes_ > kMinRaiseBytes / 2 ? raised_bytes_ / 2 : 0;
+  if (excess_bytes_.size() > kNumComparedSteps) excess_bytes_.pop_front();
+  if (error_margin_bytes_ == 0 || ++num_successful_steps_ < steps_before_margin_halving_) return;
+  num_successful_steps_ = 0;
+  error_margin_bytes_ = error_margin_bytes_ > kMinMarginIncreaseBytes / 2 ? error_margin_bytes_ / 2 : 0;
 }
 
-int64_t LookAheadMargin::bytes() const {
-  const int64_t max_excess = excess_bytes_.empty() ? 0 : *std::max_element(excess_bytes_.begin(), excess_bytes_.end());
-  return raised_bytes_ + std::max<int64_t>(0, max_excess);
+int64_t LookAheadMemoryMargin::bytes() const {
+  const int64_t max_excess_bytes =
+      excess_bytes_.empty() ? 0 : *std::max_element(excess_bytes_.begin(), excess_bytes_.end());
+  return error_margin_bytes_ + std::max<int64_t>(0, max_excess_bytes);
 }
 
 namespace {
 
 /// Maximum wait for an answer as a share of a step's duration, which bounds the slowdown by the
 /// look-ahead.
-constexpr double kMaxWaitShare = 0.01;
+constexpr double kMaxWaitFraction = 0.01;
 /// Minimum timeout in seconds. A shorter one may expire during a context switch on a loaded
 /// machine.
-constexpr double kMinWaitSeconds = 0.002;
+constexpr double kMinTimeoutSeconds = 0.002;
 /// Timeout in seconds on a virtual GPU. Only a child that hangs takes this long for a dry run.
-constexpr double kLockstepWaitSeconds = 120;
+constexpr double kVirtualGpuTimeoutSeconds = 120;
 /// Number of consecutive late answers after which the look-ahead is stopped, because it is slower
 /// than the run. Not tuned.
 constexpr int64_t kMaxConsecutiveLateSteps = 10;
@@ -80,48 +82,49 @@ LookAheadClient::LookAheadClient(LookAheadSettings settings, at::Device device, 
 
 void LookAheadClient::submit(int64_t step, const std::vector<data::SampleShape>& samples,
                              const engine::StepLayout& layout) {
-  if (check_child_ended()) return;
+  if (handle_child_end()) return;
   last_submitted_step_ = step;
-  if (releases_cache_next_) cache_release_steps_.insert(step);
+  if (releases_cache_next_step_) cache_release_steps_.insert(step);
   look_ahead_->submit({.step = step,
                        .samples = planner::group_samples(samples),
                        .layout = layout,
-                       .empty_cache_first = releases_cache_next_,
+                       .empty_cache_at_start = releases_cache_next_step_,
                        .limit_bytes = compute_limit_bytes()});
-  releases_cache_next_ = false;
+  releases_cache_next_step_ = false;
 }
 
-StepPlan LookAheadClient::await_plan(int64_t step, const engine::StepLayout& default_layout, double step_seconds) {
-  StepPlan plan{.layout = default_layout, .empty_cache_first = cache_release_steps_.erase(step) > 0, .peaks = {}};
-  if (check_child_ended()) return plan;
+StepPlan LookAheadClient::wait_for_plan(int64_t step, const engine::StepLayout& default_layout, double step_seconds) {
+  StepPlan plan{.layout = default_layout, .empty_cache_at_start = cache_release_steps_.erase(step) > 0, .peaks = {}};
+  if (handle_child_end()) return plan;
   const auto start = std::chrono::steady_clock::now();
-  const double timeout_seconds =
-      settings_.is_lockstep ? kLockstepWaitSeconds : std::max(kMinWaitSeconds, kMaxWaitShare * step_seconds);
+  const double timeout_seconds = settings_.waits_for_answers
+                                     ? kVirtualGpuTimeoutSeconds
+                                     : std::max(kMinTimeoutSeconds, kMaxWaitFraction * step_seconds);
   const auto forecast = look_ahead_->wait_for_forecast(step, std::chrono::duration<double>(timeout_seconds));
   summary_.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!forecast) {
-    ++summary_.late_steps;
+    ++summary_.num_late_steps;
     mark_desynchronized();  // the child may have emptied its cache where the run does not
-    if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !check_child_ended()) {
+    if (++num_consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !handle_child_end()) {
       look_ahead_.reset();
       on_event_(report::EventKind::kLookAhead,
                 fmt::format("step {}: the look-ahead is {} steps late; training continues without it", step,
-                            consecutive_late_steps_));
+                            num_consecutive_late_steps_));
     }
     return plan;
   }
-  consecutive_late_steps_ = 0;
-  ++summary_.steps;
+  num_consecutive_late_steps_ = 0;
+  ++summary_.num_predicted_steps;
   summary_.cpu_seconds += forecast->cpu_seconds;
-  if (!forecast->fits) return handle_unfit_step(*forecast);
-  plan = {.layout = forecast->layout, .empty_cache_first = forecast->empty_cache_first, .peaks = forecast->peaks};
+  if (!forecast->fits) return handle_oversized_step(*forecast);
+  plan = {.layout = forecast->layout, .empty_cache_at_start = forecast->empty_cache_at_start, .peaks = forecast->peaks};
   if (plan.layout != default_layout) {
-    ++summary_.split_steps;
-    on_event_(report::EventKind::kForecastSplit,
+    ++summary_.num_split_steps;
+    on_event_(report::EventKind::kLookAheadSplit,
               fmt::format("step {}: would not have fit; {} micro-batches instead of {}{}", step,
-                          plan.layout.split.micro_batches(), default_layout.split.micro_batches(),
+                          plan.layout.split.num_micro_batches(), default_layout.split.num_micro_batches(),
                           plan.layout.recompute != default_layout.recompute ? ", everything recomputed" : ""));
-  } else if (plan.empty_cache_first) {
+  } else if (plan.empty_cache_at_start) {
     on_event_(report::EventKind::kCacheEmptied, fmt::format("step {}: starts with an empty cache", step));
   }
   return plan;
@@ -129,15 +132,16 @@ StepPlan LookAheadClient::await_plan(int64_t step, const engine::StepLayout& def
 
 /// Returns the plan of a step that fits with no split. It may succeed, since the plan's limit is
 /// lower than the GPU's memory. If it fails, OomGuard reports the sample.
-StepPlan LookAheadClient::handle_unfit_step(const planner::MemoryForecast& forecast) {
-  ++summary_.unfit_steps;
-  StepPlan plan{.layout = forecast.layout, .empty_cache_first = forecast.empty_cache_first, .peaks = {}, .fits = false};
-  if (forecast.completed) {
+StepPlan LookAheadClient::handle_oversized_step(const planner::MemoryForecast& forecast) {
+  ++summary_.num_oversized_steps;
+  StepPlan plan{
+      .layout = forecast.layout, .empty_cache_at_start = forecast.empty_cache_at_start, .peaks = {}, .fits = false};
+  if (forecast.is_complete) {
     plan.peaks = forecast.peaks;
   } else {
     mark_desynchronized();  // the child stopped in the middle of the step, unlike the run
-    if (forecast.failed_micro_batch >= 0) {
-      plan.oversized_sample_index = forecast.layout.split.micro_batch(forecast.failed_micro_batch).front();
+    if (forecast.failed_micro_batch_index >= 0) {
+      plan.oversized_sample_index = forecast.layout.split.get_sample_indices(forecast.failed_micro_batch_index).front();
     }
   }
   return plan;
@@ -151,15 +155,16 @@ void LookAheadClient::compare_with_measurement(int64_t step, const StepPlan& pla
   // small.
   if (matches_forecast && !plan.fits && !plan.peaks) margin_.record_success(0);
   if (!plan.peaks || step < first_comparable_step_) return;
-  const int64_t excess = measured_memory.reserved_peak_bytes - plan.peaks->reserved_bytes;
-  margin_.record_success(excess);
+  const int64_t excess_bytes = measured_memory.reserved_peak_bytes - plan.peaks->reserved_bytes;
+  margin_.record_success(excess_bytes);
   if (step < kFirstCountedStep || measured_memory.reserved_peak_bytes == 0) return;
-  const double error = std::abs(static_cast<double>(excess)) / static_cast<double>(measured_memory.reserved_peak_bytes);
+  const double error =
+      std::abs(static_cast<double>(excess_bytes)) / static_cast<double>(measured_memory.reserved_peak_bytes);
   summary_.max_relative_error = std::max(summary_.max_relative_error, error);
 }
 
 void LookAheadClient::mark_desynchronized() {
-  releases_cache_next_ = true;
+  releases_cache_next_step_ = true;
   first_comparable_step_ = last_submitted_step_ + 1;
 }
 
@@ -174,9 +179,9 @@ int64_t LookAheadClient::compute_limit_bytes() const {
   return limit - margin_.bytes();
 }
 
-bool LookAheadClient::check_child_ended() {
+bool LookAheadClient::handle_child_end() {
   if (look_ahead_ == nullptr) return true;
-  const auto failure = look_ahead_->failure();
+  const auto failure = look_ahead_->failure_message();
   if (!failure) return false;
   look_ahead_.reset();
   on_event_(report::EventKind::kLookAhead,

@@ -25,10 +25,10 @@ namespace vlmtrain::train {
 /// recent steps, and an amount that grows with each out-of-memory error that was not predicted.
 /// That amount halves after twenty successful steps. Each further error doubles this number of
 /// steps, so that a run does not fail repeatedly at the same limit.
-class LookAheadMargin {
+class LookAheadMemoryMargin {
  public:
   /// `limit_bytes`: limit of the plan, of which the margin is at most a quarter plus the excess.
-  explicit LookAheadMargin(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  explicit LookAheadMemoryMargin(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   /// Increases the margin after an out-of-memory error that was not predicted.
   void increase();
@@ -42,10 +42,10 @@ class LookAheadMargin {
 
  private:
   int64_t limit_bytes_;
-  int64_t raised_bytes_ = 0;          // part that grows with errors
-  int64_t successful_steps_ = 0;      // since the last change of the margin
-  int64_t steps_until_halving_ = 10;  // doubled by the first increase()
-  std::deque<int64_t> excess_bytes_;  // of the newest steps
+  int64_t error_margin_bytes_ = 0;            // part that grows with errors
+  int64_t num_successful_steps_ = 0;          // since the last change of the margin
+  int64_t steps_before_margin_halving_ = 10;  // doubled by the first increase()
+  std::deque<int64_t> excess_bytes_;          // of the newest steps
 };
 
 /// The settings of LookAheadClient: the run's plan.
@@ -55,18 +55,18 @@ struct LookAheadSettings {
   planner::VirtualGpu target;  ///< a virtual GPU with the properties of the run's GPU
   int64_t limit_bytes = 0;     ///< maximum bytes that the allocator may reserve according to the plan
   /// Whether the run waits for each answer. True on a virtual GPU, whose steps take no time.
-  bool is_lockstep = false;
+  bool waits_for_answers = false;
 };
 
 /// Statistics of the look-ahead of a run.
 struct LookAheadSummary {
-  int64_t steps = 0;              ///< predicted steps
-  int64_t split_steps = 0;        ///< predicted steps that were split because they would not have fitted
-  int64_t late_steps = 0;         ///< steps without an answer in time
-  int64_t unfit_steps = 0;        ///< steps predicted not to fit with any split
-  double max_relative_error = 0;  ///< largest relative error of the predicted reserved peak, from step 10 on
-  double cpu_seconds = 0;         ///< CPU time of the child process
-  double wait_seconds = 0;        ///< time that the run waited for answers
+  int64_t num_predicted_steps = 0;  ///< predicted steps
+  int64_t num_split_steps = 0;      ///< predicted steps that were split because they would not have fitted
+  int64_t num_late_steps = 0;       ///< steps without an answer in time
+  int64_t num_oversized_steps = 0;  ///< steps predicted not to fit with any split
+  double max_relative_error = 0;    ///< largest relative error of the predicted reserved peak, from step 10 on
+  double cpu_seconds = 0;           ///< CPU time of the child process
+  double wait_seconds = 0;          ///< time that the run waited for answers
 };
 
 /// The run's connection to its look-ahead, the child process that dry-runs the next steps. It
@@ -90,42 +90,42 @@ class LookAheadClient {
   /// Returns the plan of a submitted step. Waits for the answer for at most 1 % of `step_seconds`,
   /// the duration of a recent step. Without an answer, the plan has `default_layout` and no
   /// predicted peaks.
-  StepPlan await_plan(int64_t step, const engine::StepLayout& default_layout, double step_seconds);
+  StepPlan wait_for_plan(int64_t step, const engine::StepLayout& default_layout, double step_seconds);
 
-  /// Compares a completed step with its prediction. `plan`: the result of await_plan().
+  /// Compares a completed step with its prediction. `plan`: the result of wait_for_plan().
   /// `measured_memory`: has the step's peaks. `matches_forecast`: the step ran with the layout of
   /// `plan`, without a retry.
   void compare_with_measurement(int64_t step, const StepPlan& plan, const memory::DeviceMemoryStats& measured_memory,
                                 bool matches_forecast);
 
   /// Lets run and child empty their caches before the next submitted step.
-  void request_cache_release() { releases_cache_next_ = true; }
+  void request_cache_release() { releases_cache_next_step_ = true; }
 
   /// Records that the allocators of run and child differ. The next submitted step starts with an
   /// empty cache; earlier steps are not compared.
   void mark_desynchronized();
 
   /// Records an out-of-memory error that was not predicted.
-  void raise_margin() { margin_.increase(); }
+  void increase_margin() { margin_.increase(); }
 
   const LookAheadSummary& summary() const { return summary_; }
 
  private:
   /// Returns whether there is no child, and raises an event if it has just ended.
-  bool check_child_ended();
+  bool handle_child_end();
   int64_t compute_limit_bytes() const;
-  StepPlan handle_unfit_step(const planner::MemoryForecast& forecast);
+  StepPlan handle_oversized_step(const planner::MemoryForecast& forecast);
 
   LookAheadSettings settings_;
   at::Device device_;
   EventHandler on_event_;
   std::unique_ptr<planner::LookAhead> look_ahead_;  // null after it failed
-  LookAheadMargin margin_;
+  LookAheadMemoryMargin margin_;
   std::set<int64_t> cache_release_steps_;  // submitted steps that start with an empty cache
-  bool releases_cache_next_ = false;
+  bool releases_cache_next_step_ = false;
   int64_t last_submitted_step_ = 0;
   int64_t first_comparable_step_ = 0;
-  int64_t consecutive_late_steps_ = 0;
+  int64_t num_consecutive_late_steps_ = 0;
   LookAheadSummary summary_;
 };
 

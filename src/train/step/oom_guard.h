@@ -16,7 +16,7 @@ namespace vlmtrain::train {
 struct CompletedStep {
   engine::StepResult result;
   engine::StepLayout layout;              ///< of the successful attempt
-  int64_t failed_attempts = 0;            ///< attempts that ran out of memory
+  int64_t num_failed_attempts = 0;        ///< attempts that ran out of memory
   memory::DeviceMemoryStats memory = {};  ///< device memory after the step; set by StepRunner::run()
 };
 
@@ -82,9 +82,9 @@ class OomGuard {
   };
   AttemptResult attempt_step(const engine::StepInput& input, const LearningRatesFunction& compute_step_learning_rates,
                              CompletedStep& completed);
-  void recover(memory::MemoryKind memory_kind);
-  engine::StepLayout choose_next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
-                                        RecoveryState& recovery) const;
+  void release_attempt_memory(memory::MemoryKind memory_kind);
+  engine::StepLayout choose_next_layout(const engine::StepLayout& failed_layout, const engine::StepOutOfMemory& error,
+                                        RecoveryState& recovery_state) const;
 
   engine::TrainingState& training_;
   at::Device device_;

@@ -18,7 +18,7 @@ namespace vlmtrain::train {
 /// The layout that a step is run with, and its predicted memory.
 struct StepPlan {
   engine::StepLayout layout;
-  bool empty_cache_first = false;                ///< empties the allocator's cache before the step
+  bool empty_cache_at_start = false;             ///< empties the allocator's cache before the step
   std::optional<planner::StepPeaks> peaks = {};  ///< prediction of the look-ahead; nullopt without one
   bool fits = true;  ///< false: no split fits, and the step may fail; `layout` is the one of minimum memory
   /// If !fits: index in the step of the sample that does not fit even alone; nullopt if the
@@ -37,25 +37,26 @@ struct PlannedStep {
 
 /// The report of a completed step, whose loss and gradient norm are still being copied from the
 /// device. Not thread-safe; used by the run's thread.
-class PendingReport {
+class PendingStepReport {
  public:
   /// Fills `report` except for the results of the step, and reads the memory that device and host
   /// use now. `objective`: the objective of the step, not null.
-  PendingReport(const PlannedStep& step, const CompletedStep& completed,
-                std::shared_ptr<const engine::Objective> objective, at::Device device);
+  PendingStepReport(const PlannedStep& step, const CompletedStep& completed_step,
+                    std::shared_ptr<const engine::Objective> objective, at::Device device);
 
   /// Waits for the device and completes `report` and `tasks`. Called once. Throws the device's
   /// errors.
-  void complete();
+  void complete_report();
 
   StepReport report;
-  /// Results by task index, set by complete(); empty if the objective does not separate tasks.
+  /// Results by task index, set by complete_report(); empty if the objective does not separate
+  /// tasks.
   std::vector<engine::TaskResult> tasks;
   /// Returns the task weights of the step; empty if all are 1.
   std::vector<double> task_weights() const { return objective_->task_weights(); }
 
  private:
-  engine::AsyncScalars scalars_;  // loss, gradient norm, whether skipped, loss scale, and the objective's
+  engine::AsyncScalarCopy result_scalars_;  // loss, gradient norm, whether skipped, loss scale, and the objective's
   bool has_loss_scale_;
   std::vector<engine::TaskCounts> task_counts_;
   std::shared_ptr<const engine::Objective> objective_;

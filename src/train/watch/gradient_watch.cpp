@@ -62,20 +62,21 @@ constexpr double kMinLossScale = 1;
 
 /// Returns whether a lower loss scale may prevent the overflow. False if the scale has not fallen
 /// since the previous skipped step, because it is constant or has reached its minimum.
-bool AnomalyWatch::check_scale_overflow(const report::StepMetrics& metrics) {
-  const auto previous = std::exchange(last_skipped_scale_, metrics.loss_scale);
+bool AnomalyWatch::is_recoverable_overflow(const report::StepMetrics& metrics) const {
   return metrics.loss_scale && *metrics.loss_scale > kMinLossScale && std::isfinite(metrics.loss) &&
-         (!previous || *metrics.loss_scale < *previous);
+         (!last_skipped_loss_scale_ || *metrics.loss_scale < *last_skipped_loss_scale_);
 }
 
 void AnomalyWatch::observe_step(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
   if (!metrics.skipped) {
-    consecutive_skips_ = 0;
-    last_skipped_scale_.reset();
+    num_consecutive_skips_ = 0;
+    last_skipped_loss_scale_.reset();
     return;
   }
-  if (check_scale_overflow(metrics)) {
+  const bool is_recoverable = is_recoverable_overflow(metrics);
+  last_skipped_loss_scale_ = metrics.loss_scale;
+  if (is_recoverable) {
     callbacks_.on_event({.step = metrics.step,
                          .kind = report::EventKind::kSkippedStep,
                          .message = fmt::format("step {}: gradients overflowed with a loss scale of {:g}; the step is "
@@ -84,27 +85,27 @@ void AnomalyWatch::observe_step(const StepReport& step) {
                          .ids = step.sample_ids});
     return;
   }
-  const std::string loss_and_norm = fmt::format("loss {} with gradient norm {}", metrics.loss, metrics.grad_norm);
+  const std::string loss_and_norm_text = fmt::format("loss {} with gradient norm {}", metrics.loss, metrics.grad_norm);
   callbacks_.on_event({.step = metrics.step,
                        .kind = report::EventKind::kAnomaly,
                        .message = fmt::format("step {}: {}; the step is skipped. Its samples: {}", metrics.step,
-                                              loss_and_norm, fmt::join(step.sample_ids, ", ")),
+                                              loss_and_norm_text, fmt::join(step.sample_ids, ", ")),
                        .ids = step.sample_ids});
-  if (++consecutive_skips_ < kMaxConsecutiveSkips) return;
+  if (++num_consecutive_skips_ < kMaxConsecutiveSkips) return;
   throw run_error(
       "step {}: {}, as in the {} steps before; none of them was applied, and the last checkpoint is intact. Its "
       "samples: {}. Lower training.learning_rate, or check the samples in events.jsonl",
-      metrics.step, loss_and_norm, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "));
+      metrics.step, loss_and_norm_text, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "));
 }
 
 void GradientWatch::observe_step(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
   if (metrics.skipped || metrics.is_dry_run) return;
-  ++steps_;
+  ++num_counted_steps_;
   num_media_ += metrics.num_media;
   if (metrics.grad_norm != 0) return;
-  ++steps_without_gradient_;
-  if (steps_ != 1) return;
+  ++num_steps_without_gradient_;
+  if (num_counted_steps_ != 1) return;
   callbacks_.on_event(
       {.step = metrics.step,
        .kind = report::EventKind::kAnomaly,
@@ -118,17 +119,17 @@ std::string GradientWatch::reason() const {
     return fmt::format(
         "the run trains only {}, but none of the samples{} has an image, video or volume for it; train another "
         "part (model.freeze_…, lora.target_modules), or check the data with vlmtrain inspect",
-        trained_parts_, has_media_ ? " so far" : "");
+        trained_part_names_, has_media_ ? " so far" : "");
   }
   return fmt::format(
       "the run trains {}; check model.freeze_…, lora.target_modules and the weights of the losses, and the data with "
       "vlmtrain inspect",
-      trained_parts_);
+      trained_part_names_);
 }
 
-void check_run_trained(const Config& config, const RunState& state, const GradientWatch& gradient_watch, bool resumed,
-                       bool stopped_early) {
-  if (stopped_early && !state.evaluation.best_value) {
+void check_run_has_learned(const Config& config, const RunState& state, const GradientWatch& gradient_watch,
+                           bool resumed, bool stopped_early) {
+  if (stopped_early && !state.evaluation.best_metric_value) {
     const BestMetric metric = config.evaluation.best_metric;
     const bool is_loss_metric = metric == BestMetric::kLoss;
     throw run_error(
@@ -137,13 +138,13 @@ void check_run_trained(const Config& config, const RunState& state, const Gradie
         is_loss_metric ? "" : fmt::format(" and a value of training.best_metric={}", to_string(metric)),
         is_loss_metric ? "" : " if the loss is not finite, otherwise use training.best_metric=loss");
   }
-  if (gradient_watch.has_no_gradient() && !resumed) {
+  if (gradient_watch.is_gradient_always_zero() && !resumed) {
     throw run_error(
         "the gradient of all trained weights was zero in each step of the run, so nothing was learned: {}; then start "
         "again in another output.dir",
         gradient_watch.reason());
   }
-  if (state.skipped_steps < state.step) return;
+  if (state.num_skipped_steps < state.step) return;
   throw run_error(
       "all {} steps of the run were skipped, since loss or gradients were not finite: the weights are those of {}. "
       "Lower training.learning_rate, or check that checkpoint and the samples in events.jsonl; then "

@@ -34,11 +34,11 @@ class AnomalyWatch {
   void observe_step(const StepReport& step);
 
  private:
-  bool check_scale_overflow(const report::StepMetrics& metrics);
+  bool is_recoverable_overflow(const report::StepMetrics& metrics) const;
 
   CallbackList& callbacks_;
-  int64_t consecutive_skips_ = 0;
-  std::optional<double> last_skipped_scale_;  // of the current series of skipped steps
+  int64_t num_consecutive_skips_ = 0;
+  std::optional<double> last_skipped_loss_scale_;  // of the current series of skipped steps
 };
 
 /// A watch for steps whose gradient is exactly zero, so that the model learns nothing. It raises an
@@ -49,29 +49,31 @@ class GradientWatch {
   /// `callbacks` receives the event and must outlive the object. `trained_parts`:
   /// describe_trained_parts(). `has_media`: some sample may have media.
   GradientWatch(CallbackList& callbacks, std::string trained_parts, bool has_media)
-      : callbacks_(callbacks), trained_parts_(std::move(trained_parts)), has_media_(has_media) {}
+      : callbacks_(callbacks), trained_part_names_(std::move(trained_parts)), has_media_(has_media) {}
 
   /// Observes a step, in the order of steps. Called after the step was reported.
   void observe_step(const StepReport& step);
 
   /// Returns whether there were steps and all of them had a gradient of zero.
-  bool has_no_gradient() const { return steps_ > 0 && steps_ == steps_without_gradient_; }
+  bool is_gradient_always_zero() const {
+    return num_counted_steps_ > 0 && num_counted_steps_ == num_steps_without_gradient_;
+  }
   /// Returns a possible reason with advice.
   std::string reason() const;
 
  private:
   CallbackList& callbacks_;
-  std::string trained_parts_;
+  std::string trained_part_names_;
   bool has_media_;
-  int64_t steps_ = 0;  // without skipped steps
-  int64_t steps_without_gradient_ = 0;
+  int64_t num_counted_steps_ = 0;  // without skipped steps
+  int64_t num_steps_without_gradient_ = 0;
   int64_t num_media_ = 0;  // media in the counted steps
 };
 
 /// Throws UserError (kFailed) if a completed run has learned nothing: it stopped early
 /// (`stopped_early`) without a finite evaluation, all gradients were zero, or every step was
 /// skipped. `resumed`: the run has steps of earlier processes, whose gradients are not known.
-void check_run_trained(const Config& config, const RunState& state, const GradientWatch& gradient_watch, bool resumed,
-                       bool stopped_early);
+void check_run_has_learned(const Config& config, const RunState& state, const GradientWatch& gradient_watch,
+                           bool resumed, bool stopped_early);
 
 }  // namespace vlmtrain::train

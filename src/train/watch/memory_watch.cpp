@@ -13,10 +13,10 @@ namespace vlmtrain::train {
 namespace {
 
 /// Number of steps per window, whose lowest value hides the peaks of single steps. Not tuned.
-constexpr int64_t kWindowSteps = 10;
+constexpr int64_t kStepsPerWindow = 10;
 /// Number of consecutive rises that count as a leak. With fewer, random variations would be
 /// reported. Not tuned.
-constexpr size_t kRecentWindows = 4;
+constexpr size_t kNumRecentWindows = 4;
 /// Bounds memory and time of the watch.
 constexpr size_t kMaxWindows = 1000;
 /// Smallest ratio of a rise to an earlier one that still counts as a leak. It is below 1 because
@@ -25,9 +25,9 @@ constexpr double kMinRiseRatio = 0.9;
 /// The second half of all windows is divided into quarters. This is the smallest ratio of the lower
 /// rise of the last two quarters to the higher rise of the first two that still counts as a leak. A
 /// logarithm has a ratio of about 0.6.
-constexpr double kMinEvenness = 0.7;
+constexpr double kMinQuarterRiseRatio = 0.7;
 /// Minimum number of windows per quarter. With one window, single values would be compared.
-constexpr size_t kMinQuarterWindows = 2;
+constexpr size_t kMinWindowsPerQuarter = 2;
 
 /// Returns bytes / reference.
 double compute_byte_ratio(int64_t bytes, int64_t reference) {
@@ -37,53 +37,57 @@ double compute_byte_ratio(int64_t bytes, int64_t reference) {
 }  // namespace
 
 std::optional<int64_t> LeakDetector::add(int64_t bytes) {
-  current_low_ = steps_ % kWindowSteps == 0 ? bytes : std::min(current_low_, bytes);
-  if (++steps_ % kWindowSteps != 0) return std::nullopt;
-  window_lows_.push_back(current_low_);
-  if (window_lows_.size() > kMaxWindows) window_lows_.pop_front();
-  if (window_lows_.size() < 2 * kRecentWindows + 1) return std::nullopt;
-  auto rise_per_step = find_sustained_rise();
-  if (!rise_per_step) rise_per_step = find_linear_rise();
-  if (rise_per_step) window_lows_.clear();
-  return rise_per_step;
+  current_window_min_bytes_ = num_steps_ % kStepsPerWindow == 0 ? bytes : std::min(current_window_min_bytes_, bytes);
+  if (++num_steps_ % kStepsPerWindow != 0) return std::nullopt;
+  window_min_bytes_.push_back(current_window_min_bytes_);
+  if (window_min_bytes_.size() > kMaxWindows) window_min_bytes_.pop_front();
+  if (window_min_bytes_.size() < 2 * kNumRecentWindows + 1) return std::nullopt;
+  auto leak_bytes_per_step = find_sustained_rise();
+  if (!leak_bytes_per_step) leak_bytes_per_step = find_linear_rise();
+  if (leak_bytes_per_step) window_min_bytes_.clear();
+  return leak_bytes_per_step;
 }
 
 std::optional<int64_t> LeakDetector::find_sustained_rise() const {
-  const size_t newest = window_lows_.size() - 1;
-  for (size_t window = newest - kRecentWindows; window < newest; ++window) {
-    if (compute_rise(window, window + 1) <= 0) return std::nullopt;
+  const size_t newest = window_min_bytes_.size() - 1;
+  for (size_t window = newest - kNumRecentWindows; window < newest; ++window) {
+    if (compute_rise_bytes(window, window + 1) <= 0) return std::nullopt;
   }
-  const int64_t recent_rise = compute_rise(newest - kRecentWindows, newest);
-  if (recent_rise < min_bytes_) return std::nullopt;
-  for (size_t end = std::max(kRecentWindows, newest / 2); end < newest - kRecentWindows + 1; ++end) {
-    const int64_t earlier_rise = compute_rise(end - kRecentWindows, end);
-    if (earlier_rise > 0 && compute_byte_ratio(recent_rise, earlier_rise) < kMinRiseRatio) return std::nullopt;
+  const int64_t recent_rise_bytes = compute_rise_bytes(newest - kNumRecentWindows, newest);
+  if (recent_rise_bytes < min_rise_bytes_) return std::nullopt;
+  for (size_t end = std::max(kNumRecentWindows, newest / 2); end < newest - kNumRecentWindows + 1; ++end) {
+    const int64_t earlier_rise_bytes = compute_rise_bytes(end - kNumRecentWindows, end);
+    if (earlier_rise_bytes > 0 && compute_byte_ratio(recent_rise_bytes, earlier_rise_bytes) < kMinRiseRatio)
+      return std::nullopt;
   }
-  return recent_rise / (static_cast<int64_t>(kRecentWindows) * kWindowSteps);
+  return recent_rise_bytes / (static_cast<int64_t>(kNumRecentWindows) * kStepsPerWindow);
 }
 
 std::optional<int64_t> LeakDetector::find_linear_rise() const {
-  constexpr size_t kQuarters = 4;
-  const size_t newest = window_lows_.size() - 1;
-  const size_t windows_per_quarter = std::max(kMinQuarterWindows, (newest + 2 * kQuarters - 1) / (2 * kQuarters));
-  if (kQuarters * windows_per_quarter > newest) return std::nullopt;
-  std::array<int64_t, kQuarters> rises{};
-  for (size_t i = 0; i < kQuarters; ++i) {
-    const size_t begin = newest - (kQuarters - i) * windows_per_quarter;
-    rises[i] = compute_rise(begin, begin + windows_per_quarter);
-    if (rises[i] <= 0) return std::nullopt;
+  constexpr size_t kNumQuarters = 4;
+  const size_t newest = window_min_bytes_.size() - 1;
+  const size_t windows_per_quarter =
+      std::max(kMinWindowsPerQuarter, (newest + 2 * kNumQuarters - 1) / (2 * kNumQuarters));
+  if (kNumQuarters * windows_per_quarter > newest) return std::nullopt;
+  std::array<int64_t, kNumQuarters> quarter_rise_bytes{};
+  for (size_t i = 0; i < kNumQuarters; ++i) {
+    const size_t begin = newest - (kNumQuarters - i) * windows_per_quarter;
+    quarter_rise_bytes[i] = compute_rise_bytes(begin, begin + windows_per_quarter);
+    if (quarter_rise_bytes[i] <= 0) return std::nullopt;
   }
-  const int64_t total_rise = compute_rise(newest - kQuarters * windows_per_quarter, newest);
-  const bool is_linear = compute_byte_ratio(std::min(rises[2], rises[3]), std::max(rises[0], rises[1])) >= kMinEvenness;
-  if (!is_linear || total_rise < min_bytes_) return std::nullopt;
-  return total_rise / (static_cast<int64_t>(kQuarters * windows_per_quarter) * kWindowSteps);
+  const int64_t total_rise_bytes = compute_rise_bytes(newest - kNumQuarters * windows_per_quarter, newest);
+  const bool is_linear =
+      compute_byte_ratio(std::min(quarter_rise_bytes[2], quarter_rise_bytes[3]),
+                         std::max(quarter_rise_bytes[0], quarter_rise_bytes[1])) >= kMinQuarterRiseRatio;
+  if (!is_linear || total_rise_bytes < min_rise_bytes_) return std::nullopt;
+  return total_rise_bytes / (static_cast<int64_t>(kNumQuarters * windows_per_quarter) * kStepsPerWindow);
 }
 
 namespace {
 
 /// Number of steps that are traced. Allocations that survive three steps do not belong to steps in
 /// progress. More steps would slow training down for longer.
-constexpr int64_t kTracedSteps = 3;
+constexpr int64_t kNumTracedSteps = 3;
 /// Twice the smallest segment that PyTorch's allocator takes from the driver, 2 MiB.
 constexpr int64_t kMinDeviceGrowthBytes = 4 << 20;
 /// Caches of the loader and of libraries grow by some hundred megabytes before they are full. Not
@@ -100,25 +104,25 @@ MemoryWatch::MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackLi
       host_leak_detector_(kMinHostGrowthBytes) {}
 
 void MemoryWatch::on_step_start() {
-  if (device_growth_bytes_ && !trace_) trace_.emplace(device_);
+  if (device_leak_bytes_per_step_ && !trace_) trace_.emplace(device_);
 }
 
 void MemoryWatch::observe_step(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
   warn_if_memory_full(metrics);
-  if (trace_ && ++traced_steps_ == kTracedSteps) {
+  if (trace_ && ++num_traced_steps_ == kNumTracedSteps) {
     callbacks_.on_event(
         {.step = metrics.step,
          .kind = report::EventKind::kMemoryGrowth,
          .message = fmt::format(
              "step {}: device memory in use between steps grows by {} per step, to {} now; the growth is in: {}",
-             metrics.step, format_bytes(*device_growth_bytes_), format_bytes(metrics.allocated_bytes),
+             metrics.step, format_bytes(*device_leak_bytes_per_step_), format_bytes(metrics.allocated_bytes),
              find_growing_component())});
     trace_.reset();
-    device_growth_bytes_.reset();
-    traced_steps_ = 0;
+    device_leak_bytes_per_step_.reset();
+    num_traced_steps_ = 0;
   }
-  if (!device_growth_bytes_) device_growth_bytes_ = device_leak_detector_.add(metrics.allocated_bytes);
+  if (!device_leak_bytes_per_step_) device_leak_bytes_per_step_ = device_leak_detector_.add(metrics.allocated_bytes);
   if (const auto growth = host_leak_detector_.add(metrics.host_bytes)) {
     callbacks_.on_event({.step = metrics.step,
                          .kind = report::EventKind::kMemoryGrowth,
@@ -130,7 +134,7 @@ void MemoryWatch::observe_step(const StepReport& step) {
 void MemoryWatch::warn_if_memory_full(const report::StepMetrics& metrics) {
   const auto warn = [&](FullMemoryAlarm& full_alarm, int64_t used, int64_t total, const char* memory_name,
                         const char* advice) {
-    if (!full_alarm.crosses_threshold(used, total)) return;
+    if (!full_alarm.update_usage(used, total)) return;
     callbacks_.on_event({.step = metrics.step,
                          .kind = report::EventKind::kMemoryFull,
                          .message = fmt::format("step {}: {} of the {} {} are used ({:.0f} %); {}", metrics.step,
@@ -157,20 +161,20 @@ std::string MemoryWatch::find_growing_component() const {
   return std::string(memory::to_string(static_cast<memory::Component>(std::distance(bytes.begin(), largest))));
 }
 
-void DevicePeaks::update(const memory::DeviceMemoryStats& memory) {
-  memory_.allocated_peak_bytes = std::max(memory_.allocated_peak_bytes, memory.allocated_peak_bytes);
-  memory_.reserved_peak_bytes = std::max(memory_.reserved_peak_bytes, memory.reserved_peak_bytes);
+void DevicePeakMemoryTracker::update(const memory::DeviceMemoryStats& memory) {
+  peak_memory_.allocated_peak_bytes = std::max(peak_memory_.allocated_peak_bytes, memory.allocated_peak_bytes);
+  peak_memory_.reserved_peak_bytes = std::max(peak_memory_.reserved_peak_bytes, memory.reserved_peak_bytes);
 }
 
-void DevicePeaks::update_free_bytes(int64_t free_bytes, int64_t reserved_bytes) {
-  const int64_t context_bytes = memory::describe_device(device_).total_bytes - free_bytes - reserved_bytes;
+void DevicePeakMemoryTracker::update_free_bytes(int64_t free_bytes, int64_t reserved_bytes) {
+  const int64_t context_bytes = memory::get_device_properties(device_).total_bytes - free_bytes - reserved_bytes;
   max_context_bytes_ = std::max(max_context_bytes_, context_bytes);
   min_free_bytes_ = std::min(min_free_bytes_.value_or(free_bytes), free_bytes);
 }
 
-int64_t DevicePeaks::max_used_bytes() const {
+int64_t DevicePeakMemoryTracker::compute_max_used_bytes() const {
   if (!min_free_bytes_) return 0;
-  return memory::describe_device(device_).total_bytes - *min_free_bytes_;
+  return memory::get_device_properties(device_).total_bytes - *min_free_bytes_;
 }
 
 }  // namespace vlmtrain::train

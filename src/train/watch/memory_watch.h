@@ -18,21 +18,21 @@ class FullMemoryAlarm {
  public:
   /// Returns true if more than 95 % of `total_bytes` are used, for the first time or for the first
   /// time since usage was below 90 %. Returns false if `total_bytes` is 0, which means unknown.
-  bool crosses_threshold(int64_t used_bytes, int64_t total_bytes) {
+  bool update_usage(int64_t used_bytes, int64_t total_bytes) {
     if (total_bytes <= 0) return false;
-    const double share = static_cast<double>(used_bytes) / static_cast<double>(total_bytes);
-    if (share < kResetShare) was_reported_ = false;
-    if (share <= kFullShare || was_reported_) return false;
+    const double used_fraction = static_cast<double>(used_bytes) / static_cast<double>(total_bytes);
+    if (used_fraction < kResetFraction) was_reported_ = false;
+    if (used_fraction <= kFullFraction || was_reported_) return false;
     was_reported_ = true;
     return true;
   }
 
  private:
   /// Share at which other processes or fragmentation may make the next step fail. Not tuned.
-  static constexpr double kFullShare = 0.95;
-  /// Lower than kFullShare, so that usage that varies around it does not repeat the warning. Not
+  static constexpr double kFullFraction = 0.95;
+  /// Lower than kFullFraction, so that usage that varies around it does not repeat the warning. Not
   /// tuned.
-  static constexpr double kResetShare = 0.90;
+  static constexpr double kResetFraction = 0.90;
   bool was_reported_ = false;
 };
 
@@ -45,7 +45,7 @@ class FullMemoryAlarm {
 class LeakDetector {
  public:
   /// Ignores a rise of less than `min_bytes` over the windows that show it.
-  explicit LeakDetector(int64_t min_bytes) : min_bytes_(min_bytes) {}
+  explicit LeakDetector(int64_t min_bytes) : min_rise_bytes_(min_bytes) {}
 
   /// Adds the memory after a step. Returns the growth in bytes per step if there is a leak, and
   /// then starts over; otherwise nullopt.
@@ -53,16 +53,18 @@ class LeakDetector {
 
  private:
   /// Returns the rise of the lowest value from window `first` to the later window `last`.
-  int64_t compute_rise(size_t first, size_t last) const { return window_lows_[last] - window_lows_[first]; }
+  int64_t compute_rise_bytes(size_t first, size_t last) const {
+    return window_min_bytes_[last] - window_min_bytes_[first];
+  }
   /// Returns the rise per step over the last windows if it is not slower than earlier ones.
   std::optional<int64_t> find_sustained_rise() const;
   /// Returns the rise per step over the second half of all windows if it does not slow down.
   std::optional<int64_t> find_linear_rise() const;
 
-  int64_t min_bytes_;
-  int64_t steps_ = 0;
-  int64_t current_low_ = 0;          // lowest value of the current window
-  std::deque<int64_t> window_lows_;  // lowest values of complete windows
+  int64_t min_rise_bytes_;
+  int64_t num_steps_ = 0;
+  int64_t current_window_min_bytes_ = 0;  // lowest value of the current window
+  std::deque<int64_t> window_min_bytes_;  // lowest values of complete windows
 };
 
 /// A watch of device and host memory between steps. It raises an event if one of them leaks or is
@@ -90,15 +92,15 @@ class MemoryWatch {
   FullMemoryAlarm host_alarm_;
   LeakDetector device_leak_detector_;
   LeakDetector host_leak_detector_;
-  std::optional<int64_t> device_growth_bytes_;  // leak of device memory in bytes per step, until it is reported
-  int64_t traced_steps_ = 0;
+  std::optional<int64_t> device_leak_bytes_per_step_;  // leak of device memory in bytes per step, until it is reported
+  int64_t num_traced_steps_ = 0;
   std::optional<memory::AllocationTrace> trace_;
 };
 
 /// The maximum device memory during the steps of a run.
-class DevicePeaks {
+class DevicePeakMemoryTracker {
  public:
-  explicit DevicePeaks(at::Device device) : device_(device) {}
+  explicit DevicePeakMemoryTracker(at::Device device) : device_(device) {}
 
   /// Includes the peaks of a step or an evaluation.
   void update(const memory::DeviceMemoryStats& memory);
@@ -106,15 +108,15 @@ class DevicePeaks {
   void update_free_bytes(int64_t free_bytes, int64_t reserved_bytes);
 
   /// Returns the maximum peaks; other fields are 0.
-  const memory::DeviceMemoryStats& peak_memory() const { return memory_; }
+  const memory::DeviceMemoryStats& peak_memory() const { return peak_memory_; }
   /// Returns the maximum bytes that all processes used at the end of a step; 0 if unknown.
-  int64_t max_used_bytes() const;
+  int64_t compute_max_used_bytes() const;
   /// Returns the maximum bytes in use outside LibTorch's allocator, by this and other processes.
   int64_t max_context_bytes() const { return max_context_bytes_; }
 
  private:
   at::Device device_;
-  memory::DeviceMemoryStats memory_;
+  memory::DeviceMemoryStats peak_memory_;
   int64_t max_context_bytes_ = 0;
   std::optional<int64_t> min_free_bytes_;
 };

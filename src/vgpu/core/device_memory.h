@@ -33,9 +33,9 @@ class DeviceMemory {
   bool release_pages(uint64_t handle);
   /// Maps the memory to reserved addresses (cuMemMap). Returns false if the handle is unknown or
   /// the address is mapped already.
-  bool map(uint64_t address, uint64_t handle);
+  bool map_pages(uint64_t address, uint64_t handle);
   /// Ends a mapping (cuMemUnmap). Returns false if nothing is mapped to `address`.
-  bool unmap(uint64_t address);
+  bool unmap_pages(uint64_t address);
   /// Reserves addresses without memory (cuMemAddressReserve). Returns the first one, or nothing if
   /// all are reserved.
   std::optional<uint64_t> reserve_addresses(uint64_t bytes);
@@ -62,9 +62,9 @@ class DeviceMemory {
   /// Returns whether the pointer is a device address.
   bool contains(const void* pointer) const;
   uint64_t capacity_bytes() const { return capacity_bytes_; }
-  uint64_t free_bytes() const;
+  uint64_t available_bytes() const;
   /// Copies the memory counters into `counters`, whose other members stay.
-  void read(Counters& counters) const;
+  void read(GpuCounters& counters) const;
   /// Resets the counts, and the peak to the used bytes.
   void reset_counters();
 
@@ -73,14 +73,14 @@ class DeviceMemory {
   struct AddressRegion {
     uint64_t first = 0;
     uint64_t end = 0;
-    uint64_t next = 0;                    // no address from here on was ever used
-    std::map<uint64_t, uint64_t> ranges;  // first address → bytes
+    uint64_t next = 0;                         // no address from here on was ever used
+    std::map<uint64_t, uint64_t> used_ranges;  // first address → bytes
 
     std::optional<uint64_t> allocate(uint64_t bytes);
-    std::optional<uint64_t> find_gap(uint64_t bytes) const;
+    std::optional<uint64_t> find_free_address(uint64_t bytes) const;
   };
   /// Memory from create_pages(), freed once it is released and not mapped.
-  struct Pages {
+  struct PhysicalAllocation {
     uint64_t bytes = 0;
     int num_mappings = 0;
     bool is_released = false;
@@ -89,24 +89,24 @@ class DeviceMemory {
   // The functions below require that mutex_ is held.
 
   /// Returns whether an allocation succeeds. Counts it as failed if not.
-  bool try_fit(uint64_t bytes);
+  bool try_fit_allocation(uint64_t bytes);
   void record_allocation(uint64_t bytes);
   void record_free(uint64_t bytes);
-  void free_if_unused(std::map<uint64_t, Pages>::iterator pages);
+  void free_if_unused(std::map<uint64_t, PhysicalAllocation>::iterator allocation);
 
   mutable std::mutex mutex_;
   uint64_t capacity_bytes_ = 0;
   uint64_t first_address_ = 0;
   uint64_t end_address_ = 0;
   AddressRegion allocation_region_, reservation_region_, variable_region_;
-  std::map<uint64_t, Pages> pages_;        // by handle
-  std::map<uint64_t, uint64_t> mappings_;  // address → handle
+  std::map<uint64_t, PhysicalAllocation> physical_allocations_;  // by handle
+  std::map<uint64_t, uint64_t> mappings_;                        // address → handle
   uint64_t next_handle_ = 1;
   uint64_t used_bytes_ = 0;
-  uint64_t used_peak_bytes_ = 0;
-  uint64_t allocations_ = 0;
-  uint64_t frees_ = 0;
-  uint64_t failed_allocations_ = 0;
+  uint64_t peak_used_bytes_ = 0;
+  uint64_t num_allocations_ = 0;
+  uint64_t num_frees_ = 0;
+  uint64_t num_failed_allocations_ = 0;
 };
 
 /// Returns the memory of this process's virtual GPU.

@@ -23,139 +23,141 @@ void print_stderr_line(std::initializer_list<std::string_view> pieces) {
 
 namespace {
 
-constexpr const char* kTraceVariable = "VLMTRAIN_VGPU_TRACE";
-constexpr int kTracePermissions = 0644;
+constexpr const char* kTraceEnvironmentVariable = "VLMTRAIN_VGPU_TRACE";
+constexpr int kTraceFilePermissions = 0644;
 
 }  // namespace
 
-Trace::Trace() {
-  const char* const path = std::getenv(kTraceVariable);
+OperationTrace::OperationTrace() {
+  const char* const path = std::getenv(kTraceEnvironmentVariable);
   if (path == nullptr || *path == '\0') return;
-  file_ = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kTracePermissions);
+  file_ = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kTraceFilePermissions);
   if (file_ < 0)
-    print_stderr_line({kTraceVariable, "=", path, " cannot be opened: ", std::strerror(errno), "; tracing is off"});
+    print_stderr_line(
+        {kTraceEnvironmentVariable, "=", path, " cannot be opened: ", std::strerror(errno), "; tracing is off"});
 }
 
-void Trace::add(std::initializer_list<std::string_view> pieces) {
+void OperationTrace::add(std::initializer_list<std::string_view> pieces) {
   if (!is_enabled()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   line_.clear();
   for (const auto piece : pieces) line_.append(line_.empty() ? "" : " ").append(piece);
   line_.push_back('\n');
   if (write(file_, line_.data(), line_.size()) != static_cast<ssize_t>(line_.size())) {
-    print_stderr_line({kTraceVariable, ": cannot write a line: ", std::strerror(errno), "; the trace ends here"});
+    print_stderr_line(
+        {kTraceEnvironmentVariable, ": cannot write a line: ", std::strerror(errno), "; the trace ends here"});
     close(file_);
     file_ = -1;
   }
 }
 
-Trace& trace() {
-  return get_leaky_singleton<Trace>();
+OperationTrace& operation_trace() {
+  return get_leaky_singleton<OperationTrace>();
 }
 
 namespace {
 
 /// The unmodeled functions that were called so far, as an intrusive list.
-struct UnknownCallList {
+struct UnmodeledFunctionList {
   std::mutex mutex;
-  UnknownCall* first = nullptr;
+  UnmodeledFunction* first = nullptr;
 };
 
 }  // namespace
 
-void record_unknown_call(UnknownCall& call) {
-  ++global_counters().unknown_calls;
-  ++call.calls;
-  auto& unknown_calls = get_leaky_singleton<UnknownCallList>();
-  const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
+void record_unmodeled_call(UnmodeledFunction& call) {
+  ++global_counters().num_unmodeled_calls;
+  ++call.num_calls;
+  auto& called_functions = get_leaky_singleton<UnmodeledFunctionList>();
+  const std::lock_guard<std::mutex> lock(called_functions.mutex);
   if (call.is_reported) return;
   call.is_reported = true;
-  call.next = unknown_calls.first;
-  unknown_calls.first = &call;
+  call.next = called_functions.first;
+  called_functions.first = &call;
   print_stderr_line({call.name, " is not implemented; it returns \"not supported\" (docs/virtual-gpu.md)"});
 }
 
-void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context) {
-  auto& unknown_calls = get_leaky_singleton<UnknownCallList>();
-  const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
-  for (const UnknownCall* call = unknown_calls.first; call != nullptr; call = call->next) {
-    if (call->calls > 0) visit(context, call->name, call->calls);
+void for_each_unmodeled_function(void (*visit)(void* context, const char* name, uint64_t num_calls), void* context) {
+  auto& called_functions = get_leaky_singleton<UnmodeledFunctionList>();
+  const std::lock_guard<std::mutex> lock(called_functions.mutex);
+  for (const UnmodeledFunction* call = called_functions.first; call != nullptr; call = call->next) {
+    if (call->num_calls > 0) visit(context, call->name, call->num_calls);
   }
 }
 
-void reset_unknown_calls() {
-  auto& unknown_calls = get_leaky_singleton<UnknownCallList>();
-  const std::lock_guard<std::mutex> lock(unknown_calls.mutex);
-  for (UnknownCall* call = unknown_calls.first; call != nullptr; call = call->next) call->calls = 0;
+void reset_unmodeled_call_counts() {
+  auto& called_functions = get_leaky_singleton<UnmodeledFunctionList>();
+  const std::lock_guard<std::mutex> lock(called_functions.mutex);
+  for (UnmodeledFunction* call = called_functions.first; call != nullptr; call = call->next) call->num_calls = 0;
 }
 
 namespace {
 
 /// Calls `visit` with each counter and its counterpart in the public struct.
 template <class From, class To, class Visit>
-void for_each_counter(From& source, To& target_counters, const Visit& visit) {
-  visit(source.launches, target_counters.launches);
-  visit(source.rejected_launches, target_counters.rejected_launches);
-  visit(source.matmuls, target_counters.matmuls);
+void for_each_counter_pair(From& source, To& target_counters, const Visit& visit) {
+  visit(source.num_launches, target_counters.num_launches);
+  visit(source.num_rejected_launches, target_counters.num_rejected_launches);
+  visit(source.num_matmuls, target_counters.num_matmuls);
   visit(source.matmul_flops, target_counters.matmul_flops);
-  const auto visit_copy_count = [&visit](auto& copy_counts, auto& target) {
-    visit(copy_counts.calls, target.calls);
+  const auto visit_copy_statistics = [&visit](auto& copy_counts, auto& target) {
+    visit(copy_counts.num_calls, target.num_calls);
     visit(copy_counts.bytes, target.bytes);
   };
-  visit_copy_count(source.host_to_device_pinned, target_counters.host_to_device_pinned);
-  visit_copy_count(source.host_to_device_pageable, target_counters.host_to_device_pageable);
-  visit_copy_count(source.device_to_host_pinned, target_counters.device_to_host_pinned);
-  visit_copy_count(source.device_to_host_pageable, target_counters.device_to_host_pageable);
-  visit_copy_count(source.device_to_device, target_counters.device_to_device);
-  visit(source.fills, target_counters.fills);
-  visit(source.stream_synchronizations, target_counters.stream_synchronizations);
-  visit(source.event_synchronizations, target_counters.event_synchronizations);
-  visit(source.device_synchronizations, target_counters.device_synchronizations);
-  visit_copy_count(source.side_stream_copies, target_counters.side_stream_copies);
-  visit(source.early_side_stream_copies, target_counters.early_side_stream_copies);
-  visit(source.stream_waits, target_counters.stream_waits);
-  visit(source.blocking_copies, target_counters.blocking_copies);
-  visit(source.host_allocations, target_counters.host_allocations);
-  visit(source.unknown_calls, target_counters.unknown_calls);
+  visit_copy_statistics(source.host_to_device_pinned, target_counters.host_to_device_pinned);
+  visit_copy_statistics(source.host_to_device_pageable, target_counters.host_to_device_pageable);
+  visit_copy_statistics(source.device_to_host_pinned, target_counters.device_to_host_pinned);
+  visit_copy_statistics(source.device_to_host_pageable, target_counters.device_to_host_pageable);
+  visit_copy_statistics(source.device_to_device, target_counters.device_to_device);
+  visit(source.num_memsets, target_counters.num_memsets);
+  visit(source.num_stream_synchronizations, target_counters.num_stream_synchronizations);
+  visit(source.num_event_synchronizations, target_counters.num_event_synchronizations);
+  visit(source.num_device_synchronizations, target_counters.num_device_synchronizations);
+  visit_copy_statistics(source.side_stream_copies, target_counters.side_stream_copies);
+  visit(source.num_early_side_stream_copies, target_counters.num_early_side_stream_copies);
+  visit(source.num_stream_waits, target_counters.num_stream_waits);
+  visit(source.num_blocking_copies, target_counters.num_blocking_copies);
+  visit(source.num_host_allocations, target_counters.num_host_allocations);
+  visit(source.num_unmodeled_calls, target_counters.num_unmodeled_calls);
 }
 
 }  // namespace
 
-void AtomicCounters::read(Counters& counters) const {
-  for_each_counter(*this, counters,
-                   [](const std::atomic<uint64_t>& count, uint64_t& target) { target = count.load(); });
+void AtomicGpuCounters::read(GpuCounters& counters) const {
+  for_each_counter_pair(*this, counters,
+                        [](const std::atomic<uint64_t>& count, uint64_t& target) { target = count.load(); });
 }
 
-void AtomicCounters::reset() {
-  Counters ignored_counters;
-  for_each_counter(*this, ignored_counters, [](std::atomic<uint64_t>& count, uint64_t&) { count = 0; });
+void AtomicGpuCounters::reset() {
+  GpuCounters ignored_counters;
+  for_each_counter_pair(*this, ignored_counters, [](std::atomic<uint64_t>& count, uint64_t&) { count = 0; });
 }
 
-AtomicCounters& global_counters() {
-  return get_leaky_singleton<AtomicCounters>();
+AtomicGpuCounters& global_counters() {
+  return get_leaky_singleton<AtomicGpuCounters>();
 }
 
-void MatmulCounter::add(const Matmul& product) {
-  ++global_counters().matmuls;
+void MatmulCounter::add(const MatmulShape& product) {
+  ++global_counters().num_matmuls;
   global_counters().matmul_flops += static_cast<uint64_t>(2 * product.m * product.n * product.k * product.batch);
-  if (trace().is_enabled()) {
-    trace().add({"product", std::to_string(product.m), std::to_string(product.n), std::to_string(product.k),
-                 std::to_string(product.batch), std::to_string(product.input_type),
-                 std::to_string(product.output_type)});
+  if (operation_trace().is_enabled()) {
+    operation_trace().add({"product", std::to_string(product.m), std::to_string(product.n), std::to_string(product.k),
+                           std::to_string(product.batch), std::to_string(product.input_type),
+                           std::to_string(product.output_type)});
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  ++calls_[product];
+  ++num_calls_by_shape_[product];
 }
 
-void MatmulCounter::for_each_matmul(void (*visit)(void* context, const Matmul* product, uint64_t calls),
+void MatmulCounter::for_each_matmul(void (*visit)(void* context, const MatmulShape* product, uint64_t num_calls),
                                     void* context) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [product, calls] : calls_) visit(context, &product, calls);
+  for (const auto& [product, num_calls] : num_calls_by_shape_) visit(context, &product, num_calls);
 }
 
 void MatmulCounter::reset() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  calls_.clear();
+  num_calls_by_shape_.clear();
 }
 
 MatmulCounter& matmul_counter() {

@@ -16,7 +16,7 @@ T& get_leaky_singleton() {
   return *value;
 }
 
-/// Returns a C handle that owns the object until take_handle() is called.
+/// Returns a C handle that owns the object until take_ownership() is called.
 template <class Handle, class Object>
 Handle make_handle(std::unique_ptr<Object> object) {
   return reinterpret_cast<Handle>(object.release());
@@ -24,7 +24,7 @@ Handle make_handle(std::unique_ptr<Object> object) {
 
 /// Returns the owned object of a handle from make_handle(). The handle is invalid afterwards.
 template <class Object, class Handle>
-std::unique_ptr<Object> take_handle(Handle handle) {
+std::unique_ptr<Object> take_ownership(Handle handle) {
   return std::unique_ptr<Object>(reinterpret_cast<Object*>(handle));
 }
 

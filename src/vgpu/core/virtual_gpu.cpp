@@ -36,18 +36,18 @@ std::optional<uint64_t> parse_bytes_env(const char* name, uint64_t default_value
 }
 
 std::optional<ModuleLoadCost> read_module_load_cost() {
-  const auto module_bytes = parse_bytes_env("VLMTRAIN_VGPU_MODULE_BYTES", 0);
-  const auto module_seconds = parse_number_env("VLMTRAIN_VGPU_MODULE_SECONDS", 0.0, "seconds");
-  if (!module_bytes || !module_seconds) return std::nullopt;
-  return ModuleLoadCost{*module_bytes, *module_seconds};
+  const auto context_growth_bytes = parse_bytes_env("VLMTRAIN_VGPU_MODULE_BYTES", 0);
+  const auto load_seconds = parse_number_env("VLMTRAIN_VGPU_MODULE_SECONDS", 0.0, "seconds");
+  if (!context_growth_bytes || !load_seconds) return std::nullopt;
+  return ModuleLoadCost{*context_growth_bytes, *load_seconds};
 }
 
 const memory::GpuSpec* find_configured_gpu() {
   const std::string_view name = get_env("VLMTRAIN_VGPU_NAME");
-  const memory::GpuSpec* const gpu = memory::find_gpu(name.empty() ? "h100" : name);
+  const memory::GpuSpec* const gpu = memory::find_gpu_spec(name.empty() ? "h100" : name);
   if (gpu != nullptr) return gpu;
   std::string names;
-  for (const auto& listed_gpu : memory::list_gpus()) names.append(" ").append(listed_gpu.name);
+  for (const auto& listed_gpu : memory::list_gpu_specs()) names.append(" ").append(listed_gpu.name);
   print_stderr_line({"VLMTRAIN_VGPU_NAME=", name, " is unknown; no device is created; the known GPUs are", names});
   return nullptr;
 }
@@ -58,17 +58,17 @@ std::optional<VirtualGpu> read_gpu_environment() {
   const auto memory_bytes = parse_bytes_env("VLMTRAIN_VGPU_BYTES", static_cast<uint64_t>(base_gpu->memory_bytes));
   const auto reported_bytes = parse_bytes_env("VLMTRAIN_VGPU_REPORTED_BYTES", memory_bytes.value_or(0));
   const auto used_bytes = parse_bytes_env("VLMTRAIN_VGPU_USED_BYTES", 0);
-  const auto multiprocessors =
-      parse_number_env("VLMTRAIN_VGPU_MULTIPROCESSORS", base_gpu->multiprocessors, "multiprocessors");
+  const auto num_multiprocessors =
+      parse_number_env("VLMTRAIN_VGPU_MULTIPROCESSORS", base_gpu->num_multiprocessors, "multiprocessors");
   const auto architecture = parse_number_env("VLMTRAIN_VGPU_ARCHITECTURE", base_gpu->architecture, "an architecture");
   const auto module_load_cost = read_module_load_cost();
-  if (!memory_bytes || !reported_bytes || !used_bytes || !multiprocessors || !architecture || !module_load_cost) {
+  if (!memory_bytes || !reported_bytes || !used_bytes || !num_multiprocessors || !architecture || !module_load_cost) {
     return std::nullopt;
   }
-  memory::GpuSpec gpu = memory::scale_multiprocessors(*base_gpu, *multiprocessors);
+  memory::GpuSpec gpu = memory::scale_multiprocessors(*base_gpu, *num_multiprocessors);
   gpu.architecture = *architecture;
   memory::ArchitectureLimits limits = memory::get_architecture_limits(*architecture);
-  limits.number = *architecture;
+  limits.compute_capability = *architecture;
   return VirtualGpu{gpu, limits, *memory_bytes, *reported_bytes, *used_bytes, *module_load_cost};
 }
 
@@ -108,25 +108,25 @@ int get_device_attribute(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
       return 512;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return device.gpu.multiprocessors;
+      return device.gpu.num_multiprocessors;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
       return static_cast<int>(device.gpu.l2_cache_bytes);
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      return architecture.threads_per_multiprocessor;
+      return architecture.max_threads_per_multiprocessor;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
-      return architecture.blocks_per_multiprocessor;
+      return architecture.max_blocks_per_multiprocessor;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
       return static_cast<int>(architecture.shared_bytes_per_multiprocessor);
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      return static_cast<int>(architecture.shared_bytes_per_block);
+      return static_cast<int>(architecture.max_shared_bytes_per_block);
     case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
-      return architecture.number >= 80 ? 1024 : 0;
+      return architecture.compute_capability >= 80 ? 1024 : 0;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      return architecture.number / 10;
+      return architecture.compute_capability / 10;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      return architecture.number % 10;
+      return architecture.compute_capability % 10;
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
-      return architecture.number >= 90 ? 1 : 0;
+      return architecture.compute_capability >= 90 ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
       return 3;
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:

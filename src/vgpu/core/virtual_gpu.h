@@ -10,8 +10,8 @@ namespace vlmtrain::vgpu {
 
 /// The cost of lazily loading a module on a real GPU; zero unless a test sets it.
 struct ModuleLoadCost {
-  uint64_t module_bytes = 0;  ///< context growth when the module's first kernel is launched
-  double module_seconds = 0;
+  uint64_t context_growth_bytes = 0;  ///< context growth when the module's first kernel is launched
+  double load_seconds = 0;
 };
 
 /// The GPU that the environment configures (docs/virtual-gpu.md lists the variables).

@@ -17,7 +17,7 @@ namespace {
 
 struct LibraryContext {};
 
-struct MatmulDescription {
+struct MatmulDescriptor {
   cublasOperation_t a_operation = CUBLAS_OP_N;
 };
 
@@ -39,13 +39,13 @@ cublasStatus_t create_object(Handle* handle, Arguments... arguments) {
 
 template <class Object, class Handle>
 cublasStatus_t destroy_object(Handle handle) {
-  take_handle<Object>(handle).reset();
+  take_ownership<Object>(handle).reset();
   return CUBLAS_STATUS_SUCCESS;
 }
 
 /// Copies the attribute's value if the attribute is `expected`.
 template <class Attribute, class Value>
-void copy_expected_attribute(Attribute attribute, Attribute expected, const void* from, size_t bytes, Value& value) {
+void copy_matching_attribute(Attribute attribute, Attribute expected, const void* from, size_t bytes, Value& value) {
   if (attribute == expected && bytes == sizeof value) std::memcpy(&value, from, bytes);
 }
 
@@ -53,14 +53,14 @@ void copy_expected_attribute(Attribute attribute, Attribute expected, const void
 
 }  // namespace vlmtrain::vgpu
 
-using vlmtrain::vgpu::copy_expected_attribute;
+using vlmtrain::vgpu::copy_matching_attribute;
 using vlmtrain::vgpu::create_object;
 using vlmtrain::vgpu::destroy_object;
 using vlmtrain::vgpu::fault_injector;
 using vlmtrain::vgpu::FaultPoint;
 using vlmtrain::vgpu::get_object;
 using vlmtrain::vgpu::LibraryContext;
-using vlmtrain::vgpu::MatmulDescription;
+using vlmtrain::vgpu::MatmulDescriptor;
 using vlmtrain::vgpu::MatmulPreference;
 using vlmtrain::vgpu::MatrixLayout;
 
@@ -69,7 +69,7 @@ size_t cublasLtGetVersion() {
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  if (fault_injector().should_fail(FaultPoint::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
+  if (fault_injector().consume_scheduled_fault(FaultPoint::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
   return create_object<LibraryContext>(handle);
 }
 
@@ -78,18 +78,18 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description, cublasComputeType_t, cudaDataType_t) {
-  return create_object<MatmulDescription>(description);
+  return create_object<MatmulDescriptor>(description);
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
-  return destroy_object<MatmulDescription>(description);
+  return destroy_object<MatmulDescriptor>(description);
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
                                               cublasLtMatmulDescAttributes_t attribute, const void* value,
                                               size_t bytes) {
-  copy_expected_attribute(attribute, CUBLASLT_MATMUL_DESC_TRANSA, value, bytes,
-                          get_object<MatmulDescription>(description).a_operation);
+  copy_matching_attribute(attribute, CUBLASLT_MATMUL_DESC_TRANSA, value, bytes,
+                          get_object<MatmulDescriptor>(description).a_operation);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -105,7 +105,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute, const void* value,
                                                 size_t bytes) {
-  copy_expected_attribute(attribute, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, value, bytes,
+  copy_matching_attribute(attribute, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, value, bytes,
                           get_object<MatrixLayout>(layout).batch);
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -140,7 +140,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                               void*, size_t, cudaStream_t) {
   const auto& input = get_object<MatrixLayout>(a);
   const auto& output = get_object<MatrixLayout>(d);
-  const bool is_not_transposed = get_object<MatmulDescription>(description).a_operation == CUBLAS_OP_N;
+  const bool is_not_transposed = get_object<MatmulDescriptor>(description).a_operation == CUBLAS_OP_N;
   vlmtrain::vgpu::matmul_counter().add({output.rows, output.columns, is_not_transposed ? input.columns : input.rows,
                                         output.batch, input.type, output.type});
   return CUBLAS_STATUS_SUCCESS;

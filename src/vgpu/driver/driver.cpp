@@ -124,7 +124,7 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
 
 namespace {
 
-CUresult to_result(bool condition) {
+CUresult to_driver_result(bool condition) {
   return condition ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -143,7 +143,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdevic
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t) {
-  return to_result(device_memory().free_addresses(address));
+  return to_driver_result(device_memory().free_addresses(address));
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*,
@@ -155,15 +155,15 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return to_result(device_memory().release_pages(handle));
+  return to_driver_result(device_memory().release_pages(handle));
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
-  return to_result(device_memory().map(address, handle));
+  return to_driver_result(device_memory().map_pages(address, handle));
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t) {
-  return to_result(device_memory().unmap(address));
+  return to_driver_result(device_memory().unmap_pages(address));
 }
 
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {

@@ -11,19 +11,19 @@
 // No wheel ships nvml.h, so its types and status codes are declared here under other names.
 namespace {
 
-enum class Status : int { kSuccess = 0, kInvalidArgument = 2, kNotFound = 6, kInsufficientSize = 7 };
+enum class NvmlStatus : int { kSuccess = 0, kInvalidArgument = 2, kNotFound = 6, kInsufficientSize = 7 };
 
 /// nvmlProcessInfo_v1_t
-struct ProcessInfo {
+struct NvmlProcessInfo {
   unsigned process;
   unsigned long long used_bytes;
 };
 
 /// nvmlDevice_t
-using Device = void*;
+using NvmlDevice = void*;
 
 /// Returns a device handle, which callers treat as opaque.
-Device get_fake_device() {
+NvmlDevice get_fake_device() {
   static char object;
   return &object;
 }
@@ -33,29 +33,29 @@ Device get_fake_device() {
 // NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's.
 extern "C" {
 
-Status nvmlInit_v2() {
-  return Status::kSuccess;
+NvmlStatus nvmlInit_v2() {
+  return NvmlStatus::kSuccess;
 }
 
-Status nvmlSystemGetCudaDriverVersion_v2(int* version) {
+NvmlStatus nvmlSystemGetCudaDriverVersion_v2(int* version) {
   *version = CUDA_VERSION;
-  return Status::kSuccess;
+  return NvmlStatus::kSuccess;
 }
 
-Status nvmlDeviceGetHandleByPciBusId_v2(const char*, Device* device) {
-  if (vlmtrain::vgpu::virtual_gpu() == nullptr) return Status::kNotFound;
+NvmlStatus nvmlDeviceGetHandleByPciBusId_v2(const char*, NvmlDevice* device) {
+  if (vlmtrain::vgpu::virtual_gpu() == nullptr) return NvmlStatus::kNotFound;
   *device = get_fake_device();
-  return Status::kSuccess;
+  return NvmlStatus::kSuccess;
 }
 
-Status nvmlDeviceGetComputeRunningProcesses(Device, unsigned* count, ProcessInfo* processes) {
-  if (count == nullptr) return Status::kInvalidArgument;
+NvmlStatus nvmlDeviceGetComputeRunningProcesses(NvmlDevice, unsigned* count, NvmlProcessInfo* processes) {
+  if (count == nullptr) return NvmlStatus::kInvalidArgument;
   const bool is_large_enough = *count >= 1 && processes != nullptr;
   *count = 1;
-  if (!is_large_enough) return Status::kInsufficientSize;
+  if (!is_large_enough) return NvmlStatus::kInsufficientSize;
   const auto& memory = vlmtrain::vgpu::device_memory();
-  processes[0] = {static_cast<unsigned>(getpid()), memory.capacity_bytes() - memory.free_bytes()};
-  return Status::kSuccess;
+  processes[0] = {static_cast<unsigned>(getpid()), memory.capacity_bytes() - memory.available_bytes()};
+  return NvmlStatus::kSuccess;
 }
 
 }  // extern "C"

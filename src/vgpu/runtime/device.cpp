@@ -24,33 +24,33 @@ namespace {
 thread_local cudaError_t last_error = cudaSuccess;
 std::atomic<cudaError_t> sticky_error{cudaSuccess};
 
-struct ErrorText {
+struct ErrorDescription {
   cudaError_t error;
   const char* name;
   const char* text;
 };
 
 /// Names and messages of the errors that the stub libraries return.
-constexpr std::array kErrorTexts{
-    ErrorText{cudaSuccess, "cudaSuccess", "no error"},
-    ErrorText{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    ErrorText{cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    ErrorText{cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-    ErrorText{cudaErrorMissingConfiguration, "cudaErrorMissingConfiguration", "launch without a configuration"},
-    ErrorText{cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
-    ErrorText{cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    ErrorText{cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
-    ErrorText{cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    ErrorText{cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
-              "no kernel image is available for execution on the device"},
-    ErrorText{cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
-    ErrorText{cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+constexpr std::array kErrorDescriptions{
+    ErrorDescription{cudaSuccess, "cudaSuccess", "no error"},
+    ErrorDescription{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    ErrorDescription{cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    ErrorDescription{cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    ErrorDescription{cudaErrorMissingConfiguration, "cudaErrorMissingConfiguration", "launch without a configuration"},
+    ErrorDescription{cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    ErrorDescription{cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    ErrorDescription{cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    ErrorDescription{cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    ErrorDescription{cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+                     "no kernel image is available for execution on the device"},
+    ErrorDescription{cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    ErrorDescription{cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
 };
 
-const ErrorText& find_error_text(cudaError_t error) {
-  static constexpr ErrorText kUnknownError{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
-  const auto* const it = std::ranges::find(kErrorTexts, error, &ErrorText::error);
-  return it == kErrorTexts.end() ? kUnknownError : *it;
+const ErrorDescription& find_error_description(cudaError_t error) {
+  static constexpr ErrorDescription kUnknownError{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
+  const auto* const it = std::ranges::find(kErrorDescriptions, error, &ErrorDescription::error);
+  return it == kErrorDescriptions.end() ? kUnknownError : *it;
 }
 
 }  // namespace
@@ -77,8 +77,8 @@ using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::get_device_attribute;
 using vlmtrain::vgpu::get_device_status;
 using vlmtrain::vgpu::global_counters;
+using vlmtrain::vgpu::operation_trace;
 using vlmtrain::vgpu::set_last_error;
-using vlmtrain::vgpu::trace;
 using vlmtrain::vgpu::virtual_gpu;
 
 namespace {
@@ -88,7 +88,7 @@ cudaError_t check_device(int device) {
   return device == 0 ? cudaSuccess : set_last_error(cudaErrorInvalidDevice);
 }
 
-void set_limits(cudaDeviceProp& properties) {
+void set_limit_properties(cudaDeviceProp& properties) {
   properties.maxThreadsPerBlock = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   properties.maxThreadsDim[0] = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
   properties.maxThreadsDim[1] = get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
@@ -114,18 +114,18 @@ void set_gpu_properties(cudaDeviceProp& properties) {
   gpu.device_name.copy(properties.name, sizeof properties.name - 1);
   std::memcpy(&properties.uuid, "vlmtrain-virtual", sizeof properties.uuid);
   properties.totalGlobalMem = device_memory().reported_bytes();
-  properties.major = architecture.number / 10;
-  properties.minor = architecture.number % 10;
-  properties.multiProcessorCount = gpu.multiprocessors;
+  properties.major = architecture.compute_capability / 10;
+  properties.minor = architecture.compute_capability % 10;
+  properties.multiProcessorCount = gpu.num_multiprocessors;
   properties.l2CacheSize = static_cast<int>(gpu.l2_cache_bytes);
-  properties.maxThreadsPerMultiProcessor = architecture.threads_per_multiprocessor;
-  properties.maxBlocksPerMultiProcessor = architecture.blocks_per_multiprocessor;
+  properties.maxThreadsPerMultiProcessor = architecture.max_threads_per_multiprocessor;
+  properties.maxBlocksPerMultiProcessor = architecture.max_blocks_per_multiprocessor;
   properties.sharedMemPerMultiprocessor = static_cast<size_t>(architecture.shared_bytes_per_multiprocessor);
-  properties.sharedMemPerBlockOptin = static_cast<size_t>(architecture.shared_bytes_per_block);
+  properties.sharedMemPerBlockOptin = static_cast<size_t>(architecture.max_shared_bytes_per_block);
   properties.clusterLaunch = get_device_attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
 }
 
-void set_capabilities(cudaDeviceProp& properties) {
+void set_capability_properties(cudaDeviceProp& properties) {
   for (int* const capability :
        {&properties.canMapHostMemory, &properties.concurrentKernels, &properties.unifiedAddressing,
         &properties.streamPrioritiesSupported, &properties.globalL1CacheSupported, &properties.localL1CacheSupported,
@@ -159,9 +159,9 @@ cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (const auto error = check_device(device); error != cudaSuccess) return error;
   *properties = {};
-  set_limits(*properties);
+  set_limit_properties(*properties);
   set_gpu_properties(*properties);
-  set_capabilities(*properties);
+  set_capability_properties(*properties);
   return cudaSuccess;
 }
 
@@ -189,8 +189,8 @@ cudaError_t cudaDeviceCanAccessPeer(int* can_access, int, int) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  ++global_counters().device_synchronizations;
-  trace().add({"wait for the device"});
+  ++global_counters().num_device_synchronizations;
+  operation_trace().add({"wait for the device"});
   device_clock().wait();
   return get_device_status();
 }
@@ -216,11 +216,11 @@ cudaError_t cudaPeekAtLastError() {
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
-  return vlmtrain::vgpu::find_error_text(error).name;
+  return vlmtrain::vgpu::find_error_description(error).name;
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
-  return vlmtrain::vgpu::find_error_text(error).text;
+  return vlmtrain::vgpu::find_error_description(error).text;
 }
 
 // LibTorch looks up the driver's functions for virtual memory through the runtime.
@@ -232,8 +232,8 @@ namespace {
 void* get_driver_library() {
   static void* const library = [] {
     Dl_info info{};
-    const bool has_info = dladdr(reinterpret_cast<const void*>(&cuDriverGetVersion), &info) != 0;
-    void* const handle = has_info ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    const bool has_library_info = dladdr(reinterpret_cast<const void*>(&cuDriverGetVersion), &info) != 0;
+    void* const handle = has_library_info ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
     return handle != nullptr ? handle : RTLD_DEFAULT;
   }();
   return library;

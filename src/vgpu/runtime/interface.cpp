@@ -16,7 +16,7 @@ namespace {
 constexpr VirtualGpuInterface kVirtualGpuInterface{
     .gpu_name = [] { return virtual_gpu() == nullptr ? "" : virtual_gpu()->gpu.name.data(); },
     .read_counters =
-        [](Counters* counters) {
+        [](GpuCounters* counters) {
           global_counters().read(*counters);
           device_memory().read(*counters);
         },
@@ -25,14 +25,14 @@ constexpr VirtualGpuInterface kVirtualGpuInterface{
           global_counters().reset();
           device_memory().reset_counters();
           matmul_counter().reset();
-          kernel_registry().reset_launches();
-          reset_unknown_calls();
+          kernel_registry().reset_launch_counts();
+          reset_unmodeled_call_counts();
         },
     .for_each_kernel = [](auto visit, void* context) { kernel_registry().for_each_launched_kernel(visit, context); },
     .for_each_matmul = [](auto visit, void* context) { matmul_counter().for_each_matmul(visit, context); },
-    .for_each_unknown_call = [](auto visit, void* context) { for_each_unknown_call(visit, context); },
-    .inject_failures = [](FaultPoint call, uint64_t first,
-                          uint64_t count) { fault_injector().schedule_faults(call, first, count); },
+    .for_each_unmodeled_function = [](auto visit, void* context) { for_each_unmodeled_function(visit, context); },
+    .inject_failures = [](FaultPoint fault_point, uint64_t first,
+                          uint64_t count) { fault_injector().schedule_faults(fault_point, first, count); },
     .has_launch_latency = [] { return device_clock().is_enabled(); },
 };
 

@@ -68,7 +68,7 @@ int find_newest_architecture(const std::vector<int>& architectures, int oldest, 
 }  // namespace
 
 void FatBinary::parse() {
-  const auto wrapper = read_struct<FatBinaryWrapper>(static_cast<const std::byte*>(wrapper_));
+  const auto wrapper = read_struct<FatBinaryWrapper>(static_cast<const std::byte*>(fat_binary_wrapper_));
   if (wrapper.magic != FatBinaryWrapper::kMagic) return;
   const auto header = read_struct<FatBinaryHeader>(wrapper.data);
   if (header.magic != FatBinaryHeader::kMagic) return;
@@ -85,7 +85,7 @@ void FatBinary::parse() {
 }
 
 int FatBinary::find_code_architecture(int architecture) {
-  std::call_once(parse_once_, [this] { parse(); });
+  std::call_once(parse_once_flag_, [this] { parse(); });
   const int machine_code_architecture =
       find_newest_architecture(machine_code_architectures_, architecture / 10 * 10, architecture);
   return machine_code_architecture != 0 ? machine_code_architecture
@@ -97,14 +97,14 @@ bool FatBinary::load() {
   const std::lock_guard<std::mutex> lock(load_mutex_);
   if (is_loaded_) return true;
   const ModuleLoadCost& module_load_cost = virtual_gpu()->module_load_cost;
-  if (!device_memory().grow_context(module_load_cost.module_bytes)) return false;
-  if (module_load_cost.module_seconds > 0)
-    std::this_thread::sleep_for(std::chrono::duration<double>(module_load_cost.module_seconds));
+  if (!device_memory().grow_context(module_load_cost.context_growth_bytes)) return false;
+  if (module_load_cost.load_seconds > 0)
+    std::this_thread::sleep_for(std::chrono::duration<double>(module_load_cost.load_seconds));
   is_loaded_ = true;
   return true;
 }
 
-FatBinary* KernelRegistry::add_binary(const void* wrapper) {
+FatBinary* KernelRegistry::add_fat_binary(const void* wrapper) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   return &binaries_.emplace_back(wrapper);
 }
@@ -127,23 +127,23 @@ Kernel* KernelRegistry::find_kernel(const void* host_function) {
   return it == kernels_.end() ? nullptr : &it->second;
 }
 
-std::optional<Variable> KernelRegistry::find_variable(const void* host_variable) const {
+std::optional<DeviceVariable> KernelRegistry::find_variable(const void* host_variable) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   const auto it = variables_.find(host_variable);
   return it == variables_.end() ? std::nullopt : std::optional{it->second};
 }
 
-void KernelRegistry::for_each_launched_kernel(void (*visit)(void* context, const char* name, uint64_t launches),
+void KernelRegistry::for_each_launched_kernel(void (*visit)(void* context, const char* name, uint64_t num_launches),
                                               void* context) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (const auto& [host_function, kernel] : kernels_) {
-    if (kernel.launches > 0) visit(context, kernel.name, kernel.launches);
+    if (kernel.num_launches > 0) visit(context, kernel.name, kernel.num_launches);
   }
 }
 
-void KernelRegistry::reset_launches() {
+void KernelRegistry::reset_launch_counts() {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  for (auto& [host_function, kernel] : kernels_) kernel.launches = 0;
+  for (auto& [host_function, kernel] : kernels_) kernel.num_launches = 0;
 }
 
 KernelRegistry& kernel_registry() {
@@ -161,7 +161,7 @@ using vlmtrain::vgpu::set_last_error;
 extern "C" {
 
 void** __cudaRegisterFatBinary(void* wrapper) {
-  return reinterpret_cast<void**>(kernel_registry().add_binary(wrapper));
+  return reinterpret_cast<void**>(kernel_registry().add_fat_binary(wrapper));
 }
 
 void __cudaRegisterFatBinaryEnd(void**) {}

@@ -15,7 +15,7 @@ namespace vlmtrain::vgpu {
 class FatBinary {
  public:
   /// `wrapper` is the argument of __cudaRegisterFatBinary. It must outlive this object.
-  explicit FatBinary(const void* wrapper) : wrapper_(wrapper) {}
+  explicit FatBinary(const void* wrapper) : fat_binary_wrapper_(wrapper) {}
 
   /// Returns the architecture of the code that a GPU of `architecture` would run: the newest
   /// machine code with the same major version that is not newer than the GPU, else
@@ -31,8 +31,8 @@ class FatBinary {
  private:
   void parse();
 
-  const void* wrapper_;
-  std::once_flag parse_once_;
+  const void* fat_binary_wrapper_;
+  std::once_flag parse_once_flag_;
   std::vector<int> machine_code_architectures_;
   std::vector<int> ptx_architectures_;
   std::mutex load_mutex_;
@@ -43,12 +43,13 @@ class FatBinary {
 struct Kernel {
   const char* name = nullptr;  ///< mangled
   FatBinary* module = nullptr;
-  std::atomic<int64_t> shared_bytes_limit{48 << 10};  ///< dynamic shared memory per block; the program may raise it
-  std::atomic<uint64_t> launches{0};                  ///< since the last reset_launches()
+  std::atomic<int64_t> max_dynamic_shared_bytes{48
+                                                << 10};  ///< dynamic shared memory per block; the program may raise it
+  std::atomic<uint64_t> num_launches{0};                 ///< since the last reset_launch_counts()
 };
 
 /// A __device__ variable.
-struct Variable {
+struct DeviceVariable {
   uint64_t address = 0;
   size_t bytes = 0;
 };
@@ -59,24 +60,25 @@ struct Variable {
 class KernelRegistry {
  public:
   /// The registry owns the result.
-  FatBinary* add_binary(const void* wrapper);
+  FatBinary* add_fat_binary(const void* wrapper);
   void add_kernel(const void* host_function, const char* name, FatBinary* module);
   void add_variable(const void* host_variable, size_t bytes);
 
   /// Returns null if the function is not registered. The registry owns the kernel.
   Kernel* find_kernel(const void* host_function);
   /// Returns nothing if the variable is not registered.
-  std::optional<Variable> find_variable(const void* host_variable) const;
+  std::optional<DeviceVariable> find_variable(const void* host_variable) const;
 
-  /// Visits the kernels launched since the last reset_launches().
-  void for_each_launched_kernel(void (*visit)(void* context, const char* name, uint64_t launches), void* context) const;
-  void reset_launches();
+  /// Visits the kernels launched since the last reset_launch_counts().
+  void for_each_launched_kernel(void (*visit)(void* context, const char* name, uint64_t num_launches),
+                                void* context) const;
+  void reset_launch_counts();
 
  private:
   mutable std::shared_mutex mutex_;
   std::deque<FatBinary> binaries_;
   std::unordered_map<const void*, Kernel> kernels_;
-  std::unordered_map<const void*, Variable> variables_;
+  std::unordered_map<const void*, DeviceVariable> variables_;
 };
 
 /// Returns the registry of this process.

@@ -28,12 +28,12 @@ struct KernelLaunch {
 };
 
 /// Why a real GPU would reject a launch; cudaSuccess if it would not.
-struct LaunchRejection {
+struct LaunchError {
   cudaError_t error = cudaSuccess;
   const char* reason = "";
 };
 
-bool fits_limits(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, CUdevice_attribute z) {
+bool fits_launch_limits(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, CUdevice_attribute z) {
   const auto fits = [](unsigned value, CUdevice_attribute limit) {
     return value > 0 && value <= static_cast<unsigned>(get_device_attribute(limit));
   };
@@ -41,27 +41,27 @@ bool fits_limits(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, C
 }
 
 /// Checks a launch against the limits of the GPU and of the kernel.
-LaunchRejection validate_launch(const KernelLaunch& launch, const Kernel& kernel) {
-  if (!fits_limits(launch.grid, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
-                   CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)) {
+LaunchError validate_launch(const KernelLaunch& launch, const Kernel& kernel) {
+  if (!fits_launch_limits(launch.grid, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+                          CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)) {
     return {cudaErrorInvalidConfiguration, "grid"};
   }
   const auto threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
-  if (!fits_limits(launch.block, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
-                   CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) ||
+  if (!fits_launch_limits(launch.block, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+                          CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) ||
       threads > static_cast<uint64_t>(get_device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
     return {cudaErrorInvalidConfiguration, "block"};
   }
-  if (launch.shared_bytes > static_cast<size_t>(kernel.shared_bytes_limit)) {
+  if (launch.shared_bytes > static_cast<size_t>(kernel.max_dynamic_shared_bytes)) {
     return {cudaErrorInvalidValue, "dynamic shared memory"};
   }
-  if (kernel.module->find_code_architecture(virtual_gpu()->architecture.number) == 0) {
+  if (kernel.module->find_code_architecture(virtual_gpu()->architecture.compute_capability) == 0) {
     return {cudaErrorNoKernelImageForDevice, "no code for this architecture"};
   }
   return {};
 }
 
-std::string demangle(const char* mangled) {
+std::string demangle_kernel_name(const char* mangled) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
                                                          &std::free);
@@ -72,11 +72,11 @@ std::string format_dim3(const dim3& size) {
   return std::to_string(size.x) + "," + std::to_string(size.y) + "," + std::to_string(size.z);
 }
 
-cudaError_t reject_launch(const LaunchRejection& rejection, const KernelLaunch& launch, const char* name) {
-  ++global_counters().rejected_launches;
+cudaError_t reject_launch(const LaunchError& rejection, const KernelLaunch& launch, const char* name) {
+  ++global_counters().num_rejected_launches;
   print_stderr_line({"launch rejected, ", rejection.reason, ": grid ", format_dim3(launch.grid), ", block ",
                      format_dim3(launch.block), ", ", std::to_string(launch.shared_bytes),
-                     " bytes of dynamic shared memory: ", demangle(name)});
+                     " bytes of dynamic shared memory: ", demangle_kernel_name(name)});
   return set_last_error(rejection.error);
 }
 
@@ -86,20 +86,21 @@ cudaError_t launch_kernel(const void* host_function, const KernelLaunch& launch)
     return reject_launch({cudaErrorInvalidDeviceFunction, "the kernel is not registered"}, launch, "?");
   }
   if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
-  const LaunchRejection rejection = validate_launch(launch, *kernel);
+  const LaunchError rejection = validate_launch(launch, *kernel);
   if (rejection.error != cudaSuccess) return reject_launch(rejection, launch, kernel->name);
   if (const auto error = get_device_status(); error != cudaSuccess) return error;
-  if (fault_injector().should_fail(FaultPoint::kIllegalAddress, kernel->name))
+  if (fault_injector().consume_scheduled_fault(FaultPoint::kIllegalAddress, kernel->name))
     return set_sticky_error(cudaErrorIllegalAddress);
-  if (fault_injector().should_fail(FaultPoint::kLaunch, kernel->name)) return set_last_error(cudaErrorMemoryAllocation);
+  if (fault_injector().consume_scheduled_fault(FaultPoint::kLaunch, kernel->name))
+    return set_last_error(cudaErrorMemoryAllocation);
   if (!kernel->module->load()) return set_last_error(cudaErrorMemoryAllocation);
   device_clock().enqueue_kernel();
-  ++global_counters().launches;
+  ++global_counters().num_launches;
   if (launch.stream == nullptr) stream_order().record_launch();
-  ++kernel->launches;
-  if (trace().is_enabled()) {
-    trace().add({"launch", format_dim3(launch.grid), format_dim3(launch.block), std::to_string(launch.shared_bytes),
-                 kernel->name});
+  ++kernel->num_launches;
+  if (operation_trace().is_enabled()) {
+    operation_trace().add({"launch", format_dim3(launch.grid), format_dim3(launch.block),
+                           std::to_string(launch.shared_bytes), kernel->name});
   }
   return cudaSuccess;
 }
@@ -116,14 +117,14 @@ constexpr int kWarpSize = 32;
 /// Returns the number of blocks of a kernel that fit on a multiprocessor, limited by threads and
 /// shared memory. Registers are not taken into account, because only the real driver has their
 /// number.
-int count_resident_blocks(int block_threads, size_t shared_bytes) {
-  constexpr size_t kReservedPerBlock = 1024;  // shared memory that the driver reserves per block from sm_80 on
+int count_resident_blocks(int threads_per_block, size_t shared_bytes) {
+  constexpr size_t kReservedBytesPerBlock = 1024;  // shared memory that the driver reserves per block from sm_80 on
   const auto& architecture = virtual_gpu()->architecture;
-  const int rounded_threads = std::max(kWarpSize, (block_threads + kWarpSize - 1) / kWarpSize * kWarpSize);
-  const int max_blocks_by_threads = architecture.threads_per_multiprocessor / rounded_threads;
+  const int warp_aligned_threads = std::max(kWarpSize, (threads_per_block + kWarpSize - 1) / kWarpSize * kWarpSize);
+  const int max_blocks_by_threads = architecture.max_threads_per_multiprocessor / warp_aligned_threads;
   const auto max_blocks_by_shared_memory = static_cast<int>(
-      static_cast<size_t>(architecture.shared_bytes_per_multiprocessor) / (shared_bytes + kReservedPerBlock));
-  return std::min({architecture.blocks_per_multiprocessor, max_blocks_by_threads, max_blocks_by_shared_memory});
+      static_cast<size_t>(architecture.shared_bytes_per_multiprocessor) / (shared_bytes + kReservedBytesPerBlock));
+  return std::min({architecture.max_blocks_per_multiprocessor, max_blocks_by_threads, max_blocks_by_shared_memory});
 }
 
 }  // namespace
@@ -180,7 +181,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ho
   auto* const kernel = kernel_registry().find_kernel(host_function);
   if (kernel == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
   if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
-  const int architecture = virtual_gpu()->architecture.number;
+  const int architecture = virtual_gpu()->architecture.compute_capability;
   const int code_architecture = kernel->module->find_code_architecture(architecture);
   if (code_architecture == 0) return set_last_error(cudaErrorNoKernelImageForDevice);
   constexpr int kRegistersPerThread = 32;  // a plausible value; only the real driver has the actual one
@@ -189,7 +190,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ho
   attributes->numRegs = kRegistersPerThread;
   attributes->ptxVersion = code_architecture;
   attributes->binaryVersion = code_architecture / 10 == architecture / 10 ? code_architecture : architecture;
-  attributes->maxDynamicSharedSizeBytes = static_cast<int>(kernel->shared_bytes_limit);
+  attributes->maxDynamicSharedSizeBytes = static_cast<int>(kernel->max_dynamic_shared_bytes);
   attributes->preferredShmemCarveout = cudaSharedmemCarveoutDefault;
   return cudaSuccess;
 }
@@ -199,22 +200,23 @@ cudaError_t cudaFuncSetAttribute(const void* host_function, cudaFuncAttribute at
   if (kernel == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
   if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || value > virtual_gpu()->architecture.shared_bytes_per_block)
+  if (value < 0 || value > virtual_gpu()->architecture.max_shared_bytes_per_block)
     return set_last_error(cudaErrorInvalidValue);
-  kernel->shared_bytes_limit = value;
+  kernel->max_dynamic_shared_bytes = value;
   return cudaSuccess;
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* host_function,
-                                                                   int block_threads, size_t shared_bytes, unsigned) {
+                                                                   int threads_per_block, size_t shared_bytes,
+                                                                   unsigned) {
   if (kernel_registry().find_kernel(host_function) == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
   if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
-  *blocks = vlmtrain::vgpu::count_resident_blocks(block_threads, shared_bytes);
+  *blocks = vlmtrain::vgpu::count_resident_blocks(threads_per_block, shared_bytes);
   return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* host_function, int block_threads,
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* host_function, int threads_per_block,
                                                           size_t shared_bytes) {
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, host_function, block_threads, shared_bytes,
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, host_function, threads_per_block, shared_bytes,
                                                                 cudaOccupancyDefault);
 }

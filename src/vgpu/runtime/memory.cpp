@@ -20,19 +20,19 @@ namespace vlmtrain::vgpu {
 
 void PinnedHostMemory::add(const void* first, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ranges_[reinterpret_cast<uintptr_t>(first)] = bytes;
+  pinned_ranges_[reinterpret_cast<uintptr_t>(first)] = bytes;
 }
 
 bool PinnedHostMemory::remove(const void* first) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return ranges_.erase(reinterpret_cast<uintptr_t>(first)) > 0;
+  return pinned_ranges_.erase(reinterpret_cast<uintptr_t>(first)) > 0;
 }
 
 bool PinnedHostMemory::is_pinned(const void* pointer) const {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto next = ranges_.upper_bound(address);
-  if (next == ranges_.begin()) return false;
+  const auto next = pinned_ranges_.upper_bound(address);
+  if (next == pinned_ranges_.begin()) return false;
   const auto& [first, bytes] = *std::prev(next);
   return address - first < bytes;
 }
@@ -49,10 +49,10 @@ using vlmtrain::vgpu::fault_injector;
 using vlmtrain::vgpu::FaultPoint;
 using vlmtrain::vgpu::get_device_status;
 using vlmtrain::vgpu::global_counters;
+using vlmtrain::vgpu::operation_trace;
 using vlmtrain::vgpu::pinned_host_memory;
 using vlmtrain::vgpu::set_last_error;
 using vlmtrain::vgpu::stream_order;
-using vlmtrain::vgpu::trace;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = nullptr;
@@ -70,7 +70,7 @@ cudaError_t cudaFree(void* pointer) {
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = device_memory().free_bytes();
+  *free_bytes = device_memory().available_bytes();
   *total_bytes = device_memory().capacity_bytes();
   return get_device_status();
 }
@@ -93,11 +93,12 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
-  if (fault_injector().should_fail(FaultPoint::kHostAllocation)) return set_last_error(cudaErrorMemoryAllocation);
+  if (fault_injector().consume_scheduled_fault(FaultPoint::kHostAllocation))
+    return set_last_error(cudaErrorMemoryAllocation);
   constexpr size_t kPageBytes = 4096;
   *pointer = std::aligned_alloc(kPageBytes, (bytes + kPageBytes) / kPageBytes * kPageBytes);
   if (*pointer == nullptr) return set_last_error(cudaErrorMemoryAllocation);
-  ++global_counters().host_allocations;
+  ++global_counters().num_host_allocations;
   pinned_host_memory().add(*pointer, bytes);
   return cudaSuccess;
 }
@@ -153,30 +154,34 @@ const void* get_source_row(const CopyRequest& copy, size_t index) {
 void perform_copy(const CopyRequest& copy, cudaStream_t stream) {
   const size_t bytes = copy.width * copy.rows;
   if (bytes == 0) return;
-  const bool is_to_device = device_memory().contains(copy.to);
-  const bool is_from_device = device_memory().contains(copy.from);
-  if (is_to_device && is_from_device) {
+  const bool is_target_on_device = device_memory().contains(copy.to);
+  const bool is_source_on_device = device_memory().contains(copy.from);
+  if (is_target_on_device && is_source_on_device) {
     global_counters().device_to_device.add(bytes);
-    trace().add({"copy on the device", std::to_string(bytes)});
-  } else if (is_to_device) {
-    const bool is_pinned_memory = pinned_host_memory().is_pinned(copy.from);
-    (is_pinned_memory ? global_counters().host_to_device_pinned : global_counters().host_to_device_pageable).add(bytes);
+    operation_trace().add({"copy on the device", std::to_string(bytes)});
+  } else if (is_target_on_device) {
+    const bool is_host_memory_pinned = pinned_host_memory().is_pinned(copy.from);
+    (is_host_memory_pinned ? global_counters().host_to_device_pinned : global_counters().host_to_device_pageable)
+        .add(bytes);
     if (stream != nullptr) global_counters().side_stream_copies.add(bytes);
-    if (!stream_order().is_after_all_launches(stream)) ++global_counters().early_side_stream_copies;
-    trace().add({is_pinned_memory ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
-  } else if (is_from_device) {
-    const bool is_pinned_memory = pinned_host_memory().is_pinned(copy.to);
-    (is_pinned_memory ? global_counters().device_to_host_pinned : global_counters().device_to_host_pageable).add(bytes);
-    trace().add({is_pinned_memory ? "copy to pinned memory" : "copy to pageable memory", std::to_string(bytes)});
+    if (!stream_order().is_after_all_launches(stream)) ++global_counters().num_early_side_stream_copies;
+    operation_trace().add(
+        {is_host_memory_pinned ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
+  } else if (is_source_on_device) {
+    const bool is_host_memory_pinned = pinned_host_memory().is_pinned(copy.to);
+    (is_host_memory_pinned ? global_counters().device_to_host_pinned : global_counters().device_to_host_pageable)
+        .add(bytes);
+    operation_trace().add(
+        {is_host_memory_pinned ? "copy to pinned memory" : "copy to pageable memory", std::to_string(bytes)});
     for (size_t i = 0; i < copy.rows; ++i) std::memset(get_target_row(copy, i), 0, copy.width);
   } else {
     for (size_t i = 0; i < copy.rows; ++i) std::memmove(get_target_row(copy, i), get_source_row(copy, i), copy.width);
   }
 }
 
-cudaError_t fill_memory(void* to, int value, size_t bytes) {
-  ++global_counters().fills;
-  trace().add({"fill", std::to_string(bytes)});
+cudaError_t perform_memset(void* to, int value, size_t bytes) {
+  ++global_counters().num_memsets;
+  operation_trace().add({"fill", std::to_string(bytes)});
   if (!device_memory().contains(to)) std::memset(to, value, bytes);
   return get_device_status();
 }
@@ -184,7 +189,7 @@ cudaError_t fill_memory(void* to, int value, size_t bytes) {
 }  // namespace
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  ++global_counters().blocking_copies;
+  ++global_counters().num_blocking_copies;
   device_clock().wait();
   perform_copy({to, from, bytes}, nullptr);
   return get_device_status();
@@ -207,9 +212,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  return fill_memory(to, value, bytes);
+  return perform_memset(to, value, bytes);
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  return fill_memory(to, value, bytes);
+  return perform_memset(to, value, bytes);
 }

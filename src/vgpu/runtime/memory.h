@@ -18,7 +18,7 @@ class PinnedHostMemory {
 
  private:
   mutable std::mutex mutex_;
-  std::map<uintptr_t, size_t> ranges_;  // by first address
+  std::map<uintptr_t, size_t> pinned_ranges_;  // by first address
 };
 
 /// Returns the ranges of this process.

@@ -23,16 +23,17 @@
 namespace vlmtrain::vgpu {
 
 DeviceClock::DeviceClock() {
-  constexpr const char* kLaunchDurationVariable = "VLMTRAIN_VGPU_LAUNCH_MICROSECONDS";
-  const char* const value = std::getenv(kLaunchDurationVariable);
+  constexpr const char* kLaunchDurationEnvironmentVariable = "VLMTRAIN_VGPU_LAUNCH_MICROSECONDS";
+  const char* const value = std::getenv(kLaunchDurationEnvironmentVariable);
   const std::string_view text = value == nullptr ? std::string_view() : std::string_view(value);
   if (text.empty()) return;
-  int64_t microseconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), microseconds);
-  if (error == std::errc() && end == text.data() + text.size() && microseconds >= 0) {
-    kernel_duration_ = std::chrono::microseconds(microseconds);
+  int64_t launch_microseconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), launch_microseconds);
+  if (error == std::errc() && end == text.data() + text.size() && launch_microseconds >= 0) {
+    kernel_duration_ = std::chrono::microseconds(launch_microseconds);
   } else {
-    print_stderr_line({kLaunchDurationVariable, "=", text, " is not a number of microseconds; kernels take no time"});
+    print_stderr_line(
+        {kLaunchDurationEnvironmentVariable, "=", text, " is not a number of microseconds; kernels take no time"});
   }
 }
 
@@ -57,20 +58,20 @@ DeviceClock& device_clock() {
 
 void StreamOrder::record_event(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  launches_before_event_[event] = count_ordered_launches(stream);
+  num_launches_before_event_[event] = count_ordered_launches(stream);
 }
 
 void StreamOrder::record_wait(cudaStream_t stream, cudaEvent_t event) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = launches_before_event_.find(event);
-  if (stream == nullptr || it == launches_before_event_.end()) return;
-  uint64_t& count = launches_before_stream_[stream];
+  const auto it = num_launches_before_event_.find(event);
+  if (stream == nullptr || it == num_launches_before_event_.end()) return;
+  uint64_t& count = num_launches_before_stream_[stream];
   count = std::max(count, it->second);
 }
 
 void StreamOrder::remove(cudaEvent_t event) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  launches_before_event_.erase(event);
+  num_launches_before_event_.erase(event);
 }
 
 bool StreamOrder::is_after_all_launches(cudaStream_t stream) const {
@@ -80,8 +81,8 @@ bool StreamOrder::is_after_all_launches(cudaStream_t stream) const {
 
 uint64_t StreamOrder::count_ordered_launches(cudaStream_t stream) const {
   if (stream == nullptr) return num_launches_;
-  const auto it = launches_before_stream_.find(stream);
-  return it == launches_before_stream_.end() ? 0 : it->second;
+  const auto it = num_launches_before_stream_.find(stream);
+  return it == num_launches_before_stream_.end() ? 0 : it->second;
 }
 
 StreamOrder& stream_order() {
@@ -94,30 +95,30 @@ using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::DeviceClock;
 using vlmtrain::vgpu::get_device_status;
 using vlmtrain::vgpu::global_counters;
+using vlmtrain::vgpu::operation_trace;
 using vlmtrain::vgpu::stream_order;
-using vlmtrain::vgpu::trace;
 
 namespace {
 
 /// Returns a handle that is unique among streams and events.
 template <class Handle>
-Handle make_handle_value() {
+Handle make_unique_handle() {
   static std::atomic<uintptr_t> next{0x1000};
   return reinterpret_cast<Handle>(next.fetch_add(0x10));
 }
 
 cudaError_t make_stream(cudaStream_t* stream) {
-  *stream = make_handle_value<cudaStream_t>();
+  *stream = make_unique_handle<cudaStream_t>();
   return cudaSuccess;
 }
 
 cudaError_t make_event(cudaEvent_t* event) {
-  *event = make_handle_value<cudaEvent_t>();
+  *event = make_unique_handle<cudaEvent_t>();
   return cudaSuccess;
 }
 
 /// The completion times of events. Empty if kernels take no time. Thread-safe.
-class RecordedEvents {
+class EventCompletionTimes {
  public:
   void record(cudaEvent_t event) {
     if (!device_clock().is_enabled()) return;
@@ -147,8 +148,8 @@ class RecordedEvents {
   std::map<cudaEvent_t, DeviceClock::TimePoint> completion_times_;
 };
 
-RecordedEvents& recorded_events() {
-  return vlmtrain::vgpu::get_leaky_singleton<RecordedEvents>();
+EventCompletionTimes& event_completion_times() {
+  return vlmtrain::vgpu::get_leaky_singleton<EventCompletionTimes>();
 }
 
 }  // namespace
@@ -179,14 +180,14 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  ++global_counters().stream_waits;
+  ++global_counters().num_stream_waits;
   stream_order().record_wait(stream, event);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  ++global_counters().stream_synchronizations;
-  trace().add({"wait for a stream"});
+  ++global_counters().num_stream_synchronizations;
+  operation_trace().add({"wait for a stream"});
   device_clock().wait();
   return get_device_status();
 }
@@ -228,19 +229,19 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  recorded_events().remove(event);
+  event_completion_times().remove(event);
   stream_order().remove(event);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  recorded_events().record(event);
+  event_completion_times().record(event);
   stream_order().record_event(event, stream);
   return get_device_status();
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-  recorded_events().record(event);
+  event_completion_times().record(event);
   stream_order().record_event(event, stream);
   return get_device_status();
 }
@@ -250,9 +251,9 @@ cudaError_t cudaEventQuery(cudaEvent_t) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  ++global_counters().event_synchronizations;
-  trace().add({"wait for an event"});
-  recorded_events().synchronize(event);
+  ++global_counters().num_event_synchronizations;
+  operation_trace().add({"wait for an event"});
+  event_completion_times().synchronize(event);
   return get_device_status();
 }
 

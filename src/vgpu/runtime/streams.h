@@ -63,8 +63,8 @@ class StreamOrder {
 
   std::atomic<uint64_t> num_launches_{0};
   mutable std::mutex mutex_;  // guards the members below
-  std::map<cudaEvent_t, uint64_t> launches_before_event_;
-  std::map<cudaStream_t, uint64_t> launches_before_stream_;
+  std::map<cudaEvent_t, uint64_t> num_launches_before_event_;
+  std::map<cudaStream_t, uint64_t> num_launches_before_stream_;
 };
 
 /// Returns the order of this process's streams.

@@ -270,7 +270,7 @@ TEST_F(PlanCommandTest, UsesMeasurementsOfPastRuns) {
   ASSERT_EQ(gethostname(host.data(), host.size()), 0);
   const nlohmann::json environment{{"device", "NVIDIA GeForce RTX 4090"},
                                    {"driver", memory::read_kernel_module_version()},
-                                   {"libtorch", memory::describe_libtorch().compiled_version},
+                                   {"libtorch", memory::get_libtorch_info().compiled_version},
                                    {"host", host.c_str()},
                                    {"runs", 3},
                                    {"last", "2026-11-23"},

@@ -295,7 +295,7 @@ class OwnControlGroup {
       const auto created = group.path / ("vlmtrain-test-" + std::to_string(getpid()));
       std::error_code error;
       if (!std::filesystem::create_directory(created, error) || error) continue;
-      limit_file_ = created / (group.is_v2 ? "memory.max" : "memory.limit_in_bytes");
+      limit_file_ = created / (group.is_cgroup_v2 ? "memory.max" : "memory.limit_in_bytes");
       if (std::filesystem::exists(limit_file_)) {
         folder_ = created;
         break;

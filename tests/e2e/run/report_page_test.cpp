@@ -106,8 +106,8 @@ TEST_F(ReportPageTest, ShowsARun) {
   const RunFolder& run = run_folder();
   run.append_steps(1, 3000, 4000);
   run.append_event({.step = 7, .kind = EventKind::kOomSplit, .message = "halved <b>", .ids = {"sample-<i>"}});
-  run.append_prediction({.step = 0, .id = "s", .question = "How many?", .expected = "2", .answer = "3"});
-  run.append_prediction({.step = 9, .id = "s", .question = "How many?", .expected = "2", .answer = "2."});
+  run.append_prediction({.step = 0, .id = "s", .question = "How many?", .expected_answer = "2", .answer = "3"});
+  run.append_prediction({.step = 9, .id = "s", .question = "How many?", .expected_answer = "2", .answer = "2."});
   run.write("ledger.json",
             R"({"dataset":"d.json","samples":10,"used":7,"dropped":3,"failed":0,"not_reached":0,)"
             R"("reasons":{"too long":3},"problems":[{"index":1,"id":"<x>","status":"dropped","message":"long"}]})");
@@ -194,7 +194,8 @@ TEST_F(ReportPageTest, ShowsMasks) {
       metrics.evaluation = RunFolder::example_evaluation(0.5);
       metrics.evaluation->is_best = step == 20;
       metrics.evaluation->total.masks = report::MaskMetrics{.masks = 9, .dice = 0.8731, .iou = 0.75};
-      metrics.evaluation->structures["<b>liver"] = {.masks = 9, .dice = 0.8731, .iou = 0.75, .hausdorff95 = 3.125};
+      metrics.evaluation->mask_metrics_by_structure["<b>liver"] = {
+          .masks = 9, .dice = 0.8731, .iou = 0.75, .hausdorff95 = 3.125};
     }
     lines += metrics.to_json_line() + "\n";
   }
@@ -205,9 +206,9 @@ TEST_F(ReportPageTest, ShowsMasks) {
   run.append_prediction({.step = 20,
                          .id = "s",
                          .question = "Segment.",
-                         .expected = "<SEG>",
+                         .expected_answer = "<SEG>",
                          .answer = "<SEG>",
-                         .masks = {{.structure = "<i>liver", .dice = 0.9, .overlay = pixel}}});
+                         .masks = {{.structure = "<i>liver", .dice = 0.9, .overlay_uri = pixel}}});
   const std::string dom = opened_page();
   const std::map<std::string, int> points = count_points(dom);
   EXPECT_EQ(points.at("Loss by part"), 3 * 20);

@@ -54,7 +54,7 @@ class AdapterFiles : public testing::TestWithParam<const char*> {
 
   ProcessorSettings make_settings() const {
     ProcessorSettings settings;
-    settings.template_folder = adapter_.path();
+    settings.chat_template_folder = adapter_.path();
     return settings;
   }
   std::unique_ptr<Processor> processor() const { return load_processor(adapter_.base(), make_settings()); }
@@ -70,7 +70,7 @@ TEST_P(AdapterFiles, OverrideFilesOfBase) {
   EXPECT_THAT(load_eos_token_ids(adapter_.base(), *adapted_processor, adapter_.path()), Contains(box_id_));
   EXPECT_THAT(load_eos_token_ids(adapter_.path(), *adapted_processor), Contains(box_id_));
   EXPECT_THAT(load_eos_token_ids(adapter_.base(), *adapted_processor), Not(Contains(box_id_)));
-  EXPECT_NE(compute_sample_key(adapter_.base(), make_settings()), compute_sample_key(adapter_.base(), {}));
+  EXPECT_NE(compute_sample_shape_key(adapter_.base(), make_settings()), compute_sample_shape_key(adapter_.base(), {}));
   // The files written by a resumed run and by a merge.
   const BaseWeights base_weights(adapter_.base(), adapter_.path());
   EXPECT_THAT(base_weights.files().at("tokenizer.json"), HasSubstr("<box>"));

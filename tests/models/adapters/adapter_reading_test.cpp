@@ -304,13 +304,13 @@ TEST_F(AdapterBase, BaseOptionRequiresAnAdapter) {
 
 TEST_F(AdapterBase, CopiesOfACheckpointAreEqual) {
   const CheckpointCopy copy("mixed_batch");
-  EXPECT_TRUE(is_same_checkpoint(copy.path(), adapter_.base()));
+  EXPECT_TRUE(are_equal_checkpoints(copy.path(), adapter_.base()));
   const auto file = copy.path() / "model.safetensors";
   std::string bytes = io::read_file(file);
   bytes.back() ^= 1;
   io::write_file(file, bytes);
-  EXPECT_FALSE(is_same_checkpoint(copy.path(), adapter_.base()));
-  EXPECT_FALSE(is_same_checkpoint(CheckpointCopy("text_only").path(), adapter_.base()));
+  EXPECT_FALSE(are_equal_checkpoints(copy.path(), adapter_.base()));
+  EXPECT_FALSE(are_equal_checkpoints(CheckpointCopy("text_only").path(), adapter_.base()));
 }
 
 }  // namespace

@@ -40,14 +40,14 @@ class MergeAdapterTest : public testing::Test {
 
 TEST_F(MergeAdapterTest, CountsWeightsUnchangedByRounding) {
   scale_adapter(1e-3);
-  EXPECT_EQ(merge().num_rounded_away, 0);
+  EXPECT_EQ(merge().num_rounded_away_elements, 0);
   convert_base(at::kBFloat16);
   const MergeStats bf16_stats = merge();
-  EXPECT_GT(bf16_stats.num_changed, 0);
-  EXPECT_GT(bf16_stats.num_rounded_away, bf16_stats.num_changed / 2);
+  EXPECT_GT(bf16_stats.num_changed_elements, 0);
+  EXPECT_GT(bf16_stats.num_rounded_away_elements, bf16_stats.num_changed_elements / 2);
   const MergeStats fp32_stats = merge({.dtype = at::kFloat});
-  EXPECT_EQ(fp32_stats.num_changed, bf16_stats.num_changed);
-  EXPECT_EQ(fp32_stats.num_rounded_away, 0);
+  EXPECT_EQ(fp32_stats.num_changed_elements, bf16_stats.num_changed_elements);
+  EXPECT_EQ(fp32_stats.num_rounded_away_elements, 0);
 }
 
 TEST_F(MergeAdapterTest, IsWrittenInRequestedDtype) {

@@ -25,14 +25,14 @@ TEST(ConfigKeys, SupportedCheckpointsHaveNoUnreadKeys) {
        std::filesystem::directory_iterator(parity::Case("text_only").checkpoint().parent_path().parent_path())) {
     const auto folder = entry.path() / "checkpoint";
     if (!std::filesystem::exists(folder / "config.json")) continue;
-    EXPECT_THAT(list_checkpoint_remarks(folder), IsEmpty()) << folder;
+    EXPECT_THAT(list_checkpoint_warnings(folder), IsEmpty()) << folder;
     ++num_configs;
   }
   EXPECT_GT(num_configs, 20);
   for (const auto& preset : list_presets()) {
     const parity::TemporaryFolder folder;
     write_preset_config(preset, folder.path());
-    EXPECT_THAT(list_checkpoint_remarks(folder.path()), IsEmpty()) << preset;
+    EXPECT_THAT(list_checkpoint_warnings(folder.path()), IsEmpty()) << preset;
   }
 }
 

@@ -29,14 +29,14 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 TEST(Overflow, FirstNonFiniteValueIsNamed) {
   for (const auto dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
     at::Tensor values = at::zeros({3, 4}, dtype);
-    EXPECT_EQ(describe_first_non_finite(values), "") << c10::toString(dtype);
+    EXPECT_EQ(describe_first_non_finite_value(values), "") << c10::toString(dtype);
     values[2][1] = kInfinite;
-    EXPECT_EQ(describe_first_non_finite(values), "inf at [2, 1]") << c10::toString(dtype);
+    EXPECT_EQ(describe_first_non_finite_value(values), "inf at [2, 1]") << c10::toString(dtype);
     values[1][3] = kNan;
-    EXPECT_EQ(describe_first_non_finite(values), "nan at [1, 3]") << c10::toString(dtype);
-    EXPECT_EQ(describe_first_non_finite(values.t()), "inf at [1, 2]") << c10::toString(dtype);
+    EXPECT_EQ(describe_first_non_finite_value(values), "nan at [1, 3]") << c10::toString(dtype);
+    EXPECT_EQ(describe_first_non_finite_value(values.t()), "inf at [1, 2]") << c10::toString(dtype);
   }
-  EXPECT_EQ(describe_first_non_finite(at::zeros({2}, at::kLong)), "");
+  EXPECT_EQ(describe_first_non_finite_value(at::zeros({2}, at::kLong)), "");
 }
 
 TEST(Overflow, IsAFiniteValueThatBecomesInfinite) {
@@ -74,7 +74,7 @@ TEST_P(CheckpointOverflow, IsSavedInAWiderDtype) {
   load_weights(*model, copy_.path());
   const BaseWeights base(copy_.path());
   for (const bool is_language_frozen : {true, false}) {  // frozen, and trained
-    freeze(*model, {.language_model = is_language_frozen});
+    freeze_parts(*model, {.language_model = is_language_frozen});
     const parity::TemporaryFolder out;
     const CapturedLog log;
     save_checkpoint(*model, {.base = &base, .dtype = at::kHalf}, out.path(), 10'000'000);
@@ -99,7 +99,7 @@ TEST_P(CheckpointOverflow, IsRefusedOnLoad) {
   EXPECT_THAT(get_error_message([&] { load_weights(*model, copy_.path()); }),
               HasSubstr(weight_ + " has nan at [0, 0]"));
   const CapturedLog log;
-  EXPECT_NO_THROW(load_weights(*model, copy_.path(), {.allow_non_finite = true}));
+  EXPECT_NO_THROW(load_weights(*model, copy_.path(), {.allow_non_finite_values = true}));
   EXPECT_THAT(log.text(), HasSubstr(weight_ + " has nan at [0, 0]"));
 }
 

@@ -66,14 +66,15 @@ TEST_P(TiedOutputTest, DifferentOutputIsLoadedAndSaved) {
   const CapturedLog log;
   load_weights(*model, copy_.path());
   EXPECT_TRUE(at::equal(model->output_weight(), output));
-  EXPECT_THAT(log.text(), AllOf(HasSubstr("config.json"), HasSubstr(GetParam().output), HasSubstr(GetParam().embedding),
-                                HasSubstr(std::string(get_tie_key(io::read_json(copy_.path() / "config.json"))))));
+  EXPECT_THAT(log.text(),
+              AllOf(HasSubstr("config.json"), HasSubstr(GetParam().output), HasSubstr(GetParam().embedding),
+                    HasSubstr(std::string(get_tie_config_key(io::read_json(copy_.path() / "config.json"))))));
   const parity::TemporaryFolder out;
   const BaseWeights base(copy_.path());
   save_checkpoint(*model, {.base = &base}, out.path(), 1'000'000);
   EXPECT_TRUE(at::equal(io::CheckpointTensors(out.path()).tensor(GetParam().output), output));
   EXPECT_FALSE(may_tie_output(io::read_json(out.path() / "config.json")));
-  EXPECT_THAT(list_checkpoint_remarks(out.path()), IsEmpty());
+  EXPECT_THAT(list_checkpoint_warnings(out.path()), IsEmpty());
 }
 
 TEST_P(TiedOutputTest, EqualOutputIsTheEmbedding) {
@@ -119,7 +120,7 @@ TEST(TiedOutput, UntiedConfigKeepsItsOutput) {
   for (const char* name : {"text_only", "qwen3_vl_mixed", "internvl3_tiles", "gemma3_saved", "nanovlm_untied"}) {
     const CheckpointCopy copy(name);
     EXPECT_FALSE(has_tied_output(*build_model(copy.path(), at::kMeta, at::kFloat))) << name;
-    EXPECT_THAT(list_checkpoint_remarks(copy.path()), IsEmpty()) << name;
+    EXPECT_THAT(list_checkpoint_warnings(copy.path()), IsEmpty()) << name;
   }
 }
 

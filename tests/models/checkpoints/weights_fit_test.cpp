@@ -15,7 +15,7 @@ using testing::HasSubstr;
 TEST(WeightsFitTest, WeightsBeyondTheMemoryLimitAreRefused) {
   const auto folder = parity::Case("mixed_batch").checkpoint();
   const auto model = build_model(folder, at::kCPU, at::kBFloat16);
-  const int64_t bytes = 2 * model->parameters().total_elements();
+  const int64_t bytes = 2 * model->parameters().count_elements();
   EXPECT_NO_THROW(check_host_memory(*model, folder, {.bytes = bytes, .limit_source = "a test"}));
   try {
     check_host_memory(*model, folder, {.bytes = bytes - 1, .limit_source = "a test"});

@@ -71,9 +71,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(BrainLlavaConfig, AcceptsVolumesThatFitItsTables) {
   const auto config = parse_config(make_tiny_config());
-  EXPECT_EQ(config.resolve_volume_size({}), (VolumeAxes{48, 48, 48}));
-  EXPECT_EQ(config.resolve_volume_size(VolumeAxes{24, 32, 48}), (VolumeAxes{24, 32, 48}));
-  const auto get_error = [&](const VolumeAxes& size) {
+  EXPECT_EQ(config.resolve_volume_size({}), (VolumeShape{48, 48, 48}));
+  EXPECT_EQ(config.resolve_volume_size(VolumeShape{24, 32, 48}), (VolumeShape{24, 32, 48}));
+  const auto get_error = [&](const VolumeShape& size) {
     return get_error_message([&] { config.resolve_volume_size(size); }, ExitCode::kUsage);
   };
   EXPECT_THAT(get_error({48, 44, 48}), AllOf(HasSubstr("data.volume.size"), HasSubstr("multiples of 8")));
@@ -86,10 +86,10 @@ TEST(BrainLlavaConfig, LearnedTableHasOneSize) {
   json json_config = make_tiny_config();
   json_config["vision_config"]["positions"] = "learned";
   const auto config = parse_config(json_config);
-  EXPECT_EQ(config.resolve_volume_size({}), (VolumeAxes{48, 48, 48}));
+  EXPECT_EQ(config.resolve_volume_size({}), (VolumeShape{48, 48, 48}));
   EXPECT_THAT(get_error_message(
                   [&] {
-                    config.resolve_volume_size(VolumeAxes{24, 24, 24});
+                    config.resolve_volume_size(VolumeShape{24, 24, 24});
                   },
                   ExitCode::kUsage),
               AllOf(HasSubstr("data.volume.size"), HasSubstr("48x48x48")));
@@ -107,7 +107,7 @@ TEST_F(BrainLlavaPreset, HasTheNumberOfParametersOfItsParts) {
   const int64_t block = 4L * 768 * 768 + 768 + 2L * 768 * 3072 + 3072 + 768 + 4L * 768;
   const int64_t tower = 12 * block + 2L * 768 + 768L * 4096 + 768 + (3L * 8 + 13) * 768;
   const int64_t projector = 768L * 4096 + 4096 + 4096L * 4096 + 4096;
-  EXPECT_EQ(build_model(folder_.path(), at::kMeta, at::kBFloat16)->parameters().total_elements(),
+  EXPECT_EQ(build_model(folder_.path(), at::kMeta, at::kBFloat16)->parameters().count_elements(),
             7'241'732'096 + 2L * 64 * 4096 + tower + projector);
 }
 
@@ -119,13 +119,15 @@ TEST_F(BrainLlavaPreset, VolumeIsOneRowAndItsTokens) {
   EXPECT_EQ(shape.num_media, 2);
   EXPECT_EQ(shape.num_volumes, 2);
   EXPECT_EQ(shape.pixel_rows, 2);
-  EXPECT_EQ(shape.row, (data::PixelRow{.dtype = at::kHalf, .channels = 1, .depth = 128, .height = 96, .width = 64}));
+  EXPECT_EQ(shape.row,
+            (data::PixelRowShape{.dtype = at::kHalf, .channels = 1, .depth = 128, .height = 96, .width = 64}));
 }
 
 TEST_F(BrainLlavaPreset, SampleHasOneVolumeByDefault) {
   const auto shape = compute_sample_shape(folder_.path(), {});
   EXPECT_EQ(shape.num_volumes, 1);
-  EXPECT_EQ(shape.row, (data::PixelRow{.dtype = at::kFloat, .channels = 1, .depth = 96, .height = 96, .width = 96}));
+  EXPECT_EQ(shape.row,
+            (data::PixelRowShape{.dtype = at::kFloat, .channels = 1, .depth = 96, .height = 96, .width = 96}));
   EXPECT_EQ(compute_sample_shape(folder_.path(), {.volumes = 0}).pixel_rows, 0);
 }
 

@@ -27,7 +27,7 @@ using testing::Not;
 
 struct StepSettings {
   std::vector<size_t> sizes = {6};  ///< of micro-batches
-  RecomputeBlocks recompute = {};
+  RecomputeBlockCounts recompute = {};
   int64_t volumes_per_pass = 0;
 };
 
@@ -37,7 +37,7 @@ using TensorMap = std::map<std::string, at::Tensor>;
 TensorMap compute_gradients(VisionLanguageModel& model, std::span<const VolumeSample> samples,
                             const StepSettings& settings) {
   for (const auto& parameter : model.parameters().all()) parameter.tensor.mutable_grad().reset();
-  model.set_recompute_blocks(settings.recompute);
+  model.set_recompute_block_counts(settings.recompute);
   model.set_vision_tiles_per_pass(settings.volumes_per_pass);
   size_t first = 0;
   for (const size_t size : settings.sizes) {
@@ -46,7 +46,8 @@ TensorMap compute_gradients(VisionLanguageModel& model, std::span<const VolumeSa
     const auto batch = VolumeSamples::make_batch(micro_batch);
     const auto features = model.get_all_image_features(VolumeSamples::make_input(batch, micro_batch));
     const auto hidden =
-        model.compute_hidden_states(batch, features, {.positions = batch.label_positions}, /*cache=*/nullptr).hidden;
+        model.compute_hidden_states(batch, features, {.positions = batch.label_positions}, /*cache=*/nullptr)
+            .hidden_states;
     const at::Tensor logits = at::matmul(hidden, model.output_weight().t());
     torch::autograd::backward({at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::Sum)}, {});
   }
@@ -80,7 +81,8 @@ class BrainLlava : public testing::Test {
 
   static at::Tensor compute_features(const VisionLanguageModel& model, const at::Tensor& volumes,
                                      const at::Tensor& modalities) {
-    return model.get_all_image_features({.pixel_values = volumes, .grids = {}, .modalities = modalities}).features;
+    return model.get_all_image_features({.pixel_values = volumes, .patch_grids = {}, .modalities = modalities})
+        .features;
   }
 
   static void expect_same(const TensorMap& actual, const TensorMap& expected, const std::string& description,
@@ -119,7 +121,8 @@ TEST_F(BrainLlava, RecomputationIsBitwiseEqual) {
   EXPECT_EQ(loaded->num_language_blocks(), 4);
   for (const int64_t volumes : {0, 2}) {
     const auto expected = compute_gradients(*loaded, samples_, {.volumes_per_pass = volumes});
-    for (const RecomputeBlocks blocks : {RecomputeBlocks{.vision = 3, .language = 0}, {.vision = 6, .language = 4}}) {
+    for (const RecomputeBlockCounts blocks :
+         {RecomputeBlockCounts{.vision = 3, .language = 0}, {.vision = 6, .language = 4}}) {
       const auto actual = compute_gradients(*loaded, samples_, {.recompute = blocks, .volumes_per_pass = volumes});
       ASSERT_EQ(actual.size(), expected.size());
       for (const auto& [name, gradient] : expected) EXPECT_TRUE(at::equal(actual.at(name), gradient)) << name;
@@ -129,7 +132,7 @@ TEST_F(BrainLlava, RecomputationIsBitwiseEqual) {
 
 TEST_F(BrainLlava, FrozenTowerHasNoGradients) {
   const auto loaded = model();
-  freeze(*loaded, {.vision_tower = true});
+  freeze_parts(*loaded, {.vision_tower = true});
   const auto gradients = compute_gradients(*loaded, samples_, {});
   for (const auto& [name, gradient] : gradients) EXPECT_THAT(name, Not(HasSubstr("vision_tower")));
   EXPECT_TRUE(gradients.contains("multi_modal_projector.linear_1.weight"));
@@ -207,9 +210,10 @@ TEST_F(BrainLlava, HalfVolumesEqualFloatVolumes) {
 TEST_F(BrainLlava, DenseFeaturesAreOfPatches) {
   const auto loaded = model();
   const at::NoGradGuard no_gradients;
-  const auto features = loaded->get_all_image_features({.pixel_values = at::randn({3, 1, 48, 48, 96}), .grids = {}},
-                                                       /*rows_per_pass=*/2, /*with_dense_features=*/true);
-  EXPECT_EQ(features.dense_features.sizes(), (std::vector<int64_t>{3 * 3 * 3 * 6, 96}));
+  const auto features =
+      loaded->get_all_image_features({.pixel_values = at::randn({3, 1, 48, 48, 96}), .patch_grids = {}},
+                                     /*rows_per_pass=*/2, /*with_patch_features=*/true);
+  EXPECT_EQ(features.patch_features.sizes(), (std::vector<int64_t>{3 * 3 * 3 * 6, 96}));
   EXPECT_EQ(features.features.size(0), 3 * VolumeSamples::kTokens);
 }
 

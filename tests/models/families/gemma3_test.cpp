@@ -37,12 +37,12 @@ std::string get_error(const json& text) {
 }
 
 TEST(Gemma3Config, EverySixthBlockHasFullAttentionByDefault) {
-  EXPECT_THAT(parse_text_config({{"num_hidden_layers", 7}}).blocks,
+  EXPECT_THAT(parse_text_config({{"num_hidden_layers", 7}}).layer_types,
               ElementsAre(kSliding, kSliding, kSliding, kSliding, kSliding, kFull, kSliding));
-  EXPECT_THAT(parse_text_config({{"num_hidden_layers", 3}, {"sliding_window_pattern", 2}}).blocks,
+  EXPECT_THAT(parse_text_config({{"num_hidden_layers", 3}, {"sliding_window_pattern", 2}}).layer_types,
               ElementsAre(kSliding, kFull, kSliding));
   const json layer_types{"full_attention", "sliding_attention"};
-  EXPECT_THAT(parse_text_config({{"num_hidden_layers", 2}, {"layer_types", layer_types}}).blocks,
+  EXPECT_THAT(parse_text_config({{"num_hidden_layers", 2}, {"layer_types", layer_types}}).layer_types,
               ElementsAre(kFull, kSliding));
   EXPECT_THAT(get_error({{"num_hidden_layers", 3}, {"layer_types", layer_types}}), HasSubstr("num_hidden_layers is 3"));
   EXPECT_THAT(get_error({{"num_hidden_layers", 1}, {"layer_types", {"chunked_attention"}}}),
@@ -112,7 +112,7 @@ TEST(Gemma3Config, ImageTokenOutsideTheVocabularyIsRefused) {
 }
 
 TEST(PanAndScan, SplitsLongImagesLikeTransformers) {
-  const PanAndScan settings{.min_crop_size = 256, .max_crops = 4, .min_aspect_ratio = 1.2};
+  const PanAndScanSettings settings{.min_crop_size = 256, .max_crops = 4, .min_aspect_ratio = 1.2};
   EXPECT_THAT(compute_crops({1000, 1100}, settings), IsEmpty()) << "nearly square";
   EXPECT_THAT(compute_crops({900, 1100}, std::nullopt), IsEmpty());
   EXPECT_THAT(compute_crops({900, 1100}, settings), ElementsAre(Crop{0, 0, 900, 550}, Crop{0, 550, 900, 550}));

@@ -104,7 +104,8 @@ TEST(Idefics3ImageProcessor, GridOfHeaderIsGridOfPixels) {
     for (const ImageSize size : {ImageSize{1, 1}, {1, 300}, {300, 1}, {31, 97}, {128, 128}, {129, 127}, {640, 481}}) {
       const ImageProcessor processor(read_settings({{"size", {{"longest_edge", longest_edge}}}}));
       const at::Tensor image = at::Tensor(image::decode_image(kData / "tiny.png"));
-      const at::Tensor resized_image = image::resize(image, size.height, size.width, image::ResampleFilter::kBilinear);
+      const at::Tensor resized_image =
+          image::resize_image(image, size.height, size.width, image::ResampleFilter::kBilinear);
       const TiledImage result = processor.process(resized_image);
       EXPECT_EQ(result.grid, processor.compute_grid(size));
       EXPECT_EQ(result.tiles.size(0), result.grid.num_tiles());

@@ -98,25 +98,25 @@ TEST_F(Idefics3Processor, SampleLongerThanLimitIsRejected) {
 TEST_F(Idefics3Processor, LongSampleHasFewerTiles) {
   const auto& record = records_.at(3);
   const auto full_sample = processor()->process(record, 3);
-  EXPECT_FALSE(full_sample.shrunk);
+  EXPECT_FALSE(full_sample.shrink_info);
   settings_.max_length = 164;
   const auto shrunk = processor()->process(record, 3);
-  ASSERT_TRUE(shrunk.shrunk);
-  EXPECT_EQ(shrunk.shrunk->tokens, 165);
-  EXPECT_EQ(shrunk.shrunk->tokens_after, shrunk.tokens());
+  ASSERT_TRUE(shrunk.shrink_info);
+  EXPECT_EQ(shrunk.shrink_info->tokens, 165);
+  EXPECT_EQ(shrunk.shrink_info->tokens_after, shrunk.tokens());
   EXPECT_LE(shrunk.tokens(), 164);
   EXPECT_EQ(shrunk.label_tokens(), full_sample.label_tokens());
-  EXPECT_EQ(shrunk.shrunk->pixels, full_sample.pixel_values.size(0) * 32 * 32);
-  EXPECT_EQ(shrunk.shrunk->pixels_after, shrunk.pixel_values.size(0) * 32 * 32);
-  EXPECT_EQ(data::get_shape(processor()->process_headers(record, 3)), data::get_shape(shrunk));
+  EXPECT_EQ(shrunk.shrink_info->pixels, full_sample.pixel_values.size(0) * 32 * 32);
+  EXPECT_EQ(shrunk.shrink_info->pixels_after, shrunk.pixel_values.size(0) * 32 * 32);
+  EXPECT_EQ(data::get_sample_shape(processor()->process_headers(record, 3)), data::get_sample_shape(shrunk));
 
   // Same as data.image_max_pixels of that number; one more tile is too long.
   settings_.on_too_long = data::LongSamplePolicy::kFail;
-  settings_.image_max_pixels = shrunk.shrunk->image_max_pixels;
+  settings_.image_max_pixels = shrunk.shrink_info->image_max_pixels;
   const auto limited = processor()->process(record, 3);
   EXPECT_TRUE(at::equal(limited.pixel_values, shrunk.pixel_values));
   EXPECT_EQ(limited.token_ids, shrunk.token_ids);
-  settings_.image_max_pixels = shrunk.shrunk->image_max_pixels + 32 * 32;
+  settings_.image_max_pixels = shrunk.shrink_info->image_max_pixels + 32 * 32;
   EXPECT_EQ(get_rejection_reason(record, {}), "too long");
 }
 
@@ -212,8 +212,8 @@ TEST_F(Idefics3Processor, PromptEndsBeforeTheLastAnswer) {
     EXPECT_EQ(prompt.token_ids,
               std::vector(full_sample.token_ids.begin(), full_sample.token_ids.begin() + prompt.tokens()));
     // Only the model's own answer and the template's line break follow.
-    EXPECT_EQ(full_sample.is_label.at(length), 1) << records_[i].id;
-    EXPECT_EQ(std::count(full_sample.is_label.begin() + prompt.tokens(), full_sample.is_label.end(), 0), 1)
+    EXPECT_EQ(full_sample.label_mask.at(length), 1) << records_[i].id;
+    EXPECT_EQ(std::count(full_sample.label_mask.begin() + prompt.tokens(), full_sample.label_mask.end(), 0), 1)
         << records_[i].id;
   }
 }
@@ -226,9 +226,9 @@ TEST_F(Idefics3Processor, OutlineIsSampleWithoutPixels) {
       SCOPED_TRACE(records_[i].id);
       const auto sample = processor()->process(records_[i], 7);
       const auto outline = processor()->process_headers(records_[i], 7);
-      EXPECT_EQ(data::get_shape(outline), data::get_shape(sample));
+      EXPECT_EQ(data::get_sample_shape(outline), data::get_sample_shape(sample));
       EXPECT_EQ(outline.token_ids, sample.token_ids);
-      EXPECT_EQ(outline.is_label, sample.is_label);
+      EXPECT_EQ(outline.label_mask, sample.label_mask);
       EXPECT_EQ(outline.image_token_positions, sample.image_token_positions);
       EXPECT_EQ(std::tie(outline.index, outline.id, outline.task), std::tie(sample.index, sample.id, sample.task));
       ASSERT_EQ(outline.pixel_values.defined(), sample.num_media > 0);
@@ -261,7 +261,7 @@ TEST_F(Idefics3Processor, TruncatedImagePassesOutlineOnly) {
   const auto full_outline = processor()->process_headers(record, 1);
   record.images = {folder.path() / "tall.jpg"};
   io::write_file(folder.path() / "tall.jpg", content.substr(0, content.size() * 3 / 4));
-  EXPECT_EQ(data::get_shape(processor()->process_headers(record, 1)), data::get_shape(full_outline));
+  EXPECT_EQ(data::get_sample_shape(processor()->process_headers(record, 1)), data::get_sample_shape(full_outline));
   EXPECT_EQ(get_rejection_reason(record, {"tall.jpg"}), "unreadable image");
   io::write_file(folder.path() / "tall.jpg", content.substr(0, 20));
   EXPECT_THAT(get_error_message([&] { processor()->process_headers(record, 1); }), HasSubstr("tall.jpg"));
@@ -271,7 +271,7 @@ TEST_F(Idefics3Processor, AnswersEndWithEndOfTurn) {
   const auto sample = processor()->process(records_.at(3), 3);
   int64_t num_ends = 0;
   for (size_t i = 0; i < sample.token_ids.size(); ++i)
-    num_ends += sample.is_label[i] == 1 && sample.token_ids[i] == processor()->end_of_turn_id();
+    num_ends += sample.label_mask[i] == 1 && sample.token_ids[i] == processor()->end_of_turn_id();
   EXPECT_EQ(num_ends, 2);
 }
 

@@ -72,21 +72,22 @@ TEST(InternVlVideos, MatchFramesOfTransformers) {
     VideoSettings settings{.tile = make_processor(1, 1).tile_settings(), .initial_shift = video.at(4)};
     if (!video.at(2).is_null()) settings.sampling_fps = video.at(2);
     if (!video.at(3).is_null()) settings.num_frames = video.at(3);
-    const image::VideoInfo info{.frames = video.at(0), .fps = video.at(1), .size = {10, 10}};
-    EXPECT_EQ(settings.sample(info), entry.at("indices")) << video;
+    const image::VideoInfo info{.num_frames = video.at(0), .fps = video.at(1), .size = {10, 10}};
+    EXPECT_EQ(settings.sample_frame_indices(info), entry.at("indices")) << video;
   }
 }
 
 TEST(InternVlVideos, UseAllFramesOfShortVideos) {
   VideoSettings settings{.tile = make_processor(1, 1).tile_settings(), .num_frames = 8};
-  const image::VideoInfo info{.frames = 3, .fps = 30, .size = {10, 10}};
-  EXPECT_THAT(settings.sample(info), ElementsAre(0, 1, 2));
+  const image::VideoInfo info{.num_frames = 3, .fps = 30, .size = {10, 10}};
+  EXPECT_THAT(settings.sample_frame_indices(info), ElementsAre(0, 1, 2));
   settings.max_frames = 2;
-  EXPECT_THAT(settings.sample(info), ElementsAre(0, 2)) << "the middles of two halves, 0.75 and 2.25";
+  EXPECT_THAT(settings.sample_frame_indices(info), ElementsAre(0, 2)) << "the middles of two halves, 0.75 and 2.25";
   settings.num_frames.reset();
-  EXPECT_THAT(settings.sample({.frames = 3, .fps = 0, .size = {10, 10}}), ElementsAre(0, 2)) << "the requested number";
+  EXPECT_THAT(settings.sample_frame_indices({.num_frames = 3, .fps = 0, .size = {10, 10}}), ElementsAre(0, 2))
+      << "the requested number";
   settings.sampling_fps = 0.01;
-  EXPECT_THAT(settings.sample(info), ElementsAre(1)) << "at least one";
+  EXPECT_THAT(settings.sample_frame_indices(info), ElementsAre(1)) << "at least one";
 }
 
 TEST(InternVlText, HasMarkersAroundTilesAndALinePerFrame) {
@@ -223,7 +224,7 @@ TEST_F(InternVlCheckpoint, ShrinksImagesOfALongSample) {
   ProcessorSettings settings;
   settings.max_length = full_sample.tokens() - 1;
   const auto shrunk = data::make_sample(*load_processor(copy_.path(), settings), records.at(2), 2);
-  ASSERT_TRUE(shrunk.shrunk.has_value());
+  ASSERT_TRUE(shrunk.shrink_info.has_value());
   EXPECT_LE(shrunk.tokens(), settings.max_length);
   EXPECT_LT(shrunk.pixel_values.size(0), full_sample.pixel_values.size(0));
   EXPECT_EQ(std::ssize(shrunk.image_token_positions), shrunk.pixel_values.size(0) * 4);

@@ -37,7 +37,7 @@ TEST(LlavaImageProcessor, IsBitEqualToTransformers) {
     const auto& config = reference.at("configs").at(entry.at("config").get<std::string>());
     const auto settings = read_image_processor_settings(PreprocessorConfig(config, "preprocessor_config.json"));
     const auto image = prepare_image(make_image(entry.at("height"), entry.at("width")), settings);
-    const auto size = settings.get_fixed_size();
+    const auto size = settings.get_fixed_output_size();
     ASSERT_TRUE(size);
     EXPECT_EQ((image::ImageSize{image.size(1), image.size(2)}), *size);
     const auto pixels = image::normalize_pixels(image.unsqueeze(0), settings.normalization);

@@ -155,7 +155,7 @@ TEST(LlavaOriginal, SavedCheckpointContainsTower) {
   const parity::Case reference("llava_original");
   const auto model = reference.load_model();
   const parity::TemporaryFolder saved_folder;
-  save_checkpoint(*model, reference.checkpoint(), saved_folder.path(), io::kDefaultShardBytes);
+  save_checkpoint(*model, reference.checkpoint(), saved_folder.path(), io::kDefaultMaxShardBytes);
   const auto key_map = io::read_checkpoint_tensor_names(saved_folder.path());
   EXPECT_TRUE(std::ranges::any_of(key_map, [](const std::string& name) {
     return name == "model.vision_tower.vision_tower.vision_model.pre_layrnorm.weight";
@@ -173,13 +173,13 @@ TEST(LlavaOriginal, LegacyModelTypeIsDetectedByItsKeys) {
   copy.edit("config.json", [](auto& c) { c["model_type"] = "llava"; });
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   load_weights(*model, copy.path());
-  EXPECT_EQ(model->parameters().total_elements(),
-            parity::Case("llava_original").load_model()->parameters().total_elements());
+  EXPECT_EQ(model->parameters().count_elements(),
+            parity::Case("llava_original").load_model()->parameters().count_elements());
 }
 
 TEST(Llava, UnusedWeightsAreNeverTrained) {
   const auto model = build_model(parity::Case("llava_siglip_qwen2").checkpoint(), at::kMeta, at::kFloat);
-  EXPECT_TRUE(freeze(*model, {}));
+  EXPECT_TRUE(freeze_parts(*model, {}));
   int64_t num_unused = 0;
   for (const auto& parameter : model->parameters().all()) {
     const bool is_unused = parameter.component == nn::Component::kUnused;
@@ -238,7 +238,7 @@ TEST_P(LlavaCase, SyntheticSampleHasShapeOfActualSample) {
       image_record.turns[0].text = std::string(io::kImagePlaceholder) + "\n" + question;
     if (images == 2)
       image_record.turns[0].text = std::string(io::kImagePlaceholder) + "\n" + image_record.turns[0].text;
-    return data::get_shape(processor->process_headers(image_record, 0));
+    return data::get_sample_shape(processor->process_headers(image_record, 0));
   };
   const auto one_image = compute_actual_shape(1), two_images = compute_actual_shape(2);
   const auto synthetic = compute_sample_shape(case_.checkpoint(), {.images = 1});

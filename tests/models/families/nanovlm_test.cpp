@@ -39,7 +39,7 @@ at::Tensor make_image(int64_t height, int64_t width) {
 Config make_config(const nlohmann::json& json) {
   Config config;
   config.vision.image_size = json.at("vit_img_size");
-  if (json.contains("max_img_size")) config.max_image_size = json["max_img_size"].get<int64_t>();
+  if (json.contains("max_img_size")) config.max_image_side = json["max_img_size"].get<int64_t>();
   config.resize_to_max_side = json.value("resize_to_max_side_len", false);
   if (json.contains("vlm_extra_tokens")) config.extra_tokens = json["vlm_extra_tokens"];
   return config;
@@ -256,7 +256,7 @@ class NanovlmCheckpoint : public testing::TestWithParam<const char*> {
   const parity::Case case_{GetParam()};
   const parity::TemporaryFolder saved_;
   io::CheckpointTensors save_and_read(at::ScalarType dtype) const {
-    save_checkpoint(*case_.load_model(dtype), case_.checkpoint(), saved_.path(), io::kDefaultShardBytes);
+    save_checkpoint(*case_.load_model(dtype), case_.checkpoint(), saved_.path(), io::kDefaultMaxShardBytes);
     return io::CheckpointTensors(saved_.path());
   }
 };
@@ -303,7 +303,7 @@ TEST(Nanovlm, TiedOutputMayBeStoredTwice) {
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   load_weights(*model, copy.path());
   EXPECT_TRUE(at::equal(model->output_weight(), tensors_and_copy.back().second));
-  EXPECT_EQ(model->get_checkpoint_name("decoder.token_embedding.weight"), "decoder.token_embedding.weight");
+  EXPECT_EQ(model->get_checkpoint_tensor_name("decoder.token_embedding.weight"), "decoder.token_embedding.weight");
 }
 
 TEST(NanoVlmProcessor, PreviewsShowTheTiles) {

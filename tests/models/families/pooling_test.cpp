@@ -10,7 +10,7 @@ namespace vlmtrain::models::brain_llava {
 namespace {
 
 TEST(VolumePooling, MatchesAdaptiveAveragePooling) {
-  for (const VolumeAxes& patches : {VolumeAxes{4, 4, 4}, VolumeAxes{6, 6, 6}, VolumeAxes{7, 5, 8}}) {
+  for (const VolumeShape& patches : {VolumeShape{4, 4, 4}, VolumeShape{6, 6, 6}, VolumeShape{7, 5, 8}}) {
     const at::Tensor features = at::randn({2 * patches[0] * patches[1] * patches[2], 3});
     const at::Tensor volumes =
         features.view({2, patches[0], patches[1], patches[2], 3}).permute({0, 4, 1, 2, 3}).contiguous();

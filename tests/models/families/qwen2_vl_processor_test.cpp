@@ -119,9 +119,9 @@ TEST(Qwen2VlProcessor, OutlineHasShapesOfPixels) {
   for (int64_t i = 0; i < std::ssize(records); ++i) {
     const auto outline = processor->process_headers(records[static_cast<size_t>(i)], i);
     const auto sample = processor->process(records[static_cast<size_t>(i)], i);
-    EXPECT_EQ(data::get_shape(outline), data::get_shape(sample));
+    EXPECT_EQ(data::get_sample_shape(outline), data::get_sample_shape(sample));
     EXPECT_EQ(outline.position_ids, sample.position_ids);
-    EXPECT_FALSE(sample.grids.empty());
+    EXPECT_FALSE(sample.patch_grids.empty());
   }
 }
 
@@ -129,12 +129,12 @@ TEST(Qwen2VlProcessor, MaxPixelsLimitImages) {
   const parity::Case origin("qwen2_5_vl_windows");
   const SyntheticSample sample{.images = 2, .image_width = 1024, .image_height = 768};
   const auto shape = compute_sample_shape(origin.checkpoint(), sample);
-  EXPECT_EQ(shape.grids, (std::vector<PatchGrid>{{1, 10, 14}, {1, 10, 14}}));  // 40 x 56 of at most 2,560 pixels
+  EXPECT_EQ(shape.patch_grids, (std::vector<PatchGrid>{{1, 10, 14}, {1, 10, 14}}));  // 40 x 56 of at most 2,560 pixels
   EXPECT_EQ(shape.image_tokens, 2 * 35);
   EXPECT_EQ(shape.tokens, 2 * (35 + 2) + sample.text_tokens);
   SyntheticSample limited_sample = sample;
   limited_sample.image_max_pixels = 200;  // less than 256, the minimum of the file
-  EXPECT_EQ(compute_sample_shape(origin.checkpoint(), limited_sample).grids.front(), (PatchGrid{1, 2, 4}));
+  EXPECT_EQ(compute_sample_shape(origin.checkpoint(), limited_sample).patch_grids.front(), (PatchGrid{1, 2, 4}));
 }
 
 /// Checkpoint with 8 x 8 pixels per token that accepts large images, and a record with two of them.
@@ -166,8 +166,8 @@ class LongSampleTest : public testing::Test {
     const auto processor = load_processor(folder_.path(), settings);
     auto sample = processor->process(record_, 0);
     const auto outline = processor->process_headers(record_, 0);
-    EXPECT_EQ(data::get_shape(outline), data::get_shape(sample));
-    EXPECT_EQ(outline.shrunk, sample.shrunk);
+    EXPECT_EQ(data::get_sample_shape(outline), data::get_sample_shape(sample));
+    EXPECT_EQ(outline.shrink_info, sample.shrink_info);
     return sample;
   }
 
@@ -181,7 +181,7 @@ TEST_F(LongSampleTest, IsShrunkUntilItFits) {
   ASSERT_EQ(record_.images.size(), 1);
   record_.images = {folder_.path() / "large.jpg"};
   const auto full_sample = process(settings_);
-  EXPECT_FALSE(full_sample.shrunk);
+  EXPECT_FALSE(full_sample.shrink_info);
   const int64_t text = full_sample.tokens() - std::ssize(full_sample.image_token_positions);
   EXPECT_EQ(std::ssize(full_sample.image_token_positions), 38 * 50);
   for (const int64_t max_image_tokens : {1899, 1500, 700, 65, 64}) {
@@ -190,16 +190,16 @@ TEST_F(LongSampleTest, IsShrunkUntilItFits) {
     settings_.on_too_long = data::LongSamplePolicy::kShrink;
     settings_.image_max_pixels.reset();
     const auto sample = process(settings_);
-    ASSERT_TRUE(sample.shrunk);
-    EXPECT_EQ(sample.shrunk->tokens, full_sample.tokens());
-    EXPECT_EQ(sample.shrunk->pixels, 304 * 400 * 2) << "two frames";
-    EXPECT_EQ(sample.shrunk->tokens_after, sample.tokens());
+    ASSERT_TRUE(sample.shrink_info);
+    EXPECT_EQ(sample.shrink_info->tokens, full_sample.tokens());
+    EXPECT_EQ(sample.shrink_info->pixels, 304 * 400 * 2) << "two frames";
+    EXPECT_EQ(sample.shrink_info->tokens_after, sample.tokens());
     EXPECT_LE(sample.tokens(), settings_.max_length);
     EXPECT_EQ(sample.label_tokens(), full_sample.label_tokens());
 
     // data.image_max_pixels of that number has the same result; one more token is too long.
     settings_.on_too_long = data::LongSamplePolicy::kFail;
-    settings_.image_max_pixels = sample.shrunk->image_max_pixels;
+    settings_.image_max_pixels = sample.shrink_info->image_max_pixels;
     const auto limited_sample = process(settings_);
     EXPECT_TRUE(at::equal(limited_sample.pixel_values, sample.pixel_values));
     EXPECT_EQ(limited_sample.token_ids, sample.token_ids);
@@ -222,7 +222,7 @@ TEST(Qwen2VlProcessor, SamplesFramesBySettings) {
   auto settings = origin.processor_settings();
   const auto records = origin.records();
   const auto compute_grid = [&](const models::ProcessorSettings& edited) {
-    return load_processor(origin.checkpoint(), edited)->process_headers(records.front(), 0).grids.front();
+    return load_processor(origin.checkpoint(), edited)->process_headers(records.front(), 0).patch_grids.front();
   };
   // 6 of 10 frames, because the checkpoint's max_frames is 7.
   EXPECT_EQ(compute_grid(settings), (PatchGrid{3, 4, 6}));

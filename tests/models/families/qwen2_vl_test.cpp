@@ -62,7 +62,7 @@ std::vector<PatchGrid> parse_grids(const json& grids) {
 TEST(PatchLayout, MatchesWindowsOfTransformers) {
   for (const json& windows : read_reference().at("windows")) {
     VisionConfig config;
-    config.window_tokens = windows.at("window_size").get<int64_t>() / config.pixels_per_token_side();
+    config.tokens_per_window_side = windows.at("window_size").get<int64_t>() / config.pixels_per_token_side();
     const auto layout = PatchLayout::make(parse_grids(windows.at("grids")), config);
     EXPECT_EQ(layout.token_order, windows.at("order"));
     EXPECT_EQ(layout.window_patch_counts, windows.at("lengths"));
@@ -105,7 +105,7 @@ TEST(PositionIds, MatchTransformers5) {
       spans.push_back({tokens, grid, step});
       tokens += grid.patches();
     }
-    EXPECT_EQ(make_position_ids(tokens, spans, data::VideoLayout::kTransformers5), sample.at("position_ids"))
+    EXPECT_EQ(make_position_ids(tokens, spans, data::VideoTokenLayout::kTransformers5), sample.at("position_ids"))
         << sample.at("spans");
   }
 }
@@ -113,14 +113,14 @@ TEST(PositionIds, MatchTransformers5) {
 TEST(PositionIds, ContinueAfterLargestPositionInReleasedLayout) {
   // Two frames of 1 x 2 tokens, three positions apart, between two text tokens.
   const std::vector<VisionSpan> spans{{1, {2, 1, 2}, 3.5F}};
-  using data::VideoLayout;
-  EXPECT_THAT(make_position_ids(6, spans, VideoLayout::kReleased), ElementsAre(0, 1, 1, 4, 4, 5,       // time
-                                                                               0, 1, 1, 1, 1, 5,       // rows
-                                                                               0, 1, 2, 1, 2, 5));     // columns
-  EXPECT_THAT(make_position_ids(6, spans, VideoLayout::kTransformers5), ElementsAre(0, 1, 1, 4, 4, 3,  //
-                                                                                    0, 1, 1, 1, 1, 3,  //
-                                                                                    0, 1, 2, 1, 2, 3));
-  for (const auto layout : {VideoLayout::kReleased, VideoLayout::kTransformers5}) {
+  using data::VideoTokenLayout;
+  EXPECT_THAT(make_position_ids(6, spans, VideoTokenLayout::kReleasedCode), ElementsAre(0, 1, 1, 4, 4, 5,    // time
+                                                                                        0, 1, 1, 1, 1, 5,    // rows
+                                                                                        0, 1, 2, 1, 2, 5));  // columns
+  EXPECT_THAT(make_position_ids(6, spans, VideoTokenLayout::kTransformers5), ElementsAre(0, 1, 1, 4, 4, 3,   //
+                                                                                         0, 1, 1, 1, 1, 3,   //
+                                                                                         0, 1, 2, 1, 2, 3));
+  for (const auto layout : {VideoTokenLayout::kReleasedCode, VideoTokenLayout::kTransformers5}) {
     // Images, and videos that take no longer than they are wide, are equal in both layouts.
     EXPECT_THAT(make_position_ids(4, std::vector<VisionSpan>{{1, {1, 1, 2}, 1}}, layout),
                 ElementsAre(0, 1, 1, 3, 0, 1, 1, 3, 0, 1, 2, 3));
@@ -134,19 +134,20 @@ TEST(VideoSettings, MatchesFramesOfTransformers) {
     VideoSettings settings;
     settings.limits.min_frames = video.at(3);
     settings.limits.max_frames = video.at(4);
-    EXPECT_EQ(settings.sample(video.at(0), video.at(1), video.at(2), VisionConfig{}), entry.at("indices")) << video;
+    EXPECT_EQ(settings.sample_frame_indices(video.at(0), video.at(1), video.at(2), VisionConfig{}), entry.at("indices"))
+        << video;
   }
 }
 
 TEST(VideoSettings, SamplesAVideoOfOneFrame) {
-  EXPECT_THAT(VideoSettings{}.sample(1, 25, 2, VisionConfig{}), ElementsAre(0));
+  EXPECT_THAT(VideoSettings{}.sample_frame_indices(1, 25, 2, VisionConfig{}), ElementsAre(0));
 }
 
 TEST(VideoSettings, SplitsVideoBudgetAmongFrames) {
   VideoSettings settings;
   settings.pixels.budget = {100'000, 600'000};
   EXPECT_EQ(settings.compute_frame_settings(768, VisionConfig{}).budget.max_pixels, 600'000);
-  settings.limits.cap_pixels_per_frame = true;
+  settings.limits.limits_pixels_per_frame = true;
   // int(128000 · 28² · 0.9) · 2 // frames, but at least 1.05 times the minimum
   EXPECT_EQ(settings.compute_frame_settings(100, VisionConfig{}).budget.max_pixels, 600'000);
   EXPECT_EQ(settings.compute_frame_settings(400, VisionConfig{}).budget.max_pixels, 451'584);
@@ -219,10 +220,10 @@ TEST(Qwen2VlModel, VisionPassesMatchASinglePass) {
   const parity::Case origin("qwen2_5_vl_video");
   const auto model = origin.load_model();
   const auto batch = data::collate(origin.samples());
-  const at::Tensor single_pass = model->forward(batch, {.positions = batch.label_positions}).hidden;
+  const at::Tensor single_pass = model->forward(batch, {.positions = batch.label_positions}).hidden_states;
   model->set_vision_tiles_per_pass(30);
   EXPECT_TRUE(
-      at::allclose(model->forward(batch, {.positions = batch.label_positions}).hidden, single_pass, 1e-5, 1e-5));
+      at::allclose(model->forward(batch, {.positions = batch.label_positions}).hidden_states, single_pass, 1e-5, 1e-5));
 }
 
 TEST(Qwen2VlModel, MergerIsTheProjector) {

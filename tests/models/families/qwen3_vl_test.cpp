@@ -37,9 +37,9 @@ TEST(PositionInterpolation, MatchesTransformers) {
     for (const json& grid : entry.at("grids")) grids.push_back({grid.at(0), grid.at(1), grid.at(2)});
     const auto interpolation = PositionInterpolation::make(grids, entry.at("side"), entry.at("merge"));
     const json& expected_indices = entry.at("entries");
-    ASSERT_EQ(interpolation.indices.size(), kInterpolationPoints * expected_indices.size());
+    ASSERT_EQ(interpolation.indices.size(), kNumInterpolationPoints * expected_indices.size());
     for (size_t patch = 0; patch < expected_indices.size(); ++patch) {
-      for (size_t point = 0; point < kInterpolationPoints; ++point) {
+      for (size_t point = 0; point < kNumInterpolationPoints; ++point) {
         const size_t slot = point * expected_indices.size() + patch;
         EXPECT_EQ(interpolation.indices[slot], expected_indices[patch][point])
             << entry.at("grids") << ", patch " << patch;
@@ -58,8 +58,8 @@ TEST(Qwen3VideoSettings, ResizeFramesLikeTransformers) {
   for (const json& entry : read_reference("sizes")) {
     VideoSettings settings;
     settings.pixels.budget = {entry.at(3), entry.at(4)};
-    settings.limits.cap_pixels_per_frame = !entry.at(5).is_null();
-    if (settings.limits.cap_pixels_per_frame) settings.limits.max_video_tokens = entry.at(5);
+    settings.limits.limits_pixels_per_frame = !entry.at(5).is_null();
+    if (settings.limits.limits_pixels_per_frame) settings.limits.max_video_tokens = entry.at(5);
     const image::ImageSize compute_frame_size{entry.at(1), entry.at(2)};
     if (entry.at(6).is_null()) {
       EXPECT_THROW(settings.compute_frame_size(entry.at(0), compute_frame_size, std::nullopt, vision), UserError)
@@ -92,7 +92,7 @@ TEST(Qwen3VideoSettings, MatchFramesAndTimestampsOfTransformers) {
     VideoSettings settings;
     settings.limits.min_frames = video.at(3);
     settings.limits.max_frames = video.at(4);
-    const auto frame_indices = settings.sample(video.at(0), video.at(1), video.at(2));
+    const auto frame_indices = settings.sample_frame_indices(video.at(0), video.at(1), video.at(2));
     EXPECT_EQ(frame_indices, entry.at("indices")) << video;
     EXPECT_EQ(make_timestamps(frame_indices, video.at(1), 2), entry.at("stamps")) << video;
   }
@@ -151,7 +151,7 @@ TEST(Qwen3VlProcessor, VideoSettingsDifferFromQwen2) {
 
 /// Text between the frames is counted as in the sample, in both layouts.
 TEST(Qwen3VlShape, MatchesSample) {
-  for (const auto layout : {data::VideoLayout::kReleased, data::VideoLayout::kTransformers5}) {
+  for (const auto layout : {data::VideoTokenLayout::kReleasedCode, data::VideoTokenLayout::kTransformers5}) {
     const parity::Case origin("qwen3_vl_video");
     auto settings = origin.processor_settings();
     settings.video_layout = layout;
@@ -159,7 +159,7 @@ TEST(Qwen3VlShape, MatchesSample) {
     const auto record = origin.records().front();
     const auto outline = processor->process_headers(record, 0);
     const auto sample = processor->process(record, 0);
-    EXPECT_EQ(data::get_shape(outline), data::get_shape(sample));
+    EXPECT_EQ(data::get_sample_shape(outline), data::get_sample_shape(sample));
     EXPECT_EQ(outline.position_ids, sample.position_ids);
 
     io::Record text_only = record;
@@ -174,7 +174,7 @@ TEST(Qwen3VlShape, MatchesSample) {
                                                                   .label_tokens = 1,
                                                                   .video_layout = layout});
     EXPECT_EQ(shape.tokens, sample.tokens());
-    EXPECT_EQ(shape.grids, sample.grids);
+    EXPECT_EQ(shape.patch_grids, sample.patch_grids);
   }
 }
 

@@ -26,15 +26,15 @@ const json& read_reference() {
 TEST(SmolVlmVideos, MatchFramesOfTransformers) {
   for (const json& entry : read_reference().at("frames")) {
     const json& video = entry.at("video");
-    const VideoSettings find_settings{.frame = {}, .fps = video.at(2), .max_frames = video.at(3)};
-    const image::VideoInfo info{.frames = video.at(0), .fps = video.at(1), .size = {10, 10}};
-    EXPECT_EQ(find_settings.sample(info), entry.at("indices")) << video;
+    const VideoSettings settings{.frame_settings = {}, .fps = video.at(2), .max_frames = video.at(3)};
+    const image::VideoInfo info{.num_frames = video.at(0), .fps = video.at(1), .size = {10, 10}};
+    EXPECT_EQ(settings.sample_frame_indices(info), entry.at("indices")) << video;
   }
 }
 
 TEST(SmolVlmVideos, UseFallbackFpsIfFpsIsUnknown) {
-  const VideoSettings find_settings{.frame = {}, .fps = 1, .max_frames = 64, .fallback_fps = 2};
-  EXPECT_THAT(find_settings.sample({.frames = 6, .fps = 0, .size = {10, 10}}), ElementsAre(0, 2, 5));
+  const VideoSettings settings{.frame_settings = {}, .fps = 1, .max_frames = 64, .fallback_fps = 2};
+  EXPECT_THAT(settings.sample_frame_indices({.num_frames = 6, .fps = 0, .size = {10, 10}}), ElementsAre(0, 2, 5));
 }
 
 TEST(SmolVlmVideoText, SpellsNumbers) {
@@ -58,16 +58,16 @@ class SmolVlmVideoCheckpoint : public testing::Test {
 };
 
 TEST_F(SmolVlmVideoCheckpoint, UsesSamplingOfCheckpointAndRun) {
-  const auto find_settings = [&](double fps, int64_t frames) {
+  const auto settings = [&](double fps, int64_t frames) {
     ProcessorSettings processor_settings;
     processor_settings.video_fps = fps;
     processor_settings.video_max_frames = frames;
     return VideoSettings::find(copy_.path(), 32, processor_settings).value();
   };
-  EXPECT_EQ(find_settings(2, 128).fps, 1);
-  EXPECT_EQ(find_settings(0.5, 128).fps, 0.5);
-  EXPECT_EQ(find_settings(2, 128).max_frames, 2);
-  EXPECT_EQ(find_settings(2, 1).max_frames, 1);
+  EXPECT_EQ(settings(2, 128).fps, 1);
+  EXPECT_EQ(settings(0.5, 128).fps, 0.5);
+  EXPECT_EQ(settings(2, 128).max_frames, 2);
+  EXPECT_EQ(settings(2, 1).max_frames, 1);
 }
 
 TEST_F(SmolVlmVideoCheckpoint, WithoutSamplingRefusesVideos) {

@@ -34,13 +34,13 @@ class BlockListTest : public testing::Test {
   }
 
   HiddenStateOptions make_options() const {
-    return {.output_blocks = {3, 0, 2},
-            .additions = {{0, rows_, first_addition_}, {2, rows_.narrow(0, 1, 1), second_addition_}}};
+    return {.output_block_indices = {3, 0, 2},
+            .deepstack_additions = {{0, rows_, first_addition_}, {2, rows_.narrow(0, 1, 1), second_addition_}}};
   }
 
   /// Computes the same without a BlockList.
-  BlockOutputs run_plain_loop() const {
-    BlockOutputs outputs;
+  BlockListOutputs run_plain_loop() const {
+    BlockListOutputs outputs;
     std::vector<at::Tensor> states;
     at::Tensor hidden = input_;
     for (int64_t i = 0; i < kBlocks; ++i) {
@@ -53,13 +53,13 @@ class BlockListTest : public testing::Test {
         hidden =
             hidden.index_put({rows_.narrow(0, 1, 1)}, hidden.index_select(0, rows_.narrow(0, 1, 1)) + second_addition_);
     }
-    return {.last_hidden_state = hidden, .intermediates = {states[3], states[0], states[2]}};
+    return {.last_hidden_state = hidden, .intermediate_hidden_states = {states[3], states[0], states[2]}};
   }
 
   /// Returns the gradients of input, features and parameters for a loss over all outputs.
-  std::vector<at::Tensor> compute_gradients(const BlockOutputs& outputs) const {
+  std::vector<at::Tensor> compute_gradients(const BlockListOutputs& outputs) const {
     at::Tensor loss = outputs.last_hidden_state.square().sum();
-    for (const auto& state : outputs.intermediates) loss = loss + state.sin().sum();
+    for (const auto& state : outputs.intermediate_hidden_states) loss = loss + state.sin().sum();
     std::vector<at::Tensor> inputs{input_, first_addition_, second_addition_};
     for (const auto& parameter : store_.all()) inputs.push_back(parameter.tensor);
     return torch::autograd::grad({loss}, inputs);
@@ -77,11 +77,12 @@ class BlockListTest : public testing::Test {
 class RecomputedBlockList : public BlockListTest, public testing::WithParamInterface<int64_t> {};
 
 TEST_P(RecomputedBlockList, MatchesPlainLoop) {
-  const BlockOutputs expected = run_plain_loop();
-  const BlockOutputs actual = blocks_.run(input_, GetParam(), 0.5, make_options());
+  const BlockListOutputs expected = run_plain_loop();
+  const BlockListOutputs actual = blocks_.run(input_, GetParam(), 0.5, make_options());
   EXPECT_TRUE(at::equal(actual.last_hidden_state, expected.last_hidden_state));
-  ASSERT_EQ(actual.intermediates.size(), 3);
-  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(actual.intermediates[i], expected.intermediates[i])) << i;
+  ASSERT_EQ(actual.intermediate_hidden_states.size(), 3);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(at::equal(actual.intermediate_hidden_states[i], expected.intermediate_hidden_states[i])) << i;
 
   const auto expected_gradients = compute_gradients(expected), actual_gradients = compute_gradients(actual);
   for (size_t i = 0; i < expected_gradients.size(); ++i)
@@ -89,16 +90,16 @@ TEST_P(RecomputedBlockList, MatchesPlainLoop) {
 }
 
 TEST_P(RecomputedBlockList, ReturnsOnlyLastStateByDefault) {
-  const BlockOutputs actual = blocks_.run(input_, GetParam(), 0.5);
-  EXPECT_TRUE(actual.intermediates.empty());
+  const BlockListOutputs actual = blocks_.run(input_, GetParam(), 0.5);
+  EXPECT_TRUE(actual.intermediate_hidden_states.empty());
   EXPECT_EQ(actual.last_hidden_state.sizes(), input_.sizes());
 }
 
 INSTANTIATE_TEST_SUITE_P(BlockListTest, RecomputedBlockList, testing::Values(0, 2, kBlocks));
 
 TEST_F(BlockListTest, InvalidBlockIsRefused) {
-  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.output_blocks = {kBlocks}}), InternalError);
-  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.additions = {{-1, rows_, first_addition_}}}), InternalError);
+  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.output_block_indices = {kBlocks}}), InternalError);
+  EXPECT_THROW(blocks_.run(input_, 0, 0.5, {.deepstack_additions = {{-1, rows_, first_addition_}}}), InternalError);
 }
 
 }  // namespace

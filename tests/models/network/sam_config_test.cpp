@@ -21,7 +21,7 @@ void expect_bad_encoder(const json& config, const std::string& expected_message)
 TEST(SamConfigTest, DefaultsMatchTransformers) {
   const auto encoder = SamVitConfig::from_json(json::object(), "config.json");
   EXPECT_EQ(encoder.mlp_dim, 3072);
-  EXPECT_EQ(encoder.side(), 64);
+  EXPECT_EQ(encoder.patches_per_side(), 64);
   EXPECT_EQ(encoder.get_window_size(0), 14);
   EXPECT_EQ(encoder.get_window_size(11), 0);
   EXPECT_NEAR(encoder.num_parameters(), 89e6, 2e6);

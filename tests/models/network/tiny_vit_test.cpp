@@ -83,7 +83,7 @@ TEST_P(TinyVitDtypes, FeaturesAndGradientsHaveDtypeOfModel) {
   const TinyVit encoder({store, nn::Component::kMaskEncoder, "image_encoder"}, config);
   for (const nn::Parameter& parameter : store.all()) {
     const at::NoGradGuard no_gradients;
-    at::Tensor(parameter.tensor).fill_(parameter.initial.mean + 0.1 * parameter.initial.deviation);
+    at::Tensor(parameter.tensor).fill_(parameter.initial_values.mean + 0.1 * parameter.initial_values.deviation);
   }
   const at::Tensor pixels = at::ones({2, 3, 48, 48}, GetParam());
   const at::Tensor features = encoder(pixels, /*recomputed_blocks=*/2);

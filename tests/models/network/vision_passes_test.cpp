@@ -37,10 +37,10 @@ TEST(VisionPasses, SplitsGridsBetweenFrames) {
   const auto input = make_input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
   const auto passes = split_vision_passes(input, 9);
   ASSERT_EQ(passes.size(), 4);
-  EXPECT_EQ(passes[0].grids, (std::vector<PatchGrid>{{1, 2, 4}}));
-  EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{2, 2, 2}}));
-  EXPECT_EQ(passes[2].grids, (std::vector<PatchGrid>{{2, 2, 2}}));
-  EXPECT_EQ(passes[3].grids, (std::vector<PatchGrid>{{1, 1, 2}}));
+  EXPECT_EQ(passes[0].patch_grids, (std::vector<PatchGrid>{{1, 2, 4}}));
+  EXPECT_EQ(passes[1].patch_grids, (std::vector<PatchGrid>{{2, 2, 2}}));
+  EXPECT_EQ(passes[2].patch_grids, (std::vector<PatchGrid>{{2, 2, 2}}));
+  EXPECT_EQ(passes[3].patch_grids, (std::vector<PatchGrid>{{1, 1, 2}}));
   expect_all_tiles(input, passes);
 }
 
@@ -48,9 +48,9 @@ TEST(VisionPasses, FillsPassesAcrossGrids) {
   const auto input = make_input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
   const auto passes = split_vision_passes(input, 12);
   ASSERT_EQ(passes.size(), 3);
-  EXPECT_EQ(passes[0].grids, (std::vector<PatchGrid>{{1, 2, 4}, {1, 2, 2}}));
-  EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{3, 2, 2}}));
-  EXPECT_EQ(passes[2].grids, (std::vector<PatchGrid>{{1, 1, 2}}));
+  EXPECT_EQ(passes[0].patch_grids, (std::vector<PatchGrid>{{1, 2, 4}, {1, 2, 2}}));
+  EXPECT_EQ(passes[1].patch_grids, (std::vector<PatchGrid>{{3, 2, 2}}));
+  EXPECT_EQ(passes[2].patch_grids, (std::vector<PatchGrid>{{1, 1, 2}}));
   expect_all_tiles(input, passes);
 }
 
@@ -75,7 +75,7 @@ TEST(VisionPasses, AllowsFramesLargerThanAPass) {
   const auto input = make_input(24, {{3, 2, 4}});
   const auto passes = split_vision_passes(input, 3);
   ASSERT_EQ(passes.size(), 3);
-  EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{1, 2, 4}}));
+  EXPECT_EQ(passes[1].patch_grids, (std::vector<PatchGrid>{{1, 2, 4}}));
   expect_all_tiles(input, passes);
 }
 

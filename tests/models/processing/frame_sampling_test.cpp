@@ -25,11 +25,11 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 image::VideoInfo make_frame_list(int64_t frames, double fps = 0) {
-  return {.frames = frames, .fps = fps, .size = {10, 10}, .is_frame_list = true};
+  return {.num_frames = frames, .fps = fps, .size = {10, 10}, .is_frame_list = true};
 }
 
 image::VideoInfo make_file_info(int64_t frames, double fps) {
-  return {.frames = frames, .fps = fps, .size = {10, 10}};
+  return {.num_frames = frames, .fps = fps, .size = {10, 10}};
 }
 
 /// As transformers with do_sample_frames=False.
@@ -40,8 +40,12 @@ TEST(ListedFrames, AreAllUsedByEachFamily) {
       const auto frame_list = make_frame_list(count, fps);
       EXPECT_THAT(qwen2_vl::VideoSettings{}.select_frames(frame_list, 2, vision), SizeIs(count)) << count;
       EXPECT_THAT(qwen3_vl::VideoSettings{}.select_frames(frame_list, 2), SizeIs(count)) << count;
-      EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .fps = 1, .max_frames = 8}.sample(frame_list)), SizeIs(count));
-      EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 4}.sample(frame_list)), SizeIs(count)) << count;
+      EXPECT_THAT(
+          (idefics3::VideoSettings{.frame_settings = {}, .fps = 1, .max_frames = 8}.sample_frame_indices(frame_list)),
+          SizeIs(count));
+      EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 4}.sample_frame_indices(frame_list)),
+                  SizeIs(count))
+          << count;
     }
   }
 }
@@ -56,10 +60,12 @@ TEST(ListedFrames, AreSampledEvenlyIfTooMany) {
   qwen3_vl::VideoSettings qwen3_settings;
   qwen3_settings.limits.max_listed_frames = 4;
   EXPECT_THAT(qwen3_settings.select_frames(make_frame_list(16, 30), 2), ElementsAre(0, 5, 10, 15));
-  EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .max_listed_frames = 3}.sample(make_frame_list(9))),
-              ElementsAre(0, 4, 8));
-  EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 8, .max_frames = 2}.sample(make_frame_list(8))),
-              ElementsAre(2, 6));
+  EXPECT_THAT(
+      (idefics3::VideoSettings{.frame_settings = {}, .max_listed_frames = 3}.sample_frame_indices(make_frame_list(9))),
+      ElementsAre(0, 4, 8));
+  EXPECT_THAT(
+      (internvl::VideoSettings{.tile = {}, .num_frames = 8, .max_frames = 2}.sample_frame_indices(make_frame_list(8))),
+      ElementsAre(2, 6));
 }
 
 TEST(ListedFrames, FramesOfAFileAreSampled) {

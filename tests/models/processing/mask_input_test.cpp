@@ -47,9 +47,9 @@ class MaskInputTest : public testing::Test {
 std::unique_ptr<MaskSamples> MaskInputTest::data_;
 
 TEST_F(MaskInputTest, SquareIsFilledFromUpperLeftCorner) {
-  EXPECT_EQ(compute_filled_region({.height = 96, .width = 128}, 128), (data::ValidRegion{.rows = 96, .columns = 128}));
-  EXPECT_EQ(compute_filled_region({.height = 1000, .width = 10}, 64), (data::ValidRegion{.rows = 64, .columns = 1}));
-  EXPECT_EQ(compute_filled_region({.height = 1, .width = 5000}, 64), (data::ValidRegion{.rows = 1, .columns = 64}));
+  EXPECT_EQ(compute_valid_region({.height = 96, .width = 128}, 128), (data::ValidRegion{.rows = 96, .columns = 128}));
+  EXPECT_EQ(compute_valid_region({.height = 1000, .width = 10}, 64), (data::ValidRegion{.rows = 64, .columns = 1}));
+  EXPECT_EQ(compute_valid_region({.height = 1, .width = 5000}, 64), (data::ValidRegion{.rows = 1, .columns = 64}));
   const auto image = at::full({3, 20, 40}, 200, at::kByte);
   const auto square_image = make_mask_image(image, 80);
   EXPECT_TRUE(at::equal(square_image.narrow(1, 0, 40), at::full({3, 40, 80}, 200, at::kByte)));
@@ -60,10 +60,10 @@ TEST_F(MaskInputTest, SquareIsFilledFromUpperLeftCorner) {
 
 TEST_F(MaskInputTest, SampleHasItsMasks) {
   const auto samples = data_->samples();
-  const data::Masks& masks = samples[2].masks;
+  const data::SegmentationMasks& masks = samples[2].masks;
   ASSERT_EQ(masks.count(), 2);
   EXPECT_THAT(masks.image_indices, ElementsAre(0, 0)) << "one image for both";
-  EXPECT_THAT(masks.structures, ElementsAre("liver", "bone"));
+  EXPECT_THAT(masks.structure_names, ElementsAre("liver", "bone"));
   EXPECT_EQ(masks.pixels.sizes(), (at::IntArrayRef{1, 3, 128, 128}));
   EXPECT_EQ(masks.targets.sizes(), (at::IntArrayRef{2, 128, 128}));
   EXPECT_EQ(masks.targets[0].sum().item<int64_t>(), 30 * 40) << "its rectangle, and no padding";
@@ -79,9 +79,9 @@ TEST_F(MaskInputTest, OutlineHasTheSameShape) {
   const auto processor = data_->processor();
   int64_t index = 0;
   for (const auto& record : data_->records()) {
-    const auto shape = data::get_shape(data::make_sample(*processor, record, index));
-    EXPECT_EQ(data::get_shape(data::make_header_sample(*processor, record, index)), shape) << record.id;
-    EXPECT_EQ(data::get_shape(data::make_meta_sample(shape)), shape) << record.id;
+    const auto shape = data::get_sample_shape(data::make_sample(*processor, record, index));
+    EXPECT_EQ(data::get_sample_shape(data::make_header_sample(*processor, record, index)), shape) << record.id;
+    EXPECT_EQ(data::get_sample_shape(data::make_meta_sample(shape)), shape) << record.id;
     ++index;
   }
 }
@@ -114,7 +114,7 @@ TEST_F(MaskInputTest, MaskTokenInAQuestionIsIgnored) {
 
 TEST_F(MaskInputTest, ImagesAndMasksAreAugmentedAlike) {
   ProcessorSettings settings;
-  settings.augment = {.flip_probability = 0.5, .max_rotation_degrees = 20, .max_brightness_change = 0.3};
+  settings.augment = {.horizontal_flip_probability = 0.5, .max_rotation_degrees = 20, .max_brightness_change = 0.3};
   const auto processor = data_->processor(settings);
   const io::Record record = data_->records()[0];
   const auto make_sample = [&](uint64_t seed) { return data::make_sample(*processor, record, 0, seed); };

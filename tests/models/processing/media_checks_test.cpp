@@ -57,9 +57,9 @@ TEST(PixelNotices, UniformScanIsNoticed) {
     EXPECT_FALSE(check_scan_values(scan, "s.nii")) << type;
   }
   const at::Tensor black_slice = at::zeros({3, 5, 5}, at::kByte), white_slice = at::full({3, 5, 5}, 255, at::kByte);
-  EXPECT_TRUE(check_slices({black_slice, black_slice}, "s.nii"));
-  EXPECT_FALSE(check_slices({black_slice, white_slice}, "s.nii")) << "it differs from slice to slice";
-  EXPECT_FALSE(check_slices({black_slice, make_ramp(0, 255)}, "s.nii"));
+  EXPECT_TRUE(check_volume_slices({black_slice, black_slice}, "s.nii"));
+  EXPECT_FALSE(check_volume_slices({black_slice, white_slice}, "s.nii")) << "it differs from slice to slice";
+  EXPECT_FALSE(check_volume_slices({black_slice, make_ramp(0, 255)}, "s.nii"));
 }
 
 /// A sample has at most one notice of each kind.
@@ -91,7 +91,7 @@ TEST(PixelNotices, ScansOutsideTheWindowAreNoticed) {
   EXPECT_THAT(get_notices(volume_preset, window_settings, *record),
               ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has a single value"))));
   ProcessorSettings slice_settings = window_settings;
-  slice_settings.volume.use = data::VolumeUse::kSlices;
+  slice_settings.volume.input_form = data::VolumeInputForm::kSlices;
   EXPECT_THAT(get_notices(image_preset, slice_settings, *record),
               ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has a single value"))));
   slice_settings.volume.windows = {{0, 255}};

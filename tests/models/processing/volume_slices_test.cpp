@@ -32,8 +32,8 @@ class VolumeSlices : public testing::Test {
  protected:
   VolumeSlices() {
     settings_.max_length = 8192;
-    settings_.volume.use = data::VolumeUse::kSlices;
-    settings_.volume.slices = 4;
+    settings_.volume.input_form = data::VolumeInputForm::kSlices;
+    settings_.volume.max_slices = 4;
   }
   std::unique_ptr<Processor> processor() const { return load_processor(case_.checkpoint(), settings_); }
 
@@ -73,7 +73,7 @@ TEST_F(VolumeSlices, MarkIsReplacedByAllSlices) {
   const data::Sample sample = processor->process(scan_record, 0), outline = processor->process_headers(scan_record, 0);
   EXPECT_EQ(sample.num_media, 7);
   EXPECT_EQ(sample.num_volumes, 0) << "the model receives images";
-  EXPECT_EQ(data::get_shape(sample), data::get_shape(outline));
+  EXPECT_EQ(data::get_sample_shape(sample), data::get_sample_shape(outline));
   EXPECT_EQ(sample.token_ids, outline.token_ids);
 }
 
@@ -114,7 +114,7 @@ TEST_F(VolumeSlices, CountAsImagesForTheLimits) {
 }
 
 TEST_F(VolumeSlices, ScanIsRefusedWithoutTheSetting) {
-  settings_.volume.use = data::VolumeUse::kVolume;
+  settings_.volume.input_form = data::VolumeInputForm::kVolume;
   const auto error =
       get_error_message([&] { processor()->process(make_record("<image>Where?", {make_sliced_scan(9, 0)}), 0); });
   EXPECT_THAT(error, AllOf(HasSubstr("sample scan"), HasSubstr("data.volume.as=slices")));

@@ -71,7 +71,7 @@ int sleep_for_a_minute() {
 
 TEST(ParentWatch, ClosedRequestsEndABusyChild) {
   ChildProcessFixture child([] {
-    watch_parent({.parent = 0, .max_host_bytes = kNoLimit});
+    watch_parent({.parent_pid = 0, .max_host_bytes = kNoLimit});
     return sleep_for_a_minute();
   });
   child.close_requests();
@@ -82,7 +82,7 @@ TEST(ParentWatch, ClosedRequestsEndABusyChild) {
 
 TEST(ParentWatch, AnOrphanEndsAtStart) {
   ChildProcessFixture child([] {
-    watch_parent({.parent = getppid() + 1, .max_host_bytes = kNoLimit});
+    watch_parent({.parent_pid = getppid() + 1, .max_host_bytes = kNoLimit});
     return sleep_for_a_minute();
   });
   const ProcessResult result = child.wait();
@@ -98,7 +98,7 @@ TEST(ParentWatch, AKilledParentEndsTheChild) {
     std::array<int, 2> pipe_ends{};
     if (pipe(pipe_ends.data()) != 0) return 1;
     if (fork() == 0) {
-      watch_parent({.parent = parent, .max_host_bytes = kNoLimit});
+      watch_parent({.parent_pid = parent, .max_host_bytes = kNoLimit});
       _exit(write(STDOUT_FILENO, "x", 1) + write(pipe_ends[1], "x", 1) == 2 ? sleep_for_a_minute() : 1);
     }
     char byte = 0;
@@ -111,7 +111,7 @@ TEST(ParentWatch, AKilledParentEndsTheChild) {
 TEST(ParentWatch, ExceedingTheMemoryLimitIsReported) {
   constexpr int64_t kExtraBytes = int64_t{256} << 20;
   ChildProcessFixture child([] {
-    watch_parent({.parent = 0, .max_host_bytes = memory::get_resident_bytes() + kExtraBytes / 2});
+    watch_parent({.parent_pid = 0, .max_host_bytes = memory::get_resident_bytes() + kExtraBytes / 2});
     const std::vector<char> touched(kExtraBytes, 'x');
     return sleep_for_a_minute() + touched[0];
   });

@@ -19,17 +19,17 @@ struct ComponentCase {
   const char* name;
   engine::Precision precision;
   models::FrozenParts frozen_parts;
-  engine::OptimizerStates states = engine::OptimizerStates::kFp32;
+  engine::OptimizerStateDtype states = engine::OptimizerStateDtype::kFp32;
 
   friend std::ostream& operator<<(std::ostream& out, const ComponentCase& trained) { return out << trained.name; }
 };
 
 /// Both moments of a parameter.
-int64_t compute_moment_bytes(const nn::Parameter& parameter, engine::OptimizerStates states) {
+int64_t compute_moment_bytes(const nn::Parameter& parameter, engine::OptimizerStateDtype states) {
   const int64_t elements = parameter.elements();
   const int64_t blocks = (elements + 255) / 256;
-  if (states == engine::OptimizerStates::kBf16 && elements >= 4096) return 2 * blocks * 256 * 2;
-  if (states == engine::OptimizerStates::k8Bit && elements >= 4096 && !parameter.is_embedding) {
+  if (states == engine::OptimizerStateDtype::kBf16 && elements >= 4096) return 2 * blocks * 256 * 2;
+  if (states == engine::OptimizerStateDtype::k8Bit && elements >= 4096 && !parameter.is_embedding) {
     return 2 * blocks * (256 + 4);
   }
   return 2 * elements * 4;
@@ -37,15 +37,15 @@ int64_t compute_moment_bytes(const nn::Parameter& parameter, engine::OptimizerSt
 
 /// Per moment: values in fp32 and integers, of 16.8 million elements; with 8 bits two numbers per
 /// block, and a table of all pairs of codes.
-int64_t compute_chunk_bytes(engine::OptimizerStates states) {
+int64_t compute_chunk_bytes(engine::OptimizerStateDtype states) {
   constexpr int64_t kElements = int64_t{16} << 20;
   const int64_t buffers = 2 * kElements * (4 + 4);
-  if (states == engine::OptimizerStates::kBf16) return buffers;
+  if (states == engine::OptimizerStateDtype::kBf16) return buffers;
   return buffers + 2 * kElements / 256 * (4 + 4) + 2 * 65536 * 8;
 }
 
 kernels::KernelSet list_all_kernels() {
-  const auto all = kernels::all_kernels();
+  const auto all = kernels::list_kernels();
   return {all.begin(), all.end()};
 }
 
@@ -56,14 +56,14 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
   Job job = model_.job();
   job = make_job_with_precision(job, GetParam().precision);
   job.frozen_parts = GetParam().frozen_parts;
-  job.optimizer.states = GetParam().states;
+  job.optimizer.state_dtype = GetParam().states;
   job.disabled_kernels = list_all_kernels();
   const bool has_masters = job.precision != engine::Precision::kFp32;
   const DryRunResult result = dry_run(job, make_step_config(1), 1);
   const DryRunDetail& detail = *result.detail;
 
   const auto built = models::build_model(model_.path(), at::kMeta, engine::to_dtype(job.precision));
-  models::freeze(*built, job.frozen_parts);
+  models::freeze_parts(*built, job.frozen_parts);
   int64_t total = 0;
   int64_t trained = 0;
   int64_t tensors = 0;
@@ -73,7 +73,7 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
     ++tensors;
     if (!parameter.tensor.requires_grad()) continue;
     trained += parameter.tensor.numel();
-    moments += compute_moment_bytes(parameter, job.optimizer.states);
+    moments += compute_moment_bytes(parameter, job.optimizer.state_dtype);
   }
   EXPECT_EQ(detail.num_parameters, total);
   EXPECT_EQ(detail.num_trainable_parameters, trained);
@@ -88,24 +88,25 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
   expect_close(Component::kWeights, total * (has_masters ? 2 : 4), tensors);
   expect_close(Component::kGradients, trained * 4, tensors);
   // Two moments, and master weights for 16-bit weights. The step needs a little more for the norm.
-  if (job.optimizer.states != engine::OptimizerStates::kFp32) moments += compute_chunk_bytes(job.optimizer.states);
+  if (job.optimizer.state_dtype != engine::OptimizerStateDtype::kFp32)
+    moments += compute_chunk_bytes(job.optimizer.state_dtype);
   expect_close(Component::kOptimizer, trained * (has_masters ? 4 : 0) + moments, 4 * tensors);
 }
 
 /// The fused kernel updates compressed states in place, while ATen decompresses chunks of them.
 TEST_P(ComponentsTest, FusedKernelsNeedNoChunks) {
-  if (GetParam().states == engine::OptimizerStates::kFp32) GTEST_SKIP() << "fp32 states need no chunks";
+  if (GetParam().states == engine::OptimizerStateDtype::kFp32) GTEST_SKIP() << "fp32 states need no chunks";
   if (!std::filesystem::exists(std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "libvlmtrain_kernels.so")) {
     GTEST_SKIP() << "custom kernels are not built";
   }
   Job job = make_job_with_precision(model_.job(), GetParam().precision);
   job.frozen_parts = GetParam().frozen_parts;
-  job.optimizer.states = GetParam().states;
+  job.optimizer.state_dtype = GetParam().states;
   const int64_t fused_bytes = find_max_bytes(*dry_run(job, make_step_config(1), 1).detail, Component::kOptimizer);
   job.disabled_kernels = list_all_kernels();
   const int64_t aten_bytes = find_max_bytes(*dry_run(job, make_step_config(1), 1).detail, Component::kOptimizer);
   constexpr int64_t kTables = kMiB;  // of 8 bits: of all pairs of codes
-  EXPECT_NEAR(fused_bytes + compute_chunk_bytes(job.optimizer.states), aten_bytes, 2 * kTables);
+  EXPECT_NEAR(fused_bytes + compute_chunk_bytes(job.optimizer.state_dtype), aten_bytes, 2 * kTables);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -113,10 +114,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         ComponentCase{"Bf16", engine::Precision::kBf16, {}}, ComponentCase{"Fp32", engine::Precision::kFp32, {}},
         ComponentCase{"Fp16", engine::Precision::kFp16, {}},
-        ComponentCase{"Bf16States", engine::Precision::kBf16, {}, engine::OptimizerStates::kBf16},
-        ComponentCase{"EightBitStates", engine::Precision::kBf16, {}, engine::OptimizerStates::k8Bit},
+        ComponentCase{"Bf16States", engine::Precision::kBf16, {}, engine::OptimizerStateDtype::kBf16},
+        ComponentCase{"EightBitStates", engine::Precision::kBf16, {}, engine::OptimizerStateDtype::k8Bit},
         ComponentCase{
-            "Fp16EightBitStates", engine::Precision::kFp16, {.vision_tower = true}, engine::OptimizerStates::k8Bit},
+            "Fp16EightBitStates", engine::Precision::kFp16, {.vision_tower = true}, engine::OptimizerStateDtype::k8Bit},
         ComponentCase{"FrozenTower", engine::Precision::kBf16, {.vision_tower = true}},
         ComponentCase{"FrozenLanguageModel", engine::Precision::kBf16, {.language_model = true}},
         ComponentCase{"ProjectorOnly", engine::Precision::kFp32, {.vision_tower = true, .language_model = true}}),

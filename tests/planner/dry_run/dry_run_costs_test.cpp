@@ -73,12 +73,12 @@ TEST_F(CostTest, FlopsOfTheVisionTowerMatchItsSizes) {
 TEST_F(CostTest, AreConsistent) {
   const DryRunResult result = dry_run(model_.job(), make_step_config(1), 1);
   const StepCosts& costs = *result.costs;
-  for (const Cost* part : {&costs.vision_blocks_forward, &costs.language_blocks_forward, &costs.optimizer}) {
-    EXPECT_GT(part->kernel_launches, 0);
+  for (const OperationCost* part : {&costs.vision_blocks_forward, &costs.language_blocks_forward, &costs.optimizer}) {
+    EXPECT_GT(part->num_kernel_launches, 0);
     EXPECT_GT(part->bytes_moved, 0);
     EXPECT_GT(part->seconds, 0);
     EXPECT_LT(part->seconds, costs.total.seconds);
-    EXPECT_LT(part->kernel_launches, costs.total.kernel_launches);
+    EXPECT_LT(part->num_kernel_launches, costs.total.num_kernel_launches);
   }
   EXPECT_EQ(costs.optimizer.matmul_flops, 0);
   // Forward and backward pass: about three times the forward pass, plus the loss and the projector.

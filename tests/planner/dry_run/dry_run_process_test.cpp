@@ -65,18 +65,18 @@ TEST_F(DryRunTest, OutOfMemoryIsReportedAndTheProcessContinues) {
       .step_config = make_step_config(1), .steps = {kSteps, {{tiny.shape({.images = 0}), 2}}}, .with_detail = true};
   DryRunProcess process(model_.job(), {.gpu = "h100", .memory_bytes = 4 * kGiB});
   const DryRunResult out_of_memory_result = process.dry_run(request(make_step_config(4), 4));
-  EXPECT_TRUE(out_of_memory_result.out_of_memory);
+  EXPECT_TRUE(out_of_memory_result.ran_out_of_memory);
   EXPECT_LT(std::ssize(out_of_memory_result.steps), kSteps);
   EXPECT_FALSE(out_of_memory_result.detail);
 
   process.set_job(tiny.job());
   const DryRunResult next_result = process.dry_run(small);
-  EXPECT_FALSE(next_result.out_of_memory);
+  EXPECT_FALSE(next_result.ran_out_of_memory);
   DryRunProcess new_process(tiny.job(), {.gpu = "h100", .memory_bytes = 4 * kGiB});
   EXPECT_EQ(list_peaks(next_result), list_peaks(new_process.dry_run(small))) << "a failed dry run leaves nothing";
 
   process.set_job(model_.job());
-  EXPECT_TRUE(process.dry_run(request(make_step_config(4), 4)).out_of_memory);
+  EXPECT_TRUE(process.dry_run(request(make_step_config(4), 4)).ran_out_of_memory);
 }
 
 TEST_F(DryRunTest, AnUnknownFamilyIsTheSameErrorAsInProcess) {

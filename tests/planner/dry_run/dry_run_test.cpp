@@ -37,7 +37,7 @@ TEST_F(DryRunTest, IsDeterministicAcrossProcesses) {
     EXPECT_EQ(list_peaks(*other), list_peaks(first));
     EXPECT_EQ(other->detail->peak.bytes_by_component, first.detail->peak.bytes_by_component);
     EXPECT_EQ(other->detail->peak.event_index, first.detail->peak.event_index);
-    EXPECT_EQ(other->costs->total.kernel_launches, first.costs->total.kernel_launches);
+    EXPECT_EQ(other->costs->total.num_kernel_launches, first.costs->total.num_kernel_launches);
     EXPECT_EQ(other->costs->total.seconds, first.costs->total.seconds);
     EXPECT_EQ(other->costs->total.bytes_moved, first.costs->total.bytes_moved);
   }
@@ -52,8 +52,8 @@ TEST_F(DryRunTest, MemoryIsStableFromTheSecondStep) {
   EXPECT_EQ(result.steps[2].allocated_bytes, result.steps[1].allocated_bytes);
   EXPECT_EQ(result.steps[2].reserved_bytes, result.steps[1].reserved_bytes);
   for (const auto& step : result.steps) EXPECT_GE(step.reserved_bytes, step.allocated_bytes);
-  EXPECT_EQ(result.allocation_retries, 0);
-  EXPECT_FALSE(result.out_of_memory);
+  EXPECT_EQ(result.num_allocation_retries, 0);
+  EXPECT_FALSE(result.ran_out_of_memory);
 }
 
 TEST_F(DryRunTest, TheComponentsAddUpToTheAllocatorsPeak) {
@@ -63,7 +63,7 @@ TEST_F(DryRunTest, TheComponentsAddUpToTheAllocatorsPeak) {
         dry_run(model_.job(), {.micro_batch_size = 2, .recompute = {}, .expandable_segments = segments}, 4, gpu);
     const auto& peak = result.detail->peak;
     EXPECT_EQ(sum(peak.bytes_by_component), peak.allocated_bytes);
-    EXPECT_EQ(peak.allocated_bytes, result.peaks().allocated_bytes) << "as the allocator's statistics say";
+    EXPECT_EQ(peak.allocated_bytes, result.compute_max_peaks().allocated_bytes) << "as the allocator's statistics say";
     EXPECT_THAT(peak.bytes_by_component, Each(testing::Ge(0)));
     EXPECT_GT(get_bytes(peak.bytes_by_component, Component::kWorkspace), 0);
     EXPECT_GT(get_bytes(peak.bytes_by_component, Component::kVision), 0);
@@ -111,15 +111,16 @@ TEST_F(DryRunTest, OptionalPartsAreOffByDefault) {
 TEST_F(DryRunTest, GradientsOfSeparateTasksNeedSeparateBuckets) {
   Job job = model_.job();
   const DryRunResult together = dry_run(job, make_step_config(1), 2);
-  job.objective.tasks = {.count = 3, .weights = {1, 1, 1}, .gradient_norms = true, .resolve_conflicts = true};
+  job.objective.tasks = {
+      .num_tasks = 3, .weights = {1, 1, 1}, .measure_gradient_norms = true, .resolve_gradient_conflicts = true};
   const DryRunResult separate = dry_run(job, make_step_config(1), 2);
   const int64_t one = together.detail->num_trainable_parameters * 4;
   const int64_t used_bytes = find_max_bytes(*separate.detail, Component::kGradients);
   EXPECT_GE(used_bytes, 3 * one);
   // Each tensor begins at a multiple of 512 bytes.
   EXPECT_LE(used_bytes, 3 * one + 3 * 512 * 1000);
-  EXPECT_GE(separate.peaks().allocated_bytes - together.peaks().allocated_bytes, 2 * one);
-  EXPECT_GT(separate.costs->optimizer.kernel_launches, 0);
+  EXPECT_GE(separate.compute_max_peaks().allocated_bytes - together.compute_max_peaks().allocated_bytes, 2 * one);
+  EXPECT_GT(separate.costs->optimizer.num_kernel_launches, 0);
 }
 
 TEST_F(DryRunTest, AFrozenTowerKeepsNoActivations) {
@@ -133,7 +134,7 @@ TEST_F(DryRunTest, AFrozenTowerKeepsNoActivations) {
 
 TEST_F(DryRunTest, RecomputationLowersTheActivationsOfItsTower) {
   DryRunProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
-  const auto dry_run_recompute = [&](models::RecomputeBlocks blocks) {
+  const auto dry_run_recompute = [&](models::RecomputeBlockCounts blocks) {
     return process.dry_run(request({.micro_batch_size = 2, .recompute = blocks}, 2));
   };
   const DryRunResult none = dry_run_recompute({});
@@ -147,8 +148,8 @@ TEST_F(DryRunTest, RecomputationLowersTheActivationsOfItsTower) {
   EXPECT_LT(activations(language, Component::kLanguage), activations(none, Component::kLanguage) / 2);
   EXPECT_GT(activations(half, Component::kVision), activations(vision, Component::kVision));
   EXPECT_LT(activations(half, Component::kVision), activations(none, Component::kVision));
-  EXPECT_LT(vision.peaks().reserved_bytes, none.peaks().reserved_bytes);
-  EXPECT_LT(half.peaks().reserved_bytes, none.peaks().reserved_bytes);
+  EXPECT_LT(vision.compute_max_peaks().reserved_bytes, none.compute_max_peaks().reserved_bytes);
+  EXPECT_LT(half.compute_max_peaks().reserved_bytes, none.compute_max_peaks().reserved_bytes);
   for (const DryRunResult* recomputed : {&vision, &language, &half}) {
     EXPECT_GT(recomputed->costs->total.matmul_flops, none.costs->total.matmul_flops);
     EXPECT_GT(recomputed->costs->total.seconds, none.costs->total.seconds);
@@ -201,16 +202,18 @@ TEST_P(GpuSizeTest, AnUnlimitedGpuPredictsAGpuOfThatSize) {
     DryRunProcess process(model_.job(), gpu);
     return process.dry_run(request(make_step_config(2), 2, 2));
   };
-  const int64_t approximate_bytes = run_on_gpu({.gpu = "h100", .memory_bytes = kUnlimited}).peaks().reserved_bytes;
+  const int64_t approximate_bytes =
+      run_on_gpu({.gpu = "h100", .memory_bytes = kUnlimited}).compute_max_peaks().reserved_bytes;
   const int64_t size = approximate_bytes + GetParam();
   const DryRunResult planned_result = run_on_gpu({.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = size});
-  const int64_t others = size - planned_result.peaks().reserved_bytes;
-  const DryRunResult large_enough = run_on_gpu({.gpu = "h100", .memory_bytes = size, .used_bytes = others});
-  EXPECT_FALSE(large_enough.out_of_memory);
-  EXPECT_EQ(large_enough.allocation_retries, 0);
+  const int64_t others = size - planned_result.compute_max_peaks().reserved_bytes;
+  const DryRunResult large_enough = run_on_gpu({.gpu = "h100", .memory_bytes = size, .initial_used_bytes = others});
+  EXPECT_FALSE(large_enough.ran_out_of_memory);
+  EXPECT_EQ(large_enough.num_allocation_retries, 0);
   EXPECT_EQ(list_peaks(large_enough), list_peaks(planned_result));
-  const DryRunResult too_small = run_on_gpu({.gpu = "h100", .memory_bytes = size, .used_bytes = others + 2 * kMiB});
-  EXPECT_TRUE(too_small.out_of_memory || too_small.allocation_retries > 0);
+  const DryRunResult too_small =
+      run_on_gpu({.gpu = "h100", .memory_bytes = size, .initial_used_bytes = others + 2 * kMiB});
+  EXPECT_TRUE(too_small.ran_out_of_memory || too_small.num_allocation_retries > 0);
 }
 
 /// On a GPU that reports its size, PyTorch runs out of memory earlier.
@@ -219,7 +222,7 @@ TEST_F(DryRunTest, ATensorLargerThanTheReportedMemoryIsMeasured) {
   const DryRunRequest longest{.step_config = make_step_config(1),
                               .steps = {{{tiny.shape({.images = 0, .text_tokens = 100'000}), 1}}}};
   const auto measure_peak = [&](const VirtualGpu& gpu) {
-    return DryRunProcess(tiny.job(), gpu).dry_run(longest).peaks().allocated_bytes;
+    return DryRunProcess(tiny.job(), gpu).dry_run(longest).compute_max_peaks().allocated_bytes;
   };
   const int64_t peak = measure_peak({.gpu = "h100", .memory_bytes = kUnlimited});
   ASSERT_GT(peak, kGiB);

@@ -33,7 +33,7 @@ class LookAheadTest : public testing::Test {
     return {.step = step,
             .samples = steps_[static_cast<size_t>(step)],
             .layout = make_step_layout(step_config_, steps_[static_cast<size_t>(step)]),
-            .empty_cache_first = false,
+            .empty_cache_at_start = false,
             .limit_bytes = limit_bytes};
   }
 
@@ -50,9 +50,9 @@ TEST_F(LookAheadTest, PredictsTheMemoryOfARun) {
   for (int64_t step = 0; step < std::ssize(steps_); ++step) look_ahead.submit(make_step(step));
   for (int64_t step = 0; step < std::ssize(steps_); ++step) {
     const auto forecast = look_ahead.wait_for_forecast(step, kTimeout);
-    ASSERT_TRUE(forecast) << look_ahead.failure().value_or("late");
+    ASSERT_TRUE(forecast) << look_ahead.failure_message().value_or("late");
     EXPECT_TRUE(forecast->fits);
-    EXPECT_EQ(forecast->attempts, 1);
+    EXPECT_EQ(forecast->num_attempts, 1);
     EXPECT_EQ(forecast->layout, make_step(step).layout);
     EXPECT_EQ(forecast->peaks.allocated_bytes, run.steps[static_cast<size_t>(step)].allocated_bytes) << step;
     EXPECT_EQ(forecast->peaks.reserved_bytes, run.steps[static_cast<size_t>(step)].reserved_bytes) << step;
@@ -67,9 +67,9 @@ TEST_F(LookAheadTest, TheLimitIsAShareOfTheReportedMemory) {
                        {.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = kReportedBytes});
   look_ahead.submit(make_step(0, kReportedBytes - kReportedBytes / 10));
   const auto forecast = look_ahead.wait_for_forecast(0, kTimeout);
-  ASSERT_TRUE(forecast) << look_ahead.failure().value_or("late");
+  ASSERT_TRUE(forecast) << look_ahead.failure_message().value_or("late");
   EXPECT_TRUE(forecast->fits);
-  EXPECT_EQ(forecast->attempts, 1);
+  EXPECT_EQ(forecast->num_attempts, 1);
 }
 
 TEST_F(LookAheadTest, SplitsOnlyWhatDoesNotFit) {
@@ -93,8 +93,8 @@ TEST_F(LookAheadTest, SplitsOnlyWhatDoesNotFit) {
     if (forecast->layout != limited_step.layout) split = forecast;
   }
   ASSERT_TRUE(split);
-  EXPECT_TRUE(split->empty_cache_first);
-  EXPECT_GT(split->attempts, 1);
+  EXPECT_TRUE(split->empty_cache_at_start);
+  EXPECT_GT(split->num_attempts, 1);
   EXPECT_THAT(split->layout.split.sizes, testing::ElementsAre(2, 1, 1));
 }
 
@@ -129,7 +129,7 @@ TEST(LookAheadNearLimitTest, PredictsARunWithMoreMemory) {
   std::mt19937 random(6);
   const auto make_mixed_step = [&](int64_t number, int64_t limit_bytes) {
     LookAheadStep step{
-        .step = number, .samples = {}, .layout = {}, .empty_cache_first = false, .limit_bytes = limit_bytes};
+        .step = number, .samples = {}, .layout = {}, .empty_cache_at_start = false, .limit_bytes = limit_bytes};
     for (int64_t sample = 0; sample < 16; ++sample) {
       step.samples.push_back({model.shape({.images = static_cast<int64_t>(random() % 5),
                                            .image_width = 300 + static_cast<int64_t>(random() % 700),
@@ -150,7 +150,7 @@ TEST(LookAheadNearLimitTest, PredictsARunWithMoreMemory) {
     ASSERT_TRUE(forecast && forecast->fits) << number;
     if (forecast->layout != step.layout) ++num_split_steps;
     step.layout = forecast->layout;
-    step.empty_cache_first = forecast->empty_cache_first;
+    step.empty_cache_at_start = forecast->empty_cache_at_start;
     step.limit_bytes = kUnlimited;
     run.submit(step);
     const auto run_forecast = run.wait_for_forecast(number, kTimeout);
@@ -187,8 +187,8 @@ TEST_F(LookAheadTest, ReportsWhyItEnded) {
   LookAhead look_ahead(broken, step_config_, gpu_);
   look_ahead.submit(make_step(0));
   EXPECT_FALSE(look_ahead.wait_for_forecast(0, kTimeout));
-  ASSERT_TRUE(look_ahead.failure());
-  EXPECT_THAT(*look_ahead.failure(), HasSubstr("/nowhere"));
+  ASSERT_TRUE(look_ahead.failure_message());
+  EXPECT_THAT(*look_ahead.failure_message(), HasSubstr("/nowhere"));
 }
 
 }  // namespace

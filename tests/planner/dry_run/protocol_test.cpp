@@ -26,34 +26,36 @@ data::SampleShape shape() {
           .pixel_rows = 13,
           .row = {.height = 512, .width = 384},
           .masks = 2,
-          .mask_images = 1,
-          .mask_side = 1024};
+          .num_images_with_masks = 1,
+          .mask_image_size = 1024};
 }
 
 TEST(ProtocolTest, AJobRoundTrips) {
-  const Job job{
-      .model = "/models/a folder with \"quotes\" and ü",
-      .precision = engine::Precision::kFp16,
-      .frozen_parts = {.vision_tower = true, .projector = false, .language_model = true},
-      .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
-      .quantization = nn::Quantization::kInt8,
-      .optimizer = {.beta2 = 0.95,
-                    .weight_decay = 0.1,
-                    .max_grad_norm = 0.25,
-                    .loss_scale = engine::LossScaleSettings{.initial = 8, .dynamic = false},
-                    .states = engine::OptimizerStates::k8Bit,
-                    .seed = uint64_t{1} << 63},
-      .objective = {.tasks = {.count = 3, .weights = {1, 2, 0.5}, .gradient_norms = true, .resolve_conflicts = true},
-                    .masks = engine::MaskLossWeights{.text = 0.5, .bce = 3, .dice = 4}}};
+  const Job job{.model = "/models/a folder with \"quotes\" and ü",
+                .precision = engine::Precision::kFp16,
+                .frozen_parts = {.vision_tower = true, .projector = false, .language_model = true},
+                .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
+                .quantization = nn::Quantization::kInt8,
+                .optimizer = {.beta2 = 0.95,
+                              .weight_decay = 0.1,
+                              .max_grad_norm = 0.25,
+                              .loss_scale = engine::LossScaleSettings{.init_scale = 8, .dynamic = false},
+                              .state_dtype = engine::OptimizerStateDtype::k8Bit,
+                              .seed = uint64_t{1} << 63},
+                .objective = {.tasks = {.num_tasks = 3,
+                                        .weights = {1, 2, 0.5},
+                                        .measure_gradient_norms = true,
+                                        .resolve_gradient_conflicts = true},
+                              .masks = engine::TextAndMaskLossWeights{.text = 0.5, .bce = 3, .dice = 4}}};
   const Job received = round_trip(job);
   EXPECT_EQ(received.model, job.model);
   EXPECT_EQ(received.precision, job.precision);
-  EXPECT_EQ(received.optimizer.states, job.optimizer.states);
+  EXPECT_EQ(received.optimizer.state_dtype, job.optimizer.state_dtype);
   EXPECT_EQ(received.optimizer.beta2, 0.95);
   EXPECT_EQ(received.optimizer.weight_decay, 0.1);
   EXPECT_EQ(received.optimizer.seed, job.optimizer.seed);
   ASSERT_TRUE(received.optimizer.loss_scale);
-  EXPECT_EQ(received.optimizer.loss_scale->initial, 8);
+  EXPECT_EQ(received.optimizer.loss_scale->init_scale, 8);
   EXPECT_FALSE(received.optimizer.loss_scale->dynamic);
   EXPECT_FALSE(round_trip(Job{}).optimizer.loss_scale);
   EXPECT_TRUE(received.frozen_parts.vision_tower);
@@ -64,10 +66,10 @@ TEST(ProtocolTest, AJobRoundTrips) {
   EXPECT_EQ(received.objective.masks, job.objective.masks);
   EXPECT_FALSE(round_trip(Job{}).objective.masks);
   const engine::TaskSettings& tasks = received.objective.tasks;
-  EXPECT_EQ(tasks.count, 3);
+  EXPECT_EQ(tasks.num_tasks, 3);
   EXPECT_EQ(tasks.weights, job.objective.tasks.weights);
-  EXPECT_TRUE(tasks.gradient_norms);
-  EXPECT_TRUE(tasks.resolve_conflicts);
+  EXPECT_TRUE(tasks.measure_gradient_norms);
+  EXPECT_TRUE(tasks.resolve_gradient_conflicts);
   ASSERT_TRUE(received.lora);
   EXPECT_EQ(received.lora->rank, 4);
   EXPECT_EQ(received.lora->alpha, 32);
@@ -116,7 +118,7 @@ TEST(ProtocolTest, ARequestRoundTrips) {
 TEST(ProtocolTest, AResultRoundTrips) {
   DryRunResult result;
   result.steps = {{1'000'000'000'007, 1'000'000'000'009}, {3, 5}};
-  result.allocation_retries = 2;
+  result.num_allocation_retries = 2;
   result.seconds = 0.1;  // has no exact decimal representation
   result.costs = StepCosts{.total = {1e15, 2e14, 3e12, 9'000, 1.0 / 3.0},
                            .vision_blocks_forward = {1, 2, 3, 4, 5},
@@ -128,8 +130,8 @@ TEST(ProtocolTest, AResultRoundTrips) {
                                .bytes_by_component = {0, 1, 2, 3, 4, 5, 6, 7, 8},
                                .tag = {memory::Component::kLanguage, 11},
                                .is_backward = true},
-                      .vision_blocks = 12,
-                      .language_blocks = 30,
+                      .num_vision_blocks = 12,
+                      .num_language_blocks = 30,
                       .num_parameters = 256'000'000,
                       .num_trainable_parameters = 163'000'000,
                       .timeline = {}};
@@ -140,12 +142,12 @@ TEST(ProtocolTest, AResultRoundTrips) {
   ASSERT_EQ(received.steps.size(), 2U);
   EXPECT_EQ(received.steps[0].allocated_bytes, 1'000'000'000'007);
   EXPECT_EQ(received.steps[0].reserved_bytes, 1'000'000'000'009);
-  EXPECT_EQ(received.allocation_retries, 2);
+  EXPECT_EQ(received.num_allocation_retries, 2);
   EXPECT_EQ(received.seconds, 0.1);
   ASSERT_TRUE(received.costs && received.detail);
   EXPECT_EQ(received.costs->total.seconds, 1.0 / 3.0);
-  EXPECT_EQ(received.costs->optimizer.kernel_launches, 14);
-  EXPECT_EQ(received.costs->language_attention_forward.kernel_launches, 19);
+  EXPECT_EQ(received.costs->optimizer.num_kernel_launches, 14);
+  EXPECT_EQ(received.costs->language_attention_forward.num_kernel_launches, 19);
   EXPECT_EQ(received.detail->peak.bytes_by_component, detail.peak.bytes_by_component);
   EXPECT_EQ(received.detail->peak.tag, detail.peak.tag);
   EXPECT_TRUE(received.detail->peak.is_backward);
@@ -158,9 +160,9 @@ TEST(ProtocolTest, AResultRoundTrips) {
 
 TEST(ProtocolTest, OptionalPartsStayEmpty) {
   DryRunResult result;
-  result.out_of_memory = true;
+  result.ran_out_of_memory = true;
   const DryRunResult received = round_trip(result);
-  EXPECT_TRUE(received.out_of_memory);
+  EXPECT_TRUE(received.ran_out_of_memory);
   EXPECT_FALSE(received.costs);
   EXPECT_FALSE(received.detail);
   EXPECT_TRUE(received.steps.empty());
@@ -169,9 +171,9 @@ TEST(ProtocolTest, OptionalPartsStayEmpty) {
 TEST(DryRunResultTest, PeaksAreTheMaximaOverTheSteps) {
   DryRunResult result;
   result.steps = {{10, 50}, {30, 40}, {20, 20}};
-  EXPECT_EQ(result.peaks().allocated_bytes, 30);
-  EXPECT_EQ(result.peaks().reserved_bytes, 50);
-  EXPECT_EQ(DryRunResult{}.peaks().reserved_bytes, 0);
+  EXPECT_EQ(result.compute_max_peaks().allocated_bytes, 30);
+  EXPECT_EQ(result.compute_max_peaks().reserved_bytes, 50);
+  EXPECT_EQ(DryRunResult{}.compute_max_peaks().reserved_bytes, 0);
 }
 
 }  // namespace

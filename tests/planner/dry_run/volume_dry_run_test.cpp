@@ -25,7 +25,7 @@ data::SampleShape make_volume_shape(at::ScalarType dtype) {
 /// A family with media of its own: one Linear turns each volume into a token.
 class VolumeModel final : public models::VisionLanguageModel {
  public:
-  VolumeModel(const data::PixelRow& row, const memory::MetaMemoryTracker& memory)
+  VolumeModel(const data::PixelRowShape& row, const memory::MetaMemoryTracker& memory)
       : VisionLanguageModel(nn::ParameterSettings{at::TensorOptions(at::kFloat).device(at::kMeta)}),
         memory_(memory),
         projection_(nn::ParameterScope(parameters(), nn::Component::kProjector, "projection"),
@@ -34,9 +34,9 @@ class VolumeModel final : public models::VisionLanguageModel {
                     .add_parameter("weight", {16, kHidden}, nn::InitialValues::kaiming(kHidden))) {}
 
   models::ImageFeatures get_image_features(const models::VisionInput& vision,
-                                           bool /*with_dense_features*/) const override {
+                                           bool /*with_patch_features*/) const override {
     live_bytes = memory_.live_bytes();
-    last_row = data::PixelRow::from_tensor(vision.pixel_values);
+    last_row = data::PixelRowShape::from_tensor(vision.pixel_values);
     rows = vision.pixel_values.size(0);
     return {.features = projection_(vision.pixel_values.to(at::kFloat).flatten(1))};
   }
@@ -44,13 +44,13 @@ class VolumeModel final : public models::VisionLanguageModel {
                                             const models::ImageFeatures& image_features,
                                             const models::OutputRequest& request,
                                             nn::KeyValueCache* /*cache*/) const override {
-    return {.hidden = image_features.features.index_select(0, request.positions)};
+    return {.hidden_states = image_features.features.index_select(0, request.positions)};
   }
   const at::Tensor& output_weight() const override { return output_; }
   int64_t num_vision_blocks() const override { return 0; }
   int64_t num_language_blocks() const override { return 0; }
 
-  mutable data::PixelRow last_row;
+  mutable data::PixelRowShape last_row;
   mutable int64_t rows = 0, live_bytes = 0;
 
  private:

@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::UnorderedElementsAreArray;
 
-constexpr int64_t kUnitsPerCoefficient = 1024;
+constexpr int64_t kCoefficientScale = 1024;
 
 data::SampleShape sample(int64_t tokens, int64_t pixel_rows = 0, int64_t label_tokens = 1) {
   return {.tokens = tokens, .label_tokens = label_tokens, .pixel_rows = pixel_rows};
@@ -22,8 +22,8 @@ data::SampleShape sample(int64_t tokens, int64_t pixel_rows = 0, int64_t label_t
 /// One byte per token, ten per pixel row, plus a hundred.
 MemoryCostTable make_table(int64_t limit) {
   MemoryCostTable table{.base_bytes = 100, .limit_bytes = limit};
-  table.bytes_per_1024_units[MemoryCostTable::kTokens] = kUnitsPerCoefficient;
-  table.bytes_per_1024_units[MemoryCostTable::kPixelRows] = 10 * kUnitsPerCoefficient;
+  table.bytes_per_1024_units[MemoryCostTable::kTokens] = kCoefficientScale;
+  table.bytes_per_1024_units[MemoryCostTable::kPixelRows] = 10 * kCoefficientScale;
   return table;
 }
 
@@ -38,22 +38,22 @@ void expect_valid(const engine::MicroBatchSplit& split, const std::vector<data::
                   const MemoryCostTable& table, const engine::SplitConstraint& rule = {}) {
   EXPECT_THAT(split.order, UnorderedElementsAreArray(make_range(std::ssize(samples))));
   EXPECT_EQ(std::accumulate(split.sizes.begin(), split.sizes.end(), int64_t{0}), std::ssize(samples));
-  for (int64_t i = 0; i < split.micro_batches(); ++i) {
-    const auto indices = split.micro_batch(i);
+  for (int64_t i = 0; i < split.num_micro_batches(); ++i) {
+    const auto indices = split.get_sample_indices(i);
     ASSERT_FALSE(indices.empty());
     MicroBatchSizes sizes;
     for (const int64_t index : indices)
       sizes = sizes.merge(compute_micro_batch_sizes(samples[static_cast<size_t>(index)]));
-    EXPECT_TRUE(sizes.samples == rule.unit || table.fits(sizes)) << table.bytes(sizes);
-    EXPECT_EQ(sizes.samples % rule.unit, 0);
-    for (size_t k = 0; k < indices.size(); k += static_cast<size_t>(rule.unit)) {
-      EXPECT_EQ(indices[k] % rule.unit, 0);
-      for (int64_t next = 1; next < rule.unit; ++next) {
+    EXPECT_TRUE(sizes.samples == rule.unit_size || table.fits(sizes)) << table.bytes(sizes);
+    EXPECT_EQ(sizes.samples % rule.unit_size, 0);
+    for (size_t k = 0; k < indices.size(); k += static_cast<size_t>(rule.unit_size)) {
+      EXPECT_EQ(indices[k] % rule.unit_size, 0);
+      for (int64_t next = 1; next < rule.unit_size; ++next) {
         EXPECT_EQ(indices[k + static_cast<size_t>(next)], indices[k] + next);
       }
     }
     if (rule.groups.empty()) continue;
-    for (size_t k = 0; k < indices.size(); k += static_cast<size_t>(rule.unit)) {
+    for (size_t k = 0; k < indices.size(); k += static_cast<size_t>(rule.unit_size)) {
       EXPECT_EQ(rule.groups[static_cast<size_t>(indices[k])], rule.groups[static_cast<size_t>(indices[0])]);
     }
   }
@@ -72,7 +72,7 @@ TEST(StepSplitTest, EqualSamplesAreSplitEquallyInOrder) {
 TEST(StepSplitTest, SmallSamplesJoinALargeOne) {
   const std::vector samples{sample(100), sample(800), sample(100), sample(100), sample(800), sample(100)};
   const auto split = split_by_memory(samples, make_table(1100));
-  EXPECT_EQ(split.micro_batches(), 2);
+  EXPECT_EQ(split.num_micro_batches(), 2);
   expect_valid(split, samples, make_table(1100));
 }
 
@@ -80,11 +80,11 @@ TEST(StepSplitTest, MicroBatchesAreBalanced) {
   const std::vector samples{sample(500), sample(400), sample(100), sample(100), sample(100)};
   const auto table = make_table(1000);
   const auto split = split_by_memory(samples, table);
-  ASSERT_EQ(split.micro_batches(), 2);
+  ASSERT_EQ(split.num_micro_batches(), 2);
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < 2; ++i) {
     int64_t sum = 0;
-    for (const int64_t index : split.micro_batch(i)) sum += samples[static_cast<size_t>(index)].tokens;
+    for (const int64_t index : split.get_sample_indices(i)) sum += samples[static_cast<size_t>(index)].tokens;
     tokens.push_back(sum);
   }
   EXPECT_THAT(tokens, ElementsAre(600, 600));
@@ -107,13 +107,13 @@ TEST(StepSplitTest, RespectsTheMaximumNumberOfSamples) {
 /// + 4, 4 + 3 + 2 and 2.
 TEST(StepSplitTest, TheSearchFindsOneMicroBatchLess) {
   const std::vector samples{sample(500), sample(400), sample(400), sample(300), sample(200), sample(200)};
-  EXPECT_EQ(split_by_memory(samples, make_table(1100)).micro_batches(), 2);
+  EXPECT_EQ(split_by_memory(samples, make_table(1100)).num_micro_batches(), 2);
 }
 
 TEST(StepSplitTest, KeepsUnitsTogetherAndGroupsApart) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {
-    engine::SplitConstraint rule{.unit = 2};
+    engine::SplitConstraint rule{.unit_size = 2};
     std::vector<data::SampleShape> samples;
     for (int64_t i = 0; i < 16; ++i) {
       samples.push_back(sample(10 + static_cast<int64_t>(random() % 300), static_cast<int64_t>(random() % 20)));
@@ -159,8 +159,8 @@ TEST(StepSplitTest, IsNearTheOptimum) {
     std::ranges::sort(samples, std::ranges::greater{},
                       [&](const auto& shape) { return table.bytes(compute_micro_batch_sizes(shape)); });
     std::vector<MicroBatchSizes> bins;
-    num_micro_batches += split.micro_batches();
-    min_micro_batches += find_optimum(samples, table, 0, bins, split.micro_batches());
+    num_micro_batches += split.num_micro_batches();
+    min_micro_batches += find_optimum(samples, table, 0, bins, split.num_micro_batches());
   }
   EXPECT_LE(static_cast<double>(num_micro_batches), 1.01 * static_cast<double>(min_micro_batches));
 }

@@ -19,17 +19,17 @@ TEST(MemoryOptionsTest, EachKeyAcceptsItsDocumentedValues) {
 }
 
 TEST(RecomputeOptionTest, IsLimitedToTheModelAndRoundTrips) {
-  using models::RecomputeBlocks;
-  const RecomputeBlocks all{.vision = 4, .language = 8};
-  const auto resolve_blocks = [&](const char* text) { return RecomputeOption{text}.resolve_blocks(all); };
-  EXPECT_EQ(resolve_blocks("none"), RecomputeBlocks{});
-  EXPECT_EQ(resolve_blocks("all"), all);
-  EXPECT_EQ(resolve_blocks("6"), (RecomputeBlocks{4, 6}));
-  EXPECT_EQ(resolve_blocks("3+24/7"), (RecomputeBlocks{3, 8, 7}));
-  EXPECT_EQ(resolve_blocks("0+5/7"), (RecomputeBlocks{0, 5, 5}))
+  using models::RecomputeBlockCounts;
+  const RecomputeBlockCounts all{.vision = 4, .language = 8};
+  const auto resolve_block_counts = [&](const char* text) { return RecomputeOption{text}.resolve_block_counts(all); };
+  EXPECT_EQ(resolve_block_counts("none"), RecomputeBlockCounts{});
+  EXPECT_EQ(resolve_block_counts("all"), all);
+  EXPECT_EQ(resolve_block_counts("6"), (RecomputeBlockCounts{4, 6}));
+  EXPECT_EQ(resolve_block_counts("3+24/7"), (RecomputeBlockCounts{3, 8, 7}));
+  EXPECT_EQ(resolve_block_counts("0+5/7"), (RecomputeBlockCounts{0, 5, 5}))
       << "attention of blocks that are not recomputed is kept anyway";
-  for (const RecomputeBlocks& blocks : {all, RecomputeBlocks{0, 5, 2}, RecomputeBlocks{}}) {
-    EXPECT_EQ(RecomputeOption::from_blocks(blocks).resolve_blocks(all), blocks);
+  for (const RecomputeBlockCounts& blocks : {all, RecomputeBlockCounts{0, 5, 2}, RecomputeBlockCounts{}}) {
+    EXPECT_EQ(RecomputeOption::from_block_counts(blocks).resolve_block_counts(all), blocks);
   }
 }
 

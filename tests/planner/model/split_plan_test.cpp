@@ -20,28 +20,29 @@ MemoryCostTable example_table() {
 
 TEST(MemoryCostTableTest, SizesAreSumsAndTheMaximumOfTokens) {
   const data::SampleShape small{.tokens = 10, .label_tokens = 3, .pixel_rows = 2};
-  const data::SampleShape large{.tokens = 30, .label_tokens = 1, .pixel_rows = 5, .masks = 2, .mask_images = 1};
+  const data::SampleShape large{
+      .tokens = 30, .label_tokens = 1, .pixel_rows = 5, .masks = 2, .num_images_with_masks = 1};
   EXPECT_EQ(compute_micro_batch_sizes(std::vector{small, large}), (MicroBatchSizes{.samples = 2,
                                                                                    .tokens = 40,
-                                                                                   .max_tokens = 30,
+                                                                                   .max_sample_tokens = 30,
                                                                                    .label_tokens = 4,
                                                                                    .pixel_rows = 7,
                                                                                    .masks = 2,
-                                                                                   .mask_images = 1}));
+                                                                                   .num_images_with_masks = 1}));
 }
 
 TEST(MemoryCostTableTest, RowsAreLimitedByTheChunkAndTheVisionPass) {
   const MicroBatchSizes sizes{.samples = 2,
                               .tokens = 40,
-                              .max_tokens = 30,
+                              .max_sample_tokens = 30,
                               .label_tokens = 100,
                               .pixel_rows = 20,
                               .masks = 14,
-                              .mask_images = 12};
-  EXPECT_THAT(example_table().compute_terms(sizes), testing::ElementsAre(2, 40, 60, 100, 77, 20, 9, 14, 12, 9));
+                              .num_images_with_masks = 12};
+  EXPECT_THAT(example_table().compute_term_values(sizes), testing::ElementsAre(2, 40, 60, 100, 77, 20, 9, 14, 12, 9));
   MemoryCostTable unbounded = example_table();
   unbounded.vision_tiles_per_pass = 0;
-  EXPECT_EQ(unbounded.compute_terms(sizes)[MemoryCostTable::kVisionPassRows], 20) << "0: all in one pass";
+  EXPECT_EQ(unbounded.compute_term_values(sizes)[MemoryCostTable::kVisionPassRows], 20) << "0: all in one pass";
 }
 
 TEST(MemoryCostTableTest, BytesAreRoundedUp) {

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 TEST(FindTargetGpuTest, FindsEachGpuOfTheTable) {
-  for (const auto& gpu : memory::list_gpus()) {
+  for (const auto& gpu : memory::list_gpu_specs()) {
     const TargetGpu target = find_target_gpu(std::string(gpu.name));
     EXPECT_EQ(target.gpu, &gpu);
     EXPECT_EQ(target.memory_bytes, gpu.memory_bytes);
@@ -122,11 +122,11 @@ TEST(MakeTargetGpuBySizeTest, InvalidSizesAreRejected) {
 }
 
 TEST(MakeTargetGpuForDeviceTest, AKnownNameUsesTheTable) {
-  const memory::GpuSpec& h100 = *memory::find_gpu("h100");
+  const memory::GpuSpec& h100 = *memory::find_gpu_spec("h100");
   const int64_t used_bytes = 700'000'000, lazy_kernel_bytes = int64_t{208} << 20;
   const TargetGpu target = make_target_gpu({.name = std::string(h100.device_name),
                                             .architecture = 90,
-                                            .multiprocessors = 132,
+                                            .num_multiprocessors = 132,
                                             .total_bytes = 85'000'000'000,
                                             .free_bytes = 85'000'000'000 - used_bytes});
   EXPECT_EQ(target.gpu, &h100);
@@ -138,10 +138,10 @@ TEST(MakeTargetGpuForDeviceTest, AKnownNameUsesTheTable) {
 }
 
 TEST(MakeTargetGpuForDeviceTest, ASmallContextIsExpectedToGrow) {
-  const memory::GpuSpec& h100 = *memory::find_gpu("h100");
+  const memory::GpuSpec& h100 = *memory::find_gpu_spec("h100");
   const TargetGpu target = make_target_gpu({.name = std::string(h100.device_name),
                                             .architecture = 90,
-                                            .multiprocessors = 132,
+                                            .num_multiprocessors = 132,
                                             .total_bytes = 85'000'000'000,
                                             .free_bytes = 84'900'000'000});
   EXPECT_EQ(target.context_bytes, h100.context_bytes);
@@ -149,10 +149,10 @@ TEST(MakeTargetGpuForDeviceTest, ASmallContextIsExpectedToGrow) {
 }
 
 TEST(MakeTargetGpuForDeviceTest, MemoryBeyondAContextBelongsToOtherProcesses) {
-  const memory::GpuSpec& h100 = *memory::find_gpu("h100");
+  const memory::GpuSpec& h100 = *memory::find_gpu_spec("h100");
   const TargetGpu target = make_target_gpu({.name = std::string(h100.device_name),
                                             .architecture = 90,
-                                            .multiprocessors = 132,
+                                            .num_multiprocessors = 132,
                                             .total_bytes = 85'000'000'000,
                                             .free_bytes = 55'000'000'000});
   EXPECT_EQ(target.context_bytes, h100.context_bytes);
@@ -161,10 +161,10 @@ TEST(MakeTargetGpuForDeviceTest, MemoryBeyondAContextBelongsToOtherProcesses) {
 }
 
 TEST(MakeTargetGpuForDeviceTest, AnUnknownNameIsPlannedAsTheMostSimilarGpu) {
-  const auto find_table_gpu = [](int architecture, int multiprocessors) {
+  const auto find_table_gpu = [](int architecture, int num_multiprocessors) {
     const TargetGpu target = make_target_gpu({.name = "NVIDIA Something",
                                               .architecture = architecture,
-                                              .multiprocessors = multiprocessors,
+                                              .num_multiprocessors = num_multiprocessors,
                                               .total_bytes = 20'000'000'000,
                                               .free_bytes = 19'000'000'000});
     EXPECT_THAT(target.description, AllOf(HasSubstr("NVIDIA Something"), HasSubstr("planned as"),
@@ -193,7 +193,7 @@ TEST(FindTargetGpuTest, AnUnsupportedGpuIsRejectedWithTheReason) {
 TEST(FindTargetGpuTest, KnowsMigInstances) {
   const TargetGpu instance = find_target_gpu("h100-mig-3g.40gb");
   EXPECT_EQ(instance.memory_bytes, int64_t{40'448} << 20);
-  EXPECT_EQ(instance.gpu->multiprocessors, 60);
+  EXPECT_EQ(instance.gpu->num_multiprocessors, 60);
   EXPECT_EQ(instance.gpu->architecture, 90);
   EXPECT_THAT(instance.description, HasSubstr("MIG 3g.40gb"));
   EXPECT_THAT(get_usage_error([] { find_target_gpu("h100-mig-3g.4gb"); }),
@@ -203,20 +203,20 @@ TEST(FindTargetGpuTest, KnowsMigInstances) {
 TEST(MakeTargetGpuForDeviceTest, AMigInstanceIsPlannedAsItself) {
   const TargetGpu table_instance = make_target_gpu({.name = "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
                                                     .architecture = 90,
-                                                    .multiprocessors = 60,
+                                                    .num_multiprocessors = 60,
                                                     .total_bytes = 42'300'000'000,
                                                     .free_bytes = 41'900'000'000});
   EXPECT_EQ(table_instance.gpu->name, "h100-mig-3g.40gb");
   EXPECT_EQ(table_instance.memory_bytes, 42'300'000'000);
-  EXPECT_EQ(table_instance.multiprocessors, 60);
+  EXPECT_EQ(table_instance.num_multiprocessors, 60);
   EXPECT_THAT(table_instance.description, Not(HasSubstr("planned as")));
   const TargetGpu other_instance = make_target_gpu({.name = "NVIDIA A100-SXM4-80GB MIG 2c.3g.40gb",
                                                     .architecture = 80,
-                                                    .multiprocessors = 28,
+                                                    .num_multiprocessors = 28,
                                                     .total_bytes = 42'300'000'000,
                                                     .free_bytes = 41'900'000'000});
   EXPECT_EQ(other_instance.gpu->name, "a100-80") << "the GPU that it is a part of";
-  EXPECT_EQ(other_instance.multiprocessors, 28);
+  EXPECT_EQ(other_instance.num_multiprocessors, 28);
   EXPECT_THAT(other_instance.description, HasSubstr("with 28 multiprocessors"));
 }
 
@@ -230,7 +230,7 @@ TEST(MemoryLimitTest, IsTheMemoryLessContextAndMargin) {
   const TargetGpu target = find_target_gpu("rtx4090");
   for (const auto& [name, mode] : list_memory_modes()) {
     const MemoryLimit limit = compute_memory_limit(target, mode, std::nullopt, 1);
-    EXPECT_EQ(limit.gpu_bytes, target.memory_bytes);
+    EXPECT_EQ(limit.allowed_gpu_bytes, target.memory_bytes);
     EXPECT_EQ(limit.context_bytes, target.context_bytes);
     EXPECT_EQ(limit.communication_bytes, 0) << "one GPU does not communicate";
     EXPECT_EQ(limit.margin_percent, get_margin_percent(mode));
@@ -243,7 +243,7 @@ TEST(MemoryLimitTest, IsTheMemoryLessContextAndMargin) {
 TEST(MemoryLimitTest, AUserLimitOnlyLowersTheMemory) {
   const TargetGpu target = find_target_gpu("rtx4090");
   const MemoryLimit limit = compute_memory_limit(target, MemoryMode::kBalanced, 10.0, 1);
-  EXPECT_EQ(limit.gpu_bytes, 10'000'000'000);
+  EXPECT_EQ(limit.allowed_gpu_bytes, 10'000'000'000);
   EXPECT_EQ(limit.margin_bytes, 500'000'000) << "of what may be taken";
   EXPECT_EQ(limit.limit_bytes, 9'500'000'000 - target.context_bytes);
   EXPECT_EQ(compute_memory_limit(target, MemoryMode::kBalanced, 1000.0, 1).limit_bytes,
@@ -258,13 +258,13 @@ TEST(MemoryLimitTest, OtherProcessesReduceTheGpuAndNotTheUserLimit) {
   target.other_process_bytes = 40'000'000'000;
   const MemoryLimit shared_gpu = compute_memory_limit(target, MemoryMode::kBalanced, 20.0, 1);
   EXPECT_EQ(shared_gpu.limit_bytes, single_process.limit_bytes);
-  EXPECT_EQ(shared_gpu.gpu_bytes, 20'000'000'000);
-  EXPECT_EQ(compute_memory_limit(target, MemoryMode::kBalanced, std::nullopt, 1).gpu_bytes,
+  EXPECT_EQ(shared_gpu.allowed_gpu_bytes, 20'000'000'000);
+  EXPECT_EQ(compute_memory_limit(target, MemoryMode::kBalanced, std::nullopt, 1).allowed_gpu_bytes,
             target.memory_bytes - target.other_process_bytes);
 
   target.other_process_bytes = target.memory_bytes - 10'000'000'000;
   const MemoryLimit crowded = compute_memory_limit(target, MemoryMode::kBalanced, 20.0, 1);
-  EXPECT_EQ(crowded.gpu_bytes, 10'000'000'000) << "all that is there";
+  EXPECT_EQ(crowded.allowed_gpu_bytes, 10'000'000'000) << "all that is there";
   EXPECT_EQ(crowded.margin_bytes, 500'000'000);
   EXPECT_EQ(crowded.limit_bytes, 9'500'000'000 - target.context_bytes);
 }
@@ -289,7 +289,7 @@ TEST(MemoryLimitTest, SeveralRanksNeedBuffersToCommunicate) {
 }
 
 TEST(PrecisionTest, OnlyGpusWithBf16UnitsSupportIt) {
-  for (const auto& gpu : memory::list_gpus()) {
+  for (const auto& gpu : memory::list_gpu_specs()) {
     EXPECT_TRUE(supports_precision(gpu, engine::Precision::kFp32));
     EXPECT_EQ(supports_precision(gpu, engine::Precision::kBf16), gpu.architecture >= 80) << gpu.name;
   }
@@ -297,13 +297,14 @@ TEST(PrecisionTest, OnlyGpusWithBf16UnitsSupportIt) {
 
 TEST(RecomputeOptionTest, CountsBlocksOfATower) {
   EXPECT_TRUE(RecomputeOption{}.is_auto());
-  const models::RecomputeBlocks all{.vision = 12, .language = 30};
-  EXPECT_EQ(RecomputeOption{"none"}.resolve_blocks(all), models::RecomputeBlocks{});
-  EXPECT_EQ(RecomputeOption{"all"}.resolve_blocks(all), all);
-  EXPECT_EQ(RecomputeOption{"5"}.resolve_blocks(all), (models::RecomputeBlocks{5, 5}));
-  EXPECT_EQ(RecomputeOption{"20"}.resolve_blocks(all), (models::RecomputeBlocks{12, 20})) << "a tower has no more";
-  EXPECT_EQ(RecomputeOption{"3+40"}.resolve_blocks(all), (models::RecomputeBlocks{3, 30}));
-  EXPECT_THROW(RecomputeOption{"auto"}.resolve_blocks(all), InternalError);
+  const models::RecomputeBlockCounts all{.vision = 12, .language = 30};
+  EXPECT_EQ(RecomputeOption{"none"}.resolve_block_counts(all), models::RecomputeBlockCounts{});
+  EXPECT_EQ(RecomputeOption{"all"}.resolve_block_counts(all), all);
+  EXPECT_EQ(RecomputeOption{"5"}.resolve_block_counts(all), (models::RecomputeBlockCounts{5, 5}));
+  EXPECT_EQ(RecomputeOption{"20"}.resolve_block_counts(all), (models::RecomputeBlockCounts{12, 20}))
+      << "a tower has no more";
+  EXPECT_EQ(RecomputeOption{"3+40"}.resolve_block_counts(all), (models::RecomputeBlockCounts{3, 30}));
+  EXPECT_THROW(RecomputeOption{"auto"}.resolve_block_counts(all), InternalError);
 }
 
 }  // namespace

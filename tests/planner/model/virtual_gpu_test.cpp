@@ -41,13 +41,13 @@ class ScopedAddressLimit {
 };
 
 TEST(RequireAddressSpaceTest, SucceedsWithoutALimit) {
-  EXPECT_NO_THROW(require_address_space());
+  EXPECT_NO_THROW(check_address_space());
 }
 
 TEST(RequireAddressSpaceTest, NamesTheLimit) {
   const ScopedAddressLimit limited;
   const auto names_limit = AllOf(HasSubstr("address space"), HasSubstr("ulimit -v unlimited"));
-  EXPECT_THAT(get_usage_error([] { require_address_space(); }, ExitCode::kFailed), names_limit);
+  EXPECT_THAT(get_usage_error([] { check_address_space(); }, ExitCode::kFailed), names_limit);
   // Before any process is started.
   EXPECT_THAT(
       get_usage_error([] { DryRunProcess({}, {.gpu = "h100", .memory_bytes = std::nullopt}); }, ExitCode::kFailed),
@@ -95,7 +95,7 @@ TEST(PreloadEnvironmentTest, KeepsPreloadedLibrariesExceptCuda) {
 }
 
 TEST(GpuEnvironmentTest, DescribesTheGpuOnly) {
-  const auto settings = make_gpu_environment({.gpu = "h100", .memory_bytes = 5, .multiprocessors = 7});
+  const auto settings = make_gpu_environment({.gpu = "h100", .memory_bytes = 5, .num_multiprocessors = 7});
   EXPECT_THAT(settings, testing::IsSupersetOf(EnvironmentVariables{{"VLMTRAIN_VGPU_NAME", "h100"},
                                                                    {"VLMTRAIN_VGPU_BYTES", "5"},
                                                                    {"VLMTRAIN_VGPU_REPORTED_BYTES", ""},

@@ -64,11 +64,11 @@ TEST(SampledStepsTest, WorstStepsRepeatTheLastSample) {
 }
 
 /// Samples of a rank whose global batch counts packs.
-int64_t compute_samples_per_rank(int64_t packs, double samples_per_pack, int64_t world_size,
+int64_t compute_samples_per_rank(int64_t packs, double mean_samples_per_pack, int64_t world_size,
                                  int64_t fixed_micro_batch_size) {
   Workload workload{.worst_batches = {}, .global_batch_size = packs, .world_size = world_size};
   workload.packing =
-      PackedSamples{.samples_per_pack = samples_per_pack, .fixed_micro_batch_size = fixed_micro_batch_size};
+      PackingParams{.mean_samples_per_pack = mean_samples_per_pack, .fixed_micro_batch_size = fixed_micro_batch_size};
   return workload.samples_per_rank();
 }
 
@@ -199,17 +199,19 @@ TEST(WorstBatchesTest, ADataSetWithoutSamplesIsAMistakeOfTheCaller) {
 }
 
 TEST(ApportionTest, CountsAreExactWhereSharesAreWholeNumbers) {
-  EXPECT_THAT(apportion(std::vector{0.5, 0.25, 0.25}, 16), ElementsAre(8, 4, 4));
-  EXPECT_THAT(apportion(std::vector{0.1, 0.2, 0.7}, 10), ElementsAre(1, 2, 7));
-  EXPECT_THAT(apportion(std::vector{3.0, 1.0}, 8), ElementsAre(6, 2));
-  EXPECT_THAT(apportion(std::vector{1.0}, 5), ElementsAre(5));
+  EXPECT_THAT(distribute_proportionally(std::vector{0.5, 0.25, 0.25}, 16), ElementsAre(8, 4, 4));
+  EXPECT_THAT(distribute_proportionally(std::vector{0.1, 0.2, 0.7}, 10), ElementsAre(1, 2, 7));
+  EXPECT_THAT(distribute_proportionally(std::vector{3.0, 1.0}, 8), ElementsAre(6, 2));
+  EXPECT_THAT(distribute_proportionally(std::vector{1.0}, 5), ElementsAre(5));
 }
 
 TEST(ApportionTest, LargestRemaindersGetTheRest) {
-  EXPECT_THAT(apportion(std::vector{0.5, 0.3, 0.2}, 4), ElementsAre(2, 1, 1));  // exact shares: 2, 1.2, 0.8
-  EXPECT_THAT(apportion(std::vector{1.0, 1.0, 1.0}, 4), ElementsAre(2, 1, 1)) << "equal ones: the first";
-  EXPECT_THAT(apportion(std::vector{0.98, 0.01, 0.01}, 16), ElementsAre(16, 0, 0));
-  EXPECT_THAT(apportion(std::vector{0.0, 2.0}, 3), ElementsAre(0, 3));
+  EXPECT_THAT(distribute_proportionally(std::vector{0.5, 0.3, 0.2}, 4),
+              ElementsAre(2, 1, 1));  // exact shares: 2, 1.2, 0.8
+  EXPECT_THAT(distribute_proportionally(std::vector{1.0, 1.0, 1.0}, 4), ElementsAre(2, 1, 1))
+      << "equal ones: the first";
+  EXPECT_THAT(distribute_proportionally(std::vector{0.98, 0.01, 0.01}, 16), ElementsAre(16, 0, 0));
+  EXPECT_THAT(distribute_proportionally(std::vector{0.0, 2.0}, 3), ElementsAre(0, 3));
 }
 
 TEST(ApportionTest, CountsAreWithinOneOfTheirShare) {
@@ -219,7 +221,7 @@ TEST(ApportionTest, CountsAreWithinOneOfTheirShare) {
     for (double& share : shares) share = std::uniform_real_distribution(0.01, 1.0)(random);
     const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
     const auto count = static_cast<int64_t>(random() % 100);
-    const auto counts = apportion(shares, count);
+    const auto counts = distribute_proportionally(shares, count);
     EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), count);
     for (size_t index = 0; index < shares.size(); ++index) {
       const double exact_count = shares[index] / sum * static_cast<double>(count);

@@ -31,7 +31,7 @@ int64_t measure_cpu_bytes(const Job& job, const StepConfig& step_config, const s
 }
 
 int64_t dry_run_bytes(const Job& job, const StepConfig& step_config, const std::vector<SampleGroup>& samples) {
-  return CpuDryRun(job).step(step_config, samples).peaks().allocated_bytes;
+  return CpuDryRun(job).step(step_config, samples).compute_max_peaks().allocated_bytes;
 }
 
 /// The relative error of the dry run.
@@ -48,7 +48,7 @@ struct CaseJob {
     const auto processor = reference.load_processor();
     const io::InMemoryRecords records(reference.records());
     for (int64_t i = 0; i < records.size(); ++i) {
-      add_sample(samples, data::get_shape(data::make_sample(*processor, records[i], i)));
+      add_sample(samples, data::get_sample_shape(data::make_sample(*processor, records[i], i)));
     }
   }
 
@@ -107,8 +107,8 @@ TEST(CpuDryRunTest, MatchesTheCpuWithLoraAndCompressedMoments) {
   EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate);
   case_job.job.lora.reset();
   case_job.job.quantization = nn::Quantization::kNone;
-  for (const auto states : {engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
-    case_job.job.optimizer.states = states;
+  for (const auto states : {engine::OptimizerStateDtype::kBf16, engine::OptimizerStateDtype::k8Bit}) {
+    case_job.job.optimizer.state_dtype = states;
     EXPECT_THAT(compute_relative_error(case_job.job, step_config, case_job.samples), kIsAccurate);
   }
 }
@@ -120,8 +120,8 @@ class CpuPlanTest : public testing::Test {
     CpuPlanRequest request;
     request.model = "smolvlm-256m";
     request.job = model_.job();
-    request.available = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .limit_source = "a test"};
-    request.memory_needs = {
+    request.available_memory = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .limit_source = "a test"};
+    request.memory_requirements = {
         .process_bytes = 200'000'000, .largest_sample_bytes = 13'000'000, .samples_per_step = global_batch};
     request.workload = {.worst_batches = {{.shapes = {shape_}, .first_sample_id = "largest"}},
                         .global_batch_size = global_batch};
@@ -146,8 +146,8 @@ TEST_F(CpuPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasse
     SCOPED_TRACE(gigabytes);
     const CpuPlan plan = make_cpu_plan(request(gigabytes));
     ASSERT_TRUE(plan.fits);
-    EXPECT_LE(plan.needed_bytes(), plan.limit.tensor_bytes);
-    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.available.bytes);
+    EXPECT_LE(plan.needed_bytes(), plan.limit.available_tensor_bytes);
+    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.available_memory.bytes);
     EXPECT_LE(plan.step_config.micro_batch_size, micro_batch);
     micro_batch = plan.step_config.micro_batch_size;
     const int64_t blocks = plan.step_config.recompute.vision + plan.step_config.recompute.language;
@@ -167,7 +167,7 @@ TEST_F(CpuPlanTest, RecomputesAsFewBlocksAsPossible) {
   StepConfig fewer_blocks = plan.step_config;
   ASSERT_GT(fewer_blocks.recompute.vision, 0);
   (fewer_blocks.recompute.language > 0 ? fewer_blocks.recompute.language : fewer_blocks.recompute.vision) -= 1;
-  EXPECT_GT(measure_needed_cpu_bytes(model_.job(), plan.workload, fewer_blocks), plan.limit.tensor_bytes);
+  EXPECT_GT(measure_needed_cpu_bytes(model_.job(), plan.workload, fewer_blocks), plan.limit.available_tensor_bytes);
 }
 
 TEST_F(CpuPlanTest, ADryRunTakesNoMemory) {
@@ -184,7 +184,7 @@ TEST_F(CpuPlanTest, ConstraintsAreKept) {
   const CpuPlan plan = make_cpu_plan(constrained_request);
   ASSERT_TRUE(plan.fits);
   EXPECT_EQ(plan.step_config.micro_batch_size, 2);
-  EXPECT_EQ(plan.step_config.recompute, (models::RecomputeBlocks{3, 5}));
+  EXPECT_EQ(plan.step_config.recompute, (models::RecomputeBlockCounts{3, 5}));
   EXPECT_EQ(plan.step_config.vision_tiles_per_pass, 4);
   EXPECT_EQ(plan.step_config.loss_chunk_rows, 77);
 }
@@ -195,7 +195,7 @@ TEST_F(CpuPlanTest, SuggestsChangesWhereNothingFits) {
   constrained_request.constraints.recompute = {"none"};
   const CpuPlan plan = make_cpu_plan(constrained_request);
   EXPECT_FALSE(plan.fits);
-  EXPECT_GT(plan.needed_bytes(), plan.limit.tensor_bytes);
+  EXPECT_GT(plan.needed_bytes(), plan.limit.available_tensor_bytes);
   EXPECT_THAT(list_texts(plan), Contains(HasSubstr("memory.recompute=auto")));
 
   const CpuPlan small_plan = make_cpu_plan(request(4, 1));
@@ -218,7 +218,7 @@ bool apply(const Suggestion& suggestion, CpuPlanRequest& request) {
     } else if (key == "training.micro_batch_size") {
       request.constraints.micro_batch_size = value == "auto" ? std::nullopt : std::optional{std::stoll(value)};
     } else if (key == "training.optimizer_states") {
-      request.job.optimizer.states = engine::OptimizerStates::k8Bit;
+      request.job.optimizer.state_dtype = engine::OptimizerStateDtype::k8Bit;
     } else if (key == "model.freeze_vision_tower") {
       request.job.frozen_parts.vision_tower = true;
     } else if (key == "lora.rank") {
@@ -241,7 +241,7 @@ TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
   limited_request.limit_gigabytes = 6.5;
   limited_request.workload.worst_batches = {{.shapes = {text, shape_}, .first_sample_id = "long"}};
   limited_request.sample_limits = {{.argument_format = "data.max_length={} data.on_bad_sample=skip",
-                                    .current_value = text.tokens,
+                                    .max_useful_value = text.tokens,
                                     .find_min = [this] { return shape_.tokens; },
                                     .granularity = 1,
                                     .description = "takes no longer sample",
@@ -286,7 +286,7 @@ TEST_F(CpuPlanTest, SuggestsASmallerMargin) {
   limited_request.constraints = {
       .micro_batch_size = 1, .recompute = {"all"}, .vision_tiles_per_pass = 0, .loss_chunk_rows = 64};
   const auto needed = static_cast<double>(make_cpu_plan(limited_request).total_bytes());
-  limited_request.available.bytes = static_cast<int64_t>(needed / 0.96);
+  limited_request.available_memory.bytes = static_cast<int64_t>(needed / 0.96);
   const CpuPlan plan = make_cpu_plan(limited_request);
   ASSERT_FALSE(plan.fits);
   EXPECT_THAT(list_texts(plan),
@@ -302,7 +302,7 @@ TEST_F(CpuPlanTest, TheJsonAddsUp) {
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["available_bytes"], 200'000'000'000);
   EXPECT_EQ(json["available_limited_by"], "a test");
-  EXPECT_EQ(json["limit_bytes"], plan.limit.tensor_bytes);
+  EXPECT_EQ(json["limit_bytes"], plan.limit.available_tensor_bytes);
   const auto& memory = json["memory"];
   int64_t total = 0;
   for (const auto* const key : {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes",
@@ -314,29 +314,29 @@ TEST_F(CpuPlanTest, TheJsonAddsUp) {
 }
 
 TEST_F(CpuPlanTest, TheLimitIsTheAvailableMemoryLessMarginProcessAndSamples) {
-  const CpuMemoryNeeds needs{.process_bytes = 300'000'000,
-                             .largest_sample_bytes = 20'000'000,
-                             .decode_bytes = 50'000'000,
-                             .samples_per_step = 4,
-                             .loader_threads = 2};
-  const CpuMemoryLimit limit = compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
-                                                        MemoryMode::kConservative, needs);
+  const HostMemoryRequirements needs{.process_bytes = 300'000'000,
+                                     .largest_sample_bytes = 20'000'000,
+                                     .decode_bytes = 50'000'000,
+                                     .samples_per_step = 4,
+                                     .num_loader_threads = 2};
+  const HostMemoryLimit limit = compute_host_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
+                                                          MemoryMode::kConservative, needs);
   EXPECT_EQ(limit.prefetch_bytes, 2 * 4 * needs.largest_sample_bytes);
   EXPECT_EQ(limit.decoded_samples_bytes, (2 * 4 + 4 + 2) * needs.largest_sample_bytes + 2 * needs.decode_bytes);
   // Each of several ranks skips the samples of the others.
-  CpuMemoryNeeds multi_rank = needs;
+  HostMemoryRequirements multi_rank = needs;
   multi_rank.world_size = 3;
-  EXPECT_EQ(compute_cpu_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
-                                     MemoryMode::kConservative, multi_rank)
+  EXPECT_EQ(compute_host_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
+                                      MemoryMode::kConservative, multi_rank)
                 .prefetch_bytes,
             (2 * 4 + 2) * needs.largest_sample_bytes);
-  EXPECT_EQ(limit.available.bytes, 8'000'000'000);
-  EXPECT_EQ(limit.available.limit_source, "memory.limit_gb");
+  EXPECT_EQ(limit.available_memory.bytes, 8'000'000'000);
+  EXPECT_EQ(limit.available_memory.limit_source, "memory.limit_gb");
   EXPECT_EQ(limit.margin_bytes, 800'000'000);
-  EXPECT_NEAR(static_cast<double>(limit.total_bytes(limit.tensor_bytes)), 7'200'000'000, 10);
+  EXPECT_NEAR(static_cast<double>(limit.compute_total_bytes(limit.available_tensor_bytes)), 7'200'000'000, 10);
   // A limit above the available memory has no effect.
-  EXPECT_EQ(compute_cpu_memory_limit({.bytes = 1'000, .limit_source = "a test"}, 8.0, MemoryMode::kBalanced, {})
-                .available.bytes,
+  EXPECT_EQ(compute_host_memory_limit({.bytes = 1'000, .limit_source = "a test"}, 8.0, MemoryMode::kBalanced, {})
+                .available_memory.bytes,
             1'000);
 }
 

@@ -17,11 +17,11 @@ class EvaluationPlanTest : public testing::Test {
  protected:
   EvaluationPlanTest() {
     request_.job = model_.job();
-    request_.training = make_step_config(1);
+    request_.training_step_config = make_step_config(1);
     request_.training_samples = {{shape_, 1}};
     request_.worst_batches = {{.shapes = std::vector(32, shape_), .first_sample_id = "one"}};
     request_.max_new_tokens = 32;
-    request_.target_bytes = request_.limit_bytes = kUnlimited;
+    request_.target_reserved_bytes = request_.limit_bytes = kUnlimited;
   }
 
   EvaluationPlan plan() const { return plan_evaluation(request_, {.gpu = "h100", .memory_bytes = kUnlimited}); }
@@ -37,7 +37,7 @@ TEST_F(EvaluationPlanTest, TakesTheLargestBatchWithinTheTarget) {
   EXPECT_TRUE(largest.fits);
   int64_t batch_size = largest.batch_size;
   for (int64_t peak = largest.peaks.reserved_bytes; batch_size > 1;) {
-    request_.target_bytes = peak - 1;
+    request_.target_reserved_bytes = peak - 1;
     const EvaluationPlan smaller = plan();
     EXPECT_EQ(smaller.batch_size, batch_size / 2);
     EXPECT_LT(smaller.peaks.reserved_bytes, peak);
@@ -45,7 +45,7 @@ TEST_F(EvaluationPlanTest, TakesTheLargestBatchWithinTheTarget) {
     peak = smaller.peaks.reserved_bytes;
     batch_size = smaller.batch_size;
   }
-  request_.target_bytes = 0;
+  request_.target_reserved_bytes = 0;
   const EvaluationPlan single = plan();
   EXPECT_EQ(single.batch_size, 1);
   EXPECT_TRUE(single.fits) << "above what is wanted, within the limit";
@@ -67,7 +67,7 @@ TEST_F(EvaluationPlanTest, IncludesTrainingStateAndGeneration) {
   request_.max_new_tokens = 20'000;
   EXPECT_GT(plan().peaks.allocated_bytes, full.peaks.allocated_bytes) << "the room for long answers";
   request_.max_new_tokens = 32;
-  request_.training.reset();
+  request_.training_step_config.reset();
   request_.training_samples.clear();
   // AdamW's moments and master weights of 256 million parameters, in fp32.
   EXPECT_LT(plan().peaks.allocated_bytes, full.peaks.allocated_bytes - int64_t{256'000'000} * 12);
@@ -76,7 +76,7 @@ TEST_F(EvaluationPlanTest, IncludesTrainingStateAndGeneration) {
 TEST_F(EvaluationPlanTest, AFixedBatchSizeIsKept) {
   request_.batch_size = 6;
   EXPECT_EQ(plan().batch_size, 6);
-  request_.target_bytes = request_.limit_bytes = 0;
+  request_.target_reserved_bytes = request_.limit_bytes = 0;
   const EvaluationPlan too_large = plan();
   EXPECT_EQ(too_large.batch_size, 6);
   EXPECT_FALSE(too_large.fits);
@@ -86,7 +86,7 @@ TEST_F(EvaluationPlanTest, IsPlannedTheSameWayOnTheCpu) {
   request_.max_batch_size = 4;
   const EvaluationPlan largest = plan_cpu_evaluation(request_);
   EXPECT_EQ(largest.batch_size, 4);
-  request_.target_bytes = request_.limit_bytes = largest.peaks.reserved_bytes - 1;
+  request_.target_reserved_bytes = request_.limit_bytes = largest.peaks.reserved_bytes - 1;
   EXPECT_EQ(plan_cpu_evaluation(request_).batch_size, 2);
 }
 

@@ -37,15 +37,15 @@ TEST_F(PlanTest, RecomputesAsFewBlocksAsPossible) {
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
   ASSERT_GT(plan.best_estimate.step_config.recompute.vision + plan.best_estimate.step_config.recompute.language, 0);
-  for (int64_t models::RecomputeBlocks::*tower :
-       {&models::RecomputeBlocks::vision, &models::RecomputeBlocks::language}) {
+  for (int64_t models::RecomputeBlockCounts::*tower :
+       {&models::RecomputeBlockCounts::vision, &models::RecomputeBlockCounts::language}) {
     StepConfig fewer_blocks = plan.best_estimate.step_config;
     if (fewer_blocks.recompute.*tower == 0) continue;
     fewer_blocks.recompute.*tower -= 1;
     const bool fits = dry_run(plan_request, fewer_blocks, plan.worst_batch).fits;
     // The tower that is recomputed last has the fewest blocks. All blocks of the other are
     // recomputed.
-    const int64_t blocks = tower == &models::RecomputeBlocks::vision ? 12 : 30;
+    const int64_t blocks = tower == &models::RecomputeBlockCounts::vision ? 12 : 30;
     if (plan.best_estimate.step_config.recompute.*tower < blocks) {
       EXPECT_FALSE(fits);
     }
@@ -63,14 +63,14 @@ TEST_P(PlanBySizeTest, AGpuOfThatSizeRunsThePlan) {
   const int64_t available_bytes = plan.best_estimate.peaks.reserved_bytes + plan.limit.margin_bytes / 5;
   DryRunProcess process(plan_request.job, {.gpu = std::string(plan_request.target.gpu->name),
                                            .memory_bytes = plan_request.target.memory_bytes,
-                                           .used_bytes = plan_request.target.memory_bytes - available_bytes});
+                                           .initial_used_bytes = plan_request.target.memory_bytes - available_bytes});
   const std::vector<SampleGroup> samples{{one_image_, plan.workload.samples_per_rank()}};
   const DryRunResult result =
       process.dry_run({.step_config = plan.best_estimate.step_config, .steps = std::vector(3, samples)});
-  EXPECT_FALSE(result.out_of_memory);
-  EXPECT_EQ(result.allocation_retries, 0);
-  EXPECT_LE(result.peaks().reserved_bytes, available_bytes);
-  EXPECT_GE(static_cast<double>(result.peaks().reserved_bytes),
+  EXPECT_FALSE(result.ran_out_of_memory);
+  EXPECT_EQ(result.num_allocation_retries, 0);
+  EXPECT_LE(result.compute_max_peaks().reserved_bytes, available_bytes);
+  EXPECT_GE(static_cast<double>(result.compute_max_peaks().reserved_bytes),
             0.97 * static_cast<double>(plan.best_estimate.peaks.reserved_bytes))
       << "of which smaller batches between, which fragment the memory, take the rest";
 }
@@ -104,11 +104,11 @@ TEST_F(PlanTest, ConstraintsAreKept) {
   const Plan plan = make_plan(plan_request);
   const StepConfig& step_config = plan.best_estimate.step_config;
   EXPECT_EQ(step_config.micro_batch_size, 4);
-  EXPECT_EQ(step_config.recompute, (models::RecomputeBlocks{.vision = 7, .language = 7}));
+  EXPECT_EQ(step_config.recompute, (models::RecomputeBlockCounts{.vision = 7, .language = 7}));
   EXPECT_EQ(step_config.vision_tiles_per_pass, 6);
   EXPECT_EQ(step_config.loss_chunk_rows, 100);
   EXPECT_FALSE(step_config.expandable_segments);
-  EXPECT_EQ(plan.accumulation_steps(), 4);
+  EXPECT_EQ(plan.gradient_accumulation_steps(), 4);
   EXPECT_EQ(plan.fits, plan.best_estimate.peaks.reserved_bytes <= plan.limit.limit_bytes);
 }
 
@@ -119,8 +119,8 @@ TEST_F(PlanTest, AMoreConservativeModeKeepsMoreFree) {
     plan_request.mode = mode;
     const Plan plan = make_plan(plan_request);
     expect_fits(plan);
-    EXPECT_GE(plan.limit.gpu_bytes - plan.total_bytes(),
-              static_cast<int64_t>(static_cast<double>(plan.limit.gpu_bytes) * get_margin_percent(mode) / 100));
+    EXPECT_GE(plan.limit.allowed_gpu_bytes - plan.total_bytes(),
+              static_cast<int64_t>(static_cast<double>(plan.limit.allowed_gpu_bytes) * get_margin_percent(mode) / 100));
     if (previous_plan) {
       EXPECT_GT(plan.limit.limit_bytes, previous_plan->limit.limit_bytes);
       EXPECT_LE(plan.best_estimate.step_seconds, previous_plan->best_estimate.step_seconds)
@@ -135,7 +135,7 @@ TEST_F(PlanTest, AMemoryLimitIsALimit) {
   plan_request.limit_gigabytes = 10;
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  EXPECT_EQ(plan.limit.gpu_bytes, 10'000'000'000);
+  EXPECT_EQ(plan.limit.allowed_gpu_bytes, 10'000'000'000);
   EXPECT_LT(plan.total_bytes(), 9'500'000'000);
 }
 
@@ -196,7 +196,7 @@ TEST_F(PlanTest, KeepsAttentionOfLongSamplesWhereThatFits) {
   plan_request.workload = make_workload(model_.shape({.images = 0, .text_tokens = 16000, .label_tokens = 100}), 4);
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  const models::RecomputeBlocks recompute = plan.best_estimate.step_config.recompute;
+  const models::RecomputeBlockCounts recompute = plan.best_estimate.step_config.recompute;
   EXPECT_GT(recompute.language_selective, 0);
   const SampleBatch& worst = plan_request.workload.worst_batches.front();
   StepConfig without_kept_attention = plan.best_estimate.step_config;

@@ -41,7 +41,7 @@ TEST_F(TinyPlanTest, TheGlobalBatchIsExact) {
       }
       const Plan plan = make_plan(request(global_batch_size, world_size));
       ASSERT_TRUE(plan.fits);
-      EXPECT_EQ(plan.best_estimate.step_config.micro_batch_size * plan.accumulation_steps() * world_size,
+      EXPECT_EQ(plan.best_estimate.step_config.micro_batch_size * plan.gradient_accumulation_steps() * world_size,
                 global_batch_size);
       EXPECT_LE(plan.best_estimate.peaks.reserved_bytes, plan.limit.limit_bytes);
       for (const auto& estimate : plan.alternatives) {
@@ -100,27 +100,28 @@ TEST_F(TinyPlanTest, TheSuggestedGpuHasMemoryForCommunication) {
 /// Ranks reduce their gradients in fp32 buckets, which takes no memory of PyTorch's allocator.
 TEST_F(TinyPlanTest, RanksReduceTheirGradients) {
   const Plan single_rank = make_plan(request(4)), multi_rank = make_plan(request(16, 4));
-  EXPECT_FALSE(single_rank.communication);
-  ASSERT_TRUE(multi_rank.communication);
-  const StepCollectives& collectives = multi_rank.communication->collectives;
+  EXPECT_FALSE(single_rank.communication_estimate);
+  ASSERT_TRUE(multi_rank.communication_estimate);
+  const StepCollectives& collectives = multi_rank.communication_estimate->collectives;
   const double gradients = 4.0 * static_cast<double>(multi_rank.detail.num_trainable_parameters);
-  EXPECT_GE(static_cast<double>(multi_rank.communication->bytes()), gradients);
-  EXPECT_LE(static_cast<double>(multi_rank.communication->bytes()), 1.1 * gradients);
+  EXPECT_GE(static_cast<double>(multi_rank.communication_estimate->bytes()), gradients);
+  EXPECT_LE(static_cast<double>(multi_rank.communication_estimate->bytes()), 1.1 * gradients);
   EXPECT_EQ(multi_rank.peaks().reserved_bytes, single_rank.peaks().reserved_bytes);
   EXPECT_EQ(multi_rank.peaks().allocated_bytes, single_rank.peaks().allocated_bytes);
   EXPECT_DOUBLE_EQ(multi_rank.best_estimate.step_seconds,
-                   single_rank.best_estimate.step_seconds + multi_rank.communication->exposed_seconds);
-  EXPECT_GT(multi_rank.communication->exposed_seconds, 0);
-  EXPECT_GE(collectives.overlapped_reductions, 0);
-  EXPECT_LT(collectives.overlapped_reductions, std::ssize(collectives.reductions));
+                   single_rank.best_estimate.step_seconds + multi_rank.communication_estimate->exposed_seconds);
+  EXPECT_GT(multi_rank.communication_estimate->exposed_seconds, 0);
+  EXPECT_GE(collectives.num_overlapped_reductions, 0);
+  EXPECT_LT(collectives.num_overlapped_reductions, std::ssize(collectives.gradient_reductions));
 }
 
 TEST_F(TinyPlanTest, GradientsOfSeparateTasksDoNotOverlap) {
   PlanRequest separate_tasks = request(8, 2);
-  separate_tasks.job.objective.tasks = {.count = 2, .weights = {1, 1}, .resolve_conflicts = true};
+  separate_tasks.job.objective.tasks = {.num_tasks = 2, .weights = {1, 1}, .resolve_gradient_conflicts = true};
   const Plan plan = make_plan(separate_tasks), plain_plan = make_plan(request(8, 2));
-  EXPECT_EQ(plan.communication->collectives.overlapped_reductions, 0);
-  EXPECT_GT(plan.communication->bytes(), 1.9 * static_cast<double>(plain_plan.communication->bytes()));
+  EXPECT_EQ(plan.communication_estimate->collectives.num_overlapped_reductions, 0);
+  EXPECT_GT(plan.communication_estimate->bytes(),
+            1.9 * static_cast<double>(plain_plan.communication_estimate->bytes()));
 }
 
 /// Rank 1 of two has all large samples in the second step.
@@ -131,11 +132,11 @@ TEST_F(TinyPlanTest, TheRankThatNeedsMostIsReported) {
   request_with_steps.workload.worst_batches = {{.shapes = {large}, .first_sample_id = "large"}};
   request_with_steps.workload.sampled_steps = {{smaller, smaller}, {smaller, larger}};
   const Plan plan = make_plan(request_with_steps);
-  ASSERT_EQ(plan.rank_steps.size(), 2U);
-  EXPECT_EQ(plan.rank_steps[1].rank, 1);
-  EXPECT_EQ(plan.rank_steps[1].sampled_step_index, 1);
-  EXPECT_GT(plan.rank_steps[1].peaks.allocated_bytes, plan.rank_steps[0].peaks.allocated_bytes);
-  EXPECT_LE(plan.rank_steps[1].peaks.reserved_bytes, plan.peaks().reserved_bytes);
+  ASSERT_EQ(plan.rank_step_peaks.size(), 2U);
+  EXPECT_EQ(plan.rank_step_peaks[1].rank, 1);
+  EXPECT_EQ(plan.rank_step_peaks[1].sampled_step_index, 1);
+  EXPECT_GT(plan.rank_step_peaks[1].peaks.allocated_bytes, plan.rank_step_peaks[0].peaks.allocated_bytes);
+  EXPECT_LE(plan.rank_step_peaks[1].peaks.reserved_bytes, plan.peaks().reserved_bytes);
   const auto json = plan.to_json()["ranks"];
   EXPECT_EQ(json[0]["rank"], 1);
 }
@@ -171,7 +172,7 @@ TEST_F(TinyPlanTest, IsDeterministic) {
 TEST_F(TinyPlanTest, TheJsonMatchesThePlan) {
   const Plan plan = make_plan(request(16, 2));
   const auto json = plan.to_json();
-  EXPECT_EQ(json["gradient_accumulation_steps"], plan.accumulation_steps());
+  EXPECT_EQ(json["gradient_accumulation_steps"], plan.gradient_accumulation_steps());
   EXPECT_EQ(json["limit_bytes"], plan.limit.limit_bytes);
   const auto& memory = json["memory"];
   const auto bytes = [&](const char* key) { return memory[key].get<int64_t>(); };

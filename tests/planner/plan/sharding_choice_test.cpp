@@ -9,25 +9,28 @@
 namespace vlmtrain::planner {
 namespace {
 
-using engine::Sharding;
+using engine::ShardingStrategy;
 using testing::ElementsAre;
 
 TEST(ShardingSearchTest, PossibleShardingsAreOrderedByTheirSavings) {
   Job job;
-  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone));
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(ShardingStrategy::kNone));
   job.world_size = 4;
-  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kFull));
-  job.nodes = 4;
-  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kFull))
-      << "of one rank each";
-  job.nodes = 2;
   EXPECT_THAT(list_possible_shardings(job),
-              ElementsAre(Sharding::kNone, Sharding::kOptimizer, Sharding::kHybrid, Sharding::kFull));
+              ElementsAre(ShardingStrategy::kNone, ShardingStrategy::kOptimizer, ShardingStrategy::kFull));
+  job.num_nodes = 4;
+  EXPECT_THAT(list_possible_shardings(job),
+              ElementsAre(ShardingStrategy::kNone, ShardingStrategy::kOptimizer, ShardingStrategy::kFull))
+      << "of one rank each";
+  job.num_nodes = 2;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(ShardingStrategy::kNone, ShardingStrategy::kOptimizer,
+                                                        ShardingStrategy::kHybrid, ShardingStrategy::kFull));
   job.lora.emplace();
   job.lora->use_dora = true;
-  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone, Sharding::kOptimizer)) << "of whole weights";
-  job.objective.tasks.resolve_conflicts = true;
-  EXPECT_THAT(list_possible_shardings(job), ElementsAre(Sharding::kNone)) << "of whole gradients";
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(ShardingStrategy::kNone, ShardingStrategy::kOptimizer))
+      << "of whole weights";
+  job.objective.tasks.resolve_gradient_conflicts = true;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(ShardingStrategy::kNone)) << "of whole gradients";
 }
 
 /// With a slow network, for GPUs with and without enough memory.
@@ -41,10 +44,10 @@ TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
                         .workload = {.worst_batches = {{.shapes = {model.shape({.images = 1})}, .first_sample_id = {}}},
                                      .global_batch_size = 16,
                                      .world_size = 4,
-                                     .nodes = 2,
+                                     .num_nodes = 2,
                                      .network_gbit = 10},
                         .constraints = {}};
-    request.job.nodes = 2;
+    request.job.num_nodes = 2;
     request.job.world_size = 4;
     double fastest = std::numeric_limits<double>::infinity();
     bool any_fits = false;
@@ -55,7 +58,7 @@ TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
       any_fits |= plan.fits;
       if (plan.fits) fastest = std::min(fastest, plan.best_estimate.step_seconds);
     }
-    request.chooses_sharding = true;
+    request.auto_sharding = true;
     const Plan best_plan = make_plan(request);
     EXPECT_EQ(best_plan.fits, any_fits) << gigabytes;
     EXPECT_EQ(best_plan.fits ? best_plan.best_estimate.step_seconds : fastest, fastest) << gigabytes;

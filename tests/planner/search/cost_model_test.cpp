@@ -6,7 +6,7 @@
 namespace vlmtrain::planner {
 namespace {
 
-using models::RecomputeBlocks;
+using models::RecomputeBlockCounts;
 using testing::ElementsAre;
 
 constexpr int64_t kLanguageBlocks = 3;
@@ -22,35 +22,35 @@ DryRunResult make_result(int64_t reserved) {
 /// these bytes and `attention_seconds`. A block of the tower saves 50 bytes and takes
 /// `vision_seconds`.
 ProbeResults make_probes(double attention_seconds, double vision_seconds) {
-  ProbeResults probes{.one_sample = make_result(1000),
-                      .two_samples = {},
-                      .vision = make_result(950),
-                      .language = make_result(700),
-                      .language_without_attention = make_result(730)};
-  probes.one_sample.detail.emplace();
-  probes.one_sample.detail->vision_blocks = kVisionBlocks;
-  probes.one_sample.detail->language_blocks = kLanguageBlocks;
-  probes.one_sample.costs.emplace();
-  probes.one_sample.costs->vision_blocks_forward.seconds = kVisionBlocks * vision_seconds;
-  probes.one_sample.costs->language_blocks_forward.seconds = kLanguageBlocks * 10;
-  probes.one_sample.costs->language_attention_forward.seconds = kLanguageBlocks * attention_seconds;
-  probes.one_sample.costs->total.seconds = 100;
-  return probes;
+  ProbeResults probe_results{.one_sample_result = make_result(1000),
+                             .two_samples = {},
+                             .vision = make_result(950),
+                             .language = make_result(700),
+                             .language_selective = make_result(730)};
+  probe_results.one_sample_result.detail.emplace();
+  probe_results.one_sample_result.detail->num_vision_blocks = kVisionBlocks;
+  probe_results.one_sample_result.detail->num_language_blocks = kLanguageBlocks;
+  probe_results.one_sample_result.costs.emplace();
+  probe_results.one_sample_result.costs->vision_blocks_forward.seconds = kVisionBlocks * vision_seconds;
+  probe_results.one_sample_result.costs->language_blocks_forward.seconds = kLanguageBlocks * 10;
+  probe_results.one_sample_result.costs->language_attention_forward.seconds = kLanguageBlocks * attention_seconds;
+  probe_results.one_sample_result.costs->total.seconds = 100;
+  return probe_results;
 }
 
 TEST(CostModelTest, BlocksWithTheLowestCostPerByteAreRecomputedFirst) {
   EXPECT_THAT(CostModel(make_probes(0.5, 1)).make_recompute_order(),
-              ElementsAre(RecomputeBlocks{0, 0}, RecomputeBlocks{1, 0}, RecomputeBlocks{1, 1}, RecomputeBlocks{1, 2},
-                          RecomputeBlocks{1, 3}))
+              ElementsAre(RecomputeBlockCounts{0, 0}, RecomputeBlockCounts{1, 0}, RecomputeBlockCounts{1, 1},
+                          RecomputeBlockCounts{1, 2}, RecomputeBlockCounts{1, 3}))
       << "attention costs less for its bytes than the rest";
   EXPECT_THAT(CostModel(make_probes(4, 25)).make_recompute_order(),
-              ElementsAre(RecomputeBlocks{0, 0, 0}, RecomputeBlocks{0, 1, 1}, RecomputeBlocks{0, 2, 2},
-                          RecomputeBlocks{0, 3, 3}, RecomputeBlocks{0, 3, 2}, RecomputeBlocks{0, 3, 1},
-                          RecomputeBlocks{0, 3, 0}, RecomputeBlocks{1, 3, 0}));
+              ElementsAre(RecomputeBlockCounts{0, 0, 0}, RecomputeBlockCounts{0, 1, 1}, RecomputeBlockCounts{0, 2, 2},
+                          RecomputeBlockCounts{0, 3, 3}, RecomputeBlockCounts{0, 3, 2}, RecomputeBlockCounts{0, 3, 1},
+                          RecomputeBlockCounts{0, 3, 0}, RecomputeBlockCounts{1, 3, 0}));
   EXPECT_THAT(CostModel(make_probes(4, 5)).make_recompute_order(),
-              ElementsAre(RecomputeBlocks{0, 0, 0}, RecomputeBlocks{0, 1, 1}, RecomputeBlocks{0, 2, 2},
-                          RecomputeBlocks{0, 3, 3}, RecomputeBlocks{1, 3, 3}, RecomputeBlocks{1, 3, 2},
-                          RecomputeBlocks{1, 3, 1}, RecomputeBlocks{1, 3, 0}))
+              ElementsAre(RecomputeBlockCounts{0, 0, 0}, RecomputeBlockCounts{0, 1, 1}, RecomputeBlockCounts{0, 2, 2},
+                          RecomputeBlockCounts{0, 3, 3}, RecomputeBlockCounts{1, 3, 3}, RecomputeBlockCounts{1, 3, 2},
+                          RecomputeBlockCounts{1, 3, 1}, RecomputeBlockCounts{1, 3, 0}))
       << "the tower between the two";
 }
 
@@ -63,8 +63,8 @@ TEST(CostModelTest, KeptAttentionTradesBytesForTime) {
 }
 
 TEST(CostModelTest, ShortSequencesNeedNoAttentionProbe) {
-  EXPECT_FALSE(is_attention_worth_keeping(*make_probes(0.5, 1).one_sample.costs));
-  EXPECT_TRUE(is_attention_worth_keeping(*make_probes(4, 1).one_sample.costs));
+  EXPECT_FALSE(is_selective_checkpointing_worthwhile(*make_probes(0.5, 1).one_sample_result.costs));
+  EXPECT_TRUE(is_selective_checkpointing_worthwhile(*make_probes(4, 1).one_sample_result.costs));
 }
 
 }  // namespace

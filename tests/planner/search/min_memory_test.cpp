@@ -40,19 +40,20 @@ class MinMemoryTest : public testing::TestWithParam<MinMemoryCase> {
 
   /// Variations of the plan's config.
   static std::vector<StepConfig> list_other_configs(const Plan& plan) {
-    const models::RecomputeBlocks all_blocks{.vision = plan.detail.vision_blocks,
-                                             .language = plan.detail.language_blocks};
+    const models::RecomputeBlockCounts total_block_counts{.vision = plan.detail.num_vision_blocks,
+                                                          .language = plan.detail.num_language_blocks};
     std::vector<StepConfig> step_configs;
     const auto add_changed = [&](const auto& change) {
       StepConfig step_config = plan.best_estimate.step_config;
       change(step_config);
       if (step_config != plan.best_estimate.step_config) step_configs.push_back(step_config);
     };
-    for (const models::RecomputeBlocks blocks : {all_blocks,
-                                                 models::RecomputeBlocks{},
-                                                 {all_blocks.vision, 0},
-                                                 {0, all_blocks.language},
-                                                 {all_blocks.vision / 2, all_blocks.language - 1}}) {
+    for (const models::RecomputeBlockCounts blocks :
+         {total_block_counts,
+          models::RecomputeBlockCounts{},
+          {total_block_counts.vision, 0},
+          {0, total_block_counts.language},
+          {total_block_counts.vision / 2, total_block_counts.language - 1}}) {
       add_changed([&](StepConfig& step_config) { step_config.recompute = blocks; });
     }
     for (const int64_t tiles : {0, 1, 2, 5}) {

@@ -12,7 +12,9 @@ using testing::IsEmpty;
 
 class JobChangeTest : public testing::Test {
  protected:
-  ChangeEvaluator::Problem problem() const { return {job_, workload_, constraints_, limits_, flags_, has_bf16_}; }
+  ChangeEvaluator::PlanInputs plan_inputs() const {
+    return {job_, workload_, constraints_, limits_, flags_, has_bf16_};
+  }
 
   static std::vector<std::string> join_arguments(const std::vector<JobChange>& changes) {
     std::vector<std::string> texts;
@@ -31,45 +33,47 @@ class JobChangeTest : public testing::Test {
 };
 
 TEST_F(JobChangeTest, TrainsLessWhileSomethingIsTrained) {
-  EXPECT_THAT(join_arguments(list_training_changes(problem())),
+  EXPECT_THAT(join_arguments(list_fewer_parameter_changes(plan_inputs())),
               ElementsAre("model.freeze_vision_tower=true", "lora.rank=16"));
-  EXPECT_TRUE(list_training_changes(problem())[0].job.frozen_parts.vision_tower);
-  EXPECT_EQ(list_training_changes(problem())[1].job.lora->rank, 16);
+  EXPECT_TRUE(list_fewer_parameter_changes(plan_inputs())[0].job.frozen_parts.vision_tower);
+  EXPECT_EQ(list_fewer_parameter_changes(plan_inputs())[1].job.lora->rank, 16);
   job_.frozen_parts.vision_tower = true;
-  EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("lora.rank=16"));
+  EXPECT_THAT(join_arguments(list_fewer_parameter_changes(plan_inputs())), ElementsAre("lora.rank=16"));
   job_.frozen_parts = {.language_model = true};
-  EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("lora.rank=16"))
+  EXPECT_THAT(join_arguments(list_fewer_parameter_changes(plan_inputs())), ElementsAre("lora.rank=16"))
       << "the tower is what is trained";
   job_.frozen_parts = {};
   job_.lora = nn::LoraSettings{.rank = 4};
-  EXPECT_THAT(join_arguments(list_training_changes(problem())), ElementsAre("model.freeze_vision_tower=true"));
-  EXPECT_THAT(list_training_changes(problem())[0].job.lora->excluded_components,
+  EXPECT_THAT(join_arguments(list_fewer_parameter_changes(plan_inputs())),
+              ElementsAre("model.freeze_vision_tower=true"));
+  EXPECT_THAT(list_fewer_parameter_changes(plan_inputs())[0].job.lora->excluded_components,
               ElementsAre(nn::Component::kVisionTower));
 }
 
 TEST_F(JobChangeTest, UsesFewerBits) {
-  EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.optimizer_states=8bit"));
-  job_.optimizer.states = engine::OptimizerStates::k8Bit;
-  EXPECT_THAT(list_numeric_changes(problem()), IsEmpty());
+  EXPECT_THAT(join_arguments(list_same_parameter_changes(plan_inputs())),
+              ElementsAre("training.optimizer_states=8bit"));
+  job_.optimizer.state_dtype = engine::OptimizerStateDtype::k8Bit;
+  EXPECT_THAT(list_same_parameter_changes(plan_inputs()), IsEmpty());
   job_ = make_job_with_precision(job_, engine::Precision::kFp32);
-  EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.precision=bf16"));
+  EXPECT_THAT(join_arguments(list_same_parameter_changes(plan_inputs())), ElementsAre("training.precision=bf16"));
   has_bf16_ = false;
-  EXPECT_THAT(join_arguments(list_numeric_changes(problem())), ElementsAre("training.precision=fp16"));
+  EXPECT_THAT(join_arguments(list_same_parameter_changes(plan_inputs())), ElementsAre("training.precision=fp16"));
   job_ = make_job_with_precision(job_, engine::Precision::kFp16);
   job_.lora = nn::LoraSettings{.rank = 4};
-  EXPECT_THAT(join_arguments(list_numeric_changes(problem())),
+  EXPECT_THAT(join_arguments(list_same_parameter_changes(plan_inputs())),
               ElementsAre("model.quantization=int8", "model.quantization=nf4"));
   job_.quantization = nn::Quantization::kInt8;
-  EXPECT_THAT(list_numeric_changes(problem()), IsEmpty());
+  EXPECT_THAT(list_same_parameter_changes(plan_inputs()), IsEmpty());
 }
 
 TEST_F(JobChangeTest, TheSmallestJobIsLoraOnFourBits) {
-  EXPECT_THAT(join_arguments(list_changes_to_smallest_job(problem())),
+  EXPECT_THAT(join_arguments(list_changes_to_smallest_job(plan_inputs())),
               ElementsAre("lora.rank=16 model.quantization=nf4"));
   job_.lora = nn::LoraSettings{.rank = 4};
-  EXPECT_THAT(join_arguments(list_changes_to_smallest_job(problem())), ElementsAre("model.quantization=nf4"));
+  EXPECT_THAT(join_arguments(list_changes_to_smallest_job(plan_inputs())), ElementsAre("model.quantization=nf4"));
   job_.quantization = nn::Quantization::kNf4;
-  EXPECT_THAT(list_changes_to_smallest_job(problem()), IsEmpty());
+  EXPECT_THAT(list_changes_to_smallest_job(plan_inputs()), IsEmpty());
 }
 
 }  // namespace

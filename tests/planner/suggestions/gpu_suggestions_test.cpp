@@ -35,7 +35,7 @@ bool apply(const std::vector<std::string>& arguments, PlanRequest& request) {
     } else if (key == "memory.limit_gb") {
       request.limit_gigabytes = is_auto ? std::nullopt : std::optional{std::stod(value)};
     } else if (key == "training.optimizer_states" && value == "8bit") {
-      request.job.optimizer.states = engine::OptimizerStates::k8Bit;
+      request.job.optimizer.state_dtype = engine::OptimizerStateDtype::k8Bit;
     } else if (key == "model.freeze_vision_tower" && value == "true") {
       request.job.frozen_parts.vision_tower = true;
       if (request.job.lora) request.job.lora->excluded_components.push_back(nn::Component::kVisionTower);
@@ -73,9 +73,9 @@ TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
   plan_request.limit_gigabytes = GetParam().limit_gigabytes;
   plan_request.constraints = GetParam().constraints;
   plan_request.workload = make_workload(model_.shape({.images = GetParam().images}), 4);
-  plan_request.flags = {.gpu = "--gpu-gb {}", .selects_gpu_by_size = true};
+  plan_request.flags = {.gpu_flag_format = "--gpu-gb {}", .selects_gpu_by_size = true};
   plan_request.sample_limits = {{.argument_format = "--images {}",
-                                 .current_value = GetParam().images,
+                                 .max_useful_value = GetParam().images,
                                  .find_min = [] { return int64_t{1}; },
                                  .granularity = 1,
                                  .description = "fewer images",
@@ -119,7 +119,7 @@ TEST_F(PlanTest, SuggestsAHigherLimitOnTheSameGpu) {
     PlanRequest plan_request = request(24);
     plan_request.limit_gigabytes = 4.0;
     plan_request.workload = make_workload(one_image_, 4);
-    if (has_gpu_flag) plan_request.flags = {.gpu = "--gpu {}"};
+    if (has_gpu_flag) plan_request.flags = {.gpu_flag_format = "--gpu {}"};
     const Plan plan = make_plan(plan_request);
     ASSERT_FALSE(plan.fits);
     std::vector<std::string> texts;

@@ -14,7 +14,8 @@ constexpr int64_t kBytesPerToken = 100;
 /// An evaluator whose memory is linear in the tokens of the largest sample.
 class LinearEvaluator final : public ChangeEvaluator {
  public:
-  LinearEvaluator(const Problem& problem, int64_t limit_bytes) : ChangeEvaluator(problem), limit_bytes_(limit_bytes) {}
+  LinearEvaluator(const PlanInputs& plan_inputs, int64_t limit_bytes)
+      : ChangeEvaluator(plan_inputs), limit_bytes_(limit_bytes) {}
 
   std::optional<int64_t> measure_min_bytes(const Job& /*job*/, const Workload& workload,
                                            const StepConstraints& /*constraints*/) override {
@@ -40,7 +41,7 @@ class SuggestLowerLimitTest : public testing::Test {
     LinearEvaluator evaluator({job_, workload_, constraints_, limits_, flags_},
                               kBase + kBytesPerToken * fitting_tokens);
     auto suggestion =
-        suggest_lower_limit(limit_, job_, constraints_, kBase + kBytesPerToken * limit_.current_value, evaluator);
+        suggest_lower_limit(limit_, job_, constraints_, kBase + kBytesPerToken * limit_.max_useful_value, evaluator);
     num_dry_runs_ = evaluator.num_dry_runs;
     return suggestion;
   }
@@ -50,7 +51,7 @@ class SuggestLowerLimitTest : public testing::Test {
   }
 
   SampleLimit limit_{.argument_format = "data.max_length={} data.on_bad_sample=skip",
-                     .current_value = 100'000,
+                     .max_useful_value = 100'000,
                      .find_min = [] { return int64_t{1'000}; },
                      .granularity = 250,
                      .description = "takes no longer sample",
@@ -106,7 +107,7 @@ TEST_F(SuggestLowerLimitTest, IsVerifiedWithAllSamples) {
 TEST_F(SuggestLowerLimitTest, SuggestsNothingWhereTheMinimumDoesNotFit) {
   EXPECT_FALSE(suggest(999));
   EXPECT_EQ(parse_limit(*suggest(1'000)), 1'000);
-  limit_.current_value = 1'000;
+  limit_.max_useful_value = 1'000;
   EXPECT_FALSE(suggest(1'000));
 }
 

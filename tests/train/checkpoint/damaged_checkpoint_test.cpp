@@ -151,7 +151,7 @@ TEST_F(DamagedCheckpointTest, RejectsAnotherBase) {
   EXPECT_EQ(run_training().steps, kSteps);
   fs::remove_all(run_folder());
   fs::copy(folder() / "kept", run_folder(), fs::copy_options::recursive);
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   EXPECT_EQ(run_training().steps, kSteps);
   EXPECT_THAT(read_text(run_folder() / "events.jsonl"), HasSubstr("weights in model.path"));
 }
@@ -171,8 +171,8 @@ TEST_F(DamagedCheckpointTest, AcceptsTheSameBaseInAnotherLayout) {
 
 /// A source that an epoch uses twice: 8 samples of 4 in steps of 2.
 TEST_F(DamagedCheckpointTest, AcceptsRepeatedSources) {
-  ASSERT_EQ(config_.data.train.all().size(), 1U);
-  const std::string path = config_.data.train.all().front().path;
+  ASSERT_EQ(config_.data.train.sources().size(), 1U);
+  const std::string path = config_.data.train.sources().front().path;
   ASSERT_EQ(config_.data.train.set(nlohmann::ordered_json::array({{{"path", path}, {"repeat", 2}}})), std::nullopt);
   config_.training.max_steps = {};
   config_.training.epochs = 1;

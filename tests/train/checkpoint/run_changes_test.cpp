@@ -19,7 +19,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr ChangePolicy kPolicies[] = {ChangePolicy::kAllowed, ChangePolicy::kIfRequested, ChangePolicy::kNever};
+constexpr SettingChangePolicy kPolicies[] = {SettingChangePolicy::kAllowed, SettingChangePolicy::kIfRequested,
+                                             SettingChangePolicy::kNever};
 
 /// Returns all keys of the configuration in the order of their documentation.
 std::vector<std::string> list_all_keys() {
@@ -47,11 +48,12 @@ TEST(RunChangesTest, EveryKeyIsInOneOfTheLists) {
 /// docs/resuming.md has a heading for each list, and the keys in the first column of its table.
 TEST(RunChangesTest, TheDocumentationHasTheSameLists) {
   std::ifstream page(std::string(VLMTRAIN_SOURCE_DIR) + "/docs/resuming.md");
-  const std::map<std::string, ChangePolicy> headings{{"## What may change freely", ChangePolicy::kAllowed},
-                                                     {"## What may change with the word", ChangePolicy::kIfRequested},
-                                                     {"## What never changes", ChangePolicy::kNever}};
-  std::map<ChangePolicy, std::multiset<std::string>> documented_keys;
-  std::optional<ChangePolicy> list;
+  const std::map<std::string, SettingChangePolicy> headings{
+      {"## What may change freely", SettingChangePolicy::kAllowed},
+      {"## What may change with the word", SettingChangePolicy::kIfRequested},
+      {"## What never changes", SettingChangePolicy::kNever}};
+  std::map<SettingChangePolicy, std::multiset<std::string>> documented_keys;
+  std::optional<SettingChangePolicy> list;
   for (std::string line; std::getline(page, line);) {
     if (line.starts_with("## ")) {
       const auto heading = headings.find(line);
@@ -72,8 +74,9 @@ TEST(RunChangesTest, TheDocumentationHasTheSameLists) {
 
 TEST(RunFingerprintTest, HasAllKeysThatNeedPermission) {
   const auto fingerprint = make_run_fingerprint(Config{}, 100);
-  for (const auto key : get_keys_with_policy(ChangePolicy::kAllowed)) EXPECT_FALSE(fingerprint.contains(key)) << key;
-  for (const auto policy : {ChangePolicy::kIfRequested, ChangePolicy::kNever}) {
+  for (const auto key : get_keys_with_policy(SettingChangePolicy::kAllowed))
+    EXPECT_FALSE(fingerprint.contains(key)) << key;
+  for (const auto policy : {SettingChangePolicy::kIfRequested, SettingChangePolicy::kNever}) {
     for (const auto key : get_keys_with_policy(policy)) {
       // The number of steps stands for these keys.
       const bool is_length = key == "training.max_steps" || key == "training.epochs";
@@ -98,11 +101,11 @@ class CheckChangesTest : public testing::Test {
   std::vector<SettingChange> collect_changes(const std::vector<std::string>& overrides) {
     Config config;
     declare_options(config).read("", overrides);
-    return find_changes(make_run_fingerprint(Config{}, 100), make_run_fingerprint(config, 100));
+    return find_setting_changes(make_run_fingerprint(Config{}, 100), make_run_fingerprint(config, 100));
   }
   std::string get_refusal(const std::vector<std::string>& overrides, ResumePolicy resume) {
     try {
-      check_changes(collect_changes(overrides), resume, "run/checkpoints/step-3");
+      check_setting_changes(collect_changes(overrides), resume, "run/checkpoints/step-3");
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
       return error.what();
@@ -136,8 +139,8 @@ TEST_F(CheckChangesTest, FixedKeysAreAlwaysRefused) {
 }
 
 TEST_F(CheckChangesTest, NamesDifferencesOfAnyType) {
-  const auto changes = find_changes({{"training.seed", 5}, {"same", "x"}},
-                                    {{"training.seed", "6"}, {"same", "x"}, {"model.path", "tiny"}});
+  const auto changes = find_setting_changes({{"training.seed", 5}, {"same", "x"}},
+                                            {{"training.seed", "6"}, {"same", "x"}, {"model.path", "tiny"}});
   std::vector<std::string> texts;
   for (const auto& change : changes) texts.push_back(change.text());
   EXPECT_THAT(texts, ElementsAre("training.seed: was 5, is 6", "model.path: was not set, is tiny"));
@@ -148,9 +151,9 @@ TEST_F(CheckChangesTest, NewKeysHaveTheirDefault) {
   auto saved = make_run_fingerprint(Config{}, 100);
   saved.erase("training.schedule_from");
   Config config;
-  EXPECT_TRUE(find_changes(saved, make_run_fingerprint(config, 100)).empty());
-  config.schedule_origin = ScheduleOrigin::kChange;
-  EXPECT_EQ(find_changes(saved, make_run_fingerprint(config, 100)).size(), 1U);
+  EXPECT_TRUE(find_setting_changes(saved, make_run_fingerprint(config, 100)).empty());
+  config.schedule_origin = ScheduleOrigin::kLastChange;
+  EXPECT_EQ(find_setting_changes(saved, make_run_fingerprint(config, 100)).size(), 1U);
 }
 
 }  // namespace

@@ -113,13 +113,13 @@ TEST_F(RunCheckpointTest, RejectsInvalidEvaluationState) {
   };
   write_evaluation(
       R"({"basis":{},"without_improvement":0,"is_due":false,"best_step":5,"best_value":0.1,"best_loss":0.3})");
-  EXPECT_EQ(load_run_state(folder()).evaluation.best_loss, 0.3);
+  EXPECT_EQ(load_run_state(folder()).evaluation.best_step_loss, 0.3);
   write_evaluation(R"({"basis":{"a":"b"},"without_improvement":2,"is_due":true,"best_step":5,"best_value":0.1})");
   const EvaluationState original = load_run_state(folder()).evaluation;
-  EXPECT_EQ(original.best_loss, std::nullopt) << "of an older version";
+  EXPECT_EQ(original.best_step_loss, std::nullopt) << "of an older version";
   EXPECT_EQ(original.best_step, 5);
-  EXPECT_EQ(original.best_value, 0.1);
-  EXPECT_EQ(original.evaluations_without_improvement, 2);
+  EXPECT_EQ(original.best_metric_value, 0.1);
+  EXPECT_EQ(original.num_evaluations_without_improvement, 2);
   EXPECT_TRUE(original.is_due);
   write_evaluation("null");
   EXPECT_EQ(load_run_state(folder()).evaluation.best_step, std::nullopt);
@@ -164,7 +164,7 @@ TEST_F(RunCheckpointTest, RepeatedSourcesMakeMoreStepsThanSamples) {
   state["fingerprint"] = {{kSampleCountKey, "6"}, {kTotalStepsKey, "40"}, {"data.train", "d.json"}};
   write_state(state.dump());
   EXPECT_THAT(get_refusal(), HasSubstr("total_steps is 60"));
-  data::Sources sources;
+  data::SourceList sources;
   for (const char* value : {R"([{"path":"d.json","repeat":2}])", R"({"path":"d.json","repeat":1.5})",
                             R"(["a.json",{"path":"d.json","repeat":0.5},{"path":"e.json","repeat":9}])"}) {
     ASSERT_EQ(sources.set(nlohmann::ordered_json::parse(value)), std::nullopt);
@@ -204,7 +204,7 @@ TEST_F(RunCheckpointTest, NewestHasTheMostSteps) {
     fs::create_directories(folder() / "checkpoints" / name);
   }
   std::ofstream(folder() / "checkpoints/step-12") << "a file";
-  EXPECT_EQ(RunCheckpoints(folder(), 2).newest(), folder() / "checkpoints/step-10");
+  EXPECT_EQ(CheckpointManager(folder(), 2).find_newest(), folder() / "checkpoints/step-10");
 }
 
 TEST_F(RunCheckpointTest, ResolvesARunFolderToItsNewestCheckpoint) {
@@ -228,7 +228,7 @@ TEST_F(RunCheckpointTest, ResolvesARunFolderToItsNewestCheckpoint) {
 
 TEST_F(RunCheckpointTest, DoesNotRecreateARemovedFolder) {
   fs::create_directories(folder() / "run");
-  RunCheckpoints checkpoints(folder() / "run", 2);
+  CheckpointManager checkpoints(folder() / "run", 2);
   fs::remove_all(folder() / "run");
   try {
     checkpoints.write(CheckpointContent{});
@@ -241,7 +241,7 @@ TEST_F(RunCheckpointTest, DoesNotRecreateARemovedFolder) {
 }
 
 TEST_F(RunCheckpointTest, NewRunHasNoCheckpoint) {
-  EXPECT_EQ(RunCheckpoints(folder() / "nowhere", 2).newest(), std::nullopt);
+  EXPECT_EQ(CheckpointManager(folder() / "nowhere", 2).find_newest(), std::nullopt);
 }
 
 class RunCheckpointCheckTest : public RunCheckpointTest {
@@ -260,7 +260,7 @@ class RunCheckpointCheckTest : public RunCheckpointTest {
   /// Returns why the checkpoints are rejected; empty where they are not.
   std::string get_refusal() const {
     try {
-      RunCheckpoints(folder(), 2).check();
+      CheckpointManager(folder(), 2).check_newest_checkpoint();
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
       return error.what();

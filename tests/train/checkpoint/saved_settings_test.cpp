@@ -26,7 +26,7 @@ class SavedMediaSettingsTest : public io::TemporaryFolderTest {
     data::DataOptions options;
     options.image_max_pixels = 12544;
     options.video_fps = 0.5;
-    options.video_layout = data::VideoLayout::kTransformers5;
+    options.video_layout = data::VideoTokenLayout::kTransformers5;
     return options;
   }
 };
@@ -47,16 +47,16 @@ TEST_F(SavedMediaSettingsTest, AppliesSavedSettingsUnlessOverridden) {
   EXPECT_EQ(options.image_max_pixels, 12544);
   EXPECT_EQ(options.video_fps, 4);
   EXPECT_EQ(options.video_max_frames, 128);
-  EXPECT_EQ(options.video_layout, data::VideoLayout::kTransformers5);
+  EXPECT_EQ(options.video_layout, data::VideoTokenLayout::kTransformers5);
 }
 
 TEST_F(SavedMediaSettingsTest, ExplicitDefaultsOverrideSavedSettings) {
   put(kMediaSettingsFile, format_media_settings(make_non_default_options()));
   data::DataOptions options;
   const auto parsed = parse_media_settings({"data.video_fps=2", "data.volume.spacing=1"}, options);
-  EXPECT_THAT(parsed.keys, ElementsAre("data.video_fps"));
+  EXPECT_THAT(parsed.media_keys, ElementsAre("data.video_fps"));
   EXPECT_THAT(parsed.other_settings, ElementsAre("data.volume.spacing=1"));
-  apply_saved_media_settings(folder(), options, parsed.keys);
+  apply_saved_media_settings(folder(), options, parsed.media_keys);
   EXPECT_EQ(options.video_fps, 2);
   EXPECT_EQ(options.image_max_pixels, 12544);
   EXPECT_THAT(get_error_message([&] { parse_media_settings({"data.video_fps=-1"}, options); }, ExitCode::kUsage),

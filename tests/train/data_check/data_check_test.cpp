@@ -47,10 +47,10 @@ class DataCheckTest : public testing::Test {
 
 TEST_F(DataCheckTest, ReadsResultsFromTheCache) {
   const auto first = check(cache());
-  EXPECT_EQ(first.num_from_cache, 0);
-  EXPECT_EQ(first.num_usable(), 4);
+  EXPECT_EQ(first.num_cached_shapes, 0);
+  EXPECT_EQ(first.num_usable_samples(), 4);
   const auto second = check(cache());
-  EXPECT_EQ(second.num_from_cache, 4);
+  EXPECT_EQ(second.num_cached_shapes, 4);
   EXPECT_EQ(second.shapes, first.shapes);
 }
 
@@ -63,7 +63,7 @@ TEST_F(DataCheckTest, IgnoresAPipeInPlaceOfTheSharedCache) {
   std::filesystem::remove(file);
   ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
   std::filesystem::remove(cache());
-  EXPECT_EQ(check(cache(), many_records).num_from_cache, 0);
+  EXPECT_EQ(check(cache(), many_records).num_cached_shapes, 0);
   unsetenv("VLMTRAIN_CACHE");
 }
 
@@ -76,13 +76,13 @@ TEST_F(DataCheckTest, SharesResultsOfALargeDatasetBetweenRuns) {
     many_records.back().id = "sample-" + std::to_string(i);
   }
   const auto first = check(cache(), many_records);
-  EXPECT_EQ(first.num_from_cache, 0);
+  EXPECT_EQ(first.num_cached_shapes, 0);
   for (const auto& cached : {check(folder() / "another-run.jsonl", many_records), check(/*cache=*/{}, many_records)}) {
-    EXPECT_EQ(cached.num_from_cache, 10'000);
+    EXPECT_EQ(cached.num_cached_shapes, 10'000);
     EXPECT_EQ(cached.shapes, first.shapes);
   }
   many_records.pop_back();
-  EXPECT_EQ(check(folder() / "too-few.jsonl", many_records).num_from_cache, 0) << "it is looked at in no time";
+  EXPECT_EQ(check(folder() / "too-few.jsonl", many_records).num_cached_shapes, 0) << "it is looked at in no time";
   unsetenv("VLMTRAIN_CACHE");
 }
 
@@ -90,14 +90,14 @@ TEST_F(DataCheckTest, OtherSettingsMakeOtherSamples) {
   const auto large = check(cache());
   config_.data.image_max_pixels = 32 * 32;
   const auto small = check(cache());
-  EXPECT_EQ(small.num_from_cache, 0);
+  EXPECT_EQ(small.num_cached_shapes, 0);
   EXPECT_NE(small.shapes, large.shapes);
   EXPECT_EQ(small.shapes, check(/*cache=*/{}).shapes);
 }
 
 TEST_F(DataCheckTest, WritesNoCacheWithoutCheck) {
   config_.data.check_at_start = false;
-  EXPECT_EQ(check(cache()).num_usable(), 4);
+  EXPECT_EQ(check(cache()).num_usable_samples(), 4);
   EXPECT_FALSE(std::filesystem::exists(cache()));
 }
 
@@ -108,16 +108,16 @@ using RowGroupLimit = io::ParquetTest;
 
 TEST_F(RowGroupLimit, ComparesTheLargestGroupOfOpenFiles) {
   constexpr double kTinyLimitGb = 1e-6;
-  check_row_groups(kTinyLimitGb);  // no file is open
+  check_row_group_memory(kTinyLimitGb);  // no file is open
   const auto small = io::open_records(io::golden_path("cauldron.parquet"), {});
   const auto large = io::open_records(io::golden_path("mixed_batch.parquet"), {});
-  check_row_groups({});
-  check_row_groups(1e6);
-  EXPECT_THAT(io::get_error_message([&] { check_row_groups(kTinyLimitGb); }, ExitCode::kDoesNotFit),
+  check_row_group_memory({});
+  check_row_group_memory(1e6);
+  EXPECT_THAT(io::get_error_message([&] { check_row_group_memory(kTinyLimitGb); }, ExitCode::kDoesNotFit),
               AllOf(HasSubstr("mixed_batch.parquet: row group "), HasSubstr("GB (memory.limit_gb)"),
                     HasSubstr("row_group_size=")));
   EXPECT_EQ(suggest_row_group_size(), "") << "they are small";
-  EXPECT_EQ(io::get_row_group_memory().cached_bytes, 0) << "nothing was read";
+  EXPECT_EQ(io::get_row_group_memory_stats().cached_bytes, 0) << "nothing was read";
 }
 
 }  // namespace

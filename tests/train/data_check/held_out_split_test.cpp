@@ -64,7 +64,7 @@ class HeldOutRunTest : public SmallRunTest {
 };
 
 TEST_F(HeldOutRunTest, SplitFollowsTheSeed) {
-  const auto expected = data::hold_out(12, 0.25, static_cast<uint64_t>(config_.training.seed)).held_out;
+  const auto expected = data::draw_hold_out_split(12, 0.25, static_cast<uint64_t>(config_.training.seed)).held_out;
   std::set<std::string> ids;
   for (const int64_t index : expected) ids.insert(fmt::format("s{}", index));
   EXPECT_EQ(list_held_out(), ids);
@@ -81,7 +81,7 @@ TEST_F(HeldOutRunTest, AddedRecordsAreSplitSeparately) {
   const auto held_out_before = list_held_out(), trained_before = list_trained();
   train_two_steps();
   write_records(make_numbers(20));
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   config_.training.max_steps = kSteps + 1;
   run_training();
   EXPECT_TRUE(std::ranges::includes(list_held_out(), held_out_before));

@@ -62,7 +62,7 @@ TEST_F(NoticesInRunTest, ResumedRunReadsNoticesFromTheCache) {
   run_training();
   const auto notices_before = read_ledger()["notices"];
   config_.training.max_steps = kSteps + 1;
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   const CapturedLog log;
   run_training();
   EXPECT_THAT(log.text(), HasSubstr("4 of them unchanged"));
@@ -103,7 +103,7 @@ TEST_F(NoticesInRunTest, WithoutCheckCountsUsedSamples) {
   EXPECT_EQ(read_ledger()["notices_of"], "used");
   EXPECT_THAT(log.text(), HasSubstr(fmt::format("{}, first found in sample", kKind)));
   config_.training.max_steps = kSteps + 1;
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   run_training();
   EXPECT_GE(count_used_samples(), first + 3) << "those before the resume are kept";
   EXPECT_LE(count_used_samples(), first + 4);
@@ -149,7 +149,7 @@ TEST_F(NoticesInRunTest, WarnsAboutTrainedEvaluationSamples) {
     const CapturedLog log;
     if (is_cached) {
       config_.training.max_steps = kSteps + 1;
-      config_.resume = ResumePolicy::kChanged;
+      config_.resume_policy = ResumePolicy::kChanged;
     }
     run_training();
     EXPECT_THAT(log.text(),
@@ -220,13 +220,13 @@ TEST_F(NoticesInRunTest, WarnsOldRunsAboutIgnoredKeys) {
       .reason = "unusable record", .message = "weight is 0; name it in data.ignore_keys", .is_dropped = false};
   sample_index.problems[2] = {.reason = "unusable record", .message = "no turns", .is_dropped = false};
   const io::InMemoryRecords records(std::vector<io::Record>(3));
-  const auto handle_with_policy = [&](data::BadSamplePolicy policy, bool has_begun_ignoring_keys) {
+  const auto handle_with_policy = [&](data::BadSamplePolicy policy, bool earlier_version_ignored_keys) {
     config_.data.on_bad_sample = policy;
     const CapturedLog log;
     data::Ledger read_ledger("train.json", 3);
     try {
       handle_bad_samples(sample_index, config_, records, read_ledger, folder() / "ledger.json",
-                         has_begun_ignoring_keys);
+                         earlier_version_ignored_keys);
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
     }

@@ -20,10 +20,10 @@ planner::Workload make_workload(data::SampleShape shape) {
 TEST(SampleLimitsTest, CountPixelsOfTiles) {
   const auto workload = make_workload(
       {.tokens = 90, .image_tokens = 40, .num_media = 2, .pixel_rows = 9, .row = {.height = 10, .width = 20}});
-  EXPECT_EQ(compute_max_pixels(workload), 5 * 200) << "one of the two images has five tiles or more";
+  EXPECT_EQ(compute_max_image_pixels(workload), 5 * 200) << "one of the two images has five tiles or more";
   EXPECT_EQ(compute_pixel_granularity(workload), 200);
-  EXPECT_EQ(compute_min_pixels(workload), 200);
-  EXPECT_EQ(compute_max_pixels(make_workload({.tokens = 90})), 0);
+  EXPECT_EQ(compute_min_suggested_image_pixels(workload), 200);
+  EXPECT_EQ(compute_max_image_pixels(make_workload({.tokens = 90})), 0);
 }
 
 TEST(SampleLimitsTest, CountPixelsOfNativeResolution) {
@@ -32,11 +32,11 @@ TEST(SampleLimitsTest, CountPixelsOfNativeResolution) {
                           .num_media = 2,
                           .pixel_rows = 48,
                           .row = {.height = 1, .width = 14},
-                          .grids = {{.rows = 4, .columns = 8}, {.rows = 4, .columns = 4}}};
+                          .patch_grids = {{.rows = 4, .columns = 8}, {.rows = 4, .columns = 4}}};
   const auto workload = make_workload(shape);
-  EXPECT_EQ(compute_max_pixels(workload), 4 * 8 * 14 * 14);
+  EXPECT_EQ(compute_max_image_pixels(workload), 4 * 8 * 14 * 14);
   EXPECT_EQ(compute_pixel_granularity(workload), 4 * 14 * 14) << "the square of an image token";
-  EXPECT_EQ(compute_min_pixels(workload), 16 * 4 * 14 * 14);
+  EXPECT_EQ(compute_min_suggested_image_pixels(workload), 16 * 4 * 14 * 14);
 }
 
 /// The records of a parity case with a processor's real limits.
@@ -48,7 +48,7 @@ class MeasuredSampleLimitsTest : public testing::Test {
     config_.data.image_root = source_.checkpoint().parent_path() / "images";
     config_.data.num_workers = 1;
     config_.training.global_batch_size = 2;
-    workload_ = prepare_planning_inputs(records_, *source_.load_processor(), config_).workload;
+    workload_ = make_planning_inputs(records_, *source_.load_processor(), config_).workload;
     limits_ = make_sample_limits(records_, config_, workload_);
   }
 
@@ -78,13 +78,13 @@ TEST_F(MeasuredSampleLimitsTest, FewerPixelsShrinkTheLargestImage) {
   const auto& pixels = find_limit("data.image_max_pixels");
   for (const bool all : {true, false}) {
     SCOPED_TRACE(all);
-    const auto unchanged = pixels.measure(pixels.current_value, all);
+    const auto unchanged = pixels.measure(pixels.max_useful_value, all);
     ASSERT_TRUE(unchanged);
-    EXPECT_EQ(compute_max_pixels(unchanged->workload), pixels.current_value);
+    EXPECT_EQ(compute_max_image_pixels(unchanged->workload), pixels.max_useful_value);
     EXPECT_EQ(compute_max_tokens(unchanged->workload), compute_max_tokens(workload_));
     const auto smallest = pixels.measure(pixels.find_min(), all);
     ASSERT_TRUE(smallest);
-    EXPECT_LT(compute_max_pixels(smallest->workload), pixels.current_value);
+    EXPECT_LT(compute_max_image_pixels(smallest->workload), pixels.max_useful_value);
     EXPECT_LT(compute_max_tokens(smallest->workload), compute_max_tokens(workload_));
     EXPECT_EQ(smallest->num_dropped, 0);
     EXPECT_EQ(smallest->num_samples, 4);
@@ -93,7 +93,7 @@ TEST_F(MeasuredSampleLimitsTest, FewerPixelsShrinkTheLargestImage) {
 
 TEST_F(MeasuredSampleLimitsTest, FewerImagesDropSamples) {
   const auto& images = find_limit("data.max_images_per_sample");
-  EXPECT_EQ(images.current_value, 2);
+  EXPECT_EQ(images.max_useful_value, 2);
   EXPECT_EQ(images.find_min(), 1);
   EXPECT_EQ(images.measure(2, true)->num_dropped, 0);
   const auto single_image = images.measure(1, true);
@@ -107,7 +107,7 @@ TEST_F(MeasuredSampleLimitsTest, MinLengthIsTheMedian) {
   config_.data.on_too_long = data::LongSamplePolicy::kDrop;
   limits_ = make_sample_limits(records_, config_, workload_);
   const auto& length = find_limit("data.max_length");
-  EXPECT_EQ(length.current_value, compute_max_tokens(workload_));
+  EXPECT_EQ(length.max_useful_value, compute_max_tokens(workload_));
   const auto half_of_samples = length.measure(length.find_min(), true);
   ASSERT_TRUE(half_of_samples);
   EXPECT_EQ(half_of_samples->num_dropped, 1) << "of four, the third longest";
@@ -117,10 +117,10 @@ TEST_F(MeasuredSampleLimitsTest, MinLengthIsTheMedian) {
 
 TEST_F(MeasuredSampleLimitsTest, ShorterLengthShrinksImages) {
   const auto& length = find_limit("data.max_length");
-  const auto shrunk = length.measure(length.current_value - 1, true);
+  const auto shrunk = length.measure(length.max_useful_value - 1, true);
   ASSERT_TRUE(shrunk);
   EXPECT_EQ(shrunk->num_dropped, 0);
-  EXPECT_LT(compute_max_tokens(shrunk->workload), length.current_value);
+  EXPECT_LT(compute_max_tokens(shrunk->workload), length.max_useful_value);
   EXPECT_FALSE(length.measure(1, true)) << "nothing is left";
 }
 

@@ -51,7 +51,7 @@ class PeriodicEvaluationTest : public SmallRunTest {
   }
 
   /// Returns the result of `vlmtrain eval` for a checkpoint of the run.
-  evaluation::Evaluation evaluate_checkpoint(const fs::path& checkpoint) const {
+  evaluation::EvaluationResult evaluate_checkpoint(const fs::path& checkpoint) const {
     const auto processor = models::load_processor(checkpoint, make_processor_settings(config_.data));
     const auto model = models::load_model(checkpoint, at::kCPU, engine::to_dtype(config_.training.precision));
     return evaluation::evaluate(
@@ -88,7 +88,7 @@ TEST_P(SameAsEvalTest, StepMetricsEqualThoseOfTheCheckpoint) {
         evaluate_checkpoint(run_folder() / fmt::format("checkpoints/step-{}", line["step"].get<int64_t>()));
     EXPECT_NEAR(evaluation["loss"].get<double>(), actual.total.loss(), 1e-6);
     EXPECT_EQ(evaluation["exact_match"], actual.total.exact_match());
-    EXPECT_EQ(evaluation["label_tokens"], actual.total.label_tokens);
+    EXPECT_EQ(evaluation["label_tokens"], actual.total.num_label_tokens);
     EXPECT_EQ(evaluation["samples"], 4);
   }
 }
@@ -124,7 +124,7 @@ TEST_F(PeriodicEvaluationTest, RunsEveryNStepsAndAtEpochAndRunEnds) {
 TEST_F(PeriodicEvaluationTest, TheLossDecidesBetweenEqualValues) {
   config_.training.learning_rate = 1e-2;
   config_.evaluation.best_metric = BestMetric::kExactMatch;
-  config_.evaluation.patience = 2;
+  config_.evaluation.early_stopping_patience = 2;
   config_.training.max_steps = 5;
   const auto summary = run_training();
   EXPECT_THAT(list_evaluated_steps(), SizeIs(5)) << "a loss that falls is an improvement";
@@ -139,12 +139,12 @@ TEST_F(PeriodicEvaluationTest, TheLossDecidesBetweenEqualValues) {
   }
   EXPECT_GT(best, 1);
   EXPECT_EQ(summary.best_step, best);
-  EXPECT_EQ(summary.best_value, 0);
+  EXPECT_EQ(summary.best_metric_value, 0);
   EXPECT_EQ(read_state(best)["evaluation"]["best_loss"], min_loss);
   // Resumes with the checkpoint's best result: an unchanged model is no better.
   config_.training.max_steps = 6;
   config_.training.learning_rate = 0;
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   EXPECT_EQ(run_training().best_step, best);
 }
 
@@ -172,7 +172,7 @@ TEST_F(PeriodicEvaluationTest, ReportsTasksAndBestStep) {
     EXPECT_EQ(evaluation["batch_size"], 4) << "no more than there are";
     min_loss = std::min(min_loss, evaluation["loss"].get<double>());
   }
-  EXPECT_EQ(summary.best_value, min_loss);
+  EXPECT_EQ(summary.best_metric_value, min_loss);
   EXPECT_EQ(summary.best_metric, "loss");
   EXPECT_EQ(summary.last_evaluation->total.loss, lines.back()["evaluation"]["loss"]);
   EXPECT_EQ(nlohmann::json::parse(summary.to_json())["last_evaluation"], lines.back()["evaluation"]);
@@ -210,12 +210,12 @@ TEST_F(PeriodicEvaluationTest, WithoutKeepBestTheBestIsNotKept) {
 
 TEST_F(PeriodicEvaluationTest, EarlyStoppingCountSurvivesResuming) {
   disable_learning();
-  config_.evaluation.patience = 4;
+  config_.evaluation.early_stopping_patience = 4;
   config_.output.save_steps = 1;
   config_.output.save_total_limit = 9;
   const auto summary = run_training();
   EXPECT_TRUE(summary.was_stopped_early);
-  EXPECT_FALSE(summary.was_stopped);
+  EXPECT_FALSE(summary.was_stopped_by_signal);
   EXPECT_EQ(summary.steps, 5) << "the first was the best";
   const auto last = read_json_lines("events.jsonl").back();
   EXPECT_EQ(last["kind"], "stopped");
@@ -226,16 +226,16 @@ TEST_F(PeriodicEvaluationTest, EarlyStoppingCountSurvivesResuming) {
 
   for (const int64_t step : {4, 5}) fs::remove_all(run_folder() / fmt::format("checkpoints/step-{}", step));
   EXPECT_EQ(run_training().steps, 5) << "resumed after step 3 with a count of two";
-  config_.evaluation.patience = 6;
+  config_.evaluation.early_stopping_patience = 6;
   EXPECT_EQ(run_training().steps, 7);
-  config_.evaluation.patience = 0;
+  config_.evaluation.early_stopping_patience = 0;
   EXPECT_EQ(run_training().steps, 9);
 }
 
 TEST_F(PeriodicEvaluationTest, NonFiniteValuesAreNeverBest) {
   config_.training.learning_rate = 1e30;
   config_.training.max_grad_norm = 0;
-  config_.evaluation.patience = 2;
+  config_.evaluation.early_stopping_patience = 2;
   config_.evaluation.best_metric = BestMetric::kExactMatch;
   for (int start = 0; start < 2; ++start) {
     planner::get_usage_error([this] { run_training(); }, ExitCode::kFailed);
@@ -249,7 +249,7 @@ TEST_F(PeriodicEvaluationTest, AnotherDatasetOrMetricResetsTheBest) {
   run_training();
   EXPECT_EQ(read_state(3)["evaluation"]["without_improvement"], 2);
   config_.training.max_steps = 5;
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   config_.evaluation.samples = 2;
   const auto summary = run_training();
   EXPECT_EQ(summary.best_step, 4);
@@ -262,7 +262,7 @@ TEST_F(PeriodicEvaluationTest, BestSurvivesARunWithoutEvaluations) {
   config_.training.max_steps = 2;
   config_.output.save_total_limit = 1;
   run_training();
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   config_.training.max_steps = 4;
   config_.evaluation.steps = 0;
   run_training();
@@ -279,7 +279,7 @@ TEST_F(PeriodicEvaluationTest, MissingBestCheckpointResetsTheBest) {
   config_.training.max_steps = 2;
   run_training();
   fs::remove_all(run_folder() / "checkpoints/step-1");
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   config_.training.max_steps = 4;
   const CapturedLog log;
   const auto summary = run_training();
@@ -353,10 +353,10 @@ TEST_F(PeriodicEvaluationTest, RejectsContradictorySettings) {
   config_.evaluation.steps = {};
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.eval_steps: is auto"), HasSubstr("data.eval is empty")));
   config_.evaluation.steps = 0;
-  config_.evaluation.patience = 2;
+  config_.evaluation.early_stopping_patience = 2;
   EXPECT_THAT(get_refusal(),
               AllOf(HasSubstr("training.early_stopping_patience: is 2"), HasSubstr("training.eval_steps")));
-  config_.evaluation.patience = 0;
+  config_.evaluation.early_stopping_patience = 0;
   config_.evaluation.best_metric = BestMetric::kExactMatch;
   config_.evaluation.generate_answers = false;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.best_metric"), HasSubstr("training.eval_answers")));

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-/// A run between two steps. Nothing is written while io::remove_temp_files() is held.
+/// A run between two steps. Nothing is written while io::lock_and_remove_temp_files() is held.
 class RunSaverTest : public SmallRunTest {
  protected:
   RunSaverTest() { config_.output.save_total_limit = 9; }
@@ -42,19 +42,19 @@ class RunSaverTest : public SmallRunTest {
     const at::NoGradGuard no_gradients;
     run_->ledger.mark_used(run_->state.step++);
     auto& optimizer = run_->training->optimizer;
-    for (const auto& tensors : {optimizer.masters(), optimizer.state()}) {
+    for (const auto& tensors : {optimizer.master_weights(), optimizer.state()}) {
       for (const auto& [name, tensor] : tensors) tensor.add_(1);
     }
   }
 
-  std::unique_ptr<RunSaver> make_saver(AsyncSave mode, int64_t budget_bytes = 0) {
+  std::unique_ptr<RunSaver> make_saver(AsyncSaveMode mode, int64_t budget_bytes = 0) {
     config_.output.async_save = mode;
     return std::make_unique<RunSaver>(
         config_, *run_, single_rank_, [this](int64_t step, const fs::path& /*folder*/) { recorded_.push_back(step); },
         [budget_bytes] { return memory::AvailableHostMemory{.bytes = budget_bytes, .limit_source = "a test"}; });
   }
   int64_t compute_required_bytes() const {
-    return compute_copy_bytes(run_->training->optimizer) + compute_write_buffer_bytes(*run_->model);
+    return compute_host_copy_bytes(run_->training->optimizer) + compute_write_buffer_bytes(*run_->model);
   }
 
   fs::path checkpoint() const { return run_folder() / fmt::format("checkpoints/step-{}", run_->state.step); }
@@ -82,7 +82,7 @@ class RunSaverConfigTest : public RunSaverTest, public testing::WithParamInterfa
 TEST_P(RunSaverConfigTest, SavesASnapshotOfTheStep) {
   GetParam().configure(config_);
   start_run();
-  make_saver(AsyncSave::kFalse)->save(/*goes_on=*/true);
+  make_saver(AsyncSaveMode::kNever)->save(/*goes_on=*/true);
   EXPECT_THAT(recorded_, ElementsAre(1));
   const auto expected = read_files(checkpoint());
   const std::string expected_ledger = read_ledger();
@@ -91,12 +91,12 @@ TEST_P(RunSaverConfigTest, SavesASnapshotOfTheStep) {
   fs::remove(run_folder() / "ledger.json");
 
   const fs::path saved = checkpoint();
-  const auto async_saver = make_saver(AsyncSave::kTrue);
-  auto write_block = io::remove_temp_files();
+  const auto async_saver = make_saver(AsyncSaveMode::kAlways);
+  auto write_block = io::lock_and_remove_temp_files();
   async_saver->save(/*goes_on=*/true);
-  EXPECT_TRUE(async_saver->is_saved());
+  EXPECT_TRUE(async_saver->is_current_step_saved());
   step();
-  EXPECT_FALSE(async_saver->is_saved());
+  EXPECT_FALSE(async_saver->is_current_step_saved());
   async_saver->poll();
   EXPECT_THAT(recorded_, ElementsAre(1)) << "nothing is whole yet";
   EXPECT_FALSE(fs::exists(saved));
@@ -112,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(A, RunSaverConfigTest,
                                          SavedRun{"RunIn16Bits",
                                                   [](Config& config) {
                                                     config.training.precision = engine::Precision::kFp16;
-                                                    config.training.optimizer_states = engine::OptimizerStates::k8Bit;
+                                                    config.training.optimizer_states =
+                                                        engine::OptimizerStateDtype::k8Bit;
                                                     config.model.freeze_vision_tower = true;
                                                   }},
                                          SavedRun{"RunSavedInBf16",
@@ -123,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(A, RunSaverConfigTest,
 TEST_F(RunSaverTest, WritesOneCheckpointAtATime) {
   config_.output.save_total_limit = 1;
   start_run();
-  const auto async_saver = make_saver(AsyncSave::kTrue);
+  const auto async_saver = make_saver(AsyncSaveMode::kAlways);
   async_saver->save(/*goes_on=*/true);
   step();
   async_saver->save(/*goes_on=*/true);
@@ -135,21 +136,21 @@ TEST_F(RunSaverTest, WritesOneCheckpointAtATime) {
   step();
   async_saver->save(/*goes_on=*/false);
   EXPECT_THAT(recorded_, ElementsAre(1, 2, 3)) << "nobody trains meanwhile";
-  EXPECT_GT(async_saver->seconds(), 0);
+  EXPECT_GT(async_saver->save_seconds(), 0);
 }
 
 TEST_F(RunSaverTest, KeepsThePreviousCheckpointUntilCommit) {
   config_.output.save_total_limit = 1;
   start_run();
-  const auto async_saver = make_saver(AsyncSave::kTrue);
+  const auto async_saver = make_saver(AsyncSaveMode::kAlways);
   async_saver->save(/*goes_on=*/true);
   async_saver->finish();
   const fs::path first = checkpoint();
   step();
-  auto write_block = io::remove_temp_files();
+  auto write_block = io::lock_and_remove_temp_files();
   async_saver->save(/*goes_on=*/true);
   EXPECT_TRUE(fs::exists(first));
-  EXPECT_EQ(run_->checkpoints.newest(), first);
+  EXPECT_EQ(run_->checkpoints.find_newest(), first);
   write_block.unlock();
   async_saver->finish();
   EXPECT_THAT(checkpoints(), ElementsAre("step-2"));
@@ -159,10 +160,10 @@ TEST_F(RunSaverTest, ReportsAFailureAtTheNextStep) {
   start_run();
   std::ofstream(run_folder() / "checkpoints") << "a file";
   const std::string message =
-      planner::get_usage_error([this] { make_saver(AsyncSave::kFalse)->save(true); }, ExitCode::kFailed);
+      planner::get_usage_error([this] { make_saver(AsyncSaveMode::kNever)->save(true); }, ExitCode::kFailed);
   EXPECT_THAT(message, HasSubstr("step-1"));
 
-  const auto async_saver = make_saver(AsyncSave::kTrue);
+  const auto async_saver = make_saver(AsyncSaveMode::kAlways);
   async_saver->save(/*goes_on=*/true);
   step();
   const auto poll_until_error = [&] {
@@ -179,7 +180,7 @@ TEST_F(RunSaverTest, ReportsAFailureAtTheNextStep) {
 
 TEST_F(RunSaverTest, EmergencySaveWaitsForTheCurrentOne) {
   start_run();
-  const auto async_saver = make_saver(AsyncSave::kTrue);
+  const auto async_saver = make_saver(AsyncSaveMode::kAlways);
   async_saver->save(/*goes_on=*/true);
   step();
   const CapturedLog log;
@@ -191,7 +192,7 @@ TEST_F(RunSaverTest, EmergencySaveWaitsForTheCurrentOne) {
 TEST_F(RunSaverTest, ReportsBothErrors) {
   start_run();
   std::ofstream(run_folder() / "checkpoints") << "a file";
-  const auto async_saver = make_saver(AsyncSave::kTrue);
+  const auto async_saver = make_saver(AsyncSaveMode::kAlways);
   async_saver->save(/*goes_on=*/true);
   step();
   step();
@@ -202,9 +203,9 @@ TEST_F(RunSaverTest, ReportsBothErrors) {
 
 TEST_F(RunSaverTest, SavesAsyncIfCopiesFit) {
   start_run();
-  auto write_block = io::remove_temp_files();
+  auto write_block = io::lock_and_remove_temp_files();
   const CapturedLog log;
-  const auto async_saver = make_saver(AsyncSave::kAuto, compute_required_bytes());
+  const auto async_saver = make_saver(AsyncSaveMode::kAuto, compute_required_bytes());
   async_saver->save(/*goes_on=*/true);
   EXPECT_THAT(recorded_, IsEmpty());
   EXPECT_THAT(log.text(), Not(HasSubstr("training waits")));
@@ -214,7 +215,7 @@ TEST_F(RunSaverTest, SavesAsyncIfCopiesFit) {
 TEST_F(RunSaverTest, SavesSyncIfCopiesDoNotFit) {
   start_run();
   const CapturedLog log;
-  const auto sync_saver = make_saver(AsyncSave::kAuto, compute_required_bytes() - 1);
+  const auto sync_saver = make_saver(AsyncSaveMode::kAuto, compute_required_bytes() - 1);
   sync_saver->save(/*goes_on=*/true);
   EXPECT_THAT(recorded_, ElementsAre(1));
   step();
@@ -230,8 +231,8 @@ TEST_F(RunSaverTest, SavesSyncIfCopyingRunsOutOfMemory) {
   const CapturedLog log;
   memory::AllocationFaultInjector faults;
   faults.arm({.failing_allocation_index = 2});
-  make_saver(AsyncSave::kTrue)->save(/*goes_on=*/true);
-  EXPECT_EQ(faults.num_failures(), 1);
+  make_saver(AsyncSaveMode::kAlways)->save(/*goes_on=*/true);
+  EXPECT_EQ(faults.num_failed_allocations(), 1);
   EXPECT_THAT(recorded_, ElementsAre(1));
   EXPECT_THAT(checkpoints(), ElementsAre("step-1"));
   EXPECT_THAT(log.text(), HasSubstr("out of memory for copies"));
@@ -243,11 +244,11 @@ TEST_F(RunSaverTest, CopiesTakeTheComputedBytes) {
   const RunSetup& run = *run_;
   const CheckpointContent content =
       make_checkpoint_content(run.state, *run.model, run.training->optimizer, run.ledger, *run.base,
-                              /*dtype=*/{}, ValueStorage::kCopied);
-  EXPECT_EQ(count.live_bytes(), compute_copy_bytes(run.training->optimizer));
+                              /*dtype=*/{}, ParameterValueStorage::kCopied);
+  EXPECT_EQ(count.live_bytes(), compute_host_copy_bytes(run.training->optimizer));
   // fp32 weights are their own masters: one of three values per parameter is a weight.
   content.model.write(folder(), 1'000'000'000);
-  EXPECT_LT(count.live_bytes(), 0.7 * static_cast<double>(compute_copy_bytes(run.training->optimizer)));
+  EXPECT_LT(count.live_bytes(), 0.7 * static_cast<double>(compute_host_copy_bytes(run.training->optimizer)));
   io::write_safetensors(folder() / "optimizer.safetensors", content.optimizer);
   EXPECT_EQ(count.live_bytes(), 0);
 }
@@ -272,13 +273,14 @@ TEST(CheckpointLockTest, IsReleasedByAnotherThread) {
 
 constexpr int64_t kGigabyte = 1'000'000'000;
 
-AsyncSaveInputs make_inputs(int64_t available_gb, int64_t process_gb, int64_t planned_gb, int64_t plan_remaining_gb) {
-  AsyncSaveInputs inputs;
+AsyncSaveBudgetInputs make_inputs(int64_t available_gb, int64_t process_gb, int64_t planned_gb,
+                                  int64_t unused_limit_gb) {
+  AsyncSaveBudgetInputs inputs;
   inputs.available.bytes = available_gb * kGigabyte;
   inputs.available.limit_source = "free memory of the machine";
   inputs.process_bytes = process_gb * kGigabyte;
   inputs.planned_bytes = planned_gb * kGigabyte;
-  inputs.plan_remaining_bytes = plan_remaining_gb * kGigabyte;
+  inputs.unused_limit_bytes = unused_limit_gb * kGigabyte;
   return inputs;
 }
 

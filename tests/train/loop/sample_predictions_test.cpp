@@ -24,7 +24,7 @@ class SamplePredictionsTest : public SmallRunTest {
 
   SamplePredictionsTest() {
     config_.output.num_sample_predictions = 4;
-    config_.output.sample_predictions_time_share = 1;
+    config_.output.max_prediction_time_share = 1;
     config_.output.save_steps = 1;
     config_.output.save_total_limit = kSteps;
     config_.output.write_report = config_.output.write_tensorboard = false;
@@ -70,7 +70,7 @@ TEST_F(SamplePredictionsTest, WithoutALimitAllSamplesAreAnswered) {
 TEST_F(SamplePredictionsTest, SamplesTakeTurnsWithinTheTimeShare) {
   run_training();
   const auto order = list_answers().at(1);
-  config_.output.sample_predictions_time_share = kTinyShare;
+  config_.output.max_prediction_time_share = kTinyShare;
   config_.output.dir = folder() / "fewer";
   run_training();
   const auto ids = list_answers();
@@ -85,7 +85,7 @@ TEST_F(SamplePredictionsTest, SamplesTakeTurnsWithinTheTimeShare) {
 TEST_F(SamplePredictionsTest, RotationContinuesAfterResuming) {
   run_training();
   const auto order = list_answers().at(1);
-  config_.output.sample_predictions_time_share = kTinyShare;
+  config_.output.max_prediction_time_share = kTinyShare;
   config_.output.dir = folder() / "fewer";
   run_training();
   remove_checkpoint(3);
@@ -97,7 +97,7 @@ TEST_F(SamplePredictionsTest, RotationContinuesAfterResuming) {
 }
 
 TEST_F(SamplePredictionsTest, ZeroShareAnswersOneAtTheEnd) {
-  config_.output.sample_predictions_time_share = 0;
+  config_.output.max_prediction_time_share = 0;
   run_training();
   const auto ids = list_answers();
   ASSERT_THAT(ids, SizeIs(1));
@@ -134,7 +134,7 @@ TEST_F(SamplePredictionsTest, DoNotChangeTraining) {
   std::map<double, std::vector<std::string>> numbers;
   for (const double share : {0.0, 0.5, 1.0}) {
     config_.output.dir = folder() / fmt::format("share-{}", share);
-    config_.output.sample_predictions_time_share = share;
+    config_.output.max_prediction_time_share = share;
     run_training();
     for (const auto& step : read_json_lines("metrics.jsonl")) {
       numbers[share].push_back(nlohmann::json{step["loss"], step["grad_norm"]}.dump());

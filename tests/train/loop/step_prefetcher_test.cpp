@@ -30,7 +30,7 @@ class StepPrefetcherTest : public testing::Test {
  private:
   const io::InMemoryRecords records_ = data::make_records(kSamples);
   const data::FakeProcessor processor_;
-  const TaskBalance tasks_{{}, data::Tasks(records_)};
+  const TaskBalancer tasks_{{}, data::TaskTable(records_)};
   data::Ledger ledger_{"train.json", kSamples};
   data::SingleSourceLoader loader_{
       records_, processor_, {.global_batch_size = 4, .on_bad_sample = data::BadSamplePolicy::kSkip}, 2, {}, ledger_};
@@ -72,14 +72,14 @@ TEST_F(StepPrefetcherTest, IgnoresForecastsForReplacedSamples) {
                               .step_config = step_config_,
                               .target = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
                               .limit_bytes = planner::kUnlimited,
-                              .is_lockstep = true},
+                              .waits_for_answers = true},
                              at::kCPU, [](report::EventKind, const std::string&) {});
   StepPrefetcher prefetcher = make_prefetcher(&look_ahead);
   for (int64_t number = 1; number <= 8; ++number) {
     PlannedStep step = prefetcher.next(0);
     const bool is_outdated = number > kReplacedStep && number <= kReplacedStep + 2;
     EXPECT_EQ(step.plan.peaks.has_value(), !is_outdated) << number;
-    EXPECT_EQ(step.plan.empty_cache_first, number == kReplacedStep + 3) << number;
+    EXPECT_EQ(step.plan.empty_cache_at_start, number == kReplacedStep + 3) << number;
     if (number == kReplacedStep) {
       replace(prefetcher, step, 1);
       EXPECT_FALSE(step.plan.peaks) << "it is another step now";
@@ -87,7 +87,7 @@ TEST_F(StepPrefetcherTest, IgnoresForecastsForReplacedSamples) {
     EXPECT_EQ(step.batch.samples.size(), 4U) << number;
     EXPECT_EQ(step.plan.layout, step.layout) << number;
   }
-  EXPECT_EQ(look_ahead.summary().steps, 8) << "it answered each time";
+  EXPECT_EQ(look_ahead.summary().num_predicted_steps, 8) << "it answered each time";
 }
 
 /// Steps are submitted ahead, so that a bad sample is known before its step. If a sample of the
@@ -100,7 +100,7 @@ TEST(StepPrefetcherBadSampleTest, KeepsTheErrorWhenReplacingASample) {
     if (index == bad_index) data::throw_too_long(index);
   });
   const auto records = data::make_records(kSamples);
-  const TaskBalance tasks({}, data::Tasks(records));
+  const TaskBalancer tasks({}, data::TaskTable(records));
   data::Ledger ledger("train.json", kSamples);
   data::SingleSourceLoader loader(
       records, processor, {.global_batch_size = 4, .on_bad_sample = data::BadSamplePolicy::kFail}, kSeed, {}, ledger);
@@ -110,7 +110,7 @@ TEST(StepPrefetcherBadSampleTest, KeepsTheErrorWhenReplacingASample) {
                               .step_config = step_config,
                               .target = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
                               .limit_bytes = planner::kUnlimited,
-                              .is_lockstep = true},
+                              .waits_for_answers = true},
                              at::kCPU, [](report::EventKind, const std::string&) {});
   StepPrefetcher prefetcher(loader, step_config, tasks, &look_ahead, 1, 8);
   PlannedStep first = prefetcher.next(0);

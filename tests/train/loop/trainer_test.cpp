@@ -10,7 +10,7 @@ namespace {
 TEST(TrainingSummaryTest, NoStepsMeansNoLoss) {
   TrainingSummary summary;
   summary.steps = 3;
-  summary.checkpoint = "run/checkpoints/step-3";
+  summary.newest_checkpoint = "run/checkpoints/step-3";
   EXPECT_EQ(summary.to_json(),
             R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3",)"
             R"("reserved_peak_bytes":0,"planned_peak_bytes":null,"skipped_steps":0,"callback_seconds":0.0,)"

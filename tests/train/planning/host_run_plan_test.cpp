@@ -28,7 +28,8 @@ HostRunPlan make_run_plan(const Config& config, const data::SampleShape& shape, 
                           const std::optional<SavedPlan>& saved_plan = {}) {
   planner::Workload workload{.worst_batches = {{.shapes = {shape}, .first_sample_id = "one"}}, .global_batch_size = 4};
   static const RankGroup single_rank({});
-  return {config, std::move(workload), {}, /*decode_bytes=*/0, make_job(config), single_rank, folder, saved_plan};
+  return {config, std::move(workload), {}, /*decode_bytes=*/0, make_training_job(config), single_rank,
+          folder, saved_plan};
 }
 
 /// A shape that no sample can have: its dry run fails, and not for lack of memory.
@@ -41,7 +42,7 @@ TEST(HostRunPlanTest, FailedPlanFallsBackToMinMemory) {
   EXPECT_GE(run_plan.saved_plan().step_config.recompute.language, 2);
   EXPECT_EQ(run_plan.saved_plan().step_config.vision_tiles_per_pass, 1);
   EXPECT_GT(run_plan.saved_plan().limit_bytes, 0);
-  EXPECT_NE(run_plan.make_allocation_limit(), nullptr);
+  EXPECT_NE(run_plan.make_training_allocation_limit(), nullptr);
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "plan.json"));
   EXPECT_NO_THROW(run_plan.report_measurements(1));
 }
@@ -56,7 +57,7 @@ TEST(HostRunPlanTest, FailedPlanKeepsConfiguredSettings) {
   fixed_config.memory.loss_chunk_rows = 77;
   const auto step_config = make_run_plan(fixed_config, impossible_shape, folder.path()).saved_plan().step_config;
   EXPECT_EQ(step_config.micro_batch_size, 2);
-  EXPECT_EQ(step_config.recompute, models::RecomputeBlocks{});
+  EXPECT_EQ(step_config.recompute, models::RecomputeBlockCounts{});
   EXPECT_EQ(step_config.loss_chunk_rows, 77);
 
   const SavedPlan saved_plan{.step_config = {.micro_batch_size = 4, .recompute = {1, 0}}, .limit_bytes = 1'000'000};
@@ -76,11 +77,12 @@ TEST(HostRunPlanTest, ReportsRemainingBytes) {
   Config limited_config = make_config();
   limited_config.memory.limit_gb = 4;
   const HostRunPlan run_plan = make_run_plan(limited_config, kShape, folder.path());
-  EXPECT_EQ(run_plan.remaining_bytes(), 4'000'000'000 - 200'000'000 - run_plan.planned_bytes())
+  EXPECT_EQ(run_plan.compute_unused_limit_bytes(), 4'000'000'000 - 200'000'000 - run_plan.planned_bytes())
       << "less the margin of 5 %";
   data::SampleShape impossible_shape = kShape;
   impossible_shape.label_tokens = 2 * impossible_shape.tokens;
-  EXPECT_EQ(make_run_plan(limited_config, impossible_shape, folder.path()).remaining_bytes(), 0) << "nobody knows";
+  EXPECT_EQ(make_run_plan(limited_config, impossible_shape, folder.path()).compute_unused_limit_bytes(), 0)
+      << "nobody knows";
 }
 
 TEST(HostRunPlanTest, ResumesWithTheSavedPlan) {
@@ -132,14 +134,14 @@ TEST(PlanOrSplitTest, PlansSingleSamplesIfSplitsAreAllowed) {
   };
   planner::CpuPlanRequest request;
   request.constraints.micro_batch_size = 4;
-  const auto refused = make_plan_allowing_splits(request, /*allow_splits=*/false, make);
+  const auto refused = make_plan_with_split_fallback(request, /*allow_splits=*/false, make);
   EXPECT_FALSE(refused.plan.fits);
-  EXPECT_FALSE(refused.oversized_micro_batch);
-  const auto split = make_plan_allowing_splits(request, /*allow_splits=*/true, make);
+  EXPECT_FALSE(refused.oversized_micro_batch_size);
+  const auto split = make_plan_with_split_fallback(request, /*allow_splits=*/true, make);
   EXPECT_TRUE(split.plan.fits);
-  EXPECT_EQ(split.oversized_micro_batch, 4);
+  EXPECT_EQ(split.oversized_micro_batch_size, 4);
   request.with_suggestions = false;
-  make_plan_allowing_splits(request, /*allow_splits=*/false, make);
+  make_plan_with_split_fallback(request, /*allow_splits=*/false, make);
   EXPECT_EQ(requests, (std::vector<std::pair<int64_t, bool>>{{4, true}, {4, false}, {1, true}, {4, false}}));
 }
 

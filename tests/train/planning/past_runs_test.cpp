@@ -31,14 +31,17 @@ class PastRunsTest : public testing::Test {
 
 TEST_F(PastRunsTest, RunsAreFoundByEnvironment) {
   EXPECT_FALSE(load_past_runs(file_, make_environment()));
-  record_run(file_, make_environment(),
-             {.num_runs = 1, .context_bytes = 520'000'000, .step_time_ratio = 1.5, .peak_ratio = 1.01});
+  save_measured_run(file_, make_environment(),
+                    {.num_runs = 1,
+                     .context_bytes = 520'000'000,
+                     .measured_to_predicted_step_time = 1.5,
+                     .peak_to_planned_memory_ratio = 1.01});
   const auto past_runs = load_past_runs(file_, make_environment());
   ASSERT_TRUE(past_runs);
   EXPECT_EQ(past_runs->num_runs, 1);
   EXPECT_EQ(past_runs->context_bytes, 520'000'000);
-  EXPECT_DOUBLE_EQ(*past_runs->step_time_ratio, 1.5);
-  EXPECT_DOUBLE_EQ(*past_runs->peak_ratio, 1.01);
+  EXPECT_DOUBLE_EQ(*past_runs->measured_to_predicted_step_time, 1.5);
+  EXPECT_DOUBLE_EQ(*past_runs->peak_to_planned_memory_ratio, 1.01);
   EXPECT_THAT(past_runs->last_run_date, testing::MatchesRegex("....-..-.."));
   for (RunEnvironment other_environment :
        {make_environment("NVIDIA Other"), RunEnvironment{"NVIDIA Test", "581", "2.11.0", "here"},
@@ -49,20 +52,24 @@ TEST_F(PastRunsTest, RunsAreFoundByEnvironment) {
 }
 
 TEST_F(PastRunsTest, RunsAreCombined) {
-  record_run(file_, make_environment(), {.num_runs = 1, .context_bytes = 500, .step_time_ratio = 4.0});
-  record_run(file_, make_environment(),
-             {.num_runs = 1, .context_bytes = 400, .step_time_ratio = 1.0, .peak_ratio = 0.9});
-  record_run(file_, make_environment(), {.num_runs = 1});
+  save_measured_run(file_, make_environment(),
+                    {.num_runs = 1, .context_bytes = 500, .measured_to_predicted_step_time = 4.0});
+  save_measured_run(file_, make_environment(),
+                    {.num_runs = 1,
+                     .context_bytes = 400,
+                     .measured_to_predicted_step_time = 1.0,
+                     .peak_to_planned_memory_ratio = 0.9});
+  save_measured_run(file_, make_environment(), {.num_runs = 1});
   const auto past_runs = load_past_runs(file_, make_environment());
   ASSERT_TRUE(past_runs);
   EXPECT_EQ(past_runs->num_runs, 3);
   EXPECT_EQ(past_runs->context_bytes, 500);
-  EXPECT_DOUBLE_EQ(*past_runs->step_time_ratio, 2.0);
-  EXPECT_DOUBLE_EQ(*past_runs->peak_ratio, 0.9);
+  EXPECT_DOUBLE_EQ(*past_runs->measured_to_predicted_step_time, 2.0);
+  EXPECT_DOUBLE_EQ(*past_runs->peak_to_planned_memory_ratio, 0.9);
 }
 
 TEST_F(PastRunsTest, KeepsTheLatestEnvironmentsOnly) {
-  for (int i = 0; i < 70; ++i) record_run(file_, make_environment(std::to_string(i)), {.num_runs = 1});
+  for (int i = 0; i < 70; ++i) save_measured_run(file_, make_environment(std::to_string(i)), {.num_runs = 1});
   EXPECT_EQ(io::read_json(file_)["places"].size(), 64U);
   EXPECT_FALSE(load_past_runs(file_, make_environment("5")));
   EXPECT_TRUE(load_past_runs(file_, make_environment("6")));
@@ -72,7 +79,7 @@ TEST_F(PastRunsTest, CountsConcurrentRuns) {
   constexpr int kThreads = 4;
   std::vector<std::jthread> threads;
   for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&] { record_run(file_, make_environment(), {.num_runs = 1}); });
+    threads.emplace_back([&] { save_measured_run(file_, make_environment(), {.num_runs = 1}); });
   }
   threads.clear();
   EXPECT_EQ(load_past_runs(file_, make_environment())->num_runs, kThreads);
@@ -94,7 +101,7 @@ TEST_F(PastRunsTest, IgnoresAndReplacesADamagedFile) {
     const CapturedLog log;
     EXPECT_FALSE(load_past_runs(file_, make_environment()));
     EXPECT_THAT(log.text(), HasSubstr("are not used"));
-    record_run(file_, make_environment(), {.num_runs = 1});
+    save_measured_run(file_, make_environment(), {.num_runs = 1});
     EXPECT_TRUE(load_past_runs(file_, make_environment()));
   }
 }
@@ -108,13 +115,13 @@ TEST_F(PastRunsTest, DoesNotWaitForAFifo) {
 TEST_F(PastRunsTest, IgnoresAnUnwritableFolder) {
   io::write_file(folder_.path() / "state", "a file");
   const CapturedLog log;
-  record_run(file_, make_environment(), {.num_runs = 1});
+  save_measured_run(file_, make_environment(), {.num_runs = 1});
   EXPECT_THAT(log.text(), HasSubstr("not saved for later plans"));
 }
 
 TEST_F(PastRunsTest, OffDisablesTheFile) {
   EXPECT_TRUE(find_past_runs_file().empty()) << "tests are to leave the user's own file alone";
-  record_run({}, make_environment(), {.num_runs = 1});
+  save_measured_run({}, make_environment(), {.num_runs = 1});
   EXPECT_FALSE(load_past_runs({}, make_environment()));
   setenv("VLMTRAIN_PAST_RUNS", "/somewhere/else.json", 1);
   EXPECT_EQ(find_past_runs_file(), "/somewhere/else.json");
@@ -131,11 +138,13 @@ TEST_F(PastRunsTest, CalibratesPlans) {
   planner::TargetGpu target = planner::find_target_gpu("rtx4090");
   EXPECT_FALSE(target.is_context_measured);
   EXPECT_EQ(target.device_name, "NVIDIA GeForce RTX 4090");
-  calibrate(target, {.num_runs = 1});
+  calibrate_with_past_runs(target, {.num_runs = 1});
   EXPECT_FALSE(target.is_context_measured) << "nothing was measured";
-  const PastRuns past_runs{
-      .num_runs = 2, .last_run_date = "2026-11-23", .context_bytes = 420'000'000, .step_time_ratio = 2.0};
-  calibrate(target, past_runs);
+  const PastRunMeasurements past_runs{.num_runs = 2,
+                                      .last_run_date = "2026-11-23",
+                                      .context_bytes = 420'000'000,
+                                      .measured_to_predicted_step_time = 2.0};
+  calibrate_with_past_runs(target, past_runs);
   EXPECT_TRUE(target.is_context_measured);
   EXPECT_EQ(target.context_bytes, 420'000'000);
   EXPECT_EQ(planner::make_target_gpu(24).device_name, "");
@@ -144,16 +153,16 @@ TEST_F(PastRunsTest, CalibratesPlans) {
   plan.best_estimate.step_seconds = 3;
   plan.best_estimate.tokens_per_second = 100;
   plan.alternatives = {plan.best_estimate};
-  plan.average_step.emplace();
-  plan.average_step->step_seconds = 1;
-  plan.average_step->samples_per_second = 8;
-  calibrate(plan, past_runs);
+  plan.average_step_estimate.emplace();
+  plan.average_step_estimate->step_seconds = 1;
+  plan.average_step_estimate->samples_per_second = 8;
+  calibrate_with_past_runs(plan, past_runs);
   EXPECT_DOUBLE_EQ(plan.best_estimate.step_seconds, 6);
   EXPECT_DOUBLE_EQ(plan.best_estimate.tokens_per_second, 50);
   EXPECT_DOUBLE_EQ(plan.alternatives.front().step_seconds, 6);
-  EXPECT_DOUBLE_EQ(plan.average_step->step_seconds, 2);
-  EXPECT_DOUBLE_EQ(plan.average_step->samples_per_second, 4);
-  EXPECT_THAT(past_runs.description(),
+  EXPECT_DOUBLE_EQ(plan.average_step_estimate->step_seconds, 2);
+  EXPECT_DOUBLE_EQ(plan.average_step_estimate->samples_per_second, 4);
+  EXPECT_THAT(past_runs.describe(),
               testing::AllOf(HasSubstr("2 runs on this machine"), HasSubstr("0.42 GB"), HasSubstr("2 times")));
 }
 

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kNap{30};
 
 /// A callback that takes some time for each step and event.
-class SlowCallback final : public Callback {
+class SlowCallback final : public TrainerCallback {
  public:
   SlowCallback(std::string name, std::vector<std::string>& recorded) : name_(std::move(name)), recorded_(recorded) {}
 
@@ -26,7 +26,7 @@ class SlowCallback final : public Callback {
     std::this_thread::sleep_for(kNap);
     recorded_.push_back(name_ + " step");
   }
-  void on_event(const report::Event& /*event*/) override {
+  void on_event(const report::RunEvent& /*event*/) override {
     std::this_thread::sleep_for(kNap);
     recorded_.push_back(name_ + " event");
   }
@@ -42,14 +42,14 @@ TEST(CallbackListTest, CallsInOrderAndCountsTheTimeOnce) {
   for (const auto* const name : {"first", "second"}) {
     callbacks.add(std::make_unique<SlowCallback>(name, recorded));
   }
-  EXPECT_EQ(callbacks.seconds(), 0);
+  EXPECT_EQ(callbacks.callback_seconds(), 0);
   const auto start = Clock::now();
   callbacks.on_step({});
   callbacks.on_event({});
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   EXPECT_THAT(recorded, testing::ElementsAre("first step", "second step", "first event", "second event"));
-  EXPECT_GE(callbacks.seconds(), 4 * std::chrono::duration<double>(kNap).count());
-  EXPECT_LE(callbacks.seconds(), seconds);
+  EXPECT_GE(callbacks.callback_seconds(), 4 * std::chrono::duration<double>(kNap).count());
+  EXPECT_LE(callbacks.callback_seconds(), seconds);
 }
 
 namespace fs = std::filesystem;
@@ -127,7 +127,7 @@ TEST_F(EpochRowsTest, AreRebuiltWhateverTheFileHolds) {
   const auto before_resume = rows();
   std::ofstream(run_folder() / "epochs.jsonl", std::ios::app) << R"({"step": "six"})"
                                                               << "\nno JSON\n";
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   config_.training.max_steps = 7;
   run_training();
   const auto after_resume = rows();
@@ -140,7 +140,7 @@ TEST_F(EpochRowsTest, UnfinishedEpochRowIsReplacedOnResume) {
   run_training();
   fs::remove(run_folder() / "epochs.jsonl");  // as after an older version
   config_.training.max_steps = 8;
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   run_training();
   const auto rows = this->rows();
   ASSERT_THAT(rows, SizeIs(2));
@@ -189,10 +189,10 @@ StepReport make_evaluated_step(int64_t step, double loss, bool is_best) {
 
 TEST(ProgressBarTest, LogsEvaluationsWithTheBestOfTheRun) {
   ProgressBarCallback bar(10, /*quiet=*/true);
-  bar.on_past_step(nlohmann::json::parse(make_evaluated_step(2, 1.5, true).metrics.to_json_line()));
-  bar.on_past_step(nlohmann::json::parse(make_evaluated_step(4, 1.75, false).metrics.to_json_line()));
+  bar.on_logged_step(nlohmann::json::parse(make_evaluated_step(2, 1.5, true).metrics.to_json_line()));
+  bar.on_logged_step(nlohmann::json::parse(make_evaluated_step(4, 1.75, false).metrics.to_json_line()));
   for (const char* damaged : {"{}", R"({"evaluation":3})", R"({"evaluation":{"is_best":true,"loss":null}})"}) {
-    bar.on_past_step(nlohmann::json::parse(damaged));
+    bar.on_logged_step(nlohmann::json::parse(damaged));
   }
   const CapturedLog log;
   StepReport step_without_evaluation;
@@ -200,7 +200,7 @@ TEST(ProgressBarTest, LogsEvaluationsWithTheBestOfTheRun) {
   bar.on_step(step_without_evaluation);
   bar.on_step(make_evaluated_step(6, 1.25, true));
   bar.on_step(make_evaluated_step(8, 1.375, false));
-  bar.on_late_evaluation(9, *make_evaluated_step(9, 1.125, true).metrics.evaluation);
+  bar.on_deferred_evaluation(9, *make_evaluated_step(9, 1.125, true).metrics.evaluation);
   EXPECT_THAT(log.text(), HasSubstr("step 9: validation loss 1.125 (best so far, before 1.25 at step 6), 0.0 s"));
   bar.on_step(make_evaluated_step(10, 3.5, true));
   EXPECT_THAT(log.text(), HasSubstr("step 10: validation loss 3.5, 0.0 s")) << "data.eval was changed";
@@ -216,7 +216,7 @@ TEST(ProgressBarTest, ComparesByDice) {
     return report;
   };
   ProgressBarCallback bar(10, /*quiet=*/true, report::BestMetric::kDice);
-  bar.on_past_step(nlohmann::json::parse(make_mask_step(2, 1, 0.5, true).metrics.to_json_line()));
+  bar.on_logged_step(nlohmann::json::parse(make_mask_step(2, 1, 0.5, true).metrics.to_json_line()));
   const CapturedLog log;
   bar.on_step(make_mask_step(4, 2, 0.75, true));
   bar.on_step(make_mask_step(6, 0.5, 0.625, false));

@@ -41,7 +41,7 @@ class MaskRunTest : public SmallRunTest {
     config_.evaluation.max_new_tokens = 2;
     config_.evaluation.best_metric = BestMetric::kDice;
     config_.output.num_sample_predictions = 2;
-    config_.output.sample_predictions_time_share = 1;
+    config_.output.max_prediction_time_share = 1;
   }
 };
 
@@ -66,7 +66,7 @@ TEST_F(MaskRunTest, ReportsMasksAndBestDice) {
     }
   }
   EXPECT_EQ(summary.best_metric, "dice");
-  EXPECT_EQ(summary.best_value, max_dice);
+  EXPECT_EQ(summary.best_metric_value, max_dice);
 
   const auto predictions = read_json_lines("predictions.jsonl");
   ASSERT_FALSE(predictions.empty());

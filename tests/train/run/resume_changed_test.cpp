@@ -31,9 +31,9 @@ class ResumeChangedTest : public SmallRunTest {
   }
 
   void run_changed_training() {
-    config_.resume = ResumePolicy::kChanged;
+    config_.resume_policy = ResumePolicy::kChanged;
     run_training();
-    config_.resume = ResumePolicy::kAuto;
+    config_.resume_policy = ResumePolicy::kAuto;
   }
 
   std::string get_refusal() const {
@@ -97,7 +97,7 @@ TEST_F(ResumeChangedTest, MoreStepsStretchTheSchedule) {
 TEST_F(ResumeChangedTest, ScheduleFromTheChangeSpansTheRemainingSteps) {
   run_training();
   config_.training.max_steps = 7;
-  config_.schedule_origin = ScheduleOrigin::kChange;
+  config_.schedule_origin = ScheduleOrigin::kLastChange;
   run_changed_training();
   for (size_t step = 4; step <= 7; ++step)
     EXPECT_NEAR(read_learning_rate(step), 1e-3 * static_cast<double>(8 - step) / 4, 1e-12);
@@ -158,7 +158,7 @@ TEST_F(ResumeChangedTest, EpochsCountTheNewDataset) {
   EXPECT_EQ(read_epoch(9), 2);
   // All steps are done, so that another change would be too late.
   config_.training.weight_decay = 0.1;
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("has completed 9 steps"), HasSubstr("training.epochs=2 adds no more")));
 }
 
@@ -203,7 +203,7 @@ TEST_F(ResumeChangedTest, EditedFingerprintIsRejectedOrReported) {
   const auto file = checkpoint(3) / "trainer_state/state.json";
   const auto original = read_state(3);
   config_.training.max_steps = 4;
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   const auto write_fingerprint = [&](const char* key, const nlohmann::json& value) {
     auto edited = original;
     edited["fingerprint"][key] = value;
@@ -225,7 +225,7 @@ TEST_F(ResumeChangedTest, RejectsUnfreezingATowerWithoutAdapters) {
   run_training();
   config_.training.max_steps = 6;
   config_.model.freeze_vision_tower = false;
-  config_.resume = ResumePolicy::kChanged;
+  config_.resume_policy = ResumePolicy::kChanged;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("model.freeze_vision_tower: was true, is false"), HasSubstr("adapters")));
 }
 

@@ -69,10 +69,10 @@ class WholeRunTest : public SmallRunTest {
 TEST_F(WholeRunTest, ReportsItsResults) {
   config_.output.log_samples = true;
   const auto summary = run_training();
-  EXPECT_FALSE(summary.was_stopped);
+  EXPECT_FALSE(summary.was_stopped_by_signal);
   EXPECT_EQ(summary.steps, kSteps);
-  EXPECT_EQ(summary.skipped_steps, 0);
-  EXPECT_EQ(summary.checkpoint, run_folder() / "checkpoints/step-3");
+  EXPECT_EQ(summary.num_skipped_steps, 0);
+  EXPECT_EQ(summary.newest_checkpoint, run_folder() / "checkpoints/step-3");
   EXPECT_THAT(checkpoints(), ElementsAre("step-3"));
   const auto steps = read_json_lines("metrics.jsonl");
   ASSERT_THAT(steps, SizeIs(kSteps));
@@ -101,7 +101,7 @@ TEST_F(WholeRunTest, ReportsItsResults) {
 
 TEST_F(WholeRunTest, WritesSamplePredictions) {
   config_.output.num_sample_predictions = 4;
-  config_.output.sample_predictions_time_share = 1;
+  config_.output.max_prediction_time_share = 1;
   config_.training.max_steps = 1;
   run_training();
   const auto answers = read_json_lines("predictions.jsonl");
@@ -166,8 +166,8 @@ TEST_F(WholeRunTest, TotalStepsCountUsableSamples) {
 TEST_F(WholeRunTest, LearningRatesScaleWithStepTokens) {
   int64_t tokens = 0;
   for (const auto& sample : parity::Case("mixed_batch").samples()) tokens += sample.tokens();
-  config_.training.balance.global_batch_tokens = 4 * tokens;
-  config_.training.balance.batch_scaling = engine::BatchScaling::kLinear;
+  config_.training.batch_and_tasks.global_batch_tokens = 4 * tokens;
+  config_.training.batch_and_tasks.batch_scaling = engine::BatchScaling::kLinear;
   config_.training.warmup_ratio = 0;
   config_.training.lr_scheduler = engine::ScheduleShape::kConstant;
   config_.training.learning_rate = 1e-3;
@@ -214,13 +214,13 @@ TEST_F(WholeRunTest, WritesTheReportAtIntervals) {
 
 TEST(SampleEvenlyTest, TakesOneSampleOfEachRange) {
   io::InMemoryRecords records(std::vector<io::Record>(10));
-  const auto indices = sample_records_evenly(records, 5);
+  const auto indices = select_evenly_spaced_indices(records, 5);
   ASSERT_THAT(indices, SizeIs(5));
   for (int i = 0; i < 5; ++i) EXPECT_EQ(indices[static_cast<size_t>(i)] / 2, i);
-  EXPECT_THAT(sample_records_evenly(records, 20), SizeIs(10));
-  EXPECT_THAT(sample_records_evenly(io::InMemoryRecords(), 5), IsEmpty());
+  EXPECT_THAT(select_evenly_spaced_indices(records, 20), SizeIs(10));
+  EXPECT_THAT(select_evenly_spaced_indices(io::InMemoryRecords(), 5), IsEmpty());
   for (int64_t i = 0; i < records.size(); ++i) records[i].problem = "has no answer";
-  EXPECT_THAT(sample_records_evenly(records, 5), IsEmpty());
+  EXPECT_THAT(select_evenly_spaced_indices(records, 5), IsEmpty());
 }
 
 }  // namespace

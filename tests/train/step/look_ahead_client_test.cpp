@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kLimit = int64_t{20} << 30;
 constexpr int64_t kMebibyte = 1 << 20;
 
-int64_t count_steps_until_decrease(LookAheadMargin& margin) {
+int64_t count_steps_until_decrease(LookAheadMemoryMargin& margin) {
   const int64_t bytes_before = margin.bytes();
   int64_t steps = 0;
   while (margin.bytes() == bytes_before && steps < 10'000) {
@@ -26,7 +26,7 @@ int64_t count_steps_until_decrease(LookAheadMargin& margin) {
 }
 
 TEST(LookAheadMarginTest, RisesAfterOutOfMemoryAndFallsWithGoodSteps) {
-  LookAheadMargin margin(kLimit);
+  LookAheadMemoryMargin margin(kLimit);
   EXPECT_EQ(margin.bytes(), 0);
   margin.increase();
   const int64_t raised_bytes = margin.bytes();
@@ -38,7 +38,7 @@ TEST(LookAheadMarginTest, RisesAfterOutOfMemoryAndFallsWithGoodSteps) {
 }
 
 TEST(LookAheadMarginTest, FallsMoreSlowlyAfterRepeatedOutOfMemory) {
-  LookAheadMargin margin(kLimit);
+  LookAheadMemoryMargin margin(kLimit);
   margin.increase();
   EXPECT_EQ(count_steps_until_decrease(margin), 20);
   margin.increase();
@@ -48,7 +48,7 @@ TEST(LookAheadMarginTest, FallsMoreSlowlyAfterRepeatedOutOfMemory) {
 }
 
 TEST(LookAheadMarginTest, OutOfMemoryRestartsTheCount) {
-  LookAheadMargin margin(kLimit);
+  LookAheadMemoryMargin margin(kLimit);
   margin.increase();
   for (int64_t step = 0; step < 19; ++step) margin.record_success(0);
   margin.increase();
@@ -58,13 +58,13 @@ TEST(LookAheadMarginTest, OutOfMemoryRestartsTheCount) {
 }
 
 TEST(LookAheadMarginTest, LeavesThreeQuartersOfTheLimit) {
-  LookAheadMargin margin(kLimit);
+  LookAheadMemoryMargin margin(kLimit);
   for (int64_t miss = 0; miss < 1000; ++miss) margin.increase();
   EXPECT_EQ(margin.bytes(), kLimit / 4);
 }
 
 TEST(LookAheadMarginTest, CoversTheExcessOfTheLastTwentySteps) {
-  LookAheadMargin margin(kLimit);
+  LookAheadMemoryMargin margin(kLimit);
   margin.record_success(-5 * kMebibyte);
   EXPECT_EQ(margin.bytes(), 0) << "less than foreseen";
   margin.record_success(7 * kMebibyte);
@@ -107,8 +107,8 @@ class LookAheadClientTest : public testing::Test {
   engine::StepLayout make_default_layout() const {
     return planner::make_step_layout(step_config_, std::vector<data::SampleShape>(kSamples));
   }
-  StepPlan await_plan(LookAheadClient& client, int64_t step, double step_seconds = kLongStepSeconds) const {
-    return client.await_plan(step, make_default_layout(), step_seconds);
+  StepPlan wait_for_plan(LookAheadClient& client, int64_t step, double step_seconds = kLongStepSeconds) const {
+    return client.wait_for_plan(step, make_default_layout(), step_seconds);
   }
 
   static memory::DeviceMemoryStats make_measurement(const StepPlan& plan, int64_t excess_bytes = 0) {
@@ -124,21 +124,21 @@ class LookAheadClientTest : public testing::Test {
 TEST_F(LookAheadClientTest, ResynchronizesAfterALateForecast) {
   const auto look_ahead = make_client();
   for (const int64_t step : {10, 11, 12}) submit(*look_ahead, step);
-  const StepPlan late_plan = await_plan(*look_ahead, 10, kNoWait);  // its process has not even started
+  const StepPlan late_plan = wait_for_plan(*look_ahead, 10, kNoWait);  // its process has not even started
   EXPECT_FALSE(late_plan.peaks);
   EXPECT_EQ(late_plan.layout, make_default_layout());
-  EXPECT_EQ(look_ahead->summary().late_steps, 1);
+  EXPECT_EQ(look_ahead->summary().num_late_steps, 1);
   for (const int64_t step : {11, 12}) {
-    const StepPlan plan = await_plan(*look_ahead, step);
+    const StepPlan plan = wait_for_plan(*look_ahead, step);
     ASSERT_TRUE(plan.peaks) << step;
-    EXPECT_FALSE(plan.empty_cache_first) << step;
+    EXPECT_FALSE(plan.empty_cache_at_start) << step;
     look_ahead->compare_with_measurement(step, plan, make_measurement(plan, 100 * kMiB), /*as_foreseen=*/true);
   }
   EXPECT_EQ(look_ahead->summary().max_relative_error, 0) << "they may differ until then";
   submit(*look_ahead, 13);
-  const StepPlan synchronized_plan = await_plan(*look_ahead, 13);
+  const StepPlan synchronized_plan = wait_for_plan(*look_ahead, 13);
   ASSERT_TRUE(synchronized_plan.peaks);
-  EXPECT_TRUE(synchronized_plan.empty_cache_first);
+  EXPECT_TRUE(synchronized_plan.empty_cache_at_start);
   look_ahead->compare_with_measurement(13, synchronized_plan, make_measurement(synchronized_plan, kMiB),
                                        /*as_foreseen=*/true);
   EXPECT_GT(look_ahead->summary().max_relative_error, 0);
@@ -148,18 +148,18 @@ TEST_F(LookAheadClientTest, ResynchronizesAfterALateForecast) {
 TEST_F(LookAheadClientTest, SkipsComparisonWhileDesynchronized) {
   const auto look_ahead = make_client();
   for (const int64_t step : {10, 11, 12}) submit(*look_ahead, step);
-  const StepPlan first = await_plan(*look_ahead, 10);
+  const StepPlan first = wait_for_plan(*look_ahead, 10);
   ASSERT_TRUE(first.peaks);
   look_ahead->compare_with_measurement(10, first, make_measurement(first), /*as_foreseen=*/true);
   look_ahead->mark_desynchronized();
   for (const int64_t step : {11, 12}) {
-    const StepPlan plan = await_plan(*look_ahead, step);
+    const StepPlan plan = wait_for_plan(*look_ahead, step);
     ASSERT_TRUE(plan.peaks);
-    EXPECT_FALSE(plan.empty_cache_first) << "announced before";
+    EXPECT_FALSE(plan.empty_cache_at_start) << "announced before";
     look_ahead->compare_with_measurement(step, plan, make_measurement(plan, 100 * kMiB), /*as_foreseen=*/true);
   }
   submit(*look_ahead, 13);
-  EXPECT_TRUE(await_plan(*look_ahead, 13).empty_cache_first);
+  EXPECT_TRUE(wait_for_plan(*look_ahead, 13).empty_cache_at_start);
   EXPECT_EQ(look_ahead->summary().max_relative_error, 0);
 }
 
@@ -168,7 +168,7 @@ TEST_F(LookAheadClientTest, WaitsOnePercentOfAStep) {
   const auto look_ahead = make_client();
   unsetenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS");
   submit(*look_ahead, 1);
-  EXPECT_FALSE(await_plan(*look_ahead, 1, /*step_seconds=*/20).peaks);
+  EXPECT_FALSE(wait_for_plan(*look_ahead, 1, /*step_seconds=*/20).peaks);
   EXPECT_GE(look_ahead->summary().wait_seconds, 0.2);
   EXPECT_LT(look_ahead->summary().wait_seconds, 20);
 }
@@ -183,10 +183,10 @@ TEST_F(LookAheadClientTest, ContinuesAfterTheProcessEnded) {
                              at::kCPU,
                              [this](report::EventKind, const std::string& message) { events_.push_back(message); });
   submit(look_ahead, 1);
-  EXPECT_FALSE(await_plan(look_ahead, 1).peaks) << "it answers only by ending";
+  EXPECT_FALSE(wait_for_plan(look_ahead, 1).peaks) << "it answers only by ending";
   for (const int64_t step : {2, 3}) {
     submit(look_ahead, step);
-    const StepPlan plan = await_plan(look_ahead, step);
+    const StepPlan plan = wait_for_plan(look_ahead, step);
     EXPECT_FALSE(plan.peaks);
     EXPECT_EQ(plan.layout, make_default_layout());
   }
@@ -199,24 +199,24 @@ TEST_F(LookAheadClientTest, GivesUpAfterTenLateSteps) {
   unsetenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS");
   for (int64_t step = 1; step <= 12; ++step) {
     submit(*look_ahead, step);
-    EXPECT_EQ(await_plan(*look_ahead, step, kNoWait).layout, make_default_layout());
+    EXPECT_EQ(wait_for_plan(*look_ahead, step, kNoWait).layout, make_default_layout());
   }
-  EXPECT_EQ(look_ahead->summary().late_steps, 10);
+  EXPECT_EQ(look_ahead->summary().num_late_steps, 10);
   EXPECT_THAT(events_, Contains(HasSubstr("10 steps late")));
 }
 
 TEST_F(LookAheadClientTest, NamesTheOversizedSampleInAdvance) {
   const auto look_ahead = make_client(8 * kMiB);
   submit(*look_ahead, 1);
-  const StepPlan plan = await_plan(*look_ahead, 1);
+  const StepPlan plan = wait_for_plan(*look_ahead, 1);
   EXPECT_FALSE(plan.fits);
   EXPECT_FALSE(plan.peaks);
-  EXPECT_TRUE(plan.empty_cache_first);
+  EXPECT_TRUE(plan.empty_cache_at_start);
   EXPECT_EQ(plan.oversized_sample_index, 0);
   EXPECT_EQ(plan.layout.split.sizes.front(), 1);
-  EXPECT_EQ(look_ahead->summary().unfit_steps, 1);
+  EXPECT_EQ(look_ahead->summary().num_oversized_steps, 1);
   submit(*look_ahead, 2);
-  EXPECT_TRUE(await_plan(*look_ahead, 2).empty_cache_first) << "the look-ahead did not do step 1 as the run did";
+  EXPECT_TRUE(wait_for_plan(*look_ahead, 2).empty_cache_at_start) << "the look-ahead did not do step 1 as the run did";
 }
 
 /// A failure lowers the limit of submitted steps; enough successful steps restore it.
@@ -226,7 +226,7 @@ TEST_F(LookAheadClientTest, UnforecastOutOfMemoryLowersTheLimit) {
     const auto unlimited = make_client();
     for (const int64_t step : {1, 2, 3}) {
       submit(*unlimited, step);
-      const StepPlan plan = await_plan(*unlimited, step);
+      const StepPlan plan = wait_for_plan(*unlimited, step);
       ASSERT_TRUE(plan.peaks);
       required_bytes = std::max(required_bytes, plan.peaks->reserved_bytes);
     }
@@ -234,13 +234,13 @@ TEST_F(LookAheadClientTest, UnforecastOutOfMemoryLowersTheLimit) {
   const auto look_ahead = make_client(required_bytes);
   const auto is_split = [&](int64_t step) {
     submit(*look_ahead, step);
-    const StepPlan plan = await_plan(*look_ahead, step);
+    const StepPlan plan = wait_for_plan(*look_ahead, step);
     look_ahead->compare_with_measurement(step, plan, plan.peaks ? make_measurement(plan) : memory::DeviceMemoryStats{},
                                          /*as_foreseen=*/true);
     return plan.layout != make_default_layout();
   };
   EXPECT_FALSE(is_split(1));
-  look_ahead->raise_margin();
+  look_ahead->increase_margin();
   int64_t step = 2;
   EXPECT_TRUE(is_split(step));
   while (step < 100 && is_split(++step)) {

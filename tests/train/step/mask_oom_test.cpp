@@ -41,7 +41,7 @@ class MaskTraining {
   }
   /// Returns the gradients before the optimizer's step.
   const Gradients& gradients() const { return gradients_; }
-  int64_t failed_attempts() const { return completed_.failed_attempts; }
+  int64_t num_failed_attempts() const { return completed_.num_failed_attempts; }
 
  private:
   void copy_gradients() {
@@ -78,15 +78,15 @@ TEST(MaskOomTest, AnyFailingAllocationKeepsLossAndGradients) {
   double largest = 0;
   for (const auto& [name, gradient] : expected) largest = std::max(largest, gradient.abs().max().item<double>());
   ASSERT_GT(allocations, 1000);
-  int64_t failed_attempts = 0;
+  int64_t num_failed_attempts = 0;
   for (int64_t point = 0; point < kPoints; ++point) {
     MaskTraining training(data);
     training.step();
     faults.arm({.failing_allocation_index = point * (allocations - 1) / (kPoints - 1)});
     const double actual = training.step();
-    EXPECT_EQ(faults.num_failures(), 1) << "point " << point;
+    EXPECT_EQ(faults.num_failed_allocations(), 1) << "point " << point;
     faults.disarm();
-    failed_attempts += training.failed_attempts();
+    num_failed_attempts += training.num_failed_attempts();
     EXPECT_NEAR(actual / loss, 1, 1e-5) << "point " << point;
     ASSERT_EQ(training.gradients().size(), expected.size());
     for (const auto& [name, gradient] : training.gradients()) {
@@ -97,7 +97,7 @@ TEST(MaskOomTest, AnyFailingAllocationKeepsLossAndGradients) {
   }
   // On some processors oneDNN's convolutions choose another algorithm when memory runs out, without
   // an error.
-  EXPECT_GE(failed_attempts, kPoints - 4);
+  EXPECT_GE(num_failed_attempts, kPoints - 4);
 }
 
 }  // namespace

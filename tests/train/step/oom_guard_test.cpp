@@ -40,7 +40,7 @@ class SmallTraining {
     samples_ = engine::batch_of_eight();
     for (size_t i = 0; i < samples_.size(); ++i) {
       samples_[i].seed = 100 + i;
-      samples_[i].task_number = objective_.tasks().is_multi_task() && 2 * i >= samples_.size() ? 1 : 0;
+      samples_[i].task_index = objective_.tasks().is_multi_task() && 2 * i >= samples_.size() ? 1 : 0;
     }
     model_ =
         models::build_model(test_case.checkpoint(), at::kCPU, at::kFloat, nn::LoraSettings{.rank = 4, .dropout = 0.1});
@@ -125,21 +125,21 @@ TEST_F(OomGuardTest, AnyFailingAllocationKeepsGradients) {
   const double loss = reference.step();
   const int64_t allocations = faults_.num_allocations();
   ASSERT_GT(allocations, 1000);
-  int64_t failed_attempts = 0;
+  int64_t num_failed_attempts = 0;
   for (int64_t point = 0; point < kFaultPoints; ++point) {
     const int64_t failing_allocation_index = point * (allocations - 1) / (kFaultPoints - 1);
     SmallTraining training;
     training.step();
     faults_.arm({.failing_allocation_index = failing_allocation_index});
     const double actual = training.step();
-    EXPECT_EQ(faults_.num_failures(), 1);
+    EXPECT_EQ(faults_.num_failed_allocations(), 1);
     faults_.disarm();
-    failed_attempts += training.completed().failed_attempts;
+    num_failed_attempts += training.completed().num_failed_attempts;
     const std::string context = fmt::format("allocation {} of {}", failing_allocation_index, allocations);
     EXPECT_NEAR(actual / loss, 1, 1e-6) << context;
     expect_same(training.gradients(), reference.gradients(), context);
   }
-  EXPECT_EQ(failed_attempts, kFaultPoints);
+  EXPECT_EQ(num_failed_attempts, kFaultPoints);
 }
 
 TEST_F(OomGuardTest, StepsAfterAFailureKeepTheirLosses) {
@@ -154,7 +154,7 @@ TEST_F(OomGuardTest, StepsAfterAFailureKeepTheirLosses) {
     training.step();
     faults_.arm({.failing_allocation_index = static_cast<int64_t>(share * static_cast<double>(allocations))});
     training.step();
-    ASSERT_EQ(training.completed().failed_attempts, 1);
+    ASSERT_EQ(training.completed().num_failed_attempts, 1);
     const auto actual = training.steps(kFollowingSteps);
     for (size_t i = 0; i < expected.size(); ++i)
       EXPECT_NEAR(actual[i] / expected[i], 1, 1e-6) << share << ", step " << i;
@@ -164,8 +164,11 @@ TEST_F(OomGuardTest, StepsAfterAFailureKeepTheirLosses) {
 /// Gradients are summed by task and combined before the update, so that a failure may leave more
 /// state.
 TEST_F(OomGuardTest, PcGradStepsAreTheSameAfterAnyFailure) {
-  const engine::TaskSettings tasks{
-      .count = 2, .weights = {0.5, 1.5}, .gradient_norms = true, .resolve_conflicts = true, .seed = 3};
+  const engine::TaskSettings tasks{.num_tasks = 2,
+                                   .weights = {0.5, 1.5},
+                                   .measure_gradient_norms = true,
+                                   .resolve_gradient_conflicts = true,
+                                   .seed = 3};
   SmallTraining reference(2, tasks);
   reference.step();
   faults_.arm({});
@@ -177,8 +180,8 @@ TEST_F(OomGuardTest, PcGradStepsAreTheSameAfterAnyFailure) {
     training.step();
     faults_.arm({.failing_allocation_index = point * (allocations - 1) / 4});
     training.step();
-    EXPECT_EQ(training.completed().failed_attempts, 1) << point;
-    EXPECT_EQ(faults_.num_failures(), 1);
+    EXPECT_EQ(training.completed().num_failed_attempts, 1) << point;
+    EXPECT_EQ(faults_.num_failed_allocations(), 1);
     faults_.disarm();
     const auto actual = training.steps(3);
     for (size_t i = 0; i < expected.size(); ++i)
@@ -206,7 +209,7 @@ TEST_F(OomGuardTest, LossesDoNotDependOnAvailableMemory) {
       const auto actual = training.steps(3);
       for (size_t i = 0; i < expected.size(); ++i)
         EXPECT_NEAR(actual[i] / expected[i], 1, 1e-6) << share << ", step " << i;
-      attempts.push_back(training.completed().failed_attempts);
+      attempts.push_back(training.completed().num_failed_attempts);
     } catch (const OversizedSampleError& error) {
       fits = false;
     }
@@ -237,11 +240,11 @@ TEST_F(OomGuardTest, RetriesAStepThatFailedOnAnotherRank) {
     const FailingPeerConsensus consensus(call);
     SmallTraining training(4, {}, consensus);
     EXPECT_EQ(training.step(), expected[0]) << call;
-    EXPECT_EQ(training.completed().failed_attempts, 1);
+    EXPECT_EQ(training.completed().num_failed_attempts, 1);
     ASSERT_EQ(training.retried_layouts().size(), 1U);
     EXPECT_EQ(training.retried_layouts()[0], training.completed().layout) << "no smaller than before";
     EXPECT_EQ(training.step(), expected[1]) << call;
-    EXPECT_EQ(training.completed().failed_attempts, 0);
+    EXPECT_EQ(training.completed().num_failed_attempts, 0);
   }
 }
 

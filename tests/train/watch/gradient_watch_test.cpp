@@ -34,7 +34,7 @@ class AnomalyWatchTest : public testing::Test {
 
   CallbackList callbacks_;
   AnomalyWatch watch_{callbacks_};
-  std::vector<report::Event> events_;
+  std::vector<report::RunEvent> events_;
   int64_t step_ = 0;
 };
 
@@ -102,7 +102,7 @@ class GradientWatchTest : public testing::Test {
 
   CallbackList callbacks_;
   GradientWatch watch_{callbacks_, "the vision tower", /*has_media=*/true};
-  std::vector<report::Event> events_;
+  std::vector<report::RunEvent> events_;
   int64_t step_ = 0;
 };
 
@@ -114,19 +114,19 @@ TEST_F(GradientWatchTest, ReportsAFirstStepWithoutGradient) {
                                         HasSubstr("trains only the vision tower, but none of the samples so far")));
   step(0);
   EXPECT_THAT(events_, SizeIs(1)) << "it is said once";
-  EXPECT_TRUE(watch_.has_no_gradient());
+  EXPECT_TRUE(watch_.is_gradient_always_zero());
 }
 
 TEST_F(GradientWatchTest, StaysQuietAfterAStepWithAGradient) {
   step(0.5);
   for (int i = 0; i < 3; ++i) step(0, 1);
   EXPECT_THAT(events_, IsEmpty());
-  EXPECT_FALSE(watch_.has_no_gradient());
+  EXPECT_FALSE(watch_.is_gradient_always_zero());
 }
 
 TEST_F(GradientWatchTest, SkippedStepsAreNotCounted) {
   step(0, 0, /*skipped=*/true);
-  EXPECT_FALSE(watch_.has_no_gradient());
+  EXPECT_FALSE(watch_.is_gradient_always_zero());
   step(0, 2);
   EXPECT_THAT(events_, SizeIs(1));
   EXPECT_THAT(watch_.reason(), Not(HasSubstr("none of the samples"))) << "they have media";

@@ -49,7 +49,7 @@ class MemoryWatchTest : public testing::Test {
     watch_.observe_step(report);
   }
 
-  std::vector<report::Event> events_;
+  std::vector<report::RunEvent> events_;
 
  private:
   void allocate(memory::Component component, int64_t bytes) {

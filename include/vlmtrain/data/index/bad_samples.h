@@ -53,12 +53,12 @@ inline bool should_stop_run(const SampleProblem& problem, BadSamplePolicy policy
 
 /// Writes bad samples to the ledger of their data set: as failed if they stop the run, else as
 /// dropped. `problems` has the bad samples by index, `ids` the ids of all samples.
-void record_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, BadSamplePolicy policy,
-                     Ledger& ledger);
+void add_problems_to_ledger(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids,
+                            BadSamplePolicy policy, Ledger& ledger);
 
-/// Writes bad samples to the ledger like record_problems(), and logs the newly dropped ones. Throws
-/// UserError (kBadData) if any sample stops the run; the message names their number and the first
-/// of them. `records` is the data set.
+/// Writes bad samples to the ledger like add_problems_to_ledger(), and logs the newly dropped ones.
+/// Throws UserError (kBadData) if any sample stops the run; the message names their number and the
+/// first of them. `records` is the data set.
 void report_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, Ledger& ledger,
                      BadSamplePolicy policy, const io::Records& records);
 
@@ -67,14 +67,14 @@ void report_problems(const std::map<int64_t, SampleProblem>& problems, const Tex
 class BadSampleLog {
  public:
   /// Logs a dropped sample, or counts it if the limit is reached.
-  void warn(const std::string& message);
+  void log_dropped_sample(const std::string& message);
   /// Logs the number of samples that were counted instead of logged after the last call, if any.
   /// `dropped` is the total number of dropped samples, `samples` the size of the data set.
   void log_summary(int64_t dropped, int64_t samples);
 
  private:
-  int64_t num_logged_ = 0;
-  int64_t num_suppressed_ = 0;
+  int64_t num_logged_samples_ = 0;
+  int64_t num_suppressed_samples_ = 0;
 };
 
 /// Returns whether the message of a bad sample mentions a record key that earlier versions of the
@@ -83,6 +83,6 @@ bool mentions_ignored_keys(std::string_view message);
 
 /// Returns the text to append to such a message if an earlier version started the run; empty for
 /// other messages.
-std::string explain_ignored_keys(std::string_view message);
+std::string make_ignored_keys_hint(std::string_view message);
 
 }  // namespace vlmtrain::data

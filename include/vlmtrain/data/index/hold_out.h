@@ -16,18 +16,18 @@ struct HoldOutSplit {
 };
 
 /// Splits `samples` samples at random. The number of held-out samples is nearest to the share, but
-/// at least one and never all. The result depends on the arguments only. REQUIRES: 0 < share < 1.
-/// Throws UserError (kBadData) for fewer than two samples.
-HoldOutSplit hold_out(int64_t samples, double share, uint64_t seed);
+/// at least one and never all. The result depends on the arguments only. REQUIRES: 0 <
+/// hold_out_share < 1. Throws UserError (kBadData) for fewer than two samples.
+HoldOutSplit draw_hold_out_split(int64_t samples, double hold_out_share, uint64_t seed);
 
 /// The state of the hold-out split of one source, which a checkpoint saves to restore the split.
 struct HoldOutState {
   std::string path;  ///< path of the source
-  double share = 0;
+  double hold_out_share = 0;
   int64_t samples = 0;           ///< size of the source
   uint64_t version_hash = 0;     ///< io::Records::version_hash() of the source
   std::vector<int64_t> indices;  ///< held-out samples, ascending
-  /// hash_content() of some or all of `indices`, as (index, hash) in ascending order.
+  /// hash_record_content() of some or all of `indices`, as (index, hash) in ascending order.
   std::vector<std::pair<int64_t, uint64_t>> content_hashes;
 
   bool has_all_content_hashes() const { return content_hashes.size() == indices.size(); }
@@ -35,11 +35,11 @@ struct HoldOutState {
 
 /// Returns a hash of a record's conversation, the names of its files, and its id unless the id is
 /// derived from `index`, the index of the record.
-uint64_t hash_content(const io::Record& record, int64_t index);
+uint64_t hash_record_content(const io::Record& record, int64_t index);
 
 /// Sets state.content_hashes for up to `max_count` evenly spaced entries of state.indices. Reads
 /// these records on `workers` threads.
-void store_content_hashes(HoldOutState& state, const io::Records& records, int64_t max_count, int64_t workers);
+void compute_content_hashes(HoldOutState& state, const io::Records& records, int64_t max_count, int64_t workers);
 
 /// The result of restore_hold_out().
 struct RestoredHoldOut {

@@ -55,18 +55,18 @@ class Ledger {
 
   /// Sets the notices of all samples, counted before the first step. They do not include kinds that
   /// depend on pixels, which are still counted when samples are used.
-  void set_all_notices(NoticeCounts notices);
+  void set_precounted_notices(NoticeCounts notices);
   const NoticeCounts& notices() const { return notices_; }
-  bool has_all_notices() const { return has_all_notices_; }
+  bool has_precounted_notices() const { return has_precounted_notices_; }
   /// Returns whether notices of this kind are counted when samples are used.
   bool is_counted_on_use(const std::string& kind) const {
-    return !has_all_notices_ || !precounted_kinds_.contains(kind);
+    return !has_precounted_notices_ || !precounted_kinds_.contains(kind);
   }
 
   SampleStatus status(int64_t index) const { return statuses_.at(static_cast<size_t>(index)); }
-  int64_t count(SampleStatus status) const { return counts_.at(static_cast<size_t>(status)); }
-  int64_t samples() const { return static_cast<int64_t>(statuses_.size()); }
-  const std::string& dataset() const { return dataset_; }
+  int64_t count(SampleStatus status) const { return status_counts_.at(static_cast<size_t>(status)); }
+  int64_t num_samples() const { return static_cast<int64_t>(statuses_.size()); }
+  const std::string& dataset_name() const { return dataset_; }
 
   /// Returns the contents of ledger.json:
   ///
@@ -82,7 +82,7 @@ class Ledger {
 
  private:
   /// The problem of a dropped or failed sample.
-  struct Problem {
+  struct LedgerProblem {
     std::string id;
     std::string reason;
     std::string message;
@@ -90,15 +90,15 @@ class Ledger {
 
   /// Sets the status unless it is earlier than or equal to the current one. Returns whether it
   /// changed.
-  bool raise_status(int64_t index, SampleStatus status);
+  bool upgrade_status(int64_t index, SampleStatus status);
 
   std::string dataset_;
   std::vector<SampleStatus> statuses_;
-  std::array<int64_t, 4> counts_{};  // by status
-  std::map<int64_t, Problem> problems_;
-  std::map<int64_t, std::pair<std::string, ShrinkInfo>> shrunk_;  // id and sizes by index
+  std::array<int64_t, 4> status_counts_{};  // by status
+  std::map<int64_t, LedgerProblem> problems_;
+  std::map<int64_t, std::pair<std::string, ShrinkInfo>> shrink_infos_;  // id and sizes by index
   NoticeCounts notices_;
-  bool has_all_notices_ = false;
+  bool has_precounted_notices_ = false;
   std::set<std::string> precounted_kinds_;  // kinds that were counted over all samples before the first step
 };
 
@@ -122,10 +122,10 @@ class EpochProgress {
   struct SourceProgress {
     int64_t epoch = -1;
     std::shared_ptr<const EpochOrder> order;  // order of `epoch`
-    int64_t dropped = -1;                     // number of dropped samples in the ledger at the time of the counts
+    int64_t num_dropped_samples = -1;         // number of dropped samples in the ledger at the time of the counts
     int64_t offset = 0;                       // samples of `order` before it were counted
-    int64_t num_usable_before = 0;            // usable samples before `offset`
-    int64_t num_usable = 0;                   // usable samples of the epoch
+    int64_t num_usable_before_offset = 0;     // usable samples before `offset`
+    int64_t num_usable_samples = 0;           // usable samples of the epoch
   };
 
   /// Advances the counts of a source to `cursor`.
@@ -139,6 +139,6 @@ class EpochProgress {
 /// Returns the number of units in an epoch without dropped samples, each source as often as it
 /// repeats. The number is exact for single samples. For packs it is an estimate from the first
 /// epoch; later epochs may have slightly more or fewer.
-double count_epoch_units(const SampleOrder& order, const Ledger& ledger);
+double count_batch_units_per_epoch(const SampleOrder& order, const Ledger& ledger);
 
 }  // namespace vlmtrain::data

@@ -42,24 +42,24 @@ SharedContent find_shared_content(const ContentFingerprints& fingerprints, Conte
 /// The properties of a data set's samples that are known without decoding media. Takes about 50
 /// bytes for each sample.
 struct SampleIndex {
-  SampleShapes shapes{};                        ///< by sample index; unknown for bad and unchecked samples
-  TextColumn ids{};                             ///< by index; of checked samples
-  DictionaryTextColumn tasks{};                 ///< io::Record::task by index; of checked samples
-  std::map<int64_t, SampleProblem> problems{};  ///< of the bad samples, by index
-  std::map<int64_t, ShrinkInfo> shrunk{};       ///< of samples whose media are shrunk, by index
-  NoticeCounts notices{};                       ///< of the usable samples
-  ContentFingerprints fingerprints{};           ///< only with SampleIndexSettings::keep_fingerprints
-  int64_t decode_bytes = 0;                     ///< maximum of Sample::decode_bytes
-  int64_t num_from_cache = 0;                   ///< number of shapes that came from the cache
-  int64_t num_changed = 0;                      ///< number of samples whose record or files differ from the cache
-  bool is_complete = false;                     ///< whether all samples were checked
+  SampleShapes shapes{};                         ///< by sample index; unknown for bad and unchecked samples
+  TextColumn ids{};                              ///< by index; of checked samples
+  DictionaryTextColumn tasks{};                  ///< io::Record::task by index; of checked samples
+  std::map<int64_t, SampleProblem> problems{};   ///< of the bad samples, by index
+  std::map<int64_t, ShrinkInfo> shrink_infos{};  ///< of samples whose media are shrunk, by index
+  NoticeCounts notices{};                        ///< of the usable samples
+  ContentFingerprints fingerprints{};            ///< only with SampleIndexSettings::keep_fingerprints
+  int64_t decode_bytes = 0;                      ///< maximum of Sample::decode_bytes
+  int64_t num_cached_shapes = 0;                 ///< number of shapes that came from the cache
+  int64_t num_changed_samples = 0;               ///< number of samples whose record or files differ from the cache
+  bool is_complete = false;                      ///< whether all samples were checked
 
-  int64_t num_usable() const { return shapes.size() - std::ssize(problems); }
+  int64_t num_usable_samples() const { return shapes.size() - std::ssize(problems); }
 };
 
 /// The settings of index_samples().
 struct SampleIndexSettings {
-  int64_t workers = 1;  ///< threads, >= 1
+  int64_t num_workers = 1;  ///< threads, >= 1
   /// Maximum number of samples to check, evenly spaced over the data set; 0 for all.
   int64_t max_samples = 0;
   /// File that keeps the shapes between calls; empty for none. If io::Records::version_hash() is
@@ -68,7 +68,7 @@ struct SampleIndexSettings {
   /// restored. A file that is damaged or has another program version or `processor` is ignored.
   std::filesystem::path cache{};
   bool write_cache = true;         ///< false: only read the cache
-  std::string processor{};         ///< identifies the settings that the samples depend on, besides the records
+  std::string processor_key{};     ///< identifies the settings that the samples depend on, besides the records
   bool keep_fingerprints = false;  ///< fill SampleIndex::fingerprints; has no effect without a cache
   /// Called on the caller's thread from time to time with the number of checked samples, if set. An
   /// exception ends index_samples(), which rethrows it.

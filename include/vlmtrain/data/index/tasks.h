@@ -14,30 +14,30 @@
 namespace vlmtrain::data {
 
 /// Returns the display name of a task: "none" if it is empty.
-std::string get_task_name(std::string_view task);
+std::string get_task_display_name(std::string_view task);
 
 /// The tasks of a data set (io::Record::task), numbered from 0 in alphabetical order. Samples
 /// without a task form the task "none". Unusable samples are ignored.
-class Tasks {
+class TaskTable {
  public:
   /// Takes the tasks from `sample_index`, or reads all records if it is not complete.
-  Tasks(const SampleIndex& sample_index, const io::Records& records);
-  explicit Tasks(const io::Records& records);
+  TaskTable(const SampleIndex& sample_index, const io::Records& records);
+  explicit TaskTable(const io::Records& records);
 
   const std::vector<std::string>& names() const { return names_; }
-  int64_t count() const { return std::ssize(names_); }
+  int64_t num_tasks() const { return std::ssize(names_); }
   /// Returns the number of samples of each task, in the order of names().
-  const std::vector<int64_t>& samples() const { return sample_counts_; }
+  const std::vector<int64_t>& sample_counts() const { return sample_counts_; }
 
   /// Returns the index of a task in names(). REQUIRES: a sample of the data set has it.
-  int64_t find_task(std::string_view task) const;
+  int64_t find_task_index(std::string_view task) const;
 
-  /// Sets Sample::task_number of each sample.
-  void assign_task_numbers(std::vector<Sample>& samples) const;
+  /// Sets Sample::task_index of each sample.
+  void assign_task_indices(std::vector<Sample>& samples) const;
 
  private:
-  using SampleCounts = std::map<std::string, int64_t, std::less<>>;
-  void set_counts(const SampleCounts& counts);
+  using SampleCountsByTask = std::map<std::string, int64_t, std::less<>>;
+  void set_sample_counts(const SampleCountsByTask& counts);
 
   std::vector<std::string> names_;
   std::vector<int64_t> sample_counts_;

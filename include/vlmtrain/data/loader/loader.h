@@ -29,7 +29,7 @@ struct BatchUnit {
 struct RemoteSample {
   int64_t index = 0;  ///< in the data set
   uint64_t seed = 0;  ///< see Sample::seed
-  std::optional<ShrinkInfo> shrunk{};
+  std::optional<ShrinkInfo> shrink_info{};
   std::vector<io::Notice> notices{};  ///< only kinds with Ledger::is_counted_on_use()
 };
 
@@ -63,14 +63,14 @@ struct LoaderSettings {
   /// joins the batch only if that brings the batch nearer to the target. If not set, a batch has
   /// exactly global_batch_size units.
   std::optional<int64_t> global_batch_tokens = std::nullopt;
-  int64_t num_workers = 1;       ///< threads, >= 1
-  int64_t prefetch_samples = 0;  ///< number of processed samples kept ready; 0 for two global batches
-  int64_t prefetch_bytes = 0;    ///< maximum host memory of these samples; 0 for no limit
+  int64_t num_workers = 1;           ///< threads, >= 1
+  int64_t max_prefetch_samples = 0;  ///< number of processed samples kept ready; 0 for two global batches
+  int64_t prefetch_bytes = 0;        ///< maximum host memory of these samples; 0 for no limit
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
   LoaderShard shard{};  ///< with several ranks, global_batch_tokens must not be set
   /// Whether a program version that ignored record keys, which are now rejected, started the run.
   /// Errors then explain it.
-  bool has_begun_ignoring_keys = false;
+  bool earlier_version_ignored_keys = false;
 };
 
 /// An endless source of global batches in the order of a SampleOrder. Batches cross epoch

@@ -34,8 +34,8 @@ struct SampleRequest {
 };
 
 // The counterparts of IndexGenerator and SampleFunction for requests with seeds.
-using RequestGenerator = std::function<std::optional<SampleRequest>()>;
-using RequestFunction = std::function<Sample(const SampleRequest& request)>;
+using SampleRequestGenerator = std::function<std::optional<SampleRequest>()>;
+using SeededSampleFunction = std::function<Sample(const SampleRequest& request)>;
 
 /// The result of one request.
 struct StreamItem {
@@ -49,15 +49,16 @@ struct StreamItem {
 /// its item and does not affect other items. Each worker uses one core: its ATen operations start
 /// no OpenMP threads.
 ///
-///     SampleStream stream(make_sequential_generator(samples), make_sample, {.workers = 2, .prefetch_samples = 16});
+///     const SampleStream::Settings settings{.num_workers = 2, .max_prefetch_samples = 16};
+///     SampleStream stream(make_sequential_generator(samples), make_sample, settings);
 ///     while (auto item = stream.next()) …
 class SampleStream {
  public:
   struct Settings {
-    int64_t workers = 1;  ///< threads, >= 1
+    int64_t num_workers = 1;  ///< threads, >= 1
     /// Maximum number of samples that are being processed or ready for the consumer. At least one
     /// for each worker, even if the value is lower.
-    int64_t prefetch_samples = 1;
+    int64_t max_prefetch_samples = 1;
     /// Maximum host memory of these samples; 0 for no limit. A sample that is being processed
     /// counts as the largest one so far. The sample that the consumer waits for is processed
     /// regardless.
@@ -65,9 +66,9 @@ class SampleStream {
   };
 
   /// Starts the workers. `source` and `make` are called until the destructor returns. REQUIRES:
-  /// settings.workers >= 1.
+  /// settings.num_workers >= 1.
   SampleStream(IndexGenerator source, SampleFunction make, Settings settings);
-  SampleStream(RequestGenerator source, RequestFunction make, Settings settings);
+  SampleStream(SampleRequestGenerator source, SeededSampleFunction make, Settings settings);
   /// Waits until the workers have finished their current samples.
   ~SampleStream();
   SampleStream(const SampleStream&) = delete;
@@ -82,7 +83,7 @@ class SampleStream {
 
  private:
   /// A sample that is being processed or ready for the consumer.
-  struct Slot {
+  struct SampleSlot {
     StreamItem item;
     uint64_t seed = 0;
     bool is_ready = false;
@@ -95,22 +96,22 @@ class SampleStream {
   bool can_start_sample();
   /// Returns a new slot for the next request; null at the end of the sequence. REQUIRES: mutex_ is
   /// held.
-  Slot* claim_slot();
+  SampleSlot* claim_slot();
 
-  RequestGenerator source_;
-  RequestFunction make_sample_;
+  SampleRequestGenerator request_generator_;
+  SeededSampleFunction process_request_;
   size_t max_prefetch_samples_;
   int64_t max_prefetch_bytes_;
   std::atomic<bool> was_memory_limited_{false};
-  std::mutex mutex_;  // guards the following members and source_
+  std::mutex mutex_;  // guards the following members and request_generator_
   std::condition_variable_any slot_available_;
   std::condition_variable front_ready_;
-  std::deque<Slot> slots_;  // in order; a deque does not move slots that workers fill
+  std::deque<SampleSlot> slots_;  // in order; a deque does not move slots that workers fill
   int64_t ready_bytes_ = 0;
-  int64_t ready_samples_ = 0;
+  int64_t num_ready_samples_ = 0;
   int64_t largest_sample_bytes_ = 0;
-  bool has_source_ended_ = false;
-  std::exception_ptr source_error_;
+  bool has_sequence_ended_ = false;
+  std::exception_ptr generator_error_;
   std::vector<std::jthread> workers_;  // last: joined before anything they use is destroyed
 };
 

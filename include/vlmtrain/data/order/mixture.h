@@ -22,7 +22,7 @@ struct Cursor {
   std::vector<EpochPosition> sources;  ///< one for each mixture source; empty at the start
   /// By source, the number of units that it is behind its share: its share of all draws minus its
   /// draws. Empty if all are 0.
-  std::vector<double> deficits;
+  std::vector<double> source_deficits;
   int64_t num_batches = 0;  ///< batches drawn so far; selects the shares of a schedule
 
   bool operator==(const Cursor&) const = default;
@@ -48,7 +48,7 @@ struct MixtureSource {
 };
 
 /// The shares of the mixture sources from a global batch on.
-struct ShareChange {
+struct SourceShares {
   int64_t first_batch = 0;     ///< counted from 0
   std::vector<double> shares;  ///< one for each source, finite, >= 0, not all 0; on any scale
 };
@@ -60,18 +60,18 @@ struct ShareChange {
 class MixtureSampler {
  public:
   /// REQUIRES: at least one change; the first is from batch 0, and batches ascend.
-  explicit MixtureSampler(std::vector<ShareChange> changes);
+  explicit MixtureSampler(std::vector<SourceShares> changes);
 
-  /// Returns the source of the next unit and updates `cursor.deficits`. REQUIRES: `cursor.deficits`
-  /// has one value for each source, unless there is a single source.
-  int64_t choose_source(Cursor& cursor) const;
+  /// Returns the source of the next unit and updates `cursor.source_deficits`. REQUIRES:
+  /// `cursor.source_deficits` has one value for each source, unless there is a single source.
+  int64_t draw_source(Cursor& cursor) const;
 
   /// Returns the shares of a batch, which sum up to 1.
   const std::vector<double>& shares(int64_t batch) const;
-  int64_t num_sources() const { return std::ssize(changes_.front().shares); }
+  int64_t num_sources() const { return std::ssize(share_changes_.front().shares); }
 
  private:
-  std::vector<ShareChange> changes_;
+  std::vector<SourceShares> share_changes_;
 };
 
 }  // namespace vlmtrain::data

@@ -24,18 +24,18 @@ enum class Curriculum : uint8_t {
 struct OrderSettings {
   uint64_t seed = 0;
   Curriculum curriculum = Curriculum::kNone;
-  std::optional<PackLimits> packs = std::nullopt;  ///< if set, units are packs; otherwise single samples
-  std::vector<int64_t> block_starts = {};          ///< io::Records::block_starts()
+  std::optional<PackLimits> pack_limits = std::nullopt;  ///< if set, units are packs; otherwise single samples
+  std::vector<int64_t> block_starts = {};                ///< io::Records::block_starts()
 };
 
 /// The samples of a mixture source in the order of one epoch. They are drawn in units, which are
 /// single samples or packs.
 struct EpochOrder {
-  std::vector<int64_t> samples;  ///< indices in the data set
-  std::vector<int64_t> ends;     ///< ends of the packs in `samples`; empty if each sample is a unit
+  std::vector<int64_t> samples;    ///< indices in the data set
+  std::vector<int64_t> pack_ends;  ///< ends of the packs in `samples`; empty if each sample is a unit
 
   /// Returns the number of units.
-  int64_t num_units() const { return ends.empty() ? std::ssize(samples) : std::ssize(ends); }
+  int64_t num_units() const { return pack_ends.empty() ? std::ssize(samples) : std::ssize(pack_ends); }
   /// Returns the end of the unit that begins at `position` in `samples`.
   int64_t find_unit_end(int64_t position) const;
 };
@@ -53,17 +53,17 @@ class SampleOrder {
   /// be empty without packs and curriculum. `is_packed` is 0 for samples that packs leave out; if
   /// it is empty, all samples are packed. REQUIRES: each sample is in at most one source; each
   /// packed sample fits into an empty pack.
-  SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareChange> shares, OrderSettings settings,
+  SampleOrder(std::vector<MixtureSource> sources, std::vector<SourceShares> shares, OrderSettings settings,
               int64_t samples, std::vector<SampleSize> sizes, std::vector<char> is_packed);
 
   int64_t num_sources() const { return std::ssize(sources_); }
   const MixtureSource& source(int64_t source) const { return sources_[static_cast<size_t>(source)]; }
   /// Returns the source of a sample, or -1 if no source has it.
-  int64_t find_source(int64_t sample) const { return source_by_sample_[static_cast<size_t>(sample)]; }
-  int64_t samples() const { return std::ssize(source_by_sample_); }
+  int64_t find_sample_source(int64_t sample) const { return source_by_sample_[static_cast<size_t>(sample)]; }
+  int64_t num_samples() const { return std::ssize(source_by_sample_); }
   const MixtureSampler& mixture_sampler() const { return mixture_sampler_; }
   const OrderSettings& settings() const { return settings_; }
-  const std::vector<SampleSize>& sizes() const { return sizes_; }
+  const std::vector<SampleSize>& sample_sizes() const { return sample_sizes_; }
 
   /// Returns the order of an epoch. The latest one of each source is cached, since packing is
   /// expensive.
@@ -76,10 +76,10 @@ class SampleOrder {
   std::string fingerprint() const;
 
   /// Returns the seed of the sample that is drawn at a position of a source.
-  uint64_t make_sample_seed(int64_t source, EpochPosition position) const;
+  uint64_t compute_sample_seed(int64_t source, EpochPosition position) const;
 
   /// Returns the cursor at the start of a run.
-  Cursor start_cursor() const;
+  Cursor make_start_cursor() const;
   /// Throws UserError (kBadData) if `cursor` has another number of sources, or a position after the
   /// end of its source. `dataset` is the name of the data set for the message.
   void check_cursor(const Cursor& cursor, const std::string& dataset) const;
@@ -92,7 +92,7 @@ class SampleOrder {
   MixtureSampler mixture_sampler_;
   OrderSettings settings_;
   std::vector<int32_t> source_by_sample_;
-  std::vector<SampleSize> sizes_;
+  std::vector<SampleSize> sample_sizes_;
   std::vector<char> is_packed_;
   std::shared_ptr<EpochOrderCache> epoch_order_cache_;
 };
@@ -112,7 +112,7 @@ class SourceIterator {
   /// Returns the next unit.
   Unit next();
   /// Returns the mean number of samples per unit in the current epoch.
-  double mean_samples_per_unit() const;
+  double compute_mean_samples_per_unit() const;
 
  private:
   const SampleOrder* order_;
@@ -122,8 +122,8 @@ class SourceIterator {
 };
 
 /// Returns the packs of the first epoch of all sources, source by source. REQUIRES:
-/// settings().packs is set.
-Packs collect_first_epoch_packs(const SampleOrder& order);
+/// settings().pack_limits is set.
+PackedSamples collect_first_epoch_packs(const SampleOrder& order);
 
 /// The sample shapes of a step: a list for each rank.
 using ShapesByRank = std::vector<std::vector<SampleShape>>;

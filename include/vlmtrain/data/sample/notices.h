@@ -99,13 +99,13 @@ class NoticeCollector {
   friend void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices);
 
   /// The count of a kind, with the first sample by name.
-  struct KindCount {
+  struct NoticeKindCount {
     int64_t samples = 0;
     std::string sample;  ///< smallest sample name, so that the result does not depend on thread timing
     std::string example;
   };
   std::mutex mutex_;
-  std::map<std::string, KindCount> kinds_;
+  std::map<std::string, NoticeKindCount> kinds_;
   std::set<std::pair<std::string, uint64_t>> seen_notices_;  // kind and hash of the sample name
 };
 

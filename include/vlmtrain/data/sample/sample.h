@@ -21,14 +21,14 @@ namespace vlmtrain::data {
 enum class MediaKind { kImage, kVideo, kVolume };
 
 /// The layout of videos in the token stream, for families whose implementations disagree.
-enum class VideoLayout {
-  kReleased,       ///< as in the code released with the checkpoints, and in vLLM
+enum class VideoTokenLayout {
+  kReleasedCode,   ///< as in the code released with the checkpoints, and in vLLM
   kTransformers5,  ///< as in transformers 5.3 and later
 };
 
 /// The type and size of one row of Sample::pixel_values. The model family decides whether a row is
 /// a tile (a crop of an image), a patch of an image in native resolution, or a volume.
-struct PixelRow {
+struct PixelRowShape {
   at::ScalarType dtype = at::kByte;
   int64_t channels = 3;
   int64_t depth = 0;  ///< 0 for rows without this axis
@@ -37,14 +37,14 @@ struct PixelRow {
 
   /// Returns the row type of `pixels` [rows, channels, height, width] or
   /// [rows, channels, depth, height, width].
-  static PixelRow from_tensor(const at::Tensor& pixels);
+  static PixelRowShape from_tensor(const at::Tensor& pixels);
   /// Returns the tensor sizes of `rows` rows.
   std::vector<int64_t> sizes(int64_t rows) const;
   /// Returns the bytes of one row.
   int64_t bytes() const;
   /// Returns the pixels or voxels of one row, per channel.
   int64_t pixels() const { return std::max<int64_t>(depth, 1) * height * width; }
-  bool operator==(const PixelRow&) const = default;
+  bool operator==(const PixelRowShape&) const = default;
 };
 
 /// The patches of one image or video in models of native resolution: frame by frame, with rows ·
@@ -61,7 +61,7 @@ struct PatchGrid {
 };
 
 /// Number of axes of a three-dimensional position (time, height, width), as in M-RoPE of Qwen2-VL.
-inline constexpr int64_t kPositionAxes = 3;
+inline constexpr int64_t kNumPositionAxes = 3;
 
 /// The sizes of a sample before and after its media were shrunk to fit data.max_length.
 struct ShrinkInfo {
@@ -76,7 +76,7 @@ struct ShrinkInfo {
 };
 
 /// Returns the members as an array in their order, for a cache or another process.
-nlohmann::json to_json_array(const ShrinkInfo& shrunk);
+nlohmann::json to_json_array(const ShrinkInfo& shrink_info);
 
 /// Parses the result of to_json_array(). Throws nlohmann::json::exception for other values.
 ShrinkInfo parse_shrink_info(const nlohmann::json& numbers);
@@ -92,13 +92,13 @@ struct ValidRegion {
 
 /// The segmentation masks of a sample: one for each mask token in the responses. Images are squares
 /// of the model's side length; an image fills its square from the upper left corner.
-struct Masks {
-  std::vector<int64_t> token_positions;    ///< [masks], ascending, indices of the tokens
-  std::vector<int64_t> image_indices;      ///< [masks], rows of `pixels`
-  std::vector<ValidRegion> valid_regions;  ///< [masks]
-  std::vector<std::string> structures;     ///< [masks], names of the structures; may be empty strings
-  at::Tensor pixels;                       ///< uint8 [images, 3, side, side]; undefined without masks
-  at::Tensor targets;                      ///< uint8 [masks, side, side] of 0 and 1; undefined if unknown
+struct SegmentationMasks {
+  std::vector<int64_t> token_positions;      ///< [masks], ascending, indices of the tokens
+  std::vector<int64_t> image_indices;        ///< [masks], rows of `pixels`
+  std::vector<ValidRegion> valid_regions;    ///< [masks]
+  std::vector<std::string> structure_names;  ///< [masks], names of the structures; may be empty strings
+  at::Tensor pixels;                         ///< uint8 [images, 3, side, side]; undefined without masks
+  at::Tensor targets;                        ///< uint8 [masks, side, side] of 0 and 1; undefined if unknown
 
   int64_t count() const { return static_cast<int64_t>(token_positions.size()); }
   bool empty() const { return token_positions.empty(); }
@@ -113,31 +113,31 @@ struct Sample {
   uint64_t seed = 0;  ///< for dropout; the Loader sets a new one each time it draws the sample
   std::string id;
   std::string task;
-  int64_t task_number = 0;                     ///< index of `task` in data::Tasks of the run
+  int64_t task_index = 0;                      ///< index of `task` in data::TaskTable of the run
   std::vector<int64_t> token_ids;              ///< [tokens]
-  std::vector<char> is_label;                  ///< [tokens], 1 for tokens that enter the loss
+  std::vector<char> label_mask;                ///< [tokens], 1 for tokens that enter the loss
   std::vector<int64_t> image_token_positions;  ///< ascending, tokens that take the vision features
-  /// [rows, channels, height, width] or [rows, channels, depth, height, width], see PixelRow.
+  /// [rows, channels, height, width] or [rows, channels, depth, height, width], see PixelRowShape.
   /// Undefined without media, or if their features were computed before. On the meta device in a
   /// dry run.
   at::Tensor pixel_values;
-  Masks masks;                        ///< empty for families that do not predict masks
-  std::vector<int64_t> modalities;    ///< [rows] for volumes, numbers that the family defines; 0 if unknown
-  std::vector<PatchGrid> grids;       ///< one for each image or video if rows are patches; otherwise empty
-  std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; if empty, 0, 1, 2, … on all axes
+  SegmentationMasks masks;             ///< empty for families that do not predict masks
+  std::vector<int64_t> modalities;     ///< [rows] for volumes, numbers that the family defines; 0 if unknown
+  std::vector<PatchGrid> patch_grids;  ///< one for each image or video if rows are patches; otherwise empty
+  std::vector<int64_t> position_ids;  ///< [kNumPositionAxes · tokens], axis by axis; if empty, 0, 1, 2, … on all axes
   int64_t num_media = 0;              ///< images, videos and volumes
   int64_t num_videos = 0;
   int64_t num_volumes = 0;
   int64_t video_frames = 0;  ///< sampled frames of all videos together
   /// Peak host memory for decoding its media, in addition to bytes(): the maximum over the media.
   int64_t decode_bytes = 0;
-  std::optional<ShrinkInfo> shrunk;  ///< set if its media were shrunk to fit data.max_length
+  std::optional<ShrinkInfo> shrink_info;  ///< set if its media were shrunk to fit data.max_length
   /// Notices of the record, then of the processing, such as skipped frames or a blank image. Each
   /// kind occurs at most once. make_header_sample() finds only those that do not depend on pixels.
   std::vector<io::Notice> notices;
 
   /// Counts one more image, video or volume. `frames` is the number of sampled frames of a video.
-  void add_media(MediaKind kind, int64_t frames = 0);
+  void add_medium(MediaKind kind, int64_t frames = 0);
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;
   /// Returns the bytes of host memory of its pixels and tokens.
@@ -172,7 +172,7 @@ class SampleTooLongError final : public SampleError {
 
 /// The number of positions that a model was trained with.
 struct PositionLimit {
-  int64_t positions = 0;
+  int64_t max_positions = 0;
   std::string key;  ///< key of config.json with the number
 };
 

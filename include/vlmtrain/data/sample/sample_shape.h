@@ -17,25 +17,25 @@ namespace vlmtrain::data {
 struct SampleShape {
   int64_t tokens = 0;  ///< image tokens included
   int64_t label_tokens = 0;
-  int64_t image_tokens = 0;        ///< tokens that take vision features
-  int64_t num_media = 0;           ///< images, videos and volumes
-  int64_t pixel_rows = 0;          ///< rows of Sample::pixel_values
-  PixelRow row{};                  ///< type and size of each row
-  std::vector<PatchGrid> grids{};  ///< see Sample::grids
+  int64_t image_tokens = 0;              ///< tokens that take vision features
+  int64_t num_media = 0;                 ///< images, videos and volumes
+  int64_t pixel_rows = 0;                ///< rows of Sample::pixel_values
+  PixelRowShape row{};                   ///< type and size of each row
+  std::vector<PatchGrid> patch_grids{};  ///< see Sample::patch_grids
   int64_t num_videos = 0;
   int64_t video_frames = 0;  ///< sampled frames of all videos together
   int64_t num_volumes = 0;
   int64_t masks = 0;
-  int64_t mask_images = 0;  ///< number of images with masks
-  int64_t mask_side = 0;    ///< side length of these images, in pixels
+  int64_t num_images_with_masks = 0;  ///< number of images with masks
+  int64_t mask_image_size = 0;        ///< side length of these images, in pixels
 
-  /// Returns the bytes of Masks::pixels and Masks::targets.
-  int64_t mask_bytes() const { return (3 * mask_images + masks) * mask_side * mask_side; }
+  /// Returns the bytes of SegmentationMasks::pixels and SegmentationMasks::targets.
+  int64_t mask_bytes() const { return (3 * num_images_with_masks + masks) * mask_image_size * mask_image_size; }
   bool operator==(const SampleShape&) const = default;
 };
 
 /// Returns the shape of a sample. Its tensors may be on the meta device.
-SampleShape get_shape(const Sample& sample);
+SampleShape get_sample_shape(const Sample& sample);
 
 /// Returns a phrase such as "2 images and 1 video of 16 frames", "2 volumes of 96x96x96" or
 /// "no image".
@@ -57,11 +57,11 @@ class SampleShapes {
  public:
   SampleShapes() = default;
   /// Creates `samples` unknown shapes.
-  explicit SampleShapes(int64_t samples) : samples_(static_cast<size_t>(samples)) {}
+  explicit SampleShapes(int64_t samples) : entries_(static_cast<size_t>(samples)) {}
 
-  int64_t size() const { return std::ssize(samples_); }
-  int64_t num_known() const { return num_known_; }
-  bool is_known(int64_t index) const { return samples_.at(static_cast<size_t>(index)).media != kUnknown; }
+  int64_t size() const { return std::ssize(entries_); }
+  int64_t num_known_shapes() const { return num_known_shapes_; }
+  bool is_known(int64_t index) const { return entries_.at(static_cast<size_t>(index)).media_shape_index != kUnknown; }
 
   /// REQUIRES: has(index).
   SampleShape at(int64_t index) const;
@@ -69,14 +69,14 @@ class SampleShapes {
   std::optional<SampleShape> operator[](int64_t index) const;
   /// Returns the shape of a sample with `tokens` and `label_tokens` set to 0; null if it is
   /// unknown. The pointer is valid until the next change.
-  const SampleShape* find_media(int64_t index) const;
+  const SampleShape* find_media_shape(int64_t index) const;
 
   /// Sets the shape of a sample. REQUIRES: numbers of tokens are below 2^31.
   void set(int64_t index, const SampleShape& shape);
   /// Appends a sample, which is unknown if `shape` is not set.
   void push_back(const std::optional<SampleShape>& shape);
   /// Marks the shape as unknown.
-  void remove(int64_t index);
+  void mark_unknown(int64_t index);
 
   bool operator==(const SampleShapes& other) const;
 
@@ -86,20 +86,20 @@ class SampleShapes {
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;
   /// The shape of a sample, with its media stored separately.
-  struct Entry {
-    uint32_t media = kUnknown;  // index in media_
+  struct ShapeEntry {
+    uint32_t media_shape_index = kUnknown;  // index in media_shapes_
     int32_t tokens = 0;
     int32_t label_tokens = 0;
   };
 
-  /// Returns the index of an equal shape in media_, which is added if it is new. Ignores tokens and
-  /// label tokens.
-  uint32_t intern_media(SampleShape media);
+  /// Returns the index of an equal shape in media_shapes_, which is added if it is new. Ignores
+  /// tokens and label tokens.
+  uint32_t intern_media_shape(SampleShape media);
 
-  std::vector<Entry> samples_;
-  int64_t num_known_ = 0;
-  std::vector<SampleShape> media_;                                 // shapes without tokens and label tokens
-  std::unordered_multimap<uint64_t, uint32_t> media_ids_by_hash_;  // hash of a shape -> its index in media_
+  std::vector<ShapeEntry> entries_;
+  int64_t num_known_shapes_ = 0;
+  std::vector<SampleShape> media_shapes_;                                    // shapes without tokens and label tokens
+  std::unordered_multimap<uint64_t, uint32_t> media_shape_indices_by_hash_;  // hash -> index in media_shapes_
 };
 
 // Sort keys that rank the samples which may need the most memory. Later fields break ties.
@@ -117,7 +117,7 @@ inline std::tuple<int64_t, int64_t, int64_t> get_label_sort_key(const SampleShap
 }
 
 inline std::tuple<int64_t, int64_t, int64_t> get_mask_sort_key(const SampleShape& shape) {
-  return {shape.masks, shape.mask_images, shape.tokens};
+  return {shape.masks, shape.num_images_with_masks, shape.tokens};
 }
 
 /// Returns the indices of the `count` known samples with the largest `size(shape)`, or of all known
@@ -125,14 +125,14 @@ inline std::tuple<int64_t, int64_t, int64_t> get_mask_sort_key(const SampleShape
 /// count).
 template <class Size>
 std::vector<int64_t> find_largest_samples(const SampleShapes& shapes, const Size& size, int64_t count) {
-  using RankedSample = std::pair<decltype(size(std::declval<SampleShape>())), int64_t>;
-  const auto comes_first = [](const RankedSample& left, const RankedSample& right) {
+  using SizedSample = std::pair<decltype(size(std::declval<SampleShape>())), int64_t>;
+  const auto comes_first = [](const SizedSample& left, const SizedSample& right) {
     return left.first != right.first ? left.first > right.first : left.second < right.second;
   };
-  std::vector<RankedSample> largest;  // a heap with the smallest entry in front
+  std::vector<SizedSample> largest;  // a heap with the smallest entry in front
   for (int64_t index = 0; index < shapes.size() && count > 0; ++index) {
     if (!shapes.is_known(index)) continue;
-    RankedSample candidate{size(shapes.at(index)), index};
+    SizedSample candidate{size(shapes.at(index)), index};
     if (std::ssize(largest) == count) {
       if (!comes_first(candidate, largest.front())) continue;
       std::ranges::pop_heap(largest, comes_first);

@@ -34,21 +34,21 @@ struct Histogram {
 Histogram make_histogram(std::vector<int64_t> numbers);
 
 /// The numbers of samples with media of each kind. A sample may have several kinds.
-struct MediaCounts {
+struct SampleCountsByMediaKind {
   int64_t samples = 0;  ///< number of samples with known shapes
-  int64_t num_with_images = 0;
-  int64_t num_with_videos = 0;
-  int64_t num_with_volumes = 0;
-  int64_t num_with_masks = 0;
-  int64_t num_without_media = 0;
+  int64_t num_samples_with_images = 0;
+  int64_t num_samples_with_videos = 0;
+  int64_t num_samples_with_volumes = 0;
+  int64_t num_samples_with_masks = 0;
+  int64_t num_samples_without_media = 0;
 
   /// Returns whether there are samples and none of them has an image, video or volume.
-  bool has_no_media() const { return samples > 0 && num_without_media == samples; }
+  bool is_text_only() const { return samples > 0 && num_samples_without_media == samples; }
 };
 
 /// Counts the samples with known shapes in [begin, end).
-MediaCounts count_media(const SampleShapes& shapes, int64_t begin, int64_t end);
+SampleCountsByMediaKind count_samples_by_media_kind(const SampleShapes& shapes, int64_t begin, int64_t end);
 /// Counts all samples with known shapes.
-MediaCounts count_media(const SampleShapes& shapes);
+SampleCountsByMediaKind count_samples_by_media_kind(const SampleShapes& shapes);
 
 }  // namespace vlmtrain::data

@@ -22,8 +22,8 @@ struct EvaluationLayout {
 inline constexpr EvaluationLayout kMinMemoryEvaluationLayout{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
 
 /// The results of a batch. Each list has one entry per sample, in order.
-struct BatchEvaluation {
-  std::vector<double> losses;                 ///< sum of the cross-entropy of the sample's label tokens
+struct BatchEvaluationResult {
+  std::vector<double> loss_sums;              ///< sum of the cross-entropy of the sample's label tokens
   std::vector<std::vector<int64_t>> answers;  ///< generated token ids; empty unless prompts were given
   /// For models with a mask decoder: the sample's mask logits given the correct answer, fp32
   /// [masks, height, width] on the CPU, padding included; undefined for a sample without masks.
@@ -32,16 +32,17 @@ struct BatchEvaluation {
 };
 
 /// Returns the mask logits of all samples, concatenated: fp32 [masks, height, width] on the CPU, as
-/// in BatchEvaluation. The samples need no target masks. REQUIRES: the model has a mask decoder.
-at::Tensor predict_masks(const models::VisionLanguageModel& model, const std::vector<data::Sample>& samples,
-                         const EvaluationLayout& layout, at::Device device);
+/// in BatchEvaluationResult. The samples need no target masks. REQUIRES: the model has a mask
+/// decoder.
+at::Tensor predict_mask_logits(const models::VisionLanguageModel& model, const std::vector<data::Sample>& samples,
+                               const EvaluationLayout& layout, at::Device device);
 
 /// Computes the losses of `samples`, and generates answers to `prompts`. `prompts` are the prompts
 /// of the same samples in the same order, or empty. The vision tower runs once per batch. Records
 /// no gradients. Synchronizes with the device. Out-of-memory errors propagate unchanged
 /// (memory::detect_out_of_memory).
-BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::vector<data::Sample> samples,
-                               std::vector<data::Sample> prompts, const EvaluationLayout& layout,
-                               const GenerateSettings& generation);
+BatchEvaluationResult evaluate_batch(const models::VisionLanguageModel& model, std::vector<data::Sample> samples,
+                                     std::vector<data::Sample> prompts, const EvaluationLayout& layout,
+                                     const GenerationSettings& generation);
 
 }  // namespace vlmtrain::engine

@@ -24,7 +24,7 @@ struct SamplingSettings {
 };
 
 /// Throws UserError (kUsage) that names a setting out of range.
-void validate(const SamplingSettings& settings);
+void check_sampling_ranges(const SamplingSettings& settings);
 
 /// Returns `logits` fp32 [sequences, vocabulary] with the penalty applied to the previous tokens of
 /// each sequence.
@@ -41,11 +41,11 @@ at::Tensor filter_logits(const at::Tensor& logits, const SamplingSettings& setti
 at::Tensor sample_tokens(const at::Tensor& logits, const at::Tensor& uniform);
 
 /// The settings of generation.
-struct GenerateSettings {
+struct GenerationSettings {
   at::Device device = at::kCPU;
   int64_t max_new_tokens = 64;
   int64_t max_length = std::numeric_limits<int64_t>::max();  ///< maximum tokens of prompt and answer together
-  int64_t reserved_new_tokens = 0;          ///< reserves cache memory for at least this many tokens per answer
+  int64_t min_reserved_new_tokens = 0;      ///< reserves cache memory for at least this many tokens per answer
   std::vector<int64_t> eos_token_ids = {};  ///< tokens that end an answer
   SamplingSettings sampling = {};
   /// Whether to use the key-value cache. Without it, each step runs the whole sequences, which is
@@ -53,7 +53,7 @@ struct GenerateSettings {
   bool use_cache = true;
   /// Whether to throw UserError (kFailed) if logits are not finite. The message names a non-finite
   /// parameter, if there is one.
-  bool require_finite = false;
+  bool require_finite_logits = false;
 };
 
 /// Returns the token ids of the answers to a batch of prompts (models::Processor::process_prompt),
@@ -62,12 +62,12 @@ struct GenerateSettings {
 /// step copies the tokens to the host. The random numbers depend only on seed, index of the prompt,
 /// and step, so results are reproducible. Throws UserError (kUsage) for invalid sampling settings.
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
-                                           const GenerateSettings& settings);
+                                           const GenerationSettings& settings);
 
 /// The same with precomputed vision features of all prompts, in order. The pixels of the prompts
 /// are not used.
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
                                            const models::ImageFeatures& image_features,
-                                           const GenerateSettings& settings);
+                                           const GenerationSettings& settings);
 
 }  // namespace vlmtrain::engine

@@ -17,7 +17,7 @@ using nn::Shard;
 
 /// Which state is sharded over ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in
 /// ascending order of saved memory.
-enum class Sharding {
+enum class ShardingStrategy {
   kNone,       ///< nothing
   kOptimizer,  ///< AdamW's moments and fp32 master weights: ZeRO stage 1
   kHybrid,     ///< also weights and gradients of blocks, over the ranks of a node; nodes are replicas
@@ -25,23 +25,23 @@ enum class Sharding {
 };
 
 /// Returns the name in the configuration and in reports.
-constexpr const char* to_string(Sharding sharding) {
+constexpr const char* to_string(ShardingStrategy sharding) {
   switch (sharding) {
-    case Sharding::kOptimizer:
+    case ShardingStrategy::kOptimizer:
       return "optimizer";
-    case Sharding::kFull:
+    case ShardingStrategy::kFull:
       return "full";
-    case Sharding::kHybrid:
+    case ShardingStrategy::kHybrid:
       return "hybrid";
-    case Sharding::kNone:
+    case ShardingStrategy::kNone:
       break;
   }
   return "none";
 }
 
 /// Returns whether the blocks' weights are sharded.
-constexpr bool shards_blocks(Sharding sharding) {
-  return sharding == Sharding::kFull || sharding == Sharding::kHybrid;
+constexpr bool shards_blocks(ShardingStrategy sharding) {
+  return sharding == ShardingStrategy::kFull || sharding == ShardingStrategy::kHybrid;
 }
 
 /// The outcome of an attempt at a step, in ascending order of severity.

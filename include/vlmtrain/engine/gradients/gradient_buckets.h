@@ -47,7 +47,7 @@ class GradientBuckets {
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
   /// Returns the number of groups.
-  int64_t num_groups() const { return flat_sums_.size(0); }
+  int64_t num_gradient_groups() const { return flat_sums_.size(0); }
   /// Returns the number of parameters that require gradients. The index i below follows the store's
   /// order.
   size_t size() const { return entries_.size(); }
@@ -61,11 +61,11 @@ class GradientBuckets {
   /// there is none.
   ElementRange get_local_range(size_t i) const;
   /// Returns whether parameter i is in a sharded block.
-  bool is_in_sharded_block(size_t i) const { return buckets_[entries_[i].bucket].block != nullptr; }
+  bool is_in_sharded_block(size_t i) const { return buckets_[entries_[i].bucket_index].block != nullptr; }
   /// Returns the number of elements of each bucket that is not a sharded block, padding included.
-  std::vector<int64_t> get_bucket_sizes() const;
+  std::vector<int64_t> get_non_block_bucket_sizes() const;
   /// Returns the index of the bucket of parameter i.
-  size_t bucket_index(size_t i) const { return entries_[i].bucket; }
+  size_t bucket_index(size_t i) const { return entries_[i].bucket_index; }
   /// Returns the offset of parameter i in its bucket, in elements.
   int64_t offset(size_t i) const { return entries_[i].offset; }
   /// Returns this rank's part of each sharded block that has a sum in this step, as views fp32
@@ -75,7 +75,7 @@ class GradientBuckets {
   std::vector<at::Tensor> get_non_block_shards() const;
 
   /// Sets the group to which the next gradients are added; initially 0.
-  void set_group(int64_t group);
+  void set_gradient_group(int64_t group);
 
   /// Returns whether parameter i has a gradient in this step.
   bool has_gradient(size_t i, int64_t group = 0) const;
@@ -88,14 +88,14 @@ class GradientBuckets {
 
   /// Returns the elements get_local_range(i) of the flattened sum, not a copy. REQUIRES:
   /// has_gradient(i).
-  at::Tensor get_local_sum(size_t i) const;
+  at::Tensor get_local_gradient_sum(size_t i) const;
 
   /// Returns the norm of this rank's sums of group 0, an fp32 scalar; 0 if there are none.
-  at::Tensor norm() const;
+  at::Tensor compute_local_norm() const;
 
   /// Replaces the sums of group 0 with Σ_g factors[g] · (sum of group g). Missing gradients count
   /// as zero. `factors` is fp32 [groups] on the device. REQUIRES: the shard covers all elements.
-  void combine_groups(const at::Tensor& factors);
+  void combine_gradient_groups(const at::Tensor& factors);
 
   /// Discards all gradients, including those of a failed backward pass. Launches no kernel.
   void reset();
@@ -121,17 +121,17 @@ class GradientBuckets {
 
   /// Returns the indices (group · size() + i) of all sums that have a gradient on this rank, in
   /// ascending order.
-  std::vector<int64_t> find_sums_with_gradient() const;
+  std::vector<int64_t> find_sum_indices_with_gradient() const;
   /// Marks sums with these indices as having a gradient, because another rank has one. REQUIRES:
   /// called after flush().
   void mark_sums_with_gradient(const std::vector<int64_t>& indices);
 
  private:
-  struct Entry {
+  struct ParameterEntry {
     std::string name;
     at::Tensor parameter;
     const nn::ShardedBlock* block = nullptr;
-    size_t bucket = 0;
+    size_t bucket_index = 0;
     int64_t offset = 0;                // in the bucket
     std::vector<at::Tensor> sums{};    // by group, views of flat_sums_
     std::vector<bool> has_gradient{};  // by group
@@ -147,10 +147,10 @@ class GradientBuckets {
   class GradientHook;
   static constexpr size_t kNoIndex = std::numeric_limits<size_t>::max();
 
-  int64_t align_up(int64_t elements) const;
+  int64_t round_up_to_alignment(int64_t elements) const;
   void lay_out_buckets();
-  void check_not_reduced(const Entry& entry) const;
-  void accumulate(size_t i);
+  void check_not_reduced(const ParameterEntry& entry) const;
+  void accumulate_gradient(size_t i);
   void reduce_bucket(size_t bucket, int64_t group);
   bool has_all_gradients() const;
   std::vector<at::Tensor> compute_flat_norms() const;
@@ -158,26 +158,26 @@ class GradientBuckets {
   std::vector<at::Tensor> collect_sums() const;
   void zero_missing_gradients(const Bucket& bucket, int64_t group) const;
   void lay_out_block_buckets(const nn::ParameterStore& store);
-  void accumulate_block(size_t i);
+  void accumulate_block_gradient(size_t i);
   void zero_unfilled_gradients(const Bucket& bucket, const at::Tensor& full_bucket) const;
   at::Tensor get_local_shard(const Bucket& bucket) const;
   void finish_block_reduction();
 
   Shard shard_;
   bool has_sharded_blocks_;
-  std::vector<Entry> entries_;
+  std::vector<ParameterEntry> entries_;
   std::vector<Bucket> buckets_;
   at::Tensor flat_sums_;  // [groups, elements], bucket after bucket
   // For sharded blocks: this rank's parts, and two whole buckets. One is filled while the other is
   // reduced.
   at::Tensor block_shards_;
   std::array<at::Tensor, 2> block_buffers_;
-  size_t filling_buffer_ = 0;             // index into block_buffers_
-  size_t filling_bucket_ = kNoIndex;      // bucket being filled
-  std::vector<size_t> filled_entries_{};  // entries filled so far
-  size_t reducing_bucket_ = kNoIndex;     // bucket being reduced
+  size_t filling_buffer_index_ = 0;             // index into block_buffers_
+  size_t filling_bucket_index_ = kNoIndex;      // bucket being filled
+  std::vector<size_t> filled_entry_indices_{};  // entries filled so far
+  size_t reducing_bucket_index_ = kNoIndex;     // bucket being reduced
   std::function<void()> wait_hook_;
-  int64_t group_ = 0;
+  int64_t current_gradient_group_ = 0;
   CommHook comm_hook_;
   bool is_last_micro_batch_ = false;
   size_t num_reduced_buckets_ = 0;  // in this step

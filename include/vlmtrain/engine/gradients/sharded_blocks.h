@@ -34,10 +34,10 @@ class ShardedBlocks final : public nn::BlockUnsharder {
 
   /// Sets the collectives. Must be called before the first pass; `consensus` must outlive this
   /// object.
-  void connect(const Consensus& consensus) { consensus_ = &consensus; }
+  void set_consensus(const Consensus& consensus) { consensus_ = &consensus; }
 
   // Documented in nn::BlockUnsharder.
-  void begin_pass(const nn::PassSpec& spec) override;
+  void begin_pass(const nn::ForwardPassSpec& spec) override;
   void prepare_block(size_t first) override;
   void end_pass() override;
   void join_remaining_passes() override;
@@ -53,42 +53,42 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   struct Block {
     nn::BlockRange range;
     bool is_vision = false;
-    bool is_in_backward = false;  ///< whether the backward pass runs it: it or an earlier parameter is trained
-    size_t slot = kNoIndex;       ///< index into slots_ while unsharded
+    bool is_in_backward = false;   ///< whether the backward pass runs it: it or an earlier parameter is trained
+    size_t slot_index = kNoIndex;  ///< index into slots_ while unsharded
     bool is_gathered = false;
-    std::array<AllGatherHandle, 2> handles{};
+    std::array<AllGatherHandle, 2> all_gather_handles{};
   };
   /// One run of a block in a pass.
-  struct Visit {
-    size_t block = 0;
+  struct BlockVisit {
+    size_t block_index = 0;
     int64_t vision_pass = 0;  ///< for blocks of the vision tower; else 0
     bool is_backward = false;
   };
 
   std::vector<Block>::iterator find_block(size_t first);
-  void synchronize_pass(const std::string& message);
-  void plan_visits(const nn::PassSpec& spec);
+  void exchange_pass_messages(const std::string& message);
+  void plan_visits(const nn::ForwardPassSpec& spec);
   void advance_to_visit(size_t visit);
   void enter_visit(size_t visit);
   void leave_visit(size_t visit);
-  void start_unshard(Block& block, size_t slot);
+  void start_unshard(Block& block, size_t slot_index);
   void finish_unshard(Block& block);
   void reshard_block(Block& block);
-  void reshard_all();
+  void reshard_all_blocks();
 
   nn::ParameterStore& store_;
   GradientBuckets& buckets_;
   const Consensus* consensus_ = nullptr;
   std::vector<Block> blocks_;  // in order of a forward pass
   std::array<at::Tensor, 2> slots_;
-  std::vector<Visit> visits_;        // visits of the current pass
-  size_t current_visit_ = kNoIndex;  // index into visits_; kNoIndex before the first
+  std::vector<BlockVisit> visits_;         // visits of the current pass
+  size_t current_visit_index_ = kNoIndex;  // index into visits_; kNoIndex before the first
   bool is_in_pass_ = false;
   // Result of the last exchange: whether any rank is in a pass, and the block requested by
   // unshard_block().
   bool is_any_rank_active_ = false;
-  std::optional<int64_t> requested_block_;
-  int64_t local_vision_passes_ = 0;
+  std::optional<int64_t> requested_block_index_;
+  int64_t num_local_vision_passes_ = 0;
 };
 
 }  // namespace vlmtrain::engine

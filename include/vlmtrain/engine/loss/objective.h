@@ -23,12 +23,12 @@ class GradientBuckets;
 /// The divisors of the terms of a loss, such as the number of label tokens. Each is a sum over the
 /// samples of the global batch. Losses and gradients of micro-batches therefore add up to those of
 /// the global batch, for any split.
-using Normalizers = std::vector<double>;
+using LossNormalizers = std::vector<double>;
 
 /// The metrics of a step in addition to the loss.
 struct ObjectiveMetrics {
-  std::vector<TaskResult> tasks;    ///< empty for a single task
-  std::optional<MaskLosses> masks;  ///< for models with a mask decoder
+  std::vector<TaskResult> tasks;           ///< empty for a single task
+  std::optional<TextAndMaskLosses> masks;  ///< for models with a mask decoder
 };
 
 /// The loss of one step over its micro-batches, on the model's device. Not thread-safe.
@@ -44,11 +44,12 @@ class StepLoss {
   virtual at::Tensor forward(const data::MicroBatch& batch) = 0;
 
   /// Returns the tensors, not copies, that the caller sums over ranks in place before it calls
-  /// scalars().
-  virtual std::vector<at::Tensor> sums() const { return {}; }
-  /// Returns the metrics of the step as fp32 [scalars] on the device, for Objective::compute_metrics();
-  /// undefined if there are none. REQUIRES: all forward passes are done, and sums() are reduced.
-  virtual at::Tensor scalars() const { return {}; }
+  /// compute_metric_scalars().
+  virtual std::vector<at::Tensor> get_sums_to_reduce() const { return {}; }
+  /// Returns the metrics of the step as fp32 [scalars] on the device, for
+  /// Objective::compute_metrics(); undefined if there are none. REQUIRES: all forward passes are
+  /// done, and these sums are reduced.
+  virtual at::Tensor compute_metric_scalars() const { return {}; }
 };
 
 /// A training objective: the loss, its normalizers, and how gradients are combined. A run has one,
@@ -62,7 +63,7 @@ class Objective {
 
   /// Returns the normalizers of these samples. The normalizers of a step are their sums over all
   /// ranks.
-  virtual Normalizers compute_normalizers(std::span<const data::Sample> samples) const = 0;
+  virtual LossNormalizers compute_normalizers(std::span<const data::Sample> samples) const = 0;
   /// Returns the constraint on splits of these samples.
   virtual SplitConstraint make_split_constraint(std::span<const data::Sample> /*samples*/) const { return {}; }
 
@@ -73,8 +74,8 @@ class Objective {
   }
   /// Begins a step and allocates the memory of its sums. `normalizers` are those of the global
   /// batch. `model` must outlive the result. Throws InternalError if a required normalizer is 0.
-  virtual std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
-                                               const StepLayout& layout) const = 0;
+  virtual std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model,
+                                               const LossNormalizers& normalizers, const StepLayout& layout) const = 0;
 
   /// Returns the number of groups whose gradients are summed separately (GradientBuckets): one per
   /// group of the split constraint, or 1.
@@ -83,9 +84,9 @@ class Objective {
   virtual void combine_gradients(GradientBuckets& /*buckets*/) const {}
 
   /// Returns the counts of these samples by task; empty for a single task.
-  virtual std::vector<TaskCounts> count_tasks(std::span<const data::Sample> /*samples*/) const { return {}; }
-  /// Returns the metrics of a step. `scalars` has the values of StepLoss::scalars(), and `counts`
-  /// the counts of the global batch.
+  virtual std::vector<TaskCounts> compute_task_counts(std::span<const data::Sample> /*samples*/) const { return {}; }
+  /// Returns the metrics of a step. `scalars` has the values of StepLoss::compute_metric_scalars(),
+  /// and `counts` the counts of the global batch.
   virtual ObjectiveMetrics compute_metrics(std::span<const double> /*scalars*/,
                                            const std::vector<TaskCounts>& /*counts*/) const {
     return {};
@@ -97,7 +98,7 @@ class Objective {
 /// The settings of an objective.
 struct ObjectiveSettings {
   TaskSettings tasks = {};
-  std::optional<MaskLossWeights> masks = std::nullopt;  ///< for models with a mask decoder; nullopt: text only
+  std::optional<TextAndMaskLossWeights> masks = std::nullopt;  ///< for models with a mask decoder; nullopt: text only
 };
 
 /// Returns the objective of these settings.
@@ -110,14 +111,14 @@ class CrossEntropyObjective final : public Objective {
   /// Default settings have no tasks, which is the plain cross-entropy.
   explicit CrossEntropyObjective(TaskSettings tasks = {}) : tasks_(std::move(tasks)) {}
 
-  Normalizers compute_normalizers(std::span<const data::Sample> samples) const override;
+  LossNormalizers compute_normalizers(std::span<const data::Sample> samples) const override;
   SplitConstraint make_split_constraint(std::span<const data::Sample> samples) const override;
   data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override;
-  std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
+  std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const LossNormalizers& normalizers,
                                        const StepLayout& layout) const override;
-  int64_t num_gradient_groups() const override { return tasks_.resolve_conflicts ? tasks_.count : 1; }
+  int64_t num_gradient_groups() const override { return tasks_.resolve_gradient_conflicts ? tasks_.num_tasks : 1; }
   void combine_gradients(GradientBuckets& buckets) const override;
-  std::vector<TaskCounts> count_tasks(std::span<const data::Sample> samples) const override;
+  std::vector<TaskCounts> compute_task_counts(std::span<const data::Sample> samples) const override;
   ObjectiveMetrics compute_metrics(std::span<const double> scalars,
                                    const std::vector<TaskCounts>& counts) const override;
 
@@ -135,22 +136,22 @@ class CrossEntropyObjective final : public Objective {
 /// with those of their sample's task.
 class TextAndMasksObjective final : public Objective {
  public:
-  TextAndMasksObjective(TaskSettings tasks, MaskLossWeights weights)
+  TextAndMasksObjective(TaskSettings tasks, TextAndMaskLossWeights weights)
       : text_objective_(std::move(tasks)), weights_(weights) {}
 
-  Normalizers compute_normalizers(std::span<const data::Sample> samples) const override;
+  LossNormalizers compute_normalizers(std::span<const data::Sample> samples) const override;
   SplitConstraint make_split_constraint(std::span<const data::Sample> samples) const override {
     return text_objective_.make_split_constraint(samples);
   }
   data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override {
     return text_objective_.collate(samples, indices);
   }
-  std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
+  std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const LossNormalizers& normalizers,
                                        const StepLayout& layout) const override;
   int64_t num_gradient_groups() const override { return text_objective_.num_gradient_groups(); }
   void combine_gradients(GradientBuckets& buckets) const override { text_objective_.combine_gradients(buckets); }
-  std::vector<TaskCounts> count_tasks(std::span<const data::Sample> samples) const override {
-    return text_objective_.count_tasks(samples);
+  std::vector<TaskCounts> compute_task_counts(std::span<const data::Sample> samples) const override {
+    return text_objective_.compute_task_counts(samples);
   }
   ObjectiveMetrics compute_metrics(std::span<const double> scalars,
                                    const std::vector<TaskCounts>& counts) const override;
@@ -158,7 +159,7 @@ class TextAndMasksObjective final : public Objective {
 
  private:
   CrossEntropyObjective text_objective_;
-  MaskLossWeights weights_;
+  TextAndMaskLossWeights weights_;
 };
 
 }  // namespace vlmtrain::engine

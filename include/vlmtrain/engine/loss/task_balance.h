@@ -14,17 +14,17 @@
 
 namespace vlmtrain::engine {
 
-/// The settings of a step for the tasks of its samples (data::Sample::task_number).
+/// The settings of a step for the tasks of its samples (data::Sample::task_index).
 struct TaskSettings {
-  int64_t count = 0;                 ///< number of tasks of the run; below 2, tasks are not distinguished
-  std::vector<double> weights = {};  ///< weight of each task's label tokens in the loss; empty: all 1
-  bool gradient_norms = false;       ///< whether to measure gradient norms for GradNorm
+  int64_t num_tasks = 0;                ///< number of tasks of the run; below 2, tasks are not distinguished
+  std::vector<double> weights = {};     ///< weight of each task's label tokens in the loss; empty: all 1
+  bool measure_gradient_norms = false;  ///< whether to measure gradient norms for GradNorm
   /// Whether gradients are summed by task, and conflicts are resolved by PCGrad. Each micro-batch
   /// then has samples of one task.
-  bool resolve_conflicts = false;
+  bool resolve_gradient_conflicts = false;
   uint64_t seed = 0;  ///< seed of the step for the orders of PCGrad
 
-  bool is_multi_task() const { return count > 1; }
+  bool is_multi_task() const { return num_tasks > 1; }
 };
 
 /// The number of samples and label tokens of a task.
@@ -34,43 +34,43 @@ struct TaskCounts {
 };
 
 /// Returns the counts of each task. REQUIRES: task numbers in [0, tasks).
-std::vector<TaskCounts> count_per_task(std::span<const data::Sample> samples, int64_t tasks);
+std::vector<TaskCounts> count_samples_and_tokens(std::span<const data::Sample> samples, int64_t tasks);
 
 /// The results of a step for a task.
 struct TaskResult {
   TaskCounts counts;
   double loss = 0;           ///< mean unweighted cross-entropy of its label tokens; 0 if it has none
   double accuracy = 0;       ///< fraction of its label tokens predicted correctly
-  double gradient_norm = 0;  ///< GradNorm's G_i; 0 unless TaskSettings::gradient_norms
+  double gradient_norm = 0;  ///< GradNorm's G_i; 0 unless TaskSettings::measure_gradient_norms
 };
 
-/// Returns the results by task. `scalars` are the values of PerTaskSums::scalars(), and `counts`
-/// the counts of the global batch by task.
+/// Returns the results by task. `scalars` are the values of
+/// PerTaskLossSums::compute_metric_scalars(), and `counts` the counts of the global batch by task.
 std::vector<TaskResult> make_task_results(std::span<const double> scalars, const std::vector<TaskCounts>& counts);
 
 /// The sums of a step by task, on the device. Not thread-safe.
-class PerTaskSums {
+class PerTaskLossSums {
  public:
   /// `features`: size of the hidden states that enter the loss. REQUIRES: settings.is_multi_task().
-  PerTaskSums(const TaskSettings& settings, int64_t features, at::Device device);
+  PerTaskLossSums(const TaskSettings& settings, int64_t features, at::Device device);
 
-  /// Returns the arguments of the loss of a micro-batch. `label_tasks` int64 [labels]: the task of
-  /// each label.
-  nn::PerTaskLoss make_loss_args(const at::Tensor& label_tasks) const;
+  /// Returns the arguments of the loss of a micro-batch. `label_task_indices` int64 [labels]: the
+  /// task of each label.
+  nn::PerTaskLoss make_per_task_loss(const at::Tensor& label_task_indices) const;
 
   /// Returns the tensors, not copies, that the caller sums over ranks in place before it calls
-  /// scalars().
-  std::vector<at::Tensor> sums() const;
+  /// compute_metric_scalars().
+  std::vector<at::Tensor> get_sums_to_reduce() const;
 
   /// Returns fp32 [tasks · 2] for make_task_results(): summed cross-entropy and number of correct
   /// labels of each task. With gradient norms, returns [tasks · 3]: each task's norm follows.
-  at::Tensor scalars() const;
+  at::Tensor compute_metric_scalars() const;
 
  private:
-  at::Tensor tasks_;            // int64 [tasks, 1]: 0, 1, 2 …
-  at::Tensor weights_;          // fp32 [tasks]; undefined: all 1
-  at::Tensor sums_;             // see nn::PerTaskLoss
-  at::Tensor scale_gradients_;  // see nn::PerTaskLoss
+  at::Tensor tasks_;                 // int64 [tasks, 1]: 0, 1, 2 …
+  at::Tensor weights_;               // fp32 [tasks]; undefined: all 1
+  at::Tensor sums_;                  // see nn::PerTaskLoss
+  at::Tensor norm_scale_gradients_;  // see nn::PerTaskLoss
 };
 
 /// The settings of GradNorm.
@@ -95,8 +95,8 @@ class GradNorm {
  public:
   /// The state for checkpoints.
   struct State {
-    std::vector<double> weights;                      ///< by task
-    std::vector<std::optional<double>> first_losses;  ///< by task; empty before its first step
+    std::vector<double> weights;                        ///< by task
+    std::vector<std::optional<double>> initial_losses;  ///< by task; empty before its first step
   };
 
   /// Starts with weights of 1.
@@ -107,7 +107,7 @@ class GradNorm {
 
   /// Updates the weights after a step. `results` are the results of the step by task, with gradient
   /// norms, and `weights` the task weights of that step.
-  void update(const std::vector<TaskResult>& results, const std::vector<double>& weights);
+  void update_weights(const std::vector<TaskResult>& results, const std::vector<double>& weights);
 
   const State& state() const { return state_; }
   /// Restores a state. REQUIRES: it has the same number of tasks.
@@ -132,8 +132,8 @@ at::Tensor make_pcgrad_orders(int64_t tasks, uint64_t seed);
 at::Tensor compute_pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders);
 
 /// Applies PCGrad to the gradients of all parameters as one vector. The groups of the buckets are
-/// the tasks. The result replaces the sums of group 0. `seed` determines make_pcgrad_orders(). Does not
-/// synchronize with the device.
-void resolve_conflicts(GradientBuckets& buckets, uint64_t seed);
+/// the tasks. The result replaces the sums of group 0. `seed` determines make_pcgrad_orders(). Does
+/// not synchronize with the device.
+void resolve_gradient_conflicts(GradientBuckets& buckets, uint64_t seed);
 
 }  // namespace vlmtrain::engine

@@ -27,7 +27,7 @@ struct LearningRates {
   double masks = 0;  ///< for mask encoder and mask decoder
 
   /// Returns the learning rate of a component. REQUIRES: is_trainable(component).
-  double get_rate(nn::Component component) const;
+  double get_learning_rate(nn::Component component) const;
 };
 
 /// The settings of AdamW.
@@ -38,42 +38,44 @@ struct AdamWSettings {
   double weight_decay = 0.0;   ///< decoupled (Loshchilov and Hutter 2017, arXiv 1711.05101); not for 1-D tensors
   double max_grad_norm = 1.0;  ///< gradients are scaled down to this global norm; 0: no clipping
   std::optional<LossScaleSettings> loss_scale = std::nullopt;  ///< nullopt: no loss scale
-  OptimizerStates states = OptimizerStates::kFp32;
+  OptimizerStateDtype state_dtype = OptimizerStateDtype::kFp32;
   uint64_t seed = 0;  ///< seed of the stochastic rounding of bf16 moments
 };
 
 /// The outcome of migrate_state(), in numbers of trained parameters.
-struct MigratedState {
-  int64_t migrated = 0;  ///< parameters whose moments and step counter were copied
-  int64_t reset = 0;     ///< parameters whose moments and step counter remain zero
+struct StateMigrationResult {
+  int64_t num_migrated_parameters = 0;  ///< parameters whose moments and step counter were copied
+  int64_t num_reset_parameters = 0;     ///< parameters whose moments and step counter remain zero
 };
 
 class CompressedStates;
 struct Chunk;
 struct ChunkContext;
 
-/// A prepared optimizer step, from AdamW::prepare() for AdamW::apply(): all memory is allocated,
-/// and no weight has changed.
+/// A prepared optimizer step, from AdamW::prepare() for AdamW::apply_update(): all memory is
+/// allocated, and no weight has changed.
 struct OptimizerUpdate {
   /// The tensors that one call of a fused kernel updates. The lists have one entry per tensor.
   struct Group {
     nn::Component component = nn::Component::kUnused;  ///< determines the learning rate
     bool has_weight_decay = false;
-    std::vector<at::Tensor> masters{}, gradients{}, first_moments{}, second_moments{}, steps{};
+    std::vector<at::Tensor> master_weights{}, gradients{}, first_moments{}, second_moments{}, steps{};
     std::vector<kernels::AdamWParameter> tensors{};  ///< arguments of the custom kernel; then the lists above are empty
-    CompressedStates* states = nullptr;    ///< set if moments are compressed; the moments are then views of its buffers
-    std::shared_ptr<const Chunk> chunk{};  ///< the part of `states` that is updated; null unless `states` is set
+    CompressedStates* compressed_states = nullptr;   ///< set for compressed moments, which are views of its buffers
+    std::shared_ptr<const Chunk> chunk{};            ///< the part of it that is updated; null unless it is set
   };
 
-  at::Tensor grad_norm;     ///< fp32 scalar, before clipping and without the loss scale
-  at::Tensor skipped;       ///< fp32 scalar: 1 if loss or norm is not finite, so that apply() skips the step; else 0
-  at::Tensor loss_scale;    ///< fp32 scalar; undefined without a loss scale
-  at::Tensor divisor;       ///< fp32 scalar that divides the gradients, from clipping and loss scale; may be undefined
-  at::Tensor skipped_flag;  ///< bool scalar; defined for compressed moments with ATen's kernels
+  at::Tensor grad_norm;  ///< fp32 scalar, before clipping and without the loss scale
+  at::Tensor skipped;  ///< fp32 scalar: 1 if loss or norm is not finite, so that apply_update() skips the step; else 0
+  at::Tensor loss_scale;  ///< fp32 scalar; undefined without a loss scale
+  at::Tensor
+      gradient_divisor;     ///< fp32 scalar that divides the gradients, from clipping and loss scale; may be undefined
+  at::Tensor skipped_bool;  ///< bool scalar; defined for compressed moments with ATen's kernels
   std::vector<Group> groups;
   std::vector<at::Tensor> steps,
       increments;  ///< step counters of all updated tensors; all increments are the same scalar
-  std::vector<at::Tensor> weights, masters;  ///< 16-bit weights, and the masters that apply() copies to them
+  std::vector<at::Tensor> weights,
+      master_weights;  ///< 16-bit weights, and the masters that apply_update() copies to them
 };
 
 /// AdamW with fp32 master weights. An fp32 parameter is its own master. The constructor allocates
@@ -107,9 +109,9 @@ class AdamW {
   /// Applies a prepared step: updates weights and loss scale and resets the buckets. Allocates no
   /// tensor memory. A skipped step changes no weight, moment or step counter. REQUIRES: no gradient
   /// was added since prepare().
-  void apply(const OptimizerUpdate& update, const LearningRates& rates);
+  void apply_update(const OptimizerUpdate& update, const LearningRates& rates);
 
-  /// Calls prepare() and apply(). Returns the norm. REQUIRES: the state is not sharded.
+  /// Calls prepare() and apply_update(). Returns the norm. REQUIRES: the state is not sharded.
   at::Tensor step(const LearningRates& rates);
 
   /// Returns the factor by which the loss is multiplied before the backward pass, an fp32 scalar on
@@ -120,7 +122,7 @@ class AdamW {
   /// counters), the state of the loss scale, `first_moment.NAME`, `second_moment.NAME`, and for
   /// 16-bit weights `master.NAME`. Compressed moments are [blocks, 256] with a padded last block:
   /// bf16, or uint8 with fp32 `first_moment_absmax.NAME` and `second_moment_absmax.NAME` [blocks].
-  /// With bf16 moments, `updates` is the number of calls of apply().
+  /// With bf16 moments, `updates` is the number of calls of apply_update().
   ///
   /// With sharded state, each rank returns its shards, named as in saved_state.h. Rank 0 also
   /// returns the tensors that are not sharded.
@@ -138,52 +140,52 @@ class AdamW {
   /// the model's parameters in the order of the saved step counters. `source` names the file in
   /// messages. Throws UserError (kBadData) if the step counters do not match the moments. REQUIRES:
   /// no step was made.
-  MigratedState migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
-                              const std::string& source);
+  StateMigrationResult migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
+                                     const std::string& source);
 
   const Shard& shard() const { return buckets_.shard(); }
   /// Returns the number of trained elements of the whole model, on every rank.
   int64_t count_trained_elements() const;
 
-  /// Returns false while apply() runs, and after it failed: weights and state are then a mixture of
-  /// two steps.
+  /// Returns false while apply_update() runs, and after it failed: weights and state are then a
+  /// mixture of two steps.
   bool is_consistent() const { return is_consistent_; }
 
   /// Returns the fp32 values of all trained parameters by name, not copies: the masters of 16-bit
   /// weights, and fp32 weights themselves. With sharded state, returns this rank's shards, named as
   /// in saved_state.h.
-  std::vector<std::pair<std::string, at::Tensor>> masters() const;
+  std::vector<std::pair<std::string, at::Tensor>> master_weights() const;
 
  private:
   struct Entry;
   /// A tensor of the state. With sharded state, `values` are the elements from `first` on of a
   /// flattened tensor with `total` elements.
-  struct StateTensor {
+  struct OptimizerStateTensor {
     std::string name;  ///< name of the whole tensor
     at::Tensor values;
     int64_t first = 0, total = 0;
     bool is_sharded = false;  ///< whether each rank has a part of it
   };
   /// Parameters with compressed moments that share learning rate and weight decay.
-  struct CompressedGroup {
+  struct CompressedMomentsGroup {
     nn::Component component;
     bool has_weight_decay;
     std::vector<size_t> entries;
-    std::unique_ptr<CompressedStates> states;
+    std::unique_ptr<CompressedStates> compressed_states;
   };
 
   at::Tensor get_gradient(size_t i) const;
-  std::string make_saved_name(const StateTensor& tensor) const;
-  StateTensor make_master_tensor(const Entry& entry) const;
-  std::vector<StateTensor> collect_state_tensors() const;
+  std::string make_saved_tensor_name(const OptimizerStateTensor& tensor) const;
+  OptimizerStateTensor make_master_state_tensor(const Entry& entry) const;
+  std::vector<OptimizerStateTensor> collect_state_tensors() const;
   void make_compressed_groups(const at::TensorOptions& options);
   void add_aten_groups(OptimizerUpdate& update) const;
-  void add_chunks(OptimizerUpdate& update) const;
+  void add_compressed_chunks(OptimizerUpdate& update) const;
   bool has_custom_kernel() const;
   void add_custom_kernel_groups(OptimizerUpdate& update) const;
   void apply_custom_kernel(const OptimizerUpdate& update, const OptimizerUpdate::Group& group,
                            const LearningRates& rates, uint64_t rounding_seed) const;
-  void refresh_weights();
+  void copy_masters_to_weights();
 
   GradientBuckets& buckets_;
   AdamWSettings settings_;
@@ -191,7 +193,7 @@ class AdamW {
   std::vector<Entry> entries_;  // in the order of buckets_
   at::Tensor step_counters_;    // fp32 [entries]; each entry has a view
   std::unique_ptr<ChunkContext> chunk_context_;
-  std::vector<CompressedGroup> compressed_groups_;
+  std::vector<CompressedMomentsGroup> compressed_groups_;
   at::Tensor num_updates_;  // int64 scalar on the host
   bool is_consistent_ = true;
 };

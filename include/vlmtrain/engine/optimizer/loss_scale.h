@@ -12,14 +12,14 @@ namespace vlmtrain::engine {
 
 /// The settings of a loss scale.
 struct LossScaleSettings {
-  double initial = 65536;
-  bool dynamic = true;          ///< false: constant
-  int64_t growth_steps = 2000;  ///< steps without an overflow after which the scale doubles
+  double init_scale = 65536;
+  bool dynamic = true;             ///< false: constant
+  int64_t growth_interval = 2000;  ///< steps without an overflow after which the scale doubles
 };
 
 /// A loss scale, which keeps small gradients from underflowing in fp16 (Micikevicius et al. 2017,
 /// arXiv 1710.03740). As in torch.amp.GradScaler, a dynamic scale is halved after a step with
-/// overflowing gradients, which is skipped, and doubled after `growth_steps` consecutive steps
+/// overflowing gradients, which is skipped, and doubled after `growth_interval` consecutive steps
 /// without an overflow. The scale is on the device, and the host never reads it. Not thread-safe.
 class LossScale {
  public:
@@ -27,7 +27,7 @@ class LossScale {
   LossScale(const LossScaleSettings& settings, at::TensorOptions options);
 
   /// Returns the fp32 scalar, which update() changes in place.
-  const at::Tensor& value() const { return value_; }
+  const at::Tensor& value() const { return scale_; }
 
   /// Updates the scale after a step. `skipped` is an fp32 scalar on the device: 1 if the gradients
   /// overflowed, else 0. Allocates nothing.
@@ -38,7 +38,7 @@ class LossScale {
 
  private:
   LossScaleSettings settings_;
-  at::Tensor value_;
+  at::Tensor scale_;
   at::Tensor steps_without_overflow_;  // int32 scalar: steps without an overflow since the scale last changed
 };
 

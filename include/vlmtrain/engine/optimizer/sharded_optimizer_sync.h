@@ -39,10 +39,10 @@ class ShardedOptimizerSync {
   void wait_for_parameters(size_t first_parameter, size_t end_parameter);
 
   nn::ParameterStore& store_;
-  std::vector<at::Tensor> buckets_;       // in the order of the gather
-  std::vector<size_t> required_buckets_;  // per parameter of the store: number of buckets that must have arrived
+  std::vector<at::Tensor> buckets_;           // in the order of the gather
+  std::vector<size_t> num_required_buckets_;  // per parameter of the store: number of buckets that must have arrived
   const Consensus* consensus_ = nullptr;
-  std::vector<AllGatherHandle> handles_;  // gathers started by the last all_gather_weights()
+  std::vector<AllGatherHandle> all_gather_handles_;  // gathers started by the last all_gather_weights()
   size_t num_gathered_buckets_ = 0;
 };
 

@@ -12,9 +12,9 @@ namespace vlmtrain::engine {
 /// they are multiplied by 1, √f or f.
 enum class BatchScaling { kNone, kSqrt, kLinear };
 
-/// Returns the factor by which learning rates are multiplied if the batch is `factor` times as
+/// Returns the factor by which learning rates are multiplied if the batch is `batch_ratio` times as
 /// large as the reference.
-double compute_batch_scale(BatchScaling scaling, double factor);
+double compute_learning_rate_factor(BatchScaling scaling, double batch_ratio);
 /// Returns the value of `training.batch_scaling`: "none", "sqrt", "linear".
 std::string to_string(BatchScaling scaling);
 
@@ -35,9 +35,9 @@ enum class GradientConflictMethod {
 /// The options of section `training` that concern batch size and tasks. Each field is the option of
 /// the same name (docs/config.md).
 struct BatchAndTaskOptions {
-  Auto<int64_t> global_batch_tokens;  ///< approximate tokens of a step, image tokens included; auto: no target
+  AutoOr<int64_t> global_batch_tokens;  ///< approximate tokens of a step, image tokens included; auto: no target
   BatchScaling batch_scaling = BatchScaling::kNone;
-  Auto<int64_t> reference_batch_size;  ///< samples per step for which the learning rates hold; auto: global_batch_size
+  AutoOr<int64_t> reference_batch_size;  ///< batch size for which the learning rates hold; auto: global_batch_size
   TaskWeighting task_weighting = TaskWeighting::kNone;
   std::vector<std::string> task_weights;  ///< one "TASK=WEIGHT" per task; only for kFixed
   double gradnorm_alpha = 1.5;            ///< GradNormSettings::alpha, at least 0

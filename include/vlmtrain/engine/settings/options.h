@@ -24,7 +24,7 @@ std::string to_string(Precision precision);
 /// Parses a value of `training.precision`. Returns nullopt for an unknown value.
 std::optional<Precision> parse_precision(std::string_view name);
 /// Returns the value of `training.optimizer_states`: "fp32", "bf16", "8bit".
-std::string to_string(OptimizerStates states);
+std::string to_string(OptimizerStateDtype state_dtype);
 
 /// Returns the dtype of weights and activations.
 at::ScalarType to_dtype(Precision precision);
@@ -37,14 +37,14 @@ inline constexpr int64_t kMaxSteps = 1'000'000'000;
 /// same name (docs/config.md has meanings, ranges and the value of `auto`).
 struct TrainingOptions {
   int64_t global_batch_size = 16;
-  Auto<int64_t> micro_batch_size;
-  Auto<int64_t> max_steps;
+  AutoOr<int64_t> micro_batch_size;
+  AutoOr<int64_t> max_steps;
   double epochs = 1.0;
   double learning_rate = 1e-5;
-  Auto<double> vision_learning_rate;
-  Auto<double> projector_learning_rate;
-  Auto<double> mask_learning_rate;
-  MaskLossWeights mask_losses;  ///< text_loss_weight, mask_bce_weight and mask_dice_weight
+  AutoOr<double> vision_learning_rate;
+  AutoOr<double> projector_learning_rate;
+  AutoOr<double> mask_learning_rate;
+  TextAndMaskLossWeights mask_loss_weights;  ///< text_loss_weight, mask_bce_weight and mask_dice_weight
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
@@ -53,12 +53,12 @@ struct TrainingOptions {
   ScheduleShape lr_scheduler = ScheduleShape::kCosine;
   double max_grad_norm = 1.0;
   Precision precision = Precision::kBf16;
-  Auto<double> loss_scale;
+  AutoOr<double> loss_scale;
   int64_t loss_scale_growth_steps = 2000;
-  OptimizerStates optimizer_states = OptimizerStates::kFp32;
+  OptimizerStateDtype optimizer_states = OptimizerStateDtype::kFp32;
   kernels::KernelBackend kernels = kernels::KernelBackend::kCustom;
   int64_t seed = 0;
-  BatchAndTaskOptions balance;
+  BatchAndTaskOptions batch_and_tasks;
 };
 
 /// Adds the options to `table`, which writes parsed values to `options`. `options` must outlive

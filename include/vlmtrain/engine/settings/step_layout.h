@@ -14,7 +14,7 @@ namespace vlmtrain::engine {
 struct SplitConstraint {
   /// Size of a unit: consecutive samples that must be in the same micro-batch. Divides the number
   /// of samples.
-  int64_t unit = 1;
+  int64_t unit_size = 1;
   /// Group of each sample. A micro-batch has samples of one group only. A unit has the group of its
   /// first sample. Empty if there is only one group.
   std::vector<int64_t> groups = {};
@@ -24,15 +24,15 @@ struct SplitConstraint {
 /// rounding.
 struct MicroBatchSplit {
   std::vector<int64_t> order;  ///< sample indices of the first micro-batch, then of the second, …
-  std::vector<int64_t> sizes;  ///< number of samples of each micro-batch, a multiple of `unit`
-  int64_t unit = 1;            ///< see SplitConstraint
+  std::vector<int64_t> sizes;  ///< number of samples of each micro-batch, a multiple of `unit_size`
+  int64_t unit_size = 1;       ///< see SplitConstraint
 
   bool operator==(const MicroBatchSplit&) const = default;
 
   /// Returns the number of micro-batches.
-  int64_t micro_batches() const { return std::ssize(sizes); }
+  int64_t num_micro_batches() const { return std::ssize(sizes); }
   /// Returns the sample indices of a micro-batch, a view of `order`.
-  std::span<const int64_t> micro_batch(int64_t index) const;
+  std::span<const int64_t> get_sample_indices(int64_t index) const;
 };
 
 /// Returns the split of samples 0, 1, 2, … in this order into micro-batches of these sizes.
@@ -54,13 +54,14 @@ enum class SubdivisionMode {
 /// Returns `split` with the failed micro-batch, and others by `mode`, divided into two halves or
 /// into single units. `failed_index` is the index of the failed micro-batch, or −1 for the largest
 /// one. Returns nullopt if nothing can be divided.
-std::optional<MicroBatchSplit> subdivide(const MicroBatchSplit& split, int64_t failed_index, SubdivisionMode mode);
+std::optional<MicroBatchSplit> subdivide_split(const MicroBatchSplit& split, int64_t failed_index,
+                                               SubdivisionMode mode);
 
 /// The split of a step into micro-batches, and the settings of a step that save memory. Loss and
 /// gradients depend on them only by rounding.
 struct StepLayout {
   MicroBatchSplit split;
-  models::RecomputeBlocks recompute;                    ///< blocks with activation checkpointing
+  models::RecomputeBlockCounts recompute;               ///< blocks with activation checkpointing
   int64_t vision_tiles_per_pass = 0;                    ///< tiles per pass of the vision tower; 0: all of a micro-batch
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits that exist at a time
   /// Whether, on CUDA, each micro-batch is copied to the device while the previous one computes.
@@ -70,10 +71,11 @@ struct StepLayout {
   bool operator==(const StepLayout&) const = default;
 
   /// Returns how many more micro-batches this layout has than `other`.
-  int64_t count_extra_splits(const StepLayout& other) const;
+  int64_t count_extra_micro_batches(const StepLayout& other) const;
 };
 
-/// Returns `layout` with a subdivided split (see subdivide()); nullopt if nothing can be divided.
+/// Returns `layout` with a subdivided split (see subdivide_split()); nullopt if nothing can be
+/// divided.
 std::optional<StepLayout> subdivide_micro_batches(StepLayout layout, int64_t failed_index, SubdivisionMode mode);
 
 /// Returns `layout` with copies_ahead = false; nullopt if nothing is copied ahead already.
@@ -82,6 +84,6 @@ std::optional<StepLayout> disable_copy_ahead(StepLayout layout);
 /// Returns the layout with the least memory for the same micro-batches: all blocks are recomputed,
 /// vision passes have one tile, loss chunks are small, and nothing is copied ahead. `all_blocks` is
 /// the number of blocks of the model. Returns nullopt if `layout` is that layout.
-std::optional<StepLayout> minimize_memory(StepLayout layout, const models::RecomputeBlocks& all_blocks);
+std::optional<StepLayout> minimize_layout_memory(StepLayout layout, const models::RecomputeBlockCounts& all_blocks);
 
 }  // namespace vlmtrain::engine

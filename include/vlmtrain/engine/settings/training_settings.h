@@ -21,7 +21,7 @@ struct LearningRateSchedule {
   /// warm-up it is (step + 1) / warmup_steps, so no step has rate 0. After the warm-up, with p =
   /// (step − warmup_steps) / (total_steps − warmup_steps) ≤ 1, it is ½ (1 + cos π p) for cosine, 1
   /// − p for linear, and 1 for constant.
-  double factor(int64_t step) const {
+  double compute_factor(int64_t step) const {
     if (step < warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
     if (shape == ScheduleShape::kConstant) return 1.0;
     const double decay_steps = static_cast<double>(std::max<int64_t>(1, total_steps - warmup_steps));
@@ -33,7 +33,7 @@ struct LearningRateSchedule {
 
 /// The data type of AdamW's moments. Tensors with fewer than 4,096 elements always have fp32
 /// moments, as in bitsandbytes.
-enum class OptimizerStates {
+enum class OptimizerStateDtype {
   kFp32,
   /// With stochastic rounding. A second moment decays by 0.1 % per step (beta2 = 0.999). Rounded to
   /// the nearest bf16 value, it would never change, because these values are 0.4 to 0.8 % apart.
@@ -45,19 +45,19 @@ enum class OptimizerStates {
 };
 
 /// The terms of a loss over text and masks, divided by their normalizers, without their weights.
-struct MaskLosses {
+struct TextAndMaskLosses {
   double text = 0;  ///< mean cross-entropy of the label tokens
   double bce = 0;   ///< mean binary cross-entropy of the masks' pixels
   double dice = 0;  ///< mean Dice loss of the masks
 };
 
 /// The weights of the terms of a loss over text and masks.
-struct MaskLossWeights {
+struct TextAndMaskLossWeights {
   double text = 1.0;  ///< cross-entropy of the label tokens
   double bce = 2.0;   ///< binary cross-entropy of the masks' pixels
   double dice = 0.5;  ///< Dice loss of the masks
 
-  bool operator==(const MaskLossWeights&) const = default;
+  bool operator==(const TextAndMaskLossWeights&) const = default;
 };
 
 }  // namespace vlmtrain::engine

@@ -26,23 +26,24 @@ namespace vlmtrain::engine {
 
 /// Scalars that are copied from the device to the host asynchronously. The copy is queued after the
 /// work that computes them, and the host waits only in read(), usually one step later.
-class AsyncScalars {
+class AsyncScalarCopy {
  public:
   /// Queues the copy of `scalars`, fp32 [scalars].
-  explicit AsyncScalars(const at::Tensor& scalars);
+  explicit AsyncScalarCopy(const at::Tensor& scalars);
   /// Waits for the copy and returns the values. May be called several times.
   std::vector<double> read();
 
  private:
-  at::Tensor host_;  // fp32 [scalars], pinned for a GPU
-  std::optional<c10::Event> copy_done_;
+  at::Tensor host_scalars_;  // fp32 [scalars], pinned for a GPU
+  std::optional<c10::Event> copy_done_event_;
 };
 
 /// A model with the persistent training state on its device. Not thread-safe.
 struct TrainingState {
-  /// Allocates the state. `num_gradient_groups` is Objective::num_gradient_groups(). `shard` is this rank's
-  /// shard of moments and masters, and of sharded blocks. REQUIRES: the weights are loaded, and
-  /// components are frozen (models::freeze); `trained_model` outlives this object.
+  /// Allocates the state. `num_gradient_groups` is Objective::num_gradient_groups(). `shard` is
+  /// this rank's shard of moments and masters, and of sharded blocks. REQUIRES: the weights are
+  /// loaded, and components are frozen (models::freeze_parts); `trained_model` outlives this
+  /// object.
   TrainingState(models::VisionLanguageModel& trained_model, const AdamWSettings& settings,
                 int64_t num_gradient_groups = 1, Shard shard = {})
       : model(trained_model),
@@ -57,7 +58,7 @@ struct TrainingState {
 
   /// Makes the following steps reduce gradients over the ranks of `consensus`, which must outlive
   /// this object. REQUIRES: called before the first step if there are several ranks.
-  void connect(const Consensus& consensus);
+  void set_consensus(const Consensus& consensus);
 
   models::VisionLanguageModel& model;
   GradientBuckets gradient_buckets;
@@ -74,21 +75,21 @@ struct StepResult {
   at::Tensor grad_norm;   ///< fp32 scalar, before clipping
   at::Tensor skipped;     ///< fp32 scalar: 1 if loss or norm is not finite and no weight changed; else 0
   at::Tensor loss_scale;  ///< fp32 scalar; undefined without a loss scale
-  /// fp32 [4 + n] for AsyncScalars: the four scalars above, with 0 for an undefined loss_scale,
+  /// fp32 [4 + n] for AsyncScalarCopy: the four scalars above, with 0 for an undefined loss_scale,
   /// followed by objective_scalars. Allocated before any weight changes, because a later allocation
   /// could fail.
   at::Tensor scalars;
   /// Number of elements of `scalars` before those of the objective.
-  static constexpr size_t kNumScalars = 4;
-  at::Tensor objective_scalars;   ///< StepLoss::scalars()
-  std::vector<TaskCounts> tasks;  ///< Objective::count_tasks()
-  // Counts of this rank; after TrainingStep::prepare(), of all ranks, except for micro_batches.
+  static constexpr size_t kNumCommonScalars = 4;
+  at::Tensor objective_scalars;         ///< StepLoss::compute_metric_scalars()
+  std::vector<TaskCounts> task_counts;  ///< Objective::compute_task_counts()
+  // Counts of this rank; after TrainingStep::prepare(), of all ranks, except for num_micro_batches.
   int64_t tokens = 0;  ///< including image tokens
   int64_t label_tokens = 0;
   int64_t num_media = 0;
   int64_t num_volumes = 0;  ///< volumes among the media
   int64_t samples = 0;
-  int64_t micro_batches = 0;  ///< of this rank
+  int64_t num_micro_batches = 0;  ///< of this rank
 };
 
 /// An out-of-memory error of device or host during a step. No weight has changed; gradients of the
@@ -96,20 +97,20 @@ struct StepResult {
 class StepOutOfMemory : public std::runtime_error {
  public:
   StepOutOfMemory(int64_t micro_batch, const memory::OutOfMemory& out_of_memory)
-      : std::runtime_error(out_of_memory.reason), micro_batch_(micro_batch), memory_kind_(out_of_memory.kind) {}
+      : std::runtime_error(out_of_memory.reason), micro_batch_index_(micro_batch), memory_kind_(out_of_memory.kind) {}
   /// Returns the index of the failed micro-batch; −1 if the optimizer failed.
-  int64_t micro_batch() const { return micro_batch_; }
+  int64_t micro_batch_index() const { return micro_batch_index_; }
   /// Returns the kind of memory that ran out.
   memory::MemoryKind memory_kind() const { return memory_kind_; }
 
  private:
-  int64_t micro_batch_;
+  int64_t micro_batch_index_;
   memory::MemoryKind memory_kind_;
 };
 
-/// An out-of-memory error after weights have changed. AdamW::apply() allocates no tensors, but the
-/// driver may need memory to load a kernel. The weights are a mixture of two steps, so the step
-/// must not be retried, and the weights must not be saved.
+/// An out-of-memory error after weights have changed. AdamW::apply_update() allocates no tensors,
+/// but the driver may need memory to load a kernel. The weights are a mixture of two steps, so the
+/// step must not be retried, and the weights must not be saved.
 class PartialUpdateError : public UserError {
  public:
   explicit PartialUpdateError(const memory::OutOfMemory& out_of_memory);
@@ -119,14 +120,14 @@ class PartialUpdateError : public UserError {
 struct StepInput {
   const Objective& objective;
   std::span<const data::Sample> samples;  ///< at least one
-  Normalizers normalizers;                ///< sums over the samples of all ranks
+  LossNormalizers normalizers;            ///< sums over the samples of all ranks
 };
 
 /// Returns the input of a step on a single rank.
 StepInput make_step_input(const Objective& objective, std::span<const data::Sample> samples);
 
 /// The result of the forward and backward passes of a step.
-struct AccumulationResult {
+struct GradientAccumulationResult {
   StepResult result;
   std::unique_ptr<StepLoss> loss;  ///< has the sums of this rank
 };
@@ -136,17 +137,18 @@ struct AccumulationResult {
 /// those of the loss times `loss_scale`, an fp32 scalar on the device; 1 if undefined. They are
 /// added to the micro-batch's group of `buckets`, or, if `buckets` is null, to Tensor::grad() of
 /// the parameters. Throws StepOutOfMemory.
-AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
-                              const at::Tensor& loss_scale = {}, GradientBuckets* buckets = nullptr);
+GradientAccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input,
+                                      const StepLayout& layout, const at::Tensor& loss_scale = {},
+                                      GradientBuckets* buckets = nullptr);
 
 /// One attempt at an optimizer step, in three phases that are called once and in order. Until
-/// apply(), only gradients and random state change. After a failure, call GradientBuckets::reset()
-/// and make another attempt with a new object.
+/// apply_update(), only gradients and random state change. After a failure, call
+/// GradientBuckets::reset() and make another attempt with a new object.
 class TrainingStep {
  public:
   /// All arguments must outlive this object.
   TrainingStep(TrainingState& training, const StepInput& input, const Consensus& consensus)
-      : training_(training), input_(input), consensus_(consensus) {}
+      : training_state_(training), input_(input), consensus_(consensus) {}
 
   /// Runs the passes and reduces gradients over the ranks. After StepOutOfMemory, the sums in the
   /// buckets are invalid.
@@ -155,14 +157,14 @@ class TrainingStep {
   /// accumulate() succeeded on all ranks. Throws StepOutOfMemory.
   void prepare();
   /// Updates the weights. REQUIRES: prepare() succeeded on all ranks. Throws PartialUpdateError.
-  StepResult apply(const LearningRates& rates);
+  StepResult apply_update(const LearningRates& rates);
 
  private:
-  TrainingState& training_;
+  TrainingState& training_state_;
   const StepInput& input_;
   const Consensus& consensus_;
-  AccumulationResult accumulation_;
-  OptimizerUpdate update_;
+  GradientAccumulationResult accumulation_result_;
+  OptimizerUpdate optimizer_update_;
 };
 
 /// Runs all phases of a step on a single rank. Throws StepOutOfMemory and PartialUpdateError.

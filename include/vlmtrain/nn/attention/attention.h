@@ -35,9 +35,9 @@ struct Segments {
 ///
 /// `query` [rows, heads, head_dim]; `key` and `value` [rows, key_value_heads, head_dim], where
 /// heads is a multiple of key_value_heads (grouped-query attention). Returns [rows, heads,
-/// head_dim]. `is_causal`: a row attends to itself and the rows before it. `window`, with `is_causal`
-/// only: a row attends to the last `window` rows including itself (Jiang et al. 2023, arXiv
-/// 2310.06825). Throws InternalError if rows or heads do not match, or for a window without
+/// head_dim]. `is_causal`: a row attends to itself and the rows before it. `window`, with
+/// `is_causal` only: a row attends to the last `window` rows including itself (Jiang et al. 2023,
+/// arXiv 2310.06825). Throws InternalError if rows or heads do not match, or for a window without
 /// `is_causal`.
 ///
 /// dtype and device determine the kernel, so a dry run measures its memory. On CUDA, bf16 and fp16
@@ -60,7 +60,8 @@ struct CacheSlots {
 
   /// Returns the slots with their copies on `device`. Throws InternalError unless there are as many
   /// starts as lengths, at least one.
-  static CacheSlots make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device);
+  static CacheSlots from_starts_and_lengths(std::vector<int64_t> starts, std::vector<int64_t> lengths,
+                                            at::Device device);
 };
 
 /// Computes attention of one query row per sequence, that of its newest token, to all rows of its

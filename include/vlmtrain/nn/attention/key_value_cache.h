@@ -54,7 +54,7 @@ class KeyValueCache {
  private:
   /// The rows of one sequence: the first row, their maximum number, and the number written so far.
   struct Slot {
-    int64_t start, capacity, used;
+    int64_t start, capacity, num_written_rows;
   };
   struct BlockCache {
     at::Tensor keys, values;
@@ -64,7 +64,7 @@ class KeyValueCache {
     CacheSlots slots;
   };
   /// Returns the visible rows of each slot; computed once per pass and window.
-  const CacheSlots& find_slots(std::optional<int64_t> window);
+  const CacheSlots& find_visible_slots(std::optional<int64_t> window);
 
   at::Device device_;
   int64_t total_rows_ = 0;

@@ -14,9 +14,9 @@ namespace vlmtrain::nn {
 /// Spans of rows of a packed stream. The rows of a span, the tokens of an image, attend to one
 /// another in both directions.
 struct BidirectionalSpans {
-  at::Tensor rows{};   ///< int64 [spans · length] on the model's device, span by span in ascending order; a span is
-                       ///< contiguous and within one segment. Undefined: no spans
-  int64_t length = 0;  ///< rows per span
+  at::Tensor rows{};  ///< int64 [spans · length] on the model's device, span by span in ascending order; a span is
+                      ///< contiguous and within one segment. Undefined: no spans
+  int64_t span_length = 0;  ///< rows per span
 };
 
 /// Causal attention within each segment of a packed stream in which the rows of a span also attend
@@ -55,7 +55,7 @@ class SpanAttention {
   at::Tensor query_rows_, key_rows_;  // int64 [spans · (length − 1)]
   Segments future_segments_;
   // For the other kernels: the mask of each segment, added to its scores.
-  std::vector<at::Tensor> masks_;
+  std::vector<at::Tensor> segment_masks_;
 };
 
 }  // namespace vlmtrain::nn

@@ -13,7 +13,7 @@ namespace vlmtrain::nn {
 struct ConvolutionShape {
   int64_t in_channels = 0;
   int64_t out_channels = 0;
-  int64_t kernel = 1;  ///< width and height, in pixels
+  int64_t kernel_size = 1;  ///< width and height, in pixels
   int64_t stride = 1;
   int64_t groups = 1;  ///< 1, or the number of channels for a depthwise convolution
 };

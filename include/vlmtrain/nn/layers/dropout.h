@@ -17,7 +17,7 @@ namespace vlmtrain::nn {
 /// their own seed only, not on the split.
 struct DropoutSegment {
   uint64_t seed = 0;
-  int64_t row_share = 1;  ///< relative number of rows, > 0; a stream's rows are divided in these proportions
+  int64_t row_weight = 1;  ///< relative number of rows, > 0; a stream's rows are divided in these proportions
 
   bool operator==(const DropoutSegment&) const = default;
 };
@@ -39,7 +39,7 @@ class DropoutScope {
   static const DropoutSegments& current();
 
  private:
-  DropoutSegments outer_;
+  DropoutSegments outer_segments_;
 };
 
 /// Zeroes elements of x [rows, columns] with this probability and divides the others by 1 −
@@ -47,7 +47,7 @@ class DropoutScope {
 /// layer), the row within the segment, and the column. It does not depend on other segments or
 /// earlier draws. Custom kernels and ATen draw different masks. `probability` is in [0, 1). Throws
 /// InternalError outside of a DropoutScope, or if the rows cannot be divided by the segments'
-/// row_share without remainder.
+/// row_weight without remainder.
 at::Tensor segment_dropout(const at::Tensor& x, double probability, uint64_t layer);
 
 /// Independent dropouts of one x [rows, columns] for several consumers, such as the LoRA adapters
@@ -68,7 +68,7 @@ class IndependentDropouts {
 
   /// Releases or restores the stored masks, bool [consumers, rows, columns]; undefined if none are
   /// stored. Autograd functions save the masks between the forward and the backward pass.
-  at::Tensor release_masks() { return std::move(masks_); }
+  at::Tensor take_masks() { return std::move(masks_); }
   void set_masks(at::Tensor masks) { masks_ = std::move(masks); }
 
   /// Calls `consume` for each consumer with x after its dropout, [rows, columns]. Custom kernels
@@ -80,15 +80,18 @@ class IndependentDropouts {
   /// returns the gradient of a consumer's output, [rows, columns]; if `out` is defined, it must
   /// write the gradient there. Custom kernels round once; ATen rounds once per consumer. REQUIRES:
   /// is_active().
-  void add_gradients(const at::Tensor& sum,
-                     const std::function<at::Tensor(int64_t consumer, const at::Tensor& out)>& compute_gradient) const;
+  void add_consumer_gradients(
+      const at::Tensor& sum,
+      const std::function<at::Tensor(int64_t consumer, const at::Tensor& out)>& compute_gradient) const;
 
  private:
-  kernels::DropoutParams make_kernel_args() const { return {.probability = probability_, .streams = streams_}; }
+  kernels::DropoutParams make_dropout_params() const {
+    return {.probability = probability_, .streams = dropout_streams_};
+  }
 
   int64_t num_consumers_ = 0;
   double probability_ = 0;
-  std::vector<kernels::DropoutStream> streams_;
+  std::vector<kernels::DropoutStream> dropout_streams_;
   at::Tensor masks_;
 };
 

@@ -26,6 +26,6 @@ class GradientSink : public torch::autograd::PostAccumulateGradHook {
 /// of the parameters are consecutive rows of the product. On CUDA, 16-bit products are not rounded
 /// before the addition. Returns false and does nothing if a parameter has no sink, if the sums are
 /// not adjacent in memory, or if only some of them have a value.
-bool add_product_to_sums(const std::vector<at::Tensor>& parameters, const at::Tensor& a, const at::Tensor& b);
+bool add_product_to_gradient_sums(const std::vector<at::Tensor>& parameters, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace vlmtrain::nn

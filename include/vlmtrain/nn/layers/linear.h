@@ -39,12 +39,12 @@ class FusedPrologue {
   virtual std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
                                            const at::Tensor& gradient, const std::vector<bool>& needs_grad) const = 0;
 
-  /// Does the same as backward() and adds `residual_stream_gradient`, a gradient of the residual stream, to
-  /// the gradient of the first input. REQUIRES: needs_grad[0].
-  virtual std::vector<at::Tensor> backward_add_stream_gradient(const std::vector<at::Tensor>& inputs,
-                                                               const Output& output, const at::Tensor& gradient,
-                                                               const std::vector<bool>& needs_grad,
-                                                               const at::Tensor& residual_stream_gradient) const;
+  /// Does the same as backward() and adds `residual_stream_gradient`, a gradient of the residual
+  /// stream, to the gradient of the first input. REQUIRES: needs_grad[0].
+  virtual std::vector<at::Tensor> backward_add_residual_gradient(const std::vector<at::Tensor>& inputs,
+                                                                 const Output& output, const at::Tensor& gradient,
+                                                                 const std::vector<bool>& needs_grad,
+                                                                 const at::Tensor& residual_stream_gradient) const;
 
  protected:
   FusedPrologue() = default;
@@ -121,7 +121,7 @@ class MergedLinear {
   ResidualBranch forward_branch(const LinearInput& x) const;
 
  private:
-  std::shared_ptr<const LinearGroup> group_;
+  std::shared_ptr<const LinearGroup> linear_group_;
 };
 
 /// A single Linear.

@@ -35,7 +35,7 @@ class LoraAdapter {
   /// gradients are needed.
   bool is_dropout_active() const;
   /// Returns the dropouts of `count` adapters that read x [rows, in]; this adapter is the first.
-  IndependentDropouts make_dropout(const at::Tensor& x, int64_t count) const;
+  IndependentDropouts make_dropouts(const at::Tensor& x, int64_t count) const;
 
   /// Returns whether the adapter uses DoRA.
   bool has_dora() const { return magnitude_.defined(); }
@@ -52,8 +52,8 @@ class LoraAdapter {
   at::Tensor a_, b_;
   at::Tensor magnitude_;  // undefined without DoRA
   double scale_;
-  double dropout_;  // probability
-  uint64_t dropout_layer_;
+  double dropout_probability_;  // probability
+  uint64_t dropout_layer_id_;
 };
 
 /// Returns the Euclidean norm of each row, [out, in] → [out], in fp32 for 16-bit weights.

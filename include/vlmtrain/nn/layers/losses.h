@@ -13,8 +13,9 @@ namespace vlmtrain::nn {
 /// the matrix products slower; more rows need more memory without a speedup.
 inline constexpr int64_t kDefaultLossChunkRows = 512;
 
-/// Weights and sums by task for linear_cross_entropy(), which adds to `sums` and `scale_gradients`,
-/// so several calls accumulate. All tensors are on the device of the hidden states.
+/// Weights and sums by task for linear_cross_entropy(), which adds to `sums` and
+/// `feature_scale_gradients`, so several calls accumulate. All tensors are on the device of the
+/// hidden states.
 struct PerTaskLoss {
   at::Tensor task_one_hot;  ///< fp32 [tasks, labels]: 1 if the label belongs to the task, else 0
   at::Tensor weights;       ///< fp32 [labels], weight of each label in the loss; undefined: 1
@@ -24,7 +25,7 @@ struct PerTaskLoss {
   /// fp32 [tasks, features], or undefined to skip it: Σ over the task's rows of ∂loss/∂hidden ·
   /// hidden. If each feature of `hidden` were multiplied by a scale, this would be the gradient of
   /// the task's part of the loss with respect to the scales, at scale 1.
-  at::Tensor scale_gradients;
+  at::Tensor feature_scale_gradients;
 };
 
 /// Returns Σ cross-entropy(hidden · weightᵀ, labels) / normalizer, an fp32 scalar.

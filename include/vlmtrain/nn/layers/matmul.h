@@ -39,9 +39,9 @@ at::Tensor onednn_matmul(const at::Tensor& a, const at::Tensor& b);
 at::Tensor make_dense(const at::Tensor& matrix);
 
 /// Writes scale · a · bᵀ into `out`, which may be columns of a wider tensor.
-void store_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double scale = 1);
+void matmul_transposed_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double scale = 1);
 
 /// Adds a · b to `y` in place; a [m, k], b [k, n], y [m, n]. `y` may be columns of a wider tensor.
-void add_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b);
+void addmm_in_place(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace vlmtrain::nn

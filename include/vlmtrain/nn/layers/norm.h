@@ -65,11 +65,11 @@ RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps
 void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain);
 
 /// Returns the initial values of a weight for which the gain is 1.
-InitialValues make_unit_gain(NormGain gain);
+InitialValues make_unit_gain_values(NormGain gain);
 
 /// The result of rms_norm_backward().
 struct RmsNormGradients {
-  at::Tensor x, weight;  ///< undefined unless requested
+  at::Tensor dx, dweight;  ///< undefined unless requested
 };
 
 /// Returns the gradients of rms_norm()'s inputs, given `gradient`, the gradient of its value, and

@@ -21,9 +21,9 @@ struct RotaryTable {
   static RotaryTable from_positions(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale = 1);
 
   /// Returns the same for positions on several axes, such as time, height and width: `position_ids`
-  /// int64 [axes, rows]. Pair i uses the position on axis `axes_of_pairs`[i], int64 [head_dim / 2]
+  /// int64 [axes, rows]. Pair i uses the position on axis `pair_axes`[i], int64 [head_dim / 2]
   /// on the same device.
-  static RotaryTable from_axes(const at::Tensor& position_ids, const at::Tensor& axes_of_pairs,
+  static RotaryTable from_axes(const at::Tensor& position_ids, const at::Tensor& pair_axes,
                                const at::Tensor& frequencies, double scale = 1);
 };
 

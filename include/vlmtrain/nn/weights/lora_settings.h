@@ -17,13 +17,13 @@ enum class Component {
   kLanguageModel,
   kMaskEncoder,  ///< encodes images for mask prediction
   kMaskDecoder,  ///< predicts masks from image features and hidden states
-  kConstant,     ///< never trained: batch norm statistics
+  kBuffer,       ///< never trained: batch norm statistics
   kUnused,       ///< in the checkpoint but never run (CLIP's last block in LLaVA); saved unchanged, never trained
 };
 
 /// Returns whether a parameter of this component may be trained.
 constexpr bool is_trainable(Component component) {
-  return component != Component::kConstant && component != Component::kUnused;
+  return component != Component::kBuffer && component != Component::kUnused;
 }
 
 /// Low-rank adaptation of Linears (Hu et al. 2021, arXiv 2106.09685), named as in PEFT's
@@ -54,7 +54,7 @@ struct LoraSettings {
   /// Returns the factor of B A: alpha / rank, or alpha / √rank.
   double scale() const;
   /// Returns whether the parameter with this name belongs to one of modules_to_save.
-  bool is_module_to_save(std::string_view parameter) const;
+  bool matches_modules_to_save(std::string_view parameter) const;
 };
 
 /// Returns whether `path` contains the components of `module` consecutively:
@@ -64,17 +64,17 @@ bool is_under_module(std::string_view path, std::string_view module);
 /// A matcher for one entry of LoraSettings::target_modules.
 class LoraTarget {
  public:
-  /// Throws UserError (kUsage) if `text` is an invalid regular expression.
-  explicit LoraTarget(std::string text);
+  /// Throws UserError (kUsage) if `pattern` is an invalid regular expression.
+  explicit LoraTarget(std::string pattern);
 
   /// Returns whether the path of a Linear matches, such as
   /// `model.text_model.layers.0.self_attn.q_proj`. Throws UserError (kUsage) if the regular
   /// expression exceeds its step limit.
   bool matches(const std::string& path) const { return matches_(path); }
-  const std::string& text() const { return text_; }
+  const std::string& pattern() const { return pattern_; }
 
  private:
-  std::string text_;
+  std::string pattern_;
   std::function<bool(const std::string& path)> matches_;
 };
 

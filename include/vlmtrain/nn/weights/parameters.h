@@ -39,12 +39,12 @@ struct Parameter {
   std::string name;  ///< name in the checkpoint
   Component component;
   at::Tensor tensor;  ///< if quantized, the packed values, which only QuantizedWeight interprets
-  InitialValues initial;
+  InitialValues initial_values;
   bool is_adapter = false;             ///< belongs to a LoRA adapter, not to the checkpoint
   bool is_in_modules_to_save = false;  ///< in the checkpoint, but trained and saved with the adapter
   std::shared_ptr<QuantizedWeight> quantized_weight = nullptr;  ///< null if not quantized
   bool is_embedding = false;                                    ///< a lookup table, such as embed_tokens
-  bool is_in_block = false;                               ///< belongs to a block; see ParameterStore::close_block()
+  bool is_in_block = false;                               ///< belongs to a block; see ParameterStore::finish_block()
   std::shared_ptr<ShardedBlock> sharded_block = nullptr;  ///< the sharded block that it belongs to; null if not sharded
   size_t index_in_block = 0;                              ///< index among the weights of `sharded_block`
 
@@ -55,7 +55,7 @@ struct Parameter {
   int64_t elements() const { return c10::multiply_integers(sizes()); }
   /// Returns whether the gradient is reduced together with the gradients of its sharded block.
   bool has_sharded_gradient() const {
-    return sharded_block && sharded_block->kind(index_in_block) == ShardedBlock::Kind::kTrained &&
+    return sharded_block && sharded_block->section_kind(index_in_block) == ShardedBlock::SectionKind::kTrained &&
            tensor.requires_grad();
   }
   /// Returns the values without gradients: the tensor itself, or a new tensor of dequantized
@@ -107,23 +107,23 @@ class ParameterStore {
 
   /// Adds a parameter and returns its tensor: `storage`, of these sizes, if defined, else a new
   /// tensor.
-  at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
+  at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial_values,
                  bool is_adapter = false, const at::Tensor& storage = {});
 
   /// Adds a parameter that is a lookup table.
-  at::Tensor add_embedding(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
+  at::Tensor add_embedding(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial_values);
 
-  /// Adds the weight of a Linear, [out, in]; quantized if quantizes(name).
-  LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
-                                 const WeightStorage& storage = {});
+  /// Adds the weight of a Linear, [out, in]; quantized if should_quantize(name).
+  LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
+                                 InitialValues initial_values, const WeightStorage& storage = {});
   /// Returns uninitialized quantized weights [out_features[i], in_features] for Linears that share
-  /// one input. Does not add them. REQUIRES: quantizes() returns true for one of them.
-  std::vector<std::shared_ptr<QuantizedWeight>> allocate_quantized(const std::vector<int64_t>& out_features,
-                                                                   int64_t in_features) const {
-    return quantizer_->make_group(out_features, in_features);
+  /// one input. Does not add them. REQUIRES: should_quantize() returns true for one of them.
+  std::vector<std::shared_ptr<QuantizedWeight>> allocate_quantized_weights(const std::vector<int64_t>& out_features,
+                                                                           int64_t in_features) const {
+    return quantizer_->make_weight_group(out_features, in_features);
   }
   /// Returns whether the weight of a Linear with this name is to be quantized.
-  bool quantizes(const std::string& name) const;
+  bool should_quantize(const std::string& name) const;
 
   /// Registers a Linear. Returns the settings of its adapter; null if it gets none.
   const LoraSettings* register_linear(const std::string& path, Component component);
@@ -140,7 +140,7 @@ class ParameterStore {
   const at::TensorOptions& options() const { return settings_.options; }
   /// Declares the parameters added since all() had `first` entries to be one block, and shards it
   /// if the settings say so. Returns its tensors.
-  std::vector<at::Tensor> close_block(size_t first);
+  std::vector<at::Tensor> finish_block(size_t first);
   const std::vector<BlockRange>& blocks() const { return blocks_; }
   const Shard& shard() const { return settings_.shard; }
 
@@ -163,7 +163,7 @@ class ParameterStore {
   void set_block_unsharder(BlockUnsharder* unsharder) { block_unsharder_ = unsharder; }
   bool has_block_unsharder() const { return block_unsharder_ != nullptr; }
   /// See BlockUnsharder.
-  void begin_pass(const PassSpec& spec) const {
+  void begin_pass(const ForwardPassSpec& spec) const {
     if (block_unsharder_ != nullptr) block_unsharder_->begin_pass(spec);
   }
   /// Unshards a block for the backward pass.
@@ -181,10 +181,10 @@ class ParameterStore {
   /// Returns Parameter::values() and unshards the parameter's block if needed. To unshard, the
   /// other ranks must be in join_remaining_passes(). Throws InternalError if the block is sharded
   /// and no unsharder is set.
-  at::Tensor full_values(const Parameter& parameter) const;
+  at::Tensor unshard_values(const Parameter& parameter) const;
 
   /// Returns the number of elements of all parameters, before quantization and sharding.
-  int64_t total_elements() const;
+  int64_t count_elements() const;
 
  private:
   bool matches_target(const LoraTarget& target, const LinearInfo& linear) const;
@@ -192,7 +192,7 @@ class ParameterStore {
 
   ParameterSettings settings_;
   std::optional<Quantizer> quantizer_;
-  std::vector<LoraTarget> targets_;
+  std::vector<LoraTarget> lora_targets_;
   std::vector<Parameter> parameters_;
   std::vector<LinearInfo> linears_;
   std::vector<BlockRange> blocks_;
@@ -212,16 +212,17 @@ class ParameterScope {
   /// Returns the same prefix for parameters of another component.
   ParameterScope with_component(Component component) const { return {*store_, component, prefix_}; }
   /// Adds a parameter under the prefix; see ParameterStore::add().
-  at::Tensor add_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+  at::Tensor add_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial_values,
                            const at::Tensor& storage = {}) const;
   /// Adds a lookup table; see ParameterStore::add_embedding().
-  at::Tensor add_embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  at::Tensor add_embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial_values) const;
   /// Adds `weight` of the Linear at this prefix; see ParameterStore::add_linear_weight().
-  LinearWeight add_linear_weight(at::IntArrayRef sizes, InitialValues initial, const WeightStorage& storage = {}) const;
+  LinearWeight add_linear_weight(at::IntArrayRef sizes, InitialValues initial_values,
+                                 const WeightStorage& storage = {}) const;
   /// Returns whether the weight of the Linear at this prefix is to be quantized.
-  bool quantizes_linear_weight() const;
+  bool should_quantize_linear_weight() const;
   /// Adds a parameter of a LoRA adapter.
-  at::Tensor add_adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+  at::Tensor add_adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial_values,
                                    const at::Tensor& storage = {}) const;
   /// Registers the Linear at this prefix; see ParameterStore::register_linear().
   const LoraSettings* register_linear() const { return store_->register_linear(prefix_, component_); }

@@ -47,8 +47,8 @@ enum class Quantization {
 
 /// Returns the names that the configuration and `--quantization` use. Can be linked without
 /// LibTorch.
-const std::vector<std::pair<std::string, Quantization>>& quantization_names();
-/// Returns the name in quantization_names().
+const std::vector<std::pair<std::string, Quantization>>& get_quantization_names();
+/// Returns the name in get_quantization_names().
 std::string to_string(Quantization quantization);
 
 /// A frozen weight matrix [out, in] in a quantized format. Only quantize() waits for the device.
@@ -89,7 +89,7 @@ class QuantizedWeight {
 /// Dequantizes several weights at once; the result is bit-identical to dequantize() of each.
 /// Returns views of one new tensor. They are adjacent in memory if every weight except the last has
 /// a multiple of 16,384 values. Returns an empty vector for formats other than NF4, and for weights
-/// that are not consecutive members of one Quantizer::make_group().
+/// that are not consecutive members of one Quantizer::make_weight_group().
 std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights);
 
 /// A factory of quantized weights that share the code tables of one model.
@@ -99,11 +99,11 @@ class Quantizer {
   Quantizer(Quantization quantization, const at::TensorOptions& options);
 
   /// Returns an uninitialized weight of these sizes, [out, in].
-  std::shared_ptr<QuantizedWeight> make(at::IntArrayRef sizes) const;
+  std::shared_ptr<QuantizedWeight> make_weight(at::IntArrayRef sizes) const;
   /// Returns uninitialized weights [out_features[i], in_features] that dequantize_group() reads at
   /// once.
-  std::vector<std::shared_ptr<QuantizedWeight>> make_group(const std::vector<int64_t>& out_features,
-                                                           int64_t in_features) const;
+  std::vector<std::shared_ptr<QuantizedWeight>> make_weight_group(const std::vector<int64_t>& out_features,
+                                                                  int64_t in_features) const;
 
  private:
   Quantization quantization_;
@@ -116,19 +116,19 @@ class LinearWeight {
  public:
   explicit LinearWeight(at::Tensor tensor) : tensor_(std::move(tensor)) {}
   explicit LinearWeight(std::shared_ptr<const QuantizedWeight> quantized_weight)
-      : quantized_(std::move(quantized_weight)) {}
+      : quantized_weight_(std::move(quantized_weight)) {}
 
-  bool is_quantized() const { return quantized_ != nullptr; }
+  bool is_quantized() const { return quantized_weight_ != nullptr; }
 
   /// Returns the tensor itself, or a new tensor of dequantized values.
-  at::Tensor values() const { return quantized_ ? quantized_->dequantize() : tensor_; }
+  at::Tensor values() const { return quantized_weight_ ? quantized_weight_->dequantize() : tensor_; }
 
   /// REQUIRES: is_quantized().
-  const std::shared_ptr<const QuantizedWeight>& quantized_weight() const { return quantized_; }
+  const std::shared_ptr<const QuantizedWeight>& quantized_weight() const { return quantized_weight_; }
 
  private:
   at::Tensor tensor_;
-  std::shared_ptr<const QuantizedWeight> quantized_;
+  std::shared_ptr<const QuantizedWeight> quantized_weight_;
 };
 
 }  // namespace vlmtrain::nn

@@ -49,11 +49,11 @@ ElementRange intersect_shard(int64_t offset, int64_t elements, int64_t shard_ele
 class ShardedBlock {
  public:
   /// The section of a weight.
-  enum class Kind : uint8_t { kTrained, kFrozen };
+  enum class SectionKind : uint8_t { kTrained, kFrozen };
 
   /// A weight to be sharded: a tensor, or a quantized weight.
   struct Weight {
-    Kind kind;
+    SectionKind kind;
     at::Tensor tensor;                                  ///< ignored if `quantized_weight` is not null
     std::shared_ptr<QuantizedWeight> quantized_weight;  ///< null unless quantized
   };
@@ -64,13 +64,13 @@ class ShardedBlock {
 
   /// Returns the number of elements of the whole section with padding, in its dtype; 0 if it is
   /// empty.
-  int64_t elements(Kind kind) const { return section(kind).elements; }
+  int64_t elements(SectionKind kind) const { return section(kind).elements; }
   /// Returns the local shard of the section, [elements / shard.count].
-  const at::Tensor& local_shard(Kind kind) const { return section(kind).local_shard; }
+  const at::Tensor& local_shard(SectionKind kind) const { return section(kind).local_shard; }
   /// Returns the bytes of a buffer for both gathered sections.
   int64_t bytes() const;
   /// Returns the view [elements] of a section in such a buffer, uint8 [≥ bytes()].
-  at::Tensor view_section(Kind kind, const at::Tensor& buffer) const;
+  at::Tensor view_section(SectionKind kind, const at::Tensor& buffer) const;
 
   /// Points all tensors into `buffer`, including those that a graph saved during an earlier
   /// unshard(). `buffer`, uint8 [≥ bytes()] with the gathered sections, must live until reshard().
@@ -81,16 +81,16 @@ class ShardedBlock {
   bool is_unsharded() const { return is_unsharded_; }
 
   /// Returns the section of weight i, in the order of the constructor.
-  Kind kind(size_t i) const { return members_[i].kind; }
+  SectionKind section_kind(size_t i) const { return sharded_weights_[i].kind; }
   /// Returns the offset of weight i in its section, in elements of the section's dtype. REQUIRES:
   /// the weight is not quantized.
-  int64_t first(size_t i) const { return members_[i].stored.front().first; }
+  int64_t section_offset(size_t i) const { return sharded_weights_[i].stored_tensors.front().first; }
   /// Returns the elements of weight i that are in the local shard, relative to the weight. Throws
   /// InternalError if the weight is quantized.
   ElementRange local_range(size_t i) const;
   /// Returns local_range() of weight i as a view of the local shard, [count]. Throws InternalError
   /// if the weight is quantized.
-  at::Tensor local_slice(size_t i) const;
+  at::Tensor view_local_values(size_t i) const;
   /// Copies the local part of `values`, the whole weight i, into the local shard, converted to the
   /// dtype or quantized. A quantized weight needs a temporary buffer of bytes(); throws
   /// InternalError if the block is unsharded then.
@@ -104,9 +104,9 @@ class ShardedBlock {
     int64_t elements;
   };
   /// A weight and its tensors: one, or several if quantized.
-  struct Member {
-    Kind kind;
-    std::vector<StoredTensor> stored;
+  struct ShardedWeight {
+    SectionKind kind;
+    std::vector<StoredTensor> stored_tensors;
     std::shared_ptr<QuantizedWeight> quantized_weight;
   };
   struct Section {
@@ -117,27 +117,27 @@ class ShardedBlock {
     c10::Storage storage;  // shared by the tensors; points into the gathered buffer or is null
   };
 
-  const Section& section(Kind kind) const { return sections_[static_cast<size_t>(kind)]; }
-  Section& section(Kind kind) { return sections_[static_cast<size_t>(kind)]; }
+  const Section& section(SectionKind kind) const { return sections_[static_cast<size_t>(kind)]; }
+  Section& section(SectionKind kind) { return sections_[static_cast<size_t>(kind)]; }
   void lay_out_sections(const std::vector<Weight>& weights);
   void assign_offsets();
   void rebind_tensors(const at::TensorOptions& options);
-  at::Tensor slice_local(const Section& section, const StoredTensor& stored) const;
+  at::Tensor slice_local_shard(const Section& section, const StoredTensor& stored) const;
   ElementRange find_local_range(const Section& section, const StoredTensor& stored) const;
   void set_storage(void* buffer);
 
   Shard shard_;
   at::Device device_;
   std::array<Section, 2> sections_;
-  std::vector<Member> members_;
+  std::vector<ShardedWeight> sharded_weights_;
   bool is_unsharded_ = false;
 };
 
 /// The blocks that a forward pass runs.
-struct PassSpec {
-  int64_t vision_passes = 0;    ///< number of runs of the vision tower, all before the text model
-  bool runs_text_model = true;  ///< whether the text model runs, once
-  bool backward = false;        ///< whether a backward pass follows
+struct ForwardPassSpec {
+  int64_t num_vision_passes = 0;  ///< number of runs of the vision tower, all before the text model
+  bool runs_text_model = true;    ///< whether the text model runs, once
+  bool runs_backward = false;     ///< whether a backward pass follows
 };
 
 /// An interface that unshards blocks before their use and reshards them after it. All ranks take
@@ -151,7 +151,7 @@ class BlockUnsharder {
   BlockUnsharder& operator=(const BlockUnsharder&) = delete;
 
   /// Begins a forward pass on this rank. All blocks that run until end_pass() belong to it.
-  virtual void begin_pass(const PassSpec& spec) = 0;
+  virtual void begin_pass(const ForwardPassSpec& spec) = 0;
   /// Unshards the block whose parameters begin at `first` of ParameterStore::all(), in a forward
   /// pass or the backward pass that follows it.
   virtual void prepare_block(size_t first) = 0;

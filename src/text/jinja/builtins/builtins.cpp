@@ -22,13 +22,14 @@ const Builtin* find_builtin(std::span<const Builtin> table, std::string_view nam
 /// bytes writes at most some 30 bytes.
 constexpr size_t kMaxDateFormatBytes = 1000;
 
-/// Returns the number that characters [pos, pos + count) of `now` represent. Throws EvaluationError
-/// if they are not digits.
-int parse_digits(const std::string& now, size_t pos, size_t count) {
+/// Returns the number that characters [pos, pos + count) of `current_time` represent. Throws
+/// EvaluationError if they are not digits.
+int parse_date_number(const std::string& current_time, size_t pos, size_t count) {
   int value = 0;
   for (size_t i = pos; i < pos + count; ++i) {
-    if (i >= now.size() || now[i] < '0' || now[i] > '9') throw evaluation_error("\"{}\" is not a date", now);
-    value = value * 10 + (now[i] - '0');
+    if (i >= current_time.size() || current_time[i] < '0' || current_time[i] > '9')
+      throw evaluation_error("\"{}\" is not a date", current_time);
+    value = value * 10 + (current_time[i] - '0');
   }
   return value;
 }
@@ -40,65 +41,69 @@ bool is_leap_year(int year) {
 
 /// Parses "2026-11-22" or "2026-11-22T10:30:00". A space may replace the T. Throws EvaluationError
 /// for other texts and invalid dates.
-std::tm parse_date(const std::string& now) {
+std::tm parse_date(const std::string& current_time) {
   std::tm date{};
-  const int year = parse_digits(now, 0, 4);
-  const int month = parse_digits(now, 5, 2);
-  const int day = parse_digits(now, 8, 2);
-  const bool has_time = now.size() > 10;
+  const int year = parse_date_number(current_time, 0, 4);
+  const int month = parse_date_number(current_time, 5, 2);
+  const int day = parse_date_number(current_time, 8, 2);
+  const bool has_time_of_day = current_time.size() > 10;
   const std::array<int, 12> days_per_month = {31, is_leap_year(year) ? 29 : 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
   const bool is_valid =
       year >= 1 && month >= 1 && month <= 12 && day >= 1 && day <= days_per_month.at(static_cast<size_t>(month - 1));
-  if (!is_valid || now[4] != '-' || now[7] != '-' || (has_time && now[10] != 'T' && now[10] != ' ')) {
-    throw evaluation_error("\"{}\" is not a date", now);
+  if (!is_valid || current_time[4] != '-' || current_time[7] != '-' ||
+      (has_time_of_day && current_time[10] != 'T' && current_time[10] != ' ')) {
+    throw evaluation_error("\"{}\" is not a date", current_time);
   }
   date.tm_year = year - 1900;
   date.tm_mon = month - 1;
   date.tm_mday = day;
-  if (has_time) {
-    date.tm_hour = parse_digits(now, 11, 2);
-    date.tm_min = parse_digits(now, 14, 2);
-    date.tm_sec = parse_digits(now, 17, 2);
-    if (date.tm_hour > 23 || date.tm_min > 59 || date.tm_sec > 59) throw evaluation_error("\"{}\" is not a date", now);
+  if (has_time_of_day) {
+    date.tm_hour = parse_date_number(current_time, 11, 2);
+    date.tm_min = parse_date_number(current_time, 14, 2);
+    date.tm_sec = parse_date_number(current_time, 17, 2);
+    if (date.tm_hour > 23 || date.tm_min > 59 || date.tm_sec > 59)
+      throw evaluation_error("\"{}\" is not a date", current_time);
   }
   date.tm_yday = day - 1;
   for (size_t i = 0; i + 1 < static_cast<size_t>(month); ++i) date.tm_yday += days_per_month.at(i);
-  const int num_past_years = year - 1;
+  const int num_previous_years = year - 1;
   // January 1 of year 1 was a Monday (1) in the proleptic Gregorian calendar.
-  date.tm_wday =
-      (1 + num_past_years * 365 + num_past_years / 4 - num_past_years / 100 + num_past_years / 400 + date.tm_yday) % 7;
+  date.tm_wday = (1 + num_previous_years * 365 + num_previous_years / 4 - num_previous_years / 100 +
+                  num_previous_years / 400 + date.tm_yday) %
+                 7;
   date.tm_isdst = -1;
   return date;
 }
 
-/// Returns the result of Python's datetime.strftime(format) for `now`, a time without a time zone.
-/// Throws EvaluationError if `now` is empty or invalid, and for unsupported formats.
-std::string format_date(const std::string& now, const std::string& format) {
-  if (now.empty()) throw evaluation_error("the template uses the date, which is not set");
+/// Returns the result of Python's datetime.strftime(format) for `current_time`, a time without a
+/// time zone. Throws EvaluationError if `current_time` is empty or invalid, and for unsupported
+/// formats.
+std::string format_date(const std::string& current_time, const std::string& format) {
+  if (current_time.empty()) throw evaluation_error("the template uses the date, which is not set");
   if (format.size() > kMaxDateFormatBytes)
     throw evaluation_error("strftime_now: the format has more than {} bytes", kMaxDateFormatBytes);
-  const std::tm date = parse_date(now);
+  const std::tm date = parse_date(current_time);
   // Python itself replaces %f (microseconds), %z and %Z (empty without a time zone). C has no %f.
-  std::string portable_format;
+  std::string strftime_format;
   for (size_t i = 0; i < format.size(); ++i) {
     if (format[i] != '%' || i + 1 == format.size()) {
-      portable_format += format[i];
+      strftime_format += format[i];
       continue;
     }
     const char directive = format[++i];
     if (directive == 'f') {
-      portable_format += "000000";
+      strftime_format += "000000";
     } else if (directive == 's') {
       throw evaluation_error("strftime_now: %s is not supported");
     } else if (directive != 'z' && directive != 'Z') {
-      portable_format.append(1, '%').append(1, directive);
+      strftime_format.append(1, '%').append(1, directive);
     }
   }
-  if (portable_format.empty()) return portable_format;
+  if (strftime_format.empty()) return strftime_format;
   std::array<char, size_t{16} * 1024> buffer{};
   // strftime returns 0 both for an empty result and for overflow. The extra byte | distinguishes
   // them.
-  const size_t size = std::strftime(buffer.data(), buffer.size(), (portable_format + "|").c_str(), &date);
+  const size_t size = std::strftime(buffer.data(), buffer.size(), (strftime_format + "|").c_str(), &date);
   if (size == 0) throw evaluation_error("strftime_now: the result is too long");
   return {buffer.data(), size - 1};
 }
@@ -142,9 +147,9 @@ Value namespace_function(RenderContext& context, const Value& /*self*/, const Bo
 }
 
 Value range_function(RenderContext& context, const Value& /*self*/, const BoundArguments& args) {
-  const bool starts_at_zero = args[1] == nullptr;
-  const int64_t begin = starts_at_zero ? 0 : args.integer(0, 0);
-  const int64_t end = starts_at_zero ? args.integer(0, 0) : args.integer(1, 0);
+  const bool has_only_end_argument = args[1] == nullptr;
+  const int64_t begin = has_only_end_argument ? 0 : args.integer(0, 0);
+  const int64_t end = has_only_end_argument ? args.integer(0, 0) : args.integer(1, 0);
   const int64_t step = args.integer(2, 1);
   if (step == 0) throw evaluation_error("range: the step is 0");
   // The difference of two int64_t fits in uint64_t.
@@ -168,7 +173,7 @@ Value raise_exception_function(RenderContext& context, const Value& /*self*/, co
 }
 
 Value strftime_now_function(RenderContext& context, const Value& /*self*/, const BoundArguments& args) {
-  return Value::text(format_date(context.settings.now, std::string(args.required_text(0).view())));
+  return Value::text(format_date(context.settings.current_time, std::string(args.required_text(0).view())));
 }
 
 /// The result of cycler(). Its method next() returns the values in turn. REQUIRES values.
@@ -179,10 +184,10 @@ class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
   }
   std::string_view type_name() const override { return "Cycler"; }
 
-  std::optional<Value> attribute(std::string_view name) override {
-    const auto bind_method = [&](Function::Body body) {
+  std::optional<Value> find_attribute(std::string_view name) override {
+    const auto bind_method = [&](Function::Implementation implementation) {
       return Value(std::shared_ptr<Object>(std::make_shared<Function>(
-          "cycler", Parameters{""}, body, Value(std::shared_ptr<Object>(shared_from_this())))));
+          "cycler", ParameterList{""}, implementation, Value(std::shared_ptr<Object>(shared_from_this())))));
     };
     if (name == "current") return values_[index_];
     if (name == "next")
@@ -265,9 +270,9 @@ const Builtin* find_global_function(std::string_view name) {
   return find_builtin(get_global_functions(), name);
 }
 
-Value apply_builtin(RenderContext& context, const Builtin& builtin, const Value& self, const Arguments& arguments) {
+Value call_builtin(RenderContext& context, const Builtin& builtin, const Value& self, const Arguments& arguments) {
   context.budget.charge_steps();
-  return builtin.body(context, self, BoundArguments(builtin.name, builtin.parameters, arguments));
+  return builtin.implementation(context, self, BoundArguments(builtin.name, builtin.parameters, arguments));
 }
 
 Value make_generator(std::vector<Value> items) {

@@ -17,7 +17,7 @@ const Builtin* find_global_function(std::string_view name);
 
 /// Returns the result of a filter or test for the value `self`. A test returns a boolean. Throws
 /// EvaluationError for invalid arguments and values.
-Value apply_builtin(RenderContext& context, const Builtin& builtin, const Value& self, const Arguments& arguments);
+Value call_builtin(RenderContext& context, const Builtin& builtin, const Value& self, const Arguments& arguments);
 
 /// The tables that find_filter(), find_test() and find_global_function() search.
 std::span<const Builtin> get_text_filters();

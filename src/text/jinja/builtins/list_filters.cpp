@@ -10,7 +10,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Returns a text in lowercase unless `case_sensitive` is set. Returns other values unchanged.
-Value fold_case(const Value& value, bool case_sensitive, Budget& budget) {
+Value fold_case(const Value& value, bool case_sensitive, RenderBudget& budget) {
   if (case_sensitive || value.text() == nullptr) return value;
   budget.charge_allocation(value.text()->view().size());
   return Value::text(to_lower(value.text()->content));
@@ -39,14 +39,14 @@ std::vector<KeyedItem> make_keyed_items(RenderContext& context, const Value& val
 }
 
 /// Sorts stably by key, in descending order with `reverse`.
-void sort_by_key(std::vector<KeyedItem>& keyed_items, bool reverse, Budget& budget) {
+void sort_by_key(std::vector<KeyedItem>& keyed_items, bool reverse, RenderBudget& budget) {
   std::stable_sort(keyed_items.begin(), keyed_items.end(), [&](const KeyedItem& left, const KeyedItem& right) {
     return reverse ? is_less(right.key, left.key, budget) : is_less(left.key, right.key, budget);
   });
 }
 
 /// Returns the items without their keys.
-std::vector<Value> extract_items(std::vector<KeyedItem> keyed_items) {
+std::vector<Value> remove_sort_keys(std::vector<KeyedItem> keyed_items) {
   std::vector<Value> items;
   items.reserve(keyed_items.size());
   for (KeyedItem& keyed_item : keyed_items) items.push_back(std::move(keyed_item.item));
@@ -61,7 +61,7 @@ Value sort_filter(RenderContext& context, const Value& value, const BoundArgumen
       attribute_path->text()->view().find(',') == std::string_view::npos) {
     std::vector<KeyedItem> keyed_items = make_keyed_items(context, value, attribute_path, case_sensitive);
     sort_by_key(keyed_items, reverse, context.budget);
-    return Value::list(extract_items(std::move(keyed_items)));
+    return Value::list(remove_sort_keys(std::move(keyed_items)));
   }
   // Several attributes: the key is a list of their values, because lists compare item by item.
   std::vector<KeyedItem> keyed_items = make_keyed_items(context, value, nullptr, true);
@@ -78,7 +78,7 @@ Value sort_filter(RenderContext& context, const Value& value, const BoundArgumen
     keyed_item.key = Value::list(std::move(keys));
   }
   sort_by_key(keyed_items, reverse, context.budget);
-  return Value::list(extract_items(std::move(keyed_items)));
+  return Value::list(remove_sort_keys(std::move(keyed_items)));
 }
 
 Value unique_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -100,14 +100,14 @@ Value min_max_filter(RenderContext& context, const Value& value, const BoundArgu
   const std::vector<KeyedItem> keyed_items =
       make_keyed_items(context, value, args.value_or_null(1), args.boolean(0, false));
   if (keyed_items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  const KeyedItem* best_item = &keyed_items[0];
+  const KeyedItem* extremum = &keyed_items[0];
   for (const KeyedItem& keyed_item : keyed_items) {
-    if (&keyed_item == best_item) continue;
-    const bool is_better = is_max ? is_less(best_item->key, keyed_item.key, context.budget)
-                                  : is_less(keyed_item.key, best_item->key, context.budget);
-    if (is_better) best_item = &keyed_item;
+    if (&keyed_item == extremum) continue;
+    const bool is_new_extremum = is_max ? is_less(extremum->key, keyed_item.key, context.budget)
+                                        : is_less(keyed_item.key, extremum->key, context.budget);
+    if (is_new_extremum) extremum = &keyed_item;
   }
-  return best_item->item;
+  return extremum->item;
 }
 
 Value groupby_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -127,7 +127,7 @@ Value groupby_filter(RenderContext& context, const Value& value, const BoundArgu
     // The key of the first item with its original case.
     Value key = make_keyed_items(context, Value::list({items[0]}), args[0], true, fallback)[0].key;
     Sequence group(Sequence::Type::kTuple, {std::move(key), Value::list(std::move(items))});
-    group.is_group = true;
+    group.is_groupby_item = true;
     groups.emplace_back(std::make_shared<const Sequence>(std::move(group)));
   }
   return Value::list(std::move(groups));
@@ -143,7 +143,7 @@ Value dictsort_filter(RenderContext& context, const Value& value, const BoundArg
                            Value::tuple({key, item})});
   }
   sort_by_key(keyed_items, args.boolean(2, false), context.budget);
-  return Value::list(extract_items(std::move(keyed_items)));
+  return Value::list(remove_sort_keys(std::move(keyed_items)));
 }
 
 Value sum_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -166,14 +166,14 @@ Value first_filter(RenderContext& context, const Value& value, const BoundArgume
 }
 
 /// Throws EvaluationError if `value` is a generator.
-void require_reversible(const Value& value) {
+void check_reversible(const Value& value) {
   if (value.sequence() != nullptr && !value.sequence()->has_length()) {
     throw evaluation_error("a generator cannot be reversed; convert it to a list");
   }
 }
 
 Value last_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
-  require_reversible(value);
+  check_reversible(value);
   if (value.text() != nullptr && !value.text()->view().empty()) return get_item(value, Value(-1), context.budget);
   const auto items = to_sequence(value, context.budget);
   return items->items.empty() ? Value::undefined("No last item, sequence was empty.") : items->items.back();

@@ -8,11 +8,11 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Limit of conversions to integers: slightly below 2^63, the first value that int64_t cannot hold.
-constexpr double kIntegerLimit = 9.2e18;
+constexpr double kMaxConvertibleFloat = 9.2e18;
 
 /// Returns `value` as a number. Throws EvaluationError with the name `filter` if it is not a
 /// number.
-Number require_number(std::string_view filter, const Value& value) {
+Number to_number_or_throw(std::string_view filter, const Value& value) {
   const auto number = to_number(value);
   if (number) return *number;
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
@@ -20,18 +20,19 @@ Number require_number(std::string_view filter, const Value& value) {
 }
 
 /// Returns Python's int() of a float, rounded toward 0. Throws EvaluationError beyond
-/// kIntegerLimit.
-Value to_integer_value(double float_value) {
-  if (!(std::fabs(float_value) < kIntegerLimit)) throw evaluation_error("{} is not a 64-bit integer", float_value);
+/// kMaxConvertibleFloat.
+Value truncate_to_integer(double float_value) {
+  if (!(std::fabs(float_value) < kMaxConvertibleFloat))
+    throw evaluation_error("{} is not a 64-bit integer", float_value);
   return Value(static_cast<int64_t>(float_value));
 }
 
 Value abs_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
-  const Number number = require_number("abs", value);
+  const Number number = to_number_or_throw("abs", value);
   // As in Python, the result for a boolean is an integer.
-  return compare(Comparison::kLess, value, Value(0), context.budget) ? negate(value)
-         : number.is_integer                                         ? Value(number.integer)
-                                                                     : value;
+  return apply_comparison_operator(ComparisonOperator::kLess, value, Value(0), context.budget) ? negate(value)
+         : number.is_integer                                                                   ? Value(number.integer)
+                                                                                               : value;
 }
 
 Value int_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
@@ -41,11 +42,11 @@ Value int_filter(RenderContext& /*context*/, const Value& value, const BoundArgu
     if (const auto integer = parse_int(value.text()->view(), static_cast<int>(args.integer(1, 10))))
       return Value(*integer);
     const auto float_value = parse_float(value.text()->view());
-    return float_value && std::isfinite(*float_value) ? to_integer_value(*float_value) : fallback;
+    return float_value && std::isfinite(*float_value) ? truncate_to_integer(*float_value) : fallback;
   }
   const auto number = to_number(value);
   if (!number || std::isnan(number->float_value)) return fallback;
-  return number->is_integer ? Value(number->integer) : to_integer_value(number->float_value);
+  return number->is_integer ? Value(number->integer) : truncate_to_integer(number->float_value);
 }
 
 Value float_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
@@ -60,7 +61,7 @@ Value float_filter(RenderContext& /*context*/, const Value& value, const BoundAr
 }
 
 Value round_filter(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
-  const Number number = require_number("round", value);
+  const Number number = to_number_or_throw("round", value);
   const int64_t precision = args.integer(0, 0);
   const std::string_view method = args.text(1) != nullptr ? args.text(1)->view() : "common";
   if (method == "common") return round_number(number, precision);

@@ -8,7 +8,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Returns the arguments without the first `num_dropped` positional ones.
-Arguments drop_arguments(const Arguments& arguments, size_t num_dropped) {
+Arguments drop_leading_arguments(const Arguments& arguments, size_t num_dropped) {
   Arguments remaining_arguments;
   remaining_arguments.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(num_dropped),
                                         arguments.positional.end());
@@ -17,8 +17,8 @@ Arguments drop_arguments(const Arguments& arguments, size_t num_dropped) {
 }
 
 /// The filters select, reject, selectattr and rejectattr. They return the items for which a test of
-/// the item, or of its attribute (`uses_attribute`), is true (`keeps_matches`) or false. Without the
-/// name of a test, the test is is_true().
+/// the item, or of its attribute (`uses_attribute`), is true (`keeps_matches`) or false. Without
+/// the name of a test, the test is is_true().
 template <bool keeps_matches, bool uses_attribute>
 Value select_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   const Arguments& filter_arguments = args.arguments();
@@ -29,18 +29,18 @@ Value select_filter(RenderContext& context, const Value& value, const BoundArgum
   const Builtin* test = nullptr;
   Arguments arguments;
   if (filter_arguments.positional.size() > kTestNameIndex) {
-    const Text* name = filter_arguments.positional[kTestNameIndex].text();
+    const TextValue* name = filter_arguments.positional[kTestNameIndex].text();
     test = name != nullptr ? find_test(name->view()) : nullptr;
     if (test == nullptr) throw evaluation_error("no test named \"{}\"", name != nullptr ? name->view() : "");
-    arguments = drop_arguments(filter_arguments, kTestNameIndex + 1);
+    arguments = drop_leading_arguments(filter_arguments, kTestNameIndex + 1);
   }
   std::vector<Value> selected_items;
   const auto items = to_sequence(value, context.budget);
   for (const Value& item : items->items) {
-    const Value test_input =
+    const Value tested_value =
         uses_attribute ? get_item_at_path(item, filter_arguments.positional[0], context.budget) : item;
     const bool is_match =
-        test != nullptr ? is_true(apply_builtin(context, *test, test_input, arguments)) : is_true(test_input);
+        test != nullptr ? is_true(call_builtin(context, *test, tested_value, arguments)) : is_true(tested_value);
     if (is_match == keeps_matches) selected_items.push_back(item);
   }
   context.budget.charge_allocation(selected_items.size() * sizeof(Value));
@@ -79,12 +79,12 @@ Value map_filter(RenderContext& context, const Value& value, const BoundArgument
   if (filter_arguments.positional.empty() && find_keyword_argument(filter_arguments, "attribute") != nullptr) {
     return make_generator(map_attributes(context, *items, filter_arguments));
   }
-  const Text* name = filter_arguments.positional.empty() ? nullptr : filter_arguments.positional[0].text();
+  const TextValue* name = filter_arguments.positional.empty() ? nullptr : filter_arguments.positional[0].text();
   const Builtin* filter = name != nullptr ? find_filter(name->view()) : nullptr;
   if (filter == nullptr) throw evaluation_error("map: no filter named \"{}\"", name != nullptr ? name->view() : "");
-  const Arguments arguments = drop_arguments(filter_arguments, 1);
+  const Arguments arguments = drop_leading_arguments(filter_arguments, 1);
   std::vector<Value> mapped_items;
-  for (const Value& item : items->items) mapped_items.push_back(apply_builtin(context, *filter, item, arguments));
+  for (const Value& item : items->items) mapped_items.push_back(call_builtin(context, *filter, item, arguments));
   return make_generator(std::move(mapped_items));
 }
 

@@ -18,9 +18,9 @@ Value predicate_test(RenderContext& /*context*/, const Value& value, const Bound
   return Value(predicate(value));
 }
 
-template <Comparison comparison>
+template <ComparisonOperator comparison>
 Value comparison_test(RenderContext& context, const Value& value, const BoundArguments& args) {
-  return Value(compare(comparison, value, *args[0], context.budget));
+  return Value(apply_comparison_operator(comparison, value, *args[0], context.budget));
 }
 
 /// Returns whether the value has a length and items by index. In Jinja2, this includes undefined
@@ -39,22 +39,22 @@ bool is_test_name(const Value& value) {
 }
 
 /// Returns whether `value` % `divisor` equals `expected`.
-Value compare_remainder(RenderContext& context, const Value& value, const Value& divisor, const Value& expected) {
+Value has_remainder(RenderContext& context, const Value& value, const Value& divisor, const Value& expected) {
   return Value(is_equal(apply_binary_operator(BinaryOperator::kModulo, value, divisor, context.budget), expected,
                         context.budget));
 }
 
 template <int64_t remainder>
 Value parity_test(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
-  return compare_remainder(context, value, Value(2), Value(remainder));
+  return has_remainder(context, value, Value(2), Value(remainder));
 }
 
 Value divisibleby_test(RenderContext& context, const Value& value, const BoundArguments& args) {
-  return compare_remainder(context, value, *args[0], Value(0));
+  return has_remainder(context, value, *args[0], Value(0));
 }
 
 Value sameas_test(RenderContext& /*context*/, const Value& value, const BoundArguments& args) {
-  return Value(value.is_same(*args[0]));
+  return Value(value.is_identical(*args[0]));
 }
 
 /// Returns str(value).islower() or str(value).isupper().
@@ -70,24 +70,24 @@ Value letter_case_test(RenderContext& context, const Value& value, const BoundAr
   return Value(has_expected_case);
 }
 
-constexpr Parameters kNoParameters = {""};
-constexpr Parameters kOtherParameter = {"other", 1};
+constexpr ParameterList kNoParameters = {""};
+constexpr ParameterList kOtherParameter = {"other", 1};
 
 constexpr std::array kTests = {
-    Builtin{"!=", kOtherParameter, comparison_test<Comparison::kUnequal>},
-    Builtin{"<", kOtherParameter, comparison_test<Comparison::kLess>},
-    Builtin{"<=", kOtherParameter, comparison_test<Comparison::kLessOrEqual>},
-    Builtin{"==", kOtherParameter, comparison_test<Comparison::kEqual>},
-    Builtin{">", kOtherParameter, comparison_test<Comparison::kGreater>},
-    Builtin{">=", kOtherParameter, comparison_test<Comparison::kGreaterOrEqual>},
+    Builtin{"!=", kOtherParameter, comparison_test<ComparisonOperator::kUnequal>},
+    Builtin{"<", kOtherParameter, comparison_test<ComparisonOperator::kLess>},
+    Builtin{"<=", kOtherParameter, comparison_test<ComparisonOperator::kLessOrEqual>},
+    Builtin{"==", kOtherParameter, comparison_test<ComparisonOperator::kEqual>},
+    Builtin{">", kOtherParameter, comparison_test<ComparisonOperator::kGreater>},
+    Builtin{">=", kOtherParameter, comparison_test<ComparisonOperator::kGreaterOrEqual>},
     Builtin{"boolean", kNoParameters, predicate_test<[](const Value& value) { return value.boolean() != nullptr; }>},
     Builtin{
         "callable", kNoParameters,
         predicate_test<[](const Value& value) { return value.object() != nullptr && value.object()->is_callable(); }>},
     Builtin{"defined", kNoParameters, predicate_test<[](const Value& value) { return !value.is_undefined(); }>},
     Builtin{"divisibleby", {"num", 1}, divisibleby_test},
-    Builtin{"eq", kOtherParameter, comparison_test<Comparison::kEqual>},
-    Builtin{"equalto", kOtherParameter, comparison_test<Comparison::kEqual>},
+    Builtin{"eq", kOtherParameter, comparison_test<ComparisonOperator::kEqual>},
+    Builtin{"equalto", kOtherParameter, comparison_test<ComparisonOperator::kEqual>},
     // Always false. Jinja2 returns true for the results of the filters escape and safe.
     Builtin{"escaped", kNoParameters, predicate_test<[](const Value& /*value*/) { return false; }>},
     Builtin{"even", kNoParameters, parity_test<0>},
@@ -95,18 +95,18 @@ constexpr std::array kTests = {
             predicate_test<[](const Value& value) { return value.boolean() != nullptr && !*value.boolean(); }>},
     Builtin{"filter", kNoParameters, predicate_test<is_filter_name>},
     Builtin{"float", kNoParameters, predicate_test<[](const Value& value) { return value.float_value() != nullptr; }>},
-    Builtin{"ge", kOtherParameter, comparison_test<Comparison::kGreaterOrEqual>},
-    Builtin{"greaterthan", kOtherParameter, comparison_test<Comparison::kGreater>},
-    Builtin{"gt", kOtherParameter, comparison_test<Comparison::kGreater>},
-    Builtin{"in", {"seq", 1}, comparison_test<Comparison::kIn>},
+    Builtin{"ge", kOtherParameter, comparison_test<ComparisonOperator::kGreaterOrEqual>},
+    Builtin{"greaterthan", kOtherParameter, comparison_test<ComparisonOperator::kGreater>},
+    Builtin{"gt", kOtherParameter, comparison_test<ComparisonOperator::kGreater>},
+    Builtin{"in", {"seq", 1}, comparison_test<ComparisonOperator::kIn>},
     Builtin{"integer", kNoParameters, predicate_test<[](const Value& value) { return value.integer() != nullptr; }>},
     Builtin{"iterable", kNoParameters, predicate_test<is_iterable>},
-    Builtin{"le", kOtherParameter, comparison_test<Comparison::kLessOrEqual>},
-    Builtin{"lessthan", kOtherParameter, comparison_test<Comparison::kLess>},
+    Builtin{"le", kOtherParameter, comparison_test<ComparisonOperator::kLessOrEqual>},
+    Builtin{"lessthan", kOtherParameter, comparison_test<ComparisonOperator::kLess>},
     Builtin{"lower", kNoParameters, letter_case_test<is_lowercase, is_uppercase>},
-    Builtin{"lt", kOtherParameter, comparison_test<Comparison::kLess>},
+    Builtin{"lt", kOtherParameter, comparison_test<ComparisonOperator::kLess>},
     Builtin{"mapping", kNoParameters, predicate_test<[](const Value& value) { return value.dict() != nullptr; }>},
-    Builtin{"ne", kOtherParameter, comparison_test<Comparison::kUnequal>},
+    Builtin{"ne", kOtherParameter, comparison_test<ComparisonOperator::kUnequal>},
     Builtin{"none", kNoParameters, predicate_test<[](const Value& value) { return value.is_none(); }>},
     Builtin{"number", kNoParameters, predicate_test<[](const Value& value) { return to_number(value).has_value(); }>},
     Builtin{"odd", kNoParameters, parity_test<1>},

@@ -15,19 +15,19 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Returns str(value).
-Text to_text(RenderContext& context, const Value& value) {
-  return Text(to_str(value, context.budget));
+TextValue to_text(RenderContext& context, const Value& value) {
+  return TextValue(to_str(value, context.budget));
 }
 
 /// Returns `text` as a value and charges its size to the budget.
-Value make_text_result(RenderContext& context, TrackedText text) {
+Value make_filter_result(RenderContext& context, TrackedText text) {
   context.budget.charge_allocation(text.size());
   return Value::text(std::move(text));
 }
 
 template <TrackedText (*transform)(const TrackedText&)>
 Value transform_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
-  return make_text_result(context, transform(to_str(value, context.budget)));
+  return make_filter_result(context, transform(to_str(value, context.budget)));
 }
 
 /// Returns the result of Jinja2's filter title. Its words begin after white space, hyphens and
@@ -71,7 +71,7 @@ Value safe_filter(RenderContext& context, const Value& value, const BoundArgumen
 }
 
 Value trim_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
-  return make_text_result(context, strip(to_text(context, value), args.text(0), StripSide::kBoth));
+  return make_filter_result(context, strip(to_text(context, value), args.text(0), StripSide::kBoth));
 }
 
 Value replace_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -103,7 +103,7 @@ Value indent_filter(RenderContext& context, const Value& value, const BoundArgum
     indentation = args[0]->text()->content;
   } else {
     const int64_t width = std::max<int64_t>(args.integer(0, 4), 0);
-    Budget::check_value_size(static_cast<size_t>(width));
+    RenderBudget::check_value_size(static_cast<size_t>(width));
     indentation.append(std::string(static_cast<size_t>(width), ' '));
   }
   const bool indents_blank_lines = args.boolean(2, false);
@@ -122,9 +122,9 @@ Value indent_filter(RenderContext& context, const Value& value, const BoundArgum
         text.bytes().compare(pos, 2, "\r\n") == 0 ? pos + 2 : find_next_character(text.bytes(), pos);
     append_newline(out, text.slice(pos, next_line_begin));
     pos = next_line_begin;
-    Budget::check_value_size(out.size());
+    RenderBudget::check_value_size(out.size());
   }
-  return make_text_result(context, std::move(out));
+  return make_filter_result(context, std::move(out));
 }
 
 Value join_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -139,7 +139,7 @@ Value join_filter(RenderContext& context, const Value& value, const BoundArgumen
 }
 
 Value format_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
-  const Text text = to_text(context, value);
+  const TextValue text = to_text(context, value);
   const Arguments& arguments = args.arguments();
   if (arguments.keyword.empty()) return apply_percent_format(text, Value::tuple(arguments.positional), context.budget);
   if (!arguments.positional.empty()) throw evaluation_error("format takes positional or keyword arguments, not both");
@@ -147,32 +147,32 @@ Value format_filter(RenderContext& context, const Value& value, const BoundArgum
 }
 
 Value wordcount_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
-  const Text text = to_text(context, value);
+  const TextValue text = to_text(context, value);
   context.budget.charge_scan(text.view().size());
   int64_t count = 0;
-  bool is_in_word = false;
+  bool was_in_word = false;
   for (size_t pos = 0; pos < text.view().size(); pos = find_next_character(text.view(), pos)) {
-    const bool is_word = is_word_character(read_utf8(text.view(), pos).code_point);
-    if (is_word && !is_in_word) ++count;
-    is_in_word = is_word;
+    const bool is_in_word = is_word_character(read_utf8(text.view(), pos).code_point);
+    if (is_in_word && !was_in_word) ++count;
+    was_in_word = is_in_word;
   }
   return Value(count);
 }
 
 Value truncate_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   if (value.text() == nullptr) throw evaluation_error("truncate needs a string, not {}", value.type_name());
-  const Text& text = *value.text();
-  const Text ending = args.text(2) != nullptr ? *args.text(2) : Text(TrackedText("..."));
+  const TextValue& text = *value.text();
+  const TextValue truncation_suffix = args.text(2) != nullptr ? *args.text(2) : TextValue(TrackedText("..."));
   const auto length = args.integer(0, 255);
   const int64_t leeway = args.value_or_null(3) != nullptr ? args.integer(3, 5) : 5;
-  if (length < static_cast<int64_t>(ending.length) || leeway < 0)
+  if (length < static_cast<int64_t>(truncation_suffix.length) || leeway < 0)
     throw evaluation_error("truncate: the length or leeway is too small");
   if (static_cast<int64_t>(text.length) - leeway <= length) return value;
-  size_t end_offset = to_byte_offset(text.view(), static_cast<size_t>(length) - ending.length);
+  size_t end_offset = to_byte_offset(text.view(), static_cast<size_t>(length) - truncation_suffix.length);
   if (!args.boolean(1, false)) end_offset = std::min(text.view().substr(0, end_offset).rfind(' '), end_offset);
   TrackedText out = text.content.slice(0, end_offset);
-  out.append(ending.content);
-  return make_text_result(context, std::move(out));
+  out.append(truncation_suffix.content);
+  return make_filter_result(context, std::move(out));
 }
 
 /// Returns the result of Python's urllib.parse.quote(), or of quote_plus() with `is_query`.
@@ -198,25 +198,25 @@ TrackedText percent_encode(const TrackedText& text, bool is_query) {
 
 Value urlencode_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr || !is_iterable(value))
-    return make_text_result(context, percent_encode(to_str(value, context.budget), false));
-  std::vector<TrackedText> query_fields;
-  const auto add_query_field = [&](const Value& key, const Value& item) {
-    TrackedText query_field = percent_encode(to_str(key, context.budget), true);
-    query_field.append("=");
-    query_field.append(percent_encode(to_str(item, context.budget), true));
-    query_fields.push_back(std::move(query_field));
+    return make_filter_result(context, percent_encode(to_str(value, context.budget), false));
+  std::vector<TrackedText> query_parameters;
+  const auto add_query_parameter = [&](const Value& key, const Value& item) {
+    TrackedText query_parameter = percent_encode(to_str(key, context.budget), true);
+    query_parameter.append("=");
+    query_parameter.append(percent_encode(to_str(item, context.budget), true));
+    query_parameters.push_back(std::move(query_parameter));
   };
   if (value.dict() != nullptr) {
-    for (const auto& [key, item] : value.dict()->entries) add_query_field(key, item);
+    for (const auto& [key, item] : value.dict()->entries) add_query_parameter(key, item);
   } else {
     const auto items = to_sequence(value, context.budget);
     for (const Value& pair : items->items) {
       const auto pair_items = to_sequence(pair, context.budget);
       if (pair_items->items.size() != 2) throw evaluation_error("urlencode needs pairs");
-      add_query_field(pair_items->items[0], pair_items->items[1]);
+      add_query_parameter(pair_items->items[0], pair_items->items[1]);
     }
   }
-  return Value::text(join(TrackedText("&"), query_fields, context.budget));
+  return Value::text(join(TrackedText("&"), query_parameters, context.budget));
 }
 
 Value tojson_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -227,7 +227,7 @@ Value tojson_filter(RenderContext& context, const Value& value, const BoundArgum
       style.indent = indent->text()->view();
     } else {
       const int64_t width = std::max<int64_t>(args.integer(1, 0), 0);
-      Budget::check_value_size(static_cast<size_t>(width));
+      RenderBudget::check_value_size(static_cast<size_t>(width));
       style.indent = std::string(static_cast<size_t>(width), ' ');
     }
     style.item_separator = ",";

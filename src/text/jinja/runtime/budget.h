@@ -13,7 +13,7 @@ namespace vlmtrain::text::jinja {
 // memory. Chosen by order of magnitude, not tuned.
 
 /// Size of the source text of a template.
-inline constexpr size_t kMaxSourceBytes = size_t{4} << 20U;
+inline constexpr size_t kMaxTemplateSourceBytes = size_t{4} << 20U;
 /// Height of the syntax tree: nested expressions and blocks. Parser, evaluator and destructor
 /// recurse once per level.
 inline constexpr int kMaxTreeHeight = 250;
@@ -21,7 +21,7 @@ inline constexpr int kMaxTreeHeight = 250;
 inline constexpr int kMaxEvaluationDepth = 1000;
 /// Depth of nested lists and dicts. Comparison, output and destructor recurse once per level.
 inline constexpr int kMaxValueDepth = 200;
-/// Number of steps of one render, see Budget. Bounds the time.
+/// Number of steps of one render, see RenderBudget. Bounds the time.
 inline constexpr size_t kMaxRenderSteps = 10'000'000;
 /// Size of a single text or list.
 inline constexpr size_t kMaxTextBytes = size_t{32} << 20U;
@@ -45,7 +45,7 @@ EvaluationError evaluation_error(fmt::format_string<Args...> format, Args&&... f
 
 /// A counter of the work and memory of one render. Each function throws EvaluationError if a limit
 /// is exceeded.
-class Budget {
+class RenderBudget {
  public:
   /// Counts `count` evaluated nodes or similar steps.
   void charge_steps(size_t count = 1) {
@@ -54,7 +54,7 @@ class Budget {
   }
 
   /// Counts a linear pass over `num_items` bytes or items.
-  void charge_scan(size_t num_items) { charge_steps(num_items / kItemsPerStep); }
+  void charge_scan(size_t num_items) { charge_steps(num_items / kScannedItemsPerStep); }
 
   /// Counts a text or list of `bytes` bytes. Call it before or after its creation.
   void charge_allocation(size_t bytes) {
@@ -73,7 +73,7 @@ class Budget {
  private:
   /// Bytes or items per step, because a pass over bytes or items is much cheaper than the
   /// evaluation of a node. Not tuned.
-  static constexpr size_t kItemsPerStep = 16;
+  static constexpr size_t kScannedItemsPerStep = 16;
 
   size_t num_steps_ = 0;
   size_t allocated_bytes_ = 0;

@@ -29,7 +29,7 @@ const Builtin* find_method_by_name(std::span<const Builtin> table, std::string_v
 }
 
 /// Returns dict.keys(), dict.values() or dict.items(), depending on `type`.
-std::shared_ptr<Sequence> make_dict_view(Sequence::Type type, const Dict& dict, Budget& budget) {
+std::shared_ptr<Sequence> make_dict_view(Sequence::Type type, const Dict& dict, RenderBudget& budget) {
   budget.charge_allocation(dict.entries.size() * sizeof(Value) * (type == Sequence::Type::kItems ? 4 : 1));
   std::vector<Value> items;
   items.reserve(dict.entries.size());
@@ -105,28 +105,28 @@ std::span<const Builtin> get_list_methods() {
 
 std::optional<Value> find_bound_method(const Value& value, std::string_view name) {
   std::span<const Builtin> table;
-  bool is_unsupported = false;
-  bool is_unsafe = false;
+  bool is_unsupported_name = false;
+  bool is_mutating_method = false;
   if (value.text() != nullptr) {
     table = get_text_methods();
-    is_unsupported = contains_name(kUnsupportedTextMethods, name);
+    is_unsupported_name = contains_name(kUnsupportedTextMethods, name);
   } else if (value.dict() != nullptr) {
     table = get_dict_methods();
-    is_unsupported = contains_name(kUnsupportedDictMethods, name);
-    is_unsafe = contains_name(kMutatingDictMethods, name);
+    is_unsupported_name = contains_name(kUnsupportedDictMethods, name);
+    is_mutating_method = contains_name(kMutatingDictMethods, name);
   } else if (value.sequence() != nullptr && value.sequence()->is_indexable()) {
     const Sequence::Type type = value.sequence()->type;
-    is_unsafe = type == Sequence::Type::kList && contains_name(kMutatingListMethods, name);
+    is_mutating_method = type == Sequence::Type::kList && contains_name(kMutatingListMethods, name);
     // Tuples and ranges have no copy().
     if (type == Sequence::Type::kList || name != "copy") table = get_list_methods();
   }
-  if (is_unsafe)
+  if (is_mutating_method)
     return Value::undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, value.type_name()));
-  if (is_unsupported) throw evaluation_error("the method {} of {} is not supported", name, value.type_name());
+  if (is_unsupported_name) throw evaluation_error("the method {} of {} is not supported", name, value.type_name());
   const Builtin* method = find_method_by_name(table, name);
   if (method == nullptr) return std::nullopt;
-  return Value(
-      std::shared_ptr<Object>(std::make_shared<Function>(method->name, method->parameters, method->body, value)));
+  return Value(std::shared_ptr<Object>(
+      std::make_shared<Function>(method->name, method->parameters, method->implementation, value)));
 }
 
 bool is_unsupported_method(std::string_view name) {

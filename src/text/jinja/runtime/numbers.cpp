@@ -11,7 +11,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-[[noreturn]] void throw_overflow() {
+[[noreturn]] void throw_integer_overflow() {
   throw evaluation_error("an integer exceeds 64 bits");
 }
 
@@ -32,7 +32,7 @@ Value compute_power(const Number& left, const Number& right) {
   if (left.integer == -1) return Value(right.integer % 2 == 0 ? int64_t{1} : int64_t{-1});
   int64_t result = 1;
   for (int64_t i = 0; i < right.integer; ++i) {
-    if (__builtin_mul_overflow(result, left.integer, &result)) throw_overflow();
+    if (__builtin_mul_overflow(result, left.integer, &result)) throw_integer_overflow();
   }
   return Value(result);
 }
@@ -42,7 +42,7 @@ Value compute_power(const Number& left, const Number& right) {
 Value floor_divide_or_modulo(int64_t left, int64_t right, bool returns_remainder) {
   if (right == -1) {  // INT64_MIN / -1 overflows
     if (returns_remainder) return Value(int64_t{0});
-    if (left == INT64_MIN) throw_overflow();
+    if (left == INT64_MIN) throw_integer_overflow();
     return Value(-left);
   }
   int64_t quotient = left / right;
@@ -65,8 +65,8 @@ Value floor_divide_or_modulo(double left, double right, bool returns_remainder) 
   }
   if (returns_remainder) return Value(remainder == 0 ? std::copysign(0.0, right) : remainder);
   if (quotient == 0) return Value(std::copysign(0.0, left / right));
-  const double floored = std::floor(quotient);
-  return Value(quotient - floored > 0.5 ? floored + 1 : floored);
+  const double floor_quotient = std::floor(quotient);
+  return Value(quotient - floor_quotient > 0.5 ? floor_quotient + 1 : floor_quotient);
 }
 
 /// Returns `text` without underscores. Sets `is_valid` to false unless each underscore is between
@@ -118,7 +118,7 @@ Value apply_binary_operator(BinaryOperator op, const Number& left, const Number&
                          : op == BinaryOperator::kSubtract
                              ? __builtin_sub_overflow(left.integer, right.integer, &result)
                              : __builtin_mul_overflow(left.integer, right.integer, &result);
-  if (overflows) throw_overflow();
+  if (overflows) throw_integer_overflow();
   return Value(result);
 }
 
@@ -134,40 +134,40 @@ int compare_numbers(const Number& left, const Number& right) {
   return left_value == right_value ? 0 : 2;
 }
 
-Value round_number(const Number& number, int64_t digits) {
+Value round_number(const Number& number, int64_t num_digits) {
   if (number.is_integer) {
-    if (digits >= 0) return Value(number.integer);
-    if (digits < -18) return Value(int64_t{0});  // `power_of_ten`, 10^19, would exceed 64 bits
+    if (num_digits >= 0) return Value(number.integer);
+    if (num_digits < -18) return Value(int64_t{0});  // `power_of_ten`, 10^19, would exceed 64 bits
     int64_t power_of_ten = 1;
-    for (int64_t i = digits; i < 0; ++i) power_of_ten *= 10;
+    for (int64_t i = num_digits; i < 0; ++i) power_of_ten *= 10;
     int64_t remainder = number.integer % power_of_ten;
     if (remainder < 0) remainder += power_of_ten;
     int64_t result = 0;
-    if (__builtin_sub_overflow(number.integer, remainder, &result)) throw_overflow();
+    if (__builtin_sub_overflow(number.integer, remainder, &result)) throw_integer_overflow();
     const bool rounds_up = remainder > power_of_ten - remainder ||
                            (remainder == power_of_ten - remainder && result / power_of_ten % 2 != 0);
-    if (rounds_up && __builtin_add_overflow(result, power_of_ten, &result)) throw_overflow();
+    if (rounds_up && __builtin_add_overflow(result, power_of_ten, &result)) throw_integer_overflow();
     return Value(result);
   }
   // CPython also returns 0 below -308 (NDIGITS_MIN). Above 323 (NDIGITS_MAX) a double always rounds
   // to itself; here already above 300.
-  if (!std::isfinite(number.float_value) || digits > 300) return Value(number.float_value);
-  if (digits < -308) return Value(std::copysign(0.0, number.float_value));
-  if (digits < 0) {
-    const double power_of_ten = std::pow(10.0, static_cast<double>(-digits));
+  if (!std::isfinite(number.float_value) || num_digits > 300) return Value(number.float_value);
+  if (num_digits < -308) return Value(std::copysign(0.0, number.float_value));
+  if (num_digits < 0) {
+    const double power_of_ten = std::pow(10.0, static_cast<double>(-num_digits));
     return Value(std::nearbyint(number.float_value / power_of_ten) * power_of_ten);
   }
   // to_chars rounds the exact value half to even, as Python does.
   char buffer[1024];  // up to 309 digits before the point and up to 300 after it
-  const auto print_result = std::to_chars(buffer, buffer + sizeof buffer, number.float_value, std::chars_format::fixed,
-                                          static_cast<int>(digits));
+  const auto conversion_result = std::to_chars(buffer, buffer + sizeof buffer, number.float_value,
+                                               std::chars_format::fixed, static_cast<int>(num_digits));
   double value = number.float_value;
-  std::from_chars(buffer, print_result.ptr, value);
+  std::from_chars(buffer, conversion_result.ptr, value);
   return Value(value);
 }
 
 std::optional<int64_t> parse_int(std::string_view text, int base) {
-  text = strip_whitespace(text);
+  text = strip_white_space(text);
   bool is_negative = false;
   if (!text.empty() && (text[0] == '-' || text[0] == '+')) {
     is_negative = text[0] == '-';
@@ -190,12 +190,12 @@ std::optional<int64_t> parse_int(std::string_view text, int base) {
   if (!is_valid || digits.empty() || digits[0] == '-') return std::nullopt;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), magnitude, base);
   if (end != digits.data() + digits.size() || error == std::errc::invalid_argument) return std::nullopt;
-  if (error == std::errc::result_out_of_range || magnitude > static_cast<uint64_t>(INT64_MAX)) throw_overflow();
+  if (error == std::errc::result_out_of_range || magnitude > static_cast<uint64_t>(INT64_MAX)) throw_integer_overflow();
   return is_negative ? -static_cast<int64_t>(magnitude) : static_cast<int64_t>(magnitude);
 }
 
 std::optional<double> parse_float(std::string_view text) {
-  text = strip_whitespace(text);
+  text = strip_white_space(text);
   bool is_valid = true;
   std::string digits = remove_underscores(text, is_valid);
   std::transform(digits.begin(), digits.end(), digits.begin(), [](unsigned char character) {

@@ -23,9 +23,9 @@ Value apply_binary_operator(BinaryOperator op, const Number& left, const Number&
 /// them is NaN. The comparison of an integer and a float is exact.
 int compare_numbers(const Number& left, const Number& right);
 
-/// Returns Python's round(number, digits), which rounds half to even. Throws EvaluationError for
-/// integers beyond 64 bits.
-Value round_number(const Number& number, int64_t digits);
+/// Returns Python's round(number, num_digits), which rounds half to even. Throws EvaluationError
+/// for integers beyond 64 bits.
+Value round_number(const Number& number, int64_t num_digits);
 
 /// Each returns Python's int(text, base) or float(text), or nothing if Python raises ValueError.
 /// Base 0 selects the base by the prefix 0x, 0o or 0b. Throws EvaluationError for integers beyond

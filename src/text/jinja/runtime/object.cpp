@@ -12,7 +12,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Throws EvaluationError for undefined values.
-void require_defined(const Value& value) {
+void check_defined(const Value& value) {
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
 }
 
@@ -23,14 +23,14 @@ std::optional<Value> find_item_by_index(const Value& value, int64_t index) {
   if (index < 0) index += count;
   if (index < 0 || index >= count) return std::nullopt;
   if (!is_text) return value.sequence()->items[static_cast<size_t>(index)];
-  const Text& text = *value.text();
+  const TextValue& text = *value.text();
   const size_t pos =
       text.is_ascii ? static_cast<size_t>(index) : to_byte_offset(text.view(), static_cast<size_t>(index));
   return Value::text(text.content.slice(pos, find_next_character(text.view(), pos)));
 }
 
 /// Returns value[key], or nothing if Python raises an exception.
-std::optional<Value> find_item(const Value& value, const Value& key, Budget& budget) {
+std::optional<Value> find_item(const Value& value, const Value& key, RenderBudget& budget) {
   int64_t index = 0;
   if (value.dict() != nullptr) {
     budget.charge_scan(value.dict()->entries.size());
@@ -54,8 +54,8 @@ Value make_undefined_attribute(const Value& value, std::string_view name) {
 
 /// Returns the attribute or method `name`, or nothing.
 std::optional<Value> find_attribute(const Value& value, std::string_view name) {
-  if (value.object() != nullptr) return value.object()->attribute(name);
-  if (value.sequence() != nullptr && value.sequence()->is_group) {
+  if (value.object() != nullptr) return value.object()->find_attribute(name);
+  if (value.sequence() != nullptr && value.sequence()->is_groupby_item) {
     if (name == "grouper") return value.sequence()->items[0];
     if (name == "list") return value.sequence()->items[1];
   }
@@ -76,7 +76,7 @@ SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value
   const auto to_integer_or_fallback = [](const Value& bound, int64_t fallback) {
     int64_t out = fallback;
     if (!bound.is_none() && !bound.try_to_integer(out)) {
-      require_defined(bound);
+      check_defined(bound);
       throw evaluation_error("a slice needs integers, not {}", bound.type_name());
     }
     return out;
@@ -84,15 +84,15 @@ SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value
   // -INT64_MAX, so that -stride does not overflow.
   const int64_t stride = std::max(to_integer_or_fallback(step, 1), -INT64_MAX);
   if (stride == 0) throw evaluation_error("the step of a slice cannot be 0");
-  const auto clamp_bound = [&](const Value& bound, int64_t fallback) {
+  const auto resolve_bound = [&](const Value& bound, int64_t fallback) {
     if (bound.is_none()) return fallback;
     int64_t pos = to_integer_or_fallback(bound, 0);
     if (pos < 0) pos = pos < -size ? -1 : pos + size;
     if (pos < 0) return stride < 0 ? int64_t{-1} : int64_t{0};
     return std::min(pos, stride < 0 ? size - 1 : size);
   };
-  const int64_t begin_index = clamp_bound(begin, stride < 0 ? size - 1 : 0);
-  const int64_t end_index = clamp_bound(end, stride < 0 ? -1 : size);
+  const int64_t begin_index = resolve_bound(begin, stride < 0 ? size - 1 : 0);
+  const int64_t end_index = resolve_bound(end, stride < 0 ? -1 : size);
   int64_t count = 0;
   if (stride > 0 && begin_index < end_index) count = (end_index - begin_index - 1) / stride + 1;
   if (stride < 0 && end_index < begin_index) count = (begin_index - end_index - 1) / -stride + 1;
@@ -100,21 +100,21 @@ SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value
 }
 
 /// Returns the characters of a slice with their origins. `slice` counts characters.
-Value slice_text(const Text& text, const SliceIndices& slice, Budget& budget) {
+Value slice_text(const TextValue& text, const SliceIndices& slice, RenderBudget& budget) {
   const std::string_view bytes = text.view();
   if (!text.is_ascii) budget.charge_scan(bytes.size());
-  const auto to_offset = [&](int64_t index) {
+  const auto get_byte_offset = [&](int64_t index) {
     return text.is_ascii ? static_cast<size_t>(index) : to_byte_offset(bytes, static_cast<size_t>(index));
   };
   if (slice.step == 1 || slice.count == 0) {
     // An empty slice keeps its position, its begin, which may be out of range.
-    const size_t begin = to_offset(std::clamp<int64_t>(slice.begin, 0, static_cast<int64_t>(text.length)));
-    const size_t end = slice.count == 0 ? begin : to_offset(slice.begin + slice.count);
+    const size_t begin = get_byte_offset(std::clamp<int64_t>(slice.begin, 0, static_cast<int64_t>(text.length)));
+    const size_t end = slice.count == 0 ? begin : get_byte_offset(slice.begin + slice.count);
     budget.charge_allocation(end - begin);
     return Value::text(text.content.slice(begin, end));
   }
   TrackedText out;
-  size_t pos = to_offset(slice.begin);
+  size_t pos = get_byte_offset(slice.begin);
   for (int64_t num_appended = 0;;) {
     out.append(text.content, pos, find_next_character(bytes, pos));
     if (++num_appended == slice.count) break;
@@ -127,7 +127,8 @@ Value slice_text(const Text& text, const SliceIndices& slice, Budget& budget) {
 
 }  // namespace
 
-BoundArguments::BoundArguments(std::string_view callee_name, const Parameters& parameters, const Arguments& arguments)
+BoundArguments::BoundArguments(std::string_view callee_name, const ParameterList& parameters,
+                               const Arguments& arguments)
     : callee_name_(callee_name), arguments_(&arguments) {
   if (parameters.names == "*") return;
   std::vector<std::string_view> names;
@@ -149,7 +150,7 @@ BoundArguments::BoundArguments(std::string_view callee_name, const Parameters& p
       throw evaluation_error("{} got multiple values for the argument \"{}\"", callee_name, name);
     values_[index] = &value;
   }
-  for (size_t i = 0; i < static_cast<size_t>(parameters.num_required); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(parameters.num_required_parameters); ++i) {
     if (values_[i] == nullptr) throw evaluation_error("{} lacks the argument \"{}\"", callee_name, names[i]);
   }
 }
@@ -173,7 +174,7 @@ int64_t BoundArguments::integer(size_t index, int64_t fallback) const {
   return out;
 }
 
-const Text* BoundArguments::text(size_t index) const {
+const TextValue* BoundArguments::text(size_t index) const {
   const Value* value = value_or_null(index);
   if (value == nullptr) return nullptr;
   if (value->text() == nullptr)
@@ -181,8 +182,8 @@ const Text* BoundArguments::text(size_t index) const {
   return value->text();
 }
 
-const Text& BoundArguments::required_text(size_t index) const {
-  const Text* text_value = text(index);
+const TextValue& BoundArguments::required_text(size_t index) const {
+  const TextValue* text_value = text(index);
   if (text_value == nullptr) throw evaluation_error("{}: expected a string, not None", callee_name_);
   return *text_value;
 }
@@ -191,7 +192,7 @@ Value Object::call(RenderContext& /*context*/, const Arguments& /*arguments*/) {
   throw evaluation_error("a value of type {} is not callable", type_name());
 }
 
-std::optional<Value> Namespace::attribute(std::string_view name) {
+std::optional<Value> Namespace::find_attribute(std::string_view name) {
   for (const auto& [key, value] : attributes_) {
     if (key == name) return value;
   }
@@ -218,11 +219,11 @@ std::vector<Value> Namespace::release_values() {
 }
 
 Value Function::call(RenderContext& context, const Arguments& arguments) {
-  return body_(context, self_, BoundArguments(name_, parameters_, arguments));
+  return implementation_(context, self_, BoundArguments(name_, parameters_, arguments));
 }
 
 Value get_attribute(const Value& value, std::string_view name) {
-  require_defined(value);
+  check_defined(value);
   if (auto attribute = find_attribute(value, name)) return *attribute;
   if (value.dict() != nullptr) {
     if (const Value* item = value.dict()->find(name)) return *item;
@@ -230,8 +231,8 @@ Value get_attribute(const Value& value, std::string_view name) {
   return make_undefined_attribute(value, name);
 }
 
-Value get_item(const Value& value, const Value& key, Budget& budget) {
-  require_defined(value);
+Value get_item(const Value& value, const Value& key, RenderBudget& budget) {
+  check_defined(value);
   if (auto item = find_item(value, key, budget)) return *item;
   if (key.text() != nullptr) {
     if (auto attribute = find_attribute(value, key.text()->view())) return *attribute;
@@ -242,8 +243,8 @@ Value get_item(const Value& value, const Value& key, Budget& budget) {
   return Value::undefined(fmt::format("{} has no element {}", value.type_name(), key_repr.bytes()));
 }
 
-Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget) {
-  require_defined(value);
+Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, RenderBudget& budget) {
+  check_defined(value);
   if (value.text() != nullptr) {
     return slice_text(*value.text(),
                       compute_slice_indices(static_cast<int64_t>(value.text()->length), begin, end, step), budget);
@@ -261,7 +262,7 @@ Value get_slice(const Value& value, const Value& begin, const Value& end, const 
   return Value(std::make_shared<const Sequence>(value.sequence()->type, std::move(sliced_items)));
 }
 
-Value get_item_at_path(const Value& value, const Value& path, Budget& budget) {
+Value get_item_at_path(const Value& value, const Value& path, RenderBudget& budget) {
   if (path.is_none()) return value;
   if (path.text() == nullptr) return get_item(value, path, budget);
   Value current_item = value;

@@ -20,11 +20,11 @@ struct Arguments {
 };
 
 /// The parameters of a callable.
-struct Parameters {
+struct ParameterList {
   /// Names in order, separated by spaces. Empty: no parameters. "*": any positional and keyword
   /// arguments, which the callee reads with BoundArguments::arguments().
   std::string_view names;
-  int num_required = 0;  ///< number of leading parameters without a default
+  int num_required_parameters = 0;  ///< number of leading parameters without a default
 };
 
 /// The arguments of a call, assigned to the parameters of the callee. `callee_name` and `arguments`
@@ -33,7 +33,7 @@ class BoundArguments {
  public:
   /// Throws EvaluationError with `callee_name` in its message for missing, duplicate, unknown or
   /// too many arguments.
-  BoundArguments(std::string_view callee_name, const Parameters& parameters, const Arguments& arguments);
+  BoundArguments(std::string_view callee_name, const ParameterList& parameters, const Arguments& arguments);
 
   /// Returns all arguments as passed.
   const Arguments& arguments() const { return *arguments_; }
@@ -47,9 +47,9 @@ class BoundArguments {
   bool boolean(size_t index, bool fallback) const;
   int64_t integer(size_t index, int64_t fallback) const;
   /// Returns the text, or null if it is missing or None. Throws EvaluationError for other types.
-  const Text* text(size_t index) const;
+  const TextValue* text(size_t index) const;
   /// Returns the text. Throws EvaluationError if it is missing or None, and for other types.
-  const Text& required_text(size_t index) const;
+  const TextValue& required_text(size_t index) const;
 
  private:
   std::string_view callee_name_;
@@ -61,13 +61,13 @@ class BoundArguments {
 struct RenderSettings {
   /// The time that strftime_now formats: "2026-11-22" or "2026-11-22T10:30:00". If it is empty,
   /// strftime_now throws.
-  std::string now;
+  std::string current_time;
 };
 
 /// The state of one render, which all callables share.
 struct RenderContext {
   const RenderSettings& settings;
-  Budget budget;
+  RenderBudget budget;
   /// Objects that may refer to each other in a cycle. The evaluator releases their values at the
   /// end of the render.
   std::vector<std::shared_ptr<Object>> retained_objects;
@@ -84,7 +84,7 @@ class Object {
   /// Returns the name of the type in Python or Jinja2.
   virtual std::string_view type_name() const = 0;
   /// Returns the attribute `name`, or nothing if there is no such attribute.
-  virtual std::optional<Value> attribute(std::string_view /*name*/) { return std::nullopt; }
+  virtual std::optional<Value> find_attribute(std::string_view /*name*/) { return std::nullopt; }
   virtual bool is_callable() const { return false; }
   /// Calls the object. Throws EvaluationError if it is not callable.
   virtual Value call(RenderContext& context, const Arguments& arguments);
@@ -100,7 +100,7 @@ class Object {
 class Namespace : public Object {
  public:
   std::string_view type_name() const override { return "Namespace"; }
-  std::optional<Value> attribute(std::string_view name) override;
+  std::optional<Value> find_attribute(std::string_view name) override;
   /// Sets an attribute. Throws EvaluationError for names that begin with an underscore.
   void set(std::string_view name, Value value);
   std::vector<Value> release_values() override;
@@ -113,9 +113,9 @@ class Namespace : public Object {
 class Function : public Object {
  public:
   /// The implementation. `self` is the value to which a method is bound, else undefined.
-  using Body = Value (*)(RenderContext&, const Value& self, const BoundArguments&);
-  Function(std::string_view name, Parameters parameters, Body body, Value self = {})
-      : name_(name), parameters_(parameters), body_(body), self_(std::move(self)) {
+  using Implementation = Value (*)(RenderContext&, const Value& self, const BoundArguments&);
+  Function(std::string_view name, ParameterList parameters, Implementation implementation, Value self = {})
+      : name_(name), parameters_(parameters), implementation_(implementation), self_(std::move(self)) {
     depth = compute_container_depth(self_.depth());
   }
   std::string_view type_name() const override { return "function"; }
@@ -124,16 +124,16 @@ class Function : public Object {
 
  private:
   std::string_view name_;
-  Parameters parameters_;
-  Body body_;
+  ParameterList parameters_;
+  Implementation implementation_;
   Value self_;
 };
 
 /// An entry in a table of filters, tests, functions or methods.
 struct Builtin {
   std::string_view name;
-  Parameters parameters;
-  Function::Body body;
+  ParameterList parameters;
+  Function::Implementation implementation;
 };
 
 /// Each returns the methods of a type. get_list_methods() is for lists, tuples and ranges.
@@ -147,15 +147,15 @@ Value get_attribute(const Value& value, std::string_view name);
 
 /// Returns `value[key]` as Jinja2: the item `key`, else the attribute of that name, else undefined.
 /// Throws EvaluationError for undefined values and unsupported methods.
-Value get_item(const Value& value, const Value& key, Budget& budget);
+Value get_item(const Value& value, const Value& key, RenderBudget& budget);
 
 /// Returns `value[begin:end:step]` as Python. `begin`, `end` and `step` may be None. Throws
 /// EvaluationError for other types than integers and for values that cannot be sliced.
-Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget);
+Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, RenderBudget& budget);
 
 /// Returns the item at `path`, which is the argument `attribute` of filters: "a.0.b" is item b of
 /// item 0 of item a of `value`. An integer selects one item; None selects `value` itself.
-Value get_item_at_path(const Value& value, const Value& path, Budget& budget);
+Value get_item_at_path(const Value& value, const Value& path, RenderBudget& budget);
 
 /// Returns the method `name` of a text, list, tuple or dict, bound to `value`. Returns nothing if
 /// Python has no such method. Returns undefined for methods that Jinja2's sandbox hides, such as

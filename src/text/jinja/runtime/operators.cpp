@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kOperatorSymbols = {"+", "-", "*", "/", "//", "%", "**"};
 
 /// Throws EvaluationError for undefined values.
-void require_defined_operand(const Value& value) {
+void check_operand_defined(const Value& value) {
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
 }
 
@@ -26,11 +26,11 @@ bool is_list_or_tuple(const Value& value) {
 }
 
 /// Returns `value * times`. REQUIRES that `value` is a text, list or tuple.
-Value repeat_value(const Value& value, int64_t times, Budget& budget) {
+Value repeat_value(const Value& value, int64_t times, RenderBudget& budget) {
   const auto count = static_cast<size_t>(std::max<int64_t>(times, 0));
   // Checks without overflow, then charges `count` copies of `size` bytes.
   const auto charge_copies = [&](size_t size) {
-    if (size != 0 && count > kMaxTextBytes / size) Budget::check_value_size(kMaxTextBytes + 1);
+    if (size != 0 && count > kMaxTextBytes / size) RenderBudget::check_value_size(kMaxTextBytes + 1);
     budget.charge_allocation(size * count);
   };
   if (value.text() != nullptr) {
@@ -50,11 +50,11 @@ Value repeat_value(const Value& value, int64_t times, Budget& budget) {
 }
 
 /// Returns left + right if both are texts, lists or tuples. Returns undefined for other types.
-Value concatenate(const Value& left, const Value& right, Budget& budget) {
+Value try_concatenate(const Value& left, const Value& right, RenderBudget& budget) {
   if (left.text() != nullptr && right.text() != nullptr) {
     budget.charge_allocation(left.text()->view().size() + right.text()->view().size());
     const bool is_escaped = left.text()->is_escaped || right.text()->is_escaped;
-    const auto escape_if_needed = [&](const Text& text) {
+    const auto escape_if_needed = [&](const TextValue& text) {
       return is_escaped && !text.is_escaped ? escape_html(text.content) : text.content;
     };
     TrackedText out = escape_if_needed(*left.text());
@@ -71,7 +71,7 @@ Value concatenate(const Value& left, const Value& right, Budget& budget) {
 }
 
 /// Returns whether both have equal items in the same order.
-bool has_equal_items(const Sequence& left, const Sequence& right, Budget& budget) {
+bool have_equal_items(const Sequence& left, const Sequence& right, RenderBudget& budget) {
   if (left.type != right.type || left.items.size() != right.items.size()) return false;
   for (size_t i = 0; i < left.items.size(); ++i) {
     if (!is_equal(left.items[i], right.items[i], budget)) return false;
@@ -80,7 +80,7 @@ bool has_equal_items(const Sequence& left, const Sequence& right, Budget& budget
 }
 
 /// Returns whether both have the same keys with equal values, in any order.
-bool has_equal_entries(const Dict& left, const Dict& right, Budget& budget) {
+bool have_equal_entries(const Dict& left, const Dict& right, RenderBudget& budget) {
   if (left.entries.size() != right.entries.size()) return false;
   for (const auto& [key, value] : left.entries) {
     budget.charge_scan(right.entries.size());
@@ -91,7 +91,7 @@ bool has_equal_entries(const Dict& left, const Dict& right, Budget& budget) {
 }
 
 /// Returns `element in container`.
-bool contains_element(const Value& container, const Value& element, Budget& budget) {
+bool contains_element(const Value& container, const Value& element, RenderBudget& budget) {
   if (container.text() != nullptr) {
     if (element.text() == nullptr)
       throw evaluation_error("'in <string>' requires a string as left operand, not {}", element.type_name());
@@ -107,7 +107,7 @@ bool contains_element(const Value& container, const Value& element, Budget& budg
   }
   const auto items = to_sequence(container, budget);
   return std::any_of(items->items.begin(), items->items.end(),
-                     [&](const Value& item) { return item.is_same(element) || is_equal(item, element, budget); });
+                     [&](const Value& item) { return item.is_identical(element) || is_equal(item, element, budget); });
 }
 
 }  // namespace
@@ -121,16 +121,16 @@ bool is_true(const Value& value) {
   return true;
 }
 
-Value apply_binary_operator(BinaryOperator op, const Value& left, const Value& right, Budget& budget) {
+Value apply_binary_operator(BinaryOperator op, const Value& left, const Value& right, RenderBudget& budget) {
   if (op == BinaryOperator::kModulo && left.text() != nullptr) return apply_percent_format(*left.text(), right, budget);
-  require_defined_operand(left);
-  require_defined_operand(right);
+  check_operand_defined(left);
+  check_operand_defined(right);
   const auto left_number = to_number(left);
   const auto right_number = to_number(right);
   if (left_number && right_number) return apply_binary_operator(op, *left_number, *right_number);
   if (op == BinaryOperator::kAdd) {
-    Value joined_value = concatenate(left, right, budget);
-    if (!joined_value.is_undefined()) return joined_value;
+    Value concatenated_value = try_concatenate(left, right, budget);
+    if (!concatenated_value.is_undefined()) return concatenated_value;
   }
   if (op == BinaryOperator::kMultiply) {
     const auto is_repeatable = [](const Value& value) { return value.text() != nullptr || is_list_or_tuple(value); };
@@ -144,7 +144,7 @@ Value apply_binary_operator(BinaryOperator op, const Value& left, const Value& r
 }
 
 Value negate(const Value& value) {
-  require_defined_operand(value);
+  check_operand_defined(value);
   const auto number = to_number(value);
   if (!number) throw evaluation_error("unsupported operand type for unary -: {}", value.type_name());
   if (!number->is_integer) return Value(-number->float_value);
@@ -152,13 +152,13 @@ Value negate(const Value& value) {
 }
 
 Value apply_unary_plus(const Value& value) {
-  require_defined_operand(value);
+  check_operand_defined(value);
   const auto number = to_number(value);
   if (!number) throw evaluation_error("unsupported operand type for unary +: {}", value.type_name());
   return number->is_integer ? Value(number->integer) : value;
 }
 
-bool is_equal(const Value& left, const Value& right, Budget& budget) {
+bool is_equal(const Value& left, const Value& right, RenderBudget& budget) {
   budget.charge_steps();
   if (left.text() != nullptr || right.text() != nullptr) {
     if (left.text() == nullptr || right.text() == nullptr ||
@@ -172,18 +172,18 @@ bool is_equal(const Value& left, const Value& right, Budget& budget) {
   const auto right_number = to_number(right);
   if (left_number && right_number) return compare_numbers(*left_number, *right_number) == 0;
   if (left.sequence() != nullptr && right.sequence() != nullptr) {
-    if (!left.sequence()->is_indexable()) return left.is_same(right);
-    return has_equal_items(*left.sequence(), *right.sequence(), budget);
+    if (!left.sequence()->is_indexable()) return left.is_identical(right);
+    return have_equal_items(*left.sequence(), *right.sequence(), budget);
   }
-  if (left.dict() != nullptr && right.dict() != nullptr) return has_equal_entries(*left.dict(), *right.dict(), budget);
+  if (left.dict() != nullptr && right.dict() != nullptr) return have_equal_entries(*left.dict(), *right.dict(), budget);
   if (left.object() != nullptr || right.object() != nullptr) return left.object() == right.object();
   return (left.is_undefined() && right.is_undefined()) || (left.is_none() && right.is_none());
 }
 
-bool is_less(const Value& left, const Value& right, Budget& budget) {
+bool is_less(const Value& left, const Value& right, RenderBudget& budget) {
   budget.charge_steps();
-  require_defined_operand(left);
-  require_defined_operand(right);
+  check_operand_defined(left);
+  check_operand_defined(right);
   const auto left_number = to_number(left);
   const auto right_number = to_number(right);
   if (left_number && right_number) return compare_numbers(*left_number, *right_number) < 0;
@@ -202,27 +202,28 @@ bool is_less(const Value& left, const Value& right, Budget& budget) {
   throw evaluation_error("{} and {} cannot be ordered", left.type_name(), right.type_name());
 }
 
-bool compare(Comparison comparison, const Value& left, const Value& right, Budget& budget) {
+bool apply_comparison_operator(ComparisonOperator comparison, const Value& left, const Value& right,
+                               RenderBudget& budget) {
   // Not !is_less(second, first), because all comparisons with NaN are false.
   const auto is_less_or_equal = [&](const Value& first, const Value& second) {
     return is_less(first, second, budget) || is_equal(first, second, budget);
   };
   switch (comparison) {
-    case Comparison::kEqual:
+    case ComparisonOperator::kEqual:
       return is_equal(left, right, budget);
-    case Comparison::kUnequal:
+    case ComparisonOperator::kUnequal:
       return !is_equal(left, right, budget);
-    case Comparison::kLess:
+    case ComparisonOperator::kLess:
       return is_less(left, right, budget);
-    case Comparison::kLessOrEqual:
+    case ComparisonOperator::kLessOrEqual:
       return is_less_or_equal(left, right);
-    case Comparison::kGreater:
+    case ComparisonOperator::kGreater:
       return is_less(right, left, budget);
-    case Comparison::kGreaterOrEqual:
+    case ComparisonOperator::kGreaterOrEqual:
       return is_less_or_equal(right, left);
-    case Comparison::kIn:
+    case ComparisonOperator::kIn:
       return contains_element(right, left, budget);
-    case Comparison::kNotIn:
+    case ComparisonOperator::kNotIn:
       return !contains_element(right, left, budget);
   }
   return false;
@@ -240,7 +241,7 @@ bool is_iterable(const Value& value) {
   return value.is_undefined() || value.text() != nullptr || value.sequence() != nullptr || value.dict() != nullptr;
 }
 
-std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget) {
+std::shared_ptr<const Sequence> to_sequence(const Value& value, RenderBudget& budget) {
   if (!is_iterable(value)) throw evaluation_error("a value of type {} is not iterable", value.type_name());
   if (value.sequence() != nullptr) {
     const Sequence& sequence = *value.sequence();
@@ -251,8 +252,8 @@ std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget) 
   }
   std::vector<Value> items;
   if (value.text() != nullptr) {
-    const Text& text = *value.text();
-    budget.charge_allocation(text.length * (sizeof(Value) + sizeof(Text)));
+    const TextValue& text = *value.text();
+    budget.charge_allocation(text.length * (sizeof(Value) + sizeof(TextValue)));
     items.reserve(text.length);
     for (size_t pos = 0, end = 0; pos < text.view().size(); pos = end) {
       end = find_next_character(text.view(), pos);

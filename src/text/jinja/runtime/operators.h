@@ -14,13 +14,13 @@ namespace vlmtrain::text::jinja {
 /// The arithmetic operators with two operands.
 enum class BinaryOperator { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
 /// The operators of comparisons.
-enum class Comparison { kEqual, kUnequal, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kIn, kNotIn };
+enum class ComparisonOperator { kEqual, kUnequal, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kIn, kNotIn };
 
 /// Returns bool(value).
 bool is_true(const Value& value);
 
 /// Returns `left op right`. `%` with a text on the left is Python's string formatting.
-Value apply_binary_operator(BinaryOperator op, const Value& left, const Value& right, Budget& budget);
+Value apply_binary_operator(BinaryOperator op, const Value& left, const Value& right, RenderBudget& budget);
 
 /// Returns -value.
 Value negate(const Value& value);
@@ -29,9 +29,10 @@ Value negate(const Value& value);
 Value apply_unary_plus(const Value& value);
 
 /// Each returns whether the comparison is true. is_equal() is `==`, is_less() is `<`.
-bool compare(Comparison comparison, const Value& left, const Value& right, Budget& budget);
-bool is_equal(const Value& left, const Value& right, Budget& budget);
-bool is_less(const Value& left, const Value& right, Budget& budget);
+bool apply_comparison_operator(ComparisonOperator comparison, const Value& left, const Value& right,
+                               RenderBudget& budget);
+bool is_equal(const Value& left, const Value& right, RenderBudget& budget);
+bool is_less(const Value& left, const Value& right, RenderBudget& budget);
 
 /// Returns len(value).
 size_t get_length(const Value& value);
@@ -41,6 +42,6 @@ bool is_iterable(const Value& value);
 
 /// Returns the items of iter(value): the items of a sequence, the characters of a text, the keys of
 /// a dict. Exhausts a generator, so a second call for it gives an empty list.
-std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget);
+std::shared_ptr<const Sequence> to_sequence(const Value& value, RenderBudget& budget);
 
 }  // namespace vlmtrain::text::jinja

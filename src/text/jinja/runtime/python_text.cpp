@@ -43,7 +43,7 @@ void append_text_repr(TrackedText& out, const TrackedText& text) {
 }
 
 /// Appends repr() of a sequence. Throws EvaluationError for ranges and generators.
-void append_sequence_repr(TrackedText& out, const Sequence& sequence, Budget& budget) {
+void append_sequence_repr(TrackedText& out, const Sequence& sequence, RenderBudget& budget) {
   const auto write_items = [&](const char* opening, const char* closing) {
     out.append(opening);
     for (size_t i = 0; i < sequence.items.size(); ++i) {
@@ -99,20 +99,21 @@ void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_asc
 /// A writer of JSON in the format of Python's json.dumps(). Appends to `out`.
 class JsonWriter {
  public:
-  JsonWriter(TrackedText& out, const JsonStyle& style, Budget& budget) : out_(out), style_(style), budget_(budget) {}
+  JsonWriter(TrackedText& out, const JsonStyle& style, RenderBudget& budget)
+      : out_(out), style_(style), budget_(budget) {}
 
   /// Appends `value`. `depth` is the number of enclosing containers, for the indentation.
   void write_value(const Value& value, size_t depth) {
     budget_.charge_steps();
-    Budget::check_value_size(out_.size());
+    RenderBudget::check_value_size(out_.size());
     if (value.text() != nullptr) return append_json_text(out_, value.text()->content, style_.ensure_ascii);
     if (value.is_none()) return out_.append("null");
     if (value.boolean() != nullptr) return out_.append(*value.boolean() ? "true" : "false");
     if (value.integer() != nullptr) return out_.append(std::to_string(*value.integer()));
     if (value.float_value() != nullptr) return write_float(*value.float_value());
-    const bool is_list = value.sequence() != nullptr && (value.sequence()->type == Sequence::Type::kList ||
-                                                         value.sequence()->type == Sequence::Type::kTuple);
-    if (is_list) return write_list(value.sequence()->items, depth);
+    const bool is_json_array = value.sequence() != nullptr && (value.sequence()->type == Sequence::Type::kList ||
+                                                               value.sequence()->type == Sequence::Type::kTuple);
+    if (is_json_array) return write_list(value.sequence()->items, depth);
     if (value.dict() != nullptr) return write_dict(*value.dict(), depth);
     throw evaluation_error("a value of type {} is not JSON serializable", value.type_name());
   }
@@ -123,14 +124,14 @@ class JsonWriter {
     out_.append(std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
   }
 
-  void start_item(bool is_first, size_t depth) {
+  void write_item_prefix(bool is_first, size_t depth) {
     if (!is_first) out_.append(style_.item_separator);
-    start_line(depth);
+    write_newline_and_indent(depth);
   }
 
-  void start_line(size_t depth) {
+  void write_newline_and_indent(size_t depth) {
     if (!style_.indent) return;
-    Budget::check_value_size(style_.indent->size() * depth);
+    RenderBudget::check_value_size(style_.indent->size() * depth);
     out_.append("\n");
     for (size_t i = 0; i < depth; ++i) out_.append(*style_.indent);
   }
@@ -138,10 +139,10 @@ class JsonWriter {
   void write_list(const std::vector<Value>& items, size_t depth) {
     out_.append("[");
     for (size_t i = 0; i < items.size(); ++i) {
-      start_item(i == 0, depth + 1);
+      write_item_prefix(i == 0, depth + 1);
       write_value(items[i], depth + 1);
     }
-    if (!items.empty()) start_line(depth);
+    if (!items.empty()) write_newline_and_indent(depth);
     out_.append("]");
   }
 
@@ -156,12 +157,12 @@ class JsonWriter {
     }
     out_.append("{");
     for (size_t i = 0; i < entries.size(); ++i) {
-      start_item(i == 0, depth + 1);
+      write_item_prefix(i == 0, depth + 1);
       write_key(entries[i]->first);
       out_.append(style_.key_separator);
       write_value(entries[i]->second, depth + 1);
     }
-    if (!entries.empty()) start_line(depth);
+    if (!entries.empty()) write_newline_and_indent(depth);
     out_.append("}");
   }
 
@@ -174,7 +175,7 @@ class JsonWriter {
 
   TrackedText& out_;
   const JsonStyle& style_;
-  Budget& budget_;
+  RenderBudget& budget_;
 };
 
 /// Parses the digits of an escape sequence such as \u00e9. Throws EvaluationError unless there are
@@ -199,31 +200,31 @@ std::string format_float_repr(double value) {
   // below 1e-4 and from 1e16; to_chars has a different rule.
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
-  const std::string_view scientific_text(buffer, static_cast<size_t>(end - buffer));
+  const std::string_view scientific_notation(buffer, static_cast<size_t>(end - buffer));
   int exponent = 0;
-  const size_t exponent_pos = scientific_text.find('e');
-  const char* exponent_digits = buffer + exponent_pos + (scientific_text[exponent_pos + 1] == '+' ? 2 : 1);
+  const size_t exponent_pos = scientific_notation.find('e');
+  const char* exponent_digits = buffer + exponent_pos + (scientific_notation[exponent_pos + 1] == '+' ? 2 : 1);
   std::from_chars(exponent_digits, end, exponent);
-  if (exponent < -4 || exponent >= 16) return std::string(scientific_text);
-  const auto fixed_end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed).ptr;
-  std::string fixed_text(buffer, fixed_end);
-  if (fixed_text.find('.') == std::string::npos) fixed_text += ".0";
-  return fixed_text;
+  if (exponent < -4 || exponent >= 16) return std::string(scientific_notation);
+  const auto fixed_notation_end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed).ptr;
+  std::string fixed_notation(buffer, fixed_notation_end);
+  if (fixed_notation.find('.') == std::string::npos) fixed_notation += ".0";
+  return fixed_notation;
 }
 
-void append_str(TrackedText& out, const Value& value, Budget& budget) {
+void append_str(TrackedText& out, const Value& value, RenderBudget& budget) {
   if (value.is_undefined()) return;
   if (value.text() != nullptr) {
     budget.charge_allocation(value.text()->view().size());
-    Budget::check_value_size(out.size() + value.text()->view().size());
+    RenderBudget::check_value_size(out.size() + value.text()->view().size());
     return out.append(value.text()->content);
   }
   append_repr(out, value, budget);
 }
 
-void append_repr(TrackedText& out, const Value& value, Budget& budget) {
+void append_repr(TrackedText& out, const Value& value, RenderBudget& budget) {
   budget.charge_steps();
-  Budget::check_value_size(out.size());
+  RenderBudget::check_value_size(out.size());
   if (value.is_undefined()) return out.append("Undefined");
   if (value.is_none()) return out.append("None");
   if (value.boolean() != nullptr) return out.append(*value.boolean() ? "True" : "False");
@@ -246,7 +247,7 @@ void append_repr(TrackedText& out, const Value& value, Budget& budget) {
   out.append("}");
 }
 
-TrackedText to_str(const Value& value, Budget& budget) {
+TrackedText to_str(const Value& value, RenderBudget& budget) {
   if (value.text() != nullptr) return value.text()->content;
   TrackedText out;
   append_str(out, value, budget);
@@ -254,7 +255,7 @@ TrackedText to_str(const Value& value, Budget& budget) {
   return out;
 }
 
-void append_json(TrackedText& out, const Value& value, const JsonStyle& style, Budget& budget) {
+void append_json(TrackedText& out, const Value& value, const JsonStyle& style, RenderBudget& budget) {
   JsonWriter(out, style, budget).write_value(value, 0);
   budget.charge_allocation(out.size());
 }

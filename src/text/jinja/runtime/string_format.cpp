@@ -12,8 +12,8 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Limit of width and precision, so that format_digits() can use a fixed buffer. Templates need a
-/// few characters.
+/// Limit of width and precision, so that format_unpadded_number() can use a fixed buffer. Templates
+/// need a few characters.
 constexpr size_t kMaxFormatWidth = 1000;
 
 /// A conversion specifier of the operator `%`.
@@ -27,7 +27,7 @@ struct ConversionSpecifier {
 };
 
 /// Returns a number with its sign and precision, but without padding to the width.
-std::string format_digits(const ConversionSpecifier& conversion, const Value& value) {
+std::string format_unpadded_number(const ConversionSpecifier& conversion, const Value& value) {
   const auto number = to_number(value);
   if (!number) throw evaluation_error("%{} needs a number, not {}", conversion.type, value.type_name());
   std::string format = "%";
@@ -35,7 +35,7 @@ std::string format_digits(const ConversionSpecifier& conversion, const Value& va
     if (flag_char != '-' && flag_char != '0') format += flag_char;  // callers pad
   }
   char buffer[1500];  // a double has up to 309 digits before the point and up to kMaxFormatWidth after it
-  int num_printed = 0;
+  int num_printed_bytes = 0;
   const auto precision = static_cast<int>(conversion.precision.value_or(6));
   switch (conversion.type) {
     case 'd':
@@ -45,8 +45,8 @@ std::string format_digits(const ConversionSpecifier& conversion, const Value& va
     case 'X':
     case 'o': {
       const bool is_decimal_conversion = std::string_view("diu").find(conversion.type) != std::string_view::npos;
-      constexpr double kMaxInteger = 9e18;  // slightly below 2^63, which a cast to int64_t must not reach
-      if (!number->is_integer && (!is_decimal_conversion || !(std::fabs(number->float_value) < kMaxInteger))) {
+      constexpr double kMaxFormattedInteger = 9e18;  // slightly below 2^63, which a cast to int64_t must not reach
+      if (!number->is_integer && (!is_decimal_conversion || !(std::fabs(number->float_value) < kMaxFormattedInteger))) {
         throw evaluation_error("%{} needs a 64-bit integer", conversion.type);
       }
       const int64_t integer = number->is_integer ? number->integer : static_cast<int64_t>(number->float_value);
@@ -65,15 +65,15 @@ std::string format_digits(const ConversionSpecifier& conversion, const Value& va
     default:
       format += ".*";
       format += conversion.type;
-      num_printed =
+      num_printed_bytes =
           std::snprintf(buffer, sizeof buffer, format.c_str(), precision, number->float_value);  // NOLINT(cert-err33-c)
-      return {buffer, buffer + std::clamp<int>(num_printed, 0, sizeof buffer - 1)};
+      return {buffer, buffer + std::clamp<int>(num_printed_bytes, 0, sizeof buffer - 1)};
   }
 }
 
-/// Returns a converted value. Pads it to the width only with zeros; apply_percent_format() pads with
-/// spaces.
-TrackedText format_value(const ConversionSpecifier& conversion, const Value& value, Budget& budget) {
+/// Returns a converted value. Pads it to the width only with zeros; apply_percent_format() pads
+/// with spaces.
+TrackedText format_value(const ConversionSpecifier& conversion, const Value& value, RenderBudget& budget) {
   TrackedText out;
   switch (conversion.type) {
     case 's':
@@ -91,7 +91,7 @@ TrackedText format_value(const ConversionSpecifier& conversion, const Value& val
       if (std::string_view("diuxXofFeEgG").find(conversion.type) == std::string_view::npos) {
         throw evaluation_error("%{} is not supported in a format", conversion.type);
       }
-      std::string digits = format_digits(conversion, value);
+      std::string digits = format_unpadded_number(conversion, value);
       if (conversion.has_flag('0') && !conversion.has_flag('-') && digits.size() < conversion.width) {
         const size_t sign_length = digits.find_first_of("+- ") == 0 ? 1 : 0;
         digits.insert(sign_length, conversion.width - digits.size(), '0');
@@ -114,7 +114,7 @@ class ConversionParser {
   size_t position() const { return pos_; }
 
   /// Returns the name between ( and ), or nothing.
-  std::optional<std::string_view> parse_name() {
+  std::optional<std::string_view> parse_mapping_key() {
     if (peek() != '(') return std::nullopt;
     const size_t end = text_.find(')', pos_);
     if (end == std::string_view::npos) throw evaluation_error("a format string lacks a )");
@@ -160,10 +160,10 @@ class ConversionParser {
 };
 
 /// Returns the value of a replacement field of format(), such as {0.name[key]}: `field_path` is an
-/// argument name or index, then attributes and items. An empty name means argument `next_argument_index`,
-/// which is then incremented.
-Value look_up_field(RenderContext& context, std::string_view field_path, const Arguments& arguments,
-                    size_t& next_argument_index) {
+/// argument name or index, then attributes and items. An empty name means argument
+/// `next_argument_index`, which is then incremented.
+Value look_up_replacement_field(RenderContext& context, std::string_view field_path, const Arguments& arguments,
+                                size_t& next_argument_index) {
   const size_t end = std::min(field_path.find_first_of(".["), field_path.size());
   const std::string_view name = field_path.substr(0, end);
   std::optional<Value> value;
@@ -179,15 +179,16 @@ Value look_up_field(RenderContext& context, std::string_view field_path, const A
   }
   if (!value) throw evaluation_error("format() lacks the argument \"{}\"", name);
   for (std::string_view remaining = field_path.substr(end); !remaining.empty();) {
-    const bool is_item = remaining[0] == '[';
-    const size_t key_end = is_item ? remaining.find(']') : std::min(remaining.find_first_of(".[", 1), remaining.size());
+    const bool is_item_access = remaining[0] == '[';
+    const size_t key_end =
+        is_item_access ? remaining.find(']') : std::min(remaining.find_first_of(".[", 1), remaining.size());
     if (key_end == std::string_view::npos || key_end < 2)
       throw evaluation_error("format() cannot parse {{{}}}", field_path);
     const std::string_view key = remaining.substr(1, key_end - 1);
-    const auto number = is_item ? parse_int(key, 10) : std::nullopt;
-    value = is_item ? get_item(*value, number ? Value(*number) : Value::text(std::string(key)), context.budget)
-                    : get_attribute(*value, key);
-    remaining.remove_prefix(is_item ? key_end + 1 : key_end);
+    const auto number = is_item_access ? parse_int(key, 10) : std::nullopt;
+    value = is_item_access ? get_item(*value, number ? Value(*number) : Value::text(std::string(key)), context.budget)
+                           : get_attribute(*value, key);
+    remaining.remove_prefix(is_item_access ? key_end + 1 : key_end);
     if (!remaining.empty() && remaining[0] != '.' && remaining[0] != '[')
       throw evaluation_error("format() cannot parse {{{}}}", field_path);
   }
@@ -196,20 +197,20 @@ Value look_up_field(RenderContext& context, std::string_view field_path, const A
 
 }  // namespace
 
-Value apply_percent_format(const Text& text, const Value& values, Budget& budget) {
+Value apply_percent_format(const TextValue& text, const Value& values, RenderBudget& budget) {
   const std::string_view bytes = text.view();
   const bool is_tuple = values.sequence() != nullptr && values.sequence()->type == Sequence::Type::kTuple;
-  const std::vector<Value> single_value = is_tuple ? std::vector<Value>{} : std::vector<Value>{values};
-  const std::vector<Value>& format_values = is_tuple ? values.sequence()->items : single_value;
-  size_t num_used_values = 0;
-  bool uses_names = false;
+  const std::vector<Value> single_value_list = is_tuple ? std::vector<Value>{} : std::vector<Value>{values};
+  const std::vector<Value>& format_values = is_tuple ? values.sequence()->items : single_value_list;
+  size_t num_consumed_values = 0;
+  bool uses_mapping_keys = false;
   TrackedText out;
   for (size_t pos = 0; pos < bytes.size();) {
     const size_t percent_pos = std::min(bytes.find('%', pos), bytes.size());
     if (percent_pos > pos) out.append(text.content, pos, percent_pos);
     if (percent_pos == bytes.size()) break;
     ConversionParser parser(bytes, percent_pos + 1);
-    const auto name = parser.parse_name();
+    const auto name = parser.parse_mapping_key();
     const ConversionSpecifier conversion = parser.parse_conversion();
     pos = parser.position();
     if (conversion.type == '%') {
@@ -218,26 +219,27 @@ Value apply_percent_format(const Text& text, const Value& values, Budget& budget
     }
     Value value;
     if (name) {
-      uses_names = true;
+      uses_mapping_keys = true;
       if (values.dict() == nullptr) throw evaluation_error("a format string with names needs a dict");
       const Value* entry = values.dict()->find(*name);
       if (entry == nullptr) throw evaluation_error("the dict of a format string lacks \"{}\"", *name);
       value = *entry;
     } else {
-      if (num_used_values >= format_values.size()) throw evaluation_error("not enough arguments for a format string");
-      value = format_values[num_used_values++];
+      if (num_consumed_values >= format_values.size())
+        throw evaluation_error("not enough arguments for a format string");
+      value = format_values[num_consumed_values++];
     }
     const TrackedText formatted_value = format_value(conversion, value, budget);
-    const size_t num_characters = Text(formatted_value).length;
+    const size_t num_characters = TextValue(formatted_value).length;
     const std::string padding(conversion.width > num_characters ? conversion.width - num_characters : 0, ' ');
     if (!conversion.has_flag('-')) out.append(padding);
     out.append(formatted_value);
     if (conversion.has_flag('-')) out.append(padding);
-    Budget::check_value_size(out.size());
+    RenderBudget::check_value_size(out.size());
   }
   // As in CPython's PyUnicode_Format(): unused values are an error unless `values` supports
   // subscripting, such as a dict or a list, because it then counts as a mapping.
-  if (num_used_values < format_values.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
+  if (num_consumed_values < format_values.size() && !uses_mapping_keys && (is_tuple || values.dict() == nullptr) &&
       !(values.sequence() != nullptr && !is_tuple)) {
     throw evaluation_error("too many arguments for a format string");
   }
@@ -245,7 +247,7 @@ Value apply_percent_format(const Text& text, const Value& values, Budget& budget
   return Value::text(std::move(out));
 }
 
-Value apply_brace_format(RenderContext& context, const Text& text, const Arguments& arguments) {
+Value apply_brace_format(RenderContext& context, const TextValue& text, const Arguments& arguments) {
   const std::string_view bytes = text.view();
   TrackedText out;
   size_t next_argument_index = 0;
@@ -274,7 +276,7 @@ Value apply_brace_format(RenderContext& context, const Text& text, const Argumen
       uses_repr = conversion == "r";
       field_path = field_path.substr(0, exclamation_pos);
     }
-    const Value value = look_up_field(context, field_path, arguments, next_argument_index);
+    const Value value = look_up_replacement_field(context, field_path, arguments, next_argument_index);
     has_numbered_fields = has_numbered_fields || (!field_path.empty() && field_path[0] >= '0' && field_path[0] <= '9');
     if (has_numbered_fields && next_argument_index > 0)
       throw evaluation_error("format(): fields {{}} and {{0}} cannot be mixed");

@@ -9,11 +9,11 @@ namespace vlmtrain::text::jinja {
 /// precision, the flag # of integers, integers for %c, and integers beyond 64 bits. Throws
 /// EvaluationError for these, if Python raises an exception, and for a width or precision above
 /// 1000.
-Value apply_percent_format(const Text& text, const Value& values, Budget& budget);
+Value apply_percent_format(const TextValue& text, const Value& values, RenderBudget& budget);
 
 /// Returns Python's text.format(…). Supports {}, {0}, {name}, {name.attribute}, {name[key]}, !r and
 /// !s. Throws EvaluationError for format specifications ({:…}), for !a, and if Python raises an
 /// exception.
-Value apply_brace_format(RenderContext& context, const Text& text, const Arguments& arguments);
+Value apply_brace_format(RenderContext& context, const TextValue& text, const Arguments& arguments);
 
 }  // namespace vlmtrain::text::jinja

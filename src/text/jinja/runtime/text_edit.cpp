@@ -30,24 +30,26 @@ TrackedText convert_case(const TrackedText& text, AppendConverted append_convert
 
 }  // namespace
 
-TrackedText strip(const Text& text, const Text* characters, StripSide side) {
+TrackedText strip(const TextValue& text, const TextValue* characters, StripSide side) {
   const std::string_view bytes = text.view();
-  const auto should_strip = [&](size_t pos) {
+  const auto is_strippable_position = [&](size_t pos) {
     if (characters == nullptr) return is_python_space(read_utf8(bytes, pos).code_point);
     return characters->view().find(bytes.substr(pos, find_next_character(bytes, pos) - pos)) != std::string_view::npos;
   };
   size_t begin = 0;
   size_t end = bytes.size();
-  while (side != StripSide::kRight && begin < end && should_strip(begin)) begin = find_next_character(bytes, begin);
+  while (side != StripSide::kRight && begin < end && is_strippable_position(begin))
+    begin = find_next_character(bytes, begin);
   while (side != StripSide::kLeft && end > begin) {
-    const size_t last_pos = find_previous_character(bytes, end);
-    if (!should_strip(last_pos)) break;
-    end = last_pos;
+    const size_t last_character_pos = find_previous_character(bytes, end);
+    if (!is_strippable_position(last_character_pos)) break;
+    end = last_character_pos;
   }
   return text.content.slice(begin, end);
 }
 
-TrackedText replace(const Text& text, const Text& needle, const Text& replacement, int64_t count, Budget& budget) {
+TrackedText replace(const TextValue& text, const TextValue& needle, const TextValue& replacement, int64_t count,
+                    RenderBudget& budget) {
   const std::string_view bytes = text.view();
   budget.charge_allocation(bytes.size());
   TrackedText out;
@@ -61,7 +63,7 @@ TrackedText replace(const Text& text, const Text& needle, const Text& replacemen
     append_source_range(copied_end, pos);
     out.append(replacement.content);
     budget.charge_steps();
-    Budget::check_value_size(out.size());
+    RenderBudget::check_value_size(out.size());
     copied_end = pos + needle.view().size();
     pos = copied_end;
     if (needle.view().empty()) {
@@ -75,12 +77,12 @@ TrackedText replace(const Text& text, const Text& needle, const Text& replacemen
   return out;
 }
 
-TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& items, Budget& budget) {
+TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& items, RenderBudget& budget) {
   TrackedText out;
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out.append(separator);
     out.append(items[i]);
-    Budget::check_value_size(out.size());
+    RenderBudget::check_value_size(out.size());
   }
   budget.charge_allocation(out.size());
   return out;
@@ -122,30 +124,30 @@ TrackedText escape_html(const TrackedText& text) {
   TrackedText out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (const char byte_char : bytes.substr(begin, end - begin)) {
-      constexpr std::string_view kSpecialCharacters = "&<>'\"";
+      constexpr std::string_view kHtmlSpecialCharacters = "&<>'\"";
       constexpr std::array kHtmlEntities = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-      const size_t special_index = kSpecialCharacters.find(byte_char);
-      if (special_index == std::string_view::npos) {
+      const size_t entity_index = kHtmlSpecialCharacters.find(byte_char);
+      if (entity_index == std::string_view::npos) {
         buffer += byte_char;
       } else {
-        buffer += kHtmlEntities[special_index];
+        buffer += kHtmlEntities[entity_index];
       }
     }
   });
   return out;
 }
 
-TrackedText center(const Text& text, int64_t width, Budget& budget, std::string_view fill) {
+TrackedText center(const TextValue& text, int64_t width, RenderBudget& budget, std::string_view fill) {
   const auto length = static_cast<int64_t>(text.length);
   if (width <= length) return text.content;
-  Budget::check_value_size(static_cast<size_t>(width) * fill.size());
-  const int64_t num_fill = width - length;
+  RenderBudget::check_value_size(static_cast<size_t>(width) * fill.size());
+  const int64_t num_fill_characters = width - length;
   // The rule of CPython's str.center() for an odd number of fill characters.
-  const int64_t num_left_fill = num_fill / 2 + (num_fill & width & 1);
+  const int64_t num_left_fill_characters = num_fill_characters / 2 + (num_fill_characters & width & 1);
   TrackedText out;
-  for (int64_t i = 0; i < num_left_fill; ++i) out.append(fill);
+  for (int64_t i = 0; i < num_left_fill_characters; ++i) out.append(fill);
   out.append(text.content);
-  for (int64_t i = num_left_fill; i < num_fill; ++i) out.append(fill);
+  for (int64_t i = num_left_fill_characters; i < num_fill_characters; ++i) out.append(fill);
   budget.charge_allocation(out.size());
   return out;
 }
@@ -157,7 +159,7 @@ Value to_list_value(std::vector<TrackedText> texts) {
   return Value::list(std::move(items));
 }
 
-std::vector<TrackedText> split_by_separator(const Text& text, std::string_view separator, int64_t max_splits,
+std::vector<TrackedText> split_at_separator(const TextValue& text, std::string_view separator, int64_t max_splits,
                                             bool from_right) {
   const std::string_view bytes = text.view();
   std::vector<size_t> separator_positions;
@@ -188,34 +190,34 @@ std::vector<TrackedText> split_by_separator(const Text& text, std::string_view s
   return pieces;
 }
 
-std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits) {
+std::vector<TrackedText> split_at_white_space(const TextValue& text, int64_t max_splits) {
   const std::string_view bytes = text.view();
-  const auto is_space_character = [&](size_t pos) { return is_python_space(read_utf8(bytes, pos).code_point); };
+  const auto is_space_position = [&](size_t pos) { return is_python_space(read_utf8(bytes, pos).code_point); };
   std::vector<TrackedText> words;
   for (size_t pos = 0; pos < bytes.size();) {
-    while (pos < bytes.size() && is_space_character(pos)) pos = find_next_character(bytes, pos);
+    while (pos < bytes.size() && is_space_position(pos)) pos = find_next_character(bytes, pos);
     if (pos == bytes.size()) break;
     size_t end = pos;
     if (static_cast<int64_t>(words.size()) == max_splits) end = bytes.size();
-    while (end < bytes.size() && !is_space_character(end)) end = find_next_character(bytes, end);
+    while (end < bytes.size() && !is_space_position(end)) end = find_next_character(bytes, end);
     words.push_back(text.content.slice(pos, end));
     pos = end;
   }
   return words;
 }
 
-std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits) {
+std::vector<TrackedText> rsplit_at_white_space(const TextValue& text, int64_t max_splits) {
   const std::string_view bytes = text.view();
-  const auto is_previous_space = [&](size_t pos) {
+  const auto is_preceded_by_space = [&](size_t pos) {
     return is_python_space(read_utf8(bytes, find_previous_character(bytes, pos)).code_point);
   };
   std::vector<TrackedText> words;
   for (size_t end = bytes.size(); end > 0;) {
-    while (end > 0 && is_previous_space(end)) end = find_previous_character(bytes, end);
+    while (end > 0 && is_preceded_by_space(end)) end = find_previous_character(bytes, end);
     if (end == 0) break;
     size_t begin = end;
     if (static_cast<int64_t>(words.size()) == max_splits) begin = 0;
-    while (begin > 0 && !is_previous_space(begin)) begin = find_previous_character(bytes, begin);
+    while (begin > 0 && !is_preceded_by_space(begin)) begin = find_previous_character(bytes, begin);
     words.push_back(text.content.slice(begin, end));
     end = begin;
   }

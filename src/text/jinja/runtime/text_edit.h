@@ -16,27 +16,28 @@ enum class StripSide { kBoth, kLeft, kRight };
 
 /// Returns `text` without characters at its ends that occur in `characters`, as str.strip(). Null
 /// means white space.
-TrackedText strip(const Text& text, const Text* characters, StripSide side);
+TrackedText strip(const TextValue& text, const TextValue* characters, StripSide side);
 
 /// Returns `text` with the first `count` occurrences of `needle` replaced, as str.replace(). A
 /// negative `count` means all. An empty needle matches before each character and at the end.
-TrackedText replace(const Text& text, const Text& needle, const Text& replacement, int64_t count, Budget& budget);
+TrackedText replace(const TextValue& text, const TextValue& needle, const TextValue& replacement, int64_t count,
+                    RenderBudget& budget);
 
 /// Returns the items with `separator` between them.
-TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& items, Budget& budget);
+TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& items, RenderBudget& budget);
 
 /// Returns the lines of `text` as str.splitlines(keep_ends).
 std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends);
 
 /// Returns the parts between separators after at most `max_splits` splits, as str.split() or, with
 /// `from_right`, str.rsplit(). REQUIRES that `separator` is not empty and max_splits >= 0.
-std::vector<TrackedText> split_by_separator(const Text& text, std::string_view separator, int64_t max_splits,
+std::vector<TrackedText> split_at_separator(const TextValue& text, std::string_view separator, int64_t max_splits,
                                             bool from_right);
 
 /// Each returns the words between white space after at most `max_splits` splits, as str.split() and
 /// str.rsplit() without a separator. REQUIRES max_splits >= 0.
-std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits);
-std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits);
+std::vector<TrackedText> split_at_white_space(const TextValue& text, int64_t max_splits);
+std::vector<TrackedText> rsplit_at_white_space(const TextValue& text, int64_t max_splits);
 
 /// Each returns the result of str.capitalize(), str.upper(), str.lower(), str.title() and
 /// str.swapcase().
@@ -51,7 +52,7 @@ TrackedText escape_html(const TrackedText& text);
 
 /// Returns the text padded on both sides with `fill`, one character in UTF-8, to `width`
 /// characters, as str.center().
-TrackedText center(const Text& text, int64_t width, Budget& budget, std::string_view fill = " ");
+TrackedText center(const TextValue& text, int64_t width, RenderBudget& budget, std::string_view fill = " ");
 
 /// Returns the texts as a list value.
 Value to_list_value(std::vector<TrackedText> texts);

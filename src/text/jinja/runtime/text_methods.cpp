@@ -23,9 +23,10 @@ struct ByteRange {
   size_t end;
 };
 
-/// Returns the bytes of text[start:end], where argument `first_argument_index` is `start` and the next
-/// argument is `end`. Returns nothing if `start` is greater than `end`.
-std::optional<ByteRange> find_byte_range(const Text& text, const BoundArguments& args, size_t first_argument_index) {
+/// Returns the bytes of text[start:end], where argument `first_argument_index` is `start` and the
+/// next argument is `end`. Returns nothing if `start` is greater than `end`.
+std::optional<ByteRange> find_search_range(const TextValue& text, const BoundArguments& args,
+                                           size_t first_argument_index) {
   const auto length = static_cast<int64_t>(text.length);
   const auto resolve_index = [&](size_t argument_index, int64_t fallback) {
     const int64_t pos =
@@ -46,27 +47,27 @@ Value strip_method(RenderContext& context, const Value& self, const BoundArgumen
 
 template <bool from_right>
 Value split_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  const Text& text = *self.text();
-  const Text* separator = args.text(0);
-  const int64_t maxsplit = args.integer(1, -1);
-  const int64_t max_splits = maxsplit < 0 ? INT64_MAX : maxsplit;
+  const TextValue& text = *self.text();
+  const TextValue* separator = args.text(0);
+  const int64_t maxsplit_argument = args.integer(1, -1);
+  const int64_t max_splits = maxsplit_argument < 0 ? INT64_MAX : maxsplit_argument;
   if (separator != nullptr && separator->view().empty()) throw evaluation_error("split(): the separator is empty");
   // rfind takes the product of both sizes in the worst case. The factor is limited, because typical
   // texts take far less. Not tuned.
   if (separator != nullptr && from_right)
     context.budget.charge_scan(text.view().size() * std::min<size_t>(separator->view().size(), 1000));
   std::vector<TrackedText> pieces = separator != nullptr
-                                        ? split_by_separator(text, separator->view(), max_splits, from_right)
-                                    : from_right ? rsplit_whitespace(text, max_splits)
-                                                 : split_whitespace(text, max_splits);
-  context.budget.charge_allocation(text.view().size() + pieces.size() * (sizeof(Value) + sizeof(Text)));
+                                        ? split_at_separator(text, separator->view(), max_splits, from_right)
+                                    : from_right ? rsplit_at_white_space(text, max_splits)
+                                                 : split_at_white_space(text, max_splits);
+  context.budget.charge_allocation(text.view().size() + pieces.size() * (sizeof(Value) + sizeof(TextValue)));
   return to_list_value(std::move(pieces));
 }
 
 template <bool from_right>
 Value partition_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  const Text& text = *self.text();
-  const Text& separator = args.required_text(0);
+  const TextValue& text = *self.text();
+  const TextValue& separator = args.required_text(0);
   if (separator.view().empty()) throw evaluation_error("partition(): the separator is empty");
   context.budget.charge_allocation(text.view().size());
   const size_t pos =
@@ -75,22 +76,22 @@ Value partition_method(RenderContext& context, const Value& self, const BoundArg
     const Value empty = Value::text("");
     return from_right ? Value::tuple({empty, empty, self}) : Value::tuple({self, empty, empty});
   }
-  const size_t tail_begin = pos + separator.view().size();
-  return Value::tuple({Value::text(text.content.slice(0, pos)), Value::text(text.content.slice(pos, tail_begin)),
-                       Value::text(text.content.slice(tail_begin, text.view().size()))});
+  const size_t suffix_begin = pos + separator.view().size();
+  return Value::tuple({Value::text(text.content.slice(0, pos)), Value::text(text.content.slice(pos, suffix_begin)),
+                       Value::text(text.content.slice(suffix_begin, text.view().size()))});
 }
 
 Value splitlines_method(RenderContext& context, const Value& self, const BoundArguments& args) {
   std::vector<TrackedText> lines = split_lines(self.text()->content, args.boolean(0, false));
-  context.budget.charge_allocation(self.text()->view().size() + lines.size() * (sizeof(Value) + sizeof(Text)));
+  context.budget.charge_allocation(self.text()->view().size() + lines.size() * (sizeof(Value) + sizeof(TextValue)));
   return to_list_value(std::move(lines));
 }
 
 /// The methods startswith and, with `at_end`, endswith.
 template <bool at_end>
 Value starts_or_ends_with_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  const auto range = find_byte_range(*self.text(), args, 1);
-  const auto has_affix = [&](const Value& affix) {
+  const auto range = find_search_range(*self.text(), args, 1);
+  const auto matches_affix = [&](const Value& affix) {
     if (affix.text() == nullptr)
       throw evaluation_error("startswith() and endswith() need strings, not {}", affix.type_name());
     if (!range) return false;
@@ -99,14 +100,15 @@ Value starts_or_ends_with_method(RenderContext& context, const Value& self, cons
   };
   const Value& affix = *args[0];
   context.budget.charge_steps();
-  if (affix.sequence() == nullptr || affix.sequence()->type != Sequence::Type::kTuple) return Value(has_affix(affix));
-  return Value(std::any_of(affix.sequence()->items.begin(), affix.sequence()->items.end(), has_affix));
+  if (affix.sequence() == nullptr || affix.sequence()->type != Sequence::Type::kTuple)
+    return Value(matches_affix(affix));
+  return Value(std::any_of(affix.sequence()->items.begin(), affix.sequence()->items.end(), matches_affix));
 }
 
 /// The methods removeprefix and, with `at_end`, removesuffix.
 template <bool at_end>
 Value remove_affix_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  const Text& text = *self.text();
+  const TextValue& text = *self.text();
   const std::string_view affix = args.required_text(0).view();
   const size_t size = text.view().size();
   if (at_end ? !text.view().ends_with(affix) : !text.view().starts_with(affix)) return self;
@@ -120,7 +122,7 @@ Value replace_method(RenderContext& context, const Value& self, const BoundArgum
 }
 
 template <TrackedText (*transform)(const TrackedText&)>
-Value transform_method(RenderContext& context, const Value& self, const BoundArguments& /*args*/) {
+Value apply_text_transform(RenderContext& context, const Value& self, const BoundArguments& /*args*/) {
   return make_method_result(context, transform(self.text()->content));
 }
 
@@ -128,9 +130,9 @@ Value transform_method(RenderContext& context, const Value& self, const BoundArg
 /// and rindex (`requires_match`) throw EvaluationError.
 template <bool from_right, bool requires_match>
 Value text_find_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  const Text& text = *self.text();
+  const TextValue& text = *self.text();
   const std::string_view needle = args.required_text(0).view();
-  const auto range = find_byte_range(text, args, 1);
+  const auto range = find_search_range(text, args, 1);
   size_t pos = std::string_view::npos;
   if (range) {
     const std::string_view haystack = text.view().substr(range->begin, range->end - range->begin);
@@ -139,20 +141,20 @@ Value text_find_method(RenderContext& context, const Value& self, const BoundArg
     if (pos != std::string_view::npos) pos += range->begin;
   }
   if (pos != std::string_view::npos) {
-    return Value(text.is_ascii ? pos : Text(TrackedText(std::string(text.view().substr(0, pos)))).length);
+    return Value(text.is_ascii ? pos : TextValue(TrackedText(std::string(text.view().substr(0, pos)))).length);
   }
   if (requires_match) throw evaluation_error("index(): substring not found");
   return Value(-1);
 }
 
 Value text_count_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  const Text& text = *self.text();
+  const TextValue& text = *self.text();
   const std::string_view needle = args.required_text(0).view();
-  const auto range = find_byte_range(text, args, 1);
+  const auto range = find_search_range(text, args, 1);
   context.budget.charge_scan(text.view().size());
   if (!range) return Value(0);
   const std::string_view haystack = text.view().substr(range->begin, range->end - range->begin);
-  if (needle.empty()) return Value(Text(TrackedText(std::string(haystack))).length + 1);
+  if (needle.empty()) return Value(TextValue(TrackedText(std::string(haystack))).length + 1);
   int64_t count = 0;
   for (size_t pos = find_substring(haystack, needle, 0); pos != std::string_view::npos;
        pos = find_substring(haystack, needle, pos + needle.size())) {
@@ -178,7 +180,7 @@ Value format_method(RenderContext& context, const Value& self, const BoundArgume
 
 /// Returns whether the text is not empty and `predicate` is true for all characters.
 template <bool (*predicate)(char32_t)>
-Value all_characters_method(RenderContext& context, const Value& self, const BoundArguments& /*args*/) {
+Value all_characters_match_method(RenderContext& context, const Value& self, const BoundArguments& /*args*/) {
   const std::string_view bytes = self.text()->view();
   context.budget.charge_scan(bytes.size());
   for (size_t pos = 0; pos < bytes.size(); pos = find_next_character(bytes, pos)) {
@@ -212,19 +214,19 @@ Value isascii_method(RenderContext& /*context*/, const Value& self, const BoundA
 
 Value isprintable_method(RenderContext& context, const Value& self, const BoundArguments& args) {
   if (self.text()->view().empty()) return Value(true);
-  return all_characters_method<is_printable>(context, self, args);
+  return all_characters_match_method<is_printable>(context, self, args);
 }
 
 Value isidentifier_method(RenderContext& context, const Value& self, const BoundArguments& args) {
   const std::string_view bytes = self.text()->view();
   if (bytes.empty() || is_numeric(read_utf8(bytes, 0).code_point)) return Value(false);
-  return all_characters_method<is_word_character>(context, self, args);
+  return all_characters_match_method<is_word_character>(context, self, args);
 }
 
 /// Returns the argument `fillchar`, or a space if it is missing. Throws EvaluationError if it is
 /// not a single character.
 std::string_view get_fill_character(const BoundArguments& args) {
-  const Text* fill = args.text(1);
+  const TextValue* fill = args.text(1);
   if (fill != nullptr && fill->length != 1) throw evaluation_error("the fill character must be one character");
   return fill != nullptr ? fill->view() : " ";
 }
@@ -236,51 +238,51 @@ Value center_method(RenderContext& context, const Value& self, const BoundArgume
 /// The methods rjust and, with `at_end`, ljust: the padding is on the left or at the end.
 template <bool at_end>
 Value justify_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  const Text& text = *self.text();
+  const TextValue& text = *self.text();
   const std::string_view fill = get_fill_character(args);
-  const int64_t num_fill = std::max<int64_t>(args.integer(0, 0) - static_cast<int64_t>(text.length), 0);
-  Budget::check_value_size(static_cast<size_t>(num_fill));
+  const int64_t num_fill_characters = std::max<int64_t>(args.integer(0, 0) - static_cast<int64_t>(text.length), 0);
+  RenderBudget::check_value_size(static_cast<size_t>(num_fill_characters));
   TrackedText out;
   if (at_end) out.append(text.content);
-  for (int64_t i = 0; i < num_fill; ++i) out.append(fill);
+  for (int64_t i = 0; i < num_fill_characters; ++i) out.append(fill);
   if (!at_end) out.append(text.content);
   return make_method_result(context, std::move(out));
 }
 
 Value zfill_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  const Text& text = *self.text();
-  const int64_t num_fill = std::max<int64_t>(args.integer(0, 0) - static_cast<int64_t>(text.length), 0);
-  Budget::check_value_size(static_cast<size_t>(num_fill));
+  const TextValue& text = *self.text();
+  const int64_t num_fill_characters = std::max<int64_t>(args.integer(0, 0) - static_cast<int64_t>(text.length), 0);
+  RenderBudget::check_value_size(static_cast<size_t>(num_fill_characters));
   const size_t sign_length = text.view().starts_with('-') || text.view().starts_with('+') ? 1 : 0;
   TrackedText out;
   if (sign_length == 1) out.append(text.content, 0, 1);
-  out.append(std::string(static_cast<size_t>(num_fill), '0'));
+  out.append(std::string(static_cast<size_t>(num_fill_characters), '0'));
   out.append(text.content, sign_length, text.view().size());
   return make_method_result(context, std::move(out));
 }
 
 constexpr std::array kTextMethods = {
-    Builtin{"capitalize", {""}, transform_method<capitalize>},
+    Builtin{"capitalize", {""}, apply_text_transform<capitalize>},
     Builtin{"center", {"width fillchar", 1}, center_method},
     Builtin{"count", {"sub start end", 1}, text_count_method},
     Builtin{"endswith", {"suffix start end", 1}, starts_or_ends_with_method<true>},
     Builtin{"find", {"sub start end", 1}, text_find_method<false, false>},
     Builtin{"format", {"*"}, format_method},
     Builtin{"index", {"sub start end", 1}, text_find_method<false, true>},
-    Builtin{"isalnum", {""}, all_characters_method<is_alphanumeric>},
-    Builtin{"isalpha", {""}, all_characters_method<is_letter>},
+    Builtin{"isalnum", {""}, all_characters_match_method<is_alphanumeric>},
+    Builtin{"isalpha", {""}, all_characters_match_method<is_letter>},
     Builtin{"isascii", {""}, isascii_method},
-    Builtin{"isdecimal", {""}, all_characters_method<is_decimal>},
-    Builtin{"isdigit", {""}, all_characters_method<is_digit>},
+    Builtin{"isdecimal", {""}, all_characters_match_method<is_decimal>},
+    Builtin{"isdigit", {""}, all_characters_match_method<is_digit>},
     Builtin{"isidentifier", {""}, isidentifier_method},
     Builtin{"islower", {""}, letter_case_method<is_lowercase, is_uppercase>},
-    Builtin{"isnumeric", {""}, all_characters_method<is_numeric>},
+    Builtin{"isnumeric", {""}, all_characters_match_method<is_numeric>},
     Builtin{"isprintable", {""}, isprintable_method},
-    Builtin{"isspace", {""}, all_characters_method<is_python_space>},
+    Builtin{"isspace", {""}, all_characters_match_method<is_python_space>},
     Builtin{"isupper", {""}, letter_case_method<is_uppercase, is_lowercase>},
     Builtin{"join", {"iterable", 1}, join_method},
     Builtin{"ljust", {"width fillchar", 1}, justify_method<true>},
-    Builtin{"lower", {""}, transform_method<to_lower>},
+    Builtin{"lower", {""}, apply_text_transform<to_lower>},
     Builtin{"lstrip", {"chars"}, strip_method<StripSide::kLeft>},
     Builtin{"partition", {"sep", 1}, partition_method<false>},
     Builtin{"removeprefix", {"prefix", 1}, remove_affix_method<false>},
@@ -296,9 +298,9 @@ constexpr std::array kTextMethods = {
     Builtin{"splitlines", {"keepends"}, splitlines_method},
     Builtin{"startswith", {"prefix start end", 1}, starts_or_ends_with_method<false>},
     Builtin{"strip", {"chars"}, strip_method<StripSide::kBoth>},
-    Builtin{"swapcase", {""}, transform_method<swap_case>},
-    Builtin{"title", {""}, transform_method<to_title_case>},
-    Builtin{"upper", {""}, transform_method<to_upper>},
+    Builtin{"swapcase", {""}, apply_text_transform<swap_case>},
+    Builtin{"title", {""}, apply_text_transform<to_title_case>},
+    Builtin{"upper", {""}, apply_text_transform<to_upper>},
     Builtin{"zfill", {"width", 1}, zfill_method},
 };
 

@@ -4,7 +4,7 @@
 
 namespace vlmtrain::text::jinja {
 
-void TrackedText::add_span(OriginSpan origin_span) {
+void TrackedText::add_origin_span(OriginSpan origin_span) {
   // Visits the spans that end where the new one begins: empty spans, then at most one span with
   // characters. An empty span next to another span of its own origin is redundant and is dropped.
   // Empty spans of other origins remain, so that their position is kept.
@@ -25,7 +25,7 @@ void TrackedText::add_span(OriginSpan origin_span) {
   origin_spans_.push_back(origin_span);
 }
 
-void TrackedText::mark_generated() {
+void TrackedText::mark_as_generated() {
   generated_spans_.clear();
   if (!empty()) generated_spans_.push_back({0, size()});
 }
@@ -46,7 +46,7 @@ void TrackedText::append(const TrackedText& other, size_t begin, size_t end) {
     const size_t span_end = std::min(origin_span->end, end);
     // A slice with characters gets no empty spans for the origins next to it.
     if (span_begin == span_end && !origin_span->empty() && begin < end) continue;
-    add_span({offset + span_begin - begin, offset + span_end - begin, origin_span->origin});
+    add_origin_span({offset + span_begin - begin, offset + span_end - begin, origin_span->origin});
   }
   for (const GeneratedSpan& generated_span : other.generated_spans_) {
     const size_t span_begin = std::max(generated_span.begin, begin);
@@ -57,7 +57,7 @@ void TrackedText::append(const TrackedText& other, size_t begin, size_t end) {
 
 void TrackedText::inherit_origins(const TrackedText& source) {
   if (!empty()) return;
-  for (const OriginSpan& origin_span : source.origin_spans_) add_span({0, 0, origin_span.origin});
+  for (const OriginSpan& origin_span : source.origin_spans_) add_origin_span({0, 0, origin_span.origin});
 }
 
 }  // namespace vlmtrain::text::jinja

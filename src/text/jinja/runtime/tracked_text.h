@@ -43,7 +43,7 @@ class TrackedText {
   /// Returns the output of `generation` blocks, in order and without overlap. No span is empty.
   std::span<const GeneratedSpan> generated_spans() const { return generated_spans_; }
   /// Marks the whole text as output of a `generation` block.
-  void mark_generated();
+  void mark_as_generated();
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
 
@@ -71,7 +71,7 @@ class TrackedText {
       if (pos < origin_span.begin) transform(pos, origin_span.begin, bytes_);
       const size_t begin = bytes_.size();
       if (!origin_span.empty()) transform(origin_span.begin, origin_span.end, bytes_);
-      add_span({begin, bytes_.size(), origin_span.origin});
+      add_origin_span({begin, bytes_.size(), origin_span.origin});
       pos = origin_span.end;
     }
     if (pos < source.size()) transform(pos, source.size(), bytes_);
@@ -79,7 +79,7 @@ class TrackedText {
 
  private:
   /// Adds a span at the end of the text. Merges it with an adjacent span of the same origin.
-  void add_span(OriginSpan origin_span);
+  void add_origin_span(OriginSpan origin_span);
 
   std::string bytes_;
   std::vector<OriginSpan> origin_spans_;

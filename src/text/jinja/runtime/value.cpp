@@ -13,7 +13,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Returns whether two dict keys are equal in Python. For example, 1, 1.0 and True are equal.
-bool is_same_key(const Value& left_key, const Value& right_key) {
+bool are_keys_equal(const Value& left_key, const Value& right_key) {
   if (left_key.text() != nullptr && right_key.text() != nullptr)
     return left_key.text()->view() == right_key.text()->view();
   if (left_key.is_none() || right_key.is_none()) return left_key.is_none() && right_key.is_none();
@@ -29,7 +29,7 @@ bool is_same_key(const Value& left_key, const Value& right_key) {
 }
 
 /// Returns whether a value of this type can be a key of a dict.
-bool is_valid_key(const Value& value) {
+bool is_hashable(const Value& value) {
   int64_t integer = 0;
   return value.text() != nullptr || value.is_none() || value.try_to_integer(integer) || value.float_value() != nullptr;
 }
@@ -41,7 +41,7 @@ int compute_container_depth(int depth) {
   return depth + 1;
 }
 
-Text::Text(TrackedText text, bool escaped) : content(std::move(text)), is_escaped(escaped) {
+TextValue::TextValue(TrackedText text, bool escaped) : content(std::move(text)), is_escaped(escaped) {
   const std::string& bytes = content.bytes();
   length = static_cast<size_t>(std::count_if(
       bytes.begin(), bytes.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }));
@@ -129,7 +129,7 @@ std::string_view Value::type_name() const {
     std::string_view operator()(bool /*value*/) const { return "bool"; }
     std::string_view operator()(int64_t /*value*/) const { return "int"; }
     std::string_view operator()(double /*value*/) const { return "float"; }
-    std::string_view operator()(const std::shared_ptr<const Text>& /*value*/) const { return "str"; }
+    std::string_view operator()(const std::shared_ptr<const TextValue>& /*value*/) const { return "str"; }
     std::string_view operator()(const std::shared_ptr<const Sequence>& value) const {
       constexpr const char* kSequenceTypeNames[] = {"list",        "tuple",      "range",    "dict_keys",
                                                     "dict_values", "dict_items", "generator"};
@@ -147,7 +147,7 @@ int Value::depth() const {
   return object() != nullptr ? object()->depth : 0;
 }
 
-bool Value::is_same(const Value& other) const {
+bool Value::is_identical(const Value& other) const {
   if (variant_.index() != other.variant_.index()) return false;
   if (boolean() != nullptr) return *boolean() == *other.boolean();
   if (integer() != nullptr) return *integer() == *other.integer();
@@ -160,15 +160,15 @@ bool Value::is_same(const Value& other) const {
 
 Sequence::Sequence(Type sequence_type, std::vector<Value> sequence_items)
     : type(sequence_type), items(std::move(sequence_items)) {
-  int max_depth = 0;
-  for (const Value& item : items) max_depth = std::max(max_depth, item.depth());
-  depth = compute_container_depth(max_depth);
+  int max_child_depth = 0;
+  for (const Value& item : items) max_child_depth = std::max(max_child_depth, item.depth());
+  depth = compute_container_depth(max_child_depth);
 }
 
 Dict::Dict(std::vector<std::pair<Value, Value>> dict_entries) : entries(std::move(dict_entries)) {
-  int max_depth = 0;
-  for (const auto& [key, value] : entries) max_depth = std::max(max_depth, value.depth());
-  depth = compute_container_depth(max_depth);
+  int max_child_depth = 0;
+  for (const auto& [key, value] : entries) max_child_depth = std::max(max_child_depth, value.depth());
+  depth = compute_container_depth(max_child_depth);
 }
 
 const Value* Dict::find(std::string_view key) const {
@@ -180,16 +180,16 @@ const Value* Dict::find(std::string_view key) const {
 
 const Value* Dict::find(const Value& key) const {
   for (const auto& [name, value] : entries) {
-    if (is_same_key(name, key)) return &value;
+    if (are_keys_equal(name, key)) return &value;
   }
   return nullptr;
 }
 
 void insert_or_assign(std::vector<std::pair<Value, Value>>& entries, Value key, Value value) {
-  if (!is_valid_key(key))
+  if (!is_hashable(key))
     throw evaluation_error("a dict key must be a string, number, boolean or None, not {}", key.type_name());
   for (auto& [name, stored_value] : entries) {
-    if (is_same_key(name, key)) {
+    if (are_keys_equal(name, key)) {
       stored_value = std::move(value);
       return;
     }

@@ -20,9 +20,9 @@ struct Sequence;
 struct Dict;
 
 /// A string value, with properties that the constructor computes once.
-struct Text {
+struct TextValue {
   /// `is_escaped`: see the field.
-  explicit Text(TrackedText text, bool is_escaped = false);
+  explicit TextValue(TrackedText text, bool is_escaped = false);
   std::string_view view() const { return content.bytes(); }
 
   TrackedText content;
@@ -54,7 +54,7 @@ class Value {
   explicit Value(double value) : variant_(value) {}
   template <std::integral T>
   requires(!std::same_as<T, bool>) explicit Value(T value) : variant_(static_cast<int64_t>(value)) {}
-  explicit Value(std::shared_ptr<const Text> text) : variant_(std::move(text)) {}
+  explicit Value(std::shared_ptr<const TextValue> text) : variant_(std::move(text)) {}
   explicit Value(std::shared_ptr<const Sequence> sequence) : variant_(std::move(sequence)) {}
   explicit Value(std::shared_ptr<const Dict> dict) : variant_(std::move(dict)) {}
   explicit Value(std::shared_ptr<Object> object) : variant_(std::move(object)) {}
@@ -65,7 +65,7 @@ class Value {
   static Value text(std::string bytes, int origin);
   /// Returns a text with the origins of `text`.
   static Value text(TrackedText text, bool is_escaped = false) {
-    return Value(std::make_shared<const Text>(std::move(text), is_escaped));
+    return Value(std::make_shared<const TextValue>(std::move(text), is_escaped));
   }
   /// Each returns a container with these items. dict() keeps the last value of a duplicate key.
   /// Throws EvaluationError above kMaxValueDepth.
@@ -82,9 +82,9 @@ class Value {
   const bool* boolean() const { return std::get_if<bool>(&variant_); }
   const int64_t* integer() const { return std::get_if<int64_t>(&variant_); }
   const double* float_value() const { return std::get_if<double>(&variant_); }
-  const Text* text() const { return get_shared<Text>(); }
-  const Sequence* sequence() const { return get_shared<Sequence>(); }
-  const Dict* dict() const { return get_shared<Dict>(); }
+  const TextValue* text() const { return get_if<TextValue>(); }
+  const Sequence* sequence() const { return get_if<Sequence>(); }
+  const Dict* dict() const { return get_if<Dict>(); }
   Object* object() const {
     const auto* object = std::get_if<std::shared_ptr<Object>>(&variant_);
     return object != nullptr ? object->get() : nullptr;
@@ -103,14 +103,14 @@ class Value {
   /// Returns the depth of nested containers, 0 for scalars.
   int depth() const;
   /// Returns whether both are the same object or equal scalars of the same type, as Python's `is`.
-  bool is_same(const Value& other) const;
+  bool is_identical(const Value& other) const;
 
  private:
-  using Variant = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
+  using Variant = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const TextValue>,
                                std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Object>>;
   explicit Value(Variant variant) : variant_(std::move(variant)) {}
   template <class T>
-  const T* get_shared() const {
+  const T* get_if() const {
     const auto* pointer = std::get_if<std::shared_ptr<const T>>(&variant_);
     return pointer != nullptr ? pointer->get() : nullptr;
   }
@@ -137,7 +137,7 @@ struct Sequence {
   Type type;
   std::vector<Value> items;
   int depth;                          ///< see Value::depth()
-  bool is_group = false;              ///< item of groupby: a tuple with the attributes `grouper` and `list`
+  bool is_groupby_item = false;       ///< item of groupby: a tuple with the attributes `grouper` and `list`
   mutable bool is_exhausted = false;  ///< of a generator, which yields its items once
 };
 

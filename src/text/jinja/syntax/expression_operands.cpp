@@ -26,30 +26,32 @@ ExpressionPtr ExpressionParser::parse_primary() {
       if (name == "false" || name == "False") return make_node(line, Literal{Value(false)}, {});
       if (name == "none" || name == "None") return make_node(line, Literal{Value::none()}, {});
       // Names that Jinja2 defines.
-      if (name == "lipsum" || name == "self") tokens_.fail_on_line(line, fmt::format("\"{}\" is not supported", name));
+      if (name == "lipsum" || name == "self")
+        tokens_.throw_error_at_line(line, fmt::format("\"{}\" is not supported", name));
       const size_t name_index = tree_.intern_name(name);
       name_accesses_.push_back({name_index, false, line});
       return make_node(line, NameReference{name_index}, {});
     }
     case Token::Kind::kString: {
       std::string text = tokens_.next().value;
-      while (tokens_.is_kind(Token::Kind::kString)) text += tokens_.next().value;
+      while (tokens_.is_at_kind(Token::Kind::kString)) text += tokens_.next().value;
       return make_node(line, Literal{Value::text(std::move(text))}, {});
     }
     case Token::Kind::kInteger:
     case Token::Kind::kFloat:
       return parse_number();
     case Token::Kind::kOperator:
-      if (tokens_.skip_operator("(")) {
-        ExpressionPtr inner = parse_tuple(true, {}, true);
+      if (tokens_.skip_if_operator("(")) {
+        ExpressionPtr parenthesized_expression = parse_tuple(true, {}, true);
         tokens_.expect_operator(")");
-        return inner;
+        return parenthesized_expression;
       }
-      if (tokens_.is_operator("[")) return parse_list();
-      if (tokens_.is_operator("{")) return parse_dict();
+      if (tokens_.is_at_operator("[")) return parse_list();
+      if (tokens_.is_at_operator("{")) return parse_dict();
       [[fallthrough]];
     default:
-      tokens_.fail(fmt::format("expected an expression before {}", TokenStream::describe_token(tokens_.current())));
+      tokens_.throw_error(
+          fmt::format("expected an expression before {}", TokenStream::describe_token(tokens_.current())));
   }
 }
 
@@ -61,13 +63,13 @@ ExpressionPtr ExpressionParser::parse_number() {
     }
     return make_node(token.line, Literal{Value(parse_float(token.value).value_or(0))}, {});
   } catch (const EvaluationError& error) {
-    tokens_.fail_on_line(token.line, error.message);
+    tokens_.throw_error_at_line(token.line, error.message);
   }
 }
 
-bool ExpressionParser::is_tuple_end(std::string_view end) const {
-  return tokens_.is_kind(Token::Kind::kVariableEnd) || tokens_.is_kind(Token::Kind::kBlockEnd) ||
-         tokens_.is_operator(")") || (!end.empty() && tokens_.is_name(end));
+bool ExpressionParser::is_at_tuple_end(std::string_view end) const {
+  return tokens_.is_at_kind(Token::Kind::kVariableEnd) || tokens_.is_at_kind(Token::Kind::kBlockEnd) ||
+         tokens_.is_at_operator(")") || (!end.empty() && tokens_.is_at_name(end));
 }
 
 ExpressionPtr ExpressionParser::parse_tuple(bool allow_conditional, std::string_view end, bool is_parenthesized) {
@@ -76,15 +78,16 @@ ExpressionPtr ExpressionParser::parse_tuple(bool allow_conditional, std::string_
   bool is_tuple = false;
   while (true) {
     if (!tuple.items.empty()) tokens_.expect_operator(",");
-    if (is_tuple_end(end)) break;
+    if (is_at_tuple_end(end)) break;
     tuple.items.push_back(parse(allow_conditional));
-    if (!tokens_.is_operator(",")) break;
+    if (!tokens_.is_at_operator(",")) break;
     is_tuple = true;
     line = tokens_.line();
   }
   if (!is_tuple && !tuple.items.empty()) return std::move(tuple.items[0]);
   if (!is_tuple && !is_parenthesized) {
-    tokens_.fail(fmt::format("expected an expression before {}", TokenStream::describe_token(tokens_.current())));
+    tokens_.throw_error(
+        fmt::format("expected an expression before {}", TokenStream::describe_token(tokens_.current())));
   }
   return make_list_node(line, std::move(tuple));
 }
@@ -92,9 +95,9 @@ ExpressionPtr ExpressionParser::parse_tuple(bool allow_conditional, std::string_
 ExpressionPtr ExpressionParser::parse_list() {
   const int line = tokens_.next().line;
   ListLiteral list{{}, false};
-  while (!tokens_.is_operator("]")) {
+  while (!tokens_.is_at_operator("]")) {
     if (!list.items.empty()) tokens_.expect_operator(",");
-    if (tokens_.is_operator("]")) break;
+    if (tokens_.is_at_operator("]")) break;
     list.items.push_back(parse());
   }
   tokens_.expect_operator("]");
@@ -105,9 +108,9 @@ ExpressionPtr ExpressionParser::parse_dict() {
   const int line = tokens_.next().line;
   DictLiteral dict;
   const Expression* tallest_child = nullptr;
-  while (!tokens_.is_operator("}")) {
+  while (!tokens_.is_at_operator("}")) {
     if (!dict.entries.empty()) tokens_.expect_operator(",");
-    if (tokens_.is_operator("}")) break;
+    if (tokens_.is_at_operator("}")) break;
     ExpressionPtr key = parse();
     tokens_.expect_operator(":");
     ExpressionPtr value = parse();
@@ -122,9 +125,9 @@ ExpressionPtr ExpressionParser::parse_dict() {
 
 ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr operand) {
   while (true) {
-    if (tokens_.is_operator(".") || tokens_.is_operator("[")) {
+    if (tokens_.is_at_operator(".") || tokens_.is_at_operator("[")) {
       operand = parse_subscript(std::move(operand));
-    } else if (tokens_.is_operator("(")) {
+    } else if (tokens_.is_at_operator("(")) {
       operand = parse_call(std::move(operand));
     } else {
       return operand;
@@ -132,14 +135,14 @@ ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr operand) {
   }
 }
 
-ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr operand) {
+ExpressionPtr ExpressionParser::parse_filters_and_tests(ExpressionPtr operand) {
   while (true) {
-    if (tokens_.is_operator("|")) {
+    if (tokens_.is_at_operator("|")) {
       tokens_.next();
       operand = parse_filter(std::move(operand));
-    } else if (tokens_.is_name("is")) {
+    } else if (tokens_.is_at_name("is")) {
       operand = parse_test(std::move(operand));
-    } else if (tokens_.is_operator("(")) {
+    } else if (tokens_.is_at_operator("(")) {
       operand = parse_call(std::move(operand));
     } else {
       return operand;
@@ -152,7 +155,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
   const Expression* object = operand.get();
   if (token.value == ".") {
     // `a.0` is `a[0]`.
-    if (tokens_.is_kind(Token::Kind::kInteger)) {
+    if (tokens_.is_at_kind(Token::Kind::kInteger)) {
       ExpressionPtr key = parse_number();
       const Expression* key_expression = key.get();
       return make_node(token.line, ItemAccess{std::move(operand), std::move(key)}, {object, key_expression});
@@ -162,13 +165,13 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
   }
   SliceAccess slice;
   bool is_slice = false;
-  const auto is_at_part_end = [&] { return tokens_.is_operator(":") || tokens_.is_operator("]"); };
-  if (!tokens_.is_operator(":")) slice.begin = parse();
-  if (tokens_.is_operator(",")) tokens_.fail("several items between [ and ] are not supported");
-  if (tokens_.skip_operator(":")) {
+  const auto is_at_slice_part_end = [&] { return tokens_.is_at_operator(":") || tokens_.is_at_operator("]"); };
+  if (!tokens_.is_at_operator(":")) slice.begin = parse();
+  if (tokens_.is_at_operator(",")) tokens_.throw_error("several items between [ and ] are not supported");
+  if (tokens_.skip_if_operator(":")) {
     is_slice = true;
-    if (!is_at_part_end()) slice.end = parse();
-    if (tokens_.skip_operator(":") && !is_at_part_end()) slice.step = parse();
+    if (!is_at_slice_part_end()) slice.end = parse();
+    if (tokens_.skip_if_operator(":") && !is_at_slice_part_end()) slice.step = parse();
   }
   tokens_.expect_operator("]");
   const std::initializer_list<const Expression*> children = {object, slice.begin.get(), slice.end.get(),
@@ -182,30 +185,32 @@ CallArguments ExpressionParser::parse_arguments() {
   const int line = tokens_.line();
   tokens_.expect_operator("(");
   CallArguments arguments;
-  const auto require_argument_order = [&](bool is_in_order) {
+  const auto check_argument_order = [&](bool is_in_order) {
     if (!is_in_order)
-      tokens_.fail_on_line(line, "the arguments of a call must be in the order: positional, keyword, *args, **kwargs");
+      tokens_.throw_error_at_line(line,
+                                  "the arguments of a call must be in the order: positional, keyword, *args, **kwargs");
   };
-  for (bool is_first = true; !tokens_.is_operator(")"); is_first = false) {
+  for (bool is_first = true; !tokens_.is_at_operator(")"); is_first = false) {
     if (!is_first) {
       tokens_.expect_operator(",");
-      if (tokens_.is_operator(")")) break;
+      if (tokens_.is_at_operator(")")) break;
     }
-    const bool is_keyword = tokens_.is_kind(Token::Kind::kName) && tokens_.peek_next().kind == Token::Kind::kOperator &&
-                            tokens_.peek_next().value == "=";
-    if (tokens_.skip_operator("*")) {
-      require_argument_order(!arguments.star_args && !arguments.star_kwargs);
+    const bool is_keyword_argument = tokens_.is_at_kind(Token::Kind::kName) &&
+                                     tokens_.peek_next().kind == Token::Kind::kOperator &&
+                                     tokens_.peek_next().value == "=";
+    if (tokens_.skip_if_operator("*")) {
+      check_argument_order(!arguments.star_args && !arguments.star_kwargs);
       arguments.star_args = parse();
-    } else if (tokens_.skip_operator("**")) {
-      require_argument_order(!arguments.star_kwargs);
+    } else if (tokens_.skip_if_operator("**")) {
+      check_argument_order(!arguments.star_kwargs);
       arguments.star_kwargs = parse();
-    } else if (is_keyword) {
-      require_argument_order(!arguments.star_kwargs);
+    } else if (is_keyword_argument) {
+      check_argument_order(!arguments.star_kwargs);
       std::string name = tokens_.next().value;
       tokens_.next();
       arguments.keyword.emplace_back(std::move(name), parse());
     } else {
-      require_argument_order(!arguments.star_args && !arguments.star_kwargs && arguments.keyword.empty());
+      check_argument_order(!arguments.star_args && !arguments.star_kwargs && arguments.keyword.empty());
       arguments.positional.push_back(parse());
     }
   }
@@ -218,22 +223,22 @@ ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
   if (const auto* name = std::get_if<NameReference>(&callee->node)) called_names_.push_back({name->name, line, false});
   if (const auto* attribute = std::get_if<AttributeAccess>(&callee->node)) {
     if (is_unsupported_method(attribute->name)) {
-      tokens_.fail_on_line(line, fmt::format("the method {}() is not supported", attribute->name));
+      tokens_.throw_error_at_line(line, fmt::format("the method {}() is not supported", attribute->name));
     }
   }
   CallArguments arguments = parse_arguments();
-  const int child_height = std::max(callee->height, get_height(arguments));
-  return make_parent_node(line, Call{std::move(callee), std::move(arguments)}, child_height);
+  const int max_child_height = std::max(callee->height, get_height(arguments));
+  return make_parent_node(line, Call{std::move(callee), std::move(arguments)}, max_child_height);
 }
 
 std::string ExpressionParser::parse_dotted_name(std::string_view description) {
   std::string name = tokens_.expect_name(description);
-  while (tokens_.skip_operator(".")) name.append(".").append(tokens_.expect_name(description));
+  while (tokens_.skip_if_operator(".")) name.append(".").append(tokens_.expect_name(description));
   return name;
 }
 
-void ExpressionParser::check_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter,
-                                           int line) {
+void ExpressionParser::check_builtin_name_argument(const CallArguments& arguments, size_t argument_index,
+                                                   bool is_filter, int line) {
   if (argument_index >= arguments.positional.size()) return;
   const Value* name_literal = find_literal_value(arguments.positional[argument_index].get());
   if (name_literal == nullptr || name_literal->text() == nullptr) return;
@@ -248,17 +253,17 @@ ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr operand) {
   const Builtin* filter = find_filter(name);
   if (filter == nullptr) add_unknown_name(line, "filter", name);
   FilterCall filter_call{filter, name, std::move(operand), {}};
-  if (tokens_.is_operator("(")) filter_call.arguments = parse_arguments();
-  if (name == "map") check_name_argument(filter_call.arguments, 0, true, line);
-  if (name == "select" || name == "reject") check_name_argument(filter_call.arguments, 0, false, line);
-  if (name == "selectattr" || name == "rejectattr") check_name_argument(filter_call.arguments, 1, false, line);
-  const int child_height = std::max(get_height(filter_call.operand.get()), get_height(filter_call.arguments));
-  return make_parent_node(line, std::move(filter_call), child_height);
+  if (tokens_.is_at_operator("(")) filter_call.arguments = parse_arguments();
+  if (name == "map") check_builtin_name_argument(filter_call.arguments, 0, true, line);
+  if (name == "select" || name == "reject") check_builtin_name_argument(filter_call.arguments, 0, false, line);
+  if (name == "selectattr" || name == "rejectattr") check_builtin_name_argument(filter_call.arguments, 1, false, line);
+  const int max_child_height = std::max(get_height(filter_call.operand.get()), get_height(filter_call.arguments));
+  return make_parent_node(line, std::move(filter_call), max_child_height);
 }
 
 ExpressionPtr ExpressionParser::parse_filter_chain(bool starts_with_name) {
   ExpressionPtr filter_chain;
-  while (starts_with_name || tokens_.is_operator("|")) {
+  while (starts_with_name || tokens_.is_at_operator("|")) {
     if (!std::exchange(starts_with_name, false)) tokens_.next();
     filter_chain = parse_filter(std::move(filter_chain));
   }
@@ -268,28 +273,29 @@ ExpressionPtr ExpressionParser::parse_filter_chain(bool starts_with_name) {
 ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
   const DepthGuard depth_guard(*this);
   const int line = tokens_.next().line;
-  const bool is_negated = tokens_.skip_name("not");
+  const bool is_negated = tokens_.skip_if_name("not");
   const std::string name = parse_dotted_name("a test name");
   const Builtin* test = find_test(name);
   if (test == nullptr) add_unknown_name(line, "test", name);
   CallArguments arguments;
   const Token::Kind kind = tokens_.current().kind;
-  const bool starts_value = kind == Token::Kind::kName || kind == Token::Kind::kString ||
-                            kind == Token::Kind::kInteger || kind == Token::Kind::kFloat || tokens_.is_operator("[") ||
-                            tokens_.is_operator("{");
-  if (tokens_.is_operator("(")) {
+  const bool is_argument_start = kind == Token::Kind::kName || kind == Token::Kind::kString ||
+                                 kind == Token::Kind::kInteger || kind == Token::Kind::kFloat ||
+                                 tokens_.is_at_operator("[") || tokens_.is_at_operator("{");
+  if (tokens_.is_at_operator("(")) {
     arguments = parse_arguments();
-  } else if (starts_value && !tokens_.is_name("else") && !tokens_.is_name("or") && !tokens_.is_name("and")) {
-    if (tokens_.is_name("is")) tokens_.fail("tests cannot be chained with \"is\"");
+  } else if (is_argument_start && !tokens_.is_at_name("else") && !tokens_.is_at_name("or") &&
+             !tokens_.is_at_name("and")) {
+    if (tokens_.is_at_name("is")) tokens_.throw_error("tests cannot be chained with \"is\"");
     // A single argument needs no parentheses: `x is divisibleby 3`.
     arguments.positional.push_back(parse_postfix(parse_primary()));
   }
-  const int child_height = std::max(operand->height, get_height(arguments));
+  const int max_child_height = std::max(operand->height, get_height(arguments));
   ExpressionPtr result =
-      make_parent_node(line, TestCall{test, name, std::move(operand), std::move(arguments)}, child_height);
+      make_parent_node(line, TestCall{test, name, std::move(operand), std::move(arguments)}, max_child_height);
   if (!is_negated) return result;
-  const Expression* inner = result.get();
-  return make_node(line, UnaryExpression{UnaryOperator::kNot, std::move(result)}, {inner});
+  const Expression* test_expression = result.get();
+  return make_node(line, UnaryExpression{UnaryOperator::kNot, std::move(result)}, {test_expression});
 }
 
 }  // namespace vlmtrain::text::jinja

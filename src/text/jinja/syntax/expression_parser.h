@@ -50,7 +50,7 @@ class ExpressionParser {
   ExpressionPtr parse_tuple(bool allow_conditional = true, std::string_view end = {}, bool is_parenthesized = false);
   /// Parses the left side of an assignment. `allow_attributes`: whether it may be an attribute of a
   /// namespace. `end`: see parse_tuple().
-  AssignmentTarget parse_target(bool allow_attributes, std::string_view end = {});
+  AssignmentTarget parse_assignment_target(bool allow_attributes, std::string_view end = {});
   /// Parses a single name on the left side of an assignment.
   AssignmentTarget parse_name_target();
   /// Parses the filters of a block: `| a | b`, or `a | b` with `starts_with_name`. Returns null if
@@ -66,21 +66,21 @@ class ExpressionParser {
   /// the whole template is parsed.
   void reject_unknown_names() const;
   /// A guard for the lifetime of an `if`. At its end, marks the names parsed since its construction
-  /// as guarded, see reject_unknown_names().
+  /// as inside an `if`, see reject_unknown_names().
   class IfGuard {
    public:
     explicit IfGuard(ExpressionParser& parser)
         : parser_(parser),
-          first_unknown_index_(parser.unknown_names_.size()),
-          first_called_index_(parser.called_names_.size()) {}
+          first_unknown_name_index_(parser.unknown_names_.size()),
+          first_called_name_index_(parser.called_names_.size()) {}
     IfGuard(const IfGuard&) = delete;
     IfGuard& operator=(const IfGuard&) = delete;
-    ~IfGuard() { parser_.mark_names_guarded(first_unknown_index_, first_called_index_); }
+    ~IfGuard() { parser_.mark_names_inside_if(first_unknown_name_index_, first_called_name_index_); }
 
    private:
     ExpressionParser& parser_;
-    size_t first_unknown_index_;
-    size_t first_called_index_;
+    size_t first_unknown_name_index_;
+    size_t first_called_name_index_;
   };
 
   /// A guard that counts one level of nesting for its lifetime. Throws above kMaxTreeHeight.
@@ -89,7 +89,7 @@ class ExpressionParser {
     explicit DepthGuard(ExpressionParser& parser);
     DepthGuard(const DepthGuard&) = delete;
     DepthGuard& operator=(const DepthGuard&) = delete;
-    ~DepthGuard() { --parser_.depth_; }
+    ~DepthGuard() { --parser_.nesting_depth_; }
 
    private:
     ExpressionParser& parser_;
@@ -99,9 +99,10 @@ class ExpressionParser {
   /// Creates a node with these children, each of which may be null.
   template <class Node>
   ExpressionPtr make_node(int line, Node node, std::initializer_list<const Expression*> children);
-  /// Creates a node whose tallest child has the height `child_height`. Throws above kMaxTreeHeight.
+  /// Creates a node whose tallest child has the height `max_child_height`. Throws above
+  /// kMaxTreeHeight.
   template <class Node>
-  ExpressionPtr make_parent_node(int line, Node node, int child_height);
+  ExpressionPtr make_parent_node(int line, Node node, int max_child_height);
   ExpressionPtr make_list_node(int line, ListLiteral list);
 
   ExpressionPtr parse_or();
@@ -120,52 +121,53 @@ class ExpressionParser {
   /// Parses the attributes, subscripts and calls after `operand`.
   ExpressionPtr parse_postfix(ExpressionPtr operand);
   /// Parses the filters, tests and calls after `operand`.
-  ExpressionPtr parse_filters(ExpressionPtr operand);
+  ExpressionPtr parse_filters_and_tests(ExpressionPtr operand);
   ExpressionPtr parse_subscript(ExpressionPtr operand);
   ExpressionPtr parse_call(ExpressionPtr callee);
   ExpressionPtr parse_filter(ExpressionPtr operand);
   ExpressionPtr parse_test(ExpressionPtr operand);
   CallArguments parse_arguments();
   AssignmentTarget parse_single_target(bool allow_attributes);
-  AssignmentTarget parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized);
+  AssignmentTarget parse_target_list(bool allow_attributes, std::string_view end, bool is_parenthesized);
   /// Returns whether the current token ends a tuple.
-  bool is_tuple_end(std::string_view end) const;
+  bool is_at_tuple_end(std::string_view end) const;
   std::string parse_dotted_name(std::string_view description);
   /// Checks that positional argument `argument_index`, if it is a string literal, is the name of a
   /// filter (`is_filter`) or test.
-  void check_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter, int line);
+  void check_builtin_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter, int line);
   /// Records an unknown filter or test for reject_unknown_names(). `kind`: "filter" or "test".
   void add_unknown_name(int line, std::string_view kind, std::string_view name);
   /// Marks the unknown and called names from these indices on as guarded.
-  void mark_names_guarded(size_t first_unknown_index, size_t first_called_index);
+  void mark_names_inside_if(size_t first_unknown_name_index, size_t first_called_name_index);
 
   TokenStream& tokens_;
   SyntaxTree& tree_;
-  int depth_ = 0;  // number of DepthGuards
+  int nesting_depth_ = 0;  // number of DepthGuards
   std::vector<NameAccess> name_accesses_;
   /// An unknown filter, test or function, see reject_unknown_names().
   struct UnknownName {
     int line;
     std::string message;
-    bool is_guarded;
+    bool is_inside_if;
   };
-  /// A call of a name. Later statements may define the name, so reject_unknown_names() decides whether it is
-  /// unknown.
+  /// A call of a name. Later statements may define the name, so reject_unknown_names() decides
+  /// whether it is unknown.
   struct CalledName {
     size_t name;
     int line;
-    bool is_guarded;
+    bool is_inside_if;
   };
   std::vector<UnknownName> unknown_names_;
   std::vector<CalledName> called_names_;
 };
 
 template <class Node>
-ExpressionPtr ExpressionParser::make_parent_node(int line, Node node, int child_height) {
-  if (child_height >= kMaxTreeHeight) {
-    tokens_.fail_on_line(line, fmt::format("an expression is nested more than {} operations deep", kMaxTreeHeight));
+ExpressionPtr ExpressionParser::make_parent_node(int line, Node node, int max_child_height) {
+  if (max_child_height >= kMaxTreeHeight) {
+    tokens_.throw_error_at_line(line,
+                                fmt::format("an expression is nested more than {} operations deep", kMaxTreeHeight));
   }
-  return std::make_unique<const Expression>(Expression{line, child_height + 1, std::move(node)});
+  return std::make_unique<const Expression>(Expression{line, max_child_height + 1, std::move(node)});
 }
 
 template <class Node>

@@ -30,9 +30,10 @@ std::string normalize_newlines(std::string_view source) {
 
 /// Returns `text` without white space at its end.
 std::string_view strip_trailing_space(std::string_view text) {
-  const std::string_view stripped = strip_whitespace(text);
-  return stripped.empty() ? stripped
-                          : text.substr(0, static_cast<size_t>(stripped.data() + stripped.size() - text.data()));
+  const std::string_view stripped_text = strip_white_space(text);
+  return stripped_text.empty()
+             ? stripped_text
+             : text.substr(0, static_cast<size_t>(stripped_text.data() + stripped_text.size() - text.data()));
 }
 
 /// Returns whether the byte is an ASCII digit.
@@ -50,7 +51,7 @@ class Lexer {
   std::vector<Token> read_all_tokens() {
     if (const auto invalid = find_invalid_utf8(text_)) {
       pos_ = *invalid;
-      fail("the template is not UTF-8");
+      throw_error("the template is not UTF-8");
     }
     while (pos_ < text_.size()) read_data_and_tag();
     add_token(Kind::kEof, "");
@@ -58,7 +59,9 @@ class Lexer {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& message) { throw data_error("{}:{}: {}", source_name_, line(), message); }
+  [[noreturn]] void throw_error(const std::string& message) {
+    throw data_error("{}:{}: {}", source_name_, line(), message);
+  }
 
   /// Returns the line of the cursor. Counts each byte once, so that a long template takes linear
   /// time.
@@ -92,7 +95,7 @@ class Lexer {
     } else if (sign != '+' && !is_before_variable) {
       // lstrip_blocks: removes white space between the beginning of a line and a tag.
       const size_t line_begin = data.rfind('\n') == std::string_view::npos ? 0 : data.rfind('\n') + 1;
-      if ((line_begin > 0 || is_at_line_start()) && strip_whitespace(data.substr(line_begin)).empty())
+      if ((line_begin > 0 || is_at_line_start()) && strip_white_space(data.substr(line_begin)).empty())
         data = data.substr(0, line_begin);
     }
     if (!data.empty()) add_token(Kind::kData, data);
@@ -116,25 +119,25 @@ class Lexer {
       if (text_[tag_begin + 1] == '%' || text_[tag_begin + 1] == '{' || text_[tag_begin + 1] == '#') break;
       ++tag_begin;
     }
-    const char tag_kind = text_[tag_begin + 1];
+    const char tag_symbol = text_[tag_begin + 1];
     const char sign = peek_sign(tag_begin + 2);
-    add_data_token(tag_begin, sign, tag_kind == '{');
+    add_data_token(tag_begin, sign, tag_symbol == '{');
     pos_ = tag_begin;
     const size_t content_begin = tag_begin + (sign != '\0' ? 3 : 2);
-    if (tag_kind == '#') {
-      read_comment(content_begin);
-    } else if (tag_kind == '%' && skip_keyword_tag(content_begin, "raw", false)) {
+    if (tag_symbol == '#') {
+      skip_comment(content_begin);
+    } else if (tag_symbol == '%' && try_skip_keyword_tag(content_begin, "raw", false)) {
       read_raw_block();
     } else {
-      add_token(tag_kind == '{' ? Kind::kVariableBegin : Kind::kBlockBegin, "");
+      add_token(tag_symbol == '{' ? Kind::kVariableBegin : Kind::kBlockBegin, "");
       pos_ = content_begin;
-      read_tag(tag_kind == '{');
+      read_tag(tag_symbol == '{');
     }
   }
 
-  void read_comment(size_t content_begin) {
+  void skip_comment(size_t content_begin) {
     const size_t end = text_.find("#}", content_begin);
-    if (end == std::string::npos) fail("a comment lacks its end, #}");
+    if (end == std::string::npos) throw_error("a comment lacks its end, #}");
     const char sign = end > content_begin ? text_[end - 1] : '\0';
     pos_ = end + 2;
     skip_space_after_tag(sign, true);
@@ -152,7 +155,7 @@ class Lexer {
 
   /// Moves past a tag that consists of `keyword` alone, such as `raw`. `content_begin` is the
   /// offset after `{%` and its sign. Returns whether there is such a tag.
-  bool skip_keyword_tag(size_t content_begin, std::string_view keyword, bool trims_newline) {
+  bool try_skip_keyword_tag(size_t content_begin, std::string_view keyword, bool trims_newline) {
     const size_t begin = pos_;
     pos_ = content_begin;
     skip_space();
@@ -178,16 +181,16 @@ class Lexer {
          tag_begin = text_.find("{%", tag_begin + 1)) {
       const char sign = peek_sign(tag_begin + 2);
       pos_ = begin;
-      if (!skip_keyword_tag(tag_begin + (sign != '\0' ? 3 : 2), "endraw", true)) continue;
+      if (!try_skip_keyword_tag(tag_begin + (sign != '\0' ? 3 : 2), "endraw", true)) continue;
       const size_t block_end = std::exchange(pos_, begin);
       add_data_token(tag_begin, sign, false);
       pos_ = block_end;
       return;
     }
-    fail("a raw block lacks its end, {% endraw %}");
+    throw_error("a raw block lacks its end, {% endraw %}");
   }
 
-  bool read_variable_end() {
+  bool try_read_variable_end() {
     if (!matches_at_cursor("}}") && !matches_at_cursor("-}}")) return false;
     const char sign = peek();
     pos_ += sign == '-' ? 3 : 2;
@@ -196,7 +199,7 @@ class Lexer {
     return true;
   }
 
-  bool read_block_end() {
+  bool try_read_block_end() {
     if (!matches_at_cursor("%}") && !matches_at_cursor("-%}") && !matches_at_cursor("+%}")) return false;
     const char sign = peek();
     pos_ += sign == '%' ? 2 : 3;
@@ -207,29 +210,30 @@ class Lexer {
 
   /// Reads the tokens of a tag, and its end. `is_variable_tag`: {{ }} instead of {% %}.
   void read_tag(bool is_variable_tag) {
-    std::string closing_brackets;  // expected closing brackets; inside brackets, }} and %} do not end the tag
+    std::string expected_closing_brackets;  // inside brackets, }} and %} do not end the tag
     while (pos_ < text_.size()) {
-      if (closing_brackets.empty() && (is_variable_tag ? read_variable_end() : read_block_end())) return;
+      if (expected_closing_brackets.empty() && (is_variable_tag ? try_read_variable_end() : try_read_block_end()))
+        return;
       const size_t begin = pos_;
       skip_space();
       if (pos_ != begin) continue;
-      if (!read_number() && !read_name() && !read_string()) read_operator(closing_brackets);
+      if (!try_read_number() && !try_read_name() && !try_read_string()) read_operator(expected_closing_brackets);
     }
-    fail(is_variable_tag ? "a {{ lacks its }}" : "a {% lacks its %}");
+    throw_error(is_variable_tag ? "a {{ lacks its }}" : "a {% lacks its %}");
   }
 
   /// Returns the end of the digits that begin at `pos`, with single underscores between them.
   template <class IsDigit>
   size_t find_digits_end(size_t pos, IsDigit is_digit_char) const {
-    const auto has_digit = [&](size_t offset) { return offset < text_.size() && is_digit_char(text_[offset]); };
-    while (has_digit(pos) || (pos < text_.size() && text_[pos] == '_' && has_digit(pos + 1))) ++pos;
+    const auto is_digit_position = [&](size_t offset) { return offset < text_.size() && is_digit_char(text_[offset]); };
+    while (is_digit_position(pos) || (pos < text_.size() && text_[pos] == '_' && is_digit_position(pos + 1))) ++pos;
     return pos;
   }
 
   /// Each reads a token if one begins at the cursor. Returns whether it does.
-  bool read_number() {
+  bool try_read_number() {
     if (!is_decimal_digit(peek())) return false;
-    if (read_float()) return true;
+    if (try_read_float()) return true;
     size_t end = pos_ + 1;
     const auto scan_digits = [&](auto is_digit_char) {
       end = find_digits_end(pos_ + 2, is_digit_char);
@@ -249,22 +253,25 @@ class Lexer {
     return true;
   }
 
-  bool read_float() {
+  bool try_read_float() {
     if (pos_ > 0 && text_[pos_ - 1] == '.') return false;  // `a.0.1` has two indices, not the number 0.1
-    const auto has_digit = [&](size_t offset) { return offset < text_.size() && is_decimal_digit(text_[offset]); };
+    const auto is_digit_position = [&](size_t offset) {
+      return offset < text_.size() && is_decimal_digit(text_[offset]);
+    };
     const size_t integer_end = find_digits_end(pos_, is_decimal_digit);
     size_t end = integer_end;
-    if (end < text_.size() && text_[end] == '.' && has_digit(end + 1)) end = find_digits_end(end + 1, is_decimal_digit);
+    if (end < text_.size() && text_[end] == '.' && is_digit_position(end + 1))
+      end = find_digits_end(end + 1, is_decimal_digit);
     if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
       const size_t sign_length = end + 1 < text_.size() && (text_[end + 1] == '+' || text_[end + 1] == '-') ? 1 : 0;
-      if (has_digit(end + 1 + sign_length)) end = find_digits_end(end + 1 + sign_length, is_decimal_digit);
+      if (is_digit_position(end + 1 + sign_length)) end = find_digits_end(end + 1 + sign_length, is_decimal_digit);
     }
     if (end == integer_end) return false;
     consume_token(Kind::kFloat, end);
     return true;
   }
 
-  bool read_name() {
+  bool try_read_name() {
     size_t end = pos_;
     while (end < text_.size() && is_word_character(read_utf8(text_, end).code_point))
       end = find_next_character(text_, end);
@@ -273,38 +280,38 @@ class Lexer {
     return true;
   }
 
-  bool read_string() {
+  bool try_read_string() {
     const char quote = peek();
     if (quote != '\'' && quote != '"') return false;
     size_t end = pos_ + 1;
     while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
-    if (end >= text_.size()) fail("a string lacks its closing quote");
+    if (end >= text_.size()) throw_error("a string lacks its closing quote");
     try {
       add_token(Kind::kString, unescape_literal(std::string_view(text_).substr(pos_ + 1, end - pos_ - 1)));
     } catch (const EvaluationError& error) {
-      fail(error.message);
+      throw_error(error.message);
     }
     pos_ = end + 1;
     return true;
   }
 
-  /// Reads an operator or bracket, and updates `closing_brackets`.
-  void read_operator(std::string& closing_brackets) {
+  /// Reads an operator or bracket, and updates `expected_closing_brackets`.
+  void read_operator(std::string& expected_closing_brackets) {
     // Longer operators precede their prefixes.
     constexpr std::array kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[",
                                        "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
     const auto match = std::find_if(kOperators.begin(), kOperators.end(),
                                     [&](const char* symbol) { return matches_at_cursor(symbol); });
     if (match == kOperators.end()) {
-      fail(fmt::format("unexpected \"{}\"", text_.substr(pos_, read_utf8(text_, pos_).num_bytes)));
+      throw_error(fmt::format("unexpected \"{}\"", text_.substr(pos_, read_utf8(text_, pos_).num_bytes)));
     }
     const std::string_view symbol = *match;
     if (symbol == "(" || symbol == "[" || symbol == "{")
-      closing_brackets += symbol == "(" ? ')' : symbol == "[" ? ']' : '}';
+      expected_closing_brackets += symbol == "(" ? ')' : symbol == "[" ? ']' : '}';
     if (symbol == ")" || symbol == "]" || symbol == "}") {
-      if (closing_brackets.empty() || closing_brackets.back() != symbol[0])
-        fail(fmt::format("unmatched \"{}\"", symbol));
-      closing_brackets.pop_back();
+      if (expected_closing_brackets.empty() || expected_closing_brackets.back() != symbol[0])
+        throw_error(fmt::format("unmatched \"{}\"", symbol));
+      expected_closing_brackets.pop_back();
     }
     consume_token(Kind::kOperator, pos_ + symbol.size());
   }
@@ -335,7 +342,7 @@ Token TokenStream::next() {
   return token;
 }
 
-void TokenStream::fail_on_line(int line, const std::string& message) const {
+void TokenStream::throw_error_at_line(int line, const std::string& message) const {
   throw data_error("{}:{}: {}", source_name_, line, message);
 }
 

@@ -53,33 +53,34 @@ class TokenStream {
   Token next();
   int line() const { return current().line; }
 
-  bool is_kind(Token::Kind kind) const { return current().kind == kind; }
-  bool is_operator(std::string_view symbol) const {
-    return is_kind(Token::Kind::kOperator) && current().value == symbol;
+  bool is_at_kind(Token::Kind kind) const { return current().kind == kind; }
+  bool is_at_operator(std::string_view symbol) const {
+    return is_at_kind(Token::Kind::kOperator) && current().value == symbol;
   }
-  bool is_name(std::string_view name) const { return is_kind(Token::Kind::kName) && current().value == name; }
+  bool is_at_name(std::string_view name) const { return is_at_kind(Token::Kind::kName) && current().value == name; }
   /// Each advances past this token if it is at the cursor. Returns whether it was.
-  bool skip_operator(std::string_view symbol) { return is_operator(symbol) && (next(), true); }
-  bool skip_name(std::string_view name) { return is_name(name) && (next(), true); }
+  bool skip_if_operator(std::string_view symbol) { return is_at_operator(symbol) && (next(), true); }
+  bool skip_if_name(std::string_view name) { return is_at_name(name) && (next(), true); }
 
   /// Each advances past this token. Throws if it is not at the cursor; `description` names it in
   /// the message. expect_name() returns the name.
   void expect_operator(std::string_view symbol) {
-    if (!skip_operator(symbol)) fail(fmt::format("\"{}\" is missing before {}", symbol, describe_token(current())));
+    if (!skip_if_operator(symbol))
+      throw_error(fmt::format("\"{}\" is missing before {}", symbol, describe_token(current())));
   }
   void expect_kind(Token::Kind kind, std::string_view description) {
-    if (!is_kind(kind)) fail(fmt::format("{} is missing before {}", description, describe_token(current())));
+    if (!is_at_kind(kind)) throw_error(fmt::format("{} is missing before {}", description, describe_token(current())));
     next();
   }
   std::string expect_name(std::string_view description) {
-    if (!is_kind(Token::Kind::kName))
-      fail(fmt::format("{} is missing before {}", description, describe_token(current())));
+    if (!is_at_kind(Token::Kind::kName))
+      throw_error(fmt::format("{} is missing before {}", description, describe_token(current())));
     return next().value;
   }
 
   /// Each throws UserError (bad data) with `message` and the current line or `line`.
-  [[noreturn]] void fail(const std::string& message) const { fail_on_line(line(), message); }
-  [[noreturn]] void fail_on_line(int line, const std::string& message) const;
+  [[noreturn]] void throw_error(const std::string& message) const { throw_error_at_line(line(), message); }
+  [[noreturn]] void throw_error_at_line(int line, const std::string& message) const;
   /// Returns a description of `token` for messages.
   static std::string describe_token(const Token& token);
 

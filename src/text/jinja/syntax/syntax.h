@@ -72,7 +72,7 @@ struct Concatenation {
 /// `first_operand < a <= b …`
 struct ComparisonChain {
   ExpressionPtr first_operand;
-  std::vector<std::pair<Comparison, ExpressionPtr>> comparisons;
+  std::vector<std::pair<ComparisonOperator, ExpressionPtr>> comparisons;
 };
 /// `then_value if condition else else_value`
 struct ConditionalExpression {
@@ -221,7 +221,7 @@ struct SyntaxTree {
   std::vector<std::string> names;
   std::map<std::string, size_t, std::less<>> name_indices;  ///< inverse of `names`
   /// The global function of each name in `names`, or undefined.
-  std::vector<Value> global_functions;
+  std::vector<Value> global_functions_by_name;
   Block body;
 
   /// Returns the index of `name`. Adds the name if it is new.
@@ -230,9 +230,10 @@ struct SyntaxTree {
     if (is_inserted) {
       names.emplace_back(name);
       const Builtin* builtin = find_global_function(name);
-      global_functions.push_back(builtin == nullptr ? Value()
-                                                    : Value(std::shared_ptr<Object>(std::make_shared<Function>(
-                                                          builtin->name, builtin->parameters, builtin->body))));
+      global_functions_by_name.push_back(builtin == nullptr
+                                             ? Value()
+                                             : Value(std::shared_ptr<Object>(std::make_shared<Function>(
+                                                   builtin->name, builtin->parameters, builtin->implementation))));
     }
     return entry->second;
   }

@@ -1,4 +1,4 @@
-#include "models/brain_llava/tower_source.h"
+#include "models/brain_llava/tower_checkpoint.h"
 
 #include <fmt/ranges.h>
 
@@ -17,18 +17,19 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::string_view kTowerPrefix = "vision_tower.";
-constexpr std::string_view kConvPatchEmbedding = "patch_embedding.patch_embeddings.weight";
-constexpr std::string_view kLinearPatchEmbedding = "patch_embedding.patch_embeddings.1.weight";
-constexpr std::string_view kPositionEmbeddings = "patch_embedding.position_embeddings";
+constexpr std::string_view kConvPatchWeightName = "patch_embedding.patch_embeddings.weight";
+constexpr std::string_view kLinearPatchWeightName = "patch_embedding.patch_embeddings.1.weight";
+constexpr std::string_view kPositionEmbeddingsName = "patch_embedding.position_embeddings";
 constexpr int64_t kDefaultHeadDim = 64;  // features per head of ViT-B and ViT-L
 
-TensorSourceMessages make_tower_messages() {
-  return {.not_found = "is not a volume tower; give a .pt, .pth or .safetensors file with the weights of MONAI's ViT",
-          .choose_file = "give the tower's file itself"};
+TensorSourceErrorMessages make_tower_error_messages() {
+  return {.not_found_message =
+              "is not a volume tower; give a .pt, .pth or .safetensors file with the weights of MONAI's ViT",
+          .choose_file_hint = "give the tower's file itself"};
 }
 
 /// Returns the cube root of a positive cube number; nothing for other numbers.
-std::optional<int64_t> compute_cube_root(int64_t number) {
+std::optional<int64_t> find_integer_cube_root(int64_t number) {
   const auto root = static_cast<int64_t>(std::llround(std::cbrt(static_cast<double>(number))));
   return root > 0 && root * root * root == number ? std::optional(root) : std::nullopt;
 }
@@ -42,22 +43,22 @@ bool is_unused_tensor(std::string_view name) {
 
 }  // namespace
 
-TowerSource::TowerSource(const std::filesystem::path& path) : tensors_(path, make_tower_messages()) {
+TowerCheckpoint::TowerCheckpoint(const std::filesystem::path& path) : tensors_(path, make_tower_error_messages()) {
   for (const auto& [name, tensor] : tensors_.all()) {
-    for (const std::string_view patch : {kConvPatchEmbedding, kLinearPatchEmbedding}) {
-      const bool is_match = name == patch || name.ends_with(fmt::format(".{}", patch));
-      if (!is_match) continue;
-      prefix_ = name.substr(0, name.size() - patch.size());
-      is_linear_patch_embedding_ = patch == kLinearPatchEmbedding;
+    for (const std::string_view patch_weight_name : {kConvPatchWeightName, kLinearPatchWeightName}) {
+      const bool is_patch_weight = name == patch_weight_name || name.ends_with(fmt::format(".{}", patch_weight_name));
+      if (!is_patch_weight) continue;
+      prefix_ = name.substr(0, name.size() - patch_weight_name.size());
+      is_linear_patch_embedding_ = patch_weight_name == kLinearPatchWeightName;
       return;
     }
   }
   throw data_error(
-      "{}: has no tensor {}, which the weights of MONAI's ViT contain{}", path.string(), kConvPatchEmbedding,
+      "{}: has no tensor {}, which the weights of MONAI's ViT contain{}", path.string(), kConvPatchWeightName,
       tensors_.all().empty() ? "" : fmt::format(" (it has, for example, {})", tensors_.all().begin()->first));
 }
 
-const StoredTensor& TowerSource::at(const std::string& name) const {
+const StoredTensor& TowerCheckpoint::at(const std::string& name) const {
   const StoredTensor* const tensor = find(name);
   if (tensor == nullptr || tensor->shape.empty()) {
     throw data_error("{}: the volume tower has no tensor {}{}; download it again", path().string(), prefix_, name);
@@ -65,12 +66,12 @@ const StoredTensor& TowerSource::at(const std::string& name) const {
   return *tensor;
 }
 
-void TowerSource::set_patch_config(ordered_json& config) const {
-  const auto& shape = at(std::string(is_linear_patch_embedding_ ? kLinearPatchEmbedding : kConvPatchEmbedding)).shape;
+void TowerCheckpoint::set_patch_config_keys(ordered_json& config) const {
+  const auto& shape = at(std::string(is_linear_patch_embedding_ ? kLinearPatchWeightName : kConvPatchWeightName)).shape;
   std::optional<int64_t> patch_size;
   int64_t channels = config.value("num_channels", int64_t{1});
   if (is_linear_patch_embedding_) {
-    if (shape.size() == 2 && shape[1] % channels == 0) patch_size = compute_cube_root(shape[1] / channels);
+    if (shape.size() == 2 && shape[1] % channels == 0) patch_size = find_integer_cube_root(shape[1] / channels);
   } else if (shape.size() == 5 && shape[2] == shape[3] && shape[3] == shape[4]) {
     channels = shape[1];
     patch_size = shape[2];
@@ -78,7 +79,7 @@ void TowerSource::set_patch_config(ordered_json& config) const {
   if (!patch_size) {
     throw data_error(
         "{}: {}{} has shape [{}]; patches must be cubes of {} channels: [hidden, channels, patch, patch, patch]",
-        path().string(), prefix_, is_linear_patch_embedding_ ? kLinearPatchEmbedding : kConvPatchEmbedding,
+        path().string(), prefix_, is_linear_patch_embedding_ ? kLinearPatchWeightName : kConvPatchWeightName,
         fmt::join(shape, ", "), channels);
   }
   config["hidden_size"] = shape[0];
@@ -86,44 +87,46 @@ void TowerSource::set_patch_config(ordered_json& config) const {
   config["patch_size"] = *patch_size;
 }
 
-void TowerSource::set_position_config(ordered_json& config, const std::optional<VolumeAxes>& volume_size) const {
+void TowerCheckpoint::set_position_config_keys(ordered_json& config,
+                                               const std::optional<VolumeShape>& volume_size) const {
   const auto patch_size = config["patch_size"].get<int64_t>();
-  VolumeAxes size = volume_size.value_or(read_axes(config, "image_size", {96, 96, 96}, int64_t{1} << 14, "image_size"));
-  if (const StoredTensor* const first_axis = find(std::string(kPositionEmbeddings) + "_0")) {
+  VolumeShape size =
+      volume_size.value_or(read_volume_shape(config, "image_size", {96, 96, 96}, int64_t{1} << 14, "image_size"));
+  if (const StoredTensor* const first_axis = find(std::string(kPositionEmbeddingsName) + "_0")) {
     config["positions"] = "factorized";
-    config["max_patches"] = {first_axis->shape.at(0), at(std::string(kPositionEmbeddings) + "_1").shape.at(0),
-                             at(std::string(kPositionEmbeddings) + "_2").shape.at(0)};
+    config["max_patches"] = {first_axis->shape.at(0), at(std::string(kPositionEmbeddingsName) + "_1").shape.at(0),
+                             at(std::string(kPositionEmbeddingsName) + "_2").shape.at(0)};
     config["image_size"] = size;
     return;
   }
-  const auto& table = at(std::string(kPositionEmbeddings)).shape;
+  const auto& table = at(std::string(kPositionEmbeddingsName)).shape;
   const int64_t num_positions = table.size() == 3 ? table[1] : 0;
-  const auto count_patches = [patch_size](const VolumeAxes& axes) {
+  const auto count_patches = [patch_size](const VolumeShape& axes) {
     return (axes[0] / patch_size) * (axes[1] / patch_size) * (axes[2] / patch_size);
   };
   // Without --volume-size, a table that does not fit the preset's volume can be that of a cube.
   if (count_patches(size) != num_positions && !volume_size) {
-    if (const auto side = compute_cube_root(num_positions)) size.fill(*side * patch_size);
+    if (const auto side = find_integer_cube_root(num_positions)) size.fill(*side * patch_size);
   }
   if (count_patches(size) != num_positions) {
     throw usage_error(
         "{}: has positions for {} patches with a side of {} voxels, but a volume of size {} has {} patches; give the "
         "volume size with --volume-size",
-        path().string(), num_positions, patch_size, format_axes(size), count_patches(size));
+        path().string(), num_positions, patch_size, format_volume_shape(size), count_patches(size));
   }
   config["positions"] = "learned";
   config.erase("max_patches");
   config["image_size"] = size;
 }
 
-ordered_json TowerSource::config(ordered_json preset, const TowerOptions& options) const {
-  const auto preset_width = preset.value("hidden_size", int64_t{0});
-  set_patch_config(preset);
-  set_position_config(preset, options.volume_size);
+ordered_json TowerCheckpoint::config(ordered_json preset, const TowerOptions& options) const {
+  const auto preset_hidden_size = preset.value("hidden_size", int64_t{0});
+  set_patch_config_keys(preset);
+  set_position_config_keys(preset, options.volume_size);
   const auto width = preset["hidden_size"].get<int64_t>();
-  if (options.heads) {
-    preset["num_attention_heads"] = *options.heads;
-  } else if (width != preset_width) {
+  if (options.num_heads) {
+    preset["num_attention_heads"] = *options.num_heads;
+  } else if (width != preset_hidden_size) {
     if (width % kDefaultHeadDim != 0) {
       throw usage_error("{}: cannot derive the number of heads from {} features; give --tower-heads", path().string(),
                         width);
@@ -143,7 +146,7 @@ ordered_json TowerSource::config(ordered_json preset, const TowerOptions& option
   return preset;
 }
 
-std::optional<std::string> TowerSource::find_stored_name(const nn::Parameter& parameter) const {
+std::optional<std::string> TowerCheckpoint::find_stored_tensor_name(const nn::Parameter& parameter) const {
   if (!parameter.name.starts_with(kTowerPrefix)) return std::nullopt;
   std::string name = parameter.name.substr(kTowerPrefix.size());
   if (is_linear_patch_embedding_ && name.starts_with("patch_embedding.patch_embeddings.")) {
@@ -152,20 +155,20 @@ std::optional<std::string> TowerSource::find_stored_name(const nn::Parameter& pa
   return prefix_ + name;
 }
 
-std::vector<int64_t> TowerSource::get_parameter_shape(const nn::Parameter& parameter,
-                                                      const StoredTensor& tensor) const {
+std::vector<int64_t> TowerCheckpoint::find_loadable_shape(const nn::Parameter& parameter,
+                                                          const StoredTensor& tensor) const {
   const auto sizes = parameter.sizes();
-  const bool is_linear = is_linear_patch_embedding_ && sizes.size() == 5 && tensor.shape.size() == 2;
-  const bool can_reshape =
-      is_linear && tensor.shape[0] == sizes[0] && tensor.shape[0] * tensor.shape[1] == parameter.elements();
-  return can_reshape ? sizes.vec() : tensor.shape;
+  const bool is_linear_patch_weight = is_linear_patch_embedding_ && sizes.size() == 5 && tensor.shape.size() == 2;
+  const bool can_reshape_weight = is_linear_patch_weight && tensor.shape[0] == sizes[0] &&
+                                  tensor.shape[0] * tensor.shape[1] == parameter.elements();
+  return can_reshape_weight ? sizes.vec() : tensor.shape;
 }
 
-void TowerSource::check_weights(const std::vector<nn::Parameter>& parameters) const {
+void TowerCheckpoint::check_weights(const std::vector<nn::Parameter>& parameters) const {
   std::vector<std::string> problems;
   std::set<std::string> expected;
   for (nn::Parameter parameter : parameters) {
-    const auto name = find_stored_name(parameter);
+    const auto name = find_stored_tensor_name(parameter);
     if (!name) continue;
     expected.insert(*name);
     const StoredTensor* const tensor = tensors_.find(*name);
@@ -174,39 +177,39 @@ void TowerSource::check_weights(const std::vector<nn::Parameter>& parameters) co
       if (!name->ends_with("modality_embeddings")) problems.push_back("missing: " + *name);
       continue;
     }
-    const auto shape = get_parameter_shape(parameter, *tensor);
+    const auto shape = find_loadable_shape(parameter, *tensor);
     parameter.name = *name;  // error messages name the stored tensor
     for (std::string problem :
-         {describe_dtype_mismatch(*name, tensor->dtype), describe_shape_mismatch(parameter, shape)}) {
+         {describe_unsupported_dtype(*name, tensor->dtype), describe_shape_mismatch(parameter, shape)}) {
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
   throw_if_problems(fmt::format("{}: is an incomplete volume tower; download it again", path().string()), problems);
-  std::vector<std::string> unexpected;
+  std::vector<std::string> unexpected_names;
   for (const auto& [name, tensor] : tensors_.all()) {
-    if (!expected.contains(name) && !is_unused_tensor(name)) unexpected.push_back(name);
+    if (!expected.contains(name) && !is_unused_tensor(name)) unexpected_names.push_back(name);
   }
-  if (unexpected.empty()) return;
-  const size_t count = unexpected.size();
+  if (unexpected_names.empty()) return;
+  const size_t count = unexpected_names.size();
   spdlog::warn("{}: {} tensors are not part of a volume tower and are skipped: {}", path().string(), count,
-               fmt::join(truncate_list(std::move(unexpected)), ", "));
+               fmt::join(truncate_list(std::move(unexpected_names)), ", "));
 }
 
-std::optional<io::LazyTensor> TowerSource::find_weight(const nn::Parameter& parameter) const {
-  const auto name = find_stored_name(parameter);
+std::optional<io::LazyTensor> TowerCheckpoint::find_weight(const nn::Parameter& parameter) const {
+  const auto name = find_stored_tensor_name(parameter);
   const StoredTensor* const tensor = name ? tensors_.find(*name) : nullptr;
   if (tensor == nullptr) return std::nullopt;
-  const auto shape = get_parameter_shape(parameter, *tensor);
+  const auto shape = find_loadable_shape(parameter, *tensor);
   const bool has_same_shape = shape == tensor->shape;
   // MONAI's "perceptron" flattens a patch as [side, side, side, channels]; a convolution's weight
   // is [hidden, channels, side, side, side].
-  const auto to_convolution = [read = tensor->read, sizes = parameter.sizes().vec()] {
+  const auto read_conv_weight = [read = tensor->read, sizes = parameter.sizes().vec()] {
     return read().view({sizes[0], sizes[2], sizes[3], sizes[4], sizes[1]}).permute({0, 4, 1, 2, 3}).contiguous();
   };
   return io::LazyTensor{.name = parameter.name,
                         .dtype = tensor->dtype,
                         .shape = shape,
-                        .materialize = has_same_shape ? tensor->read : to_convolution,
+                        .materialize = has_same_shape ? tensor->read : read_conv_weight,
                         .on_written = tensor->release};
 }
 

@@ -16,22 +16,22 @@ namespace vlmtrain::models::brain_llava {
 
 /// Settings of a volume tower that the shapes of its weights do not determine.
 struct TowerOptions {
-  std::optional<int64_t> heads = std::nullopt;           ///< --tower-heads; nothing: heads of 64 features
-  std::optional<VolumeAxes> volume_size = std::nullopt;  ///< --volume-size, in voxels; nothing: derived
+  std::optional<int64_t> num_heads = std::nullopt;        ///< --tower-heads; nothing: heads of 64 features
+  std::optional<VolumeShape> volume_size = std::nullopt;  ///< --volume-size, in voxels; nothing: derived
 };
 
 /// Weights of a volume tower: a ViT of MONAI or a tower saved by vlmtrain. The tensor names are
 /// MONAI's, such as blocks.0.attn.qkv.weight, with any prefix. The patch embedding is a convolution
 /// or a Linear (MONAI's "conv" and "perceptron").
-class TowerSource {
+class TowerCheckpoint {
  public:
   /// Opens the weights at `path`, a file or folder. Throws UserError (kBadData) for other models
   /// and damaged files.
-  explicit TowerSource(const std::filesystem::path& path);
+  explicit TowerCheckpoint(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return tensors_.path(); }
   /// Returns `preset`, a vision_config, with its sizes replaced by those of these weights. Without
-  /// options.heads, keeps the preset's number of heads if the width is the preset's. Throws
+  /// options.num_heads, keeps the preset's number of heads if the width is the preset's. Throws
   /// UserError: kUsage if a size must be given as an option, kBadData for missing or misshapen
   /// tensors.
   nlohmann::ordered_json config(nlohmann::ordered_json preset, const TowerOptions& options) const;
@@ -49,14 +49,14 @@ class TowerSource {
   /// Returns a tensor by MONAI's name. Throws UserError (kBadData) if it is missing or a scalar.
   const StoredTensor& at(const std::string& name) const;
   /// Returns the stored tensor's name; nothing for parameters outside of the tower.
-  std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
+  std::optional<std::string> find_stored_tensor_name(const nn::Parameter& parameter) const;
   /// Returns the parameter's shape if a stored Linear patch embedding can be reshaped to it, else
   /// the stored shape.
-  std::vector<int64_t> get_parameter_shape(const nn::Parameter& parameter, const StoredTensor& tensor) const;
+  std::vector<int64_t> find_loadable_shape(const nn::Parameter& parameter, const StoredTensor& tensor) const;
   /// Sets hidden_size, num_channels and patch_size.
-  void set_patch_config(nlohmann::ordered_json& config) const;
-  /// Sets positions, max_patches and image_size. REQUIRES: set_patch_config() was called.
-  void set_position_config(nlohmann::ordered_json& config, const std::optional<VolumeAxes>& volume_size) const;
+  void set_patch_config_keys(nlohmann::ordered_json& config) const;
+  /// Sets positions, max_patches and image_size. REQUIRES: set_patch_config_keys() was called.
+  void set_position_config_keys(nlohmann::ordered_json& config, const std::optional<VolumeShape>& volume_size) const;
 
   TensorSource tensors_;
   std::string prefix_;  // of the stored names before MONAI's, such as "", "module." or "vision_tower."
