@@ -170,7 +170,7 @@ struct SplitForecast {
 
 SplitForecast forecast_splits(const planner::Plan& plan, const planner::StepConfig& step_config,
                               const std::vector<Samples>& steps, const std::vector<engine::MicroBatchSplit>& splits) {
-  planner::LookAhead look_ahead(plan.job, step_config, planner::make_virtual_gpu(plan.target));
+  planner::LookAheadProcess look_ahead(plan.job, step_config, planner::make_virtual_gpu(plan.target));
   SplitForecast forecast;
   for (size_t i = 0; i < steps.size(); ++i) {
     engine::StepLayout layout = planner::make_step_layout(step_config, steps[i]);

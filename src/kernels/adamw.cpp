@@ -55,7 +55,7 @@ AdamWTensor make_adamw_tensor(const AdamWParameter& tensor, MomentFormat format)
 AdamWArgs make_shared_args(const AdamWParameter& first, const AdamWStep& step) {
   AdamWArgs args{};
   args.moments = get_moment_format(first.moments[0]);
-  args.weight_element = first.weight.defined() ? get_element_type(first.weight) : ElementType::kBFloat16;
+  args.weight_type = first.weight.defined() ? get_element_type(first.weight) : ElementType::kBFloat16;
   args.learning_rate = step.learning_rate;
   args.beta1 = step.beta1;
   args.beta2 = step.beta2;

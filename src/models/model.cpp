@@ -86,7 +86,7 @@ ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const Ou
 
 at::Tensor VisionLanguageModel::compute_mask_logits(const data::MaskBatch& /*masks*/, const at::Tensor& /*hidden*/,
                                                     int64_t /*images_per_pass*/) const {
-  throw InternalError("masks of a family that predicts none");
+  throw InternalError("this family predicts no masks");
 }
 
 std::optional<ExternalWeight> VisionLanguageModel::find_external_weight(const std::string& /*parameter*/) const {

@@ -66,7 +66,7 @@ void apply_video_overrides(const ProcessorOverrides& overrides, const std::files
     edit_settings_copies(video_settings_copies, overrides.edit_video_settings, folder, documents);
     return;
   }
-  if (!overrides.creates_video_file) return;
+  if (!overrides.creates_video_config) return;
   const auto copies =
       video_settings_copies.empty() ? find_settings_copies(folder, MediaRole::kImages) : video_settings_copies;
   if (copies.empty()) return;

@@ -66,13 +66,13 @@ TEST(NoticeCounts, LogsKindCountAndExampleOnce) {
 TEST(NoticeCounts, LogsNothingWithoutNotices) {
   const CapturedLog log;
   log_notices({}, "train.json", 4);
-  NewNoticeLogger().log({}, "train.json");
+  UniqueNoticeLogger().log({}, "train.json");
   EXPECT_EQ(log.lines(), 0);
 }
 
-TEST(NewNoticeLogger, LogsEachKindOnce) {
+TEST(UniqueNoticeLogger, LogsEachKindOnce) {
   NoticeCounts counts;
-  NewNoticeLogger logger;
+  UniqueNoticeLogger logger;
   const CapturedLog log;
   counts.add("a", {{kSource, "web"}});
   logger.log(counts, "train.json");
@@ -84,7 +84,7 @@ TEST(NewNoticeLogger, LogsEachKindOnce) {
   logger.log(counts, "train.json");
   EXPECT_EQ(log.lines(), 2);
   EXPECT_THAT(log.text(), HasSubstr("first found in sample c: 3 of 8; ledger.json counts"));
-  NewNoticeLogger resumed_logger;
+  UniqueNoticeLogger resumed_logger;
   resumed_logger.mark_logged(counts);
   resumed_logger.log(counts, "train.json");
   EXPECT_EQ(log.lines(), 2) << "a run that resumes has logged them";

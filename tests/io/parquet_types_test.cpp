@@ -22,7 +22,7 @@ class ParquetTypes : public ParquetTest {
  protected:
   static json read_row(const std::string& name, int64_t index) {
     json row = open_row_file(golden_path(name))->read(0, /*include_media_bytes=*/true)->row(index);
-    replace_special_cells(row);
+    replace_unsupported_cells(row);
     return row;
   }
 };
@@ -103,7 +103,7 @@ TEST(RowValues, AreResolvedWithinListsAndObjects) {
       {"e",
        {make_special_cell(SpecialCellKind::kJsonText, "["), make_special_cell(SpecialCellKind::kJsonText, "\xff")}},
       {"f", json::binary({1, 2})}};
-  const auto unsupported_cells = replace_special_cells(row);
+  const auto unsupported_cells = replace_unsupported_cells(row);
   EXPECT_EQ(row["a"]["b"][0]["c"], json({1, nullptr}));
   EXPECT_EQ(row["d"], nullptr);
   EXPECT_EQ(row["e"], json({nullptr, nullptr}));
@@ -112,7 +112,7 @@ TEST(RowValues, AreResolvedWithinListsAndObjects) {
   EXPECT_EQ(unsupported_cells[0].column, "d");
   EXPECT_EQ(unsupported_cells[0].type, "duration[s]");
   EXPECT_EQ(unsupported_cells[1].column, "e");
-  EXPECT_THAT(replace_special_cells(row), IsEmpty());
+  EXPECT_THAT(replace_unsupported_cells(row), IsEmpty());
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ TEST_P(ActivationKernel, HandlesIndicesBeyond32Bits) {
   const at::Tensor last = sample({8}, at::kBFloat16);
   x.narrow(0, kCount - 8, 8).copy_(last);
   gradient.narrow(0, kCount - 8, 8).copy_(last);
-  settings().num_last_blocks = 1;
+  settings().max_trailing_blocks = 1;
   constexpr auto kFunction = ActivationFunction::kGelu;
   EXPECT_TRUE(at::equal(activate(x, kFunction).narrow(0, kCount - 8, 8), activate(last, kFunction)));
   EXPECT_TRUE(at::equal(activation_backward(gradient, x, kFunction).narrow(0, kCount - 8, 8),
@@ -142,7 +142,7 @@ TEST_P(GatedActivationKernel, HandlesIndicesBeyond32Bits) {
   const at::Tensor x = reserve_tensor({kRows, 2 * kFeatures}, at::kBFloat16);
   const at::Tensor row = sample({1, 2 * kFeatures}, at::kBFloat16), gradient = sample({1, kFeatures}, at::kBFloat16);
   x.narrow(0, kRows - 1, 1).copy_(row);
-  settings().num_last_blocks = 1;
+  settings().max_trailing_blocks = 1;
   const at::Tensor value = gated_activation(x, GateActivation::kSilu);
   EXPECT_TRUE(at::equal(value.narrow(0, kRows - 1, 1), gated_activation(row, GateActivation::kSilu)));
   const at::Tensor gradients = reserve_tensor({kRows, kFeatures}, at::kBFloat16);

@@ -294,7 +294,7 @@ TEST_P(AdamWKernel, HandlesIndicesBeyond32Bits) {
     large.moments[i] = embed_at_end(small.moments[i], kCount);
     large.absmax[i] = embed_at_end(small.absmax[i], kCount / kMomentBlockSize);
   }
-  settings().num_last_blocks = 1;
+  settings().max_trailing_blocks = 1;
   adamw(std::span(&large, 1), step());
   adamw(std::span(&small, 1), step());
   EXPECT_TRUE(at::equal(large.master.narrow(0, kCount - 256, 256), small.master));

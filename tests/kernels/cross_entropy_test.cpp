@@ -85,7 +85,7 @@ TEST_P(CrossEntropyKernel, HandlesIndicesBeyond32Bits) {
   const at::Tensor row = at::randn({1, kVocabulary}).to(at::kBFloat16);
   logits.narrow(0, kRows - 1, 1).copy_(row);
   labels[kRows - 1] = 7;
-  settings().num_last_blocks = 1;
+  settings().max_trailing_blocks = 1;
   const auto actual = cross_entropy(logits, labels, 1, {}, /*compute_gradient=*/true);
   const auto expected = cross_entropy(row, at::tensor({7}, at::kLong), 1, {}, /*compute_gradient=*/true);
   EXPECT_TRUE(at::equal(actual.cross_entropy.narrow(0, kRows - 1, 1), expected.cross_entropy));

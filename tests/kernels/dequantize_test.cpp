@@ -64,7 +64,7 @@ TEST_P(DequantizeKernels, HandleIndicesBeyond32Bits) {
   large.absmax = embed_at_end(small.absmax, kSuperBlocks * kNf4NestedBlockSize);
   large.nested_absmax = embed_at_end(small.nested_absmax, kSuperBlocks);
   const at::Tensor actual = reserve_tensor({kSuperBlocks * kNf4SuperBlockSize}, at::kBFloat16);
-  settings().num_last_blocks = 8;
+  settings().max_trailing_blocks = 8;
   nf4_dequantize(actual, large);
   EXPECT_TRUE(at::equal(actual.narrow(0, (kSuperBlocks - 1) * kNf4SuperBlockSize, kNf4SuperBlockSize),
                         reference::nf4_dequantize(small, at::kBFloat16)));

@@ -197,7 +197,7 @@ TEST_P(DropoutKernel, HandlesIndicesBeyond32Bits) {
   const at::Tensor x = reserve_tensor({kRows, kColumns}, at::kBFloat16);
   const at::Tensor reader_values = reserve_tensor({2, kRows, kColumns}, at::kBFloat16);
   x.narrow(0, kRows - 2, 2).copy_(tail);
-  settings().num_last_blocks = 2;
+  settings().max_trailing_blocks = 2;
   dropout(reader_values, x, {.probability = kProbability, .streams = streams});
   EXPECT_TRUE(at::equal(reader_values.narrow(1, kRows - 2, 2), apply_dropout(tail, 2, small_streams)));
   dropout_backward(x, reader_values, {.probability = kProbability, .streams = streams});

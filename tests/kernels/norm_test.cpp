@@ -114,10 +114,10 @@ TEST_P(NormKernel, HandlesIndicesBeyond32Bits) {
     const at::Tensor small = at::randn({1, kFeatures}).to(at::kBFloat16);
     const at::Tensor large = reserve_tensor({kRows, kFeatures}, at::kBFloat16);
     large.narrow(0, kRows - 1, 1).copy_(small);
-    settings().num_last_blocks = 1;
+    settings().max_trailing_blocks = 1;
     const NormResult actual = norm(large, params, large);
     const at::Tensor dx = norm_backward(large, large, actual.statistics, params, large);
-    settings().num_last_blocks = std::numeric_limits<int64_t>::max();
+    settings().max_trailing_blocks = std::numeric_limits<int64_t>::max();
     const NormResult expected = norm(small, params, small);
     EXPECT_TRUE(at::equal(actual.value.narrow(0, kRows - 1, 1), expected.value));
     EXPECT_TRUE(at::equal(dx.narrow(0, kRows - 1, 1), norm_backward(small, small, expected.statistics, params, small)));

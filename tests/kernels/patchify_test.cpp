@@ -99,7 +99,7 @@ TEST_P(PatchifyKernel, HandlesIndicesBeyond32Bits) {
   const image::ByteImages large{.bytes = reserve_tensor({kNumImages, 3, kSide, kSide}, at::kByte),
                                 .normalization = kNormalization};
   large.bytes.narrow(0, kNumImages - 1, 1).copy_(small.bytes);
-  settings().num_last_blocks = kPatchesPerRow;
+  settings().max_trailing_blocks = kPatchesPerRow;
   const at::Tensor actual = patchify(large, {14, 14}, at::kBFloat16);
   EXPECT_TRUE(at::equal(actual.narrow(0, actual.size(0) - kPatchesPerRow, kPatchesPerRow),
                         reference::patchify(small, {14, 14}, at::kBFloat16)

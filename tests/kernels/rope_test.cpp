@@ -73,7 +73,7 @@ TEST_P(RopeKernel, HandlesIndicesBeyond32Bits) {
   x.narrow(0, kRows - 1, 1).copy_(row);
   cos.narrow(0, kRows - 1, 1).copy_(angles.cos());
   sin.narrow(0, kRows - 1, 1).copy_(angles.sin());
-  settings().num_last_blocks = 1;
+  settings().max_trailing_blocks = 1;
   rope(split_heads(result, kFeatures), split_heads(x, kFeatures), cos, sin, 1);
   const at::Tensor expected = at::empty_like(row);
   rope(split_heads(expected, kFeatures), split_heads(row, kFeatures), angles.cos(), angles.sin(), 1);
@@ -210,9 +210,9 @@ TEST_P(QkNormRopeKernel, HandlesIndicesBeyond32Bits) {
   large.x.narrow(0, kRows - 1, 1).copy_(small.x);
   large.cos.narrow(0, kRows - 1, 1).copy_(small.cos);
   large.sin.narrow(0, kRows - 1, 1).copy_(small.sin);
-  settings().num_last_blocks = 1;
+  settings().max_trailing_blocks = 1;
   const at::Tensor rotated = large.forward();
-  settings().num_last_blocks = std::numeric_limits<int64_t>::max();
+  settings().max_trailing_blocks = std::numeric_limits<int64_t>::max();
   // The last block has eight heads of the last rows.
   EXPECT_TRUE(at::equal(rotated.narrow(0, kRows - 1, 1).narrow(1, 2, 3), small.forward().narrow(1, 2, 3)));
 }

@@ -256,7 +256,7 @@ inline constexpr int64_t kAdamWBlocksPerThreadBlock = 64;
 /// one moment format.
 struct AdamWArgs {
   MomentFormat moments;
-  ElementType weight_element;  ///< kBFloat16 or kHalf; any if all weights are null
+  ElementType weight_type;  ///< kBFloat16 or kHalf; any if all weights are null
   int num_tensors;
   AdamWTensor tensors[kMaxAdamWTensorsPerLaunch];
   int64_t first_block[kMaxAdamWTensorsPerLaunch + 1];  ///< first thread block of each tensor, then their total
@@ -304,8 +304,8 @@ inline constexpr int kMaxDropoutStreamsPerLaunch = 240;  ///< as many as the arg
 struct DropoutMask {
   ElementType element;
   int64_t columns;
-  int64_t consumer_stride;  ///< elements between the tensors of two consumers
-  int num_consumers;
+  int64_t consumer_stride;      ///< elements between the tensors of two consumers
+  int num_consumers;            ///< tensors computed from x, each with its own mask
   float scale;                  ///< factor of kept elements, 1 / (1 − probability)
   uint32_t keep_thresholds[2];  ///< upper and lower 16 bits of the keep probability · 2³²
   int64_t first_row, rows;      ///< rows of the streams in this launch

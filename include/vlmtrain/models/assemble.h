@@ -17,7 +17,8 @@ struct AssemblyOptions {
   /// Checkpoint of SAM or MobileSAM (a .pt or .pth file), or folder of a SamModel. Empty: random
   /// weights of the preset.
   std::filesystem::path mask_model = {};
-  /// Weights of MONAI's ViT. Empty: random weights of the preset.
+  /// File or folder with the weights of MONAI's ViT, as TowerCheckpoint reads it. Empty: random
+  /// weights of the preset.
   std::filesystem::path volume_tower = {};
   /// Attention heads of volume_tower. If unset: the preset's number, else heads of 64 channels.
   std::optional<int64_t> num_tower_heads = std::nullopt;

@@ -39,15 +39,15 @@ struct MemoryForecast {
 /// micro-batches in the same order, so that its allocator reaches the state that the run's
 /// allocator will have. The object has a thread that communicates with the child. Its methods are
 /// not thread-safe.
-class LookAhead {
+class LookAheadProcess {
  public:
   /// Starts the child and returns before it is ready. `gpu` must report the same size as the run's
   /// GPU. Throws UserError (kFailed) if the child cannot be started.
-  LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu);
+  LookAheadProcess(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu);
   /// Kills the child.
-  ~LookAhead();
-  LookAhead(const LookAhead&) = delete;
-  LookAhead& operator=(const LookAhead&) = delete;
+  ~LookAheadProcess();
+  LookAheadProcess(const LookAheadProcess&) = delete;
+  LookAheadProcess& operator=(const LookAheadProcess&) = delete;
 
   /// Queues a step. Steps run in the order of submission. Never blocks.
   void submit(LookAheadStep step);

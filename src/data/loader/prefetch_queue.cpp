@@ -8,7 +8,8 @@ PrefetchQueue::PrefetchQueue(const SampleOrder& order, Cursor start, int64_t bat
     : order_(&order),
       cursor_(std::move(start)),
       units_per_batch_(batch_units),
-      num_extra_units_(std::make_unique<std::vector<std::atomic<int64_t>>>(static_cast<size_t>(order.num_sources()))) {
+      num_requested_units_by_source_(
+          std::make_unique<std::vector<std::atomic<int64_t>>>(static_cast<size_t>(order.num_sources()))) {
   iterators_.reserve(cursor_.sources.size());
   for (int64_t source = 0; source < order.num_sources(); ++source) {
     iterators_.emplace_back(order, source, cursor_.sources[static_cast<size_t>(source)]);
@@ -32,8 +33,8 @@ PrefetchQueue::QueuedSample PrefetchQueue::next() {
 }
 
 int64_t PrefetchQueue::take_next_source() {
-  for (size_t source = 0; source < num_extra_units_->size(); ++source) {
-    std::atomic<int64_t>& num_extra_units = (*num_extra_units_)[source];
+  for (size_t source = 0; source < num_requested_units_by_source_->size(); ++source) {
+    std::atomic<int64_t>& num_extra_units = (*num_requested_units_by_source_)[source];
     if (num_extra_units == 0) continue;
     --num_extra_units;
     expected_unit_index_.reset();

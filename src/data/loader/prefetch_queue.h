@@ -29,7 +29,7 @@ class PrefetchQueue {
   /// REQUIRES: one caller at a time.
   QueuedSample next();
   /// Requests one more unit of a source. Thread-safe.
-  void request_extra_unit(int64_t source) { ++(*num_extra_units_)[static_cast<size_t>(source)]; }
+  void request_extra_unit(int64_t source) { ++(*num_requested_units_by_source_)[static_cast<size_t>(source)]; }
 
  private:
   /// Returns the source of the next unit and sets expected_unit_index_.
@@ -47,7 +47,7 @@ class PrefetchQueue {
   std::optional<int64_t> expected_unit_index_;
   size_t num_returned_unit_samples_ = 0;  // number of its samples that were returned
 
-  std::unique_ptr<std::vector<std::atomic<int64_t>>> num_extra_units_;  // requested units by source
+  std::unique_ptr<std::vector<std::atomic<int64_t>>> num_requested_units_by_source_;  // requested units by source
 };
 
 }  // namespace vlmtrain::data

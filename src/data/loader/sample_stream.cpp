@@ -23,7 +23,7 @@ SampleStream::SampleStream(IndexGenerator source, SampleFunction make, Settings 
           },
           [make = std::move(make)](const SampleRequest& request) { return make(request.index); }, settings) {}
 
-SampleStream::SampleStream(SampleRequestGenerator source, SeededSampleFunction make, Settings settings)
+SampleStream::SampleStream(SampleRequestGenerator source, SampleRequestHandler make, Settings settings)
     : request_generator_(std::move(source)),
       process_request_(std::move(make)),
       max_prefetch_samples_(static_cast<size_t>(std::max(settings.max_prefetch_samples, settings.num_workers))),

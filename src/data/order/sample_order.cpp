@@ -63,8 +63,8 @@ class StepSimulator {
     iterators_.reserve(static_cast<size_t>(order.num_sources()));
     for (int64_t source = 0; source < order.num_sources(); ++source) {
       iterators_.emplace_back(order, source, EpochPosition{});
-      has_known_samples_.push_back(std::ranges::any_of(order.get_epoch_order(source, 0)->samples,
-                                                       [&](int64_t sample) { return shapes.is_known(sample); }));
+      has_known_shapes_.push_back(std::ranges::any_of(order.get_epoch_order(source, 0)->samples,
+                                                      [&](int64_t sample) { return shapes.is_known(sample); }));
     }
   }
 
@@ -75,7 +75,7 @@ class StepSimulator {
       const auto source = static_cast<size_t>(order_.mixture_sampler().draw_source(cursor_));
       auto& samples = samples_by_rank[static_cast<size_t>(unit % ranks)];
       const size_t previous_size = samples.size();
-      while (has_known_samples_[source] && samples.size() == previous_size) {
+      while (has_known_shapes_[source] && samples.size() == previous_size) {
         std::ranges::copy_if(iterators_[source].next().samples, std::back_inserter(samples),
                              [this](int64_t sample) { return shapes_.is_known(sample); });
       }
@@ -89,7 +89,7 @@ class StepSimulator {
   const SampleShapes& shapes_;
   Cursor cursor_;
   std::vector<SourceIterator> iterators_;
-  std::vector<bool> has_known_samples_;  // by source
+  std::vector<bool> has_known_shapes_;  // by source
 };
 
 /// Returns the number of steps in an epoch of the samples with known shapes.

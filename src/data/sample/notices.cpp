@@ -101,7 +101,7 @@ void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_
   }
 }
 
-void NewNoticeLogger::log(const NoticeCounts& notices, const std::string& dataset) {
+void UniqueNoticeLogger::log(const NoticeCounts& notices, const std::string& dataset) {
   if (notices.kinds().size() == logged_kinds_.size()) return;
   for (const auto& [kind, count] : notices.kinds()) {
     if (!logged_kinds_.insert(kind).second || logged_kinds_.size() > kMaxLoggedNoticeKinds) continue;
@@ -111,7 +111,7 @@ void NewNoticeLogger::log(const NoticeCounts& notices, const std::string& datase
   }
 }
 
-void NewNoticeLogger::mark_logged(const NoticeCounts& notices) {
+void UniqueNoticeLogger::mark_logged(const NoticeCounts& notices) {
   for (const auto& [kind, count] : notices.kinds()) logged_kinds_.insert(kind);
 }
 

@@ -168,13 +168,13 @@ void ShardedBlocks::prepare_block(size_t first) {
 
 void ShardedBlocks::advance_to_visit(size_t visit) {
   for (size_t next = current_visit_index_ == kNoIndex ? 0 : current_visit_index_ + 1; next <= visit; ++next) {
-    if (current_visit_index_ != kNoIndex) leave_visit(current_visit_index_);
+    if (current_visit_index_ != kNoIndex) end_block_use(current_visit_index_);
     current_visit_index_ = next;
-    enter_visit(next);
+    begin_block_use(next);
   }
 }
 
-void ShardedBlocks::enter_visit(size_t visit) {
+void ShardedBlocks::begin_block_use(size_t visit) {
   Block& block = blocks_[visits_[visit].block_index];
   if (block.slot_index == kNoIndex) start_unshard(block, 0);  // only in the first visit of a pass
   finish_unshard(block);
@@ -185,7 +185,7 @@ void ShardedBlocks::enter_visit(size_t visit) {
   if (next_block.slot_index == kNoIndex) start_unshard(next_block, 1 - block.slot_index);
 }
 
-void ShardedBlocks::leave_visit(size_t visit) {
+void ShardedBlocks::end_block_use(size_t visit) {
   const BlockVisit& finished_visit = visits_[visit];
   Block& block = blocks_[finished_visit.block_index];
   // Autograd sums the gradients of all passes of the vision tower before it calls the hook of a
@@ -234,7 +234,7 @@ void ShardedBlocks::end_pass() {
   is_in_pass_ = false;
   if (!visits_.empty()) {
     advance_to_visit(visits_.size() - 1);
-    leave_visit(current_visit_index_);
+    end_block_use(current_visit_index_);
   }
   current_visit_index_ = kNoIndex;
   visits_.clear();

@@ -156,7 +156,7 @@ at::Tensor AdamW::get_gradient(size_t i) const {
 void AdamW::apply_update(const OptimizerUpdate& update, const LearningRates& rates) {
   const at::NoGradGuard no_gradients;
   const memory::ComponentScope optimizer_scope(memory::Component::kOptimizer);
-  is_consistent_ = false;
+  are_states_consistent_ = false;
   uint64_t rounding_seed = 0;
   if (num_updates_.defined()) {
     auto& num_updates = *num_updates_.mutable_data_ptr<int64_t>();
@@ -186,7 +186,7 @@ void AdamW::apply_update(const OptimizerUpdate& update, const LearningRates& rat
   if (!update.weights.empty()) at::_foreach_copy_(update.weights, update.master_weights);
   buckets_.reset();
   if (loss_scale_) loss_scale_->update(update.skipped);
-  is_consistent_ = true;
+  are_states_consistent_ = true;
 }
 
 at::Tensor AdamW::step(const LearningRates& rates) {

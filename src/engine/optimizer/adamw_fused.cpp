@@ -14,14 +14,14 @@ namespace {
 /// whether their moments are compressed.
 using UpdateGroupKey = std::tuple<nn::Component, bool, bool>;
 
-/// Returns `kernel_parameter` with the compressed moments of a tensor of `compressed_states`.
-kernels::AdamWParameter add_compressed_moments(kernels::AdamWParameter kernel_parameter,
+/// Returns `fused_parameter` with the compressed moments of a tensor of `compressed_states`.
+kernels::AdamWParameter add_compressed_moments(kernels::AdamWParameter fused_parameter,
                                                const CompressedStates& compressed_states, size_t tensor) {
   for (const auto& [name, moment_tensor] : compressed_states.state(tensor)) {
     const size_t moment_index = name.starts_with("first") ? 0 : 1;
-    (name.ends_with("absmax") ? kernel_parameter.absmax : kernel_parameter.moments)[moment_index] = moment_tensor;
+    (name.ends_with("absmax") ? fused_parameter.absmax : fused_parameter.moments)[moment_index] = moment_tensor;
   }
-  return kernel_parameter;
+  return fused_parameter;
 }
 
 }  // namespace
@@ -41,19 +41,19 @@ void AdamW::add_custom_kernel_groups(OptimizerUpdate& update) const {
                                    .steps = entry.steps,
                                    .tensor_id = static_cast<uint32_t>(i)};
   };
-  const auto add = [&](size_t i, kernels::AdamWParameter kernel_parameter) {
+  const auto add = [&](size_t i, kernels::AdamWParameter fused_parameter) {
     const Entry& entry = entries_[i];
     OptimizerUpdate::Group& group = groups[{entry.component, entry.has_weight_decay, entry.is_compressed()}];
     group.component = entry.component;
     group.has_weight_decay = entry.has_weight_decay;
-    group.tensors.push_back(std::move(kernel_parameter));
+    group.tensors.push_back(std::move(fused_parameter));
   };
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
     if (!buckets_.has_gradient(i) || !entry.has_local_elements() || entry.is_compressed()) continue;
-    kernels::AdamWParameter kernel_parameter = make_adamw_parameter(i);
-    kernel_parameter.moments = {entry.first_moment, entry.second_moment};
-    add(i, std::move(kernel_parameter));
+    kernels::AdamWParameter fused_parameter = make_adamw_parameter(i);
+    fused_parameter.moments = {entry.first_moment, entry.second_moment};
+    add(i, std::move(fused_parameter));
   }
   for (const auto& compressed : compressed_groups_) {
     for (size_t tensor = 0; tensor < compressed.entries.size(); ++tensor) {

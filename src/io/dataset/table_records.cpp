@@ -109,7 +109,7 @@ class TableRecords final : public Records {
     try {
       json row = read_row(group, index - group_start_rows_[group], include_media_bytes);
       if (is_all_utf8(row)) {
-        const std::vector<UnsupportedCell> unsupported_cells = replace_special_cells(row);
+        const std::vector<UnsupportedCell> unsupported_cells = replace_unsupported_cells(row);
         record = reader_.read(std::move(row), fallback_id);
         report_unsupported_cells(unsupported_cells, record);
       } else {
@@ -183,9 +183,9 @@ std::string get_binary_text(const json& value) {
 
 /// Replaces special cells in `value`. Stores the first cell that cannot be read in
 /// `unsupported_cell`, unless that is set.
-void replace_special_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
+void replace_unsupported_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
   if (value.is_structured()) {
-    for (json& item : value) replace_special_cell(item, unsupported_cell);
+    for (json& item : value) replace_unsupported_cell(item, unsupported_cell);
     return;
   }
   if (is_special_cell(value, SpecialCellKind::kUnsupportedType)) {
@@ -228,11 +228,11 @@ std::shared_ptr<const Records> open_table_records(DataFile file, std::unique_ptr
   return std::make_shared<TableRecords>(std::move(file), std::move(row_file), settings, std::move(cache), data_set_id);
 }
 
-std::vector<UnsupportedCell> replace_special_cells(json& row) {
+std::vector<UnsupportedCell> replace_unsupported_cells(json& row) {
   std::vector<UnsupportedCell> result;
   for (auto& [column, value] : row.items()) {
     std::optional<UnsupportedCell> unsupported_cell;
-    replace_special_cell(value, unsupported_cell);
+    replace_unsupported_cell(value, unsupported_cell);
     if (!unsupported_cell) continue;
     unsupported_cell->column = column;
     result.push_back(*std::move(unsupported_cell));

@@ -38,7 +38,7 @@ struct UnsupportedCell {
 /// Replaces special cells (row_file.h) at any depth of a row. SpecialCellKind::kJsonText becomes
 /// the parsed value. Invalid JSON and SpecialCellKind::kUnsupportedType become null and are
 /// returned, at most one per column. SpecialCellKind::kOmittedBytes is unchanged.
-std::vector<UnsupportedCell> replace_special_cells(nlohmann::json& row);
+std::vector<UnsupportedCell> replace_unsupported_cells(nlohmann::json& row);
 
 /// Returns true if a row that was read without bytes must be read again with them: a list under
 /// "video" or `video_column` is one video if all its entries are images, and only their bytes show

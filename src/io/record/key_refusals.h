@@ -14,12 +14,14 @@ std::string make_value_excerpt(const nlohmann::json& value);
 // The functions below throw data_error that names the key, its value if it matters, and a
 // suggestion. `prefix` begins the message: "turn 2 ", or "" for a record.
 
-/// Throws for a key whose rule makes it a problem: kLossMask to kVideoSegment, except kSystemText,
-/// kImage and kVideo, which the functions below handle.
+/// Throws for a key whose rule makes it a problem. REQUIRES: `rule` is from kLossMask to
+/// kVideoSegment (KeyRule's order), and not kSystemText, kImage or kVideo, which have their own
+/// functions below.
 [[noreturn]] void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
                              const nlohmann::json& value);
 
-/// Throws for a system text under a key of a record (`is_record_key`) or a turn that is not read.
+/// Throws for a system text under a key that is not read: a key of a record if `is_record_key`,
+/// else of a turn.
 [[noreturn]] void reject_system_text(bool is_record_key, const std::string& prefix, const std::string& key);
 
 /// Throws for media of a turn or a block under a key that is not read. `media_type` is "image" or

@@ -238,8 +238,8 @@ int launch_kernel(const AdamWArgs& args, void* stream) {
 
 template <class Moments>
 int dispatch_weight_type(const AdamWArgs& args, void* stream) {
-  return args.weight_element == ElementType::kHalf ? launch_kernel<Moments, __half>(args, stream)
-                                                   : launch_kernel<Moments, __nv_bfloat16>(args, stream);
+  return args.weight_type == ElementType::kHalf ? launch_kernel<Moments, __half>(args, stream)
+                                                : launch_kernel<Moments, __nv_bfloat16>(args, stream);
 }
 
 }  // namespace

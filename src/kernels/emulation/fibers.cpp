@@ -170,7 +170,8 @@ void run_blocks(Dim3 grid, Dim3 block, const std::function<void()>& body) {
   const size_t threads = size_t{block.x} * block.y * block.z;
   if (current.fibers.size() < threads) current.fibers.resize(threads);
   const std::span fibers(current.fibers.data(), threads);
-  const auto first_block_x = static_cast<unsigned>(std::max<int64_t>(0, int64_t{grid.x} - settings().num_last_blocks));
+  const auto first_block_x =
+      static_cast<unsigned>(std::max<int64_t>(0, int64_t{grid.x} - settings().max_trailing_blocks));
   for (current.block.z = 0; current.block.z < grid.z; ++current.block.z) {
     for (current.block.y = 0; current.block.y < grid.y; ++current.block.y) {
       for (current.block.x = first_block_x; current.block.x < grid.x; ++current.block.x) run_block(current, fibers);

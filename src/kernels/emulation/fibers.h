@@ -52,7 +52,7 @@ struct EmulationSettings {
   uint64_t seed = 1;  ///< for kShuffled
   /// Runs only this many blocks at the end of a grid's first dimension. For tensors that are too
   /// large for a test to compute.
-  int64_t num_last_blocks = std::numeric_limits<int64_t>::max();
+  int64_t max_trailing_blocks = std::numeric_limits<int64_t>::max();
 };
 
 /// Returns the settings of this library, which apply to launches that begin later.

@@ -72,8 +72,8 @@ bool may_be_unused(std::string_view name);
 
 /// Copies the tensors of a file (io::CheckpointTensors or io::SafetensorsFile), whose names begin
 /// with `prefix`, to parameters, one at a time. Throws UserError (kBadData), which begins with
-/// `headline`, for missing and unexpected tensors and shape and dtype mismatches that `tolerance`
-/// does not allow.
+/// `headline`, for missing and unexpected tensors, mismatches of shape and dtype, and values that
+/// are not finite, unless `tolerance` allows them. Some parameters are overwritten then.
 template <class Tensors>
 LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, const Tensors& file,
                                 std::string_view prefix, const LoadTolerance& tolerance, const std::string& headline) {

@@ -92,9 +92,9 @@ void check_tied_outputs(const std::vector<std::string>& unused_tensor_names, con
 
 /// Warns about stored tables that differ from the tables computed from the config. The computed
 /// tables are used.
-void warn_about_computed_tables(const std::vector<std::string>& unused_tensor_names,
-                                const io::CheckpointTensors& weights, const VisionLanguageModel& model,
-                                const std::filesystem::path& folder) {
+void warn_about_ignored_tables(const std::vector<std::string>& unused_tensor_names,
+                               const io::CheckpointTensors& weights, const VisionLanguageModel& model,
+                               const std::filesystem::path& folder) {
   io::NamedTensors computed_tables;
   model.add_computed_tables(computed_tables);
   const auto config = read_model_config(folder);
@@ -150,7 +150,7 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
                                   "(random initialization), model.allow_unexpected or model.resize_embeddings",
                                   folder.string()));
   check_tied_outputs(differences.unused_tensor_names, weights, folder);
-  warn_about_computed_tables(differences.unused_tensor_names, weights, model, folder);
+  warn_about_ignored_tables(differences.unused_tensor_names, weights, model, folder);
   for (const auto& [source, parameters] : external_parameters) {
     load_parameters(parameters, io::CheckpointTensors(source), "",
                     {.may_be_unused = [](std::string_view) { return true; }},

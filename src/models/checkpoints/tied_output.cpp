@@ -64,13 +64,15 @@ bool is_tied_in_transformers(const Json& config) {
   // InternVL has no default: without the key the weights decide, also in transformers.
   constexpr std::array<std::string_view, 1> kModelTypesTiedByDefault{"gemma3"};
   // Model types whose transformers class ignores the key in text_config.
-  constexpr std::array<std::string_view, 4> kModelTypesIgnoringTextKey{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
+  constexpr std::array<std::string_view, 4> kModelTypesIgnoringTextConfigTying{"qwen3_vl", "idefics3", "smolvlm",
+                                                                               "gemma3"};
   const std::string type = config.value("model_type", "");
   const bool is_tied_by_default = std::ranges::find(kModelTypesTiedByDefault, type) != kModelTypesTiedByDefault.end();
   if (get_config_flag(config, kTieEmbeddingsKey, is_tied_by_default)) return true;
   const auto text = config.find("text_config");
   const bool reads_text_config =
-      std::ranges::find(kModelTypesIgnoringTextKey, type) == kModelTypesIgnoringTextKey.end() && !is_tied_by_default;
+      std::ranges::find(kModelTypesIgnoringTextConfigTying, type) == kModelTypesIgnoringTextConfigTying.end() &&
+      !is_tied_by_default;
   return reads_text_config && text != config.end() && text->is_object() &&
          get_config_flag(*text, kTieEmbeddingsKey, false);
 }

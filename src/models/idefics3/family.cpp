@@ -145,8 +145,8 @@ ProcessorOverrides make_video_processor_overrides(const nlohmann::json& config, 
   if (!videos) return overrides;
   const bool writes_video_sampling = has_videos || !has_default_video_sampling(settings);
   // If images and videos share one file, its image limits would also apply to frames.
-  overrides.creates_video_file = writes_video_sampling || static_cast<bool>(overrides.edit_image_settings);
-  if (!overrides.creates_video_file) return overrides;
+  overrides.creates_video_config = writes_video_sampling || static_cast<bool>(overrides.edit_image_settings);
+  if (!overrides.creates_video_config) return overrides;
   overrides.edit_video_settings = [=](auto& file) {
     if (!writes_video_sampling) return;
     write_video_sampling_settings(file, *videos);

@@ -93,8 +93,8 @@ ProcessorOverrides make_processor_overrides(const nlohmann::json& config_json, c
       file["max_patches"] = max_cells;
     };
   }
-  overrides.creates_video_file = has_videos || !has_default_video_sampling(settings);
-  if (!overrides.creates_video_file) return overrides;
+  overrides.creates_video_config = has_videos || !has_default_video_sampling(settings);
+  if (!overrides.creates_video_config) return overrides;
   const auto video_settings = VideoSettings::read(folder, config.vision, settings);
   overrides.edit_video_settings = [video_settings](auto& file) {
     file["do_sample_frames"] = true;

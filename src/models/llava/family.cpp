@@ -62,12 +62,12 @@ std::unique_ptr<models::Processor> load_llava_processor(const nlohmann::json& co
 /// Qwen's.
 std::string_view choose_fallback_template(const LlamaConfig& text) {
   switch (text.type) {
-    case LlamaType::kLlama:
+    case TextModelType::kLlama:
       return "llava_v1";
-    case LlamaType::kMistral:
+    case TextModelType::kMistral:
       return "mistral_instruct";
-    case LlamaType::kQwen2:
-    case LlamaType::kQwen3:
+    case TextModelType::kQwen2:
+    case TextModelType::kQwen3:
       return "llava_qwen";
   }
   throw InternalError("unknown text model");

@@ -21,11 +21,12 @@ namespace {
 LlamaConfig get_transformers_defaults(const std::string& type, const std::string& source) {
   if (type == "llama") return {};
   if (type == "mistral")
-    return {.type = LlamaType::kMistral, .intermediate_size = 14336, .num_key_value_heads = 8, .sliding_window = 4096};
+    return {
+        .type = TextModelType::kMistral, .intermediate_size = 14336, .num_key_value_heads = 8, .sliding_window = 4096};
   if (type == "qwen2")
-    return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .qkv_bias = true};
+    return {.type = TextModelType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .qkv_bias = true};
   if (type == "qwen3")
-    return {.type = LlamaType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .qk_norm = true};
+    return {.type = TextModelType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .qk_norm = true};
   throw data_error("{}: text model {} is not supported; supported are llama, mistral, qwen2 and qwen3", source, type);
 }
 

@@ -22,7 +22,7 @@
 namespace vlmtrain::models {
 
 /// The supported `model_type` of a text model.
-enum class LlamaType { kLlama, kMistral, kQwen2, kQwen3 };
+enum class TextModelType { kLlama, kMistral, kQwen2, kQwen3 };
 
 /// The module names in a checkpoint; the defaults are transformers'.
 struct LlamaModuleNames {
@@ -37,7 +37,7 @@ struct LlamaModuleNames {
 /// sliding window. Qwen2 (Yang et al. 2024, arXiv 2407.10671) has biases of query, key and value.
 /// Qwen3 (Yang et al. 2025, arXiv 2505.09388) has QK-norm.
 struct LlamaConfig {
-  LlamaType type = LlamaType::kLlama;
+  TextModelType type = TextModelType::kLlama;
   int64_t vocab_size = 32000;
   int64_t max_positions = 2048;
   int64_t hidden_size = 4096;

@@ -19,7 +19,7 @@ struct ProcessorOverrides {
   EditFunction edit_video_settings = {};  ///< edits each copy of the video processor's settings; empty: no change
   /// Whether `edit_video_settings` is applied even if the folder has no file for videos. The video
   /// settings are then copied from the image processor's file to a file of their own.
-  bool creates_video_file = false;
+  bool creates_video_config = false;
   std::string video_processor_type = {};           ///< class of transformers, written to that file
   std::vector<std::string> unsaved_settings = {};  ///< as ProcessorFiles::unsaved_settings
 };

@@ -14,8 +14,8 @@
 namespace vlmtrain::models::prs_med {
 
 /// `config.json` of a LLaVA that predicts masks (PRS-Med, Trinh et al. 2025, arXiv 2505.11872, with
-/// the mask token of LISA, Lai et al. 2024, arXiv 2308.00692). It has LLaVA's keys, in one of
-/// llava::CheckpointFormat, and:
+/// the mask token of LISA, Lai et al. 2024, arXiv 2308.00692). The keys are LLaVA's, in any
+/// format of llava::CheckpointFormat, and:
 /// - `model_type`: "prs_med";
 /// - `base_model_type`: LLaVA's model_type ("llava", "llava_mistral", "llava_llama");
 /// - `mask_config`: {`image_size`, `mask_token`, `vision_encoder` (config of TinyViT with

@@ -74,7 +74,7 @@ ProcessorOverrides make_processor_overrides(const nlohmann::json& config_json, c
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const bool has_pixel_limit = settings.image_max_pixels.has_value();
   const bool saves_video_sampling = has_videos || !has_default_video_sampling(settings);
-  ProcessorOverrides overrides{.creates_video_file = saves_video_sampling,
+  ProcessorOverrides overrides{.creates_video_config = saves_video_sampling,
                                .video_processor_type = "Qwen2VLVideoProcessor"};
   if (has_pixel_limit) {
     overrides.edit_image_settings = [budget = read_image_settings(folder, vision, settings.image_max_pixels).budget](

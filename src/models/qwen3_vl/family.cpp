@@ -95,7 +95,7 @@ ProcessorOverrides make_processor_overrides(const nlohmann::json& config_json, c
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const auto& max_pixels = settings.image_max_pixels;
   const bool saves_video_sampling = has_videos || !has_default_video_sampling(settings);
-  ProcessorOverrides overrides{.creates_video_file = saves_video_sampling,
+  ProcessorOverrides overrides{.creates_video_config = saves_video_sampling,
                                .video_processor_type = "Qwen3VLVideoProcessor"};
   if (max_pixels) {
     overrides.edit_image_settings = [budget = qwen2_vl::read_image_settings(folder, vision, max_pixels).budget](

@@ -243,7 +243,7 @@ class MetaKernelRegistry {
 
 /// Returns the number of matrices that a matmul of square matrices allocates, except for its
 /// result.
-int64_t measure_num_packed_operands(at::ScalarType dtype) {
+int64_t count_gemm_packed_operands(at::ScalarType dtype) {
   // Large enough for the library to use its packed kernels.
   constexpr int64_t kMatrixSize = 64;
   const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, dtype);
@@ -255,8 +255,8 @@ int64_t measure_num_packed_operands(at::ScalarType dtype) {
 }  // namespace
 
 int64_t get_num_packed_operands(at::ScalarType dtype) {
-  static const std::map<at::ScalarType, int64_t> counts{{at::kFloat, measure_num_packed_operands(at::kFloat)},
-                                                        {at::kBFloat16, measure_num_packed_operands(at::kBFloat16)}};
+  static const std::map<at::ScalarType, int64_t> counts{{at::kFloat, count_gemm_packed_operands(at::kFloat)},
+                                                        {at::kBFloat16, count_gemm_packed_operands(at::kBFloat16)}};
   const auto entry = counts.find(dtype);
   return entry == counts.end() ? 0 : entry->second;
 }

@@ -44,32 +44,32 @@ class RecordingConsensus final : public engine::Consensus {
   void all_reduce_sum_async(const at::Tensor& own) const override {
     if (collectives_)
       recorded_collectives_.gradient_reductions.push_back(
-          make_collective_call(own, /*num_ring_phases=*/2, CollectiveGroup::kWorld));
+          describe_collective(own, /*num_ring_phases=*/2, CollectiveGroup::kWorld));
     consensus_->all_reduce_sum_async(own);
   }
   void reduce_scatter_async(const at::Tensor& all) const override {
-    recorded_collectives_.gradient_reductions.push_back(make_collective_call(all, /*num_ring_phases=*/1, shard_group_));
+    recorded_collectives_.gradient_reductions.push_back(describe_collective(all, /*num_ring_phases=*/1, shard_group_));
     consensus_->reduce_scatter_async(all);
   }
   void all_reduce_replicas_async(const at::Tensor& own) const override {
     if (shard_group_ == CollectiveGroup::kNode)
       recorded_collectives_.gradient_reductions.push_back(
-          make_collective_call(own, /*num_ring_phases=*/2, CollectiveGroup::kReplicas));
+          describe_collective(own, /*num_ring_phases=*/2, CollectiveGroup::kReplicas));
     consensus_->all_reduce_replicas_async(own);
   }
   void all_reduce_group_async(const at::Tensor& own) const override {
     if (collectives_)
       recorded_collectives_.gradient_reductions.push_back(
-          make_collective_call(own, /*num_ring_phases=*/2, shard_group_));
+          describe_collective(own, /*num_ring_phases=*/2, shard_group_));
     consensus_->all_reduce_group_async(own);
   }
   void wait_for_reductions() const override { consensus_->wait_for_reductions(); }
   engine::AllGatherHandle all_gather_async(const at::Tensor& all) const override {
-    recorded_collectives_.weight_all_gathers.push_back(make_collective_call(all, /*num_ring_phases=*/1, shard_group_));
+    recorded_collectives_.weight_all_gathers.push_back(describe_collective(all, /*num_ring_phases=*/1, shard_group_));
     return consensus_->all_gather_async(all);
   }
   engine::AllGatherHandle all_gather_into_tensor_async(const at::Tensor& all, const at::Tensor& own) const override {
-    recorded_collectives_.block_all_gathers.push_back(make_collective_call(all, /*num_ring_phases=*/1, shard_group_));
+    recorded_collectives_.block_all_gathers.push_back(describe_collective(all, /*num_ring_phases=*/1, shard_group_));
     return consensus_->all_gather_into_tensor_async(all, own);
   }
   void wait_for_all_gather(engine::AllGatherHandle handle) const override { consensus_->wait_for_all_gather(handle); }
@@ -89,7 +89,7 @@ class RecordingConsensus final : public engine::Consensus {
   }
 
  private:
-  static CollectiveCall make_collective_call(const at::Tensor& values, int64_t num_ring_phases, CollectiveGroup group) {
+  static CollectiveCall describe_collective(const at::Tensor& values, int64_t num_ring_phases, CollectiveGroup group) {
     return {.bytes = static_cast<int64_t>(values.nbytes()), .num_ring_phases = num_ring_phases, .group = group};
   }
 

@@ -14,7 +14,7 @@
 
 namespace vlmtrain::planner {
 
-class LookAhead::Impl {
+class LookAheadProcess::Impl {
  public:
   Impl(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu) : child_process_(gpu) {
     worker_thread_ =
@@ -86,20 +86,20 @@ class LookAhead::Impl {
   std::jthread worker_thread_;  // last member: joined before the others are destroyed
 };
 
-LookAhead::LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu)
+LookAheadProcess::LookAheadProcess(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu)
     : impl_(std::make_unique<Impl>(job, step_config, gpu)) {}
 
-LookAhead::~LookAhead() = default;
+LookAheadProcess::~LookAheadProcess() = default;
 
-void LookAhead::submit(LookAheadStep step) {
+void LookAheadProcess::submit(LookAheadStep step) {
   impl_->submit(std::move(step));
 }
 
-std::optional<MemoryForecast> LookAhead::wait_for_forecast(int64_t step, std::chrono::duration<double> timeout) {
+std::optional<MemoryForecast> LookAheadProcess::wait_for_forecast(int64_t step, std::chrono::duration<double> timeout) {
   return impl_->wait_for_forecast(step, timeout);
 }
 
-std::optional<std::string> LookAhead::failure_message() const {
+std::optional<std::string> LookAheadProcess::failure_message() const {
   return impl_->failure_message();
 }
 

@@ -71,7 +71,7 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
                       .makes_plan_fit = true,
                       .total_bytes = limit.compute_total_bytes(plan_.needed_bytes())});
     };
-    const HostMemoryLimit aggressive_limit = compute_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
+    const HostMemoryLimit aggressive_limit = compute_memory_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
     if (is_sufficient_limit(aggressive_limit)) {
       add("memory.mode=aggressive",
           fmt::format("keeps {:g} % of the memory free instead of {:g} %", aggressive_limit.margin_percent,
@@ -81,12 +81,12 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
     if (!request_.limit_gigabytes) return list;
     const auto sufficient_gigabytes = find_min_sufficient_limit(
         *request_.limit_gigabytes, to_gigabytes(request_.available_memory.bytes), [this](double candidate_gigabytes) {
-          return is_sufficient_limit(compute_limit(request_.mode, candidate_gigabytes));
+          return is_sufficient_limit(compute_memory_limit(request_.mode, candidate_gigabytes));
         });
     if (sufficient_gigabytes) {
       add(fmt::format("memory.limit_gb={:g}", *sufficient_gigabytes), "allows the run more of the available memory",
-          compute_limit(request_.mode, sufficient_gigabytes));
-    } else if (const HostMemoryLimit full_limit = compute_limit(request_.mode, std::nullopt);
+          compute_memory_limit(request_.mode, sufficient_gigabytes));
+    } else if (const HostMemoryLimit full_limit = compute_memory_limit(request_.mode, std::nullopt);
                is_sufficient_limit(full_limit)) {
       add("memory.limit_gb=auto", "allows the run all available memory", full_limit);
     }
@@ -103,7 +103,7 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
         plan_.planning_stats);
   }
 
-  HostMemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const {
+  HostMemoryLimit compute_memory_limit(MemoryMode mode, std::optional<double> gigabytes) const {
     return compute_host_memory_limit(request_.available_memory, gigabytes, mode, request_.memory_requirements);
   }
 

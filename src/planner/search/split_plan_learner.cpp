@@ -24,7 +24,7 @@ constexpr double kFarFromLimitWeight = 0.02;
 constexpr int64_t kNumFitRounds = 3;
 constexpr int64_t kNumFullestMicroBatches = 6;
 /// Copies of a sample are dry-run up to twice this fraction of the activation memory. Not tuned.
-constexpr double kMaxTwoSamplesFraction = 0.6;
+constexpr double kMaxFractionOfTwoSamples = 0.6;
 /// Maximum numbers of sampled steps, of micro-batches, and of micro-batches per step in the final
 /// dry run. They bound its time. Not tuned.
 constexpr int64_t kMaxDryRunSteps = 12;
@@ -116,7 +116,7 @@ class SplitPlanLearner {
       const int64_t headroom = split_request_.initial_table.limit_bytes - find_min_measured_bytes();
       const auto fits = [&](int64_t count) {
         return static_cast<double>(activation_bytes) * static_cast<double>(count) <=
-               2 * kMaxTwoSamplesFraction * static_cast<double>(headroom);
+               2 * kMaxFractionOfTwoSamples * static_cast<double>(headroom);
       };
       for (const int64_t count : {2, 4}) {
         if (fits(count) && is_sample_count_allowed(count)) {

@@ -60,7 +60,7 @@ std::optional<ChangeEvaluator::RelaxedPlan> GpuChangeEvaluator::replan(const Ste
   return RelaxedPlan{estimate->step_config.micro_batch_size, plan_.total_bytes(*estimate)};
 }
 
-MemoryLimit GpuChangeEvaluator::compute_limit(MemoryMode mode, std::optional<double> gigabytes) const {
+MemoryLimit GpuChangeEvaluator::compute_mode_limit(MemoryMode mode, std::optional<double> gigabytes) const {
   return compute_memory_limit(request_.target, mode, gigabytes, request_.workload.world_size);
 }
 
@@ -72,7 +72,7 @@ std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
                     .makes_plan_fit = true,
                     .total_bytes = total_bytes(needed_bytes())});
   };
-  const auto aggressive_limit = compute_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
+  const auto aggressive_limit = compute_mode_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
   if (needed_bytes() <= aggressive_limit.limit_bytes) {
     add("memory.mode=aggressive", fmt::format("keeps {:g} % of the GPU's memory free instead of {:g} %",
                                               aggressive_limit.margin_percent, plan_.limit.margin_percent));
@@ -81,18 +81,18 @@ std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
   const double max_gigabytes = to_gigabytes(request_.target.memory_bytes);
   const auto sufficient_gigabytes =
       find_min_sufficient_limit(*request_.limit_gigabytes, max_gigabytes, [&](double candidate_gigabytes) {
-        return needed_bytes() <= compute_limit(request_.mode, candidate_gigabytes).limit_bytes;
+        return needed_bytes() <= compute_mode_limit(request_.mode, candidate_gigabytes).limit_bytes;
       });
   if (sufficient_gigabytes) {
     add(fmt::format("memory.limit_gb={:g}", *sufficient_gigabytes), "allows the run more of the GPU's memory");
-  } else if (needed_bytes() <= compute_limit(request_.mode, std::nullopt).limit_bytes) {
+  } else if (needed_bytes() <= compute_mode_limit(request_.mode, std::nullopt).limit_bytes) {
     add("memory.limit_gb=auto", "allows the run all of the GPU's memory");
   }
   return list;
 }
 
 std::optional<Suggestion> GpuChangeEvaluator::suggest_larger_gpu() const {
-  const bool fits_without_limit = needed_bytes() <= compute_limit(request_.mode, std::nullopt).limit_bytes;
+  const bool fits_without_limit = needed_bytes() <= compute_mode_limit(request_.mode, std::nullopt).limit_bytes;
   if (request_.limit_gigabytes && fits_without_limit) return std::nullopt;
   return planner::suggest_larger_gpu(request_, plan_);
 }

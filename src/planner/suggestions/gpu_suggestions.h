@@ -40,7 +40,7 @@ class GpuChangeEvaluator final : public ChangeEvaluator {
   /// Returns the multiple of the limit above which a job does not fit even with smaller vision
   /// passes.
   double compute_abort_limit_ratio() const;
-  MemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const;
+  MemoryLimit compute_mode_limit(MemoryMode mode, std::optional<double> gigabytes) const;
   int64_t needed_bytes() const { return plan_.best_estimate.peaks.reserved_bytes; }
 
   const PlanRequest& request_;

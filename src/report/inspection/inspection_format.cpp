@@ -32,7 +32,7 @@ double to_percent(double share) {
 
 }  // namespace
 
-const char* get_pixel_row_title(const Inspection& inspection) {
+const char* get_pixel_row_label(const Inspection& inspection) {
   return inspection.has_patch_rows ? "Patches" : inspection.has_grid_rows ? "Grids" : "Tiles";
 }
 
@@ -44,7 +44,7 @@ std::vector<NamedHistogram> list_histograms(const Inspection& inspection) {
   if (inspection.volumes.max > 0) histograms.push_back(make_named_histogram("Volumes", inspection.volumes));
   // Each volume is one grid, except for series.
   if (inspection.pixel_rows.max > 0 && inspection.pixel_rows.sum != inspection.volumes.sum) {
-    histograms.push_back(make_named_histogram(get_pixel_row_title(inspection), inspection.pixel_rows));
+    histograms.push_back(make_named_histogram(get_pixel_row_label(inspection), inspection.pixel_rows));
   }
   if (inspection.video_frames.max > 0)
     histograms.push_back(make_named_histogram("Frames of videos", inspection.video_frames));

@@ -29,7 +29,7 @@ struct NoticeRow {
 std::vector<NoticeRow> make_notice_rows(const data::Ledger& ledger);
 
 /// Returns the title of the pixel rows: "Tiles", "Patches" or "Grids".
-const char* get_pixel_row_title(const Inspection& inspection);
+const char* get_pixel_row_label(const Inspection& inspection);
 
 /// Returns the histograms that carry information, such as frames only if there are videos.
 std::vector<NamedHistogram> list_histograms(const Inspection& inspection);

@@ -256,7 +256,7 @@ class InspectionPageBuilder {
     };
     add("Tokens", std::move(tokens));
     add(inspection_.has_grid_rows ? "Volumes" : "Images", std::move(images));
-    add(get_pixel_row_title(inspection_), std::move(rows));
+    add(get_pixel_row_label(inspection_), std::move(rows));
     html += make_details_element(fmt::format("the pack with the most {}", inspection_.pixel_row_name()),
                                  make_duplicate_group_list({inspection_.largest_pack_sample_ids}));
     return make_panel("Packs", html);

@@ -154,7 +154,7 @@ std::string make_gpu_rows(const planner::Plan& plan) {
   return rows;
 }
 
-std::string make_fact_rows(const planner::Plan& plan) {
+std::string make_summary_rows(const planner::Plan& plan) {
   std::string rows;
   for (const auto& fact : list_plan_facts(plan)) {
     rows += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape_text(fact.name), escape_text(fact.text));
@@ -205,7 +205,7 @@ std::string render_plan_timeline(const planner::Plan& plan) {
        {"peak_place", escape_text(format_memory_tag(peak.tag, peak.is_backward))},
        {"peak_note", escape_html(format_peak_note(plan, peak))},
        {"gpu", make_gpu_rows(plan)},
-       {"facts", make_fact_rows(plan)},
+       {"facts", make_summary_rows(plan)},
        {"notes", escape_html(format_chart_notes(plan, event_indices.size()))},
        {"data", escape_script_json(make_timeline_data(plan, event_indices))},
        {"script", std::string(resources().at("plan_timeline.js"))}});

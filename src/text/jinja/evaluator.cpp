@@ -20,13 +20,13 @@ Evaluator::~Evaluator() {
   }
 }
 
-TrackedText Evaluator::render(const std::vector<std::pair<std::string, Value>>& variables) {
+TextWithOrigins Evaluator::render(const std::vector<std::pair<std::string, Value>>& variables) {
   auto global_scope = std::make_shared<Scope>(nullptr);
   for (const auto& [name, value] : variables) {
     const auto name_entry = tree_.name_indices.find(name);
     if (name_entry != tree_.name_indices.end()) global_scope->set(name_entry->second, value);
   }
-  TrackedText out;
+  TextWithOrigins out;
   output_ = &out;
   const ScopeGuard scope_guard(*this, std::move(global_scope));
   execute(tree_.body);
@@ -59,9 +59,9 @@ Evaluator::ControlFlow Evaluator::execute(const Statement& statement) {
   }
 }
 
-TrackedText Evaluator::render_block(const Block& block, ControlFlow& control_flow) {
-  TrackedText output;
-  TrackedText* outer_output = std::exchange(output_, &output);
+TextWithOrigins Evaluator::render_block(const Block& block, ControlFlow& control_flow) {
+  TextWithOrigins output;
+  TextWithOrigins* outer_output = std::exchange(output_, &output);
   try {
     const ScopeGuard scope_guard(*this);
     control_flow = execute(block);
@@ -126,7 +126,7 @@ Value Evaluator::evaluate_node(const LogicalExpression& node) {
 }
 
 Value Evaluator::evaluate_node(const Concatenation& node) {
-  TrackedText text;
+  TextWithOrigins text;
   for (const auto& element : node.elements) append_str(text, evaluate(*element), context_.budget);
   context_.budget.charge_allocation(text.size());
   return Value::text(std::move(text));

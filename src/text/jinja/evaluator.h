@@ -50,7 +50,7 @@ class Evaluator {
   ~Evaluator();
 
   /// Returns the output of the template with these variables. Call it once. Throws TemplateError.
-  TrackedText render(const std::vector<std::pair<std::string, Value>>& variables);
+  TextWithOrigins render(const std::vector<std::pair<std::string, Value>>& variables);
 
   /// Returns the output of `macro` called with `arguments`. `closure` is the scope in which the
   /// macro was defined. Throws EvaluationError or TemplateError.
@@ -69,7 +69,7 @@ class Evaluator {
   ControlFlow execute(const Statement& statement);
   /// Returns the output of a block, executed in a new scope. Sets `control_flow` to how the block
   /// ended.
-  TrackedText render_block(const Block& block, ControlFlow& control_flow);
+  TextWithOrigins render_block(const Block& block, ControlFlow& control_flow);
 
   Value evaluate_node(const Literal& node);
   Value evaluate_node(const NameReference& node);
@@ -108,7 +108,7 @@ class Evaluator {
   Arguments evaluate_arguments(const CallArguments& call_arguments);
   /// Returns the result of `filter`, the filter chain of a block, for `text`, the output of the
   /// block.
-  Value apply_filter(const Expression& filter, TrackedText text);
+  Value apply_filter(const Expression& filter, TextWithOrigins text);
   /// Assigns `value` to `target` in the current scope. Unpacks it if `target` is a tuple.
   void assign_to_target(const AssignmentTarget& target, const Value& value);
   /// Appends str(value) to the output.
@@ -123,7 +123,7 @@ class Evaluator {
   RenderContext context_;
   std::shared_ptr<Scope> current_scope_;
   std::vector<std::shared_ptr<Scope>> retained_scopes_;  // scopes that macros refer to
-  TrackedText* output_ = nullptr;                        // output of the innermost block or macro
+  TextWithOrigins* output_ = nullptr;                    // output of the innermost block or macro
   const Value* filter_block_input_ = nullptr;            // input of the innermost filter block
   int nesting_depth_ = 0;                                // number of NestingGuards
 };

@@ -210,7 +210,7 @@ Evaluator::ControlFlow Evaluator::execute_node(const SetStatement& node) {
   return ControlFlow::kNormal;
 }
 
-Value Evaluator::apply_filter(const Expression& filter, TrackedText text) {
+Value Evaluator::apply_filter(const Expression& filter, TextWithOrigins text) {
   const Value input = Value::text(std::move(text));
   const Value* outer_filter_block_input = std::exchange(filter_block_input_, &input);
   try {
@@ -225,7 +225,7 @@ Value Evaluator::apply_filter(const Expression& filter, TrackedText text) {
 
 Evaluator::ControlFlow Evaluator::execute_node(const SetBlock& node) {
   ControlFlow control_flow = ControlFlow::kNormal;
-  TrackedText output = render_block(node.body, control_flow);
+  TextWithOrigins output = render_block(node.body, control_flow);
   if (control_flow != ControlFlow::kNormal) return control_flow;
   assign_to_target(node.target,
                    node.filter ? apply_filter(*node.filter, std::move(output)) : Value::text(std::move(output)));
@@ -272,8 +272,8 @@ Value Evaluator::call_macro(const MacroDefinition& macro, const std::shared_ptr<
                            arguments.positional.size());
   }
 
-  TrackedText output;
-  TrackedText* outer_output = std::exchange(output_, &output);
+  TextWithOrigins output;
+  TextWithOrigins* outer_output = std::exchange(output_, &output);
   try {
     const ScopeGuard scope_guard(*this, closure);
     if (signature.takes_caller) current_scope_->set(kCallerNameIndex, caller);
@@ -315,7 +315,7 @@ Evaluator::ControlFlow Evaluator::execute_node(const CallBlock& node) {
 
 Evaluator::ControlFlow Evaluator::execute_node(const FilterBlock& node) {
   ControlFlow control_flow = ControlFlow::kNormal;
-  TrackedText output = render_block(node.body, control_flow);
+  TextWithOrigins output = render_block(node.body, control_flow);
   if (control_flow == ControlFlow::kNormal) append_to_output(apply_filter(*node.filter, std::move(output)));
   return control_flow;
 }
@@ -330,7 +330,7 @@ Evaluator::ControlFlow Evaluator::execute_node(const WithStatement& node) {
 
 Evaluator::ControlFlow Evaluator::execute_node(const GenerationBlock& node) {
   ControlFlow control_flow = ControlFlow::kNormal;
-  TrackedText output = render_block(node.body, control_flow);
+  TextWithOrigins output = render_block(node.body, control_flow);
   output.mark_as_generated();
   output_->append(output);
   RenderBudget::check_value_size(output_->size());

@@ -315,7 +315,7 @@ Template Template::parse(std::string_view source, std::string source_name) {
 
 RenderedText Template::render(const std::vector<std::pair<std::string, Value>>& variables,
                               const RenderSettings& settings) const {
-  const TrackedText text = Evaluator(*tree_, settings).render(variables);
+  const TextWithOrigins text = Evaluator(*tree_, settings).render(variables);
   return {text.bytes(),
           {text.origin_spans().begin(), text.origin_spans().end()},
           {text.generated_spans().begin(), text.generated_spans().end()}};

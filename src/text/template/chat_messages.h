@@ -40,7 +40,7 @@ struct ContentFormat {
 inline constexpr int kBlockTypeOrigin = 1 << 30;
 
 /// Returns the template variable `messages`. The text of turn n has the origin number n (see
-/// jinja::TrackedText); images and videos have no origin.
+/// jinja::TextWithOrigins); images and videos have no origin.
 jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
                            const TemplateSettings& settings);
 

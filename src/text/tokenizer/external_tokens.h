@@ -39,7 +39,7 @@ struct ExternalTokens {
 /// is absent; named tokens; extra_special_tokens, or additional_special_tokens if that key is
 /// absent. special_tokens_map.json is used only if added_tokens_decoder is absent; it then takes
 /// precedence over tokenizer_config.json. Missing files are skipped. Throws UserError (kBadData)
-/// with file and key for values of other types.
+/// that names file and key for a value of a wrong type.
 ExternalTokens read_external_tokens(const std::filesystem::path& folder);
 
 /// Returns whether the file `path` exists. Throws UserError (kBadData) if `path` exists but is not

@@ -184,7 +184,7 @@ std::vector<io::SafetensorsFile> open_optimizer_files(const std::filesystem::pat
   return files;
 }
 
-std::string format_optimizer_files_name(const std::filesystem::path& trainer_state) {
+std::string format_optimizer_file_pattern(const std::filesystem::path& trainer_state) {
   const auto files = find_optimizer_files(trainer_state);
   if (files.size() == 1) return files.front().string();
   return (trainer_state / fmt::format("optimizer-*-of-{:05}.safetensors", files.size())).string();

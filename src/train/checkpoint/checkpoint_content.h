@@ -64,7 +64,7 @@ std::vector<io::SafetensorsFile> open_optimizer_files(const std::filesystem::pat
 
 /// Returns a name for all files of the optimizer's state in error messages, for example
 /// "…/optimizer-*-of-00004.safetensors".
-std::string format_optimizer_files_name(const std::filesystem::path& trainer_state);
+std::string format_optimizer_file_pattern(const std::filesystem::path& trainer_state);
 
 /// Returns the metadata of a shard, which identifies its rank and step.
 std::map<std::string, std::string> make_shard_metadata(int64_t rank, int64_t step);

@@ -29,7 +29,7 @@ constexpr const char* kBestCheckpointLinkName = "best";
 
 /// Returns the name of the optimizer's files for error messages.
 std::string describe_optimizer_files(const std::filesystem::path& checkpoint) {
-  return format_optimizer_files_name(get_trainer_state_folder(checkpoint));
+  return format_optimizer_file_pattern(get_trainer_state_folder(checkpoint));
 }
 
 /// Returns all tensors of the optimizer's state, mapped from their files.

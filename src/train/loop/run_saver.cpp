@@ -241,7 +241,7 @@ void RunSaver::emergency_save(const std::exception& error, const std::function<b
   }
   const std::string reason =
       find_unsafe_save_reason(error, {.is_saving = is_saving_,
-                                      .are_weights_consistent = run_.training->optimizer.is_consistent(),
+                                      .are_weights_consistent = run_.training->optimizer.are_states_consistent(),
                                       .are_metrics_lost = !is_saving_ && are_metrics_lost()});
   if (!reason.empty()) {
     spdlog::warn("the steps since the last checkpoint are not saved: {}", reason);

@@ -113,7 +113,7 @@ class TrainingLoop {
   MemoryWatch memory_watch_{device_, memory::get_host_limit_bytes(), callbacks_};
   AnomalyWatch anomaly_watch_{callbacks_};
   GradientWatch gradient_watch_{callbacks_, describe_trained_parts(run_.model->parameters()), run_.has_media};
-  data::NewNoticeLogger notice_logger_;
+  data::UniqueNoticeLogger notice_logger_;
   std::optional<SamplePredictions> sample_predictions_;
   std::optional<PeriodicEvaluation> periodic_evaluation_;
   RunSaver saver_{config_, run_, ranks_, [this](int64_t step, const std::filesystem::path& folder) {

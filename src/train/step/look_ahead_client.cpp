@@ -74,7 +74,7 @@ constexpr int64_t kFirstCountedStep = 10;
 LookAheadClient::LookAheadClient(LookAheadSettings settings, at::Device device, EventHandler on_event)
     : settings_(std::move(settings)), device_(device), on_event_(std::move(on_event)), margin_(settings_.limit_bytes) {
   try {
-    look_ahead_ = std::make_unique<planner::LookAhead>(settings_.job, settings_.step_config, settings_.target);
+    look_ahead_ = std::make_unique<planner::LookAheadProcess>(settings_.job, settings_.step_config, settings_.target);
   } catch (const UserError& error) {
     on_event_(report::EventKind::kLookAhead, fmt::format("the run has no look-ahead: {}", error.what()));
   }

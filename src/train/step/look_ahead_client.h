@@ -119,7 +119,7 @@ class LookAheadClient {
   LookAheadSettings settings_;
   at::Device device_;
   EventHandler on_event_;
-  std::unique_ptr<planner::LookAhead> look_ahead_;  // null after it failed
+  std::unique_ptr<planner::LookAheadProcess> look_ahead_;  // null after it failed
   LookAheadMemoryMargin margin_;
   std::set<int64_t> cache_release_steps_;  // submitted steps that start with an empty cache
   bool releases_cache_next_step_ = false;

@@ -46,7 +46,7 @@ class LookAheadTest : public testing::Test {
 TEST_F(LookAheadTest, PredictsTheMemoryOfARun) {
   DryRunProcess process(model_.job(), gpu_);
   const DryRunResult run = process.dry_run({.step_config = step_config_, .steps = steps_});
-  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  LookAheadProcess look_ahead(model_.job(), step_config_, gpu_);
   for (int64_t step = 0; step < std::ssize(steps_); ++step) look_ahead.submit(make_step(step));
   for (int64_t step = 0; step < std::ssize(steps_); ++step) {
     const auto forecast = look_ahead.wait_for_forecast(step, kTimeout);
@@ -63,8 +63,8 @@ TEST_F(LookAheadTest, PredictsTheMemoryOfARun) {
 /// size that it reported before.
 TEST_F(LookAheadTest, TheLimitIsAShareOfTheReportedMemory) {
   constexpr int64_t kReportedBytes = 80'000'000'000;
-  LookAhead look_ahead(model_.job(), step_config_,
-                       {.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = kReportedBytes});
+  LookAheadProcess look_ahead(model_.job(), step_config_,
+                              {.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = kReportedBytes});
   look_ahead.submit(make_step(0, kReportedBytes - kReportedBytes / 10));
   const auto forecast = look_ahead.wait_for_forecast(0, kTimeout);
   ASSERT_TRUE(forecast) << look_ahead.failure_message().value_or("late");
@@ -73,7 +73,7 @@ TEST_F(LookAheadTest, TheLimitIsAShareOfTheReportedMemory) {
 }
 
 TEST_F(LookAheadTest, SplitsOnlyWhatDoesNotFit) {
-  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  LookAheadProcess look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0));
   const auto unlimited = look_ahead.wait_for_forecast(0, kTimeout);
   ASSERT_TRUE(unlimited);
@@ -100,7 +100,7 @@ TEST_F(LookAheadTest, SplitsOnlyWhatDoesNotFit) {
 
 TEST_F(LookAheadTest, DisablesCopiesAheadBeforeSplitting) {
   steps_.assign(8, {{shape(4), 2}, {shape(1), 2}});
-  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  LookAheadProcess look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0));
   look_ahead.submit(make_step(1));
   ASSERT_TRUE(look_ahead.wait_for_forecast(0, kTimeout));
@@ -140,8 +140,8 @@ TEST(LookAheadNearLimitTest, PredictsARunWithMoreMemory) {
     step.layout = make_step_layout(step_config, step.samples);
     return step;
   };
-  LookAhead look_ahead(model.job(), step_config, gpu);
-  LookAhead run(model.job(), step_config, gpu);  // follows the forecasts: its GPU has no limit
+  LookAheadProcess look_ahead(model.job(), step_config, gpu);
+  LookAheadProcess run(model.job(), step_config, gpu);  // follows the forecasts: its GPU has no limit
   int64_t num_split_steps = 0;
   for (int64_t number = 1; number <= 100; ++number) {
     LookAheadStep step = make_mixed_step(number, 84 * kMiB);
@@ -163,7 +163,7 @@ TEST(LookAheadNearLimitTest, PredictsARunWithMoreMemory) {
 }
 
 TEST_F(LookAheadTest, ReportsAStepThatDoesNotFitAndContinues) {
-  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  LookAheadProcess look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0, 64 * kMiB));
   look_ahead.submit(make_step(1));
   const auto unfit = look_ahead.wait_for_forecast(0, kTimeout);
@@ -175,7 +175,7 @@ TEST_F(LookAheadTest, ReportsAStepThatDoesNotFitAndContinues) {
 }
 
 TEST_F(LookAheadTest, WaitsNoLongerThanTheTimeout) {
-  LookAhead look_ahead(model_.job(), step_config_, gpu_);
+  LookAheadProcess look_ahead(model_.job(), step_config_, gpu_);
   look_ahead.submit(make_step(0));
   EXPECT_FALSE(look_ahead.wait_for_forecast(0, std::chrono::milliseconds(1)));  // the child has not started yet
   EXPECT_TRUE(look_ahead.wait_for_forecast(0, kTimeout));
@@ -184,7 +184,7 @@ TEST_F(LookAheadTest, WaitsNoLongerThanTheTimeout) {
 TEST_F(LookAheadTest, ReportsWhyItEnded) {
   Job broken = model_.job();
   broken.model = "/nowhere";
-  LookAhead look_ahead(broken, step_config_, gpu_);
+  LookAheadProcess look_ahead(broken, step_config_, gpu_);
   look_ahead.submit(make_step(0));
   EXPECT_FALSE(look_ahead.wait_for_forecast(0, kTimeout));
   ASSERT_TRUE(look_ahead.failure_message());

@@ -35,7 +35,7 @@ struct SampleRequest {
 
 // The counterparts of IndexGenerator and SampleFunction for requests with seeds.
 using SampleRequestGenerator = std::function<std::optional<SampleRequest>()>;
-using SeededSampleFunction = std::function<Sample(const SampleRequest& request)>;
+using SampleRequestHandler = std::function<Sample(const SampleRequest& request)>;
 
 /// The result of one request.
 struct StreamItem {
@@ -68,7 +68,7 @@ class SampleStream {
   /// Starts the workers. `source` and `make` are called until the destructor returns. REQUIRES:
   /// settings.num_workers >= 1.
   SampleStream(IndexGenerator source, SampleFunction make, Settings settings);
-  SampleStream(SampleRequestGenerator source, SeededSampleFunction make, Settings settings);
+  SampleStream(SampleRequestGenerator source, SampleRequestHandler make, Settings settings);
   /// Waits until the workers have finished their current samples.
   ~SampleStream();
   SampleStream(const SampleStream&) = delete;
@@ -99,7 +99,7 @@ class SampleStream {
   SampleSlot* claim_slot();
 
   SampleRequestGenerator request_generator_;
-  SeededSampleFunction process_request_;
+  SampleRequestHandler process_request_;
   size_t max_prefetch_samples_;
   int64_t max_prefetch_bytes_;
   std::atomic<bool> was_memory_limited_{false};

@@ -69,7 +69,7 @@ void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_
 
 /// A logger of notice kinds for runs that do not count all notices before the first step. Logs each
 /// kind the first time that it occurs. Not thread-safe.
-class NewNoticeLogger {
+class UniqueNoticeLogger {
  public:
   /// Logs the kinds of `notices` that were not logged before.
   void log(const NoticeCounts& notices, const std::string& dataset);

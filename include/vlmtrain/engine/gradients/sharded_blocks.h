@@ -69,8 +69,8 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   void exchange_pass_messages(const std::string& message);
   void plan_visits(const nn::ForwardPassSpec& spec);
   void advance_to_visit(size_t visit);
-  void enter_visit(size_t visit);
-  void leave_visit(size_t visit);
+  void begin_block_use(size_t visit);
+  void end_block_use(size_t visit);
   void start_unshard(Block& block, size_t slot_index);
   void finish_unshard(Block& block);
   void reshard_block(Block& block);

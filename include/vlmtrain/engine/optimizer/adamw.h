@@ -149,7 +149,7 @@ class AdamW {
 
   /// Returns false while apply_update() runs, and after it failed: weights and state are then a
   /// mixture of two steps.
-  bool is_consistent() const { return is_consistent_; }
+  bool are_states_consistent() const { return are_states_consistent_; }
 
   /// Returns the fp32 values of all trained parameters by name, not copies: the masters of 16-bit
   /// weights, and fp32 weights themselves. With sharded state, returns this rank's shards, named as
@@ -195,7 +195,7 @@ class AdamW {
   std::unique_ptr<ChunkContext> chunk_context_;
   std::vector<CompressedMomentsGroup> compressed_groups_;
   at::Tensor num_updates_;  // int64 scalar on the host
-  bool is_consistent_ = true;
+  bool are_states_consistent_ = true;
 };
 
 }  // namespace vlmtrain::engine

@@ -60,7 +60,7 @@ Value sameas_test(RenderContext& /*context*/, const Value& value, const BoundArg
 /// Returns str(value).islower() or str(value).isupper().
 template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
 Value letter_case_test(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
-  const TrackedText text = to_str(value, context.budget);
+  const TextWithOrigins text = to_str(value, context.budget);
   bool has_expected_case = false;
   for (size_t pos = 0; pos < text.size(); pos = find_next_character(text.bytes(), pos)) {
     const char32_t character = read_utf8(text.bytes(), pos).code_point;

@@ -20,22 +20,22 @@ TextValue to_text(RenderContext& context, const Value& value) {
 }
 
 /// Returns `text` as a value and charges its size to the budget.
-Value make_filter_result(RenderContext& context, TrackedText text) {
+Value make_filter_result(RenderContext& context, TextWithOrigins text) {
   context.budget.charge_allocation(text.size());
   return Value::text(std::move(text));
 }
 
-template <TrackedText (*transform)(const TrackedText&)>
+template <TextWithOrigins (*transform)(const TextWithOrigins&)>
 Value transform_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   return make_filter_result(context, transform(to_str(value, context.budget)));
 }
 
 /// Returns the result of Jinja2's filter title. Its words begin after white space, hyphens and
 /// opening brackets; the words of str.title() begin after any character without case.
-TrackedText capitalize_words(const TrackedText& text) {
+TextWithOrigins capitalize_words(const TextWithOrigins& text) {
   const std::string_view bytes = text.bytes();
   bool is_word_start = true;
-  TrackedText out;
+  TextWithOrigins out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       const char32_t character = read_utf8(bytes, pos).code_point;
@@ -55,13 +55,13 @@ TrackedText capitalize_words(const TrackedText& text) {
 
 Value escape_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr && value.text()->is_escaped) return value;
-  TrackedText escaped = escape_html(to_str(value, context.budget));
+  TextWithOrigins escaped = escape_html(to_str(value, context.budget));
   context.budget.charge_allocation(escaped.size());
   return Value::text(std::move(escaped), true);
 }
 
 Value forceescape_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
-  TrackedText escaped = escape_html(to_str(value, context.budget));
+  TextWithOrigins escaped = escape_html(to_str(value, context.budget));
   context.budget.charge_allocation(escaped.size());
   return Value::text(std::move(escaped), true);
 }
@@ -89,7 +89,7 @@ Value center_filter(RenderContext& context, const Value& value, const BoundArgum
 }
 
 /// Appends \n with the origin of the first character of `line_break`.
-void append_newline(TrackedText& out, const TrackedText& line_break) {
+void append_newline(TextWithOrigins& out, const TextWithOrigins& line_break) {
   bool has_written_newline = false;
   out.append_transformed(line_break, [&](size_t /*begin*/, size_t /*end*/, std::string& buffer) {
     if (!std::exchange(has_written_newline, true)) buffer += '\n';
@@ -98,7 +98,7 @@ void append_newline(TrackedText& out, const TrackedText& line_break) {
 
 Value indent_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   if (value.text() == nullptr) throw evaluation_error("indent needs a string, not {}", value.type_name());
-  TrackedText indentation;
+  TextWithOrigins indentation;
   if (args[0] != nullptr && args[0]->text() != nullptr) {
     indentation = args[0]->text()->content;
   } else {
@@ -107,10 +107,10 @@ Value indent_filter(RenderContext& context, const Value& value, const BoundArgum
     indentation.append(std::string(static_cast<size_t>(width), ' '));
   }
   const bool indents_blank_lines = args.boolean(2, false);
-  TrackedText text = value.text()->content;
+  TextWithOrigins text = value.text()->content;
   text.append("\n");
-  const std::vector<TrackedText> lines = split_lines(text, false);
-  TrackedText out;
+  const std::vector<TextWithOrigins> lines = split_lines(text, false);
+  TextWithOrigins out;
   if (args.boolean(1, false)) out.append(indentation);
   size_t pos = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -128,8 +128,8 @@ Value indent_filter(RenderContext& context, const Value& value, const BoundArgum
 }
 
 Value join_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
-  const TrackedText separator = args[0] != nullptr ? to_str(*args[0], context.budget) : TrackedText();
-  std::vector<TrackedText> texts;
+  const TextWithOrigins separator = args[0] != nullptr ? to_str(*args[0], context.budget) : TextWithOrigins();
+  std::vector<TextWithOrigins> texts;
   const auto items = to_sequence(value, context.budget);
   for (const Value& item : items->items) {
     texts.push_back(to_str(args.value_or_null(1) != nullptr ? get_item_at_path(item, *args[1], context.budget) : item,
@@ -162,7 +162,7 @@ Value wordcount_filter(RenderContext& context, const Value& value, const BoundAr
 Value truncate_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
   if (value.text() == nullptr) throw evaluation_error("truncate needs a string, not {}", value.type_name());
   const TextValue& text = *value.text();
-  const TextValue truncation_suffix = args.text(2) != nullptr ? *args.text(2) : TextValue(TrackedText("..."));
+  const TextValue truncation_suffix = args.text(2) != nullptr ? *args.text(2) : TextValue(TextWithOrigins("..."));
   const auto length = args.integer(0, 255);
   const int64_t leeway = args.value_or_null(3) != nullptr ? args.integer(3, 5) : 5;
   if (length < static_cast<int64_t>(truncation_suffix.length) || leeway < 0)
@@ -170,15 +170,15 @@ Value truncate_filter(RenderContext& context, const Value& value, const BoundArg
   if (static_cast<int64_t>(text.length) - leeway <= length) return value;
   size_t end_offset = to_byte_offset(text.view(), static_cast<size_t>(length) - truncation_suffix.length);
   if (!args.boolean(1, false)) end_offset = std::min(text.view().substr(0, end_offset).rfind(' '), end_offset);
-  TrackedText out = text.content.slice(0, end_offset);
+  TextWithOrigins out = text.content.slice(0, end_offset);
   out.append(truncation_suffix.content);
   return make_filter_result(context, std::move(out));
 }
 
 /// Returns the result of Python's urllib.parse.quote(), or of quote_plus() with `is_query`.
-TrackedText percent_encode(const TrackedText& text, bool is_query) {
+TextWithOrigins percent_encode(const TextWithOrigins& text, bool is_query) {
   const std::string_view bytes = text.bytes();
-  TrackedText out;
+  TextWithOrigins out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (const char byte_char : bytes.substr(begin, end - begin)) {
       const auto byte = static_cast<unsigned char>(byte_char);
@@ -199,9 +199,9 @@ TrackedText percent_encode(const TrackedText& text, bool is_query) {
 Value urlencode_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr || !is_iterable(value))
     return make_filter_result(context, percent_encode(to_str(value, context.budget), false));
-  std::vector<TrackedText> query_parameters;
+  std::vector<TextWithOrigins> query_parameters;
   const auto add_query_parameter = [&](const Value& key, const Value& item) {
-    TrackedText query_parameter = percent_encode(to_str(key, context.budget), true);
+    TextWithOrigins query_parameter = percent_encode(to_str(key, context.budget), true);
     query_parameter.append("=");
     query_parameter.append(percent_encode(to_str(item, context.budget), true));
     query_parameters.push_back(std::move(query_parameter));
@@ -216,7 +216,7 @@ Value urlencode_filter(RenderContext& context, const Value& value, const BoundAr
       add_query_parameter(pair_items->items[0], pair_items->items[1]);
     }
   }
-  return Value::text(join(TrackedText("&"), query_parameters, context.budget));
+  return Value::text(join(TextWithOrigins("&"), query_parameters, context.budget));
 }
 
 Value tojson_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -242,7 +242,7 @@ Value tojson_filter(RenderContext& context, const Value& value, const BoundArgum
     style.key_separator = pair_items->items[1].text()->view();
   }
   style.sort_keys = args.boolean(3, false);
-  TrackedText out;
+  TextWithOrigins out;
   append_json(out, value, style, context.budget);
   return Value::text(std::move(out));
 }

@@ -113,7 +113,7 @@ Value slice_text(const TextValue& text, const SliceIndices& slice, RenderBudget&
     budget.charge_allocation(end - begin);
     return Value::text(text.content.slice(begin, end));
   }
-  TrackedText out;
+  TextWithOrigins out;
   size_t pos = get_byte_offset(slice.begin);
   for (int64_t num_appended = 0;;) {
     out.append(text.content, pos, find_next_character(bytes, pos));
@@ -238,7 +238,7 @@ Value get_item(const Value& value, const Value& key, RenderBudget& budget) {
     if (auto attribute = find_attribute(value, key.text()->view())) return *attribute;
     return make_undefined_attribute(value, key.text()->view());
   }
-  TrackedText key_repr;
+  TextWithOrigins key_repr;
   if (key.is_undefined() || key.is_none() || to_number(key)) append_repr(key_repr, key, budget);
   return Value::undefined(fmt::format("{} has no element {}", value.type_name(), key_repr.bytes()));
 }

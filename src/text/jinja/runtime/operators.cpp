@@ -34,9 +34,9 @@ Value repeat_value(const Value& value, int64_t times, RenderBudget& budget) {
     budget.charge_allocation(size * count);
   };
   if (value.text() != nullptr) {
-    const TrackedText& text = value.text()->content;
+    const TextWithOrigins& text = value.text()->content;
     charge_copies(text.size() + text.origin_spans().size() * sizeof(OriginSpan));
-    TrackedText out;
+    TextWithOrigins out;
     for (size_t i = 0; i < count && (!text.empty() || i == 0); ++i) out.append(text);
     out.inherit_origins(text);
     return Value::text(std::move(out));
@@ -57,7 +57,7 @@ Value try_concatenate(const Value& left, const Value& right, RenderBudget& budge
     const auto escape_if_needed = [&](const TextValue& text) {
       return is_escaped && !text.is_escaped ? escape_html(text.content) : text.content;
     };
-    TrackedText out = escape_if_needed(*left.text());
+    TextWithOrigins out = escape_if_needed(*left.text());
     out.append(escape_if_needed(*right.text()));
     return Value::text(std::move(out), is_escaped);
   }

@@ -13,7 +13,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Appends repr() of a text, with the quotes and escapes that Python chooses.
-void append_text_repr(TrackedText& out, const TrackedText& text) {
+void append_text_repr(TextWithOrigins& out, const TextWithOrigins& text) {
   const std::string_view bytes = text.bytes();
   const bool uses_double_quotes =
       bytes.find('\'') != std::string_view::npos && bytes.find('"') == std::string_view::npos;
@@ -43,7 +43,7 @@ void append_text_repr(TrackedText& out, const TrackedText& text) {
 }
 
 /// Appends repr() of a sequence. Throws EvaluationError for ranges and generators.
-void append_sequence_repr(TrackedText& out, const Sequence& sequence, RenderBudget& budget) {
+void append_sequence_repr(TextWithOrigins& out, const Sequence& sequence, RenderBudget& budget) {
   const auto write_items = [&](const char* opening, const char* closing) {
     out.append(opening);
     for (size_t i = 0; i < sequence.items.size(); ++i) {
@@ -70,7 +70,7 @@ void append_sequence_repr(TrackedText& out, const Sequence& sequence, RenderBudg
 }
 
 /// Appends a text as a JSON string.
-void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_ascii) {
+void append_json_text(TextWithOrigins& out, const TextWithOrigins& text, bool ensure_ascii) {
   const std::string_view bytes = text.bytes();
   out.append("\"");
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
@@ -99,7 +99,7 @@ void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_asc
 /// A writer of JSON in the format of Python's json.dumps(). Appends to `out`.
 class JsonWriter {
  public:
-  JsonWriter(TrackedText& out, const JsonStyle& style, RenderBudget& budget)
+  JsonWriter(TextWithOrigins& out, const JsonStyle& style, RenderBudget& budget)
       : out_(out), style_(style), budget_(budget) {}
 
   /// Appends `value`. `depth` is the number of enclosing containers, for the indentation.
@@ -173,7 +173,7 @@ class JsonWriter {
     out_.append("\"");
   }
 
-  TrackedText& out_;
+  TextWithOrigins& out_;
   const JsonStyle& style_;
   RenderBudget& budget_;
 };
@@ -212,7 +212,7 @@ std::string format_float_repr(double value) {
   return fixed_notation;
 }
 
-void append_str(TrackedText& out, const Value& value, RenderBudget& budget) {
+void append_str(TextWithOrigins& out, const Value& value, RenderBudget& budget) {
   if (value.is_undefined()) return;
   if (value.text() != nullptr) {
     budget.charge_allocation(value.text()->view().size());
@@ -222,7 +222,7 @@ void append_str(TrackedText& out, const Value& value, RenderBudget& budget) {
   append_repr(out, value, budget);
 }
 
-void append_repr(TrackedText& out, const Value& value, RenderBudget& budget) {
+void append_repr(TextWithOrigins& out, const Value& value, RenderBudget& budget) {
   budget.charge_steps();
   RenderBudget::check_value_size(out.size());
   if (value.is_undefined()) return out.append("Undefined");
@@ -247,15 +247,15 @@ void append_repr(TrackedText& out, const Value& value, RenderBudget& budget) {
   out.append("}");
 }
 
-TrackedText to_str(const Value& value, RenderBudget& budget) {
+TextWithOrigins to_str(const Value& value, RenderBudget& budget) {
   if (value.text() != nullptr) return value.text()->content;
-  TrackedText out;
+  TextWithOrigins out;
   append_str(out, value, budget);
   budget.charge_allocation(out.size());
   return out;
 }
 
-void append_json(TrackedText& out, const Value& value, const JsonStyle& style, RenderBudget& budget) {
+void append_json(TextWithOrigins& out, const Value& value, const JsonStyle& style, RenderBudget& budget) {
   JsonWriter(out, style, budget).write_value(value, 0);
   budget.charge_allocation(out.size());
 }

@@ -14,13 +14,13 @@ namespace vlmtrain::text::jinja {
 // (functions, generators).
 
 /// Appends str(value). Undefined values append nothing.
-void append_str(TrackedText& out, const Value& value, RenderBudget& budget);
+void append_str(TextWithOrigins& out, const Value& value, RenderBudget& budget);
 
 /// Appends repr(value).
-void append_repr(TrackedText& out, const Value& value, RenderBudget& budget);
+void append_repr(TextWithOrigins& out, const Value& value, RenderBudget& budget);
 
 /// Returns str(value).
-TrackedText to_str(const Value& value, RenderBudget& budget);
+TextWithOrigins to_str(const Value& value, RenderBudget& budget);
 
 /// Returns Python's repr() of a float.
 std::string format_float_repr(double value);
@@ -37,7 +37,7 @@ struct JsonStyle {
 
 /// Appends json.dumps(value) with `style`. Throws EvaluationError for values that are not JSON
 /// serializable.
-void append_json(TrackedText& out, const Value& value, const JsonStyle& style, RenderBudget& budget);
+void append_json(TextWithOrigins& out, const Value& value, const JsonStyle& style, RenderBudget& budget);
 
 /// Returns the text of a Python string literal. `literal` holds the characters between the quotes.
 /// Throws EvaluationError for truncated escapes, surrogates and \N{name}.

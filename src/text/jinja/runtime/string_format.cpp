@@ -73,8 +73,8 @@ std::string format_unpadded_number(const ConversionSpecifier& conversion, const 
 
 /// Returns a converted value. Pads it to the width only with zeros; apply_percent_format() pads
 /// with spaces.
-TrackedText format_value(const ConversionSpecifier& conversion, const Value& value, RenderBudget& budget) {
-  TrackedText out;
+TextWithOrigins format_value(const ConversionSpecifier& conversion, const Value& value, RenderBudget& budget) {
+  TextWithOrigins out;
   switch (conversion.type) {
     case 's':
       append_str(out, value, budget);
@@ -96,7 +96,7 @@ TrackedText format_value(const ConversionSpecifier& conversion, const Value& val
         const size_t sign_length = digits.find_first_of("+- ") == 0 ? 1 : 0;
         digits.insert(sign_length, conversion.width - digits.size(), '0');
       }
-      return TrackedText(std::move(digits));
+      return TextWithOrigins(std::move(digits));
     }
   }
   if (conversion.precision && conversion.type != 'c') {
@@ -204,7 +204,7 @@ Value apply_percent_format(const TextValue& text, const Value& values, RenderBud
   const std::vector<Value>& format_values = is_tuple ? values.sequence()->items : single_value_list;
   size_t num_consumed_values = 0;
   bool uses_mapping_keys = false;
-  TrackedText out;
+  TextWithOrigins out;
   for (size_t pos = 0; pos < bytes.size();) {
     const size_t percent_pos = std::min(bytes.find('%', pos), bytes.size());
     if (percent_pos > pos) out.append(text.content, pos, percent_pos);
@@ -229,7 +229,7 @@ Value apply_percent_format(const TextValue& text, const Value& values, RenderBud
         throw evaluation_error("not enough arguments for a format string");
       value = format_values[num_consumed_values++];
     }
-    const TrackedText formatted_value = format_value(conversion, value, budget);
+    const TextWithOrigins formatted_value = format_value(conversion, value, budget);
     const size_t num_characters = TextValue(formatted_value).length;
     const std::string padding(conversion.width > num_characters ? conversion.width - num_characters : 0, ' ');
     if (!conversion.has_flag('-')) out.append(padding);
@@ -249,7 +249,7 @@ Value apply_percent_format(const TextValue& text, const Value& values, RenderBud
 
 Value apply_brace_format(RenderContext& context, const TextValue& text, const Arguments& arguments) {
   const std::string_view bytes = text.view();
-  TrackedText out;
+  TextWithOrigins out;
   size_t next_argument_index = 0;
   bool has_numbered_fields = false;
   for (size_t pos = 0; pos < bytes.size();) {

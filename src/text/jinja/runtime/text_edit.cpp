@@ -19,8 +19,8 @@ bool is_line_break(char32_t character) {
 /// Returns `text` with each character converted by append_converted(bytes, pos, out), which appends
 /// the new form of the character at byte `pos` of `bytes` to `out`.
 template <class AppendConverted>
-TrackedText convert_case(const TrackedText& text, AppendConverted append_converted) {
-  TrackedText out;
+TextWithOrigins convert_case(const TextWithOrigins& text, AppendConverted append_converted) {
+  TextWithOrigins out;
   const std::string_view bytes = text.bytes();
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) append_converted(bytes, pos, buffer);
@@ -30,7 +30,7 @@ TrackedText convert_case(const TrackedText& text, AppendConverted append_convert
 
 }  // namespace
 
-TrackedText strip(const TextValue& text, const TextValue* characters, StripSide side) {
+TextWithOrigins strip(const TextValue& text, const TextValue* characters, StripSide side) {
   const std::string_view bytes = text.view();
   const auto is_strippable_position = [&](size_t pos) {
     if (characters == nullptr) return is_python_space(read_utf8(bytes, pos).code_point);
@@ -48,11 +48,11 @@ TrackedText strip(const TextValue& text, const TextValue* characters, StripSide 
   return text.content.slice(begin, end);
 }
 
-TrackedText replace(const TextValue& text, const TextValue& needle, const TextValue& replacement, int64_t count,
-                    RenderBudget& budget) {
+TextWithOrigins replace(const TextValue& text, const TextValue& needle, const TextValue& replacement, int64_t count,
+                        RenderBudget& budget) {
   const std::string_view bytes = text.view();
   budget.charge_allocation(bytes.size());
-  TrackedText out;
+  TextWithOrigins out;
   const auto append_source_range = [&](size_t begin, size_t end) {
     if (begin < end) out.append(text.content, begin, end);
   };
@@ -77,8 +77,9 @@ TrackedText replace(const TextValue& text, const TextValue& needle, const TextVa
   return out;
 }
 
-TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& items, RenderBudget& budget) {
-  TrackedText out;
+TextWithOrigins join(const TextWithOrigins& separator, const std::vector<TextWithOrigins>& items,
+                     RenderBudget& budget) {
+  TextWithOrigins out;
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out.append(separator);
     out.append(items[i]);
@@ -88,9 +89,9 @@ TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& i
   return out;
 }
 
-std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends) {
+std::vector<TextWithOrigins> split_lines(const TextWithOrigins& text, bool keep_ends) {
   const std::string_view bytes = text.bytes();
-  std::vector<TrackedText> lines;
+  std::vector<TextWithOrigins> lines;
   for (size_t begin = 0; begin < bytes.size();) {
     size_t end = begin;
     while (end < bytes.size() && !is_line_break(read_utf8(bytes, end).code_point))
@@ -104,9 +105,9 @@ std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends) {
   return lines;
 }
 
-TrackedText capitalize(const TrackedText& text) {
+TextWithOrigins capitalize(const TextWithOrigins& text) {
   const std::string_view bytes = text.bytes();
-  TrackedText out;
+  TextWithOrigins out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       if (pos == 0) {
@@ -119,9 +120,9 @@ TrackedText capitalize(const TrackedText& text) {
   return out;
 }
 
-TrackedText escape_html(const TrackedText& text) {
+TextWithOrigins escape_html(const TextWithOrigins& text) {
   const std::string_view bytes = text.bytes();
-  TrackedText out;
+  TextWithOrigins out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (const char byte_char : bytes.substr(begin, end - begin)) {
       constexpr std::string_view kHtmlSpecialCharacters = "&<>'\"";
@@ -137,14 +138,14 @@ TrackedText escape_html(const TrackedText& text) {
   return out;
 }
 
-TrackedText center(const TextValue& text, int64_t width, RenderBudget& budget, std::string_view fill) {
+TextWithOrigins center(const TextValue& text, int64_t width, RenderBudget& budget, std::string_view fill) {
   const auto length = static_cast<int64_t>(text.length);
   if (width <= length) return text.content;
   RenderBudget::check_value_size(static_cast<size_t>(width) * fill.size());
   const int64_t num_fill_characters = width - length;
   // The rule of CPython's str.center() for an odd number of fill characters.
   const int64_t num_left_fill_characters = num_fill_characters / 2 + (num_fill_characters & width & 1);
-  TrackedText out;
+  TextWithOrigins out;
   for (int64_t i = 0; i < num_left_fill_characters; ++i) out.append(fill);
   out.append(text.content);
   for (int64_t i = num_left_fill_characters; i < num_fill_characters; ++i) out.append(fill);
@@ -152,15 +153,15 @@ TrackedText center(const TextValue& text, int64_t width, RenderBudget& budget, s
   return out;
 }
 
-Value to_list_value(std::vector<TrackedText> texts) {
+Value to_list_value(std::vector<TextWithOrigins> texts) {
   std::vector<Value> items;
   items.reserve(texts.size());
-  for (TrackedText& text : texts) items.push_back(Value::text(std::move(text)));
+  for (TextWithOrigins& text : texts) items.push_back(Value::text(std::move(text)));
   return Value::list(std::move(items));
 }
 
-std::vector<TrackedText> split_at_separator(const TextValue& text, std::string_view separator, int64_t max_splits,
-                                            bool from_right) {
+std::vector<TextWithOrigins> split_at_separator(const TextValue& text, std::string_view separator, int64_t max_splits,
+                                                bool from_right) {
   const std::string_view bytes = text.view();
   std::vector<size_t> separator_positions;
   if (from_right) {
@@ -179,7 +180,7 @@ std::vector<TrackedText> split_at_separator(const TextValue& text, std::string_v
       separator_positions.push_back(pos);
     }
   }
-  std::vector<TrackedText> pieces;
+  std::vector<TextWithOrigins> pieces;
   pieces.reserve(separator_positions.size() + 1);
   size_t begin = 0;
   for (const size_t pos : separator_positions) {
@@ -190,10 +191,10 @@ std::vector<TrackedText> split_at_separator(const TextValue& text, std::string_v
   return pieces;
 }
 
-std::vector<TrackedText> split_at_white_space(const TextValue& text, int64_t max_splits) {
+std::vector<TextWithOrigins> split_at_white_space(const TextValue& text, int64_t max_splits) {
   const std::string_view bytes = text.view();
   const auto is_space_position = [&](size_t pos) { return is_python_space(read_utf8(bytes, pos).code_point); };
-  std::vector<TrackedText> words;
+  std::vector<TextWithOrigins> words;
   for (size_t pos = 0; pos < bytes.size();) {
     while (pos < bytes.size() && is_space_position(pos)) pos = find_next_character(bytes, pos);
     if (pos == bytes.size()) break;
@@ -206,12 +207,12 @@ std::vector<TrackedText> split_at_white_space(const TextValue& text, int64_t max
   return words;
 }
 
-std::vector<TrackedText> rsplit_at_white_space(const TextValue& text, int64_t max_splits) {
+std::vector<TextWithOrigins> rsplit_at_white_space(const TextValue& text, int64_t max_splits) {
   const std::string_view bytes = text.view();
   const auto is_preceded_by_space = [&](size_t pos) {
     return is_python_space(read_utf8(bytes, find_previous_character(bytes, pos)).code_point);
   };
-  std::vector<TrackedText> words;
+  std::vector<TextWithOrigins> words;
   for (size_t end = bytes.size(); end > 0;) {
     while (end > 0 && is_preceded_by_space(end)) end = find_previous_character(bytes, end);
     if (end == 0) break;
@@ -225,17 +226,17 @@ std::vector<TrackedText> rsplit_at_white_space(const TextValue& text, int64_t ma
   return words;
 }
 
-TrackedText to_upper(const TrackedText& text) {
+TextWithOrigins to_upper(const TextWithOrigins& text) {
   return convert_case(text, append_uppercase);
 }
 
-TrackedText to_lower(const TrackedText& text) {
+TextWithOrigins to_lower(const TextWithOrigins& text) {
   return convert_case(text, append_lowercase);
 }
 
-TrackedText to_title_case(const TrackedText& text) {
+TextWithOrigins to_title_case(const TextWithOrigins& text) {
   const std::string_view bytes = text.bytes();
-  TrackedText out;
+  TextWithOrigins out;
   bool is_in_word = false;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
@@ -251,9 +252,9 @@ TrackedText to_title_case(const TrackedText& text) {
   return out;
 }
 
-TrackedText swap_case(const TrackedText& text) {
+TextWithOrigins swap_case(const TextWithOrigins& text) {
   const std::string_view bytes = text.bytes();
-  TrackedText out;
+  TextWithOrigins out;
   out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
     for (size_t pos = begin; pos < end; pos = find_next_character(bytes, pos)) {
       if (is_uppercase(read_utf8(bytes, pos).code_point)) {

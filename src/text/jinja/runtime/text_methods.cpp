@@ -12,7 +12,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 /// Returns `text` as a value and charges its size to the budget.
-Value make_method_result(RenderContext& context, TrackedText text) {
+Value make_method_result(RenderContext& context, TextWithOrigins text) {
   context.budget.charge_allocation(text.size());
   return Value::text(std::move(text));
 }
@@ -56,10 +56,10 @@ Value split_method(RenderContext& context, const Value& self, const BoundArgumen
   // texts take far less. Not tuned.
   if (separator != nullptr && from_right)
     context.budget.charge_scan(text.view().size() * std::min<size_t>(separator->view().size(), 1000));
-  std::vector<TrackedText> pieces = separator != nullptr
-                                        ? split_at_separator(text, separator->view(), max_splits, from_right)
-                                    : from_right ? rsplit_at_white_space(text, max_splits)
-                                                 : split_at_white_space(text, max_splits);
+  std::vector<TextWithOrigins> pieces = separator != nullptr
+                                            ? split_at_separator(text, separator->view(), max_splits, from_right)
+                                        : from_right ? rsplit_at_white_space(text, max_splits)
+                                                     : split_at_white_space(text, max_splits);
   context.budget.charge_allocation(text.view().size() + pieces.size() * (sizeof(Value) + sizeof(TextValue)));
   return to_list_value(std::move(pieces));
 }
@@ -82,7 +82,7 @@ Value partition_method(RenderContext& context, const Value& self, const BoundArg
 }
 
 Value splitlines_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  std::vector<TrackedText> lines = split_lines(self.text()->content, args.boolean(0, false));
+  std::vector<TextWithOrigins> lines = split_lines(self.text()->content, args.boolean(0, false));
   context.budget.charge_allocation(self.text()->view().size() + lines.size() * (sizeof(Value) + sizeof(TextValue)));
   return to_list_value(std::move(lines));
 }
@@ -121,7 +121,7 @@ Value replace_method(RenderContext& context, const Value& self, const BoundArgum
       replace(*self.text(), args.required_text(0), args.required_text(1), args.integer(2, -1), context.budget));
 }
 
-template <TrackedText (*transform)(const TrackedText&)>
+template <TextWithOrigins (*transform)(const TextWithOrigins&)>
 Value apply_text_transform(RenderContext& context, const Value& self, const BoundArguments& /*args*/) {
   return make_method_result(context, transform(self.text()->content));
 }
@@ -141,7 +141,7 @@ Value text_find_method(RenderContext& context, const Value& self, const BoundArg
     if (pos != std::string_view::npos) pos += range->begin;
   }
   if (pos != std::string_view::npos) {
-    return Value(text.is_ascii ? pos : TextValue(TrackedText(std::string(text.view().substr(0, pos)))).length);
+    return Value(text.is_ascii ? pos : TextValue(TextWithOrigins(std::string(text.view().substr(0, pos)))).length);
   }
   if (requires_match) throw evaluation_error("index(): substring not found");
   return Value(-1);
@@ -154,7 +154,7 @@ Value text_count_method(RenderContext& context, const Value& self, const BoundAr
   context.budget.charge_scan(text.view().size());
   if (!range) return Value(0);
   const std::string_view haystack = text.view().substr(range->begin, range->end - range->begin);
-  if (needle.empty()) return Value(TextValue(TrackedText(std::string(haystack))).length + 1);
+  if (needle.empty()) return Value(TextValue(TextWithOrigins(std::string(haystack))).length + 1);
   int64_t count = 0;
   for (size_t pos = find_substring(haystack, needle, 0); pos != std::string_view::npos;
        pos = find_substring(haystack, needle, pos + needle.size())) {
@@ -164,7 +164,7 @@ Value text_count_method(RenderContext& context, const Value& self, const BoundAr
 }
 
 Value join_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  std::vector<TrackedText> texts;
+  std::vector<TextWithOrigins> texts;
   const auto items = to_sequence(*args[0], context.budget);
   for (const Value& item : items->items) {
     if (item.text() == nullptr) throw evaluation_error("join() needs strings, not {}", item.type_name());
@@ -242,7 +242,7 @@ Value justify_method(RenderContext& context, const Value& self, const BoundArgum
   const std::string_view fill = get_fill_character(args);
   const int64_t num_fill_characters = std::max<int64_t>(args.integer(0, 0) - static_cast<int64_t>(text.length), 0);
   RenderBudget::check_value_size(static_cast<size_t>(num_fill_characters));
-  TrackedText out;
+  TextWithOrigins out;
   if (at_end) out.append(text.content);
   for (int64_t i = 0; i < num_fill_characters; ++i) out.append(fill);
   if (!at_end) out.append(text.content);
@@ -254,7 +254,7 @@ Value zfill_method(RenderContext& context, const Value& self, const BoundArgumen
   const int64_t num_fill_characters = std::max<int64_t>(args.integer(0, 0) - static_cast<int64_t>(text.length), 0);
   RenderBudget::check_value_size(static_cast<size_t>(num_fill_characters));
   const size_t sign_length = text.view().starts_with('-') || text.view().starts_with('+') ? 1 : 0;
-  TrackedText out;
+  TextWithOrigins out;
   if (sign_length == 1) out.append(text.content, 0, 1);
   out.append(std::string(static_cast<size_t>(num_fill_characters), '0'));
   out.append(text.content, sign_length, text.view().size());

@@ -4,7 +4,7 @@
 
 namespace vlmtrain::text::jinja {
 
-void TrackedText::add_origin_span(OriginSpan origin_span) {
+void TextWithOrigins::add_origin_span(OriginSpan origin_span) {
   // Visits the spans that end where the new one begins: empty spans, then at most one span with
   // characters. An empty span next to another span of its own origin is redundant and is dropped.
   // Empty spans of other origins remain, so that their position is kept.
@@ -25,18 +25,18 @@ void TrackedText::add_origin_span(OriginSpan origin_span) {
   origin_spans_.push_back(origin_span);
 }
 
-void TrackedText::mark_as_generated() {
+void TextWithOrigins::mark_as_generated() {
   generated_spans_.clear();
   if (!empty()) generated_spans_.push_back({0, size()});
 }
 
-TrackedText TrackedText::slice(size_t begin, size_t end) const {
-  TrackedText result;
+TextWithOrigins TextWithOrigins::slice(size_t begin, size_t end) const {
+  TextWithOrigins result;
   result.append(*this, begin, end);
   return result;
 }
 
-void TrackedText::append(const TrackedText& other, size_t begin, size_t end) {
+void TextWithOrigins::append(const TextWithOrigins& other, size_t begin, size_t end) {
   const size_t offset = bytes_.size();
   bytes_.append(other.bytes_, begin, end - begin);
   const auto ends_before = [](const OriginSpan& origin_span, size_t pos) { return origin_span.end < pos; };
@@ -55,7 +55,7 @@ void TrackedText::append(const TrackedText& other, size_t begin, size_t end) {
   }
 }
 
-void TrackedText::inherit_origins(const TrackedText& source) {
+void TextWithOrigins::inherit_origins(const TextWithOrigins& source) {
   if (!empty()) return;
   for (const OriginSpan& origin_span : source.origin_spans_) add_origin_span({0, 0, origin_span.origin});
 }

@@ -30,13 +30,14 @@ struct GeneratedSpan {
 /// A UTF-8 text that records the origin of its characters. Origin spans are in order and do not
 /// overlap; adjacent spans with the same origin are merged. Bytes outside of all spans come from
 /// the template itself.
-class TrackedText {
+class TextWithOrigins {
  public:
-  TrackedText() = default;
-  explicit TrackedText(std::string bytes) : bytes_(std::move(bytes)) {}
+  TextWithOrigins() = default;
+  explicit TextWithOrigins(std::string bytes) : bytes_(std::move(bytes)) {}
   /// Creates a text whose characters all have the origin `origin`. An empty text gets an empty
   /// span.
-  TrackedText(std::string bytes, int origin) : bytes_(std::move(bytes)), origin_spans_{{0, bytes_.size(), origin}} {}
+  TextWithOrigins(std::string bytes, int origin)
+      : bytes_(std::move(bytes)), origin_spans_{{0, bytes_.size(), origin}} {}
 
   const std::string& bytes() const { return bytes_; }
   std::span<const OriginSpan> origin_spans() const { return origin_spans_; }
@@ -49,23 +50,23 @@ class TrackedText {
 
   /// Returns bytes [begin, end) with their origins. An empty slice has an empty span for each
   /// origin next to it. REQUIRES begin <= end <= size() at character boundaries.
-  TrackedText slice(size_t begin, size_t end) const;
+  TextWithOrigins slice(size_t begin, size_t end) const;
 
   /// Appends UTF-8 text without origin.
   void append(std::string_view plain_text) { bytes_ += plain_text; }
   /// Appends `other`, or bytes [begin, end) of it, with their origins.
-  void append(const TrackedText& other) { append(other, 0, other.size()); }
-  void append(const TrackedText& other, size_t begin, size_t end);
+  void append(const TextWithOrigins& other) { append(other, 0, other.size()); }
+  void append(const TextWithOrigins& other, size_t begin, size_t end);
 
   /// Adds an empty span for each origin of `source` if this text is empty. For results made from
   /// `source`: otherwise an answer that becomes empty would have no position.
-  void inherit_origins(const TrackedText& source);
+  void inherit_origins(const TextWithOrigins& source);
 
   /// Appends a transformed copy of `source`. Calls transform(begin, end, out) for consecutive byte
   /// ranges of `source`, each with one origin; `transform` appends the new text of the range to the
   /// string `out`. The new text gets the origin of the range.
   template <class Transform>
-  void append_transformed(const TrackedText& source, Transform transform) {
+  void append_transformed(const TextWithOrigins& source, Transform transform) {
     size_t pos = 0;
     for (const OriginSpan& origin_span : source.origin_spans_) {
       if (pos < origin_span.begin) transform(pos, origin_span.begin, bytes_);

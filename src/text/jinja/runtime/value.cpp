@@ -41,7 +41,7 @@ int compute_container_depth(int depth) {
   return depth + 1;
 }
 
-TextValue::TextValue(TrackedText text, bool escaped) : content(std::move(text)), is_escaped(escaped) {
+TextValue::TextValue(TextWithOrigins text, bool escaped) : content(std::move(text)), is_escaped(escaped) {
   const std::string& bytes = content.bytes();
   length = static_cast<size_t>(std::count_if(
       bytes.begin(), bytes.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }));
@@ -54,12 +54,12 @@ Value Value::undefined(std::string message) {
 
 Value Value::text(std::string bytes) {
   if (find_invalid_utf8(bytes)) bytes = replace_invalid_utf8(bytes);
-  return text(TrackedText(std::move(bytes)));
+  return text(TextWithOrigins(std::move(bytes)));
 }
 
 Value Value::text(std::string bytes, int origin) {
   if (find_invalid_utf8(bytes)) bytes = replace_invalid_utf8(bytes);
-  return text(TrackedText(std::move(bytes), origin));
+  return text(TextWithOrigins(std::move(bytes), origin));
 }
 
 Value Value::list(std::vector<Value> items) {

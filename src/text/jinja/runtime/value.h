@@ -22,10 +22,10 @@ struct Dict;
 /// A string value, with properties that the constructor computes once.
 struct TextValue {
   /// `is_escaped`: see the field.
-  explicit TextValue(TrackedText text, bool is_escaped = false);
+  explicit TextValue(TextWithOrigins text, bool is_escaped = false);
   std::string_view view() const { return content.bytes(); }
 
-  TrackedText content;
+  TextWithOrigins content;
   bool is_ascii;
   size_t length;  ///< in code points
   /// Whether the text is safe HTML: the result of the filters escape and safe (Markup in Jinja2).
@@ -64,7 +64,7 @@ class Value {
   /// Returns a text whose characters all have the origin `origin`. REQUIRES origin >= 0.
   static Value text(std::string bytes, int origin);
   /// Returns a text with the origins of `text`.
-  static Value text(TrackedText text, bool is_escaped = false) {
+  static Value text(TextWithOrigins text, bool is_escaped = false) {
     return Value(std::make_shared<const TextValue>(std::move(text), is_escaped));
   }
   /// Each returns a container with these items. dict() keeps the last value of a duplicate key.

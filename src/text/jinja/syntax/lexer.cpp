@@ -230,7 +230,7 @@ class Lexer {
     return pos;
   }
 
-  /// Each reads a token if one begins at the cursor. Returns whether it does.
+  /// Reads a number if one begins at the cursor. Returns whether it does.
   bool try_read_number() {
     if (!is_decimal_digit(peek())) return false;
     if (try_read_float()) return true;
