@@ -74,7 +74,7 @@ class RankMonitor {
   std::condition_variable state_changed_;
   std::optional<RankFailure> failure_;
   std::optional<RankFailure> local_failure_;  // to be published
-  bool is_failure_published_ = false;         // local_failure_ is published
+  bool is_failure_published_ = false;         // whether the store has local_failure_ or an earlier failure
   bool has_lost_rank0_ = false;
   bool is_connection_broken_ = false;  // a connection between two ranks broke, which shortens the heartbeat timeout
   bool has_noticed_failure_ = false;   // this rank's own thread has noticed the failure

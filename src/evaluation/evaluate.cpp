@@ -95,7 +95,8 @@ class Evaluator {
   }
 
  private:
-  /// Decodes a sample, and stores its prompt in prompts_ while the record's media are in memory.
+  /// Decodes a sample, and stores its prompt in pending_prompts_ while the record's media are in
+  /// memory.
   data::Sample make_sample(int64_t index) {
     const io::Record record = records_.at(index);
     data::Sample sample = data::make_sample(processor_, record, index);
@@ -274,7 +275,7 @@ class Evaluator {
   const std::function<void(const EvaluatedAnswer&)>& on_answer_;
   EvaluationResult result_;
   std::string first_bad_sample_problem_;
-  std::vector<std::string> dropped_sample_ids_;  // ids of samples that do not fit into memory
+  std::vector<std::string> dropped_sample_ids_;  // these samples do not fit into memory
   std::mutex pending_prompts_mutex_;
   // Prompts of samples that are not scored yet, by record index, without pixels; guarded by
   // pending_prompts_mutex_.

@@ -93,7 +93,7 @@ at::Device open_cuda_device(const std::string& name, int index) {
   // The planner cannot predict cuDNN's choice of algorithms, so convolutions use ATen's kernels.
   at::globalContext().setUserEnabledCuDNN(false);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
-  // Before CUDA is initialized, the virtual GPU cannot be described.
+  // The properties of the virtual GPU are unknown before CUDA is initialized.
   if (is_virtual_gpu)
     check_kernel_code(name, {.name = get_device_properties(device).name, .architecture = get_architecture(device)});
   cache_total_memory(device);

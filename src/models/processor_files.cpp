@@ -54,7 +54,7 @@ void edit_settings_copies(const std::vector<ProcessorSettingsCopy>& copies,
   }
 }
 
-/// Applies the changes of video settings. If these are still in the image processor's file, writes
+/// Applies `overrides` to the video settings. If these are in the image processor's file, writes
 /// them to a file of their own, as transformers does.
 void apply_video_overrides(const ProcessorOverrides& overrides, const std::filesystem::path& folder,
                            JsonFileMap& documents) {

@@ -211,7 +211,7 @@ struct UnusedSettingsRule {
   std::string_view reason{};
 };
 
-/// Returns all groups of keys. Conditions on media hold only if samples were counted.
+/// Returns all rules. Conditions on media hold only if samples were counted.
 std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
                                                            const data::SampleCountsByMediaKind& media_counts,
                                                            bool predicts_masks) {

@@ -40,7 +40,7 @@ MaskScore score_mask(const at::Tensor& predicted_mask, const at::Tensor& true_ma
 /// Sums of mask scores and their means, each over the masks that have the score. The mean of no
 /// masks is 0.
 struct MaskScoreSums {
-  int64_t num_masks = 0;  ///< number of masks
+  int64_t num_masks = 0;  ///< masks that were added, also empty ones
   double iou_sum = 0, dice_sum = 0;
   int64_t num_masks_with_hausdorff95 = 0;  ///< masks with a nonempty truth and prediction
   double hausdorff95_sum = 0;

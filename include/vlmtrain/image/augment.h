@@ -8,8 +8,8 @@ namespace vlmtrain::image {
 
 /// The ranges of random augmentations. sample_augmentation() requires these ranges.
 struct AugmentSettings {
-  double horizontal_flip_probability = 0;  ///< of a horizontal flip, 0 to 1
-  double max_rotation_degrees = 0;         ///< maximum angle of a uniform rotation in both directions, >= 0
+  double horizontal_flip_probability = 0;  ///< 0 to 1
+  double max_rotation_degrees = 0;         ///< the angle is uniform in ± max_rotation_degrees, >= 0
   double max_brightness_change = 0;        ///< the factor is uniform in 1 ± max_brightness_change, 0 to 1
 
   /// Returns whether any augmentation is enabled.

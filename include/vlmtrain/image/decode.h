@@ -17,7 +17,7 @@ namespace vlmtrain::image {
 /// a progressive file (4 channels of 2 bytes).
 constexpr int64_t estimate_image_decoding_memory(ImageSize size) {
   constexpr int64_t kStoredBytesPerPixel = 4, kRgbBytesPerPixel = 3, kPlanarBytesPerPixel = 3,
-                    kCoefficientBytesPerPixel = 8;  // bytes per pixel
+                    kCoefficientBytesPerPixel = 8;  // as listed above
   return (kStoredBytesPerPixel + kRgbBytesPerPixel + kPlanarBytesPerPixel + kCoefficientBytesPerPixel) * size.height *
          size.width;
 }

@@ -33,7 +33,7 @@ inline constexpr int64_t kMaxDecodedPixelsPerVideo = int64_t{1} << 39;
 /// frame as interleaved RGB (from swscale, and without row padding), and the frame as planes.
 constexpr int64_t estimate_frame_decoding_memory(ImageSize size) {
   constexpr int64_t kReferenceBytesPerPixel = int64_t{17} * 3 / 2 + 1, kRgbBytesPerPixel = 6,
-                    kPlanarBytesPerPixel = 3;  // bytes per pixel
+                    kPlanarBytesPerPixel = 3;  // as listed above
   return (kReferenceBytesPerPixel + kRgbBytesPerPixel + kPlanarBytesPerPixel) * size.height * size.width;
 }
 

@@ -105,7 +105,7 @@ struct Record {
   std::vector<MediaRef> videos;
   std::vector<MaskSource> masks;         ///< in the order of the mask tokens in the answers
   std::string mask_problem;              ///< why `masks` cannot be used, else empty; only segmentation models report it
-  std::vector<std::string> subject_ids;  ///< subject ids of the volumes ("subject_id"); may be empty
+  std::vector<std::string> subject_ids;  ///< one per volume, or for all volumes together ("subject_id"); may be empty
   std::vector<Notice> notices;           ///< at most one of each kind
   std::string location;                  ///< position in the data set for messages, such as "line 17"
   std::string problem;                   ///< why the record cannot be used, a phrase or sentence; empty if usable

@@ -153,7 +153,7 @@ struct QkNormRopeBackwardArgs {
                                     ///< weights; null if they are not needed
 };
 inline constexpr int64_t kMaxQkNormFeatures = 256;      ///< a lane holds 4 pairs of features in registers
-inline constexpr int64_t kQkNormRopeWarpsPerBlock = 8;  ///< warps per thread block of the backward pass
+inline constexpr int64_t kQkNormRopeWarpsPerBlock = 8;  ///< of the backward pass
 
 /// Arguments of value = (x − mean) / sqrt(variance + eps) · gain (+ bias) (+ residual) for each
 /// row. The mean is 0 if not centered.
@@ -191,7 +191,7 @@ struct NormBackwardArgs {
 inline constexpr int64_t kNf4BlockSize = 64;         ///< values per absmax, as in bitsandbytes
 inline constexpr int64_t kNf4NestedBlockSize = 256;  ///< absmax values per nested absmax, as in bitsandbytes
 inline constexpr int64_t kNf4SuperBlockSize = kNf4BlockSize * kNf4NestedBlockSize;
-inline constexpr int kMaxNf4WeightsPerLaunch = 16;  ///< per launch; more than the Linears that share an input
+inline constexpr int kMaxNf4WeightsPerLaunch = 16;  ///< more than the Linears that share an input
 
 /// Arguments of the dequantization of NF4 with double quantization (Dettmers et al. 2023, arXiv
 /// 2305.14314) for contiguous weights, each in whole superblocks. A value is values[index] ·
@@ -208,7 +208,7 @@ struct Nf4DequantizeArgs {
   int64_t code_stride;                                 ///< elements between codes
   void* result;                                        ///< [super_blocks · 16384]
   float values[16];                                    ///< values of the indices
-  int num_weights;                                     ///< number of weights
+  int num_weights;                                     ///< at most kMaxNf4WeightsPerLaunch
   int64_t first_super_block[kMaxNf4WeightsPerLaunch];  ///< of each weight, ascending
 };
 

@@ -104,7 +104,7 @@ class HostMemoryBudget {
 
 /// Conditions under which CPU tensor allocations fail in a test.
 struct AllocationFaults {
-  int64_t failing_allocation_index = -1;  ///< number of the allocation since arm(), from 0; -1 for none
+  int64_t failing_allocation_index = -1;                      ///< since arm(), from 0; -1: none
   int64_t limit_bytes = std::numeric_limits<int64_t>::max();  ///< allocations fail beyond this live memory
 };
 

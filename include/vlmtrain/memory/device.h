@@ -27,8 +27,8 @@ struct DeviceProperties {
   int64_t free_bytes = 0;
 };
 
-/// Describes a GPU. Creates the CUDA context if it does not exist. Throws UserError (kFailed) if a
-/// CUDA call fails. REQUIRES: `device` is a CUDA device from open_device().
+/// Returns the properties of a GPU. Creates the CUDA context if it does not exist. Throws UserError
+/// (kFailed) if a CUDA call fails. REQUIRES: `device` is a CUDA device from open_device().
 DeviceProperties get_device_properties(at::Device device);
 
 /// Returns the PCI bus id, such as "0000:17:00.0", by which two ranks detect that they share a GPU.

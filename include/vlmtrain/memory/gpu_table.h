@@ -9,7 +9,7 @@ namespace vlmtrain::memory {
 /// Limits that a compute capability implies (CUDA C++ Programming Guide, table "Technical
 /// Specifications per Compute Capability").
 struct ArchitectureLimits {
-  int compute_capability = 0;  ///< compute capability × 10: 90 is sm_90
+  int compute_capability = 0;  ///< × 10: 90 is sm_90
   int max_threads_per_multiprocessor = 0;
   int max_blocks_per_multiprocessor = 0;
   int64_t shared_bytes_per_multiprocessor = 0;
@@ -62,8 +62,9 @@ struct UnsupportedGpu {
 /// Returns the unsupported GPU whose UnsupportedGpu::name is `name`, or null.
 const UnsupportedGpu* find_unsupported_gpu(std::string_view name);
 
-/// Returns the limits of an architecture (compute capability × 10). An architecture that is not in
-/// the table gets the limits of the next older one; one older than the table gets the oldest's.
+/// Returns the limits of an architecture. `compute_capability` is the compute capability × 10. An
+/// architecture that is not in the table gets the limits of the next older one; one older than the
+/// table gets the oldest's.
 const ArchitectureLimits& get_architecture_limits(int compute_capability);
 
 }  // namespace vlmtrain::memory

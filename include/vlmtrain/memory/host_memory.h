@@ -50,7 +50,7 @@ AvailableHostMemory get_available_host_memory(const std::filesystem::path& root,
 /// A directory in which the kernel exposes a control group.
 struct ControlGroupFolder {
   std::filesystem::path path;
-  bool is_cgroup_v2 = true;  ///< cgroup version 2, whose files have other names than version 1's
+  bool is_cgroup_v2 = true;  ///< the files of version 2 have other names than those of version 1
 };
 
 /// Returns the control groups that limit this process's use of `controller` ("memory", "cpu",

@@ -29,7 +29,7 @@ struct LibTorchInfo {
   bool matches_compiled_version() const { return loaded_version.empty() || loaded_version == compiled_version; }
 };
 
-/// Describes the libraries of this process. Never throws for a missing library; its path is empty.
+/// Returns the libraries of this process. Never throws for a missing library; its path is empty.
 LibTorchInfo get_libtorch_info();
 
 /// Returns the value of TORCH_VERSION in the text of at::show_config(), or an empty string.

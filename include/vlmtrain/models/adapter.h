@@ -25,7 +25,7 @@ bool is_adapter(const std::filesystem::path& folder);
 /// kBadData if the result does not exist or is not a full checkpoint.
 std::filesystem::path find_adapter_base(const std::filesystem::path& folder, const std::filesystem::path& base = {});
 
-/// A base checkpoint and the adapter that belongs to it.
+/// The folders of a base checkpoint and of the adapter that belongs to it.
 struct BaseAndAdapterFolders {
   std::filesystem::path base;
   std::filesystem::path adapter;  ///< empty if the folder is a full checkpoint

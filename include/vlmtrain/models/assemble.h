@@ -35,7 +35,7 @@ struct AssemblyResult {
   int64_t num_mask_tensors = 0;    ///< tensors from mask_model
   int64_t num_volume_tensors = 0;  ///< tensors from volume_tower
   int64_t num_random_tensors = 0;  ///< randomly initialized tensors
-  int64_t mask_token_id = 0;       ///< id of the mask token; 0 without a mask decoder
+  int64_t mask_token_id = 0;       ///< 0 without a mask decoder
   int64_t vocab_size = 0;          ///< rows of the embedding
 };
 

@@ -45,7 +45,7 @@ struct LoadSettings {
 struct LoadResult {
   std::vector<nn::Parameter> initialized_parameters;  ///< missing in the checkpoint, initialized randomly
   std::vector<nn::Parameter> resized_parameters;      ///< loaded with another number of rows
-  std::vector<std::string> skipped_tensor_names;      ///< names of the checkpoint's tensors that were not loaded
+  std::vector<std::string> skipped_tensor_names;      ///< tensors of the checkpoint that were not loaded
 };
 
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to

@@ -81,7 +81,7 @@ class VisionLanguageModel {
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
 
   /// Computes the vision tower and the projector in one pass. Throws InternalError if
-  /// `with_patch_features` is set for a family without dense features.
+  /// `with_patch_features` is set for a family without patch features.
   virtual ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const = 0;
 
   /// Computes the language model on a packed batch. `image_features` replace the embeddings of the

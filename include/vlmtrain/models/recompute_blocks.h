@@ -12,8 +12,8 @@ struct TowerRecomputeCounts {
   TowerRecomputeCounts(int64_t recomputed, int64_t selective = 0)
       : num_recomputed_blocks(recomputed), num_selective_blocks(selective) {}
 
-  int64_t num_recomputed_blocks;  ///< recomputed blocks
-  int64_t num_selective_blocks;   ///< those of them that keep their attention output (nn::CheckpointMode)
+  int64_t num_recomputed_blocks;  ///< including the selective ones
+  int64_t num_selective_blocks;   ///< recomputed blocks that keep their attention output (nn::CheckpointMode)
 };
 
 /// Activation checkpointing of a model: the number of recomputed blocks of each tower, from the

@@ -27,7 +27,7 @@ struct Interconnect {
 /// Returns the interconnect according to data sheets: NVLink if every board of the GPU's form
 /// factor has it, otherwise 16 lanes of PCI Express of the GPU's generation. `network_gbit` is the
 /// network bandwidth of a machine in 10⁹ bits per second. REQUIRES: world_size is a multiple of
-/// nodes.
+/// num_nodes.
 Interconnect make_interconnect(const memory::GpuSpec& gpu, int64_t world_size, int64_t num_nodes, double network_gbit);
 
 /// The ranks that take part in a collective.
@@ -51,14 +51,14 @@ struct CollectiveCall {
 /// The collectives of a step, in order. All lists are empty for one rank.
 struct StepCollectives {
   std::vector<CollectiveCall> gradient_reductions{};  ///< all_reduce and reduce_scatter calls on gradient buckets
-  /// Number of reductions, from the first one, that overlap with the last backward pass.
+  /// Counted from the first of gradient_reductions. They overlap with the last backward pass.
   int64_t num_overlapped_reductions = 0;
   std::vector<CollectiveCall> weight_all_gathers{};  ///< of updated weights; they overlap with the next forward pass
   /// All_gathers of sharded weights; each overlaps with the computation of the previous block.
   std::vector<CollectiveCall> block_all_gathers{};
   /// Reduce_scatters of block gradients; each overlaps with the computation of the next block.
   std::vector<CollectiveCall> block_reduce_scatters{};
-  int64_t num_micro_batches = 1;  ///< number of micro-batches that the two block lists cover together
+  int64_t num_micro_batches = 1;  ///< covered by the two block lists together
 
   bool operator==(const StepCollectives&) const = default;
 };
@@ -67,7 +67,7 @@ struct StepCollectives {
 struct CommunicationEstimate {
   Interconnect interconnect;
   StepCollectives collectives;
-  int64_t num_micro_batches = 1;  ///< number of micro-batches in the step
+  int64_t num_micro_batches = 1;  ///< of the step
   double seconds = 0;             ///< duration of all collectives
   double exposed_seconds = 0;     ///< part of `seconds` that does not overlap with computation
 
@@ -86,9 +86,10 @@ struct CommunicationEstimate {
 /// `micro_batch_seconds` is the duration of the forward and backward pass of one micro-batch.
 ///
 /// The model assumes:
-/// - The backward pass takes two thirds of a micro-batch and overlaps with the overlapped
-///   reductions.
-/// - The forward pass takes one third and overlaps with the weight_all_gathers of the previous step.
+/// - The backward pass takes two thirds of a micro-batch and overlaps with the first
+///   num_overlapped_reductions of gradient_reductions.
+/// - The forward pass takes one third and overlaps with the weight_all_gathers of the previous
+///   step.
 /// - The collectives of blocks overlap with the passes of their micro-batch, except for the first
 ///   all_gather.
 /// - A ring phase transfers (n − 1) / n of the bytes over the slowest link and has n − 1 hops.

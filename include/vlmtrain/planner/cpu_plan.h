@@ -22,8 +22,8 @@ struct HostMemoryRequirements {
   int64_t num_loader_threads = 1;
 };
 
-/// The host memory that a process of a CPU run may use, by purpose: available = margin + process +
-/// samples + libraries + tensors.
+/// The host memory that a process of a CPU run may use, by purpose: available memory = margin +
+/// process + decoded samples + libraries + tensors.
 struct HostMemoryLimit {
   memory::AvailableHostMemory available_memory;  ///< measured, or memory.limit_gb if that is lower
   double margin_percent = 0;                     ///< share of available_memory.bytes that is kept free

@@ -109,8 +109,8 @@ struct MemoryTimelinePoint {
 /// The peak by component, and the sizes of the model.
 struct DryRunDetail {
   memory::MemoryPeak peak;          ///< over all steps
-  int64_t num_vision_blocks = 0;    ///< number of blocks of the vision tower
-  int64_t num_language_blocks = 0;  ///< number of blocks of the language model
+  int64_t num_vision_blocks = 0;    ///< of the vision tower
+  int64_t num_language_blocks = 0;  ///< of the language model
   int64_t num_parameters = 0;
   int64_t num_trainable_parameters = 0;
   std::vector<MemoryTimelinePoint> timeline;  ///< of the last step; empty without DryRunRequest::with_timeline
@@ -126,7 +126,7 @@ struct DryRunResult {
   std::optional<StepCosts> costs;         ///< costs of the last step
   std::optional<DryRunDetail> detail;
   double seconds = 0;                            ///< duration of the dry run itself
-  std::vector<StepPeaks> evaluation_peaks = {};  ///< peaks of each evaluation batch
+  std::vector<StepPeaks> evaluation_peaks = {};  ///< of each evaluation batch
 
   /// Returns the maximum over all steps, evaluations excluded.
   StepPeaks compute_max_peaks() const;

@@ -16,9 +16,9 @@ struct EvaluationRequest {
   /// The StepConfig of a training run whose weights, gradients and optimizer state stay in memory
   /// during the evaluation; nullopt: evaluation without training.
   std::optional<StepConfig> training_step_config = std::nullopt;
-  std::vector<SampleGroup> training_samples = {};  ///< a training step of one or two micro-batches
-  std::vector<SampleBatch> worst_batches;          ///< worst batches, each with up to max_batch_size samples; not empty
-  int64_t max_new_tokens = 0;                      ///< generated tokens per sample; 0: no generation
+  std::vector<SampleGroup> training_samples = {};    ///< a training step of one or two micro-batches
+  std::vector<SampleBatch> worst_batches;            ///< each with up to max_batch_size samples; not empty
+  int64_t max_new_tokens = 0;                        ///< generated tokens per sample; 0: no generation
   std::optional<int64_t> batch_size = std::nullopt;  ///< set by the user; nullopt: the planner chooses
   int64_t max_batch_size = 32;                       ///< the largest size to try if batch_size is not set
   int64_t target_reserved_bytes = 0;  ///< preferred limit of reserved bytes, for batches of several samples

@@ -66,7 +66,7 @@ struct SampleBatch {
   std::string first_sample_id;  ///< id of the sample of shapes.front(); empty for synthetic samples
 };
 
-/// How many samples a global batch of packs has. A pack is a sequence of several samples.
+/// The size of packs and of micro-batches of packs. A pack is a sequence of several samples.
 struct PackingParams {
   double mean_samples_per_pack = 1;    ///< mean over the training data
   int64_t fixed_micro_batch_size = 0;  ///< StepConstraints::micro_batch_size; 0: not set
@@ -112,8 +112,8 @@ struct SampledRankStep {
 /// Returns for each rank that has samples its sampled step with the most tokens.
 std::vector<SampledRankStep> find_largest_rank_steps(const Workload& workload);
 
-/// Returns for each of the workload's candidates the samples of one rank's step. Repeats the last
-/// shape of a candidate that has too few.
+/// Returns for each of workload.worst_batches the samples of one rank's step. Repeats the last
+/// shape of a batch that has too few.
 std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& workload);
 
 /// Returns the candidates for the worst global batch: the largest samples by tokens, by rows of

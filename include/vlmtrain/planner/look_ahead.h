@@ -31,7 +31,7 @@ struct MemoryForecast {
   engine::StepLayout layout;              ///< LookAheadStep::layout, or a smaller one if it does not fit
   bool empty_cache_at_start = false;  ///< LookAheadStep::empty_cache_at_start, or true if the cache has to be emptied
   StepPeaks peaks;                    ///< peaks of the last attempt
-  int64_t num_attempts = 0;           ///< number of dry runs of this step
+  int64_t num_attempts = 0;           ///< dry runs of this step
   double cpu_seconds = 0;             ///< CPU time that the child spent on this step
 };
 

@@ -21,7 +21,7 @@ struct MicroBatchSizes {
   int64_t label_tokens = 0;
   int64_t pixel_rows = 0;  ///< rows of data::Sample::pixel_values: tiles or patches
   int64_t masks = 0;
-  int64_t num_images_with_masks = 0;  ///< images that have masks
+  int64_t num_images_with_masks = 0;
 
   bool operator==(const MicroBatchSizes&) const = default;
 

@@ -22,9 +22,9 @@ struct StepPeaks {
 struct SplitPlan {
   MemoryCostTable table;
   int64_t num_sampled_steps = 0;
-  double mean_micro_batches_per_step = 0;  ///< mean over the sampled steps
-  int64_t max_micro_batches_per_step = 0;  ///< maximum over the sampled steps
-  int64_t min_micro_batches_per_step = 0;  ///< minimum over the sampled steps
+  double mean_micro_batches_per_step = 0;  ///< over the sampled steps
+  int64_t max_micro_batches_per_step = 0;  ///< over the sampled steps
+  int64_t min_micro_batches_per_step = 0;  ///< over the sampled steps
   double step_seconds = 0;                 ///< predicted, mean over the dry-run steps; 0 on the CPU
   double samples_per_second = 0;           ///< predicted, of one rank; 0 on the CPU
   StepPeaks peaks = {};                    ///< maximum over the dry-run steps, which include the largest samples

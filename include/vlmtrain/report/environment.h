@@ -26,8 +26,8 @@ struct Environment {
   int64_t memory_bytes = 0;                     ///< of the machine
   std::optional<int64_t> memory_limit_bytes{};  ///< of the cgroup; nullopt without a limit below `memory_bytes`
   std::optional<GpuDescription> gpu{};          ///< nullopt on the CPU
-  std::string libtorch_version{};               ///< version
-  std::string vlmtrain_version{};               ///< version
+  std::string libtorch_version{};               ///< of the headers that the program was compiled with
+  std::string vlmtrain_version{};               ///< of this program
   std::string commit{};                         ///< of the program's sources, with "-dirty" for uncommitted changes
   std::vector<std::string> command{};           ///< arguments of the process, the program first
   double start_time = 0;                        ///< Unix time in seconds

@@ -124,7 +124,7 @@ struct Inspection {
   int64_t num_samples_without_media = 0;  ///< usable samples without image, video or volume
   std::vector<std::string> remarks = {};  ///< sentences about settings without effect
 
-  int64_t num_distinct_media = 0;  ///< number of different images, videos and volumes
+  int64_t num_distinct_media = 0;  ///< images, videos and volumes; equal ones count once
   bool has_decoded_media = false;  ///< all media were decoded; otherwise only their headers were read
   std::vector<data::MissingFile> missing_files = {};
   /// For each missing file, the id of the first sample that names it.
@@ -137,7 +137,7 @@ struct Inspection {
 
   std::optional<data::PackLimits> pack_limits = {};
   data::PackStatistics pack_statistics = {};
-  std::vector<std::string> largest_pack_sample_ids = {};  ///< ids of the samples in the largest pack
+  std::vector<std::string> largest_pack_sample_ids = {};  ///< of the first pack with the most tiles
 
   std::vector<SamplePreview> sample_previews = {};
   double seconds = 0;  ///< duration of the inspection

@@ -25,7 +25,7 @@ struct Prediction {
   std::string question{};
   std::string expected_answer{};
   std::string answer{};
-  std::vector<std::string> thumbnail_uris{};  ///< thumbnails as data URIs
+  std::vector<std::string> thumbnail_uris{};  ///< data URIs, by image
   std::vector<std::string>
       volume_captions{};  ///< captions of `thumbnail_uris` that show volumes, by image; empty without volumes
   std::vector<PredictedMask> masks{};

@@ -11,7 +11,7 @@ namespace vlmtrain::report {
 class RunReport {
  public:
   /// Reads nothing yet.
-  explicit RunReport(std::filesystem::path run_dir);
+  explicit RunReport(const std::filesystem::path& run_dir);
   RunReport(RunReport&&) noexcept;
   RunReport& operator=(RunReport&&) noexcept;
   ~RunReport();

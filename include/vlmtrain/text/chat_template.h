@@ -76,9 +76,9 @@ struct TemplateSettings {
 /// "<image>\nQuestion" for the blocks [image, "Question"]. Other text is unchanged.
 ///
 /// Answers are located by the origin of each character (the turn from which it comes), not by
-/// searching for their text. If the template writes no end token after the last answer (llava-hf's
-/// templates), the first of `eos_tokens` replaces the white space there; otherwise the model would
-/// not learn to stop.
+/// searching for their text. If the template writes no end-of-turn token after the last answer
+/// (llava-hf's templates), render() replaces the white space there with end_of_turn_token();
+/// otherwise the model would not learn to stop.
 ///
 /// Immutable and thread-safe.
 class ChatTemplate {
@@ -97,7 +97,7 @@ class ChatTemplate {
   /// Returns whether the template omits the end of turn after the last answer, so that render()
   /// adds it.
   bool omits_last_end_of_turn() const;
-  /// Returns whether rendered text begins with the tokenizer's start token, which must not be added
+  /// Returns whether rendered text begins with the tokenizer's bos_token, which must not be added
   /// again.
   bool writes_bos_token() const;
   /// Returns one line for the log with the source, the end-of-turn token, and differences between

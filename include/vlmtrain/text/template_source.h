@@ -16,7 +16,7 @@ struct TemplateSettings;
 
 /// The Jinja source of a chat template, and its origin.
 struct TemplateSource {
-  std::string jinja_source;            ///< source text
+  std::string jinja_source;            ///< text of the template
   std::string name;                    ///< for messages: a file, or the name of a built-in template
   bool is_checkpoint_default = false;  ///< whether transformers uses this template for the checkpoint
   /// The token that ends an answer in a built-in template; empty if the template does not write

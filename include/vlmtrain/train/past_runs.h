@@ -18,7 +18,7 @@ struct RunEnvironment {
   std::string device;            ///< for example "NVIDIA H100 80GB HBM3"; on the CPU the processor's name
   std::string driver_version;    ///< version of the kernel module; empty on the CPU
   std::string libtorch_version;  ///< for example "2.11.0"
-  std::string host_name;         ///< host name
+  std::string host_name;         ///< of this machine, as get_host_name() returns it
 
   bool operator==(const RunEnvironment&) const = default;
 };
@@ -31,7 +31,7 @@ RunEnvironment get_cpu_run_environment();
 
 /// Measurements of past runs in one environment, relative to their plans.
 struct PastRunMeasurements {
-  int64_t num_runs = 0;         ///< number of runs that are included
+  int64_t num_runs = 0;         ///< runs that the measurements include
   std::string last_run_date{};  ///< date of the newest run, for example "2026-11-23"
   /// Maximum GPU memory of a process outside PyTorch's allocator; nullopt on the CPU.
   std::optional<int64_t> context_bytes = std::nullopt;

@@ -15,7 +15,7 @@
 
 namespace vlmtrain::train {
 
-struct CheckpointContent;  // train/checkpoint_content.h
+struct CheckpointContent;  // src/train/checkpoint/checkpoint_content.h
 
 /// Returns the newest checkpoint of the run in `run_dir`; nullopt if it has none. Writes
 /// nothing.

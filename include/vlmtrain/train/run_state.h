@@ -14,8 +14,8 @@ namespace vlmtrain::train {
 
 /// The result of a run's evaluations so far.
 struct EvaluationState {
-  /// The data set, number of samples and metric of the evaluations; results are comparable only
-  /// within one basis. Null if the run has no evaluations.
+  /// The data set, number of samples and metric of the evaluations. Results are comparable only if
+  /// these are equal. Null if the run has no evaluations.
   nlohmann::ordered_json comparison_settings;
   std::optional<int64_t> best_step;         ///< set together with best_metric_value
   std::optional<double> best_metric_value;  ///< value of training.best_metric

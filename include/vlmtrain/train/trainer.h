@@ -18,7 +18,7 @@ struct TrainingSummary {
   bool was_stopped_by_signal = false;                      ///< a signal ended the run early, after a checkpoint
   int64_t steps = 0;                                       ///< completed steps of the run, including earlier processes
   std::optional<double> last_loss;                         ///< of the last step of this process; nullopt without steps
-  std::optional<std::filesystem::path> newest_checkpoint;  ///< the newest one; nullopt on a virtual GPU
+  std::optional<std::filesystem::path> newest_checkpoint;  ///< its folder; nullopt on a virtual GPU
   int64_t reserved_peak_bytes = 0;                         ///< of device memory; 0 on the CPU
   std::optional<int64_t> planned_peak_bytes;               ///< planned reserved_peak_bytes; nullopt on the CPU
   int64_t num_skipped_steps = 0;                           ///< steps whose loss or gradients were not finite

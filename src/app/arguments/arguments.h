@@ -11,10 +11,10 @@
 
 namespace vlmtrain::app {
 
-// The arguments of each command. A field has the name of its flag or positional argument, and
-// arguments.cpp has its description, as in `vlmtrain COMMAND --help`. Fields of optional flags
-// without a value here are empty if the flag is not given. Fields named `config` are paths of YAML
-// files. `overrides` has entries key=value, which replace values of the file.
+// The arguments of each command. arguments.cpp has the flag or positional argument of each field
+// and its description, as in `vlmtrain COMMAND --help`. Fields of optional flags without a value
+// here are empty if the flag is not given. Fields named `config` are paths of YAML files.
+// `overrides` has entries key=value, which replace values of the file.
 
 /// The flags of `vlmtrain plan` that describe samples in place of a data set. Integer fields are
 /// numbers of media or tokens per sample.

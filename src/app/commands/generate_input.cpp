@@ -16,9 +16,9 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Inserts the placeholder `mark` before `text`, once per file, unless `text` already has one per
-/// file. Throws UserError (kUsage) if it has another number of placeholders. `media_name` is a
-/// singular noun for the message.
+/// Inserts `placeholder` before `text`, once per file, unless `text` already has one per file.
+/// Throws UserError (kUsage) if it has another number of placeholders. `media_name` is a singular
+/// noun for the message.
 void insert_placeholders(std::string_view placeholder, std::string_view media_name, size_t num_files,
                          std::string& text) {
   size_t num_placeholders = 0;

@@ -25,8 +25,8 @@ io::Record make_record(const GenerateArguments& arguments);
 io::Record load_record(const GenerateArguments& arguments, const io::RecordSettings& settings);
 
 /// Returns the output of --show-prompt: the rendered chat, with label text between ⟦ and ⟧, then
-/// lines about tokens, template and notices. With `ends_before_answer` the chat ends where the model's
-/// answer would start, and there are no labels; without it, it is a training sample. Throws
+/// lines about tokens, template and notices. With `ends_before_answer` the chat ends where the
+/// model's answer would start, and has no labels. Otherwise it is a training sample. Throws
 /// UserError (kBadData) for media that cannot be read.
 std::string format_prompt(const models::Processor& processor, const io::Record& record, bool ends_before_answer);
 

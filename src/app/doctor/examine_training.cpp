@@ -70,7 +70,7 @@ namespace {
 
 struct DryRunStats {
   int64_t steps = 0;
-  double step_seconds = 0;     ///< seconds of the steps
+  double step_seconds = 0;     ///< of all steps together
   double seconds = 0;          ///< seconds of all dry runs, including the start of the model in the process
   int64_t reserved_bytes = 0;  ///< peak of the virtual GPU
 };

@@ -50,9 +50,9 @@ class PresetFolder {
 
 /// Calls `callback` with a `config` whose model.path is a folder. If model.path names a preset, it
 /// becomes a temporary folder, `preset_folder`, which exists during the call; otherwise
-/// `preset_folder` is null.
-/// A UserError of `callback` is passed on with the preset's name in place of the folder. Throws
-/// UserError (kUsage) if `tokenizer` (see PresetFolder) is given without a preset.
+/// `preset_folder` is null. A UserError of `callback` is passed on with the preset's name in place
+/// of the folder. Throws UserError (kUsage) if `tokenizer` (see PresetFolder) is given without a
+/// preset.
 void call_with_model_folder(
     train::Config config, const std::string& tokenizer,
     const std::function<void(const train::Config& config, const PresetFolder* preset_folder)>& callback);

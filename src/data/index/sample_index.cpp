@@ -35,10 +35,10 @@ enum class SampleCheckState : char {
 struct ChunkEntry {
   std::string line{};  // line of the cache: first the one read, then the one to write
   SampleCheckState state = SampleCheckState::kNotChecked;
-  bool had_cache_line = false;  // the cache had a line for the sample
+  bool had_cache_line = false;  // with a valid sample; set only if the record was read
   CachedSample sample{};
-  std::vector<io::Notice> notices{};  // notices of a checked sample
-  SampleProblem problem{};            // problem of a bad sample
+  std::vector<io::Notice> notices{};  // of a checked sample
+  SampleProblem problem{};            // of a bad sample
 };
 
 /// The state of index_samples(). Worker threads check the samples of a chunk; only one thread
@@ -238,7 +238,7 @@ class SampleIndexer {
   const SampleProcessor& processor_;
   const SampleIndexSettings& settings_;
   const uint64_t version_hash_;          // of the records; 0: unknown
-  const std::vector<int64_t> indices_;   // indices of the samples to check, ascending
+  const std::vector<int64_t> indices_;   // of the samples to check, ascending
   SampleIndexCacheReader cache_reader_;  // of an earlier call
   NoticeKindTable kinds_;                // kinds of the cache, then new ones
   std::optional<SampleIndexCacheWriter> cache_writer_;

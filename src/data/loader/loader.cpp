@@ -142,7 +142,7 @@ class Loader::Impl {
 
   struct SourceState {
     SourceIterator iterator;
-    EpochPosition start_position;          // position at the start of the run
+    EpochPosition start_position;          // at the start of the run
     bool has_usable_sample = false;        // the current epoch had a usable sample so far
     std::deque<StreamItem> ready_items;    // processed samples that are not drawn yet
     std::deque<LoadedUnit> pending_units;  // units to draw before the next one of `iterator`, in order

@@ -38,16 +38,16 @@ class PrefetchQueue {
   const SampleOrder* order_;
   Cursor cursor_;
   int64_t units_per_batch_;
-  int64_t num_queued_batch_units_ = 0;  // units of the current batch that were queued
+  int64_t num_queued_batch_units_ = 0;  // in the current batch
   std::vector<SourceIterator> iterators_;
   // The current unit.
   std::vector<int64_t> current_unit_samples_;
   int64_t source_ = 0;
   EpochPosition current_unit_begin_{};
   std::optional<int64_t> expected_unit_index_;
-  size_t num_returned_unit_samples_ = 0;  // number of its samples that were returned
+  size_t num_returned_unit_samples_ = 0;  // by next()
 
-  std::unique_ptr<std::vector<std::atomic<int64_t>>> num_requested_units_by_source_;  // requested units by source
+  std::unique_ptr<std::vector<std::atomic<int64_t>>> num_requested_units_by_source_;  // extra units not yet taken
 };
 
 }  // namespace vlmtrain::data

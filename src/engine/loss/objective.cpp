@@ -21,7 +21,7 @@ namespace {
 /// The cross-entropy of the label tokens of one step, with task weights and sums.
 class TextLoss {
  public:
-  /// Allocates the memory of all sums. `label_tokens` is their number in the global batch, > 0.
+  /// Allocates the memory of all sums. `label_tokens` is the number in the global batch, > 0.
   /// `model` must outlive this object.
   TextLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
            const TaskSettings& tasks);
@@ -82,7 +82,7 @@ class CrossEntropyStepLoss final : public StepLoss {
 };
 
 constexpr size_t kLabelTokensIndex = 0, kMasksIndex = 1, kPixelsIndex = 2;  // indices into LossNormalizers
-constexpr int64_t kNumLossTerms = 3;                                        // number of terms of TextAndMaskLosses
+constexpr int64_t kNumLossTerms = 3;                                        // fields of TextAndMaskLosses
 
 /// The loss of TextAndMasksObjective.
 class TextAndMasksStepLoss final : public StepLoss {

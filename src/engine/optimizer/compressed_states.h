@@ -19,7 +19,7 @@ struct ChunkContext {
   ChunkBuffers make_buffers() const { return {state_dtype, max_blocks, options}; }
 
   OptimizerStateDtype state_dtype;
-  int64_t max_blocks;         ///< maximum number of blocks of a chunk
+  int64_t max_blocks;         ///< of a chunk
   at::TensorOptions options;  ///< device
   MomentTables tables;
 };
@@ -36,7 +36,7 @@ struct ChunkSlice {
 /// A range of blocks that are expanded, updated and compressed together.
 struct Chunk {
   int64_t first_block;  ///< index in CompressedStates
-  int64_t num_blocks;   ///< number of blocks
+  int64_t num_blocks;   ///< at most ChunkContext::max_blocks
   std::vector<ChunkSlice> slices;
   ChunkBuffers buffers;  ///< of `num_blocks` blocks; chunks of an update share their memory
 

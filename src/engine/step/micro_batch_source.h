@@ -35,7 +35,7 @@ class MicroBatchSource {
   const StepLayout& layout_;
   at::Device device_;
   bool copies_ahead_;
-  int64_t next_index_ = 0;                             // index of the next micro-batch to collate
+  int64_t next_index_ = 0;                             // of the micro-batch to collate next
   std::unique_ptr<PrefetchedBatch> prefetched_batch_;  // micro-batch next_index_ - 1 until next() returns it
 };
 

@@ -173,7 +173,7 @@ class FrameReader {
   std::optional<VideoContainer> container_;
   std::optional<std::vector<FrameTime>> frame_times_;  // empty: packets do not identify frames
   std::optional<VideoDecoder> decoder_;
-  int64_t next_frame_index_ = 0;        // index of the next frame
+  int64_t next_frame_index_ = 0;        // of the frame that decode_expected_frame() returns
   bool is_decoder_positioned_ = false;  // whether the decoder's next frame is at next_frame_index_
   bool can_seek_ = true;                // false after a seek that led to another frame than expected
   bool has_sought_ = false;             // whether the container was sought since it was opened

@@ -17,7 +17,7 @@ namespace vlmtrain::image {
 struct AxisSamples {
   std::vector<int32_t> first_voxels;   ///< voxel indices along the axis
   std::vector<int32_t> second_voxels;  ///< equal to first_voxels[i] or a neighbor
-  std::vector<float> second_weights;   ///< weights of the second voxels, 0 to 1
+  std::vector<float> second_weights;   ///< 0 to 1
 
   /// Returns the number of outputs.
   int64_t size() const { return static_cast<int64_t>(first_voxels.size()); }

@@ -204,7 +204,7 @@ class JsonRecordScanner {
   std::string_view text_;
   const std::string& source_;
   size_t pos_;
-  std::vector<char> expected_closing_brackets_;  // expected closing brackets, innermost last
+  std::vector<char> expected_closing_brackets_;  // of the open lists and objects, innermost last
   size_t counted_prefix_bytes_ = 0;              // size of the text's prefix whose line breaks are counted
   uint64_t line_number_ = 1;                     // at counted_prefix_bytes_
   size_t released_prefix_bytes_ = 0;             // size of the text's prefix whose pages were released

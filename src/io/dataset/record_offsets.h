@@ -20,7 +20,7 @@ struct RecordOffsets {
   uint64_t end = 0;                     ///< byte offset of an array's closing bracket; size of a JSON Lines file
 
   /// Returns the text of record `index` as a view of `bytes`: the bytes of the file from
-  /// begins[index] to begins[index + 1], or to `end` for the last record.
+  /// begin_offsets[index] to begin_offsets[index + 1], or to `end` for the last record.
   std::string_view extract_record(size_t index, std::string_view bytes) const;
 };
 
@@ -37,8 +37,8 @@ RecordOffsets find_record_offsets(const MappedFile& file, const std::string& sou
 std::filesystem::path get_json_index_path(const std::filesystem::path& file);
 
 /// Reads offsets that write_json_index() wrote for a data file with the same version hash
-/// (DataFile::version_hash) and size. Returns nothing if `index` is "", missing or damaged, or if the
-/// data file has changed.
+/// (DataFile::version_hash) and size. Returns nothing if `index` is "", missing or damaged, or if
+/// the data file has changed.
 std::optional<RecordOffsets> read_json_index(const std::filesystem::path& index, uint64_t version_hash,
                                              uint64_t file_bytes);
 

@@ -77,7 +77,7 @@ RowGroupMemoryStats RowGroupCache::get_memory_stats() const {
   const std::lock_guard lock(mutex_);
   RowGroupMemoryStats memory{.largest_row_group = {}, .cached_bytes = cached_bytes_};
   int64_t total_bytes = 0;
-  std::map<uint64_t, int64_t> largest_bytes_by_data_set;  // by data set, because each always keeps one group
+  std::map<uint64_t, int64_t> largest_bytes_by_data_set;  // each data set always keeps one group
   for (const auto& [file_id, file] : files_) {
     total_bytes += file.total_bytes;
     largest_bytes_by_data_set[file.data_set_id] =

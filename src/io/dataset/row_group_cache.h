@@ -24,7 +24,7 @@ namespace vlmtrain::io {
 /// several threads request the same group, one reads it and the others wait. Thread-safe.
 class RowGroupCache {
  public:
-  /// Identity of a row group, with or without the bytes of its cells.
+  /// Identity of a row group, with or without the bytes of its media.
   struct Key {
     uint64_t data_set_id = 0;         ///< id from make_unique_id()
     uint64_t file_id = 0;             ///< id from make_unique_id()

@@ -14,7 +14,7 @@ namespace vlmtrain::io {
 
 namespace {
 
-/// The innermost recorder of the thread.
+/// The recorder that records the commits of this thread, or nullptr.
 thread_local ChecksumRecorder* innermost_recorder = nullptr;
 
 /// An open file descriptor for reading, or -1 with errno if the file cannot be opened.

@@ -54,7 +54,8 @@ size_t count_listed_media(const nlohmann::json& record, const MediaKind& kind);
 
 /// Returns the reference with relative paths resolved against `root`. A reference with bytes and no
 /// path gets a name for messages. `number` is the number of the media in messages, from 1. Throws
-/// data_error for URLs and, if `root` is enforced, for paths outside of it.
+/// data_error for URLs, and for paths outside of `root` if it rejects them
+/// (ImageRoot::rejects_outside_paths).
 MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const ImageRoot& root, const MediaKind& kind);
 
 /// A placeholder that the data's text contains, in contrast to one that stands for a content block.

@@ -20,9 +20,9 @@ const nlohmann::json& find_turns(const nlohmann::json& record);
 void read_turn(const nlohmann::json& turn_json, ConversationMedia& media, RecordKeyChecker& key_checker,
                std::vector<Turn>& turns);
 
-/// Returns the system text of a record. `system_json` is a string, a number, a list of content blocks,
-/// or a list of strings, which become lines. Media are added to `media` as for the turn with index
-/// 0. Throws data_error for other values.
+/// Returns the system text of a record. `system_json` is a string, a number, a list of content
+/// blocks, or a list of strings, which become lines. Media are added to `media` as for the turn
+/// with index 0. Throws data_error for other values.
 std::string read_system_text(const nlohmann::json& system_json, ConversationMedia& media,
                              RecordKeyChecker& key_checker);
 

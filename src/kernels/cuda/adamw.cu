@@ -9,7 +9,7 @@ namespace {
 // of each half, so that a warp reads and writes fp32 in whole cache lines.
 constexpr int kElementsPerLane = 8;                                            // of a lane in a moment block
 constexpr int kElementsPerPack = 4;                                            // neighboring elements of a lane
-constexpr int64_t kElementsPerHalfBlock = int64_t{kLanes} * kElementsPerPack;  // elements of half a moment block
+constexpr int64_t kElementsPerHalfBlock = int64_t{kLanes} * kElementsPerPack;  // of a moment block
 static_assert(kElementsPerLane * kLanes == kMomentBlockSize && 2 * kElementsPerHalfBlock == kMomentBlockSize);
 
 /// A lane's elements of a moment block, in fp32.

@@ -84,7 +84,7 @@ class LoraMerge {
   const io::CheckpointTensors& base_tensors_;
   const AdapterTensors& adapter_tensors_;
   std::string weight_name_;
-  std::string adapter_tensor_prefix_;  // prefix of the adapter's tensor names
+  std::string adapter_tensor_prefix_;  // path of the module and a dot
 };
 
 /// A tensor that replaces a tensor of the base or is added to them.

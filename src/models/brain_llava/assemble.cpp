@@ -39,8 +39,8 @@ constexpr std::array<std::string_view, 3> kStoredTextModelPrefixes{"language_mod
                                                                    "model."};
 constexpr std::array<std::string_view, 2> kStoredOutputPrefixes{"language_model.lm_head.", "lm_head."};
 
-/// Maps a supported `model_type` to that of its text model, if the text model's keys are at the top
-/// level of config.json. A LLaVA in its original layout has them there.
+/// Returns a map from supported model types to that of the text model, for configs with the text
+/// model's keys at the top level. A LLaVA in its original layout has them there.
 const std::map<std::string, std::string>& get_text_model_types() {
   static const std::map<std::string, std::string> text_model_types{
       {"llama", "llama"}, {"mistral", "mistral"},   {"qwen2", "qwen2"},

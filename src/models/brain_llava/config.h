@@ -30,7 +30,7 @@ inline constexpr std::string_view kTowerType = "vit_3d";
 /// - `max_volumes`: maximum number of volumes per sample, optional.
 struct Config {
   VolumeTransformerConfig vision;
-  VolumeShape tokens{4, 4, 4};  ///< tokens of a volume along each axis
+  VolumeShape tokens{4, 4, 4};  ///< per volume, along each axis
   Activation projector_activation = Activation::kGelu;
   LlamaConfig text;
   int64_t image_token_id = 0;

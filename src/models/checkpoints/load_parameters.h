@@ -43,9 +43,9 @@ struct LoadTolerance {
 
 /// The differences that load_parameters() found and permitted.
 struct LoadDifferences {
-  std::vector<nn::Parameter> missing_parameters;  ///< parameters without a tensor; their values are unchanged
-  std::vector<nn::Parameter> resized_parameters;  ///< parameters loaded with another number of rows
-  std::vector<std::string> unused_tensor_names;   ///< names of tensors without a parameter
+  std::vector<nn::Parameter> missing_parameters;  ///< without a tensor in the file; their values are unchanged
+  std::vector<nn::Parameter> resized_parameters;  ///< loaded with another number of rows
+  std::vector<std::string> unused_tensor_names;   ///< tensors of the file without a parameter
 };
 
 /// Copies a table [rows, columns] to a parameter with another number of rows. Surplus rows are

@@ -40,7 +40,7 @@ class StateDictKeyMap {
 struct PrefixMapping {
   std::string file_prefix;   ///< may be empty
   std::string model_prefix;  ///< may be empty
-  size_t num_matches = 0;    ///< number of names that match a name of the model after this mapping
+  size_t num_matches = 0;    ///< names that equal a name of the model after this mapping
 };
 
 /// Returns the prefix mapping that makes the most names of `file_tensor_names` equal to a name in

@@ -53,7 +53,7 @@ struct StoredTensor {
 /// The texts of errors about a path without weights.
 struct TensorSourceErrorMessages {
   std::string not_found_message;  ///< "is not a mask model; give …"
-  std::string choose_file_hint;   ///< hint for a folder with several files: "give the file of SAM itself"
+  std::string choose_file_hint;   ///< for a folder with several files: "give the file of SAM itself"
 };
 
 /// The weights of a model to assemble from, by name. Weights of a .pt or .pth file are kept in
@@ -88,9 +88,9 @@ using FindWeightFunction = std::function<std::optional<io::LazyTensor>(const nn:
 
 /// All weights of an assembled model.
 struct CombinedWeights {
-  io::LazyTensors weights;           ///< tensors of its checkpoint, computed tables included
-  std::vector<int64_t> num_tensors;  ///< number of tensors from each source, in the order of the sources
-  int64_t num_random_tensors = 0;    ///< tensors without a source
+  io::LazyTensors weights;                               ///< tensors of its checkpoint, computed tables included
+  std::vector<int64_t> num_tensors;                      ///< from each source, in the order of the sources
+  int64_t num_random_tensors = 0;                        ///< tensors without a source
   std::set<std::string> randomly_initialized_modules{};  ///< first components of the names of these tensors
 
   int64_t bytes() const;  ///< total size of `weights`

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr NumberRange kQueryPreAttnScalarRange{0, 1e6};  // of query_pre_attn_scalar; 1e6 rejects only damaged files
+constexpr NumberRange kQueryPreAttnScalarRange{0, 1e6};  // 1e6 rejects only damaged files
 
 /// Throws UserError if the key has a value other than null, false and 0.
 void reject_enabled_setting(const json& text, const char* key, const std::string& source) {

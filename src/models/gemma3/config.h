@@ -30,7 +30,7 @@ struct TextConfig {
   double rms_norm_eps = 1e-6;
   double query_pre_attn_scalar = 256;            ///< attention scores are divided by its square root
   int64_t sliding_window = 4096;                 ///< tokens
-  std::vector<LayerType> layer_types = {};       ///< layer type of each block
+  std::vector<LayerType> layer_types = {};       ///< one per block
   RopeConfig full_rope = {}, sliding_rope = {};  ///< of blocks of each layer type
 
   /// Parses a `text_config`. `source` names file and section in errors. Throws UserError (kBadData)

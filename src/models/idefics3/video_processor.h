@@ -42,8 +42,8 @@ struct VideoSettings {
 std::string spell_number(int64_t number);
 
 /// Returns the text of a SmolVLM2 video: number of frames and duration, then each frame's time and
-/// image text. `seconds` are the times of the frames and `duration_seconds` that of the video, in
-/// seconds.
+/// image text. `seconds` are the times of the frames, `duration_seconds` is the length of the
+/// video.
 std::string format_video_text(std::span<const double> seconds, double duration_seconds, int64_t image_tokens_per_tile);
 
 /// Text of a video.

@@ -89,7 +89,7 @@ class ImageProcessor {
 /// Video settings of a checkpoint (PreprocessorConfig::find_for_videos()) and of the run.
 struct VideoSettings {
   TileSettings tile;                    ///< of each frame
-  std::optional<int64_t> num_frames{};  ///< number of frames per video; nothing: sampling_fps decides
+  std::optional<int64_t> num_frames{};  ///< per video; nothing: sampling_fps decides
   bool initial_shift = true;            ///< sample the middles of equal intervals, else their starts
   double sampling_fps = 2;              ///< data.video_fps
   int64_t max_frames = 128;             ///< data.video_max_frames

@@ -34,7 +34,7 @@ struct DeepstackAddition {
 
 /// The operations on hidden states between blocks.
 struct HiddenStateOptions {
-  std::vector<int64_t> output_block_indices{};  ///< indices of blocks whose outputs are returned, before additions
+  std::vector<int64_t> output_block_indices{};  ///< blocks whose outputs are returned, before `deepstack_additions`
   std::vector<DeepstackAddition> deepstack_additions{};
 };
 

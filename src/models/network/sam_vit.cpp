@@ -118,14 +118,14 @@ SamVitAttention::SamVitAttention(const nn::ParameterScope& scope, const SamVitCo
       rel_pos_h_(make_relative_position_table(scope, "rel_pos_h", config, side)),
       rel_pos_w_(make_relative_position_table(scope, "rel_pos_w", config, side)) {}
 
-/// Computes the bias of the attention scores: query [squares, side², heads, head_dim] → [squares,
+/// Computes the bias of the attention scores: query [windows, side², heads, head_dim] → [windows,
 /// heads, side² (queries), side² (keys)].
 at::Tensor SamVitAttention::compute_relative_position_bias(const at::Tensor& query) const {
   const int64_t num_windows = query.size(0);
   const at::Tensor queries_by_row =
       query.view({num_windows, patches_per_side_, patches_per_side_, num_heads_, -1}).permute({1, 0, 3, 2, 4});
   const at::Tensor queries_by_column = queries_by_row.transpose(0, 3);
-  // [side, squares, heads, side, head_dim] → [side, squares, heads, side, side]; the last dimension
+  // [side, windows, heads, side, head_dim] → [side, windows, heads, side, side]; the last dimension
   // belongs to the keys.
   const auto multiply_by_relative_positions = [this](const at::Tensor& queries, const at::Tensor& table) {
     return at::bmm(queries.flatten(1, 3), gather_relative_positions(table, patches_per_side_))

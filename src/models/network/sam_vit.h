@@ -52,7 +52,7 @@ class SamVitAttention {
  public:
   /// Builds the attention. `side` is the side of the square in patches.
   SamVitAttention(const nn::ParameterScope& scope, const SamVitConfig& config, int64_t side);
-  /// Maps x [squares · side², hidden] → the same shape, without the output projection
+  /// Maps x [windows · side², hidden] → the same shape, without the output projection
   at::Tensor operator()(const at::Tensor& x) const;
   /// Applies the output projection.
   at::Tensor apply_output_projection(const at::Tensor& x) const { return proj_(x); }
@@ -80,9 +80,9 @@ class SamVitBlock {
   at::Tensor window_partition(const at::Tensor& x) const;
   at::Tensor window_unpartition(const at::Tensor& x) const;
 
-  int64_t patches_per_side_;  // of the image, in patches
+  int64_t patches_per_side_;  // of the image
   int64_t window_size_;       // in patches; 0: full image
-  int64_t windows_per_side_;  // number of windows along an image's side, the last one padded
+  int64_t windows_per_side_;  // along an image's side; the last window is padded
   Activation activation_;
   nn::LayerNorm norm1_;
   SamVitAttention attention_;

@@ -13,7 +13,7 @@ namespace vlmtrain::models {
 namespace {
 
 constexpr NumberRange kWidthRatioRange{0, 64};
-// The offset table has window⁴ entries, 16.8 million at 64; published models have at most 14.
+// The bias indices have window⁴ entries, 16.8 million at 64; published models have at most 14.
 constexpr int64_t kMaxWindowSize = 64;
 constexpr int64_t kMaxStages = 16;  // published models have 4
 

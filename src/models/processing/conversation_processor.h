@@ -44,7 +44,7 @@ struct EncodedChat {
 /// The pixel limits that images of a too long sample may be shrunk to: multiples of `step` that are
 /// at least `min_pixels`.
 struct ShrinkRange {
-  int64_t min_pixels = 0;  ///< in pixels, as `step`
+  int64_t min_pixels = 0;  ///< of an image or video frame; `step` is in pixels, too
   int64_t step = 1;
 };
 

@@ -31,9 +31,9 @@ struct VisionConfig {
   Activation activation = Activation::kQuickGelu;
   const char* first_linear_name = "fc1";   ///< checkpoint name of the first Linear
   const char* second_linear_name = "fc2";  ///< checkpoint name of the second Linear
-  bool has_patch_bias = false;             ///< the patch embedding has a bias
+  bool has_patch_bias = false;             ///< whether the patch embedding has a bias
   double rope_theta = 10000;
-  std::optional<int64_t> tokens_per_window_side;  ///< tokens per side of a window; nothing: no block has windows
+  std::optional<int64_t> tokens_per_window_side;  ///< nothing: no block has windows
   std::set<int64_t> full_attention_blocks;        ///< indices of the blocks without windows
 
   int64_t patches_per_token() const { return merge_size * merge_size; }

@@ -206,7 +206,7 @@ void PatchWriter::write(const at::Tensor& resized) {
   VLMTRAIN_CHECK(num_written_frames_ < grid_.frames * frames_per_patch_, "more frames than {} patches of {}",
                  grid_.frames, frames_per_patch_);
   const int64_t channel_bytes = frames_per_patch_ * patch_size_ * patch_size_, patch_bytes = 3 * channel_bytes;
-  const int64_t merged_columns = grid_.columns / merge_size_;  // squares of merge² patches per row
+  const int64_t merged_columns = grid_.columns / merge_size_;  // squares of merge_size² patches per row
   // First byte of the frame within the first of its patches.
   uint8_t* const frame = patches_.mutable_data_ptr<uint8_t>() +
                          num_written_frames_ / frames_per_patch_ * grid_.patches_per_frame() * patch_bytes +
@@ -215,7 +215,8 @@ void PatchWriter::write(const at::Tensor& resized) {
   for (int64_t channel = 0; channel < 3; ++channel) {
     for (int64_t row = 0; row < grid_.rows; ++row) {
       // Index of the row's first patch: the patches of a token are adjacent, so a row of tokens has
-      // merge² · merged_columns patches and a patch row within it starts at a multiple of merge.
+      // merge_size² · merged_columns patches and a patch row within it starts at a multiple of
+      // merge_size.
       const int64_t first = (row / merge_size_ * merged_columns * merge_size_ + row % merge_size_) * merge_size_;
       for (int64_t y = 0; y < patch_size_; ++y) {
         uint8_t* const target_row = frame + channel * channel_bytes + y * patch_size_;

@@ -101,7 +101,7 @@ class PatchWriter {
   data::PatchGrid grid_;
   int64_t patch_size_, frames_per_patch_, merge_size_;
   at::Tensor patches_;
-  at::Tensor last_frame_;  // resized last frame
+  at::Tensor last_frame_;  // resized
   int64_t num_written_frames_ = 0;
 };
 

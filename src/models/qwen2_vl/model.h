@@ -22,7 +22,7 @@ class QwenKeyMap {
   std::string to_checkpoint_key(const std::string& parameter) const;
 
  private:
-  bool uses_published_keys_ = true;  // keys are as published
+  bool uses_published_keys_ = true;  // else as in transformers 5
 };
 
 /// Qwen2-VL and Qwen2.5-VL: vision tower for images of any resolution, patch merger and a Qwen2

@@ -29,7 +29,7 @@ std::set<std::string_view> get_video_config_keys();
 struct FrameLimits {
   int64_t min_frames = 4;                ///< per video file, unless it has fewer
   int64_t max_frames = 768;              ///< per video file
-  bool limits_pixels_per_frame = false;  ///< max_video_tokens applies
+  bool limits_pixels_per_frame = false;  ///< whether max_video_tokens applies
   int64_t max_video_tokens = 0;          ///< set by each family, which defines it
   std::optional<int64_t> num_frames{};   ///< per video, instead of a frame rate; nothing: data.video_fps decides
   int64_t max_listed_frames = 128;       ///< maximum per list of frames: data.video_max_frames

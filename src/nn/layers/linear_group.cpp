@@ -24,7 +24,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Member = LinearGroup::Member;
 
-/// The arguments of a call of Linears, kept for the backward pass.
+/// The arguments of a call of a MergedLinear, kept for the backward pass.
 struct LinearCall {
   std::shared_ptr<const LinearGroup> group;
   std::shared_ptr<const FusedPrologue> prologue;  // null: the input is a plain tensor
@@ -134,7 +134,7 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
     LinearBackward linear_backward(*call.group, call.prologue.get(), LinearSavedState::load(context), gradients[0],
                                    std::move(needs_grad));
     variable_list result = linear_backward.compute_gradients(call.has_residual, residual_stream_gradient);
-    result.insert(result.begin(), at::Tensor());  // for the call
+    result.insert(result.begin(), at::Tensor());  // for the argument `capsule`
     return result;
   }
 

@@ -49,7 +49,7 @@ struct LinearGroup {
   std::vector<const LoraAdapter*> adapters() const;
 };
 
-/// Implements Linears::operator() for a group without DoRA.
+/// Implements MergedLinear::operator() for a group without DoRA.
 at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
                               const at::Tensor& residual);
 

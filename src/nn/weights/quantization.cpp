@@ -130,7 +130,7 @@ at::Tensor make_nf4_codebook() {
 }
 
 at::Tensor make_dynamic_codebook(Signedness signedness) {
-  // Number of decades that the code covers, 1e-7 to 1, as in bitsandbytes.
+  // Number of decades that the codebook covers, 1e-7 to 1, as in bitsandbytes.
   constexpr int kNumDecades = 7;
   std::vector<at::Tensor> parts{at::tensor({0.0F, 1.0F})};
   for (int i = 0; i < kNumDecades; ++i) {

@@ -92,8 +92,8 @@ double count_tensor_bytes(const c10::IValue& value) {
 struct AttentionOperator {
   std::string_view name;
   size_t query_index;
-  size_t max_seqlen_index;  // index of the argument max_q or max_seqlen_q
-  size_t causal_index;      // index of the argument is_causal or custom_mask_type
+  size_t max_seqlen_index;  // of the argument max_q or max_seqlen_q
+  size_t causal_index;      // of the argument is_causal or custom_mask_type
   double flops_factor;
 };
 

@@ -18,7 +18,7 @@ constexpr int64_t kMaxPlacements = 20'000;
 
 /// Consecutive samples that have to stay in one micro-batch (engine::SplitConstraint::unit_size).
 struct SampleUnit {
-  int64_t first_sample_index = 0;  ///< index of its first sample in the step
+  int64_t first_sample_index = 0;  ///< in the step
   MicroBatchSizes sizes;
   int64_t bytes = 0;  ///< bound of a micro-batch of only this unit
 };

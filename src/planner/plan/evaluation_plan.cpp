@@ -16,7 +16,7 @@ namespace {
 /// A function that dry-runs batches and returns the peaks of each.
 using DryRunBatchesFunction = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
 
-/// Returns the first samples of each of the request's candidates, as many as the plan's batch size.
+/// Returns the first samples of each of request.worst_batches, as many as the plan's batch size.
 std::vector<EvaluationBatch> make_evaluation_batches(const EvaluationRequest& request, const EvaluationPlan& plan) {
   std::vector<EvaluationBatch> batches;
   for (const auto& candidate : request.worst_batches) {

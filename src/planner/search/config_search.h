@@ -25,8 +25,8 @@ class ConfigSearch {
   /// Returns the fastest StepConfig that fits, dry-run in full; nullopt if none fits. Called once.
   std::optional<StepEstimate> find();
 
-  /// Returns the StepConfig that needs the least memory within the constraints, dry-run in full.
-  /// REQUIRES: find() was called.
+  /// Returns the estimate of the StepConfig that needs the least memory within the constraints,
+  /// dry-run in full. REQUIRES: find() was called.
   StepEstimate find_min_memory_estimate();
 
   /// Returns up to three estimates for each micro-batch size: without recomputation, with as few

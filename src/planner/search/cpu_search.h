@@ -13,7 +13,7 @@ struct CpuStepEstimate {
   StepConfig step_config;
   int64_t peak_tensor_bytes = 0;  ///< peak of live tensors
   int64_t peak_bytes = 0;         ///< the same with malloc's free blocks (CpuDryRun::step())
-  size_t worst_batch_index = 0;   ///< index of the worst batch in Workload::worst_batches
+  size_t worst_batch_index = 0;   ///< in Workload::worst_batches
 };
 
 /// The search for the StepConfig of a CPU run, for one job and one workload. REQUIRES: one instance
@@ -33,8 +33,8 @@ class CpuConfigSearch {
   /// Returns the first StepConfig that fits, in the order of make_cpu_plan(); nullopt if none fits.
   std::optional<CpuStepEstimate> find();
 
-  /// Returns the StepConfig with the least memory within the constraints. Stops early at the first
-  /// one that fits.
+  /// Returns the estimate of the StepConfig with the least memory within the constraints. Stops
+  /// early at the first one that fits.
   CpuStepEstimate find_min_memory_estimate();
 
   /// Dry-runs a StepConfig with all batches of the workload and returns the result of the worst

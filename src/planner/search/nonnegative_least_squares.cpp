@@ -28,8 +28,8 @@ std::vector<double> solve_nonnegative_least_squares(const std::vector<std::vecto
     for (size_t column = 0; column < num_columns; ++column)
       scale[column] = std::max(scale[column], std::abs(row[column]));
   }
-  // Normal equations of the scaled columns: gradient = gram · x − rowsᵀ · weights · values, for x =
-  // 0.
+  // Normal equations of the scaled columns: gradient = gram_matrix · x − rowsᵀ · weights · values,
+  // for x = 0.
   std::vector<std::vector<double>> gram_matrix(num_columns, std::vector<double>(num_columns, 0));
   std::vector<double> gradient(num_columns, 0);
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -10,10 +10,10 @@ namespace vlmtrain::planner {
 /// Computes Plan::split for a plan that fits.
 ///
 /// If memory.recompute is `auto`, also chooses the recomputation: the one with the lowest predicted
-/// time of the sampled steps. Tries that of plan.best_estimate, that of a single worst sample, all blocks,
-/// and the midpoint of the latter two. Skips a recomputation if `cost_model` predicts it to be
-/// slower even with one micro-batch per step. Plan::best_estimate becomes the estimate of the worst step
-/// with the chosen recomputation.
+/// time of the sampled steps. Tries that of plan.best_estimate, that of a single worst sample, all
+/// blocks, and the midpoint of the latter two. Skips a recomputation if `cost_model` predicts it to
+/// be slower even with one micro-batch per step. Plan::best_estimate becomes the estimate of the
+/// worst step with the chosen recomputation.
 ///
 /// Does nothing in these cases: the micro-batch size is set; all samples are alike; samples are not
 /// packed, and the worst step fits in one micro-batch without recomputation.

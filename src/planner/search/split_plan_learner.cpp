@@ -31,8 +31,8 @@ constexpr int64_t kMaxDryRunSteps = 12;
 constexpr int64_t kMaxDryRunMicroBatches = 40;
 constexpr int64_t kMaxMicroBatchesPerSampledStep = 8;
 constexpr int64_t kMaxMicroBatchesPerWorstStep = 4;
-/// Maximum number of reductions of the limit. Each one removes the excess and a margin: a page of
-/// the allocator, but at most 1 / 200 of the limit. Not tuned.
+/// Maximum number of reductions of the limit. Each one removes the excess and a margin:
+/// kLargeBufferBytes, but at most 1 / kLimitMarginDivisor of the limit. Not tuned.
 constexpr int64_t kMaxLimitReductions = 4;
 constexpr int64_t kLimitMarginDivisor = 200;
 /// Allocation unit of large segments in PyTorch's caching allocator (kLargeBuffer, 20 MiB).

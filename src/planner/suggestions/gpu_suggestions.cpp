@@ -99,7 +99,7 @@ std::optional<Suggestion> GpuChangeEvaluator::suggest_larger_gpu() const {
 
 namespace {
 
-/// Nominal sizes of GPUs in GiB, in ascending order.
+/// Nominal sizes, in ascending order.
 constexpr std::array kGpuSizesGib{4.0,  6.0,  8.0,  10.0, 11.0, 12.0, 16.0, 20.0, 22.0,  24.0,  32.0,
                                   40.0, 44.0, 48.0, 64.0, 72.0, 80.0, 94.0, 96.0, 141.0, 180.0, 192.0};
 /// Maximum number of GPUs that are dry-run. The job may need slightly more memory on another

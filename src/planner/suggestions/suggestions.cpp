@@ -267,8 +267,8 @@ class SampleLimitSearch {
     return LimitMeasurement{limit, *bytes};
   }
 
-  /// Returns the value where the line through both points crosses the memory limit, at least a
-  /// tenth of their distance away from both, so that the interval shrinks.
+  /// Returns the value where the line through both measurements crosses the memory limit, at least
+  /// a tenth of their distance away from both, so that the interval shrinks.
   int64_t interpolate_limit(const LimitMeasurement& fitting_measurement,
                             const LimitMeasurement& failing_measurement) const {
     const double distance = static_cast<double>(failing_measurement.limit - fitting_measurement.limit);

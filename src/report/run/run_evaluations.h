@@ -60,7 +60,7 @@ class RunEvaluations {
 
   struct Structure {
     std::string name;
-    MaskSummary newest_summary{};  // of the newest evaluation
+    MaskSummary newest_summary{};  // without masks if the newest evaluation lacks the structure
   };
 
   static Scores parse_scores(const nlohmann::json& values);

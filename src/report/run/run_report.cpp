@@ -216,7 +216,7 @@ struct RunReport::State {
   CachedFile config;
 };
 
-RunReport::RunReport(fs::path run_dir) : state_(std::make_unique<State>(run_dir)) {}
+RunReport::RunReport(const fs::path& run_dir) : state_(std::make_unique<State>(run_dir)) {}
 RunReport::RunReport(RunReport&&) noexcept = default;
 RunReport& RunReport::operator=(RunReport&&) noexcept = default;
 RunReport::~RunReport() = default;

@@ -13,7 +13,7 @@
 namespace vlmtrain::text {
 namespace {
 
-/// Returns `jinja_source` with `block` in place of each placeholder `placeholder`.
+/// Returns `jinja_source` with `block` in place of each `placeholder`.
 std::string replace_placeholder(std::string jinja_source, std::string_view placeholder, const std::string& block) {
   for (size_t pos = jinja_source.find(placeholder); pos != std::string::npos;
        pos = jinja_source.find(placeholder, pos + block.size())) {

@@ -211,8 +211,8 @@ class TemplateProbe {
   }
 
   /// Returns the token that ends the turn in `text`, the text between an answer and the next turn,
-  /// or nothing. A token that is not an end token counts only if another special token follows,
-  /// because it may otherwise begin the next turn.
+  /// or nothing. A token other than end_of_turn_token and `eos_tokens` counts only if another
+  /// special token follows, because it may otherwise begin the next turn.
   std::optional<TokenMatch> find_turn_end_token(std::string_view text) const {
     const auto token = find_special_token(text);
     if (!token || token->end != count_leading_white_space(text) + token->text.size()) return std::nullopt;

@@ -27,7 +27,7 @@ struct TemplateTraits {
   /// Whether the template writes no token after the last answer, so that ChatTemplate inserts
   /// `end_of_turn_token`.
   bool omits_last_end_of_turn = false;
-  bool writes_bos_token = false;     ///< whether the rendered text begins with the start token
+  bool writes_bos_token = false;     ///< whether rendered text begins with the tokenizer's bos_token
   std::vector<std::string> notes{};  ///< differences between generating and training, for the log
 };
 

@@ -128,9 +128,9 @@ class Bpe {
     int32_t left;  // index of the left symbol
   };
 
-  /// Reads `num_merges`. Throws UserError (bad data) for a merge of unknown tokens.
+  /// Reads the key `merges` of `node`. Throws UserError (bad data) for a merge of unknown tokens.
   void read_merges(const JsonNode& node);
-  /// Fills character_token_ids_.
+  /// Fills character_token_ids_ from the vocabulary.
   void fill_character_token_ids();
   /// Returns the id of a character, or kNoTokenId.
   uint32_t find_character_token_id(char32_t code_point, std::string_view character) const;

@@ -57,8 +57,8 @@ struct MatchContextDeleter {
   void operator()(pcre2_match_context* match_context) const { pcre2_match_context_free(match_context); }
 };
 
-/// Returns limits of time and memory for a match. PCRE2's defaults depend on its build (20 GB of
-/// heap in the usual one), but hostile expressions must fail on every machine.
+/// Returns a match context with limits of time and memory. PCRE2's defaults depend on its build (20
+/// GB of heap in the usual one), but hostile expressions must fail on every machine.
 pcre2_match_context* get_limited_match_context() {
   static const std::unique_ptr<pcre2_match_context, MatchContextDeleter> match_limits = [] {
     // PCRE2's default; an exponential expression fails within seconds.

@@ -40,7 +40,7 @@ class HostCopyCache {
 
 /// Returns `tensors`, the optimizer's state, together with the fp32 values of the weights whose
 /// model file has another data type, unless the state has them. `master_weights`: the fp32 values
-/// by parameter, whole or shards (engine/saved_pieces.h).
+/// by parameter, whole or shards (engine::parse_shard_name).
 io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model, io::NamedTensors tensors,
                                         const io::NamedTensors& master_weights,
                                         const models::CheckpointSaveOptions& save_options) {

@@ -36,7 +36,7 @@ enum class ParameterValueStorage {
 };
 
 /// Returns the content of a run's checkpoint. Weights have `dtype` or, if it is nullopt, the data
-/// types of the base checkpoint (models/weights_to_save.h). For weights that are saved with fewer
+/// types of the base checkpoint (models::choose_save_dtype). For weights that are saved with fewer
 /// than 32 bits, trainer_state has the fp32 values, so that a resumed run is exact. `base` must
 /// outlive the result, and with kInPlace `model` and `optimizer` as well. kCopied takes
 /// compute_host_copy_bytes() of host memory, and throws LibTorch's error if the allocation fails.

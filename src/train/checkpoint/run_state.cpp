@@ -15,7 +15,8 @@ namespace vlmtrain::train {
 
 namespace {
 
-// Field names are kept for compatibility: "lanes" are sources, "due" are deficits.
+// Field names are kept for compatibility, here and below: "lanes" are sources, "due" are their
+// deficits, "basis" are comparison settings.
 nlohmann::ordered_json to_json(const data::Cursor& cursor) {
   auto lanes = nlohmann::ordered_json::array();
   for (const data::EpochPosition& position : cursor.sources)

@@ -35,7 +35,8 @@ int64_t compute_num_hash_workers(const Config& config) {
   return std::max<int64_t>(config.data.num_workers, memory::compute_default_num_threads());
 }
 
-// Field names are kept for compatibility: "places" are indices, "contents" are content hashes.
+// Field names are kept for compatibility: "stamp" is the version hash, "places" are indices,
+// "contents" are content hashes.
 nlohmann::ordered_json to_json(const data::HoldOutState& hold_out_state) {
   auto contents = nlohmann::ordered_json::array();
   for (const auto& [index, content] : hold_out_state.content_hashes) contents.push_back({index, content});

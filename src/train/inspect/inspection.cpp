@@ -320,7 +320,7 @@ class DataInspector {
   }
 
   static constexpr const char* kNoUsableSamplesMessage = "none of the samples can be used";
-  static constexpr size_t kTrainSetIndex = 0, kEvalSetIndex = 1;  // numbers of the data sets in content_index_
+  static constexpr size_t kTrainSetIndex = 0, kEvalSetIndex = 1;  // of the data sets in content_index_
 
   const data::NoticeCollector notices_;  // logs the notices of all media when it is destroyed
   const std::chrono::steady_clock::time_point start_;

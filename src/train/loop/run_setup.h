@@ -96,7 +96,7 @@ struct RunSetup {
   void load(const Config& config, at::Device device, const planner::Job& job);
 
   const RankGroup& ranks_;
-  nlohmann::ordered_json checkpoint_fingerprint_;  // of the checkpoint
+  nlohmann::ordered_json checkpoint_fingerprint_;  // as saved; null for a new run
   engine::StateMigrationResult migration_result_;  // empty without changed settings
   bool restores_task_weights_ = true;              // GradNorm's weights come from the checkpoint
   bool has_videos_ = false;                        // some checked sample has a video

@@ -69,13 +69,13 @@ class SamplePredictions {
   CallbackList& callbacks_;                                 // receives answers and events
   std::unordered_map<std::string, Thumbnails> thumbnails_;  // by record id
 
-  size_t next_record_index_ = 0;       // index of the next record to answer
+  size_t next_record_index_ = 0;       // in records_
   int64_t last_prediction_step_ = -1;  // step of the newest answer
   int64_t saved_step_ = -1;            // step of the newest checkpoint of this process
   std::optional<Clock::time_point> first_step_time_;
   double earlier_process_seconds_ = 0;  // of steps of earlier processes after the newest answer
   double prediction_seconds_ = 0;       // of all answers of this process
-  int64_t num_predictions_ = 0;         // number of answers of this process
+  int64_t num_predictions_ = 0;         // of this process
   bool has_reported_fewer_predictions_ = false;
 };
 

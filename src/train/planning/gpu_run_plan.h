@@ -24,8 +24,8 @@
 
 namespace vlmtrain::train {
 
-/// Durations of the newest consecutive steps that ran as planned. Only their sum is meaningful,
-/// because on a GPU a step still runs when the next one starts on the host.
+/// A recorder of the durations of the newest consecutive steps that ran as planned. Only their sum
+/// is meaningful, because on a GPU a step still runs when the next one starts on the host.
 class StepTimeRecorder {
  public:
   /// Records a step. `seconds`: time from its start to the start of the next one, including the

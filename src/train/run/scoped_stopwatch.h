@@ -4,7 +4,7 @@
 
 namespace vlmtrain::train {
 
-/// A scope whose duration is added to `seconds` at its end.
+/// A stopwatch that adds the duration of its life to `seconds` in the destructor.
 class ScopedStopwatch {
  public:
   explicit ScopedStopwatch(double& seconds) : seconds_(seconds) {}

@@ -66,7 +66,7 @@ constexpr double kVirtualGpuTimeoutSeconds = 120;
 /// Number of consecutive late answers after which the look-ahead is stopped, because it is slower
 /// than the run. Not tuned.
 constexpr int64_t kMaxConsecutiveLateSteps = 10;
-/// First step that counts for the worst error. Earlier steps load kernels and fill caches.
+/// First step that counts for max_relative_error. Earlier steps load kernels and fill caches.
 constexpr int64_t kFirstCountedStep = 10;
 
 }  // namespace

@@ -60,7 +60,7 @@ struct LookAheadSettings {
 
 /// Statistics of the look-ahead of a run.
 struct LookAheadSummary {
-  int64_t num_predicted_steps = 0;  ///< predicted steps
+  int64_t num_predicted_steps = 0;  ///< steps with an answer in time; includes oversized steps
   int64_t num_split_steps = 0;      ///< predicted steps that were split because they would not have fitted
   int64_t num_late_steps = 0;       ///< steps without an answer in time
   int64_t num_oversized_steps = 0;  ///< steps predicted not to fit with any split

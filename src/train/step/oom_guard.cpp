@@ -32,7 +32,7 @@ OomGuard::OomGuard(engine::TrainingState& training, at::Device device, const eng
 
 namespace {
 
-/// Joins the nonempty reasons of all ranks. With several ranks, each has its number.
+/// Joins the nonempty errors of all ranks. With several ranks, each error has the rank's number.
 std::string join_rank_errors(const std::vector<std::string>& rank_errors) {
   if (rank_errors.size() == 1) return rank_errors.front();
   std::string text;

@@ -14,7 +14,7 @@ namespace {
 
 /// Number of steps per window, whose lowest value hides the peaks of single steps. Not tuned.
 constexpr int64_t kStepsPerWindow = 10;
-/// Number of consecutive rises that count as a leak. With fewer, random variations would be
+/// Number of newest windows that must all rise for a leak. With fewer, random variations would be
 /// reported. Not tuned.
 constexpr size_t kNumRecentWindows = 4;
 /// Bounds memory and time of the watch.

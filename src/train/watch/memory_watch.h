@@ -63,8 +63,8 @@ class LeakDetector {
 
   int64_t min_rise_bytes_;
   int64_t num_steps_ = 0;
-  int64_t current_window_min_bytes_ = 0;  // lowest value of the current window
-  std::deque<int64_t> window_min_bytes_;  // lowest values of complete windows
+  int64_t current_window_min_bytes_ = 0;  // of the values so far
+  std::deque<int64_t> window_min_bytes_;  // of complete windows
 };
 
 /// A watch of device and host memory between steps. It raises an event if one of them leaks or is
@@ -92,12 +92,12 @@ class MemoryWatch {
   FullMemoryAlarm host_alarm_;
   LeakDetector device_leak_detector_;
   LeakDetector host_leak_detector_;
-  std::optional<int64_t> device_leak_bytes_per_step_;  // leak of device memory in bytes per step, until it is reported
+  std::optional<int64_t> device_leak_bytes_per_step_;  // set from the detection to the report
   int64_t num_traced_steps_ = 0;
   std::optional<memory::AllocationTrace> trace_;
 };
 
-/// The maximum device memory during the steps of a run.
+/// A tracker of the maximum device memory during the steps of a run.
 class DevicePeakMemoryTracker {
  public:
   explicit DevicePeakMemoryTracker(at::Device device) : device_(device) {}

@@ -23,8 +23,8 @@ struct MissingFile {
 
 /// The subjects, such as patients, that two data sets have in common.
 struct SharedSubjects {
-  std::vector<std::string> subject_names;  ///< names
-  std::vector<int64_t> record_indices;     ///< records of these subjects
+  std::vector<std::string> subject_names;  ///< in the order of the first data set
+  std::vector<int64_t> record_indices;     ///< in the first data set, ascending
 };
 
 /// An index of the contents of several data sets that finds duplicates. Stores 64-bit hashes, about
@@ -81,10 +81,10 @@ class ContentIndex {
   /// The hashes of a record.
   struct RecordFingerprint {
     bool is_usable = false;
-    uint64_t conversation_hash = 0;        ///< hash of the conversation
+    uint64_t conversation_hash = 0;        ///< of turns and masks, not of media contents
     std::vector<uint64_t> media_keys;      ///< keys of media_, in the record's order
     std::vector<uint64_t> mask_keys;       ///< keys of mask files, in the record's order
-    std::vector<uint64_t> subject_hashes;  ///< hashes of names
+    std::vector<uint64_t> subject_hashes;  ///< by index in io::Record::subject_ids
   };
   /// A media file or embedded content.
   struct MediaEntry {

@@ -15,9 +15,10 @@ struct HoldOutSplit {
   std::vector<int64_t> held_out;
 };
 
-/// Splits `samples` samples at random. The number of held-out samples is nearest to the share, but
-/// at least one and never all. The result depends on the arguments only. REQUIRES: 0 <
-/// hold_out_share < 1. Throws UserError (kBadData) for fewer than two samples.
+/// Splits `samples` samples at random. The number of held-out samples is nearest to the product of
+/// `samples` and `hold_out_share`, but at least one and never all. The result depends on the
+/// arguments only. REQUIRES: 0 < hold_out_share < 1. Throws UserError (kBadData) for fewer than two
+/// samples.
 HoldOutSplit draw_hold_out_split(int64_t samples, double hold_out_share, uint64_t seed);
 
 /// The state of the hold-out split of one source, which a checkpoint saves to restore the split.

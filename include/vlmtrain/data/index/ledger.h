@@ -122,10 +122,10 @@ class EpochProgress {
   struct SourceProgress {
     int64_t epoch = -1;
     std::shared_ptr<const EpochOrder> order;  // order of `epoch`
-    int64_t num_dropped_samples = -1;         // number of dropped samples in the ledger at the time of the counts
+    int64_t num_dropped_samples = -1;         // in the ledger at the time of the counts
     int64_t offset = 0;                       // samples of `order` before it were counted
-    int64_t num_usable_before_offset = 0;     // usable samples before `offset`
-    int64_t num_usable_samples = 0;           // usable samples of the epoch
+    int64_t num_usable_before_offset = 0;     // in `order`
+    int64_t num_usable_samples = 0;           // of the epoch; at least 1
   };
 
   /// Advances the counts of a source to `cursor`.

@@ -50,8 +50,8 @@ struct SampleIndex {
   NoticeCounts notices{};                        ///< of the usable samples
   ContentFingerprints fingerprints{};            ///< only with SampleIndexSettings::keep_fingerprints
   int64_t decode_bytes = 0;                      ///< maximum of Sample::decode_bytes
-  int64_t num_cached_shapes = 0;                 ///< number of shapes that came from the cache
-  int64_t num_changed_samples = 0;               ///< number of samples whose record or files differ from the cache
+  int64_t num_cached_shapes = 0;                 ///< taken from the cache
+  int64_t num_changed_samples = 0;               ///< samples whose record or files differ from the cache
   bool is_complete = false;                      ///< whether all samples were checked
 
   int64_t num_usable_samples() const { return shapes.size() - std::ssize(problems); }
@@ -65,7 +65,7 @@ struct SampleIndexSettings {
   /// File that keeps the shapes between calls; empty for none. If io::Records::version_hash() is
   /// unchanged, no record is read. A sample is checked again if its record changed, if the size or
   /// the times of one of its files changed, or if it was bad, since a missing file may have been
-  /// restored. A file that is damaged or has another program version or `processor` is ignored.
+  /// restored. A file that is damaged or has another program version or processor_key is ignored.
   std::filesystem::path cache{};
   bool write_cache = true;         ///< false: only read the cache
   std::string processor_key{};     ///< identifies the settings that the samples depend on, besides the records

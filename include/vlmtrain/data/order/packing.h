@@ -16,9 +16,9 @@ struct SampleSize {
 
 /// The limits of a pack.
 struct PackLimits {
-  int64_t max_tokens = 4096;                        ///< maximum tokens of a pack
-  int64_t max_media = 18;                           ///< maximum images, videos and volumes
-  std::optional<int64_t> max_tiles = std::nullopt;  ///< maximum rows of pixels; nothing: no limit
+  int64_t max_tokens = 4096;                        ///< image tokens included
+  int64_t max_media = 18;                           ///< images, videos and volumes together
+  std::optional<int64_t> max_tiles = std::nullopt;  ///< rows of pixels; nothing: no limit
   /// Consecutive samples of the order that are packed together. With larger windows, samples with
   /// many media share packs more often, which fills packs less (docs/benchmarks/data.md).
   int64_t window_size = 4096;
@@ -44,10 +44,10 @@ PackedSamples make_packs(std::span<const int64_t> order, const std::vector<Sampl
 
 /// The mean fill of packs.
 struct PackFill {
-  int64_t num_packs = 0;  ///< number of packs
+  int64_t num_packs = 0;  ///< 0 without packing
   double token_fill = 0;  ///< mean tokens as a share of PackLimits::max_tokens, 0 to 1
   double media_fill = 0;  ///< mean number of media as a share of PackLimits::max_media, 0 to 1
-  int64_t max_tiles = 0;  ///< maximum number of tiles in a pack
+  int64_t max_tiles = 0;  ///< tiles of the pack that has the most
   /// Number of packs that have reached a limit of media or tiles, although the tokens of the
   /// shortest sample would still fit.
   int64_t num_media_limited_packs = 0;
@@ -56,8 +56,8 @@ struct PackFill {
 /// The sizes of the packs of an epoch, and the limits that they reach.
 struct PackStatistics {
   PackFill fill;
-  std::vector<SampleSize> pack_sizes = {};       ///< total sizes of each pack
-  std::vector<int64_t> pack_sample_counts = {};  ///< number of samples of each pack
+  std::vector<SampleSize> pack_sizes = {};       ///< by pack, the sums over its samples
+  std::vector<int64_t> pack_sample_counts = {};  ///< by pack
   // The two parts of fill.num_media_limited_packs.
   int64_t num_packs_at_media_limit = 0;  ///< packs at the limit of media
   int64_t num_packs_at_tile_limit = 0;   ///< packs at the limit of tiles, but not at the limit of media
@@ -65,7 +65,7 @@ struct PackStatistics {
     return fill.num_packs - num_packs_at_media_limit - num_packs_at_tile_limit;
   }
 
-  std::vector<int64_t> largest_pack_sample_indices = {};  ///< sample indices of the first pack with the most tiles
+  std::vector<int64_t> largest_pack_sample_indices = {};  ///< of the first pack with the most tiles
 };
 
 /// Returns the statistics of packs. `sizes` has the sizes of all samples of the data set, by index.

@@ -96,7 +96,7 @@ struct SegmentationMasks {
   std::vector<int64_t> token_positions;      ///< [masks], ascending, indices of the tokens
   std::vector<int64_t> image_indices;        ///< [masks], rows of `pixels`
   std::vector<ValidRegion> valid_regions;    ///< [masks]
-  std::vector<std::string> structure_names;  ///< [masks], names of the structures; may be empty strings
+  std::vector<std::string> structure_names;  ///< [masks], may be empty strings
   at::Tensor pixels;                         ///< uint8 [images, 3, side, side]; undefined without masks
   at::Tensor targets;                        ///< uint8 [masks, side, side] of 0 and 1; undefined if unknown
 

@@ -26,7 +26,7 @@ struct SampleShape {
   int64_t video_frames = 0;  ///< sampled frames of all videos together
   int64_t num_volumes = 0;
   int64_t masks = 0;
-  int64_t num_images_with_masks = 0;  ///< number of images with masks
+  int64_t num_images_with_masks = 0;  ///< images in SegmentationMasks::pixels
   int64_t mask_image_size = 0;        ///< side length of these images, in pixels
 
   /// Returns the bytes of SegmentationMasks::pixels and SegmentationMasks::targets.
@@ -63,7 +63,7 @@ class SampleShapes {
   int64_t num_known_shapes() const { return num_known_shapes_; }
   bool is_known(int64_t index) const { return entries_.at(static_cast<size_t>(index)).media_shape_index != kUnknown; }
 
-  /// REQUIRES: has(index).
+  /// REQUIRES: is_known(index).
   SampleShape at(int64_t index) const;
   /// Returns the shape; nothing if it is unknown.
   std::optional<SampleShape> operator[](int64_t index) const;

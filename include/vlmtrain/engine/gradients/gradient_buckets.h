@@ -173,9 +173,9 @@ class GradientBuckets {
   at::Tensor block_shards_;
   std::array<at::Tensor, 2> block_buffers_;
   size_t filling_buffer_index_ = 0;             // index into block_buffers_
-  size_t filling_bucket_index_ = kNoIndex;      // bucket being filled
-  std::vector<size_t> filled_entry_indices_{};  // entries filled so far
-  size_t reducing_bucket_index_ = kNoIndex;     // bucket being reduced
+  size_t filling_bucket_index_ = kNoIndex;      // index into buckets_; kNoIndex: no bucket is being filled
+  std::vector<size_t> filled_entry_indices_{};  // indices into entries_, of the bucket that is being filled
+  size_t reducing_bucket_index_ = kNoIndex;     // index into buckets_; kNoIndex: no bucket is being reduced
   std::function<void()> wait_hook_;
   int64_t current_gradient_group_ = 0;
   CommHook comm_hook_;

@@ -81,7 +81,7 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   const Consensus* consensus_ = nullptr;
   std::vector<Block> blocks_;  // in order of a forward pass
   std::array<at::Tensor, 2> slots_;
-  std::vector<BlockVisit> visits_;         // visits of the current pass
+  std::vector<BlockVisit> visits_;         // of the current pass, in order
   size_t current_visit_index_ = kNoIndex;  // index into visits_; kNoIndex before the first
   bool is_in_pass_ = false;
   // Result of the last exchange: whether any rank is in a pass, and the block requested by

@@ -16,9 +16,9 @@ namespace vlmtrain::engine {
 
 /// The settings of a step for the tasks of its samples (data::Sample::task_index).
 struct TaskSettings {
-  int64_t num_tasks = 0;                ///< number of tasks of the run; below 2, tasks are not distinguished
+  int64_t num_tasks = 0;                ///< of the run; below 2, tasks are not distinguished
   std::vector<double> weights = {};     ///< weight of each task's label tokens in the loss; empty: all 1
-  bool measure_gradient_norms = false;  ///< whether to measure gradient norms for GradNorm
+  bool measure_gradient_norms = false;  ///< for GradNorm
   /// Whether gradients are summed by task, and conflicts are resolved by PCGrad. Each micro-batch
   /// then has samples of one task.
   bool resolve_gradient_conflicts = false;
@@ -33,7 +33,7 @@ struct TaskCounts {
   int64_t label_tokens = 0;
 };
 
-/// Returns the counts of each task. REQUIRES: task numbers in [0, tasks).
+/// Returns the counts of each task. REQUIRES: task indices in [0, tasks).
 std::vector<TaskCounts> count_samples_and_tokens(std::span<const data::Sample> samples, int64_t tasks);
 
 /// The results of a step for a task.
@@ -69,8 +69,8 @@ class PerTaskLossSums {
  private:
   at::Tensor tasks_;                 // int64 [tasks, 1]: 0, 1, 2 …
   at::Tensor weights_;               // fp32 [tasks]; undefined: all 1
-  at::Tensor sums_;                  // see nn::PerTaskLoss
-  at::Tensor norm_scale_gradients_;  // see nn::PerTaskLoss
+  at::Tensor sums_;                  // nn::PerTaskLoss::sums
+  at::Tensor norm_scale_gradients_;  // nn::PerTaskLoss::feature_scale_gradients; undefined unless norms are measured
 };
 
 /// The settings of GradNorm.

@@ -62,7 +62,7 @@ struct OptimizerUpdate {
     std::vector<at::Tensor> master_weights{}, gradients{}, first_moments{}, second_moments{}, steps{};
     std::vector<kernels::AdamWParameter> tensors{};  ///< arguments of the custom kernel; then the lists above are empty
     CompressedStates* compressed_states = nullptr;   ///< set for compressed moments, which are views of its buffers
-    std::shared_ptr<const Chunk> chunk{};            ///< the part of it that is updated; null unless it is set
+    std::shared_ptr<const Chunk> chunk{};            ///< the updated part of compressed_states; null without it
   };
 
   at::Tensor grad_norm;  ///< fp32 scalar, before clipping and without the loss scale
@@ -75,7 +75,7 @@ struct OptimizerUpdate {
   std::vector<at::Tensor> steps,
       increments;  ///< step counters of all updated tensors; all increments are the same scalar
   std::vector<at::Tensor> weights,
-      master_weights;  ///< 16-bit weights, and the masters that apply_update() copies to them
+      master_weights;  ///< 16-bit weights, and their master weights, which apply_update() copies to them
 };
 
 /// AdamW with fp32 master weights. An fp32 parameter is its own master. The constructor allocates
@@ -161,7 +161,7 @@ class AdamW {
   /// A tensor of the state. With sharded state, `values` are the elements from `first` on of a
   /// flattened tensor with `total` elements.
   struct OptimizerStateTensor {
-    std::string name;  ///< name of the whole tensor
+    std::string name;  ///< of the whole tensor, without the suffix of a shard
     at::Tensor values;
     int64_t first = 0, total = 0;
     bool is_sharded = false;  ///< whether each rank has a part of it

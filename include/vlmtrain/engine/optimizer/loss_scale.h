@@ -39,7 +39,7 @@ class LossScale {
  private:
   LossScaleSettings settings_;
   at::Tensor scale_;
-  at::Tensor steps_without_overflow_;  // int32 scalar: steps without an overflow since the scale last changed
+  at::Tensor steps_without_overflow_;  // int32 scalar; counted since the scale last changed
 };
 
 }  // namespace vlmtrain::engine

@@ -42,7 +42,7 @@ class ShardedOptimizerSync {
   std::vector<at::Tensor> buckets_;           // in the order of the gather
   std::vector<size_t> num_required_buckets_;  // per parameter of the store: number of buckets that must have arrived
   const Consensus* consensus_ = nullptr;
-  std::vector<AllGatherHandle> all_gather_handles_;  // gathers started by the last all_gather_weights()
+  std::vector<AllGatherHandle> all_gather_handles_;  // of the last all_gather_weights(), by bucket
   size_t num_gathered_buckets_ = 0;
 };
 

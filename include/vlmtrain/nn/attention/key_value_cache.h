@@ -76,7 +76,7 @@ class KeyValueCache {
   std::optional<int64_t> window_;
   bool is_prefill_ = false;
   at::Tensor row_indices_;                    // int64 [rows of the pass]: the row of the cache for each
-  std::vector<WindowSlots> slots_by_window_;  // by window, filled on first use; empty during the prefill
+  std::vector<WindowSlots> slots_by_window_;  // filled on first use; empty during the prefill
 };
 
 }  // namespace vlmtrain::nn

@@ -14,8 +14,8 @@ namespace vlmtrain::nn {
 /// Spans of rows of a packed stream. The rows of a span, the tokens of an image, attend to one
 /// another in both directions.
 struct BidirectionalSpans {
-  at::Tensor rows{};  ///< int64 [spans · length] on the model's device, span by span in ascending order; a span is
-                      ///< contiguous and within one segment. Undefined: no spans
+  at::Tensor rows{};  ///< int64 [spans · span_length] on the model's device, span by span in ascending order; a span
+                      ///< is contiguous and within one segment. Undefined: no spans
   int64_t span_length = 0;  ///< rows per span
 };
 
@@ -28,9 +28,9 @@ struct BidirectionalSpans {
 /// the later keys of its span. With rows in reversed order, attention to the second set is causal:
 /// its queries are all rows of the span except the last, its keys all except the first. In 16 bits
 /// on CUDA, two runs of the flash kernel are therefore merged by their log-sum-exps, without a
-/// mask. The second run reads 2 · spans · (length − 1) rows. In the backward pass both kernels get
-/// the merged output and log-sum-exps, which makes their gradients those of the whole softmax (Dao
-/// 2023, arXiv 2307.08691, section 3.1). Otherwise (CPU; fp32 on CUDA; fp16 below sm_80) each
+/// mask. The second run reads 2 · spans · (span_length − 1) rows. In the backward pass both kernels
+/// get the merged output and log-sum-exps, which makes their gradients those of the whole softmax
+/// (Dao 2023, arXiv 2307.08691, section 3.1). Otherwise (CPU; fp32 on CUDA; fp16 below sm_80) each
 /// segment has a mask [rows, rows].
 ///
 /// One object serves all blocks of a forward pass that have the same window. Immutable.
@@ -52,7 +52,7 @@ class SpanAttention {
   std::optional<int64_t> window_;
   bool has_spans_;
   // For the flash kernel: the result of make_future_keys(), and its segments.
-  at::Tensor query_rows_, key_rows_;  // int64 [spans · (length − 1)]
+  at::Tensor query_rows_, key_rows_;  // int64 [spans · (span_length − 1)]
   Segments future_segments_;
   // For the other kernels: the mask of each segment, added to its scores.
   std::vector<at::Tensor> segment_masks_;

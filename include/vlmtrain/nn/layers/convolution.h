@@ -8,8 +8,8 @@
 
 namespace vlmtrain::nn {
 
-/// The shape of a convolution with a square kernel. Images are padded with ⌊kernel / 2⌋ zeros on
-/// each side, so an odd kernel with stride 1 keeps the image size.
+/// The shape of a convolution with a square kernel. Images are padded with ⌊kernel_size / 2⌋ zeros
+/// on each side, so an odd kernel_size with stride 1 keeps the image size.
 struct ConvolutionShape {
   int64_t in_channels = 0;
   int64_t out_channels = 0;
@@ -18,9 +18,9 @@ struct ConvolutionShape {
   int64_t groups = 1;  ///< 1, or the number of channels for a depthwise convolution
 };
 
-/// A 2D convolution with the parameters `weight` [out, in / groups, kernel, kernel] and optionally
-/// `bias` [out]. On CUDA it uses ATen's own kernels (memory::open_device disables cuDNN), so a dry
-/// run measures its memory.
+/// A 2D convolution with the parameters `weight` [out, in / groups, kernel_size, kernel_size] and
+/// optionally `bias` [out]. On CUDA it uses ATen's own kernels (memory::open_device disables
+/// cuDNN), so a dry run measures its memory.
 class Convolution {
  public:
   /// Adds the parameters under `scope`.

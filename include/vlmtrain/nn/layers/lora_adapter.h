@@ -52,7 +52,7 @@ class LoraAdapter {
   at::Tensor a_, b_;
   at::Tensor magnitude_;  // undefined without DoRA
   double scale_;
-  double dropout_probability_;  // probability
+  double dropout_probability_;  // see LoraSettings::dropout
   uint64_t dropout_layer_id_;
 };
 

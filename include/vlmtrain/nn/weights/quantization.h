@@ -11,16 +11,16 @@
 
 namespace vlmtrain::nn {
 
-// Code tables and block-wise quantization of bitsandbytes (bitsandbytes/functional.py and
+// Codebooks and block-wise quantization of bitsandbytes (bitsandbytes/functional.py and
 // backends/default/ops.py).
 
 /// Returns the 16 values of NF4, fp32 [16], ascending.
 at::Tensor make_nf4_codebook();
 
-/// Determines whether a dynamic code has negative values.
+/// Determines whether a dynamic codebook has negative values.
 enum class Signedness { kSigned, kUnsigned };
 
-/// Returns the 8-bit dynamic code (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
+/// Returns the 8-bit dynamic codebook (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
 /// Quantization, arXiv 2110.02861): fp32 [256], ascending, with 0 and 1 among its values.
 at::Tensor make_dynamic_codebook(Signedness signedness = Signedness::kSigned);
 
@@ -92,7 +92,7 @@ class QuantizedWeight {
 /// that are not consecutive members of one Quantizer::make_weight_group().
 std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights);
 
-/// A factory of quantized weights that share the code tables of one model.
+/// A factory of quantized weights that share the lookup tables of one model.
 class Quantizer {
  public:
   /// REQUIRES: `quantization` is not kNone. `options`: the model's device and dtype.

@@ -91,8 +91,8 @@ class Object {
   /// Moves out all values that the object holds, which breaks reference cycles.
   virtual std::vector<Value> release_values() { return {}; }
 
-  /// Depth of nested containers, see Value::depth(). 0 for objects in Context::retained_objects,
-  /// whose values may change.
+  /// Depth of nested containers, see Value::depth(). 0 for objects in
+  /// RenderContext::retained_objects, whose values may change.
   int depth = 0;
 };
 

@@ -16,7 +16,7 @@ namespace vlmtrain::text::jinja {
 /// A read of a variable, or an assignment to it.
 struct NameAccess {
   size_t name;         ///< index into SyntaxTree::names
-  bool is_assignment;  ///< whether this is an assignment
+  bool is_assignment;  ///< false: a read
   int line;
 };
 
@@ -137,7 +137,7 @@ class ExpressionParser {
   void check_builtin_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter, int line);
   /// Records an unknown filter or test for reject_unknown_names(). `kind`: "filter" or "test".
   void add_unknown_name(int line, std::string_view kind, std::string_view name);
-  /// Marks the unknown and called names from these indices on as guarded.
+  /// Marks the unknown and called names from these indices on as inside an `if`.
   void mark_names_inside_if(size_t first_unknown_name_index, size_t first_called_name_index);
 
   TokenStream& tokens_;
