@@ -212,7 +212,7 @@ Arguments make_random_job(Random& random, const std::filesystem::path& folder, i
 app::PlanArguments parse_arguments(Arguments arguments) {
   app::PlanArguments parsed_arguments;
   CLI::App command;
-  app::declare_plan_arguments(command, parsed_arguments);
+  app::declare_arguments(command, parsed_arguments);
   std::reverse(arguments.begin(), arguments.end());  // in the order that CLI11 needs
   command.parse(arguments);
   return parsed_arguments;
