@@ -58,8 +58,6 @@ void convert_voxels(const uint8_t* stored_voxels, int64_t count, VoxelScaling sc
   }
 }
 
-using ConvertVoxelsFunction = void (*)(const uint8_t*, int64_t, VoxelScaling, float*);
-
 template <class T>
 ConvertVoxelsFunction select_convert_function(bool is_byte_swapped, bool has_scaling) {
   if (is_byte_swapped) return has_scaling ? convert_voxels<T, true, true> : convert_voxels<T, true, false>;

@@ -17,6 +17,10 @@ struct VoxelScaling {
   double intercept;
 };
 
+/// A function that converts `count` stored voxels of one data type and byte order to fp32.
+using ConvertVoxelsFunction = void (*)(const uint8_t* stored_voxels, int64_t count, VoxelScaling scaling,
+                                       float* values);
+
 /// A converter of stored voxels to fp32. Equals nibabel's dataobj followed by a cast to fp32: with
 /// a scaling, values are scaled in fp64 and then rounded; otherwise they are rounded once.
 class VoxelConverter {
@@ -34,10 +38,8 @@ class VoxelConverter {
   bool may_be_nonfinite() const { return may_be_nonfinite_; }
 
  private:
-  using ConvertFunction = void (*)(const uint8_t* stored_voxels, int64_t count, VoxelScaling scaling, float* values);
-
   VoxelScaling scaling_;
-  ConvertFunction convert_function_;
+  ConvertVoxelsFunction convert_function_;
   bool may_be_nonfinite_;
 };
 

@@ -19,15 +19,9 @@ TextValue to_text(RenderContext& context, const Value& value) {
   return TextValue(to_str(value, context.budget));
 }
 
-/// Returns `text` as a value and charges its size to the budget.
-Value make_filter_result(RenderContext& context, TextWithOrigins text) {
-  context.budget.charge_allocation(text.size());
-  return Value::text(std::move(text));
-}
-
 template <TextWithOrigins (*transform)(const TextWithOrigins&)>
 Value transform_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
-  return make_filter_result(context, transform(to_str(value, context.budget)));
+  return make_text_result(context, transform(to_str(value, context.budget)));
 }
 
 /// Returns the result of Jinja2's filter title. Its words begin after white space, hyphens and
@@ -71,7 +65,7 @@ Value safe_filter(RenderContext& context, const Value& value, const BoundArgumen
 }
 
 Value trim_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
-  return make_filter_result(context, strip(to_text(context, value), args.text(0), StripSide::kBoth));
+  return make_text_result(context, strip(to_text(context, value), args.text(0), StripSide::kBoth));
 }
 
 Value replace_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -124,7 +118,7 @@ Value indent_filter(RenderContext& context, const Value& value, const BoundArgum
     pos = next_line_begin;
     RenderBudget::check_value_size(out.size());
   }
-  return make_filter_result(context, std::move(out));
+  return make_text_result(context, std::move(out));
 }
 
 Value join_filter(RenderContext& context, const Value& value, const BoundArguments& args) {
@@ -172,7 +166,7 @@ Value truncate_filter(RenderContext& context, const Value& value, const BoundArg
   if (!args.boolean(1, false)) end_offset = std::min(text.view().substr(0, end_offset).rfind(' '), end_offset);
   TextWithOrigins out = text.content.slice(0, end_offset);
   out.append(truncation_suffix.content);
-  return make_filter_result(context, std::move(out));
+  return make_text_result(context, std::move(out));
 }
 
 /// Returns the result of Python's urllib.parse.quote(), or of quote_plus() with `is_query`.
@@ -198,7 +192,7 @@ TextWithOrigins percent_encode(const TextWithOrigins& text, bool is_query) {
 
 Value urlencode_filter(RenderContext& context, const Value& value, const BoundArguments& /*args*/) {
   if (value.text() != nullptr || !is_iterable(value))
-    return make_filter_result(context, percent_encode(to_str(value, context.budget), false));
+    return make_text_result(context, percent_encode(to_str(value, context.budget), false));
   std::vector<TextWithOrigins> query_parameters;
   const auto add_query_parameter = [&](const Value& key, const Value& item) {
     TextWithOrigins query_parameter = percent_encode(to_str(key, context.budget), true);

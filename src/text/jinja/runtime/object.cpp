@@ -127,6 +127,11 @@ Value slice_text(const TextValue& text, const SliceIndices& slice, RenderBudget&
 
 }  // namespace
 
+Value make_text_result(RenderContext& context, TextWithOrigins text) {
+  context.budget.charge_allocation(text.size());
+  return Value::text(std::move(text));
+}
+
 BoundArguments::BoundArguments(std::string_view callee_name, const ParameterList& parameters,
                                const Arguments& arguments)
     : callee_name_(callee_name), arguments_(&arguments) {

@@ -73,6 +73,9 @@ struct RenderContext {
   std::vector<std::shared_ptr<Object>> retained_objects;
 };
 
+/// Returns `text` as a value and charges its size to the budget.
+Value make_text_result(RenderContext& context, TextWithOrigins text);
+
 /// A value with behavior: a function, a macro, a namespace, a loop, a cycler or a joiner.
 class Object {
  public:

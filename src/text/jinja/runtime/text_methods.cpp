@@ -11,12 +11,6 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Returns `text` as a value and charges its size to the budget.
-Value make_method_result(RenderContext& context, TextWithOrigins text) {
-  context.budget.charge_allocation(text.size());
-  return Value::text(std::move(text));
-}
-
 /// A range of bytes [begin, end) of a text.
 struct ByteRange {
   size_t begin;
@@ -42,7 +36,7 @@ std::optional<ByteRange> find_search_range(const TextValue& text, const BoundArg
 
 template <StripSide side>
 Value strip_method(RenderContext& context, const Value& self, const BoundArguments& args) {
-  return make_method_result(context, strip(*self.text(), args.text(0), side));
+  return make_text_result(context, strip(*self.text(), args.text(0), side));
 }
 
 template <bool from_right>
@@ -112,8 +106,8 @@ Value remove_affix_method(RenderContext& context, const Value& self, const Bound
   const std::string_view affix = args.required_text(0).view();
   const size_t size = text.view().size();
   if (at_end ? !text.view().ends_with(affix) : !text.view().starts_with(affix)) return self;
-  return make_method_result(
-      context, at_end ? text.content.slice(0, size - affix.size()) : text.content.slice(affix.size(), size));
+  return make_text_result(context,
+                          at_end ? text.content.slice(0, size - affix.size()) : text.content.slice(affix.size(), size));
 }
 
 Value replace_method(RenderContext& context, const Value& self, const BoundArguments& args) {
@@ -123,7 +117,7 @@ Value replace_method(RenderContext& context, const Value& self, const BoundArgum
 
 template <TextWithOrigins (*transform)(const TextWithOrigins&)>
 Value apply_text_transform(RenderContext& context, const Value& self, const BoundArguments& /*args*/) {
-  return make_method_result(context, transform(self.text()->content));
+  return make_text_result(context, transform(self.text()->content));
 }
 
 /// The methods find, rfind, index and rindex. If there is no match, find and rfind return -1; index
@@ -246,7 +240,7 @@ Value justify_method(RenderContext& context, const Value& self, const BoundArgum
   if (at_end) out.append(text.content);
   for (int64_t i = 0; i < num_fill_characters; ++i) out.append(fill);
   if (!at_end) out.append(text.content);
-  return make_method_result(context, std::move(out));
+  return make_text_result(context, std::move(out));
 }
 
 Value zfill_method(RenderContext& context, const Value& self, const BoundArguments& args) {
@@ -258,7 +252,7 @@ Value zfill_method(RenderContext& context, const Value& self, const BoundArgumen
   if (sign_length == 1) out.append(text.content, 0, 1);
   out.append(std::string(static_cast<size_t>(num_fill_characters), '0'));
   out.append(text.content, sign_length, text.view().size());
-  return make_method_result(context, std::move(out));
+  return make_text_result(context, std::move(out));
 }
 
 constexpr std::array kTextMethods = {

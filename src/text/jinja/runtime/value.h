@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "text/jinja/runtime/tracked_text.h"
+#include "text/jinja/runtime/text_with_origins.h"
 
 namespace vlmtrain::text::jinja {
 

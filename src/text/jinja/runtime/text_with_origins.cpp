@@ -1,4 +1,4 @@
-#include "text/jinja/runtime/tracked_text.h"
+#include "text/jinja/runtime/text_with_origins.h"
 
 #include <algorithm>
 
