@@ -177,7 +177,7 @@ class CpuMicroBatchDryRun final : public MicroBatchDryRun {
  public:
   /// Adds the number and duration of dry runs to `planning_stats`, which must outlive the object.
   CpuMicroBatchDryRun(const Job& job, StepConfig step_config, PlanningStats& planning_stats)
-      : dry_run_(job), step_config_(std::move(step_config)), planning_stats_(planning_stats) {}
+      : dry_run_(job), step_config_(step_config), planning_stats_(planning_stats) {}
 
   std::vector<int64_t> measure_reserved_peak_bytes(const std::vector<SampleShapeList>& micro_batches) override {
     std::vector<int64_t> bytes;

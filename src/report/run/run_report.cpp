@@ -91,7 +91,7 @@ nlohmann::json parse_json_object(const std::string& content) {
 
 nlohmann::json parse_plan(const std::string& content) {
   const auto plan = parse_json_object(content);
-  if (plan.is_null()) return plan;
+  if (plan.is_null()) return {};
   nlohmann::json selected_fields;
   for (const char* const key : kPlanKeys) {
     if (const auto entry = plan.find(key); entry != plan.end()) selected_fields[key] = *entry;

@@ -195,10 +195,9 @@ void ProgressBarCallback::log_evaluation(const report::StepMetrics& metrics) {
 void ProgressBarCallback::on_event(const report::RunEvent& event) {
   progress_.clear();
   switch (event.kind) {
-    case report::EventKind::kCheckpoint:
-      break;  // too frequent for the log; the folder shows it
-    case report::EventKind::kFailed:
-      break;  // the command prints the error as its last line
+    case report::EventKind::kCheckpoint:  // too frequent for the log; the folder shows it
+    case report::EventKind::kFailed:      // the command prints the error as its last line
+      break;
     case report::EventKind::kResumed:
     case report::EventKind::kSettingsChanged:
     case report::EventKind::kLookAheadSplit:
