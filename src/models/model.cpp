@@ -48,7 +48,6 @@ ImageFeatures ImageFeatures::concat(const std::vector<ImageFeatures>& parts) {
   return result;
 }
 
-using memory::Component;
 using memory::ComponentScope;
 
 int64_t count_vision_passes(const VisionInput& vision, int64_t rows_per_pass) {
@@ -63,7 +62,7 @@ ImageFeatures VisionLanguageModel::get_all_image_features(const VisionInput& vis
                                                           bool with_patch_features) const {
   if (!vision.pixel_values.defined()) return {};
   parameters_.prepare_non_block_parameters();
-  const ComponentScope component_scope(Component::kVision);
+  const ComponentScope component_scope(memory::Component::kVision);
   std::vector<ImageFeatures> pass_features;
   for (const auto& pass : split_vision_passes(vision, rows_per_pass)) {
     const nn::DropoutScope dropout_scope(pass.dropout_segments);
@@ -77,7 +76,7 @@ ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const Ou
       get_all_image_features({batch.pixel_values, batch.patch_grids, batch.pixel_dropout_segments, batch.modalities},
                              request.with_patch_features);
   parameters_.prepare_non_block_parameters();
-  const ComponentScope language_scope(Component::kLanguage);
+  const ComponentScope language_scope(memory::Component::kLanguage);
   const nn::DropoutScope dropout(batch.text_dropout_segments);
   ModelOutput output = compute_hidden_states(batch, features, request, /*cache=*/nullptr);
   output.patch_features = features.patch_features;

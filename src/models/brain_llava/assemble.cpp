@@ -16,7 +16,7 @@
 #include "models/checkpoints/tensor_source.h"
 #include "models/checkpoints/tied_output.h"
 #include "models/presets.h"
-#include "models/processing/conversation_processor.h"
+#include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/text_format.h"

@@ -40,78 +40,59 @@ std::string normalize_modality_name(const std::string& modality) {
   return normalized;
 }
 
-/// Processor of brain LLaVA. A volume is one row of the tower's input, a 4D series one row per used
-/// frame. All rows have the same number of image tokens.
-class Processor final : public ConversationProcessor {
+/// Converts a volume to one row of the tower's input, a 4D series to one row per used frame. All
+/// rows have the same number of image tokens.
+class Reader final : public VolumeReader {
  public:
-  /// Throws UserError: kUsage for data.volume settings that the model does not support, kBadData
-  /// for a tokenizer that does not match config.json.
-  Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-            const ProcessorSettings& settings);
+  Reader(const Config& config, const image::VolumeSettings& settings) : config_(config), settings_(settings) {}
+
+  std::optional<int64_t> max_volumes() const override { return config_.max_volumes; }
+  MediaLayout lay_out(const image::VolumeInfo& info, const std::string& modality) const override {
+    MediaLayout layout{.text = {}, .pixel_rows = image::count_volumes(info, settings_)};
+    layout.modality = find_modality_id(modality);
+    layout.decode_bytes = image::estimate_volume_reading_memory(info, settings_);
+    for (int64_t i = 0; i < layout.pixel_rows * config_.tokens_per_volume(); ++i)
+      layout.text += text::kImagePlaceholder;
+    return layout;
+  }
+  at::Tensor preprocess(const io::MediaRef& file) const override { return image::read_volume(file, settings_); }
 
  private:
-  bool supports_images() const override { return false; }
-  bool supports_volumes() const override { return true; }
-  std::optional<int64_t> max_volumes() const override { return config_.max_volumes; }
-  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  MediaLayout lay_out_volume(const image::VolumeInfo& info) const override;
-  at::Tensor preprocess_volume(const io::MediaRef& file) const override;
-  int64_t find_modality_id(const std::string& modality) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
+  /// Returns the id of a modality that a record names; 0 if unknown.
+  int64_t find_modality_id(const std::string& modality) const {
+    const auto& modalities = config_.vision.modalities;
+    if (modalities.empty() || modality.empty()) return 0;
+    const auto it = std::ranges::find(modalities, normalize_modality_name(modality), normalize_modality_name);
+    if (it != modalities.end()) return it - modalities.begin() + 1;
+    throw data_error(
+        "the modality {} is not one of the model's: {}; rename it, remove it, or add it to modalities in config.json "
+        "before training",
+        make_excerpt(modality), fmt::join(modalities, ", "));
+  }
 
   Config config_;
-  image::VolumeSettings volume_settings_;
+  image::VolumeSettings settings_;
 };
 
-Processor::Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-                     const ProcessorSettings& settings)
-    : ConversationProcessor(
-          std::move(tokenizer), std::move(chat_template), settings,
-          {config.make_pixel_row_shape(settings.volume.size, settings.volume.dtype), config.tokens_per_volume()}),
-      config_(std::move(config)),
-      volume_settings_(make_volume_settings(config_, settings.volume)) {
-  check_vocabulary(this->tokenizer(), config_.text.vocab_size);
-  const int64_t placeholder_token_id = find_token_id(this->tokenizer(), text::kImagePlaceholder);
-  if (placeholder_token_id != config_.image_token_id) {
-    throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",
-                     config_.image_token_id, text::kImagePlaceholder, placeholder_token_id);
+/// Throws UserError: kUsage for data.volume settings that the model does not support, kBadData for
+/// a tokenizer that does not match config.json.
+std::unique_ptr<models::Processor> make_processor(const Config& config, text::Tokenizer tokenizer,
+                                                  text::ChatTemplate chat_template, const ProcessorSettings& settings) {
+  auto encoder = std::make_unique<ChatEncoder>(std::move(tokenizer), std::move(chat_template),
+                                               ChatEncoderSettings{.image_token_id = config.image_token_id});
+  auto reader = std::make_unique<Reader>(config, make_volume_settings(config, settings.volume));
+  check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
+  const int64_t placeholder_token_id = find_token_id(encoder->tokenizer(), text::kImagePlaceholder);
+  if (placeholder_token_id != config.image_token_id) {
+    throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}", config.image_token_id,
+                     text::kImagePlaceholder, placeholder_token_id);
   }
-}
-
-MediaLayout Processor::lay_out_image(image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("an image layout in a family that supports only volumes");
-}
-
-at::Tensor Processor::preprocess_image(const at::Tensor& /*image*/, std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("image pixels in a family that supports only volumes");
-}
-
-MediaLayout Processor::lay_out_volume(const image::VolumeInfo& info) const {
-  MediaLayout layout{.text = {}, .pixel_rows = image::count_volumes(info, volume_settings_)};
-  layout.decode_bytes = image::estimate_volume_reading_memory(info, volume_settings_);
-  for (int64_t i = 0; i < layout.pixel_rows * config_.tokens_per_volume(); ++i) layout.text += text::kImagePlaceholder;
-  return layout;
-}
-
-at::Tensor Processor::preprocess_volume(const io::MediaRef& file) const {
-  return image::read_volume(file, volume_settings_);
-}
-
-int64_t Processor::find_modality_id(const std::string& modality) const {
-  const auto& modalities = config_.vision.modalities;
-  if (modalities.empty() || modality.empty()) return 0;  // the id of an unknown modality
-  const auto it = std::ranges::find(modalities, normalize_modality_name(modality), normalize_modality_name);
-  if (it != modalities.end()) return it - modalities.begin() + 1;
-  throw data_error(
-      "the modality {} is not one of the model's: {}; rename it, remove it, or add it to modalities in config.json "
-      "before training",
-      make_excerpt(modality), fmt::join(modalities, ", "));
-}
-
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return encode_with_media(tokenizer(), chat, images, config_.image_token_id,
-                           /*add_special_tokens=*/!chat_template().writes_bos_token());
+  return std::make_unique<ConversationProcessor>(
+      ProcessorParts{.encoder = std::move(encoder),
+                     .readers = {.volumes = std::move(reader)},
+                     .input = {.row = config.make_pixel_row_shape(settings.volume.size, settings.volume.dtype),
+                               .image_tokens = config.tokens_per_volume()}},
+      settings);
 }
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
@@ -122,11 +103,11 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
-  Config config = Config::from_json(config_json, folder);
+  const Config config = Config::from_json(config_json, folder);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings, {.fallback = llava::choose_fallback_template(config.text)});
-  return std::make_unique<Processor>(std::move(config), std::move(tokenizer), std::move(chat_template), settings);
+  return make_processor(config, std::move(tokenizer), std::move(chat_template), settings);
 }
 
 data::SampleShape compute_volume_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,

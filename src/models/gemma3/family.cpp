@@ -3,6 +3,7 @@
 #include "models/gemma3/config.h"
 #include "models/gemma3/model.h"
 #include "models/gemma3/processor.h"
+#include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
@@ -46,7 +47,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings,
                          {.fallback = "gemma3", .image_markup = {.block = start_token, .token = start_token}});
-  return std::make_unique<Processor>(config, images, std::move(tokenizer), std::move(chat_template), settings);
+  return make_processor(config, images, std::move(tokenizer), std::move(chat_template), settings);
 }
 
 /// Returns the number of tokens of format_image_text() without image tokens. Exact if `folder` has

@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/processing/image_tiles.h"
+#include "models/media/image_tiles.h"
+#include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -151,38 +152,50 @@ std::string format_image_text(int64_t tokens_per_image, int64_t num_crops) {
   return text;
 }
 
-Processor::Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer,
-                     text::ChatTemplate chat_template, ProcessorSettings settings)
-    : ConversationProcessor(
-          std::move(tokenizer), std::move(chat_template), std::move(settings),
-          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.tokens_per_image()}),
-      config_(std::move(config)),
-      image_settings_(images) {
-  check_vocabulary(this->tokenizer(), config_.text.vocab_size);
-  check_token_id(this->tokenizer(), kImageToken, config_.image_token_id, "image_token_index");
-  check_token_id(this->tokenizer(), kStartOfImage, config_.image_start_token_id, "boi_token_index");
-  check_token_id(this->tokenizer(), kEndOfImage, config_.image_end_token_id, "eoi_token_index");
-}
+namespace {
 
-MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
-  const auto num_crops = std::ssize(compute_crops(size, image_settings_.pan_and_scan));
-  return {.text = format_image_text(config_.tokens_per_image(), num_crops), .pixel_rows = 1 + num_crops};
-}
+/// Converts an image to one tile and further tiles for its crops.
+class CropReader final : public ImageReader {
+ public:
+  CropReader(const ImageProcessorSettings& settings, int64_t tokens_per_image)
+      : settings_(settings), tokens_per_image_(tokens_per_image) {}
 
-at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
-  return resize_image_and_crops(image, image_settings_);
-}
+  MediaLayout lay_out(ImageSize size, std::optional<int64_t> /*max_pixels*/) const override {
+    const auto num_crops = std::ssize(compute_crops(size, settings_.pan_and_scan));
+    return {.text = format_image_text(tokens_per_image_, num_crops), .pixel_rows = 1 + num_crops};
+  }
+  at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const override {
+    return resize_image_and_crops(image, settings_);
+  }
+  std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout, ImageSize size,
+                                    std::optional<int64_t> max_pixels) const override {
+    auto previews = ImageReader::preview(rows, layout, size, max_pixels);
+    if (previews.size() > 1) previews.front() = make_overview_preview(rows.select(0, 0));
+    return previews;
+  }
 
-std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
-                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  auto previews = ConversationProcessor::preview_images(rows, layout, size, max_pixels);
-  if (previews.size() > 1) previews.front() = make_overview_preview(rows.select(0, 0));
-  return previews;
-}
+ private:
+  ImageProcessorSettings settings_;
+  int64_t tokens_per_image_;
+};
 
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return encode_with_media(tokenizer(), chat, images, config_.image_token_id,
-                           /*add_special_tokens=*/!chat_template().writes_bos_token());
+}  // namespace
+
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessorSettings& images,
+                                          text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                                          const ProcessorSettings& settings) {
+  auto encoder = std::make_unique<ChatEncoder>(std::move(tokenizer), std::move(chat_template),
+                                               ChatEncoderSettings{.image_token_id = config.image_token_id});
+  check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
+  check_token_id(encoder->tokenizer(), kImageToken, config.image_token_id, "image_token_index");
+  check_token_id(encoder->tokenizer(), kStartOfImage, config.image_start_token_id, "boi_token_index");
+  check_token_id(encoder->tokenizer(), kEndOfImage, config.image_end_token_id, "eoi_token_index");
+  const int64_t side = config.vision.image_size;
+  return std::make_unique<ConversationProcessor>(
+      ProcessorParts{.encoder = std::move(encoder),
+                     .readers = {.images = std::make_unique<CropReader>(images, config.tokens_per_image())},
+                     .input = {.row = {.height = side, .width = side}, .image_tokens = config.tokens_per_image()}},
+      settings);
 }
 
 }  // namespace vlmtrain::models::gemma3

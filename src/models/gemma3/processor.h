@@ -4,16 +4,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "models/gemma3/config.h"
-#include "models/processing/conversation_processor.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models::gemma3 {
 
@@ -63,22 +64,10 @@ inline constexpr std::string_view kEndOfImage = "<end_of_image>";
 /// crops, the sentence of transformers' Gemma3Processor introduces them.
 std::string format_image_text(int64_t tokens_per_image, int64_t num_crops);
 
-/// Processor of Gemma 3 (transformers' Gemma3Processor).
-class Processor final : public ConversationProcessor {
- public:
-  /// Throws UserError (kBadData) if the tokenizer does not match `config`.
-  Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-            ProcessorSettings settings);
-
- private:
-  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
-                                           std::optional<int64_t> max_pixels) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
-
-  Config config_;
-  ImageProcessorSettings image_settings_;
-};
+/// Returns the processor of Gemma 3 (transformers' Gemma3Processor). Throws UserError (kBadData) if
+/// the tokenizer does not match `config`.
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessorSettings& images,
+                                          text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                                          const ProcessorSettings& settings);
 
 }  // namespace vlmtrain::models::gemma3

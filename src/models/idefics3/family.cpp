@@ -4,6 +4,7 @@
 #include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
 #include "models/idefics3/video_processor.h"
+#include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
@@ -51,8 +52,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
   if (videos) family.video_markup = {std::string(text::kVideoPlaceholder), std::string(text::kVideoPlaceholder)};
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template = load_chat_template(folder, tokenizer, settings, family);
-  return std::make_unique<Processor>(model_config, images, videos, std::move(tokenizer), std::move(chat_template),
-                                     settings);
+  return make_processor(model_config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
 std::unique_ptr<models::Processor> load_image_processor(const nlohmann::json& config,

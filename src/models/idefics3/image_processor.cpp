@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/processing/image_tiles.h"
+#include "models/media/image_tiles.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

@@ -9,8 +9,9 @@
 #include <string_view>
 
 #include "models/idefics3/video_processor.h"
-#include "models/processing/frame_sampling.h"
-#include "models/processing/image_tiles.h"
+#include "models/media/frame_sampling.h"
+#include "models/media/image_tiles.h"
+#include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/text/chat_template.h"
@@ -97,79 +98,93 @@ int64_t count_image_text_tokens(TileGrid grid, int64_t image_tokens_per_tile, co
   return count_tokens(format_image_text(grid, image_tokens_per_tile), folder);
 }
 
-Processor::Processor(Config config, ImageProcessor images, std::optional<VideoSettings> videos,
-                     text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings)
-    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), std::move(settings),
-                            {{.height = images.settings().tile_size, .width = images.settings().tile_size},
-                             config.image_tokens_per_tile()}),
-      config_(std::move(config)),
-      image_processor_(images),
-      video_settings_(videos) {
-  const int64_t image_token_id = find_token_id(this->tokenizer(), text::kImagePlaceholder);
-  if (image_token_id != config_.image_token_id) {
-    throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",
-                     config_.image_token_id, text::kImagePlaceholder, image_token_id);
-  }
-  check_vocabulary(this->tokenizer(), config_.text.vocab_size);
-}
+namespace {
 
-MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  return {format_image_text(grid, config_.image_tokens_per_tile()), grid.num_tiles()};
-}
-
-at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
-  return image_processor_.process(image, max_pixels).tiles;
-}
-
-std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
-                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  if (layout.kind == data::MediaKind::kVideo) {
-    auto frames = ConversationProcessor::preview_images(rows, layout, size, max_pixels);
-    for (size_t i = 0; i < frames.size(); ++i) frames[i].frame_index = static_cast<int64_t>(i);
-    return frames;
-  }
-  const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  if (!grid.is_split()) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
-  const int64_t num_cells = grid.num_tiles() - 1;
-  return {make_tiled_preview(rows.narrow(0, 0, num_cells), grid.rows, grid.columns),
-          make_overview_preview(rows.select(0, num_cells))};
-}
-
-int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(lay_out_image(size, max_pixels).text).ids);
-}
-
-std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/) const {
-  if (!image_processor_.settings().do_image_splitting) return std::nullopt;
-  const int64_t tile_pixels = image_processor_.settings().tile_size * image_processor_.settings().tile_size;
+std::optional<ShrinkRange> get_tile_shrink_range(const ImageProcessorSettings& settings) {
+  if (!settings.do_image_splitting) return std::nullopt;
+  const int64_t tile_pixels = settings.tile_size * settings.tile_size;
   return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
 }
 
-void Processor::check_video(const image::VideoInfo& /*info*/) const {
-  check_frame_normalization(image_processor_.settings().normalization, video_settings_->frame_settings.normalization);
-}
+class TileReader final : public ImageReader {
+ public:
+  TileReader(const ImageProcessor& image_processor, int64_t tokens_per_tile)
+      : image_processor_(image_processor), tokens_per_tile_(tokens_per_tile) {}
 
-MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
-  const VideoText video = make_video_text(*video_settings_, info, config_.image_tokens_per_tile());
-  return {.text = video.text, .pixel_rows = video.frames, .frames = video.frames};
-}
+  MediaLayout lay_out(image::ImageSize size, std::optional<int64_t> max_pixels) const override {
+    const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
+    return {.text = format_image_text(grid, tokens_per_tile_), .pixel_rows = grid.num_tiles()};
+  }
+  at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override {
+    return image_processor_.process(image, max_pixels).tiles;
+  }
+  std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
+                                    std::optional<int64_t> max_pixels) const override {
+    const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
+    if (!grid.is_split()) return ImageReader::preview(rows, layout, size, max_pixels);
+    const int64_t num_cells = grid.num_tiles() - 1;
+    return {make_tiled_preview(rows.narrow(0, 0, num_cells), grid.rows, grid.columns),
+            make_overview_preview(rows.select(0, num_cells))};
+  }
+  std::optional<ShrinkRange> get_shrink_range() const override {
+    return get_tile_shrink_range(image_processor_.settings());
+  }
 
-at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
-  const ImageProcessor frame_processor(video_settings_->frame_settings);
-  std::vector<at::Tensor> tiles;
-  video.read_frames(video_settings_->sample_frame_indices(video.info()),
-                    [&](const at::Tensor& frame) { tiles.push_back(frame_processor.process(frame).tiles); });
-  return at::cat(tiles);
-}
+ private:
+  ImageProcessor image_processor_;
+  int64_t tokens_per_tile_;
+};
 
-int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(lay_out_video(info, max_pixels).text).ids);
-}
+class FrameReader final : public VideoReader {
+ public:
+  FrameReader(const VideoSettings& settings, const ImageProcessorSettings& image_settings, int64_t tokens_per_tile)
+      : settings_(settings), image_settings_(image_settings), tokens_per_tile_(tokens_per_tile) {}
 
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return encode_with_media(tokenizer(), chat, images, config_.image_token_id,
-                           /*add_special_tokens=*/false);
+  void check(const image::VideoInfo& /*info*/) const override {
+    check_frame_normalization(image_settings_.normalization, settings_.frame_settings.normalization);
+  }
+  MediaLayout lay_out(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const override {
+    const VideoText video = make_video_text(settings_, info, tokens_per_tile_);
+    return {.text = video.text, .pixel_rows = video.frames, .frames = video.frames};
+  }
+  at::Tensor preprocess(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const override {
+    const ImageProcessor frame_processor(settings_.frame_settings);
+    std::vector<at::Tensor> tiles;
+    video.read_frames(settings_.sample_frame_indices(video.info()),
+                      [&](const at::Tensor& frame) { tiles.push_back(frame_processor.process(frame).tiles); });
+    return at::cat(tiles);
+  }
+  // Frames are one tile each and cannot shrink; only a sample's images do.
+  std::optional<ShrinkRange> get_shrink_range() const override { return get_tile_shrink_range(image_settings_); }
+
+ private:
+  VideoSettings settings_;
+  ImageProcessorSettings image_settings_;
+  int64_t tokens_per_tile_;
+};
+
+}  // namespace
+
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessor& images,
+                                          const std::optional<VideoSettings>& videos, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template, const ProcessorSettings& settings) {
+  auto encoder = std::make_unique<ChatEncoder>(
+      std::move(tokenizer), std::move(chat_template),
+      ChatEncoderSettings{.image_token_id = config.image_token_id, .adds_special_tokens = false});
+  const int64_t image_token_id = find_token_id(encoder->tokenizer(), text::kImagePlaceholder);
+  if (image_token_id != config.image_token_id) {
+    throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}", config.image_token_id,
+                     text::kImagePlaceholder, image_token_id);
+  }
+  check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
+  const int64_t tokens_per_tile = config.image_tokens_per_tile(), side = images.settings().tile_size;
+  MediaReaders readers{.images = std::make_unique<TileReader>(images, tokens_per_tile)};
+  if (videos) readers.videos = std::make_unique<FrameReader>(*videos, images.settings(), tokens_per_tile);
+  return std::make_unique<ConversationProcessor>(
+      ProcessorParts{.encoder = std::move(encoder),
+                     .readers = std::move(readers),
+                     .input = {.row = {.height = side, .width = side}, .image_tokens = tokens_per_tile}},
+      settings);
 }
 
 }  // namespace vlmtrain::models::idefics3

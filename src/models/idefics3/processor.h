@@ -2,13 +2,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "models/idefics3/image_processor.h"
 #include "models/idefics3/model.h"
 #include "models/idefics3/video_processor.h"
-#include "models/processing/conversation_processor.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models::idefics3 {
 
@@ -28,33 +29,12 @@ int64_t count_tokens(std::string_view text, const std::filesystem::path& folder)
 /// Returns count_tokens() of format_image_text().
 int64_t count_image_text_tokens(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
 
-/// Processor of Idefics3 and SmolVLM (transformers' Idefics3Processor and SmolVLMProcessor). Each
-/// image becomes several tiles, each frame of a video one tile.
-class Processor final : public ConversationProcessor {
- public:
-  /// Creates the processor; without `videos` it does not support videos. Throws UserError
-  /// (kBadData) if the tokenizer does not match `config`.
-  Processor(Config config, ImageProcessor images, std::optional<VideoSettings> videos, text::Tokenizer tokenizer,
-            text::ChatTemplate chat_template, ProcessorSettings settings);
-
- private:
-  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
-                                           std::optional<int64_t> max_pixels) const override;
-  int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  std::optional<ShrinkRange> get_shrink_range(data::MediaKind kind) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
-
-  bool supports_videos() const override { return video_settings_.has_value(); }
-  void check_video(const image::VideoInfo& info) const override;
-  MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
-  at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const override;
-  int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
-
-  Config config_;
-  ImageProcessor image_processor_;
-  std::optional<VideoSettings> video_settings_;
-};
+/// Returns the processor of Idefics3 and SmolVLM (transformers' Idefics3Processor and
+/// SmolVLMProcessor). Each image becomes several tiles, each frame of a video one tile. Without
+/// `videos` it does not support videos. Throws UserError (kBadData) if the tokenizer does not match
+/// `config`.
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessor& images,
+                                          const std::optional<VideoSettings>& videos, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
 }  // namespace vlmtrain::models::idefics3

@@ -10,7 +10,7 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "models/idefics3/processor.h"
-#include "models/processing/frame_sampling.h"
+#include "models/media/frame_sampling.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"

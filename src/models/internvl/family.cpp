@@ -4,6 +4,7 @@
 #include "models/internvl/image_processor.h"
 #include "models/internvl/model.h"
 #include "models/internvl/processor.h"
+#include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
@@ -47,8 +48,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   const text::MediaMarkup video{std::string(text::kVideoPlaceholder), std::string(text::kVideoPlaceholder)};
   text::ChatTemplate chat_template = load_chat_template(
       folder, tokenizer, settings, {.fallback = "internvl", .image_markup = image, .video_markup = video});
-  return std::make_unique<Processor>(config, image_processor, video_settings, std::move(tokenizer),
-                                     std::move(chat_template), settings);
+  return make_processor(config, image_processor, video_settings, std::move(tokenizer), std::move(chat_template),
+                        settings);
 }
 
 data::SampleShape make_tile_sample_shape(int64_t tiles, int64_t tokens, const Config& config) {

@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/processing/frame_sampling.h"
-#include "models/processing/image_tiles.h"
+#include "models/media/frame_sampling.h"
+#include "models/media/image_tiles.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

@@ -5,8 +5,9 @@
 
 #include <algorithm>
 
-#include "models/processing/frame_sampling.h"
-#include "models/processing/image_tiles.h"
+#include "models/media/frame_sampling.h"
+#include "models/media/image_tiles.h"
+#include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
@@ -55,99 +56,121 @@ int64_t count_video_text_tokens(int64_t frames, int64_t image_tokens_per_tile, c
   return tokens;
 }
 
-Processor::Processor(Config config, ImageProcessor images, VideoSettings videos, text::Tokenizer tokenizer,
-                     text::ChatTemplate chat_template, const ProcessorSettings& settings)
-    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
-                            {{.height = images.tile_settings().side, .width = images.tile_settings().side},
-                             config.image_tokens_per_tile()}),
-      config_(std::move(config)),
-      image_processor_(images),
-      video_settings_(videos) {
-  check_tokenizer(this->tokenizer(), config_);
-}
+namespace {
 
-MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const int64_t tiles = image_processor_.compute_grid(size, max_pixels).num_tiles();
-  return {.text = format_image_text(tiles, config_.image_tokens_per_tile()), .pixel_rows = tiles};
-}
-
-at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
-  return image_processor_.process(image, max_pixels);
-}
-
-std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
-                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  if (layout.kind == data::MediaKind::kVideo) {
-    auto frames = ConversationProcessor::preview_images(rows, layout, size, max_pixels);
-    for (size_t i = 0; i < frames.size(); ++i) frames[i].frame_index = static_cast<int64_t>(i);
-    return frames;
-  }
-  const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  if (grid.num_cells() == 1) return ConversationProcessor::preview_images(rows, layout, size, max_pixels);
-  return {make_tiled_preview(rows.narrow(0, 0, grid.num_cells()), grid.rows, grid.columns),
-          make_overview_preview(rows.select(0, grid.num_cells()))};
-}
-
-int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  constexpr int64_t kNumMarkerTokens = 2;  // <img> and </img>
-  return image_processor_.compute_grid(size, max_pixels).num_tiles() * config_.image_tokens_per_tile() +
-         kNumMarkerTokens;
-}
-
-std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/) const {
-  // Video frames are one tile each and cannot shrink; only a sample's images do.
-  const int64_t tile_pixels = image_processor_.tile_settings().side * image_processor_.tile_settings().side;
+std::optional<ShrinkRange> get_tile_shrink_range(const TileSettings& settings) {
+  const int64_t tile_pixels = settings.side * settings.side;
   return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
 }
 
-int64_t Processor::max_positions() const {
-  return config_.is_hard_limit ? config_.text.max_positions : models::Processor::max_positions();
-}
+class TileReader final : public ImageReader {
+ public:
+  TileReader(const ImageProcessor& image_processor, int64_t tokens_per_tile)
+      : image_processor_(image_processor), tokens_per_tile_(tokens_per_tile) {}
 
-std::string Processor::describe_position_overflow(const std::string& id, int64_t tokens) const {
-  return fmt::format(
-      "sample {} has {} tokens, more than the model's positions (max_position_embeddings {}), beyond which its dynamic "
-      "RoPE scaling changes all of them; set data.max_length to that or less, or shrink the images with "
-      "data.image_max_pixels",
-      id, tokens, config_.text.max_positions);
-}
-
-void Processor::check_video(const image::VideoInfo& /*info*/) const {
-  check_frame_normalization(image_processor_.tile_settings().normalization, video_settings_.tile.normalization);
-}
-
-MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
-  const auto frames = std::ssize(video_settings_.sample_frame_indices(info));
-  return {.text = format_video_text(frames, config_.image_tokens_per_tile()), .pixel_rows = frames, .frames = frames};
-}
-
-at::Tensor Processor::preprocess_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
-  const auto frames = video_settings_.sample_frame_indices(video.info());
-  const int64_t side = video_settings_.tile.side;
-  at::Tensor tiles = at::empty({std::ssize(frames), 3, side, side}, at::kByte);
-  int64_t tile_index = 0;
-  video.read_frames(frames, [&](const at::Tensor& frame) {
-    tiles.select(0, tile_index++).copy_(image::resize_image(frame, side, side, video_settings_.tile.filter));
-  });
-  return tiles;
-}
-
-int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(lay_out_video(info, max_pixels).text).ids);
-}
-
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  EncodedChat encoded_chat = encode_with_media(tokenizer(), chat, images, config_.image_token_id,
-                                               /*add_special_tokens=*/!chat_template().writes_bos_token());
-  const auto unknown_token_it =
-      std::ranges::find_if(encoded_chat.token_ids, [&](int64_t id) { return id >= config_.text.vocab_size; });
-  if (unknown_token_it != encoded_chat.token_ids.end()) {
-    throw data::SampleError("tokens without an embedding",
-                            fmt::format("the text has the token {}, which is not a video placeholder here and is not "
-                                        "in the model's vocabulary; remove it from the conversation",
-                                        tokenizer().id_to_token(*unknown_token_it)));
+  MediaLayout lay_out(image::ImageSize size, std::optional<int64_t> max_pixels) const override {
+    const int64_t tiles = image_processor_.compute_grid(size, max_pixels).num_tiles();
+    return {.text = format_image_text(tiles, tokens_per_tile_), .pixel_rows = tiles};
   }
-  return encoded_chat;
+  at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override {
+    return image_processor_.process(image, max_pixels);
+  }
+  std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
+                                    std::optional<int64_t> max_pixels) const override {
+    const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
+    if (grid.num_cells() == 1) return ImageReader::preview(rows, layout, size, max_pixels);
+    return {make_tiled_preview(rows.narrow(0, 0, grid.num_cells()), grid.rows, grid.columns),
+            make_overview_preview(rows.select(0, grid.num_cells()))};
+  }
+  std::optional<int64_t> count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override {
+    constexpr int64_t kNumMarkerTokens = 2;  // <img> and </img>
+    return image_processor_.compute_grid(size, max_pixels).num_tiles() * tokens_per_tile_ + kNumMarkerTokens;
+  }
+  std::optional<ShrinkRange> get_shrink_range() const override {
+    return get_tile_shrink_range(image_processor_.tile_settings());
+  }
+
+ private:
+  ImageProcessor image_processor_;
+  int64_t tokens_per_tile_;
+};
+
+class FrameReader final : public VideoReader {
+ public:
+  FrameReader(const VideoSettings& settings, const TileSettings& image_settings, int64_t tokens_per_tile)
+      : settings_(settings), image_settings_(image_settings), tokens_per_tile_(tokens_per_tile) {}
+
+  void check(const image::VideoInfo& /*info*/) const override {
+    check_frame_normalization(image_settings_.normalization, settings_.tile.normalization);
+  }
+  MediaLayout lay_out(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const override {
+    const auto frames = std::ssize(settings_.sample_frame_indices(info));
+    return {.text = format_video_text(frames, tokens_per_tile_), .pixel_rows = frames, .frames = frames};
+  }
+  at::Tensor preprocess(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const override {
+    const auto frames = settings_.sample_frame_indices(video.info());
+    const int64_t side = settings_.tile.side;
+    at::Tensor tiles = at::empty({std::ssize(frames), 3, side, side}, at::kByte);
+    int64_t tile_index = 0;
+    video.read_frames(frames, [&](const at::Tensor& frame) {
+      tiles.select(0, tile_index++).copy_(image::resize_image(frame, side, side, settings_.tile.filter));
+    });
+    return tiles;
+  }
+  // Frames are one tile each and cannot shrink; only a sample's images do.
+  std::optional<ShrinkRange> get_shrink_range() const override { return get_tile_shrink_range(image_settings_); }
+
+ private:
+  VideoSettings settings_;
+  TileSettings image_settings_;
+  int64_t tokens_per_tile_;
+};
+
+/// Rejects texts with tokens that the embedding lacks, such as a video placeholder of the tokenizer.
+class Encoder final : public ChatEncoder {
+ public:
+  Encoder(const Config& config, text::Tokenizer tokenizer, text::ChatTemplate chat_template)
+      : ChatEncoder(std::move(tokenizer), std::move(chat_template), {.image_token_id = config.image_token_id}),
+        vocab_size_(config.text.vocab_size) {}
+
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const override {
+    EncodedChat encoded_chat = ChatEncoder::encode(chat, media);
+    const auto unknown_token_it =
+        std::ranges::find_if(encoded_chat.token_ids, [&](int64_t id) { return id >= vocab_size_; });
+    if (unknown_token_it != encoded_chat.token_ids.end()) {
+      throw data::SampleError("tokens without an embedding",
+                              fmt::format("the text has the token {}, which is not a video placeholder here and is not "
+                                          "in the model's vocabulary; remove it from the conversation",
+                                          tokenizer().id_to_token(*unknown_token_it)));
+    }
+    return encoded_chat;
+  }
+
+ private:
+  int64_t vocab_size_;
+};
+
+}  // namespace
+
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessor& images,
+                                          const VideoSettings& videos, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template, const ProcessorSettings& settings) {
+  auto encoder = std::make_unique<Encoder>(config, std::move(tokenizer), std::move(chat_template));
+  check_tokenizer(encoder->tokenizer(), config);
+  const int64_t tokens_per_tile = config.image_tokens_per_tile(), side = images.tile_settings().side;
+  ProcessorParts parts{
+      .encoder = std::move(encoder),
+      .readers = {.images = std::make_unique<TileReader>(images, tokens_per_tile),
+                  .videos = std::make_unique<FrameReader>(videos, images.tile_settings(), tokens_per_tile)},
+      .input = {.row = {.height = side, .width = side}, .image_tokens = tokens_per_tile}};
+  if (config.is_hard_limit) {
+    parts.max_positions = config.text.max_positions;
+    parts.position_description = fmt::format(
+        "the model's positions (max_position_embeddings {}), beyond which its dynamic RoPE scaling "
+        "changes all of them",
+        config.text.max_positions);
+  }
+  return std::make_unique<ConversationProcessor>(std::move(parts), settings);
 }
 
 }  // namespace vlmtrain::models::internvl

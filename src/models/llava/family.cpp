@@ -5,6 +5,7 @@
 #include "models/llava/config.h"
 #include "models/llava/model.h"
 #include "models/llava/processor.h"
+#include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
@@ -84,8 +85,8 @@ std::unique_ptr<models::Processor> load_processor(
       load_chat_template(folder, tokenizer, settings, {.fallback = choose_fallback_template(config.text)});
   std::optional<MaskInputSettings> mask_input;
   if (make_mask_input) mask_input = make_mask_input(tokenizer);
-  return std::make_unique<Processor>(config, load_image_processor_settings(config, folder), std::move(tokenizer),
-                                     std::move(chat_template), settings, std::move(mask_input));
+  return make_processor(config, load_image_processor_settings(config, folder), std::move(tokenizer),
+                        std::move(chat_template), settings, std::move(mask_input));
 }
 
 data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,

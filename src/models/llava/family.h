@@ -3,8 +3,8 @@
 #include <functional>
 
 #include "models/family.h"
+#include "models/media/mask_input.h"
 #include "models/network/llama.h"
-#include "models/processing/mask_input.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::llava {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "models/checkpoints/config_checks.h"
+#include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/text/chat_template.h"
@@ -205,65 +206,93 @@ at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& 
   return settings.crop_size ? center_crop(resized, *settings.crop_size) : resized;
 }
 
-Processor::Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer,
-                     text::ChatTemplate chat_template, ProcessorSettings settings,
-                     std::optional<MaskInputSettings> masks)
-    : ConversationProcessor(
-          std::move(tokenizer), std::move(chat_template), std::move(settings),
-          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.tokens_per_image()},
-          std::move(masks)),
-      config_(std::move(config)),
-      image_settings_(images) {
-  check_vocabulary(this->tokenizer(), config_.text.vocab_size);
-  if (config_.checkpoint_format == CheckpointFormat::kOriginal) return;
-  const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);
-  if (image_token != *config_.image_token_id) {
-    throw data_error("config.json's image_token_index is {}, but tokenizer.json gives {} the id {}",
-                     *config_.image_token_id, text::kImagePlaceholder, image_token);
+namespace {
+
+/// Converts each image to one tile.
+class SingleTileReader final : public ImageReader {
+ public:
+  SingleTileReader(const ImageProcessorSettings& settings, int64_t tokens_per_image)
+      : settings_(settings), tokens_per_image_(tokens_per_image) {}
+
+  MediaLayout lay_out(ImageSize size, std::optional<int64_t> /*max_pixels*/) const override {
+    check_image_size(size, settings_);
+    return {.text = repeat_text(text::kImagePlaceholder, tokens_per_image_), .pixel_rows = 1};
   }
-}
+  at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const override {
+    return prepare_image(image, settings_).unsqueeze(0);
+  }
 
-MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
-  check_image_size(size, image_settings_);
-  return {repeat_text(text::kImagePlaceholder, config_.tokens_per_image()), 1};
-}
+ private:
+  ImageProcessorSettings settings_;
+  int64_t tokens_per_image_;
+};
 
-at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
-  return prepare_image(image, image_settings_).unsqueeze(0);
-}
+/// Tokenizes the texts between images separately, as tokenizer_image_token of LLaVA's original
+/// code. Only the first text gets the tokenizer's special tokens.
+class SegmentEncoder final : public ChatEncoder {
+ public:
+  SegmentEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat_template, int64_t tokens_per_image)
+      : ChatEncoder(std::move(tokenizer), std::move(chat_template), {}), tokens_per_image_(tokens_per_image) {}
 
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  if (config_.checkpoint_format == CheckpointFormat::kOriginal) return encode_text_segments(chat, images.size());
-  return encode_with_media(tokenizer(), chat, images, *config_.image_token_id,
-                           /*add_special_tokens=*/!chat_template().writes_bos_token());
-}
-
-EncodedChat Processor::encode_text_segments(const text::RenderedChat& chat, size_t images) const {
-  constexpr int64_t kPlaceholderTokenId = 0;  // any id is valid: an image feature replaces its embedding
-  // As tokenizer_image_token of LLaVA's original code: texts are tokenized separately, and only the
-  // first one gets the tokenizer's special tokens.
-  text::Encoding joined_encoding;
-  EncodedChat encoded_chat;
-  size_t begin = 0;
-  for (size_t image = 0;; ++image) {
-    const size_t end = image < images ? chat.media.at(image).span.begin : chat.text.size();
-    const bool add_special_tokens = image == 0 && !chat_template().writes_bos_token();
-    const auto segment_encoding =
-        tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin), add_special_tokens);
-    joined_encoding.ids.insert(joined_encoding.ids.end(), segment_encoding.ids.begin(), segment_encoding.ids.end());
-    for (const uint32_t start : segment_encoding.starts)
-      joined_encoding.starts.push_back(start + static_cast<uint32_t>(begin));
-    if (image == images) break;
-    for (int64_t i = 0; i < config_.tokens_per_image(); ++i) {
-      encoded_chat.image_token_positions.push_back(std::ssize(joined_encoding.ids));
-      joined_encoding.ids.push_back(kPlaceholderTokenId);
-      joined_encoding.starts.push_back(static_cast<uint32_t>(end));
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const override {
+    constexpr int64_t kPlaceholderTokenId = 0;  // any id is valid: an image feature replaces its embedding
+    text::Encoding joined_encoding;
+    EncodedChat encoded_chat;
+    size_t begin = 0;
+    for (size_t image = 0;; ++image) {
+      const size_t end = image < media.size() ? chat.media.at(image).span.begin : chat.text.size();
+      const auto segment_encoding = tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin),
+                                                       image == 0 && needs_special_tokens());
+      joined_encoding.ids.insert(joined_encoding.ids.end(), segment_encoding.ids.begin(), segment_encoding.ids.end());
+      for (const uint32_t start : segment_encoding.starts)
+        joined_encoding.starts.push_back(start + static_cast<uint32_t>(begin));
+      if (image == media.size()) break;
+      for (int64_t i = 0; i < tokens_per_image_; ++i) {
+        encoded_chat.image_token_positions.push_back(std::ssize(joined_encoding.ids));
+        joined_encoding.ids.push_back(kPlaceholderTokenId);
+        joined_encoding.starts.push_back(static_cast<uint32_t>(end));
+      }
+      begin = chat.media[image].span.end;
     }
-    begin = chat.media[image].span.end;
+    encoded_chat.label_mask = text::compute_label_mask(joined_encoding, chat.text, chat.answers);
+    encoded_chat.token_ids = std::move(joined_encoding.ids);
+    return encoded_chat;
   }
-  encoded_chat.label_mask = text::compute_label_mask(joined_encoding, chat.text, chat.answers);
-  encoded_chat.token_ids = std::move(joined_encoding.ids);
-  return encoded_chat;
+
+ private:
+  int64_t tokens_per_image_;
+};
+
+std::unique_ptr<ChatEncoder> make_encoder(const Config& config, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template) {
+  if (config.checkpoint_format == CheckpointFormat::kOriginal) {
+    return std::make_unique<SegmentEncoder>(std::move(tokenizer), std::move(chat_template), config.tokens_per_image());
+  }
+  return std::make_unique<ChatEncoder>(std::move(tokenizer), std::move(chat_template),
+                                       ChatEncoderSettings{.image_token_id = *config.image_token_id});
+}
+
+}  // namespace
+
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessorSettings& images,
+                                          text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                                          const ProcessorSettings& settings, std::optional<MaskInputSettings> masks) {
+  auto encoder = make_encoder(config, std::move(tokenizer), std::move(chat_template));
+  check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
+  if (config.checkpoint_format != CheckpointFormat::kOriginal) {
+    const int64_t image_token = find_token_id(encoder->tokenizer(), text::kImagePlaceholder);
+    if (image_token != *config.image_token_id) {
+      throw data_error("config.json's image_token_index is {}, but tokenizer.json gives {} the id {}",
+                       *config.image_token_id, text::kImagePlaceholder, image_token);
+    }
+  }
+  const int64_t side = config.vision.image_size;
+  return std::make_unique<ConversationProcessor>(
+      ProcessorParts{.encoder = std::move(encoder),
+                     .readers = {.images = std::make_unique<SingleTileReader>(images, config.tokens_per_image())},
+                     .input = {.row = {.height = side, .width = side}, .image_tokens = config.tokens_per_image()},
+                     .masks = std::move(masks)},
+      settings);
 }
 
 }  // namespace vlmtrain::models::llava

@@ -4,14 +4,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "models/llava/config.h"
-#include "models/processing/conversation_processor.h"
+#include "models/media/mask_input.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models::llava {
 
@@ -52,25 +54,12 @@ void check_image_size(image::ImageSize size, const ImageProcessorSettings& setti
 /// with torchvision 0.29. Throws as check_image_size(). Thread-safe.
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings);
 
-/// Processor of LLaVA (transformers' LlavaProcessor). Each image is one tile and a fixed number of
-/// `<image>` tokens. In the original format, the texts between images are tokenized separately, as
-/// in LLaVA's code, whose tokenizer has no image token.
-class Processor final : public ConversationProcessor {
- public:
-  /// Creates the processor. `masks` is set for a model that predicts masks. Throws UserError
-  /// (kBadData) if the tokenizer does not match `config`.
-  Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-            ProcessorSettings settings, std::optional<MaskInputSettings> masks);
-
- private:
-  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
-  /// Tokenizes the texts between `images` images separately (original format).
-  EncodedChat encode_text_segments(const text::RenderedChat& chat, size_t images) const;
-
-  Config config_;
-  ImageProcessorSettings image_settings_;
-};
+/// Returns the processor of LLaVA (transformers' LlavaProcessor). Each image is one tile and a fixed
+/// number of `<image>` tokens. In the original format, the texts between images are tokenized
+/// separately, as in LLaVA's code, whose tokenizer has no image token. `masks` is set for a model
+/// that predicts masks. Throws UserError (kBadData) if the tokenizer does not match `config`.
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessorSettings& images,
+                                          text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                                          const ProcessorSettings& settings, std::optional<MaskInputSettings> masks);
 
 }  // namespace vlmtrain::models::llava

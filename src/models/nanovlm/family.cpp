@@ -28,8 +28,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
                           .text_after_leading_image = "",
                           .config_template = model_config.puts_images_before_text() ? "" : model_config.chat_template,
                           .config_template_key = "lm_chat_template"});
-  return std::make_unique<Processor>(model_config, ImageProcessor(model_config, settings.image_max_pixels),
-                                     std::move(tokenizer), std::move(chat_template), settings);
+  return make_processor(model_config, ImageProcessor(model_config, settings.image_max_pixels), std::move(tokenizer),
+                        std::move(chat_template), settings);
 }
 
 data::SampleShape compute_image_sample_shape(const nlohmann::json& config, const std::filesystem::path& folder,

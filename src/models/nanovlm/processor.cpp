@@ -7,7 +7,8 @@
 #include <limits>
 #include <string_view>
 
-#include "models/processing/image_tiles.h"
+#include "models/media/image_tiles.h"
+#include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/text/read_tokenizer.h"
@@ -132,79 +133,108 @@ text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path
   return text::read_tokenizer(folder, list_extra_tokens(folder));
 }
 
-Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-                     ProcessorSettings settings)
-    : ConversationProcessor(
-          std::move(tokenizer), std::move(chat_template), std::move(settings),
-          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens_per_tile()}),
-      config_(std::move(config)),
-      image_processor_(images) {
-  if (!config_.puts_images_before_text()) {
-    image_token_id_ = find_token_id(this->tokenizer(), config_.get_extra_token("image_token"));
+namespace {
+
+class TileReader final : public ImageReader {
+ public:
+  TileReader(const Config& config, const ImageProcessor& image_processor)
+      : config_(config), image_processor_(image_processor) {}
+
+  MediaLayout lay_out(ImageSize size, std::optional<int64_t> max_pixels) const override {
+    const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
+    return {.text = config_.puts_images_before_text() ? "" : format_image_text(config_, grid),
+            .pixel_rows = grid.num_tiles()};
   }
-  check_vocabulary(this->tokenizer(), config_.text.vocab_size);
-}
-
-MediaLayout Processor::lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  return {config_.puts_images_before_text() ? "" : format_image_text(config_, grid), grid.num_tiles()};
-}
-
-at::Tensor Processor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
-  return image_processor_.process(image, max_pixels);
-}
-
-std::vector<MediaPreview> Processor::preview_images(const at::Tensor& rows, const MediaLayout& /*medium*/,
-                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
-  std::vector<MediaPreview> previews;
-  if (grid.has_global_image) previews.push_back(make_overview_preview(rows.select(0, 0)));
-  const int64_t first = grid.has_global_image ? 1 : 0;
-  previews.push_back(make_tiled_preview(rows.narrow(0, first, grid.num_cells()), grid.rows, grid.columns));
-  return previews;
-}
-
-int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  return count_image_text_tokens(config_, image_processor_.compute_grid(size, max_pixels));
-}
-
-std::optional<ShrinkRange> Processor::get_shrink_range(data::MediaKind /*kind*/) const {
-  if (!config_.max_image_side) return std::nullopt;
-  const int64_t tile_pixels = config_.vision.image_size * config_.vision.image_size;
-  return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
-}
-
-std::string Processor::describe_position_overflow(const std::string& id, int64_t tokens) const {
-  return fmt::format(
-      "sample {} has {} tokens, more than lm_max_position_embeddings ({}), beyond which nanoVLM scales all positions; "
-      "set data.max_length to that or less, or shrink the images with data.image_max_pixels",
-      id, tokens, config_.max_positions);
-}
-
-EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  return config_.puts_images_before_text() ? encode_after_images(chat, images) : encode_with_image_tokens(chat, images);
-}
-
-EncodedChat Processor::encode_with_image_tokens(const text::RenderedChat& chat,
-                                                std::span<const MediaLayout> images) const {
-  std::vector<MediaLayout> numbered_layouts(images.begin(), images.end());
-  for (size_t i = 0; i < numbered_layouts.size() && numbered_layouts.size() > 1; ++i) {
-    numbered_layouts[i].text.insert(0, fmt::format("<image: {}>", i));
+  at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override {
+    return image_processor_.process(image, max_pixels);
   }
-  return encode_with_media(tokenizer(), chat, numbered_layouts, image_token_id_,
-                           /*add_special_tokens=*/false);
+  std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& /*layout*/, ImageSize size,
+                                    std::optional<int64_t> max_pixels) const override {
+    const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
+    std::vector<MediaPreview> previews;
+    if (grid.has_global_image) previews.push_back(make_overview_preview(rows.select(0, 0)));
+    const int64_t first = grid.has_global_image ? 1 : 0;
+    previews.push_back(make_tiled_preview(rows.narrow(0, first, grid.num_cells()), grid.rows, grid.columns));
+    return previews;
+  }
+  std::optional<int64_t> count_tokens(ImageSize size, std::optional<int64_t> max_pixels) const override {
+    return count_image_text_tokens(config_, image_processor_.compute_grid(size, max_pixels));
+  }
+  std::optional<ShrinkRange> get_shrink_range() const override {
+    if (!config_.max_image_side) return std::nullopt;
+    const int64_t tile_pixels = config_.vision.image_size * config_.vision.image_size;
+    return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
+  }
+
+ private:
+  Config config_;
+  ImageProcessor image_processor_;
+};
+
+/// Numbers the images of a conversation that has several.
+class NumberedImageEncoder final : public ChatEncoder {
+ public:
+  NumberedImageEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat_template, int64_t image_token_id)
+      : ChatEncoder(std::move(tokenizer), std::move(chat_template),
+                    {.image_token_id = image_token_id, .adds_special_tokens = false}) {}
+
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const override {
+    std::vector<MediaLayout> numbered_layouts(media.begin(), media.end());
+    for (size_t i = 0; i < numbered_layouts.size() && numbered_layouts.size() > 1; ++i) {
+      numbered_layouts[i].text.insert(0, fmt::format("<image: {}>", i));
+    }
+    return ChatEncoder::encode(chat, numbered_layouts);
+  }
+};
+
+/// Puts the features of all images before the text (release v0.1).
+class LeadingImageEncoder final : public ChatEncoder {
+ public:
+  LeadingImageEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat_template, int64_t tokens_per_tile)
+      : ChatEncoder(std::move(tokenizer), std::move(chat_template), {}), tokens_per_tile_(tokens_per_tile) {}
+
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const override {
+    constexpr int64_t kPlaceholderTokenId = 0;  // any id is valid: an image feature replaces its embedding
+    EncodedChat text = ChatEncoder::encode(chat, media);
+    int64_t num_image_features = 0;
+    for (const MediaLayout& image : media) num_image_features += image.pixel_rows * tokens_per_tile_;
+    text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(num_image_features), kPlaceholderTokenId);
+    text.label_mask.insert(text.label_mask.begin(), static_cast<size_t>(num_image_features), 0);
+    for (int64_t position = 0; position < num_image_features; ++position)
+      text.image_token_positions.push_back(position);
+    return text;
+  }
+
+ private:
+  int64_t tokens_per_tile_;
+};
+
+std::unique_ptr<ChatEncoder> make_encoder(const Config& config, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template) {
+  if (config.puts_images_before_text()) {
+    return std::make_unique<LeadingImageEncoder>(std::move(tokenizer), std::move(chat_template),
+                                                 config.image_tokens_per_tile());
+  }
+  const int64_t image_token_id = find_token_id(tokenizer, config.get_extra_token("image_token"));
+  return std::make_unique<NumberedImageEncoder>(std::move(tokenizer), std::move(chat_template), image_token_id);
 }
 
-EncodedChat Processor::encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  constexpr int64_t kPlaceholderTokenId = 0;  // any id is valid: an image feature replaces its embedding
-  EncodedChat text = encode_with_media(tokenizer(), chat, images, image_token_id_,
-                                       /*add_special_tokens=*/!chat_template().writes_bos_token());
-  int64_t num_image_features = 0;
-  for (const MediaLayout& image : images) num_image_features += image.pixel_rows * config_.image_tokens_per_tile();
-  text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(num_image_features), kPlaceholderTokenId);
-  text.label_mask.insert(text.label_mask.begin(), static_cast<size_t>(num_image_features), 0);
-  for (int64_t position = 0; position < num_image_features; ++position) text.image_token_positions.push_back(position);
-  return text;
+}  // namespace
+
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessor& images, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template, const ProcessorSettings& settings) {
+  auto encoder = make_encoder(config, std::move(tokenizer), std::move(chat_template));
+  check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
+  const int64_t side = config.vision.image_size;
+  return std::make_unique<ConversationProcessor>(
+      ProcessorParts{
+          .encoder = std::move(encoder),
+          .readers = {.images = std::make_unique<TileReader>(config, images)},
+          .input = {.row = {.height = side, .width = side}, .image_tokens = config.image_tokens_per_tile()},
+          .max_positions = config.max_positions,
+          .position_description = fmt::format(
+              "lm_max_position_embeddings ({}), beyond which nanoVLM scales all positions", config.max_positions)},
+      settings);
 }
 
 }  // namespace vlmtrain::models::nanovlm

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "models/nanovlm/model.h"
-#include "models/processing/conversation_processor.h"
 #include "vlmtrain/image/decode.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models::nanovlm {
 
@@ -69,33 +69,10 @@ int64_t count_image_text_tokens(const Config& config, TileGrid grid);
 /// checkpoints; the error names the checkpoint to download it from.
 text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path& folder);
 
-/// Processor of nanoVLM (its datasets.py). The text has the tokens of each image's tiles, preceded
-/// by `<image: N>` if there are several images. In release v0.1, the features of all images precede
-/// the text.
-class Processor final : public ConversationProcessor {
- public:
-  /// Throws UserError (kBadData) if the tokenizer does not match `config`.
-  Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-            ProcessorSettings settings);
-
- private:
-  MediaLayout lay_out_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
-  std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
-                                           std::optional<int64_t> max_pixels) const override;
-  int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
-  std::optional<ShrinkRange> get_shrink_range(data::MediaKind kind) const override;
-  int64_t max_positions() const override { return config_.max_positions; }
-  std::string describe_position_overflow(const std::string& id, int64_t tokens) const override;
-  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
-  /// Tokenizes a chat whose image features precede the text (config.puts_images_before_text()).
-  EncodedChat encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
-  /// Tokenizes a chat with image tokens in the text.
-  EncodedChat encode_with_image_tokens(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
-
-  Config config_;
-  ImageProcessor image_processor_;
-  int64_t image_token_id_ = -1;  // -1 if images precede the text
-};
+/// Returns the processor of nanoVLM (its datasets.py). The text has the tokens of each image's tiles,
+/// preceded by `<image: N>` if there are several images. In release v0.1, the features of all
+/// images precede the text. Throws UserError (kBadData) if the tokenizer does not match `config`.
+std::unique_ptr<Processor> make_processor(const Config& config, const ImageProcessor& images, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
 }  // namespace vlmtrain::models::nanovlm

@@ -3,117 +3,98 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <utility>
 
-#include "models/processing/chat_template.h"
-#include "models/processing/media_checks.h"
+#include "models/media/media_checks.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/notices.h"
 #include "vlmtrain/io/record.h"
-#include "vlmtrain/memory/host_memory.h"
-#include "vlmtrain/text/chat_template.h"
-#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {
 
-ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-                                             ProcessorSettings settings, TowerInputFormat input,
-                                             std::optional<MaskInputSettings> masks)
-    : tokenizer_(std::move(tokenizer)),
-      settings_(std::move(settings)),
-      chat_template_(std::move(chat_template)),
-      tower_input_format_(input),
-      mask_input_(std::move(masks)),
-      end_of_turn_id_(find_token_id(tokenizer_, chat_template_.end_of_turn_token())) {}
+namespace {
+
+data::SampleError make_changed_image_error(const io::Record& record) {
+  return {"unreadable image",
+          fmt::format("sample {}: an image changed its size while it was read; do not change data during a run",
+                      record.id)};
+}
+
+/// Returns the peak host memory for decoding a medium, as data::Sample::decode_bytes.
+int64_t compute_decode_bytes(const MediaLayout& layout, int64_t bytes_per_row) {
+  // Resizing allocates the resized image or frame and an intermediate result. Each is hardly
+  // larger than the rows of pixels made from it.
+  constexpr int64_t kNumResizeBuffers = 2;
+  const int64_t row_bytes = layout.pixel_rows * bytes_per_row;
+  const int64_t frames = layout.grid ? layout.grid->frames : 1;
+  return layout.decode_bytes + row_bytes + kNumResizeBuffers * row_bytes / frames;
+}
+
+}  // namespace
+
+ConversationProcessor::ConversationProcessor(ProcessorParts parts, const ProcessorSettings& settings)
+    : encoder_(std::move(parts.encoder)),
+      opener_(std::move(parts.readers), settings.volume, settings.max_images_per_sample),
+      fitter_({.max_length = settings.max_length,
+               .on_too_long = settings.on_too_long,
+               .max_positions = parts.max_positions,
+               .position_description = std::move(parts.position_description)},
+              parts.input.row.pixels()),
+      input_(parts.input),
+      augment_(settings.augment) {
+  if (parts.masks) masks_.emplace(*std::move(parts.masks));
+}
 
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
-  return process_chat(record, index, render(record, /*as_prompt=*/false));
+  return process(record, index, /*as_prompt=*/false, {});
 }
 
 data::Sample ConversationProcessor::process_augmented(const io::Record& record, int64_t index, uint64_t seed) const {
-  return process_chat(record, index, render(record, /*as_prompt=*/false),
-                      image::sample_augmentation(settings_.augment, seed));
+  return process(record, index, /*as_prompt=*/false, image::sample_augmentation(augment_, seed));
 }
 
 data::Sample ConversationProcessor::process_prompt(const io::Record& record, int64_t index) const {
-  return process_chat(record, index, render(record, /*as_prompt=*/true));
-}
-
-data::Sample ConversationProcessor::process_prompt_headers(const io::Record& record, int64_t index) const {
-  return process_headers(record, index, render(record, /*as_prompt=*/true));
-}
-
-text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const {
-  const std::vector<text::Turn> all_turns = make_turns(record);
-  std::span<const text::Turn> turns = all_turns;
-  try {
-    if (!as_prompt) return chat_template_.render(turns, /*add_generation_prompt=*/false);
-    if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
-    text::RenderedChat chat = chat_template_.render(turns, /*add_generation_prompt=*/true);
-    chat.answers.clear();
-    chat.notices.clear();
-    return chat;
-  } catch (const UserError& error) {
-    throw data::SampleError("refused by the chat template", fmt::format("sample {}: {}", record.id, error.what()));
-  }
+  return process(record, index, /*as_prompt=*/true, {});
 }
 
 data::Sample ConversationProcessor::process_headers(const io::Record& record, int64_t index) const {
-  return process_headers(record, index, render(record, /*as_prompt=*/false));
+  return make_header_sample(record, index, open(record, /*as_prompt=*/false));
 }
 
-data::Sample ConversationProcessor::process_chat(const io::Record& record, int64_t index,
-                                                 const text::RenderedChat& chat,
-                                                 const image::Augmentation& augmentation) const {
-  std::vector<Medium> media = collect_media(record, chat);
-  read_media_headers(record, media);
-  const SampleLayout layout = find_fitting_layout(record, chat, media);
-  data::Sample sample = add_empty_masks(make_sample(record, index, layout), record, media);
-  sample.notices = chat.notices;
-  add_frame_notices(media, layout, sample);
-  return add_pixels(std::move(sample), record, media, layout.limits, augmentation);
+data::Sample ConversationProcessor::process_prompt_headers(const io::Record& record, int64_t index) const {
+  return make_header_sample(record, index, open(record, /*as_prompt=*/true));
 }
 
-data::Sample ConversationProcessor::process_headers(const io::Record& record, int64_t index,
-                                                    const text::RenderedChat& chat) const {
-  std::vector<Medium> media = collect_media(record, chat);
-  read_media_headers(record, media);
-  const SampleLayout layout = find_fitting_layout(record, chat, media);
-  data::Sample sample = add_empty_masks(make_sample(record, index, layout), record, media);
-  sample.notices = chat.notices;
-  add_frame_notices(media, layout, sample);
+data::Sample ConversationProcessor::process(const io::Record& record, int64_t index, bool as_prompt,
+                                            const image::Augmentation& augmentation) const {
+  OpenedRecord opened = open(record, as_prompt);
+  data::Sample sample = make_header_sample(record, index, opened);
+  if (sample.pixel_values.defined()) read_pixels(record, opened, augmentation, sample);
   return sample;
 }
 
-ConversationProcessor::SampleLayout ConversationProcessor::lay_out_sample(const io::Record& record,
-                                                                          const text::RenderedChat& chat,
-                                                                          const std::vector<Medium>& media,
-                                                                          const PixelLimits& limits) const {
-  SampleLayout layout{.limits = limits, .media_layouts = {}, .chat = {}};
-  layout.media_layouts.reserve(media.size());
-  for (const Medium& medium : media) {
-    layout.media_layouts.push_back(
-        rethrow_medium_errors(record, medium.kind, [&] { return lay_out_medium(medium, limits); }));
-  }
-  layout.chat = encode(chat, layout.media_layouts);
-  return layout;
+text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const {
+  return encoder_->render(record.id, opener_.expand_slice_placeholders(record), as_prompt);
 }
 
-data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_t index,
-                                                const SampleLayout& layout) const {
+ConversationProcessor::OpenedRecord ConversationProcessor::open(const io::Record& record, bool as_prompt) const {
+  OpenedRecord opened{.chat = render(record, as_prompt), .media = {}, .layout = {}};
+  opened.media = opener_.open(record, opened.chat, chat_template().source().name);
+  if (masks_) MaskTargets::check_media(record, opened.media);
+  opened.layout = fitter_.fit(record, opened.chat, opened.media, *encoder_);
+  return opened;
+}
+
+data::Sample ConversationProcessor::make_header_sample(const io::Record& record, int64_t index,
+                                                       const OpenedRecord& opened) const {
+  const SampleLayout& layout = opened.layout;
   data::Sample sample;
   int64_t rows = 0, features = 0;
   for (const MediaLayout& media_layout : layout.media_layouts) {
     rows += media_layout.pixel_rows;
-    // Resizing allocates the resized image or frame and an intermediate result. Each is hardly
-    // larger than the rows of pixels made from it.
-    constexpr int64_t kNumResizeBuffers = 2;
-    const int64_t row_bytes = media_layout.pixel_rows * tower_input_format_.row.bytes();
-    const int64_t frames = media_layout.grid ? media_layout.grid->frames : 1;
-    sample.decode_bytes =
-        std::max(sample.decode_bytes, media_layout.decode_bytes + row_bytes + kNumResizeBuffers * row_bytes / frames);
-    features += media_layout.image_tokens.value_or(media_layout.pixel_rows * tower_input_format_.image_tokens);
+    features += media_layout.image_tokens.value_or(media_layout.pixel_rows * input_.image_tokens);
+    sample.decode_bytes = std::max(sample.decode_bytes, compute_decode_bytes(media_layout, input_.row.bytes()));
     if (media_layout.grid) sample.patch_grids.push_back(*media_layout.grid);
     if (media_layout.kind == data::MediaKind::kVolume) {
       sample.modalities.insert(sample.modalities.end(), static_cast<size_t>(media_layout.pixel_rows),
@@ -135,16 +116,20 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
                     "model's image token, from the conversation",
                     record.id, sample.image_token_positions.size(), features, text::kImagePlaceholder));
   }
-  check_sample_memory(sample, rows * tower_input_format_.row.bytes());
-  sample.position_ids = make_position_ids(layout.chat, layout.media_layouts);
+  check_sample_memory(sample, rows * input_.row.bytes());
+  sample.position_ids = encoder_->make_position_ids(layout.chat, layout.media_layouts);
   if (rows > 0) {
-    sample.pixel_values = at::empty(tower_input_format_.row.sizes(rows),
-                                    at::TensorOptions(tower_input_format_.row.dtype).device(at::kMeta));
+    sample.pixel_values = at::empty(input_.row.sizes(rows), at::TensorOptions(input_.row.dtype).device(at::kMeta));
+  }
+  if (masks_) masks_->add_meta_masks(record, opened.media, sample);
+  sample.notices = opened.chat.notices;
+  for (size_t i = 0; i < opened.media.size(); ++i) {
+    add_notice(opened.media[i]->find_omitted_frames(layout.media_layouts[i]), sample.notices);
   }
   return sample;
 }
 
-void ConversationProcessor::check_sample_memory(const data::Sample& sample, int64_t pixel_bytes) const {
+void ConversationProcessor::check_sample_memory(const data::Sample& sample, int64_t pixel_bytes) {
   if (sample.decode_bytes + pixel_bytes <= compute_max_sample_bytes(get_host_limit_bytes())) return;
   throw data::SampleError(
       "too large for the memory",
@@ -154,47 +139,64 @@ void ConversationProcessor::check_sample_memory(const data::Sample& sample, int6
                   format_bytes(get_host_limit_bytes())));
 }
 
-int64_t find_token_id(const text::Tokenizer& tokenizer, std::string_view token) {
-  const auto id = tokenizer.token_to_id(token);
-  if (!id) throw data_error("the tokenizer has no token {}, which the chat template needs", token);
-  return *id;
+void ConversationProcessor::read_pixels(const io::Record& record, OpenedRecord& opened,
+                                        const image::Augmentation& augmentation, data::Sample& sample) const {
+  at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
+  MaskTargets::allocate_pixels(sample.masks);
+  int64_t num_filled_rows = 0, image_index = 0;
+  std::vector<io::Notice> notices;  // about pixels, so headers do not have them
+  for (const auto& medium : opened.media) {
+    const auto [rows, image] = rethrow_medium_errors(
+        record, medium->kind(), [&] { return medium->preprocess(opened.layout.limits, augmentation, notices); });
+    if (rows.sizes().slice(1) != pixels.sizes().slice(1) || rows.size(0) > pixels.size(0) - num_filled_rows) {
+      throw make_changed_image_error(record);
+    }
+    pixels.narrow(0, num_filled_rows, rows.size(0)).copy_(rows);
+    if (masks_ && image.defined()) masks_->set_pixels(record, image_index++, image, sample.masks);
+    num_filled_rows += rows.size(0);
+  }
+  if (num_filled_rows != pixels.size(0)) throw make_changed_image_error(record);
+  sample.pixel_values = std::move(pixels);
+  if (masks_) masks_->set_targets(record, opened.media, augmentation, sample.masks, notices);
+  data::report_media_notices(record.id, notices);
+  for (io::Notice& notice : notices) add_notice(std::move(notice), sample.notices);
 }
 
-void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
-  if (tokenizer.vocab_size() > vocab_size) {
-    throw data_error(
-        "tokenizer.json has {} tokens and config.json's vocab_size is {}; the embedding is too small; set "
-        "vocab_size to {} and model.resize_embeddings=true, which adds rows",
-        tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size());
+std::vector<MediaPreview> ConversationProcessor::preview_media(const io::Record& record,
+                                                               const data::Sample& sample) const {
+  std::vector<MediaPreview> previews;
+  if (!sample.pixel_values.defined()) return previews;
+  const OpenedRecord opened = open(record, /*as_prompt=*/false);
+  int64_t first_row = 0;
+  for (size_t i = 0; i < opened.media.size(); ++i) {
+    const Medium& medium = *opened.media[i];
+    const MediaLayout& layout = opened.layout.media_layouts[i];
+    if (first_row + layout.pixel_rows > sample.pixel_values.size(0)) throw make_changed_image_error(record);
+    const at::Tensor rows = sample.pixel_values.narrow(0, first_row, layout.pixel_rows);
+    for (MediaPreview& preview : medium.preview(rows, layout, opened.layout.limits)) {
+      preview.media_index = static_cast<int64_t>(i);
+      if (preview.is_volume())
+        preview.name = io::describe_volume(record, static_cast<size_t>(&medium.file() - record.images.data()));
+      previews.push_back(std::move(preview));
+    }
+    first_row += layout.pixel_rows;
   }
+  return previews;
 }
 
-EncodedChat encode_with_media(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
-                              std::span<const MediaLayout> images, int64_t image_token_id, bool add_special_tokens,
-                              std::optional<int64_t> video_token_id) {
-  std::vector<std::string> expansions;
-  for (const auto& image : images) expansions.push_back(image.text);
-  const auto expanded_chat = expand_media(chat, expansions);
-  auto encoding = tokenizer.encode(expanded_chat.text, add_special_tokens);
-  EncodedChat encoded_chat;
-  encoded_chat.label_mask = text::compute_label_mask(encoding, expanded_chat.text, expanded_chat.answers);
-  encoded_chat.token_ids = std::move(encoding.ids);
-  for (int64_t position = 0; position < std::ssize(encoded_chat.token_ids); ++position) {
-    const int64_t token = encoded_chat.token_ids[static_cast<size_t>(position)];
-    if (token == image_token_id || token == video_token_id) encoded_chat.image_token_positions.push_back(position);
+std::vector<at::Tensor> ConversationProcessor::load_masks(const io::Record& record) const {
+  std::vector<at::Tensor> masks;
+  for (const io::MaskSource& source : record.masks) {
+    const io::MediaRef& medium = record.images.at(static_cast<size_t>(source.image_index));
+    masks.push_back(read_mask(source, image::read_image_size(medium)).mask);
   }
-  return encoded_chat;
+  return masks;
 }
 
-text::Tokenizer load_tokenizer(const std::filesystem::path& folder) {
-  const auto file = folder / "tokenizer.json";
-  if (!std::filesystem::exists(file) && std::filesystem::exists(folder / "tokenizer.model")) {
-    throw data_error(
-        "{} has a tokenizer.model but no tokenizer.json, which is required; create it with transformers: "
-        "AutoTokenizer.from_pretrained(\"{}\", use_fast=True).save_pretrained(\"{}\")",
-        folder.string(), folder.string(), folder.string());
-  }
-  return text::read_tokenizer(folder);
+std::optional<data::Sample> ConversationProcessor::make_mask_prompt(const io::Record& record,
+                                                                    const data::Sample& prompt,
+                                                                    const std::vector<int64_t>& answer) const {
+  return masks_ ? masks_->make_prompt(record, prompt, answer) : std::nullopt;
 }
 
 }  // namespace vlmtrain::models

@@ -16,7 +16,7 @@
 #include "models/llava/config.h"
 #include "models/llava/family.h"
 #include "models/presets.h"
-#include "models/processing/conversation_processor.h"
+#include "models/processing/chat_encoder.h"
 #include "models/prs_med/mask_source.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"

@@ -1,7 +1,7 @@
 #include "models/family.h"
 
 #include "models/llava/family.h"
-#include "models/processing/conversation_processor.h"
+#include "models/processing/chat_encoder.h"
 #include "models/prs_med/assemble.h"
 #include "models/prs_med/config.h"
 #include "models/prs_med/model.h"

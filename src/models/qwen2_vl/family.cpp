@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
+#include "models/qwen2_vl/media_readers.h"
 #include "models/qwen2_vl/model.h"
 #include "models/qwen2_vl/processor.h"
 #include "models/qwen2_vl/video_processor.h"
@@ -39,7 +41,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
                                                         {.fallback = "qwen2_vl",
                                                          .image_markup = make_media_markup(kImagePad),
                                                          .video_markup = make_media_markup(kVideoPad)});
-  return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
+  return make_processor(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
 data::SampleShape make_sample_shape_with_markers(const data::PatchGrid& grid, const VisionConfig& vision) {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/processing/frame_sampling.h"
+#include "models/media/frame_sampling.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"

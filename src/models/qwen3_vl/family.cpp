@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
+#include "models/qwen2_vl/media_readers.h"
 #include "models/qwen3_vl/model.h"
 #include "models/qwen3_vl/processor.h"
 #include "vlmtrain/base/error.h"
@@ -43,7 +45,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
                           .image_markup = {.block = qwen2_vl::format_vision_block(qwen2_vl::kImagePad),
                                            .token = std::string(qwen2_vl::kImagePad)},
                           .video_markup = make_video_markup(settings.video_layout)});
-  return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
+  return make_processor(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
 constexpr int64_t kNumMarkerTokens = 2;  // <|vision_start|> and <|vision_end|>

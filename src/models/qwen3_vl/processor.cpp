@@ -6,7 +6,10 @@
 #include <cmath>
 #include <utility>
 
-#include "models/processing/frame_sampling.h"
+#include "models/media/frame_sampling.h"
+#include "models/processing/conversation_processor.h"
+#include "models/qwen2_vl/media_readers.h"
+#include "models/qwen2_vl/processor.h"
 
 namespace vlmtrain::models::qwen3_vl {
 
@@ -151,58 +154,61 @@ std::string format_video_text(const std::vector<std::string>& timestamps, int64_
   return text;
 }
 
-Processor::Processor(const Config& config, qwen2_vl::PixelSettings images, VideoSettings videos,
-                     text::Tokenizer tokenizer, text::ChatTemplate chat_template, const ProcessorSettings& settings)
-    : GridProcessor(config.vision, {config.image_token_id, config.video_token_id, config.text.vocab_size}, images,
-                    std::move(tokenizer), std::move(chat_template), settings),
-      vision_config_(config.vision),
-      video_settings_(videos) {
-  video_settings_.limits.max_frames = std::min(video_settings_.limits.max_frames, settings.video_max_frames);
-  video_settings_.limits.max_listed_frames = settings.video_max_frames;
-}
+namespace {
 
-std::vector<int64_t> Processor::select_frames(const image::VideoInfo& info) const {
-  return video_settings_.select_frames(info, sampling_fps());
-}
+/// Converts videos to temporal patches with time stamps between them.
+class TimestampedVideoReader final : public qwen2_vl::GridVideoReader {
+ public:
+  TimestampedVideoReader(const VisionConfig& vision, const VideoSettings& videos,
+                         const qwen2_vl::GridVideoSettings& settings)
+      : GridVideoReader(vision, settings), vision_(vision), video_settings_(videos) {}
 
-image::ImageSize Processor::compute_frame_size(int64_t frames, image::ImageSize size,
-                                               std::optional<int64_t> max_pixels) const {
-  return video_settings_.compute_frame_size(frames, size, max_pixels, vision_config_);
-}
-
-void Processor::check_video(const image::VideoInfo& info) const {
-  check_frame_normalization(image_normalization(), video_settings_.pixels.normalization);
-  if (!info.is_frame_list) qwen2_vl::reject_fps_conflict(video_settings_.limits);
-}
-
-MediaLayout Processor::lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
-  const auto frames = select_frames(info);
-  const data::PatchGrid grid = compute_video_grid(info, max_pixels);
-  const auto timestamps = make_timestamps(frames, get_fps(info), vision_config_.temporal_patch_size);
-  return {.text = format_video_text(timestamps, compute_token_grid(grid, vision_config_).patches_per_frame()),
-          .pixel_rows = grid.patches(),
-          .image_tokens = compute_token_grid(grid, vision_config_).patches(),
-          .grid = grid,
-          .kind = data::MediaKind::kVideo,
-          .frames = std::ssize(frames)};
-}
-
-int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
-  return std::ssize(tokenizer().encode(lay_out_video(info, max_pixels).text).ids);
-}
-
-std::vector<int64_t> Processor::make_position_ids(const EncodedChat& chat, std::span<const MediaLayout> images) const {
-  std::vector<qwen2_vl::VisionSpan> spans;
-  size_t first = 0;
-  for (const MediaLayout& image : images) {
-    const data::PatchGrid tokens = compute_token_grid(*image.grid, vision_config_);
-    // Time stamps separate the temporal patches, so each one is positioned as an image.
-    for (int64_t frame = 0; frame < tokens.frames; ++frame) {
-      spans.push_back({chat.image_token_positions.at(first), {1, tokens.rows, tokens.columns}});
-      first += static_cast<size_t>(tokens.patches_per_frame());
-    }
+  MediaLayout lay_out(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override {
+    const auto frames = select_frames(info);
+    const data::PatchGrid grid = compute_video_grid(info, max_pixels);
+    const data::PatchGrid tokens = compute_token_grid(grid, vision_config());
+    const auto timestamps = make_timestamps(frames, get_fps(info), vision_config().temporal_patch_size);
+    return {.text = format_video_text(timestamps, tokens.patches_per_frame()),
+            .pixel_rows = grid.patches(),
+            .image_tokens = tokens.patches(),
+            .grid = grid,
+            .frames = std::ssize(frames)};
   }
-  return qwen2_vl::make_position_ids(std::ssize(chat.token_ids), spans, data::VideoTokenLayout::kReleasedCode);
+
+ private:
+  std::vector<int64_t> select_frames(const image::VideoInfo& info) const override {
+    return video_settings_.select_frames(info, sampling_fps());
+  }
+  ImageSize compute_frame_size(int64_t frames, ImageSize size, std::optional<int64_t> max_pixels) const override {
+    return video_settings_.compute_frame_size(frames, size, max_pixels, vision_);
+  }
+
+  VisionConfig vision_;
+  VideoSettings video_settings_;
+};
+
+}  // namespace
+
+std::unique_ptr<Processor> make_processor(const Config& config, const qwen2_vl::PixelSettings& images,
+                                          VideoSettings videos, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template, const ProcessorSettings& settings) {
+  using qwen2_vl::GridEncoder;
+  videos.limits = qwen2_vl::apply_max_frames(videos.limits, settings.video_max_frames);
+  const qwen2_vl::GridVideoSettings grid_settings{.image = images,
+                                                  .frame = videos.pixels,
+                                                  .limits = videos.limits,
+                                                  .min_frame_pixels = 1,
+                                                  .sampling_fps = settings.video_fps};
+  return std::make_unique<ConversationProcessor>(
+      ProcessorParts{
+          .encoder = std::make_unique<GridEncoder>(
+              config.vision,
+              GridEncoder::VocabularyInfo{config.image_token_id, config.video_token_id, config.text.vocab_size},
+              GridEncoder::VideoPositions{.are_frames_separate = true}, std::move(tokenizer), std::move(chat_template)),
+          .readers = {.images = std::make_unique<qwen2_vl::GridImageReader>(config.vision, images),
+                      .videos = std::make_unique<TimestampedVideoReader>(config.vision, videos, grid_settings)},
+          .input = qwen2_vl::make_patch_format(config.vision)},
+      settings);
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

@@ -2,14 +2,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "models/qwen2_vl/image_processor.h"
-#include "models/qwen2_vl/processor.h"
 #include "models/qwen2_vl/video_processor.h"
 #include "models/qwen3_vl/model.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models::qwen3_vl {
 
@@ -58,25 +59,10 @@ std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indic
 /// video tokens between <|vision_start|> and <|vision_end|>.
 std::string format_video_text(const std::vector<std::string>& timestamps, int64_t tokens_per_timestamp);
 
-/// Processor of Qwen3-VL (transformers' Qwen3VLProcessor).
-class Processor final : public qwen2_vl::GridProcessor {
- public:
-  Processor(const Config& config, qwen2_vl::PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
-            text::ChatTemplate chat_template, const ProcessorSettings& settings);
-
- private:
-  std::vector<int64_t> select_frames(const image::VideoInfo& info) const override;
-  image::ImageSize compute_frame_size(int64_t frames, image::ImageSize size,
-                                      std::optional<int64_t> max_pixels) const override;
-  int64_t min_frame_pixels() const override { return 1; }
-  image::ResampleFilter frame_filter() const override { return video_settings_.pixels.filter; }
-  void check_video(const image::VideoInfo& info) const override;
-  MediaLayout lay_out_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
-  int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
-  std::vector<int64_t> make_position_ids(const EncodedChat& chat, std::span<const MediaLayout> images) const override;
-
-  VisionConfig vision_config_;
-  VideoSettings video_settings_;
-};
+/// Returns the processor of Qwen3-VL (transformers' Qwen3VLProcessor). Throws as
+/// qwen2_vl::GridEncoder().
+std::unique_ptr<Processor> make_processor(const Config& config, const qwen2_vl::PixelSettings& images,
+                                          VideoSettings videos, text::Tokenizer tokenizer,
+                                          text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
 }  // namespace vlmtrain::models::qwen3_vl

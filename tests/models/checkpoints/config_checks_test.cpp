@@ -8,8 +8,8 @@
 
 #include "io/temporary_folder.h"
 #include "models/llava/processor.h"
+#include "models/media/media_checks.h"
 #include "models/presets.h"
-#include "models/processing/conversation_processor.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"

@@ -1,9 +1,13 @@
-#include "models/processing/media_checks.h"
+#include "models/media/media_checks.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/video.h"
 
 namespace vlmtrain::models {
 
@@ -67,6 +71,17 @@ std::optional<io::Notice> check_volume_slices(const std::vector<at::Tensor>& sli
     }
   }
   return check_scan_values(first[0], name);
+}
+
+int64_t check_decode_bytes(image::ImageSize size, data::MediaKind kind, int64_t available_bytes) {
+  const bool is_video = kind == data::MediaKind::kVideo;
+  const int64_t bytes =
+      is_video ? image::estimate_frame_decoding_memory(size) : image::estimate_image_decoding_memory(size);
+  if (bytes <= compute_max_sample_bytes(available_bytes)) return bytes;
+  throw data_error(
+      "{}{} x {} pixels take {} during decoding, beyond the limit of a quarter of the available {}; shrink the {}",
+      is_video ? "frames of " : "", size.width, size.height, format_bytes(bytes), format_bytes(available_bytes),
+      is_video ? "video" : "image");
 }
 
 void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notices) {

@@ -1,4 +1,4 @@
-#include "models/processing/image_tiles.h"
+#include "models/media/image_tiles.h"
 
 namespace vlmtrain::models {
 

@@ -9,6 +9,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/memory/host_memory.h"
 
@@ -55,5 +56,10 @@ inline int64_t get_host_limit_bytes() {
 inline int64_t compute_max_sample_bytes(int64_t available_bytes) {
   return available_bytes / 4;
 }
+
+/// Returns the memory in bytes for decoding an image, or the frames of a video one by one, of the
+/// given size. Throws UserError (kBadData) if it exceeds compute_max_sample_bytes() of
+/// `available_bytes`.
+int64_t check_decode_bytes(image::ImageSize size, data::MediaKind kind, int64_t available_bytes);
 
 }  // namespace vlmtrain::models

@@ -1,4 +1,4 @@
-#include "models/processing/mask_input.h"
+#include "models/media/mask_input.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

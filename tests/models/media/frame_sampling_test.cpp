@@ -1,4 +1,4 @@
-#include "models/processing/frame_sampling.h"
+#include "models/media/frame_sampling.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

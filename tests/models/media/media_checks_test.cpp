@@ -1,4 +1,4 @@
-#include "models/processing/media_checks.h"
+#include "models/media/media_checks.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/media/media_layout.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/text/chat_template.h"
+#include "vlmtrain/text/tokenizer.h"
+
+namespace vlmtrain::models {
+
+/// A tokenized conversation.
+struct EncodedChat {
+  std::vector<int64_t> token_ids;
+  std::vector<char> label_mask;                ///< for each token, whether it is in the loss
+  std::vector<int64_t> image_token_positions;  ///< ascending positions that image features replace
+};
+
+/// Settings of ChatEncoder::encode().
+struct ChatEncoderSettings {
+  int64_t image_token_id = -1;              ///< the token that an image feature replaces; -1: no token
+  std::optional<int64_t> video_token_id{};  ///< the same for videos, if it is another token
+  /// Whether the tokenizer's post-processor adds its tokens (such as `<s>`), unless the template
+  /// writes bos_token.
+  bool adds_special_tokens = true;
+};
+
+/// Renders conversations with a chat template and tokenizes them. The base class replaces each media
+/// placeholder by MediaLayout::text and tokenizes the result as one text; families with another
+/// tokenization override encode(). Immutable and thread-safe.
+class ChatEncoder {
+ public:
+  /// Throws UserError (kBadData) if the tokenizer lacks the template's end-of-turn token.
+  ChatEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ChatEncoderSettings settings);
+  virtual ~ChatEncoder() = default;
+
+  const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  const text::ChatTemplate& chat_template() const { return chat_template_; }
+  int64_t end_of_turn_id() const { return end_of_turn_id_; }
+
+  /// Renders a conversation. With `as_prompt`, without the answer of its last turn and without
+  /// labels, up to the start of that answer. Throws data::SampleError with `record_id`.
+  text::RenderedChat render(const std::string& record_id, std::span<const text::Turn> turns, bool as_prompt) const;
+
+  /// Tokenizes a chat. `media` are the layouts of all media, in the order of their placeholders.
+  virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const;
+  /// Returns the number of tokens of the text of a medium.
+  int64_t count_tokens(std::string_view media_text) const;
+  /// Returns data::Sample::position_ids; empty unless the model has positions on several axes.
+  virtual std::vector<int64_t> make_position_ids(const EncodedChat& /*chat*/,
+                                                 std::span<const MediaLayout> /*media*/) const {
+    return {};
+  }
+
+ protected:
+  /// Returns whether the tokenizer must add its special tokens to a rendered text.
+  bool needs_special_tokens() const { return settings_.adds_special_tokens && !chat_template_.writes_bos_token(); }
+
+ private:
+  text::Tokenizer tokenizer_;
+  text::ChatTemplate chat_template_;
+  ChatEncoderSettings settings_;
+  int64_t end_of_turn_id_;
+};
+
+/// Returns the id of a token. Throws UserError (kBadData) if the tokenizer does not have it.
+int64_t find_token_id(const text::Tokenizer& tokenizer, std::string_view token);
+
+/// Throws UserError (kBadData) if the tokenizer has more tokens than the embedding has rows.
+void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
+
+/// Reads `folder`/tokenizer.json. Throws UserError (kBadData) if it is missing or invalid.
+text::Tokenizer load_tokenizer(const std::filesystem::path& folder);
+
+}  // namespace vlmtrain::models
