@@ -89,6 +89,11 @@ ExitCode report_error(const std::exception_ptr& failure) {
   } catch (const UserError& error) {
     return report_user_error(error);
   } catch (const std::filesystem::filesystem_error& error) {
+    // Names of inputs may be checked without opening them, in a folder that is not readable.
+    if (error.code() == std::errc::permission_denied) {
+      return report_user_error(
+          data_error("{}: Permission denied; check its permissions and those of its folder", error.path1().string()));
+    }
     std::fprintf(stderr, "vlmtrain: error: %s; check the path, its permissions and the free space\n",
                  to_printable_message(error.what()).c_str());
     return ExitCode::kFailed;

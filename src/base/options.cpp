@@ -262,10 +262,12 @@ struct OptionTable::Declarations {
 
   static std::string_view get_last_component(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
-  std::optional<std::string> find_key_by_last_component(std::string_view word) const {
-    const auto it = std::find_if(options.begin(), options.end(),
-                                 [&](const Option& option) { return get_last_component(option.key) == word; });
-    return it == options.end() ? std::nullopt : std::optional(it->key);
+  std::optional<std::string> find_key(std::string_view name) const {
+    const std::vector<std::string> names = list_keys_and_aliases();
+    auto it = std::ranges::find(names, name);
+    if (it == names.end() && name.find('.') == std::string_view::npos)
+      it = std::ranges::find(names, name, get_last_component);
+    return it == names.end() ? std::nullopt : std::optional(resolve_alias(*it));
   }
 
   /// Returns the declared key that `key` probably stands for: one with the same last component,
@@ -475,8 +477,8 @@ void OptionTable::set_unknown_key_hint(std::function<std::optional<std::string>(
   declarations_->make_unknown_key_hint = std::move(make_hint);
 }
 
-std::optional<std::string> OptionTable::find_key_by_last_component(std::string_view word) const {
-  return declarations_->find_key_by_last_component(word);
+std::optional<std::string> OptionTable::find_key(std::string_view name) const {
+  return declarations_->find_key(name);
 }
 
 std::string OptionTable::make_key_suggestion(std::string_view key) const {

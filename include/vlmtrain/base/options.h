@@ -118,9 +118,9 @@ class OptionTable {
   /// are stored even if it throws.
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
 
-  /// Returns the first declared key whose last component is `word`, such as training.learning_rate
-  /// for learning_rate; nothing if there is no such key.
-  std::optional<std::string> find_key_by_last_component(std::string_view word) const;
+  /// Returns the declared key that `name` means: the key itself, an alias, or the last component of
+  /// either, such as learning_rate for training.learning_rate. Nothing if there is no such key.
+  std::optional<std::string> find_key(std::string_view name) const;
   /// Returns the suggestion for an undeclared key, a clause that follows "unknown key …; ".
   std::string make_key_suggestion(std::string_view key) const;
 

@@ -90,6 +90,8 @@ struct Workload {
   /// Returns the number of samples of a step on one rank. For packs, it is the mean rounded to a
   /// multiple of the fixed micro-batch size or, if none is fixed, to a number with many divisors.
   int64_t samples_per_rank() const;
+  /// Throws UserError (kUsage) unless the ranks divide the global batch.
+  void check_divisible() const;
 };
 
 /// Returns the number of steps to sample for Workload::sampled_steps: 4 to 48, fewer for large

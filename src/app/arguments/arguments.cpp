@@ -20,9 +20,6 @@ constexpr int64_t kMaxAnswerTokens = 10'000'000;
 constexpr int64_t kMaxLocalRanks = 1024;
 constexpr int64_t kMaxShownSamples = 100;
 
-/// Description of flags that are earlier names of others. They are hidden (group "") in the help.
-constexpr const char* kAliasDescription = "earlier name";
-
 /// Returns a validator that rejects an empty value, such as `--out ""` from an unset shell
 /// variable.
 CLI::Validator make_non_empty_check() {
@@ -49,14 +46,9 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
            "size of the images in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
   add_flag("--masks", arguments.num_masks,
            "number of masks in a sample's answers [one per image if the model predicts masks]");
-  CLI::Option* const image_mix_option =
-      add_flag("--image-mix", arguments.image_mix,
-               "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
-          ->check(make_non_empty_check());
-  add_flag("--mix", arguments.image_mix, kAliasDescription)
-      ->check(make_non_empty_check())
-      ->excludes(image_mix_option)
-      ->group("");
+  add_flag("--image-mix", arguments.image_mix,
+           "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
+      ->check(make_non_empty_check());
   add_flag("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
   add_flag("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
   add_flag("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
@@ -74,16 +66,11 @@ void declare_arguments(CLI::App& command, TrainArguments& arguments) {
       .add_option("--device", arguments.device,
                   "auto, cpu, cuda, cuda:N, or virtual:NAME for a dry run on a virtual GPU such as h100")
       ->capture_default_str();
-  CLI::Option* const nproc_per_node_option =
-      command
-          .add_option("--nproc-per-node", arguments.nproc_per_node,
-                      "number of ranks to start on this machine; torchrun and srun start ranks without this option")
-          ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
-          ->capture_default_str();
-  command.add_option("--launch", arguments.nproc_per_node, kAliasDescription)
+  command
+      .add_option("--nproc-per-node", arguments.nproc_per_node,
+                  "number of ranks to start on this machine; torchrun and srun start ranks without this option")
       ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
-      ->excludes(nproc_per_node_option)
-      ->group("");
+      ->capture_default_str();
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
   command.add_flag("--quiet", arguments.quiet, "no progress, warnings only");
 }

@@ -36,14 +36,47 @@ bool has_yaml_extension(const std::string& argument) {
   return argument.ends_with(".yaml") || argument.ends_with(".yml");
 }
 
+/// An earlier name of a flag, which is accepted silently.
+struct FlagAlias {
+  std::string_view alias, flag;
+};
+constexpr FlagAlias kFlagAliases[] = {{"launch", "nproc-per-node"}, {"mix", "image-mix"}};
+
+/// Returns the flag of an earlier name, else `name`. Both without hyphens at the beginning.
+std::string resolve_flag_alias(const std::string& name) {
+  const auto it = std::ranges::find(kFlagAliases, name, &FlagAlias::alias);
+  return std::string(it == std::end(kFlagAliases) ? std::string_view(name) : it->flag);
+}
+
+/// Returns the names of the flags of `command`, then their earlier names.
 std::vector<std::string> list_flag_names(const CLI::App& command) {
   std::vector<std::string> flags;
   for (const CLI::Option* const option : command.get_options()) {
-    if (option->get_group().empty()) continue;  // an earlier name
     const auto& names = option->get_lnames();
     flags.insert(flags.end(), names.begin(), names.end());
   }
+  for (const FlagAlias& alias : kFlagAliases) {
+    if (std::ranges::find(flags, alias.flag) != flags.end()) flags.emplace_back(alias.alias);
+  }
   return flags;
+}
+
+/// Replaces earlier names of flags of `command` in `arguments`. Returns an error message if a flag
+/// is present under both names.
+std::optional<std::string> replace_flag_aliases(const CLI::App& command, std::vector<std::string>& arguments) {
+  const auto is_flag = [](const std::string& argument, std::string_view flag) {
+    return argument.starts_with("--") && extract_flag_name(argument) == flag;
+  };
+  for (const auto& [alias, flag] : kFlagAliases) {
+    if (command.get_option_no_throw(fmt::format("--{}", flag)) == nullptr) continue;
+    const bool has_flag = std::ranges::any_of(arguments, [&](const auto& word) { return is_flag(word, flag); });
+    for (std::string& argument : arguments) {
+      if (!is_flag(argument, alias)) continue;
+      if (has_flag) return fmt::format("--{0} and --{1} are the same flag; keep --{1}", alias, flag);
+      argument.replace(2, alias.size(), flag);
+    }
+  }
+  return std::nullopt;
 }
 
 /// Returns whether the command has the positional argument `overrides`, key=value for any
@@ -64,19 +97,17 @@ std::string describe_unknown_flag(const CLI::App& command, const std::string& fl
     return replace_hyphens_with_underscores(flag_name) == replace_hyphens_with_underscores(unknown_flag_name);
   };
   if (const auto match = std::find_if(flags.begin(), flags.end(), is_same_flag); match != flags.end()) {
-    return fmt::format("{}: unknown option; did you mean --{}?", flag, *match);
+    return fmt::format("{}: unknown option; did you mean --{}?", flag, resolve_flag_alias(*match));
   }
   if (accepts_config_overrides(command)) {
     train::Config config;
     const OptionTable options = train::declare_options(config);
-    const std::string typed_key = replace_hyphens_with_underscores(unknown_flag_name);
-    const auto key = options.find_key_by_last_component(typed_key.substr(typed_key.rfind('.') + 1));
-    if (key && (*key == typed_key || typed_key.find('.') == std::string::npos)) {
+    if (const auto key = options.find_key(replace_hyphens_with_underscores(unknown_flag_name))) {
       return fmt::format("{}: keys of the configuration are written key=value: {}={}", flag, *key,
                          value.empty() ? "…" : value);
     }
     if (const auto suggestion = find_nearest_word(unknown_flag_name, flags)) {
-      return fmt::format("{}: unknown option; did you mean --{}?", flag, *suggestion);
+      return fmt::format("{}: unknown option; did you mean --{}?", flag, resolve_flag_alias(*suggestion));
     }
     return fmt::format("{}: unknown option of vlmtrain {}; configuration keys are written key=value: {}", flag,
                        command.get_name(),
@@ -84,7 +115,7 @@ std::string describe_unknown_flag(const CLI::App& command, const std::string& fl
   }
   const auto suggestion = find_nearest_word(unknown_flag_name, flags);
   return fmt::format("{}: unknown option; {}", flag,
-                     suggestion ? fmt::format("did you mean --{}?", *suggestion)
+                     suggestion ? fmt::format("did you mean --{}?", resolve_flag_alias(*suggestion))
                                 : fmt::format("vlmtrain {} --help lists the options", command.get_name()));
 }
 
@@ -226,6 +257,13 @@ CommandLine::CommandLine() : app_("Fine-tunes vision-language models and plans i
 
 std::optional<ExitCode> CommandLine::parse(std::vector<std::string> arguments) {
   insert_default_command(arguments);
+  for (const CLI::App* const command : app_.get_subcommands(nullptr)) {
+    if (arguments.empty() || command->get_name() != arguments.front()) continue;
+    if (const auto error = replace_flag_aliases(*command, arguments)) {
+      std::fprintf(stderr, "vlmtrain: error: %s\n", to_printable(*error).c_str());
+      return ExitCode::kUsage;
+    }
+  }
   std::vector<std::string> reversed_arguments(arguments.rbegin(), arguments.rend());  // the order that CLI11 expects
   try {
     app_.parse(reversed_arguments);

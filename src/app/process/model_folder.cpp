@@ -47,6 +47,9 @@ PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
     throw usage_error("--tokenizer: preset {} includes a tokenizer, and its config.json uses the ids; omit the option",
                       preset_name_);
   }
+  if (!std::filesystem::is_regular_file(tokenizer_file_)) {
+    throw usage_error("--tokenizer {}: does not exist or is not a file; give a tokenizer.json", tokenizer_file_);
+  }
   std::filesystem::copy_file(tokenizer_file_, file);
   // The preset's added_tokens.json belongs to the tokenizer of the published model. The given
   // tokenizer may be another one, and its tokenizer.json has all tokens.

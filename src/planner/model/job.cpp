@@ -42,6 +42,13 @@ int64_t Workload::samples_per_rank() const {
   return std::max<int64_t>(1, (samples + micro_batch_size / 2) / micro_batch_size) * micro_batch_size;
 }
 
+void Workload::check_divisible() const {
+  if (global_batch_size % world_size == 0) return;
+  throw usage_error(
+      "the global batch of {} {} cannot be divided equally among {} ranks; choose a multiple of the number of ranks",
+      global_batch_size, packing ? "packs" : "samples", world_size);
+}
+
 int64_t compute_num_sampled_steps(int64_t samples_per_step) {
   VLMTRAIN_CHECK(samples_per_step > 0, "expected a positive number of samples per step, got {}", samples_per_step);
   return std::clamp(kMaxSamplesInSampledSteps / samples_per_step, kMinSampledSteps, kMaxSampledSteps);

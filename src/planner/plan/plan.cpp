@@ -27,11 +27,7 @@ void check_plan_request(const Job& job, const TargetGpu& target, const Workload&
     throw usage_error("{} does not support {}; choose training.precision=fp32 or fp16, or another GPU",
                       target.gpu->device_name, engine::to_string(job.precision));
   }
-  if (workload.global_batch_size % workload.world_size != 0) {
-    throw usage_error(
-        "the global batch of {} {} cannot be divided equally among {} ranks; choose a multiple of the number of ranks",
-        workload.global_batch_size, workload.packing ? "packs" : "samples", workload.world_size);
-  }
+  workload.check_divisible();
   const int64_t samples_per_rank = workload.samples_per_rank();
   if (constraints.micro_batch_size && samples_per_rank % *constraints.micro_batch_size != 0) {
     throw usage_error(

@@ -91,6 +91,7 @@ planner::Workload make_workload(const data::SampleIndex& sample_index, const dat
     workload.packing = planner::PackingParams{.mean_samples_per_pack = compute_mean_samples_per_pack(order),
                                               .fixed_micro_batch_size = config.training.micro_batch_size.value_or(0)};
   }
+  workload.check_divisible();
   const int64_t samples = workload.samples_per_rank();
   workload.sampled_steps = data::simulate_steps(order, sample_index.shapes, workload.global_batch_size,
                                                 planner::compute_num_sampled_steps(samples), workload.world_size);

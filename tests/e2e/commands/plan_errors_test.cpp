@@ -170,9 +170,25 @@ TEST_F(PlanCommandTest, RejectsInvalidSettings) {
   refused({"--limit-gb", "0"}, {"memory.limit_gb", "greater than 0"});
   refused({"memory.recomputed=1"}, {"unknown key memory.recomputed", "memory.recompute?"});
   refused({"--colour"}, {"--colour"});
+  refused({"--tokenizer", "nowhere.json"}, {"--tokenizer nowhere.json", "give a tokenizer.json"});
   expect_error({"--gpu-gb", "24", "--model", "smolvlm-257m"}, 2,
                {"smolvlm-257m", "did you mean smolvlm-256m?", "smolvlm-tiny"});
   expect_error({"--gpu-gb", "24", "--config", "nowhere.yaml"}, 2, {"nowhere.yaml"});
+}
+
+TEST_F(PlanCommandTest, ErrorsOfEarlierNamesNameTheFlag) {
+  const auto refused = [&](const std::vector<std::string>& settings, const std::vector<std::string>& messages) {
+    std::vector<std::string> arguments{"--gpu-gb", "24", "--model", "smolvlm-tiny"};
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    expect_error(arguments, 2, messages);
+  };
+  refused({"--mix", ""}, {"--image-mix", "is empty"});
+  refused({"--mix"}, {"--image-mix"});
+  refused({"--mix=1:1", "--image-mix", "1:1"}, {"--mix and --image-mix are the same flag"});
+  refused({"--mixx", "1:1"}, {"did you mean --image-mix?"});
+  refused({"--keep=2"}, {"output.save_total_limit=2"});
+  refused({"--twin=2"}, {"memory.look_ahead=2"});
+  EXPECT_EQ(plan_json({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--mix", "1:1"})["fits"], true);
 }
 
 TEST_F(PlanCommandTest, ContradictionsAreRefused) {
